@@ -1,0 +1,96 @@
+"""Everything we raise, and what the edge answers for it.
+
+OmError
+├── BadRequest            400  the caller can mend it; `code` names what
+├── Unauthorized          401  only where `auth.keys` is configured
+├── TooLarge              413  a body or header above its limit
+├── Overloaded            503  with Retry-After; the caller may try again
+├── UpstreamError         502  the model server could not be reached or read
+│   └── UpstreamTimeout   504
+├── ConfigError            –   refused at load; names key, value, rule and line
+├── StorageError           –   memory fails, chat does not (fail open)
+│   └── Conflict           –   someone committed first: load again, change again
+└── ModelError             –   a memory model failed; never reaches a client
+    ├── ModelBusy          –   worth another try (429, 5xx, network); may say when
+    ├── PromptTooLong      –   send less
+    └── Unusable           –   it answered, but nothing that may enter a memory
+"""
+
+
+class OmError(Exception):
+    """What every error of ours is; its text tells the reader what to do next."""
+
+    status = 500
+    code = "om_internal"
+    retryable = True  # whether the same request may succeed later; rendered as `x-should-retry`
+
+
+class BadRequest(OmError):
+    status = 400
+    retryable = False
+
+    def __init__(self, message: str, code: str = "om_bad_request", param: str | None = None) -> None:
+        super().__init__(message)
+        self.code = code
+        self.param = param
+
+
+class Unauthorized(OmError):
+    status = 401
+    code = "om_unauthorized"
+    retryable = False
+
+
+class TooLarge(OmError):
+    status = 413
+    code = "om_too_large"
+    retryable = False
+
+
+class Overloaded(OmError):
+    status = 503
+    code = "om_overloaded"
+
+
+class UpstreamError(OmError):
+    status = 502
+    code = "om_upstream_unreachable"
+
+
+class UpstreamTimeout(UpstreamError):
+    status = 504
+    code = "om_upstream_timeout"
+
+
+class ConfigError(OmError):
+    code = "om_config"
+
+
+class StorageError(OmError):
+    code = "om_storage"
+
+
+class Conflict(StorageError):
+    code = "om_conflict"
+
+
+class ModelError(OmError):
+    code = "om_model"
+
+
+class ModelBusy(ModelError):
+    """Worth another try; `retry_after` is seconds, where the server named them."""
+
+    code = "om_model_busy"
+
+    def __init__(self, message: str, retry_after: float | None = None) -> None:
+        super().__init__(message)
+        self.retry_after = retry_after
+
+
+class PromptTooLong(ModelError):
+    code = "om_prompt_too_long"
+
+
+class Unusable(ModelError):
+    code = "om_unusable"

@@ -1,0 +1,1 @@
+"""Where memories are kept: `base` is the contract, each other file one backend that keeps it."""

@@ -1,0 +1,89 @@
+"""The Store protocol: its docstrings are the contract, tests/storage/contract.py holds every backend to them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple, Protocol
+
+from proxy.memory.model import Key, Mark, Memory, Message, Observation
+
+
+class Outline(NamedTuple):
+    """Every message of a thread without its text: the slow path of reconciling."""
+
+    live: tuple[Mark, ...]  # the active branch, by seq
+    dead: tuple[tuple[Mark, int], ...]  # superseded or interrupted ones, by seq, each with the seq of its parent (0: none)
+
+
+class ThreadInfo(NamedTuple):
+    """A line of a list of threads."""
+
+    key: Key
+    created_at: float
+    turn_at: float | None
+    messages: int  # live ones
+    generation: int
+    title: str | None
+    failures: int
+    parked: bool
+
+
+class Store(Protocol):
+    """Durable memories. Every method may raise `StorageError`; none blocks the event loop.
+
+    Everything is keyed by the whole Key, tenant first: no method reaches another tenant's rows.
+    """
+
+    async def load(self, key: Key) -> Memory:
+        """The memory as last committed; `Memory(key=key)` with version 0 for an unknown thread. Bounded: `recent` holds at
+        most RECENT marks, the messages before them are not read."""
+
+    async def version(self, key: Key) -> int:
+        """The committed version, 0 for an unknown thread: what a cached memory is checked against. One point read."""
+
+    async def commit(self, before: Memory, after: Memory, aside: Sequence[Message] = ()) -> Memory:
+        """Write the difference between two states of one thread, in one durable transaction, and return `after` with its new version.
+
+        Raises `Conflict`, having written nothing, unless the stored version still is `before.version`. Durable means: once
+        this returns, neither a killed process nor a power cut loses it.
+
+        The difference: messages of `after.tail` unknown to the store are inserted; changed items are replaced; live messages
+        with `seq > after.coverage` that are missing from `after.tail` are superseded (kept, no longer live); superseded ones
+        that appear in `after.tail` are live again. `aside` is inserted as not live (an interrupted reply). A message's parent is the live
+        message before it. Entries new to the log are added to `after.generation`; if that differs from `before.generation`
+        the old generation stays readable and the new one is `after.log`. Chunks that are in neither `after.chunks` nor
+        `after.log` are deleted. Writes grow with the difference, never with the thread.
+        """
+
+    async def outline(self, key: Key) -> Outline:
+        """All marks of the thread. Grows with it; called only where the bounded memory does not suffice."""
+
+    async def messages(self, key: Key, after: int, through: int | None = None, limit: int | None = None) -> tuple[Message, ...]:
+        """Live messages with `after < seq <= through`, by seq."""
+
+    async def by_seq(self, key: Key, seqs: Sequence[int]) -> tuple[Message, ...]:
+        """These messages, live or not, by seq; unknown ones are left out."""
+
+    async def generations(self, key: Key, before: int) -> tuple[tuple[int, tuple[Observation, ...]], ...]:
+        """Older generations `(number, log)` with `number < before`, newest first, as far as retention kept them."""
+
+    async def due(self, now: float, limit: int) -> tuple[Key, ...]:
+        """Threads with `due <= now` that are not leased, the longest due first, tenants taking turns."""
+
+    async def lease(self, key: Key, holder: str, seconds: float) -> bool:
+        """Take or prolong the right to work on a thread; False while another holder has it. It only saves money: correctness
+        is in `commit`. Expires by itself."""
+
+    async def release(self, key: Key, holder: str) -> None:
+        """Give a lease back; nothing happens if it is not ours."""
+
+    async def threads(self, tenant: str | None, resource: str | None = None, cursor: Key | None = None, limit: int = 100) -> tuple[ThreadInfo, ...]:
+        """Threads in key order, from after `cursor`. `tenant=None`: of all tenants (the operator's view)."""
+
+    async def forget(self, key: Key) -> int:
+        """Remove every row of the thread; the number of messages removed. Work in flight on it conflicts and cannot bring it back."""
+
+    async def ping(self) -> None:
+        """Raise `StorageError` unless the store can be read and written."""
+
+    async def close(self) -> None: ...
