@@ -12,7 +12,9 @@ class Outline(NamedTuple):
     """Every message of a thread without its text: the slow path of reconciling."""
 
     live: tuple[Mark, ...]  # the active branch, by seq
-    dead: tuple[tuple[Mark, int], ...]  # superseded or interrupted ones, by seq, each with the seq of its parent (0: none)
+    dead: tuple[
+        tuple[Mark, int], ...
+    ]  # superseded or interrupted ones, by seq, each with the seq of its parent (0: none)
 
 
 class ThreadInfo(NamedTuple):
@@ -58,7 +60,9 @@ class Store(Protocol):
     async def outline(self, key: Key) -> Outline:
         """All marks of the thread. Grows with it; called only where the bounded memory does not suffice."""
 
-    async def messages(self, key: Key, after: int, through: int | None = None, limit: int | None = None) -> tuple[Message, ...]:
+    async def messages(
+        self, key: Key, after: int, through: int | None = None, limit: int | None = None
+    ) -> tuple[Message, ...]:
         """Live messages with `after < seq <= through`, by seq."""
 
     async def by_seq(self, key: Key, seqs: Sequence[int]) -> tuple[Message, ...]:
@@ -77,11 +81,20 @@ class Store(Protocol):
     async def release(self, key: Key, holder: str) -> None:
         """Give a lease back; nothing happens if it is not ours."""
 
-    async def threads(self, tenant: str | None, resource: str | None = None, cursor: Key | None = None, limit: int = 100) -> tuple[ThreadInfo, ...]:
+    async def threads(
+        self, tenant: str | None, resource: str | None = None, cursor: Key | None = None, limit: int = 100
+    ) -> tuple[ThreadInfo, ...]:
         """Threads in key order, from after `cursor`. `tenant=None`: of all tenants (the operator's view)."""
 
     async def forget(self, key: Key) -> int:
         """Remove every row of the thread; the number of messages removed. Work in flight on it conflicts and cannot bring it back."""
+
+    async def secret(self) -> bytes:
+        """32 random bytes, made once and kept with the data: what tenants and fingerprints are keyed with. Every caller of one
+        store gets the same ones, also when two processes ask first at the same time."""
+
+    async def park(self, key: Key, parked: bool) -> bool:
+        """Mark a thread as given up, or revive it with a clean slate (failures 0, due now); False for an unknown thread."""
 
     async def ping(self) -> None:
         """Raise `StorageError` unless the store can be read and written."""

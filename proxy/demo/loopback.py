@@ -1,0 +1,55 @@
+"""Serve an ASGI application on a free loopback port, in the running event loop, for as long as a `with` lasts."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import socket
+from collections.abc import AsyncIterator, Generator
+from typing import Any, Literal
+
+import uvicorn
+
+GRACE = 2  # seconds an open request gets at the end
+
+
+class _Server(uvicorn.Server):
+    """Tells when it listens, and leaves the signals to the program it runs in."""
+
+    def __init__(self, config: uvicorn.Config) -> None:
+        super().__init__(config)
+        self.listening = asyncio.Event()
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        try:
+            await super().startup(sockets=sockets)
+        except SystemExit as exc:  # uvicorn's way to say so; it would end the whole program
+            raise RuntimeError("the application did not start; its own log says why") from exc
+        self.listening.set()
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Generator[None, None, None]:
+        yield
+
+
+@contextlib.asynccontextmanager
+async def serving(app: Any, *, lifespan: Literal["auto", "on", "off"] = "auto") -> AsyncIterator[str]:
+    """Yield the application's base URL, `http://127.0.0.1:<port>`; a failing start raises RuntimeError."""
+    config = uvicorn.Config(
+        app, lifespan=lifespan, log_config=None, access_log=False, ws="none", timeout_graceful_shutdown=GRACE
+    )
+    server = _Server(config)
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        run = asyncio.create_task(server.serve(sockets=[listener]))
+        listening = asyncio.create_task(server.listening.wait())
+        try:
+            await asyncio.wait({run, listening}, return_when=asyncio.FIRST_COMPLETED)
+            if run.done():
+                run.result()  # raises what kept it from starting
+            yield f"http://127.0.0.1:{listener.getsockname()[1]}"
+        finally:
+            listening.cancel()
+            if not run.done():
+                server.should_exit = True
+                await run

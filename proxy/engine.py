@@ -1,0 +1,316 @@
+"""Opens and closes turns: performs what memory/ decides, between the request and its answer.
+
+`open_turn` reads a request against the thread's memory and says what goes upstream; `close_turn` commits what the turn was.
+Until then everything the request implies (a fork, new messages) exists only in a *virtual* memory: a turn that fails leaves
+no trace but what the client really said.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+
+import structlog
+
+from proxy.background import Background
+from proxy.catalogue import Catalogue
+from proxy.errors import Conflict
+from proxy.memories import ATTEMPTS, Memories
+from proxy.memory import blocks, lifecycle, turns
+from proxy.memory.identity import Caller, fingerprint_key
+from proxy.memory.lifecycle import Activate, Asked, Observe, Reflect, Swap
+from proxy.memory.model import Item, Key, Memory, Message
+from proxy.memory.tail import Piece, forwarded
+from proxy.memory.transcript import Hints, Known, NeedOutline, Reconciled, Sent, reconcile
+from proxy.observing import Call
+from proxy.prompt import Prompts
+from proxy.wire import chat
+from proxy.wire.chat import ChatRequest
+from proxy.wire.reply import Reply
+
+log = structlog.get_logger("turn")
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """A request as it stands against a memory."""
+
+    memory: Memory  # as committed
+    base: Memory  # rolled back to where the request's branch leaves it
+    rec: Reconciled
+    revived: Mapping[int, Message]
+    tokens: Mapping[int, int]  # payload tokens of what is new, by index in what was sent
+    virtual: Memory  # with everything the request implies
+
+
+@dataclass(slots=True)
+class Turn:
+    """One request and its reply, as far as memory goes; `receipt` becomes the X-OM-* headers."""
+
+    key: Key
+    call: Call
+    hints: Hints
+    request: ChatRequest
+    sent: Sent
+    standing: Standing
+    status: str = "raw"
+    reason: str | None = None
+    body: bytes | None = None  # the rewritten request; None: the original bytes go upstream
+    stores: bool = True
+    receipt: dict[str, int | str] = field(default_factory=dict)
+
+
+class Engine:
+    """The one performer of turns. Everything it is given is shared with background.py; it holds no state of its own."""
+
+    def __init__(
+        self,
+        memories: Memories,
+        background: Background,
+        prompts: Prompts,
+        catalogue: Catalogue,
+        secret: bytes,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        self._memories = memories
+        self._background = background
+        self._prompts = prompts
+        self._catalogue = catalogue
+        self._secret = secret
+        self._clock = clock
+
+    # ── opening ──────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    async def open_turn(self, caller: Caller, request: ChatRequest, call: Call, hints: Hints) -> Turn:
+        """What goes upstream for this request. `caller.key` is set. Raises OmError; the caller then sends the original."""
+        key = caller.key
+        assert key is not None  # noqa: S101 — only requests with a thread get here
+        memory = await self._memories.load(key)
+        sent = turns.sent(request.messages, memory.views, partial(chat.item, key=self._fingerprint_key(key)))
+        standing = await self._stand(key, sent, hints, request.model)
+        turn = Turn(key, call, hints, request, sent, standing, stores=caller.mode != "read")
+        if caller.mode == "read":
+            await self._assemble(turn)
+            return turn
+        await self._act(turn)
+        if caller.mode == "write" or call.effective.memory.mode == "shadow":
+            turn.reason = "write-only"
+            await self._receipt(turn, None)
+            return turn
+        await self._assemble(turn)
+        return turn
+
+    def _fingerprint_key(self, key: Key) -> bytes:
+        return fingerprint_key(self._secret, key.tenant)
+
+    async def _stand(self, key: Key, sent: Sent, hints: Hints, model: str | None, rec: Reconciled | None = None) -> Standing:
+        """Reconcile against the memory as it is now (or take `rec`, already merged with it)."""
+        memory = await self._memories.load(key)
+        if rec is None:
+            rec = await self._reconcile(memory, sent, hints)
+        base = await self._on_branch(memory, rec)
+        revived = {m.seq: m for m in await self._memories.store.by_seq(key, rec.revive)} if rec.revive else {}
+        tokens = await self._catalogue.count(
+            {i: sent.item(i).raw for i in turns.uncounted(base, rec, sent)}, model or ""
+        )
+        virtual = turns.heard(base, rec, sent, tokens, self._clock(), revived=revived)
+        return Standing(memory, base, rec, revived, tokens, virtual)
+
+    async def _reconcile(self, memory: Memory, sent: Sent, hints: Hints) -> Reconciled:
+        fixed = max(memory.chunked_to, self._background.reading_to(memory.key))
+        rec = reconcile(Known.of(memory, fixed=fixed), sent, hints)
+        if isinstance(rec, NeedOutline):
+            outline = await self._memories.store.outline(memory.key)
+            rec = reconcile(Known.complete(memory, outline.live, outline.dead, fixed=fixed), sent, hints)
+            if isinstance(rec, NeedOutline):
+                raise Conflict("the thread changed while its outline was read; the next request finds it settled")
+        return rec
+
+    async def _on_branch(self, memory: Memory, rec: Reconciled) -> Memory:
+        """The memory rolled back where the request forks behind coverage: memory follows the branch (behaviour.md 3)."""
+        if rec.cut is None or rec.cut >= memory.coverage:
+            return memory
+        store, key = self._memories.store, memory.key
+        older = await store.generations(key, memory.generation)
+        entries = lifecycle.fallback(memory, rec.cut, older)
+        reach = lifecycle.reach(entries)
+        covered = [m for m in (await store.outline(key)).live if m.seq <= reach]
+        tail = await store.messages(key, reach)
+        before = len(covered), sum(m.tokens for m in covered) + turns.PER_MESSAGE * len(covered)
+        return lifecycle.rolled_back(memory, rec.cut, entries, covered, tail, before, self._clock())
+
+    async def _act(self, turn: Turn) -> None:
+        """Perform what is due before forwarding: mostly nothing, mostly no model call, at most one wait."""
+        limits = turn.call.effective.limits
+        waited = False
+        while decision := lifecycle.before_forwarding(
+            turn.standing.virtual, limits, self._asked(turn), waited=waited
+        ):
+            match decision:
+                case Activate(count=count):
+                    ids = [c.id for c in turn.standing.virtual.chunks[:count]]
+                    now = self._clock()
+                    await self._memories.update(turn.key, lambda m, ids=ids, now=now: lifecycle.activated(m, ids, now))
+                case Swap():
+                    now = self._clock()
+                    await self._memories.update(turn.key, lambda m, now=now: lifecycle.swapped(m, now))
+                case Observe() | Reflect():
+                    waited = True
+                    await self._wait(turn, decision)
+            await self._stand_again(turn)
+        if turn.standing.memory.trouble.failures:
+            turn.reason = "observer-failing"
+
+    async def _stand_again(self, turn: Turn) -> None:
+        memory = await self._memories.load(turn.key)
+        rec = turn.standing.rec if memory.end == turn.standing.memory.end else None
+        turn.standing = await self._stand(turn.key, turn.sent, turn.hints, turn.request.model, rec)
+
+    def _asked(self, turn: Turn) -> Asked:
+        virtual = turn.standing.virtual
+        first = blocks.asked([m.mark for m in virtual.tail])
+        previous = turn.standing.memory
+        return Asked(
+            coverable=virtual.tail[first - 1].seq if first else virtual.coverage,
+            idle=self._clock() - previous.turn_at if previous.turn_at is not None else 0.0,
+            provider_changed=previous.model is not None and previous.model != turn.request.model,
+        )
+
+    async def _wait(self, turn: Turn, decision: Observe | Reflect) -> None:
+        """Have it done within the deadline. What is to be observed must be stored first; a fork's new messages are not yet."""
+        standing = turn.standing
+        if isinstance(decision, Observe) and standing.virtual != standing.memory:
+            if standing.rec.cut is not None or standing.rec.revive:
+                turn.reason = "fork-not-waited"
+                return
+            await self._commit(turn, None, None)
+            await self._stand_again(turn)
+            decision = replace(decision, after=turn.standing.memory.chunked_to)
+        timeout = turn.call.effective.limits.block_timeout
+        if not await self._background.done_within(turn.key, decision, turn.call, timeout):
+            turn.reason = "observer-late"
+
+    # ── the prompt ───────────────────────────────────────────────────────────────────────────────────────────────────
+
+    async def _assemble(self, turn: Turn) -> None:
+        virtual, sent = turn.standing.virtual, turn.sent
+        pieces = forwarded(virtual, turn.standing.rec, sent)
+        if not virtual.log and [p.raw for p in pieces] == list(turn.request.messages):
+            await self._receipt(turn, None)
+            return
+        virtual = replace(virtual, render_date=self._render_date(turn))
+        turn.standing = replace(turn.standing, virtual=virtual)
+        pieces, left_out = within_limit(pieces, turn.call.effective.limits.tail_limit)
+        prompt = self._prompts.assemble(turn.request, virtual, pieces, turn.call)
+        turn.body = chat.with_messages(turn.request, prompt.messages)
+        turn.status = "degraded" if left_out else "applied"
+        turn.reason = "tail-limit" if left_out else turn.reason
+        await self._receipt(turn, pieces, prompt.tokens)
+
+    def _render_date(self, turn: Turn) -> float:
+        """Moves only when the prefix changes anyway, or when the prompt cache is certainly cold (behaviour.md 8)."""
+        memory, now = turn.standing.virtual, self._clock()
+        previous = turn.standing.memory.turn_at
+        cold = previous is not None and now - previous > turn.call.effective.limits.cache_lives
+        return now if memory.render_date is None or cold else memory.render_date
+
+    async def _receipt(self, turn: Turn, pieces: Sequence[Piece] | None, block: int = 0) -> None:
+        virtual, request = turn.standing.virtual, turn.request
+        instructions = await self._catalogue.count_instructions(request.instructions, request.model or "")
+        received = instructions + turns.received(virtual, turn.standing.rec)
+        sent = received if pieces is None else instructions + block + sum((p.tokens or 0) + turns.PER_MESSAGE for p in pieces)
+        turn.receipt = {
+            "tokens-received": received,
+            "tokens-sent": sent,
+            "pending-tokens": virtual.pending,
+            "observation-tokens": virtual.log_tokens,
+            "chunks": len(virtual.chunks),
+            "generation": virtual.generation,
+        }
+
+    # ── closing ──────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    async def close_turn(self, turn: Turn, reply: Reply | None, *, accepted: bool) -> None:
+        """Commit the turn. `reply`: what the upstream answered, None if nothing usable came. `accepted`: it answered 2xx.
+
+        A refused or failed request of a fork leaves no trace; of any other its new messages are kept as unanswered, unless
+        the upstream refused the caller (then nothing is stored: an unverified credential must not fill the store).
+        """
+        if not turn.stores:
+            return
+        item = self._item_of(turn.key, reply)
+        complete = item is not None and reply is not None and reply.complete
+        if not accepted or (not complete and turn.standing.rec.cut is not None):
+            return
+        await self._commit(turn, item if complete else None, None if complete else item)
+        self._background.wake(turn.key, turn.call)
+
+    async def keep_unanswered(self, turn: Turn) -> None:
+        """The upstream could not be reached: what the client said is kept, unless it forks."""
+        if turn.stores and turn.standing.rec.cut is None:
+            await self._commit(turn, None, None)
+
+    def _item_of(self, key: Key, reply: Reply | None) -> Item | None:
+        if reply is None or reply.message is None:
+            return None
+        return chat.item(reply.message, key=self._fingerprint_key(key))
+
+    async def _commit(self, turn: Turn, reply: Item | None, interrupted: Item | None) -> None:
+        """Reconcile on commit, on top of whoever came first: computed again until no one else has."""
+        said = reply or interrupted
+        counted = await self._catalogue.count({0: said.raw} if said else {}, turn.request.model or "")
+        async with self._memories.lock(turn.key):
+            for _ in range(ATTEMPTS):
+                standing = await self._settled(turn)
+                after = turns.heard(
+                    standing.base,
+                    standing.rec,
+                    turn.sent,
+                    standing.tokens,
+                    self._clock(),
+                    revived=standing.revived,
+                    reply=reply,
+                    reply_tokens=counted.get(0, 0),
+                )
+                if after == standing.memory:
+                    return
+                after = replace(after, model=turn.request.model, render_date=self._kept_date(turn, after))
+                aside: list[Message] = []
+                if interrupted:
+                    after, message = turns.interrupted(after, interrupted, counted[0], self._clock())
+                    aside = [message]
+                try:
+                    await self._memories.commit(standing.memory, after, aside)
+                    return
+                except Conflict:
+                    continue
+        raise Conflict("the thread is written to faster than this turn could be committed")
+
+    async def _settled(self, turn: Turn) -> Standing:
+        """The turn's standing against the memory as it is now."""
+        memory = await self._memories.load(turn.key)
+        standing = turn.standing
+        if memory.version == standing.memory.version:
+            return standing
+        rec = standing.rec if memory.end == standing.memory.end else turns.merged(memory, standing.rec)
+        return await self._stand(turn.key, turn.sent, turn.hints, turn.request.model, rec)
+
+    @staticmethod
+    def _kept_date(turn: Turn, after: Memory) -> float | None:
+        """The render date this prompt was built with, unless the prefix has changed since."""
+        opened = turn.standing.virtual
+        return opened.render_date if after.log == opened.log else after.render_date
+
+
+def within_limit(pieces: Sequence[Piece], limit: int | None) -> tuple[Sequence[Piece], bool]:
+    """The newest whole blocks that fit `context.tail_limit`, and whether any was left out: a last resort (behaviour.md 8)."""
+    if limit is None or sum((p.tokens or 0) for p in pieces) <= limit:
+        return pieces, False
+    starts = [0, *(end + 1 for end in blocks.closed_ends(turns.as_marks(pieces)))]
+    for start in starts:
+        if start < len(pieces) and sum((p.tokens or 0) for p in pieces[start:]) <= limit:
+            return pieces[start:], start > 0
+    last = max(s for s in starts if s < len(pieces))
+    return pieces[last:], last > 0

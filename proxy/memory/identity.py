@@ -1,0 +1,151 @@
+"""Who is asking: tenant, resource and thread of a request, from its headers alone (behaviour.md 2).
+
+The tenant comes from the verified credential and from nothing else; whatever is in doubt gets no memory (fail closed).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal, TypeVar
+
+from proxy.errors import BadRequest, Unauthorized
+from proxy.memory.model import Key
+
+Headers = Iterable[tuple[bytes, bytes]]  # names in lower case, as ASGI gives them
+Mode = Literal["on", "read", "write", "off"]
+
+_ID = re.compile(r"[A-Za-z0-9._:@/+=-]{1,256}")
+_TEMPLATE = re.compile(r"\{\{.*\}\}")  # a client's header template that nobody filled in
+_CREDENTIALS = ("authorization", "x-api-key", "api-key")
+_MODES: tuple[Mode, ...] = ("on", "read", "write", "off")
+_Choice = TypeVar("_Choice", bound=str)
+LOCAL = "local"  # the tenant of callers without a credential on a loopback bind
+
+
+@dataclass(frozen=True, slots=True)
+class Rules:
+    """What the configuration says about identity. Header names are in lower case."""
+
+    thread_headers: tuple[str, ...] = ("x-om-thread", "x-thread-id", "x-openwebui-chat-id")
+    resource_headers: tuple[str, ...] = ("x-om-resource", "x-resource-id", "x-openwebui-user-id")
+    keys: tuple[tuple[str, str], ...] = ()  # (tenant, key); empty: the caller's own credential keys the tenant
+    loopback: bool = True  # whether the server is bound to loopback only
+    memory: bool = True  # `memory.enabled`
+
+
+@dataclass(frozen=True, slots=True)
+class Caller:
+    """A request's identity. Without a `key` there is no memory, and `reason` says why in one word of the receipt."""
+
+    key: Key | None
+    tenant: str | None
+    mode: Mode = "on"
+    reason: str | None = None
+    history: str = "auto"
+
+
+def identify(headers: Headers, rules: Rules, secret: bytes) -> Caller:
+    """The caller; raises BadRequest for a header that cannot be meant, Unauthorized where keys are configured and none fits."""
+    named = _by_name(headers)
+    tenant = _tenant(named, rules, secret)
+    mode = _choice(named, "x-om-mode", _MODES, "on")
+    history = _choice(named, "x-om-history", ("auto", "full", "window", "new"), "auto")
+    thread = _first(named, rules.thread_headers)
+    resource = _first(named, rules.resource_headers)
+    if thread is None:
+        return Caller(None, tenant, mode, "no-thread")
+    if tenant is None:
+        return Caller(None, None, mode, "no-credential")
+    if not rules.memory:
+        return Caller(None, tenant, mode, "disabled")
+    if mode == "off":
+        return Caller(None, tenant, mode, "mode-off")
+    if named.get("x-om-task", [""])[0].strip():
+        return Caller(None, tenant, mode, "side-request")
+    return Caller(Key(tenant, resource or thread, thread), tenant, mode, None, history)
+
+
+def _by_name(headers: Headers) -> dict[str, list[str]]:
+    named: dict[str, list[str]] = {}
+    for name, value in headers:
+        named.setdefault(name.decode("latin-1").lower(), []).append(value.decode("latin-1"))
+    return named
+
+
+def _first(named: Mapping[str, list[str]], names: Sequence[str]) -> str | None:
+    """The first usable value in the order of the names. All present ones are checked: a bad one is never passed over in silence."""
+    found = None
+    for name in names:
+        values = named.get(name, [])
+        if len(values) > 1:
+            raise BadRequest(f"header {name} was sent {len(values)} times; send it once", "om_bad_header", name)
+        value = values[0].strip() if values else ""
+        if not value or _TEMPLATE.search(value):
+            continue
+        if not _ID.fullmatch(value):
+            raise BadRequest(
+                f"header {name} must be 1 to 256 of the characters A-Z a-z 0-9 . _ : @ / + = -", "om_bad_header", name
+            )
+        found = found or value
+    return found
+
+
+def _choice(named: Mapping[str, list[str]], name: str, allowed: Sequence[_Choice], default: _Choice) -> _Choice:
+    values = named.get(name)
+    if not values or not values[0].strip():
+        return default
+    value = values[0].strip().lower()
+    chosen = next((a for a in allowed if a == value), None)
+    if chosen is None or len(values) > 1:
+        raise BadRequest(f"header {name} must be one of: {', '.join(allowed)}", "om_bad_header", name)
+    return chosen
+
+
+def credential(headers: Headers) -> str | None:
+    """The request's credential without its scheme; raises BadRequest when two headers carry different ones (CVE-2026-45339)."""
+    return _credential(_by_name(headers))
+
+
+def _credential(named: Mapping[str, list[str]]) -> str | None:
+    found = {bare for name in _CREDENTIALS for value in named.get(name, []) if (bare := _bare(value))}
+    if len(found) > 1:
+        raise BadRequest(
+            "two different credentials were sent (Authorization, x-api-key, api-key); send one", "om_two_credentials"
+        )
+    return next(iter(found), None)
+
+
+def _bare(value: str) -> str:
+    value = value.strip()
+    scheme, _, rest = value.partition(" ")
+    return rest.strip() if scheme.lower() == "bearer" else value
+
+
+def _tenant(named: Mapping[str, list[str]], rules: Rules, secret: bytes) -> str | None:
+    key = _credential(named)
+    if rules.keys:
+        return _owner(key, rules)
+    if key is None:
+        return LOCAL if rules.loopback else None
+    return hmac.new(secret, key.encode("latin-1"), hashlib.sha256).hexdigest()
+
+
+def _owner(key: str | None, rules: Rules) -> str:
+    """The tenant of a configured key. Every key is compared, digest with digest, so that time tells nothing."""
+    sent = hashlib.sha256((key or "").encode("latin-1")).digest()
+    owner = None
+    for tenant, known in rules.keys:
+        if hmac.compare_digest(sent, hashlib.sha256(known.encode()).digest()):
+            owner = tenant
+    if key is None or owner is None:
+        raise Unauthorized("no known key was sent; send one of auth.keys as `Authorization: Bearer …`")
+    return owner
+
+
+def fingerprint_key(secret: bytes, tenant: str) -> bytes:
+    """The key of a tenant's message fingerprints, so that equal messages of two tenants never look equal."""
+    return hmac.new(secret, b"fingerprint\0" + tenant.encode(), hashlib.sha256).digest()

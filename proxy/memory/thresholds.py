@@ -1,0 +1,47 @@
+"""The thresholds of one thread, resolved to plain numbers: what `lifecycle.decide` compares a memory with."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+NEAR = 1.1  # intervals before the threshold from where half an interval is worth a chunk; behaviour.md 5
+OVERSHOOT = 0.95  # of what is kept: how far an activation may remove more than its target
+LEAST_RAW = 1_000  # tokens an activation aims to leave raw
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limits:
+    """Token counts unless said otherwise. Defaults are the specification's (spec/config.md)."""
+
+    observe_at: int = 30_000  # T: pending from which the oldest chunks become active
+    interval: int | None = 6_000  # new tokens that are worth a chunk; None: no buffering, observation is synchronous
+    keep: int = 6_000  # F: raw tokens an activation aims to leave
+    block_at: int = 36_000  # pending from which a request waits for an observation
+    block_timeout: float = 20.0  # seconds it waits at most
+    previous: int | None = 2_000  # of the log shown to the observer; None: all of it
+    buffer_on_idle: bool = False
+    reflect_at: int = 40_000  # R: log tokens at which a reflection is swapped in
+    reflect_from: int | None = 20_000  # log tokens from which one is made in the background; None: never
+    reflect_block_at: int = 48_000  # log tokens from which a request waits for one
+    activate_after_idle: float | None = None  # seconds since the last turn
+    activate_on_provider_change: bool = False
+    cache_lives: float = 3_600.0  # seconds after which the provider's prompt cache is certainly cold
+    tail_limit: int | None = None
+    shared: bool = False  # messages may use what the log does not, and the other way round
+
+    def for_memory(self, *, log: int, pending: int) -> Limits:
+        """With a shared budget, the thresholds as they stand for this log and this tail; else unchanged (behaviour.md 5)."""
+        if not self.shared:
+            return self
+        budget = self.observe_at + self.reflect_at
+        observe_at = max(self.observe_at, budget - log)
+        grown = observe_at / self.observe_at
+        return replace(
+            self,
+            observe_at=observe_at,
+            interval=None if self.interval is None else round(self.interval * grown),
+            keep=round(self.keep * grown),
+            block_at=max(observe_at, round(self.block_at * grown)),
+            reflect_at=max(self.reflect_at, budget - pending),
+            reflect_block_at=max(self.reflect_block_at, budget - pending),
+        )

@@ -1,0 +1,186 @@
+"""Performs the two slow decisions, Observe and Reflect: reads the memory, asks a model, commits what came of it."""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from zoneinfo import ZoneInfo
+
+import structlog
+
+from proxy.agents.llm import Target
+from proxy.agents.observer import Observed, Observer, ObserverTask
+from proxy.agents.reflector import Reflector
+from proxy.agents.targets import targets
+from proxy.errors import ModelError, PromptTooLong
+from proxy.memories import Memories
+from proxy.memory import blocks, lifecycle
+from proxy.memory.lifecycle import Decision, Observe, Reflect
+from proxy.memory.model import Key, Memory, Message, Observation, Reflection, weight
+from proxy.memory.observations import previous_observations
+from proxy.settings import Effective
+
+log = structlog.get_logger("memory")
+
+LEAST_CLIP = 500  # tokens of one message below which an observer that finds it too long is given up on
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """What memory work takes from the request that made it due."""
+
+    effective: Effective
+    inherited: Target | None = field(default=None, repr=False)  # the actor's own model and credential; held in memory only
+
+
+class Observing:
+    """`perform` never raises for a model's failure: it records it with the thread and says that the work stops here."""
+
+    def __init__(
+        self,
+        memories: Memories,
+        observer: Observer,
+        reflector: Reflector,
+        tokens: Callable[[str], int],
+        clock: Callable[[], float] = time.time,
+        jitter: Callable[[], float] = random.random,
+    ) -> None:
+        self._memories = memories
+        self._observer = observer
+        self._reflector = reflector
+        self._tokens = tokens
+        self._clock = clock
+        self._jitter = jitter
+
+    async def perform(self, key: Key, decision: Decision, call: Call) -> bool:
+        """Whether it worked, so that more may follow."""
+        memory = await self._memories.load(key)
+        try:
+            if isinstance(decision, Observe):
+                await self._observe(memory, decision, call)
+            elif isinstance(decision, Reflect):
+                await self._reflect(memory, decision, call)
+        except ModelError as exc:
+            await self._failed(memory, decision, exc)
+            return False
+        return True
+
+    async def _failed(self, memory: Memory, decision: Decision, exc: ModelError) -> None:
+        what = type(decision).__name__.lower()
+        log.warning(f"{what}.failed", thread=memory.key.thread, error=exc.code, failures=memory.trouble.failures + 1)
+        now, jitter, size = self._clock(), self._jitter(), memory.log_tokens
+        if isinstance(decision, Reflect):
+            await self._memories.update(memory.key, lambda m: lifecycle.unproductive(m, size))
+        else:
+            await self._memories.update(memory.key, lambda m: lifecycle.failed(m, now, jitter))
+
+    # ── observing ────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    async def _observe(self, memory: Memory, decision: Observe, call: Call) -> None:
+        messages = lifecycle.between(memory, decision.after, decision.last)
+        if not messages or decision.after != memory.chunked_to:
+            return  # the memory moved on; what is due now will be decided anew
+        messages, made = await self._ask(memory, messages, call)
+        chunk = Observation(
+            id=0,  # given by lifecycle.observed
+            after=decision.after,
+            last=messages[-1].seq,
+            chain=messages[-1].chain,
+            text=made.text,
+            tokens=self._tokens(made.text),
+            source_tokens=weight(messages),
+            at=self._clock(),
+            task=made.task,
+            suggestion=made.suggestion,
+            title=made.title,
+            model=made.model,
+        )
+        after = await self._memories.update(memory.key, lambda m: lifecycle.observed(m, chunk))
+        kept = bool(after.chunks) and after.chunks[-1].last == chunk.last
+        log.info("observed", thread=memory.key.thread, source=chunk.source_tokens, tokens=chunk.tokens, kept=kept)
+
+    async def _ask(
+        self, memory: Memory, messages: tuple[Message, ...], call: Call
+    ) -> tuple[tuple[Message, ...], Observed]:
+        """The observer's answer and the messages it is about: fewer than asked where the prompt was too long (behaviour.md 6)."""
+        clip: int | None = None
+        while True:
+            task = self._task(memory, messages, call, clip)
+            models = self._targets(call.effective.observer_model, call, weight(messages))
+            try:
+                return messages, await self._observer.observe(
+                    task, models, call.effective.memory.observation.model_settings
+                )
+            except PromptTooLong:
+                half = self._half(messages)
+                if half:
+                    messages = half
+                    continue
+                clip = (clip or weight(messages)) // 2
+                if clip < LEAST_CLIP:
+                    raise
+
+    @staticmethod
+    def _half(messages: tuple[Message, ...]) -> tuple[Message, ...]:
+        """The older half at a safe cut; empty when it is one block already."""
+        marks = [m.mark for m in messages]
+        count = blocks.safe_cut(marks, weight(messages) // 2, 0)
+        return messages[:count] if count < len(messages) else ()
+
+    def _task(self, memory: Memory, messages: tuple[Message, ...], call: Call, clip: int | None) -> ObserverTask:
+        config = call.effective.memory
+        return ObserverTask(
+            messages=messages,
+            previous=previous_observations(_known(memory), call.effective.limits.previous, self._tokens),
+            task=lifecycle.newest(memory.log + memory.chunks, "task"),
+            suggestion=lifecycle.newest(memory.log + memory.chunks, "suggestion"),
+            timezone=ZoneInfo(config.timezone),
+            instruction=config.observation.instruction,
+            variant=config.observation.prompt,
+            want_title=config.observation.thread_title,
+            clip_tokens=clip or call.effective.limits.observe_at,
+        )
+
+    def _targets(self, choice: object, call: Call, input_tokens: int) -> tuple[Target, ...]:
+        config = call.effective.memory
+        return targets(
+            choice, inherited=call.inherited, api_base=config.api_base, api_key=config.api_key, input_tokens=input_tokens
+        )
+
+    # ── reflecting ───────────────────────────────────────────────────────────────────────────────────────────────────
+
+    async def _reflect(self, memory: Memory, decision: Reflect, call: Call) -> None:
+        sources = memory.log[: decision.entries]
+        if len(sources) < decision.entries or not sources:
+            return
+        config = call.effective.memory.reflection
+        size = sum(o.tokens for o in sources)
+        made = await self._reflector.reflect(
+            "\n\n".join(o.text for o in sources),
+            target_tokens=decision.accept_below,
+            instruction=config.instruction,
+            targets=self._targets(call.effective.reflector_model, call, size),
+            settings=config.model_settings,
+        )
+        reflection = Reflection(
+            generation=memory.generation,
+            sources=tuple(o.id for o in sources),
+            text=made.text,
+            tokens=self._tokens(made.text),
+            source_tokens=size,
+            at=self._clock(),
+            task=made.task,
+            suggestion=made.suggestion,
+            model=made.model,
+        )
+        await self._memories.update(memory.key, lambda m: lifecycle.reflected(m, reflection))
+        log.info("reflected", thread=memory.key.thread, source=size, tokens=reflection.tokens)
+
+
+def _known(memory: Memory) -> list[str]:
+    """The log as the observer should know it: a pending reflection stands in for what it covers; then what is buffered."""
+    pending = memory.reflection
+    log_entries = memory.log[len(pending.sources) :] if pending else memory.log
+    return ([pending.text] if pending else []) + [o.text for o in (*log_entries, *memory.chunks)]

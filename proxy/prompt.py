@@ -1,0 +1,67 @@
+"""What the actor is sent: the rendered memory around the tail, rendered once per state of the log (behaviour.md 8)."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from zoneinfo import ZoneInfo
+
+from proxy.memory import context, lifecycle
+from proxy.memory.model import Memory
+from proxy.memory.tail import Piece
+from proxy.observing import Call
+from proxy.wire.chat import ChatRequest
+
+RENDERED = 256  # blocks kept; a full one is about 160 kB
+
+
+@dataclass(frozen=True, slots=True)
+class Prompt:
+    """Raw JSON messages in order, and the tokens of what is ours among them."""
+
+    messages: tuple[bytes, ...]
+    tokens: int
+
+
+class Prompts:
+    """Keeps rendered blocks, so that a request between two activations renders nothing."""
+
+    def __init__(self) -> None:
+        self._rendered: OrderedDict[tuple[object, ...], str] = OrderedDict()
+
+    def assemble(self, request: ChatRequest, memory: Memory, pieces: Sequence[Piece], call: Call) -> Prompt:
+        """The prompt of this request. `memory.render_date` is set."""
+        date = datetime.fromtimestamp(memory.render_date or 0.0, ZoneInfo(call.effective.memory.timezone))
+        block = self._block(memory, date, call) if memory.log else ""
+        hint = context.continuation_hint(date) if memory.log else ""
+        messages = context.assemble(
+            request.instructions, request.instruction_roles, block, hint, [p.raw for p in pieces], call.layout
+        )
+        entries = sum(len(o.text) for o in memory.log)
+        ours = memory.log_tokens + (len(block) + len(hint) - entries) // 4 if block else 0
+        return Prompt(messages, max(ours, 0))
+
+    def _block(self, memory: Memory, date: datetime, call: Call) -> str:
+        entries = [o.text for o in memory.log]
+        options = call.context_options
+        key = (memory.key, memory.generation, tuple(map(hash, entries)), date, options)
+        found = self._rendered.get(key)
+        if found is None:
+            found = context.observation_block(
+                entries,
+                task=lifecycle.newest(memory.log, "task"),
+                suggestion=lifecycle.newest(memory.log, "suggestion"),
+                scope=memory.key.thread,
+                render_date=date,
+                options=options,
+            )
+            self._rendered[key] = found
+            while len(self._rendered) > RENDERED:
+                self._rendered.popitem(last=False)
+        else:
+            self._rendered.move_to_end(key)
+        return found
+
+

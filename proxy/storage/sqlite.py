@@ -1,0 +1,223 @@
+"""Memories in one SQLite file.
+
+A writer connection and a reader connection (sqlite_lane.py), so that a load never waits behind a commit's fsync: in WAL mode
+readers see the last committed state while a writer works. `synchronous=FULL`, because a power cut takes acknowledged commits
+back under NORMAL (measured: in 24 of 60 cuts). Only the writer checkpoints: two connections doing so at once can corrupt a
+file under SQLite before 3.51.3.
+"""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from itertools import groupby
+from pathlib import Path
+from typing import Any
+
+import aiosqlite
+
+from proxy.memory.model import RECENT, Key, Memory, Message, Observation
+from proxy.storage import sqlite_rows as rows
+from proxy.storage.base import Outline, ThreadInfo
+from proxy.storage.sqlite_commit import NOW, Commit
+from proxy.storage.sqlite_lane import GROUP, Lane, translated
+from proxy.storage.sqlite_schema import brought_up_to_date, connected, private_file
+
+IN_MEMORY = ":memory:"
+BUSY = 5.0  # seconds to wait for another process's lock; a commit holds it for milliseconds
+
+SHARED = ("foreign_keys = ON", "secure_delete = ON")
+WRITER = ("journal_mode = WAL", "synchronous = FULL", *SHARED)
+READER = (*SHARED, "query_only = ON", "wal_autocheckpoint = 0")
+
+THIS = "tenant = ? AND resource = ? AND thread = ?"
+OF_THIS = f"thread_id = (SELECT id FROM thread WHERE {THIS})"  # noqa: S608 - our own text
+
+
+class SqliteStore:
+    """The `Store` protocol over one file; several processes may share it. `await SqliteStore.open(path)`, later `close()`."""
+
+    def __init__(self, writer: Lane, reader: Lane) -> None:
+        self._writer = writer
+        self._reader = reader
+
+    @classmethod
+    async def open(cls, path: str | Path, *, busy: float = BUSY, group: int = GROUP) -> SqliteStore:
+        """The store in this file, made if absent, its schema brought up to date. `:memory:` lives until `close`.
+
+        `busy`: seconds to wait for another process's lock. `group`: how many commits may share a transaction.
+        """
+        database = str(path)
+        in_memory = database == IN_MEMORY
+        # One connection for both in memory: another one would be another database.
+        writer = Lane(lambda: connected(database, busy, WRITER), "BEGIN IMMEDIATE", keep=in_memory, group=group)
+        reader = writer if in_memory else Lane(lambda: connected(database, busy, READER), "BEGIN")
+        store = cls(writer, reader)
+        try:
+            if not in_memory:
+                private_file(Path(database))
+            await writer.run_alone(brought_up_to_date)
+        except OSError as exc:
+            raise translated(exc) from exc
+        except BaseException:
+            await store.close()
+            raise
+        return store
+
+    async def close(self) -> None:
+        await self._reader.close()
+        await self._writer.close()  # last, so that it is the one to checkpoint
+
+    async def ping(self) -> None:
+        await self._writer.run(_touched)
+        await self._reader.run(_looked)
+
+    # ── reading ──
+
+    async def load(self, key: Key) -> Memory:
+        async def work(db: aiosqlite.Connection) -> Memory:
+            return await _loaded(db, key)
+
+        return await self._reader.run(work)
+
+    async def version(self, key: Key) -> int:
+        found = await self._read(f"SELECT version FROM thread WHERE {THIS}", key)  # noqa: S608
+        return int(found[0][0]) if found else 0
+
+    async def outline(self, key: Key) -> Outline:
+        found = await self._read(f"SELECT {rows.MARK}, live, parent FROM message WHERE {OF_THIS} ORDER BY seq", key)  # noqa: S608
+        marks = [(rows.mark_of(row[:7]), row[7], row[8]) for row in found]
+        live = tuple(mark for mark, is_live, _ in marks if is_live)
+        return Outline(live, tuple((mark, parent) for mark, is_live, parent in marks if not is_live))
+
+    async def messages(
+        self, key: Key, after: int, through: int | None = None, limit: int | None = None
+    ) -> tuple[Message, ...]:
+        sql = f"""SELECT {rows.MESSAGE} FROM message
+            WHERE {OF_THIS} AND live = 1 AND seq > ? AND seq <= ifnull(?, seq) ORDER BY seq LIMIT ifnull(?, -1)"""  # noqa: S608
+        return tuple(rows.message_of(row) for row in await self._read(sql, (*key, after, through, limit)))
+
+    async def by_seq(self, key: Key, seqs: Sequence[int]) -> tuple[Message, ...]:
+        sql = f"""SELECT {rows.MESSAGE} FROM message
+            WHERE {OF_THIS} AND seq IN (SELECT value FROM json_each(?)) ORDER BY seq"""  # noqa: S608
+        return tuple(rows.message_of(row) for row in await self._read(sql, (*key, json.dumps(list(seqs)))))
+
+    async def generations(self, key: Key, before: int) -> tuple[tuple[int, tuple[Observation, ...]], ...]:
+        """Those whose log was empty have nothing to read and are left out."""
+        sql = f"""SELECT generation, {rows.OBSERVATION} FROM entry JOIN observation
+            ON observation.thread_id = entry.thread_id AND observation.id = observation_id
+            WHERE entry.{OF_THIS} AND generation < ? ORDER BY generation DESC, position"""  # noqa: S608
+        found = await self._read(sql, (*key, before))
+        logs = groupby(found, key=lambda row: int(row[0]))
+        return tuple((number, tuple(rows.observation_of(row[1:]) for row in log)) for number, log in logs)
+
+    async def due(self, now: float, limit: int) -> tuple[Key, ...]:
+        sql = f"""SELECT tenant, resource, thread FROM (
+                SELECT *, row_number() OVER (PARTITION BY tenant ORDER BY due, id) AS turn FROM thread
+                WHERE due <= ? AND NOT EXISTS (
+                    SELECT 1 FROM lease WHERE (lease.tenant, lease.resource, lease.thread)
+                        = (thread.tenant, thread.resource, thread.thread) AND until > {NOW}
+                )
+            ) ORDER BY turn, due, id LIMIT ?"""  # noqa: S608
+        return tuple(Key(*row) for row in await self._read(sql, (now, limit)))
+
+    async def threads(
+        self, tenant: str | None, resource: str | None = None, cursor: Key | None = None, limit: int = 100
+    ) -> tuple[ThreadInfo, ...]:
+        asked: list[tuple[str, tuple[str, ...]]] = []
+        if tenant is not None:
+            asked.append(("tenant = ?", (tenant,)))
+        if resource is not None:
+            asked.append(("resource = ?", (resource,)))
+        if cursor is not None:
+            asked.append(("(tenant, resource, thread) > (?, ?, ?)", cursor))
+        where = " AND ".join(condition for condition, _ in asked) or "TRUE"
+        sql = f"SELECT {rows.INFO} FROM thread WHERE {where} ORDER BY tenant, resource, thread LIMIT ?"  # noqa: S608
+        values = [value for _, given in asked for value in given]
+        return tuple(rows.info_of(row) for row in await self._read(sql, (*values, limit)))
+
+    async def _read(self, sql: str, parameters: Iterable[Any]) -> list[rows.Row]:
+        async def work(db: aiosqlite.Connection) -> list[rows.Row]:
+            return [tuple(row) for row in await db.execute_fetchall(sql, parameters)]
+
+        return await self._reader.run(work)
+
+    # ── writing ──
+
+    async def commit(self, before: Memory, after: Memory, aside: Sequence[Message] = ()) -> Memory:
+        return replace(after, version=await self._writer.run(Commit(before, after, aside)))
+
+    async def lease(self, key: Key, holder: str, seconds: float) -> bool:
+        sql = f"""INSERT INTO lease VALUES (?, ?, ?, ?, {NOW} + ?) ON CONFLICT DO UPDATE
+            SET (holder, until) = (excluded.holder, excluded.until)
+            WHERE lease.holder = excluded.holder OR lease.until <= {NOW} RETURNING holder"""  # noqa: S608
+        return bool(await self._write(sql, (*key, holder, seconds)))
+
+    async def release(self, key: Key, holder: str) -> None:
+        await self._write(f"DELETE FROM lease WHERE {THIS} AND holder = ?", (*key, holder))  # noqa: S608
+
+    async def forget(self, key: Key) -> int:
+        """Removed from the file as well: deleted content is overwritten, and the log of older pages emptied."""
+
+        async def work(db: aiosqlite.Connection) -> int:
+            return await _forgotten(db, key)
+
+        removed = await self._writer.run(work)
+        await self._writer.run_alone(_emptied_wal)
+        return removed
+
+    async def _write(self, sql: str, parameters: Iterable[Any]) -> list[rows.Row]:
+        async def work(db: aiosqlite.Connection) -> list[rows.Row]:
+            return [tuple(row) for row in await db.execute_fetchall(sql, parameters)]
+
+        return await self._writer.run(work)
+
+
+async def _loaded(db: aiosqlite.Connection, key: Key) -> Memory:
+    found = await _rows(db, f"SELECT id, version, {rows.THREAD} FROM thread WHERE {THIS}", key)  # noqa: S608
+    if not found:
+        return Memory(key=key)
+    id_, version, *columns = found[0]
+    memory = rows.memory_of(key, version, tuple(columns))
+    recent = f"""SELECT {rows.MARK} FROM message WHERE thread_id = ? AND live = 1 AND seq <= ?
+        ORDER BY seq DESC LIMIT {RECENT}"""  # noqa: S608
+    tail = f"SELECT {rows.MESSAGE} FROM message WHERE thread_id = ? AND live = 1 AND seq > ? ORDER BY seq"  # noqa: S608
+    log = f"""SELECT {rows.OBSERVATION} FROM entry JOIN observation
+        ON observation.thread_id = entry.thread_id AND observation.id = observation_id
+        WHERE entry.thread_id = ? AND generation = ? ORDER BY position"""  # noqa: S608
+    chunks = f"SELECT {rows.OBSERVATION} FROM observation WHERE thread_id = ? AND state = 'chunk' ORDER BY last_seq, id"  # noqa: S608
+    reflection = f"SELECT {rows.REFLECTION} FROM reflection WHERE thread_id = ?"  # noqa: S608
+    pending = await _rows(db, reflection, (id_,))
+    return replace(
+        memory,
+        recent=tuple(rows.mark_of(row) for row in reversed(await _rows(db, recent, (id_, memory.coverage)))),
+        tail=tuple(rows.message_of(row) for row in await _rows(db, tail, (id_, memory.coverage))),
+        log=tuple(rows.observation_of(row) for row in await _rows(db, log, (id_, memory.generation))),
+        chunks=tuple(rows.observation_of(row) for row in await _rows(db, chunks, (id_,))),
+        reflection=rows.reflection_of(pending[0]) if pending else None,
+    )
+
+
+async def _rows(db: aiosqlite.Connection, sql: str, parameters: Iterable[Any]) -> list[rows.Row]:
+    return [tuple(row) for row in await db.execute_fetchall(sql, parameters)]
+
+
+async def _forgotten(db: aiosqlite.Connection, key: Key) -> int:
+    [(count,)] = await _rows(db, f"SELECT count(*) FROM message WHERE {OF_THIS}", key)  # noqa: S608
+    await db.execute_fetchall(f"DELETE FROM thread WHERE {THIS}", key)  # noqa: S608 - its other tables cascade
+    await db.execute_fetchall(f"DELETE FROM lease WHERE {THIS}", key)  # noqa: S608
+    return int(count)
+
+
+async def _emptied_wal(db: aiosqlite.Connection) -> None:
+    await db.execute_fetchall("PRAGMA wal_checkpoint(TRUNCATE)")
+
+
+async def _touched(db: aiosqlite.Connection) -> None:
+    await db.execute_fetchall("UPDATE sequence SET value = value")
+
+
+async def _looked(db: aiosqlite.Connection) -> None:
+    await db.execute_fetchall("SELECT value FROM sequence")

@@ -1,0 +1,104 @@
+"""A commit as SQL: the rows of one difference, written inside the transaction of the writer lane."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from typing import Any
+
+import aiosqlite
+
+from proxy.errors import Conflict
+from proxy.memory.model import Memory, Message
+from proxy.storage import sqlite_rows as rows
+from proxy.storage.difference import Difference, difference
+
+# The machine's clock, taken inside SQL; `unixepoch('subsec')` needs SQLite 3.42.
+NOW = "((julianday('now') - 2440587.5) * 86400.0)"
+NEXT_VERSION = "(SELECT value + 1 FROM sequence)"
+
+
+def _columns(text: str) -> list[str]:
+    return [name.strip().removeprefix("observation.") for name in text.split(",")]
+
+
+def _marks(count: int) -> str:
+    return ", ".join("?" * count)
+
+
+def _upsert(table: str, key: Sequence[str], columns: Sequence[str]) -> str:
+    """Insert, or replace what differs: an equal row counts as no change. Parameters: key, then columns."""
+    row = ", ".join(columns)
+    return (
+        f"INSERT INTO {table} ({', '.join(key)}, {row}) VALUES ({_marks(len(key) + len(columns))}) "  # noqa: S608 - our own names
+        f"ON CONFLICT ({', '.join(key)}) DO UPDATE SET ({row}) = ({', '.join(f'excluded.{c}' for c in columns)}) "
+        f"WHERE ({', '.join(f'{table}.{c}' for c in columns)}) IS NOT ({', '.join(f'excluded.{c}' for c in columns)})"
+    )
+
+
+_THREAD = _columns(rows.THREAD)
+_MESSAGE = ["live", "parent", *_columns(rows.MESSAGE)[1:]]
+
+CREATE = f"""INSERT INTO thread (id, version, created_at, tenant, resource, thread, {rows.THREAD})
+    VALUES ({NEXT_VERSION}, {NEXT_VERSION}, {NOW}, {_marks(3 + len(_THREAD))})
+    ON CONFLICT DO NOTHING RETURNING id, version"""  # noqa: S608
+CHANGE = f"""UPDATE thread SET (version, {rows.THREAD}) = ({NEXT_VERSION}, {_marks(len(_THREAD))})
+    WHERE tenant = ? AND resource = ? AND thread = ? AND version = ? RETURNING id, version"""  # noqa: S608
+COUNT_UP = "UPDATE sequence SET value = value + 1"
+MESSAGES = _upsert("message", ("thread_id", "seq"), _MESSAGE)
+ASIDE = f"INSERT INTO message (thread_id, seq, {', '.join(_MESSAGE)}) VALUES ({_marks(2 + len(_MESSAGE))})"  # noqa: S608
+SUPERSEDE = """UPDATE message SET live = 0
+    WHERE thread_id = ? AND live = 1 AND seq > ? AND seq NOT IN (SELECT value FROM json_each(?))"""
+OBSERVATIONS = _upsert("observation", ("thread_id", "id"), ["state", *_columns(rows.OBSERVATION)[1:]])
+DROP_CHUNK = "DELETE FROM observation WHERE thread_id = ? AND id = ?"
+SHORTEN = "DELETE FROM entry WHERE thread_id = ? AND generation = ? AND position >= ?"
+ENTRIES = _upsert("entry", ("thread_id", "generation", "position"), ["observation_id"])
+REFLECT = _upsert("reflection", ("thread_id",), _columns(rows.REFLECTION))
+FORGET_REFLECTION = "DELETE FROM reflection WHERE thread_id = ?"
+
+Statement = tuple[str, list[tuple[Any, ...]]]  # one statement and the rows of parameters to run it with
+
+
+class Commit:
+    """Everything a commit writes, encoded before the transaction begins: what cannot be encoded disturbs nobody else's."""
+
+    def __init__(self, before: Memory, after: Memory, aside: Sequence[Message]) -> None:
+        self._before = before
+        self._thread = rows.thread_row(after)
+        self._statements = _statements(after, difference(before, after, aside))
+
+    async def __call__(self, db: aiosqlite.Connection) -> int:
+        """The new version. Raises `Conflict` before anything is written."""
+        thread_id, version = await self._thread_written(db)
+        await db.execute(COUNT_UP)
+        for sql, parameters in self._statements:
+            await db.executemany(sql, [(thread_id, *row) for row in parameters])
+        return version
+
+    async def _thread_written(self, db: aiosqlite.Connection) -> tuple[int, int]:
+        key, version = self._before.key, self._before.version
+        if version == 0:
+            found = await db.execute_fetchall(CREATE, (*key, *self._thread))
+        else:
+            found = await db.execute_fetchall(CHANGE, (*self._thread, *key, version))
+        for thread_id, new in found:
+            return thread_id, new
+        raise Conflict(f"thread {key.thread}: version {version} is no longer the stored one; load it again")
+
+
+def _statements(after: Memory, d: Difference) -> list[Statement]:
+    """All parameters but the thread's id, which comes first and is known only inside the transaction."""
+    tail = json.dumps([m.seq for m in after.tail])
+    statements: list[Statement] = [
+        (SUPERSEDE, [(after.coverage, tail)] if d.supersede else []),
+        (MESSAGES, [rows.message_row(placed, live=True) for placed in d.messages]),
+        (ASIDE, [rows.message_row(placed, live=False) for placed in d.aside]),
+        (OBSERVATIONS, [rows.observation_row(o, standing) for o, standing in d.observations]),
+        (SHORTEN, [(after.generation, len(after.log))] if d.shortened else []),
+        (ENTRIES, [(after.generation, position, id_) for position, id_ in d.entries]),
+        (DROP_CHUNK, [(id_,) for id_ in d.dropped]),
+    ]
+    if d.reflection:
+        made = after.reflection
+        statements.append((REFLECT, [rows.reflection_row(made)]) if made else (FORGET_REFLECTION, [()]))
+    return [(sql, parameters) for sql, parameters in statements if parameters]

@@ -1,0 +1,358 @@
+"""The rules of behaviour.md 5 and 7 as tables, the transitions as properties."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from proxy.memory import lifecycle
+from proxy.memory.lifecycle import Activate, Asked, Observe, Reflect, Swap, chunks_to_activate
+from proxy.memory.model import Memory, Reflection, Trouble
+from proxy.memory.thresholds import Limits
+from tests.memory.building import chat, chunk, memory, transcript, with_log
+
+LIMITS = Limits()
+ANY = Asked(coverable=10**9)
+
+
+def chunked(tail_turns: int, size: int, *lasts: int) -> Memory:
+    made = memory(chat(tail_turns, size))
+    for last in lasts:
+        made = lifecycle.observed(made, chunk(made, last))
+    return made
+
+
+# ── how much is activated ────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize(
+    ("sizes", "pending", "limits", "count"),
+    [
+        pytest.param([6_000] * 5, 30_000, LIMITS, 4, id="five chunks of 6000, pending 30000: four"),
+        pytest.param([10_000] * 3, 30_000, LIMITS, 2, id="three of 10000: a third overshoots by more than 0.95 F"),
+        pytest.param([5_000] * 4, 20_000, Limits(observe_at=20_000, keep=4_000), 3, id="keep 4000 of 20000: three"),
+        pytest.param([40_000], 40_000, LIMITS, 1, id="one huge chunk: the first, though it leaves nothing"),
+        pytest.param([6_000] * 2, 30_000, LIMITS, 2, id="too few chunks: all of them"),
+        pytest.param([3_000], 3_000, LIMITS, 1, id="nothing to reach: still the first"),
+        pytest.param(
+            [450, 450], 1_000, Limits(observe_at=1_000, keep=200), 1, id="F below 1000: only an exact fit leaves enough"
+        ),
+        pytest.param([400, 400], 1_000, Limits(observe_at=1_000, keep=200), 2, id="F below 1000: the exact fit"),
+        pytest.param([12_000, 12_000, 6_000], 30_000, LIMITS, 2, id="reaches the target exactly"),
+    ],
+)
+def test_chunks_to_activate(sizes: list[int], pending: int, limits: Limits, count: int) -> None:
+    """The arithmetic vectors of the reference (mastra-om.md 2.5) and the corners around them."""
+    assert chunks_to_activate(sizes, pending, limits) == count
+
+
+@given(st.lists(st.integers(1, 40_000), min_size=1, max_size=12), st.integers(0, 5_000), st.integers(0, 20_000))
+def test_an_activation_takes_at_least_one_and_never_more_than_there_are(sizes: list[int], rest: int, keep: int) -> None:
+    """Whatever the sizes, an activation makes progress and stays within what is buffered."""
+    assert 1 <= chunks_to_activate(sizes, sum(sizes) + rest, Limits(keep=keep)) <= len(sizes)
+
+
+# ── before forwarding ────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize(
+    ("size", "expected"),
+    [(2_999, None), (3_000, Activate(4, "threshold"))],
+    ids=["one token below T", "at T"],
+)
+def test_activation_begins_at_the_threshold(size: int, expected: Activate | None) -> None:
+    """pending ≥ T, inclusive, with chunks there."""
+    assert lifecycle.before_forwarding(chunked(5, size, 2, 4, 6, 8), LIMITS, ANY) == expected
+
+
+def test_activation_repeats_while_the_tail_is_too_long() -> None:
+    """After an activation the remaining tail is measured again: still ≥ T, and the next chunk follows."""
+    made = chunked(12, 6_000, 4, 8, 12, 16)
+    first = lifecycle.before_forwarding(made, LIMITS, ANY)
+    assert first == Activate(2, "threshold") or isinstance(first, Activate)
+    while isinstance(decision := lifecycle.before_forwarding(made, LIMITS, ANY, waited=True), Activate):
+        made = lifecycle.activated(made, [c.id for c in made.chunks[: decision.count]], 1.0)
+    assert not made.chunks or lifecycle.ripe(made.tail) < LIMITS.observe_at
+    assert made.coverage == 16
+
+
+def test_what_the_request_asks_stays_raw() -> None:
+    """A chunk that reaches into what the request itself asks is not activated for it."""
+    made = chunked(6, 6_000, 12)
+    assert lifecycle.before_forwarding(made, LIMITS, Asked(coverable=10), waited=True) is None
+
+
+@pytest.mark.parametrize(
+    ("limits", "asked", "why"),
+    [
+        (Limits(activate_after_idle=300), Asked(10**9, idle=300), "idle"),
+        (Limits(activate_after_idle=300), Asked(10**9, idle=299), None),
+        (Limits(activate_on_provider_change=True), Asked(10**9, provider_changed=True), "provider"),
+        (LIMITS, Asked(10**9, idle=10**6, provider_changed=True), None),
+    ],
+)
+def test_activation_when_the_cache_is_cold_anyway(limits: Limits, asked: Asked, why: str | None) -> None:
+    """Below the threshold, an idle gap or another provider activates what is buffered, where that is switched on."""
+    decision = lifecycle.before_forwarding(chunked(4, 1_000, 4), limits, asked)
+    assert (decision.why if isinstance(decision, Activate) else None) == why
+
+
+def test_a_request_waits_from_block_at() -> None:
+    """Nothing buffered and 36 000 pending: the oldest messages are observed, F stays raw, cut before a user message."""
+    decision = lifecycle.before_forwarding(memory(chat(6, 3_000)), LIMITS, ANY)
+    assert decision == Observe(0, 10, 30_000, wait=True)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        pytest.param({"trouble": Trouble(failures=1, until=9e9)}, id="in back-off"),
+        pytest.param({"trouble": Trouble(failures=8, parked=True)}, id="parked"),
+    ],
+)
+def test_a_troubled_thread_is_not_waited_for(change: dict[str, Trouble]) -> None:
+    """A thread in back-off or parked goes raw: its requests must not pay for the observer's trouble."""
+    assert lifecycle.before_forwarding(replace(memory(chat(8, 3_000)), **change), LIMITS, ANY) is None
+
+
+def test_a_request_waits_once() -> None:
+    """At most one bounded wait a request."""
+    assert lifecycle.before_forwarding(memory(chat(20, 3_000)), LIMITS, ANY, waited=True) is None
+
+
+def test_without_buffering_observation_is_synchronous_at_the_threshold() -> None:
+    """buffer_tokens false: everything but the newest turn is observed at T."""
+    limits = Limits(observe_at=30_000, interval=None, keep=0, block_at=30_000, reflect_from=None)
+    tail = transcript(*[(r, 3_000) for _ in range(5) for r in ("user", "assistant")], ("user", 3_000))
+    assert lifecycle.after_reply(memory(tail), limits) is None
+    assert lifecycle.before_forwarding(memory(tail), limits, Asked(coverable=10)) == Observe(0, 10, 30_000, wait=True)
+
+
+# ── after the reply ──────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize(
+    ("size", "turns", "expected"),
+    [
+        pytest.param(1_000, 2, None, id="4000 new: less than an interval"),
+        pytest.param(1_000, 3, Observe(0, 6, 6_000), id="an interval: the finished exchanges"),
+        pytest.param(3_000, 1, Observe(0, 2, 6_000), id="one exchange of an interval"),
+    ],
+)
+def test_an_interval_is_buffered(size: int, turns: int, expected: Observe | None) -> None:
+    """Each interval of new messages is worth a chunk."""
+    assert lifecycle.after_reply(memory(chat(turns, size)), LIMITS) == expected
+
+
+def test_the_boundary_is_where_the_newest_chunk_ends() -> None:
+    """What is chunked does not count again: only an interval beyond it is due."""
+    made = chunked(5, 1_000, 6)
+    assert lifecycle.after_reply(made, LIMITS) is None
+
+
+def test_half_an_interval_is_enough_near_the_threshold() -> None:
+    """From T − 1.1 intervals on, 3000 new tokens are buffered."""
+    made = chunked(12, 1_000, 20)
+    near = Limits(observe_at=30_000)
+    assert lifecycle.ripe(made.tail) == 24_000
+    assert lifecycle.after_reply(made, near) == Observe(20, 24, 4_000)
+    assert lifecycle.after_reply(made, replace(near, observe_at=40_000, block_at=48_000)) is None
+
+
+def test_a_backlog_is_observed_in_batches_of_at_most_the_threshold() -> None:
+    """A long history first seen is taken oldest first, at most T tokens a call."""
+    decision = lifecycle.after_reply(memory(chat(50, 2_000)), LIMITS)
+    assert isinstance(decision, Observe)
+    assert decision.after == 0
+    assert 24_000 <= decision.tokens <= 30_000
+
+
+def test_an_open_tool_call_is_never_cut() -> None:
+    """A call whose results may still come is not observed without them."""
+    tail = transcript(("user", 3_000), ("assistant", 4_000, ("a", "b"), None), ("tool", 4_000, (), "a"))
+    assert lifecycle.after_reply(memory(tail), LIMITS) is None
+    closed = transcript(("user", 3_000), ("assistant", 4_000, ("a",), None), ("tool", 4_000, (), "a"))
+    assert lifecycle.after_reply(memory(closed), LIMITS) == Observe(0, 3, 11_000)
+
+
+@pytest.mark.parametrize(
+    ("sizes", "expected"),
+    [([19_999], None), ([10_000, 10_000], Reflect(2, 15_001)), ([30_000], Reflect(1, 22_501))],
+)
+def test_a_reflection_is_prepared_from_half_of_the_threshold(sizes: list[int], expected: Reflect | None) -> None:
+    """From R × 0.5 on all entries are compressed in the background, accepted at 75 % of their size or less."""
+    assert lifecycle.after_reply(with_log(memory(chat(1, 100)), *sizes), LIMITS) == expected
+
+
+def test_an_unproductive_reflection_waits_for_growth() -> None:
+    """It is not repeated while the log has not grown."""
+    made = lifecycle.unproductive(with_log(memory(chat(1, 100)), 25_000), 25_000)
+    assert lifecycle.after_reply(made, LIMITS) is None
+    grown = replace(made, log=made.log + with_log(memory(()), 10).log)
+    assert isinstance(lifecycle.after_reply(grown, LIMITS), Reflect)
+
+
+# ── reflections ──────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def reflection(of: Memory, tokens: int, entries: int | None = None) -> Reflection:
+    return Reflection(
+        generation=of.generation,
+        sources=tuple(o.id for o in of.log[:entries]),
+        text="* 🔴 all",
+        tokens=tokens,
+        source_tokens=1,
+        at=3.0,
+    )
+
+
+def test_a_reflection_is_swapped_in_at_the_threshold() -> None:
+    """At R the finished reflection takes the place of its sources; what came later stays byte for byte."""
+    made = with_log(memory(chat(1, 100)), 20_000)
+    made = lifecycle.reflected(made, reflection(made, 8_000))
+    assert lifecycle.before_forwarding(made, LIMITS, ANY) is None
+    later = replace(with_log(memory(()), 1, 20_000).log[1], text="later")
+    made = replace(made, log=(*made.log, later), next_id=3)
+    assert lifecycle.before_forwarding(made, LIMITS, ANY) == Swap()
+    after = lifecycle.swapped(made, 9.0)
+    assert [(o.kind, o.text, o.tokens) for o in after.log] == [
+        ("reflection", "* 🔴 all", 8_000),
+        ("observation", "later", 20_000),
+    ]
+    assert (after.generation, after.next_generation, after.render_date, after.reflection) == (1, 2, 9.0, None)
+
+
+def test_chunks_survive_a_reflection() -> None:
+    """Buffered chunks are not the reflection's to drop (a loss of the reference implementation)."""
+    made = replace(chunked(3, 1_000, 2, 4), log=with_log(memory(()), 20_000, 21_000).log)
+    after = lifecycle.swapped(lifecycle.reflected(made, reflection(made, 9_000)), 9.0)
+    assert after.chunks == made.chunks
+    assert after.tail == made.tail
+
+
+def test_a_reflection_of_another_log_is_dropped() -> None:
+    """Made from entries or a generation that no longer stand, it changes nothing."""
+    made = with_log(memory(chat(1, 100)), 20_000, 21_000)
+    stale = replace(reflection(made, 5_000), generation=made.generation + 1)
+    assert lifecycle.reflected(made, stale) == made
+    kept = lifecycle.reflected(made, reflection(made, 5_000))
+    assert lifecycle.swapped(replace(kept, log=made.log[1:]), 1.0).log == made.log[1:]
+
+
+def test_a_request_waits_for_a_reflection_from_its_block() -> None:
+    """At 1.2 R, with none ready, it is waited for and accepted below R."""
+    made = with_log(memory(chat(1, 100)), 24_000, 24_000)
+    assert lifecycle.before_forwarding(made, LIMITS, ANY) == Reflect(2, 40_000, wait=True)
+
+
+# ── observations by value ────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_a_chunk_must_continue_what_is_observed() -> None:
+    """A second answer for the same range, or one with a gap before it, changes nothing."""
+    made = memory(chat(4, 1_000))
+    first = chunk(made, 4)
+    once = lifecycle.observed(made, first)
+    assert lifecycle.observed(once, first) == once
+    assert lifecycle.observed(made, replace(chunk(once, 8), after=4)) == made
+
+
+def test_a_chunk_of_messages_that_changed_is_dropped() -> None:
+    """The chain says what was read; another text at the same place makes the answer worthless."""
+    made, other = (
+        memory(chat(4, 1_000)),
+        memory(transcript(("user", 1_000), ("assistant", 900), ("user", 1), ("assistant", 8))),
+    )
+    stale = replace(chunk(made, 4), chain=b"x" * 16)
+    assert lifecycle.observed(made, stale) == made
+    assert lifecycle.observed(other, chunk(made, 8)) == other
+
+
+def test_success_ends_trouble() -> None:
+    """One good answer clears the failures."""
+    made = lifecycle.failed(memory(chat(4, 1_000)), 100.0, 0.0)
+    assert made.trouble.failures == 1
+    assert lifecycle.observed(made, chunk(made, 4)).trouble == Trouble()
+
+
+@pytest.mark.parametrize(
+    ("failures", "pause", "parked"),
+    [(1, 60, False), (2, 120, False), (7, 3_840, False), (8, 7_680, True), (12, 21_600, True)],
+)
+def test_back_off_doubles_to_six_hours_and_parks_after_eight(failures: int, pause: int, parked: bool) -> None:
+    """1 min doubling to 6 h; after 8 in a row the thread is parked."""
+    made = memory(chat(1, 10))
+    for _ in range(failures):
+        made = lifecycle.failed(made, 1_000.0, 0.0)
+    assert made.trouble == Trouble(failures, 1_000.0 + pause, parked)
+
+
+def test_activation_takes_chunks_by_id() -> None:
+    """Only the chunks that were decided on, only as far as they still are the oldest: activating twice is activating once."""
+    made = chunked(4, 1_000, 2, 4)
+    ids = [c.id for c in made.chunks]
+    once = lifecycle.activated(made, ids[:1], 7.0)
+    assert (once.coverage, len(once.log), len(once.chunks), once.render_date) == (2, 1, 1, 7.0)
+    assert lifecycle.activated(once, ids[:1], 8.0) == once
+
+
+@given(st.lists(st.integers(1, 6), min_size=1, max_size=6), st.data())
+def test_each_message_is_in_the_tail_or_in_exactly_one_entry(steps: list[int], data: st.DataObject) -> None:
+    """Whatever is buffered and activated, in whatever order: never lost, never twice (promise 4)."""
+    made = memory(chat(12, 500))
+    everything = [m.seq for m in made.tail]
+    for step in steps:
+        last = min(made.chunked_to + step, everything[-1])
+        if last > made.chunked_to:
+            made = lifecycle.observed(made, chunk(made, last))
+        count = data.draw(st.integers(0, len(made.chunks)))
+        made = lifecycle.activated(made, [c.id for c in made.chunks[:count]], 1.0)
+        covered = [s for o in made.log for s in range(o.after + 1, o.last + 1)]
+        assert covered + [m.seq for m in made.tail] == everything
+        assert made.covered_count == len(covered)
+        assert made.covered_tokens + made.pending == 500 * len(everything)
+        assert [m.seq for m in made.marks] == everything
+        assert starts_meet(made)
+
+
+def starts_meet(made: Memory) -> bool:
+    """Log and chunks continue one another without a gap."""
+    ranges: Sequence[tuple[int, int]] = [(o.after, o.last) for o in made.log + made.chunks]
+    return all(a[1] == b[0] for a, b in zip(ranges, ranges[1:], strict=False)) and (not ranges or ranges[0][0] == 0)
+
+
+# ── due, and back to an older state ──────────────────────────────────────────────────────────────────────────────────
+
+
+def test_due_work_is_remembered_with_its_back_off() -> None:
+    """Work that is due is found again after a restart, not before its back-off, and not when parked."""
+    made = memory(chat(4, 1_000))
+    assert lifecycle.due_at(made, LIMITS, 50.0) == 50.0
+    assert lifecycle.due_at(replace(made, trouble=Trouble(2, 170.0)), LIMITS, 50.0) == 170.0
+    assert lifecycle.due_at(replace(made, trouble=Trouble(8, 0.0, True)), LIMITS, 50.0) is None
+    assert lifecycle.due_at(memory(chat(1, 10)), LIMITS, 50.0) is None
+
+
+def test_a_fork_behind_coverage_finds_the_newest_state_before_it() -> None:
+    """Entries after the fork are dropped; a reflection that swallowed them gives way to the generation before it."""
+    made = chunked(8, 1_000, 4, 8, 12)
+    active = lifecycle.activated(made, [c.id for c in made.chunks], 1.0)
+    older = active.log
+    reflected = lifecycle.swapped(lifecycle.reflected(active, reflection(active, 10)), 2.0)
+    assert lifecycle.fallback(active, 9, ()) == older[:2]
+    assert lifecycle.fallback(reflected, 9, [(0, older)]) == older[:2]
+    assert lifecycle.fallback(reflected, 12, [(0, older)]) == reflected.log
+    assert lifecycle.fallback(reflected, 9, ()) == ()
+
+
+def test_rolling_back_uncovers_what_the_fork_took_back() -> None:
+    """What the dropped entries covered is raw again, under a new generation; nothing is left of the abandoned branch."""
+    whole = chunked(8, 1_000, 4, 8)
+    active = lifecycle.activated(whole, [c.id for c in whole.chunks], 1.0)
+    log = lifecycle.fallback(active, 6, ())
+    back = lifecycle.rolled_back(active, 6, log, whole.marks[:4], whole.tail[4:], (4, 4_000), 5.0)
+    assert (back.coverage, back.covered_count, back.covered_tokens, back.generation) == (4, 4, 4_000, 1)
+    assert [m.seq for m in back.tail] == list(range(5, 17))
+    assert back.chain_at_coverage == whole.tail[3].chain
