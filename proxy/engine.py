@@ -105,7 +105,9 @@ class Engine:
     def _fingerprint_key(self, key: Key) -> bytes:
         return fingerprint_key(self._secret, key.tenant)
 
-    async def _stand(self, key: Key, sent: Sent, hints: Hints, model: str | None, rec: Reconciled | None = None) -> Standing:
+    async def _stand(
+        self, key: Key, sent: Sent, hints: Hints, model: str | None, rec: Reconciled | None = None
+    ) -> Standing:
         """Reconcile against the memory as it is now (or take `rec`, already merged with it)."""
         memory = await self._memories.load(key)
         if rec is None:
@@ -145,9 +147,7 @@ class Engine:
         """Perform what is due before forwarding: mostly nothing, mostly no model call, at most one wait."""
         limits = turn.call.effective.limits
         waited = False
-        while decision := lifecycle.before_forwarding(
-            turn.standing.virtual, limits, self._asked(turn), waited=waited
-        ):
+        while decision := lifecycle.before_forwarding(turn.standing.virtual, limits, self._asked(turn), waited=waited):
             match decision:
                 case Activate(count=count):
                     ids = [c.id for c in turn.standing.virtual.chunks[:count]]
@@ -220,7 +220,11 @@ class Engine:
         virtual, request = turn.standing.virtual, turn.request
         instructions = await self._catalogue.count_instructions(request.instructions, request.model or "")
         received = instructions + turns.received(virtual, turn.standing.rec)
-        sent = received if pieces is None else instructions + block + sum((p.tokens or 0) + turns.PER_MESSAGE for p in pieces)
+        sent = (
+            received
+            if pieces is None
+            else instructions + block + sum((p.tokens or 0) + turns.PER_MESSAGE for p in pieces)
+        )
         turn.receipt = {
             "tokens-received": received,
             "tokens-sent": sent,

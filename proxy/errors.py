@@ -4,6 +4,7 @@ OmError
 ├── BadRequest            400  the caller can mend it; `code` names what
 ├── Unauthorized          401  only where `auth.keys` is configured
 ├── TooLarge              413  a body or header above its limit
+├── Unsupported           501  a protocol we do not relay
 ├── Overloaded            503  with Retry-After; the caller may try again
 ├── UpstreamError         502  the model server could not be reached or read
 │   └── UpstreamTimeout   504
@@ -44,6 +45,12 @@ class Unauthorized(OmError):
 class TooLarge(OmError):
     status = 413
     code = "om_too_large"
+    retryable = False
+
+
+class Unsupported(OmError):
+    status = 501
+    code = "om_unsupported"
     retryable = False
 
 

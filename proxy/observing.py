@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import random
 import time
 from collections.abc import Callable
@@ -14,9 +15,10 @@ from proxy.agents.llm import Target
 from proxy.agents.observer import Observed, Observer, ObserverTask
 from proxy.agents.reflector import Reflector
 from proxy.agents.targets import targets
-from proxy.errors import ModelError, PromptTooLong
+from proxy.errors import ModelBusy, ModelError, PromptTooLong
 from proxy.memories import Memories
 from proxy.memory import blocks, lifecycle
+from proxy.memory.context import ContextOptions, Layout
 from proxy.memory.lifecycle import Decision, Observe, Reflect
 from proxy.memory.model import Key, Memory, Message, Observation, Reflection, weight
 from proxy.memory.observations import previous_observations
@@ -24,6 +26,7 @@ from proxy.settings import Effective
 
 log = structlog.get_logger("memory")
 
+MODEL_WITHIN = 300.0  # seconds one observation or reflection may take, retries included; then it has failed
 LEAST_CLIP = 500  # tokens of one message below which an observer that finds it too long is given up on
 
 
@@ -32,7 +35,11 @@ class Call:
     """What memory work takes from the request that made it due."""
 
     effective: Effective
-    inherited: Target | None = field(default=None, repr=False)  # the actor's own model and credential; held in memory only
+    inherited: Target | None = field(
+        default=None, repr=False
+    )  # the actor's own model and credential; held in memory only
+    layout: Layout = "merged"
+    context_options: ContextOptions = field(default_factory=ContextOptions)
 
 
 class Observing:
@@ -46,7 +53,9 @@ class Observing:
         tokens: Callable[[str], int],
         clock: Callable[[], float] = time.time,
         jitter: Callable[[], float] = random.random,
+        within: float = MODEL_WITHIN,
     ) -> None:
+        self._within = within
         self._memories = memories
         self._observer = observer
         self._reflector = reflector
@@ -58,10 +67,14 @@ class Observing:
         """Whether it worked, so that more may follow."""
         memory = await self._memories.load(key)
         try:
-            if isinstance(decision, Observe):
-                await self._observe(memory, decision, call)
-            elif isinstance(decision, Reflect):
-                await self._reflect(memory, decision, call)
+            async with asyncio.timeout(self._within):
+                if isinstance(decision, Observe):
+                    await self._observe(memory, decision, call)
+                elif isinstance(decision, Reflect):
+                    await self._reflect(memory, decision, call)
+        except TimeoutError:
+            await self._failed(memory, decision, ModelBusy("the memory model did not answer in time"))
+            return False
         except ModelError as exc:
             await self._failed(memory, decision, exc)
             return False
@@ -146,7 +159,11 @@ class Observing:
     def _targets(self, choice: object, call: Call, input_tokens: int) -> tuple[Target, ...]:
         config = call.effective.memory
         return targets(
-            choice, inherited=call.inherited, api_base=config.api_base, api_key=config.api_key, input_tokens=input_tokens
+            choice,
+            inherited=call.inherited,
+            api_base=config.api_base,
+            api_key=config.api_key,
+            input_tokens=input_tokens,
         )
 
     # ── reflecting ───────────────────────────────────────────────────────────────────────────────────────────────────

@@ -63,5 +63,3 @@ class Prompts:
         else:
             self._rendered.move_to_end(key)
         return found
-
-

@@ -1,0 +1,192 @@
+"""The composition root: settings → store, models, upstream, engine → one ASGI app and its lifespan."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import time
+from collections.abc import Callable
+
+import structlog
+from starlette.types import Receive, Scope, Send
+
+from proxy.agents.direct import Direct
+from proxy.agents.litellm_adapter import LiteLLM
+from proxy.agents.llm import Routed, Target
+from proxy.agents.observer import Observer
+from proxy.agents.reflector import Reflector
+from proxy.background import Background
+from proxy.catalogue import Catalogue
+from proxy.edge import answers
+from proxy.edge.chat import ChatRoute
+from proxy.edge.headers import header
+from proxy.edge.passthrough import passthrough
+from proxy.edge.site import Site
+from proxy.engine import Engine
+from proxy.errors import ConfigError, OmError, Unsupported
+from proxy.memories import Memories
+from proxy.memory import lifecycle
+from proxy.memory.model import Memory
+from proxy.observing import MODEL_WITHIN, Call, Observing
+from proxy.prompt import Prompts
+from proxy.settings import Settings, Watched
+from proxy.storage.base import Store
+from proxy.storage.sqlite import SqliteStore
+from proxy.upstream import Upstream
+
+log = structlog.get_logger("server")
+
+CHAT = ("/v1/chat/completions", "/chat/completions")
+CONNECTIONS = 1_000
+
+
+class App:
+    """The program: everything it consists of, made in `start`, ended in `stop`; called as an ASGI app."""
+
+    def __init__(
+        self, watched: Watched, *, clock: Callable[[], float] = time.time, model_within: float = MODEL_WITHIN
+    ) -> None:
+        self._watched = watched
+        self._model_within = model_within
+        self._clock = clock
+        self._site = Site.of(watched.current)
+        self.store: Store
+        self.upstream: Upstream
+        self.background: Background
+        self.chat: ChatRoute
+        self._tasks: list[asyncio.Task[None]] = []
+
+    # ── its life ─────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    async def start(self) -> None:
+        settings = self._watched.current
+        self.store = await open_store(settings.storage.url)
+        secret = await self.store.secret()
+        self.upstream = Upstream(connections=CONNECTIONS)
+        catalogue = Catalogue()
+        llm = Routed(Direct(self.upstream.as_transport()), LiteLLM())
+        memories = Memories(self.store, self._due)
+        observing = Observing(
+            memories,
+            Observer(llm, tokens=catalogue.tokens, sleep=asyncio.sleep, rng=random.Random()),  # noqa: S311 — jitter
+            Reflector(llm, tokens=catalogue.tokens, sleep=asyncio.sleep, rng=random.Random()),  # noqa: S311
+            catalogue.tokens,
+            clock=self._clock,
+            within=self._model_within,
+        )
+        self.background = Background(
+            memories, observing, self._call_for, concurrency=settings.background.concurrency, clock=self._clock
+        )
+        engine = Engine(memories, self.background, Prompts(), catalogue, secret, clock=self._clock)
+        self.chat = ChatRoute(engine, self.background, self.upstream, secret)
+        self._tasks = [
+            asyncio.create_task(self._watched.watch()),
+            asyncio.create_task(
+                self.background.look_for_due(lambda: self._watched.current.background.observer_interval)
+            ),
+        ]
+
+    async def stop(self) -> None:
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self.background.close()
+        await self.upstream.aclose()
+        await self.store.close()
+
+    def _due(self, memory: Memory) -> float | None:
+        limits = self._watched.current.effective(memory.model, memory.key.resource).limits
+        return lifecycle.due_at(memory, limits, self._clock())
+
+    def _call_for(self, memory: Memory) -> Call | None:
+        """What work found after a restart can be done with: a configured memory model, or the upstream's own key."""
+        settings = self._watched.current
+        effective = settings.effective(memory.model, memory.key.resource)
+        upstream = settings.upstream_for(memory.model)
+        inherited = None
+        if upstream is not None and upstream.api_key and memory.model:
+            inherited = Target(
+                model=memory.model, base_url=upstream.base_url, api_key=upstream.api_key.get_secret_value()
+            )
+        if inherited is None and "inherit" in (effective.observer_model, effective.reflector_model):
+            return None
+        return Call(effective, inherited)
+
+    # ── requests ─────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        match scope["type"]:
+            case "http":
+                await self._http(scope, receive, send)
+            case "lifespan":
+                await self._lifespan(receive, send)
+            case kind:
+                raise RuntimeError(f"served without support for {kind}: run uvicorn with ws='none'")
+
+    async def _http(self, scope: Scope, receive: Receive, send: Send) -> None:
+        path, site = scope["path"], self._current_site()
+        if header(scope["headers"], b"upgrade") == b"websocket":
+            await answers.error(send, Unsupported("WebSockets are not relayed; use the HTTP endpoints"))
+        elif path in CHAT and scope["method"] == "POST":
+            await self.chat(scope, receive, send, site)
+        elif path in OURS:
+            await OURS[path](self, send)
+        else:
+            await self._pass(scope, receive, send, site)
+
+    def _current_site(self) -> Site:
+        if self._site.settings is not self._watched.current:
+            self._site = Site.of(self._watched.current)
+        return self._site
+
+    async def _pass(self, scope: Scope, receive: Receive, send: Send, site: Site) -> None:
+        upstream = site.settings.upstream_for(None)
+        if upstream is None:
+            await answers.error(send, ConfigError("no upstream takes this path; add one with match: ['*']"))
+            return
+        await passthrough(scope, receive, send, upstream=self.upstream, settings=upstream, drop=site.own_headers)
+
+    async def _lifespan(self, receive: Receive, send: Send) -> None:
+        await receive()
+        try:
+            await self.start()
+        except OmError as exc:
+            log.error("start.failed", error=str(exc))
+            await send({"type": "lifespan.startup.failed", "message": str(exc)})
+            return
+        await send({"type": "lifespan.startup.complete"})
+        await receive()
+        await self.stop()
+        await send({"type": "lifespan.shutdown.complete"})
+
+    async def alive(self, send: Send) -> None:
+        await answers.as_json(send, 200, {"status": "ok"})
+
+    async def ready(self, send: Send) -> None:
+        """200 while chat can be served; says `degraded` when memory cannot."""
+        try:
+            await self.store.ping()
+        except OmError as exc:
+            await answers.as_json(send, 200, {"status": "degraded", "reason": exc.code})
+            return
+        await answers.as_json(send, 200, {"status": "ok"})
+
+
+OURS = {"/healthz": App.alive, "/readyz": App.ready}
+
+
+async def open_store(url: str) -> Store:
+    """The store an address names; raises ConfigError for a kind there is no backend for yet."""
+    scheme, _, rest = url.partition("://")
+    if scheme != "sqlite":
+        raise ConfigError(f"storage.url: no backend for {scheme}:// in this version; use sqlite:///path/to/file.db")
+    return await SqliteStore.open(rest.removeprefix("/") or ":memory:")
+
+
+def create_app(
+    settings: Settings | Watched, *, clock: Callable[[], float] = time.time, model_within: float = MODEL_WITHIN
+) -> App:
+    """The app for these settings. `clock` gives unix seconds: when messages are first seen, what dates are relative to.
+    `model_within`: seconds a memory model may take."""
+    watched = settings if isinstance(settings, Watched) else Watched(settings)
+    return App(watched, clock=clock, model_within=model_within)

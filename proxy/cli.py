@@ -1,0 +1,107 @@
+"""The command: `om-proxy serve`, `check`, `demo`."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from proxy import __version__
+from proxy.errors import OmError
+
+if TYPE_CHECKING:
+    from proxy.settings import Settings
+
+STOP_WITHIN = 30  # seconds running streams may take after SIGTERM
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run a command; its exit status. Errors of ours are one line on stderr that says what to do."""
+    arguments = list(sys.argv[1:] if argv is None else argv)
+    if arguments[:1] == ["demo"]:  # it has options of its own
+        from proxy.demo.play import main as play
+
+        return play(arguments[1:])
+    options = parser().parse_args(arguments)
+    try:
+        return int(options.run(options))
+    except OmError as exc:
+        print(f"om-proxy: {exc}", file=sys.stderr)
+        return 2
+
+
+def parser() -> argparse.ArgumentParser:
+    top = argparse.ArgumentParser(prog="om-proxy", description="Observational memory for every LLM client, as a proxy.")
+    top.add_argument("--version", action="version", version=__version__)
+    commands = top.add_subparsers(dest="command", required=True)
+
+    serve_command = commands.add_parser("serve", help="run the proxy")
+    serve_command.add_argument("--config", help="the YAML file; else OM_PROXY_CONFIG, else ./config/om-proxy.yaml")
+    serve_command.set_defaults(run=serve)
+
+    check_command = commands.add_parser(
+        "check", help="print the effective settings of a model, or what is wrong with them"
+    )
+    check_command.add_argument("--config", help="the YAML file; else OM_PROXY_CONFIG, else ./config/om-proxy.yaml")
+    check_command.add_argument("--model", help="the actor's model, as the client names it")
+    check_command.add_argument("--resource", help="the resource, as the client names it")
+    check_command.set_defaults(run=check)
+
+    commands.add_parser("demo", help="a long conversation with and without memory: no key, no network")
+    return top
+
+
+def serve(options: argparse.Namespace) -> int:
+    """Serve until SIGTERM or SIGINT; then let running streams end and stop cleanly."""
+    import uvicorn
+
+    from proxy.app import create_app
+    from proxy.logs import configure
+    from proxy.settings import Watched, load
+
+    settings = load(options.config)
+    configure(settings.telemetry.log)
+    app = create_app(Watched(settings, path=options.config))
+    config = uvicorn.Config(
+        app,
+        host=settings.server.host,
+        port=settings.server.port,
+        loop="uvloop",
+        http="httptools",
+        ws="none",  # WebSockets are answered 501 by the app
+        lifespan="on",
+        access_log=False,
+        log_config=None,
+        server_header=False,  # the upstream's own Server and Date travel on
+        date_header=False,
+        timeout_graceful_shutdown=STOP_WITHIN,
+        h11_max_incomplete_event_size=settings.limits.headers,
+    )
+    banner(settings)
+    server = uvicorn.Server(config)
+    server.run()
+    return 0 if server.started else 1
+
+
+def banner(settings: Settings) -> None:
+    """The address, and the memory settings in force."""
+    effective = settings.effective(None, None)
+    limits = effective.limits
+    state = "on" if settings.memory.enabled else "off"
+    interval = f"every {limits.interval}" if limits.interval else "off"
+    print(f"om-proxy {__version__} on http://{settings.server.host}:{settings.server.port}/v1", flush=True)
+    print(
+        f"memory {state}: observed at {limits.observe_at} tokens (buffered {interval}, waited for at {limits.block_at}), "
+        f"reflected at {limits.reflect_at}; model {effective.observer_model}; store {settings.storage.url.split('@')[-1]}",
+        flush=True,
+    )
+
+
+def check(options: argparse.Namespace) -> int:
+    """Print every effective setting with where it comes from."""
+    from proxy.settings import effective_lines, load
+
+    for line in effective_lines(load(options.config), options.model, options.resource):
+        print(line)
+    return 0

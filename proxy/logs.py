@@ -1,0 +1,65 @@
+"""Events on stderr, as JSON lines or for people: flat fields, and never a text that came from a message, a header or an exception."""
+
+from __future__ import annotations
+
+import logging
+import sys
+import traceback
+from typing import Any, Literal
+
+import orjson
+import structlog
+from structlog.typing import EventDict, Processor
+
+LONGEST = 300  # characters of a field: an identifier fits, a conversation does not
+OTHERS = ("uvicorn.error", "asyncio")  # the libraries heard; HTTP clients log URLs and bodies, so nobody else is
+
+
+def configure(log: Literal["auto", "json", "console", "off"]) -> None:
+    """Set up `telemetry.log`; may be called again. `auto` is console on a terminal, JSON elsewhere."""
+    console = log == "console" or (log == "auto" and sys.stderr.isatty())
+    renderer: Processor = structlog.dev.ConsoleRenderer() if console else structlog.processors.JSONRenderer(_json)
+    structlog.configure(
+        processors=[
+            structlog.processors.add_log_level,
+            structlog.processors.TimeStamper(fmt="iso", utc=True),
+            flat,
+            renderer,
+        ],
+        wrapper_class=structlog.make_filtering_bound_logger(logging.CRITICAL + 1 if log == "off" else logging.INFO),
+        logger_factory=structlog.PrintLoggerFactory(sys.stderr),
+    )
+    logging.basicConfig(handlers=[logging.NullHandler()], force=True)  # also silences logging's last resort
+    for name in OTHERS:
+        logging.getLogger(name).handlers = [_Heard(logging.WARNING)]
+
+
+def flat(_: Any, __: str, event: EventDict) -> EventDict:
+    """Scalars pass, clipped; of an exception its class; of anything else its type."""
+    exc = event.pop("exc_info", None)
+    if isinstance(exc, BaseException):
+        event["error"] = exc
+    return {key: _flat(value) for key, value in event.items()}
+
+
+def _flat(value: Any) -> Any:
+    if isinstance(value, list | tuple | set | frozenset):
+        return [_flat(item) for item in value]
+    if isinstance(value, str):
+        return value if len(value) <= LONGEST else f"{value[:LONGEST]}…"
+    return value if value is None or isinstance(value, bool | int | float) else type(value).__name__
+
+
+def _json(event: EventDict, **_: Any) -> str:
+    return orjson.dumps(event).decode()
+
+
+class _Heard(logging.Handler):
+    """A library's warning as an event of ours: its template without what was filled in, the exception's class and place."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        exc = record.exc_info[1] if record.exc_info else None
+        frames = traceback.extract_tb(exc.__traceback__)[-1:] if exc else []
+        at = [f"{frame.filename.rpartition('/')[2]}:{frame.lineno}" for frame in frames]
+        log = structlog.get_logger(record.name)
+        log.log(record.levelno, "library", logger=record.name, text=str(record.msg).strip(), error=exc, at=at)

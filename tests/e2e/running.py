@@ -1,0 +1,106 @@
+"""A proxy in front of a scripted model server, both on loopback ports, and a client that keeps its history."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import httpx
+import orjson
+
+from proxy.app import App, create_app
+from proxy.demo.loopback import serving
+from proxy.demo.scripted import Scripted
+from proxy.memory.model import Key, Memory
+from proxy.settings import parse
+
+SMALL = "observation: {message_tokens: 1200, buffer_tokens: 300, block_timeout: 300ms}, reflection: {observation_tokens: 2000}"
+
+
+class Clock:
+    """Time that passes when a test says so."""
+
+    def __init__(self, now: float = 1_700_000_000.0) -> None:
+        self.now = now
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@dataclass
+class Running:
+    app: App
+    base: str
+    models: Scripted
+    clock: Clock
+    http: httpx.AsyncClient
+
+    async def memories(self) -> list[Memory]:
+        return [await self.app.store.load(info.key) for info in await self.app.store.threads(None)]
+
+    async def memory(self) -> Memory:
+        (only,) = await self.memories()
+        return only
+
+    def chat(self, thread: str = "t", *, key: str = "sk-a", **headers: str) -> Chat:
+        return Chat(self, {"authorization": f"Bearer {key}", "x-om-thread": thread, **headers})
+
+
+@dataclass
+class Chat:
+    """A client that sends its whole history with every turn."""
+
+    running: Running
+    headers: dict[str, str]
+    history: list[dict[str, Any]] = field(default_factory=lambda: [{"role": "system", "content": "Be brief."}])
+
+    async def say(self, text: str, *, stream: bool = False) -> tuple[str, dict[str, str]]:
+        """One turn: the reply's text and the receipt."""
+        self.history.append({"role": "user", "content": text})
+        reply, receipt = await self.send(self.history, stream=stream)
+        self.history.append({"role": "assistant", "content": reply})
+        return reply, receipt
+
+    async def send(self, messages: list[dict[str, Any]], *, stream: bool = False) -> tuple[str, dict[str, str]]:
+        body = {"model": "scripted-actor", "messages": messages, "stream": stream}
+        answer = await self.running.http.post(
+            f"{self.running.base}/v1/chat/completions", json=body, headers=self.headers
+        )
+        assert answer.status_code == 200, answer.text
+        receipt = {n[5:]: v for n, v in answer.headers.items() if n.startswith("x-om-")}
+        return (
+            streamed(answer.content) if stream else orjson.loads(answer.content)["choices"][0]["message"]["content"]
+        ), receipt
+
+
+def streamed(content: bytes) -> str:
+    events = [line[6:] for line in content.split(b"\n") if line.startswith(b"data: ")]
+    assert events[-1] == b"[DONE]"
+    return "".join(c["delta"].get("content") or "" for e in events[:-1] for c in orjson.loads(e)["choices"])
+
+
+@asynccontextmanager
+async def running(
+    tmp_path: Path, memory: str = SMALL, *, models: Scripted | None = None, more: str = ""
+) -> AsyncIterator[Running]:
+    models, clock = models or Scripted(), Clock()
+    async with serving(models, lifespan="off") as upstream:
+        settings = parse(
+            f"""
+            upstream: [{{name: scripted, base_url: "{upstream}/v1", layout: blocks}}]
+            storage: {{url: "sqlite:///{tmp_path}/om.db"}}
+            memory: {{model: openai/scripted-observer, api_base: "{upstream}/v1", api_key: sk-observer, {memory}}}
+            telemetry: {{log: "off"}}
+            {more}
+            """
+        )
+        app = create_app(settings, clock=clock, model_within=model_within)
+        async with serving(app) as base, httpx.AsyncClient(trust_env=False, timeout=30) as http:
+            yield Running(app, base, models, clock, http)
+
+
+def key_of(memory: Memory) -> Key:
+    return memory.key

@@ -1,0 +1,63 @@
+"""Memory never makes a working call fail (promise 2), and a failure never moves coverage (behaviour.md 6)."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from proxy.demo.faults import Fault
+from tests.e2e.running import running
+
+STORY = "The deploy window for service {n} is {n} minutes wide, and the ticket is OPS-{n}. " * 6
+
+FAULTS = [
+    pytest.param(Fault(kind="nothing", model="scripted-observer"), id="answers nothing"),
+    pytest.param(Fault(kind="prose", model="scripted-observer"), id="answers prose"),
+    pytest.param(Fault(kind="refusal", model="scripted-observer"), id="refuses"),
+    pytest.param(Fault(kind="loop", model="scripted-observer"), id="loops"),
+    pytest.param(Fault(kind="http", model="scripted-observer", status=500), id="fails"),
+    pytest.param(Fault(kind="http", model="scripted-observer", status=401), id="refuses the key"),
+    pytest.param(Fault(kind="hang", model="scripted-observer"), id="never answers"),
+]
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+@pytest.mark.parametrize("stream", [False, True], ids=["whole", "stream"])
+async def test_a_failing_observer(tmp_path: Path, fault: Fault, stream: bool) -> None:
+    """Every call succeeds with the upstream's answer, the receipt says so, coverage stays, and it recovers by itself."""
+    async with running(tmp_path, model_within=0.4) as run:
+        run.models.faults.switch(fault)
+        chat, receipts = run.chat(), []
+        for n in range(12):
+            reply, receipt = await chat.say(STORY.format(n=n), stream=stream)
+            assert reply.startswith("Noted: ")
+            receipts.append(receipt)
+        memory = await run.memory()
+        assert (memory.coverage, memory.log, memory.chunks) == (0, (), ())
+        assert memory.count == 24
+        assert receipts[-1]["reason"] in ("observer-failing", "observer-late")
+        assert {r["status"] for r in receipts} == {"raw"}
+
+        run.models.faults.switch()
+        for n in range(12, 18):
+            run.clock.now += 7 * 3_600  # beyond every back-off
+            await chat.say(STORY.format(n=n), stream=stream)
+            await run.app.background.wait_idle()
+        memory = await run.memory()
+        assert memory.coverage > 0
+        assert memory.trouble.failures == 0
+        _, receipt = await chat.say("And now?", stream=stream)
+        assert receipt["status"] == "applied"
+        assert "reason" not in receipt
+
+
+async def test_an_observer_that_hangs_is_given_up_on(tmp_path: Path) -> None:
+    """A request waits for it no longer than the deadline; when the observer comes back, memory catches up."""
+    async with running(tmp_path) as run:
+        run.models.faults.switch(Fault(kind="hang", model="scripted-observer", times=1))
+        chat = run.chat()
+        late = [(await chat.say(STORY.format(n=n)))[1] for n in range(8)]
+        assert any(r.get("reason") == "observer-late" for r in late)
+        assert all(float(r["overhead-ms"]) < 2_000 for r in late)
+        assert (await run.memory()).coverage == 0
