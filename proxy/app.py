@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import random
 import time
 from collections.abc import Callable
 
@@ -16,7 +15,7 @@ from proxy.agents.llm import Routed, Target
 from proxy.agents.observer import Observer
 from proxy.agents.reflector import Reflector
 from proxy.background import Background
-from proxy.catalogue import Catalogue
+from proxy.catalogue import Catalogue, limits
 from proxy.edge import answers
 from proxy.edge.chat import ChatRoute
 from proxy.edge.headers import header
@@ -32,12 +31,12 @@ from proxy.prompt import Prompts
 from proxy.settings import Settings, Watched
 from proxy.storage.base import Store
 from proxy.storage.sqlite import SqliteStore
-from proxy.upstream import Upstream
+from proxy.upstream import AiohttpTransport, Upstream
 
 log = structlog.get_logger("server")
 
 CHAT = ("/v1/chat/completions", "/chat/completions")
-CONNECTIONS = 1_000
+CONNECTIONS = 1_000  # to model servers, for chat
 
 
 class App:
@@ -52,6 +51,7 @@ class App:
         self._site = Site.of(watched.current)
         self.store: Store
         self.upstream: Upstream
+        self._memory_road: AiohttpTransport
         self.background: Background
         self.chat: ChatRoute
         self._tasks: list[asyncio.Task[None]] = []
@@ -64,12 +64,13 @@ class App:
         secret = await self.store.secret()
         self.upstream = Upstream(connections=CONNECTIONS)
         catalogue = Catalogue()
-        llm = Routed(Direct(self.upstream.as_transport()), LiteLLM())
+        self._memory_road = AiohttpTransport()  # apart from chat's: observing never takes its places
+        llm = Routed(Direct(self._memory_road), LiteLLM())
         memories = Memories(self.store, self._due)
         observing = Observing(
             memories,
-            Observer(llm, tokens=catalogue.tokens, sleep=asyncio.sleep, rng=random.Random()),  # noqa: S311 — jitter
-            Reflector(llm, tokens=catalogue.tokens, sleep=asyncio.sleep, rng=random.Random()),  # noqa: S311
+            Observer(llm, tokens=catalogue.tokens, abilities=limits),
+            Reflector(llm, tokens=catalogue.tokens, abilities=limits),
             catalogue.tokens,
             clock=self._clock,
             within=self._model_within,
@@ -92,6 +93,7 @@ class App:
         await asyncio.gather(*self._tasks, return_exceptions=True)
         await self.background.close()
         await self.upstream.aclose()
+        await self._memory_road.aclose()
         await self.store.close()
 
     def _due(self, memory: Memory) -> float | None:

@@ -50,14 +50,14 @@ class Background:
         observing: Observing,
         call_for: Callable[[Memory], Call | None],
         *,
-        concurrency: Callable[[], int],
+        concurrency: int,
         clock: Callable[[], float] = time.time,
     ) -> None:
         self._memories = memories
         self._observing = observing
         self._call_for = call_for
         self._clock = clock
-        self._slots = asyncio.Semaphore(concurrency())
+        self._slots = asyncio.Semaphore(concurrency)
         self._holder = uuid.uuid4().hex
         self._calls: OrderedDict[Key, Call] = OrderedDict()
         self._running: dict[Key, Run] = {}
@@ -158,6 +158,8 @@ class Background:
 
     async def _run(self, key: Key, run: Run, first: Decision | None) -> None:
         async with self._slots:
+            if first is None and await self._next(key) is None:
+                return  # mostly: a lease costs two commits, so it is taken only where there is work
             if not await self._memories.store.lease(key, self._holder, LEASE):
                 return
             renewing = self.hold(self._renew(key))
@@ -176,15 +178,23 @@ class Background:
         """Perform what is due until nothing is, or something failed: its back-off then says when to come again."""
         going = True
         while going:
-            memory = await self._memories.load(key)
-            call = self._calls.get(key) or self._call_for(memory)
-            if call is None:
-                return  # an inherited model whose credential went with the last process: the next request brings it
-            run.decision, first = first or self._due(memory, call), None
-            if run.decision is None:
+            due = await self._next(key, first)
+            first = None
+            if due is None:
                 return
+            run.decision, call = due
             going = await self._observing.perform(key, run.decision, call)
             run.step_done()
+
+    async def _next(self, key: Key, first: Decision | None = None) -> tuple[Decision, Call] | None:
+        """What to do next on this thread, and with what; None also for an inherited model whose credential went with the
+        last process: the next request brings it."""
+        memory = await self._memories.load(key)
+        call = self._calls.get(key) or self._call_for(memory)
+        if call is None:
+            return None
+        decision = first or self._due(memory, call)
+        return (decision, call) if decision else None
 
     def _due(self, memory: Memory, call: Call) -> Decision | None:
         if memory.trouble.parked or self._clock() < memory.trouble.until:

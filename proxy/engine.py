@@ -18,10 +18,10 @@ from proxy.background import Background
 from proxy.catalogue import Catalogue
 from proxy.errors import Conflict
 from proxy.memories import ATTEMPTS, Memories
-from proxy.memory import blocks, lifecycle, turns
+from proxy.memory import account, blocks, lifecycle, turns
 from proxy.memory.identity import Caller, fingerprint_key
 from proxy.memory.lifecycle import Activate, Asked, Observe, Reflect, Swap
-from proxy.memory.model import Item, Key, Memory, Message
+from proxy.memory.model import PER_MESSAGE, Item, Key, Memory, Message, chained
 from proxy.memory.tail import Piece, forwarded
 from proxy.memory.transcript import Hints, Known, NeedOutline, Reconciled, Sent, reconcile
 from proxy.observing import Call
@@ -88,7 +88,7 @@ class Engine:
         key = caller.key
         assert key is not None  # noqa: S101 — only requests with a thread get here
         memory = await self._memories.load(key)
-        sent = turns.sent(request.messages, memory.views, partial(chat.item, key=self._fingerprint_key(key)))
+        sent = Sent.of(request.messages, partial(chat.item, key=self._fingerprint_key(key)), memory.views)
         standing = await self._stand(key, sent, hints, request.model)
         turn = Turn(key, call, hints, request, sent, standing, stores=caller.mode != "read")
         if caller.mode == "read":
@@ -114,9 +114,8 @@ class Engine:
             rec = await self._reconcile(memory, sent, hints)
         base = await self._on_branch(memory, rec)
         revived = {m.seq: m for m in await self._memories.store.by_seq(key, rec.revive)} if rec.revive else {}
-        tokens = await self._catalogue.count(
-            {i: sent.item(i).raw for i in turns.uncounted(base, rec, sent)}, model or ""
-        )
+        uncounted = {*rec.new, *(index for _, index in rec.swaps)}
+        tokens = await self._catalogue.count({i: sent.raws[i] for i in uncounted}, model or "")
         virtual = turns.heard(base, rec, sent, tokens, self._clock(), revived=revived)
         return Standing(memory, base, rec, revived, tokens, virtual)
 
@@ -125,7 +124,7 @@ class Engine:
         rec = reconcile(Known.of(memory, fixed=fixed), sent, hints)
         if isinstance(rec, NeedOutline):
             outline = await self._memories.store.outline(memory.key)
-            rec = reconcile(Known.complete(memory, outline.live, outline.dead, fixed=fixed), sent, hints)
+            rec = reconcile(Known.of(memory, fixed=fixed, live=outline.live, dead=outline.dead), sent, hints)
             if isinstance(rec, NeedOutline):
                 raise Conflict("the thread changed while its outline was read; the next request finds it settled")
         return rec
@@ -140,7 +139,7 @@ class Engine:
         reach = lifecycle.reach(entries)
         covered = [m for m in (await store.outline(key)).live if m.seq <= reach]
         tail = await store.messages(key, reach)
-        before = len(covered), sum(m.tokens for m in covered) + turns.PER_MESSAGE * len(covered)
+        before = len(covered), sum(m.tokens for m in covered) + PER_MESSAGE * len(covered)
         return lifecycle.rolled_back(memory, rec.cut, entries, covered, tail, before, self._clock())
 
     async def _act(self, turn: Turn) -> None:
@@ -150,12 +149,10 @@ class Engine:
         while decision := lifecycle.before_forwarding(turn.standing.virtual, limits, self._asked(turn), waited=waited):
             match decision:
                 case Activate(count=count):
-                    ids = [c.id for c in turn.standing.virtual.chunks[:count]]
-                    now = self._clock()
-                    await self._memories.update(turn.key, lambda m, ids=ids, now=now: lifecycle.activated(m, ids, now))
+                    ids = tuple(c.id for c in turn.standing.virtual.chunks[:count])
+                    await self._memories.update(turn.key, partial(lifecycle.activated, ids=ids, now=self._clock()))
                 case Swap():
-                    now = self._clock()
-                    await self._memories.update(turn.key, lambda m, now=now: lifecycle.swapped(m, now))
+                    await self._memories.update(turn.key, partial(lifecycle.swapped, now=self._clock()))
                 case Observe() | Reflect():
                     waited = True
                     await self._wait(turn, decision)
@@ -202,12 +199,12 @@ class Engine:
             return
         virtual = replace(virtual, render_date=self._render_date(turn))
         turn.standing = replace(turn.standing, virtual=virtual)
-        pieces, left_out = within_limit(pieces, turn.call.effective.limits.tail_limit)
-        prompt = self._prompts.assemble(turn.request, virtual, pieces, turn.call)
+        kept, left_out = account.within(pieces, turn.call.effective.limits.tail_limit)
+        prompt = self._prompts.assemble(turn.request, virtual, kept, turn.call)
         turn.body = chat.with_messages(turn.request, prompt.messages)
         turn.status = "degraded" if left_out else "applied"
         turn.reason = "tail-limit" if left_out else turn.reason
-        await self._receipt(turn, pieces, prompt.tokens)
+        await self._receipt(turn, kept, prompt.tokens)
 
     def _render_date(self, turn: Turn) -> float:
         """Moves only when the prefix changes anyway, or when the prompt cache is certainly cold (behaviour.md 8)."""
@@ -219,12 +216,8 @@ class Engine:
     async def _receipt(self, turn: Turn, pieces: Sequence[Piece] | None, block: int = 0) -> None:
         virtual, request = turn.standing.virtual, turn.request
         instructions = await self._catalogue.count_instructions(request.instructions, request.model or "")
-        received = instructions + turns.received(virtual, turn.standing.rec)
-        sent = (
-            received
-            if pieces is None
-            else instructions + block + sum((p.tokens or 0) + turns.PER_MESSAGE for p in pieces)
-        )
+        received = instructions + account.received(virtual, turn.sent)
+        sent = received if pieces is None else instructions + block + account.sent_on(pieces)
         turn.receipt = {
             "tokens-received": received,
             "tokens-sent": sent,
@@ -278,15 +271,15 @@ class Engine:
                     reply=reply,
                     reply_tokens=counted.get(0, 0),
                 )
-                if after == standing.memory:
-                    return
+                if interrupted is None and replace(after, turn_at=standing.memory.turn_at) == standing.memory:
+                    return  # a retry of what is stored already: nothing to write
                 after = replace(after, model=turn.request.model, render_date=self._kept_date(turn, after))
-                aside: list[Message] = []
+                left: list[Message] = []
                 if interrupted:
-                    after, message = turns.interrupted(after, interrupted, counted[0], self._clock())
-                    aside = [message]
+                    after, message = aside(after, interrupted, counted[0], self._clock())
+                    left = [message]
                 try:
-                    await self._memories.commit(standing.memory, after, aside)
+                    await self._memories.commit(standing.memory, after, left)
                     return
                 except Conflict:
                     continue
@@ -298,7 +291,7 @@ class Engine:
         standing = turn.standing
         if memory.version == standing.memory.version:
             return standing
-        rec = standing.rec if memory.end == standing.memory.end else turns.merged(memory, standing.rec)
+        rec = standing.rec if memory.end == standing.memory.end else turns.merged(memory, standing.rec, turn.sent)
         return await self._stand(turn.key, turn.sent, turn.hints, turn.request.model, rec)
 
     @staticmethod
@@ -308,13 +301,7 @@ class Engine:
         return opened.render_date if after.log == opened.log else after.render_date
 
 
-def within_limit(pieces: Sequence[Piece], limit: int | None) -> tuple[Sequence[Piece], bool]:
-    """The newest whole blocks that fit `context.tail_limit`, and whether any was left out: a last resort (behaviour.md 8)."""
-    if limit is None or sum((p.tokens or 0) for p in pieces) <= limit:
-        return pieces, False
-    starts = [0, *(end + 1 for end in blocks.closed_ends(turns.as_marks(pieces)))]
-    for start in starts:
-        if start < len(pieces) and sum((p.tokens or 0) for p in pieces[start:]) <= limit:
-            return pieces[start:], start > 0
-    last = max(s for s in starts if s < len(pieces))
-    return pieces[last:], last > 0
+def aside(memory: Memory, item: Item, tokens: int, now: float) -> tuple[Memory, Message]:
+    """An interrupted reply, numbered but not live: it is observed only if the client sends it back (http.md)."""
+    message = Message(memory.next_seq, item, chained(memory.chain, item.fp), tokens, now)
+    return replace(memory, next_seq=memory.next_seq + 1), message

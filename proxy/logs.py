@@ -20,14 +20,9 @@ def configure(log: Literal["auto", "json", "console", "off"]) -> None:
     console = log == "console" or (log == "auto" and sys.stderr.isatty())
     renderer: Processor = structlog.dev.ConsoleRenderer() if console else structlog.processors.JSONRenderer(_json)
     structlog.configure(
-        processors=[
-            structlog.processors.add_log_level,
-            structlog.processors.TimeStamper(fmt="iso", utc=True),
-            flat,
-            renderer,
-        ],
-        wrapper_class=structlog.make_filtering_bound_logger(logging.CRITICAL + 1 if log == "off" else logging.INFO),
-        logger_factory=structlog.PrintLoggerFactory(sys.stderr),
+        processors=[structlog.processors.add_log_level, structlog.processors.TimeStamper("iso"), flat, renderer],
+        wrapper_class=structlog.make_filtering_bound_logger(logging.INFO),
+        logger_factory=structlog.ReturnLoggerFactory() if log == "off" else structlog.PrintLoggerFactory(sys.stderr),
     )
     logging.basicConfig(handlers=[logging.NullHandler()], force=True)  # also silences logging's last resort
     for name in OTHERS:
@@ -36,9 +31,8 @@ def configure(log: Literal["auto", "json", "console", "off"]) -> None:
 
 def flat(_: Any, __: str, event: EventDict) -> EventDict:
     """Scalars pass, clipped; of an exception its class; of anything else its type."""
-    exc = event.pop("exc_info", None)
-    if isinstance(exc, BaseException):
-        event["error"] = exc
+    if event.pop("exc_info", None):
+        event["error"] = sys.exc_info()[1]
     return {key: _flat(value) for key, value in event.items()}
 
 

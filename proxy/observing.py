@@ -14,7 +14,7 @@ import structlog
 from proxy.agents.llm import Target
 from proxy.agents.observer import Observed, Observer, ObserverTask
 from proxy.agents.reflector import Reflector
-from proxy.agents.targets import targets
+from proxy.agents.targets import Choice, targets
 from proxy.errors import ModelBusy, ModelError, PromptTooLong
 from proxy.memories import Memories
 from proxy.memory import blocks, lifecycle
@@ -156,14 +156,11 @@ class Observing:
             clip_tokens=clip or call.effective.limits.observe_at,
         )
 
-    def _targets(self, choice: object, call: Call, input_tokens: int) -> tuple[Target, ...]:
+    def _targets(self, choice: Choice, call: Call, input_tokens: int) -> tuple[Target, ...]:
         config = call.effective.memory
+        key = config.api_key.get_secret_value() if config.api_key else None
         return targets(
-            choice,
-            inherited=call.inherited,
-            api_base=config.api_base,
-            api_key=config.api_key,
-            input_tokens=input_tokens,
+            choice, inherited=call.inherited, api_base=config.api_base, api_key=key, input_tokens=input_tokens
         )
 
     # ── reflecting ───────────────────────────────────────────────────────────────────────────────────────────────────

@@ -12,10 +12,11 @@ import asyncio
 from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Callable, Coroutine, Sequence
 from functools import lru_cache
 from typing import Any
-from urllib.parse import urlsplit
+from urllib.parse import quote_from_bytes, urlsplit
 
 import aiohttp
 import httpx
+from multidict import CIMultiDict
 from yarl import URL
 
 from proxy.errors import Overloaded, UpstreamError, UpstreamTimeout
@@ -25,6 +26,8 @@ KEEP_ALIVE = 15.0  # seconds an idle connection is kept; a server that closes ea
 HEADER_LIMIT = 65_536  # bytes of one response header line; aiohttp's 8 190 is less than some cookies and policies take
 WHOLE = 1 << 20  # bytes up to which aiohttp takes a body in one piece without complaint
 PIECE = 1 << 18  # bytes written at once of a larger one
+ASCII = bytes(range(0x21, 0x7F))  # what may stand in a query as it is
+STATUSES = range(200, 600)  # of a final answer
 REFRAMED = (
     b"transfer-encoding",
     b"Transfer-Encoding",
@@ -71,13 +74,17 @@ class Upstream:
             self._hold(self._abandon(call))
             raise
         try:
-            return Answer(call.result(), self._close)
+            answer = Answer(call.result(), self._close)
         except Foreign as exc:
             self._places.release()
             raise _translated(exc, "could not be reached") from exc
         except BaseException:
             self._places.release()
             raise
+        if answer.status not in STATUSES:
+            await answer.aclose()
+            raise UpstreamError(f"the model server answered with a status that is none ({answer.status})")
+        return answer
 
     def as_transport(self) -> httpx.AsyncBaseTransport:
         """The same connections for calls of our own, the memory models'; their number is bounded elsewhere. Closed by us."""
@@ -123,7 +130,7 @@ class Upstream:
         try:
             async with asyncio.timeout(CLOSE_WITHIN):
                 await response.aclose()
-        except Foreign:
+        except (TimeoutError, *Foreign):
             return  # it is gone either way, and nobody is left to tell
         finally:
             self._places.release()
@@ -175,18 +182,17 @@ class AiohttpTransport(httpx.AsyncBaseTransport):
         if self._session is None:  # made here because it belongs to the running loop
             self._session = _session()
         timeout = request.extensions.get("timeout", {})
-        response = await self._session.request(
-            request.method,
-            URL(request.extensions.get("as_given") or str(request.url), encoded=True),
-            headers=[
-                (_text(name), _text(value))
-                for name, value in request.headers.raw
-                if name.lower() != b"transfer-encoding"
-            ],
-            data=_body(request),
-            allow_redirects=False,
-            timeout=_timeout(timeout.get("connect"), timeout.get("read")),
-        )
+        try:
+            response = await self._session.request(
+                request.method,
+                URL(request.extensions.get("as_given") or str(request.url), encoded=True),
+                headers=_headers(request),
+                data=_body(request),
+                allow_redirects=False,
+                timeout=_timeout(timeout.get("connect"), timeout.get("read")),
+            )
+        except Below as exc:
+            raise _as_httpx(exc) from exc
         return httpx.Response(response.status, headers=response.raw_headers, stream=_Body(response), request=request)
 
     async def aclose(self) -> None:
@@ -221,7 +227,7 @@ def join(base_url: str, path: str, query: bytes) -> str:
     """
     origin, fixed = _base(base_url)
     rest = path[3:] if path == "/v1" or path.startswith("/v1/") else path
-    both = "&".join(filter(None, (fixed, query.decode("latin-1"))))
+    both = "&".join(filter(None, (fixed, quote_from_bytes(query, safe=ASCII))))
     return f"{origin}{rest}?{both}" if both else f"{origin}{rest}"
 
 
@@ -234,12 +240,31 @@ def _base(base_url: str) -> tuple[str, str]:
 def _request(
     method: str, url: str, headers: Headers, content: bytes | AsyncIterable[bytes], connect: float, read: float
 ) -> httpx.Request:
+    framing = [(b"content-length", b"%d" % len(content))] if isinstance(content, bytes) and content else []
     # httpx normalises an address, so the text as given travels beside it.
     extensions = {"timeout": {"connect": connect, "read": read}, "as_given": url}
     try:
-        return httpx.Request(method, _address(url), headers=list(headers), content=content, extensions=extensions)
+        address = _address(url)
+        return httpx.Request(
+            method, address, headers=[*headers, *framing], stream=_Given(content), extensions=extensions
+        )
     except Foreign as exc:
         raise _translated(exc, "has an address that cannot be used") from exc
+
+
+class _Given(httpx.AsyncByteStream):
+    """A body as it was given: from `content=`, httpx would read it and write headers for it, at 20 µs a request."""
+
+    def __init__(self, content: bytes | AsyncIterable[bytes]) -> None:
+        self.content = content
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        if isinstance(self.content, bytes):
+            for start in range(0, len(self.content), PIECE):
+                yield self.content[start : start + PIECE]
+        else:
+            async for piece in self.content:
+                yield piece
 
 
 _address = lru_cache(maxsize=256)(httpx.URL)  # parsing one costs more than sending to it
@@ -261,18 +286,28 @@ def _session() -> aiohttp.ClientSession:
     )
 
 
+def _headers(request: httpx.Request) -> CIMultiDict[str]:
+    """In their order, duplicates kept; in lower case, for aiohttp keeps only the last of two that differ in case."""
+    raw = ((name.lower(), value) for name, value in request.headers.raw)
+    # httpx announces a streamed body as chunked, and so does aiohttp, which refuses to do it twice.
+    return CIMultiDict((_text(name), _text(value)) for name, value in raw if name != b"transfer-encoding")
+
+
 def _body(request: httpx.Request) -> bytes | AsyncIterable[bytes] | None:
+    content = _content(request)
+    if isinstance(content, bytes):
+        return (content if len(content) <= WHOLE else _Given(content)) or None
+    return content
+
+
+def _content(request: httpx.Request) -> bytes | AsyncIterable[bytes]:
+    if isinstance(request.stream, _Given):
+        return request.stream.content
     try:
-        content = request.content
+        return request.content
     except httpx.RequestNotRead:
-        assert isinstance(request.stream, AsyncIterable)  # noqa: S101 - `content` was bytes or this
+        assert isinstance(request.stream, AsyncIterable)  # noqa: S101 - of an async client, not read: a stream
         return request.stream
-    return (content if len(content) <= WHOLE else _pieces(content)) or None
-
-
-async def _pieces(content: bytes) -> AsyncIterator[bytes]:
-    for start in range(0, len(content), PIECE):
-        yield content[start : start + PIECE]
 
 
 def _text(header: bytes) -> str:

@@ -2,7 +2,7 @@
 
 Rules of observing. A user's sentence is 🔴 when it asserts (a number, a path, a limit, a decision, "I", "we"), 🟡 when it
 asks; small talk is dropped. An assistant's sentence is ✅ when it reports something finished, 🟢 when it holds a finding.
-Of a tool's result the lines that say something stay: errors, failures, totals, and the first one.
+Of a tool's result the first and the last line stay that tell how it went: errors, failures, totals.
 
 Rules of reflecting. Nothing is rewritten; lines are dropped until the target is met, in this order: repeated lines, 🟢, older
 🟡, older ✅. 🔴 always stays.
@@ -10,26 +10,22 @@ Rules of reflecting. Nothing is rewritten; lines are dropped until the target is
 
 from __future__ import annotations
 
-import html
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from datetime import date
 
 CLIP = 220  # characters of a quoted sentence
-CLIP_RESULT = 150  # characters of a quoted line of a tool's result
+CLIP_ASKED = 140
+CLIP_CALL = 70  # of a tool call's arguments
+CLIP_RESULT = 120  # of a line of a tool's result
 SHRINK = 0.55  # share of its input a reflection aims at
 
-_MONTHS = ["jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec"]
-_NAMED_DATE = re.compile(r"\b([A-Z][a-z]{2})[a-z]*\.? (\d{1,2}),? (\d{4})\b")
-_ISO_DATE = re.compile(r"\b(\d{4})-(\d\d)-(\d\d)\b")
+# the transcript as agents/transcript_text.py writes it: what is ours begins at the left edge, what people said is indented
+_FENCE = re.compile(r"<transcript>\n(.*?)\n</transcript>", re.DOTALL)
 _SPEAKER = re.compile(
-    r"^[\s\[*#>_—-]*(?:\(?(?P<before>\d{1,2}:\d{2})\)?[\s\])—·|-]*)?"
-    r"(?P<who>user|human|assistant|tool[ _-]?(?:call|result|output)s?|tool|result|system|developer)\b"
-    r"(?P<head>[^:\n]{0,120}?)(?:\(?(?P<after>\d{1,2}:\d{2})\)?)?(?P<rest>[^:\n]{0,80}):(?P<text>.*)$",
-    re.IGNORECASE,
+    r"^(?P<who>User|Assistant|Tool call|Tool result)(?P<name>[^():]*) \((?P<time>\d\d:\d\d)\):(?P<text>.*)$"
 )
-_FENCE = re.compile(r"<\s*([\w-]*(?:messages?|transcript|conversation)[\w-]*)\b[^>]*>(.*)<\s*/\s*\1\s*>", re.S | re.I)
+_DATE = re.compile(r"^Date: (.+)$")
 _SENTENCE_END = re.compile(r"(?<=[.!?])\s+(?=[A-Z0-9\"'“`*(-])")
 _QUESTION = re.compile(
     r"\?\W*$|^(?:please|can|could|would|what|why|how|which|where|when|who|is|are|does|do|did|show|run|check|look|tell|give|find|"
@@ -48,8 +44,7 @@ _FINDING = re.compile(
     r"\d|`|\b(?:because|cause|root|error|bug|fails?|failed|wrong|means|turns out|so far|decid\w+)\b", re.IGNORECASE
 )
 _TELLING = re.compile(
-    r"\b(?:error|exception|fail(?:ed|ure|ures)?|warn(?:ing)?|traceback|passed|total|rows?|denied|timeout|exceeded|breach|killed|sum|slow)\b",
-    re.IGNORECASE,
+    r"\b(?:Error|ERROR|[A-Z]\w+Error|Traceback|FAILED|failed|passed|total|denied|timed out|exceeded|done in)\b",
 )
 _BULLET = re.compile(r"^\s*[*\-•]\s*(?P<mark>[🔴🟡🟢✅])")
 _HEADING = re.compile(r"^\W*date:\s*(.+?)\W*$", re.IGNORECASE)
@@ -57,11 +52,12 @@ _HEADING = re.compile(r"^\W*date:\s*(.+?)\W*$", re.IGNORECASE)
 
 @dataclass(frozen=True, slots=True)
 class Said:
-    """One message of the transcript, as far as it could be made out."""
+    """One message of the transcript."""
 
-    who: str  # user | assistant | call | result | other
-    day: date | None
-    time: str | None  # HH:MM
+    who: str  # User | Assistant | Tool call | Tool result
+    name: str  # of the tool, or empty
+    day: str  # the date heading, verbatim
+    time: str  # HH:MM
     text: str
 
 
@@ -83,7 +79,7 @@ def observe(prompt: str) -> str:
     if not notes:
         notes = [Note("🟢", None, "Nothing of note was said.", "")]
     asks = [n.text for n in notes if n.mark == "🟡"]
-    ends = [first_sentence(s.text) for s in said if s.who == "assistant" and s.text.strip()]
+    ends = [clipped(sentences(s.text)[0]) for s in said if s.who == "Assistant" and s.text]
     parts = [f"<observations>\n{render(notes)}\n</observations>"]
     parts += [f"<current-task>{asks[-1]}</current-task>"] if asks else []
     parts += [f"<suggested-response>Continue from: {ends[-1]}</suggested-response>"] if ends else []
@@ -92,119 +88,85 @@ def observe(prompt: str) -> str:
 
 def reflect(prompt: str, tokens: Callable[[str], int]) -> str:
     """The reflector's whole answer: the same notes, fewer of them."""
-    notes = list(unique(parsed(prompt)))
-    goal = SHRINK * tokens(render(notes))
+    given = list(parsed(prompt))
+    notes = list(unique(given))
+    surplus = tokens(render(notes)) - SHRINK * tokens(render(given))
     for mark in "🟢🟡✅":
-        notes = thinned(notes, mark, goal, tokens)
+        notes, surplus = thinned(notes, mark, surplus, tokens)
     return f"<observations>\n{render(notes)}\n</observations>"
 
 
-def thinned(notes: list[Note], mark: str, goal: float, tokens: Callable[[str], int]) -> list[Note]:
-    """Without the oldest notes of this mark, as many as the goal asks for."""
-    surplus = sum(tokens(str(n)) for n in notes) - goal
+def thinned(notes: list[Note], mark: str, surplus: float, tokens: Callable[[str], int]) -> tuple[list[Note], float]:
+    """Without the oldest notes of this mark, as many as the surplus of tokens asks for; what is left of the surplus."""
     kept = []
     for note in notes:
         if note.mark == mark and surplus > 0:
             surplus -= tokens(str(note))
         else:
             kept.append(note)
-    return kept
+    return kept, surplus
 
 
 def transcript(prompt: str) -> Iterator[Said]:
-    """The messages to observe: what stands in the fence, or everything where there is none."""
+    """The messages to observe: what stands in the fence."""
     fenced = _FENCE.search(prompt)
-    day: date | None = None
-    head: Said | None = None
-    lines: list[str] = []
-    for line in html.unescape(fenced[2] if fenced else prompt).splitlines():
-        found = _SPEAKER.match(line)
-        if found is None:
-            alone = day_of(line) if len(line) < 60 and not lines_are_data(head) else None
-            day = alone or day
-            lines += [] if alone else [line]
-            continue
-        if head:
-            yield replace(head, text="\n".join(lines).strip())
-        day = day_of(line[: found.start("text")]) or day
-        head = Said(speaker(found["who"], found["head"]), day, found["before"] or found["after"], "")
-        lines = [found["text"]]
-    if head:
-        yield replace(head, text="\n".join(lines).strip())
-
-
-def lines_are_data(head: Said | None) -> bool:
-    """Dates inside a tool's result are its own, not the transcript's."""
-    return head is not None and head.who in ("result", "call")
-
-
-def speaker(who: str, head: str) -> str:
-    who = who.lower()
-    if who.startswith(("tool", "result")):
-        return "call" if "call" in who + head.lower() else "result"
-    if who == "assistant" and "call" in head.lower():
-        return "call"
-    return {"user": "user", "human": "user", "assistant": "assistant"}.get(who, "other")
-
-
-def day_of(line: str) -> date | None:
-    if found := _ISO_DATE.search(line):
-        year, month, day = (int(g) for g in found.groups())
-    elif (found := _NAMED_DATE.search(line)) and found[1].lower() in _MONTHS:
-        year, month, day = int(found[3]), _MONTHS.index(found[1].lower()) + 1, int(found[2])
-    else:
-        return None
-    return date(year, month, day) if 1 <= month <= 12 and 1 <= day <= 28 else _checked(year, month, day)
-
-
-def _checked(year: int, month: int, day: int) -> date | None:
-    try:
-        return date(year, month, day)
-    except ValueError:
-        return None
+    day = ""
+    said: Said | None = None
+    for line in fenced[1].splitlines() if fenced else ():
+        if dated := _DATE.match(line):
+            day = dated[1]
+        elif head := _SPEAKER.match(line):
+            if said:
+                yield said
+            said = Said(head["who"], head["name"].strip(), day, head["time"], head["text"].strip())
+        elif said:
+            said = replace(said, text=f"{said.text}\n{line.removeprefix('  ')}".lstrip("\n"))
+    if said:
+        yield said
 
 
 def notes_of(said: Said) -> Iterator[Note]:
-    heading = f"{said.day:%b} {said.day.day}, {said.day.year}" if said.day else ""
-    pick = {"user": of_user, "assistant": of_assistant, "call": of_call, "result": of_result}.get(said.who)
-    for mark, text in pick(said.text) if pick else ():
-        yield Note(mark, said.time, text, heading)
+    for mark, text in _RULES[said.who](said):
+        yield Note(mark, said.time, text, said.day)
 
 
-def of_user(text: str) -> Iterator[tuple[str, str]]:
-    for sentence in sentences(text):
+def of_user(said: Said) -> Iterator[tuple[str, str]]:
+    for sentence in sentences(said.text):
         if _QUESTION.search(sentence):
-            yield "🟡", f"User asked: {clipped(sentence)}"
+            yield "🟡", f"User asked: {clipped(sentence, CLIP_ASKED)}"
         elif _ASSERTS.search(sentence):
             yield "🔴", f"User said: {clipped(sentence)}"
 
 
-def of_assistant(text: str) -> Iterator[tuple[str, str]]:
-    said = [s for s in sentences(text) if not s.endswith("?")]
-    done = [s for s in said if _FINISHED.search(s)]
-    found = [s for s in said if s not in done and _FINDING.search(s)]
+def of_assistant(said: Said) -> Iterator[tuple[str, str]]:
+    told = [s for s in sentences(said.text) if not s.endswith("?")]
+    done = [s for s in told if _FINISHED.search(s)]
+    found = [s for s in told if s not in done and _FINDING.search(s)]
     yield from (("✅", clipped(s)) for s in done[:1])
     yield from (("🟢", f"Assistant: {clipped(s)}") for s in found[: 2 - len(done[:1])])
 
 
-def of_call(text: str) -> Iterator[tuple[str, str]]:
-    if text.strip():
-        yield "🟢", f"Assistant called {clipped(' '.join(text.split()), CLIP_RESULT)}"
+def of_call(said: Said) -> Iterator[tuple[str, str]]:
+    yield "🟢", f"Assistant called {said.name}({clipped(' '.join(said.text.split()), CLIP_CALL)})"
 
 
-def of_result(text: str) -> Iterator[tuple[str, str]]:
-    lines = [" ".join(line.split()) for line in text.splitlines() if line.strip()]
-    telling = [line for line in lines if _TELLING.search(line)]
-    for line in list(dict.fromkeys([*telling[:1], *telling[-1:]] or lines[-1:])):
-        yield "🟢", f"Result: {clipped(line, CLIP_RESULT)}"
+def of_result(said: Said) -> Iterator[tuple[str, str]]:
+    """What went wrong first, and how it ended."""
+    telling = [" ".join(line.split()) for line in said.text.splitlines() if _TELLING.search(line)]
+    for line in dict.fromkeys([*telling[:1], *telling[-1:]]):
+        yield "🟢", f"{said.name}: {clipped(line, CLIP_RESULT)}"
+
+
+_RULES: dict[str, Callable[[Said], Iterator[tuple[str, str]]]] = {
+    "User": of_user,
+    "Assistant": of_assistant,
+    "Tool call": of_call,
+    "Tool result": of_result,
+}
 
 
 def sentences(text: str) -> list[str]:
     return [s.strip() for line in text.splitlines() for s in _SENTENCE_END.split(line) if s.strip()]
-
-
-def first_sentence(text: str) -> str:
-    return clipped(sentences(text)[0])
 
 
 def clipped(text: str, limit: int = CLIP) -> str:

@@ -15,14 +15,15 @@ from __future__ import annotations
 import asyncio
 import json
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Mapping, MutableMapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import count as counting
 from typing import Any
 
 import orjson
 
-from proxy.demo import notes, recollect
+from proxy.demo import asgi, notes, recollect
+from proxy.demo.asgi import Receive, Scope, Send
 from proxy.demo.faults import ANSWERS, Fault, Faults
 from proxy.demo.prompt_cache import PromptCache
 
@@ -33,8 +34,6 @@ UNKNOWN = "I don't know: nothing I have been shown says that."
 PIECE = 24  # characters of a streamed delta
 
 Message = Mapping[str, Any]
-Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
-Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,19 +78,23 @@ class Scripted:
         """The requests one model got."""
         return [seen for seen in self.requests if seen.model == model]
 
-    async def __call__(self, scope: MutableMapping[str, Any], receive: Receive, send: Send) -> None:
+    def cost(self, messages: Sequence[Message]) -> int:
+        """Tokens these messages cost in a prompt."""
+        return sum(self._count(_canonical(m)) for m in messages)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             return
         path = scope["path"].removeprefix("/v1")
         if path == "/models" and scope["method"] == "GET":
-            await _reply(send, 200, _models())
+            await asgi.reply(send, 200, _models())
         elif path == "/chat/completions" and scope["method"] == "POST":
             await self._chat(scope, receive, send)
         else:
-            await _reply(send, 404, _error("no such route", "not_found"))
+            await asgi.reply(send, 404, _error("no such route", "not_found"))
 
-    async def _chat(self, scope: MutableMapping[str, Any], receive: Receive, send: Send) -> None:
-        body = b"".join([part async for part in _body(receive)])
+    async def _chat(self, scope: Scope, receive: Receive, send: Send) -> None:
+        body = await asgi.whole_body(receive)
         try:
             request = orjson.loads(body)
             messages = tuple(request["messages"])
@@ -100,7 +103,7 @@ class Scripted:
             answer = self._answer(model, messages, fault)
             usage = self._usage(scope, model, [*_tools(request), *map(_canonical, messages)], answer)
         except (orjson.JSONDecodeError, KeyError, TypeError, AttributeError):
-            await _reply(send, 400, _error("the body is no chat request", "invalid_request_error"))
+            await asgi.reply(send, 400, _error("the body is no chat request", "invalid_request_error"))
             return
         self.requests.append(Seen(body, model, messages, *usage, answer, tuple(scope["headers"])))
         if not await self._refused(receive, send, fault, usage[0]):
@@ -108,7 +111,7 @@ class Scripted:
             await (
                 self._stream(send, request, answer, usage, cut=cut)
                 if request.get("stream")
-                else _reply(send, 200, self._completion(model, answer, usage))
+                else asgi.reply(send, 200, self._completion(model, answer, usage))
             )
 
     async def _refused(self, receive: Receive, send: Send, fault: Fault | None, prompt_tokens: int) -> bool:
@@ -116,14 +119,14 @@ class Scripted:
         if fault and fault.kind == "slow":
             await asyncio.sleep(fault.seconds)
         elif fault and fault.kind == "hang":
-            await _hang_up(receive)
+            await asgi.hang_up(receive)
             return True
         elif fault and fault.kind == "http":
-            await _reply(send, fault.status, _error("scripted fault", fault.code), fault.retry_after)
+            await asgi.reply(send, fault.status, _error("scripted fault", fault.code), fault.retry_after)
             return True
         if self._window and prompt_tokens > self._window:
             text = f"This model's maximum context length is {self._window} tokens; your messages have {prompt_tokens}."
-            await _reply(send, 400, _error(text, "context_length_exceeded"))
+            await asgi.reply(send, 400, _error(text, "context_length_exceeded"))
             return True
         return False
 
@@ -137,9 +140,7 @@ class Scripted:
         scripted = self.script.get(cue(messages[-1])) if messages else None
         return scripted or _says(improvise(messages))
 
-    def _usage(
-        self, scope: MutableMapping[str, Any], model: str, prompt: Sequence[str], answer: Message
-    ) -> tuple[int, int, int]:
+    def _usage(self, scope: Scope, model: str, prompt: Sequence[str], answer: Message) -> tuple[int, int, int]:
         credential = dict(scope["headers"]).get(b"authorization", b"")
         cache = self._caches.setdefault((credential, model), PromptCache(self._count, self._cache_lifetime))
         cached = cache.hit(prompt, self._clock())
@@ -156,16 +157,16 @@ class Scripted:
         self, send: Send, request: Message, answer: Message, usage: tuple[int, int, int], *, cut: bool
     ) -> None:
         head = self._head(str(request.get("model", ACTOR)), "chat.completion.chunk")
-        await _start(send, 200, b"text/event-stream")
+        await asgi.start(send, 200, b"text/event-stream")
         pieces = list(deltas(answer))
         for delta in pieces[: len(pieces) // 2] if cut else pieces:
-            await _event(send, {**head, "choices": [{"index": 0, "delta": delta, "finish_reason": None}]})
+            await asgi.event(send, {**head, "choices": [{"index": 0, "delta": delta, "finish_reason": None}]})
         if cut:
             return  # a body without its end: the server closes the connection
-        await _event(send, {**head, "choices": [{"index": 0, "delta": {}, "finish_reason": _reason(answer)}]})
+        await asgi.event(send, {**head, "choices": [{"index": 0, "delta": {}, "finish_reason": _reason(answer)}]})
         if (request.get("stream_options") or {}).get("include_usage"):
-            await _event(send, {**head, "choices": [], "usage": _usage_object(usage)})
-        await send({"type": "http.response.body", "body": b"data: [DONE]\n\n"})
+            await asgi.event(send, {**head, "choices": [], "usage": _usage_object(usage)})
+        await asgi.end(send, b"data: [DONE]\n\n")
 
 
 def cue(message: Message) -> str:
@@ -257,34 +258,3 @@ def _models() -> dict[str, Any]:
 
 def _error(message: str, code: str) -> dict[str, Any]:
     return {"error": {"message": message, "type": "scripted_error", "param": None, "code": code}}
-
-
-async def _body(receive: Receive) -> AsyncIterator[bytes]:
-    more = True
-    while more:
-        message = await receive()
-        more = message.get("more_body", False)
-        yield message.get("body", b"")
-
-
-async def _hang_up(receive: Receive) -> None:
-    """Say nothing until the caller gives up."""
-    while (await receive())["type"] != "http.disconnect":
-        pass
-
-
-async def _start(send: Send, status: int, content_type: bytes, *more: tuple[bytes, bytes]) -> None:
-    headers = [(b"content-type", content_type), (b"x-request-id", b"scripted"), *more]
-    await send({"type": "http.response.start", "status": status, "headers": headers})
-
-
-async def _reply(send: Send, status: int, value: Any, retry_after: float | None = None) -> None:
-    body = orjson.dumps(value)
-    length = (b"content-length", str(len(body)).encode())
-    wait = [(b"retry-after", f"{retry_after:g}".encode())] if retry_after is not None else []
-    await _start(send, status, b"application/json", length, *wait)
-    await send({"type": "http.response.body", "body": body})
-
-
-async def _event(send: Send, value: Any) -> None:
-    await send({"type": "http.response.body", "body": b"data: " + orjson.dumps(value) + b"\n\n", "more_body": True})

@@ -17,11 +17,13 @@ from proxy.memory.model import Key
 
 Headers = Iterable[tuple[bytes, bytes]]  # names in lower case, as ASGI gives them
 Mode = Literal["on", "read", "write", "off"]
+History = Literal["auto", "full", "window", "new"]  # X-OM-History: what the sent messages are
 
 _ID = re.compile(r"[A-Za-z0-9._:@/+=-]{1,256}")
 _TEMPLATE = re.compile(r"\{\{.*\}\}")  # a client's header template that nobody filled in
 _CREDENTIALS = ("authorization", "x-api-key", "api-key")
 _MODES: tuple[Mode, ...] = ("on", "read", "write", "off")
+_HISTORIES: tuple[History, ...] = ("auto", "full", "window", "new")
 _Choice = TypeVar("_Choice", bound=str)
 LOCAL = "local"  # the tenant of callers without a credential on a loopback bind
 
@@ -45,7 +47,7 @@ class Caller:
     tenant: str | None
     mode: Mode = "on"
     reason: str | None = None
-    history: str = "auto"
+    history: History = "auto"
 
 
 def identify(headers: Headers, rules: Rules, secret: bytes) -> Caller:
@@ -53,7 +55,7 @@ def identify(headers: Headers, rules: Rules, secret: bytes) -> Caller:
     named = _by_name(headers)
     tenant = _tenant(named, rules, secret)
     mode = _choice(named, "x-om-mode", _MODES, "on")
-    history = _choice(named, "x-om-history", ("auto", "full", "window", "new"), "auto")
+    history = _choice(named, "x-om-history", _HISTORIES, "auto")
     thread = _first(named, rules.thread_headers)
     resource = _first(named, rules.resource_headers)
     if thread is None:

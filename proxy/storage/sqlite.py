@@ -9,7 +9,7 @@ file under SQLite before 3.51.3.
 from __future__ import annotations
 
 import json
-import sqlite3
+import os
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from itertools import groupby
@@ -18,14 +18,16 @@ from typing import Any
 
 import aiosqlite
 
+from proxy.errors import StorageError
 from proxy.memory.model import RECENT, Key, Memory, Message, Observation
 from proxy.storage import sqlite_rows as rows
 from proxy.storage.base import Outline, ThreadInfo
 from proxy.storage.sqlite_commit import NOW, Commit
-from proxy.storage.sqlite_lane import GROUP, Lane, translated
+from proxy.storage.sqlite_lane import GROUP, Lane
 from proxy.storage.sqlite_schema import brought_up_to_date, connected, private_file
 
 IN_MEMORY = ":memory:"
+SECRET_BYTES = 32
 BUSY = 5.0  # seconds to wait for another process's lock; a commit holds it for milliseconds
 
 SHARED = ("foreign_keys = ON", "secure_delete = ON")
@@ -59,16 +61,19 @@ class SqliteStore:
             if not in_memory:
                 private_file(Path(database))
             await writer.run_alone(brought_up_to_date)
+            await reader.run_alone(_looked)
         except OSError as exc:
-            raise translated(exc) from exc
+            raise StorageError(f"cannot use {database} as a database: {exc.strerror}") from exc
         except BaseException:
             await store.close()
             raise
         return store
 
     async def close(self) -> None:
-        await self._reader.close()
-        await self._writer.close()  # last, so that it is the one to checkpoint
+        try:
+            await self._reader.close()
+        finally:
+            await self._writer.close()  # last, so that it is the one to checkpoint
 
     async def ping(self) -> None:
         await self._writer.run(_touched)
@@ -77,10 +82,7 @@ class SqliteStore:
     # ── reading ──
 
     async def load(self, key: Key) -> Memory:
-        async def work(db: aiosqlite.Connection) -> Memory:
-            return await _loaded(db, key)
-
-        return await self._reader.run(work)
+        return await self._reader.run(lambda db: _loaded(db, key))
 
     async def version(self, key: Key) -> int:
         found = await self._read(f"SELECT version FROM thread WHERE {THIS}", key)  # noqa: S608
@@ -115,7 +117,8 @@ class SqliteStore:
 
     async def due(self, now: float, limit: int) -> tuple[Key, ...]:
         sql = f"""SELECT tenant, resource, thread FROM (
-                SELECT *, row_number() OVER (PARTITION BY tenant ORDER BY due, id) AS turn FROM thread
+                SELECT tenant, resource, thread, due, id, row_number() OVER (PARTITION BY tenant ORDER BY due, id) AS turn
+                FROM thread
                 WHERE due <= ? AND NOT EXISTS (
                     SELECT 1 FROM lease WHERE (lease.tenant, lease.resource, lease.thread)
                         = (thread.tenant, thread.resource, thread.thread) AND until > {NOW}
@@ -139,10 +142,7 @@ class SqliteStore:
         return tuple(rows.info_of(row) for row in await self._read(sql, (*values, limit)))
 
     async def _read(self, sql: str, parameters: Iterable[Any]) -> list[rows.Row]:
-        async def work(db: aiosqlite.Connection) -> list[rows.Row]:
-            return [tuple(row) for row in await db.execute_fetchall(sql, parameters)]
-
-        return await self._reader.run(work)
+        return await self._reader.run_alone(lambda db: _rows(db, sql, parameters))  # one statement is its own snapshot
 
     # ── writing ──
 
@@ -158,21 +158,23 @@ class SqliteStore:
     async def release(self, key: Key, holder: str) -> None:
         await self._write(f"DELETE FROM lease WHERE {THIS} AND holder = ?", (*key, holder))  # noqa: S608
 
+    async def secret(self) -> bytes:
+        await self._write("INSERT INTO secret VALUES (1, ?) ON CONFLICT DO NOTHING", (os.urandom(SECRET_BYTES),))
+        [(value,)] = await self._write("SELECT value FROM secret", ())
+        return bytes(value)
+
+    async def park(self, key: Key, parked: bool) -> bool:
+        """A revived thread gets a new version, so that what is cached of it is read again."""
+        return await self._writer.run(lambda db: _parked(db, key, parked))
+
     async def forget(self, key: Key) -> int:
         """Removed from the file as well: deleted content is overwritten, and the log of older pages emptied."""
-
-        async def work(db: aiosqlite.Connection) -> int:
-            return await _forgotten(db, key)
-
-        removed = await self._writer.run(work)
+        removed = await self._writer.run(lambda db: _forgotten(db, key))
         await self._writer.run_alone(_emptied_wal)
         return removed
 
     async def _write(self, sql: str, parameters: Iterable[Any]) -> list[rows.Row]:
-        async def work(db: aiosqlite.Connection) -> list[rows.Row]:
-            return [tuple(row) for row in await db.execute_fetchall(sql, parameters)]
-
-        return await self._writer.run(work)
+        return await self._writer.run(lambda db: _rows(db, sql, parameters))
 
 
 async def _loaded(db: aiosqlite.Connection, key: Key) -> Memory:
@@ -209,6 +211,13 @@ async def _forgotten(db: aiosqlite.Connection, key: Key) -> int:
     await db.execute_fetchall(f"DELETE FROM thread WHERE {THIS}", key)  # noqa: S608 - its other tables cascade
     await db.execute_fetchall(f"DELETE FROM lease WHERE {THIS}", key)  # noqa: S608
     return int(count)
+
+
+async def _parked(db: aiosqlite.Connection, key: Key, parked: bool) -> bool:
+    [(version,)] = await _rows(db, "UPDATE sequence SET value = value + 1 RETURNING value", ())
+    trouble = "parked = 1, due = NULL" if parked else f"parked = 0, failures = 0, retry_at = 0, due = {NOW}"
+    sql = f"UPDATE thread SET version = ?, {trouble} WHERE {THIS} RETURNING id"  # noqa: S608 - our own text
+    return bool(await _rows(db, sql, (version, *key)))
 
 
 async def _emptied_wal(db: aiosqlite.Connection) -> None:

@@ -50,7 +50,10 @@ ASIDE = f"INSERT INTO message (thread_id, seq, {', '.join(_MESSAGE)}) VALUES ({_
 SUPERSEDE = """UPDATE message SET live = 0
     WHERE thread_id = ? AND live = 1 AND seq > ? AND seq NOT IN (SELECT value FROM json_each(?))"""
 OBSERVATIONS = _upsert("observation", ("thread_id", "id"), ["state", *_columns(rows.OBSERVATION)[1:]])
-DROP_CHUNK = "DELETE FROM observation WHERE thread_id = ? AND id = ?"
+# An older generation may hold what is a chunk again: it is no chunk any more then, but stays.
+NO_CHUNK = "UPDATE observation SET state = 'log' WHERE thread_id = ? AND id = ?"
+DROP_CHUNK = """DELETE FROM observation WHERE thread_id = ? AND id = ? AND NOT EXISTS (
+    SELECT 1 FROM entry WHERE entry.thread_id = observation.thread_id AND observation_id = observation.id)"""
 SHORTEN = "DELETE FROM entry WHERE thread_id = ? AND generation = ? AND position >= ?"
 ENTRIES = _upsert("entry", ("thread_id", "generation", "position"), ["observation_id"])
 REFLECT = _upsert("reflection", ("thread_id",), _columns(rows.REFLECTION))
@@ -96,6 +99,7 @@ def _statements(after: Memory, d: Difference) -> list[Statement]:
         (OBSERVATIONS, [rows.observation_row(o, standing) for o, standing in d.observations]),
         (SHORTEN, [(after.generation, len(after.log))] if d.shortened else []),
         (ENTRIES, [(after.generation, position, id_) for position, id_ in d.entries]),
+        (NO_CHUNK, [(id_,) for id_ in d.dropped]),
         (DROP_CHUNK, [(id_,) for id_ in d.dropped]),
     ]
     if d.reflection:

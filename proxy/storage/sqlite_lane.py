@@ -67,17 +67,20 @@ class Lane:
         return cast(T, await self._hand_over(Unit(work)))
 
     async def run_alone(self, work: Callable[[aiosqlite.Connection], Awaitable[T]]) -> T:
-        """For what cannot run in a transaction: a checkpoint."""
+        """The result of work that needs no transaction (a single statement) or cannot have one (a checkpoint)."""
         return cast(T, await self._hand_over(Unit(work, alone=True)))
 
     async def close(self) -> None:
         """Finish what was handed over, then close; later work is refused."""
         self._closed = True
         if self._task is not None:
-            await self._task
+            await asyncio.wait([self._task])
         if self.connection is not None:
             connection, self.connection = self.connection, None
-            await connection.close()
+            try:
+                await connection.close()
+            except sqlite3.Error as exc:
+                raise translated(exc) from exc
 
     def _hand_over(self, unit: Unit) -> asyncio.Future[Any]:
         if self._closed:

@@ -59,7 +59,7 @@ async def _applied(connection: aiosqlite.Connection) -> dict[int, str]:
     if not list(await connection.execute_fetchall(there)):
         return {}
     found: Iterable[Any] = await connection.execute_fetchall("SELECT number, checksum FROM migration")
-    return {number: checksum for number, checksum in found}
+    return dict(found)
 
 
 async def _apply(connection: aiosqlite.Connection, step: Migration) -> None:

@@ -63,9 +63,9 @@ class ChatRequest:
 
 def parse(body: bytes) -> ChatRequest:
     """Split a request. Raises Unreadable for whatever is not an object with a list of messages."""
-    if (split := _split(body)) is None:
-        body = without_halves(body)
-        split = _split(body)
+    split = _split(body)
+    if split is None and (whole := without_halves(body)) is not None:
+        body, split = whole, _split(whole)
     if split is None:
         raise Unreadable("not a JSON object with a list of messages")
     raws = tuple(map(bytes, split.messages))

@@ -84,7 +84,12 @@ def streamed(content: bytes) -> str:
 
 @asynccontextmanager
 async def running(
-    tmp_path: Path, memory: str = SMALL, *, models: Scripted | None = None, more: str = ""
+    tmp_path: Path,
+    memory: str = SMALL,
+    *,
+    models: Scripted | None = None,
+    more: str = "",
+    model_within: float = 5.0,
 ) -> AsyncIterator[Running]:
     models, clock = models or Scripted(), Clock()
     async with serving(models, lifespan="off") as upstream:

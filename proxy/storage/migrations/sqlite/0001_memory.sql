@@ -10,6 +10,12 @@ CREATE TABLE sequence (
 ) STRICT;
 INSERT INTO sequence VALUES (1, 0);
 
+-- What tenants and fingerprints are keyed with; made by the first process that asks.
+CREATE TABLE secret (
+    only  INTEGER PRIMARY KEY CHECK (only = 1),
+    value BLOB NOT NULL
+) STRICT;
+
 CREATE TABLE thread (
     id              INTEGER PRIMARY KEY, -- the version it was created with: never reused
     tenant          TEXT    NOT NULL,

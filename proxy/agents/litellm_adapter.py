@@ -1,0 +1,118 @@
+"""Asks a model through litellm, for providers with a language of their own.
+
+litellm is imported at the first call only: it takes 2 to 6 s and about 200 MB. It lives in a thread with an event loop of its
+own, so that neither its import nor anything it does at first use holds up a request, and a cancelled call is cancelled there.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import threading
+import time
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from proxy.agents.completion import answer_from
+from proxy.agents.dialect import Dialect
+from proxy.agents.failures import failure
+from proxy.agents.llm import Answer, Prompt, Target
+from proxy.errors import ModelBusy, ModelError
+
+TIMEOUT = 600.0  # seconds for one answer
+
+
+class LiteLLM:
+    """Costs nothing until asked. `close` ends its thread."""
+
+    def __init__(self, *, clock: Callable[[], float] = time.time) -> None:
+        self._clock = clock
+        self._starting = threading.Lock()
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._thread: threading.Thread | None = None
+
+    async def complete(self, target: Target, prompt: Prompt) -> Answer:
+        return await asyncio.wrap_future(
+            asyncio.run_coroutine_threadsafe(self._complete(target, prompt), self._started())
+        )
+
+    def close(self) -> None:
+        """Cancel what is under way and end the thread; a later call starts it anew."""
+        with self._starting:
+            loop, thread, self._loop, self._thread = self._loop, self._thread, None, None
+        if loop and thread:
+            loop.call_soon_threadsafe(loop.stop)
+            thread.join()
+
+    def _started(self) -> asyncio.AbstractEventLoop:
+        with self._starting:
+            if self._loop is None:
+                self._loop = asyncio.new_event_loop()
+                self._thread = threading.Thread(target=_run, args=(self._loop,), name="litellm", daemon=True)
+                self._thread.start()
+            return self._loop
+
+    async def _complete(self, target: Target, prompt: Prompt) -> Answer:
+        """In litellm's own thread."""
+        litellm = _imported()
+        try:
+            response = await litellm.acompletion(**_arguments(target, prompt))
+        except Exception as exc:  # whatever a provider's client raises; translated here, once
+            raise _translated(exc, self._clock()) from None  # its text may quote the prompt
+        return answer_from(response.model_dump(), target.model)
+
+
+def _run(loop: asyncio.AbstractEventLoop) -> None:
+    asyncio.set_event_loop(loop)
+    loop.run_forever()
+    tasks = asyncio.all_tasks(loop)
+    for task in tasks:
+        task.cancel()
+    loop.run_until_complete(asyncio.gather(*tasks, return_exceptions=True))
+    loop.run_until_complete(loop.shutdown_asyncgens())
+    loop.close()
+
+
+def _imported() -> Any:
+    """litellm, quiet: no price list fetched, no .env of some folder read, no telemetry, no advertisement on errors."""
+    os.environ.setdefault("LITELLM_LOCAL_MODEL_COST_MAP", "True")
+    os.environ.setdefault("LITELLM_MODE", "PRODUCTION")
+    import litellm  # noqa: PLC0415 - see the module's docstring
+
+    litellm.telemetry = False
+    litellm.suppress_debug_info = True
+    litellm.drop_params = True  # a temperature the model does not take is left out
+    litellm.turn_off_message_logging = True
+    return litellm
+
+
+def _arguments(target: Target, prompt: Prompt) -> dict[str, Any]:
+    given = {
+        "api_base": target.base_url,
+        "api_key": target.api_key,
+        "extra_headers": dict(target.headers) or None,
+    }
+    return {
+        **Dialect().body(target.model, prompt),
+        **{name: value for name, value in given.items() if value is not None},
+        "timeout": TIMEOUT,
+        "num_retries": 0,
+        "max_retries": 0,  # of the OpenAI client below it
+    }
+
+
+def _translated(exc: Exception, now: float) -> ModelError:
+    """By status where there is one; else a connection that failed, or something only the operator can mend."""
+    name = type(exc).__name__
+    if name == "APIConnectionError":
+        return ModelBusy("the memory model's server could not be reached")
+    status = getattr(exc, "status_code", None)
+    if not isinstance(status, int):
+        return ModelError(f"litellm could not ask the model ({name}): check memory.model")
+    too_long = "context_length_exceeded" if name == "ContextWindowExceededError" else None
+    return failure(status, code=too_long or name, message=str(exc), headers=_headers_of(exc), now=now)
+
+
+def _headers_of(exc: Exception) -> Mapping[str, str]:
+    headers = getattr(exc, "litellm_response_headers", None) or getattr(getattr(exc, "response", None), "headers", None)
+    return {str(name).lower(): str(value) for name, value in dict(headers or {}).items()}

@@ -1,0 +1,116 @@
+"""The reflector: rewrites a long log shorter, with firmer guidance until it is short enough (behaviour.md 7)."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass, field, replace
+from random import Random, SystemRandom
+
+from proxy.agents import wording
+from proxy.agents.asking import Asker, Spent
+from proxy.agents.fitting import fitted, nothing_known
+from proxy.agents.llm import LLM, Abilities, Answer, ModelSettings, Prompt, Target
+from proxy.errors import ModelError, Unusable
+from proxy.memory.escaping import escape
+from proxy.memory.observations import Parsed, parse_reflection
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reflected:
+    """A shorter log, and what all calls for it cost. A hint of None: the answer left it out, the old one stays."""
+
+    text: str = field(repr=False)
+    tokens: int = 0  # of the text
+    task: str | None = field(default=None, repr=False)
+    suggestion: str | None = field(default=None, repr=False)
+    model: str = ""
+    input_tokens: int = 0
+    output_tokens: int = 0
+    cached_tokens: int = 0  # of the input
+    calls: int = 0
+
+
+class Reflector:
+    """`tokens` counts tokens; it is called in a thread. A deadline is the caller's, around `reflect`."""
+
+    def __init__(
+        self,
+        llm: LLM,
+        *,
+        tokens: Callable[[str], int],
+        sleep: Callable[[float], Awaitable[object]] = asyncio.sleep,
+        rng: Random = SystemRandom(),  # noqa: B008 - stateless
+        abilities: Callable[[str], Abilities] = nothing_known,
+    ) -> None:
+        self._tokens = tokens
+        self._asker = Asker(llm, tokens=tokens, sleep=sleep, rng=rng)
+        self._abilities = abilities
+
+    async def reflect(
+        self,
+        text: str,
+        *,
+        target_tokens: int,
+        instruction: str | None,
+        targets: Sequence[Target],
+        settings: ModelSettings,
+    ) -> Reflected:
+        """The first result below `target_tokens`, else the smallest usable one that is smaller than `text`.
+
+        At most four answers, one for each level of guidance. A model that fails ends it, with what there is. Raises
+        Unusable when no answer was both usable and smaller, or the ModelError when there was no answer at all.
+        """
+        source = await asyncio.to_thread(self._tokens, text)
+        best: Reflected | None = None
+        failure: ModelError = Unusable("no answer was shorter than the log")
+        spent = Spent()
+        for level in wording.LEVELS:
+            try:
+                answer, cost = await self._asker.ask(targets, self._prompt(text, level, instruction, settings))
+            except ModelError as exc:
+                failure = exc
+                break
+            spent += cost
+            try:
+                made = await asyncio.to_thread(self._parsed, answer, source)
+            except Unusable as exc:
+                failure = exc
+                continue
+            if made.tokens < min(best.tokens if best else source, source):
+                best = made
+            if best and best.tokens < target_tokens:
+                break
+        if best is None:
+            raise failure
+        return _paid(best, spent)
+
+    def _prompt(
+        self, text: str, level: wording.Level, instruction: str | None, settings: ModelSettings
+    ) -> Callable[[Target], Prompt]:
+        system = wording.reflector(level, instruction=instruction)
+        user = (
+            f"<previous-observations>\n{escape(text)}\n</previous-observations>",
+            "Rewrite these notes now, in the format you were told and nothing else.",
+        )
+        return lambda target: fitted(system, user, settings, self._abilities(target.model))
+
+    def _parsed(self, answer: Answer, source_tokens: int) -> Reflected:
+        parsed: Parsed = parse_reflection(answer.text, source_tokens=source_tokens, tokens=self._tokens)
+        return Reflected(
+            text=parsed.text,
+            tokens=self._tokens(parsed.text),
+            task=parsed.task,
+            suggestion=parsed.suggestion,
+            model=answer.model,
+        )
+
+
+def _paid(made: Reflected, spent: Spent) -> Reflected:
+    return replace(
+        made,
+        input_tokens=spent.input_tokens,
+        output_tokens=spent.output_tokens,
+        cached_tokens=spent.cached_tokens,
+        calls=spent.calls,
+    )

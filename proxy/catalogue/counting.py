@@ -1,0 +1,64 @@
+"""Counts messages off the wire, in the model's own tokens."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+from collections import OrderedDict
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import msgspec
+
+from proxy.catalogue import encodings
+from proxy.memory import tokens
+from proxy.memory.model import PER_MESSAGE
+
+_message = msgspec.json.Decoder(dict[str, Any])
+
+REMEMBERED = 256  # instructions whose count is kept: they come again with every request of an application
+
+
+class Catalogue:
+    """Counting as a turn needs it: ranks are loaded at the first use, and much text is counted off the event loop."""
+
+    def __init__(self) -> None:
+        self._encode = encodings.encoder("")
+        self._instructions: OrderedDict[tuple[str, bytes], int] = OrderedDict()
+
+    def tokens(self, text: str) -> int:
+        """Of a text of ours, whoever will read it. Blocks while the ranks load: the first call is best made in a thread."""
+        return self._encode(text)
+
+    async def count(self, raws: Mapping[int, bytes], model: str) -> dict[int, int]:
+        """Payload tokens of each message, by the key it was given under."""
+        if not raws:
+            return {}
+        await encodings.load(model)
+        if sum(map(len, raws.values())) < encodings.OFF_LOOP:
+            return _counted(raws, encodings.encoder(model), model)
+        return await asyncio.to_thread(_counted, raws, encodings.encoder(model), model)
+
+    async def count_instructions(self, raws: Sequence[bytes], model: str) -> int:
+        """Tokens the instructions cost in a prompt."""
+        key = (model, hashlib.sha256(b"\0".join(raws)).digest())
+        if key not in self._instructions:
+            counted = await self.count(dict(enumerate(raws)), model)
+            self._instructions[key] = sum(counted.values()) + PER_MESSAGE * len(raws)
+        self._instructions.move_to_end(key)
+        while len(self._instructions) > REMEMBERED:
+            self._instructions.popitem(last=False)
+        return self._instructions[key]
+
+
+def _counted(raws: Mapping[int, bytes], encode: Callable[[str], int], model: str) -> dict[int, int]:
+    return {at: _tokens(raw, encode, model) for at, raw in raws.items()}
+
+
+def _tokens(raw: bytes, encode: Callable[[str], int], model: str) -> int:
+    """Of a message's payload; one that cannot be read counts as what it is, text."""
+    try:
+        message = _message.decode(raw)
+    except (ValueError, RecursionError):  # a few thousand nested brackets raise RecursionError
+        return encode(raw.decode("utf-8", "replace"))
+    return tokens.count(message, encode, model)

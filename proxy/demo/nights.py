@@ -1,0 +1,150 @@
+"""The nights of the story's food bank: plans, planner logs and fridge readings, drawn from dice that always fall alike."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from datetime import date, datetime, time, timedelta
+from typing import Any
+
+FIRST = date(2026, 2, 2)  # the planner's data begin here
+DOOR_LOGGER = date(2026, 2, 16)  # van 7 gets a second logger
+DOOR_STUCK = date(2026, 2, 19)  # van 11 drives with its door ajar
+ROOF = date(2026, 3, 3)  # first night the planner knew the low roof
+INDEXED = date(2026, 3, 4)  # first night after the slow query got its index
+TRACED = date(2026, 3, 3)  # the morning the route trace was switched on, and forgotten
+UNTRACED = date(2026, 3, 10)
+FULL_DISK = date(2026, 3, 8)  # the night without a plan
+
+VANS = {  # van: height in m, capacity in kg
+    1: (2.62, 900), 2: (2.62, 900), 3: (2.71, 1100), 4: (2.71, 1100), 5: (2.78, 1250), 6: (2.94, 1400), 7: (2.78, 1250),
+    8: (2.94, 1400), 9: (2.62, 900), 10: (2.71, 1100), 11: (3.05, 1650), 12: (3.05, 1650), 13: (2.62, 900), 14: (2.78, 1250),
+}  # fmt: skip
+SITES = {  # site: kind, minutes from the hub, opens, closes
+    "Quarry Steps": ("pantry", 34, "07:00", "11:30"), "Gorse Hill": ("school", 21, "07:15", "08:40"),
+    "Ferry Yard": ("pantry", 27, "08:00", "13:00"), "Tithe Barn": ("kitchen", 44, "06:45", "10:00"),
+    "Osier Field": ("pantry", 38, "08:30", "12:30"), "Beacon Court": ("shelter", 12, "06:30", "22:00"),
+    "Long Meadow": ("school", 29, "07:15", "08:40"), "Saltern Row": ("kitchen", 51, "07:00", "10:30"),
+    "Pump House": ("pantry", 18, "09:00", "14:00"), "Heron Bridge": ("shelter", 23, "06:30", "22:00"),
+    "Kiln Corner": ("pantry", 41, "08:00", "12:00"), "Weavers Hall": ("kitchen", 16, "07:30", "11:00"),
+    "Lamp Street": ("school", 9, "07:15", "08:40"), "North Sluice": ("pantry", 56, "08:00", "12:00"),
+    "Rook Wood": ("school", 33, "07:15", "08:40"), "Chandler's Loft": ("shelter", 14, "06:30", "22:00"),
+}  # fmt: skip
+GOODS = ("milk 4x2l", "yoghurt 24x125g", "cheddar 5kg", "butter 20x250g", "cream 12x300ml", "cottage cheese 12x200g")
+
+
+def dice(*seed: object) -> random.Random:
+    """Dice of their own for each question, so that one answer never moves another."""
+    return random.Random(repr(seed))  # noqa: S311 — a story's dice, nobody's secret
+
+
+def drops(night: date) -> Iterator[tuple[Any, ...]]:
+    """(day, site, kg, chilled, priority) of what is to be delivered on a day."""
+    roll = dice("drops", night)
+    for site in SITES:
+        for _ in range(roll.randint(2, 5)):
+            yield night.isoformat(), site, roll.randint(4, 31) * 10, int(roll.random() < 0.45), roll.choice("aabbbc")
+
+
+def run(night: date) -> tuple[Any, ...]:
+    """(day, started, finished, seconds, drops, vans, status) of one planner run."""
+    roll = dice("run", night)
+    count = len(list(drops(night)))
+    age = (night - FIRST).days
+    seconds = 290 + roll.randint(0, 50) if night >= INDEXED else 380 + age * 72 + roll.randint(0, 90)
+    begin = datetime.combine(night, time(4, 20))
+    if night == FULL_DISK:
+        return night.isoformat(), "04:20:00", None, 97, count, 0, "failed"
+    return night.isoformat(), "04:20:00", f"{begin + timedelta(seconds=seconds):%H:%M:%S}", seconds, count, 14, "ok"
+
+
+def plan(night: date) -> Iterator[tuple[Any, ...]]:
+    """(day, van, stop, site, eta, kg) of a day's plan; none for the night it failed."""
+    if night == FULL_DISK:
+        return
+    roll = dice("plan", night)
+    waiting = list(drops(night))
+    roll.shuffle(waiting)
+    if night >= ROOF:  # the first vans are low enough
+        waiting.sort(key=lambda drop: drop[1] != "Quarry Steps")
+    for van in VANS:
+        mine, waiting = waiting[: -(-len(waiting) // (15 - van))], waiting[-(-len(waiting) // (15 - van)) :]
+        clock = datetime.combine(night, time(6, 10)) + timedelta(minutes=roll.randint(0, 25))
+        for stop, (day, site, kg, *_) in enumerate(sorted(mine, key=lambda drop: SITES[drop[1]][1]), start=1):
+            clock += timedelta(minutes=roll.randint(11, 38))
+            yield day, van, stop, site, f"{clock:%H:%M}", kg
+
+
+def readings(night: date) -> Iterator[tuple[Any, ...]]:
+    """(day, van, logger, at, celsius), every two minutes of the morning; van 7 came to have a second logger, at the door."""
+    for van in (4, 7, 11):
+        for logger in ("load", "door") if van == 7 and night >= DOOR_LOGGER else ("load",):
+            yield from _trace(night, van, logger)
+
+
+def _trace(night: date, van: int, logger: str) -> Iterator[tuple[Any, ...]]:
+    roll = dice("readings", night, van, logger)
+    doors = sorted(roll.sample(range(12, 75), 3))  # readings at which the door opens for some minutes
+    open_for = 17 if (night, van) == (DOOR_STUCK, 11) else 5 if logger == "door" else 2
+    warmth = 0.0
+    for i in range(95):
+        open_now = any(door <= i < door + open_for for door in doors)
+        warmth = min(warmth + 1.1, 4.0) if open_now else max(warmth * 0.72 - 0.05, 0.0)
+        at = datetime.combine(night, time(6, 20)) + timedelta(minutes=2 * i)
+        yield night.isoformat(), van, logger, f"{at:%H:%M}", round(2.7 + warmth + roll.uniform(-0.35, 0.35), 1)
+
+
+def planner_log(night: date, lines: int) -> str:
+    """The last lines the planner wrote that night."""
+    return "\n".join(list(_log(night))[-lines:])
+
+
+def _log(night: date) -> Iterator[str]:
+    roll = dice("log", night)
+    clock = datetime.combine(night, time(4, 20))
+    _, _, finished, seconds, count, _, status = run(night)
+    yield f"{clock:%F %T} INFO  planner  start drops={count} vans=14 trace={'on' if TRACED < night < UNTRACED else 'off'}"
+    # the night that failed had come to van 10, over plans that were much like those of the night before
+    stops = [s for s in plan(night if finished else night - timedelta(days=1)) if finished or s[1] <= 10]
+    for _, van, stop, site, eta, kg in stops:
+        clock += timedelta(seconds=seconds / len(stops) * roll.uniform(0.5, 1.45))
+        yield from (f"{clock:%F %T} {line}" for line in _of_stop(roll, van, stop, site, eta, kg))
+    yield from _log_end(f"{clock:%F %T}", status, seconds)
+
+
+def _of_stop(roll: random.Random, van: int, stop: int, site: str, eta: str, kg: int) -> Iterator[str]:
+    opens = SITES[site][2]
+    if roll.random() < 0.6:
+        yield f"DEBUG history  {site!r}: {roll.randint(90, 140)} past drops, usual {roll.randint(11, 19)} min to unload"
+    yield f"INFO  assign   van {van:>2} stop {stop} {site} eta {eta} +{kg} kg ({100 * kg // VANS[van][1]} % of the van)"
+    if eta < opens:
+        yield f"WARN  window   van {van:>2} stop {stop} {site} eta {eta}: opens at {opens}, waiting there"
+    if roll.random() < 0.45:
+        other = roll.randint(1, 14)
+        yield f"DEBUG swap     tried {roll.randint(4, 25)} between van {van} and van {other}, best saves {roll.randint(0, 14)} min"
+    if roll.random() < 0.15:
+        yield f"INFO  swap     van {van} stop {stop} <-> van {roll.randint(1, 14)} stop {roll.randint(1, 4)}: taken"
+
+
+def _log_end(at: str, status: str, seconds: int) -> Iterator[str]:
+    if status == "ok":
+        yield f"{at} INFO  planner  done in {seconds} s, sheets written: 14"
+        return
+    yield f"{at} ERROR trace    cannot write /var/vanplan/trace/route-0059.json: [Errno 28] No space left on device"
+    yield f"{at} ERROR planner  OSError while van 10 was being filled; no sheet was written, yesterday's sheets stay in place"
+    yield f"{at} ERROR planner  exit 1 after {seconds} s"
+
+
+def dairy_orders() -> Iterator[tuple[str, ...]]:
+    """The dairy's order file: pounds among the kilograms, orders sent twice, sites nobody knows."""
+    roll = dice("dairy")
+    rows = []
+    for number in range(68):
+        site = roll.choice(("Osier Fields", "Depot 9")) if number in (17, 40, 55) else roll.choice(list(SITES))
+        unit = "lb" if number % 8 == 3 else "kg"
+        weight = roll.randint(20, 240) * (2.2 if unit == "lb" else 1)
+        day = date(2026, 3, 6) + timedelta(days=roll.randint(0, 3))
+        rows.append(
+            (f"D-{4100 + number}", site, roll.choice(GOODS), str(roll.randint(1, 18)), f"{weight:.1f}", unit, f"{day}")
+        )
+    return iter([*rows, *(rows[i] for i in (5, 12, 29, 44))])

@@ -1,0 +1,1 @@
+"""HTTP as clients see it."""

@@ -1,0 +1,273 @@
+"""The intercepted route: memory before and after one chat completion, and the one place that fails open.
+
+Whatever goes wrong with memory, the client's original bytes go upstream and the receipt says so; whatever goes wrong upstream
+arrives as it came. Only a request that cannot be meant (two credentials, a bad header) is refused.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from urllib.parse import urlsplit
+
+import structlog
+from starlette.types import Receive, Scope, Send
+
+from proxy.agents.llm import Target
+from proxy.background import Background
+from proxy.edge import answers
+from proxy.edge.disconnect import watching, while_there
+from proxy.edge.headers import asking_identity, request_headers
+from proxy.edge.site import Site
+from proxy.edge.tee import Relayed, relay
+from proxy.engine import Engine, Turn
+from proxy.errors import BadRequest, OmError
+from proxy.memory import identity
+from proxy.memory.context import ContextOptions, layout_for
+from proxy.memory.identity import Caller
+from proxy.memory.transcript import Hints
+from proxy.observing import Call
+from proxy.settings import UpstreamSettings
+from proxy.upstream import Answer, Upstream, join
+from proxy.wire.chat import ChatRequest, Unreadable, parse
+from proxy.wire.reply import Reply, ReplyReader
+
+log = structlog.get_logger("turn")
+
+OPEN_WITHIN = 5.0  # seconds memory may take before the original goes upstream; waiting for an observation not counted
+COMMIT_WITHIN = 5.0  # seconds the end of a reply may wait for the commit; it goes on afterwards
+REFUSED = (400, 413, 422)  # answers to a rewritten prompt after which the original is sent once (behaviour.md 8)
+UNVERIFIED = (400, 401, 403, 404, 413, 422)  # answers after which nothing of the request is kept
+CREDENTIALS = (b"authorization", b"x-api-key", b"api-key", b"openai-organization", b"openai-project")
+NO_ANSWER = 499  # the client left before there was one (nginx's number for it)
+
+
+@dataclass(slots=True)
+class Exchange:
+    """One request on its way through."""
+
+    scope: Scope
+    body: bytes
+    request: ChatRequest | None
+    caller: Caller
+    upstream: UpstreamSettings
+    started: float
+    turn: Turn | None = None
+    status: str = "off"
+    reason: str | None = None
+    overhead_ms: float = 0.0
+    headers: list[tuple[bytes, bytes]] = field(default_factory=list)
+
+
+class ChatRoute:
+    """`POST /v1/chat/completions` as a raw ASGI endpoint."""
+
+    def __init__(self, engine: Engine, background: Background, upstream: Upstream, secret: bytes) -> None:
+        self._engine = engine
+        self._background = background
+        self._upstream = upstream
+        self._secret = secret
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send, site: Site) -> None:
+        started = time.perf_counter()
+        try:
+            exchange = await self._accept(scope, receive, site, started)
+        except OmError as exc:
+            await answers.error(send, exc)
+            return
+        except answers.Disconnected:
+            return
+        await self._open(exchange, site)
+        exchange.overhead_ms = (time.perf_counter() - started) * 1_000
+        await self._forward(exchange, receive, send)
+
+    async def _accept(self, scope: Scope, receive: Receive, site: Site, started: float) -> Exchange:
+        caller = identity.identify(scope["headers"], site.identity, self._secret)
+        body = await answers.read_body(receive, site.settings.limits.body)
+        try:
+            request = parse(body)
+        except Unreadable:
+            request = None
+        upstream = site.settings.upstream_for(request.model if request else None)
+        if upstream is None:
+            raise BadRequest(
+                "no upstream in the configuration matches this model; add one under `upstream`",
+                "om_no_upstream",
+                "model",
+            )
+        headers = request_headers(scope["headers"], site.own_headers)
+        if caller.key is not None:
+            headers = asking_identity(headers)  # a reply we have to read
+        return Exchange(scope, body, request, caller, upstream, started, headers=authorized(headers, upstream))
+
+    # ── memory, failing open ─────────────────────────────────────────────────────────────────────────────────────────
+
+    async def _open(self, exchange: Exchange, site: Site) -> None:
+        exchange.reason = why_off(exchange, site)
+        if exchange.reason or exchange.request is None:
+            return
+        call = call_of(exchange, site)
+        wait = call.effective.limits.block_timeout
+        try:
+            async with asyncio.timeout(OPEN_WITHIN + wait):
+                exchange.turn = await self._engine.open_turn(
+                    exchange.caller, exchange.request, call, hints_of(exchange)
+                )
+        except Exception as exc:  # promise 2: on any fault of ours the original goes upstream
+            exchange.status, exchange.reason = "degraded", reason_of(exc)
+            log.error("memory.bypassed", error=type(exc).__name__, reason=exchange.reason)
+            return
+        exchange.status, exchange.reason = exchange.turn.status, exchange.turn.reason
+
+    def _close(self, exchange: Exchange, reply: Reply | None, status: int) -> asyncio.Task[None]:
+        """Commit the turn in a task that outlives the request."""
+        return self._background.hold(self._closing(exchange, reply, status))
+
+    async def _closing(self, exchange: Exchange, reply: Reply | None, status: int) -> None:
+        turn = exchange.turn
+        if turn is None:
+            return
+        try:
+            if 200 <= status < 300:
+                await self._engine.close_turn(turn, reply, accepted=True)
+            elif status not in UNVERIFIED:
+                await self._engine.keep_unanswered(turn)
+        except Exception as exc:  # the client has its answer; what failed is told to the operator
+            log.error("memory.uncommitted", error=type(exc).__name__, thread=turn.key.thread)
+
+    # ── the upstream ─────────────────────────────────────────────────────────────────────────────────────────────────
+
+    async def _forward(self, exchange: Exchange, receive: Receive, send: Send) -> None:
+        async with watching(receive) as left:
+            gone = None if exchange.upstream.on_disconnect == "drain" else left
+            try:
+                answer = await while_there(gone, self._ask(exchange))
+            except OmError as exc:
+                await self._close(exchange, None, exc.status)
+                await answers.error(send, exc, receipt(exchange))
+                return
+            if answer is None:
+                self._close(exchange, None, NO_ANSWER)
+                return
+            await self._relay(exchange, answer, send, gone)
+
+    async def _ask(self, exchange: Exchange) -> Answer:
+        rewritten = exchange.turn.body if exchange.turn else None
+        if rewritten is None:
+            return await self._send(exchange, exchange.body)
+        answer = await self._send(exchange, rewritten)
+        if answer.status not in REFUSED:
+            return answer
+        await answer.aclose()
+        exchange.status, exchange.reason = "degraded", "upstream-refused"
+        return await self._send(exchange, exchange.body)
+
+    async def _send(self, exchange: Exchange, body: bytes) -> Answer:
+        upstream, scope = exchange.upstream, exchange.scope
+        return await self._upstream.send(
+            scope["method"],
+            join(upstream.base_url, scope["raw_path"].decode("latin-1"), scope["query_string"]),
+            exchange.headers,
+            body,
+            connect_timeout=upstream.connect_timeout,
+            read_timeout=upstream.read_timeout,
+        )
+
+    async def _relay(self, exchange: Exchange, answer: Answer, send: Send, gone: asyncio.Future[None] | None) -> None:
+        reader = ReplyReader(exchange.request.stream) if exchange.turn and exchange.request else None
+        closing: list[asyncio.Task[None]] = []
+
+        async def before_end() -> None:
+            if reader is not None:
+                closing.append(self._close(exchange, reader.finish(), answer.status))
+                await asyncio.wait(closing, timeout=COMMIT_WITHIN)
+
+        relayed = await relay(
+            answer, send, receipt=receipt(exchange), reader=reader, before_end=before_end, disconnected=gone
+        )
+        if reader is not None and not closing:  # broken off: what arrived is kept as interrupted
+            self._close(exchange, reader.finish(), answer.status)
+        self._story(exchange, answer.status, relayed)
+
+    def _story(self, exchange: Exchange, status: int, relayed: Relayed) -> None:
+        """One line a request."""
+        turn = exchange.turn
+        log.info(
+            "turn",
+            status=status,
+            memory=exchange.status,
+            reason=exchange.reason,
+            thread=turn.key.thread if turn else None,
+            case=turn.standing.rec.case if turn else None,
+            end=relayed.outcome,
+            overhead_ms=round(exchange.overhead_ms, 2),
+            total_ms=round((time.perf_counter() - exchange.started) * 1_000, 1),
+        )
+
+
+def why_off(exchange: Exchange, site: Site) -> str | None:
+    """The word for why this request has no memory; None: it has."""
+    if exchange.caller.reason:
+        return exchange.caller.reason
+    if exchange.request is None:
+        return "unreadable"
+    if site.is_side_request(exchange.request):
+        return "side-request"
+    if not exchange.request.messages:
+        return "no-messages"
+    return None
+
+
+def hints_of(exchange: Exchange) -> Hints:
+    retried = next((v for n, v in exchange.scope["headers"] if n == b"x-stainless-retry-count"), b"0")
+    return Hints(history=exchange.caller.history, sdk_retry=retried not in (b"0", b""))
+
+
+def call_of(exchange: Exchange, site: Site) -> Call:
+    """What memory work needs of this request; the credential stays in memory only."""
+    assert exchange.request is not None  # noqa: S101 — unreadable bodies have no memory
+    assert exchange.caller.key is not None  # noqa: S101 — nor have requests without a thread
+    request, upstream = exchange.request, exchange.upstream
+    effective = site.settings.effective(request.model, exchange.caller.key.resource)
+    credential = tuple((n.decode("latin-1"), v.decode("latin-1")) for n, v in exchange.headers if n in CREDENTIALS)
+    target = Target(request.model or "", base_url=upstream.base_url, headers=credential)
+    layout = upstream.layout if effective.context.layout == "auto" else effective.context.layout
+    return Call(
+        effective=effective,
+        inherited=target if request.model else None,
+        layout=layout_for(urlsplit(upstream.base_url).hostname or "", layout),
+        context_options=ContextOptions(effective.context.relative_time, effective.context.priorities),
+    )
+
+
+def authorized(headers: Sequence[tuple[bytes, bytes]], upstream: UpstreamSettings) -> list[tuple[bytes, bytes]]:
+    """With the upstream's own key in place of the caller's, where one is configured."""
+    if not upstream.api_key:
+        return list(headers)
+    kept = [(n, v) for n, v in headers if n not in (b"authorization", b"x-api-key", b"api-key")]
+    return [*kept, (b"authorization", b"Bearer " + upstream.api_key.get_secret_value().encode())]
+
+
+def reason_of(exc: Exception) -> str:
+    if isinstance(exc, TimeoutError):
+        return "memory-slow"
+    if isinstance(exc, Unreadable):
+        return "unreadable"
+    if isinstance(exc, OmError):
+        return exc.code.removeprefix("om_")
+    return "memory-error"
+
+
+def receipt(exchange: Exchange) -> list[tuple[bytes, bytes]]:
+    """The X-OM-* response headers (http.md)."""
+    turn = exchange.turn
+    named: dict[str, object] = {"status": exchange.status}
+    if exchange.reason:
+        named["reason"] = exchange.reason
+    if exchange.caller.key:
+        named["thread"] = exchange.caller.key.thread
+    named.update(turn.receipt if turn else {})
+    named["overhead-ms"] = f"{exchange.overhead_ms:.2f}"
+    return [(f"x-om-{name}".encode(), str(value).encode()) for name, value in named.items()]

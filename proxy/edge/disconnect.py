@@ -1,0 +1,61 @@
+"""Know at once when a client has left, whatever is being done for it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Coroutine
+from contextlib import asynccontextmanager
+from typing import Any, TypeVar
+
+from starlette.types import Receive
+
+T = TypeVar("T")
+
+
+@asynccontextmanager
+async def watching(receive: Receive) -> AsyncIterator[asyncio.Future[None]]:
+    """A future that is done once the client has left. From here on nobody else may call `receive`; the body was read."""
+    gone = asyncio.create_task(until_gone(receive))
+    try:
+        yield gone
+    finally:
+        gone.cancel()
+
+
+async def until_gone(receive: Receive) -> None:
+    while (await receive())["type"] != "http.disconnect":
+        pass
+
+
+async def while_there(gone: asyncio.Future[None] | None, work: Coroutine[Any, Any, T]) -> T | None:
+    """The result of `work`, or None when the client left first: the work was then cancelled, and has ended.
+
+    Without a `gone` to watch for it is simply done to its end. The work runs in the caller's own task, as under
+    `asyncio.timeout`: tasks for it and for the waiting cost 0.1 ms a request.
+    """
+    if gone is None:
+        return await work
+    task = asyncio.current_task()
+    assert task is not None  # noqa: S101 - a coroutine that runs runs in a task
+    before = task.cancelling()
+    watching, left = True, False
+
+    def leave(_: asyncio.Future[None]) -> None:
+        nonlocal left
+        if watching and not gone.cancelled():
+            left = True
+            task.cancel()
+
+    gone.add_done_callback(leave)
+    try:
+        return await work
+    except asyncio.CancelledError:
+        if left and task.uncancel() <= before:
+            left = False  # our own cancellation, answered for; one from outside would go on
+            return None
+        raise
+    finally:
+        watching = False  # a callback already on its way does nothing
+        gone.remove_done_callback(leave)
+        if left and task.cancelling() > before:
+            task.uncancel()  # the work ended although it was cancelled

@@ -1,0 +1,117 @@
+"""Every route we have no business with: any method, path, query and body, as it came, both ways."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import AsyncIterator, Collection, Sequence
+
+from starlette.types import Message, Receive, Scope, Send
+
+from proxy.edge import answers
+from proxy.edge.disconnect import watching, while_there
+from proxy.edge.headers import Header, authorized, header, request_headers
+from proxy.edge.tee import relay
+from proxy.errors import BadRequest, OmError
+from proxy.settings import UpstreamSettings
+from proxy.upstream import Upstream, join
+
+# What could lead out of the upstream's base path, there or at a proxy in between: an empty or a dot segment, a separator or
+# an end of string in disguise, and bytes that are no part of an address at all.
+_UNSAFE = re.compile(rb"//|/(?:\.|%2e){1,2}(?:/|\Z)|%2f|%5c|\\|%00|[^\x21-\x7e]|[?#]", re.IGNORECASE)
+
+
+async def passthrough(
+    scope: Scope,
+    receive: Receive,
+    send: Send,
+    *,
+    upstream: Upstream,
+    settings: UpstreamSettings,
+    drop: Collection[bytes] = (),
+    body: bytes | None = None,
+    receipt: Sequence[Header] = (),
+) -> None:
+    """Relay one request. A body that was read already is given as `body`; else it is passed on as it comes, unbuffered.
+
+    `drop` names request headers (in lower case) that do not travel on.
+    """
+    try:
+        url = join(settings.base_url, checked_path(scope["raw_path"]), scope["query_string"])
+    except BadRequest as exc:
+        await answers.error(send, exc, receipt)
+        return
+    key = settings.api_key.get_secret_value() if settings.api_key else None
+    headers = authorized(request_headers(scope["headers"], drop), key)
+    first: Message = await receive() if body is None else {"type": "http.request", "body": body}
+    if first["type"] == "http.disconnect":
+        return
+
+    async def exchange(content: bytes | _Upload, gone: asyncio.Future[None]) -> None:
+        watched = None if settings.on_disconnect == "drain" else gone
+        timeouts = {"connect_timeout": settings.connect_timeout, "read_timeout": settings.read_timeout}
+        asking = upstream.send(scope["method"], url, headers, content, **timeouts)
+        try:
+            answer = await while_there(watched, asking)
+        except OmError as exc:
+            await answers.error(send, exc, receipt)
+            return
+        if answer is not None:
+            await relay(answer, send, receipt=receipt, disconnected=watched)
+
+    if first.get("more_body"):
+        length = header(scope["headers"], b"content-length")
+        headers += [(b"content-length", length)] if length is not None else []
+        async with _Upload(first, receive) as upload:
+            await exchange(upload, upload.gone)
+    else:
+        async with watching(receive) as gone:
+            await exchange(first.get("body", b""), gone)
+
+
+def checked_path(raw_path: bytes) -> str:
+    """The path as the client wrote it, its escapes untouched. Raises BadRequest for one that may mean another than it says."""
+    if not raw_path.startswith(b"/") or _UNSAFE.search(raw_path):
+        raise BadRequest(
+            "this path cannot be relayed; send it without empty, `..` or encoded separator segments", "om_bad_path"
+        )
+    return raw_path.decode("ascii")
+
+
+class _Upload:
+    """A request body as it comes; once it has come, the watch for the client's leaving. Both need `receive`, one at a time."""
+
+    def __init__(self, first: Message, receive: Receive) -> None:
+        self._first = first
+        self._receive = receive
+        self._watch: asyncio.Task[None] | None = None
+        self.gone: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+    async def __aenter__(self) -> _Upload:
+        return self
+
+    async def __aexit__(self, *exc_info: object) -> None:
+        self.gone.cancel()
+        if self._watch is not None:
+            self._watch.cancel()
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        message = self._first
+        while message["type"] == "http.request":
+            if chunk := message.get("body", b""):  # an empty one would be the end of a chunked body
+                yield chunk
+            if not message.get("more_body"):
+                self._watch = asyncio.create_task(self._until_gone())
+                return
+            message = await self._receive()
+        self._leave()
+        raise answers.Disconnected  # breaks the request to the upstream off: half a body must not look whole
+
+    async def _until_gone(self) -> None:
+        while (await self._receive())["type"] != "http.disconnect":
+            pass
+        self._leave()
+
+    def _leave(self) -> None:
+        if not self.gone.done():
+            self.gone.set_result(None)

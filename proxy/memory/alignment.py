@@ -1,0 +1,253 @@
+"""The best way to lay what a client sent beside what is stored: a weighted monotone alignment.
+
+A *run* is a stretch of pairs without a gap on either side. Beside weights there are rules of proof (reconcile.md, "Destructive
+needs proof"): a run beyond a gap counts only if it holds an anchor that is unique in the thread or stands where both begin; a
+text may change only between anchors that hold, or, an assistant's, at the very end of ours.
+
+Each cell of the table keeps the best score of six states; `Table` below says which.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from proxy.memory.model import Item, Mark
+
+MOST_CELLS = 160_000  # 400 x 400: about half a second; above it nothing is aligned
+
+# reconcile.md, "How to do it cheaply", 6
+BY_ID, ALTERED_BY_ID, UNIQUE, REPEATED, UNSEEN_ASSISTANT, USER_ON_USER = 12.0, 9.0, 10.0, 5.0, 0.9, -0.5
+RUN = 2.0
+SKIP_SENT_USER, SKIP_SENT, SKIP_STORED_USER, SKIP_STORED, SUPERSEDE_USER = -4.0, -0.6, -0.6, -0.2, -0.8
+
+NEVER = float("-inf")
+
+
+class Pair(NamedTuple):
+    """Sent message `sent` stands where live message number `stored` does; `hard`: by fingerprint or tool id, not by position."""
+
+    sent: int
+    stored: int
+    same: bool
+    hard: bool
+
+
+class Fit(NamedTuple):
+    """How well two messages match."""
+
+    score: float
+    same: bool = False
+    hard: bool = False
+    proof: bool = False  # unique in the thread
+
+
+@dataclass(frozen=True, slots=True)
+class Census:
+    """How often the thread holds what: the ground of every proof."""
+
+    texts: Counter[bytes]
+    calls: Counter[tuple[str, ...]]
+    answers: Counter[str]
+    seen: frozenset[bytes]  # superseded ones too
+
+    @classmethod
+    def of(cls, live: Sequence[Mark], dead: Iterable[Mark] = ()) -> Census:
+        return cls(
+            Counter(m.fp for m in live),
+            Counter(m.calls for m in live if m.calls),
+            Counter(m.answers for m in live if m.answers is not None),
+            frozenset(m.fp for m in live) | {m.fp for m in dead},
+        )
+
+    def fit(self, item: Item, mark: Mark) -> Fit | None:
+        """None: these two cannot be the same message."""
+        if item.role != mark.role:
+            return None
+        by_id = self._same_ids(item, mark)
+        if item.fp == mark.fp:
+            # a system message in mid-conversation is a reminder that wanders: it proves no place
+            proof = self.texts[mark.fp] == 1 and mark.role not in ("system", "developer")
+            return Fit(BY_ID if by_id else UNIQUE if proof else REPEATED, same=True, hard=True, proof=proof or by_id)
+        if by_id:
+            return Fit(ALTERED_BY_ID, hard=True, proof=True)
+        if item.fp in self.seen or item.calls or mark.calls or mark.role == "tool":
+            return None
+        return Fit(UNSEEN_ASSISTANT if mark.role == "assistant" else USER_ON_USER)
+
+    def _same_ids(self, item: Item, mark: Mark) -> bool:
+        """By ids that mean something: some servers count their calls from zero in every reply."""
+        if mark.answers is not None:
+            return item.answers == mark.answers and self.answers[mark.answers] == 1
+        return bool(mark.calls) and item.calls == mark.calls and self.calls[mark.calls] == 1
+
+
+def leading(sent: Sequence[Item], stored: Sequence[Mark], census: Census) -> list[Pair]:
+    """The pairs from the start on that leave no choice: equal, equal by tool id, or a new text with an equal neighbour behind it."""
+    pairs: list[Pair] = []
+    for i in range(min(len(sent), len(stored))):
+        fit = census.fit(sent[i], stored[i])
+        if fit is None or not (fit.hard or _holds(sent, stored, census, i)):
+            break
+        pairs.append(Pair(i, i, fit.same, fit.hard))
+    return pairs
+
+
+def _holds(sent: Sequence[Item], stored: Sequence[Mark], census: Census, i: int) -> bool:
+    if i + 1 >= min(len(sent), len(stored)):
+        return False
+    behind = census.fit(sent[i + 1], stored[i + 1])
+    return behind is not None and behind.proof
+
+
+def run_to_end(sent: Sequence[Item], stored: Sequence[Mark]) -> tuple[int, int]:
+    """The longest equal run that ends exactly where ours ends: `(sent index, length)`, the latest of equals; length 0: none."""
+    best, last = (0, 0), len(stored) - 1
+    for end in range(len(sent)):
+        length = 0
+        while length <= min(end, last) and sent[end - length].fp == stored[last - length].fp:
+            length += 1
+        if length and length >= best[1]:
+            best = (end - length + 1, length)
+    return best
+
+
+def align(
+    sent: Sequence[Item],
+    stored: Sequence[Mark],
+    census: Census,
+    *,
+    joined: bool,
+    origin: bool,
+    closed: bool = False,
+    window: bool = False,
+) -> list[Pair] | None:
+    """The best pairs; empty: nothing of it is known for certain. None: too large to say.
+
+    `joined`: both continue a stretch that is known to match. `origin`: both begin where their conversation begins. `closed`: both
+    end at a stretch that is known to match; else what follows the last pair is new on one side, superseded on the other.
+    `window`: the client is known to send windows, so its first message may be an altered reply rather than a summary.
+    """
+    if len(sent) * len(stored) > MOST_CELLS:
+        return None
+    return Table(sent, stored, census, joined, origin, closed, window).pairs()
+
+
+# A state of the table at (i, j): the first i sent and j stored messages are dealt with, and the last step was …
+HEAD, PROVEN, OPEN, FOLD, GAP = range(5)
+# HEAD    nothing matched yet: stored messages left out for free, sent ones at their price
+# PROVEN  a pair, in a run that holds an anchor
+# OPEN    a pair, in a run that still needs one
+# FOLD    after PROVEN, stored messages that are no user's left out: the same turn, so it needs no new proof
+# GAP     after PROVEN, anything left out
+
+Step = tuple[float, int, int, int]  # score, and where it came from: i, j, state
+
+
+class Table:
+    def __init__(
+        self,
+        sent: Sequence[Item],
+        stored: Sequence[Mark],
+        census: Census,
+        joined: bool,
+        origin: bool,
+        closed: bool,
+        window: bool,
+    ) -> None:
+        self.sent, self.stored, self.census = sent, stored, census
+        self.joined, self.origin, self.closed, self.window = joined, origin, closed, window
+        self.skip_sent = [SKIP_SENT_USER if s.role == "user" else SKIP_SENT for s in sent]
+        self.skip_stored = [SKIP_STORED_USER if t.role == "user" else SKIP_STORED for t in stored]
+        self.fits: dict[tuple[int, int], Fit] = {}
+        self.steps: list[list[list[Step]]] = [[[] for _ in range(len(stored) + 1)] for _ in range(len(sent) + 1)]
+
+    def pairs(self) -> list[Pair]:
+        for i in range(len(self.sent) + 1):
+            for j in range(len(self.stored) + 1):
+                self._fill(i, j)
+        return self._trace(*(self._end_closed() if self.closed else self._end_open()))
+
+    # filling
+
+    def _fill(self, i: int, j: int) -> None:
+        none: Step = (NEVER, -1, -1, -1)
+        row = self.steps[i][j] = [none] * 5
+        if i == 0 and j == 0:
+            row[PROVEN if self.joined else HEAD] = (0.0, -1, -1, -1)
+            return
+        if i:
+            above = self.steps[i - 1][j]
+            _better(row, HEAD, above[HEAD][0] + self.skip_sent[i - 1], i - 1, j, HEAD)
+            self._gap(row, above, i - 1, j, self.skip_sent[i - 1])
+        if j:
+            left = self.steps[i][j - 1]
+            _better(row, HEAD, left[HEAD][0], i, j - 1, HEAD)
+            self._gap(row, left, i, j - 1, self.skip_stored[j - 1])
+            if self.stored[j - 1].role != "user":
+                for state in (PROVEN, FOLD):
+                    _better(row, FOLD, left[state][0] + SKIP_STORED, i, j - 1, state)
+        if i and j and (fit := self.census.fit(self.sent[i - 1], self.stored[j - 1])):
+            self.fits[i, j] = fit
+            self._match(row, self.steps[i - 1][j - 1], i - 1, j - 1, fit)
+
+    def _gap(self, row: list[Step], before: list[Step], i: int, j: int, cost: float) -> None:
+        for state in (PROVEN, FOLD, GAP):
+            _better(row, GAP, before[state][0] + cost, i, j, state)
+
+    def _match(self, row: list[Step], before: list[Step], i: int, j: int, fit: Fit) -> None:
+        run = fit.score + RUN
+        _better(row, PROVEN, before[PROVEN][0] + run, i, j, PROVEN)
+        _better(row, PROVEN, before[FOLD][0] + fit.score, i, j, FOLD)
+        _better(row, PROVEN if fit.proof else OPEN, before[OPEN][0] + run, i, j, OPEN)
+        begins = i == 0 and j == 0 and self.origin
+        sure = fit.proof or (begins and fit.hard)
+        _better(row, PROVEN if sure else OPEN, before[GAP][0] + fit.score, i, j, GAP)
+        if fit.hard or begins or (self.window and i == 0 and fit.score > 0):
+            _better(row, PROVEN if sure else OPEN, before[HEAD][0] + fit.score, i, j, HEAD)
+
+    # where to end
+
+    def _end_closed(self) -> tuple[int, int, int]:
+        n, m = len(self.sent), len(self.stored)
+        scores = [step[0] + (RUN if state in (PROVEN, OPEN) else 0) for state, step in enumerate(self.steps[n][m])]
+        return n, m, max(range(5), key=scores.__getitem__)
+
+    def _end_open(self) -> tuple[int, int, int]:
+        users = [0] * (len(self.stored) + 1)  # behind each place: what ending there would supersede
+        for j in range(len(self.stored) - 1, -1, -1):
+            users[j] = users[j + 1] + (self.stored[j].role == "user")
+        best = (SUPERSEDE_USER * users[0] if self.joined else 0.0, 0, 0)
+        for (i, j), fit in self.fits.items():
+            score = self.steps[i][j][PROVEN][0] + SUPERSEDE_USER * users[j]
+            if score > best[0] and (fit.hard or self._may_end(i, j, fit)):
+                best = (score, i, j)
+        return best[1], best[2], PROVEN if best[1] or self.joined else HEAD
+
+    def _may_end(self, i: int, j: int, fit: Fit) -> bool:
+        """An altered reply without an anchor behind it: only where ours ends, and right behind what holds."""
+        if j != len(self.stored) or fit.score <= 0:
+            return False
+        _, i, j, state = self.steps[i][j][PROVEN]
+        while state == FOLD:
+            _, i, j, state = self.steps[i][j][FOLD]
+        return (i == 0 and j == 0 and self.joined) or ((i, j) in self.fits and self.fits[i, j].hard)
+
+    def _trace(self, i: int, j: int, state: int) -> list[Pair]:
+        pairs: list[Pair] = []
+        while i or j:
+            _, before_i, before_j, before = self.steps[i][j][state]
+            if before < 0:
+                break
+            if state in (PROVEN, OPEN):
+                fit = self.fits[i, j]
+                pairs.append(Pair(i - 1, j - 1, fit.same, fit.hard))
+            i, j, state = before_i, before_j, before
+        return pairs[::-1]
+
+
+def _better(row: list[Step], state: int, score: float, i: int, j: int, came: int) -> None:
+    if score > row[state][0]:
+        row[state] = (score, i, j, came)

@@ -1,0 +1,122 @@
+"""What an image costs in tokens, by its provider's published rule and the size its own header tells.
+
+| models | rule |
+|---|---|
+| OpenAI, tiles | fit into 2048 × 2048, shorter side down to 768, then a base and a price per tile of 512; low detail: the base |
+| OpenAI, patches | patches of 32 × 32, scaled down to at most 1 536 of them, times the model's factor |
+| Anthropic | longer side down to 1568, then pixels / 750 |
+| Gemini | 258, if a side exceeds 384 for each tile of 768; Gemini 3 a fixed 1 120, 280 at low resolution |
+
+Models we do not know count as OpenAI's with 85 and 170. An image whose size cannot be seen counts as 1024 × 1024.
+"""
+
+from __future__ import annotations
+
+from math import ceil, sqrt
+
+UNSEEN = (1024, 1024)  # pixels; what common clients scale uploads to
+
+_TILES = {  # by the beginning of the model's name, the longer first: base, per tile
+    "gpt-4o-mini": (2833, 5667),
+    "gpt-5": (70, 140),
+    "o1": (75, 150),
+    "o3": (75, 150),
+    "computer-use": (65, 129),
+    "": (85, 170),
+}
+_PATCHES = {"gpt-4.1-mini": 1.62, "gpt-4.1-nano": 2.46, "gpt-5-mini": 1.62, "gpt-5-nano": 2.46, "o4-mini": 1.72}
+_MOST_PATCHES = 1_536
+
+_FRAMES = frozenset({*range(0xC0, 0xD0)} - {0xC4, 0xC8, 0xCC})  # JPEG markers of a frame, which tells the size
+
+
+def image_tokens(data: bytes, model: str = "", *, low: bool = False) -> int:
+    """Tokens of an image; `data` is its file, or empty where only its address is known. `low`: low detail was asked for."""
+    name = model.lower().rpartition("/")[2]
+    width, height = image_size(data) or UNSEEN
+    if "claude" in name:
+        return _anthropic(width, height)
+    if "gemini" in name:
+        return _gemini(name, width, height, low)
+    factor = next((f for prefix, f in _PATCHES.items() if name.startswith(prefix)), None)
+    if factor is not None:
+        return _patches(width, height, factor)
+    base, tile = next(price for prefix, price in _TILES.items() if name.startswith(prefix))
+    return base if low else base + tile * _tiles(width, height)
+
+
+def _anthropic(width: int, height: int) -> int:
+    scale = min(1.0, 1568 / max(width, height))
+    return ceil(width * scale * height * scale / 750)
+
+
+def _gemini(name: str, width: int, height: int, low: bool) -> int:
+    if "gemini-3" in name:
+        return 280 if low else 1_120
+    if max(width, height) <= 384:
+        return 258
+    return 258 * ceil(width / 768) * ceil(height / 768)
+
+
+def _tiles(width: int, height: int) -> int:
+    scale = min(1.0, 2048 / max(width, height))
+    scale = min(scale, 768 / min(width, height))
+    return ceil(round(width * scale, 6) / 512) * ceil(round(height * scale, 6) / 512)
+
+
+def _patches(width: int, height: int, factor: float) -> int:
+    patches = ceil(width / 32) * ceil(height / 32)
+    if patches > _MOST_PATCHES:
+        scale = sqrt(_MOST_PATCHES * 32 * 32 / (width * height))
+        patches = min(_MOST_PATCHES, ceil(width * scale / 32) * ceil(height * scale / 32))
+    return ceil(patches * factor)
+
+
+def image_size(data: bytes) -> tuple[int, int] | None:
+    """Width and height in pixels from the header of a PNG, JPEG, GIF or WebP file; None for anything else."""
+    if data.startswith(b"\x89PNG\r\n\x1a\n") and len(data) >= 24:
+        size = _big(data, 16, 4), _big(data, 20, 4)
+    elif data.startswith((b"GIF87a", b"GIF89a")) and len(data) >= 10:
+        size = _little(data, 6, 2), _little(data, 8, 2)
+    elif data.startswith(b"\xff\xd8"):
+        size = _jpeg(data)
+    elif data.startswith(b"RIFF") and data[8:12] == b"WEBP" and len(data) >= 30:
+        size = _webp(data)
+    else:
+        return None
+    return size if min(size) > 0 else None
+
+
+def _jpeg(data: bytes) -> tuple[int, int]:
+    """(0, 0) if no frame is found. Segments follow one another: marker, length, body."""
+    at = 2
+    while at + 9 <= len(data) and data[at] == 0xFF:
+        marker = data[at + 1]
+        if marker == 0xFF:  # padding
+            at += 1
+        elif marker in _FRAMES:
+            return _big(data, at + 7, 2), _big(data, at + 5, 2)
+        else:
+            at += 2 + max(2, _big(data, at + 2, 2))
+    return 0, 0
+
+
+def _webp(data: bytes) -> tuple[int, int]:
+    """The three kinds of WebP: extended, lossless, lossy."""
+    kind = data[12:16]
+    if kind == b"VP8X":
+        return _little(data, 24, 3) + 1, _little(data, 27, 3) + 1
+    if kind == b"VP8L":
+        bits = _little(data, 21, 4)
+        return (bits & 0x3FFF) + 1, (bits >> 14 & 0x3FFF) + 1
+    if kind == b"VP8 ":
+        return _little(data, 26, 2) & 0x3FFF, _little(data, 28, 2) & 0x3FFF
+    return 0, 0
+
+
+def _big(data: bytes, at: int, size: int) -> int:
+    return int.from_bytes(data[at : at + size], "big")
+
+
+def _little(data: bytes, at: int, size: int) -> int:
+    return int.from_bytes(data[at : at + size], "little")

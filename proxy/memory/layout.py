@@ -1,0 +1,91 @@
+"""Put memory's texts among the client's messages: as messages of their own, or inside the client's system message.
+
+- `blocks`: after the client's instructions a system message with the block, then a user message with the hint. The prefix up to
+  the end of the client's instructions stays the client's, byte for byte.
+- `merged`: both at the end of the client's last leading system message. Many chat templates take one system message only, and
+  demand that user and assistant alternate (Qwen, Mistral and Gemma under vLLM, llama.cpp, LM Studio).
+
+In either layout the hint is a user message when the tail begins with an assistant message: templates want a user first.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from typing import Literal
+
+import msgspec
+from msgspec import Raw
+
+Layout = Literal["blocks", "merged"]
+
+SEPARATE_BLOCKS = (  # hosts, each with its subdomains, whose services take several system messages; reference/ecosystem.md 2
+    "api.openai.com",
+    "openai.azure.com",
+    "openrouter.ai",
+    "api.groq.com",
+    "api.deepseek.com",
+    "api.mistral.ai",
+    "api.x.ai",
+)
+
+
+class _Speaker(msgspec.Struct):
+    role: str = ""
+
+
+def layout_for(host: str, configured: str) -> Layout:
+    """`auto`: separate blocks for hosts known to take them, merged for all others. `host` may carry a port."""
+    if configured == "blocks":
+        return "blocks"
+    name = host.lower().partition(":")[0].rstrip(".")
+    known = any(name == one or name.endswith(f".{one}") for one in SEPARATE_BLOCKS)
+    return "blocks" if configured == "auto" and known else "merged"
+
+
+def assemble(
+    instructions: Sequence[bytes],
+    roles: Sequence[str],
+    block: str,
+    hint: str,
+    tail: Sequence[bytes],
+    layout: Layout,
+) -> tuple[bytes, ...]:
+    """The prompt's messages, raw JSON in order; `roles` are those of the instructions. Empty texts leave no trace."""
+    role = roles[-1] if roles else "system"
+    starts_midway = bool(tail) and msgspec.json.decode(tail[0], type=_Speaker).role == "assistant"
+    if layout == "merged" and not starts_midway:
+        block, hint = "\n\n".join(text for text in (block, hint) if text), ""
+    ours = [_message("user", hint)] if hint else []
+    if not block:
+        return (*instructions, *ours, *tail)
+    if layout == "merged" and instructions and (grown := _appended(instructions[-1], block)):
+        return (*instructions[:-1], grown, *ours, *tail)
+    return (*instructions, _message(role, block), *ours, *tail)
+
+
+def _appended(message: bytes, text: str) -> bytes | None:
+    """The message with `text` at the end of its content; each value of the client's keeps its bytes.
+
+    None if its content is neither a string nor a list of parts.
+    """
+    fields = msgspec.json.decode(message, type=dict[str, Raw])
+    content = bytes(fields.get("content", b"")).strip()
+    if content.startswith(b'"'):
+        fields["content"] = Raw(content[:-1] + _quoted(f"\n\n{text}" if len(content) > 2 else text)[1:])
+    elif content.startswith(b"["):
+        parts = content[:-1].rstrip()
+        comma = b"," if len(parts) > 1 else b""
+        fields["content"] = Raw(parts + comma + b'{"type":"text","text":' + _quoted(text) + b"}]")
+    else:
+        return None
+    return msgspec.json.encode(fields)
+
+
+def _message(role: str, content: str) -> bytes:
+    return b'{"role":' + _quoted(role) + b',"content":' + _quoted(content) + b"}"
+
+
+def _quoted(text: str) -> bytes:
+    """As a JSON string. A lone surrogate, which UTF-8 cannot hold, becomes the escape JSON has for it."""
+    return json.dumps(text, ensure_ascii=False).encode("utf-8", "backslashreplace")

@@ -1,0 +1,51 @@
+"""Tell a repetition loop from an honest log that repeats itself.
+
+A model that loops writes the same stretch again and again without a gap: lines, or phrases within one line. An honest log may
+say the same thing many times, but its times, names and counts differ, and what is equal does not follow upon itself for long.
+So the evidence is a stretch that equals what stands one period before it for two periods on end (three copies), whatever the
+period. Only many lines that are mostly the same ones in no fixed order count besides.
+"""
+
+from __future__ import annotations
+
+LONGEST_LINE = 50_000  # characters; behaviour.md 6
+READ = 100_000  # characters looked at, from the end: a loop lasts until the model runs out of tokens
+WINDOW = 48  # characters that are searched again; shorter than two lines of notes, longer than a stock phrase
+LEAST = 600  # characters of loop that are worth a second call
+SHARE = 0.3  # of the text: below it, and below MOST, the text is worth more than its loop
+MOST = 3_000  # characters of loop that no share excuses
+LONG_LINE = 24  # characters: shorter lines may repeat as they like
+MANY_LINES = 30
+SAME_LINES = 2 / 3  # of many long lines: how many may have occurred before
+
+
+def loops(text: str) -> bool:
+    """Whether the text is, or ends in, a repetition loop."""
+    lines = text.split("\n")
+    if any(len(line) > LONGEST_LINE for line in lines):
+        return True
+    read = text[-READ:]
+    looped = _looped(read)
+    return looped >= MOST or looped >= max(LEAST, SHARE * len(read)) or _mostly_the_same(lines)
+
+
+def _looped(text: str) -> int:
+    """Characters that stand in stretches of three copies or more, first copy aside. One pass over the text."""
+    seen: dict[str, int] = {}
+    looped = run = period = 0
+    for end in range(WINDOW, len(text) + 1):
+        window = text[end - WINDOW : end]
+        if run and text[end - 1] == text[end - 1 - period]:
+            run += 1
+        else:
+            looped += run if run >= 2 * period else 0
+            # A wrong guess (lines that begin alike) is refuted at the first difference, and guessed anew from there.
+            before = seen.get(window)
+            period, run = (end - before, WINDOW) if before is not None else (0, 0)
+        seen[window] = end
+    return looped + (run if run >= 2 * period else 0)
+
+
+def _mostly_the_same(lines: list[str]) -> bool:
+    long = [stripped for line in lines if len(stripped := line.strip()) >= LONG_LINE]
+    return len(long) >= MANY_LINES and len(set(long)) < (1 - SAME_LINES) * len(long)

@@ -1,0 +1,240 @@
+"""Read what a memory model answered: the observations in it, or the reason why nothing in it may enter a memory.
+
+Lenient in form, strict in substance (behaviour.md 6). Tags count wherever they stand, in any case, on one line, inside code
+fences, unclosed, several times; without them, bullet lines count. But what is empty, a refusal, prose, a loop, or much longer
+than what it is about, is `Unusable`.
+
+The one hard question of form is whether a tag is meant or talked about (notes on a conversation about this very format). A tag
+is *placed* if nothing but decoration shares its side of the line: an opening tag with what is before it, a closing tag with
+either side. Placed tags are believed; others only where there is no placed one.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import NamedTuple
+
+from proxy.errors import Unusable
+from proxy.memory.escaping import unescape
+from proxy.memory.loops import loops
+from proxy.memory.previous import previous_observations
+
+__all__ = ["Parsed", "parse", "parse_reflection", "previous_observations"]
+
+FREE = 1_000  # tokens: a text up to here is never too long for what it is about
+TIMES = 2  # longer than its source an observation may be beyond that
+HINT_LENGTH = 2_000  # characters of a current task or suggested response; they are in every prompt
+TITLE_LENGTH = 100
+
+# Quantifiers that could meet a run of blanks twice are possessive: an answer may be long, and is a model's.
+_TAG = re.compile(
+    r"<\s*+(?P<close>/?)\s*+(?:(?P<observations>observations?)|(?P<task>current[-_ ]?task)"
+    r"|(?P<suggestion>suggested[-_ ]?response)|(?P<title>thread[-_ ]?title))(?:\s[^<>\n]*)?/?>",
+    re.IGNORECASE,
+)
+_DECORATION_BEFORE = re.compile(r"\s*+(?:>\s*+)*+(?:\*\*|#{1,6}\s++|```\w*\s*+)?")
+_DECORATION_AFTER = re.compile(r"\s*+(?:\*\*|```)?\s*+")
+_REASONING = re.compile(
+    r"\A\s*+<think(?:ing)?>(?:.*?</think(?:ing)?>|.*)|\A.*?^[ \t]*+</think(?:ing)?>",
+    re.DOTALL | re.MULTILINE | re.IGNORECASE,
+)
+_ONLY_A_TAG = re.compile(r"\s*+</?(?:thread(?:\s[^<>\n]*)?|observations?)>\s*+", re.IGNORECASE)
+_FENCE = re.compile(r"\s*+(?:```[\w-]*)?\s*+")
+_BULLET = re.compile(
+    r"\s*+(?:(?:[*+•‣◦–—-]|\d{1,3}[.)])(?:\s++|(?=[🔴🟡🟢✅(]))|(?=[🔴🟡🟢✅]))"
+    r"(?:[🔴🟡🟢✅]\ufe0f?\s*+)?(?:\(\d{1,2}:\d{2}\)\s*+)?(?P<said>.*\w.*)"
+)
+_DATE_LINE = re.compile(r"\W*date:\s*\S", re.IGNORECASE)
+_NEXT_BULLET = re.compile(r"(?<![ \t])[ \t]++(?=[*•-][ \t]*[🔴🟡🟢✅])")
+_REFUSAL = re.compile(
+    r"\W*(?:(?:i'?m|i am|we'?re) (?:really |very |so )?(?:sorry|unable|not able|afraid)|sorry\b|as an ai\b|unfortunately,? i\b"
+    r"|i (?:can'?t|can ?not|won'?t|must decline|apologi[sz]e|do not feel comfortable)"
+    r"|request (?:blocked|refused)|this (?:request|content) (?:violates|was blocked))",
+    re.IGNORECASE,
+)
+_NOTHING = re.compile(
+    r"\W*+(?:none|nothing|n/?a|empty|no (?:new |notable )?observations?)(?: yet| to (?:observe|note|report))?\W*+",
+    re.IGNORECASE,
+)
+_NO_HINT = re.compile(r"\W*+(?:none|n/?a|null|nothing|empty)?\W*+", re.IGNORECASE)
+
+
+@dataclass(frozen=True, slots=True)
+class Parsed:
+    """What may enter a memory. A hint the answer left out is None: the older one stands."""
+
+    text: str
+    task: str | None = None
+    suggestion: str | None = None
+    title: str | None = None
+
+
+class Tag(NamedTuple):
+    name: str
+    closes: bool
+    start: int
+    end: int
+    placed: bool
+
+
+class Span(NamedTuple):
+    """A tagged section: the characters it takes with its tags, and what is between them."""
+
+    start: int
+    end: int
+    body: str
+
+
+def parse(answer: str, *, source_tokens: int, tokens: Callable[[str], int]) -> Parsed:
+    """An observer's answer about messages of `source_tokens`.
+
+    Raises `Unusable` naming one of: empty, refusal, prose, loop, oversized. The text of the answer is never in the error.
+    """
+    answer = _REASONING.sub("", answer.replace("\r\n", "\n"), count=1)
+    rest, hints = _without_hints(answer)
+    text, outside = _observations(rest)
+    if reason := _unusable(text, answer) or _oversized(text, source_tokens, tokens):
+        raise Unusable(f"the answer is no observation: {reason}")
+    for name in ("task", "suggestion", "title"):
+        hints.setdefault(name, _loose_hint(outside, name))
+    title = " ".join((hints["title"] or "").split()).strip("\"'`*# ")[:TITLE_LENGTH].strip()
+    return Parsed(unescape(text), hints["task"], hints["suggestion"], title or None)
+
+
+def parse_reflection(answer: str, *, source_tokens: int, tokens: Callable[[str], int]) -> Parsed:
+    """A reflector's answer about entries of `source_tokens`: read alike, but a reflection names no thread."""
+    parsed = parse(answer, source_tokens=source_tokens, tokens=tokens)
+    return Parsed(parsed.text, parsed.task, parsed.suggestion)
+
+
+# ── form ─────────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def _observations(text: str) -> tuple[str, str]:
+    """The observations, and what stands outside of their tags. Without tags, or with nothing in them: the bullet lines."""
+    spans = list(_blocks(text))
+    outside = _cut_out(text, spans)
+    bodies = [body for span in spans if (body := _tidy(span.body))]
+    joined = "\n".join(bodies)
+    if any(map(_BULLET.match, joined.split("\n"))):
+        return joined, outside
+    lines = _TAG.sub("", text).split("\n")
+    kept = [line.rstrip() for line in lines if _BULLET.match(line) or _DATE_LINE.match(line)]
+    return ("\n".join(kept), outside) if any(map(_BULLET.match, kept)) else (joined, outside)
+
+
+def _blocks(text: str) -> Iterator[Span]:
+    """From each opening tag to the last closing one before the next: a block may quote the tag that ends it."""
+    tags = [tag for tag in _tags(text) if tag.name == "observations"]
+    believed = any(tag.placed and not tag.closes for tag in tags)
+    opened: Tag | None = None
+    close: Tag | None = None
+    for tag in tags:
+        if tag.closes:
+            close = tag if tag.placed or close is None or not close.placed else close
+        elif tag.placed or not believed:
+            if opened:
+                yield _span(text, opened, close, tag.start)
+            opened, close = tag, None
+        else:
+            continue
+        close = close if opened else None
+    if opened:
+        yield _span(text, opened, close, len(text))
+
+
+def _span(text: str, opened: Tag, close: Tag | None, limit: int) -> Span:
+    """An unclosed section goes on to the limit."""
+    if close is None:
+        return Span(opened.start, limit, text[opened.end : limit])
+    return Span(opened.start, close.end, text[opened.end : close.start])
+
+
+def _without_hints(text: str) -> tuple[str, dict[str, str | None]]:
+    """The text without its placed hint sections, and what they say: of several the last that says something."""
+    hints: dict[str, str | None] = {}
+    spans: list[Span] = []
+    for tag, following in pairwise([*(t for t in _tags(text) if t.placed), None]):
+        if tag is None or tag.closes or tag.name == "observations":
+            continue
+        close = following if following and following.closes and following.name == tag.name else None
+        span = _span(text, tag, close, following.start if following else len(text))
+        spans.append(span)
+        if hint := _hint(_TAG.sub("", span.body)):
+            hints[tag.name] = hint
+    return _cut_out(text, spans), hints
+
+
+def _loose_hint(text: str, name: str) -> str | None:
+    """A hint whose tags stand in the middle of a line outside the observations; both tags must be there."""
+    for tag, close in pairwise(tag for tag in _tags(text) if tag.name == name):
+        if not tag.closes and close.closes and (hint := _hint(text[tag.end : close.start])):
+            return hint
+    return None
+
+
+def _hint(body: str) -> str | None:
+    """What a hint says; None where it says nothing or only repeats itself. A long one is cut: it is in every prompt."""
+    said = unescape(_tidy(body).strip())
+    if _NO_HINT.fullmatch(said) or loops(said):
+        return None
+    return said if len(said) <= HINT_LENGTH else said[: HINT_LENGTH - 1].rstrip() + "…"
+
+
+def _tags(text: str) -> list[Tag]:
+    found = list(_TAG.finditer(text))
+    ends = [0, *(tag.end() for tag in found)]
+    starts = [*(tag.start() for tag in found[1:]), len(text)]
+    return [
+        Tag(tag.lastgroup or "", bool(tag["close"]), tag.start(), tag.end(), _placed(text, tag, before, after))
+        for tag, before, after in zip(found, ends, starts, strict=False)
+    ]
+
+
+def _placed(text: str, tag: re.Match[str], previous_end: int, next_start: int) -> bool:
+    """A neighbouring tag on the same line counts as the line's end."""
+    before = text[previous_end : tag.start()].rpartition("\n")[2]
+    if _DECORATION_BEFORE.fullmatch(before):
+        return True
+    after = text[tag.end() : next_start].partition("\n")[0]
+    return bool(tag["close"] and _DECORATION_AFTER.fullmatch(after))
+
+
+def _cut_out(text: str, spans: list[Span]) -> str:
+    ends = [0, *(span.end for span in spans)]
+    starts = [*(span.start for span in spans), len(text)]
+    return "\n".join(text[end:start] for end, start in zip(ends, starts, strict=True))
+
+
+def _tidy(body: str) -> str:
+    """Without fences around it, lone tags, trailing blanks and more than one empty line; indentation stays."""
+    if "\n" not in body.strip():
+        body = _NEXT_BULLET.sub("\n", body.strip())
+    lines = [line.rstrip() for line in body.split("\n") if not _ONLY_A_TAG.fullmatch(line)]
+    told = [i for i, line in enumerate(lines) if not _FENCE.fullmatch(line)]
+    kept = lines[told[0] : told[-1] + 1] if told else []
+    return re.sub(r"\n{3,}", "\n\n", "\n".join(kept))
+
+
+# ── substance ────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def _unusable(text: str, answer: str) -> str | None:
+    said = [bullet["said"] for line in text.split("\n") if (bullet := _BULLET.match(line))]
+    if not said:
+        words = _TAG.sub("", text or answer).strip()
+        return "empty" if not words else "refusal" if _REFUSAL.match(words) else "prose"
+    if all(map(_NOTHING.fullmatch, said)):
+        return "empty"
+    untagged = not _TAG.search(answer)
+    if all(map(_REFUSAL.match, said)) or (untagged and _REFUSAL.match(answer)):
+        return "refusal"  # a polite opening before a tagged block is none; a list of alternatives after a refusal is
+    return "loop" if loops(text) else None
+
+
+def _oversized(text: str, source_tokens: int, tokens: Callable[[str], int]) -> str | None:
+    size = tokens(text)
+    return "oversized" if size > FREE and size > TIMES * source_tokens else None

@@ -1,0 +1,196 @@
+"""A reconciled turn applied to the memory: the only transitions that add, replace or supersede messages."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+
+from proxy.memory.known import Known
+from proxy.memory.model import VIEWS, Cell, Item, Memory, Message, View, chained
+from proxy.memory.sent import Sent
+from proxy.memory.verdict import Reconciled, compact
+
+MANY_CELLS = 16  # above it, what is covered is kept as one stretch: a view stays small however long the thread
+
+
+def heard(
+    memory: Memory,
+    rec: Reconciled,
+    sent: Sent,
+    tokens: Mapping[int, int],
+    now: float,
+    reply: Item | None = None,
+    reply_tokens: int = 0,
+    revived: Mapping[int, Message] | None = None,
+) -> Memory:
+    """The memory after this turn: superseded messages gone, the new ones and the reply in their place, the view remembered.
+
+    Where `rec.cut` lies before coverage, the memory must have been rolled back first (lifecycle.rolled_back). `tokens`: payload
+    tokens per sent index, for new and replaced messages. `revived`: the messages of `rec.revive`, by seq. Without `reply` the new
+    messages stand unanswered; that is also the virtual memory a prompt is built from.
+    """
+    cut = memory.end if rec.cut is None else rec.cut
+    chunks = tuple(chunk for chunk in memory.chunks if chunk.last <= cut)
+    kept = [m for m in memory.tail if m.seq <= cut] + [(revived or {})[seq] for seq in rec.revive]
+    fixed = chunks[-1].last if chunks else memory.coverage
+    kept = _client_versions(kept, rec, sent, tokens, fixed)
+    if rec.swaps or rec.revive:
+        kept = _rechained(memory.chain_at_coverage, kept)
+    seen_at = {m.item.fp: m.at for m in memory.tail if m.seq > cut}  # what only moves keeps its time
+    new = [sent.item(index) for index in rec.new]
+    added = [(item, tokens.get(i, 0), seen_at.get(item.fp, now)) for i, item in zip(rec.new, new, strict=True)]
+    answer = [(reply, reply_tokens, now)] if reply is not None and not rec.answered else []
+    chain = kept[-1].chain if kept else memory.chain_at_coverage
+    fresh = tuple(_numbered(memory.next_seq, chain, added + answer))
+    after = replace(
+        memory,
+        tail=(*kept, *fresh),
+        next_seq=memory.next_seq + len(fresh),
+        chunks=chunks,
+        style=rec.style,
+        turn_at=now,
+        turns=memory.turns + bool(answer and rec.repeats is None),
+    )
+    return after if rec.answered else replace(after, views=_views(memory, after, rec, sent, len(answer)))
+
+
+def _numbered(seq: int, chain: bytes, added: Sequence[tuple[Item, int, float]]) -> Iterator[Message]:
+    for item, tokens, at in added:
+        chain = chained(chain, item.fp)
+        yield Message(seq, item, chain, tokens, at)
+        seq += 1
+
+
+def _client_versions(
+    messages: list[Message], rec: Reconciled, sent: Sent, tokens: Mapping[int, int], fixed: int
+) -> list[Message]:
+    """With the client's own version of what it altered, and its own bytes for what it only spells differently.
+
+    Only the messages behind the recognised prefix are compared: the others were stored from these very bytes.
+    """
+    source = {seq: index for seq, index in rec.swaps if seq > fixed}
+    recognised = sent.seen.count if sent.seen else 0
+    for cell in rec.cells:
+        if cell.kind == "same" and cell.sent_to > recognised:
+            source |= dict(_respelled(messages, cell, sent, recognised))
+    return [_version(m, source[m.seq], sent, tokens) if m.seq in source else m for m in messages]
+
+
+def _respelled(messages: Sequence[Message], cell: Cell, sent: Sent, recognised: int) -> Iterator[tuple[int, int]]:
+    inside = [m for m in messages if cell.from_seq <= m.seq <= cell.to_seq]
+    for index, message in zip(range(cell.sent_to - len(inside), cell.sent_to), inside, strict=True):
+        known = index < recognised or sent.raws[index] == message.item.raw
+        if not known and sent.item(index).fp == message.item.fp:
+            yield message.seq, index
+
+
+def _version(message: Message, index: int, sent: Sent, tokens: Mapping[int, int]) -> Message:
+    return replace(message, item=sent.item(index), tokens=tokens.get(index, message.tokens))
+
+
+def _rechained(chain: bytes, messages: Sequence[Message]) -> list[Message]:
+    rechained = []
+    for message in messages:
+        chain = chained(chain, message.item.fp)
+        rechained.append(message if message.chain == chain else replace(message, chain=chain))
+    return rechained
+
+
+# ── the view ─────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def _views(memory: Memory, after: Memory, rec: Reconciled, sent: Sent, replies: int) -> tuple[View, ...]:
+    """The recorded attempts with this one the newest; the same request is kept once."""
+    position = after.tail[-1 - replies].seq if len(after.tail) > replies else after.coverage
+    view = View(
+        count=sent.count,
+        digest=sent.digest,
+        chain=_view_chain(sent),
+        seq=position,
+        end=rec.end,
+        reply=after.end if replies else 0,
+        cells=_view_cells(rec, memory.next_seq, after.coverage),
+    )
+    others = tuple(v for v in memory.views if (v.count, v.digest) != (view.count, view.digest))
+    return (*others, view)[-VIEWS:] if sent.count else memory.views
+
+
+def _view_chain(sent: Sent) -> bytes:
+    chain, start = (sent.seen.chain, sent.seen.count) if sent.seen else (bytes(16), 0)
+    for item in sent.items(start):
+        chain = chained(chain, item.fp)
+    return chain
+
+
+def _view_cells(rec: Reconciled, first: int, coverage: int) -> tuple[Cell, ...]:
+    new = [Cell("same", index, index + 1, first + k, first + k) for k, index in enumerate(rec.new)]
+    cells = compact(sorted([*rec.cells, *new], key=lambda cell: cell.sent_from))
+    return _coarse(cells, coverage) if len(cells) > MANY_CELLS else cells
+
+
+def _coarse(cells: Sequence[Cell], coverage: int) -> tuple[Cell, ...]:
+    """With each run of covered cells as one stretch: none of them is forwarded, and ours stands for them if they are uncovered."""
+    coarse: list[Cell] = []
+    for cell in cells:
+        last = coarse[-1] if coarse else None
+        if last and _covered(last, coverage) and _covered(cell, coverage):
+            coarse[-1] = Cell("folded", last.sent_from, cell.sent_to, last.from_seq, cell.to_seq)
+        else:
+            coarse.append(cell)
+    return tuple(coarse)
+
+
+def _covered(cell: Cell, coverage: int) -> bool:
+    return cell.kind not in ("extra", "unsent") and cell.to_seq <= coverage
+
+
+# ── turns that overlap ───────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def merged(memory: Memory, rec: Reconciled, sent: Sent) -> Reconciled | None:
+    """The same turn on top of whoever committed since; None: reconcile again, the ground it stood on is gone.
+
+    What came after `rec.end` cannot have been meant by a client that had not seen it: it is never superseded, and this turn
+    follows it. But for a reply to the very same position: of two the later one stands, so that a retry which overtook its first
+    attempt stores nothing twice.
+    """
+    if memory.end == rec.end:
+        return rec
+    known = Known.of(memory)
+    if rec.end and not known.holds(rec.end):
+        return None
+    since = known.after(rec.end)
+    if rec.revive:
+        return None
+    if rec.cut is not None:
+        unseen = Cell("unsent", sent.count, sent.count, since[0].seq, since[-1].seq)
+        return replace(rec, cut=None, end=memory.end, at=memory.end, cells=_with(rec.cells, unseen, rec.new))
+    shared = 0
+    while shared < min(len(rec.new), len(since)) and sent.item(rec.new[shared]).fp == since[shared].fp:
+        shared += 1
+    cells = (
+        rec.cells + tuple(Cell("same", i, i + 1, m.seq, m.seq) for i, m in zip(rec.new, since, strict=False))[:shared]
+    )
+    rest, new = since[shared:], rec.new[shared:]
+    at = since[shared - 1].seq if shared else rec.end
+    if not new:
+        return _same_turn(memory, rec, sent, compact(cells), at)
+    if rest:
+        cells = _with(cells, Cell("unsent", new[0], new[0], rest[0].seq, rest[-1].seq), new)
+    return replace(rec, end=memory.end, at=memory.end, new=new, cells=compact(cells))
+
+
+def _same_turn(memory: Memory, rec: Reconciled, sent: Sent, cells: tuple[Cell, ...], at: int) -> Reconciled:
+    """All it brought is there already: the other turn asked the same."""
+    went_on = any(m.item.role == "user" for m in memory.tail if m.seq > at)
+    twin = next((v for v in memory.views if (v.count, v.digest) == (sent.count, sent.digest)), None)
+    cut = at if at < memory.end and not went_on else None
+    return replace(
+        rec, case="retry", cut=cut, end=memory.end, at=at, new=(), cells=cells, repeats=twin, answered=went_on
+    )
+
+
+def _with(cells: tuple[Cell, ...], cell: Cell, new: Sequence[int]) -> tuple[Cell, ...]:
+    """With a stretch that stands right before the new messages."""
+    place = new[0] if new else cell.sent_from
+    return (*cells, cell._replace(sent_from=place, sent_to=place))

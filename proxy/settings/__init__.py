@@ -1,0 +1,23 @@
+"""The configuration: one YAML file and the environment become one frozen Settings; nobody else reads either."""
+
+from proxy.settings.effective import Effective, limits
+from proxy.settings.loading import config_file, load, parse
+from proxy.settings.memory import ContextSettings, MemorySettings
+from proxy.settings.model import Settings
+from proxy.settings.report import effective_lines
+from proxy.settings.service import UpstreamSettings
+from proxy.settings.watching import Watched
+
+__all__ = [
+    "ContextSettings",
+    "Effective",
+    "MemorySettings",
+    "Settings",
+    "UpstreamSettings",
+    "Watched",
+    "config_file",
+    "effective_lines",
+    "limits",
+    "load",
+    "parse",
+]

@@ -1,0 +1,123 @@
+"""What holds for one model and one resource: the overrides that fit, laid over `memory` and `context`."""
+
+from __future__ import annotations
+
+import fnmatch
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from proxy.memory.thresholds import Limits
+from proxy.settings.choice import INHERIT, Choice, chosen
+from proxy.settings.memory import ContextSettings, MemorySettings, expanded
+from proxy.settings.quantities import kept, multiplied, resolved
+
+PROMPT_CACHE_LIVES = (
+    3_600.0  # seconds; what `activate_after_idle: auto` means while the provider's own figure is unknown
+)
+
+
+@dataclass(frozen=True, slots=True, eq=False)  # compared and hashed as itself: it keys a cache
+class Layer:
+    """One override: where it stands (`models["gpt-4o*"]`), and what it says."""
+
+    kind: str  # models | resources
+    glob: str
+    values: Mapping[str, Any]
+
+    def fits(self, name: str) -> bool:
+        return fnmatch.fnmatchcase(name, self.glob)
+
+    @property
+    def rank(self) -> tuple[bool, int]:
+        """Sorts from the least specific on: resources over models, then by the number of literal characters."""
+        return self.kind == "resources", len(re.sub(r"\[!?.[^]]*\]|[*?]", "", self.glob))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Effective:
+    """One pair's settings. The models are as written: a name, a list of names, or `{"up_to": {tokens: name}}`."""
+
+    memory: MemorySettings
+    context: ContextSettings
+    limits: Limits
+    observer_model: Choice
+    reflector_model: Choice
+    layers: tuple[Layer, ...] = ()  # from the least to the most specific
+
+
+def limits(memory: MemorySettings, context: ContextSettings, *, cache_lives: float = PROMPT_CACHE_LIVES) -> Limits:
+    """The thresholds as plain tokens and seconds. `cache_lives`: seconds the provider keeps a prompt, for `auto`."""
+    observation, reflection = memory.observation, memory.reflection
+    whole, most = observation.message_tokens, reflection.observation_tokens
+    buffering = observation.buffer_tokens is not False
+    idle = memory.activate_after_idle
+    return Limits(
+        observe_at=whole,
+        interval=None if observation.buffer_tokens is False else resolved(observation.buffer_tokens, whole),
+        keep=kept(observation.buffer_activation, whole) if buffering else 0,
+        block_at=_block_at(observation.block_after, "block_after" in observation.model_fields_set or buffering, whole),
+        block_timeout=observation.block_timeout,
+        previous=None if observation.previous_observer_tokens is False else observation.previous_observer_tokens,
+        buffer_on_idle=observation.buffer_on_idle,
+        reflect_at=most,
+        reflect_from=max(1, round(most * reflection.buffer_activation)) if buffering else None,
+        reflect_block_at=_block_at(
+            reflection.block_after, "block_after" in reflection.model_fields_set or buffering, most
+        ),
+        activate_after_idle=cache_lives if idle == "auto" else idle,
+        activate_on_provider_change=memory.activate_on_provider_change,
+        tail_limit=context.tail_limit,
+        shared=memory.share_token_budget,
+    )
+
+
+def _block_at(block_after: float, counts: bool, threshold: int) -> int:
+    """Without buffering, a `block_after` nobody wrote is 1.0: the work is done at the threshold (behaviour.md 5)."""
+    return max(threshold, multiplied(block_after, threshold)) if counts else threshold
+
+
+def layered(memory: MemorySettings, context: ContextSettings, layers: Sequence[Layer]) -> Effective:
+    """`layers` from the least to the most specific. Raises pydantic's ValidationError where the result breaks a rule."""
+    levels = levels_of(memory, layers)
+    merged = merge(_without_models(level) for level in levels)
+    parts = {key: merged.pop(key) for key in list(merged) if key in ContextSettings.model_fields}
+    observer, reflector = chosen(levels, "observation").choice, chosen(levels, "reflection").choice
+    for section, model in (("observation", observer), ("reflection", reflector)):
+        if model != INHERIT:
+            merged[section] = merge([merged.get(section, {}), {"model": model}])
+    memory = MemorySettings.model_validate(merged)
+    context = ContextSettings.model_validate(context.model_dump(exclude_unset=True) | parts)
+    return Effective(
+        memory=memory,
+        context=context,
+        limits=limits(memory, context),
+        observer_model=observer,
+        reflector_model=reflector,
+        layers=tuple(layers),
+    )
+
+
+def levels_of(memory: MemorySettings, layers: Sequence[Layer]) -> list[dict[str, Any]]:
+    """What each level says, from `memory` to the most specific."""
+    return [memory.model_dump(exclude_unset=True), *(expanded(layer.values) for layer in layers)]
+
+
+def merge(levels: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
+    """Later over earlier, key by key; lists are replaced whole."""
+    result: dict[str, Any] = {}
+    for level in levels:
+        for key, value in level.items():
+            below = result.get(key)
+            result[key] = merge([below, value]) if isinstance(below, dict) and isinstance(value, dict) else value
+    return result
+
+
+def _without_models(level: Mapping[str, Any]) -> dict[str, Any]:
+    """Models are chosen by level, not merged by key."""
+    own = {key: value for key, value in level.items() if key != "model"}
+    for section in ("observation", "reflection"):
+        if isinstance(own.get(section), Mapping):
+            own[section] = {key: value for key, value in own[section].items() if key != "model"}
+    return own

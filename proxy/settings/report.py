@@ -1,0 +1,165 @@
+"""What `om-proxy check` prints: each effective setting with its value and where it came from, the tokens it means, and warnings."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+from urllib.parse import urlsplit
+
+from pydantic import BaseModel, SecretStr
+
+from proxy.memory.thresholds import LEAST_RAW, Limits
+from proxy.settings.choice import Agent, chosen
+from proxy.settings.effective import Effective, Layer, levels_of
+from proxy.settings.memory import expanded
+from proxy.settings.model import Settings
+from proxy.settings.quantities import written_duration, written_size
+from proxy.settings.source import Key, written
+
+DURATIONS = {
+    "header_timeout",
+    "body_timeout",
+    "connect_timeout",
+    "read_timeout",
+    "block_timeout",
+    "observer_interval",
+    "reflector_interval",
+}
+LONGEST = 80  # characters of an instruction that are shown
+SIZES = {"body", "headers"}
+
+
+def effective_lines(settings: Settings, model: str | None = None, resource: str | None = None) -> list[str]:
+    """One line a setting, `key = value  (origin)`, as it holds for this model and resource; then tokens, then warnings."""
+    effective = settings.effective(model, resource)
+    lines = [
+        f"{written(key)} = {shown(key, value)}  ({_origin(settings, effective, key)})"
+        for key, value in _view(settings, effective)
+    ]
+    upstream = settings.upstream_for(model)
+    lines += ["", f"upstream: {upstream.name if upstream else 'none: the request is refused'}"]
+    lines += [f"tokens: {line}" for line in token_lines(effective.limits)]
+    return lines + [f"warning: {text}" for text in warnings(effective)]
+
+
+def token_lines(limits: Limits) -> list[str]:
+    """What the ratios come to."""
+    ahead = f"every {limits.interval} new ones" if limits.interval else "not ahead of time"
+    reflected = f"prepared from {limits.reflect_from}" if limits.reflect_from else "not prepared ahead of time"
+    return [
+        f"messages are observed at {limits.observe_at}, {ahead}; about {limits.keep} stay raw; a request waits at {limits.block_at}",
+        f"observations are reflected at {limits.reflect_at}, {reflected}; a request waits at {limits.reflect_block_at}",
+    ]
+
+
+def warnings(effective: Effective) -> list[str]:
+    """What is allowed and will disappoint."""
+    limits, memory = effective.limits, effective.memory
+    found = []
+    if limits.interval and limits.keep < limits.interval:
+        found.append(
+            f"buffer_activation leaves {limits.keep} tokens raw, less than one buffering interval ({limits.interval}): "
+            "activations come in quick succession, and each breaks the provider's prompt cache"
+        )
+    if limits.interval and limits.keep < LEAST_RAW:
+        found.append(f"less than {LEAST_RAW} tokens stay raw after an activation: the model sees little but its notes")
+    if not limits.interval and limits.block_at > limits.observe_at:
+        found.append(
+            f"buffer_tokens is off, and block_after delays observing to {limits.block_at} tokens: leave block_after out"
+        )
+    if limits.tail_limit is not None and limits.tail_limit < limits.block_at:
+        found.append(
+            f"context.tail_limit ({limits.tail_limit}) is below {limits.block_at}, where a request waits for an observation: "
+            "raw messages are left out of prompts before they are observed"
+        )
+    if not memory.enabled:
+        found.append("memory is off: nothing is read or written")
+    return found
+
+
+def shown(key: Key, value: Any) -> str:
+    """As the file would write it; a secret only as set or not."""
+    name = key[-1]
+    if isinstance(value, SecretStr):
+        return "(set)"
+    if value is None:
+        return "off" if name == "activate_after_idle" else "null"
+    if name in DURATIONS or (name == "activate_after_idle" and isinstance(value, float)):
+        return written_duration(value)
+    if name in SIZES:
+        return written_size(value)
+    return _plain(value)
+
+
+def _plain(value: Any) -> str:
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, list | tuple):
+        return f"[{', '.join(_plain(item) for item in value)}]"
+    if isinstance(value, dict):
+        return f"{{{', '.join(f'{key}: {_plain(item)}' for key, item in value.items())}}}"
+    if isinstance(value, str) and "://" in value:
+        parts = urlsplit(value)
+        return value.replace(f"{parts.netloc.rpartition('@')[0]}@", "…@") if "@" in parts.netloc else value
+    if isinstance(value, float):
+        return f"{value:.0f}" if value.is_integer() else f"{value:g}"
+    text = str(value)
+    return text if len(text) <= LONGEST and "\n" not in text else f"{text.splitlines()[0][:LONGEST]}…"
+
+
+def _view(settings: Settings, effective: Effective) -> Iterator[tuple[Key, Any]]:
+    """The settings as they hold; `memory.model` is left out, for what it came to stands at the two agents."""
+    memory = effective.memory
+    observation = memory.observation.model_copy(update={"model": effective.observer_model})
+    reflection = memory.reflection.model_copy(update={"model": effective.reflector_model})
+    view = {"memory": memory.model_copy(update={"observation": observation, "reflection": reflection})}
+    whole = settings.model_copy(update=view | {"context": effective.context, "models": {}, "resources": {}})
+    hidden = {("memory", "model"), ("models",), ("resources",)}
+    return ((key, value) for key, value in _leaves(whole) if key not in hidden)
+
+
+def _leaves(value: Any, key: Key = ()) -> Iterator[tuple[Key, Any]]:
+    if isinstance(value, BaseModel):
+        for name in type(value).model_fields:
+            yield from _leaves(getattr(value, name), (*key, name))
+    elif isinstance(value, tuple) and any(isinstance(item, BaseModel) for item in value):
+        for index, item in enumerate(value):
+            yield from _leaves(item, (*key, index))
+    else:
+        yield key, value
+
+
+def _origin(settings: Settings, effective: Effective, key: Key) -> str:
+    """The most specific place that says it."""
+    inner = key[1:]
+    if inner in {("observation", "model"), ("reflection", "model")} and key[0] == "memory":
+        return _model_origin(settings, effective, "observation" if key[1] == "observation" else "reflection")
+    for layer in reversed(effective.layers) if key[0] in {"memory", "context"} else ():
+        if _says(expanded(layer.values), inner):
+            return _layer_origin(settings, layer, inner)
+    return settings.origin(key) or "default"
+
+
+def _model_origin(settings: Settings, effective: Effective, agent: Agent) -> str:
+    """Models are chosen by level: the key that decided may be `model`, or the other agent's."""
+    decided = chosen(levels_of(settings.memory, effective.layers), agent)
+    if decided.level > 0:
+        return f"{_layer_origin(settings, effective.layers[decided.level - 1], decided.key)}, {written(decided.key)}"
+    if decided.level == 0:
+        key = ("memory", *decided.key)
+        return f"{settings.origin(key) or 'set'}, {written(key)}"
+    return "default"
+
+
+def _layer_origin(settings: Settings, layer: Layer, inner: Key) -> str:
+    place: Key = (layer.kind, layer.glob)
+    where = settings.origin((*place, *inner)) or settings.origin(place)
+    return f'{layer.kind}["{layer.glob}"]{f", {where}" if where else ""}'
+
+
+def _says(values: Any, key: Key) -> bool:
+    for part in key:
+        if not isinstance(values, dict) or part not in values:
+            return False
+        values = values[part]
+    return True

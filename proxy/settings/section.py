@@ -1,0 +1,49 @@
+"""What every section of the configuration is: frozen, closed to unknown keys, checked at birth."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Annotated, Any, Literal
+from urllib.parse import urlsplit
+
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, SecretStr
+from pydantic_core import PydanticCustomError
+
+Layout = Literal["auto", "blocks", "merged"]
+Scope = Literal["thread", "resource"]
+Count = Annotated[int, Field(ge=1)]
+Text = Annotated[str, Field(min_length=1)]
+
+
+def _none_if_empty(value: Any) -> Any:
+    """`"${NAME:-}"` of an unset variable means: none."""
+    return None if value == "" else value
+
+
+Secret = Annotated[SecretStr | None, BeforeValidator(_none_if_empty)]
+
+
+class Section(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid", coerce_numbers_to_str=True)
+
+
+def refuse(broken: Sequence[tuple[str, str]]) -> None:
+    """Raise one error for all the broken rules of a section, each beside the key that breaks it."""
+    if broken:
+        text = "; ".join(f"{key}: {rule}" for key, rule in broken)
+        raise PydanticCustomError("om_rules", "{text}", {"text": text, "broken": tuple(broken)})
+
+
+def plain_url(value: str) -> str:
+    """An HTTP base URL without its last slash. Credentials in it would reach logs and error texts."""
+    try:
+        parts = urlsplit(value)
+        plain = parts.scheme in {"http", "https"} and bool(parts.hostname) and parts.port != 0
+    except ValueError:
+        plain = False
+    if not plain or parts.username or parts.query or parts.fragment:
+        raise ValueError("must be http:// or https:// with a host, and without a user, query or fragment")
+    return value.rstrip("/")
+
+
+Url = Annotated[str, AfterValidator(plain_url)]

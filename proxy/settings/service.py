@@ -1,0 +1,120 @@
+"""The settings of the service around the memory: where it listens, whom it trusts, where it sends and keeps things."""
+
+from __future__ import annotations
+
+import ipaddress
+import re
+from typing import Annotated, Literal, Self
+
+from pydantic import BeforeValidator, Field, SecretStr, field_validator, model_validator
+
+from proxy.settings.quantities import Duration, Size, switch
+from proxy.settings.section import Count, Layout, Secret, Section, Text, Url, refuse
+
+Log = Literal["auto", "json", "console", "off"]
+
+
+class ServerSettings(Section):
+    host: Text = "127.0.0.1"
+    port: int = Field(default=8400, ge=0, le=65_535)
+    workers: Count = 1
+    admin_token: Secret = None
+
+    @property
+    def loopback(self) -> bool:
+        try:
+            return ipaddress.ip_address(self.host.strip("[]")).is_loopback
+        except ValueError:
+            return self.host == "localhost"
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        if not self.loopback and self.admin_token is None:
+            refuse([("host", "a bind other than loopback needs server.admin_token (OM_PROXY_ADMIN_TOKEN)")])
+        return self
+
+
+class LimitSettings(Section):
+    body: Size = 64 * 2**20
+    headers: Size = 32 * 2**10
+    header_timeout: Duration = 10.0
+    body_timeout: Duration = 30.0
+    in_flight: Count = 1_000
+
+
+class UpstreamSettings(Section):
+    name: Text = "upstream"
+    match: tuple[Text, ...] = Field(default=("*",), min_length=1)
+    base_url: Url  # without a default: a forgotten one must not send prompts to somebody's server
+    api_key: Secret = None
+    layout: Layout = "auto"
+    connect_timeout: Duration = 5.0
+    read_timeout: Duration = 600.0
+    on_disconnect: Literal["close", "drain"] = "close"
+
+
+class TenantKey(Section):
+    tenant: str = Field(pattern=r"^[A-Za-z0-9._:@/+=-]{1,256}$")
+    key: SecretStr = Field(min_length=1)
+
+
+class AuthSettings(Section):
+    keys: tuple[TenantKey, ...] = ()
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        if len({k.key.get_secret_value() for k in self.keys}) < len(self.keys):
+            refuse([("keys", "each key must belong to one tenant only")])
+        return self
+
+
+Header = Annotated[str, Field(pattern=r"^[a-z0-9!#$%&'*+.^_`|~-]+$"), BeforeValidator(lambda v: str(v).lower())]
+
+
+class IdentitySettings(Section):
+    thread_headers: tuple[Header, ...] = ("x-om-thread", "x-thread-id", "x-openwebui-chat-id")
+    resource_headers: tuple[Header, ...] = ("x-om-resource", "x-resource-id", "x-openwebui-user-id")
+    scope_override: bool = False
+
+
+class SideRequestSettings(Section):
+    models: tuple[Text, ...] = ()
+    prompts: tuple[Text, ...] = ("^### Task:",)
+
+    @field_validator("prompts")
+    @classmethod
+    def _compile(cls, value: tuple[str, ...]) -> tuple[str, ...]:
+        for prompt in value:
+            try:
+                re.compile(prompt)
+            except re.error as exc:
+                raise ValueError(f"must be regular expressions; {prompt!r} is none: {exc}") from exc
+        return value
+
+
+class StorageSettings(Section):
+    url: str = Field(default="sqlite:///om-proxy.db", pattern=r"^(sqlite:///|(postgresql|postgres|redis|rediss)://).+$")
+    prefix: str = Field(default="om", pattern=r"^[a-z_][a-z0-9_]{0,39}$")
+    encryption_key: Secret = None
+
+
+class BackgroundSettings(Section):
+    observer_interval: Duration = 10.0
+    reflector_interval: Duration = 30.0
+    concurrency: Count = 8
+
+
+class RetentionSettings(Section):
+    ttl_days: float | None = Field(default=None, gt=0)
+    max_observations: Count | None = None
+    max_reflections: Count | None = None
+    generations: Count = 5
+
+
+class TelemetrySettings(Section):
+    log: Annotated[Log, BeforeValidator(switch)] = "auto"
+    metrics: bool = True
+    otel: bool = False
+    resource_labels: bool = False
+    thread_labels: bool = False
+    debug_events: bool = False

@@ -1,0 +1,107 @@
+"""The settings in force: a file that changes takes effect whole, or not at all."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import structlog
+
+from proxy.errors import ConfigError
+from proxy.settings.loading import parse, text_of
+from proxy.settings.model import Settings
+
+log = structlog.get_logger("settings")
+
+LOOK = 5.0  # seconds after which the file is read without having been told: bind mounts do not always deliver events
+RESTART = ("server", "storage")  # sections whose changes wait for the next start
+
+
+class Watched:
+    """`current` is replaced whole and never changed: who reads it once per request sees one configuration throughout."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        path: str | Path | None = None,
+        env: Mapping[str, str] | None = None,
+        *,
+        seen: Callable[[bool], None] = lambda taken: None,
+        look: float = LOOK,
+    ) -> None:
+        """`path`: the file to watch, else the one the settings came from. `env` as for `load`.
+
+        `seen` is called after each change of the file with whether it was taken.
+        """
+        self.current = settings
+        self._env = dict(os.environ if env is None else env)
+        self._file = Path(path) if path else settings.file
+        self._seen = seen
+        self._look = look
+        self._text = _content(self._file)
+
+    async def watch(self) -> None:
+        """For ever: take over what the file says whenever it says something new. Returns at once where there is no file."""
+        if self._file is None:
+            return
+        from watchfiles import awatch  # noqa: PLC0415 - 50 ms of a start
+
+        # the folder: editors and orchestrators replace files, and a watch on the file itself would die with the old one
+        events = awatch(
+            self._file.parent,
+            debounce=100,
+            rust_timeout=int(self._look * 1_000),
+            yield_on_timeout=True,
+            recursive=False,
+        )
+        async for _ in events:
+            text = await asyncio.to_thread(_content, self._file)
+            if text != self._text:
+                self._text = text
+                self._seen(self._take(self._file, text))
+
+    def _take(self, file: Path, text: str | None) -> bool:
+        try:
+            # an editor that truncates before it writes must not put the built-in defaults in force for a moment
+            settings = parse(text, str(file), self._env) if text and text.strip() else None
+        except ConfigError as exc:
+            return self._refused(file, str(exc).splitlines())
+        if settings is None:
+            return self._refused(file, ["the file is empty or cannot be read"])
+        changed = changed_keys(self.current, settings)
+        self.current = settings
+        log.info("settings.reloaded", file=str(file), changed=changed)
+        if late := [key for key in changed if key.split(".")[0] in RESTART]:
+            log.warning("settings.restart_needed", changed=late)
+        return True
+
+    def _refused(self, file: Path, faults: list[str]) -> bool:
+        log.error("settings.refused", file=str(file), faults=faults)
+        return False
+
+
+def changed_keys(before: Settings, after: Settings) -> list[str]:
+    """The names, never the values, of what differs."""
+    old, new = _leaves(before.model_dump()), _leaves(after.model_dump())
+    return sorted(key for key in old.keys() | new.keys() if key not in old or key not in new or old[key] != new[key])
+
+
+def _leaves(value: Any, name: str = "") -> dict[str, Any]:
+    if isinstance(value, dict):
+        parts = list(value.items())
+    elif isinstance(value, list | tuple) and any(isinstance(item, dict) for item in value):
+        parts = list(enumerate(value))
+    else:
+        return {name: value}
+    return {key: leaf for part, inside in parts for key, leaf in _leaves(inside, f"{name}.{part}".lstrip(".")).items()}
+
+
+def _content(file: Path | None) -> str | None:
+    """None while it cannot be read."""
+    try:
+        return text_of(file) if file else None
+    except ConfigError:
+        return None

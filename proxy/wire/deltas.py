@@ -1,0 +1,138 @@
+"""Put a streamed message together from its deltas, as its clients do.
+
+Strings are pieces of one string, lists of one list; `null` says nothing. An id or a type is said once or repeated as a whole.
+Tool calls have a place each, named by `index`. Servers get that wrong in three known ways, and the message must still be the
+one the client makes of it:
+
+- several calls under the same index: a new id together with a name begins a new call;
+- a new id in every piece of the same call: without a name it goes on with the call it has;
+- no index at all: an id names its call, a name begins one, anything else goes on with the last.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+SAID_ONCE = frozenset(("id", "role", "type"))
+NESTED = frozenset(("audio", "function", "function_call"))  # objects that come in pieces themselves
+
+
+class _Text:
+    """Pieces of a string: joined once, for a reply of a thousand deltas."""
+
+    __slots__ = ("pieces",)
+
+    def __init__(self) -> None:
+        self.pieces: list[str] = []
+
+    def __str__(self) -> str:
+        return "".join(self.pieces)
+
+
+@dataclass(slots=True)
+class _Call:
+    index: int | None
+    fields: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def id(self) -> str | None:
+        return self.fields.get("id")
+
+    @property
+    def has_name(self) -> bool:
+        function = self.fields.get("function")
+        return isinstance(function, dict) and "name" in function
+
+
+class MessageBuilder:
+    """One choice's message, growing by deltas."""
+
+    def __init__(self) -> None:
+        self._fields: dict[str, Any] = {}
+        self._calls: list[_Call] = []
+
+    def add(self, delta: Mapping[str, Any]) -> None:
+        calls = delta.get("tool_calls")
+        for call in calls if isinstance(calls, list) else ():
+            if isinstance(call, dict):
+                _merge(self._place(call).fields, call)
+        _merge(self._fields, delta)
+
+    def message(self) -> dict[str, Any]:
+        """The message so far, in the form a server sends when it does not stream."""
+        rest = {name: _plain(value) for name, value in self._fields.items()}
+        role, content = rest.pop("role", "assistant"), rest.pop("content", None)
+        if self._calls:
+            rest["tool_calls"] = [_plain(call.fields) for call in self._in_order()]
+        if content is None and not rest:
+            content = ""  # an empty reply; many servers refuse a `null` without tool calls beside it
+        return {"role": role, "content": content, **rest}
+
+    def _place(self, delta: Mapping[str, Any]) -> _Call:
+        index = delta.get("index")
+        index = index if type(index) is int else None
+        call = self._known(index, delta)
+        if call is None:
+            call = _Call(index)
+            self._calls.append(call)
+        return call
+
+    def _known(self, index: int | None, delta: Mapping[str, Any]) -> _Call | None:
+        """The call this delta goes on with; None: it begins one. The module's docstring has the cases."""
+        id_, named = delta.get("id"), _names(delta)
+        if index is not None:
+            call = next((call for call in reversed(self._calls) if call.index == index), None)
+            begins = call is not None and bool(id_ and call.id and id_ != call.id) and named
+            return None if begins else call
+        if id_:
+            return next((call for call in self._calls if call.id == id_), None)
+        last = self._calls[-1] if self._calls else None
+        return None if last is not None and named and last.has_name else last
+
+    def _in_order(self) -> list[_Call]:
+        if any(call.index is None for call in self._calls):
+            return self._calls
+        return sorted(self._calls, key=lambda call: call.index or 0)
+
+
+def _names(call: Mapping[str, Any]) -> bool:
+    function = call.get("function")
+    return isinstance(function, dict) and bool(function.get("name"))
+
+
+def _merge(into: dict[str, Any], delta: Mapping[str, Any]) -> None:
+    for name, value in delta.items():
+        if value is None or name in ("tool_calls", "index"):
+            continue
+        into[name] = _merged(name, into.get(name), value)
+
+
+def _merged(name: str, old: Any, new: Any) -> Any:
+    """What a member becomes; where old and new are of different kinds the new one counts."""
+    if isinstance(new, str):
+        return (old or new) if name in SAID_ONCE else _longer(name, old, new)
+    if isinstance(new, list):
+        return [*old, *new] if isinstance(old, list) else new
+    if isinstance(new, dict) and name in NESTED:
+        merged = old if isinstance(old, dict) else {}
+        _merge(merged, new)
+        return merged
+    return new
+
+
+def _longer(name: str, old: Any, piece: str) -> _Text:
+    text = old if isinstance(old, _Text) else _Text()
+    repeated = name == "name" and str(text) == piece  # a function's name, told again with every piece of its arguments
+    if piece and not repeated:
+        text.pieces.append(piece)
+    return text
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, _Text):
+        return str(value)
+    if isinstance(value, dict):
+        return {name: _plain(inner) for name, inner in value.items()}
+    return value

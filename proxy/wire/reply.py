@@ -1,0 +1,167 @@
+"""What a chat completion said: from its bytes, streamed or not, to the assistant's message.
+
+It reads a copy, so nothing here may fail: what cannot be understood is passed over, and `complete` stays False.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import msgspec
+from msgspec import Raw
+
+from proxy.wire.deltas import MessageBuilder
+from proxy.wire.sse import DONE, Event, EventDecoder
+from proxy.wire.surrogates import without_halves
+
+LIMIT = 64 << 20  # bytes of a reply that are read; a longer one is relayed but not remembered
+
+
+@dataclass(frozen=True, slots=True)
+class Reply:
+    """What came of a reply. Whether that is all of it, `complete` says: its end was announced, or its JSON is whole."""
+
+    message: bytes | None = field(default=None, repr=False)  # the assistant's, of choice 0, as JSON
+    complete: bool = False
+    finish_reason: str | None = None
+    usage: Mapping[str, Any] | None = None
+    error: bool = False  # the body, or an event of the stream, says so
+    others: tuple[bytes, ...] = field(default=(), repr=False)  # the messages of the other choices (`n` > 1), by index
+
+
+class ReplyReader:
+    """Feed it the bytes of a reply, cut anywhere; `finish` tells what they said so far, and may be asked at any time."""
+
+    def __init__(self, stream: bool, limit: int = LIMIT) -> None:
+        """`stream`: whether one was asked for. What begins with `{` is none all the same: most errors are not streamed."""
+        self._stream = stream
+        self._left = limit
+        self._reading: _Events | _Body | None = None  # None: nothing but white space came yet
+
+    def feed(self, data: bytes) -> None:
+        if self._reading is None:
+            data = data.lstrip()
+            if not data:
+                return
+            self._reading = _Events() if self._stream and not data.startswith(b"{") else _Body()
+        self._left -= len(data)
+        if self._left >= 0:
+            self._reading.feed(data)
+
+    def finish(self) -> Reply:
+        return self._reading.finish() if self._reading is not None else Reply()
+
+
+class _Choice(msgspec.Struct):
+    index: Any = None
+    message: Raw = Raw(b"null")
+    finish_reason: Any = None
+
+
+class _Completion(msgspec.Struct):
+    choices: list[_Choice] | None = None
+    usage: Any = None
+    error: Any = None
+
+
+_completion = msgspec.json.Decoder(_Completion)
+_chunk = msgspec.json.Decoder(dict[str, Any])
+
+
+class _Body:
+    """A reply in one piece; its message is kept as it was written."""
+
+    def __init__(self) -> None:
+        self._parts: list[bytes] = []
+
+    def feed(self, data: bytes) -> None:
+        self._parts.append(data)
+
+    def finish(self) -> Reply:
+        completion: _Completion | None = _decoded(_completion, b"".join(self._parts))
+        if completion is None:
+            return Reply()
+        choices = {_index(choice.index, place): choice for place, choice in enumerate(completion.choices or ())}
+        messages = {index: bytes(choice.message) for index, choice in sorted(choices.items())}
+        first = choices.get(0, _Choice())
+        return Reply(
+            message=_object_or_none(messages.pop(0, b"")),
+            complete=not completion.error,
+            finish_reason=_text(first.finish_reason),
+            usage=_mapping(completion.usage),
+            error=bool(completion.error),
+            others=tuple(raw for raw in messages.values() if _object_or_none(raw)),
+        )
+
+
+class _Events:
+    """A streamed reply; its message is put together from the deltas."""
+
+    def __init__(self) -> None:
+        self._decoder = EventDecoder()
+        self._choices: dict[int, MessageBuilder] = {}
+        self._finish_reason: str | None = None
+        self._usage: Mapping[str, Any] | None = None
+        self._done = False
+        self._error = False
+
+    def feed(self, data: bytes) -> None:
+        for event in self._decoder.feed(data):
+            if not self._done:  # what comes after is nobody's reply
+                self._take(event)
+
+    def finish(self) -> Reply:
+        messages = {index: msgspec.json.encode(built.message()) for index, built in sorted(self._choices.items())}
+        return Reply(
+            message=messages.pop(0, None),
+            complete=not self._error and (self._done or self._finish_reason is not None),
+            finish_reason=self._finish_reason,
+            usage=self._usage,
+            error=self._error,
+            others=tuple(messages.values()),
+        )
+
+    def _take(self, event: Event) -> None:
+        if event.data.startswith(DONE):
+            self._done = True
+            return
+        chunk: dict[str, Any] = _decoded(_chunk, event.data) or {}
+        self._error = self._error or event.type == b"error" or bool(chunk.get("error"))
+        self._usage = _mapping(chunk.get("usage")) or self._usage
+        choices = chunk.get("choices")
+        for place, choice in enumerate(choices if isinstance(choices, list) else ()):
+            if isinstance(choice, dict):
+                self._choose(_index(choice.get("index"), place), choice)
+
+    def _choose(self, index: int, choice: Mapping[str, Any]) -> None:
+        if isinstance(delta := choice.get("delta"), dict):
+            self._choices.setdefault(index, MessageBuilder()).add(delta)
+        if index == 0:
+            self._finish_reason = _text(choice.get("finish_reason")) or self._finish_reason
+
+
+def _decoded(decoder: msgspec.json.Decoder[Any], data: bytes) -> Any:
+    """None for what is not the JSON we expect, however odd."""
+    try:
+        return decoder.decode(data)
+    except (ValueError, RecursionError):
+        whole = without_halves(data)
+        return None if whole is None else _decoded(decoder, whole)
+
+
+def _index(value: Any, place: int) -> int:
+    return value if type(value) is int else place
+
+
+def _text(value: Any) -> str | None:
+    return value if isinstance(value, str) and value else None
+
+
+def _mapping(value: Any) -> Mapping[str, Any] | None:
+    return value if isinstance(value, dict) else None
+
+
+def _object_or_none(raw: bytes) -> bytes | None:
+    return raw if raw.startswith(b"{") else None

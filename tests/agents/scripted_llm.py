@@ -1,0 +1,60 @@
+"""A model that answers what a test says, in order, and remembers what it was asked."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from proxy.agents.llm import Answer, Prompt, Target
+from proxy.errors import ModelError
+
+
+@dataclass
+class ScriptedLLM:
+    """Each step is an answer's text, an answer, or an error to raise."""
+
+    steps: list[str | Answer | ModelError]
+    asked: list[tuple[Target, Prompt]] = field(default_factory=list)
+
+    @classmethod
+    def of(cls, *steps: str | Answer | ModelError) -> ScriptedLLM:
+        return cls(list(steps))
+
+    async def complete(self, target: Target, prompt: Prompt) -> Answer:
+        self.asked.append((target, prompt))
+        step = self.steps.pop(0)
+        if isinstance(step, ModelError):
+            raise step
+        return Answer(step, target.model, 100, 10, 40) if isinstance(step, str) else step
+
+    @property
+    def models(self) -> list[str]:
+        return [target.model for target, _ in self.asked]
+
+
+@dataclass
+class Waits:
+    """Stands for asyncio.sleep: nobody waits, and the seconds are noted."""
+
+    seconds: list[float] = field(default_factory=list)
+
+    async def __call__(self, seconds: float) -> None:
+        self.seconds.append(seconds)
+
+
+def words(text: str) -> int:
+    """A tokenizer for tests: a word is a token."""
+    return len(text.split())
+
+
+def texts(prompt: Prompt) -> str:
+    return "\n\n".join(part for part in prompt.user if isinstance(part, str))
+
+
+def bullets(*lines: str, extra: str = "") -> str:
+    body = "\n".join(f"* 🔴 (10:00) {line}" for line in lines)
+    return f"<observations>\nDate: May 22, 2023\n{body}\n</observations>{extra}"
+
+
+def named(names: Iterable[str]) -> list[Target]:
+    return [Target(name) for name in names]

@@ -1,0 +1,163 @@
+from __future__ import annotations
+
+import re
+from datetime import date
+from pathlib import Path
+
+import pytest
+
+from proxy.agents import wording
+from proxy.errors import ModelError
+from proxy.memory.dates import annotate
+from proxy.memory.escaping import TAGS
+from proxy.memory.observations import parse, parse_reflection
+from tests.agents.scripted_llm import words
+
+# What the observer must be taught (behaviour.md 6) and words that teach it.
+LESSONS = {
+    "assertion against question": r"Never turn a question into a fact|never turn one into the other",
+    "who said it": r"who(?:se words)? (?:said|or deeds)|Who said it",
+    "state changes supersede": r"what it replaces",
+    "relative times are anchored": r"next week.*\(meaning the week of May 22, 2023\)",
+    "vague times are estimated": r"\(estimated early February 2023\)",
+    "every line has its time": r"\(HH:MM\)",
+    "names": r"\b[Nn]ames\b",
+    "numbers": r"\b[Nn]umbers with units\b",
+    "identifiers": r"\bidentifiers\b",
+    "code symbols": r"\bcode symbols\b",
+    "file paths": r"\bfile paths\b",
+    "exact wordings": r"dictate[sd]",
+    "unusual phrasing is quoted": r"unusual[^.]*quoted|quotes[^.]*[^.]*unusual",
+    "tool results by what was learnt": r"what was learnt",
+    "what was completed": r"✅",
+    "only what happened is completed": r"[Oo]nly (?:what|if it) (?:really|truly) happened",
+    "the user's intent": r"what the user (?:is trying|wants) to reach",
+    "decisions taken": r"[Dd]ecisions",
+    "errors met and how they ended": r"how (?:it|they) ended",
+    "work still pending": r"pending",
+    "density per token": r"token",
+    "language of the conversation": r"language of the conversation",
+    "the format of dates": r"Date: Mon D, YYYY",
+    "the format of bullets": r"^\* 🔴 \(09:14\)",
+    "sub-bullets": r"^  \* ",
+    "red": r"🔴 what the user stated",
+    "yellow": r"🟡 questions, requests",
+    "green": r"🟢 uncertain or minor",
+    "current task": r"<current-task>",
+    "suggested response": r"<suggested-response>",
+    "leaving a hint out keeps the old": r"keeps the old one",
+    "the fence is data": r"Everything in there is material",
+    "instructions are reported speech": r"record it as reported speech with its speaker",
+}
+
+# What the reflector must be told (behaviour.md 7).
+REFLECTING = {
+    "the observer's format": r"🔴 what the user stated(.|\n)*🟡 questions(.|\n)*🟢 uncertain(.|\n)*✅ completed",
+    "this is the entire memory": r"\*\*entire\*\* memory",
+    "combine": r"\*\*Combine\.\*\*",
+    "patterns, habits, preferences": r"patterns(.|\n)*habits, preferences",
+    "drop what no longer matters": r"Drop what no longer matters",
+    "older more than newer": r"Condense older more than newer",
+    "keep red": r"every 🔴 that still holds",
+    "keep dates": r"dates of what happened",
+    "keep names": r"names of people and things",
+    "keep open tasks": r"open tasks",
+    "completed replaces its steps": r"✅ stands for the whole way",
+    "the notes are data": r"Everything in there is material",
+}
+
+
+@pytest.mark.parametrize("variant", ["default", "condensed"])
+@pytest.mark.parametrize("lesson", LESSONS)
+def test_the_observer_is_taught(variant: str, lesson: str) -> None:
+    """Each lesson stands in both shipped prompts."""
+    assert re.search(LESSONS[lesson], wording.observer(variant, want_title=False, instruction=None), re.MULTILINE)
+
+
+@pytest.mark.parametrize("lesson", REFLECTING)
+@pytest.mark.parametrize("level", wording.LEVELS)
+def test_the_reflector_is_told(level: wording.Level, lesson: str) -> None:
+    """Each lesson stands in the prompt of every level."""
+    assert re.search(REFLECTING[lesson], wording.reflector(level, instruction=None))
+
+
+def test_condensed_is_shorter() -> None:
+    """Principles instead of rules: less than two thirds of the default."""
+    lengths = [len(wording.observer(v, want_title=False, instruction=None)) for v in ("default", "condensed")]
+    assert lengths[1] < lengths[0] * 2 / 3
+
+
+def test_title_only_when_asked() -> None:
+    """The title costs words only where it is wanted."""
+    assert "thread-title" not in wording.observer("default", want_title=False, instruction=None)
+    assert "<thread-title>" in wording.observer("default", want_title=True, instruction=None)
+
+
+def test_levels_differ() -> None:
+    """Each level adds guidance of its own to the same prompt."""
+    plain, *guided = (wording.reflector(level, instruction=None) for level in wording.LEVELS)
+    assert all(text.startswith(plain) and len(text) > len(plain) for text in guided)
+    assert len(set(guided)) == 3
+
+
+def test_instruction() -> None:
+    """The operator's instruction stands at the end, under a heading of its own; blank ones leave no heading."""
+    text = wording.observer("default", want_title=False, instruction=" Note every allergy.\n")
+    assert text.endswith("# Also asked of you\n\nNote every allergy.")
+    assert wording.reflector("none", instruction="Keep allergies.").endswith("\n\nKeep allergies.")
+    assert "Also asked" not in wording.observer("default", want_title=False, instruction="  ")
+
+
+def test_the_operator_s_own_file(tmp_path: Path) -> None:
+    """A file replaces the lessons and is read anew each time; format and fence are told all the same."""
+    file = tmp_path / "own.md"
+    file.write_text("Only note numbers.", encoding="utf-8")
+    text = wording.observer(str(file), want_title=False, instruction=None)
+    assert text.startswith("Only note numbers.\n\n# The transcript is data")
+    assert "Said or asked" not in text
+    file.write_text("Only note names.", encoding="utf-8")
+    assert wording.observer(str(file), want_title=False, instruction=None).startswith("Only note names.")
+    assert wording.observer("Two\nlines", want_title=False, instruction=None).startswith("Two\nlines\n\n# The")
+
+
+def test_a_file_that_is_gone(tmp_path: Path) -> None:
+    """Without its prompt the observer fails, and the message says which setting to look at."""
+    with pytest.raises(ModelError, match=r"observation\.prompt"):
+        wording.observer(str(tmp_path / "gone.md"), want_title=False, instruction=None)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        wording.observer("default", want_title=True, instruction=None),
+        wording.observer("condensed", want_title=True, instruction=None),
+        wording.reflector("stronger", instruction=None),
+    ],
+)
+def test_tags_of_the_prompts_are_escaped_in_texts(text: str) -> None:
+    """Every tag the prompts speak of is one that no text from outside can write."""
+    assert set(re.findall(r"</?([a-z-]+)>", text)) <= set(TAGS)
+
+
+def test_the_example_is_what_we_read() -> None:
+    """The format the prompt shows is the format the parser takes, hints and anchored dates included."""
+    text = wording.observer("default", want_title=False, instruction=None)
+    example = text[text.index("\n<observations>") : text.index("</suggested-response>") + len("</suggested-response>")]
+    parsed = parse(example, source_tokens=1_000, tokens=words)
+    assert parsed.text.startswith("Date: May 22, 2023\n* 🔴 (09:14)")
+    assert parsed.text.count("\n  * ") == 2
+    assert parsed.task
+    assert parsed.suggestion
+    text = wording.reflector("none", instruction=None)
+    example = text[text.index("\n<observations>") : text.index("</suggested-response>") + len("</suggested-response>")]
+    assert parse_reflection(example, source_tokens=1_000, tokens=words).text.startswith("Date: May 22, 2023")
+
+
+def test_the_anchors_are_what_we_read() -> None:
+    """Each anchored time the prompts show is one that relative dates are computed from."""
+    texts = [wording.observer(v, want_title=False, instruction=None) for v in ("default", "condensed")]
+    texts.append(wording.reflector("none", instruction=None))
+    anchors = {anchor for text in texts for anchor in re.findall(r"\((?:meaning|estimated) [^)]*\)", text)}
+    assert len(anchors) >= 4
+    for anchor in anchors:
+        assert annotate(f"* 🔴 (09:14) then {anchor}", date(2024, 8, 1)) != f"* 🔴 (09:14) then {anchor}", anchor

@@ -1,0 +1,52 @@
+"""The proxy as a process of its own, to be killed and started again on the same store."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import socket
+import sys
+from pathlib import Path
+
+import httpx
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+class Process:
+    """`om-proxy serve` with a configuration file; `base` stays the same over restarts."""
+
+    def __init__(self, config: Path, port: int) -> None:
+        self.config = config
+        self.base = f"http://127.0.0.1:{port}"
+        self._process: asyncio.subprocess.Process | None = None
+
+    async def start(self, within: float = 20.0) -> None:
+        self._process = await asyncio.create_subprocess_exec(
+            sys.executable, "-m", "proxy", "serve", "--config", str(self.config), stdout=asyncio.subprocess.DEVNULL
+        )
+        async with asyncio.timeout(within), httpx.AsyncClient(trust_env=False) as http:
+            while True:
+                assert self._process.returncode is None, f"exited with {self._process.returncode}"
+                try:
+                    if (await http.get(f"{self.base}/readyz")).status_code == 200:
+                        return
+                except httpx.TransportError:
+                    await asyncio.sleep(0.02)  # not listening yet; bounded by the time-out above
+
+    async def kill(self) -> None:
+        """SIGKILL: nothing is told, nothing is finished."""
+        assert self._process is not None
+        if self._process.returncode is None:
+            self._process.kill()
+        await self._process.wait()
+
+    async def terminate(self) -> int:
+        """SIGTERM; the exit status."""
+        assert self._process is not None
+        self._process.send_signal(signal.SIGTERM)
+        return await self._process.wait()

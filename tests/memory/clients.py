@@ -1,0 +1,456 @@
+"""Simulated clients of every kind, a thread that lives by the pure functions alone, and the oracle that knows the truth.
+
+A `Client` holds the true conversation as `Node`s and shows it in its own way. A `Thread` reconciles, forwards and commits as the
+engine does, with a store in a dict. `converse` lets the two meet for some turns and compares after every one of them.
+
+What the simulated clients avoid, because the specification lists it as a known limit: repeated replies (periodic texts) in
+windows, edits that leave nothing known before them, edits and regenerations by thin clients without a header, an exchange deleted
+from the middle, user texts rewritten on every call.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import orjson
+
+from proxy.memory import blocks, lifecycle
+from proxy.memory.fingerprint import fingerprint
+from proxy.memory.model import Item, Key, Mark, Memory, Message, Observation, chained, weight
+from proxy.memory.tail import Piece, forwarded
+from proxy.memory.transcript import Hints, Known, NeedOutline, Reconciled, Sent, reconcile
+from proxy.memory.turns import heard
+
+TENANT = b"a tenant's key"
+
+
+def parse(raw: bytes) -> Item:
+    message = orjson.loads(raw)
+    calls = tuple(call["id"] for call in message.get("tool_calls") or ())
+    return Item(raw, message["role"], fingerprint(message, TENANT), calls, message.get("tool_call_id"))
+
+
+def raw(role: str, content: Any, **more: Any) -> bytes:
+    return orjson.dumps({"role": role, "content": content, **more})
+
+
+class Thread:
+    """A stored thread, driven as the engine drives it; `recent` marks are kept before coverage."""
+
+    def __init__(self, recent: int = 256) -> None:
+        self.memory = Memory(key=Key("tenant", "resource", "thread"))
+        self.rows: dict[int, tuple[Message, bool, int]] = {}  # seq → message, live, parent
+        self.generations: list[tuple[int, tuple[Observation, ...]]] = []
+        self.recent = recent
+        self.now = 0.0
+        self.cases: list[str] = []
+        self.outlines = 0
+
+    # reading
+
+    def live(self) -> list[Message]:
+        return [message for _, (message, live, _) in sorted(self.rows.items()) if live]
+
+    def known(self, complete: bool = False) -> Known:
+        if not complete:
+            return Known.of(self.memory)
+        live = tuple(message.mark for message in self.live())
+        dead = tuple((message.mark, parent) for _, (message, alive, parent) in sorted(self.rows.items()) if not alive)
+        return Known.of(self.memory, live=live, dead=dead)
+
+    def sent(self, raws: Sequence[bytes]) -> Sent:
+        return Sent.of(tuple(raws), parse, self.memory.views)
+
+    def reconcile(self, sent: Sent, hints: Hints = Hints()) -> Reconciled:  # noqa: B008 - frozen
+        found = reconcile(self.known(), sent, hints)
+        if isinstance(found, NeedOutline):
+            self.outlines += 1
+            found = reconcile(self.known(complete=True), sent, hints)
+        assert not isinstance(found, NeedOutline)
+        return found
+
+    # a turn
+
+    def virtual(self, rec: Reconciled, sent: Sent) -> Memory:
+        return heard(self._ground(rec), rec, sent, self._tokens(sent), self.now, revived=self._revived(rec))
+
+    def ask(self, raws: Sequence[bytes], hints: Hints = Hints()) -> tuple[Reconciled, Sent, tuple[Piece, ...]]:  # noqa: B008
+        self.now += 1
+        sent = self.sent(raws)
+        rec = self.reconcile(sent, hints)
+        self.cases.append(rec.case)
+        return rec, sent, forwarded(self.virtual(rec, sent), rec, sent)
+
+    def close(self, rec: Reconciled, sent: Sent, reply: bytes | None) -> None:
+        """Commit the turn; without a reply only if nothing would be superseded."""
+        if reply is None and (rec.cut is not None or rec.revive):
+            return
+        item = parse(reply) if reply is not None else None
+        self.commit(
+            heard(self._ground(rec), rec, sent, self._tokens(sent), self.now, item, 50, revived=self._revived(rec))
+        )
+
+    def turn(self, raws: Sequence[bytes], reply: bytes | None, hints: Hints = Hints()) -> Reconciled:  # noqa: B008
+        rec, sent, _ = self.ask(raws, hints)
+        self.close(rec, sent, reply)
+        return rec
+
+    def _tokens(self, sent: Sent) -> dict[int, int]:
+        return dict.fromkeys(range(sent.count), 50)
+
+    def _revived(self, rec: Reconciled) -> dict[int, Message]:
+        return {seq: self.rows[seq][0] for seq in rec.revive}
+
+    def _ground(self, rec: Reconciled) -> Memory:
+        memory = self.memory
+        if rec.cut is None or rec.cut >= memory.coverage:
+            return memory
+        log = lifecycle.fallback(memory, rec.cut, self.generations)
+        reach, live = lifecycle.reach(log), self.live()
+        before = [m for m in live if m.seq <= reach]
+        return lifecycle.rolled_back(
+            memory,
+            rec.cut,
+            log,
+            [m.mark for m in before][-self.recent :],
+            [m for m in live if m.seq > reach],
+            (len(before), weight(before)),
+            self.now,
+        )
+
+    def commit(self, after: Memory) -> None:
+        parent = after.recent[-1].seq if after.recent else 0
+        alive = {m.seq for m in after.tail}
+        for seq, (message, live, above) in list(self.rows.items()):
+            if live and seq > after.coverage and seq not in alive:
+                self.rows[seq] = (message, False, above)
+        for message in after.tail:
+            self.rows[message.seq] = (message, True, parent)
+            parent = message.seq
+        if after.generation != self.memory.generation:
+            self.generations.insert(0, (self.memory.generation, self.memory.log))
+        self.memory = replace(after, recent=after.recent[-self.recent :], version=after.version + 1)
+
+    # the background
+
+    def observe(self, count: int) -> None:
+        """A chunk of the next unobserved messages, at the closed block end at or before `count` of them."""
+        fresh = [m for m in self.memory.tail if m.seq > self.memory.chunked_to]
+        ends = [end for end in blocks.closed_ends([m.mark for m in fresh]) if end < count]
+        if not ends:
+            return
+        covered = fresh[: ends[-1] + 1]
+        chunk = Observation(
+            id=0,
+            after=self.memory.chunked_to,
+            last=covered[-1].seq,
+            chain=covered[-1].chain,
+            text="* 🔴 (09:00) noted",
+            tokens=5,
+            source_tokens=weight(covered),
+            at=self.now,
+        )
+        self.commit(lifecycle.observed(self.memory, chunk))
+
+    def activate(self, count: int) -> None:
+        self.commit(lifecycle.activated(self.memory, [c.id for c in self.memory.chunks[:count]], self.now))
+
+
+# ── the truth ────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@dataclass(eq=False)
+class Node:
+    """One message of the true conversation: as it was made, and as the client shows it from then on."""
+
+    made: bytes
+    shown: bytes
+    heard: bool = True  # whether we had a chance to store it
+
+    @property
+    def role(self) -> str:
+        return str(orjson.loads(self.made)["role"])
+
+    @property
+    def calls(self) -> tuple[str, ...]:
+        return parse(self.made).calls
+
+    @property
+    def prints(self) -> set[bytes]:
+        return {parse(self.made).fp, parse(self.shown).fp}
+
+
+@dataclass
+class Client:
+    """What a kind of client does to its history before sending it; the flags mix freely."""
+
+    rng: random.Random
+    window: int = 0  # newest messages it sends; 0: all
+    compacts_at: int = 0  # messages from which the older ones give way to a summary; 0: never
+    folds: bool = False  # leaves the tool steps of finished turns out
+    alters: bool = False  # strips something from every other reply, once and for all
+    prunes: bool = False  # replaces tool results older than a few messages
+    thin: bool = False  # sends what is new since the last reply
+    reminds: bool = False  # puts one system message before the newest message
+    nodes: list[Node] = field(default_factory=list)
+    branches: list[tuple[list[Node], bytes | None, int]] = field(default_factory=list)
+    summary: bytes | None = None
+    summarised: int = 0  # nodes the summary stands for
+    made: int = 0
+
+    # making messages
+
+    def text(self, kind: str) -> str:
+        self.made += 1
+        return f"{kind} {self.made} {self.rng.randrange(10**6)}"
+
+    def say(self) -> Node:
+        content = "ok" if self.rng.random() < 0.25 and len(self.nodes) > 3 else self.text("question")
+        made = raw("user", content)
+        return Node(made, made)
+
+    def reply(self) -> bytes:
+        return raw("assistant", f"<think>hm</think> {self.text('answer')}")
+
+    def call(self) -> bytes:
+        ids = [self.text("call").replace(" ", "_") for _ in range(self.rng.choice((1, 1, 2, 3)))]
+        calls = [{"id": i, "type": "function", "function": {"name": "look", "arguments": "{}"}} for i in ids]
+        return raw("assistant", None, tool_calls=calls)
+
+    def results(self, call: Node) -> list[Node]:
+        made = [raw("tool", self.text("result"), tool_call_id=i) for i in call.calls]
+        return [Node(m, m) for m in made]
+
+    def take(self, reply: bytes, heard: bool = True) -> Node:
+        """The reply as this client keeps it."""
+        message = orjson.loads(reply)
+        shown = reply
+        if self.alters and message["content"] and self.rng.random() < 0.6:
+            shown = raw("assistant", message["content"].removeprefix("<think>hm</think> ") + " ")
+        elif self.rng.random() < 0.3:
+            shown = orjson.dumps({**message, "annotations": []})  # another spelling of the same
+        node = Node(reply, shown, heard)
+        self.nodes.append(node)
+        return node
+
+    # changing its mind
+
+    def keep_branch(self) -> None:
+        self.branches.append((list(self.nodes), self.summary, self.summarised))
+
+    def switch(self) -> None:
+        other = self.branches.pop(self.rng.randrange(len(self.branches)))
+        self.keep_branch()
+        self.nodes, self.summary, self.summarised = list(other[0]), other[1], other[2]
+
+    def editable(self) -> list[int]:
+        """User messages with at least two known ones before them."""
+        lowest = self.summarised + 2
+        return [i for i, n in enumerate(self.nodes) if n.role == "user" and i >= lowest and not self.thin]
+
+    # showing them
+
+    def shows(self) -> list[bytes]:
+        if self.thin:
+            last = max((i for i, n in enumerate(self.nodes[:-1]) if n.role == "assistant"), default=-1)
+            return [n.shown for n in self.nodes[last + 1 :]]
+        indices = range(self.summarised, len(self.nodes))
+        if self.window:
+            indices = range(max(0, len(self.nodes) - self.window), len(self.nodes))
+        shown = [self._show(i) for i in indices if not (self.folds and self._finished_step(i))]
+        head = [self.summary] if self.summary else []
+        return self._reminded(head + shown)
+
+    def _show(self, i: int) -> bytes:
+        node = self.nodes[i]
+        if self.prunes and node.role == "tool" and i < len(self.nodes) - 6:
+            return raw("tool", "[pruned]", tool_call_id=parse(node.made).answers)
+        return node.shown
+
+    def _finished_step(self, i: int) -> bool:
+        later = self.nodes[i + 1 :]
+        return (self.nodes[i].role == "tool" or bool(self.nodes[i].calls)) and any(n.role == "user" for n in later)
+
+    def _reminded(self, shown: list[bytes]) -> list[bytes]:
+        return [*shown, raw("system", "remember the house rules")] if self.reminds else shown
+
+    def compact(self) -> None:
+        """Let a summary stand for all but the newest exchanges."""
+        users = [i for i, n in enumerate(self.nodes) if n.role == "user"]
+        if self.compacts_at and len(self.nodes) - self.summarised > self.compacts_at and len(users) > 2:
+            self.summarised = users[-2]
+            self.summary = raw("user", self.text("summary"))
+
+
+@dataclass
+class Meeting:
+    """One client and one thread, turn by turn; everything random comes from `rng`."""
+
+    client: Client
+    thread: Thread
+    rng: random.Random
+    story: list[str] = field(default_factory=list)
+
+    def step(self) -> None:
+        client, rng = self.client, self.rng
+        choice = rng.random()
+        self._background()
+        if rng.random() < 0.3:
+            client.compact()
+        if choice < 0.10 and client.editable():
+            at = rng.choice(client.editable()[-3:])
+            client.keep_branch()
+            client.nodes = client.nodes[:at]
+            self._say(f"edit {at}")
+        elif choice < 0.20 and not client.thin and len(client.nodes) > 2:
+            self._back_to_question()
+            self._request("regenerate")
+        elif choice < 0.28 and client.branches:
+            client.switch()
+            self._say("switch")
+        else:
+            self._say("say")
+
+    def _say(self, what: str) -> None:
+        self.client.nodes.append(self.client.say())
+        self._request(what)
+
+    def _back_to_question(self) -> None:
+        while self.client.nodes[-1].role != "user":
+            self.client.nodes.pop()
+
+    def _request(self, what: str) -> None:
+        calls = self.rng.choice((0, 0, 0, 1, 2))
+        for step in range(calls + 1):
+            reply = self.client.call() if step < calls else self.client.reply()
+            node = self._exchange(f"{what} {step}", reply)
+            if step < calls:
+                self.client.nodes += self.client.results(node)
+
+    def _exchange(self, what: str, reply: bytes) -> Node:
+        """One request until the client has its reply: upstream may fail, replies get lost on either side."""
+        luck = self.rng.random()
+        if luck < 0.08:
+            self._ask(what + ", upstream fails", None)
+        elif luck < 0.16:
+            self._ask(what + ", the client misses the reply", self.client.call() if luck < 0.1 else self.client.reply())
+        elif luck < 0.22 and not self.client.thin:
+            rec, sent, _ = self._open(what + ", we miss the reply")
+            if rec.cut is None and not rec.revive:
+                self.thread.close(rec, sent, None)
+                self._check()
+            return self.client.take(reply, heard=False)
+        retry = luck < 0.16
+        self._ask(what + (", again" if retry else ""), reply, Hints(sdk_retry=retry), check=False)
+        node = self.client.take(reply)
+        self._check()
+        return node
+
+    def _ask(self, what: str, reply: bytes | None, hints: Hints = Hints(), check: bool = True) -> None:  # noqa: B008
+        rec, sent, _ = self._open(what, hints)
+        self.thread.close(rec, sent, reply)
+        if check and reply is None and rec.cut is None and not rec.revive:
+            self._check()
+
+    def _open(self, what: str, hints: Hints = Hints()) -> tuple[Reconciled, Sent, tuple[Piece, ...]]:  # noqa: B008
+        shown = self.client.shows()
+        rec, sent, pieces = self.thread.ask(shown, hints)
+        self.story.append(f"{what}: {rec.case} cut {rec.cut} new {rec.new} of {len(shown)}")
+        check_tail(self.client, self.thread.virtual(rec, sent), pieces, shown, self.told)
+        for node in self.client.nodes:
+            node.heard = node.heard or not self.client.thin
+        return rec, sent, pieces
+
+    def _check(self) -> None:
+        check_truth(self.client, self.thread, self.told)
+        check_memory(self.thread, self.told)
+
+    def _background(self) -> None:
+        if self.rng.random() < 0.3:
+            self.thread.observe(self.rng.randrange(1, 12))
+        if self.rng.random() < 0.2:
+            self.thread.activate(self.rng.randrange(1, 3))
+
+    @property
+    def told(self) -> str:
+        return "\n".join(self.story[-25:])
+
+
+KINDS: dict[str, dict[str, object]] = {
+    "whole": {},
+    "window": {"window": 8},
+    "compacting": {"compacts_at": 14},
+    "folding": {"folds": True},
+    "altering": {"alters": True},
+    "pruning": {"prunes": True},
+    "thin": {"thin": True},
+    "reminding": {"reminds": True},
+    "folding, altering": {"folds": True, "alters": True},
+    "pruning, altering": {"prunes": True, "alters": True},
+    "compacting, altering": {"compacts_at": 14, "alters": True},
+    "compacting, folding, pruning": {"compacts_at": 14, "folds": True, "prunes": True},
+    "folding, reminding": {"folds": True, "reminds": True},
+    "window, altering": {"window": 10, "alters": True},
+}
+
+
+def converse(kind: str, seed: int, turns: int, recent: int = 256) -> Meeting:
+    rng = random.Random(seed)
+    meeting = Meeting(Client(rng, **KINDS[kind]), Thread(recent), rng)  # type: ignore[arg-type]
+    meeting.story.append(f"{kind}, seed {seed}, {recent} recent")
+    for _ in range(turns):
+        meeting.step()
+    return meeting
+
+
+def check_truth(client: Client, thread: Thread, story: str) -> None:
+    """The live transcript is the conversation: nothing lost, nothing doubled, in order."""
+    reminder = parse(raw("system", "remember the house rules")).fp
+    stored = [m.item.fp for m in thread.live()]
+    assert stored.count(reminder) <= 1, story
+    stored = [fp for fp in stored if fp != reminder]
+    truth = [node for node in client.nodes if node.heard]
+    match = [fp in node.prints for fp, node in zip(stored, truth, strict=False)]
+    assert len(stored) == len(truth), f"{story}\n{len(stored)} stored, {len(truth)} true"
+    assert all(match), f"{story}\ndiffers at {match.index(False)}"
+
+
+def check_memory(thread: Thread, story: str) -> None:
+    """The stored memory is sound: chains chain, chunks continue the log, each live message is covered or in the tail."""
+    memory, live = thread.memory, thread.live()
+    assert [m.seq for m in live if m.seq > memory.coverage] == [m.seq for m in memory.tail], story
+    assert memory.covered_count + len(memory.tail) == len(live), story
+    at = 0
+    for entry in memory.log + memory.chunks:
+        assert entry.after == at, story
+        at = entry.last
+        assert any(m.seq == entry.last and m.chain == entry.chain for m in live), story
+    chain = memory.chain_at_coverage
+    for message in memory.tail:
+        chain = chained(chain, message.item.fp)
+        assert chain == message.chain, story
+
+
+def check_tail(client: Client, memory: Memory, pieces: Sequence[Piece], shown: Sequence[bytes], story: str) -> None:
+    """What is forwarded ends with what was asked, holds no orphan of our making, and every uncovered message the client shows."""
+    raws = [p.raw for p in pieces]
+    assert raws, story
+    assert raws[-1] == shown[-1], story
+    called: set[str] = set()
+    for piece in pieces:
+        called.update(piece.calls)
+        if piece.answers is not None and piece.answers not in called:
+            assert piece.sent, f"{story}: an orphan of ours"
+    stored = [p.seq for p in pieces if p.seq]
+    assert stored == sorted(set(stored)), f"{story}: out of order or doubled"
+    theirs = iter(shown)
+    for piece in pieces:
+        if piece.sent:
+            assert piece.raw in theirs, f"{story}: not in the client's order"
+    exact = {m.seq for m in memory.tail}
+    if not (client.folds or client.reminds or client.compacts_at):
+        missing = exact - set(stored)
+        assert not missing, f"{story}: {len(missing)} of the tail are not forwarded"

@@ -1,0 +1,563 @@
+"""What every store promises, as tests: a backend's test class inherits them and gives the fixture `opener`.
+
+`opener` is an async function that opens one more Store on the same storage, which is empty when the test begins.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from collections.abc import AsyncIterator
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from hypothesis.stateful import run_state_machine_as_test
+from memory_builder import KEY, MemoryBuilder, item, small_things
+from store_machine import MACHINE, Opener, StoreMachine
+
+from proxy.errors import Conflict, StorageError
+from proxy.memory.model import RECENT, Key, Memory, Message
+from proxy.storage.base import Store
+
+OTHER = Key("other tenant", KEY.resource, KEY.thread)
+ODD = {
+    "nul": b'{"role":"user","content":"a\x00b"}',
+    "escaped nul": b'{"role":"user","content":"\\u0000"}',
+    "lone surrogate": b'{"role":"user","content":"\\ud800"}',
+    "raw surrogate": b'{"content":"\xed\xa0\x80"}',
+    "not utf-8": b"\xff\xfe\x00",
+    "huge number": b'{"n":1e999,"m":123456789012345678901234567890,"x":NaN}',
+    "twice the key": b'{"a":1,"a":2}',
+    "empty": b"",
+}
+TEXTS = {"nul": "a\0b", "lone surrogate": "a\ud800b", "two halves": "\ud83d\ude00", "emoji": "🔴 – ✅", "empty": ""}
+
+
+async def seen(store: Store, key: Key) -> tuple[Any, ...]:
+    """Everything a store tells about a thread."""
+    outline = await store.outline(key)
+    every = await store.by_seq(key, range(1, 200))
+    return await store.load(key), outline, every, await store.generations(key, 1_000), await store.threads(key.tenant)
+
+
+class StoreContract:
+    durable = True  # whether a second store opened on the same storage sees the same
+
+    @pytest.fixture
+    async def store(self, opener: Opener) -> AsyncIterator[Store]:
+        store = await opener()
+        yield store
+        await store.close()
+
+    # ── load, version ──
+
+    async def test_unknown_thread_is_an_empty_memory(self, store: Store) -> None:
+        """An unknown thread loads as `Memory(key=key)` and has version 0, empty lists and nothing to forget."""
+        assert await store.load(KEY) == Memory(key=KEY)
+        assert await store.version(KEY) == 0
+        assert await store.outline(KEY) == ((), ())
+        assert await store.messages(KEY, 0) == ()
+        assert await store.by_seq(KEY, [1]) == ()
+        assert await store.generations(KEY, 9) == ()
+        assert await store.forget(KEY) == 0
+
+    async def test_load_gives_what_was_committed(self, store: Store) -> None:
+        """The loaded memory equals the one the commit returned, in every field."""
+        thread = MemoryBuilder().chat(9).cover(3).chunk(2).reflecting()
+        first = await store.commit(Memory(key=KEY), replace(MemoryBuilder().chat(9).memory(), turn_at=1.0))
+        thread.more = small_things()
+        after = await store.commit(first, thread.memory())
+        assert await store.load(KEY) == after == thread.memory(after.version)
+
+    async def test_load_is_bounded(self, store: Store) -> None:
+        """Of the covered messages only the newest RECENT marks are loaded, whoever wrote how many."""
+        thread = MemoryBuilder().chat(RECENT + 44)
+        first = await store.commit(Memory(key=KEY), thread.memory())
+        await store.commit(first, thread.cover(RECENT + 40).memory())
+        loaded = await store.load(KEY)
+        assert [m.seq for m in loaded.recent] == list(range(41, RECENT + 41))
+        assert (loaded.count, len(loaded.tail)) == (RECENT + 44, 4)
+
+    async def test_version_is_the_committed_one_and_grows(self, store: Store) -> None:
+        """Each commit's version is greater than the one before, and `version` tells the newest."""
+        first = await store.commit(Memory(key=KEY), MemoryBuilder().chat(1).memory())
+        second = await store.commit(first, replace(first, turns=1))
+        assert 0 < first.version < second.version == await store.version(KEY)
+
+    # ── commit ──
+
+    @pytest.mark.parametrize("known", [True, False], ids=["older version", "version of nothing"])
+    async def test_conflict_writes_nothing(self, store: Store, known: bool) -> None:
+        """A commit on another version than the stored one raises Conflict and leaves everything as it was."""
+        first = await store.commit(Memory(key=KEY), MemoryBuilder().chat(4).memory())
+        await store.commit(first, replace(first, turns=1))
+        before = first if known else Memory(key=KEY)
+        stood = await seen(store, KEY)
+        thread = MemoryBuilder().chat(6, "others").chunk(2)
+        aside = thread.interrupted(item("broken off", "assistant"))
+        with pytest.raises(Conflict):
+            await store.commit(before, thread.memory(), [aside])
+        assert await seen(store, KEY) == stood
+
+    async def test_one_of_two_simultaneous_commits_wins(self, store: Store) -> None:
+        """Of commits on one version exactly one succeeds; the others conflict."""
+        first = await store.commit(Memory(key=KEY), MemoryBuilder().chat(1).memory())
+        tries = [store.commit(first, replace(first, turns=turns)) for turns in range(1, 9)]
+        results = await asyncio.gather(*tries, return_exceptions=True)
+        [won] = [r for r in results if isinstance(r, Memory)]
+        assert sum(isinstance(r, Conflict) for r in results) == 7
+        assert await store.load(KEY) == won
+
+    async def test_threads_commit_side_by_side(self, store: Store) -> None:
+        """Commits of different threads that arrive together all succeed, and one's conflict is its own."""
+        threads = [MemoryBuilder(Key("tenant", "r", f"thread {n}")).chat(n % 3 + 1) for n in range(20)]
+        stale = replace(threads[7].memory(), version=99)
+        tries = [store.commit(Memory(key=t.key), t.memory()) for t in threads]
+        *done, conflict = await asyncio.gather(*tries, store.commit(stale, stale), return_exceptions=True)
+        assert isinstance(conflict, Conflict)
+        assert [await store.load(t.key) for t in threads] == done
+        assert len({m.version for m in done if isinstance(m, Memory)}) == 20
+
+    async def test_superseded_messages_stay_but_are_not_live(self, store: Store) -> None:
+        """Messages missing from the new tail are kept as dead ones, with the parent they had."""
+        thread = MemoryBuilder().chat(6)
+        first = await store.commit(Memory(key=KEY), thread.memory())
+        thread.supersede([5, 6]).chat(2, "instead")
+        await store.commit(first, thread.memory())
+        assert await store.outline(KEY) == thread.outline()
+        assert [m.seq for m in await store.messages(KEY, 0)] == [1, 2, 3, 4, 7, 8]
+        assert await store.by_seq(KEY, [5, 6]) == (thread.every[5], thread.every[6])
+        assert [parent for _, parent in thread.outline().dead] == [4, 5]
+
+    async def test_superseding_inside_the_tail_moves_parents(self, store: Store) -> None:
+        """What follows a message taken out of the middle has the message before that as its parent from then on."""
+        thread = MemoryBuilder().chat(5)
+        first = await store.commit(Memory(key=KEY), thread.memory())
+        second = await store.commit(first, thread.supersede([3]).memory())
+        await store.commit(second, thread.supersede([4]).memory())
+        assert await store.outline(KEY) == thread.outline()
+        assert {mark.seq: parent for mark, parent in (await store.outline(KEY)).dead} == {3: 2, 4: 2}
+
+    async def test_revived_messages_are_live_again(self, store: Store) -> None:
+        """A superseded branch that appears in the tail again is live, and what stood in its place is not."""
+        thread = MemoryBuilder().chat(4)
+        first = await store.commit(Memory(key=KEY), thread.memory())
+        second = await store.commit(first, thread.supersede([3, 4]).chat(2, "instead").memory())
+        third = await store.commit(second, thread.revive(4).memory())
+        assert await store.load(KEY) == third
+        assert await store.outline(KEY) == thread.outline()
+        assert [mark.seq for mark in (await store.outline(KEY)).live] == [1, 2, 3, 4]
+
+    async def test_swapped_item_is_replaced(self, store: Store) -> None:
+        """A message whose item changed is replaced under its seq, and the chains after it follow."""
+        thread = MemoryBuilder().chat(4)
+        first = await store.commit(Memory(key=KEY), thread.memory())
+        thread.swap(2, item("what the client says it was", "assistant", calls=("a", "b"), answers="c"))
+        second = await store.commit(first, thread.memory())
+        assert await store.load(KEY) == second
+        assert await store.by_seq(KEY, [2]) == (thread.every[2],)
+
+    async def test_aside_is_stored_but_never_live(self, store: Store) -> None:
+        """An interrupted reply can be read by seq and stands in the outline, dead, after the live message before it."""
+        thread = MemoryBuilder().chat(3)
+        aside = thread.interrupted(item("I was say", "assistant"))
+        thread.chat(1)
+        await store.commit(Memory(key=KEY), thread.memory(), [aside])
+        assert await store.outline(KEY) == thread.outline()
+        assert (await store.outline(KEY)).dead == ((aside.mark, 3),)
+        assert await store.by_seq(KEY, [aside.seq]) == (aside,)
+        assert aside not in await store.messages(KEY, 0)
+
+    async def test_aside_can_become_live(self, store: Store) -> None:
+        """An interrupted reply the client sends back is live like any superseded message."""
+        thread = MemoryBuilder().chat(3)
+        aside = thread.interrupted(item("I was say", "assistant"))
+        first = await store.commit(Memory(key=KEY), thread.memory(), [aside])
+        second = await store.commit(first, thread.revive(aside.seq).memory())
+        assert await store.load(KEY) == second
+        assert (await store.outline(KEY)).dead == ()
+
+    async def test_rolled_back_coverage_uncovers(self, store: Store) -> None:
+        """When coverage falls, the live messages behind it are raw again and those the fork dropped are superseded."""
+        thread = MemoryBuilder().chat(10)
+        first = await store.commit(Memory(key=KEY), thread.memory())
+        second = await store.commit(first, thread.cover(4).cover(4).memory())
+        third = await store.commit(second, thread.supersede([7, 8, 9, 10]).chat(1, "edited").memory())
+        assert third.coverage == 4
+        assert await store.load(KEY) == third
+        assert [m.seq for m in third.tail] == [5, 6, 11]
+        assert await store.outline(KEY) == thread.outline()
+        assert await store.generations(KEY, third.generation) == thread.generations(third.generation)
+
+    async def test_coverage_never_passes_a_message_that_is_not_stored(self, store: Store) -> None:
+        """New messages covered in the same step would be lost, so such a commit is refused and writes nothing."""
+        thread = MemoryBuilder().chat(2)
+        first = await store.commit(Memory(key=KEY), thread.memory())
+        with pytest.raises(StorageError):
+            await store.commit(first, thread.chat(2).cover(4).memory())
+        assert await store.load(KEY) == first
+
+    async def test_activation_adds_to_the_generation(self, store: Store) -> None:
+        """Chunks become log entries in their order; those not taken stay chunks; the generation stays the same."""
+        thread = MemoryBuilder().chat(8).chunk(2).chunk(2).chunk(2)
+        first = await store.commit(Memory(key=KEY), thread.memory())
+        second = await store.commit(first, thread.activate(1).memory())
+        third = await store.commit(second, thread.activate(1).memory())
+        assert await store.load(KEY) == third
+        assert ([o.id for o in third.log], [o.id for o in third.chunks]) == ([1, 2], [3])
+        assert await store.generations(KEY, 1) == ((0, third.log),)
+
+    async def test_older_generations_stay_as_they_were(self, store: Store) -> None:
+        """After reflections and an undo every older log can be read, newest first, entries of a shared past included."""
+        thread = MemoryBuilder().chat(12)
+        memory = await store.commit(Memory(key=KEY), thread.memory())
+        memory = await store.commit(memory, thread.cover(2).cover(2).reflecting().memory())
+        memory = await store.commit(memory, thread.swapped().memory())
+        memory = await store.commit(memory, thread.cover(3).chunk(1).memory())
+        memory = await store.commit(memory, thread.undone(0).memory())
+        memory = await store.commit(memory, thread.cover(6).memory())
+        assert await store.load(KEY) == memory
+        assert await store.generations(KEY, memory.generation) == thread.generations(memory.generation)
+        assert [n for n, _ in await store.generations(KEY, 1)] == [0]
+
+    async def test_dropped_chunks_are_deleted(self, store: Store) -> None:
+        """Chunks in neither the new chunks nor the new log are gone."""
+        thread = MemoryBuilder().chat(6).chunk(2).chunk(2)
+        first = await store.commit(Memory(key=KEY), thread.memory())
+        second = await store.commit(first, thread.drop_chunks(1).memory())
+        assert await store.load(KEY) == second
+        assert len(second.chunks) == 1
+
+    async def test_edited_chunk_is_replaced(self, store: Store) -> None:
+        """A chunk with another text under its id reads with that text."""
+        thread = MemoryBuilder().chat(4).chunk(2)
+        first = await store.commit(Memory(key=KEY), thread.memory())
+        edited = replace(first, chunks=(replace(first.chunks[0], text="edited", task=None, tokens=1),))
+        assert await store.commit(first, edited) == await store.load(KEY)
+        assert (await store.load(KEY)).chunks[0].text == "edited"
+
+    async def test_shortened_log_of_one_generation(self, store: Store) -> None:
+        """A log that lost or exchanged entries without a new generation reads as it is now."""
+        thread = MemoryBuilder().chat(9)
+        first = await store.commit(Memory(key=KEY), thread.memory())
+        second = await store.commit(first, thread.cover(2).cover(2).cover(2).memory())
+        third = await store.commit(second, replace(second, log=second.log[1:]))
+        assert (await store.load(KEY)).log == third.log == second.log[1:]
+
+    async def test_pending_reflection_comes_and_goes(self, store: Store) -> None:
+        """A pending reflection is stored, replaced and cleared with the commit that says so."""
+        thread = MemoryBuilder().chat(4)
+        memory = await store.commit(Memory(key=KEY), thread.memory())
+        memory = await store.commit(memory, thread.cover(2).reflecting().memory())
+        assert (await store.load(KEY)).reflection == thread.reflection is not None
+        made = replace(thread.reflection, text="another")
+        memory = await store.commit(memory, replace(memory, reflection=made))
+        assert (await store.load(KEY)).reflection == made
+        await store.commit(memory, replace(memory, reflection=None))
+        assert (await store.load(KEY)).reflection is None
+
+    @pytest.mark.parametrize("raw", ODD.values(), ids=ODD.keys())
+    async def test_odd_bytes_survive(self, store: Store, raw: bytes) -> None:
+        """A message's JSON comes back byte for byte, whatever it is."""
+        thread = MemoryBuilder().say(replace(item("x"), raw=raw))
+        await store.commit(Memory(key=KEY), thread.memory())
+        assert [m.item.raw for m in await store.messages(KEY, 0)] == [raw]
+
+    @pytest.mark.parametrize("text", TEXTS.values(), ids=TEXTS.keys())
+    async def test_odd_text_survives(self, store: Store, text: str) -> None:
+        """Every text from outside comes back as it was: roles, call ids, observations, hints, titles, model names."""
+        thread = MemoryBuilder().say(replace(item("x"), role=text, calls=(text, "b"), answers=text)).chat(3)
+        first = await store.commit(Memory(key=KEY), thread.memory())
+        thread.cover(1).chunk(1).reflecting()
+        odd = {"text": text, "task": text, "suggestion": text, "model": text}
+        after = replace(
+            thread.memory(),
+            log=(replace(thread.log[0], title=text, **odd),),
+            chunks=(replace(thread.chunks[0], title=text, **odd),),
+            reflection=replace(thread.reflection, **odd),
+            title=text,
+            model=text,
+        )
+        assert await store.commit(first, after) == await store.load(KEY)
+        assert (await store.outline(KEY)).live == first.marks
+        [info] = await store.threads(None)
+        assert info.title == text
+
+    async def test_cancelled_caller_leaves_the_store_whole(self, store: Store) -> None:
+        """A commit cancelled at any of its awaits happens as a whole or not at all, and the store goes on working."""
+        thread = MemoryBuilder().chat(1)
+        memory = await store.commit(Memory(key=KEY), thread.memory())
+        for steps in range(25):
+            task = asyncio.ensure_future(store.commit(memory, thread.chat(2).memory(memory.version)))
+            for _ in range(steps):
+                await asyncio.sleep(0)
+            task.cancel()
+            await asyncio.wait([task])
+            await store.ping()  # queued behind whatever is still under way
+            loaded = await store.load(KEY)
+            assert replace(loaded, version=0) in (replace(memory, version=0), thread.memory())
+            memory = await store.commit(loaded, thread.memory(loaded.version))
+            assert await store.load(KEY) == memory
+
+    # ── reading messages ──
+
+    @pytest.mark.parametrize(
+        ("after", "through", "limit", "seqs"),
+        [
+            (0, None, None, [1, 2, 4, 5]),
+            (1, None, None, [2, 4, 5]),
+            (1, 4, None, [2, 4]),
+            (0, 3, None, [1, 2]),
+            (0, None, 3, [1, 2, 4]),
+            (2, 5, 1, [4]),
+            (5, None, None, []),
+            (0, None, 0, []),
+        ],
+    )
+    async def test_messages_of_a_range(
+        self, store: Store, after: int, through: int | None, limit: int | None, seqs: list[int]
+    ) -> None:
+        """Live messages with `after < seq <= through`, by seq, at most `limit`; covered ones too."""
+        thread = MemoryBuilder().chat(5)
+        first = await store.commit(Memory(key=KEY), thread.memory())
+        await store.commit(first, thread.supersede([3]).cover(2).memory())
+        found = await store.messages(KEY, after, through, limit)
+        assert found == tuple(thread.every[seq] for seq in seqs)
+
+    async def test_by_seq_takes_live_and_dead_and_leaves_out_unknown(self, store: Store) -> None:
+        """The messages asked for by seq come once each in order, live or not."""
+        thread = MemoryBuilder().chat(5)
+        first = await store.commit(Memory(key=KEY), thread.memory())
+        await store.commit(first, thread.supersede([4, 5]).memory())
+        found = await store.by_seq(KEY, [5, 99, 2, 5, -1])
+        assert found == (thread.every[2], thread.every[5])
+        assert await store.by_seq(KEY, []) == ()
+
+    # ── due, leases ──
+
+    async def _due_at(self, store: Store, key: Key, due: float | None) -> None:
+        await store.commit(Memory(key=key), replace(MemoryBuilder(key).chat(1).memory(), due=due))
+
+    async def test_due_threads_longest_first(self, store: Store) -> None:
+        """Only threads with `due <= now`, the longest due first, at most `limit`."""
+        for name, due in {"late": 30.0, "now": 20.0, "early": 10.0, "later": 40.5, "never": None}.items():
+            await self._due_at(store, Key("t", "r", name), due)
+        assert [key.thread for key in await store.due(30.0, 9)] == ["early", "now", "late"]
+        assert [key.thread for key in await store.due(30.0, 2)] == ["early", "now"]
+        assert await store.due(9.9, 9) == ()
+
+    async def test_tenants_take_turns(self, store: Store) -> None:
+        """A tenant with many due threads does not keep another's waiting."""
+        for n in range(4):
+            await self._due_at(store, Key("busy", "r", f"b{n}"), float(n))
+        for n in range(2):
+            await self._due_at(store, Key("quiet", "r", f"q{n}"), 10.0 + n)
+        assert [key.thread for key in await store.due(99.0, 4)] == ["b0", "q0", "b1", "q1"]
+        assert [key.thread for key in await store.due(99.0, 9)] == ["b0", "q0", "b1", "q1", "b2", "b3"]
+
+    async def test_leased_threads_are_not_due(self, store: Store) -> None:
+        """A lease hides a thread from `due` until it is released or over."""
+        await self._due_at(store, KEY, 1.0)
+        await store.lease(KEY, "me", 60)
+        assert await store.due(9.0, 9) == ()
+        await store.release(KEY, "me")
+        assert await store.due(9.0, 9) == (KEY,)
+        await store.lease(KEY, "me", 0)
+        assert await store.due(9.0, 9) == (KEY,)
+
+    async def test_lease_is_one_holders(self, store: Store) -> None:
+        """Only its holder may prolong a lease or give it back; others wait until it is released or expires."""
+        assert await store.lease(KEY, "me", 60)
+        assert not await store.lease(KEY, "you", 60)
+        assert await store.lease(KEY, "me", 60)
+        await store.release(KEY, "you")
+        assert not await store.lease(KEY, "you", 60)
+        await store.release(KEY, "me")
+        assert await store.lease(KEY, "you", 60)
+        assert await store.lease(KEY, "you", 0)  # cut short: over at once
+        assert await store.lease(KEY, "me", 60)
+
+    async def test_one_of_many_gets_the_lease(self, store: Store) -> None:
+        """Of holders asking at the same moment exactly one succeeds."""
+        assert sum(await asyncio.gather(*(store.lease(KEY, f"holder {n}", 60) for n in range(9)))) == 1
+
+    async def test_commit_needs_no_lease(self, store: Store) -> None:
+        """A lease only saves money: others commit all the same, and it outlives the commit."""
+        await store.lease(KEY, "me", 60)
+        await store.commit(Memory(key=KEY), MemoryBuilder().chat(1).memory())
+        assert not await store.lease(KEY, "you", 60)
+
+    # ── lists ──
+
+    async def test_threads_in_key_order(self, store: Store) -> None:
+        """Threads are listed in key order, page by page, of one tenant, one resource, or all."""
+        keys = [Key(*parts) for parts in itertools.product("ab", ["r", "s"], ["x", "y", "é"])]
+        for key in reversed(keys):
+            await store.commit(Memory(key=key), MemoryBuilder(key).chat(1).memory())
+        listed = [info.key for info in await store.threads(None)]
+        assert listed == keys
+        assert [info.key for info in await store.threads("a")] == keys[:6]
+        assert [info.key for info in await store.threads("b", "s")] == keys[9:]
+        assert [info.key for info in await store.threads(None, "s")] == keys[3:6] + keys[9:]
+        assert [info.key for info in await store.threads(None, None, keys[3], 4)] == keys[4:8]
+        assert [info.key for info in await store.threads("a", None, keys[4])] == keys[5:6]
+        assert await store.threads("c") == ()
+
+    async def test_line_of_a_list(self, store: Store) -> None:
+        """A line counts live messages and tells generation, title and trouble as last committed; the birth stays."""
+        thread = MemoryBuilder().chat(6)
+        first = await store.commit(Memory(key=KEY), thread.memory())
+        [born] = await store.threads(KEY.tenant)
+        assert (born.key, born.turn_at, born.messages, born.generation, born.title) == (KEY, None, 6, 0, None)
+        assert (born.failures, born.parked) == (0, False)
+        thread.cover(2).supersede([6]).more = small_things()
+        await store.commit(first, thread.swapped().memory())
+        [info] = await store.threads(KEY.tenant)
+        assert info == (KEY, born.created_at, 1_700_000_001.125, 5, 1, "Holidays", 3, True)
+        assert 1.7e9 < born.created_at < 1e10
+
+    # ── forget ──
+
+    async def test_forget_removes_every_row(self, store: Store) -> None:
+        """After forgetting, the thread is unknown to every method, and the number of its messages was told."""
+        thread = MemoryBuilder().chat(8)
+        aside = thread.interrupted(item("broken"))
+        memory = await store.commit(Memory(key=KEY), thread.memory(), [aside])
+        memory = await store.commit(memory, thread.cover(2).cover(1).reflecting().memory())
+        thread.swapped().cover(2).chunk(1).reflecting().supersede([8])
+        await store.commit(memory, replace(thread.memory(), due=1.0))
+        await store.lease(KEY, "me", 60)
+        assert await store.forget(KEY) == 9
+        assert await seen(store, KEY) == (Memory(key=KEY), ((), ()), (), (), ())
+        assert (await store.version(KEY), await store.messages(KEY, 0), await store.due(9.0, 9)) == (0, (), ())
+        assert await store.lease(KEY, "you", 60)
+
+    async def test_work_in_flight_cannot_bring_a_thread_back(self, store: Store) -> None:
+        """A commit on a forgotten thread conflicts, also after the thread was made anew: versions are never repeated."""
+        old = [await store.commit(Memory(key=KEY), MemoryBuilder().chat(2).memory())]
+        old.append(await store.commit(old[0], replace(old[0], turns=1)))
+        await store.forget(KEY)
+        for stale in old:
+            with pytest.raises(Conflict):
+                await store.commit(stale, replace(stale, turns=9))
+        assert await store.load(KEY) == Memory(key=KEY)
+        anew = await store.commit(Memory(key=KEY), MemoryBuilder().chat(1, "anew").memory())
+        assert anew.version > old[1].version
+        for stale in old:
+            with pytest.raises(Conflict):
+                await store.commit(stale, replace(stale, turns=9))
+        assert await store.load(KEY) == anew
+        assert [m.seq for m in await store.messages(KEY, 0)] == [1]
+
+    # ── tenants ──
+
+    @pytest.mark.parametrize(
+        "stranger", [OTHER, Key(KEY.tenant, "other", KEY.thread), Key(KEY.tenant, KEY.resource, "other")]
+    )
+    async def test_no_method_reaches_another_key(self, store: Store, stranger: Key) -> None:
+        """A key that differs in one part sees and touches nothing of a thread, by any method."""
+        thread = MemoryBuilder().chat(6)
+        first = await store.commit(Memory(key=KEY), thread.memory())
+        memory = await store.commit(first, replace(thread.cover(2).swapped().cover(1).memory(), due=5.0))
+        await store.lease(KEY, "me", 60)
+        stood = await seen(store, KEY)
+
+        assert await store.load(stranger) == Memory(key=stranger)
+        assert await store.version(stranger) == 0
+        assert await store.outline(stranger) == ((), ())
+        assert (await store.messages(stranger, 0), await store.by_seq(stranger, [1, 2, 3])) == ((), ())
+        assert await store.generations(stranger, 9) == ()
+        assert await store.forget(stranger) == 0
+        assert await store.lease(stranger, "you", 60)
+        await store.release(stranger, "me")
+        with pytest.raises(Conflict):
+            await store.commit(replace(memory, key=stranger), replace(memory, key=stranger, turns=9))
+        assert await seen(store, KEY) == stood
+
+        theirs = await store.commit(Memory(key=stranger), MemoryBuilder(stranger).chat(3, "theirs").memory())
+        assert await store.load(KEY) == memory
+        assert await store.load(stranger) == theirs
+        assert await store.forget(stranger) == 3
+        assert await seen(store, KEY) == stood
+        assert not await store.lease(KEY, "you", 60)
+
+    async def test_lists_are_a_tenants_own(self, store: Store) -> None:
+        """A tenant's list holds no other tenant's thread, not even from another's cursor."""
+        for key in (KEY, OTHER):
+            await store.commit(Memory(key=key), MemoryBuilder(key).chat(1).memory())
+        assert [info.key for info in await store.threads(KEY.tenant)] == [KEY]
+        assert [info.key for info in await store.threads(KEY.tenant, None, OTHER)] == [KEY]
+        assert await store.threads(OTHER.tenant, None, KEY) == ()
+
+    # ── the store itself ──
+
+    async def test_ping_answers(self, store: Store) -> None:
+        """A healthy store pings without a word and without changing anything."""
+        memory = await store.commit(Memory(key=KEY), MemoryBuilder().chat(1).memory())
+        await store.ping()
+        assert await store.load(KEY) == memory
+
+    async def test_closed_store_raises(self, opener: Opener) -> None:
+        """After close every use is a StorageError; closing twice is nothing."""
+        store = await opener()
+        await store.close()
+        await store.close()
+        for use in (store.ping(), store.load(KEY), store.commit(Memory(key=KEY), MemoryBuilder().chat(1).memory())):
+            with pytest.raises(StorageError):
+                await use
+
+    async def test_two_stores_share_one_truth(self, opener: Opener) -> None:
+        """What one store committed another sees at once, and a commit on what it has overtaken conflicts."""
+        if not self.durable:
+            pytest.skip("lives in one store only")
+        one, two = await opener(), await opener()
+        first = await one.commit(Memory(key=KEY), MemoryBuilder().chat(2).memory())
+        assert await two.load(KEY) == first
+        second = await two.commit(first, replace(first, turns=1))
+        with pytest.raises(Conflict):
+            await one.commit(first, replace(first, turns=2))
+        assert await one.load(KEY) == second
+        assert await two.lease(KEY, "two", 60)
+        assert not await one.lease(KEY, "one", 60)
+        await one.close()
+        await two.close()
+
+    @pytest.mark.parametrize("writers", [2, 4])
+    async def test_concurrent_turns_lose_nothing(self, opener: Opener, writers: int) -> None:
+        """Writers in several stores who load and try again on conflict all get their turns in, each once."""
+        stores = [await opener() for _ in range(writers if self.durable else 1)]
+
+        async def turns(store: Store, who: int) -> None:
+            for n in range(5):
+                while True:
+                    memory = await store.load(KEY)
+                    thread = MemoryBuilder()
+                    thread.next_seq = memory.next_seq
+                    said = thread._store(item(f"{who}.{n}"))
+                    new = Message(said, item(f"{who}.{n}"), bytes(16), 1, 1.0)
+                    try:
+                        await store.commit(memory, replace(memory, tail=(*memory.tail, new), next_seq=said + 1))
+                        break
+                    except Conflict:
+                        continue
+
+        await asyncio.gather(*(turns(stores[who % len(stores)], who) for who in range(4)))
+        said = [m.item.raw.decode() for m in await stores[0].messages(KEY, 0)]
+        assert sorted(said) == sorted(f"{who}.{n}" for who in range(4) for n in range(5))
+        for store in stores:
+            await store.close()
+
+    def test_store_is_a_dictionary(self, opener: Opener) -> None:
+        """Whatever is done in whatever order, the store tells what a dictionary of threads would."""
+        with asyncio.Runner() as runner:
+            store = [runner.run(opener())]
+            numbers = itertools.count()
+
+            def machine() -> StoreMachine:
+                return StoreMachine(runner, store, opener if self.durable else None, next(numbers))
+
+            try:
+                run_state_machine_as_test(machine, settings=MACHINE)
+            finally:
+                runner.run(store[0].close())

@@ -1,0 +1,254 @@
+"""A thread with its whole past in plain lists, and the bounded Memory it implies: what stores are compared with."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from typing import Any
+
+from proxy.memory.model import (
+    RECENT,
+    ROOT,
+    Cell,
+    Item,
+    Key,
+    Memory,
+    Message,
+    Observation,
+    Reflection,
+    Trouble,
+    View,
+    chained,
+    weight,
+)
+from proxy.storage.base import Outline
+
+KEY = Key("tenant", "resource", "thread")
+
+
+def item(text: str, role: str = "user", **more: Any) -> Item:
+    raw = text.encode("utf-8", "surrogatepass")
+    return Item(raw, role, chained(role.encode("utf-8", "surrogatepass").ljust(16), raw), **more)
+
+
+class MemoryBuilder:
+    """Steps change it in place; `memory()` is what a store must give back after committing it."""
+
+    def __init__(self, key: Key = KEY) -> None:
+        self.key = key
+        self.every: dict[int, Message] = {}
+        self.parents: dict[int, int] = {}
+        self.live: list[int] = []
+        self.log: tuple[Observation, ...] = ()
+        self.chunks: tuple[Observation, ...] = ()
+        self.reflection: Reflection | None = None
+        self.past: dict[int, tuple[Observation, ...]] = {}
+        self.generation = 0
+        self.next_seq = self.next_id = self.next_generation = 1
+        self.more: dict[str, Any] = {}
+
+    # ── what it implies ──
+
+    @property
+    def coverage(self) -> int:
+        return self.log[-1].last if self.log else 0
+
+    @property
+    def covered(self) -> list[Message]:
+        return [self.every[seq] for seq in self.live if seq <= self.coverage]
+
+    @property
+    def tail(self) -> list[Message]:
+        return [self.every[seq] for seq in self.live if seq > self.coverage]
+
+    @property
+    def open(self) -> list[Message]:
+        """Messages of the tail in no chunk."""
+        end = self.chunks[-1].last if self.chunks else self.coverage
+        return [m for m in self.tail if m.seq > end]
+
+    def memory(self, version: int = 0) -> Memory:
+        return Memory(
+            key=self.key,
+            version=version,
+            next_seq=self.next_seq,
+            next_id=self.next_id,
+            generation=self.generation,
+            next_generation=self.next_generation,
+            coverage=self.coverage,
+            covered_count=len(self.covered),
+            covered_tokens=weight(self.covered),
+            recent=tuple(m.mark for m in self.covered)[-RECENT:],
+            tail=tuple(self.tail),
+            log=self.log,
+            chunks=self.chunks,
+            reflection=self.reflection,
+            **self.more,
+        )
+
+    def outline(self) -> Outline:
+        dead = [self.every[seq].mark for seq in sorted(self.every.keys() - set(self.live))]
+        return Outline(
+            tuple(self.every[seq].mark for seq in self.live), tuple((mark, self.parents[mark.seq]) for mark in dead)
+        )
+
+    def generations(self, before: int) -> tuple[tuple[int, tuple[Observation, ...]], ...]:
+        return tuple((n, log) for n, log in sorted(self.past.items(), reverse=True) if n < before and log)
+
+    # ── steps ──
+
+    def say(self, *items: Item) -> MemoryBuilder:
+        for one in items:
+            self._stand([*self.live, self._store(one)])
+        return self
+
+    def chat(self, count: int, text: str = "word") -> MemoryBuilder:
+        """`count` different messages, user and assistant in turns."""
+        roles = ("user", "assistant")
+        new = [self._store(item(f"{text} {i} {self.next_seq}", roles[i % 2])) for i in range(count)]
+        self._stand([*self.live, *new])
+        return self
+
+    def interrupted(self, one: Item) -> Message:
+        """A reply that broke off: stored, never live. It goes into a commit as `aside`."""
+        parent = self.live[-1] if self.live else 0
+        seq = self._store(one)
+        self.parents[seq] = parent
+        self.every[seq] = replace(self.every[seq], chain=chained(self._chain(parent), one.fp))
+        return self.every[seq]
+
+    def supersede(self, seqs: Iterable[int]) -> MemoryBuilder:
+        """Taken back by the client; the log returns to what covers none of them."""
+        gone = set(seqs)
+        self._fall_back(min(gone) - 1)
+        self._stand([seq for seq in self.live if seq not in gone])
+        return self
+
+    def revive(self, seq: int) -> MemoryBuilder:
+        """The branch that ends at `seq` is live again."""
+        path = [seq]
+        while parent := self.parents[path[-1]]:
+            path.append(parent)
+        branch = path[::-1]
+        common = [a for a, b in zip(self.live, branch, strict=False) if a == b]
+        self._fall_back(common[-1] if common else 0)
+        self._stand(branch)
+        return self
+
+    def swap(self, seq: int, one: Item) -> MemoryBuilder:
+        """The client's version of a message of the tail replaces ours."""
+        self._fall_back(seq - 1)
+        self.every[seq] = replace(self.every[seq], item=one, tokens=len(one.raw))
+        self._stand(self.live)
+        return self
+
+    def chunk(self, count: int, text: str = "* 🔴 noted") -> MemoryBuilder:
+        """The next `count` open messages observed."""
+        self.chunks += (self._observation(self.open[:count], text),)
+        return self
+
+    def drop_chunks(self, keep: int) -> MemoryBuilder:
+        self.chunks = self.chunks[:keep]
+        return self
+
+    def activate(self, count: int) -> MemoryBuilder:
+        self.log, self.chunks = self.log + self.chunks[:count], self.chunks[count:]
+        return self
+
+    def cover(self, count: int) -> MemoryBuilder:
+        return self.chunk(count).activate(1)
+
+    def reflecting(self) -> MemoryBuilder:
+        """A reflection of the whole log, kept beside it."""
+        sources = tuple(o.id for o in self.log)
+        self.reflection = Reflection(
+            generation=self.generation,
+            sources=sources,
+            text="shorter",
+            tokens=1,
+            source_tokens=9,
+            at=3.5,
+            task="t",
+            model="m",
+        )
+        return self
+
+    def swapped(self) -> MemoryBuilder:
+        """The reflection in place of the log."""
+        covered = self.covered
+        self.reflection = None
+        self._next_generation((replace(self._observation(covered, "shorter"), after=0, kind="reflection"),))
+        return self
+
+    def undone(self, generation: int) -> MemoryBuilder:
+        """The log of an older generation again, in a new one; what it does not cover is raw."""
+        self._next_generation(self.past[generation])
+        self.chunks = ()
+        return self
+
+    def _store(self, one: Item) -> int:
+        seq = self.next_seq
+        self.next_seq += 1
+        self.every[seq] = Message(seq, one, ROOT, len(one.raw), 1_700_000_000.25 + seq)
+        return seq
+
+    def _chain(self, seq: int) -> bytes:
+        return self.every[seq].chain if seq else ROOT
+
+    def _stand(self, live: Sequence[int]) -> None:
+        """These are live now; those before coverage must not have changed."""
+        self.live = list(live)
+        previous = 0
+        for seq in self.live:
+            if seq > self.coverage:
+                chain = chained(self._chain(previous), self.every[seq].item.fp)
+                self.every[seq] = replace(self.every[seq], chain=chain)
+                self.parents[seq] = previous
+            previous = seq
+
+    def _fall_back(self, cut: int) -> None:
+        kept = tuple(o for o in self.log if o.last <= cut)
+        if kept != self.log:
+            self._next_generation(kept)
+        self.chunks = tuple(c for c in self.chunks if c.last <= cut and c.after >= self.coverage)
+
+    def _next_generation(self, log: tuple[Observation, ...]) -> None:
+        self.past[self.generation] = self.log
+        self.log, self.reflection = log, None
+        self.generation, self.next_generation = self.next_generation, self.next_generation + 1
+
+    def _observation(self, messages: Sequence[Message], text: str) -> Observation:
+        first, last = messages[0].seq, messages[-1]
+        id_ = self.next_id
+        self.next_id += 1
+        return Observation(
+            id=id_,
+            after=max((seq for seq in self.live if seq < first), default=0),
+            last=last.seq,
+            chain=last.chain,
+            text=f"{text} {id_}",
+            tokens=len(text),
+            source_tokens=weight(messages),
+            at=2.5,
+            task=f"task {id_}" if id_ % 2 else None,
+            suggestion=None if id_ % 2 else "ask",
+            title="title",
+            model="observer",
+        )
+
+
+def small_things() -> dict[str, Any]:
+    """Every field of a Memory that is neither message nor observation, none at its default."""
+    view = View(count=3, digest=bytes(range(16)), chain=b"\xff\x00" * 8, seq=2, end=2, reply=3)
+    return {
+        "unproductive_at": 41_000,
+        "style": "window",
+        "views": (view, replace(view, count=4, cells=(Cell("match", 0, 2, 1, 2), Cell("head", 2, 3, 3, 2)))),
+        "turns": 7,
+        "render_date": 1_700_000_000.5,
+        "turn_at": 1_700_000_001.125,
+        "model": "openai/gpt-5",
+        "trouble": Trouble(3, 1_700_000_600.75, True),
+        "due": 1_700_000_700.0,
+        "title": "Holidays",
+    }

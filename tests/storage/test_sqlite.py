@@ -1,0 +1,379 @@
+"""SQLite holds the contract, and what only SQLite can be asked."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import resource
+import sqlite3
+import subprocess
+import sys
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import closing, contextmanager
+from dataclasses import replace
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import pytest
+from contract import Opener, StoreContract
+from memory_builder import KEY, MemoryBuilder, item
+
+from proxy.errors import Conflict, StorageError
+from proxy.memory.model import Key, Memory
+from proxy.storage.base import Store
+from proxy.storage.migrate import Migration
+from proxy.storage.sqlite import SqliteStore
+from proxy.storage.sqlite_schema import statements
+
+
+class TestSqliteFile(StoreContract):
+    """The whole contract over a file."""
+
+    @pytest.fixture
+    def opener(self, tmp_path: Path) -> Opener:
+        async def opened() -> Store:
+            return await SqliteStore.open(tmp_path / "memory.db")
+
+        return opened
+
+
+class TestSqliteInMemory(StoreContract):
+    """The whole contract over `:memory:`, as far as it can be shared."""
+
+    durable = False
+
+    @pytest.fixture
+    def opener(self) -> Opener:
+        async def opened() -> Store:
+            return await SqliteStore.open(":memory:")
+
+        return opened
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "memory.db"
+
+
+@pytest.fixture
+async def store(path: Path) -> AsyncIterator[SqliteStore]:
+    store = await SqliteStore.open(path)
+    yield store
+    await store.close()
+
+
+async def rows_changed(store: SqliteStore, before: Memory, after: Memory) -> int:
+    """Rows the writer connection inserted, changed or deleted for this commit."""
+    connection = store._writer.connection
+    assert connection
+    counted = connection.total_changes
+    await store.commit(before, after)
+    return connection.total_changes - counted
+
+
+async def work_of_load(store: SqliteStore, key: Key) -> int:
+    """Instructions of SQLite's virtual machine a load runs, in hundreds."""
+    ticks = 0
+    await store.load(key)  # statements are compiled once
+
+    def tick() -> int:
+        nonlocal ticks
+        ticks += 1
+        return 0
+
+    connection = store._reader.connection
+    assert connection
+    await connection.set_progress_handler(tick, 100)
+    await store.load(key)
+    await connection.set_progress_handler(None, 100)
+    return ticks
+
+
+# ── writes and reads grow with the difference ──
+
+
+async def test_turn_writes_what_is_new(store: SqliteStore) -> None:
+    """On a thread of 5 000 messages a turn of two writes four rows: both messages, the thread's own, the counter."""
+    thread = MemoryBuilder().chat(5_000)
+    memory = await store.commit(Memory(key=KEY), thread.memory())
+    assert await rows_changed(store, memory, thread.chat(2).memory()) == 4
+
+
+async def test_each_step_writes_its_own_rows(store: SqliteStore) -> None:
+    """Observing, activating, reflecting, undoing and taking back write a row or two beside the thread's and the counter."""
+    thread = MemoryBuilder().chat(1_000)
+    memory = await store.commit(Memory(key=KEY), thread.memory())
+    steps: list[tuple[Callable[[], Any], int]] = [
+        (lambda: thread.chunk(100), 1),
+        (lambda: thread.activate(1), 2),  # the chunk's state, its place in the log
+        (thread.reflecting, 1),
+        (thread.swapped, 3),  # its entry and place come, the pending one goes
+        (lambda: thread.undone(0), 1),  # the entry's new place; the generation it leaves stays
+        (lambda: thread.cover(100), 2),
+        (lambda: thread.undone(0), 1),  # the messages this uncovers are stored as they are
+        (lambda: thread.swap(1_000, item("theirs", "assistant")), 1),
+        (lambda: thread.supersede([1_000]), 1),
+        (lambda: thread.revive(1_000), 1),
+    ]
+    for step, rows in steps:
+        step()
+        assert await rows_changed(store, memory, thread.memory()) == rows + 2
+        memory = await store.load(KEY)
+        assert memory == thread.memory(memory.version)
+
+
+async def test_load_does_not_grow_with_the_thread(store: SqliteStore) -> None:
+    """Loading a thread of 20 000 messages with a small tail is about the work of one of 300."""
+    work = []
+    for count in (300, 20_000):
+        key = Key("tenant", "resource", f"{count}")
+        thread = MemoryBuilder(key).chat(count)
+        memory = await store.commit(Memory(key=key), thread.memory())
+        await store.commit(memory, thread.cover(count - 10).memory())
+        work.append(await work_of_load(store, key))
+    assert work[0] > 10
+    assert work[1] <= work[0] * 1.1
+
+
+# ── several at once ──
+
+
+async def test_load_does_not_wait_for_a_writer(store: SqliteStore, path: Path) -> None:
+    """While another connection holds the write lock, loads see the last committed state."""
+    memory = await store.commit(Memory(key=KEY), MemoryBuilder().chat(2).memory())
+    with closing(sqlite3.connect(path, isolation_level=None)) as other:
+        other.execute("BEGIN IMMEDIATE")
+        other.execute("UPDATE thread SET version = 99")
+        assert await store.load(KEY) == memory
+        assert await store.version(KEY) == memory.version
+
+
+async def test_lock_held_too_long_is_an_error_and_passes(path: Path) -> None:
+    """A commit that cannot get the lock in time raises StorageError, not Conflict, and works once the lock is free."""
+    store = await SqliteStore.open(path, busy=0.05)
+    memory = await store.commit(Memory(key=KEY), MemoryBuilder().chat(2).memory())
+    with closing(sqlite3.connect(path, isolation_level=None)) as other:
+        other.execute("BEGIN IMMEDIATE")
+        with pytest.raises(StorageError, match="OperationalError") as caught:
+            await store.commit(memory, replace(memory, turns=1))
+        assert not isinstance(caught.value, Conflict)
+    assert (await store.commit(memory, replace(memory, turns=1))).turns == 1
+    await store.close()
+
+
+async def test_commits_that_arrive_together_share_a_transaction(store: SqliteStore) -> None:
+    """A burst of commits on different threads takes far fewer transactions than commits."""
+    connection, begun = store._writer.connection, []
+    assert connection
+    await connection.set_trace_callback(lambda sql: begun.append(sql) if sql.startswith("BEGIN") else None)
+    keys = [Key("tenant", "resource", f"{n}") for n in range(30)]
+    await asyncio.gather(*(store.commit(Memory(key=key), MemoryBuilder(key).chat(1).memory()) for key in keys))
+    assert len(begun) <= 2
+
+
+async def test_one_bad_commit_does_not_spoil_its_companions(store: SqliteStore) -> None:
+    """Of commits in one transaction the one that breaks a rule of the database fails alone."""
+    thread = MemoryBuilder().chat(2)
+    memory = await store.commit(Memory(key=KEY), thread.memory())
+    twice = thread.every[1]  # an aside under a seq that is taken
+    keys = [Key("tenant", "resource", f"{n}") for n in range(4)]
+    tries = [store.commit(Memory(key=key), MemoryBuilder(key).chat(1).memory()) for key in keys]
+    *good, bad = await asyncio.gather(
+        *tries, store.commit(memory, replace(memory, turns=1), [twice]), return_exceptions=True
+    )
+    assert isinstance(bad, StorageError)
+    assert "IntegrityError" in str(bad)
+    assert [await store.load(key) for key in keys] == good
+    assert await store.load(KEY) == memory
+
+
+async def test_opened_by_many_at_once(path: Path) -> None:
+    """Stores opened on a new file at the same moment all find it ready."""
+    stores = await asyncio.gather(*(SqliteStore.open(path) for _ in range(6)))
+    for store in stores:
+        await store.ping()
+        await store.close()
+
+
+# ── faults ──
+
+
+@contextmanager
+def files_limited_to(size: int) -> Iterator[None]:
+    """No file of this process grows beyond `size` bytes: the kernel refuses the write, as a full disk does."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+
+
+async def test_full_disk_fails_the_commit_and_nothing_else(store: SqliteStore, path: Path) -> None:
+    """A commit the disk has no room for raises StorageError and leaves the thread as it was; with room it works again."""
+    memory = await store.commit(Memory(key=KEY), MemoryBuilder().chat(2).memory())
+    trusted = store._writer.connection
+    big = replace(memory, title="x" * 3_000_000)
+    with files_limited_to(1_000_000), pytest.raises(StorageError, match="Error"):
+        await store.commit(memory, big)
+    assert store._writer.connection is not trusted
+    assert await store.load(KEY) == memory
+    after = await store.commit(memory, big)
+    assert await store.load(KEY) == after
+
+
+async def test_write_protected_database_is_an_error_until_it_no_longer_is(store: SqliteStore) -> None:
+    """Where nothing can be written, commit and ping raise StorageError and loads go on; a new connection writes again."""
+    memory = await store.commit(Memory(key=KEY), MemoryBuilder().chat(2).memory())
+    for use in (store.ping, lambda: store.commit(memory, replace(memory, turns=1))):
+        assert store._writer.connection
+        await store._writer.connection.execute("PRAGMA query_only = ON")
+        with pytest.raises(StorageError, match="readonly"):
+            await use()
+        assert await store.load(KEY) == memory
+        await store.ping()
+
+
+@pytest.mark.parametrize("place", ["folder", "folder/file/below.db"])
+async def test_place_that_cannot_be_a_database(tmp_path: Path, place: str) -> None:
+    """A folder, or a file where a folder should be, is a StorageError that names the path."""
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "folder" / "file").touch()
+    with pytest.raises(StorageError, match="folder"):
+        await SqliteStore.open(tmp_path / place)
+
+
+NOTES = b"these are my holiday notes, not a database" * 99
+
+
+def test_file_of_another_kind(path: Path) -> None:
+    """A file that is no database is refused and left as it is."""
+    path.write_bytes(NOTES)
+    with pytest.raises(StorageError, match="DatabaseError"):
+        asyncio.run(SqliteStore.open(path))
+    assert path.read_bytes() == NOTES
+
+
+# ── schema ──
+
+
+async def test_reopened_file_is_as_it_was(path: Path) -> None:
+    """Opening a file again changes no table and loses no row."""
+    store = await SqliteStore.open(path)
+    memory = await store.commit(Memory(key=KEY), MemoryBuilder().chat(2).memory())
+    await store.close()
+    store = await SqliteStore.open(path)
+    assert await store.load(KEY) == memory
+    await store.close()
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ("INSERT INTO migration (number, name, checksum) VALUES (9999, 'future', '')", "newer"),
+        ("UPDATE migration SET checksum = 'another' WHERE number = 1", "differs"),
+    ],
+    ids=["newer", "differing"],
+)
+async def test_file_of_another_program_version_is_refused(path: Path, change: str, words: str) -> None:
+    """A file with migrations we do not know, or know differently, is not opened; the text says what to do."""
+    await (await SqliteStore.open(path)).close()
+    with closing(sqlite3.connect(path)) as other, other:
+        other.execute(change)
+    with pytest.raises(StorageError, match=words):
+        await SqliteStore.open(path)
+
+
+async def test_failed_migration_leaves_nothing(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """If one statement of a migration fails, none of them has happened, and the right one can follow."""
+    broken = (Migration(1, "broken", "CREATE TABLE first (a); CREATE TABLE second (nonsense nonsense"),)
+    monkeypatch.setattr(
+        "proxy.storage.sqlite_schema.migrations", lambda _: (*broken, Migration(2, "x", "SELECT nothing;"))
+    )
+    with pytest.raises(StorageError, match="OperationalError"):
+        await SqliteStore.open(path)
+    monkeypatch.undo()
+    store = await SqliteStore.open(path)
+    assert await store.load(KEY) == Memory(key=KEY)
+    await store.close()
+
+
+def test_statements_are_split_where_they_end() -> None:
+    """Semicolons in strings, comments and triggers end nothing."""
+    trigger = "CREATE TRIGGER t AFTER INSERT ON a BEGIN\n DELETE FROM a;\n DELETE FROM b;\nEND;\n"
+    script = "-- one; two\nCREATE TABLE a (x DEFAULT ';');\n" + trigger
+    assert list(statements(script)) == ["-- one; two\nCREATE TABLE a (x DEFAULT ';');\n", trigger]
+
+
+# ── secrets ──
+
+
+async def test_files_are_their_owners(path: Path) -> None:
+    """The file and its WAL hold conversations: nobody but their owner may read them."""
+    store = await SqliteStore.open(path.parent / "new" / "memory.db")
+    await store.commit(Memory(key=KEY), MemoryBuilder().chat(2).memory())
+    modes = {file.stat().st_mode & 0o777 for file in (path.parent / "new").iterdir()}
+    assert modes == {0o600}
+    await store.close()
+
+
+async def test_forgotten_bytes_are_gone(store: SqliteStore, path: Path) -> None:
+    """After `forget` no byte of a message or observation is left in the file or its WAL."""
+    thread = MemoryBuilder().chat(60, "canary " * 30)
+    memory = await store.commit(Memory(key=KEY), thread.memory())
+    await store.commit(memory, thread.cover(20).chunk(9, "* 🔴 canary").supersede([60]).memory())
+    here = lambda: b"".join(file.read_bytes() for file in path.parent.glob("memory.db*")).count(b"canary")  # noqa: E731
+    assert here() > 60
+    await store.forget(KEY)
+    assert here() == 0
+
+
+# ── power and signals ──
+
+COMMITTER = """
+import asyncio, sys
+from dataclasses import replace
+from memory_builder import KEY, MemoryBuilder, item
+from proxy.memory.model import Message
+from proxy.storage.sqlite import SqliteStore
+
+async def main(path):
+    store = await SqliteStore.open(path)
+    memory = await store.load(KEY)
+    while True:
+        new = Message(memory.next_seq, item("m%d" % memory.next_seq), bytes(16), 1, 1.0)
+        memory = await store.commit(memory, replace(memory, tail=(*memory.tail[-20:], new), next_seq=new.seq + 1))
+        print(new.seq, flush=True)
+
+asyncio.run(main(sys.argv[1]))
+"""
+
+
+def acknowledged_until_killed(path: Path, least: int) -> int:
+    """The last seq a committing process told of before it was killed, soon after its `least`-th commit."""
+    places = [Path(__file__).parent, Path(__file__).parents[2]]
+    env = {**os.environ, "PYTHONPATH": os.pathsep.join(map(str, places))}
+    with subprocess.Popen([sys.executable, "-c", COMMITTER, str(path)], stdout=subprocess.PIPE, env=env) as process:
+        assert process.stdout
+        told = [process.stdout.readline() for _ in range(least)]
+        process.kill()  # by now it is anywhere in a later commit
+        told += process.stdout.readlines()
+    complete = [int(line) for line in told if line.endswith(b"\n")]
+    return complete[-1]
+
+
+async def test_killed_process_loses_nothing_acknowledged(path: Path) -> None:
+    """Over 20 kills of a committing process every acknowledged message is stored, once, and the file stays sound."""
+    random = Random(20)
+    for _ in range(20):
+        acknowledged = acknowledged_until_killed(path, random.randint(1, 20))
+        store = await SqliteStore.open(path)
+        memory = await store.load(KEY)
+        every = await store.by_seq(KEY, range(memory.next_seq + 9))
+        await store.close()
+        assert memory.end >= acknowledged
+        assert [m.item.raw for m in every] == [f"m{seq}".encode() for seq in range(1, memory.end + 1)]
+    with closing(sqlite3.connect(path)) as other:
+        assert other.execute("PRAGMA integrity_check").fetchall() == [("ok",)]
+        assert other.execute("PRAGMA foreign_key_check").fetchall() == []

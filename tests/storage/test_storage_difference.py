@@ -1,0 +1,107 @@
+"""The difference between two states holds what changed, all of it and nothing more."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import fields, replace
+from typing import Any
+
+import pytest
+from memory_builder import KEY, MemoryBuilder, item, small_things
+
+from proxy.errors import StorageError
+from proxy.memory.model import Memory
+from proxy.storage.difference import Difference, difference
+
+NOTHING = Difference(
+    messages=(),
+    aside=(),
+    supersede=False,
+    observations=(),
+    dropped=(),
+    entries=(),
+    shortened=False,
+    reflection=False,
+)
+
+
+def summary(d: Difference) -> dict[str, Any]:
+    """What is not as in NOTHING; messages as (seq, parent), observations as (id, standing)."""
+    said: dict[str, Any] = {f.name: getattr(d, f.name) for f in fields(d)}
+    said["messages"] = tuple((placed.message.seq, placed.parent) for placed in d.messages)
+    said["aside"] = tuple((placed.message.seq, placed.parent) for placed in d.aside)
+    said["observations"] = tuple((o.id, standing) for o, standing in d.observations)
+    return {name: value for name, value in said.items() if value != getattr(NOTHING, name)}
+
+
+def standing() -> MemoryBuilder:
+    """Messages 1–10: 1–2 and 3–4 in the log (entries 1, 2), 5–6 and 7–8 in chunks (3, 4)."""
+    return MemoryBuilder().chat(10).cover(2).cover(2).chunk(2).chunk(2)
+
+
+STEPS: dict[str, tuple[Callable[[MemoryBuilder], Any], dict[str, Any]]] = {
+    "new turn": (lambda t: t.chat(2), {"messages": ((11, 10), (12, 11))}),
+    "new chunk": (lambda t: t.chunk(1), {"observations": ((5, "chunk"),)}),
+    "chunk dropped": (lambda t: t.drop_chunks(1), {"dropped": (4,)}),
+    "activated": (lambda t: t.activate(1), {"observations": ((3, "log"),), "entries": ((2, 3),)}),
+    "end taken back": (lambda t: t.supersede([9, 10]), {"supersede": True}),
+    "middle taken back": (
+        lambda t: t.supersede([9]),
+        {"supersede": True, "messages": ((10, 8),)},
+    ),
+    "swapped": (lambda t: t.swap(10, item("theirs")), {"messages": ((10, 9),)}),
+    "swapped, and what follows": (lambda t: t.swap(9, item("theirs")), {"messages": ((9, 8), (10, 9))}),
+    "reflection begun": (lambda t: t.reflecting(), {"reflection": True}),
+    "swapped in": (lambda t: t.swapped(), {"observations": ((5, "log"),), "entries": ((0, 5),)}),
+    "fork inside the log": (
+        lambda t: t.supersede([4, 5, 6, 7, 8, 9, 10]),
+        {"supersede": True, "messages": ((3, 2),), "entries": ((0, 1),), "dropped": (3, 4)},
+    ),
+}
+
+
+@pytest.mark.parametrize(("step", "expected"), STEPS.values(), ids=STEPS.keys())
+def test_step(step: Callable[[MemoryBuilder], Any], expected: dict[str, Any]) -> None:
+    """Each step yields exactly its own rows."""
+    thread = standing()
+    before = thread.memory()
+    step(thread)
+    assert summary(difference(before, thread.memory())) == expected
+
+
+def test_same_state_differs_in_nothing() -> None:
+    """Fields of the thread's own row are no difference: that row is always written."""
+    memory = standing().memory()
+    assert difference(memory, replace(memory, **small_things())) == NOTHING
+
+
+def test_first_commit_writes_the_whole_tail() -> None:
+    """From nothing, everything is new; the first message has parent 0."""
+    thread = MemoryBuilder().chat(3)
+    assert summary(difference(Memory(key=KEY), thread.memory())) == {"messages": ((1, 0), (2, 1), (3, 2))}
+
+
+def test_aside_has_the_live_message_before_it_as_parent() -> None:
+    """Also where that message is covered, and where later ones are live."""
+    thread = MemoryBuilder().chat(2)
+    before = thread.memory()
+    aside = thread.interrupted(item("broken"))
+    after = thread.chat(1).memory()
+    assert summary(difference(before, after, [aside])) == {"messages": ((4, 2),), "aside": ((3, 2),)}
+    covered = thread.cover(2).cover(1).memory()
+    late = thread.interrupted(item("broken too"))
+    assert summary(difference(covered, covered, [late])) == {"aside": ((5, 4),)}
+
+
+def test_shortened_log_rewrites_the_places_that_moved() -> None:
+    """Without a new generation the places that now hold another entry are written, those beyond the end removed."""
+    memory = standing().memory()
+    assert summary(difference(memory, replace(memory, log=memory.log[1:]))) == {"entries": ((0, 2),), "shortened": True}
+
+
+def test_covering_what_is_not_stored_is_refused() -> None:
+    """Coverage over messages that are new in the same step would lose them."""
+    thread = MemoryBuilder().chat(2)
+    before = thread.memory()
+    with pytest.raises(StorageError, match="commit the messages first"):
+        difference(before, thread.chat(2).cover(4).memory())

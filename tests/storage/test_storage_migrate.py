@@ -1,0 +1,42 @@
+"""Which migrations a database lacks, and when it is refused."""
+
+from __future__ import annotations
+
+import pytest
+
+from proxy.errors import StorageError
+from proxy.storage.migrate import Migration, lacking, migrations
+
+ONE, TWO = Migration(1, "one", "CREATE TABLE a (x);"), Migration(2, "two", "CREATE TABLE b (x);")
+
+
+@pytest.mark.parametrize(
+    ("applied", "expected"),
+    [
+        ({}, (ONE, TWO)),
+        ({1: ONE.checksum}, (TWO,)),
+        ({1: ONE.checksum, 2: TWO.checksum}, ()),
+    ],
+    ids=["new", "older", "current"],
+)
+def test_lacking(applied: dict[int, str], expected: tuple[Migration, ...]) -> None:
+    """What was not applied yet, in order."""
+    assert lacking((ONE, TWO), applied) == expected
+
+
+@pytest.mark.parametrize(
+    ("applied", "words"),
+    [({1: ONE.checksum, 3: "x"}, "newer.*migration 3"), ({1: "x"}, r"migration 1 \(one\) differs")],
+    ids=["newer", "differing"],
+)
+def test_refused(applied: dict[int, str], words: str) -> None:
+    """A database this program does not know is not touched."""
+    with pytest.raises(StorageError, match=words):
+        lacking((ONE, TWO), applied)
+
+
+def test_shipped_migrations_are_numbered_without_gaps() -> None:
+    """The files of SQLite count from 1 and hold statements."""
+    shipped = migrations("sqlite")
+    assert [step.number for step in shipped] == list(range(1, len(shipped) + 1))
+    assert all("CREATE" in step.sql and step.name for step in shipped)

@@ -1,0 +1,187 @@
+"""A model server that does exactly what a test's script says, byte by byte, and records exactly what it was sent."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import struct
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+
+Script = Callable[["Call"], Awaitable[None]]
+
+
+@dataclass
+class Seen:
+    """A request as it stood on the wire."""
+
+    line: bytes  # without the line's end
+    headers: list[tuple[bytes, bytes]]
+    body: bytes = b""  # chunked framing removed
+    chunked: bool = False
+
+    def header(self, name: bytes) -> list[bytes]:
+        return [value for key, value in self.headers if key.lower() == name]
+
+
+class Call:
+    """One request to answer. `closed` is set when the other side has closed the connection."""
+
+    def __init__(self, connection: _Connection, seen: Seen) -> None:
+        self._connection = connection
+        self.seen = seen
+        self.closed = connection.closed
+
+    def send(self, data: bytes) -> None:
+        self._connection.transport.write(data)
+
+    async def send_slowly(self, data: bytes, size: int = 1) -> None:
+        """In pieces, the loop turning in between: each is a packet of its own."""
+        for start in range(0, len(data), size):
+            self.send(data[start : start + size])
+            await asyncio.sleep(0)
+
+    def close(self) -> None:
+        self._connection.transport.close()
+
+    def reset(self) -> None:
+        """RST: what is not on the wire yet is lost, and the other side reads an error."""
+        sock = self._connection.transport.get_extra_info("socket")
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        self._connection.transport.abort()
+
+    async def rest_of_body(self) -> bytes:
+        """The request's body to its end, for scripts that begin before it has come."""
+        self.seen.body += await self._connection.read_body(self.seen)
+        return self.seen.body
+
+
+class _Connection(asyncio.Protocol):
+    transport: asyncio.Transport
+
+    def __init__(self, server: UpstreamServer) -> None:
+        self._server = server
+        self._buffer = bytearray()
+        self._more = asyncio.Event()
+        self.closed = asyncio.Event()
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport)
+        self.transport = transport
+        self._task = asyncio.create_task(self._serve())
+        self._server.connections.add(self)
+        self._server.accepted += 1
+
+    def data_received(self, data: bytes) -> None:
+        self._buffer += data
+        self._more.set()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self.closed.set()
+        self._more.set()
+        self._server.connections.discard(self)
+
+    async def _serve(self) -> None:
+        while (head := await self._until(b"\r\n\r\n")) is not None:
+            line, *lines = head[:-4].split(b"\r\n")
+            headers = [(name, value.strip()) for name, _, value in (entry.partition(b":") for entry in lines)]
+            seen = Seen(line, headers)
+            seen.chunked = any(b"chunked" in value for value in seen.header(b"transfer-encoding"))
+            if not self._server.early:
+                seen.body = await self.read_body(seen)
+            self._server.note(seen)
+            await self._server.script(Call(self, seen))
+
+    async def read_body(self, seen: Seen) -> bytes:
+        if not seen.chunked:
+            return await self._exactly(int((seen.header(b"content-length") or [b"0"])[0])) or b""
+        body = b""
+        while size := int(await self._until(b"\r\n") or b"0", 16):
+            body += (await self._exactly(size + 2) or b"")[:-2]
+        await self._exactly(2)
+        return body
+
+    async def _until(self, end: bytes) -> bytes | None:
+        while (at := self._buffer.find(end)) < 0:
+            if not await self._fill():
+                return None
+        return self._cut(at + len(end))
+
+    async def _exactly(self, size: int) -> bytes | None:
+        while len(self._buffer) < size:
+            if not await self._fill():
+                return None
+        return self._cut(size)
+
+    async def _fill(self) -> bool:
+        if self.closed.is_set():
+            return False
+        self._more.clear()
+        await self._more.wait()
+        return True
+
+    def _cut(self, size: int) -> bytes:
+        data = bytes(self._buffer[:size])
+        del self._buffer[:size]
+        return data
+
+
+@dataclass
+class UpstreamServer:
+    script: Script
+    early: bool = False  # the script runs as soon as the head is here, and reads the body itself
+    seen: list[Seen] = field(default_factory=list)
+    connections: set[_Connection] = field(default_factory=set)
+    accepted: int = 0
+    port: int = 0
+    _news: asyncio.Event = field(default_factory=asyncio.Event)
+
+    def note(self, seen: Seen) -> None:
+        self.seen.append(seen)
+        self._news.set()
+
+    async def wait_seen(self, count: int) -> None:
+        """Until this many requests have come."""
+        while len(self.seen) < count:
+            self._news.clear()
+            await self._news.wait()
+
+    @property
+    def base(self) -> str:
+        return f"http://127.0.0.1:{self.port}/v1"
+
+
+@asynccontextmanager
+async def upstream_server(script: Script, *, early: bool = False) -> AsyncIterator[UpstreamServer]:
+    """It listens on a loopback port of its own until the block ends."""
+    server = UpstreamServer(script, early)
+    listening = await asyncio.get_running_loop().create_server(lambda: _Connection(server), "127.0.0.1", 0)
+    server.port = listening.sockets[0].getsockname()[1]
+    try:
+        yield server
+    finally:
+        listening.close()
+        tasks = [connection._task for connection in server.connections]
+        for connection in list(server.connections):
+            connection._task.cancel()
+            connection.transport.abort()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+
+def answering(body: bytes, *headers: bytes, status: bytes = b"200 OK", length: bool = True) -> Script:
+    """A script that sends one whole answer."""
+    lines = [b"HTTP/1.1 " + status, *headers, *([b"Content-Length: %d" % len(body)] if length else ())]
+
+    async def script(call: Call) -> None:
+        call.send(b"\r\n".join([*lines, b"", body]))
+
+    return script
+
+
+def chunk(data: bytes) -> bytes:
+    """A piece of a chunked body; of empty data, its end."""
+    return b"%x\r\n%s\r\n" % (len(data), data)
+
+
+SSE_HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n"

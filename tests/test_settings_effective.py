@@ -1,0 +1,188 @@
+"""What holds for a model and a resource."""
+
+import pytest
+
+from proxy.errors import ConfigError
+from proxy.memory.thresholds import Limits
+from proxy.settings import MemorySettings, Settings, limits, parse
+from proxy.settings.model import PAIRS
+
+
+def test_default_limits() -> None:
+    """The settings' defaults and the domain's are the same numbers."""
+    assert Settings().effective("any", None).limits == Limits()
+
+
+@pytest.mark.parametrize(
+    ("memory", "expected"),
+    [
+        ("{observation: {message_tokens: 10000}}", {"observe_at": 10_000, "interval": 2_000, "keep": 2_000, "block_at": 12_000}),
+        ("{observation: {buffer_tokens: 5000}}", {"interval": 5_000}),
+        ("{observation: {buffer_activation: 9000}}", {"keep": 9_000}),
+        ("{observation: {buffer_activation: 1}}", {"keep": 0}),
+        ("{observation: {block_after: 1}}", {"block_at": 30_000}),
+        ("{observation: {block_after: 99.9}}", {"block_at": 2_997_000}),
+        ("{observation: {block_after: 50000}}", {"block_at": 50_000}),
+        ("{observation: {previous_observer_tokens: false}}", {"previous": None}),
+        ("{observation: {previous_observer_tokens: 0}}", {"previous": 0}),
+        (
+            "{observation: {buffer_tokens: false}}",
+            {"interval": None, "keep": 0, "block_at": 30_000, "reflect_from": None, "reflect_block_at": 40_000},
+        ),
+        (
+            "{observation: {buffer_tokens: false, block_after: 1.5}, reflection: {block_after: 1.1}}",
+            {"block_at": 45_000, "reflect_block_at": 44_000},
+        ),
+        ("{reflection: {observation_tokens: 1000, buffer_activation: 1}}", {"reflect_at": 1_000, "reflect_from": 1_000}),
+        ("{reflection: {block_after: 41000}}", {"reflect_block_at": 41_000}),
+        ("{activate_after_idle: 5m}", {"activate_after_idle": 300.0}),
+        ("{activate_after_idle: auto}", {"activate_after_idle": 3_600.0}),
+        ("{share_token_budget: true, activate_on_provider_change: true}", {"shared": True, "activate_on_provider_change": True}),
+        ("{observation: {block_timeout: 500ms, buffer_on_idle: true}}", {"block_timeout": 0.5, "buffer_on_idle": True}),
+        ("{observation: {message_tokens: 1, buffer_tokens: false}}", {"observe_at": 1, "block_at": 1}),
+    ],
+)  # fmt: skip
+def test_limits(memory: str, expected: dict[str, object]) -> None:
+    """Each key becomes the plain number the domain compares with."""
+    found = parse(f"memory: {memory}").effective("m", "r").limits
+    assert {name: getattr(found, name) for name in expected} == expected
+
+
+def test_known_cache_lifetime() -> None:
+    """`auto` takes the provider's figure where the caller knows it."""
+    memory = MemorySettings(activate_after_idle="auto")
+    assert limits(memory, Settings().context, cache_lives=300.0).activate_after_idle == 300.0
+
+
+LAYERED = """
+memory: {scope: thread, observation: {message_tokens: 30000, instruction: base}}
+models:
+  "*": {observation: {message_tokens: 1000}, mode: shadow}
+  "gpt-4o*": {observation: {message_tokens: 20000}}
+  "gpt-*": {observation: {message_tokens: 10000, instruction: gpt}, relative_time: false}
+resources:
+  "over*": {observation: {message_tokens: 50000}}
+"""
+
+
+@pytest.mark.parametrize(
+    ("model", "resource", "tokens", "instruction", "mode"),
+    [
+        ("gpt-4o-mini", None, 20_000, "gpt", "shadow"),
+        ("gpt-5", None, 10_000, "gpt", "shadow"),
+        ("claude", None, 1_000, "base", "shadow"),
+        ("GPT-4o", None, 1_000, "base", "shadow"),
+        (None, None, 30_000, "base", "live"),
+        ("gpt-4o", "overseer", 50_000, "gpt", "shadow"),
+        (None, "overseer", 50_000, "base", "live"),
+        ("gpt-4o", "other", 20_000, "gpt", "shadow"),
+    ],
+)
+def test_the_most_specific_wins_key_by_key(
+    model: str | None, resource: str | None, tokens: int, instruction: str, mode: str
+) -> None:
+    """Overrides are laid over each other by literal characters, whatever their order in the file; resources last."""
+    effective = parse(LAYERED).effective(model, resource)
+    observation = effective.memory.observation
+    assert (observation.message_tokens, observation.instruction, effective.memory.mode) == (tokens, instruction, mode)
+    assert effective.limits.observe_at == tokens
+    assert effective.context.relative_time == (instruction != "gpt")
+
+
+def test_classes_and_wildcards_are_not_literal() -> None:
+    """`[45]` counts for nothing, however long."""
+    text = "models: {'gpt-[4567890]*': {mode: shadow}, 'gpt-4*': {mode: live}}"
+    assert parse(text).effective("gpt-4o").memory.mode == "live"
+
+
+def test_equally_specific() -> None:
+    """Of two equally specific overrides the later one in the file wins."""
+    assert parse("models: {'a*': {mode: shadow}, '*b': {mode: live}}").effective("ab").memory.mode == "live"
+
+
+BOTH = ["a", {"model": "b", "max_retries": 0}]
+
+
+@pytest.mark.parametrize(
+    ("text", "observer", "reflector"),
+    [
+        ("memory: true", "inherit", "inherit"),
+        ("memory: {model: a}", "a", "a"),
+        ("memory: {observation: {model: a}}", "a", "a"),
+        ("memory: {reflection: {model: b}}", "b", "b"),
+        ("memory: {observation: {model: a}, reflection: {model: b}}", "a", "b"),
+        ("memory: {model: inherit, observation: {model: a}}", "a", "a"),
+        ("memory: {model: a, observation: {model: inherit}}", "a", "a"),
+        ("memory: {model: a}\nmodels: {m: {observation: {model: b}}}", "b", "a"),
+        ("memory: {observation: {model: a}, reflection: {model: b}}\nmodels: {m: {model: c}}", "c", "c"),
+        ("memory: {observation: {model: a}}\nmodels: {m: {reflection: {model: b}}}", "a", "b"),
+        ("memory: {model: a}\nmodels: {m: {model: inherit}}", "inherit", "inherit"),
+        ("memory: {model: a}\nmodels: {m: {observation: {model: inherit}}}", "inherit", "a"),
+        ("models: {m: {model: a}}\nresources: {r: {reflection: {model: b}}}", "a", "b"),
+        ("memory: {model: default}", "default", "default"),
+        ("memory: {model: [a, {model: b, max_retries: 0}]}", BOTH, BOTH),
+        (
+            "memory: {reflection: {model: {up_to: {40000: b, 10000: a}}}}",
+            {"up_to": {10_000: "a", 40_000: "b"}},
+            {"up_to": {10_000: "a", 40_000: "b"}},
+        ),
+        ("memory: {model: {up_to: {1: a}}}\nmodels: {m: {model: {up_to: {2: b}}}}", {"up_to": {2: "b"}}, {"up_to": {2: "b"}}),
+    ],
+)  # fmt: skip
+def test_models(text: str, observer: object, reflector: object) -> None:
+    """The most specific level that speaks decides; `inherit` is silence on `memory`, and takes back above it."""
+    effective = parse(text).effective("m", "r")
+    assert effective.observer_model == observer
+    assert effective.reflector_model == reflector
+
+
+def test_tiers_keep_their_order() -> None:
+    """Tiers are sorted by size, for whoever shows them."""
+    choice = parse("memory: {model: {up_to: {40000: b, 10000: a}}}").effective("m").observer_model
+    assert isinstance(choice, dict)
+    assert list(choice["up_to"]) == [10_000, 40_000]
+
+
+def test_upstream_for() -> None:
+    """The first upstream whose glob fits, upper and lower case told apart; None when none does."""
+    settings = parse(
+        "upstream:\n  - {name: a, match: ['gpt-*', 'o3'], base_url: 'http://a/v1/'}\n  - {name: b, match: ['g*'], base_url: 'http://b'}"
+    )
+    assert [u and u.name for u in map(settings.upstream_for, ["gpt-4o", "o3", "gemini", "GPT-4o", None])] == [
+        "a",
+        "a",
+        "b",
+        None,
+        None,
+    ]
+    assert settings.upstream[0].base_url == "http://a/v1"
+    default = Settings().upstream_for(None)
+    assert default
+    assert default.name == "openai"
+
+
+def test_pairs_are_remembered_and_bounded() -> None:
+    """A pair costs once; callers who name ever new resources cannot fill the memory."""
+    settings = parse("models: {m: {mode: shadow}}")
+    assert settings.effective("m", "r") is settings.effective("m", "r")
+    assert settings.effective("m", "r") is settings.effective("m", "s")
+    for number in range(PAIRS + 10):
+        settings.effective("m", str(number))
+    assert len(settings._pairs) == PAIRS
+
+
+def test_overrides_that_could_not_be_checked_together() -> None:
+    """Globs that meet in a name nobody foresaw raise when it comes: memory fails, chat does not."""
+    settings = parse(
+        "models: {'a*': {observation: {message_tokens: 9000}}, '*b': {observation: {buffer_activation: 9500}}}"
+    )
+    assert settings.effective("a").limits.observe_at == 9_000
+    with pytest.raises(ConfigError, match=r"models\.a\*, models\.\*b contradict each other: .*message_tokens \(9000\)"):
+        settings.effective("ab")
+
+
+def test_enabled_stays_off_under_overrides() -> None:
+    """An override that does not say so does not switch memory on."""
+    settings = parse("memory: false\nmodels: {a: {mode: shadow}, b: {enabled: true}}")
+    assert not settings.effective("a").memory.enabled
+    assert settings.effective("b").memory.enabled

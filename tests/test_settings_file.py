@@ -1,0 +1,96 @@
+"""The annotated file against the code: every key, its default, its words."""
+
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from pydantic import BaseModel
+
+from proxy.settings import Settings, load, parse
+
+FILE = Path(__file__).parents[1] / "config" / "om-proxy.yaml"
+LINES = FILE.read_text(encoding="utf-8").splitlines()
+
+
+def keys(model: type[BaseModel], above: str = "") -> set[str]:
+    """Every key of the settings, as a dotted path."""
+    found = set()
+    for name, field in model.model_fields.items():
+        annotation: Any = field.annotation
+        inside = getattr(annotation, "__args__", (annotation,))[0]
+        found.add(f"{above}{name}")
+        if (
+            isinstance(inside, type) and issubclass(inside, BaseModel) and name != "keys"
+        ):  # auth.keys is empty by default
+            found |= keys(inside, f"{above}{name}.")
+    return found
+
+
+def written_keys() -> dict[str, int]:
+    """Every key of the file with its line, counted from 0."""
+    found: dict[str, int] = {}
+
+    def walk(node: yaml.Node, above: str) -> None:
+        if isinstance(node, yaml.SequenceNode):
+            for item in node.value:
+                walk(item, above)
+        if isinstance(node, yaml.MappingNode):
+            for key, value in node.value:
+                found[f"{above}{key.value}"] = key.start_mark.line
+                walk(value, f"{above}{key.value}.")
+
+    root = yaml.compose(FILE.read_text(encoding="utf-8"), Loader=yaml.SafeLoader)
+    assert root is not None
+    walk(root, "")
+    return found
+
+
+def test_the_file_holds_the_defaults() -> None:
+    """Using the shipped file unchanged is the same as using none."""
+    assert load(FILE, {}).model_dump() == Settings().model_dump()
+
+
+def test_every_key_stands_in_the_file() -> None:
+    """Every setting there is, and no other."""
+    assert set(written_keys()) == keys(Settings)
+
+
+SECTIONS_WITHOUT_WORDS = {"server", "auth", "storage", "background"}  # their name says it, their keys say the rest
+
+
+@pytest.mark.parametrize(
+    ("key", "number"), [(k, n) for k, n in written_keys().items() if k not in SECTIONS_WITHOUT_WORDS]
+)
+def test_every_key_is_explained(key: str, number: int) -> None:
+    """Beside each key stands what it is good for."""
+    name = key.rpartition(".")[2]
+    assert re.match(rf"\s*(- )?{name}:.*\s# \S.{{5,}}", LINES[number])
+
+
+def profiles() -> list[str]:
+    """The profiles, as somebody copies them."""
+    text = "\n".join(LINES)
+    return [re.sub(r"^#\| ", "", part, flags=re.M) for part in re.findall(r"(?:^#\| .*\n?)+", text, flags=re.M)]
+
+
+def test_there_are_three_profiles() -> None:
+    """Long agent runs, chat with daily visits, cheap actor."""
+    assert len(profiles()) == 3
+
+
+@pytest.mark.parametrize("text", profiles())
+def test_profiles_work(text: str) -> None:
+    """A copied profile is a valid file that changes something."""
+    assert parse(text).model_dump() != Settings().model_dump()
+
+
+def test_the_specified_file() -> None:
+    """The specification's example is read, and its defaults are ours."""
+    spec = FILE.parents[2] / "shared" / "spec" / "config.md"
+    if not spec.is_file():
+        pytest.skip("the specification (../shared/spec/config.md) is not beside this repository")
+    text = spec.read_text(encoding="utf-8").split("```yaml")[1].split("```")[0]
+    settings = parse(text).model_copy(update={"models": {}, "resources": {}})
+    assert settings.model_dump() == Settings().model_dump()

@@ -1,0 +1,231 @@
+"""Loading: which file counts, and every fault named by key, value, rule and line."""
+
+from pathlib import Path
+
+import pytest
+
+from proxy.errors import ConfigError
+from proxy.settings import Settings, load, parse
+
+
+def faults_of(text: str, **env: str) -> list[str]:
+    with pytest.raises(ConfigError) as caught:
+        parse(text, "x.yaml", env)
+    return str(caught.value).splitlines()
+
+
+def test_defaults() -> None:
+    """Without a file and a variable, the built-in defaults hold."""
+    assert parse("").model_dump() == Settings().model_dump()
+
+
+@pytest.mark.parametrize(
+    ("text", "fault"),
+    [
+        ("server: {prot: 1}", "server.prot = 1: is no setting; did you mean port?"),
+        ("qqq: 1", "qqq = 1: is no setting"),
+        ("server: {port: many}", "server.port = many: must be a whole number"),
+        ("server: {port: 70000}", "server.port = 70000: must be 65535 or less"),
+        ("server: 1", "server = 1: must be a mapping of keys"),
+        ("telemetry: {metrics: maybe}", "telemetry.metrics = maybe: must be true or false"),
+        ("telemetry: {log: loud}", "telemetry.log = loud: must be 'auto', 'json', 'console' or 'off'"),
+        ("limits: {body: big}", "limits.body = big: must be a size"),
+        ("limits: {body_timeout: 30}", "limits.body_timeout = 30: must be a duration"),
+        ("limits: {in_flight: 0}", "limits.in_flight = 0: must be 1 or more"),
+        ("upstream: []", "upstream = […]: must not be empty"),
+        ("upstream: {a: 1}", "upstream = {…}: must be a list"),
+        ("upstream: [{name: x}]", "upstream[0].base_url: is required"),
+        ("upstream: [{base_url: 'ftp://h'}]", "upstream[0].base_url = ftp://h: must be http:// or https://"),
+        ("upstream: [{base_url: 'http://u:p@h'}]", "upstream[0].base_url = (hidden): must be http:// or https://"),
+        ("upstream: [{base_url: 'http://h', match: []}]", "upstream[0].match = […]: must not be empty"),
+        ("upstream: [{base_url: 'http://h'}, {base_url: 'http://i'}]", "upstream[1].name: is taken by an earlier upstream"),
+        ("auth: {keys: [{tenant: a b, key: k}]}", "auth.keys[0].tenant = a b: must match"),
+        ("auth: {keys: [{tenant: a, key: ''}]}", "auth.keys[0].key = (hidden): must not be empty"),
+        ("auth: {keys: [{tenant: a, key: k}, {tenant: b, key: k}]}", "auth.keys = […]: each key must belong to one tenant"),
+        ("identity: {thread_headers: ['x y']}", "identity.thread_headers[0] = x y: must match"),
+        ("side_requests: {prompts: ['(']}", "side_requests.prompts = […]: must be regular expressions"),
+        ("storage: {url: 'mysql://h'}", "storage.url = mysql://h: must match"),
+        ("storage: {prefix: A-B}", "storage.prefix = A-B: must match"),
+        ("memory: {mode: dead}", "memory.mode = dead: must be 'live' or 'shadow'"),
+        ("memory: {timezone: Mars}", "memory.timezone = Mars: must be an IANA time zone"),
+        ("memory: {timezone: ../etc/passwd}", "memory.timezone = ../etc/passwd: must be an IANA time zone"),
+        ("memory: {activate_after_idle: 5}", "memory.activate_after_idle = 5: must be off, auto, or a duration"),
+        ("memory: {economy: max}", "memory.economy = max: must be 'off' or 'auto'"),
+        ("memory: {model: null}", "memory.model = null: must be inherit, default"),
+        ("memory: {model: {up_to: {many: a}}}", "memory.model = {…}: must be inherit, default"),
+        ("memory: {model: [a, {model: b, tries: 2}]}", "memory.model = […]: must be inherit, default"),
+        ("memory: {retrieval: {vector: true}}", "memory.retrieval.vector = true: needs retrieval.embedding_model"),
+        ("memory: {observation: {prompt: no-such.md}}", "memory.observation.prompt = no-such.md: must be default, condensed"),
+        ("memory: {observation: {buffer_tokens: 0}}", "memory.observation.buffer_tokens = 0: must be false, a ratio"),
+        ("memory: {observation: {buffer_tokens: 30000}}", "memory.observation.buffer_tokens = 30000: as 30000 tokens, it must be below"),
+        ("memory: {observation: {buffer_activation: 5}}", "memory.observation.buffer_activation = 5: must be a ratio"),
+        ("memory: {observation: {buffer_activation: 30000}}", "memory.observation.buffer_activation = 30000: as 30000 tokens to keep"),
+        ("memory: {observation: {block_after: 0.5}}", "memory.observation.block_after = 0.5: must be a multiple"),
+        ("memory: {observation: {block_after: 100}}", "memory.observation.block_after = 100: as 100 tokens, it may not be below"),
+        ("memory: {observation: {previous_observer_tokens: -1}}", "memory.observation.previous_observer_tokens = -1: must be false"),
+        ("memory: {observation: {model_settings: {temperature: 3}}}", "memory.observation.model_settings.temperature = 3: must be 2 or"),
+        ("memory: {reflection: {buffer_activation: 1.5}}", "memory.reflection.buffer_activation = 1.5: must be 1 or less"),
+        ("memory: {reflection: {buffer_activation: 0}}", "memory.reflection.buffer_activation = 0: must be more than 0"),
+        ("memory: {reflection: {block_after: 39999}}", "memory.reflection.block_after = 39999: as 39999 tokens, it may not be below"),
+        ("memory: {model: a, observation: {model: b}}", "memory.observation.model = b: is excluded by `model`"),
+        ("memory: {model: a, reflection: {model: b}}", "memory.reflection.model = b: is excluded by `model`"),
+        ("context: {priorities: [red]}", "context.priorities = […]: must hold red and done"),
+        ("retention: {ttl_days: 0}", "retention.ttl_days = 0: must be more than 0"),
+        ("models: {'g*': {observaton: {}}}", 'models["g*"].observaton = {…}: is no setting; did you mean observation?'),
+        ("models: {x: {observation: {messagetokens: 1}}}", "models.x.observation.messagetokens = 1: is no setting; did you mean"),
+        ("models: {x: 5}", "models.x = 5: must be a mapping of keys"),
+        ("models: {x: {model: a, reflection: {model: b}}}", "models.x.reflection.model = b: is excluded by `model`"),
+        ("models: {x: {model: [1, {}]}}", "models.x.model = […]: must be inherit, default"),
+        ("models: {x: {observation: {message_tokens: 40000, block_after: 35000}}}", "models.x.observation.block_after = 35000: as 35000"),
+        ("resources: {x: {priorities: [green]}}", "resources.x.priorities = […]: must hold red and done"),
+    ],
+)  # fmt: skip
+def test_fault(text: str, fault: str) -> None:
+    """Each rule is told by key, value and line; credentials are not repeated."""
+    first, *more = faults_of(text)
+    assert first.startswith(f"x.yaml:1: {fault}")
+    assert not more
+
+
+def test_faults_are_told_together() -> None:
+    """One run shows every fault of type, each on its line."""
+    told = faults_of("server:\n  port: x\nmemory:\n  scope: all\nmodells: {}\n")
+    assert [line.split(": ")[0] for line in told] == ["x.yaml:2", "x.yaml:4", "x.yaml:5"]
+
+
+def test_rules_of_sections_are_told_together() -> None:
+    """All the rules one section breaks come at once."""
+    told = faults_of("memory:\n  observation: {message_tokens: 1000, buffer_tokens: 2000,\n    block_after: 500}\n")
+    assert [line.split(" = ")[0] for line in told] == [
+        "x.yaml:2: memory.observation.buffer_tokens",
+        "x.yaml:3: memory.observation.block_after",
+    ]
+
+
+def test_fault_of_an_override_that_breaks_a_base_key() -> None:
+    """An override that makes a key of `memory` impossible is named, with the line it stands in."""
+    told = faults_of(
+        "memory: {observation: {block_after: 40000}}\nmodels:\n  big:\n    observation: {message_tokens: 60000}\n"
+    )
+    assert told == [
+        "x.yaml:4: models.big.observation.block_after: as 40000 tokens, it may not be below message_tokens (60000)"
+    ]
+
+
+def test_overrides_that_meet_and_contradict() -> None:
+    """A model's and a resource's override can both be right and not go together: found at load."""
+    told = faults_of(
+        "models: {m: {observation: {message_tokens: 10000}}}\nresources: {r: {observation: {buffer_activation: 12000}}}\n"
+    )
+    assert len(told) == 1
+    assert told[0].startswith("x.yaml:2: resources.r.observation.buffer_activation = 12000")
+    assert told[0].endswith("where models.m fits too")
+
+
+EVERYWHERE = "0.0.0.0"  # noqa: S104 - read, never bound
+
+
+@pytest.mark.parametrize(
+    ("host", "sound"),
+    [
+        ("127.0.0.1", True),
+        ("127.1.2.3", True),
+        ("::1", True),
+        ("localhost", True),
+        (EVERYWHERE, False),
+        ("::", False),
+        ("h", False),
+    ],
+)
+def test_a_bind_others_reach_needs_a_token(host: str, sound: bool) -> None:
+    """Beyond loopback the admin API must be closed."""
+    text = f"server: {{host: '{host}'}}"
+    if sound:
+        assert parse(text).server.loopback
+    else:
+        assert "needs server.admin_token" in faults_of(text)[0]
+    assert parse(text, env={"OM_PROXY_ADMIN_TOKEN": "t"}).server.loopback == sound
+
+
+@pytest.mark.parametrize(
+    ("text", "env"),
+    [
+        ("auth: {keys: [{tenant: a, key: sk-hush, x: 1}]}", {}),
+        ("memory: {api_key: [sk-hush]}", {}),
+        ("memory: {apikey: sk-hush-123}", {}),
+        ("server: {port: '${P}'}", {"P": "sk-hush"}),
+        ("storage: {url: 'mysql://me:sk-hush@h'}", {}),
+        ("upstream: [{base_url: 'x://me:sk-hush@h'}]", {}),
+    ],
+)
+def test_faults_keep_secrets(text: str, env: dict[str, str]) -> None:
+    """No error repeats what may be a credential."""
+    assert "sk-hush" not in "".join(faults_of(text, **env))
+
+
+def test_settings_keep_secrets() -> None:
+    """Neither repr nor str of the settings shows a credential."""
+    text = "server: {admin_token: hush}\nauth: {keys: [{tenant: a, key: hush}]}\nmemory: {api_key: hush}\nstorage: {encryption_key: hush}"
+    settings = parse(text)
+    assert "hush" not in f"{settings!r}{settings}{settings.effective('m', 'r')!r}"
+    assert settings.auth.keys[0].key.get_secret_value() == "hush"
+
+
+def test_fault_of_an_environment_override() -> None:
+    """A fault that came from the environment names its variable."""
+    assert faults_of("", OM_PROXY__SERVER__PRT="1") == [
+        "env OM_PROXY__SERVER__PRT: server.prt = 1: is no setting; did you mean port?"
+    ]
+
+
+def test_digits_stay_digits() -> None:
+    """A secret of digits keeps its leading zero."""
+    token = parse("server: {admin_token: 0123}").server.admin_token
+    assert token
+    assert token.get_secret_value() == "0123"
+
+
+def test_memory_in_one_word() -> None:
+    """`true` and `false` are short for `enabled`, also in overrides; the same for retrieval."""
+    assert parse("memory: true").memory.enabled
+    assert not parse("memory: false").memory.enabled
+    assert not parse("models: {x: false}").effective("x").memory.enabled
+    assert parse("memory: {retrieval: true}").memory.retrieval.enabled
+    assert parse("memory: {retrieval: {scope: thread}}").memory.retrieval.enabled
+    assert (
+        parse("memory: {retrieval: false}\nmodels: {x: {retrieval: {scope: thread}}}")
+        .effective("x")
+        .memory.retrieval.enabled
+    )
+
+
+def test_which_file_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The given file, else the variable's, else ./config/om-proxy.yaml, else none."""
+    monkeypatch.chdir(tmp_path)
+    assert load(env={}).server.port == 8400
+    (tmp_path / "config").mkdir()
+    for port, name in ((1, "config/om-proxy.yaml"), (2, "named.yaml"), (3, "given.yaml")):
+        (tmp_path / name).write_text(f"server: {{port: {port}}}")
+    assert load(env={}).server.port == 1
+    assert load(env={"OM_PROXY_CONFIG": "named.yaml"}).server.port == 2
+    given = load("given.yaml", {"OM_PROXY_CONFIG": "named.yaml"})
+    assert given.server.port == 3
+    assert given.file == Path("given.yaml")
+
+
+@pytest.mark.parametrize("name", ["gone.yaml", "."])
+def test_named_file_must_be_readable(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A file that was asked for and cannot be read is an error, not the defaults."""
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(ConfigError, match="cannot be read"):
+        load(name, {})
+
+
+def test_file_with_wrong_bytes(tmp_path: Path) -> None:
+    """A file that is not UTF-8 is refused; a byte order mark is not."""
+    file = tmp_path / "x.yaml"
+    file.write_bytes(b"\xff\xfe")
+    with pytest.raises(ConfigError, match="cannot be read"):
+        load(file, {})
+    file.write_bytes(b"\xef\xbb\xbfserver: {port: 1}")
+    assert load(file, {}).server.port == 1

@@ -1,0 +1,109 @@
+"""A file that changes takes effect whole, or not at all."""
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+from structlog.testing import capture_logs
+
+from proxy.settings import Settings, Watched, load
+from proxy.settings.watching import changed_keys
+
+Next = Callable[[], Awaitable[bool]]
+
+
+@asynccontextmanager
+async def watching(file: Path, text: str) -> AsyncIterator[tuple[Watched, Next]]:
+    """A watched file, and the wait for what became of its next change."""
+    file.write_text(text)
+    seen: asyncio.Queue[bool] = asyncio.Queue()
+    watched = Watched(load(file, {}), env={}, seen=seen.put_nowait, look=0.2)
+    task = asyncio.create_task(watched.watch())
+    yield watched, lambda: asyncio.wait_for(seen.get(), 10)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+
+
+async def test_a_valid_change_is_taken(tmp_path: Path) -> None:
+    """The whole new configuration is in force, the old snapshot unchanged, and the log names what changed."""
+    file = tmp_path / "x.yaml"
+    with capture_logs() as logs:
+        async with watching(file, "memory: {scope: thread}") as (watched, following):
+            before = watched.current
+            file.write_text("memory: {scope: resource, api_key: hush}")
+            assert await following()
+    assert (before.memory.scope, watched.current.memory.scope) == ("thread", "resource")
+    assert [entry["event"] for entry in logs] == ["settings.reloaded"]
+    assert logs[0]["changed"] == ["memory.api_key", "memory.scope"]
+    assert "hush" not in str(logs)
+
+
+@pytest.mark.parametrize("text", ["memory: {scope: all}", "memory: [", "", " \n"])
+async def test_a_faulty_change_is_refused(tmp_path: Path, text: str) -> None:
+    """The old configuration stays, the log says why; an empty file is one being written, not a wish for the defaults."""
+    file = tmp_path / "x.yaml"
+    with capture_logs() as logs:
+        async with watching(file, "memory: {scope: resource}") as (watched, following):
+            before = watched.current
+            file.write_text(text)
+            assert not await following()
+            assert watched.current is before
+            file.write_text("memory: {mode: shadow}")
+            assert await following()
+    assert watched.current.memory.mode == "shadow"
+    assert [entry["event"] for entry in logs] == ["settings.refused", "settings.reloaded"]
+    assert logs[0]["faults"]
+
+
+async def test_a_replaced_file_is_still_watched(tmp_path: Path) -> None:
+    """Editors and orchestrators put a new file in the old one's place, more than once."""
+    file = tmp_path / "x.yaml"
+    async with watching(file, "memory: true") as (watched, following):
+        for scope in ("resource", "thread"):
+            other = tmp_path / "other"
+            other.write_text(f"memory: {{scope: {scope}}}")
+            other.replace(file)
+            assert await following()
+            assert watched.current.memory.scope == scope
+
+
+async def test_a_file_that_goes_is_refused(tmp_path: Path) -> None:
+    """Deleting the file does not put the defaults in force; when it comes back, it counts."""
+    file = tmp_path / "x.yaml"
+    async with watching(file, "memory: {scope: resource}") as (watched, following):
+        file.unlink()
+        assert not await following()
+        assert watched.current.memory.scope == "resource"
+        file.write_text("memory: {scope: thread}")
+        assert await following()
+
+
+async def test_what_needs_a_restart_is_named(tmp_path: Path) -> None:
+    """A change of server or storage is taken over, and the log says that it waits for the next start."""
+    file = tmp_path / "x.yaml"
+    with capture_logs() as logs:
+        async with watching(file, "memory: true") as (_, following):
+            file.write_text("server: {port: 1}\nstorage: {prefix: other}")
+            assert await following()
+    assert logs[-1]["event"] == "settings.restart_needed"
+    assert logs[-1]["changed"] == ["server.port", "storage.prefix"]
+
+
+async def test_without_a_file_there_is_nothing_to_watch() -> None:
+    """Settings made in code stay as they are."""
+    watched = Watched(Settings(), env={})
+    await asyncio.wait_for(watched.watch(), 10)
+    assert watched.current == Settings()
+
+
+def test_changed_keys_look_into_lists() -> None:
+    """An upstream is compared key by key; a list of words as a whole."""
+    before = Settings()
+    upstream = before.upstream[0].model_copy(update={"base_url": "http://h", "match": ("a",)})
+    after = before.model_copy(update={"upstream": (upstream, upstream)})
+    changed = changed_keys(before, after)
+    assert {"upstream.0.base_url", "upstream.0.match", "upstream.1.name"} <= set(changed)
+    assert "upstream.0.name" not in changed

@@ -1,0 +1,432 @@
+"""The seam to the model servers, against a server that does what it is told."""
+
+from __future__ import annotations
+
+import asyncio
+import warnings
+from collections.abc import AsyncIterator
+
+import httpx
+import pytest
+
+from proxy.errors import Overloaded, UpstreamError, UpstreamTimeout
+from proxy.upstream import Answer, Upstream, join
+from tests.support.upstream_server import Call, UpstreamServer, answering, chunk, upstream_server
+
+HEAD = b"HTTP/1.1 200 OK\r\n"
+
+
+@pytest.fixture
+async def upstream() -> AsyncIterator[Upstream]:
+    upstream = Upstream(connections=4)
+    yield upstream
+    await upstream.aclose()
+
+
+async def ask(
+    upstream: Upstream,
+    server: UpstreamServer,
+    *,
+    method: str = "POST",
+    path: str = "/chat/completions",
+    headers: tuple[tuple[bytes, bytes], ...] = (),
+    content: bytes | AsyncIterator[bytes] = b"{}",
+    connect_timeout: float = 5.0,
+    read_timeout: float = 5.0,
+) -> Answer:
+    return await upstream.send(
+        method,
+        server.base + path,
+        headers,
+        content,
+        connect_timeout=connect_timeout,
+        read_timeout=read_timeout,
+    )
+
+
+@pytest.mark.parametrize(
+    ("base", "path", "query", "url"),
+    [
+        ("https://api.openai.com/v1", "/v1/chat/completions", b"", "https://api.openai.com/v1/chat/completions"),
+        ("https://api.openai.com/v1/", "/v1/chat/completions", b"", "https://api.openai.com/v1/chat/completions"),
+        ("https://api.openai.com/v1", "/chat/completions", b"", "https://api.openai.com/v1/chat/completions"),
+        ("https://g.test/v1beta/openai", "/v1/models", b"", "https://g.test/v1beta/openai/models"),
+        ("https://a.test/openai/deployments/x", "/v1/chat/completions", b"api-version=1", "https://a.test/openai/deployments/x/chat/completions?api-version=1"),
+        ("https://a.test/openai/deployments/x?api-version=1", "/v1/models", b"b=2", "https://a.test/openai/deployments/x/models?api-version=1&b=2"),
+        ("http://h:1/v1", "/v1/v1/models", b"", "http://h:1/v1/v1/models"),
+        ("http://h:1/v1", "/v1beta/models", b"", "http://h:1/v1/v1beta/models"),
+        ("http://h:1/v1", "/v1", b"", "http://h:1/v1"),
+        ("http://h:1/v1", "/v1/models/", b"q=%2F+%C3%A9&q=", "http://h:1/v1/models/?q=%2F+%C3%A9&q="),
+        ("http://h:1/v1", "/v1/models", "q=é|{}".encode(), "http://h:1/v1/models?q=%C3%A9|{}"),
+    ],
+)  # fmt: skip
+def test_join(base: str, path: str, query: bytes, url: str) -> None:
+    """Exactly one leading /v1 of the client's path is dropped, and nothing else changes."""
+    assert join(base, path, query) == url
+
+
+async def test_request_bytes(upstream: Upstream) -> None:
+    """What goes out are the given headers in their order, with host and length added, and nothing of the library's own."""
+    headers = ((b"x-b", b"1"), (b"authorization", b"Bearer k"), (b"x-b", b"2"), (b"cookie", b"a=b; c=d"))
+    async with upstream_server(answering(b"")) as server:
+        await (await ask(upstream, server, path="/a%2fb/%7Ec?q=%20'\"<>", headers=headers, content=b"body")).aclose()
+        seen = server.seen[0]
+    assert seen.line == b"POST /v1/a%2fb/%7Ec?q=%20'\"<> HTTP/1.1"
+    host, length = (b"host", b"127.0.0.1:%d" % server.port), (b"content-length", b"4")
+    assert sorted(seen.headers) == sorted((*headers, host, length))
+    assert [item for item in seen.headers if item in headers] == list(headers)
+    assert seen.body == b"body"
+
+
+@pytest.mark.parametrize("method", ["GET", "HEAD", "OPTIONS", "DELETE", "PATCH", "PUT", "POST"])
+async def test_methods_without_a_body(upstream: Upstream, method: str) -> None:
+    """Every method travels; without a body no header speaks of its type."""
+    async with upstream_server(answering(b"")) as server:
+        answer = await ask(upstream, server, method=method, content=b"")
+        assert await answer.read() == b""
+        await answer.aclose()
+    assert server.seen[0].line.startswith(method.encode())
+    assert {name.lower() for name, _ in server.seen[0].headers} <= {b"host", b"content-length"}
+    assert not server.seen[0].chunked
+
+
+@pytest.mark.parametrize("size", [1, 1 << 16, 1 << 20, (1 << 20) + 1, 5_000_000])
+async def test_large_bodies(upstream: Upstream, size: int) -> None:
+    """A body of any size arrives whole, with its length announced."""
+    body = bytes(range(256)) * (size // 256 + 1)
+    async with upstream_server(answering(b"ok")) as server:
+        answer = await ask(upstream, server, content=body[:size])
+        assert await answer.read() == b"ok"
+        await answer.aclose()
+    assert server.seen[0].body == body[:size]
+    assert server.seen[0].header(b"content-length") == [str(size).encode()]
+
+
+async def pieces() -> AsyncIterator[bytes]:
+    for piece in (b"one", b"two", b"three"):
+        yield piece
+
+
+@pytest.mark.parametrize("length", [None, b"11"])
+async def test_streamed_body(upstream: Upstream, length: bytes | None) -> None:
+    """A streamed body is chunked, or keeps the length its client announced."""
+    headers = () if length is None else ((b"content-length", length),)
+    async with upstream_server(answering(b"")) as server:
+        await (await ask(upstream, server, headers=headers, content=pieces())).aclose()
+    assert server.seen[0].body == b"onetwothree"
+    assert server.seen[0].chunked is (length is None)
+    assert server.seen[0].header(b"content-length") == ([] if length is None else [length])
+
+
+async def test_response_headers_keep_order_and_duplicates(upstream: Upstream) -> None:
+    """Response headers arrive as they were sent: order, duplicates, case and odd bytes."""
+    lines = (
+        b"X-Request-Id: r",
+        b"Set-Cookie: a=1",
+        b"retry-after-ms: 5",
+        b"Set-Cookie: b=2",
+        b"X-Odd: \xe9",
+        b"X-Long: " + b"x" * 20_000,
+    )
+    async with upstream_server(answering(b"slow down", *lines, status=b"529 Overloaded")) as server:
+        answer = await ask(upstream, server)
+        assert answer.status == 529
+        assert answer.headers[:6] == [tuple(line.split(b": ", 1)) for line in lines]
+        assert await answer.read() == b"slow down"
+        await answer.aclose()
+
+
+async def test_cookies_do_not_travel_on(upstream: Upstream) -> None:
+    """A cookie set for one caller is never sent with another's request."""
+    async with upstream_server(answering(b"", b"Set-Cookie: session=alice; Path=/")) as server:
+        for _ in range(2):
+            await (await ask(upstream, server)).aclose()
+    assert server.seen[1].header(b"cookie") == []
+
+
+@pytest.mark.parametrize("status", [b"301 Moved", b"307 Temporary Redirect"])
+async def test_redirects_are_not_followed(upstream: Upstream, status: bytes) -> None:
+    """A redirect is the client's business: following one could carry a key elsewhere."""
+    async with upstream_server(answering(b"", b"Location: /elsewhere", status=status)) as server:
+        answer = await ask(upstream, server)
+        await answer.aclose()
+    assert answer.status == int(status[:3])
+    assert len(server.seen) == 1
+
+
+async def test_compressed_bytes_stay_compressed(upstream: Upstream) -> None:
+    """The body is handed over as it came, whatever its encoding says."""
+    async with upstream_server(answering(b"no gzip at all", b"Content-Encoding: gzip")) as server:
+        answer = await ask(upstream, server)
+        assert await answer.read() == b"no gzip at all"
+        await answer.aclose()
+
+
+async def test_interim_responses_are_skipped(upstream: Upstream) -> None:
+    """A flood of 1xx answers before the real one changes nothing."""
+
+    async def script(call: Call) -> None:
+        call.send(b"HTTP/1.1 103 Early Hints\r\nLink: </x>\r\n\r\n" * 50)
+        call.send(HEAD + b"Content-Length: 2\r\n\r\nok")
+
+    async with upstream_server(script) as server:
+        answer = await ask(upstream, server)
+        assert (answer.status, await answer.read()) == (200, b"ok")
+        await answer.aclose()
+
+
+async def test_chunks_arrive_as_they_are_sent(upstream: Upstream) -> None:
+    """A chunk is there before the next one is sent: nothing is collected."""
+    go = asyncio.Event()
+
+    async def script(call: Call) -> None:
+        call.send(HEAD + b"Transfer-Encoding: chunked\r\n\r\n")
+        for data in (b"a", b"b", b"c"):
+            call.send(chunk(data))
+            await go.wait()
+            go.clear()
+        call.send(chunk(b""))
+
+    async with upstream_server(script) as server:
+        answer = await ask(upstream, server)
+        got = []
+        async for data in answer.chunks():
+            got.append(data)
+            go.set()
+        assert got == [b"a", b"b", b"c"]
+        await answer.aclose()
+
+
+async def cut_by_fin(call: Call) -> None:
+    call.send(HEAD + b"Content-Length: 100\r\n\r\nhalf")
+    call.close()
+
+
+async def cut_in_a_chunk(call: Call) -> None:
+    call.send(HEAD + b"Transfer-Encoding: chunked\r\n\r\n4\r\nhalf\r\n9\r\n")
+    call.close()
+
+
+async def cut_before_the_last_chunk(call: Call) -> None:
+    call.send(HEAD + b"Transfer-Encoding: chunked\r\n\r\n" + chunk(b"half"))
+    call.close()
+
+
+async def cut_by_rst(call: Call) -> None:
+    call.send(HEAD + b"Transfer-Encoding: chunked\r\n\r\n" + chunk(b"half"))
+    await asyncio.sleep(0.05)  # a reset overtakes what has not been read; the test is about what has
+    call.reset()
+
+
+@pytest.mark.parametrize("script", [cut_by_fin, cut_in_a_chunk, cut_before_the_last_chunk, cut_by_rst])
+async def test_truncation(upstream: Upstream, script: object) -> None:
+    """An answer that breaks off gives all that came, and then an error: never a clean end."""
+    async with upstream_server(script) as server:  # type: ignore[arg-type]
+        answer = await ask(upstream, server)
+        chunks = aiter(answer.chunks())
+        assert await anext(chunks) == b"half"
+        with pytest.raises(UpstreamError, match="broke off its answer") as error:
+            await anext(chunks)
+        await answer.aclose()
+    assert not isinstance(error.value, UpstreamTimeout)
+
+
+async def test_end_by_closing_is_an_end(upstream: Upstream) -> None:
+    """A body without a length ends with its connection, as HTTP/1.0 had it."""
+
+    async def script(call: Call) -> None:
+        call.send(b"HTTP/1.0 200 OK\r\n\r\nall of it")
+        call.close()
+
+    async with upstream_server(script) as server:
+        answer = await ask(upstream, server)
+        assert await answer.read() == b"all of it"
+        await answer.aclose()
+
+
+async def silent(call: Call) -> None:
+    await call.closed.wait()
+
+
+async def silent_after_the_head(call: Call) -> None:
+    call.send(HEAD + b"Transfer-Encoding: chunked\r\n\r\n")
+    await call.closed.wait()
+
+
+async def test_no_answer_in_time(upstream: Upstream) -> None:
+    """A server that says nothing costs the read timeout, and the connection is closed."""
+    async with upstream_server(silent) as server:
+        with pytest.raises(UpstreamTimeout, match="SocketTimeoutError"):
+            await ask(upstream, server, read_timeout=0.05)
+        await asyncio.wait_for(asyncio.gather(*(c.closed.wait() for c in server.connections)), 1)
+
+
+async def test_no_more_in_time(upstream: Upstream) -> None:
+    """A stream that falls silent ends in a timeout."""
+    async with upstream_server(silent_after_the_head) as server:
+        answer = await ask(upstream, server, read_timeout=0.05)
+        with pytest.raises(UpstreamTimeout):
+            await answer.read()
+        await answer.aclose()
+
+
+@pytest.mark.parametrize(
+    ("bytes_", "cause"),
+    [
+        (b"", "ServerDisconnectedError"),
+        (b"HTTP/1.1 200", "ServerDisconnectedError"),
+        (b"SSH-2.0-x\r\n\r\n", "ClientResponseError"),
+        (b"HTTP/1.1 200 OK\r\nContent-Length: x\r\n\r\n", "ClientResponseError"),
+        (b"HTTP/1.1 99 No\r\n\r\n", "Error"),
+        (b"HTTP/1.1 999 No\r\nContent-Length: 0\r\n\r\n", "status"),
+    ],
+)
+async def test_unreadable_answers(upstream: Upstream, bytes_: bytes, cause: str) -> None:
+    """What is no HTTP answer is an upstream error that names the cause's class."""
+
+    async def script(call: Call) -> None:
+        call.send(bytes_)
+        call.close()
+
+    async with upstream_server(script) as server:
+        with pytest.raises(UpstreamError, match=cause):
+            await ask(upstream, server)
+
+
+async def test_refused_connection_names_the_class_not_the_text(upstream: Upstream) -> None:
+    """The error names the cause's class; an address, which may hold a key, is in none of it."""
+    async with upstream_server(silent) as server:
+        port = server.port
+    with pytest.raises(UpstreamError) as error:
+        await upstream.send("GET", f"http://127.0.0.1:{port}/v1?key=s3cret", (), b"", connect_timeout=1, read_timeout=1)
+    assert str(error.value) == "the model server could not be reached (ClientConnectorError)"
+
+
+@pytest.mark.parametrize("url", ["ftp://h/v1", "http://", "http://h:99999/", "http://[::1/", "http://127.0.0.1:1/\x00"])
+async def test_impossible_addresses(upstream: Upstream, url: str) -> None:
+    """An address that cannot be used is an upstream error like any other."""
+    with pytest.raises(UpstreamError):
+        await upstream.send("GET", url, (), b"", connect_timeout=1, read_timeout=1)
+
+
+async def test_impossible_header(upstream: Upstream) -> None:
+    """A header that would split the request is never written."""
+    async with upstream_server(answering(b"")) as server:
+        with pytest.raises(UpstreamError):
+            await ask(upstream, server, headers=((b"x", b"a\r\nX-Injected: 1"),))
+        assert server.seen == []
+
+
+async def test_more_calls_than_connections() -> None:
+    """A call that finds no connection free in time is told to try again; a place is given back when its answer is closed."""
+    upstream = Upstream(connections=1)
+    async with upstream_server(answering(b"ok")) as server:
+        first = await ask(upstream, server)
+        with pytest.raises(Overloaded):
+            await ask(upstream, server, connect_timeout=0.02)
+        await first.aclose()
+        await (await ask(upstream, server, connect_timeout=0.02)).aclose()
+        await upstream.aclose()
+
+
+async def test_connections_are_reused(upstream: Upstream) -> None:
+    """An answer read to its end gives its connection back; one that was not is cut."""
+    async with upstream_server(answering(b"ok")) as server:
+        for _ in range(3):
+            answer = await ask(upstream, server)
+            await answer.read()
+            await answer.aclose()
+            await answer.aclose()
+        assert server.accepted == 1
+
+
+async def test_unread_answer_is_cut(upstream: Upstream) -> None:
+    """Closing an answer in its middle closes the connection at once."""
+    gone = asyncio.Event()
+
+    async def script(call: Call) -> None:
+        call.send(HEAD + b"Transfer-Encoding: chunked\r\n\r\n" + chunk(b"a"))
+        await call.closed.wait()
+        gone.set()
+
+    async with upstream_server(script) as server:
+        answer = await ask(upstream, server)
+        await anext(aiter(answer.chunks()))
+        await answer.aclose()
+        await asyncio.wait_for(gone.wait(), 1)
+
+
+@pytest.mark.parametrize("turns", range(6))
+async def test_cancelled_callers(turns: int) -> None:
+    """Whenever its caller is cancelled, a call ends, its connection closes and its place comes back."""
+    upstream = Upstream(connections=2)
+    async with upstream_server(silent) as server:
+        for _ in range(10):
+            caller = asyncio.create_task(ask(upstream, server))
+            for _ in range(turns):
+                await asyncio.sleep(0)
+            caller.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await caller
+        server.script = answering(b"ok")
+        answers = [await ask(upstream, server, connect_timeout=1) for _ in range(2)]
+        assert [await answer.read() for answer in answers] == [b"ok", b"ok"]
+        for answer in answers:
+            await answer.aclose()
+        assert not upstream._held
+        await upstream.aclose()
+
+
+async def test_cancelled_while_closing(upstream: Upstream) -> None:
+    """Closing goes on when whoever asked for it is cancelled."""
+    async with upstream_server(silent_after_the_head) as server:
+        answer = await ask(upstream, server)
+        closer = asyncio.create_task(answer.aclose())
+        await asyncio.sleep(0)
+        closer.cancel()
+        await asyncio.wait((closer,))
+        await asyncio.wait_for(asyncio.gather(*(c.closed.wait() for c in server.connections)), 1)
+
+
+async def test_closing_ends_what_is_under_way() -> None:
+    """Shutting down leaves no task and no connection."""
+    upstream = Upstream()
+    async with upstream_server(silent) as server:
+        callers = [asyncio.create_task(ask(upstream, server)) for _ in range(5)]
+        await asyncio.wait_for(server.wait_seen(5), 1)
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            await upstream.aclose()
+        done = await asyncio.gather(*callers, return_exceptions=True)
+        assert all(isinstance(result, UpstreamError | asyncio.CancelledError) for result in done)
+        assert not upstream._held
+
+
+async def test_a_mock_transport_stands_in() -> None:
+    """With httpx at the seam a model server can be a function, and httpx's own errors are translated alike."""
+
+    async def handler(request: httpx.Request) -> httpx.Response:
+        if request.url.path.endswith("/slow"):
+            raise httpx.ReadTimeout("text")
+        return httpx.Response(200, headers=[("a", "1"), ("a", "2")], content=(await request.aread()).upper())
+
+    upstream = Upstream(transport=httpx.MockTransport(handler))
+    answer = await upstream.send("POST", "http://h/v1/x", (), b"abc", connect_timeout=1, read_timeout=1)
+    assert answer.headers[:2] == [(b"a", b"1"), (b"a", b"2")]
+    assert await answer.read() == b"ABC"
+    await answer.aclose()
+    with pytest.raises(UpstreamTimeout, match=r"\(ReadTimeout\)$"):
+        await upstream.send("POST", "http://h/v1/slow", (), b"abc", connect_timeout=1, read_timeout=1)
+    await upstream.aclose()
+
+
+async def test_httpx_over_the_same_connections(upstream: Upstream) -> None:
+    """The transport keeps httpx's contract, so that other clients can run over it."""
+    async with upstream_server(answering(b"ok")) as server:
+        client = httpx.AsyncClient(transport=upstream.as_transport())
+        assert (await client.post(server.base, json={"a": 1})).text == "ok"
+        server.script = silent
+        with pytest.raises(httpx.ReadTimeout):
+            await client.post(server.base, json={}, timeout=0.05)
+    with pytest.raises(httpx.ConnectError):
+        await client.post(server.base, json={})
