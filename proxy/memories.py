@@ -42,7 +42,8 @@ class Memories:
         """The memory as committed; from the cache if no other process has committed since."""
         cached = self._cached.get(key)
         if cached and await self.store.version(key) == cached[0].version:
-            self._cached.move_to_end(key)
+            if key in self._cached:  # a commit may have dropped it while we asked
+                self._cached.move_to_end(key)
             return cached[0]
         memory = await self.store.load(key)
         self._keep(memory)
@@ -74,6 +75,9 @@ class Memories:
             self._held -= cached[1]
 
     def _keep(self, memory: Memory) -> None:
+        cached = self._cached.get(memory.key)
+        if cached and cached[0].version > memory.version:
+            return  # read before a commit that has come in between
         self.drop(memory.key)
         size = _size(memory)
         self._cached[memory.key] = (memory, size)

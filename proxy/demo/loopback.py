@@ -10,6 +10,8 @@ from typing import Any, Literal
 
 import uvicorn
 
+from proxy.errors import OmError
+
 GRACE = 2  # seconds an open request gets at the end
 
 
@@ -24,7 +26,9 @@ class _Server(uvicorn.Server):
         try:
             await super().startup(sockets=sockets)
         except SystemExit as exc:  # uvicorn's way to say so; it would end the whole program
-            raise RuntimeError("the application did not start; its own log says why") from exc
+            raise OmError(
+                "the server did not start; run `om-proxy serve` with the same settings to see its log"
+            ) from exc
         self.listening.set()
 
     @contextlib.contextmanager
@@ -34,12 +38,13 @@ class _Server(uvicorn.Server):
 
 @contextlib.asynccontextmanager
 async def serving(app: Any, *, lifespan: Literal["auto", "on", "off"] = "auto") -> AsyncIterator[str]:
-    """Yield the application's base URL, `http://127.0.0.1:<port>`; a failing start raises RuntimeError."""
+    """Yield the application's base URL, `http://127.0.0.1:<port>`; a failing start raises OmError."""
     config = uvicorn.Config(
         app, lifespan=lifespan, log_config=None, access_log=False, ws="none", timeout_graceful_shutdown=GRACE
     )
     server = _Server(config)
-    with socket.socket() as listener:
+    # named in full: asyncio sets TCP_NODELAY only on sockets that say TCP, and without it each small reply waits 40 ms
+    with socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP) as listener:
         listener.bind(("127.0.0.1", 0))
         run = asyncio.create_task(server.serve(sockets=[listener]))
         listening = asyncio.create_task(server.listening.wait())

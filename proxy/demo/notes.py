@@ -1,6 +1,6 @@
 """Write observations by rule: what a small, honest memory model would keep of a transcript, and of older notes.
 
-Rules of observing. A user's sentence is 🔴 when it asserts (a number, a path, a limit, a decision, "I", "we"), 🟡 when it
+Rules of observing. A user's sentence is 🔴 when it asserts (a number, a path, a limit, a wish, a decision, "we"), 🟡 when it
 asks; small talk is dropped. An assistant's sentence is ✅ when it reports something finished, 🟢 when it holds a finding.
 Of a tool's result the first and the last line stay that tell how it went: errors, failures, totals.
 
@@ -16,6 +16,7 @@ from dataclasses import dataclass, replace
 
 CLIP = 220  # characters of a quoted sentence
 CLIP_ASKED = 140
+LEAST = 20  # characters of a sentence that says something by itself
 CLIP_CALL = 70  # of a tool call's arguments
 CLIP_RESULT = 120  # of a line of a tool's result
 SHRINK = 0.55  # share of its input a reflection aims at
@@ -33,7 +34,8 @@ _QUESTION = re.compile(
     re.IGNORECASE,
 )
 _ASSERTS = re.compile(
-    r"\d|`|\b(?:I|I'm|I've|we|we're|we've|my|our|must|never|always|only|decided|prefer|want|need|because|agreed|limit|rule)\b|\w/\w"
+    r"\d|`|\w/\w|\b(?:we|must|never|always|only|decided|decision|prefer|want|need|because|limit|deadline|promised|instead|leave|away)\b",
+    re.IGNORECASE,
 )
 _FINISHED = re.compile(
     r"\b(?:done|fixed|passes|passing|all pass|merged|written|wrote|added|removed|renamed|saved|sent|created|deployed|replaced|moved|green|"
@@ -109,10 +111,9 @@ def thinned(notes: list[Note], mark: str, surplus: float, tokens: Callable[[str]
 
 def transcript(prompt: str) -> Iterator[Said]:
     """The messages to observe: what stands in the fence."""
-    fenced = _FENCE.search(prompt)
     day = ""
     said: Said | None = None
-    for line in fenced[1].splitlines() if fenced else ():
+    for line in fenced(prompt).splitlines():
         if dated := _DATE.match(line):
             day = dated[1]
         elif head := _SPEAKER.match(line):
@@ -125,6 +126,12 @@ def transcript(prompt: str) -> Iterator[Said]:
         yield said
 
 
+def fenced(prompt: str) -> str:
+    """The text in the prompt's fence; empty where there is none."""
+    found = _FENCE.search(prompt)
+    return found[1] if found else ""
+
+
 def notes_of(said: Said) -> Iterator[Note]:
     for mark, text in _RULES[said.who](said):
         yield Note(mark, said.time, text, said.day)
@@ -134,12 +141,12 @@ def of_user(said: Said) -> Iterator[tuple[str, str]]:
     for sentence in sentences(said.text):
         if _QUESTION.search(sentence):
             yield "🟡", f"User asked: {clipped(sentence, CLIP_ASKED)}"
-        elif _ASSERTS.search(sentence):
+        elif len(sentence) >= LEAST and _ASSERTS.search(sentence):
             yield "🔴", f"User said: {clipped(sentence)}"
 
 
 def of_assistant(said: Said) -> Iterator[tuple[str, str]]:
-    told = [s for s in sentences(said.text) if not s.endswith("?")]
+    told = [s for s in sentences(said.text) if len(s) >= LEAST and not s.endswith("?")]
     done = [s for s in told if _FINISHED.search(s)]
     found = [s for s in told if s not in done and _FINDING.search(s)]
     yield from (("✅", clipped(s)) for s in done[:1])

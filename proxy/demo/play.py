@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import os
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import httpx
 from rich.console import Console
 
 from proxy import catalogue, logs
-from proxy.demo import closing
+from proxy.demo import closing, notes
 from proxy.demo.client import Answered, Client
 from proxy.demo.figures import Bill
 from proxy.demo.scripted import ACTOR, OBSERVER, REFLECTOR, Scripted, Seen, text_of
@@ -22,6 +23,7 @@ from proxy.demo.table import Board, Row
 from proxy.errors import OmError
 
 COUNTED_AS = "gpt-4o"  # the model whose tokens are counted
+WIDTH = 110  # columns where there is no terminal to ask
 PLAIN = {"authorization": "Bearer demo-without"}  # two callers, so that neither warms the other's prompt cache
 REMEMBERED = {"authorization": "Bearer demo-with", "x-om-thread": "van-planner"}
 
@@ -47,7 +49,7 @@ def main(argv: Sequence[str]) -> int:
     """The command's exit status."""
     options = _parser().parse_args(argv)
     logs.configure("off")  # lines on stderr would run through the table; what goes wrong stands in the table itself
-    console = Console()
+    console = Console() if sys.stdout.isatty() or "COLUMNS" in os.environ else Console(width=WIDTH)
     try:
         played = asyncio.run(perform(load(), console, pace=options.pace))
     except OmError as exc:
@@ -74,12 +76,13 @@ def _parser() -> argparse.ArgumentParser:
 async def perform(story: Story, console: Console, *, pace: float = 0.0) -> Played:
     """Play every turn, without memory and with; a row on the console for each. Raises OmError when it goes astray."""
     await catalogue.load(COUNTED_AS)
+    count = catalogue.encoder(COUNTED_AS)
     async with (
-        staged(story, catalogue.encoder(COUNTED_AS)) as stage,
+        staged(story, count) as stage,
         httpx.AsyncClient(base_url=f"{stage.url}/v1", timeout=60) as http,
     ):
         without, with_memory = (Client(http, story.tools, headers) for headers in (PLAIN, REMEMBERED))
-        players = Players(stage, without, with_memory)
+        players = Players(stage, without, with_memory, count)
         rows = []
         with Board(console) as board:
             for number, turn in enumerate(story.turns, start=1):
@@ -92,8 +95,9 @@ async def perform(story: Story, console: Console, *, pace: float = 0.0) -> Playe
 class Players:
     """Two clients on one stage."""
 
-    def __init__(self, stage: Stage, without: Client, with_memory: Client) -> None:
+    def __init__(self, stage: Stage, without: Client, with_memory: Client, count: Callable[[str], int]) -> None:
         self._stage = stage
+        self._count = count
         self._without = without
         self._with = with_memory
         self._receipt: Mapping[str, str] = {}
@@ -121,10 +125,11 @@ class Players:
             yield from changes(self._receipt, answer.receipt)
             self._receipt = answer.receipt
         for seen in new:
+            prompt = "\n".join(text_of(m) for m in seen.messages[1:])
             if seen.model == OBSERVER:
-                yield f"observed → {seen.completion_tokens:,}"
+                yield f"observed {self._count(notes.fenced(prompt)):,} → {seen.completion_tokens:,}"
             elif seen.model == REFLECTOR:
-                yield f"condensed → {seen.completion_tokens:,}"
+                yield f"condensed {self._count(prompt):,} → {seen.completion_tokens:,}"
 
     async def close(self, question: str, rows: Sequence[Row]) -> Played:
         """Ask the last question once more, of the newest messages only."""

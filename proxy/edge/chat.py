@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+import traceback
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from urllib.parse import urlsplit
@@ -117,7 +118,7 @@ class ChatRoute:
                 )
         except Exception as exc:  # promise 2: on any fault of ours the original goes upstream
             exchange.status, exchange.reason = "degraded", reason_of(exc)
-            log.error("memory.bypassed", error=type(exc).__name__, reason=exchange.reason)
+            log.error("memory.bypassed", error=type(exc).__name__, reason=exchange.reason, at=place_of(exc))
             return
         exchange.status, exchange.reason = exchange.turn.status, exchange.turn.reason
 
@@ -135,7 +136,7 @@ class ChatRoute:
             elif status not in UNVERIFIED:
                 await self._engine.keep_unanswered(turn)
         except Exception as exc:  # the client has its answer; what failed is told to the operator
-            log.error("memory.uncommitted", error=type(exc).__name__, thread=turn.key.thread)
+            log.error("memory.uncommitted", error=type(exc).__name__, thread=turn.key.thread, at=place_of(exc))
 
     # ── the upstream ─────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -258,6 +259,12 @@ def reason_of(exc: Exception) -> str:
     if isinstance(exc, OmError):
         return exc.code.removeprefix("om_")
     return "memory-error"
+
+
+def place_of(exc: BaseException) -> str:
+    """Where an exception was raised, as `file:line`: all of a traceback that cannot hold somebody's words."""
+    frames = traceback.extract_tb(exc.__traceback__)
+    return f"{frames[-1].filename.rpartition('/')[2]}:{frames[-1].lineno}" if frames else ""
 
 
 def receipt(exchange: Exchange) -> list[tuple[bytes, bytes]]:

@@ -10,7 +10,7 @@ Each cell of the table keeps the best score of six states; `Table` below says wh
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -21,6 +21,7 @@ MOST_CELLS = 160_000  # 400 x 400: about half a second; above it nothing is alig
 # reconcile.md, "How to do it cheaply", 6
 BY_ID, ALTERED_BY_ID, UNIQUE, REPEATED, UNSEEN_ASSISTANT, USER_ON_USER = 12.0, 9.0, 10.0, 5.0, 0.9, -0.5
 RUN = 2.0
+SKIP_STEP = -0.01  # a tool step inside a turn: however many there were, folding them away beats taking them back
 SKIP_SENT_USER, SKIP_SENT, SKIP_STORED_USER, SKIP_STORED, SUPERSEDE_USER = -4.0, -0.6, -0.6, -0.2, -0.8
 
 NEVER = float("-inf")
@@ -136,12 +137,15 @@ def align(
 
 
 # A state of the table at (i, j): the first i sent and j stored messages are dealt with, and the last step was …
-HEAD, PROVEN, OPEN, FOLD, GAP = range(5)
+HEAD, PROVEN, LEANING, OPEN, FOLD, GAP = STATES = range(6)
 # HEAD    nothing matched yet: stored messages left out for free, sent ones at their price
 # PROVEN  a pair, in a run that holds an anchor
-# OPEN    a pair, in a run that still needs one
+# LEANING a pair, in a run that held an anchor before a text that changed: it may end where ours ends, and nowhere else
+# OPEN    a pair, in a run that still needs an anchor
 # FOLD    after PROVEN, stored messages that are no user's left out: the same turn, so it needs no new proof
 # GAP     after PROVEN, anything left out
+
+RUNS = (PROVEN, LEANING, OPEN)
 
 Step = tuple[float, int, int, int]  # score, and where it came from: i, j, state
 
@@ -174,7 +178,7 @@ class Table:
 
     def _fill(self, i: int, j: int) -> None:
         none: Step = (NEVER, -1, -1, -1)
-        row = self.steps[i][j] = [none] * 5
+        row = self.steps[i][j] = [none] * len(STATES)
         if i == 0 and j == 0:
             row[PROVEN if self.joined else HEAD] = (0.0, -1, -1, -1)
             return
@@ -187,8 +191,9 @@ class Table:
             _better(row, HEAD, left[HEAD][0], i, j - 1, HEAD)
             self._gap(row, left, i, j - 1, self.skip_stored[j - 1])
             if self.stored[j - 1].role != "user":
+                cost = SKIP_STEP if self.stored[j - 1].calls or self.stored[j - 1].answers else SKIP_STORED
                 for state in (PROVEN, FOLD):
-                    _better(row, FOLD, left[state][0] + SKIP_STORED, i, j - 1, state)
+                    _better(row, FOLD, left[state][0] + cost, i, j - 1, state)
         if i and j and (fit := self.census.fit(self.sent[i - 1], self.stored[j - 1])):
             self.fits[i, j] = fit
             self._match(row, self.steps[i - 1][j - 1], i - 1, j - 1, fit)
@@ -198,39 +203,51 @@ class Table:
             _better(row, GAP, before[state][0] + cost, i, j, state)
 
     def _match(self, row: list[Step], before: list[Step], i: int, j: int, fit: Fit) -> None:
-        run = fit.score + RUN
-        _better(row, PROVEN, before[PROVEN][0] + run, i, j, PROVEN)
-        _better(row, PROVEN, before[FOLD][0] + fit.score, i, j, FOLD)
-        _better(row, PROVEN if fit.proof else OPEN, before[OPEN][0] + run, i, j, OPEN)
+        run = fit.score + (RUN if fit.hard else 0.0)
         begins = i == 0 and j == 0 and self.origin
         sure = fit.proof or (begins and fit.hard)
-        _better(row, PROVEN if sure else OPEN, before[GAP][0] + fit.score, i, j, GAP)
+        beyond_gap = PROVEN if sure else OPEN
+        _better(row, PROVEN if fit.hard else LEANING, before[PROVEN][0] + run, i, j, PROVEN)
+        _better(row, PROVEN if fit.hard else LEANING, before[FOLD][0] + fit.score, i, j, FOLD)
+        if fit.score > 0:  # one changed text of a user between two anchors, no more: else it is another conversation
+            _better(row, PROVEN if fit.proof else LEANING, before[LEANING][0] + run, i, j, LEANING)
+            _better(row, PROVEN if fit.proof else OPEN, before[OPEN][0] + run, i, j, OPEN)
+        _better(row, beyond_gap, before[GAP][0] + fit.score, i, j, GAP)
         if fit.hard or begins or (self.window and i == 0 and fit.score > 0):
-            _better(row, PROVEN if sure else OPEN, before[HEAD][0] + fit.score, i, j, HEAD)
+            _better(row, beyond_gap, before[HEAD][0] + fit.score, i, j, HEAD)
 
     # where to end
 
     def _end_closed(self) -> tuple[int, int, int]:
         n, m = len(self.sent), len(self.stored)
-        scores = [step[0] + (RUN if state in (PROVEN, OPEN) else 0) for state, step in enumerate(self.steps[n][m])]
-        return n, m, max(range(5), key=scores.__getitem__)
+        scores = [step[0] + (RUN if state in RUNS else 0) for state, step in enumerate(self.steps[n][m])]
+        return n, m, max(STATES, key=scores.__getitem__)
 
     def _end_open(self) -> tuple[int, int, int]:
         users = [0] * (len(self.stored) + 1)  # behind each place: what ending there would supersede
         for j in range(len(self.stored) - 1, -1, -1):
             users[j] = users[j + 1] + (self.stored[j].role == "user")
-        best = (SUPERSEDE_USER * users[0] if self.joined else 0.0, 0, 0)
+        best = (SUPERSEDE_USER * users[0] if self.joined else 0.0, 0, 0, PROVEN if self.joined else HEAD)
         for (i, j), fit in self.fits.items():
-            score = self.steps[i][j][PROVEN][0] + SUPERSEDE_USER * users[j]
-            if score > best[0] and (fit.hard or self._may_end(i, j, fit)):
-                best = (score, i, j)
-        return best[1], best[2], PROVEN if best[1] or self.joined else HEAD
+            for state in self._ends(i, j, fit):
+                score = self.steps[i][j][state][0] + SUPERSEDE_USER * users[j]
+                if score > best[0]:
+                    best = (score, i, j, state)
+        return best[1:]
 
-    def _may_end(self, i: int, j: int, fit: Fit) -> bool:
-        """An altered reply without an anchor behind it: only where ours ends, and right behind what holds."""
-        if j != len(self.stored) or fit.score <= 0:
-            return False
-        _, i, j, state = self.steps[i][j][PROVEN]
+    def _ends(self, i: int, j: int, fit: Fit) -> Iterator[int]:
+        """The states in which a pair may be the last one."""
+        if fit.hard:
+            yield PROVEN
+        if j < len(self.stored):
+            return
+        # nothing is superseded here, so less proof will do: an altered reply right behind what holds
+        for state in (LEANING, OPEN) if self.window else (LEANING,):
+            if fit.hard or (fit.score > 0 and self._holds_before(i, j, state)):
+                yield state
+
+    def _holds_before(self, i: int, j: int, state: int) -> bool:
+        _, i, j, state = self.steps[i][j][state]
         while state == FOLD:
             _, i, j, state = self.steps[i][j][FOLD]
         return (i == 0 and j == 0 and self.joined) or ((i, j) in self.fits and self.fits[i, j].hard)
@@ -241,7 +258,7 @@ class Table:
             _, before_i, before_j, before = self.steps[i][j][state]
             if before < 0:
                 break
-            if state in (PROVEN, OPEN):
+            if state in RUNS:
                 fit = self.fits[i, j]
                 pairs.append(Pair(i - 1, j - 1, fit.same, fit.hard))
             i, j, state = before_i, before_j, before

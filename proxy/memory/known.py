@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 from dataclasses import dataclass, replace
 
 from proxy.memory.alignment import Census
@@ -99,6 +99,15 @@ def branch(known: Known, leaf: int) -> Known | None:
         return None
     shared = known.live[: known.index(leaf) + 1] if leaf else ()
     return replace(known, live=(*shared, *reversed(path)), dead=(), superseded=False, fixed=min(known.fixed, leaf))
+
+
+def most_known(known: Known, texts: Set[bytes]) -> int | None:
+    """seq of the superseded message on whose way from the root most messages have one of these fingerprints; None: none has."""
+    score: dict[int, int] = {}
+    for mark, parent in known.dead:  # by seq, so parents come first
+        score[mark.seq] = score.get(parent, 0) + (mark.fp in texts)
+    best = max(score, key=lambda seq: (score[seq], seq), default=None)
+    return best if best is not None and score[best] else None
 
 
 def shared_end(one: Sequence[Mark], other: Sequence[Mark]) -> int:

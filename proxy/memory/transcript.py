@@ -20,10 +20,10 @@ from typing import Literal
 
 from proxy.memory import alignment
 from proxy.memory.alignment import Census, Pair
-from proxy.memory.known import Known, branch, shared_end
+from proxy.memory.known import Known, branch, most_known, shared_end
 from proxy.memory.model import Item, Mark, Style, View
 from proxy.memory.sent import Recognised, Sent, recognise
-from proxy.memory.verdict import Base, Reconciled, verdict
+from proxy.memory.verdict import Base, Reconciled, unexplained, verdict
 
 __all__ = [
     "Hints",
@@ -197,7 +197,7 @@ def _whole(known: Known, sent: Sent) -> Reconciled | NeedOutline:
         return replace(found, case="edit", cut=0, at=0, cells=(), new=tuple(range(sent.count)))
     if found.cut is None or not found.new or not known.superseded:
         return found
-    return (_switched(known, sent) or found) if known.complete else NEED_OUTLINE
+    return (_switched(known, sent, found) or found) if known.complete else NEED_OUTLINE
 
 
 def _plain(known: Known, base: Base) -> bool:
@@ -225,12 +225,18 @@ def _placed(known: Known, sent: Sent) -> Reconciled | NeedOutline:
     found = _from_base(known, sent, base) if base.sent else _from_nowhere(known, sent)
     if isinstance(found, NeedOutline):
         return found
-    if found.new and (found.cut is not None or found.case == "delta") and known.superseded:
-        # another branch may fit better than ours
-        if not known.complete:
-            return NEED_OUTLINE if found.cut is not None or known.style in ("unknown", "full") else found
-        return _switched(known, sent) or found
-    return found
+    if not known.superseded or not _doubtful(known, found):
+        return found
+    return (_switched(known, sent, found) or found) if known.complete else NEED_OUTLINE
+
+
+def _doubtful(known: Known, found: Reconciled) -> bool:
+    """Whether another branch may fit better than the live one, or a text taken for altered stand there."""
+    if found.case == "delta":
+        return known.style != "thin"
+    if found.case in ("altered_user", "inserted", "gapped"):
+        return True
+    return found.cut is not None and bool(found.new or unexplained(found))
 
 
 def _base(known: Known, sent: Sent) -> Base | NeedOutline:
@@ -332,31 +338,23 @@ def _near_end(known: Known, sent: Sent, items: list[Item], census: Census, windo
     return _appended(known, sent) if strange and known.style in ("thin", "window") else NEED_OUTLINE
 
 
-def _switched(known: Known, sent: Sent) -> Reconciled | None:
-    """The request against the superseded branch it shares most with; None: none of them knows more of it than the live one."""
-    leaf = _leaf(known, sent)
+def _switched(known: Known, sent: Sent, found: Reconciled) -> Reconciled | None:
+    """The request against the superseded branch that knows most of what would be new; None: none knows more of it."""
+    leaf = most_known(known, {sent.item(i).fp for i in found.new})
     other = branch(known, leaf) if leaf else None
     if other is None:
         return None
-    found = _placed(other, sent)
-    assert not isinstance(found, NeedOutline)  # noqa: S101 - `other` is complete
+    there = _placed(other, sent)
+    assert not isinstance(there, NeedOutline)  # noqa: S101 - `other` is complete
     fork = shared_end(known.live, other.live)
-    kept = other.end if found.cut is None else found.cut
-    if kept <= fork:
+    kept = other.end if there.cut is None else there.cut
+    if kept <= fork or unexplained(there) >= unexplained(found):
         return None
     return replace(
-        found,
+        there,
         case="switch",
         cut=fork if known.end != fork else None,
         end=known.end,
         at=kept,
         revive=tuple(m.seq for m in other.live if fork < m.seq <= kept),
     )
-
-
-def _leaf(known: Known, sent: Sent) -> int | None:
-    """The last superseded message that a recorded attempt, or the chain, says the client still holds."""
-    dead = {mark.chain: mark.seq for mark, _ in known.dead}
-    if sent.seen is not None and any(mark.seq == sent.seen.seq for mark, _ in known.dead):
-        return sent.seen.seq
-    return next((dead[chain] for chain in reversed(sent.chains()) if chain in dead), None)

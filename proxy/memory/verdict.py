@@ -208,6 +208,11 @@ def _style(known: Known, sent: Sent, cells: Sequence[Cell], rest: Sequence[Mark]
     return "full" if whole and not (rest and known.style == "window") else known.style
 
 
+def unexplained(rec: Reconciled) -> int:
+    """How many sent messages are not, word for word, where they were found."""
+    return len(rec.new) + len(rec.swaps) + sum(c.sent_to - c.sent_from for c in rec.cells if c.kind != "same")
+
+
 def compact(cells: Sequence[Cell]) -> tuple[Cell, ...]:
     """Neighbours of one kind as one, for the kinds that go one to one."""
     joined: list[Cell] = []

@@ -88,7 +88,7 @@ class DoneFinder:
         window = self._before + chunk
         at = self._search(window)
         found = None if at is None else max(0, at - len(self._before))
-        self._before = window[-self._REACH :]
+        self._before = b"" if found is not None else window[-self._REACH :]
         return found
 
     @staticmethod

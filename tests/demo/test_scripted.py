@@ -11,6 +11,7 @@ from proxy.demo.faults import Fault, Faults
 from proxy.demo.loopback import serving
 from proxy.demo.prompt_cache import PromptCache, common_start
 from proxy.demo.scripted import ACTOR, OBSERVER, REFLECTOR, UNKNOWN, Scripted, improvise
+from proxy.errors import OmError
 
 CALL = {"id": "call_1", "type": "function", "function": {"name": "read_file", "arguments": '{"path": "vans.py"}'}}
 SCRIPT: dict[str, dict[str, Any]] = {
@@ -192,7 +193,7 @@ async def test_serving_tells_of_a_failed_start() -> None:
         await receive()
         await send({"type": "lifespan.startup.failed", "message": "no"})
 
-    with pytest.raises(RuntimeError, match="did not start"):
+    with pytest.raises(OmError, match="did not start"):
         async with asyncio.timeout(5), serving(broken, lifespan="on"):
             pass
 

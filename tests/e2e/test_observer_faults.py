@@ -52,12 +52,14 @@ async def test_a_failing_observer(tmp_path: Path, fault: Fault, stream: bool) ->
         assert "reason" not in receipt
 
 
-async def test_an_observer_that_hangs_is_given_up_on(tmp_path: Path) -> None:
-    """A request waits for it no longer than the deadline; when the observer comes back, memory catches up."""
+async def test_an_observer_that_hangs_is_waited_for_no_longer_than_the_deadline(tmp_path: Path) -> None:
+    """From `block_after` on a request waits, and at the deadline it goes on with the raw history."""
     async with running(tmp_path) as run:
-        run.models.faults.switch(Fault(kind="hang", model="scripted-observer", times=1))
+        run.models.faults.switch(Fault(kind="hang", model="scripted-observer"))
         chat = run.chat()
-        late = [(await chat.say(STORY.format(n=n)))[1] for n in range(8)]
-        assert any(r.get("reason") == "observer-late" for r in late)
-        assert all(float(r["overhead-ms"]) < 2_000 for r in late)
+        receipts = [(await chat.say(STORY.format(n=n)))[1] for n in range(12)]
+        late = [r for r in receipts if r.get("reason") == "observer-late"]
+        assert late
+        assert all(300 <= float(r["overhead-ms"]) < 2_000 for r in late)
         assert (await run.memory()).coverage == 0
+        await run.app.background.close(grace=1.0)

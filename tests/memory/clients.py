@@ -337,7 +337,7 @@ class Meeting:
             self._ask(what + ", upstream fails", None)
         elif luck < 0.16:
             self._ask(what + ", the client misses the reply", self.client.call() if luck < 0.1 else self.client.reply())
-        elif luck < 0.22 and not self.client.thin:
+        elif luck < 0.22 and not self.client.thin and not self.client.folds:
             rec, sent, _ = self._open(what + ", we miss the reply")
             if rec.cut is None and not rec.revive:
                 self.thread.close(rec, sent, None)

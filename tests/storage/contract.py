@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack
 from dataclasses import replace
 from typing import Any
 
@@ -17,7 +18,7 @@ from memory_builder import KEY, MemoryBuilder, item, small_things
 from store_machine import MACHINE, Opener, StoreMachine
 
 from proxy.errors import Conflict, StorageError
-from proxy.memory.model import RECENT, Key, Memory, Message
+from proxy.memory.model import RECENT, Key, Memory, Message, Trouble
 from proxy.storage.base import Store
 
 OTHER = Key("other tenant", KEY.resource, KEY.thread)
@@ -45,10 +46,20 @@ class StoreContract:
     durable = True  # whether a second store opened on the same storage sees the same
 
     @pytest.fixture
-    async def store(self, opener: Opener) -> AsyncIterator[Store]:
-        store = await opener()
-        yield store
-        await store.close()
+    async def another(self, opener: Opener) -> AsyncIterator[Opener]:
+        """The opener, closing in the end what it opened: a store left open keeps its threads, and the test run with them."""
+        async with AsyncExitStack() as stack:
+
+            async def opened() -> Store:
+                store = await opener()
+                stack.push_async_callback(store.close)
+                return store
+
+            yield opened
+
+    @pytest.fixture
+    async def store(self, another: Opener) -> Store:
+        return await another()
 
     # ── load, version ──
 
@@ -388,6 +399,38 @@ class StoreContract:
         await store.commit(Memory(key=KEY), MemoryBuilder().chat(1).memory())
         assert not await store.lease(KEY, "you", 60)
 
+    # ── parking ──
+
+    async def test_parked_thread_is_not_due_until_revived(self, store: Store) -> None:
+        """Parking takes a thread out of the due ones; reviving clears its failures and makes it due now."""
+        thread = MemoryBuilder().chat(2)
+        thread.more = {**small_things(), "trouble": Trouble(8, 1e10), "due": 5.0}
+        memory = await store.commit(Memory(key=KEY), thread.memory())
+        assert await store.park(KEY, True)
+        parked = await store.load(KEY)
+        assert parked == replace(memory, version=parked.version, trouble=Trouble(8, 1e10, True), due=None)
+        assert await store.due(1e11, 9) == ()
+        assert await store.park(KEY, False)
+        revived = await store.load(KEY)
+        assert revived == replace(memory, version=revived.version, trouble=Trouble(), due=revived.due)
+        assert await store.due(1e11, 9) == (KEY,)
+        assert memory.version < parked.version < revived.version
+
+    async def test_parking_conflicts_with_work_in_flight(self, store: Store) -> None:
+        """A commit made from before the parking conflicts, so it cannot undo it unseen."""
+        memory = await store.commit(Memory(key=KEY), MemoryBuilder().chat(2).memory())
+        await store.park(KEY, True)
+        with pytest.raises(Conflict):
+            await store.commit(memory, replace(memory, turns=1))
+        assert (await store.load(KEY)).trouble.parked
+
+    async def test_only_the_named_thread_is_parked(self, store: Store) -> None:
+        """An unknown thread cannot be parked and is not made by it; another tenant's of the same name is not touched."""
+        memory = await store.commit(Memory(key=KEY), MemoryBuilder().chat(2).memory())
+        assert not await store.park(OTHER, True)
+        assert await store.load(OTHER) == Memory(key=OTHER)
+        assert await store.load(KEY) == memory
+
     # ── lists ──
 
     async def test_threads_in_key_order(self, store: Store) -> None:
@@ -498,20 +541,29 @@ class StoreContract:
         await store.ping()
         assert await store.load(KEY) == memory
 
-    async def test_closed_store_raises(self, opener: Opener) -> None:
+    async def test_secret_is_made_once(self, another: Opener) -> None:
+        """All who ask get the same 32 bytes, however many ask first and however the store is opened again."""
+        stores = [await another() for _ in range(3 if self.durable else 1)]
+        secrets = await asyncio.gather(*(store.secret() for store in stores * 2))
+        await stores[0].forget(KEY)
+        assert {await stores[-1].secret(), *secrets} == {secrets[0]}
+        assert len(secrets[0]) == 32
+        assert len(set(secrets[0])) > 8  # 32 random bytes repeat too rarely for fewer
+
+    async def test_closed_store_raises(self, another: Opener) -> None:
         """After close every use is a StorageError; closing twice is nothing."""
-        store = await opener()
+        store = await another()
         await store.close()
         await store.close()
         for use in (store.ping(), store.load(KEY), store.commit(Memory(key=KEY), MemoryBuilder().chat(1).memory())):
             with pytest.raises(StorageError):
                 await use
 
-    async def test_two_stores_share_one_truth(self, opener: Opener) -> None:
+    async def test_two_stores_share_one_truth(self, another: Opener) -> None:
         """What one store committed another sees at once, and a commit on what it has overtaken conflicts."""
         if not self.durable:
             pytest.skip("lives in one store only")
-        one, two = await opener(), await opener()
+        one, two = await another(), await another()
         first = await one.commit(Memory(key=KEY), MemoryBuilder().chat(2).memory())
         assert await two.load(KEY) == first
         second = await two.commit(first, replace(first, turns=1))
@@ -520,13 +572,11 @@ class StoreContract:
         assert await one.load(KEY) == second
         assert await two.lease(KEY, "two", 60)
         assert not await one.lease(KEY, "one", 60)
-        await one.close()
-        await two.close()
 
     @pytest.mark.parametrize("writers", [2, 4])
-    async def test_concurrent_turns_lose_nothing(self, opener: Opener, writers: int) -> None:
+    async def test_concurrent_turns_lose_nothing(self, another: Opener, writers: int) -> None:
         """Writers in several stores who load and try again on conflict all get their turns in, each once."""
-        stores = [await opener() for _ in range(writers if self.durable else 1)]
+        stores = [await another() for _ in range(writers if self.durable else 1)]
 
         async def turns(store: Store, who: int) -> None:
             for n in range(5):
@@ -545,8 +595,6 @@ class StoreContract:
         await asyncio.gather(*(turns(stores[who % len(stores)], who) for who in range(4)))
         said = [m.item.raw.decode() for m in await stores[0].messages(KEY, 0)]
         assert sorted(said) == sorted(f"{who}.{n}" for who in range(4) for n in range(5))
-        for store in stores:
-            await store.close()
 
     def test_store_is_a_dictionary(self, opener: Opener) -> None:
         """Whatever is done in whatever order, the store tells what a dictionary of threads would."""

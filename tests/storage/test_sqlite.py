@@ -9,7 +9,7 @@ import sqlite3
 import subprocess
 import sys
 from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import closing, contextmanager
+from contextlib import AsyncExitStack, asynccontextmanager, closing, contextmanager
 from dataclasses import replace
 from pathlib import Path
 from random import Random
@@ -56,11 +56,20 @@ def path(tmp_path: Path) -> Path:
     return tmp_path / "memory.db"
 
 
+@asynccontextmanager
+async def opened(path: Path, busy: float = 5.0) -> AsyncIterator[SqliteStore]:
+    """A store that is closed whatever happens: one left open keeps its threads, and the test run with them."""
+    store = await SqliteStore.open(path, busy=busy)
+    try:
+        yield store
+    finally:
+        await store.close()
+
+
 @pytest.fixture
 async def store(path: Path) -> AsyncIterator[SqliteStore]:
-    store = await SqliteStore.open(path)
-    yield store
-    await store.close()
+    async with opened(path) as store:
+        yield store
 
 
 async def rows_changed(store: SqliteStore, before: Memory, after: Memory) -> int:
@@ -123,6 +132,22 @@ async def test_each_step_writes_its_own_rows(store: SqliteStore) -> None:
         assert memory == thread.memory(memory.version)
 
 
+async def test_chunks_let_go_leave_the_file(store: SqliteStore, path: Path) -> None:
+    """A dropped chunk's row is deleted, unless an older generation still holds the entry; then it is no chunk any more."""
+    thread = MemoryBuilder().chat(8).chunk(2).chunk(2)
+    memory = await store.commit(Memory(key=KEY), thread.memory())
+    memory = await store.commit(memory, thread.activate(1).memory())
+    again = replace(memory, chunks=memory.log + memory.chunks, log=(), coverage=0, recent=(), generation=1)
+    again = replace(again, tail=tuple(thread.every.values()), covered_count=0, covered_tokens=0)
+    memory = await store.commit(memory, again)
+    assert await store.load(KEY) == memory
+    memory = await store.commit(memory, replace(memory, chunks=()))
+    assert await store.load(KEY) == memory
+    assert await store.generations(KEY, 1) == ((0, thread.log),)
+    with closing(sqlite3.connect(path)) as other:
+        assert other.execute("SELECT id, state FROM observation").fetchall() == [(1, "log")]
+
+
 async def test_load_does_not_grow_with_the_thread(store: SqliteStore) -> None:
     """Loading a thread of 20 000 messages with a small tail is about the work of one of 300."""
     work = []
@@ -151,15 +176,14 @@ async def test_load_does_not_wait_for_a_writer(store: SqliteStore, path: Path) -
 
 async def test_lock_held_too_long_is_an_error_and_passes(path: Path) -> None:
     """A commit that cannot get the lock in time raises StorageError, not Conflict, and works once the lock is free."""
-    store = await SqliteStore.open(path, busy=0.05)
-    memory = await store.commit(Memory(key=KEY), MemoryBuilder().chat(2).memory())
-    with closing(sqlite3.connect(path, isolation_level=None)) as other:
-        other.execute("BEGIN IMMEDIATE")
-        with pytest.raises(StorageError, match="OperationalError") as caught:
-            await store.commit(memory, replace(memory, turns=1))
-        assert not isinstance(caught.value, Conflict)
-    assert (await store.commit(memory, replace(memory, turns=1))).turns == 1
-    await store.close()
+    async with opened(path, busy=0.05) as store:
+        memory = await store.commit(Memory(key=KEY), MemoryBuilder().chat(2).memory())
+        with closing(sqlite3.connect(path, isolation_level=None)) as other:
+            other.execute("BEGIN IMMEDIATE")
+            with pytest.raises(StorageError, match="OperationalError") as caught:
+                await store.commit(memory, replace(memory, turns=1))
+            assert not isinstance(caught.value, Conflict)
+        assert (await store.commit(memory, replace(memory, turns=1))).turns == 1
 
 
 async def test_commits_that_arrive_together_share_a_transaction(store: SqliteStore) -> None:
@@ -190,10 +214,10 @@ async def test_one_bad_commit_does_not_spoil_its_companions(store: SqliteStore) 
 
 async def test_opened_by_many_at_once(path: Path) -> None:
     """Stores opened on a new file at the same moment all find it ready."""
-    stores = await asyncio.gather(*(SqliteStore.open(path) for _ in range(6)))
-    for store in stores:
-        await store.ping()
-        await store.close()
+    async with AsyncExitStack() as stack:
+        stores = await asyncio.gather(*(stack.enter_async_context(opened(path)) for _ in range(6)))
+        for store in stores:
+            await store.ping()
 
 
 # ── faults ──
@@ -241,7 +265,8 @@ async def test_place_that_cannot_be_a_database(tmp_path: Path, place: str) -> No
     (tmp_path / "folder").mkdir()
     (tmp_path / "folder" / "file").touch()
     with pytest.raises(StorageError, match="folder"):
-        await SqliteStore.open(tmp_path / place)
+        async with opened(tmp_path / place):
+            pass
 
 
 NOTES = b"these are my holiday notes, not a database" * 99
@@ -260,12 +285,10 @@ def test_file_of_another_kind(path: Path) -> None:
 
 async def test_reopened_file_is_as_it_was(path: Path) -> None:
     """Opening a file again changes no table and loses no row."""
-    store = await SqliteStore.open(path)
-    memory = await store.commit(Memory(key=KEY), MemoryBuilder().chat(2).memory())
-    await store.close()
-    store = await SqliteStore.open(path)
-    assert await store.load(KEY) == memory
-    await store.close()
+    async with opened(path) as store:
+        memory = await store.commit(Memory(key=KEY), MemoryBuilder().chat(2).memory())
+    async with opened(path) as store:
+        assert await store.load(KEY) == memory
 
 
 @pytest.mark.parametrize(
@@ -278,11 +301,13 @@ async def test_reopened_file_is_as_it_was(path: Path) -> None:
 )
 async def test_file_of_another_program_version_is_refused(path: Path, change: str, words: str) -> None:
     """A file with migrations we do not know, or know differently, is not opened; the text says what to do."""
-    await (await SqliteStore.open(path)).close()
+    async with opened(path):
+        pass
     with closing(sqlite3.connect(path)) as other, other:
         other.execute(change)
     with pytest.raises(StorageError, match=words):
-        await SqliteStore.open(path)
+        async with opened(path):
+            pass
 
 
 async def test_failed_migration_leaves_nothing(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -292,11 +317,11 @@ async def test_failed_migration_leaves_nothing(path: Path, monkeypatch: pytest.M
         "proxy.storage.sqlite_schema.migrations", lambda _: (*broken, Migration(2, "x", "SELECT nothing;"))
     )
     with pytest.raises(StorageError, match="OperationalError"):
-        await SqliteStore.open(path)
+        async with opened(path):
+            pass
     monkeypatch.undo()
-    store = await SqliteStore.open(path)
-    assert await store.load(KEY) == Memory(key=KEY)
-    await store.close()
+    async with opened(path) as store:
+        assert await store.load(KEY) == Memory(key=KEY)
 
 
 def test_statements_are_split_where_they_end() -> None:
@@ -311,11 +336,11 @@ def test_statements_are_split_where_they_end() -> None:
 
 async def test_files_are_their_owners(path: Path) -> None:
     """The file and its WAL hold conversations: nobody but their owner may read them."""
-    store = await SqliteStore.open(path.parent / "new" / "memory.db")
-    await store.commit(Memory(key=KEY), MemoryBuilder().chat(2).memory())
-    modes = {file.stat().st_mode & 0o777 for file in (path.parent / "new").iterdir()}
-    assert modes == {0o600}
-    await store.close()
+    async with opened(path.parent / "new" / "memory.db") as store:
+        await store.commit(Memory(key=KEY), MemoryBuilder().chat(2).memory())
+        modes = {file.name: file.stat().st_mode & 0o777 for file in (path.parent / "new").iterdir()}
+    assert {"memory.db", "memory.db-wal"} <= modes.keys()
+    assert set(modes.values()) == {0o600}
 
 
 async def test_forgotten_bytes_are_gone(store: SqliteStore, path: Path) -> None:
@@ -368,10 +393,9 @@ async def test_killed_process_loses_nothing_acknowledged(path: Path) -> None:
     random = Random(20)
     for _ in range(20):
         acknowledged = acknowledged_until_killed(path, random.randint(1, 20))
-        store = await SqliteStore.open(path)
-        memory = await store.load(KEY)
-        every = await store.by_seq(KEY, range(memory.next_seq + 9))
-        await store.close()
+        async with opened(path) as store:
+            memory = await store.load(KEY)
+            every = await store.by_seq(KEY, range(memory.next_seq + 9))
         assert memory.end >= acknowledged
         assert [m.item.raw for m in every] == [f"m{seq}".encode() for seq in range(1, memory.end + 1)]
     with closing(sqlite3.connect(path)) as other:

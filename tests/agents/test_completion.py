@@ -1,0 +1,80 @@
+from __future__ import annotations
+
+from typing import Any
+
+import orjson
+import pytest
+
+from proxy.agents.completion import answer_of
+from proxy.agents.llm import Answer
+from proxy.errors import ModelBusy, ModelError, PromptTooLong
+
+
+def completion(message: Any, **more: Any) -> dict[str, Any]:
+    return {"model": "m-1", "choices": [{"index": 0, "message": message, "finish_reason": "stop"}], **more}
+
+
+def read(parsed: Any) -> Answer:
+    return answer_of(orjson.dumps(parsed), "m", {}, 0.0)
+
+
+@pytest.mark.parametrize(
+    ("message", "text"),
+    [
+        ({"content": "hello"}, "hello"),
+        ({"content": [{"type": "text", "text": "hel"}, {"type": "text", "text": "lo"}]}, "hello"),
+        ({"content": None, "refusal": "I will not"}, "I will not"),
+        ({"content": None}, ""),
+        ({"content": [None, 3]}, ""),
+        ({}, ""),
+        (None, ""),
+    ],
+)
+def test_text(message: Any, text: str) -> None:
+    """A string, parts, a refusal, or nothing: the parser of notes judges what it is worth."""
+    assert read(completion(message)).text == text
+
+
+@pytest.mark.parametrize(
+    ("usage", "counts"),
+    [
+        ({"prompt_tokens": 9, "completion_tokens": 2}, (9, 2, 0)),
+        ({"prompt_tokens": 9, "completion_tokens": 2, "prompt_tokens_details": {"cached_tokens": 4}}, (9, 2, 4)),
+        ({"prompt_tokens": 9, "completion_tokens": 2, "prompt_cache_hit_tokens": 5}, (9, 2, 5)),
+        ({"prompt_tokens": None, "completion_tokens": "2", "prompt_tokens_details": None}, (0, 0, 0)),
+        (None, (0, 0, 0)),
+    ],
+)
+def test_usage(usage: Any, counts: tuple[int, int, int]) -> None:
+    """What was reported, 0 for what was not."""
+    answer = read(completion({"content": "x"}, usage=usage))
+    assert (answer.input_tokens, answer.output_tokens, answer.cached_tokens) == counts
+
+
+def test_model() -> None:
+    """The server's own name for the model; ours where it names none."""
+    assert read(completion({"content": "x"})).model == "m-1"
+    assert read(completion({"content": "x"}, model=None)).model == "m"
+
+
+@pytest.mark.parametrize("body", [b"", b"<html>busy</html>", b'{"choices":[{"mess', b"[]", b"null", b'{"choices":[]}'])
+def test_no_completion(body: bytes) -> None:
+    """A gateway's page or half a body is worth another try."""
+    with pytest.raises(ModelBusy):
+        answer_of(body, "m", {}, 0.0)
+
+
+@pytest.mark.parametrize(
+    ("error", "kind"),
+    [
+        ({"code": 429, "message": "slow down"}, ModelBusy),
+        ({"code": 400, "message": "maximum context length"}, PromptTooLong),
+        ({"code": 402, "message": "no credit"}, ModelError),
+        ({"code": "odd", "message": "broken"}, ModelBusy),
+    ],
+)
+def test_an_error_wrapped_in_a_200(error: dict[str, Any], kind: type[ModelError]) -> None:
+    """Some routers answer 200 and tell the failure inside."""
+    with pytest.raises(ModelError) as raised:
+        read({"error": error})
+    assert type(raised.value) is kind

@@ -1,0 +1,95 @@
+from __future__ import annotations
+
+import pytest
+
+from proxy.agents.dialect import NEW, OLD, Dialect
+from proxy.agents.llm import Image, Prompt
+
+PROMPT = Prompt("be exact", ("look", Image("data:image/png;base64,AA"), "and say"), 0.3, 1_000)
+TEXT = Prompt("be exact", ("one", "two"), 0.3, 1_000)
+
+# What servers really say; the wording is theirs.
+RENAME = "Unsupported parameter: 'max_tokens' is not supported with this model. Use 'max_completion_tokens' instead."
+EXTRA = '[{"type":"extra_forbidden","loc":["body","max_completion_tokens"],"msg":"Extra inputs are not permitted"}]'
+TOO_LARGE = "max_tokens is too large: 100000. This model supports at most 16384 completion tokens"
+IN_COMPLETION = "context length is 8192 tokens. However, you requested 101000 tokens (1000 in the messages, 100000 in the completion)"
+TEMPERATURE = (
+    "Unsupported value: 'temperature' does not support 0.3 with this model. Only the default (1) value is supported."
+)
+NO_IMAGES = "No endpoints found that support image input"
+
+
+def test_body() -> None:
+    """Text and images as content parts, text alone as one string; settings only where there are any."""
+    assert Dialect().body("m", PROMPT) == {
+        "model": "m",
+        "messages": [
+            {"role": "system", "content": "be exact"},
+            {
+                "role": "user",
+                "content": [
+                    {"type": "text", "text": "look"},
+                    {"type": "image_url", "image_url": {"url": "data:image/png;base64,AA"}},
+                    {"type": "text", "text": "and say"},
+                ],
+            },
+        ],
+        "temperature": 0.3,
+        "max_tokens": 1_000,
+    }
+    bare = Dialect().body("m", Prompt("s", ("one", "two")))
+    assert bare["messages"][1]["content"] == "one\n\ntwo"
+    assert set(bare) == {"model", "messages"}
+
+
+@pytest.mark.parametrize(
+    ("base", "name"),
+    [
+        ("https://api.openai.com/v1", NEW),
+        ("http://127.0.0.1:8000/v1", OLD),
+        ("https://api.openai.com.example/v1", OLD),
+    ],
+)
+def test_first_name_of_the_limit(base: str, name: str) -> None:
+    """OpenAI takes the new name for every model, its imitators the old one."""
+    assert Dialect.of(base).limit == name
+
+
+@pytest.mark.parametrize(
+    ("complaint", "prompt", "mended"),
+    [
+        (RENAME, TEXT, Dialect(limit=NEW, renamed=True)),
+        (TOO_LARGE, TEXT, Dialect(limit=None)),
+        (IN_COMPLETION, TEXT, Dialect(limit=None)),
+        (TEMPERATURE, TEXT, Dialect(temperature=False)),
+        (NO_IMAGES, PROMPT, Dialect(images=False)),
+        (NO_IMAGES, TEXT, None),
+        (TEMPERATURE, Prompt("s", ("u",)), None),
+        (RENAME, Prompt("s", ("u",)), None),
+        ("The model `m` does not exist", PROMPT, None),
+    ],
+)
+def test_mended(complaint: str, prompt: Prompt, mended: Dialect | None) -> None:
+    """Only what was sent and is complained of is changed."""
+    assert Dialect().mended(prompt, complaint) == mended
+
+
+def test_renamed_back() -> None:
+    """A server that knows only the old name is asked with it."""
+    assert Dialect(limit=NEW).mended(TEXT, EXTRA) == Dialect(limit=OLD, renamed=True)
+
+
+def test_nothing_is_mended_twice() -> None:
+    """Refused under both names, the limit is left out; what is left out cannot be refused again."""
+    dialect = Dialect(limit=NEW, renamed=True).mended(TEXT, RENAME)
+    assert dialect == Dialect(limit=None, renamed=True)
+    assert dialect.mended(TEXT, RENAME) is None
+    assert Dialect(temperature=False).mended(TEXT, TEMPERATURE) is None
+    assert Dialect(images=False).mended(PROMPT, NO_IMAGES) is None
+
+
+def test_mended_bodies() -> None:
+    """What is left out is not in the body; without images the placeholders' text still stands."""
+    body = Dialect(limit=None, temperature=False, images=False).body("m", PROMPT)
+    assert set(body) == {"model", "messages"}
+    assert body["messages"][1]["content"] == "look\n\nand say"

@@ -1,0 +1,245 @@
+from __future__ import annotations
+
+import asyncio
+import gzip
+import logging
+from collections.abc import AsyncIterator
+from typing import Any
+
+import orjson
+import pytest
+
+from proxy.agents.direct import LARGEST, Direct
+from proxy.agents.llm import Image, Prompt, Routed, Target
+from proxy.errors import ModelBusy, ModelError, PromptTooLong
+from proxy.upstream import Upstream
+from tests.agents.scripted_llm import ScriptedLLM
+from tests.support.upstream_server import Call, Script, UpstreamServer, answering, upstream_server
+
+PROMPT = Prompt("be exact", ("the canary sings",), 0.3, 100_000)
+FINE = {
+    "model": "m-1",
+    "choices": [{"message": {"content": "noted"}}],
+    "usage": {"prompt_tokens": 9, "completion_tokens": 2, "prompt_tokens_details": {"cached_tokens": 4}},
+}
+
+
+@pytest.fixture
+async def direct() -> AsyncIterator[Direct]:
+    upstream = Upstream()
+    yield Direct(upstream.as_transport(), clock=lambda: 1_700_000_000.0)
+    await upstream.aclose()
+
+
+def steps(*answers: tuple[int, Any]) -> Script:
+    """Answer one request after the other; the last answer stays."""
+    left = list(answers)
+
+    async def script(call: Call) -> None:
+        status, body = left.pop(0) if len(left) > 1 else left[0]
+        await answering(orjson.dumps(body), status=b"%d X" % status)(call)
+
+    return script
+
+
+def error(message: str, code: str | None = None) -> dict[str, Any]:
+    return {"error": {"message": message, "type": "invalid_request_error", "code": code, "param": None}}
+
+
+def bodies(server: UpstreamServer) -> list[dict[str, Any]]:
+    return [orjson.loads(seen.body) for seen in server.seen]
+
+
+async def test_an_answer(direct: Direct) -> None:
+    """One POST with the credential as given; text, model and usage come back."""
+    async with upstream_server(answering(orjson.dumps(FINE))) as server:
+        target = Target("m", base_url=server.base + "/", headers=(("api-key", "k1"),))
+        answer = await direct.complete(target, PROMPT)
+    assert (answer.text, answer.model) == ("noted", "m-1")
+    assert (answer.input_tokens, answer.output_tokens, answer.cached_tokens) == (9, 2, 4)
+    (seen,) = server.seen
+    assert seen.line == b"POST /v1/chat/completions HTTP/1.1"
+    assert seen.header(b"api-key") == [b"k1"]
+    assert seen.header(b"authorization") == []
+    assert orjson.loads(seen.body) == {
+        "model": "m",
+        "messages": [{"role": "system", "content": "be exact"}, {"role": "user", "content": "the canary sings"}],
+        "temperature": 0.3,
+        "max_tokens": 100_000,
+    }
+
+
+async def test_the_configured_key(direct: Direct) -> None:
+    """A key of the configuration goes out as a bearer token, a query of the base stays."""
+    async with upstream_server(answering(orjson.dumps(FINE))) as server:
+        await direct.complete(Target("m", base_url=f"{server.base}?api-version=2", api_key="k2"), PROMPT)
+    assert server.seen[0].header(b"authorization") == [b"Bearer k2"]
+    assert server.seen[0].line == b"POST /v1/chat/completions?api-version=2 HTTP/1.1"
+
+
+async def test_a_compressed_answer(direct: Direct) -> None:
+    """Asked for identity, a server that compresses all the same is understood."""
+    zipped = answering(gzip.compress(orjson.dumps(FINE)), b"Content-Encoding: gzip")
+    async with upstream_server(zipped) as server:
+        assert (await direct.complete(Target("m", base_url=server.base), PROMPT)).text == "noted"
+    assert server.seen[0].header(b"accept-encoding") == [b"identity"]
+
+
+async def test_refusals_are_mended_and_remembered(direct: Direct) -> None:
+    """Limit renamed, then temperature left out; the next call begins with what was learnt."""
+    refusals = (
+        (400, error("Unsupported parameter: 'max_tokens'. Use 'max_completion_tokens' instead.")),
+        (400, error("Unsupported value: 'temperature' does not support 0.3 with this model.")),
+        (200, FINE),
+    )
+    async with upstream_server(steps(*refusals)) as server:
+        target = Target("m", base_url=server.base)
+        for _ in range(2):
+            assert (await direct.complete(target, PROMPT)).text == "noted"
+        await direct.complete(Target("other", base_url=server.base), PROMPT)
+    sent = [sorted(set(body) - {"model", "messages"}) for body in bodies(server)]
+    assert sent == [
+        ["max_tokens", "temperature"],
+        ["max_completion_tokens", "temperature"],
+        ["max_completion_tokens"],
+        ["max_completion_tokens"],
+        ["max_tokens", "temperature"],
+    ]
+
+
+async def test_images_are_left_out_once(direct: Direct) -> None:
+    """A server that takes no image is asked without; it may have been that one image, so nothing is remembered."""
+    prompt = Prompt("s", ("look", Image("data:image/png;base64,AA")))
+    refusals = ((500, error("image input is not supported")), (200, FINE), (200, FINE))
+    async with upstream_server(steps(*refusals)) as server:
+        for _ in range(2):
+            assert (await direct.complete(Target("m", base_url=server.base), prompt)).text == "noted"
+    contents = [body["messages"][1]["content"] for body in bodies(server)]
+    assert [type(content) for content in contents] == [list, str, list]
+
+
+async def test_an_answer_s_limit_that_crowds_out_the_prompt(direct: Direct) -> None:
+    """A window too small for prompt and answer together is asked without the limit before the prompt is called too long."""
+    both = (
+        "maximum context length is 8192 tokens, you requested 101000 (1000 in the messages, 100000 in the completion)"
+    )
+    async with upstream_server(steps((400, error(both, "context_length_exceeded")), (200, FINE))) as server:
+        assert (await direct.complete(Target("m", base_url=server.base), PROMPT)).text == "noted"
+    async with upstream_server(steps((400, error("maximum context length", "context_length_exceeded")))) as server:
+        with pytest.raises(PromptTooLong):
+            await direct.complete(Target("m", base_url=server.base), PROMPT)
+
+
+async def test_an_endless_complaint(direct: Direct) -> None:
+    """A server that refuses everything is given up on."""
+    async with upstream_server(steps((400, error("bad max_tokens, bad temperature")))) as server:
+        with pytest.raises(ModelError) as raised:
+            await direct.complete(Target("m", base_url=server.base), PROMPT)
+    assert type(raised.value) is ModelError
+    assert len(server.seen) == 4  # as it is, limit renamed, limit left out, temperature left out
+
+
+@pytest.mark.parametrize("status", [408, 409, 425, 429, 500, 503])
+async def test_busy(direct: Direct, status: int) -> None:
+    """Asked once: trying again is the asker's."""
+    script = answering(b'{"error":"x"}', b"Retry-After: 3", status=b"%d X" % status)
+    async with upstream_server(script) as server:
+        with pytest.raises(ModelBusy) as raised:
+            await direct.complete(Target("m", base_url=server.base), PROMPT)
+    assert raised.value.retry_after == 3.0
+    assert len(server.seen) == 1
+
+
+async def test_retry_after_a_date(direct: Direct) -> None:
+    """Against the clock that was given."""
+    script = answering(b"", b"Retry-After: Tue, 14 Nov 2023 22:13:50 GMT", status=b"503 X")
+    async with upstream_server(script) as server:
+        with pytest.raises(ModelBusy) as raised:
+            await direct.complete(Target("m", base_url=server.base), PROMPT)
+    assert raised.value.retry_after == 30.0
+
+
+async def test_nobody_listens(direct: Direct) -> None:
+    """A server that is down is worth another try."""
+    async with upstream_server(answering(b"")) as server:
+        base = server.base
+    with pytest.raises(ModelBusy):
+        await direct.complete(Target("m", base_url=base), PROMPT)
+
+
+async def test_a_broken_answer(direct: Direct) -> None:
+    """A body that ends early, or a connection reset, is worth another try."""
+
+    async def short(call: Call) -> None:
+        call.send(b"HTTP/1.1 200 OK\r\nContent-Length: 1000\r\n\r\n{")
+        call.close()
+
+    async def reset(call: Call) -> None:
+        call.reset()
+
+    for script in (short, reset):
+        async with upstream_server(script) as server:
+            with pytest.raises(ModelBusy):
+                await direct.complete(Target("m", base_url=server.base), PROMPT)
+
+
+async def test_an_endless_answer(direct: Direct) -> None:
+    """No answer takes more memory than it may."""
+    async with upstream_server(answering(b" " * (LARGEST + 1))) as server:
+        with pytest.raises(ModelError, match="larger"):
+            await direct.complete(Target("m", base_url=server.base), PROMPT)
+
+
+async def test_cancelled(direct: Direct) -> None:
+    """A deadline ends the call, and its connection."""
+    closed = asyncio.Event()
+
+    async def hang(call: Call) -> None:
+        await call.closed.wait()
+        closed.set()
+
+    async with upstream_server(hang) as server:
+        asking = asyncio.create_task(direct.complete(Target("m", base_url=server.base), PROMPT))
+        await server.wait_seen(1)
+        asking.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await asking
+        async with asyncio.timeout(5):
+            await closed.wait()
+
+
+@pytest.mark.parametrize(
+    "target",
+    [
+        Target("m"),
+        Target("m", base_url="no address"),
+        Target("m", base_url="http://[broken"),
+        Target("m", base_url="http://127.0.0.1:1/v1", headers=(("authorization", "a\r\nb: c"),)),
+    ],
+)
+async def test_a_configuration_that_cannot_work(direct: Direct, target: Target) -> None:
+    """It fails as what it is, and not with a foreign exception."""
+    with pytest.raises(ModelError):
+        await direct.complete(target, PROMPT)
+
+
+@pytest.mark.parametrize("status", [400, 401, 404, 413, 429, 500])
+async def test_nothing_is_told(direct: Direct, status: int, caplog: pytest.LogCaptureFixture) -> None:
+    """Neither prompt nor key stands in an error, its causes, or a log line, even where the server repeats them."""
+    caplog.set_level(logging.DEBUG)
+    async with upstream_server(steps((status, error("you said: the canary sings, with key k-canary")))) as server:
+        with pytest.raises(ModelError) as raised:
+            await direct.complete(Target("m", base_url=server.base, api_key="k-canary"), PROMPT)
+    told: BaseException | None = raised.value
+    while told is not None:
+        assert "canary" not in f"{told!s} {told!r}"
+        told = told.__cause__ or told.__context__
+    assert "canary" not in caplog.text
+
+
+async def test_routed() -> None:
+    """Each target is asked the way it names."""
+    near, far = ScriptedLLM.of("near"), ScriptedLLM.of("far")
+    routed = Routed(near, far)
+    assert (await routed.complete(Target("a", "litellm"), PROMPT)).text == "far"
+    assert (await routed.complete(Target("b", "direct"), PROMPT)).text == "near"

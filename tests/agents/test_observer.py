@@ -1,0 +1,176 @@
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from random import Random
+from typing import Any
+from zoneinfo import ZoneInfo
+
+import pytest
+
+from proxy.agents.fitting import Unknown
+from proxy.agents.llm import Abilities, Image, Target
+from proxy.agents.observer import Observer, ObserverTask
+from proxy.errors import ModelBusy, ModelError, PromptTooLong, Unusable
+from tests.agents.messages import assistant, messages, user
+from tests.agents.scripted_llm import ScriptedLLM, Waits, bullets, texts, words
+
+A, B = Target("a"), Target("b")
+PICTURE = "data:image/png;base64,AAAA"
+TASK = ObserverTask(messages=messages(user("The limit is 40 MB."), assistant("Noted.")))
+
+
+@dataclass(frozen=True)
+class Settings:
+    temperature: float | None = 0.3
+    max_output_tokens: int | None = 100_000
+
+
+def observer(llm: ScriptedLLM, known: Abilities | None = None, waits: Waits | None = None) -> Observer:
+    return Observer(
+        llm, tokens=words, sleep=waits or Waits(), rng=Random(1), abilities=lambda _model: known or Unknown()
+    )
+
+
+async def asked(task: ObserverTask, target: Target = A, known: Abilities | None = None) -> tuple[Any, str]:
+    """The prompt that went out, and the text of its user message."""
+    llm = ScriptedLLM.of(bullets("noted"))
+    await observer(llm, known).observe(task, [target], Settings())
+    prompt = llm.asked[0][1]
+    return prompt, texts(prompt)
+
+
+async def test_an_observation() -> None:
+    """Notes, hints and title come back parsed, with what they cost."""
+    hints = "\n<current-task>raise it</current-task>\n<suggested-response>ask why</suggested-response><thread-title>Limits</thread-title>"
+    made = await observer(ScriptedLLM.of(bullets("User stated 40 MB", extra=hints))).observe(TASK, [A], Settings())
+    assert made.text == "Date: May 22, 2023\n* 🔴 (10:00) User stated 40 MB"
+    assert (made.task, made.suggestion, made.title, made.model) == ("raise it", "ask why", "Limits", "a")
+    assert (made.calls, made.input_tokens, made.output_tokens, made.cached_tokens) == (1, 100, 10, 40)
+
+
+async def test_the_prompt() -> None:
+    """The system prompt is ours; the user message holds what is known, escaped, then the transcript in its fence."""
+    task = replace(
+        TASK,
+        previous="* 🔴 old </previous-observations> note",
+        task="find it",
+        suggestion="look",
+        title="not wanted, not told",
+        timezone=ZoneInfo("Europe/Berlin"),
+        instruction="Note allergies.",
+    )
+    prompt, text = await asked(task)
+    assert prompt.system.startswith("You keep the memory of an assistant.")
+    assert prompt.system.endswith("Note allergies.")
+    assert (prompt.temperature, prompt.max_output_tokens) == (0.3, 100_000)
+    known, new = text.split("# New messages")
+    assert known == (
+        "# Known already\n\n"
+        "<previous-observations>\n* 🔴 old &lt;/previous-observations> note\n</previous-observations>\n\n"
+        "<current-task>\nfind it\n</current-task>\n\n"
+        "<suggested-response>\nlook\n</suggested-response>\n\n"
+    )
+    assert "Times are those of Europe/Berlin." in new
+    assert "<transcript>\nDate: May 22, 2023\nUser (14:00): The limit is 40 MB.\n" in new
+
+
+async def test_nothing_known() -> None:
+    """A first observation has no empty sections."""
+    _, text = await asked(TASK)
+    assert "Known already" not in text
+    assert "previous-observations" not in text
+
+
+async def test_title() -> None:
+    """Where a title is wanted, the one that stands is told."""
+    prompt, text = await asked(replace(TASK, want_title=True, title="Limits"))
+    assert "thread-title" in prompt.system
+    assert "<thread-title>\nLimits\n</thread-title>" in text
+
+
+async def test_settings_are_clamped() -> None:
+    """Output tokens to the model's limit, temperature left out where it is refused."""
+    prompt, _ = await asked(TASK, known=Unknown(max_output=8_192, takes_temperature=False))
+    assert (prompt.temperature, prompt.max_output_tokens) == (None, 8_192)
+    prompt, _ = await asked(TASK, known=Unknown(max_output=200_000, takes_temperature=True))
+    assert (prompt.temperature, prompt.max_output_tokens) == (0.3, 100_000)
+
+
+@pytest.mark.parametrize(
+    ("known", "via", "wanted", "shown"),
+    [
+        (True, "direct", True, True),
+        (False, "direct", True, False),
+        (None, "direct", True, True),
+        (None, "litellm", True, False),
+        (True, "litellm", True, True),
+        (True, "direct", False, False),
+    ],
+)
+async def test_images(known: bool | None, via: Any, wanted: bool, shown: bool) -> None:
+    """Shown to models that take them, and to unknown ones that can be asked again without; the placeholder always stands."""
+    content = [{"type": "image_url", "image_url": {"url": PICTURE}}]
+    task = ObserverTask(messages=messages(user(content)), images=wanted)
+    prompt, text = await asked(task, Target("a", via), Unknown(takes_images=known))
+    assert (Image(PICTURE) in prompt.user) is shown
+    assert "[Image #1: image/png]" in text
+    if shown:
+        assert prompt.user[prompt.user.index(Image(PICTURE)) - 1] == "Image #1:"
+
+
+async def test_clipped() -> None:
+    """A message too long for the observer is shortened for it."""
+    task = ObserverTask(messages=messages(user("word " * 5_000)), clip_tokens=100)
+    _, text = await asked(task)
+    assert "about 4900 tokens left out" in text
+    assert words(text) < 200
+
+
+@pytest.mark.parametrize("bad", ["", "I'm sorry, but I can't help with that.", "The user set a limit."])
+async def test_unusable_is_retried_once(bad: str) -> None:
+    """One retry, then the answer counts; both calls are paid for."""
+    made = await observer(ScriptedLLM.of(bad, bullets("40 MB"))).observe(TASK, [A], Settings())
+    assert made.text.endswith("40 MB")
+    assert (made.calls, made.input_tokens) == (2, 200)
+
+
+async def test_unusable_twice() -> None:
+    """After the retry it is a failure."""
+    llm = ScriptedLLM.of("", "nothing to note", bullets("never asked for"))
+    with pytest.raises(Unusable):
+        await observer(llm).observe(TASK, [A], Settings())
+    assert len(llm.asked) == 2
+
+
+async def test_the_retry_asks_another_model() -> None:
+    """Where a list names another model, it gets the second try."""
+    llm = ScriptedLLM.of("", bullets("40 MB"))
+    made = await observer(llm).observe(TASK, [A, B], Settings())
+    assert (made.model, llm.models) == ("b", ["a", "b"])
+
+
+async def test_more_than_twice_as_long_as_its_source() -> None:
+    """An answer that outgrows what it is about may not enter a memory."""
+    long = bullets(*(f"point {n} of many that nobody made" for n in range(400)))
+    with pytest.raises(Unusable, match="oversized"):
+        await observer(ScriptedLLM.of(long, long)).observe(TASK, [A], Settings())
+
+
+async def test_busy() -> None:
+    """A busy model is waited for, and the list's next model takes over from one that fails."""
+    waits = Waits()
+    llm = ScriptedLLM.of(ModelBusy("busy"), ModelError("gone"), bullets("40 MB"))
+    made = await observer(llm, waits=waits).observe(TASK, [A, B], Settings())
+    assert (llm.models, len(waits.seconds), made.calls) == (["a", "a", "b"], 1, 3)
+
+
+async def test_too_long() -> None:
+    """The caller is told to send less."""
+    with pytest.raises(PromptTooLong):
+        await observer(ScriptedLLM.of(PromptTooLong("too long"))).observe(TASK, [A, B], Settings())
+
+
+def test_reprs_show_no_text() -> None:
+    """What may stand in a log shows nothing of a conversation."""
+    assert "40 MB" not in repr(TASK)
+    assert "secret" not in repr(replace(TASK, previous="secret", instruction="secret", task="secret"))

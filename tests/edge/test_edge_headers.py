@@ -1,0 +1,93 @@
+"""Which headers travel on."""
+
+from __future__ import annotations
+
+import pytest
+
+from proxy.edge.headers import (
+    Header,
+    asking_identity,
+    authorized,
+    content_length,
+    is_event_stream,
+    request_headers,
+    response_headers,
+    with_header,
+)
+
+HOP = [
+    (b"connection", b"keep-alive, X-Private"),
+    (b"keep-alive", b"timeout=5"),
+    (b"proxy-authorization", b"x"),
+    (b"te", b"trailers"),
+    (b"trailer", b"x"),
+    (b"transfer-encoding", b"chunked"),
+    (b"upgrade", b"h2c"),
+    (b"x-private", b"1"),
+]
+ENDS = [(b"content-type", b"a"), (b"x-b", b"2"), (b"x-b", b"1"), (b"cookie", b"c")]
+
+
+def test_request() -> None:
+    """Hop-by-hop headers, framing, ours and the identity aliases stay here; the rest keeps order and duplicates."""
+    ours = [
+        (b"host", b"h"),
+        (b"content-length", b"1"),
+        (b"expect", b"100-continue"),
+        (b"X-OM-Thread", b"t"),
+        (b"x-thread-id", b"t"),
+    ]
+    assert request_headers([*HOP, *ours, *ENDS], drop={b"x-thread-id"}) == ENDS
+
+
+def test_response() -> None:
+    """Of a response all but the hop-by-hop headers reaches the client, its length included."""
+    assert response_headers([*HOP, (b"Content-Length", b"1"), *ENDS]) == [(b"content-length", b"1"), *ENDS]
+
+
+@pytest.mark.parametrize("value", [b"a\r\nX-Injected: 1", b"a\nb", b"a\rb", b"a\0b"])
+def test_response_value_that_would_split(value: bytes) -> None:
+    """A value that could write headers of its own is left out."""
+    assert response_headers([(b"x", value), (b"y", b"1")]) == [(b"y", b"1")]
+
+
+def test_replacing() -> None:
+    """A replaced header occurs once, whatever its case was."""
+    assert with_header([(b"Accept", b"a"), (b"b", b"1"), (b"accept", b"c")], b"accept", b"d") == [
+        (b"b", b"1"),
+        (b"accept", b"d"),
+    ]
+    assert asking_identity([(b"accept-encoding", b"gzip")]) == [(b"accept-encoding", b"identity")]
+
+
+@pytest.mark.parametrize(
+    ("key", "expected"),
+    [
+        (None, [(b"authorization", b"Bearer a"), (b"api-key", b"b"), (b"x", b"1")]),
+        ("k", [(b"x", b"1"), (b"authorization", b"Bearer k")]),
+    ],
+)
+def test_authorized(key: str | None, expected: list[Header]) -> None:
+    """A configured key takes the place of every credential of the caller's."""
+    assert authorized([(b"authorization", b"Bearer a"), (b"api-key", b"b"), (b"x", b"1")], key) == expected
+
+
+@pytest.mark.parametrize(("value", "length"), [(b"0", 0), (b"17", 17), (b"x", None), (b"-1", None), (b"", None)])
+def test_content_length(value: bytes, length: int | None) -> None:
+    """Only a number is a length."""
+    assert content_length([(b"Content-Length", value)]) == length
+
+
+@pytest.mark.parametrize(
+    ("value", "stream"),
+    [(b"text/event-stream", True), (b"Text/Event-Stream; charset=utf-8", True), (b"application/json", False)],
+)
+def test_event_stream(value: bytes, stream: bool) -> None:
+    """A stream says so in its content type, parameters aside."""
+    assert is_event_stream([(b"Content-Type", value)]) is stream
+
+
+def test_neither_length_nor_type() -> None:
+    """Headers that say nothing say nothing."""
+    assert content_length([]) is None
+    assert is_event_stream([]) is False

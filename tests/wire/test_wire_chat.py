@@ -1,0 +1,203 @@
+# ruff: noqa: E501 - a case of a table is one line
+"""Requests: split, and put together again with nothing else changed."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from proxy.wire.chat import Unreadable, item, last_user_text, parse, prompt_text, with_messages
+
+KEY = b"k" * 32
+ODD = (
+    b'{ "model":"m\\u0031","temperature":1.0,"seed":123456789012345678901234567890,"top_p":1E-2,\r\n'
+    b'"messages" : [ {"role":"system", "content":"be kind"}, {"role":"user","content":"caf\xc3\xa9","x":{"y":[1,2.50]}} ],'
+    b'"stream":true,"n":2,"metadata":{"messages":["not these"]},"unknown":null,"big":1e999 }'
+)
+
+
+def body(**members: Any) -> bytes:
+    return json.dumps({"model": "m", "messages": [{"role": "user", "content": "hi"}], **members}).encode()
+
+
+def test_split() -> None:
+    """A request's messages are the bytes that were sent, its instructions apart."""
+    request = parse(ODD)
+    assert (request.model, request.stream, request.n) == ("m1", True, 2)
+    assert request.instructions == (b'{"role":"system", "content":"be kind"}',)
+    assert request.messages == (b'{"role":"user","content":"caf\xc3\xa9","x":{"y":[1,2.50]}}',)
+    assert list(request.fields) == [
+        "model",
+        "temperature",
+        "seed",
+        "top_p",
+        "messages",
+        "stream",
+        "n",
+        "metadata",
+        "unknown",
+        "big",
+    ]
+
+
+def test_put_together() -> None:
+    """Only the messages differ: order, numbers and members we do not know keep their bytes."""
+    request = parse(ODD)
+    assert with_messages(request, (*request.instructions, b'{"role":"user","content":"new"}')) == (
+        b'{"model":"m1","temperature":1.0,"seed":123456789012345678901234567890,"top_p":1E-2,'
+        b'"messages":[{"role":"system", "content":"be kind"},{"role":"user","content":"new"}],'
+        b'"stream":true,"n":2,"metadata":{"messages":["not these"]},"unknown":null,"big":1e999}'
+    ).replace(b'"m1"', b'"m\\u0031"')
+
+
+@pytest.mark.parametrize(
+    ("roles", "leading"),
+    [
+        ([], []),
+        (["user"], []),
+        (["system", "user"], ["system"]),
+        (["developer", "system", "user", "system"], ["developer", "system"]),
+        (["system"], ["system"]),
+        (["user", "system"], []),
+        ([None, "system"], []),
+    ],
+)
+def test_instructions_are_the_leading_run(roles: list[str | None], leading: list[str]) -> None:
+    """Instructions are the system and developer messages before any other; later ones are ordinary messages."""
+    request = parse(body(messages=[{"role": role, "content": str(place)} for place, role in enumerate(roles)]))
+    assert list(request.instruction_roles) == leading
+    assert len(request.instructions) == len(leading)
+    assert len(request.messages) == len(roles) - len(leading)
+
+
+@pytest.mark.parametrize(
+    "bad",
+    [
+        b"",
+        b"null",
+        b"[]",
+        b"{}",
+        b'{"messages":null}',
+        b'{"messages":{}}',
+        b'{"messages":[',
+        b'{"messages":[]} x',
+        b"\xff\xfe{}",
+        b'{"messages":' + b"[" * 100_000 + b"]" * 100_000 + b"}",
+        b'{"messages":[],"x":' + b'{"x":' * 100_000 + b"1" + b"}" * 100_000 + b"}",
+        b'{"messages":[NaN]}',
+    ],
+)  # fmt: skip
+def test_unreadable(bad: bytes) -> None:
+    """What is no chat request says so, however deep or broken: it is then forwarded as it came."""
+    with pytest.raises(Unreadable):
+        parse(bad)
+
+
+@given(st.binary(max_size=200))
+def test_any_bytes(data: bytes) -> None:
+    """No bytes raise anything else."""
+    try:
+        parse(data)
+    except Unreadable:
+        return
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(), inner, max_size=3),
+    max_leaves=10,
+)
+
+
+@given(
+    st.dictionaries(st.text(), JSON, max_size=5),
+    st.lists(st.dictionaries(st.text(), JSON, max_size=4), max_size=4),
+    st.booleans(),
+)
+def test_with_its_own_messages_it_means_the_same(members: dict[str, Any], messages: list[Any], ascii_: bool) -> None:
+    """Whatever stands in a request, put together from its own messages it is the same JSON, in the same order."""
+    sent = json.dumps({**members, "messages": messages}, ensure_ascii=ascii_).encode("utf-8", "replace")
+    try:
+        request = parse(sent)
+    except Unreadable:
+        return  # lone surrogates in a member's name
+    again = with_messages(request, request.instructions + request.messages)
+    assert list(json.loads(again).items()) == list(json.loads(request.body).items())
+
+
+@pytest.mark.parametrize(
+    ("members", "model", "stream", "n"),
+    [
+        ({}, "m", False, 1),
+        ({"model": None}, None, False, 1),
+        ({"model": 5, "stream": "true", "n": True}, None, False, 1),
+        ({"stream": True, "n": 3}, "m", True, 3),
+        ({"stream": None, "n": 0}, "m", False, 1),
+    ],
+)
+def test_members_of_other_kinds(members: dict[str, Any], model: str | None, stream: bool, n: int) -> None:
+    """A member of the wrong kind is for the upstream to complain about, and none for us."""
+    request = parse(body(**members))
+    assert (request.model, request.stream, request.n) == (model, stream, n)
+
+
+def test_half_characters_do_not_cost_the_memory() -> None:
+    """A text cut inside a surrogate pair is read with U+FFFD in that place; whole pairs and escaped backslashes stay."""
+    sent = b'{"messages":[{"role":"user","content":"\\ud83d cut \\\\ud83d \\ud83d\\ude00"}]}'
+    assert parse(sent).messages == (b'{"role":"user","content":"\\ufffd cut \\\\ud83d \\ud83d\\ude00"}',)
+
+
+def test_message_bytes_do_not_hold_the_body() -> None:
+    """A message kept for long is a copy: it must not keep a body of megabytes alive."""
+    assert all(type(raw) is bytes for raw in parse(ODD).messages)
+
+
+def test_item() -> None:
+    """A message becomes an item: role, calls, the call it answers, and a fingerprint."""
+    call = b'{"role":"assistant","content":null,"tool_calls":[{"id":"a","type":"function","function":{"name":"f","arguments":"{}"}},{"id":"b"},{"x":1},7]}'
+    result = b'{"role":"tool","tool_call_id":"a","content":"42"}'
+    assert (item(call, KEY).role, item(call, KEY).calls, item(call, KEY).answers) == ("assistant", ("a", "b"), None)
+    assert (item(result, KEY).calls, item(result, KEY).answers, item(result, KEY).raw) == ((), "a", result)
+    assert len(item(call, KEY).fp) == 16
+    assert item(result, KEY).fp != item(result, b"other").fp
+
+
+@pytest.mark.parametrize(
+    "raw", [b"7", b'"x"', b"[]", b"{}", b'{"role":null}', b"{", b'{"role":"user","content":' + b"[" * 100_000]
+)
+def test_no_item(raw: bytes) -> None:
+    """What is no message says so."""
+    with pytest.raises(Unreadable):
+        item(raw, KEY)
+
+
+@pytest.mark.parametrize(
+    ("message", "text"),
+    [
+        ({"content": "a"}, "a"),
+        ({"content": [{"type": "text", "text": "a"}, {"type": "image_url", "image_url": {}}, {"type": "text", "text": "b"}]}, "a\nb"),
+        ({"content": None}, ""),
+        ({}, ""),
+        ({"content": [1, None, {"text": 2}]}, ""),
+        ([], ""),
+    ],
+)  # fmt: skip
+def test_prompt_text(message: Any, text: str) -> None:
+    """A message's text, or nothing; never an error."""
+    assert prompt_text(json.dumps(message).encode()) == text
+
+
+def test_last_user_text() -> None:
+    """The newest user message tells what is asked, whatever followed it."""
+    messages = [
+        {"role": "user", "content": "old"},
+        {"role": "user", "content": "new"},
+        {"role": "assistant", "content": "x"},
+        7,
+    ]
+    assert last_user_text(parse(body(messages=messages))) == "new"
+    assert last_user_text(parse(body(messages=[]))) == ""
