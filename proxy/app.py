@@ -52,6 +52,7 @@ class App:
         self.store: Store
         self.upstream: Upstream
         self._memory_road: AiohttpTransport
+        self._litellm: LiteLLM
         self.background: Background
         self.chat: ChatRoute
         self._tasks: list[asyncio.Task[None]] = []
@@ -61,11 +62,18 @@ class App:
     async def start(self) -> None:
         settings = self._watched.current
         self.store = await open_store(settings.storage.url)
-        secret = await self.store.secret()
+        try:
+            await self._compose(settings, await self.store.secret())
+        except BaseException:
+            await self.store.close()  # its thread would keep the process alive
+            raise
+
+    async def _compose(self, settings: Settings, secret: bytes) -> None:
         self.upstream = Upstream(connections=CONNECTIONS)
         catalogue = Catalogue()
         self._memory_road = AiohttpTransport()  # apart from chat's: observing never takes its places
-        llm = Routed(Direct(self._memory_road), LiteLLM())
+        self._litellm = LiteLLM()
+        llm = Routed(Direct(self._memory_road), self._litellm)
         memories = Memories(self.store, self._due)
         observing = Observing(
             memories,
@@ -94,6 +102,7 @@ class App:
         await self.background.close()
         await self.upstream.aclose()
         await self._memory_road.aclose()
+        self._litellm.close()
         await self.store.close()
 
     def _due(self, memory: Memory) -> float | None:

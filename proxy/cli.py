@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import signal
 import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
@@ -79,6 +80,8 @@ def serve(options: argparse.Namespace) -> int:
         h11_max_incomplete_event_size=settings.limits.headers,
     )
     banner(settings)
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: None)  # uvicorn raises it once more after a clean end; that is no failure
     server = uvicorn.Server(config)
     server.run()
     return 0 if server.started else 1

@@ -89,7 +89,7 @@ class Engine:
         assert key is not None  # noqa: S101 — only requests with a thread get here
         memory = await self._memories.load(key)
         sent = Sent.of(request.messages, partial(chat.item, key=self._fingerprint_key(key)), memory.views)
-        standing = await self._stand(key, sent, hints, request.model)
+        standing = await self._stand(memory, sent, hints, request.model)
         turn = Turn(key, call, hints, request, sent, standing, stores=caller.mode != "read")
         if caller.mode == "read":
             await self._assemble(turn)
@@ -106,14 +106,13 @@ class Engine:
         return fingerprint_key(self._secret, key.tenant)
 
     async def _stand(
-        self, key: Key, sent: Sent, hints: Hints, model: str | None, rec: Reconciled | None = None
+        self, memory: Memory, sent: Sent, hints: Hints, model: str | None, rec: Reconciled | None = None
     ) -> Standing:
-        """Reconcile against the memory as it is now (or take `rec`, already merged with it)."""
-        memory = await self._memories.load(key)
+        """Reconcile with the memory (or take `rec`, already merged with it)."""
         if rec is None:
             rec = await self._reconcile(memory, sent, hints)
         base = await self._on_branch(memory, rec)
-        revived = {m.seq: m for m in await self._memories.store.by_seq(key, rec.revive)} if rec.revive else {}
+        revived = {m.seq: m for m in await self._memories.store.by_seq(memory.key, rec.revive)} if rec.revive else {}
         uncounted = {*rec.new, *(index for _, index in rec.swaps)}
         tokens = await self._catalogue.count({i: sent.raws[i] for i in uncounted}, model or "")
         virtual = turns.heard(base, rec, sent, tokens, self._clock(), revived=revived)
@@ -161,9 +160,9 @@ class Engine:
             turn.reason = "observer-failing"
 
     async def _stand_again(self, turn: Turn) -> None:
-        memory = await self._memories.load(turn.key)
+        memory = await self._memories.latest(turn.key)
         rec = turn.standing.rec if memory.end == turn.standing.memory.end else None
-        turn.standing = await self._stand(turn.key, turn.sent, turn.hints, turn.request.model, rec)
+        turn.standing = await self._stand(memory, turn.sent, turn.hints, turn.request.model, rec)
 
     def _asked(self, turn: Turn) -> Asked:
         virtual = turn.standing.virtual
@@ -241,8 +240,8 @@ class Engine:
         complete = item is not None and reply is not None and reply.complete
         if not accepted or (not complete and turn.standing.rec.cut is not None):
             return
-        await self._commit(turn, item if complete else None, None if complete else item)
-        self._background.wake(turn.key, turn.call)
+        if await self._commit(turn, item if complete else None, None if complete else item):
+            self._background.wake(turn.key, turn.call)
 
     async def keep_unanswered(self, turn: Turn) -> None:
         """The upstream could not be reached: what the client said is kept, unless it forks."""
@@ -254,13 +253,15 @@ class Engine:
             return None
         return chat.item(reply.message, key=self._fingerprint_key(key))
 
-    async def _commit(self, turn: Turn, reply: Item | None, interrupted: Item | None) -> None:
-        """Reconcile on commit, on top of whoever came first: computed again until no one else has."""
+    async def _commit(self, turn: Turn, reply: Item | None, interrupted: Item | None) -> bool:
+        """Reconcile on commit, on top of whoever came first: computed again until no one else has. False: nothing was new."""
         said = reply or interrupted
         counted = await self._catalogue.count({0: said.raw} if said else {}, turn.request.model or "")
         async with self._memories.lock(turn.key):
             for _ in range(ATTEMPTS):
                 standing = await self._settled(turn)
+                if reply is not None and said_already(standing, reply):
+                    return False
                 after = turns.heard(
                     standing.base,
                     standing.rec,
@@ -272,7 +273,7 @@ class Engine:
                     reply_tokens=counted.get(0, 0),
                 )
                 if interrupted is None and replace(after, turn_at=standing.memory.turn_at) == standing.memory:
-                    return  # a retry of what is stored already: nothing to write
+                    return False  # a retry of what is stored already
                 after = replace(after, model=turn.request.model, render_date=self._kept_date(turn, after))
                 left: list[Message] = []
                 if interrupted:
@@ -280,25 +281,32 @@ class Engine:
                     left = [message]
                 try:
                     await self._memories.commit(standing.memory, after, left)
-                    return
+                    return True
                 except Conflict:
                     continue
         raise Conflict("the thread is written to faster than this turn could be committed")
 
     async def _settled(self, turn: Turn) -> Standing:
         """The turn's standing against the memory as it is now."""
-        memory = await self._memories.load(turn.key)
+        memory = await self._memories.latest(turn.key)
         standing = turn.standing
         if memory.version == standing.memory.version:
             return standing
         rec = standing.rec if memory.end == standing.memory.end else turns.merged(memory, standing.rec, turn.sent)
-        return await self._stand(turn.key, turn.sent, turn.hints, turn.request.model, rec)
+        return await self._stand(memory, turn.sent, turn.hints, turn.request.model, rec)
 
     @staticmethod
     def _kept_date(turn: Turn, after: Memory) -> float | None:
         """The render date this prompt was built with, unless the prefix has changed since."""
         opened = turn.standing.virtual
         return opened.render_date if after.log == opened.log else after.render_date
+
+
+def said_already(standing: Standing, reply: Item) -> bool:
+    """Whether a retry got the very reply that stands there: nothing to write."""
+    repeats, memory = standing.rec.repeats, standing.memory
+    newest = memory.tail[-1] if memory.tail else None
+    return repeats is not None and newest is not None and (newest.seq, newest.item.fp) == (repeats.reply, reply.fp)
 
 
 def aside(memory: Memory, item: Item, tokens: int, now: float) -> tuple[Memory, Message]:

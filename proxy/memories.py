@@ -49,11 +49,16 @@ class Memories:
         self._keep(memory)
         return memory
 
+    async def latest(self, key: Key) -> Memory:
+        """The memory as this process knows it, without asking the store: for what ends in a commit, which asks."""
+        cached = self._cached.get(key)
+        return cached[0] if cached else await self.load(key)
+
     async def update(self, key: Key, change: Callable[[Memory], Memory]) -> Memory:
         """Apply a pure change to the memory as it stands; computed again whenever someone committed first."""
         async with self.lock(key):
             for _ in range(ATTEMPTS):
-                before = await self.load(key)
+                before = await self.latest(key)
                 after = change(before)
                 if after == before:
                     return before

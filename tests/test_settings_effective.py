@@ -186,3 +186,16 @@ def test_enabled_stays_off_under_overrides() -> None:
     settings = parse("memory: false\nmodels: {a: {mode: shadow}, b: {enabled: true}}")
     assert not settings.effective("a").memory.enabled
     assert settings.effective("b").memory.enabled
+
+
+def test_sections_within_an_override() -> None:
+    """`context: {…}` and `memory: {…}` within an override mean their keys; faults point into them."""
+    settings = parse("models: {m: {scope: resource, context: {layout: merged}, memory: {retrieval: true}}}")
+    effective = settings.effective("m")
+    assert (effective.memory.scope, effective.context.layout, effective.memory.retrieval.enabled) == (
+        "resource",
+        "merged",
+        True,
+    )
+    with pytest.raises(ConfigError, match=r"models\.m\.context\.layot = merged: is no setting; did you mean layout\?"):
+        parse("models: {m: {context: {layot: merged}}}")

@@ -1,11 +1,17 @@
 """Loading: which file counts, and every fault named by key, value, rule and line."""
 
+import json
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from pydantic import BaseModel
 
 from proxy.errors import ConfigError
-from proxy.settings import Settings, load, parse
+from proxy.settings import MemorySettings, Settings, load, parse
+from proxy.settings.memory import ObservationSettings
 
 
 def faults_of(text: str, **env: str) -> list[str]:
@@ -44,7 +50,7 @@ def test_defaults() -> None:
         ("auth: {keys: [{tenant: a, key: k}, {tenant: b, key: k}]}", "auth.keys = […]: each key must belong to one tenant"),
         ("identity: {thread_headers: ['x y']}", "identity.thread_headers[0] = x y: must match"),
         ("side_requests: {prompts: ['(']}", "side_requests.prompts = […]: must be regular expressions"),
-        ("storage: {url: 'mysql://h'}", "storage.url = mysql://h: must match"),
+        ("storage: {url: 'mysql://h'}", "storage.url = mysql://h: must be sqlite:///"),
         ("storage: {prefix: A-B}", "storage.prefix = A-B: must match"),
         ("memory: {mode: dead}", "memory.mode = dead: must be 'live' or 'shadow'"),
         ("memory: {timezone: Mars}", "memory.timezone = Mars: must be an IANA time zone"),
@@ -229,3 +235,88 @@ def test_file_with_wrong_bytes(tmp_path: Path) -> None:
         load(file, {})
     file.write_bytes(b"\xef\xbb\xbfserver: {port: 1}")
     assert load(file, {}).server.port == 1
+
+
+KNOWN = [*Settings.model_fields, *MemorySettings.model_fields, *ObservationSettings.model_fields]
+KEYS = st.sampled_from([*KNOWN, "up_to", "x*", "0", "[a].{b}"])
+VALUES = st.one_of(
+    st.none(),
+    st.booleans(),
+    st.integers(-2, 100_000),
+    st.floats(allow_nan=False, allow_infinity=False),
+    st.sampled_from(
+        ["", "off", "auto", "5m", "64MiB", "a", "inherit", "http://h", "http://[", "{x}", "${", "(", "/", "a\x00b"]
+    ),
+)
+
+
+@given(
+    st.dictionaries(
+        KEYS,
+        st.recursive(
+            VALUES,
+            lambda inside: st.lists(inside, max_size=3) | st.dictionaries(KEYS, inside, max_size=4),
+            max_leaves=12,
+        ),
+        max_size=4,
+    )
+)
+def test_any_file(data: dict[str, object]) -> None:
+    """Whatever keys meet whatever values: Settings, or a ConfigError whose every line names its place."""
+    assert all(line.startswith("x.yaml:1: ") for line in faults_if_any(data))
+
+
+def faults_if_any(data: object) -> list[str]:
+    """Empty for sound settings; anything but a ConfigError passes on."""
+    try:
+        parse(json.dumps(data), "x.yaml").effective("x", "x")
+    except ConfigError as exc:
+        return str(exc).splitlines()
+    return []
+
+
+ODD: tuple[object, ...] = (
+    *(
+        None,
+        True,
+        False,
+        -1,
+        0,
+        1,
+        0.5,
+        1e9,
+        10**400,
+        "",
+        "off",
+        "auto",
+        "5m",
+        "64MiB",
+        "a",
+        "inherit",
+        "{x}",
+        "(",
+        "/",
+        "a\x00b",
+    ),
+    *([], [[]], [{}], ["a", None], {}, {"": {}}, {"a": "b"}, {"up_to": {}}, {"up_to": {"1": ["a"]}}, {"model": "a"}),
+)
+
+
+def paths(model: type[BaseModel]) -> Iterator[tuple[str, ...]]:
+    for name, field in model.model_fields.items():
+        yield (name,)
+        inside = field.annotation
+        if isinstance(inside, type) and issubclass(inside, BaseModel):
+            yield from ((name, *path) for path in paths(inside))
+
+
+@pytest.mark.parametrize(
+    "path", [*paths(Settings), *(("models", "x", *path) for path in paths(MemorySettings))], ids=".".join
+)
+def test_any_value_of(path: tuple[str, ...]) -> None:
+    """Each key with each odd value: taken, or refused with a ConfigError that names the place, one line a fault."""
+    for odd in ODD:
+        data = odd
+        for part in reversed(path):
+            data = {part: data}
+        assert all(line.startswith("x.yaml:1: ") for line in faults_if_any(data)), odd

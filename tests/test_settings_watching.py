@@ -17,7 +17,7 @@ Next = Callable[[], Awaitable[bool]]
 @asynccontextmanager
 async def watching(file: Path, text: str) -> AsyncIterator[tuple[Watched, Next]]:
     """A watched file, and the wait for what became of its next change."""
-    file.write_text(text)
+    await asyncio.to_thread(file.write_text, text)
     seen: asyncio.Queue[bool] = asyncio.Queue()
     watched = Watched(load(file, {}), env={}, seen=seen.put_nowait, look=0.2)
     task = asyncio.create_task(watched.watch())
@@ -86,7 +86,7 @@ async def test_what_needs_a_restart_is_named(tmp_path: Path) -> None:
     file = tmp_path / "x.yaml"
     with capture_logs() as logs:
         async with watching(file, "memory: true") as (_, following):
-            file.write_text("server: {port: 1}\nstorage: {prefix: other}")
+            file.write_text("server: {port: 1}\nstorage: {prefix: other}\nlimits: {in_flight: 5}")
             assert await following()
     assert logs[-1]["event"] == "settings.restart_needed"
     assert logs[-1]["changed"] == ["server.port", "storage.prefix"]

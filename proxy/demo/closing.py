@@ -2,29 +2,36 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
 
 from rich.console import Console
 from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from proxy.demo.figures import MEMORY_MODEL, Bill, money
+from proxy.demo.figures import MEMORY_MODEL, Bill, Money, Played, money
 from proxy.demo.scripted import Seen, text_of
 
-if TYPE_CHECKING:
-    from proxy.demo.play import Played
+SCALE = (
+    "The models are scripted, and memory's thresholds are those of a short story (7,000 and 2,500 tokens; by default 30,000 and "
+    "40,000). The proxy, its store, the counting and the caching are real."
+)
 
 
 def show(console: Console, played: Played, *, show_prompt: bool) -> None:
     console.print()
     console.print(_tokens(played))
-    console.print(_money(played))
+    if prices := money(played.without, played.with_memory, played.memory):
+        console.print()
+        console.print(_money(prices))
     _question(console, played)
+    console.print(f"\n{SCALE}", style="bright_black", highlight=False)
     if show_prompt:
         _prompt(console, played.last_with)
     else:
-        console.print("\nThe prompt that answer came from: om-proxy demo --show-prompt", style="bright_black")
+        console.print(
+            "The prompt that answer came from: om-proxy demo --show-prompt", style="bright_black", highlight=False
+        )
 
 
 def _tokens(played: Played) -> Table:
@@ -41,16 +48,16 @@ def _share(bill: Bill) -> float:
     return bill.cached / max(1, bill.prompt)
 
 
-def _money(played: Played) -> Table:
+def _money(prices: Sequence[Money]) -> Table:
     table = _table(
         "at list prices", "without memory", "with memory", f"memory by {MEMORY_MODEL.rpartition('/')[2]}", "saved"
     )
-    for one in money(played.without, played.with_memory, played.memory):
+    for one in prices:
         cells = (f"${one.without:.2f}", f"${one.with_memory:.2f}", f"${one.memory:.2f}")
         table.add_row(
             one.actor.rpartition("/")[2], *cells, Text(f"{one.saved:.0%}", "bold green" if one.saved > 0 else "red")
         )
-    table.caption = "prompt caching counted both ways: cached input at its discount, cache writes at their surcharge"
+    table.caption = "prompt caching counted both ways: reads at their discount, writes at their surcharge"
     return table
 
 
@@ -64,7 +71,7 @@ def _table(first: str, *others: str) -> Table:
 
 def _question(console: Console, played: Played) -> None:
     first, last = played.rows[0].day, played.rows[-1].day
-    console.print(f"\n{last:%A, %B} {last.day}, about {first:%A, %B} {first.day}:", style="bold")
+    console.print(f"\n{last:%A, %B} {last.day}, about {first:%A, %B} {first.day}:", style="bold", highlight=False)
     console.print(Padding(Text(played.question, "italic"), (0, 0, 1, 2)))
     for how, tokens, answer in (
         ("everything sent", played.last_without.prompt_tokens, played.answer_without),
@@ -78,7 +85,7 @@ def _question(console: Console, played: Played) -> None:
 
 def _prompt(console: Console, seen: Seen) -> None:
     """As it went upstream, message by message; text of tools is cut, notes are not."""
-    console.print(f"\nThe prompt that answer came from, {seen.prompt_tokens:,} tokens:", style="bold")
+    console.print(f"\nThe prompt that answer came from, {seen.prompt_tokens:,} tokens:", style="bold", highlight=False)
     for message in seen.messages:
         text = text_of(message) or ", ".join(call["function"]["name"] for call in message.get("tool_calls", ()))
         console.print(Text(f"\n[{message['role']}]", "bold cyan"))

@@ -1,4 +1,4 @@
-"""What a run cost: tokens as the model server really received them, and money at list prices."""
+"""What came of a performance: tokens as the model server really received them, and money at list prices."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import Self
 
 from proxy.catalogue import Price, prices
 from proxy.demo.scripted import Seen
+from proxy.demo.table import Row
 
 ACTORS = ("gpt-4o", "claude-sonnet-4-5", "gemini/gemini-2.5-pro")  # whose list prices are shown
 MEMORY_MODEL = "gemini/gemini-2.5-flash"  # whose price memory's own calls are given; the model `default` stands for
@@ -33,6 +34,23 @@ class Bill:
         """What is not read from the cache is written to it, which some providers charge more for than plain input."""
         fresh = (self.prompt - self.cached) * price.cache_write
         return fresh + self.cached * price.cached_input + self.completion * price.output
+
+
+@dataclass(frozen=True, slots=True)
+class Played:
+    """The whole performance. The last question was asked three ways: `trimmed` sent the newest messages only, as many as
+    cost what the prompt with memory cost."""
+
+    rows: tuple[Row, ...]
+    without: Bill
+    with_memory: Bill
+    memory: Bill  # the calls of observer and reflector
+    question: str
+    answer_without: str
+    answer_with: str
+    answer_trimmed: str
+    last_without: Seen
+    last_with: Seen
 
 
 @dataclass(frozen=True, slots=True)

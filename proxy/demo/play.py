@@ -7,7 +7,6 @@ import asyncio
 import os
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 
 import httpx
 from rich.console import Console
@@ -15,7 +14,7 @@ from rich.console import Console
 from proxy import catalogue, logs
 from proxy.demo import closing, notes
 from proxy.demo.client import Answered, Client
-from proxy.demo.figures import Bill
+from proxy.demo.figures import Bill, Played
 from proxy.demo.scripted import ACTOR, OBSERVER, REFLECTOR, Scripted, Seen, text_of
 from proxy.demo.stage import Stage, staged
 from proxy.demo.story import Story, Turn, load
@@ -26,23 +25,6 @@ COUNTED_AS = "gpt-4o"  # the model whose tokens are counted
 WIDTH = 110  # columns where there is no terminal to ask
 PLAIN = {"authorization": "Bearer demo-without"}  # two callers, so that neither warms the other's prompt cache
 REMEMBERED = {"authorization": "Bearer demo-with", "x-om-thread": "van-planner"}
-
-
-@dataclass(frozen=True, slots=True)
-class Played:
-    """The whole performance. The last question was asked three ways: `trimmed` sent the newest messages only, as many as
-    cost what the prompt with memory cost."""
-
-    rows: tuple[Row, ...]
-    without: Bill
-    with_memory: Bill
-    memory: Bill  # the calls of observer and reflector
-    question: str
-    answer_without: str
-    answer_with: str
-    answer_trimmed: str
-    last_without: Seen
-    last_with: Seen
 
 
 def main(argv: Sequence[str]) -> int:
@@ -157,11 +139,11 @@ def changes(before: Mapping[str, str], after: Mapping[str, str]) -> Iterator[str
     if after.get("status") == "degraded":
         yield f"degraded: {after.get('reason', 'no reason given')}"
         return
-    log, grown = int(after.get("observation-tokens", 0)), int(before.get("observation-tokens", 0))
+    log, earlier = (int(receipt.get("observation-tokens", 0)) for receipt in (after, before))
     if int(after.get("generation", 0)) > int(before.get("generation", 0)):
-        yield f"reflected: log {grown:,} → {log:,}"
-    elif log > grown:
-        yield f"activated: log {log:,}"
+        yield f"reflected, log {log:,}"
+    elif log > earlier:
+        yield f"activated, log {log:,}"
 
 
 def trimmed_to(models: Scripted, messages: Sequence[Mapping[str, object]], budget: int) -> list[Mapping[str, object]]:

@@ -35,6 +35,9 @@ async def while_there(gone: asyncio.Future[None] | None, work: Coroutine[Any, An
     """
     if gone is None:
         return await work
+    if gone.done():
+        work.close()
+        return None
     task = asyncio.current_task()
     assert task is not None  # noqa: S101 - a coroutine that runs runs in a task
     before = task.cancelling()

@@ -145,13 +145,14 @@ class _Copying:
             self.sent += len(chunk)
 
     def _plain(self, chunk: bytes) -> bytes:
-        """The chunk uncompressed, or nothing where we cannot."""
+        """The chunk uncompressed; nothing where we cannot."""
         if self._decode is None:
             return b""
         try:
             return self._decode(chunk)
         except Exception as exc:  # the copy's failure touches nothing
-            self._give_up(exc)
+            log.warning("reply.unread", cause=type(exc).__name__)
+            self._decode = self._reader = None
             return b""
 
     def _read(self, plain: bytes) -> None:
@@ -160,8 +161,5 @@ class _Copying:
         try:
             self._reader.feed(plain)
         except Exception as exc:  # the copy's failure touches nothing
-            self._give_up(exc)
-
-    def _give_up(self, exc: Exception) -> None:
-        log.warning("reply.unread", cause=type(exc).__name__)
-        self._reader = self._decode = None
+            log.warning("reply.unread", cause=type(exc).__name__)
+            self._reader = None

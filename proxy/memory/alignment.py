@@ -22,6 +22,9 @@ MOST_CELLS = 160_000  # 400 x 400: about half a second; above it nothing is alig
 BY_ID, ALTERED_BY_ID, UNIQUE, REPEATED, UNSEEN_ASSISTANT, USER_ON_USER = 12.0, 9.0, 10.0, 5.0, 0.9, -0.5
 RUN = 2.0
 SKIP_STEP = -0.01  # a tool step inside a turn: however many there were, folding them away beats taking them back
+SKIP_ELSEWHERE = (
+    -12.0
+)  # a user's message of a superseded branch: more likely the client is there than that it is filler
 SKIP_SENT_USER, SKIP_SENT, SKIP_STORED_USER, SKIP_STORED, SUPERSEDE_USER = -4.0, -0.6, -0.6, -0.2, -0.8
 
 NEVER = float("-inf")
@@ -53,14 +56,17 @@ class Census:
     calls: Counter[tuple[str, ...]]
     answers: Counter[str]
     seen: frozenset[bytes]  # superseded ones too
+    elsewhere: frozenset[bytes]  # on superseded branches alone
 
     @classmethod
     def of(cls, live: Sequence[Mark], dead: Iterable[Mark] = ()) -> Census:
+        texts, superseded = Counter(m.fp for m in live), frozenset(m.fp for m in dead)
         return cls(
-            Counter(m.fp for m in live),
+            texts,
             Counter(m.calls for m in live if m.calls),
             Counter(m.answers for m in live if m.answers is not None),
-            frozenset(m.fp for m in live) | {m.fp for m in dead},
+            superseded | texts.keys(),
+            superseded - texts.keys(),
         )
 
     def fit(self, item: Item, mark: Mark) -> Fit | None:
@@ -163,7 +169,7 @@ class Table:
     ) -> None:
         self.sent, self.stored, self.census = sent, stored, census
         self.joined, self.origin, self.closed, self.window = joined, origin, closed, window
-        self.skip_sent = [SKIP_SENT_USER if s.role == "user" else SKIP_SENT for s in sent]
+        self.skip_sent = [self._skip(item) for item in sent]
         self.skip_stored = [SKIP_STORED_USER if t.role == "user" else SKIP_STORED for t in stored]
         self.fits: dict[tuple[int, int], Fit] = {}
         self.steps: list[list[list[Step]]] = [[[] for _ in range(len(stored) + 1)] for _ in range(len(sent) + 1)]
@@ -173,6 +179,11 @@ class Table:
             for j in range(len(self.stored) + 1):
                 self._fill(i, j)
         return self._trace(*(self._end_closed() if self.closed else self._end_open()))
+
+    def _skip(self, item: Item) -> float:
+        if item.role != "user":
+            return SKIP_SENT
+        return SKIP_ELSEWHERE if item.fp in self.census.elsewhere else SKIP_SENT_USER
 
     # filling
 
@@ -194,9 +205,15 @@ class Table:
                 cost = SKIP_STEP if self.stored[j - 1].calls or self.stored[j - 1].answers else SKIP_STORED
                 for state in (PROVEN, FOLD):
                     _better(row, FOLD, left[state][0] + cost, i, j - 1, state)
-        if i and j and (fit := self.census.fit(self.sent[i - 1], self.stored[j - 1])):
+        if i and j and (fit := self._fit(i - 1, j - 1)):
             self.fits[i, j] = fit
             self._match(row, self.steps[i - 1][j - 1], i - 1, j - 1, fit)
+
+    def _fit(self, i: int, j: int) -> Fit | None:
+        fit = self.census.fit(self.sent[i], self.stored[j])
+        if fit and i == len(self.sent) - 1 and self.sent[i].role == "user" and not self.closed:
+            return fit._replace(proof=False)  # what is asked now may well have been asked before: "ok" proves no place
+        return fit
 
     def _gap(self, row: list[Step], before: list[Step], i: int, j: int, cost: float) -> None:
         for state in (PROVEN, FOLD, GAP):

@@ -48,11 +48,13 @@ def safe_cut(messages: Sequence[Mark], limit: int, least: int) -> int:
 def asked(messages: Sequence[Mark]) -> int:
     """Index of the first message that belongs to what the request itself asks: it is never covered in that request's prompt.
 
-    These are the messages after the last assistant message and the calls they answer, or that are still open.
+    These are the messages after the last assistant message and the calls they answer, or that are still open; back to the
+    nearest cut, should results of other calls have come between.
     """
     last = next((i for i in reversed(range(len(messages))) if messages[i].role == "assistant"), -1)
     calls = [start for end, start in _answered(messages) if end > last]
-    return min(last + 1, _waiting_from(messages), *calls)
+    first = min(last + 1, _waiting_from(messages), *calls)
+    return max((end + 1 for end in closed_ends(messages) if end < first), default=0)
 
 
 def _answered(messages: Sequence[Mark]) -> list[tuple[int, int]]:

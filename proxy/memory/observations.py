@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import NamedTuple
 
@@ -42,7 +42,6 @@ _REASONING = re.compile(
     re.DOTALL | re.MULTILINE | re.IGNORECASE,
 )
 _ONLY_A_TAG = re.compile(r"\s*+</?(?:thread(?:\s[^<>\n]*)?|observations?)>\s*+", re.IGNORECASE)
-_LEFT_CLOSING = re.compile(r"(?:\s*</\s*observations?\s*>)+\s*\Z", re.IGNORECASE)  # of tags inside of tags
 _FENCE = re.compile(r"\s*+(?:```[\w-]*)?\s*+")
 _BULLET = re.compile(
     r"\s*+(?:(?:[*+•‣◦–—-]|\d{1,3}[.)])(?:\s++|(?=[🔴🟡🟢✅(]))|(?=[🔴🟡🟢✅]))"
@@ -65,12 +64,12 @@ _NO_HINT = re.compile(r"\W*+(?:none|n/?a|null|nothing|empty)?\W*+", re.IGNORECAS
 
 @dataclass(frozen=True, slots=True)
 class Parsed:
-    """What may enter a memory. A hint the answer left out is None: the older one stands."""
+    """What may enter a memory. A hint the answer left out is None: the older one stands. Its repr holds none of it: it may be logged."""
 
-    text: str
-    task: str | None = None
-    suggestion: str | None = None
-    title: str | None = None
+    text: str = field(repr=False)
+    task: str | None = field(default=None, repr=False)
+    suggestion: str | None = field(default=None, repr=False)
+    title: str | None = field(default=None, repr=False)
 
 
 class Tag(NamedTuple):
@@ -97,7 +96,7 @@ def parse(answer: str, *, source_tokens: int, tokens: Callable[[str], int]) -> P
     answer = _REASONING.sub("", answer.replace("\r\n", "\n"), count=1)
     rest, hints = _without_hints(answer)
     text, outside = _observations(rest)
-    if reason := _unusable(text, answer) or _oversized(text, source_tokens, tokens):
+    if reason := _unusable(text, rest) or _oversized(text, source_tokens, tokens):
         raise Unusable(f"the answer is no observation: {reason}")
     for name in ("task", "suggestion", "title"):
         hints.setdefault(name, _loose_hint(outside, name))
@@ -212,7 +211,7 @@ def _cut_out(text: str, spans: list[Span]) -> str:
 
 def _tidy(body: str) -> str:
     """Without fences around it, lone tags, trailing blanks and more than one empty line; indentation stays."""
-    body = _LEFT_CLOSING.sub("", body)
+    body = _without_closing(body)
     if "\n" not in body.strip():
         body = _NEXT_BULLET.sub("\n", body.strip())
     lines = [line.rstrip() for line in body.split("\n") if not _ONLY_A_TAG.fullmatch(line)]
@@ -221,18 +220,28 @@ def _tidy(body: str) -> str:
     return re.sub(r"\n{3,}", "\n\n", "\n".join(kept))
 
 
+def _without_closing(body: str) -> str:
+    """Without the closing tags it ends in: of tags inside of tags."""
+    end = len(body)
+    for tag in reversed(_tags(body)):
+        if not tag.closes or body[tag.end : end].strip():
+            break
+        end = tag.start
+    return body[:end]
+
+
 # ── substance ────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def _unusable(text: str, answer: str) -> str | None:
+def _unusable(text: str, rest: str) -> str | None:
     said = [bullet["said"] for line in text.split("\n") if (bullet := _BULLET.match(line))]
     if not said:
-        words = _TAG.sub("", text or answer).strip()
+        words = _TAG.sub("", text or rest).strip()
         return "empty" if not words else "refusal" if _REFUSAL.match(words) else "prose"
     if all(map(_NOTHING.fullmatch, said)):
         return "empty"
-    untagged = not _TAG.search(answer)
-    if all(map(_REFUSAL.match, said)) or (untagged and _REFUSAL.match(answer)):
+    untagged = not _TAG.search(rest)
+    if all(map(_REFUSAL.match, said)) or (untagged and _REFUSAL.match(rest)):
         return "refusal"  # a polite opening before a tagged block is none; a list of alternatives after a refusal is
     return "loop" if loops(text) else None
 

@@ -41,7 +41,7 @@ def _by_worth(lines: Sequence[str], costs: Sequence[int], budget: int, gap: int)
     def take(*wanted: int | None, leave: float = 0) -> bool:
         nonlocal left
         fresh = [i for i in wanted if i is not None and i not in kept]
-        price = sum(costs[i] + (0 if i + 1 in kept or i + 1 == len(lines) else gap) for i in fresh)
+        price = sum(costs[i] + (0 if i + 1 in kept or i + 1 in fresh or i + 1 == len(lines) else gap) for i in fresh)
         if left - price < leave:
             return False
         kept.update(dict.fromkeys(fresh))
@@ -83,11 +83,10 @@ def _fitting(lines: Sequence[str], order: list[int], budget: int, tokens: Callab
 
 def _with_gaps(lines: Sequence[str], kept: Sequence[int]) -> Iterator[str]:
     expected = 0
-    for i in kept:
-        missing = [line for line in lines[expected:i] if line.strip()]
-        if missing:
-            yield _gap(len(missing))
-        yield lines[i]
+    for i in [*kept, len(lines)]:
+        if missing := sum(1 for line in lines[expected:i] if line.strip()):
+            yield _gap(missing)
+        yield from lines[i : i + 1]
         expected = i + 1
 
 

@@ -62,12 +62,13 @@ class Sent:
         """A copy of a stretch, parsed."""
         return [self.item(i) for i in range(start, self.count if stop is None else stop)]
 
-    def chains(self) -> list[bytes]:
-        """The chain after each message: the client's own view, prefix by prefix. Parses everything."""
-        chain, chains = ROOT, []
-        for item in self.items():
-            chain = chained(chain, item.fp)
-            chains.append(chain)
+    def chains(self, seen: View | None = None) -> dict[int, bytes]:
+        """The chain of the client's own view after each number of messages, from where `seen` ends on. Parses those."""
+        count, chain = (seen.count, seen.chain) if seen else (0, ROOT)
+        chains = {count: chain}
+        for item in self.items(count):
+            count, chain = count + 1, chained(chain, item.fp)
+            chains[count] = chain
         return chains
 
     def asks_from(self) -> int:

@@ -24,6 +24,7 @@ from proxy.memory.images import image_tokens
 
 Encode = Callable[[str], int]
 
+HEADER = 400_000  # base64 characters of an image that are decoded: its size stands near its beginning
 FILE_UNSEEN = 1_500  # tokens
 FILE_LEAST = 500
 FILE_BYTES = 20  # per token
@@ -91,7 +92,7 @@ def _image(source: Any, detail: Any, model: str) -> int:
     """`source`: an address, or an object that holds `url` and perhaps `detail`."""
     url = source.get("url") if isinstance(source, dict) else source
     detail = source.get("detail", detail) if isinstance(source, dict) else detail
-    data = _data(url) if isinstance(url, str) else None
+    data = _data(url, HEADER) if isinstance(url, str) else None
     return image_tokens(data[1] if data else b"", model, low=detail == "low")
 
 
@@ -116,12 +117,12 @@ def _file(file: Any, encode: Encode, model: str) -> int:
     return max(FILE_LEAST, len(payload) // FILE_BYTES)
 
 
-def _data(url: str) -> tuple[str, bytes] | None:
-    """Type and bytes of a `data:` URL; None for any other address. What is no base64 has no bytes."""
+def _data(url: str, most: int | None = None) -> tuple[str, bytes] | None:
+    """Type and bytes of a `data:` URL, of at most `most` characters; None for any other address. What is no base64 has no bytes."""
     head = _DATA_URL.match(url)
     if head is None:
         return None
-    body = url[head.end() :]
+    body = url[head.end() :][:most]
     if not head["base64"]:
         return head["mime"].lower(), unquote_to_bytes(body)
     try:

@@ -15,15 +15,16 @@ One rule stands above all: *destructive needs proof*. A duplicate can be repaire
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Literal
 
 from proxy.memory import alignment
 from proxy.memory.alignment import Census, Pair
 from proxy.memory.known import Known, branch, most_known, shared_end
-from proxy.memory.model import Item, Mark, Style, View
+from proxy.memory.model import Item, Mark, Style, View, chained
 from proxy.memory.sent import Recognised, Sent, recognise
-from proxy.memory.verdict import Base, Reconciled, unexplained, verdict
+from proxy.memory.verdict import Base, Reconciled, strangers, verdict
 
 __all__ = [
     "Hints",
@@ -225,18 +226,19 @@ def _placed(known: Known, sent: Sent) -> Reconciled | NeedOutline:
     found = _from_base(known, sent, base) if base.sent else _from_nowhere(known, sent)
     if isinstance(found, NeedOutline):
         return found
-    if not known.superseded or not _doubtful(known, found):
+    if not known.superseded or not _doubtful(known, sent, base, found):
         return found
     return (_switched(known, sent, found) or found) if known.complete else NEED_OUTLINE
 
 
-def _doubtful(known: Known, found: Reconciled) -> bool:
+def _doubtful(known: Known, sent: Sent, base: Base, found: Reconciled) -> bool:
     """Whether another branch may fit better than the live one, or a text taken for altered stand there."""
     if found.case == "delta":
         return known.style != "thin"
-    if found.case in ("altered_user", "inserted", "gapped"):
-        return True
-    return found.cut is not None and bool(found.new or unexplained(found))
+    odd = [i for i in strangers(found) if i >= base.sent]
+    if found.cut is not None:
+        return bool(odd)
+    return any(sent.item(i).role == "user" for i in odd if i not in found.new)
 
 
 def _base(known: Known, sent: Sent) -> Base | NeedOutline:
@@ -244,30 +246,39 @@ def _base(known: Known, sent: Sent) -> Base | NeedOutline:
     view = sent.seen
     if view is not None and (view.count > 1 or view_from_start(known, view)):
         if known.holds(view.seq):
-            return Base(view.count, known.index(view.seq) + 1, view.cells)
+            return _further(known, sent, Base.view(known, view), view)
         if not known.complete and (known.missing or known.superseded):
             return NEED_OUTLINE
     chains = sent.chains()
-    view = next((v for v in reversed(known.views) if _is_prefix(v, chains) and known.holds(v.seq)), None)
     shared = _shared(known, chains)
+    base = Base.prefix(known, shared) if shared and (known.style != "window" or shared == known.count) else NOTHING
+    view = next((v for v in reversed(known.views) if chains.get(v.count) == v.chain and known.holds(v.seq)), None)
     if view is not None and view.count > max(shared, 1):
-        return Base(view.count, known.index(view.seq) + 1, view.cells)
-    if shared and (known.style != "window" or shared == known.count):
-        return Base.prefix(known, shared)
-    return NOTHING
+        base = Base.view(known, view)
+    return _further(known, sent, base, None)
 
 
-def _is_prefix(view: View, chains: list[bytes]) -> bool:
-    return 0 < view.count <= len(chains) and chains[view.count - 1] == view.chain
+def _further(known: Known, sent: Sent, base: Base, seen: View | None) -> Base:
+    """Further along a recorded attempt that differs in its last message only: the edit of that message under an altering client,
+    or a reminder that always stands last."""
+    if base.sent and base.stored == len(known.live):
+        return base
+    chains, last = sent.chains(seen), sent.item(sent.count - 1).fp
+    for view in reversed(known.views):
+        before = chains.get(view.count - 1)
+        if before is None or view.count - 1 <= max(base.sent, 1) or not known.holds(view.seq):
+            continue
+        if view.chain == chained(before, last):
+            return Base.before(known, view, last)
+        if view.chain == chained(before, known.live[known.index(view.seq)].fp):
+            return Base.before(known, view)
+    return base
 
 
-def _shared(known: Known, chains: list[bytes]) -> int:
+def _shared(known: Known, chains: Mapping[int, bytes]) -> int:
     """How many messages from the first one on are ours, as far as the loaded marks tell."""
-    for index in range(len(known.live) - 1, -1, -1):
-        count = known.missing + index + 1
-        if count <= len(chains) and chains[count - 1] == known.live[index].chain:
-            return count
-    return 0
+    counts = range(known.count, known.missing, -1)
+    return next((n for n in counts if chains.get(n) == known.live[n - known.missing - 1].chain), 0)
 
 
 def _from_base(known: Known, sent: Sent, base: Base) -> Reconciled | NeedOutline:
@@ -340,7 +351,7 @@ def _near_end(known: Known, sent: Sent, items: list[Item], census: Census, windo
 
 def _switched(known: Known, sent: Sent, found: Reconciled) -> Reconciled | None:
     """The request against the superseded branch that knows most of what would be new; None: none knows more of it."""
-    leaf = most_known(known, {sent.item(i).fp for i in found.new})
+    leaf = most_known(known, {sent.item(i).fp for i in strangers(found)})
     other = branch(known, leaf) if leaf else None
     if other is None:
         return None
@@ -348,7 +359,7 @@ def _switched(known: Known, sent: Sent, found: Reconciled) -> Reconciled | None:
     assert not isinstance(there, NeedOutline)  # noqa: S101 - `other` is complete
     fork = shared_end(known.live, other.live)
     kept = other.end if there.cut is None else there.cut
-    if kept <= fork or unexplained(there) >= unexplained(found):
+    if kept <= fork or len(strangers(there)) >= len(strangers(found)):
         return None
     return replace(
         there,

@@ -53,12 +53,29 @@ class Base(NamedTuple):
     sent: int
     stored: int
     cells: tuple[Cell, ...]
+    reminder: bytes | None = None  # fingerprint of a message we hold that always comes last
 
     @classmethod
     def prefix(cls, known: Known, count: int) -> Base:
         """The first `count` messages of both are the same."""
         stored = count - known.missing
         return cls(count, stored, (Cell("same", 0, count, known.first, known.live[stored - 1].seq),))
+
+    @classmethod
+    def view(cls, known: Known, view: View) -> Base:
+        """All of a recorded attempt."""
+        return cls(view.count, known.index(view.seq) + 1, view.cells)
+
+    @classmethod
+    def before(cls, known: Known, view: View, again: bytes | None = None) -> Base:
+        """All of a recorded attempt but its last message, which comes last `again` if it is named."""
+        last, stored = view.count - 1, known.index(view.seq)
+        if view.cells and view.cells[-1].kind == "extra":
+            stored += 1  # it stands nowhere: the message before it is at `seq`
+        kept = [cell for cell in view.cells if cell.sent_from < last]
+        if kept and kept[-1].sent_to > last:
+            kept[-1] = kept[-1]._replace(sent_to=last, to_seq=known.seq_before(stored))
+        return cls(last, stored, tuple(kept), again)
 
 
 def verdict(known: Known, sent: Sent, base: Base, pairs: Sequence[Pair], case: str | None = None) -> Reconciled:
@@ -72,7 +89,7 @@ def verdict(known: Known, sent: Sent, base: Base, pairs: Sequence[Pair], case: s
         fresh = [Cell("unsent", 0, 0, 1, known.end)]
     rest = known.live[ti:] if matched else ()
     cells = [*base.cells, *fresh]
-    wandered = _wandered(known, sent, cells, si)
+    wandered = _wandered(known, sent, base, cells, si)
     new = tuple(i for i in range(si, sent.count) if i not in wandered)
     cut = known.seq_before(ti) if rest else None
     return Reconciled(
@@ -158,17 +175,14 @@ def _reminders(known: Known, sent: Sent, cell: Cell) -> bool:
     return bool(held) and all(sent.item(i).fp in held for i in range(cell.sent_from, cell.sent_to))
 
 
-def _wandered(known: Known, sent: Sent, cells: Sequence[Cell], si: int) -> frozenset[int]:
+def _wandered(known: Known, sent: Sent, base: Base, cells: Sequence[Cell], si: int) -> frozenset[int]:
     """Sent reminders behind the last pair that we hold at a place the client no longer shows: they moved, they are not new."""
     hidden = [cell for cell in cells if cell.kind in ("folded", "unsent")]
-    if not hidden:
+    if not hidden and base.reminder is None:
         return frozenset()
-    held = {
-        m.fp
-        for m in known.live
-        if m.role in REMINDERS and any(cell.from_seq <= m.seq <= cell.to_seq for cell in hidden)
-    }
-    return frozenset(i for i in range(si, sent.count) if held and sent.item(i).fp in held)
+    reminders = [m for m in known.live if m.role in REMINDERS]
+    held = {m.fp for m in reminders if any(cell.from_seq <= m.seq <= cell.to_seq for cell in hidden)} | {base.reminder}
+    return frozenset(i for i in range(si, sent.count) if sent.item(i).role in REMINDERS and sent.item(i).fp in held)
 
 
 def _case(
@@ -208,9 +222,13 @@ def _style(known: Known, sent: Sent, cells: Sequence[Cell], rest: Sequence[Mark]
     return "full" if whole and not (rest and known.style == "window") else known.style
 
 
-def unexplained(rec: Reconciled) -> int:
-    """How many sent messages are not, word for word, where they were found."""
-    return len(rec.new) + len(rec.swaps) + sum(c.sent_to - c.sent_from for c in rec.cells if c.kind != "same")
+def strangers(rec: Reconciled) -> list[int]:
+    """The sent messages that are not, word for word, at the place they were given."""
+    swapped = {index for _, index in rec.swaps}
+    inside = [
+        i for cell in rec.cells for i in range(cell.sent_from, cell.sent_to) if cell.kind != "same" or i in swapped
+    ]
+    return inside + list(rec.new)
 
 
 def compact(cells: Sequence[Cell]) -> tuple[Cell, ...]:

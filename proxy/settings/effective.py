@@ -12,6 +12,7 @@ from proxy.memory.thresholds import Limits
 from proxy.settings.choice import INHERIT, Choice, chosen
 from proxy.settings.memory import ContextSettings, MemorySettings, expanded
 from proxy.settings.quantities import kept, multiplied, resolved
+from proxy.settings.source import Key
 
 PROMPT_CACHE_LIVES = (
     3_600.0  # seconds; what `activate_after_idle: auto` means while the provider's own figure is unknown
@@ -28,6 +29,25 @@ class Layer:
 
     def fits(self, name: str) -> bool:
         return fnmatch.fnmatchcase(name, self.glob)
+
+    @property
+    def level(self) -> dict[str, Any]:
+        """Its keys as one level of `memory`, with those of `context` among them: `context: {…}` within it is opened up."""
+        level = dict(expanded(self.values))
+        for section in ("memory", "context"):
+            inside = level.get(section)
+            if isinstance(inside, Mapping):
+                del level[section]
+                level.update(inside)
+        return dict(expanded(level))
+
+    def written_at(self, key: Key) -> Key:
+        """Where the override says it: `(layout,)` may stand within `context`."""
+        for section in ("memory", "context"):
+            inside = self.values.get(section)
+            if isinstance(inside, Mapping) and key[:1] and key[0] in inside:
+                return (self.kind, self.glob, section, *key)
+        return (self.kind, self.glob, *key)
 
     @property
     def rank(self) -> tuple[bool, int]:
@@ -101,7 +121,7 @@ def layered(memory: MemorySettings, context: ContextSettings, layers: Sequence[L
 
 def levels_of(memory: MemorySettings, layers: Sequence[Layer]) -> list[dict[str, Any]]:
     """What each level says, from `memory` to the most specific."""
-    return [memory.model_dump(exclude_unset=True), *(expanded(layer.values) for layer in layers)]
+    return [memory.model_dump(exclude_unset=True), *(layer.level for layer in layers)]
 
 
 def merge(levels: Iterable[Mapping[str, Any]]) -> dict[str, Any]:

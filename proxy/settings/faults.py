@@ -49,8 +49,8 @@ def faults(exc: ValidationError) -> Iterator[tuple[Key, str]]:
         elif kind == "extra_forbidden":
             yield path, "is no setting"
         else:
-            rules = (rule for start, rule in _RULES.items() if kind.startswith(start))
-            yield path, next(rules, error["msg"]).format(**context)
+            rules = (rule.format(**context) for start, rule in _RULES.items() if kind.startswith(start))
+            yield path, next(rules, error["msg"])
 
 
 def path_of(key: str) -> Key:
@@ -76,9 +76,10 @@ def _known(settings: type[BaseModel], path: Key) -> list[str]:
     """The keys the section at this path may have."""
     model, rest = settings, path
     if path[:1] in {("models",), ("resources",)}:
-        if len(path) == 2:
+        inner = path[3:] if path[2:3] in {("memory",), ("context",)} else path[2:]
+        if not inner:
             return [*MemorySettings.model_fields, *ContextSettings.model_fields]
-        model, rest = MemorySettings, path[2:]
+        model, rest = MemorySettings, inner
     for part in rest:
         if isinstance(part, str):
             annotation: Any = model.model_fields[part].annotation

@@ -21,7 +21,7 @@ from proxy.settings.quantities import (
     multiplied,
     resolved,
 )
-from proxy.settings.section import Count, Layout, Scope, Secret, Section, Text, Url, refuse
+from proxy.settings.section import Count, Layout, Scope, Secret, Section, Text, Tokens, Url, refuse
 
 
 def _below(block_after: float, key: str, threshold: int) -> list[tuple[str, str]]:
@@ -42,7 +42,7 @@ class ReflectorModelSettings(Section):
 
 
 class ObservationSettings(Section):
-    message_tokens: Count = 30_000
+    message_tokens: Tokens = 30_000
     buffer_tokens: ShareOrTokens = 0.2
     buffer_activation: RemovedOrKept = 0.8
     block_after: MultipleOrTokens = 1.2
@@ -59,7 +59,11 @@ class ObservationSettings(Section):
     @field_validator("prompt")
     @classmethod
     def _readable(cls, value: str) -> str:
-        if value not in {"default", "condensed"} and not Path(value).is_file():
+        try:
+            readable = value in {"default", "condensed"} or Path(value).is_file()
+        except (OSError, ValueError):  # a name no file can have
+            readable = False
+        if not readable:
             raise ValueError("must be default, condensed, or the path of a file with the prompt")
         return value
 
@@ -78,7 +82,7 @@ class ObservationSettings(Section):
 
 
 class ReflectionSettings(Section):
-    observation_tokens: Count = 40_000
+    observation_tokens: Tokens = 40_000
     buffer_activation: float = Field(default=0.5, gt=0, le=1)
     block_after: MultipleOrTokens = 1.2
     instruction: str | None = None

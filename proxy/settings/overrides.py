@@ -12,7 +12,7 @@ from pydantic import ValidationError
 from proxy.settings.choice import choice
 from proxy.settings.effective import Layer, layered
 from proxy.settings.faults import faults
-from proxy.settings.memory import ContextSettings, MemorySettings, expanded, model_conflicts
+from proxy.settings.memory import ContextSettings, MemorySettings, model_conflicts
 from proxy.settings.source import Key, written
 
 
@@ -33,16 +33,15 @@ def override_faults(
 
 def _own_faults(layer: Layer) -> Iterator[tuple[Key, str]]:
     """What merging would hide: an override's own models."""
-    level = expanded(layer.values)
-    at: Key = (layer.kind, layer.glob)
+    level = layer.level
     for section in ((), ("observation",), ("reflection",)):
         around: Any = level.get(section[0], {}) if section else level
         if isinstance(around, Mapping) and around.get("model") is not None:
             try:
                 choice(around["model"])
             except ValueError as exc:
-                yield (*at, *section, "model"), str(exc)
-    yield from (((*at, *key.split(".")), rule) for key, rule in model_conflicts(level))
+                yield layer.written_at((*section, "model")), str(exc)
+    yield from ((layer.written_at(tuple(key.split("."))), rule) for key, rule in model_conflicts(level))
 
 
 def _merged_faults(
@@ -53,7 +52,7 @@ def _merged_faults(
     try:
         layered(memory, context, layers)
     except ValidationError as exc:
-        yield from (((last.kind, last.glob, *path), rule) for path, rule in faults(exc))
+        yield from ((last.written_at(path), rule) for path, rule in faults(exc))
     except ValueError:
         return
 
@@ -67,4 +66,4 @@ def _can_meet(first: Layer, second: Layer) -> bool:
 
 def _share_a_section(first: Layer, second: Layer) -> bool:
     """Rules look across the keys of one section only."""
-    return any(isinstance(first.values.get(key), Mapping) and key in second.values for key in first.values)
+    return any(isinstance(value, Mapping) and key in second.level for key, value in first.level.items())

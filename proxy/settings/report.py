@@ -11,7 +11,6 @@ from pydantic import BaseModel, SecretStr
 from proxy.memory.thresholds import LEAST_RAW, Limits
 from proxy.settings.choice import Agent, chosen
 from proxy.settings.effective import Effective, Layer, levels_of
-from proxy.settings.memory import expanded
 from proxy.settings.model import Settings
 from proxy.settings.quantities import written_duration, written_size
 from proxy.settings.source import Key, written
@@ -135,7 +134,7 @@ def _origin(settings: Settings, effective: Effective, key: Key) -> str:
     if inner in {("observation", "model"), ("reflection", "model")} and key[0] == "memory":
         return _model_origin(settings, effective, "observation" if key[1] == "observation" else "reflection")
     for layer in reversed(effective.layers) if key[0] in {"memory", "context"} else ():
-        if _says(expanded(layer.values), inner):
+        if _says(layer.level, inner):
             return _layer_origin(settings, layer, inner)
     return settings.origin(key) or "default"
 
@@ -152,8 +151,7 @@ def _model_origin(settings: Settings, effective: Effective, agent: Agent) -> str
 
 
 def _layer_origin(settings: Settings, layer: Layer, inner: Key) -> str:
-    place: Key = (layer.kind, layer.glob)
-    where = settings.origin((*place, *inner)) or settings.origin(place)
+    where = settings.origin(layer.written_at(inner)) or settings.origin((layer.kind, layer.glob))
     return f'{layer.kind}["{layer.glob}"]{f", {where}" if where else ""}'
 
 

@@ -12,6 +12,7 @@ from pydantic_core import PydanticCustomError
 Layout = Literal["auto", "blocks", "merged"]
 Scope = Literal["thread", "resource"]
 Count = Annotated[int, Field(ge=1)]
+Tokens = Annotated[int, Field(ge=1, le=10**9)]  # a threshold; no window is as large
 Text = Annotated[str, Field(min_length=1)]
 
 

@@ -93,9 +93,16 @@ class SideRequestSettings(Section):
 
 
 class StorageSettings(Section):
-    url: str = Field(default="sqlite:///om-proxy.db", pattern=r"^(sqlite:///|(postgresql|postgres|redis|rediss)://).+$")
+    url: str = "sqlite:///om-proxy.db"
     prefix: str = Field(default="om", pattern=r"^[a-z_][a-z0-9_]{0,39}$")
     encryption_key: Secret = None
+
+    @field_validator("url")
+    @classmethod
+    def _known(cls, value: str) -> str:
+        if not re.match(r"(sqlite:///|postgres(ql)?://|rediss?://).", value):
+            raise ValueError("must be sqlite:///<file>, postgresql://… or redis://…")
+        return value
 
 
 class BackgroundSettings(Section):

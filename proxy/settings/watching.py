@@ -17,7 +17,7 @@ from proxy.settings.model import Settings
 log = structlog.get_logger("settings")
 
 LOOK = 5.0  # seconds after which the file is read without having been told: bind mounts do not always deliver events
-RESTART = ("server", "storage")  # sections whose changes wait for the next start
+RESTART = ("server.", "storage.", "limits.headers", "background.concurrency", "telemetry.log")  # read at start only
 
 
 class Watched:
@@ -74,7 +74,7 @@ class Watched:
         changed = changed_keys(self.current, settings)
         self.current = settings
         log.info("settings.reloaded", file=str(file), changed=changed)
-        if late := [key for key in changed if key.split(".")[0] in RESTART]:
+        if late := [key for key in changed if key.startswith(RESTART)]:
             log.warning("settings.restart_needed", changed=late)
         return True
 

@@ -10,10 +10,9 @@ import orjson
 import pytest
 
 from proxy.agents.direct import LARGEST, Direct
-from proxy.agents.llm import Image, Prompt, Routed, Target
+from proxy.agents.llm import Image, Prompt, Target
 from proxy.errors import ModelBusy, ModelError, PromptTooLong
 from proxy.upstream import Upstream
-from tests.agents.scripted_llm import ScriptedLLM
 from tests.support.upstream_server import Call, Script, UpstreamServer, answering, upstream_server
 
 PROMPT = Prompt("be exact", ("the canary sings",), 0.3, 100_000)
@@ -235,11 +234,3 @@ async def test_nothing_is_told(direct: Direct, status: int, caplog: pytest.LogCa
         assert "canary" not in f"{told!s} {told!r}"
         told = told.__cause__ or told.__context__
     assert "canary" not in caplog.text
-
-
-async def test_routed() -> None:
-    """Each target is asked the way it names."""
-    near, far = ScriptedLLM.of("near"), ScriptedLLM.of("far")
-    routed = Routed(near, far)
-    assert (await routed.complete(Target("a", "litellm"), PROMPT)).text == "far"
-    assert (await routed.complete(Target("b", "direct"), PROMPT)).text == "near"

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import subprocess
-import sys
 import time
 from collections.abc import Iterator
 
@@ -15,6 +13,8 @@ from proxy.agents.litellm_adapter import LiteLLM
 from proxy.agents.llm import Image, Prompt, Target
 from proxy.errors import ModelBusy, ModelError, PromptTooLong
 from tests.support.upstream_server import Call, Script, answering, upstream_server
+
+pytestmark = pytest.mark.slow
 
 PROMPT = Prompt("be exact", ("the canary sings",), 0.3, 1_000)
 FINE = {
@@ -53,13 +53,13 @@ async def test_an_answer(litellm: LiteLLM) -> None:
     prompt = Prompt("be exact", ("look", Image("data:image/png;base64,AAAA")), 0.3, 1_000)
     async with upstream_server(answering(orjson.dumps(FINE), b"Content-Type: application/json")) as server:
         asking = asyncio.create_task(litellm.complete(target(server.base), prompt))
-        longest, turned = 0.0, time.perf_counter()
+        longest, turned = 0.0, (begun := time.perf_counter())
         while not asking.done():
             await asyncio.sleep(0.001)
             longest, turned = max(longest, time.perf_counter() - turned), time.perf_counter()
         answer = await asking
     assert (answer.text, answer.input_tokens, answer.output_tokens, answer.cached_tokens) == ("noted", 9, 2, 4)
-    assert longest < 1.0  # the import alone holds up its own thread for seconds
+    assert longest < (turned - begun) / 2  # on the loop, import and call would be one turn
     (seen,) = server.seen
     assert seen.line == b"POST /v1/chat/completions HTTP/1.1"
     assert seen.header(b"authorization") == [b"Bearer k1"]
@@ -137,13 +137,3 @@ async def test_cancelled(litellm: LiteLLM) -> None:
 def test_close_without_use() -> None:
     """An adapter that was never asked has nothing to end."""
     LiteLLM().close()
-
-
-def test_nothing_imports_litellm() -> None:
-    """Neither the minds nor what is known of models costs litellm's import."""
-    code = (
-        "import sys; import proxy.agents.litellm_adapter, proxy.agents.direct, proxy.agents.observer, proxy.agents.reflector,"
-        " proxy.agents.targets, proxy.catalogue as c; c.prices('gpt-4o'); c.encoder('gpt-4o')('x'); c.warnings('gpt-4o');"
-        " sys.exit('litellm' in sys.modules or 'openai' in sys.modules)"
-    )
-    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

@@ -63,10 +63,11 @@ async def test_client_leaves() -> None:
 
 
 async def test_client_has_left_before() -> None:
-    """Work for a client that has left is cancelled as soon as it waits for anything."""
-    gone = future()
+    """Work for a client that has left is not begun."""
+    gone, work = future(), Endless()
     gone.set_result(None)
-    assert await while_there(gone, Endless().run()) is None
+    assert await while_there(gone, work.run()) is None
+    assert not work.started.is_set()
 
 
 async def test_cancelled_from_outside() -> None:

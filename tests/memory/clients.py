@@ -13,6 +13,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import takewhile
 from typing import Any
 
 import orjson
@@ -108,8 +109,11 @@ class Thread:
         memory = self.memory
         if rec.cut is None or rec.cut >= memory.coverage:
             return memory
-        log = lifecycle.fallback(memory, rec.cut, self.generations)
-        reach, live = lifecycle.reach(log), self.live()
+        live = self.live()
+        chains = {m.seq: m.chain for m in live}
+        older = [(n, tuple(takewhile(lambda o: chains.get(o.last) == o.chain, log))) for n, log in self.generations]
+        log = lifecycle.fallback(memory, rec.cut, older)
+        reach = lifecycle.reach(log)
         before = [m for m in live if m.seq <= reach]
         return lifecycle.rolled_back(
             memory,
@@ -249,6 +253,8 @@ class Client:
     def editable(self) -> list[int]:
         """User messages with at least two known ones before them."""
         lowest = self.summarised + 2
+        if self.folds and self.alters:  # what is folded is never replaced, so only recorded attempts know the altered text
+            lowest = max(lowest, len(self.nodes) - 8)
         return [i for i, n in enumerate(self.nodes) if n.role == "user" and i >= lowest and not self.thin]
 
     # showing them
@@ -339,10 +345,10 @@ class Meeting:
             self._ask(what + ", the client misses the reply", self.client.call() if luck < 0.1 else self.client.reply())
         elif luck < 0.22 and not self.client.thin and not self.client.folds:
             rec, sent, _ = self._open(what + ", we miss the reply")
-            if rec.cut is None and not rec.revive:
-                self.thread.close(rec, sent, None)
-                self._check()
-            return self.client.take(reply, heard=False)
+            forks = rec.cut is not None or bool(rec.revive)
+            self.thread.close(rec, sent, reply if forks else None)
+            self._check() if not forks else None
+            return self.client.take(reply, heard=forks)
         retry = luck < 0.16
         self._ask(what + (", again" if retry else ""), reply, Hints(sdk_retry=retry), check=False)
         node = self.client.take(reply)

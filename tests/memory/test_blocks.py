@@ -96,6 +96,7 @@ def test_safe_cut(conversation: str, limit: int, least: int, count: int) -> None
         pytest.param("u a:x a:y t:x t:y", 1, id="calls in messages of their own"),
         pytest.param("u a:x t:x a u a:y t:y", 5, id="earlier steps are not asked again"),
         pytest.param("u a:x u a t:x", 1, id="a late result"),
+        pytest.param("u a:x a:y t:x a t:y", 1, id="a late result of one of two calls"),
     ],
 )
 def test_asked(conversation: str, first: int) -> None:

@@ -3,6 +3,7 @@
 import random
 import re
 import time
+from contextlib import suppress
 
 import pytest
 from hypothesis import given
@@ -22,6 +23,7 @@ def read(answer: str, source_tokens: int = 10_000) -> Parsed:
 
 
 NOTES = "Date: May 22, 2023\n* 🔴 (10:00) User grows plums\n  * 12 trees\n* ✅ (10:05) Order placed"
+HALVES = NOTES[: NOTES.index("  * 12")].rstrip(), NOTES[NOTES.index("  * 12") :]
 
 
 @pytest.mark.parametrize(
@@ -42,7 +44,7 @@ NOTES = "Date: May 22, 2023\n* 🔴 (10:00) User grows plums\n  * 12 trees\n* �
         pytest.param(f"<observations>{NOTES}</observations>", id="opened before the first line"),
         pytest.param(f"Sure. <observations>{NOTES}</observations> That is all.", id="within lines"),
         pytest.param(f"<observations>\n<observations>\n{NOTES}\n</observations>\n</observations>", id="twice around"),
-        pytest.param(f"<observations>\n{NOTES[:48]}\n</observations>\n\n<observations>\n{NOTES[49:]}", id="two blocks"),
+        pytest.param(f"<observations>\n{HALVES[0]}\n</observations>\n\n<observations>\n{HALVES[1]}", id="two blocks"),
         pytest.param(f"I use <observations> tags.\n<observations>\n{NOTES}\n</observations>", id="named before"),
         pytest.param(
             f"<think>\n<observations>\n* draft\n</observations>\n</think>\n<observations>\n{NOTES}", id="thought"
@@ -160,7 +162,6 @@ def test_a_refusal_in_a_note_is_no_refusal() -> None:
         ),
         ("<current-task>Prune</current-task> <suggested-response>Ask</suggested-response>", "Prune", "Ask", None),
         ("<CURRENT_TASK>Prune</CURRENT_TASK><thread-title>'Plums'</thread-title>", "Prune", None, "Plums"),
-        ("Then <current-task>Prune</current-task> it is", "Prune", None, None),
         ("<current-task>\nPrune", "Prune", None, None),
         ("<current-task>\nPrune\n<suggested-response>\nAsk", "Prune", "Ask", None),
         ("<current-task></current-task><thread-title>None</thread-title>", None, None, None),
@@ -182,10 +183,14 @@ def test_hints(rest: str, task: str | None, suggestion: str | None, title: str |
     inside = f"\n{rest}" if place == "inside" else ""
     block = f"<observations>\n{NOTES}{inside}\n</observations>"
     answer = {"after": f"{block}\n{rest}", "before": f"{rest}\n{block}", "inside": block}[place]
-    if place != "after" and rest.startswith("Then"):
-        pytest.skip("in the middle of a line it is only looked for behind the notes")
     parsed = read(answer)
     assert (parsed.text, parsed.task, parsed.suggestion, parsed.title) == (NOTES, task, suggestion, title)
+
+
+def test_a_hint_in_the_middle_of_a_line() -> None:
+    """It is found outside of the notes, where nothing is quoted."""
+    parsed = read(f"<observations>\n{NOTES}\n</observations> Then <current-task>Prune</current-task> it is")
+    assert parsed == Parsed(NOTES, "Prune")
 
 
 def test_a_hint_that_is_talked_about() -> None:
@@ -261,7 +266,7 @@ PIECES = [
 
 @given(st.lists(st.sampled_from(PIECES), max_size=15).map("".join))
 def test_any_heap_of_tags_is_read_or_refused(answer: str) -> None:
-    """However tags are nested and torn, a bullet outside of hints and thoughts is never refused for want of one."""
+    """However tags are nested and torn, nothing but a missing bullet makes a short answer unusable."""
     try:
         read(answer)
     except Unusable as exc:
@@ -286,8 +291,6 @@ def test_any_heap_of_tags_is_read_or_refused(answer: str) -> None:
 def test_reading_is_linear(answer: str) -> None:
     """400 kB of whatever a model may be brought to write are read within two seconds."""
     began = time.process_time()
-    try:
+    with suppress(Unusable):
         read(answer)
-    except Unusable:
-        pass
     assert time.process_time() - began < 2.0

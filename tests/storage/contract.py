@@ -201,6 +201,16 @@ class StoreContract:
         assert await store.outline(KEY) == thread.outline()
         assert await store.generations(KEY, third.generation) == thread.generations(third.generation)
 
+    async def test_fork_where_nothing_was_raw(self, store: Store) -> None:
+        """Covered messages that a fork takes back are superseded though no tail, old or new, ever held them."""
+        thread = MemoryBuilder().chat(6)
+        first = await store.commit(Memory(key=KEY), thread.memory())
+        second = await store.commit(first, thread.cover(3).cover(3).memory())
+        third = await store.commit(second, thread.supersede([5, 6]).memory())
+        assert (second.tail, [m.seq for m in third.tail]) == ((), [4])
+        assert await store.load(KEY) == third
+        assert await store.outline(KEY) == thread.outline()
+
     async def test_coverage_never_passes_a_message_that_is_not_stored(self, store: Store) -> None:
         """New messages covered in the same step would be lost, so such a commit is refused and writes nothing."""
         thread = MemoryBuilder().chat(2)

@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 import socket
 import threading
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
 
 import uvicorn
 from starlette.types import ASGIApp, Receive, Scope, Send
@@ -20,7 +20,7 @@ class LiveServer:
         self._socket = socket.create_server(("127.0.0.1", 0))
         self.port: int = self._socket.getsockname()[1]
         config = uvicorn.Config(
-            self._call, loop="uvloop", http="httptools", ws="none", lifespan="on", log_config=None, access_log=False,
+            self._call, loop="uvloop", http="httptools", ws="none", lifespan="on", interface="asgi3", log_config=None, access_log=False,
             server_header=False, date_header=False, timeout_graceful_shutdown=1,
         )  # fmt: skip
         self._server = uvicorn.Server(config)
@@ -48,11 +48,11 @@ async def nothing() -> None:
     """For apps that hold nothing."""
 
 
-@asynccontextmanager
-async def live(app: ASGIApp, on_stop: Callable[[], Awaitable[None]] = nothing) -> AsyncIterator[LiveServer]:
+@contextmanager
+def live(app: ASGIApp, on_stop: Callable[[], Awaitable[None]] = nothing) -> Iterator[LiveServer]:
     """Serve the app until the block ends; `on_stop` then runs in the server's loop."""
     server = LiveServer(app, on_stop)
     try:
         yield server
     finally:
-        await asyncio.to_thread(server.stop)
+        server.stop()

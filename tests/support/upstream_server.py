@@ -36,6 +36,10 @@ class Call:
     def send(self, data: bytes) -> None:
         self._connection.transport.write(data)
 
+    async def drained(self) -> None:
+        """Until the other side has taken what was sent, or has gone."""
+        await self._connection.writable.wait()
+
     async def send_slowly(self, data: bytes, size: int = 1) -> None:
         """In pieces, the loop turning in between: each is a packet of its own."""
         for start in range(0, len(data), size):
@@ -65,6 +69,8 @@ class _Connection(asyncio.Protocol):
         self._buffer = bytearray()
         self._more = asyncio.Event()
         self.closed = asyncio.Event()
+        self.writable = asyncio.Event()
+        self.writable.set()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         assert isinstance(transport, asyncio.Transport)
@@ -79,8 +85,15 @@ class _Connection(asyncio.Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self.closed.set()
+        self.writable.set()
         self._more.set()
         self._server.connections.discard(self)
+
+    def pause_writing(self) -> None:
+        self.writable.clear()
+
+    def resume_writing(self) -> None:
+        self.writable.set()
 
     async def _serve(self) -> None:
         while (head := await self._until(b"\r\n\r\n")) is not None:

@@ -74,15 +74,13 @@ def test_stream(size: int | None, ends: bytes) -> None:
     )
 
 
-@pytest.mark.parametrize("cut", range(len(STREAM)))
-def test_cut_stream(cut: int) -> None:
+def test_cut_stream() -> None:
     """A stream cut anywhere gives what had come, and is complete only once its end was announced."""
-    reply = read(STREAM[:cut])
-    finished = cut >= STREAM.index(event({"choices": [], "usage": {"total_tokens": 7}}))
-    assert reply.complete is finished
-    if reply.message is not None:
-        content = json.loads(reply.message)["content"]
-        assert "Grüße 😀".startswith(content)
+    finish = STREAM.index(event({"choices": [], "usage": {"total_tokens": 7}}))
+    for cut in range(len(STREAM)):
+        reply = read(STREAM[:cut])
+        assert reply.complete is (cut >= finish)
+        assert reply.message is None or "Grüße 😀".startswith(json.loads(reply.message)["content"])
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,26 @@
+from __future__ import annotations
+
+import subprocess
+import sys
+
+from proxy.agents.llm import Prompt, Routed, Target
+from tests.agents.scripted_llm import ScriptedLLM
+
+
+async def test_routed() -> None:
+    """Each target is asked the way it names."""
+    near, far = ScriptedLLM.of("near"), ScriptedLLM.of("far")
+    routed = Routed(near, far)
+    prompt = Prompt("s", ("u",))
+    assert (await routed.complete(Target("a", "litellm"), prompt)).text == "far"
+    assert (await routed.complete(Target("b", "direct"), prompt)).text == "near"
+
+
+def test_nothing_imports_litellm() -> None:
+    """Neither the minds nor what is known of models costs litellm's import."""
+    code = (
+        "import sys; import proxy.agents.litellm_adapter, proxy.agents.direct, proxy.agents.observer, proxy.agents.reflector,"
+        " proxy.agents.targets, proxy.catalogue as c; c.prices('gpt-4o'); c.encoder('gpt-4o')('x'); c.warnings('gpt-4o');"
+        " sys.exit('litellm' in sys.modules or 'openai' in sys.modules)"
+    )
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

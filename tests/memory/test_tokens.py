@@ -1,0 +1,160 @@
+"""What a message's payload counts."""
+
+from base64 import b64encode
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from proxy.memory.tokens import FILE_LEAST, FILE_UNSEEN, count, estimate
+from tests.memory.test_images import png
+
+PNG = "data:image/png;base64," + b64encode(png(512, 512)).decode()
+
+
+def words(text: str) -> int:
+    return len(text.split())
+
+
+def call(name: str, arguments: str) -> dict[str, Any]:
+    return {"id": "call one two", "type": "function", "function": {"name": name, "arguments": arguments}}
+
+
+def file(mime: str, data: bytes) -> dict[str, Any]:
+    return {
+        "type": "file",
+        "file": {"filename": "a b c", "file_data": f"data:{mime};base64,{b64encode(data).decode()}"},
+    }
+
+
+@pytest.mark.parametrize(
+    ("message", "tokens"),
+    [
+        pytest.param({}, 0, id="nothing"),
+        pytest.param({"role": "user", "content": "one two three"}, 3, id="text"),
+        pytest.param({"role": "user", "content": "one", "name": "ann b"}, 3, id="a name"),
+        pytest.param({"role": "assistant", "content": None, "refusal": "no no"}, 2, id="a refusal"),
+        pytest.param(
+            {"content": [{"type": "text", "text": "one"}, {"type": "text", "text": "two"}]}, 2, id="text parts"
+        ),
+        pytest.param({"content": [{"type": "refusal", "refusal": "no no"}]}, 2, id="a refusal part"),
+        pytest.param({"content": ["one two"]}, 2, id="a bare part"),
+        pytest.param(
+            {"content": "", "tool_calls": [call("read", '{"path": "a"}'), call("run", "{}")]},
+            5,
+            id="tool calls, ids aside",
+        ),
+        pytest.param(
+            {"tool_calls": [{"type": "custom", "custom": {"name": "q", "input": "x y"}}]}, 3, id="a custom call"
+        ),
+        pytest.param({"function_call": {"name": "f", "arguments": "a b"}}, 3, id="the old form"),
+        pytest.param({"role": "tool", "tool_call_id": "a b", "content": "four words are here"}, 4, id="a result"),
+        pytest.param({"content": "one", "reasoning_content": "two three", "reasoning": "four"}, 1, id="no reasoning"),
+        pytest.param({"content": [{"type": "thinking", "thinking": "two three"}]}, 0, id="no thinking"),
+        pytest.param({"content": [{"type": "image_url", "image_url": {"url": PNG}}]}, 255, id="an image"),
+        pytest.param({"content": [{"type": "image_url", "image_url": PNG}]}, 255, id="an image, short form"),
+        pytest.param(
+            {"content": [{"type": "image_url", "image_url": {"url": PNG, "detail": "low"}}]}, 85, id="low detail"
+        ),
+        pytest.param(
+            {"content": [{"type": "input_image", "image_url": PNG, "detail": "low"}]}, 85, id="responses form"
+        ),
+        pytest.param(
+            {"content": [{"type": "image_url", "image_url": {"url": "https://x.example/a.png"}}]}, 765, id="far away"
+        ),
+        pytest.param(
+            {"content": [{"type": "image_url", "image_url": {"url": "data:image/png;base64,@@"}}]}, 765, id="broken"
+        ),
+        pytest.param({"content": [{"type": "image_url"}]}, 765, id="an image without address"),
+        pytest.param({"content": [file("image/png", png(512, 512))]}, 255, id="an image sent as a file"),
+        pytest.param({"content": [file("text/plain", b"one two three")]}, 3, id="a text file"),
+        pytest.param({"content": [file("text/plain;charset=utf-8", b"one two")]}, 2, id="a text file with its charset"),
+        pytest.param({"content": [file("application/pdf", bytes(40_000))]}, 2_000, id="a document"),
+        pytest.param({"content": [file("application/pdf", bytes(40))]}, FILE_LEAST, id="a small document"),
+        pytest.param({"content": [{"type": "file", "file": {"file_id": "f1"}}]}, FILE_UNSEEN, id="a file by id"),
+        pytest.param({"content": [{"type": "file"}]}, FILE_UNSEEN, id="a file without anything"),
+        pytest.param(
+            {"content": [{"type": "input_audio", "input_audio": {"data": "A" * 64_000, "format": "wav"}}]},
+            10,
+            id="sound",
+        ),
+        pytest.param(
+            {"content": [{"type": "input_audio", "input_audio": {"data": "A" * 64_000, "format": "mp3"}}]},
+            30,
+            id="packed",
+        ),
+        pytest.param({"content": [{"type": "input_audio"}]}, 0, id="no sound"),
+        pytest.param({"content": [{"type": "strange", "value": "x" * 80}]}, 28, id="an unknown part"),
+        pytest.param({"content": 7, "name": 7, "tool_calls": [7, {"function": 7}, {}]}, 0, id="what is no message"),
+    ],
+)
+def test_payload(message: dict[str, Any], tokens: int) -> None:
+    """Text, calls with arguments, results, names, attachments by rule; not ids, roles or reasoning."""
+    assert count(message, words) == tokens
+
+
+def test_the_model_chooses_the_rule() -> None:
+    """Images and sound cost what the actor's provider says."""
+    image = {"content": [{"type": "image_url", "image_url": {"url": PNG}}]}
+    sound = {"content": [{"type": "input_audio", "input_audio": {"data": "A" * 64_000, "format": "wav"}}]}
+    assert count(image, words, "claude-sonnet-4-5") == 350
+    assert count(sound, words, "gemini-2.5-pro") == 32
+
+
+@pytest.mark.parametrize(
+    ("text", "tokens"),
+    [
+        ("", 0),
+        ("a", 1),
+        ("abcd", 1),
+        ("abcde", 2),
+        ("日本語", 2),
+        ("한국어", 2),
+        ("日本語ab", 2),
+        ("naïve café", 3),
+        ("🔴🔴🔴🔴", 1),
+    ],
+)
+def test_estimate(text: str, tokens: int) -> None:
+    """Four characters a token, two for Chinese, Japanese and Korean."""
+    assert estimate(text) == tokens
+
+
+KEYS = st.sampled_from(
+    [
+        "content",
+        "type",
+        "text",
+        "image_url",
+        "url",
+        "detail",
+        "file",
+        "file_data",
+        "input_audio",
+        "data",
+        "format",
+        "tool_calls",
+        "function",
+        "name",
+    ]
+)
+VALUES = st.recursive(
+    st.one_of(
+        st.none(), st.booleans(), st.integers(), st.text(max_size=5), st.sampled_from(["data:image/png;base64,AA", PNG])
+    ),
+    lambda inner: st.one_of(st.lists(inner, max_size=3), st.dictionaries(KEYS, inner, max_size=4)),
+    max_leaves=8,
+)
+TYPED = st.dictionaries(KEYS, VALUES, max_size=5).flatmap(
+    lambda part: st.sampled_from(["text", "image_url", "file", "input_audio", "x"]).map(
+        lambda kind: {**part, "type": kind}
+    )
+)
+
+
+@given(st.dictionaries(KEYS, VALUES, max_size=5), st.lists(TYPED, max_size=3))
+def test_any_message_has_a_count(message: dict[str, Any], parts: list[Any]) -> None:
+    """Clients send odd things; none of them raises."""
+    assert count(message, words) >= 0
+    assert count({**message, "content": parts}, words) >= 0

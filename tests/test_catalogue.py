@@ -1,0 +1,287 @@
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import structlog
+from hypothesis import given
+from hypothesis import strategies as st
+
+from proxy import catalogue
+from proxy.catalogue import Catalogue, Price, cache_lifetime, encodings, habits
+from proxy.catalogue.packaged import litellm_file
+from proxy.memory import tokens
+from proxy.memory.model import PER_MESSAGE
+
+
+@pytest.fixture
+def forgetful() -> Iterator[None]:
+    """What is known of ranks is found out anew, in the test and after it."""
+
+    def forget() -> None:
+        encodings._known.clear()
+        encodings._folder.cache_clear()
+        litellm_file.cache_clear()
+
+    forget()
+    yield
+    forget()
+
+
+# ── encodings ────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize(
+    ("model", "name"),
+    [
+        ("gpt-4o", "o200k_base"),
+        ("openai/gpt-5-mini", "o200k_base"),
+        ("gpt-4-0613", "cl100k_base"),
+        ("openrouter/openai/gpt-3.5-turbo", "cl100k_base"),
+        ("gpt-oss-120b", "o200k_base"),
+        ("claude-sonnet-4-5", "o200k_base"),
+        ("gpt-9", "o200k_base"),
+        ("text-davinci-003", "o200k_base"),
+        ("", "o200k_base"),
+    ],
+)
+def test_encoding_of_a_model(model: str, name: str) -> None:
+    """By the model's own name; o200k_base for what nobody knows."""
+    assert catalogue.encoder_name(model) == name
+
+
+def test_counts() -> None:
+    """Known counts of the two encodings, without any network."""
+    text = "The upload limit is 40 MB, enforced before parsing."
+    assert catalogue.encoder("gpt-4o")(text) == 12
+    assert catalogue.encoder("gpt-4")("こんにちは世界") == 4
+    assert catalogue.encoder("gpt-4o")("") == 0
+
+
+def test_special_tokens_are_text() -> None:
+    """What a user writes is never a control token, and never an error."""
+    assert catalogue.encoder("gpt-4o")("<|endoftext|>") > 1
+
+
+def test_texts_that_break_the_tokenizer() -> None:
+    """A million blanks make the library panic; a lone surrogate has no UTF-8. Both are counted."""
+    assert 5_000 < catalogue.encoder("gpt-4o")(" " * 1_000_000) < 1_000_000
+    assert catalogue.encoder("gpt-4o")("a\ud800b") > 1
+
+
+@given(st.text(max_size=200))
+def test_any_text(text: str) -> None:
+    """Never more tokens than UTF-8 bytes, never none for something."""
+    size = catalogue.encoder("")(text)
+    assert bool(text) <= size <= len(text.encode("utf-8", "surrogatepass"))
+
+
+async def test_count() -> None:
+    """Short and long texts count alike, on the event loop or off it."""
+    line = "one more line of the log\n"
+    long = line * (2 * encodings.OFF_LOOP // len(line))
+    assert await catalogue.count("gpt-4o", long) == catalogue.encoder("gpt-4o")(long)
+    assert await catalogue.count("gpt-4o", line) == 7
+
+
+def test_own_folder_comes_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, forgetful: None) -> None:
+    """The user's TIKTOKEN_CACHE_DIR is used if it has the ranks whole, and left as it was."""
+    shipped = litellm_file("litellm_core_utils/tokenizers")
+    assert shipped is not None
+    monkeypatch.setenv("TIKTOKEN_CACHE_DIR", str(tmp_path))
+    assert encodings._folder("cl100k_base") == shipped
+    encodings._folder.cache_clear()
+    shutil.copy(shipped / "9b5ad71b2ce5302211f9c61530b329a4922fc6a4", tmp_path)
+    assert encodings._folder("cl100k_base") == tmp_path
+    assert os.environ["TIKTOKEN_CACHE_DIR"] == str(tmp_path)
+
+
+def test_damaged_ranks_are_left_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, forgetful: None) -> None:
+    """A file that is not what it should be is neither used nor deleted, and nothing is downloaded for it."""
+    damaged = tmp_path / "fb374d419588a4632f3f557e76b4b70aebbca790"
+    damaged.write_bytes(b"half a file")
+    monkeypatch.setenv("TIKTOKEN_CACHE_DIR", str(tmp_path))
+    assert encodings._folder("o200k_base") != tmp_path
+    assert damaged.read_bytes() == b"half a file"
+
+
+def test_no_ranks_at_all(monkeypatch: pytest.MonkeyPatch, forgetful: None) -> None:
+    """Tokens are estimated then, the count says so, and the log says it once."""
+    monkeypatch.delenv("TIKTOKEN_CACHE_DIR", raising=False)
+    monkeypatch.setattr(encodings, "litellm_file", lambda _name: None)
+    with structlog.testing.capture_logs() as logs:
+        for _ in range(3):
+            assert catalogue.encoder("gpt-4o")("four by four by") == tokens.estimate("four by four by")
+    assert catalogue.encoder_name("gpt-4o") == "estimate"
+    assert [line["event"] for line in logs] == ["tokens.estimated"]
+
+
+def test_loading_is_late() -> None:
+    """Importing, naming and asking for an encoder load neither ranks nor table: the idle server stays small."""
+    code = (
+        "import sys, proxy.catalogue as c; from proxy.catalogue import encodings, models;"
+        "c.encoder('gpt-4o'); c.encoder_name('gpt-4o'); c.Catalogue();"
+        "sys.exit(bool(encodings._known) or models._table.cache_info().currsize)"
+    )
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+# ── counting messages ────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+async def test_messages() -> None:
+    """Payload tokens under the keys that were given; instructions with their framing."""
+    counter = Catalogue()
+    raw = b'{"role":"user","content":"The upload limit is 40 MB."}'
+    encode = catalogue.encoder("gpt-4o")
+    expected = tokens.count({"role": "user", "content": "The upload limit is 40 MB."}, encode, "gpt-4o")
+    assert await counter.count({7: raw, 9: raw}, "gpt-4o") == {7: expected, 9: expected}
+    for _ in range(2):
+        assert await counter.count_instructions((raw, raw), "gpt-4o") == 2 * (expected + PER_MESSAGE)
+    assert await counter.count({}, "gpt-4o") == {}
+    assert await counter.count_instructions((), "gpt-4o") == 0
+    assert counter.tokens("The upload limit") == encode("The upload limit")
+
+
+async def test_long_messages() -> None:
+    """Off the event loop they count the same."""
+    text = "word " * encodings.OFF_LOOP
+    raw = b'{"role":"user","content":"%s"}' % text.encode()
+    counted = await Catalogue().count({1: raw}, "gpt-4o")
+    assert counted == {1: tokens.count({"role": "user", "content": text}, catalogue.encoder("gpt-4o"), "gpt-4o")}
+
+
+@pytest.mark.parametrize("raw", [b"{", b"[1]", b'{"content":"\xff"}', b'{"role":"user","content":' + b"[" * 5_000])
+async def test_unreadable_messages(raw: bytes) -> None:
+    """What cannot be read still costs what its text costs."""
+    assert (await Catalogue().count({1: raw}, "gpt-4o"))[1] > 0
+
+
+# ── prices and limits ────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_prices() -> None:
+    """List prices a token, with the provider's discount for cached input and its surcharge for writing the cache."""
+    price = catalogue.prices("claude-sonnet-4-5")
+    assert price is not None
+    assert price.input < price.output
+    assert price.cached_input < price.input < price.cache_write
+    openai = catalogue.prices("gpt-4o")
+    assert openai is not None
+    assert openai.cached_input < openai.input == openai.cache_write
+
+
+@pytest.mark.parametrize("model", ["openai/gpt-4o", "openrouter/openai/gpt-4o", "some-gateway/gpt-4o"])
+def test_names_with_providers(model: str) -> None:
+    """The longest name the table has, then without one provider after the other."""
+    assert isinstance(catalogue.prices(model), Price)
+
+
+@pytest.mark.parametrize("model", ["", "nobody/knows-this", "sample"])
+def test_unknown_models(model: str) -> None:
+    """No price is invented, no limit either."""
+    assert catalogue.prices(model) is None
+    assert catalogue.limits(model) == catalogue.Abilities()
+
+
+def test_the_table_s_own_explanation_is_no_model() -> None:
+    """Its first entry explains the fields in words."""
+    assert catalogue.limits("sample_spec").max_input is None
+
+
+@pytest.mark.parametrize(
+    ("model", "images", "temperature"),
+    [
+        ("gpt-4o", True, True),
+        ("gpt-3.5-turbo", False, True),
+        ("o3", True, False),
+        ("openai/o4-mini", True, False),
+        ("gpt-5-mini", True, False),
+        ("gpt-5-chat-latest", True, True),
+        ("gemini/gemini-2.5-flash", True, True),
+        ("gpt-5-of-tomorrow", None, False),
+    ],
+)
+def test_limits(model: str, images: bool | None, temperature: bool | None) -> None:
+    """Window and answer in tokens, images, and whether a temperature of ours is taken."""
+    found = catalogue.limits(model)
+    assert (found.takes_images, found.takes_temperature) == (images, temperature)
+    if images is not None:
+        assert found.max_input
+        assert found.max_output
+
+
+def test_a_table_that_is_not_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without litellm's files nothing is known, and nothing fails."""
+    monkeypatch.setattr("proxy.catalogue.models.litellm_file", lambda _name: None)
+    catalogue.models._table.cache_clear()
+    catalogue.models._find.cache_clear()
+    assert catalogue.prices("gpt-4o") is None
+    assert catalogue.limits("gpt-4o").max_input is None
+    catalogue.models._table.cache_clear()
+    catalogue.models._find.cache_clear()
+
+
+# ── habits ───────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize(
+    ("model", "words"),
+    [
+        ("gemini/gemini-2.5-flash", []),
+        ("gpt-4o-mini", []),
+        ("gpt-5-mini", []),
+        ("unknown/model", []),
+        ("gpt-4o", ["dear"]),
+        ("anthropic/claude-haiku-4-5", ["badly"]),
+        ("claude-haiku-4-5-20251001", ["badly"]),
+        ("openrouter/anthropic/claude-haiku-4.5", ["badly"]),
+        ("claude-sonnet-4-5", ["badly", "dear"]),
+    ],
+)
+def test_warnings(model: str, words: list[str]) -> None:
+    """Models known to observe badly, or too dear for background work, and only those."""
+    found = catalogue.warnings(model)
+    assert len(found) == len(words)
+    assert all(word in text for word, text in zip(words, found, strict=True))
+
+
+def test_a_reflector_s_window() -> None:
+    """A reflector must hold what it reflects on, its prompt, and an answer."""
+    assert catalogue.warnings("gpt-4o-mini", reflect_at=40_000) == ()
+    (warning,) = catalogue.warnings("gpt-4o-mini", reflect_at=100_000)
+    assert "128000" in warning
+    assert "observation_tokens" in warning
+
+
+@pytest.mark.parametrize(
+    ("host", "model", "retention", "seconds"),
+    [
+        ("api.openai.com", "gpt-4o", None, 5 * habits.MINUTE),
+        ("api.openai.com", "gpt-5", None, 5 * habits.MINUTE),
+        ("api.openai.com", "gpt-5-mini", None, 5 * habits.MINUTE),
+        ("api.openai.com", "gpt-5.4-mini", None, 5 * habits.MINUTE),
+        ("api.openai.com", "gpt-5.5", None, habits.HOUR),
+        ("api.openai.com", "o3", None, habits.HOUR),
+        ("api.openai.com", "gpt-4o", "24h", habits.HOUR),
+        ("api.openai.com", "gpt-5.5", "in_memory", 5 * habits.MINUTE),
+        ("me.openai.azure.com", "gpt-4o", None, 5 * habits.MINUTE),
+        ("generativelanguage.googleapis.com", "gemini-2.5-flash", None, habits.DAY),
+        ("api.deepseek.com", "deepseek-chat", None, habits.HOUR),
+        ("api.groq.com", "openai/gpt-oss-120b", None, 2 * habits.HOUR),
+        ("api.anthropic.com", "claude-sonnet-4-5", None, 5 * habits.MINUTE),
+        ("openrouter.ai", "openai/gpt-5.5", None, habits.HOUR),
+        ("openrouter.ai", "google/gemini-2.5-pro", None, habits.DAY),
+        ("gateway.local", "gemini/gemini-2.5-pro", None, habits.DAY),
+        ("gateway.local", "gpt-4o", None, 5 * habits.MINUTE),
+        ("", "", None, 5 * habits.MINUTE),
+    ],
+)
+def test_cache_lifetime(host: str, model: str, retention: str | None, seconds: int) -> None:
+    """By the host, where it is known, else by the model's provider; five minutes where neither is."""
+    assert cache_lifetime(host, model, retention) == seconds

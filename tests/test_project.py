@@ -1,0 +1,281 @@
+"""The frame around the code: locks, scripts, image and documents keep what they promise."""
+
+import os
+import re
+import shutil
+import site
+import subprocess
+import tomllib
+from collections.abc import Iterator
+from importlib.metadata import distributions
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from proxy.settings import parse
+
+ROOT = Path(__file__).parents[1]
+LOCK = (ROOT / "requirements.lock").read_text(encoding="utf-8")
+RUNTIME_LOCK = (ROOT / "requirements.runtime.lock").read_text(encoding="utf-8")
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+SCRIPTS = [*sorted((ROOT / "scripts").iterdir()), ROOT / ".ci" / "run"]
+STEALER = ("1.82.7", "1.82.8")  # litellm releases that carried a credential stealer
+
+
+def locked(text: str) -> dict[str, tuple[str, frozenset[str]]]:
+    """Package → what it is pinned to (with its marker), and its hashes."""
+    entries = re.findall(r"^(\S+?)==(.+?) \\\n((?:    --hash=\S+(?: \\)?\n)+)", text, flags=re.M)
+    return {
+        name: (pin, frozenset(re.findall(r"--hash=(sha256:[0-9a-f]{64})", hashes))) for name, pin, hashes in entries
+    }
+
+
+@pytest.mark.parametrize("text", [LOCK, RUNTIME_LOCK], ids=["all", "runtime"])
+def test_lock_pins_and_hashes_everything(text: str) -> None:
+    """Every requirement is one version with at least one hash; nothing else stands in the lock."""
+    entries = locked(text)
+    assert len(entries) > 50
+    assert all(hashes for _, hashes in entries.values())
+    requirements = [line for line in text.splitlines() if line and not line.startswith((" ", "#"))]
+    assert len(requirements) == len(entries)
+
+
+@pytest.mark.parametrize("text", [LOCK, RUNTIME_LOCK], ids=["all", "runtime"])
+def test_lock_names_no_index(text: str) -> None:
+    """Where packages come from is the installing machine's affair."""
+    assert not re.search(r"https?://|--(extra-)?index-url|--find-links|--trusted-host| @ ", text)
+
+
+def test_runtime_lock_is_part_of_the_lock() -> None:
+    """What is served was tested: same versions, same hashes."""
+    everything = locked(LOCK)
+    for name, (pin, hashes) in locked(RUNTIME_LOCK).items():
+        assert everything[name][0].split(" ;")[0] == pin.split(" ;")[0]
+        assert hashes <= everything[name][1]
+    assert "pytest" not in locked(RUNTIME_LOCK)
+
+
+def test_locks_hold_every_dependency() -> None:
+    """A dependency added to pyproject.toml stands in the locks too."""
+
+    def names(requirements: list[str]) -> set[str]:
+        return {re.split(r"[^A-Za-z0-9_.-]", requirement)[0].lower().replace("_", "-") for requirement in requirements}
+
+    assert names(PROJECT["project"]["dependencies"]) <= set(locked(RUNTIME_LOCK))
+    assert names(PROJECT["project"]["optional-dependencies"]["dev"]) <= set(locked(LOCK))
+
+
+def test_stolen_releases_are_excluded() -> None:
+    """The two releases are neither locked nor allowed."""
+    (requirement,) = [r for r in PROJECT["project"]["dependencies"] if r.startswith("litellm")]
+    assert all(f"!={version}" in requirement for version in STEALER)
+    assert locked(LOCK)["litellm"][0] not in STEALER
+
+
+KNOWN_PTH = re.compile(
+    r"distutils-precedence\.pth"  # setuptools
+    r"|__editable__\.om_proxy-.*\.pth|_?om_proxy\.pth"  # this project, installed editable
+    r"|_virtualenv\.pth|a1_coverage\.pth"  # virtualenv's and coverage's own, where a developer uses them
+)
+
+
+def pth_files() -> Iterator[str]:
+    for folder in site.getsitepackages():
+        yield from (file.name for file in Path(folder).glob("*.pth"))
+    for distribution in distributions():
+        yield from (file.name for file in distribution.files or () if file.suffix == ".pth" and len(file.parts) == 1)
+
+
+def test_nothing_runs_at_every_start_of_python() -> None:
+    """A `.pth` file runs code whenever Python starts (it is how the stolen releases did it): only known ones are installed."""
+    assert [name for name in pth_files() if not KNOWN_PTH.fullmatch(name)] == []
+
+
+@pytest.mark.parametrize("script", SCRIPTS, ids=lambda script: script.name)
+def test_script(script: Path) -> None:
+    """Each script can be run, is bash that stops at errors, and finds the repository itself."""
+    text = script.read_text(encoding="utf-8")
+    assert os.access(script, os.X_OK)
+    assert text.startswith("#!/usr/bin/env bash\n")
+    assert re.search(r"^set -e?uo pipefail$", text, flags=re.M)
+    assert 'cd "$(dirname "${BASH_SOURCE[0]}")/.."' in text
+    assert subprocess.run(["bash", "-n", script], check=False).returncode == 0
+
+
+def test_readme_and_ci_run_the_same() -> None:
+    """What README says to run is what CI runs."""
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    ci = (ROOT / ".ci" / "run").read_text(encoding="utf-8")
+    assert re.search(r"Tests: `scripts/test`", readme)
+    assert re.search(r"^scripts/check\b", ci, flags=re.M)
+    assert re.search(r"^scripts/test\b", ci, flags=re.M)
+    for script in re.findall(r"scripts/\w+", readme):
+        assert (ROOT / script).is_file()
+
+
+def readme_configurations() -> list[str]:
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    return [
+        text
+        for text in re.findall(r"```yaml\n(.*?)```", readme, flags=re.S)
+        if re.search(r"^(upstream|memory):", text, flags=re.M)
+    ]
+
+
+@pytest.mark.parametrize("text", readme_configurations())
+def test_readme_configuration(text: str) -> None:
+    """A configuration copied from README is valid."""
+    parse(text)
+
+
+@pytest.fixture
+def tree(tmp_path: Path) -> Path:
+    """The scripts, in a tree whose tools only write down that they ran; `fail` in a tool's name's file makes it fail."""
+    shutil.copytree(ROOT / "scripts", tmp_path / "scripts")
+    shutil.copytree(ROOT / ".ci", tmp_path / ".ci")
+    tools = tmp_path / ".venv" / "bin"
+    tools.mkdir(parents=True)
+    for tool in ("ruff", "mypy", "lint-imports", "python", "om-proxy"):
+        stand_in(tools / tool, tool)
+    stand_in(tmp_path / "scripts" / "setup", "setup")
+    for lock in ("requirements.lock", ".venv/installed.lock"):
+        (tmp_path / lock).write_text("x==1\n")
+    return tmp_path
+
+
+def stand_in(path: Path, name: str, status: int = 0) -> None:
+    path.write_text(f'#!/usr/bin/env bash\necho "{name} $*" >> "${{RAN:?}}"\nexit {status}\n')
+    path.chmod(0o755)
+
+
+def ran(tree: Path, script: str, *arguments: str, cwd: Path | None = None) -> tuple[int, list[str]]:
+    """Exit status, and the tools that ran, in order."""
+    record = tree / "ran"
+    record.write_text("")
+    env = {"PATH": os.environ["PATH"], "RAN": str(record)}
+    done = subprocess.run([tree / script, *arguments], env=env, cwd=cwd or tree, capture_output=True, check=False)
+    return done.returncode, [line.strip() for line in record.read_text().splitlines()]
+
+
+CHECKS = ["ruff format --check .", "ruff check .", "mypy", "lint-imports"]
+
+
+def test_check_runs_all(tree: Path) -> None:
+    """All four checks run, from wherever it is called."""
+    assert ran(tree, "scripts/check", cwd=Path("/")) == (0, CHECKS)
+
+
+@pytest.mark.parametrize("tool", ["ruff", "mypy", "lint-imports"])
+def test_check_is_honest(tree: Path, tool: str) -> None:
+    """One failing check fails the whole, and hides none of the others."""
+    stand_in(tree / ".venv" / "bin" / tool, tool, status=1)
+    assert ran(tree, "scripts/check") == (1, CHECKS)
+
+
+def test_arguments_reach_the_tools(tree: Path) -> None:
+    """pytest and the demo get what the script was given."""
+    assert ran(tree, "scripts/test", "-k", "a b") == (0, ["python -m pytest -k a b"])
+    assert ran(tree, "scripts/demo", "--show-prompt") == (0, ["om-proxy demo --show-prompt"])
+
+
+@pytest.mark.parametrize("script", ["scripts/test", "scripts/check", "scripts/demo"])
+@pytest.mark.parametrize("stale", ["missing", "old"])
+def test_setup_runs_where_the_environment_is_not_the_locks(tree: Path, script: str, stale: str) -> None:
+    """A missing or older environment is brought up to date before anything else."""
+    installed = tree / ".venv" / "installed.lock"
+    if stale == "missing":
+        installed.unlink()
+    else:
+        installed.write_text("x==0\n")
+    assert ran(tree, script)[1][0] == "setup"
+
+
+@pytest.mark.parametrize("tool", ["python", "mypy", "setup"])
+def test_ci_is_honest(tree: Path, tool: str) -> None:
+    """Failing tests, checks or set-up fail CI."""
+    assert ran(tree, ".ci/run")[0] == 0
+    if tool == "setup":
+        (tree / ".venv" / "installed.lock").unlink()
+        stand_in(tree / "scripts" / "setup", "setup", status=1)
+    else:
+        stand_in(tree / ".venv" / "bin" / tool, tool, status=1)
+    assert ran(tree, ".ci/run")[0] == 1
+
+
+def test_setup_without_python_says_what_to_do(tmp_path: Path) -> None:
+    """On a machine without a fitting Python, one clear message and a failure; nothing half made."""
+    (tmp_path / "scripts").mkdir()
+    (tmp_path / "bin").mkdir()
+    shutil.copy(ROOT / "scripts" / "setup", tmp_path / "scripts" / "setup")
+    for tool in ("bash", "dirname", "rm"):
+        (tmp_path / "bin" / tool).symlink_to(shutil.which(tool) or "")
+    done = subprocess.run(
+        ["bash", tmp_path / "scripts" / "setup"],
+        env={"PATH": str(tmp_path / "bin")},
+        capture_output=True,
+        check=False,
+        text=True,
+    )
+    assert done.returncode == 1
+    assert "needs Python 3.11 or newer" in done.stderr
+    assert "PYTHON=" in done.stderr
+    assert not (tmp_path / ".venv").exists()
+
+
+def test_image_has_few_rights() -> None:
+    """The image runs as a user without rights, from hash-locked wheels, and writes to /data only."""
+    text = (ROOT / "Dockerfile").read_text(encoding="utf-8")
+    last = text.rpartition("\nFROM ")[2]
+    assert "USER 10001:10001" in last
+    assert text.count("--require-hashes -r") == 2
+    assert "OM_PROXY__STORAGE__URL=sqlite:////data/om-proxy.db" in last
+    assert 'CMD ["om-proxy", "serve"]' in last
+    assert "/healthz" in last
+    assert "'*.pth'" in text
+
+
+def test_image_copies_what_is_let_through() -> None:
+    """.dockerignore keeps everything out but what the Dockerfile copies from the tree."""
+    copied = re.findall(r"^COPY (?!--from)(.+) \S+$", (ROOT / "Dockerfile").read_text(encoding="utf-8"), flags=re.M)
+    ignore = (ROOT / ".dockerignore").read_text(encoding="utf-8").splitlines()
+    assert {f"!{name}" for names in copied for name in names.split()} == {
+        line for line in ignore if line.startswith("!")
+    }
+    assert "*" in ignore
+
+
+def test_composed_service_has_few_rights() -> None:
+    """The example takes every right away that the proxy does not need, and cannot start without an admin token."""
+    compose: Any = yaml.safe_load((ROOT / "examples" / "compose.yaml").read_text(encoding="utf-8"))
+    service = compose["services"]["om-proxy"]
+    assert service["read_only"] is True
+    assert service["cap_drop"] == ["ALL"]
+    assert service["security_opt"] == ["no-new-privileges:true"]
+    assert "om-data:/data" in service["volumes"]
+    assert "om-data" in compose["volumes"]
+    assert service["ports"] == ["127.0.0.1:8400:8400"]
+    assert service["environment"]["OM_PROXY_ADMIN_TOKEN"].startswith("${OM_PROXY_ADMIN_TOKEN:?")
+
+
+def test_no_place_of_one_machine() -> None:
+    """No file names a path or a package index of the machine it was written on."""
+    elsewhere = re.compile(
+        "|".join([r"/work/" + "(main|shared)", "/root" + "/", "python" + r"hosted\.org", "PIP_" + "INDEX_URL"])
+    )
+    names = subprocess.run(
+        ["git", "ls-files", "--cached", "--others", "--exclude-standard"],
+        cwd=ROOT,
+        capture_output=True,
+        check=False,
+        text=True,
+    )
+    if names.returncode:
+        pytest.skip("not a git repository: which files belong to it is unknown")
+    found = []
+    for name in names.stdout.splitlines():
+        file = ROOT / name
+        if file.is_file() and elsewhere.search(file.read_text(encoding="utf-8", errors="replace")):
+            found.append(name)
+    assert found == []
