@@ -24,7 +24,7 @@ from proxy.edge.site import Site
 from proxy.engine import Engine
 from proxy.errors import ConfigError, OmError, Unsupported
 from proxy.memories import Memories
-from proxy.memory import lifecycle
+from proxy.memory import identity, lifecycle
 from proxy.memory.model import Memory
 from proxy.observing import MODEL_WITHIN, Call, Observing
 from proxy.prompt import Prompts
@@ -151,10 +151,12 @@ class App:
         return self._site
 
     async def _pass(self, scope: Scope, receive: Receive, send: Send, site: Site) -> None:
-        upstream = site.settings.upstream_for(None)
-        if upstream is None:
-            await answers.error(send, ConfigError("no upstream takes this path; add one with match: ['*']"))
+        try:
+            identity.admit(scope["headers"], site.identity)
+        except OmError as exc:
+            await answers.error(send, exc)
             return
+        upstream = site.settings.upstream_for(None) or site.settings.upstream[0]
         await passthrough(scope, receive, send, upstream=self.upstream, settings=upstream, drop=site.own_headers)
 
     async def _lifespan(self, receive: Receive, send: Send) -> None:

@@ -73,6 +73,7 @@ def serve(options: argparse.Namespace) -> int:
         ws="none",  # WebSockets are answered 501 by the app
         lifespan="on",
         access_log=False,
+        proxy_headers=False,  # nobody here asks for the client's address
         log_config=None,
         server_header=False,  # the upstream's own Server and Date travel on
         date_header=False,

@@ -145,6 +145,9 @@ class Engine:
         """Perform what is due before forwarding: mostly nothing, mostly no model call, at most one wait."""
         limits = turn.call.effective.limits
         waited = False
+        idle, changed = self._found(turn)
+        if lifecycle.quiet(turn.standing.virtual, limits, idle=idle, provider_changed=changed):
+            return self._trouble(turn)
         while decision := lifecycle.before_forwarding(turn.standing.virtual, limits, self._asked(turn), waited=waited):
             match decision:
                 case Activate(count=count):
@@ -156,8 +159,18 @@ class Engine:
                     waited = True
                     await self._wait(turn, decision)
             await self._stand_again(turn)
+        return self._trouble(turn)
+
+    @staticmethod
+    def _trouble(turn: Turn) -> None:
         if turn.standing.memory.trouble.failures:
             turn.reason = "observer-failing"
+
+    def _found(self, turn: Turn) -> tuple[float, bool]:
+        """How the request found its thread: seconds since the last turn, and whether another model answered that one."""
+        memory = turn.standing.memory
+        idle = self._clock() - memory.turn_at if memory.turn_at is not None else 0.0
+        return idle, memory.model is not None and memory.model != turn.request.model
 
     async def _stand_again(self, turn: Turn) -> None:
         memory = await self._memories.latest(turn.key)
@@ -167,11 +180,9 @@ class Engine:
     def _asked(self, turn: Turn) -> Asked:
         virtual = turn.standing.virtual
         first = blocks.asked([m.mark for m in virtual.tail])
-        previous = turn.standing.memory
+        idle, changed = self._found(turn)
         return Asked(
-            coverable=virtual.tail[first - 1].seq if first else virtual.coverage,
-            idle=self._clock() - previous.turn_at if previous.turn_at is not None else 0.0,
-            provider_changed=previous.model is not None and previous.model != turn.request.model,
+            coverable=virtual.tail[first - 1].seq if first else virtual.coverage, idle=idle, provider_changed=changed
         )
 
     async def _wait(self, turn: Turn, decision: Observe | Reflect) -> None:
@@ -192,6 +203,9 @@ class Engine:
 
     async def _assemble(self, turn: Turn) -> None:
         virtual, sent = turn.standing.virtual, turn.sent
+        if not virtual.log and shows_everything(virtual, sent):
+            await self._receipt(turn, None)
+            return
         pieces = forwarded(virtual, turn.standing.rec, sent)
         if not virtual.log and [p.raw for p in pieces] == list(turn.request.messages):
             await self._receipt(turn, None)
@@ -300,6 +314,12 @@ class Engine:
         """The render date this prompt was built with, unless the prefix has changed since."""
         opened = turn.standing.virtual
         return opened.render_date if after.log == opened.log else after.render_date
+
+
+def shows_everything(memory: Memory, sent: Sent) -> bool:
+    """Whether the client sent all we hold, message for message, and nothing else."""
+    cells = memory.views[-1].cells if memory.views else ()
+    return sent.count == memory.count and len(cells) == 1 and cells[0].kind == "same" and cells[0].sent_to == sent.count
 
 
 def said_already(standing: Standing, reply: Item) -> bool:

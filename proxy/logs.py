@@ -22,11 +22,18 @@ def configure(log: Literal["auto", "json", "console", "off"]) -> None:
     structlog.configure(
         processors=[structlog.processors.add_log_level, structlog.processors.TimeStamper("iso"), flat, renderer],
         wrapper_class=structlog.make_filtering_bound_logger(logging.INFO),
-        logger_factory=structlog.ReturnLoggerFactory() if log == "off" else structlog.PrintLoggerFactory(sys.stderr),
+        logger_factory=_lines(log, console),
+        cache_logger_on_first_use=log != "off",
     )
     logging.basicConfig(handlers=[logging.NullHandler()], force=True)  # also silences logging's last resort
     for name in OTHERS:
         logging.getLogger(name).handlers = [_Heard(logging.WARNING)]
+
+
+def _lines(log: str, console: bool) -> Any:
+    if log == "off":
+        return structlog.ReturnLoggerFactory()
+    return structlog.PrintLoggerFactory(sys.stderr) if console else structlog.BytesLoggerFactory(sys.stderr.buffer)
 
 
 def flat(_: Any, __: str, event: EventDict) -> EventDict:
@@ -44,8 +51,8 @@ def _flat(value: Any) -> Any:
     return value if value is None or isinstance(value, bool | int | float) else type(value).__name__
 
 
-def _json(event: EventDict, **_: Any) -> str:
-    return orjson.dumps(event).decode()
+def _json(event: EventDict, **_: Any) -> bytes:
+    return orjson.dumps(event)
 
 
 class _Heard(logging.Handler):

@@ -20,7 +20,7 @@ from proxy.agents.llm import Target
 from proxy.background import Background
 from proxy.edge import answers
 from proxy.edge.disconnect import watching, while_there
-from proxy.edge.headers import asking_identity, request_headers
+from proxy.edge.headers import Header, asking_identity, authorized, request_headers
 from proxy.edge.site import Site
 from proxy.edge.tee import Relayed, relay
 from proxy.engine import Engine, Turn
@@ -41,7 +41,7 @@ OPEN_WITHIN = 5.0  # seconds memory may take before the original goes upstream; 
 COMMIT_WITHIN = 5.0  # seconds the end of a reply may wait for the commit; it goes on afterwards
 REFUSED = (400, 413, 422)  # answers to a rewritten prompt after which the original is sent once (behaviour.md 8)
 UNVERIFIED = (400, 401, 403, 404, 413, 422)  # answers after which nothing of the request is kept
-CREDENTIALS = (b"authorization", b"x-api-key", b"api-key", b"openai-organization", b"openai-project")
+OF_THE_CALLER = (b"authorization", b"x-api-key", b"api-key", b"openai-organization", b"openai-project")
 NO_ANSWER = 499  # the client left before there was one (nginx's number for it)
 
 
@@ -101,7 +101,8 @@ class ChatRoute:
         headers = request_headers(scope["headers"], site.own_headers)
         if caller.key is not None:
             headers = asking_identity(headers)  # a reply we have to read
-        return Exchange(scope, body, request, caller, upstream, started, headers=authorized(headers, upstream))
+        key = upstream.api_key.get_secret_value() if upstream.api_key else None
+        return Exchange(scope, body, request, caller, upstream, started, headers=authorized(headers, key))
 
     # ── memory, failing open ─────────────────────────────────────────────────────────────────────────────────────────
 
@@ -181,12 +182,17 @@ class ChatRoute:
         closing: list[asyncio.Task[None]] = []
 
         async def before_end() -> None:
-            if reader is not None:
-                closing.append(self._close(exchange, reader.finish(), answer.status))
-                await asyncio.wait(closing, timeout=COMMIT_WITHIN)
+            assert reader is not None  # noqa: S101 — asked for only where there is one
+            closing.append(self._close(exchange, reader.finish(), answer.status))
+            await asyncio.wait(closing, timeout=COMMIT_WITHIN)
 
         relayed = await relay(
-            answer, send, receipt=receipt(exchange), reader=reader, before_end=before_end, disconnected=gone
+            answer,
+            send,
+            receipt=receipt(exchange),
+            reader=reader,
+            before_end=before_end if reader else None,
+            disconnected=gone,
         )
         if reader is not None and not closing:  # broken off: what arrived is kept as interrupted
             self._close(exchange, reader.finish(), answer.status)
@@ -230,25 +236,24 @@ def call_of(exchange: Exchange, site: Site) -> Call:
     """What memory work needs of this request; the credential stays in memory only."""
     assert exchange.request is not None  # noqa: S101 — unreadable bodies have no memory
     assert exchange.caller.key is not None  # noqa: S101 — nor have requests without a thread
-    request, upstream = exchange.request, exchange.upstream
-    effective = site.settings.effective(request.model, exchange.caller.key.resource)
-    credential = tuple((n.decode("latin-1"), v.decode("latin-1")) for n, v in exchange.headers if n in CREDENTIALS)
-    target = Target(request.model or "", base_url=upstream.base_url, headers=credential)
+    model, resource, upstream = exchange.request.model, exchange.caller.key.resource, exchange.upstream
+    credential = tuple((n, v) for n, v in exchange.headers if n in OF_THE_CALLER)
+    key = (model, resource, upstream.name, credential)
+    return site.call(key, lambda: made_call(site, model, resource, upstream, credential))
+
+
+def made_call(
+    site: Site, model: str | None, resource: str, upstream: UpstreamSettings, credential: Sequence[Header]
+) -> Call:
+    effective = site.settings.effective(model, resource)
+    headers = tuple((n.decode("latin-1"), v.decode("latin-1")) for n, v in credential)
     layout = upstream.layout if effective.context.layout == "auto" else effective.context.layout
     return Call(
         effective=effective,
-        inherited=target if request.model else None,
+        inherited=Target(model, base_url=upstream.base_url, headers=headers) if model else None,
         layout=layout_for(urlsplit(upstream.base_url).hostname or "", layout),
         context_options=ContextOptions(effective.context.relative_time, effective.context.priorities),
     )
-
-
-def authorized(headers: Sequence[tuple[bytes, bytes]], upstream: UpstreamSettings) -> list[tuple[bytes, bytes]]:
-    """With the upstream's own key in place of the caller's, where one is configured."""
-    if not upstream.api_key:
-        return list(headers)
-    kept = [(n, v) for n, v in headers if n not in (b"authorization", b"x-api-key", b"api-key")]
-    return [*kept, (b"authorization", b"Bearer " + upstream.api_key.get_secret_value().encode())]
 
 
 def reason_of(exc: Exception) -> str:

@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, field
 
+from proxy.edge.headers import CREDENTIALS
 from proxy.memory import identity
+from proxy.observing import Call
 from proxy.settings import Settings
 from proxy.wire.chat import ChatRequest, prompt_text
+
+CALLS = 4_096  # remembered; their keys hold credentials, so they live in memory only and not for ever
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,6 +23,7 @@ class Site:
     identity: identity.Rules
     own_headers: frozenset[bytes]  # never sent upstream: identity headers and their aliases
     side_prompts: tuple[re.Pattern[str], ...]
+    calls: dict[tuple[object, ...], Call] = field(default_factory=dict, compare=False, repr=False)  # see `call`
 
     @classmethod
     def of(cls, settings: Settings) -> Site:
@@ -32,9 +38,21 @@ class Site:
                 loopback=settings.server.loopback,
                 memory=settings.memory.enabled,
             ),
-            own_headers=frozenset(h.encode() for h in (*headers.thread_headers, *headers.resource_headers)),
+            own_headers=frozenset(h.encode() for h in (*headers.thread_headers, *headers.resource_headers))
+            | (
+                CREDENTIALS if keys else frozenset()
+            ),  # with keys of ours, the caller's credential is none of the upstream's
             side_prompts=tuple(re.compile(p) for p in settings.side_requests.prompts),
         )
+
+    def call(self, key: tuple[object, ...], make: Callable[[], Call]) -> Call:
+        """What memory work needs of a request, made once for all requests that differ in nothing of `key`."""
+        found = self.calls.get(key)
+        if found is None:
+            if len(self.calls) >= CALLS:
+                self.calls.clear()
+            found = self.calls[key] = make()
+        return found
 
     def is_side_request(self, request: ChatRequest) -> bool:
         """Title, tag and follow-up generation of chat UIs, told by model or by the text of a message (behaviour.md 2)."""

@@ -46,6 +46,7 @@ class Fit(NamedTuple):
     same: bool = False
     hard: bool = False
     proof: bool = False  # unique in the thread
+    holds: bool = False  # hard, and no reminder: those wander
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,10 +77,11 @@ class Census:
         by_id = self._same_ids(item, mark)
         if item.fp == mark.fp:
             # a system message in mid-conversation is a reminder that wanders: it proves no place
-            proof = self.texts[mark.fp] == 1 and mark.role not in ("system", "developer")
-            return Fit(BY_ID if by_id else UNIQUE if proof else REPEATED, same=True, hard=True, proof=proof or by_id)
+            holds = mark.role not in ("system", "developer")
+            proof = by_id or (holds and self.texts[mark.fp] == 1)
+            return Fit(BY_ID if by_id else UNIQUE if proof else REPEATED, True, True, proof, holds)
         if by_id:
-            return Fit(ALTERED_BY_ID, hard=True, proof=True)
+            return Fit(ALTERED_BY_ID, False, True, True, True)
         if item.fp in self.seen or item.calls or mark.calls or mark.role == "tool":
             return None
         return Fit(UNSEEN_ASSISTANT if mark.role == "assistant" else USER_ON_USER)
@@ -143,12 +145,13 @@ def align(
 
 
 # A state of the table at (i, j): the first i sent and j stored messages are dealt with, and the last step was …
-HEAD, PROVEN, LEANING, OPEN, FOLD, GAP = STATES = range(6)
+HEAD, PROVEN, LEANING, OPEN, FOLD, OPEN_FOLD, GAP = STATES = range(7)
 # HEAD    nothing matched yet: stored messages left out for free, sent ones at their price
 # PROVEN  a pair, in a run that holds an anchor
 # LEANING a pair, in a run that held an anchor before a text that changed: it may end where ours ends, and nowhere else
 # OPEN    a pair, in a run that still needs an anchor
 # FOLD    after PROVEN, stored messages that are no user's left out: the same turn, so it needs no new proof
+# OPEN_FOLD  the same after OPEN
 # GAP     after PROVEN, anything left out
 
 RUNS = (PROVEN, LEANING, OPEN)
@@ -170,6 +173,8 @@ class Table:
         self.sent, self.stored, self.census = sent, stored, census
         self.joined, self.origin, self.closed, self.window = joined, origin, closed, window
         self.skip_sent = [self._skip(item) for item in sent]
+        replies = (i for i in reversed(range(len(sent))) if sent[i].role == "assistant")
+        self.asked = len(sent) if closed else next(replies, -1) + 1  # where what the request itself asks begins
         self.skip_stored = [SKIP_STORED_USER if t.role == "user" else SKIP_STORED for t in stored]
         self.fits: dict[tuple[int, int], Fit] = {}
         self.steps: list[list[list[Step]]] = [[[] for _ in range(len(stored) + 1)] for _ in range(len(sent) + 1)]
@@ -205,13 +210,15 @@ class Table:
                 cost = SKIP_STEP if self.stored[j - 1].calls or self.stored[j - 1].answers else SKIP_STORED
                 for state in (PROVEN, FOLD):
                     _better(row, FOLD, left[state][0] + cost, i, j - 1, state)
+                for state in (OPEN, OPEN_FOLD):
+                    _better(row, OPEN_FOLD, left[state][0] + cost, i, j - 1, state)
         if i and j and (fit := self._fit(i - 1, j - 1)):
             self.fits[i, j] = fit
             self._match(row, self.steps[i - 1][j - 1], i - 1, j - 1, fit)
 
     def _fit(self, i: int, j: int) -> Fit | None:
         fit = self.census.fit(self.sent[i], self.stored[j])
-        if fit and i == len(self.sent) - 1 and self.sent[i].role == "user" and not self.closed:
+        if fit and i >= self.asked and self.sent[i].role == "user":
             return fit._replace(proof=False)  # what is asked now may well have been asked before: "ok" proves no place
         return fit
 
@@ -225,10 +232,11 @@ class Table:
         sure = fit.proof or (begins and fit.hard)
         beyond_gap = PROVEN if sure else OPEN
         _better(row, PROVEN if fit.hard else LEANING, before[PROVEN][0] + run, i, j, PROVEN)
-        _better(row, PROVEN if fit.hard else LEANING, before[FOLD][0] + fit.score, i, j, FOLD)
+        _better(row, PROVEN if fit.holds else LEANING, before[FOLD][0] + fit.score, i, j, FOLD)
         if fit.score > 0:  # one changed text of a user between two anchors, no more: else it is another conversation
             _better(row, PROVEN if fit.proof else LEANING, before[LEANING][0] + run, i, j, LEANING)
             _better(row, PROVEN if fit.proof else OPEN, before[OPEN][0] + run, i, j, OPEN)
+            _better(row, PROVEN if fit.proof else OPEN, before[OPEN_FOLD][0] + fit.score, i, j, OPEN_FOLD)
         _better(row, beyond_gap, before[GAP][0] + fit.score, i, j, GAP)
         if fit.hard or begins or (self.window and i == 0 and fit.score > 0):
             _better(row, beyond_gap, before[HEAD][0] + fit.score, i, j, HEAD)

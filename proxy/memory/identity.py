@@ -72,6 +72,12 @@ def identify(headers: Headers, rules: Rules, secret: bytes) -> Caller:
     return Caller(Key(tenant, resource or thread, thread), tenant, mode, None, history)
 
 
+def admit(headers: Headers, rules: Rules) -> None:
+    """Raise Unauthorized unless the caller may use the server at all: what every route asks, memory or not."""
+    if rules.keys:
+        _owner(_credential(_by_name(headers)), rules)
+
+
 def _by_name(headers: Headers) -> dict[str, list[str]]:
     named: dict[str, list[str]] = {}
     for name, value in headers:

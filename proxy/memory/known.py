@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
+from collections import Counter
 from collections.abc import Sequence, Set
 from dataclasses import dataclass, replace
 
@@ -77,6 +78,10 @@ class Known:
         """seq of the message before number `index` of `live`; 0 before the first."""
         return self.live[index - 1].seq if index else 0
 
+    def between(self, first: int, last: int) -> tuple[Mark, ...]:
+        """The live messages with `first <= seq <= last`."""
+        return self.live[self.index(first) : self.index(last + 1)]
+
     def census(self) -> Census:
         return Census.of(self.live, (mark for mark, _ in self.dead))
 
@@ -102,10 +107,14 @@ def branch(known: Known, leaf: int) -> Known | None:
 
 
 def most_known(known: Known, texts: Set[bytes]) -> int | None:
-    """seq of the superseded message on whose way from the root most messages have one of these fingerprints; None: none has."""
-    score: dict[int, int] = {}
+    """seq of the superseded message on whose way from the root most messages have one of these fingerprints; None: none has.
+
+    The rarer a text is, the more it counts: an "ok" that was said seven times is a seventh of a sign.
+    """
+    times = Counter(mark.fp for mark, _ in known.dead)
+    score: dict[int, float] = {}
     for mark, parent in known.dead:  # by seq, so parents come first
-        score[mark.seq] = score.get(parent, 0) + (mark.fp in texts)
+        score[mark.seq] = score.get(parent, 0.0) + (1 / times[mark.fp] if mark.fp in texts else 0.0)
     best = max(score, key=lambda seq: (score[seq], seq), default=None)
     return best if best is not None and score[best] else None
 

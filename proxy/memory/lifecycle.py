@@ -86,7 +86,7 @@ class Asked:
 def before_forwarding(memory: Memory, limits: Limits, asked: Asked, *, waited: bool = False) -> Decision | None:
     """The next thing due before this request's prompt is built; ask again after performing it. `waited`: it has waited already.
 
-    `memory` is the virtual one, with the request's own messages in its tail.
+    `memory` is the virtual one, with the request's own messages in its tail; `quiet` has said that something may be due.
     """
     limits = limits.for_memory(log=memory.log_tokens, pending=memory.pending)
     if activation := _activation(memory, limits, asked):
@@ -96,6 +96,17 @@ def before_forwarding(memory: Memory, limits: Limits, asked: Asked, *, waited: b
     if waited or memory.trouble.failures:
         return None  # a thread in back-off or parked goes raw (behaviour.md 5)
     return _waited_observation(memory, limits, asked) or _waited_reflection(memory, limits)
+
+
+def quiet(memory: Memory, limits: Limits, *, idle: float, provider_changed: bool) -> bool:
+    """Whether certainly nothing is due before forwarding, told without a look at any message: the case of most requests."""
+    if memory.chunks and limits.activate_after_idle is not None and idle >= limits.activate_after_idle:
+        return False
+    if memory.chunks and limits.activate_on_provider_change and provider_changed:
+        return False
+    pending, log = memory.pending, memory.log_tokens
+    limits = limits.for_memory(log=log, pending=pending)
+    return pending < min(limits.observe_at, limits.block_at) and log < min(limits.reflect_at, limits.reflect_block_at)
 
 
 def after_reply(memory: Memory, limits: Limits) -> Decision | None:
@@ -156,6 +167,8 @@ def _buffering(memory: Memory, limits: Limits) -> Observe | None:
         return None
     fresh = [m for m in memory.tail if m.seq > memory.chunked_to]
     least = limits.interval // 2
+    if weight(fresh) < least:
+        return None
     near = ripe(memory.tail) >= limits.observe_at - NEAR * limits.interval
     if ripe(fresh) < (least if near else limits.interval):
         return None

@@ -72,11 +72,14 @@ class Message:
     chain: bytes
     tokens: int  # payload only; PER_MESSAGE is added at use
     at: float  # unix seconds when we first saw it
+    mark: Mark = field(
+        init=False, compare=False, repr=False
+    )  # made once: every request looks at the marks of the whole tail
 
-    @property
-    def mark(self) -> Mark:
+    def __post_init__(self) -> None:
         item = self.item
-        return Mark(self.seq, item.fp, self.chain, item.role, item.calls, item.answers, self.tokens)
+        mark = Mark(self.seq, item.fp, self.chain, item.role, item.calls, item.answers, self.tokens)
+        object.__setattr__(self, "mark", mark)
 
     @property
     def weight(self) -> int:

@@ -152,14 +152,15 @@ def _lone(known: Known, sent: Sent) -> Reconciled | NeedOutline | None:
 
 
 def _placed_at(known: Known, sent: Sent, index: int) -> Reconciled:
-    return verdict(known, sent, NOTHING, [Pair(0, index, same=True, hard=True)])
+    unanswered = index == len(known.live) - 1
+    return verdict(known, sent, NOTHING, [Pair(0, index, True, True)], case="retry" if unanswered else None)
 
 
 def _step(known: Known, sent: Sent) -> Reconciled | None:
     """Only tool results: of calls that still wait, new; answered already, the same step again."""
-    items = sent.items() if sent.item(0).role == "tool" else []
-    if not items or any(item.answers is None for item in items):
+    if any(sent.item(i).answers is None for i in reversed(range(sent.count))):
         return None
+    items = sent.items()
     places = [_answered(known, item.answers or "") for item in items]
     if None in places or places != sorted(set(places), key=lambda p: p or 0):
         return _appended(known, sent) if all(place is None for place in places) else None
@@ -193,12 +194,13 @@ def _whole(known: Known, sent: Sent) -> Reconciled | NeedOutline:
     if not _plain(known, base):
         shared = _shared(known, sent.chains())
         base = Base.prefix(known, shared) if shared else NOTHING
-    found = verdict(known, sent, base, _moved(_one_to_one(known, sent, base), base.sent, base.stored))
-    if found.case == "delta" or not found.cells:
+    pairs = _one_to_one(known, sent, base)
+    found = verdict(known, sent, base, _moved(pairs, base.sent, base.stored))
+    if not base.sent and not pairs:
         return replace(found, case="edit", cut=0, at=0, cells=(), new=tuple(range(sent.count)))
     if found.cut is None or not found.new or not known.superseded:
         return found
-    return (_switched(known, sent, found) or found) if known.complete else NEED_OUTLINE
+    return (_switched(known, sent, base, found) or found) if known.complete else NEED_OUTLINE
 
 
 def _plain(known: Known, base: Base) -> bool:
@@ -226,19 +228,24 @@ def _placed(known: Known, sent: Sent) -> Reconciled | NeedOutline:
     found = _from_base(known, sent, base) if base.sent else _from_nowhere(known, sent)
     if isinstance(found, NeedOutline):
         return found
-    if not known.superseded or not _doubtful(known, sent, base, found):
+    if not known.superseded or not _doubtful(known, sent, found):
         return found
-    return (_switched(known, sent, found) or found) if known.complete else NEED_OUTLINE
+    return (_switched(known, sent, base, found) or found) if known.complete else NEED_OUTLINE
 
 
-def _doubtful(known: Known, sent: Sent, base: Base, found: Reconciled) -> bool:
+def _doubtful(known: Known, sent: Sent, found: Reconciled) -> bool:
     """Whether another branch may fit better than the live one, or a text taken for altered stand there."""
     if found.case == "delta":
         return known.style != "thin"
-    odd = [i for i in strangers(found) if i >= base.sent]
+    odd = strangers(found)
     if found.cut is not None:
         return bool(odd)
-    return any(sent.item(i).role == "user" for i in odd if i not in found.new)
+    folded = [c for c in found.cells if c.kind == "folded" and c.sent_from >= found.certain]
+    left_out = (m for c in folded for m in known.between(c.from_seq, c.to_seq))
+    # an altered reply may as well be the other reply of a turn that was regenerated
+    return any(m.role == "user" for m in left_out) or any(
+        sent.item(i).role != "tool" for i in odd if i not in found.new
+    )
 
 
 def _base(known: Known, sent: Sent) -> Base | NeedOutline:
@@ -349,7 +356,7 @@ def _near_end(known: Known, sent: Sent, items: list[Item], census: Census, windo
     return _appended(known, sent) if strange and known.style in ("thin", "window") else NEED_OUTLINE
 
 
-def _switched(known: Known, sent: Sent, found: Reconciled) -> Reconciled | None:
+def _switched(known: Known, sent: Sent, base: Base, found: Reconciled) -> Reconciled | None:
     """The request against the superseded branch that knows most of what would be new; None: none knows more of it."""
     leaf = most_known(known, {sent.item(i).fp for i in strangers(found)})
     other = branch(known, leaf) if leaf else None
@@ -359,7 +366,9 @@ def _switched(known: Known, sent: Sent, found: Reconciled) -> Reconciled | None:
     assert not isinstance(there, NeedOutline)  # noqa: S101 - `other` is complete
     fork = shared_end(known.live, other.live)
     kept = other.end if there.cut is None else there.cut
-    if kept <= fork or len(strangers(there)) >= len(strangers(found)):
+    # where both hold the certain prefix, only what follows it tells them apart
+    start = base.sent if fork >= known.seq_before(base.stored) else 0
+    if kept <= fork or sum(i >= start for i in strangers(there)) >= len(strangers(found)):
         return None
     return replace(
         there,

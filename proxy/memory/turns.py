@@ -111,8 +111,18 @@ def _views(memory: Memory, after: Memory, rec: Reconciled, sent: Sent, replies: 
         reply=after.end if replies else 0,
         cells=_view_cells(rec, memory.next_seq, after.coverage),
     )
-    others = tuple(v for v in memory.views if (v.count, v.digest) != (view.count, view.digest))
-    return (*others, view)[-VIEWS:] if sent.count else memory.views
+    if not sent.count:
+        return memory.views
+    others = [v for v in memory.views if (v.count, v.digest) != (view.count, view.digest)]
+    if len(others) >= VIEWS:
+        del others[_least_useful(others, memory)]
+    return (*others, view)
+
+
+def _least_useful(views: Sequence[View], memory: Memory) -> int:
+    """The oldest attempt inside a turn, while there is one but for the newest: people come back to their own messages."""
+    asked = {m.seq for m in memory.marks if m.role == "user"}
+    return next((i for i, view in enumerate(views[:-2]) if view.seq not in asked), 0)
 
 
 def _view_chain(sent: Sent) -> bytes:

@@ -40,6 +40,7 @@ class Reconciled:
     cells: tuple[Cell, ...] = ()  # the client's view against the transcript; new messages are in none yet
     style: Style
     repeats: View | None = None  # the recorded attempt this request repeats
+    certain: int = 0  # leading sent messages that were recognised without a guess
     answered: bool = False  # the turn has its reply and the thread went on: this one's reply is not recorded
 
     @classmethod
@@ -101,6 +102,7 @@ def verdict(known: Known, sent: Sent, base: Base, pairs: Sequence[Pair], case: s
         swaps=swaps,
         cells=compact([*cells, *(Cell("extra", i, i + 1, 1, 0) for i in wandered)]),
         style=known.style if case else _style(known, sent, cells, rest),
+        certain=base.sent,
     )
 
 
@@ -165,7 +167,15 @@ def _adopted(known: Known, sent: Sent, base: Base, fresh: Sequence[Cell], swaps:
         at = before.to_seq
         earlier = tuple(swap for swap in swaps if swap[0] <= at)
         return Reconciled(
-            case="inserted", cut=at, end=known.end, at=at, new=new, swaps=earlier, cells=kept, style=known.style
+            case="inserted",
+            cut=at,
+            end=known.end,
+            at=at,
+            new=new,
+            swaps=earlier,
+            cells=kept,
+            style=known.style,
+            certain=base.sent,
         )
     return None
 
@@ -203,7 +213,7 @@ def _case(
 def _irregular(known: Known, cell: Cell) -> str | None:
     if cell.kind == "extra":
         return "inserted" if cell.sent_from else "compacted"
-    marks = known.live[known.index(cell.from_seq) : known.index(cell.to_seq + 1)]
+    marks = known.between(cell.from_seq, cell.to_seq)
     if cell.kind == "folded":
         roles = {m.role for m in marks}
         return "gapped" if "user" in roles else "ephemeral" if roles <= set(REMINDERS) else "folded"
@@ -225,10 +235,8 @@ def _style(known: Known, sent: Sent, cells: Sequence[Cell], rest: Sequence[Mark]
 def strangers(rec: Reconciled) -> list[int]:
     """The sent messages that are not, word for word, at the place they were given."""
     swapped = {index for _, index in rec.swaps}
-    inside = [
-        i for cell in rec.cells for i in range(cell.sent_from, cell.sent_to) if cell.kind != "same" or i in swapped
-    ]
-    return inside + list(rec.new)
+    placed = ((cell.kind, i) for cell in rec.cells for i in range(max(cell.sent_from, rec.certain), cell.sent_to))
+    return [i for kind, i in placed if kind != "same" or i in swapped] + list(rec.new)
 
 
 def compact(cells: Sequence[Cell]) -> tuple[Cell, ...]:

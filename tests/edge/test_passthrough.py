@@ -288,6 +288,7 @@ async def test_leaving_in_the_middle_of_an_upload(both: Both) -> None:
 
     async def script(call: Call) -> None:
         seen.set()
+        await call.rest_of_body()
         await call.closed.wait()
         cut.set()
 
@@ -298,6 +299,7 @@ async def test_leaving_in_the_middle_of_an_upload(both: Both) -> None:
     await asyncio.wait_for(seen.wait(), 5)
     client.leave()
     await asyncio.wait_for(cut.wait(), 1)
+    assert both.server.seen[0].whole is False
 
 
 @pytest.mark.parametrize("upload", [False, True])

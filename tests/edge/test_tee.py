@@ -20,7 +20,7 @@ from proxy.upstream import Answer, Upstream
 from proxy.wire.reply import Reply, ReplyReader
 from tests.support.live_server import LiveServer, live
 from tests.support.raw_client import RawClient, ask
-from tests.support.upstream_server import SSE_HEAD, Call, UpstreamServer, answering, chunk, upstream_server
+from tests.support.upstream_server import SSE_HEAD, Call, UpstreamServer, answering, chunk, sending, upstream_server
 
 SSE = (b"content-type", b"text/event-stream")
 JSON = (b"content-type", b"application/json")
@@ -228,6 +228,7 @@ class Proxy:
         self._tests = asyncio.get_running_loop()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        tests, results = self._tests, self.results  # of the test that asked
         body = await answers.read_body(receive, 1 << 20)
         reader = ReplyReader(stream=True)
         async with watching(receive) as gone:
@@ -238,7 +239,7 @@ class Proxy:
             relayed = answer and await relay(
                 answer, send, reader=reader, before_end=self._before_end, disconnected=gone
             )
-        self._tests.call_soon_threadsafe(self.results.put_nowait, (relayed, reader.finish()))
+        tests.call_soon_threadsafe(results.put_nowait, (relayed, reader.finish()))
 
     async def _before_end(self) -> None:
         if self.keeping is not None:
@@ -347,29 +348,21 @@ async def test_first_byte_is_not_delayed(both: Both) -> None:
     seen.set()
     await client.until(DONE + b"\r\n0\r\n\r\n")
     await client.close()
+    await both.proxy.result()
 
 
 async def test_done_waits_until_the_turn_is_kept(both: Both) -> None:
     """A client does not see `[DONE]` before the turn is kept, and sees everything before it at once."""
-    tests, started, released = asyncio.get_running_loop(), asyncio.Event(), asyncio.Event()
+    tests, started = asyncio.get_running_loop(), asyncio.Event()
+    releases: list[asyncio.Event] = []
 
     async def keeping() -> None:
-        release = asyncio.Event()
-        tests.call_soon_threadsafe(lambda: (releases.append(release), started.set()))
-        await release.wait()
+        releases.append(asyncio.Event())
+        tests.call_soon_threadsafe(started.set)
+        await releases[0].wait()
 
-    releases: list[asyncio.Event] = []
     both.proxy.keeping = keeping
-    both.server.script = answering(
-        ONE + TWO + DONE, b"Content-Type: text/event-stream", b"Connection: close", length=False
-    )
-    script = both.server.script
-
-    async def closing(call: Call) -> None:
-        await script(call)
-        call.close()
-
-    both.server.script = closing
+    both.server.script = sending(SSE_HEAD + chunk(ONE + TWO + DONE) + chunk(b""))
     client = await RawClient.connect(both.port)
     client.send()
     await client.until(TWO)
@@ -378,8 +371,8 @@ async def test_done_waits_until_the_turn_is_kept(both: Both) -> None:
     assert not (await asyncio.wait((waiting,), timeout=0.05))[0]
     both.front.loop.call_soon_threadsafe(releases[0].set)
     await waiting
-    released.set()
     await client.close()
+    await both.proxy.result()
 
 
 async def cut_with_a_length(call: Call) -> None:
@@ -520,6 +513,7 @@ async def test_two_hundred_leave(both: Both) -> None:
 
 async def left_over(upstream: Upstream) -> tuple[int, int, int]:
     """Calls still held, places free, tasks alive: once everything that was going to end has had its turn."""
-    while upstream._held:
+    if upstream._held:
         await asyncio.wait(upstream._held)
+        await asyncio.sleep(0)
     return len(upstream._held), upstream._places._value, len(asyncio.all_tasks())

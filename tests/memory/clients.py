@@ -163,6 +163,52 @@ class Thread:
         self.commit(lifecycle.activated(self.memory, [c.id for c in self.memory.chunks[:count]], self.now))
 
 
+# ── conversations in words ───────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def chat(words: str) -> list[bytes]:
+    """`u1 a2 s3` says user, assistant, system; `cx+y` calls tools x and y, `rx` is the result of x, `rx=z` another one."""
+    return [message(word[0], word[1:]) for word in words.split()]
+
+
+def message(kind: str, text: str) -> bytes:
+    if kind == "c":
+        calls = [{"id": i, "type": "function", "function": {"name": "look", "arguments": "{}"}} for i in text.split("+")]
+        return raw("assistant", None, tool_calls=calls)
+    if kind == "r":
+        call, _, content = text.partition("=")
+        return raw("tool", content or f"result of {call}", tool_call_id=call)
+    return raw({"u": "user", "a": "assistant", "s": "system"}[kind], text)
+
+
+def told(words: str, recent: int = 256) -> Thread:
+    """A thread that a whole-history client filled, a turn at every reply."""
+    thread, so_far = Thread(recent), list[bytes]()
+    for sent in chat(words):
+        if parse(sent).role == "assistant":
+            thread.turn(so_far, sent)
+        so_far.append(sent)
+    if parse(so_far[-1]).role != "assistant":
+        thread.turn(so_far, None)  # upstream failed: unanswered
+    return thread
+
+
+def transcript(thread: Thread) -> str:
+    """The live messages, in the words of `chat`."""
+    return " ".join(word(m.item.raw) for m in thread.live())
+
+
+def word(raw_message: bytes) -> str:
+    item = parse(raw_message)
+    if item.calls:
+        return "c" + "+".join(item.calls)
+    return f"r{item.answers}" if item.answers else f"{item.role[0]}{_content(raw_message)}"
+
+
+def _content(raw_message: bytes) -> str:
+    return str(orjson.loads(raw_message)["content"])
+
+
 # ── the truth ────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
@@ -254,7 +300,7 @@ class Client:
         """User messages with at least two known ones before them."""
         lowest = self.summarised + 2
         if self.folds and self.alters:  # what is folded is never replaced, so only recorded attempts know the altered text
-            lowest = max(lowest, len(self.nodes) - 8)
+            lowest = max(lowest, len(self.nodes) - 6)
         return [i for i, n in enumerate(self.nodes) if n.role == "user" and i >= lowest and not self.thin]
 
     # showing them
@@ -314,7 +360,7 @@ class Meeting:
         elif choice < 0.20 and not client.thin and len(client.nodes) > 2:
             self._back_to_question()
             self._request("regenerate")
-        elif choice < 0.28 and client.branches:
+        elif choice < 0.28 and client.branches and not (client.folds and client.alters):
             client.switch()
             self._say("switch")
         else:
@@ -457,6 +503,6 @@ def check_tail(client: Client, memory: Memory, pieces: Sequence[Piece], shown: S
         if piece.sent:
             assert piece.raw in theirs, f"{story}: not in the client's order"
     exact = {m.seq for m in memory.tail}
-    if not (client.folds or client.reminds or client.compacts_at):
+    if all(cell.kind != "folded" for cell in memory.views[-1].cells):
         missing = exact - set(stored)
         assert not missing, f"{story}: {len(missing)} of the tail are not forwarded"

@@ -20,6 +20,7 @@ class Seen:
     headers: list[tuple[bytes, bytes]]
     body: bytes = b""  # chunked framing removed
     chunked: bool = False
+    whole: bool = True  # the body came to its end
 
     def header(self, name: bytes) -> list[bytes]:
         return [value for key, value in self.headers if key.lower() == name]
@@ -108,11 +109,18 @@ class _Connection(asyncio.Protocol):
 
     async def read_body(self, seen: Seen) -> bytes:
         if not seen.chunked:
-            return await self._exactly(int((seen.header(b"content-length") or [b"0"])[0])) or b""
+            body = await self._exactly(int((seen.header(b"content-length") or [b"0"])[0]))
+            seen.whole = body is not None
+            return body or b""
         body = b""
-        while size := int(await self._until(b"\r\n") or b"0", 16):
-            body += (await self._exactly(size + 2) or b"")[:-2]
-        await self._exactly(2)
+        while line := await self._until(b"\r\n"):
+            data = await self._exactly(int(line, 16) + 2)
+            if data is None:
+                break
+            if line == b"0\r\n":
+                return body
+            body += data[:-2]
+        seen.whole = False
         return body
 
     async def _until(self, end: bytes) -> bytes | None:
@@ -182,14 +190,19 @@ async def upstream_server(script: Script, *, early: bool = False) -> AsyncIterat
         await asyncio.gather(*tasks, return_exceptions=True)
 
 
-def answering(body: bytes, *headers: bytes, status: bytes = b"200 OK", length: bool = True) -> Script:
-    """A script that sends one whole answer."""
-    lines = [b"HTTP/1.1 " + status, *headers, *([b"Content-Length: %d" % len(body)] if length else ())]
+def sending(data: bytes) -> Script:
+    """A script that sends exactly this."""
 
     async def script(call: Call) -> None:
-        call.send(b"\r\n".join([*lines, b"", body]))
+        call.send(data)
 
     return script
+
+
+def answering(body: bytes, *headers: bytes, status: bytes = b"200 OK", length: bool = True) -> Script:
+    """A script that sends one whole answer, its length announced unless told otherwise."""
+    lines = [b"HTTP/1.1 " + status, *headers, *([b"Content-Length: %d" % len(body)] if length else ())]
+    return sending(b"\r\n".join([*lines, b"", body]))
 
 
 def chunk(data: bytes) -> bytes:

@@ -1,0 +1,184 @@
+"""The one seam to the model servers: calls that end when they should, whatever becomes of who made them.
+
+httpx speaks at the seam, so a `httpx.MockTransport` stands in for a model server in tests. A call runs in a task of its own:
+whoever waits for it may be cancelled at any moment, the call is then ended by us, and its place given back only when it is.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, AsyncIterable, Callable, Coroutine, Sequence
+from functools import lru_cache
+from typing import Any
+
+import httpx
+
+from proxy.errors import Overloaded, UpstreamError, UpstreamTimeout
+from proxy.upstream.transport import AiohttpTransport, Given
+
+CLOSE_WITHIN = 1.0  # seconds until an abandoned connection is gone; http.md, "Transparency"
+STATUSES = range(200, 600)  # of a final answer
+
+# What httpx raises, and a transport of it by contract; ValueError: a header that cannot be written.
+Foreign = (httpx.HTTPError, httpx.InvalidURL, httpx.StreamError, ValueError)
+
+Headers = Sequence[tuple[bytes, bytes]]
+
+
+class Upstream:
+    """Connections to the model servers, shared by all requests."""
+
+    def __init__(self, *, connections: int = 1000, transport: httpx.AsyncBaseTransport | None = None) -> None:
+        self._transport = transport or AiohttpTransport()
+        self._places = asyncio.Semaphore(connections)  # calls wait here and not in the pool
+        self._held: set[asyncio.Task[Any]] = set()
+
+    async def send(
+        self,
+        method: str,
+        url: str,
+        headers: Headers,
+        content: bytes | AsyncIterable[bytes],
+        *,
+        connect_timeout: float,
+        read_timeout: float,
+    ) -> Answer:
+        """Send a request and wait for the head of its answer. Times in seconds; `read_timeout` is between two reads.
+
+        Adds no headers but host and the body's framing, follows no redirect, repeats nothing. (On a kept connection that the
+        server closes in that very moment, aiohttp sends an idempotent method once more, as RFC 9110 9.2.2 allows; no POST.)
+        Raises UpstreamError, UpstreamTimeout, or Overloaded when no connection became free within `connect_timeout`.
+        """
+        request = request_to(method, url, headers, content, connect_timeout, read_timeout)
+        await self._take_place(connect_timeout)
+        call = self._hold(self._transport.handle_async_request(request))
+        try:
+            await asyncio.wait((call,))
+        except asyncio.CancelledError:
+            self._hold(self._abandon(call))
+            raise
+        try:
+            answer = Answer(call.result(), self._close)
+        except asyncio.CancelledError:  # the call was, and its caller was not: we are closing
+            self._places.release()
+            raise UpstreamError("the call to the model server was given up: the proxy is stopping") from None
+        except Foreign as exc:
+            self._places.release()
+            raise translated(exc, "could not be reached") from exc
+        except BaseException:
+            self._places.release()
+            raise
+        if answer.status not in STATUSES:
+            await answer.aclose()
+            raise UpstreamError(f"the model server answered with a status that is none ({answer.status})")
+        return answer
+
+    def as_transport(self) -> httpx.AsyncBaseTransport:
+        """The same connections, for a client of httpx that bounds its calls itself; closed with us."""
+        return self._transport
+
+    async def aclose(self) -> None:
+        """End what is still under way and close every connection."""
+        for task in self._held:
+            task.cancel()
+        if self._held:
+            await asyncio.wait(self._held)
+        await self._transport.aclose()
+
+    async def _take_place(self, seconds: float) -> None:
+        if not self._places.locked():
+            await self._places.acquire()
+            return
+        try:
+            async with asyncio.timeout(seconds):
+                await self._places.acquire()
+        except TimeoutError as exc:
+            raise Overloaded("all connections to the model server are in use; try again shortly") from exc
+
+    def _hold(self, work: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
+        """A task that lives on when its maker does not: the event loop itself keeps only weak references."""
+        task = asyncio.create_task(work)
+        self._held.add(task)
+        task.add_done_callback(self._held.discard)
+        return task
+
+    async def _abandon(self, call: asyncio.Task[httpx.Response]) -> None:
+        call.cancel()
+        await asyncio.wait((call,))
+        if call.cancelled() or call.exception() is not None:
+            self._places.release()
+        else:
+            await self._end(call.result())
+
+    def _close(self, response: httpx.Response) -> asyncio.Task[None]:
+        return self._hold(self._end(response))
+
+    async def _end(self, response: httpx.Response) -> None:
+        try:
+            async with asyncio.timeout(CLOSE_WITHIN):
+                await response.aclose()
+        except (TimeoutError, *Foreign):
+            return  # it is gone either way, and nobody is left to tell
+        finally:
+            self._places.release()
+
+
+class Answer:
+    """A model server's answer, its body still to be read. Whoever holds it must `aclose` it."""
+
+    __slots__ = ("_close", "_closing", "_response", "headers", "status")
+
+    def __init__(self, response: httpx.Response, close: Callable[[httpx.Response], asyncio.Task[None]]) -> None:
+        self.status = response.status_code
+        self.headers: list[tuple[bytes, bytes]] = response.headers.raw  # order and duplicates kept
+        self._response = response
+        self._close = close
+        self._closing: asyncio.Task[None] | None = None
+
+    async def chunks(self) -> AsyncGenerator[bytes, None]:
+        """The body as it arrives: raw, not decompressed. Raises UpstreamError when it breaks off, after all that did come."""
+        stream = self._response.stream
+        assert isinstance(stream, AsyncIterable)  # noqa: S101 - a transport that answered an async request
+        try:
+            async for chunk in stream:
+                yield chunk
+        except Foreign as exc:
+            raise translated(exc, "broke off its answer") from exc
+
+    async def read(self) -> bytes:
+        """The whole body, for short answers."""
+        return b"".join([chunk async for chunk in self.chunks()])
+
+    async def aclose(self) -> None:
+        """Give the connection back, or cut it if the body was not read to its end. Repeatable, and done even if cancelled."""
+        if self._closing is None:
+            self._closing = self._close(self._response)
+        await asyncio.wait((self._closing,))
+
+    def __repr__(self) -> str:
+        return f"<Answer {self.status}>"
+
+
+_address = lru_cache(maxsize=256)(httpx.URL)  # parsing one costs more than sending to it
+
+
+def request_to(
+    method: str, url: str, headers: Headers, content: bytes | AsyncIterable[bytes], connect: float, read: float
+) -> httpx.Request:
+    """The request, its framing aside as the client sent it. Raises UpstreamError for an address that cannot be used."""
+    framing = [(b"content-length", b"%d" % len(content))] if isinstance(content, bytes) and content else []
+    # httpx normalises an address, so the text as given travels beside it.
+    extensions = {"timeout": {"connect": connect, "read": read}, "as_given": url}
+    try:
+        address = _address(url)
+        return httpx.Request(
+            method, address, headers=[*headers, *framing], stream=Given(content), extensions=extensions
+        )
+    except Foreign as exc:
+        raise translated(exc, "has an address that cannot be used") from exc
+
+
+def translated(exc: Exception, what: str) -> UpstreamError:
+    """Ours, naming the class of the cause; its text may hold an address with a key in it."""
+    kind = UpstreamTimeout if isinstance(exc, httpx.TimeoutException) else UpstreamError
+    return kind(f"the model server {what} ({type(exc.__cause__ or exc).__name__})")

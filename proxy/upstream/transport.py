@@ -1,0 +1,151 @@
+"""httpx requests over aiohttp's connections.
+
+httpx's own pool wedges for good under cancelled calls (1 000 hang-ups: 0 of 5 later requests succeed) and costs 2.1 ms of CPU
+a request at 16 at once, against 0.12 ms here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterable, AsyncIterator
+from functools import lru_cache
+
+import aiohttp
+import httpx
+from multidict import CIMultiDict
+from yarl import URL
+
+KEEP_ALIVE = 15.0  # seconds an idle connection is kept; a server that closes earlier is noticed at once
+HEADER_LIMIT = 65_536  # bytes of one response header line; aiohttp's 8 190 is less than some cookies and policies take
+WHOLE = 1 << 20  # bytes up to which aiohttp takes a body in one piece without complaint
+PIECE = 1 << 18  # bytes written at once of a larger one
+
+# What aiohttp raises, and the system below it; RuntimeError: its session was closed meanwhile.
+Below = (aiohttp.ClientError, OSError, RuntimeError)
+
+
+class AiohttpTransport(httpx.AsyncBaseTransport):
+    """httpx requests over an aiohttp session: no cookies, no proxies from the environment, no headers of its own."""
+
+    def __init__(self) -> None:
+        self._session: aiohttp.ClientSession | None = None
+
+    async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
+        if self._session is None:  # made here because it belongs to the running loop
+            self._session = _session()
+        timeout = request.extensions.get("timeout", {})
+        try:
+            response = await self._session.request(
+                request.method,
+                URL(request.extensions.get("as_given") or str(request.url), encoded=True),
+                headers=_headers(request),
+                data=_body(request),
+                allow_redirects=False,
+                timeout=_timeout(timeout.get("connect"), timeout.get("read")),
+            )
+        except Below as exc:
+            raise _as_httpx(exc) from exc
+        return httpx.Response(response.status, headers=response.raw_headers, stream=_Body(response), request=request)
+
+    async def aclose(self) -> None:
+        if self._session is not None:
+            await self._session.close()
+
+
+class _Body(httpx.AsyncByteStream):
+    def __init__(self, response: aiohttp.ClientResponse) -> None:
+        self._response = response
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        content = self._response.content
+        try:
+            while chunk := await content.readany():
+                yield chunk
+        except Below as exc:
+            # aiohttp raises ahead of what it still holds, but what came before the break belongs to the client. It has no
+            # public way to ask for it; tests/test_upstream.py tells when this one goes.
+            if rest := content._read_nowait(-1):
+                yield rest
+            raise _as_httpx(exc) from exc
+
+    async def aclose(self) -> None:
+        self._response.close()  # a no-op for a connection that went back to the pool at the body's end
+
+
+class Given(httpx.AsyncByteStream):
+    """A body as it was given: from `content=`, httpx would read it and write headers for it, at 20 µs a request."""
+
+    def __init__(self, content: bytes | AsyncIterable[bytes]) -> None:
+        self.content = content
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        if isinstance(self.content, bytes):
+            for start in range(0, len(self.content), PIECE):
+                yield self.content[start : start + PIECE]
+        else:
+            async for piece in self.content:
+                yield piece
+
+
+@lru_cache(maxsize=64)
+def _timeout(connect: float | None, read: float | None) -> aiohttp.ClientTimeout:
+    return aiohttp.ClientTimeout(total=None, connect=connect, sock_connect=connect, sock_read=read)
+
+
+def _session() -> aiohttp.ClientSession:
+    return aiohttp.ClientSession(
+        connector=aiohttp.TCPConnector(limit=0, keepalive_timeout=KEEP_ALIVE, ssl=httpx.create_ssl_context()),
+        cookie_jar=aiohttp.DummyCookieJar(),  # one caller's cookie must never travel with another's request
+        skip_auto_headers=("accept", "accept-encoding", "user-agent", "content-type"),
+        auto_decompress=False,
+        max_line_size=HEADER_LIMIT,
+        max_field_size=HEADER_LIMIT,
+    )
+
+
+def _headers(request: httpx.Request) -> CIMultiDict[str]:
+    """In their order, duplicates kept; in lower case, for aiohttp keeps only the last of two that differ in case."""
+    raw = ((name.lower(), value) for name, value in request.headers.raw)
+    # httpx announces a streamed body as chunked, and so does aiohttp, which refuses to do it twice.
+    return CIMultiDict((_text(name), _text(value)) for name, value in raw if name != b"transfer-encoding")
+
+
+def _body(request: httpx.Request) -> bytes | AsyncIterable[bytes] | None:
+    content = _content(request)
+    if isinstance(content, bytes):
+        return (content if len(content) <= WHOLE else Given(content)) or None
+    return content
+
+
+def _content(request: httpx.Request) -> bytes | AsyncIterable[bytes]:
+    if isinstance(request.stream, Given):
+        return request.stream.content
+    try:
+        return request.content
+    except httpx.RequestNotRead:
+        assert isinstance(request.stream, AsyncIterable)  # noqa: S101 - of an async client, not read: a stream
+        return request.stream
+
+
+def _text(header: bytes) -> str:
+    """aiohttp writes headers as UTF-8; other bytes than that are read as Latin-1, as HTTP once had it."""
+    try:
+        return header.decode()
+    except UnicodeDecodeError:
+        return header.decode("latin-1")
+
+
+def _as_httpx(exc: Exception) -> httpx.TransportError:
+    match exc:
+        case aiohttp.ConnectionTimeoutError():
+            kind: type[httpx.TransportError] = httpx.ConnectTimeout
+        case TimeoutError():
+            kind = httpx.ReadTimeout
+        case aiohttp.ClientConnectorError():
+            kind = httpx.ConnectError
+        case aiohttp.InvalidURL():
+            kind = httpx.UnsupportedProtocol
+        case aiohttp.ClientResponseError() | aiohttp.ClientPayloadError() | aiohttp.ServerDisconnectedError():
+            kind = httpx.RemoteProtocolError
+        case _:
+            kind = httpx.NetworkError
+    return kind(type(exc).__name__)
