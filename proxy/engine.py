@@ -88,7 +88,7 @@ class Engine:
         key = caller.key
         assert key is not None  # noqa: S101 — only requests with a thread get here
         memory = await self._memories.load(key)
-        sent = Sent.of(request.messages, partial(chat.item, key=self._fingerprint_key(key)), memory.views)
+        sent = self._sent(request, memory)
         standing = await self._stand(memory, sent, hints, request.model)
         turn = Turn(key, call, hints, request, sent, standing, stores=caller.mode != "read")
         if caller.mode == "read":
@@ -101,6 +101,9 @@ class Engine:
             return turn
         await self._assemble(turn)
         return turn
+
+    def _sent(self, request: ChatRequest, memory: Memory) -> Sent:
+        return Sent.of(request.messages, partial(chat.item, key=self._fingerprint_key(memory.key)), memory.views)
 
     def _fingerprint_key(self, key: Key) -> bytes:
         return fingerprint_key(self._secret, key.tenant)
@@ -134,9 +137,10 @@ class Engine:
             return memory
         store, key = self._memories.store, memory.key
         older = await store.generations(key, memory.generation)
-        entries = lifecycle.fallback(memory, rec.cut, older)
+        live = (await store.outline(key)).live
+        entries = lifecycle.fallback(memory, rec.cut, older, {m.seq: m.chain for m in live})
         reach = lifecycle.reach(entries)
-        covered = [m for m in (await store.outline(key)).live if m.seq <= reach]
+        covered = [m for m in live if m.seq <= reach]
         tail = await store.messages(key, reach)
         before = len(covered), sum(m.tokens for m in covered) + PER_MESSAGE * len(covered)
         return lifecycle.rolled_back(memory, rec.cut, entries, covered, tail, before, self._clock())
@@ -175,6 +179,8 @@ class Engine:
     async def _stand_again(self, turn: Turn) -> None:
         memory = await self._memories.latest(turn.key)
         rec = turn.standing.rec if memory.end == turn.standing.memory.end else None
+        if rec is None:
+            turn.sent = self._sent(turn.request, memory)
         turn.standing = await self._stand(memory, turn.sent, turn.hints, turn.request.model, rec)
 
     def _asked(self, turn: Turn) -> Asked:
@@ -270,12 +276,12 @@ class Engine:
     async def _commit(self, turn: Turn, reply: Item | None, interrupted: Item | None) -> bool:
         """Reconcile on commit, on top of whoever came first: computed again until no one else has. False: nothing was new."""
         said = reply or interrupted
-        counted = await self._catalogue.count({0: said.raw} if said else {}, turn.request.model or "")
         async with self._memories.lock(turn.key):
             for _ in range(ATTEMPTS):
                 standing = await self._settled(turn)
                 if reply is not None and said_already(standing, reply):
                     return False
+                counted = await self._catalogue.count({0: said.raw} if said else {}, turn.request.model or "")
                 after = turns.heard(
                     standing.base,
                     standing.rec,
@@ -306,7 +312,10 @@ class Engine:
         standing = turn.standing
         if memory.version == standing.memory.version:
             return standing
-        rec = standing.rec if memory.end == standing.memory.end else turns.merged(memory, standing.rec, turn.sent)
+        if memory.end == standing.memory.end:
+            rec: Reconciled | None = standing.rec
+        elif (rec := turns.merged(memory, standing.rec, turn.sent)) is None:
+            turn.sent = self._sent(turn.request, memory)  # its recognised views were those of another memory
         return await self._stand(memory, turn.sent, turn.hints, turn.request.model, rec)
 
     @staticmethod

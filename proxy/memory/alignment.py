@@ -9,17 +9,14 @@ Each cell of the table keeps the best score of six states; `Table` below says wh
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
-from typing import NamedTuple
+from collections.abc import Iterator, Sequence
 
+from proxy.memory.matching import Census, Fit, Pair, asked_from
 from proxy.memory.model import Item, Mark
 
 MOST_CELLS = 160_000  # 400 x 400: about half a second; above it nothing is aligned
 
 # reconcile.md, "How to do it cheaply", 6
-BY_ID, ALTERED_BY_ID, UNIQUE, REPEATED, UNSEEN_ASSISTANT, USER_ON_USER = 12.0, 9.0, 10.0, 5.0, 0.9, -0.5
 RUN = 2.0
 SKIP_STEP = -0.01  # a tool step inside a turn: however many there were, folding them away beats taking them back
 SKIP_ELSEWHERE = (
@@ -28,99 +25,6 @@ SKIP_ELSEWHERE = (
 SKIP_SENT_USER, SKIP_SENT, SKIP_STORED_USER, SKIP_STORED, SUPERSEDE_USER = -4.0, -0.6, -0.6, -0.2, -0.8
 
 NEVER = float("-inf")
-
-
-class Pair(NamedTuple):
-    """Sent message `sent` stands where live message number `stored` does; `hard`: by fingerprint or tool id, not by position."""
-
-    sent: int
-    stored: int
-    same: bool
-    hard: bool
-
-
-class Fit(NamedTuple):
-    """How well two messages match."""
-
-    score: float
-    same: bool = False
-    hard: bool = False
-    proof: bool = False  # unique in the thread
-    holds: bool = False  # hard, and no reminder: those wander
-
-
-@dataclass(frozen=True, slots=True)
-class Census:
-    """How often the thread holds what: the ground of every proof."""
-
-    texts: Counter[bytes]
-    calls: Counter[tuple[str, ...]]
-    answers: Counter[str]
-    seen: frozenset[bytes]  # superseded ones too
-    elsewhere: frozenset[bytes]  # on superseded branches alone
-
-    @classmethod
-    def of(cls, live: Sequence[Mark], dead: Iterable[Mark] = ()) -> Census:
-        texts, superseded = Counter(m.fp for m in live), frozenset(m.fp for m in dead)
-        return cls(
-            texts,
-            Counter(m.calls for m in live if m.calls),
-            Counter(m.answers for m in live if m.answers is not None),
-            superseded | texts.keys(),
-            superseded - texts.keys(),
-        )
-
-    def fit(self, item: Item, mark: Mark) -> Fit | None:
-        """None: these two cannot be the same message."""
-        if item.role != mark.role:
-            return None
-        by_id = self._same_ids(item, mark)
-        if item.fp == mark.fp:
-            # a system message in mid-conversation is a reminder that wanders: it proves no place
-            holds = mark.role not in ("system", "developer")
-            proof = by_id or (holds and self.texts[mark.fp] == 1)
-            return Fit(BY_ID if by_id else UNIQUE if proof else REPEATED, True, True, proof, holds)
-        if by_id:
-            return Fit(ALTERED_BY_ID, False, True, True, True)
-        if item.fp in self.seen or item.calls or mark.calls or mark.role == "tool":
-            return None
-        return Fit(UNSEEN_ASSISTANT if mark.role == "assistant" else USER_ON_USER)
-
-    def _same_ids(self, item: Item, mark: Mark) -> bool:
-        """By ids that mean something: some servers count their calls from zero in every reply."""
-        if mark.answers is not None:
-            return item.answers == mark.answers and self.answers[mark.answers] == 1
-        return bool(mark.calls) and item.calls == mark.calls and self.calls[mark.calls] == 1
-
-
-def leading(sent: Sequence[Item], stored: Sequence[Mark], census: Census) -> list[Pair]:
-    """The pairs from the start on that leave no choice: equal, equal by tool id, or a new text with an equal neighbour behind it."""
-    pairs: list[Pair] = []
-    for i in range(min(len(sent), len(stored))):
-        fit = census.fit(sent[i], stored[i])
-        if fit is None or not (fit.hard or _holds(sent, stored, census, i)):
-            break
-        pairs.append(Pair(i, i, fit.same, fit.hard))
-    return pairs
-
-
-def _holds(sent: Sequence[Item], stored: Sequence[Mark], census: Census, i: int) -> bool:
-    if i + 1 >= min(len(sent), len(stored)):
-        return False
-    behind = census.fit(sent[i + 1], stored[i + 1])
-    return behind is not None and behind.proof
-
-
-def run_to_end(sent: Sequence[Item], stored: Sequence[Mark]) -> tuple[int, int]:
-    """The longest equal run that ends exactly where ours ends: `(sent index, length)`, the latest of equals; length 0: none."""
-    best, last = (0, 0), len(stored) - 1
-    for end in range(len(sent)):
-        length = 0
-        while length <= min(end, last) and sent[end - length].fp == stored[last - length].fp:
-            length += 1
-        if length and length >= best[1]:
-            best = (end - length + 1, length)
-    return best
 
 
 def align(
@@ -173,8 +77,7 @@ class Table:
         self.sent, self.stored, self.census = sent, stored, census
         self.joined, self.origin, self.closed, self.window = joined, origin, closed, window
         self.skip_sent = [self._skip(item) for item in sent]
-        replies = (i for i in reversed(range(len(sent))) if sent[i].role == "assistant")
-        self.asked = len(sent) if closed else next(replies, -1) + 1  # where what the request itself asks begins
+        self.asked = len(sent) if closed else asked_from(sent)
         self.skip_stored = [SKIP_STORED_USER if t.role == "user" else SKIP_STORED for t in stored]
         self.fits: dict[tuple[int, int], Fit] = {}
         self.steps: list[list[list[Step]]] = [[[] for _ in range(len(stored) + 1)] for _ in range(len(sent) + 1)]

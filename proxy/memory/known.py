@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Sequence, Set
 from dataclasses import dataclass, replace
 
-from proxy.memory.alignment import Census
+from proxy.memory.matching import Census
 from proxy.memory.model import Mark, Memory, Style, View
 
 
@@ -82,8 +82,21 @@ class Known:
         """The live messages with `first <= seq <= last`."""
         return self.live[self.index(first) : self.index(last + 1)]
 
+    def begins(self, view: View) -> bool:
+        """Whether the client's view begins where the thread does: a prefix, not a window."""
+        first = view.cells[0] if view.cells else None
+        return first is not None and first.from_seq <= self.first and first.kind not in ("unsent", "extra")
+
     def census(self) -> Census:
         return Census.of(self.live, (mark for mark, _ in self.dead))
+
+
+@dataclass(frozen=True, slots=True)
+class NeedOutline:
+    """The bounded marks do not suffice: ask again with `Known.of(memory, live=outline.live, dead=outline.dead)`."""
+
+
+NEED_OUTLINE = NeedOutline()
 
 
 def branch(known: Known, leaf: int) -> Known | None:

@@ -21,9 +21,10 @@ Numbers and their meaning: thresholds.py; the specification: behaviour.md 5 and 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import accumulate
+from itertools import accumulate, takewhile
+from operator import itemgetter
 
 from proxy.memory import blocks
 from proxy.memory.model import RECENT, Mark, Memory, Message, Observation, Reflection, Trouble, weight
@@ -319,9 +320,14 @@ def due_at(memory: Memory, limits: Limits, now: float) -> float | None:
 # ── memory follows the branch ────────────────────────────────────────────────────────────────────────────────────────
 
 
-def within(log: Sequence[Observation], cut: int) -> tuple[Observation, ...]:
-    """The entries of a log that cover nothing after `cut`: always a prefix of it."""
-    return tuple(o for o in log if o.last <= cut)
+def within(log: Sequence[Observation], cut: int, live: Mapping[int, bytes]) -> tuple[Observation, ...]:
+    """The first entries of a log, as far as they cover nothing after `cut` and nothing of another branch.
+
+    `live`: the chain at each live message. An older generation may cover an abandoned branch whose seqs lie below the cut: only
+    the chain tells.
+    """
+    stands = (o.last <= cut and (not o.last or live.get(o.last) == o.chain) for o in log)
+    return tuple(o for o, _ in takewhile(itemgetter(1), zip(log, stands, strict=True)))
 
 
 def reach(log: Sequence[Observation]) -> int:
@@ -329,12 +335,14 @@ def reach(log: Sequence[Observation]) -> int:
     return log[-1].last if log else 0
 
 
-def fallback(memory: Memory, cut: int, older: Sequence[tuple[int, tuple[Observation, ...]]]) -> tuple[Observation, ...]:
+def fallback(
+    memory: Memory, cut: int, older: Sequence[tuple[int, tuple[Observation, ...]]], live: Mapping[int, bytes]
+) -> tuple[Observation, ...]:
     """The newest state of the log that covers nothing after `cut`, of this generation or an older one: the one reaching furthest.
 
-    A reflection that swallowed what the client took back gives way to the generation before it.
+    A reflection that swallowed what the client took back gives way to the generation before it. `live` as in `within`.
     """
-    states = [within(memory.log, cut)] + [within(log, cut) for _, log in older]
+    states = [within(log, cut, live) for log in (memory.log, *(log for _, log in older))]
     return max(states, key=reach)  # max keeps the first of equals: the newest generation
 
 
@@ -354,15 +362,22 @@ def rolled_back(
     them is `turns.heard`'s.
     """
     coverage = reach(log)
+    rolled = _next_generation(memory, log) if log != memory.log else memory
     return replace(
-        _next_generation(memory, log) if log != memory.log else memory,
+        rolled,
         coverage=coverage,
         covered_count=before[0],
         covered_tokens=before[1],
         recent=tuple(recent)[-RECENT:],
         tail=tuple(tail),
         chunks=tuple(c for c in memory.chunks if c.last <= cut and c.after >= coverage),
-        reflection=None,
+        reflection=_carried(memory.reflection, rolled),
         unproductive_at=0,
         render_date=now,
     )
+
+
+def _carried(made: Reflection | None, memory: Memory) -> Reflection | None:
+    """A pending reflection goes exactly when its range reaches the fork: when its sources no longer begin the log."""
+    moved = replace(made, generation=memory.generation) if made else None
+    return moved if moved and _fits(memory, moved) else None

@@ -12,15 +12,14 @@ Kinds of cells, the only five there are:
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
-from proxy.memory.alignment import Pair
 from proxy.memory.known import Known
+from proxy.memory.matching import REMINDERS, Pair
 from proxy.memory.model import Cell, Mark, Style, View
 from proxy.memory.sent import Sent
 
-REMINDERS = ("system", "developer")
 # soft: altered, told only by its position; swapped: that, and replacing ours. Words of this file alone
 ONE_TO_ONE = ("same", "altered", "soft", "swapped")
 PLAIN = {"soft": "altered", "swapped": "same"}
@@ -79,6 +78,9 @@ class Base(NamedTuple):
         return cls(last, stored, tuple(kept), again)
 
 
+NOTHING = Base(0, 0, ())
+
+
 def verdict(known: Known, sent: Sent, base: Base, pairs: Sequence[Pair], case: str | None = None) -> Reconciled:
     """`pairs` index `sent` and `known.live`, in order, behind `base`. What follows the last of them is new, or superseded."""
     fresh, swaps = _swapped(known, _cells(known, base, pairs))
@@ -104,6 +106,10 @@ def verdict(known: Known, sent: Sent, base: Base, pairs: Sequence[Pair], case: s
         style=known.style if case else _style(known, sent, cells, rest),
         certain=base.sent,
     )
+
+
+def appended(known: Known, sent: Sent, style: Style | None = None) -> Reconciled:
+    return replace(verdict(known, sent, NOTHING, [], case="delta"), style=style or known.style)
 
 
 def _cells(known: Known, base: Base, pairs: Sequence[Pair]) -> list[Cell]:

@@ -64,6 +64,7 @@ class SqliteStore:
                 private_file(Path(database))
             await writer.run_alone(brought_up_to_date)
             await reader.run_alone(_looked)
+            store._probe = None if in_memory else Probe(database)
         except OSError as exc:
             raise StorageError(f"cannot use {database} as a database: {exc.strerror}") from exc
         except BaseException:

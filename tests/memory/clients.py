@@ -5,13 +5,16 @@ engine does, with a store in a dict. `converse` lets the two meet for some turns
 
 What the simulated clients avoid, because the specification lists it as a known limit: repeated replies (periodic texts) in
 windows, edits that leave nothing known before them, edits and regenerations by thin clients without a header, an exchange deleted
-from the middle, user texts rewritten on every call.
+from the middle, user texts rewritten on every call. Two more limits come with clients that alter replies we may not replace
+(folded ones, observed ones): only the recorded attempts, the last eight or so, know their texts, so such clients edit a recent
+message only and, if they fold, compact or send windows as well, do not go back to an old branch; and a reply that folded tool steps away is
+not lost to us in the same turn.
 """
 
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from itertools import takewhile
 from typing import Any
@@ -20,7 +23,7 @@ import orjson
 
 from proxy.memory import blocks, lifecycle
 from proxy.memory.fingerprint import fingerprint
-from proxy.memory.model import Item, Key, Mark, Memory, Message, Observation, chained, weight
+from proxy.memory.model import Item, Key, Memory, Message, Observation, chained, weight
 from proxy.memory.tail import Piece, forwarded
 from proxy.memory.transcript import Hints, Known, NeedOutline, Reconciled, Sent, reconcile
 from proxy.memory.turns import heard
@@ -173,7 +176,9 @@ def chat(words: str) -> list[bytes]:
 
 def message(kind: str, text: str) -> bytes:
     if kind == "c":
-        calls = [{"id": i, "type": "function", "function": {"name": "look", "arguments": "{}"}} for i in text.split("+")]
+        calls = [
+            {"id": i, "type": "function", "function": {"name": "look", "arguments": "{}"}} for i in text.split("+")
+        ]
         return raw("assistant", None, tool_calls=calls)
     if kind == "r":
         call, _, content = text.partition("=")
@@ -257,8 +262,8 @@ class Client:
         self.made += 1
         return f"{kind} {self.made} {self.rng.randrange(10**6)}"
 
-    def say(self) -> Node:
-        content = "ok" if self.rng.random() < 0.25 and len(self.nodes) > 3 else self.text("question")
+    def say(self, repeats: bool = True) -> Node:
+        content = "ok" if repeats and self.rng.random() < 0.25 and len(self.nodes) > 3 else self.text("question")
         made = raw("user", content)
         return Node(made, made)
 
@@ -296,10 +301,17 @@ class Client:
         self.keep_branch()
         self.nodes, self.summary, self.summarised = list(other[0]), other[1], other[2]
 
+    @property
+    def returns(self) -> bool:
+        """Whether it goes back to branches of long ago: see the limits above."""
+        return not (self.alters and (self.folds or self.compacts_at or self.window))
+
     def editable(self) -> list[int]:
         """User messages with at least two known ones before them."""
         lowest = self.summarised + 2
-        if self.folds and self.alters:  # what is folded is never replaced, so only recorded attempts know the altered text
+        if (
+            self.folds and self.alters
+        ):  # what is folded is never replaced, so only recorded attempts know the altered text
             lowest = max(lowest, len(self.nodes) - 6)
         return [i for i, n in enumerate(self.nodes) if n.role == "user" and i >= lowest and not self.thin]
 
@@ -354,20 +366,26 @@ class Meeting:
             client.compact()
         if choice < 0.10 and client.editable():
             at = rng.choice(client.editable()[-3:])
-            client.keep_branch()
-            client.nodes = client.nodes[:at]
-            self._say(f"edit {at}")
+            if rng.random() < 0.25:
+                if len(client.nodes) > at + 2:  # else it would come back with a reply that we never saw as it shows it
+                    client.keep_branch()
+                client.nodes = client.nodes[: at + 1]
+                self._request(f"rewind {at}")
+            else:
+                client.keep_branch()
+                client.nodes = client.nodes[:at]
+                self._say(f"edit {at}", client.say(repeats=False))
         elif choice < 0.20 and not client.thin and len(client.nodes) > 2:
             self._back_to_question()
             self._request("regenerate")
-        elif choice < 0.28 and client.branches and not (client.folds and client.alters):
+        elif choice < 0.28 and client.branches and client.returns:
             client.switch()
             self._say("switch")
         else:
             self._say("say")
 
-    def _say(self, what: str) -> None:
-        self.client.nodes.append(self.client.say())
+    def _say(self, what: str, node: Node | None = None) -> None:
+        self.client.nodes.append(node or self.client.say())
         self._request(what)
 
     def _back_to_question(self) -> None:

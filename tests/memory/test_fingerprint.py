@@ -94,10 +94,14 @@ def test_tenants_do_not_share_fingerprints() -> None:
         pytest.param({"role": "user", "content": "\ud800"}, id="lone surrogate"),
         pytest.param({"role": "user", "content": [{"type": "x", "n": 10**40}]}, id="huge integer"),
         pytest.param({"role": "assistant", **call("[" * 3000 + "]" * 3000)}, id="deep arguments"),
-        pytest.param({"role": "user", "content": [orjson.loads('{"type":' + "[" * 900 + "]" * 900 + "}")]}, id="deep part"),
+        pytest.param(
+            {"role": "user", "content": [orjson.loads('{"type":' + "[" * 900 + "]" * 900 + "}")]}, id="deep part"
+        ),
         pytest.param({"role": "assistant", "tool_calls": [None, 3, {"id": "a"}]}, id="odd calls"),
         pytest.param({"role": ["odd"], "content": {"odd": 1}}, id="odd types"),
-        pytest.param({"role": "assistant", "tool_calls": [{"id": "a", "custom": {"name": "n", "input": "x"}}]}, id="custom tool"),
+        pytest.param(
+            {"role": "assistant", "tool_calls": [{"id": "a", "custom": {"name": "n", "input": "x"}}]}, id="custom tool"
+        ),
     ],
 )
 def test_odd_messages_have_a_fingerprint_too(message: dict[str, Any]) -> None:

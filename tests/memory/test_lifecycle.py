@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import replace
+from itertools import pairwise
 
 import pytest
 from hypothesis import given
@@ -320,7 +321,7 @@ def test_each_message_is_in_the_tail_or_in_exactly_one_entry(steps: list[int], d
 def starts_meet(made: Memory) -> bool:
     """Log and chunks continue one another without a gap."""
     ranges: Sequence[tuple[int, int]] = [(o.after, o.last) for o in made.log + made.chunks]
-    return all(a[1] == b[0] for a, b in zip(ranges, ranges[1:], strict=False)) and (not ranges or ranges[0][0] == 0)
+    return all(a[1] == b[0] for a, b in pairwise(ranges)) and (not ranges or ranges[0][0] == 0)
 
 
 # ── due, and back to an older state ──────────────────────────────────────────────────────────────────────────────────
@@ -339,19 +340,44 @@ def test_a_fork_behind_coverage_finds_the_newest_state_before_it() -> None:
     """Entries after the fork are dropped; a reflection that swallowed them gives way to the generation before it."""
     made = chunked(8, 1_000, 4, 8, 12)
     active = lifecycle.activated(made, [c.id for c in made.chunks], 1.0)
-    older = active.log
+    older, live = active.log, {m.seq: m.chain for m in made.tail}
     reflected = lifecycle.swapped(lifecycle.reflected(active, reflection(active, 10)), 2.0)
-    assert lifecycle.fallback(active, 9, ()) == older[:2]
-    assert lifecycle.fallback(reflected, 9, [(0, older)]) == older[:2]
-    assert lifecycle.fallback(reflected, 12, [(0, older)]) == reflected.log
-    assert lifecycle.fallback(reflected, 9, ()) == ()
+    assert lifecycle.fallback(active, 9, (), live) == older[:2]
+    assert lifecycle.fallback(reflected, 9, [(0, older)], live) == older[:2]
+    assert lifecycle.fallback(reflected, 12, [(0, older)], live) == reflected.log
+    assert lifecycle.fallback(reflected, 9, (), live) == ()
+
+
+def test_a_log_of_an_abandoned_branch_is_no_state_to_fall_back_to() -> None:
+    """An older generation may cover seqs below the fork that belonged to another branch: the chain tells."""
+    made = chunked(8, 1_000, 4, 8)
+    active = lifecycle.activated(made, [c.id for c in made.chunks], 1.0)
+    abandoned = tuple(replace(o, chain=b"another branch".ljust(16)) for o in active.log)
+    live = {m.seq: m.chain for m in made.tail}
+    assert lifecycle.fallback(active, 9, [(0, abandoned)], live) == active.log
+    assert lifecycle.fallback(replace(active, log=()), 9, [(0, abandoned)], live) == ()
+
+
+def test_a_pending_reflection_survives_a_fork_behind_its_range() -> None:
+    """It is dropped exactly when its range reaches the fork."""
+    made = chunked(8, 1_000, 4, 8, 12)
+    active = lifecycle.activated(made, [c.id for c in made.chunks], 1.0)
+    pending = lifecycle.reflected(active, reflection(active, 10, entries=1))
+    live = {m.seq: m.chain for m in made.tail}
+    for cut, kept in ((6, True), (3, False)):
+        log = lifecycle.fallback(pending, cut, (), live)
+        count = lifecycle.reach(log)
+        rolled = lifecycle.rolled_back(
+            pending, cut, log, made.marks[:count], made.tail[count:], (count, 1_000 * count), 5.0
+        )
+        assert (rolled.reflection is not None) is kept
 
 
 def test_rolling_back_uncovers_what_the_fork_took_back() -> None:
     """What the dropped entries covered is raw again, under a new generation; nothing is left of the abandoned branch."""
     whole = chunked(8, 1_000, 4, 8)
     active = lifecycle.activated(whole, [c.id for c in whole.chunks], 1.0)
-    log = lifecycle.fallback(active, 6, ())
+    log = lifecycle.fallback(active, 6, (), {m.seq: m.chain for m in whole.tail})
     back = lifecycle.rolled_back(active, 6, log, whole.marks[:4], whole.tail[4:], (4, 4_000), 5.0)
     assert (back.coverage, back.covered_count, back.covered_tokens, back.generation) == (4, 4, 4_000, 1)
     assert [m.seq for m in back.tail] == list(range(5, 17))

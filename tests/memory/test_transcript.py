@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import pytest
 from clients import Thread, chat, parse, raw, told, transcript
@@ -11,7 +12,6 @@ from hypothesis import strategies as st
 
 from proxy.memory.model import View
 from proxy.memory.transcript import Hints, Known, NeedOutline, Reconciled, Sent, recognise, reconcile
-
 
 LONG = "u1 a1 u2 a2 u3 a3"
 
@@ -158,6 +158,13 @@ def test_style_is_learnt() -> None:
     assert thread.memory.style == "window"
 
 
+def windowed() -> Thread:
+    """A window client inside its first turn: its window has left the question behind."""
+    thread = told("u1 cx rx cy ry a1")
+    thread.memory = replace(thread.memory, style="window")
+    return thread
+
+
 @pytest.mark.parametrize(
     ("thread", "sent", "case"),
     [
@@ -167,6 +174,7 @@ def test_style_is_learnt() -> None:
         pytest.param(told("u1 a1 u2 a2"), "u2", "delta", id="the last of a whole-history client: new"),
         pytest.param(told("u1 a1 u2"), "u2", "retry", id="the last, unanswered: retry"),
         pytest.param(told("u1 a1 u2 a2"), "u3", "delta", id="an unknown one: new"),
+        pytest.param(windowed(), "u1", "retry", id="a recorded one of a window client, still the last: retry"),
     ],
 )
 def test_a_lone_message(thread: Thread, sent: str, case: str) -> None:
@@ -224,7 +232,7 @@ def test_recognise_finds_the_longest_view() -> None:
     views = [view(1, digests[1]), view(2, digests[2]), view(2, b"other"), view(9, digests[3])]
     assert recognise(views, raws).seen is views[1]
     assert recognise(views, raws).digest == digests[3]
-    assert recognise(views[:1] + [view(3, digests[3])], raws).seen == view(3, digests[3])
+    assert recognise([*views[:1], view(3, digests[3])], raws).seen == view(3, digests[3])
     assert recognise([view(1, b"x")], raws).seen is None
 
 
@@ -267,15 +275,11 @@ def test_old_forks_ask_for_the_outline() -> None:
     thread.observe(30)
     thread.activate(1)
     sent = thread.sent(chat("u0 a0 u1 a1 uother"))
-    thread.memory = thread.memory.__class__(**{**_fields(thread), "views": ()})
+    thread.memory = replace(thread.memory, views=())
     assert isinstance(reconcile(thread.known(), Sent.of(sent.raws, parse)), NeedOutline)
     rec = reconcile(thread.known(complete=True), Sent.of(sent.raws, parse))
     assert isinstance(rec, Reconciled)
     assert (rec.case, rec.cut) == ("edit", 4)
-
-
-def _fields(thread: Thread) -> dict[str, object]:
-    return {name: getattr(thread.memory, name) for name in thread.memory.__slots__}
 
 
 def test_a_window_needs_no_outline() -> None:

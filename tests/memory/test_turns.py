@@ -9,7 +9,7 @@ from clients import Thread, chat, message, parse, raw, told, transcript, word
 
 from proxy.memory.model import VIEWS, Item, Memory, Reflection, chained
 from proxy.memory.tail import Piece
-from proxy.memory.transcript import Hints, Reconciled, Sent
+from proxy.memory.transcript import Hints, Known, Reconciled, Sent, reconcile
 from proxy.memory.turns import heard, merged
 
 LONG = "u1 a1 u2 a2 u3 a3"
@@ -92,8 +92,6 @@ def test_a_range_being_observed_is_fixed_too() -> None:
     """An observation under way reads the text as it stands; nothing changes under it."""
     thread = told("u1 a1")
     sent = thread.sent(chat("u1 aX u2"))
-    from proxy.memory.transcript import Known, reconcile
-
     rec = reconcile(Known.of(thread.memory, fixed=2), sent)
     assert isinstance(rec, Reconciled)
     assert (rec.case, rec.swaps) == ("altered_reply", ())
@@ -250,7 +248,9 @@ def test_nothing_came_between() -> None:
         pytest.param("u1 a1 u2", "u1 a1 u2", "u1 a1 u2", "u1 a1 u2 aB", id="an unanswered request, twice"),
         pytest.param("u1 a1", "u1 a1 u2", "u2", "u1 a1 u2 aB", id="the same question, shown in two ways"),
         pytest.param("u1 a1", "u1 a1 u2", "u1 a1 u2 a9 u3", "u1 a1 u2 aA a9 u3 aB", id="the next one came too early"),
-        pytest.param(LONG, "u1 a1 u2 a2 u3 a3 u4", "u1 a1 u5", LONG + " u4 aA u5 aB", id="an edit that had not seen it"),
+        pytest.param(
+            LONG, "u1 a1 u2 a2 u3 a3 u4", "u1 a1 u5", LONG + " u4 aA u5 aB", id="an edit that had not seen it"
+        ),
         pytest.param("u1 a1", "u5", "u6", "u1 a1 u5 aA u6 aB", id="two devices"),
     ],
 )
