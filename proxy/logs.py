@@ -12,6 +12,7 @@ import structlog
 from structlog.typing import EventDict, Processor
 
 LONGEST = 300  # characters of a field: an identifier fits, a conversation does not
+PLAIN = frozenset((int, float, bool, type(None)))
 OTHERS = ("uvicorn.error", "asyncio")  # the libraries heard; HTTP clients log URLs and bodies, so nobody else is
 
 
@@ -40,7 +41,7 @@ def flat(_: Any, __: str, event: EventDict) -> EventDict:
     """Scalars pass, clipped; of an exception its class; of anything else its type."""
     if event.pop("exc_info", None):
         event["error"] = sys.exc_info()[1]
-    return {key: _flat(value) for key, value in event.items()}
+    return {key: value if type(value) in PLAIN else _flat(value) for key, value in event.items()}
 
 
 def _flat(value: Any) -> Any:

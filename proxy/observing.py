@@ -131,7 +131,7 @@ class Observing:
                 if half:
                     messages = half
                     continue
-                clip = (clip or weight(messages)) // 2
+                clip = (clip or min(weight(messages), call.effective.limits.observe_at)) // 2
                 if clip < LEAST_CLIP:
                     raise
 

@@ -46,7 +46,8 @@ class Prompts:
     def _block(self, memory: Memory, date: datetime, call: Call) -> str:
         entries = [o.text for o in memory.log]
         options = call.context_options
-        key = (memory.key, memory.generation, tuple(map(hash, entries)), date, options)
+        # the day, not the moment: aware times of one instant are equal in every time zone, their days are not
+        key = (memory.key, memory.generation, tuple(map(hash, entries)), date.date(), options)
         found = self._rendered.get(key)
         if found is None:
             found = context.observation_block(

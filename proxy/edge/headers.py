@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+import re
+from collections.abc import Collection, Sequence
 
 Header = tuple[bytes, bytes]
 
@@ -23,36 +24,34 @@ HOP_BY_HOP = frozenset(
 # Said anew for the next connection: by whoever opens it, or by the body it carries.
 REFRAMED = frozenset((b"host", b"content-length", b"expect"))
 OURS = b"x-om-"
+_BREAKS = re.compile(rb"[\r\n\0]")
 CREDENTIALS = frozenset((b"authorization", b"x-api-key", b"api-key"))
 
 
-def request_headers(headers: Iterable[Header], drop: Collection[bytes] = ()) -> list[Header]:
+def request_headers(headers: Sequence[Header], drop: Collection[bytes] = ()) -> list[Header]:
     """What goes upstream of a client's headers; `drop` names more that do not, in lower case (the identity aliases)."""
+    kept = _end_to_end(headers)
     return [
-        (name, value)
-        for name, value in _end_to_end(headers)
-        if (lower := name.lower()) not in REFRAMED and not lower.startswith(OURS) and lower not in drop
+        item
+        for item in kept
+        if (name := item[0].lower()) not in REFRAMED and not name.startswith(OURS) and name not in drop
     ]
 
 
-def response_headers(headers: Iterable[Header]) -> list[Header]:
+def response_headers(headers: Sequence[Header]) -> list[Header]:
     """What goes to the client of an upstream's headers, names in lower case as ASGI has them.
 
     A value that holds a line break or a NUL could write headers of its own: it is left out.
     """
-    return [
-        (name.lower(), value)
-        for name, value in _end_to_end(headers)
-        if not any(byte in value for byte in (b"\r", b"\n", b"\0"))
-    ]
+    return [(name.lower(), value) for name, value in _end_to_end(headers) if not _BREAKS.search(value)]
 
 
-def with_header(headers: Iterable[Header], name: bytes, value: bytes) -> list[Header]:
+def with_header(headers: Sequence[Header], name: bytes, value: bytes) -> list[Header]:
     """The headers with this one in place of any of its name (in lower case)."""
     return [header for header in headers if header[0].lower() != name] + [(name, value)]
 
 
-def authorized(headers: Iterable[Header], api_key: str | None) -> list[Header]:
+def authorized(headers: Sequence[Header], api_key: str | None) -> list[Header]:
     """With the upstream's own key in place of the caller's credential, where one is configured."""
     if not api_key:
         return list(headers)
@@ -60,29 +59,30 @@ def authorized(headers: Iterable[Header], api_key: str | None) -> list[Header]:
     return [*kept, (b"authorization", b"Bearer " + api_key.encode())]
 
 
-def asking_identity(headers: Iterable[Header]) -> list[Header]:
+def asking_identity(headers: Sequence[Header]) -> list[Header]:
     """Ask for an uncompressed reply: one we have to read."""
     return with_header(headers, b"accept-encoding", b"identity")
 
 
-def header(headers: Iterable[Header], name: bytes) -> bytes | None:
+def header(headers: Sequence[Header], name: bytes) -> bytes | None:
     """The first value of a header, its name in lower case; None if it is absent."""
     return next((value for key, value in headers if key.lower() == name), None)
 
 
-def content_length(headers: Iterable[Header]) -> int | None:
+def content_length(headers: Sequence[Header]) -> int | None:
     """The announced length of the body; None if there is none, or it is no number."""
     value = header(headers, b"content-length")
     return int(value) if value is not None and value.isdigit() else None
 
 
-def is_event_stream(headers: Iterable[Header]) -> bool:
+def is_event_stream(headers: Sequence[Header]) -> bool:
     return (header(headers, b"content-type") or b"").strip().lower().startswith(b"text/event-stream")
 
 
-def _end_to_end(headers: Iterable[Header]) -> Sequence[Header]:
-    headers = list(headers)
-    named = {
-        token.strip().lower() for name, value in headers if name.lower() == b"connection" for token in value.split(b",")
-    }
-    return [item for item in headers if (lower := item[0].lower()) not in HOP_BY_HOP and lower not in named]
+def _end_to_end(headers: Sequence[Header]) -> list[Header]:
+    kept = [item for item in headers if item[0].lower() not in HOP_BY_HOP]
+    named = [value for name, value in headers if name.lower() == b"connection"]
+    if not named:
+        return kept
+    tokens = {token.strip().lower() for value in named for token in value.split(b",")}
+    return [item for item in kept if item[0].lower() not in tokens]

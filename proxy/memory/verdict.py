@@ -137,7 +137,10 @@ def _blurred(cells: Sequence[Cell]) -> list[Cell]:
     """A text matched only by its position, beside a stretch that matches nothing, is part of that stretch."""
     blurred: list[Cell] = []
     for cell in cells:
-        if blurred and {blurred[-1].kind, cell.kind} == {"soft", "folded"}:
+        if blurred and {blurred[-1].kind, cell.kind} in (
+            {"soft", "folded"},
+            {"folded"},
+        ):  # the latter: a soft one was between
             last = blurred[-1]
             blurred[-1] = Cell("folded", last.sent_from, cell.sent_to, last.from_seq, cell.to_seq)
         else:

@@ -7,7 +7,7 @@ whoever waits for it may be cancelled at any moment, the call is then ended by u
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterable, Callable, Coroutine, Sequence
+from collections.abc import AsyncGenerator, AsyncIterable, Awaitable, Callable, Coroutine, Sequence
 from functools import lru_cache
 from typing import Any
 
@@ -110,8 +110,12 @@ class Upstream:
         else:
             await self._end(call.result())
 
-    def _close(self, response: httpx.Response) -> asyncio.Task[None]:
-        return self._hold(self._end(response))
+    async def _close(self, response: httpx.Response, read: bool) -> None:
+        """Of an answer read to its end nothing is left to wait for: no task for that."""
+        if read:
+            await self._end(response)
+        else:
+            await asyncio.wait((self._hold(self._end(response)),))
 
     async def _end(self, response: httpx.Response) -> None:
         try:
@@ -126,14 +130,15 @@ class Upstream:
 class Answer:
     """A model server's answer, its body still to be read. Whoever holds it must `aclose` it."""
 
-    __slots__ = ("_close", "_closing", "_response", "headers", "status")
+    __slots__ = ("_close", "_closed", "_read", "_response", "headers", "status")
 
-    def __init__(self, response: httpx.Response, close: Callable[[httpx.Response], asyncio.Task[None]]) -> None:
+    def __init__(self, response: httpx.Response, close: Callable[[httpx.Response, bool], Awaitable[None]]) -> None:
         self.status = response.status_code
         self.headers: list[tuple[bytes, bytes]] = response.headers.raw  # order and duplicates kept
         self._response = response
         self._close = close
-        self._closing: asyncio.Task[None] | None = None
+        self._closed = False
+        self._read = False  # to its end
 
     async def chunks(self) -> AsyncGenerator[bytes, None]:
         """The body as it arrives: raw, not decompressed. Raises UpstreamError when it breaks off, after all that did come."""
@@ -144,6 +149,7 @@ class Answer:
                 yield chunk
         except Foreign as exc:
             raise translated(exc, "broke off its answer") from exc
+        self._read = True
 
     async def read(self) -> bytes:
         """The whole body, for short answers."""
@@ -151,9 +157,9 @@ class Answer:
 
     async def aclose(self) -> None:
         """Give the connection back, or cut it if the body was not read to its end. Repeatable, and done even if cancelled."""
-        if self._closing is None:
-            self._closing = self._close(self._response)
-        await asyncio.wait((self._closing,))
+        if not self._closed:
+            self._closed = True
+            await self._close(self._response, self._read)
 
     def __repr__(self) -> str:
         return f"<Answer {self.status}>"

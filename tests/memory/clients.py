@@ -16,7 +16,6 @@ from __future__ import annotations
 import random
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from itertools import takewhile
 from typing import Any
 
 import orjson
@@ -114,8 +113,7 @@ class Thread:
             return memory
         live = self.live()
         chains = {m.seq: m.chain for m in live}
-        older = [(n, tuple(takewhile(lambda o: chains.get(o.last) == o.chain, log))) for n, log in self.generations]
-        log = lifecycle.fallback(memory, rec.cut, older)
+        log = lifecycle.fallback(memory, rec.cut, self.generations, chains)
         reach = lifecycle.reach(log)
         before = [m for m in live if m.seq <= reach]
         return lifecycle.rolled_back(
