@@ -192,15 +192,15 @@ class Engine:
         )
 
     async def _wait(self, turn: Turn, decision: Observe | Reflect) -> None:
-        """Have it done within the deadline. What is to be observed must be stored first; a fork's new messages are not yet."""
+        """Have it done within the deadline. Only stored messages can be observed: new ones are stored first, but a fork's
+        are not before its reply has come; of a fork, what lies before it can be."""
         standing = turn.standing
-        if isinstance(decision, Observe) and standing.virtual != standing.memory:
-            if standing.rec.cut is not None or standing.rec.revive:
-                turn.reason = "fork-not-waited"
-                return
+        if isinstance(decision, Observe) and standing.rec.cut is None and standing.virtual != standing.memory:
             await self._commit(turn, None, None)
             await self._stand_again(turn)
-            decision = replace(decision, after=turn.standing.memory.chunked_to)
+        elif isinstance(decision, Observe) and not stored_through(standing, decision.last):
+            turn.reason = "fork-not-waited"
+            return
         timeout = turn.call.effective.limits.block_timeout
         if not await self._background.done_within(turn.key, decision, turn.call, timeout):
             turn.reason = "observer-late"
@@ -323,6 +323,12 @@ class Engine:
         """The render date this prompt was built with, unless the prefix has changed since."""
         opened = turn.standing.virtual
         return opened.render_date if after.log == opened.log else after.render_date
+
+
+def stored_through(standing: Standing, last: int) -> bool:
+    """Whether the memory holds, as it is, what a forking request leaves up to this message."""
+    cut = standing.rec.cut
+    return standing.base is standing.memory and (cut is None or last <= cut)
 
 
 def shows_everything(memory: Memory, sent: Sent) -> bool:

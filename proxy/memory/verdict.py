@@ -137,10 +137,8 @@ def _blurred(cells: Sequence[Cell]) -> list[Cell]:
     """A text matched only by its position, beside a stretch that matches nothing, is part of that stretch."""
     blurred: list[Cell] = []
     for cell in cells:
-        if blurred and {blurred[-1].kind, cell.kind} in (
-            {"soft", "folded"},
-            {"folded"},
-        ):  # the latter: a soft one was between
+        # two folded ones are neighbours only where a soft one between them has become part of the first
+        if blurred and {blurred[-1].kind, cell.kind} in ({"soft", "folded"}, {"folded"}):
             last = blurred[-1]
             blurred[-1] = Cell("folded", last.sent_from, cell.sent_to, last.from_seq, cell.to_seq)
         else:

@@ -24,6 +24,35 @@ DURATIONS = {
     "observer_interval",
     "reflector_interval",
 }
+NOT_IN_EFFECT = (  # accepted and checked, but nothing acts on them yet; config/om-proxy.yaml marks the same ones
+    "server.workers",
+    "limits.headers",
+    "limits.header_timeout",
+    "limits.body_timeout",
+    "limits.in_flight",
+    "identity.scope_override",
+    "storage.prefix",
+    "storage.encryption_key",
+    "memory.scope",
+    "memory.economy",
+    "memory.observation.max_tokens_per_batch",
+    "memory.observation.buffer_on_idle",
+    "memory.retrieval.enabled",
+    "memory.retrieval.vector",
+    "memory.retrieval.scope",
+    "memory.retrieval.max_steps",
+    "memory.retrieval.embedding_model",
+    "background.reflector_interval",
+    "retention.ttl_days",
+    "retention.max_observations",
+    "retention.max_reflections",
+    "retention.generations",
+    "telemetry.metrics",
+    "telemetry.otel",
+    "telemetry.resource_labels",
+    "telemetry.thread_labels",
+    "telemetry.debug_events",
+)
 LONGEST = 80  # characters of an instruction that are shown
 SIZES = {"body", "headers"}
 
@@ -38,7 +67,8 @@ def effective_lines(settings: Settings, model: str | None = None, resource: str 
     upstream = settings.upstream_for(model)
     lines += ["", f"upstream: {upstream.name if upstream else 'none: the request is refused'}"]
     lines += [f"tokens: {line}" for line in token_lines(effective.limits)]
-    return lines + [f"warning: {text}" for text in warnings(effective)]
+    found = [*warnings(effective), *_without_effect(settings, effective)]
+    return lines + [f"warning: {text}" for text in found]
 
 
 def token_lines(limits: Limits) -> list[str]:
@@ -74,6 +104,15 @@ def warnings(effective: Effective) -> list[str]:
     if not memory.enabled:
         found.append("memory is off: nothing is read or written")
     return found
+
+
+def _without_effect(settings: Settings, effective: Effective) -> Iterator[str]:
+    """What was set in the belief that it does something. Its default is as much without effect, but nobody asked for it."""
+    defaults = Settings()
+    usual = dict(_view(defaults, defaults.effective(None)))
+    for key, value in _view(settings, effective):
+        if written(key) in NOT_IN_EFFECT and value != usual[key]:
+            yield f"{written(key)} = {shown(key, value)} is accepted, but not in effect yet"
 
 
 def shown(key: Key, value: Any) -> str:
