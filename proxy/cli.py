@@ -12,6 +12,11 @@ from proxy import __version__
 from proxy.errors import OmError
 
 if TYPE_CHECKING:
+    import socket
+
+    import uvicorn
+
+    from proxy.app import App
     from proxy.settings import Settings
 
 STOP_WITHIN = 30  # seconds running streams may take after SIGTERM
@@ -55,46 +60,55 @@ def parser() -> argparse.ArgumentParser:
 
 def serve(options: argparse.Namespace) -> int:
     """Serve until SIGTERM or SIGINT; then let running streams end and stop cleanly."""
-    import uvicorn
-
     from proxy.app import create_app
     from proxy.logs import configure
     from proxy.settings import Watched, load
 
     settings = load(options.config)
     configure(settings.telemetry.log)
-    app = create_app(Watched(settings, path=options.config))
-    config = uvicorn.Config(
-        app,
-        host=settings.server.host,
-        port=settings.server.port,
-        loop="uvloop",
-        http="httptools",
-        ws="none",  # WebSockets are answered 501 by the app
-        lifespan="on",
-        access_log=False,
-        proxy_headers=False,  # nobody here asks for the client's address
-        log_config=None,
-        server_header=False,  # the upstream's own Server and Date travel on
-        date_header=False,
-        timeout_graceful_shutdown=STOP_WITHIN,
-        h11_max_incomplete_event_size=settings.limits.headers,
-    )
-    banner(settings)
+    server = server_of(create_app(Watched(settings, path=options.config)), settings)
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: None)  # uvicorn raises it once more after a clean end; that is no failure
-    server = uvicorn.Server(config)
-    server.run()
-    return 0 if server.started else 1
+    server.run()  # exits with status 3 where it could not start, the reason in the log
+    return 0
 
 
-def banner(settings: Settings) -> None:
+def server_of(app: App, settings: Settings) -> uvicorn.Server:
+    """The server; it prints the banner once it listens, so that a printed address is one that answers."""
+    import uvicorn
+
+    class Server(uvicorn.Server):
+        async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+            await super().startup(sockets)
+            if self.started:
+                banner(settings, self.servers[0].sockets[0].getsockname()[1])
+
+    return Server(
+        uvicorn.Config(
+            app,
+            host=settings.server.host,
+            port=settings.server.port,
+            loop="uvloop",
+            http="httptools",
+            ws="none",  # WebSockets are answered 501 by the app
+            lifespan="on",
+            access_log=False,
+            proxy_headers=False,  # nobody here asks for the client's address
+            log_config=None,
+            server_header=False,  # the upstream's own Server and Date travel on
+            date_header=False,
+            timeout_graceful_shutdown=STOP_WITHIN,
+        )
+    )
+
+
+def banner(settings: Settings, port: int) -> None:
     """The address, and the memory settings in force."""
     effective = settings.effective(None, None)
     limits = effective.limits
     state = "on" if settings.memory.enabled else "off"
     interval = f"every {limits.interval}" if limits.interval else "off"
-    print(f"om-proxy {__version__} on http://{settings.server.host}:{settings.server.port}/v1", flush=True)
+    print(f"om-proxy {__version__} on http://{settings.server.host}:{port}/v1", flush=True)
     print(
         f"memory {state}: observed at {limits.observe_at} tokens (buffered {interval}, waited for at {limits.block_at}), "
         f"reflected at {limits.reflect_at}; model {effective.observer_model}; store {settings.storage.url.split('@')[-1]}",

@@ -36,7 +36,9 @@ class Rules:
 
     thread_headers: tuple[str, ...] = ("x-om-thread", "x-thread-id", "x-openwebui-chat-id")
     resource_headers: tuple[str, ...] = ("x-om-resource", "x-resource-id", "x-openwebui-user-id")
-    keys: tuple[tuple[str, str], ...] = ()  # (tenant, key); empty: the caller's own credential keys the tenant
+    keys: tuple[tuple[str, str], ...] = field(
+        default=(), repr=False
+    )  # (tenant, key); empty: the caller's own credential keys the tenant
     loopback: bool = True  # whether the server is bound to loopback only
     memory: bool = True  # `memory.enabled`
     read: frozenset[bytes] = field(init=False, repr=False, compare=False)  # the headers an identity is made of

@@ -8,13 +8,12 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterable, Awaitable, Callable, Coroutine, Sequence
-from functools import lru_cache
 from typing import Any
 
 import httpx
 
 from proxy.errors import Overloaded, UpstreamError, UpstreamTimeout
-from proxy.upstream.transport import AiohttpTransport, Given
+from proxy.upstream.transport import AiohttpTransport, Answered
 
 CLOSE_WITHIN = 1.0  # seconds until an abandoned connection is gone; http.md, "Transparency"
 STATUSES = range(200, 600)  # of a final answer
@@ -23,6 +22,7 @@ STATUSES = range(200, 600)  # of a final answer
 Foreign = (httpx.HTTPError, httpx.InvalidURL, httpx.StreamError, ValueError)
 
 Headers = Sequence[tuple[bytes, bytes]]
+Content = bytes | AsyncIterable[bytes]
 
 
 class Upstream:
@@ -38,7 +38,7 @@ class Upstream:
         method: str,
         url: str,
         headers: Headers,
-        content: bytes | AsyncIterable[bytes],
+        content: Content,
         *,
         connect_timeout: float,
         read_timeout: float,
@@ -49,9 +49,8 @@ class Upstream:
         server closes in that very moment, aiohttp sends an idempotent method once more, as RFC 9110 9.2.2 allows; no POST.)
         Raises UpstreamError, UpstreamTimeout, or Overloaded when no connection became free within `connect_timeout`.
         """
-        request = request_to(method, url, headers, content, connect_timeout, read_timeout)
         await self._take_place(connect_timeout)
-        call = self._hold(self._transport.handle_async_request(request))
+        call = self._hold(self._ask(method, url, headers, content, connect_timeout, read_timeout))
         try:
             await asyncio.wait((call,))
         except asyncio.CancelledError:
@@ -73,9 +72,17 @@ class Upstream:
             raise UpstreamError(f"the model server answered with a status that is none ({answer.status})")
         return answer
 
-    def as_transport(self) -> httpx.AsyncBaseTransport:
-        """The same connections, for a client of httpx that bounds its calls itself; closed with us."""
-        return self._transport
+    async def _ask(
+        self, method: str, url: str, headers: Headers, content: Content, connect: float, read: float
+    ) -> Answered:
+        if isinstance(self._transport, AiohttpTransport):
+            framing = [(b"content-length", b"%d" % len(content))] if isinstance(content, bytes) and content else []
+            return await self._transport.ask(method, url, [*headers, *framing], content, connect, read)
+        extensions = {"timeout": {"connect": connect, "read": read}}
+        request = httpx.Request(method, url, headers=list(headers), content=content, extensions=extensions)
+        response = await self._transport.handle_async_request(request)
+        assert isinstance(response.stream, httpx.AsyncByteStream)  # noqa: S101 - a transport that answered an async request
+        return Answered(response.status_code, response.headers.raw, response.stream)
 
     async def aclose(self) -> None:
         """End what is still under way and close every connection."""
@@ -102,7 +109,7 @@ class Upstream:
         task.add_done_callback(self._held.discard)
         return task
 
-    async def _abandon(self, call: asyncio.Task[httpx.Response]) -> None:
+    async def _abandon(self, call: asyncio.Task[Answered]) -> None:
         call.cancel()
         await asyncio.wait((call,))
         if call.cancelled() or call.exception() is not None:
@@ -110,17 +117,17 @@ class Upstream:
         else:
             await self._end(call.result())
 
-    async def _close(self, response: httpx.Response, read: bool) -> None:
+    async def _close(self, answered: Answered, read: bool) -> None:
         """Of an answer read to its end nothing is left to wait for: no task for that."""
         if read:
-            await self._end(response)
+            await self._end(answered)
         else:
-            await asyncio.wait((self._hold(self._end(response)),))
+            await asyncio.wait((self._hold(self._end(answered)),))
 
-    async def _end(self, response: httpx.Response) -> None:
+    async def _end(self, answered: Answered) -> None:
         try:
             async with asyncio.timeout(CLOSE_WITHIN):
-                await response.aclose()
+                await answered.body.aclose()
         except (TimeoutError, *Foreign):
             return  # it is gone either way, and nobody is left to tell
         finally:
@@ -130,22 +137,20 @@ class Upstream:
 class Answer:
     """A model server's answer, its body still to be read. Whoever holds it must `aclose` it."""
 
-    __slots__ = ("_close", "_closed", "_read", "_response", "headers", "status")
+    __slots__ = ("_answered", "_close", "_closed", "_read", "headers", "status")
 
-    def __init__(self, response: httpx.Response, close: Callable[[httpx.Response, bool], Awaitable[None]]) -> None:
-        self.status = response.status_code
-        self.headers: list[tuple[bytes, bytes]] = response.headers.raw  # order and duplicates kept
-        self._response = response
+    def __init__(self, answered: Answered, close: Callable[[Answered, bool], Awaitable[None]]) -> None:
+        self.status = answered.status
+        self.headers = answered.headers
+        self._answered = answered
         self._close = close
         self._closed = False
         self._read = False  # to its end
 
     async def chunks(self) -> AsyncGenerator[bytes, None]:
         """The body as it arrives: raw, not decompressed. Raises UpstreamError when it breaks off, after all that did come."""
-        stream = self._response.stream
-        assert isinstance(stream, AsyncIterable)  # noqa: S101 - a transport that answered an async request
         try:
-            async for chunk in stream:
+            async for chunk in self._answered.body:
                 yield chunk
         except Foreign as exc:
             raise translated(exc, "broke off its answer") from exc
@@ -159,29 +164,10 @@ class Answer:
         """Give the connection back, or cut it if the body was not read to its end. Repeatable, and done even if cancelled."""
         if not self._closed:
             self._closed = True
-            await self._close(self._response, self._read)
+            await self._close(self._answered, self._read)
 
     def __repr__(self) -> str:
         return f"<Answer {self.status}>"
-
-
-_address = lru_cache(maxsize=256)(httpx.URL)  # parsing one costs more than sending to it
-
-
-def request_to(
-    method: str, url: str, headers: Headers, content: bytes | AsyncIterable[bytes], connect: float, read: float
-) -> httpx.Request:
-    """The request, its framing aside as the client sent it. Raises UpstreamError for an address that cannot be used."""
-    framing = [(b"content-length", b"%d" % len(content))] if isinstance(content, bytes) and content else []
-    # httpx normalises an address, so the text as given travels beside it.
-    extensions = {"timeout": {"connect": connect, "read": read}, "as_given": url}
-    try:
-        address = _address(url)
-        return httpx.Request(
-            method, address, headers=[*headers, *framing], stream=Given(content), extensions=extensions
-        )
-    except Foreign as exc:
-        raise translated(exc, "has an address that cannot be used") from exc
 
 
 def translated(exc: Exception, what: str) -> UpstreamError:

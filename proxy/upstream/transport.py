@@ -6,8 +6,9 @@ a request at 16 at once, against 0.12 ms here.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterable, AsyncIterator
+from collections.abc import AsyncIterable, AsyncIterator, Sequence
 from functools import lru_cache
+from typing import NamedTuple
 
 import aiohttp
 import httpx
@@ -23,6 +24,14 @@ PIECE = 1 << 18  # bytes written at once of a larger one
 Below = (aiohttp.ClientError, OSError, RuntimeError)
 
 
+class Answered(NamedTuple):
+    """The head of an answer, its body still to be read."""
+
+    status: int
+    headers: list[tuple[bytes, bytes]]  # order and duplicates kept
+    body: httpx.AsyncByteStream
+
+
 class AiohttpTransport(httpx.AsyncBaseTransport):
     """httpx requests over an aiohttp session: no cookies, no proxies from the environment, no headers of its own."""
 
@@ -30,21 +39,42 @@ class AiohttpTransport(httpx.AsyncBaseTransport):
         self._session: aiohttp.ClientSession | None = None
 
     async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
+        timeout = request.extensions.get("timeout", {})
+        answered = await self.ask(
+            request.method,
+            str(request.url),
+            # httpx announces a streamed body as chunked, and so does aiohttp, which refuses to do it twice
+            [item for item in request.headers.raw if item[0].lower() != b"transfer-encoding"],
+            _content(request),
+            timeout.get("connect"),
+            timeout.get("read"),
+        )
+        return httpx.Response(answered.status, headers=answered.headers, stream=answered.body, request=request)
+
+    async def ask(
+        self,
+        method: str,
+        url: str,
+        headers: Sequence[tuple[bytes, bytes]],
+        content: bytes | AsyncIterable[bytes],
+        connect: float | None,
+        read: float | None,
+    ) -> Answered:
+        """The same without httpx's objects, which cost 50 µs a request; `url` goes out as it is given. Raises httpx's errors."""
         if self._session is None:  # made here because it belongs to the running loop
             self._session = _session()
-        timeout = request.extensions.get("timeout", {})
         try:
             response = await self._session.request(
-                request.method,
-                URL(request.extensions.get("as_given") or str(request.url), encoded=True),
-                headers=_headers(request),
-                data=_body(request),
+                method,
+                _address(url),
+                headers=_headers(headers),
+                data=_body(content),
                 allow_redirects=False,
-                timeout=_timeout(timeout.get("connect"), timeout.get("read")),
+                timeout=_timeout(connect, read),
             )
         except Below as exc:
             raise _as_httpx(exc) from exc
-        return httpx.Response(response.status, headers=response.raw_headers, stream=_Body(response), request=request)
+        return Answered(response.status, list(response.raw_headers), _Body(response))
 
     async def aclose(self) -> None:
         if self._session is not None:
@@ -71,19 +101,14 @@ class _Body(httpx.AsyncByteStream):
         self._response.close()  # a no-op for a connection that went back to the pool at the body's end
 
 
-class Given(httpx.AsyncByteStream):
-    """A body as it was given: from `content=`, httpx would read it and write headers for it, at 20 µs a request."""
+async def _pieces(content: bytes) -> AsyncIterator[bytes]:
+    for start in range(0, len(content), PIECE):
+        yield content[start : start + PIECE]
 
-    def __init__(self, content: bytes | AsyncIterable[bytes]) -> None:
-        self.content = content
 
-    async def __aiter__(self) -> AsyncIterator[bytes]:
-        if isinstance(self.content, bytes):
-            for start in range(0, len(self.content), PIECE):
-                yield self.content[start : start + PIECE]
-        else:
-            async for piece in self.content:
-                yield piece
+@lru_cache(maxsize=256)  # parsing an address costs more than sending to it
+def _address(url: str) -> URL:
+    return URL(url, encoded=True)
 
 
 @lru_cache(maxsize=64)
@@ -102,23 +127,18 @@ def _session() -> aiohttp.ClientSession:
     )
 
 
-def _headers(request: httpx.Request) -> CIMultiDict[str]:
+def _headers(headers: Sequence[tuple[bytes, bytes]]) -> CIMultiDict[str]:
     """In their order, duplicates kept; in lower case, for aiohttp keeps only the last of two that differ in case."""
-    raw = ((name.lower(), value) for name, value in request.headers.raw)
-    # httpx announces a streamed body as chunked, and so does aiohttp, which refuses to do it twice.
-    return CIMultiDict((_text(name), _text(value)) for name, value in raw if name != b"transfer-encoding")
+    return CIMultiDict([(_text(name.lower()), _text(value)) for name, value in headers])
 
 
-def _body(request: httpx.Request) -> bytes | AsyncIterable[bytes] | None:
-    content = _content(request)
+def _body(content: bytes | AsyncIterable[bytes]) -> bytes | AsyncIterable[bytes] | None:
     if isinstance(content, bytes):
-        return (content if len(content) <= WHOLE else Given(content)) or None
+        return (content if len(content) <= WHOLE else _pieces(content)) or None
     return content
 
 
 def _content(request: httpx.Request) -> bytes | AsyncIterable[bytes]:
-    if isinstance(request.stream, Given):
-        return request.stream.content
     try:
         return request.content
     except httpx.RequestNotRead:

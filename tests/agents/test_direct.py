@@ -12,7 +12,7 @@ import pytest
 from proxy.agents.direct import LARGEST, Direct
 from proxy.agents.llm import Image, Prompt, Target
 from proxy.errors import ModelBusy, ModelError, PromptTooLong
-from proxy.upstream import Upstream
+from proxy.upstream import AiohttpTransport
 from tests.support.upstream_server import Call, Script, UpstreamServer, answering, upstream_server
 
 PROMPT = Prompt("be exact", ("the canary sings",), 0.3, 100_000)
@@ -25,9 +25,9 @@ FINE = {
 
 @pytest.fixture
 async def direct() -> AsyncIterator[Direct]:
-    upstream = Upstream()
-    yield Direct(upstream.as_transport(), clock=lambda: 1_700_000_000.0)
-    await upstream.aclose()
+    transport = AiohttpTransport()
+    yield Direct(transport, clock=lambda: 1_700_000_000.0)
+    await transport.aclose()
 
 
 def steps(*answers: tuple[int, Any]) -> Script:
