@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     import uvicorn
 
     from proxy.app import App
-    from proxy.settings import Settings
+    from proxy.settings import Effective, Settings
 
 STOP_WITHIN = 30  # seconds running streams may take after SIGTERM
 
@@ -114,12 +114,30 @@ def banner(settings: Settings, port: int) -> None:
         f"reflected at {limits.reflect_at}; model {effective.observer_model}; store {settings.storage.url.split('@')[-1]}",
         flush=True,
     )
+    for warning in model_warnings(effective, None):
+        print(f"warning: {warning}", flush=True)
 
 
 def check(options: argparse.Namespace) -> int:
-    """Print every effective setting with where it comes from."""
+    """Print every effective setting with where it comes from, and what is known against the models that observe."""
     from proxy.settings import effective_lines, load
 
-    for line in effective_lines(load(options.config), options.model, options.resource):
+    settings = load(options.config)
+    for line in effective_lines(settings, options.model, options.resource):
         print(line)
+    for warning in model_warnings(settings.effective(options.model, options.resource), options.model):
+        print(f"warning: {warning}")
     return 0
+
+
+def model_warnings(effective: Effective, actor: str | None) -> list[str]:
+    """What is known against the configured memory models (behaviour.md 6); `inherit` stands for the actor's, where one is named."""
+    from proxy.catalogue import warnings
+
+    def named(choice: object) -> str | None:
+        return actor if choice == "inherit" else choice if isinstance(choice, str) and choice != "default" else None
+
+    observer, reflector = named(effective.observer_model), named(effective.reflector_model)
+    found = [*warnings(observer)] if observer else []
+    found += warnings(reflector, reflect_at=effective.limits.reflect_at) if reflector else ()
+    return list(dict.fromkeys(found))

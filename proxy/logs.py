@@ -60,6 +60,8 @@ class _Heard(logging.Handler):
     """A library's warning as an event of ours: its template without what was filled in, the exception's class and place."""
 
     def emit(self, record: logging.LogRecord) -> None:
+        if str(record.msg).startswith("ASGI callable returned without completing"):
+            return  # how a reply that the upstream broke off is broken off here too; the `turn` event tells of it
         exc = record.exc_info[1] if record.exc_info else None
         frames = traceback.extract_tb(exc.__traceback__)[-1:] if exc else []
         at = [f"{frame.filename.rpartition('/')[2]}:{frame.lineno}" for frame in frames]

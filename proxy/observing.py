@@ -14,7 +14,7 @@ import structlog
 from proxy.agents.llm import Target
 from proxy.agents.observer import Observed, Observer, ObserverTask
 from proxy.agents.reflector import Reflector
-from proxy.agents.targets import Choice, targets
+from proxy.agents.targets import Choice, above_largest, targets
 from proxy.errors import ModelBusy, ModelError, PromptTooLong
 from proxy.memories import Memories
 from proxy.memory import blocks, lifecycle
@@ -149,6 +149,7 @@ class Observing:
             previous=previous_observations(_known(memory), call.effective.limits.previous, self._tokens),
             task=lifecycle.newest(memory.log + memory.chunks, "task"),
             suggestion=lifecycle.newest(memory.log + memory.chunks, "suggestion"),
+            title=memory.title,
             timezone=ZoneInfo(config.timezone),
             instruction=config.observation.instruction,
             variant=config.observation.prompt,
@@ -159,6 +160,8 @@ class Observing:
     def _targets(self, choice: Choice, call: Call, input_tokens: int) -> tuple[Target, ...]:
         config = call.effective.memory
         key = config.api_key.get_secret_value() if config.api_key else None
+        if above_largest(choice, input_tokens):
+            log.warning("model.above_tiers", input=input_tokens)  # the largest tier's model is asked (behaviour.md 6)
         return targets(
             choice, inherited=call.inherited, api_base=config.api_base, api_key=key, input_tokens=input_tokens
         )
