@@ -5,17 +5,17 @@ One request, one path, always read downwards:
     client ── POST /v1/chat/completions
       edge/chat.py            read the body once; no thread → edge/passthrough.py, byte for byte
         engine.open_turn      ┌ memory/identity.py     whose thread is this?
-                              │ storage                load the thread's memory (bounded; cached, version-checked)
+                              │ memories.py            load the thread's memory (bounded; cached, version-checked)
                               │ memory/transcript.py   reconcile: what is new in what the client sent?
                               │ memory/lifecycle.py    decide: what is due before forwarding? (mostly nothing, or Activate)
-                              └ memory/context.py      assemble: instructions · observation block · hint · tail
-      upstream.py             forward; headers and body untouched but for the messages
+                              └ prompt.py              assemble with memory/context.py: instructions · observation block · hint · tail
+      upstream/calls.py       forward; headers and body untouched but for the messages
       edge/tee.py             each chunk to the client first, then a copy to wire/ → Reply
         engine.close_turn     commit the turn (before the last byte goes out; bounded), then hand over
       background.py           after the reply, one at a time per thread:
                               ┌ memory/lifecycle.py    decide → Observe | Reflect | nothing
-                              │ agents/observer.py     the one slow thing: a model call
-                              └ memory/observations.py parse → lifecycle.observed(…) → storage
+                              │ observing.py           performs it: agents/observer.py, agents/reflector.py
+                              └ memory/observations.py parse → lifecycle.observed(…) → memories.py → storage
 """
 
 __version__ = "0.1.0"

@@ -160,11 +160,12 @@ class Background:
         async with self._slots:
             if first is None and await self._next(key) is None:
                 return  # mostly: a lease costs two commits, so it is taken only where there is work
-            if not await self._memories.store.lease(key, self._holder, LEASE):
-                return
+            leased = await self._memories.store.lease(key, self._holder, LEASE)
+            if not leased and first is None:
+                return  # but a request does not wait for a process that may have crashed: a lease only saves money
             renewing = self.hold(self._renew(key))
             try:
-                await self._work(key, run, first)
+                await self._work(key, run, first, more=leased)
             finally:
                 renewing.cancel()
                 await self._memories.store.release(key, self._holder)
@@ -174,8 +175,9 @@ class Background:
             await asyncio.sleep(LEASE / 3)
             await self._memories.store.lease(key, self._holder, LEASE)
 
-    async def _work(self, key: Key, run: Run, first: Decision | None) -> None:
-        """Perform what is due until nothing is, or something failed: its back-off then says when to come again."""
+    async def _work(self, key: Key, run: Run, first: Decision | None, *, more: bool) -> None:
+        """Perform what is due until nothing is, or something failed: its back-off then says when to come again. Without `more`,
+        only `first`."""
         going = True
         while going:
             due = await self._next(key, first)
@@ -183,7 +185,7 @@ class Background:
             if due is None:
                 return
             run.decision, call = due
-            going = await self._observing.perform(key, run.decision, call)
+            going = await self._observing.perform(key, run.decision, call) and more
             run.step_done()
 
     async def _next(self, key: Key, first: Decision | None = None) -> tuple[Decision, Call] | None:

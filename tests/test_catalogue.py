@@ -1,3 +1,5 @@
+"""What is known of models without asking them."""
+
 from __future__ import annotations
 
 import os

@@ -216,7 +216,7 @@ async def cut_before_the_last_chunk(call: Call) -> None:
 @pytest.mark.parametrize("script", [cut_by_fin, cut_in_a_chunk, cut_before_the_last_chunk])
 async def test_truncation(upstream: Upstream, script: object) -> None:
     """An answer that breaks off gives all that came, and then an error: never a clean end."""
-    async with upstream_server(script) as server:  # type: ignore[arg-type]
+    async with upstream_server(script) as server:  # type: ignore[arg-type]  # a script
         answer = await ask(upstream, server)
         chunks = aiter(answer.chunks())
         assert await anext(chunks) == b"half"

@@ -22,7 +22,7 @@ from proxy.edge import answers
 from proxy.edge.disconnect import watching, while_there
 from proxy.edge.headers import Header, asking_identity, authorized, request_headers
 from proxy.edge.site import Site
-from proxy.edge.tee import Relayed, relay
+from proxy.edge.tee import relay
 from proxy.engine import Engine, Turn
 from proxy.errors import BadRequest, OmError
 from proxy.memory import identity
@@ -42,6 +42,7 @@ COMMIT_WITHIN = 5.0  # seconds the end of a reply may wait for the commit; it go
 REFUSED = (400, 413, 422)  # answers to a rewritten prompt after which the original is sent once (behaviour.md 8)
 UNVERIFIED = (400, 401, 403, 404, 413, 422)  # answers after which nothing of the request is kept
 OF_THE_CALLER = (b"authorization", b"x-api-key", b"api-key", b"openai-organization", b"openai-project")
+NO_MEMORY = ((b"x-om-status", b"off"),)  # the receipt of a request that was refused before anything was done for it
 NO_ANSWER = 499  # the client left before there was one (nginx's number for it)
 
 
@@ -76,7 +77,7 @@ class ChatRoute:
         try:
             exchange = await self._accept(scope, receive, site, started)
         except OmError as exc:
-            await answers.error(send, exc)
+            await answers.error(send, exc, NO_MEMORY)
             return
         except answers.Disconnected:
             return
@@ -119,7 +120,10 @@ class ChatRoute:
                 )
         except Exception as exc:  # promise 2: on any fault of ours the original goes upstream
             exchange.status, exchange.reason = "degraded", reason_of(exc)
-            log.error("memory.bypassed", error=type(exc).__name__, reason=exchange.reason, at=place_of(exc))
+            thread = exchange.caller.key.thread if exchange.caller.key else None
+            log.error(
+                "memory.bypassed", error=type(exc).__name__, reason=exchange.reason, thread=thread, at=place_of(exc)
+            )
             return
         exchange.status, exchange.reason = exchange.turn.status, exchange.turn.reason
 
@@ -149,9 +153,11 @@ class ChatRoute:
             except OmError as exc:
                 await self._close(exchange, None, exc.status)
                 await answers.error(send, exc, receipt(exchange))
+                self._story(exchange, exc.status, exc.code)
                 return
             if answer is None:
                 self._close(exchange, None, NO_ANSWER)
+                self._story(exchange, NO_ANSWER, "disconnected")
                 return
             await self._relay(exchange, answer, send, gone)
 
@@ -164,6 +170,8 @@ class ChatRoute:
             return answer
         await answer.aclose()
         exchange.status, exchange.reason = "degraded", "upstream-refused"
+        assert exchange.turn is not None  # noqa: S101 — it made the rewritten body
+        exchange.turn.receipt["tokens-sent"] = exchange.turn.receipt["tokens-received"]
         return await self._send(exchange, exchange.body)
 
     async def _send(self, exchange: Exchange, body: bytes) -> Answer:
@@ -196,9 +204,9 @@ class ChatRoute:
         )
         if reader is not None and not closing:  # broken off: what arrived is kept as interrupted
             self._close(exchange, reader.finish(), answer.status)
-        self._story(exchange, answer.status, relayed)
+        self._story(exchange, answer.status, relayed.outcome)
 
-    def _story(self, exchange: Exchange, status: int, relayed: Relayed) -> None:
+    def _story(self, exchange: Exchange, status: int, end: str) -> None:
         """One line a request."""
         turn = exchange.turn
         log.info(
@@ -206,9 +214,9 @@ class ChatRoute:
             status=status,
             memory=exchange.status,
             reason=exchange.reason,
-            thread=turn.key.thread if turn else None,
+            thread=exchange.caller.key.thread if exchange.caller.key else None,
             case=turn.standing.rec.case if turn else None,
-            end=relayed.outcome,
+            end=end,
             overhead_ms=round(exchange.overhead_ms, 2),
             total_ms=round((time.perf_counter() - exchange.started) * 1_000, 1),
         )

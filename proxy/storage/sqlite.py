@@ -92,11 +92,11 @@ class SqliteStore:
     async def version(self, key: Key) -> int:
         if self._probe and (version := self._probe.version(key)) is not None:
             return version
-        found = await self._read(f"SELECT version FROM thread WHERE {THIS}", key)  # noqa: S608
+        found = await self._read(f"SELECT version FROM thread WHERE {THIS}", key)  # noqa: S608 - our own text
         return int(found[0][0]) if found else 0
 
     async def outline(self, key: Key) -> Outline:
-        found = await self._read(f"SELECT {rows.MARK}, live, parent FROM message WHERE {OF_THIS} ORDER BY seq", key)  # noqa: S608
+        found = await self._read(f"SELECT {rows.MARK}, live, parent FROM message WHERE {OF_THIS} ORDER BY seq", key)  # noqa: S608 - our own text
         marks = [(rows.mark_of(row[:7]), row[7], row[8]) for row in found]
         live = tuple(mark for mark, is_live, _ in marks if is_live)
         return Outline(live, tuple((mark, parent) for mark, is_live, parent in marks if not is_live))
@@ -105,19 +105,19 @@ class SqliteStore:
         self, key: Key, after: int, through: int | None = None, limit: int | None = None
     ) -> tuple[Message, ...]:
         sql = f"""SELECT {rows.MESSAGE} FROM message
-            WHERE {OF_THIS} AND live = 1 AND seq > ? AND seq <= ifnull(?, seq) ORDER BY seq LIMIT ifnull(?, -1)"""  # noqa: S608
+            WHERE {OF_THIS} AND live = 1 AND seq > ? AND seq <= ifnull(?, seq) ORDER BY seq LIMIT ifnull(?, -1)"""  # noqa: S608 - our own text
         return tuple(rows.message_of(row) for row in await self._read(sql, (*key, after, through, limit)))
 
     async def by_seq(self, key: Key, seqs: Sequence[int]) -> tuple[Message, ...]:
         sql = f"""SELECT {rows.MESSAGE} FROM message
-            WHERE {OF_THIS} AND seq IN (SELECT value FROM json_each(?)) ORDER BY seq"""  # noqa: S608
+            WHERE {OF_THIS} AND seq IN (SELECT value FROM json_each(?)) ORDER BY seq"""  # noqa: S608 - our own text
         return tuple(rows.message_of(row) for row in await self._read(sql, (*key, json.dumps(list(seqs)))))
 
     async def generations(self, key: Key, before: int) -> tuple[tuple[int, tuple[Observation, ...]], ...]:
         """Those whose log was empty have nothing to read and are left out."""
         sql = f"""SELECT generation, {rows.OBSERVATION} FROM entry JOIN observation
             ON observation.thread_id = entry.thread_id AND observation.id = observation_id
-            WHERE entry.{OF_THIS} AND generation < ? ORDER BY generation DESC, position"""  # noqa: S608
+            WHERE entry.{OF_THIS} AND generation < ? ORDER BY generation DESC, position"""  # noqa: S608 - our own text
         found = await self._read(sql, (*key, before))
         logs = groupby(found, key=lambda row: int(row[0]))
         return tuple((number, tuple(rows.observation_of(row[1:]) for row in log)) for number, log in logs)
@@ -130,7 +130,7 @@ class SqliteStore:
                     SELECT 1 FROM lease WHERE (lease.tenant, lease.resource, lease.thread)
                         = (thread.tenant, thread.resource, thread.thread) AND until > {NOW}
                 )
-            ) ORDER BY turn, due, id LIMIT ?"""  # noqa: S608
+            ) ORDER BY turn, due, id LIMIT ?"""  # noqa: S608 - our own text
         return tuple(Key(*row) for row in await self._read(sql, (now, limit)))
 
     async def threads(
@@ -144,7 +144,7 @@ class SqliteStore:
         if cursor is not None:
             asked.append(("(tenant, resource, thread) > (?, ?, ?)", cursor))
         where = " AND ".join(condition for condition, _ in asked) or "TRUE"
-        sql = f"SELECT {rows.INFO} FROM thread WHERE {where} ORDER BY tenant, resource, thread LIMIT ?"  # noqa: S608
+        sql = f"SELECT {rows.INFO} FROM thread WHERE {where} ORDER BY tenant, resource, thread LIMIT ?"  # noqa: S608 - our own text
         values = [value for _, given in asked for value in given]
         return tuple(rows.info_of(row) for row in await self._read(sql, (*values, limit)))
 
@@ -159,11 +159,11 @@ class SqliteStore:
     async def lease(self, key: Key, holder: str, seconds: float) -> bool:
         sql = f"""INSERT INTO lease VALUES (?, ?, ?, ?, {NOW} + ?) ON CONFLICT DO UPDATE
             SET (holder, until) = (excluded.holder, excluded.until)
-            WHERE lease.holder = excluded.holder OR lease.until <= {NOW} RETURNING holder"""  # noqa: S608
+            WHERE lease.holder = excluded.holder OR lease.until <= {NOW} RETURNING holder"""  # noqa: S608 - our own text
         return bool(await self._write(sql, (*key, holder, seconds)))
 
     async def release(self, key: Key, holder: str) -> None:
-        await self._write(f"DELETE FROM lease WHERE {THIS} AND holder = ?", (*key, holder))  # noqa: S608
+        await self._write(f"DELETE FROM lease WHERE {THIS} AND holder = ?", (*key, holder))  # noqa: S608 - our own text
 
     async def secret(self) -> bytes:
         await self._write("INSERT INTO secret VALUES (1, ?) ON CONFLICT DO NOTHING", (os.urandom(SECRET_BYTES),))
@@ -185,19 +185,19 @@ class SqliteStore:
 
 
 async def _loaded(db: aiosqlite.Connection, key: Key) -> Memory:
-    found = await _rows(db, f"SELECT id, version, {rows.THREAD} FROM thread WHERE {THIS}", key)  # noqa: S608
+    found = await _rows(db, f"SELECT id, version, {rows.THREAD} FROM thread WHERE {THIS}", key)  # noqa: S608 - our own text
     if not found:
         return Memory(key=key)
     id_, version, *columns = found[0]
     memory = rows.memory_of(key, version, tuple(columns))
     recent = f"""SELECT {rows.MARK} FROM message WHERE thread_id = ? AND live = 1 AND seq <= ?
-        ORDER BY seq DESC LIMIT {RECENT}"""  # noqa: S608
-    tail = f"SELECT {rows.MESSAGE} FROM message WHERE thread_id = ? AND live = 1 AND seq > ? ORDER BY seq"  # noqa: S608
+        ORDER BY seq DESC LIMIT {RECENT}"""  # noqa: S608 - our own text
+    tail = f"SELECT {rows.MESSAGE} FROM message WHERE thread_id = ? AND live = 1 AND seq > ? ORDER BY seq"  # noqa: S608 - our own text
     log = f"""SELECT {rows.OBSERVATION} FROM entry JOIN observation
         ON observation.thread_id = entry.thread_id AND observation.id = observation_id
-        WHERE entry.thread_id = ? AND generation = ? ORDER BY position"""  # noqa: S608
-    chunks = f"SELECT {rows.OBSERVATION} FROM observation WHERE thread_id = ? AND state = 'chunk' ORDER BY last_seq, id"  # noqa: S608
-    reflection = f"SELECT {rows.REFLECTION} FROM reflection WHERE thread_id = ?"  # noqa: S608
+        WHERE entry.thread_id = ? AND generation = ? ORDER BY position"""  # noqa: S608 - our own text
+    chunks = f"SELECT {rows.OBSERVATION} FROM observation WHERE thread_id = ? AND state = 'chunk' ORDER BY last_seq, id"  # noqa: S608 - our own text
+    reflection = f"SELECT {rows.REFLECTION} FROM reflection WHERE thread_id = ?"  # noqa: S608 - our own text
     pending = await _rows(db, reflection, (id_,))
     return replace(
         memory,
@@ -214,9 +214,9 @@ async def _rows(db: aiosqlite.Connection, sql: str, parameters: Iterable[Any]) -
 
 
 async def _forgotten(db: aiosqlite.Connection, key: Key) -> int:
-    [(count,)] = await _rows(db, f"SELECT count(*) FROM message WHERE {OF_THIS}", key)  # noqa: S608
+    [(count,)] = await _rows(db, f"SELECT count(*) FROM message WHERE {OF_THIS}", key)  # noqa: S608 - our own text
     await db.execute_fetchall(f"DELETE FROM thread WHERE {THIS}", key)  # noqa: S608 - its other tables cascade
-    await db.execute_fetchall(f"DELETE FROM lease WHERE {THIS}", key)  # noqa: S608
+    await db.execute_fetchall(f"DELETE FROM lease WHERE {THIS}", key)  # noqa: S608 - our own text
     return int(count)
 
 

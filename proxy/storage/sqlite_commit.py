@@ -41,12 +41,12 @@ _MESSAGE = ["live", "parent", *_columns(rows.MESSAGE)[1:]]
 
 CREATE = f"""INSERT INTO thread (id, version, created_at, tenant, resource, thread, {rows.THREAD})
     VALUES ({NEXT_VERSION}, {NEXT_VERSION}, {NOW}, {_marks(3 + len(_THREAD))})
-    ON CONFLICT DO NOTHING RETURNING id, version"""  # noqa: S608
+    ON CONFLICT DO NOTHING RETURNING id, version"""  # noqa: S608 - our own text
 CHANGE = f"""UPDATE thread SET (version, {rows.THREAD}) = ({NEXT_VERSION}, {_marks(len(_THREAD))})
-    WHERE tenant = ? AND resource = ? AND thread = ? AND version = ? RETURNING id, version"""  # noqa: S608
+    WHERE tenant = ? AND resource = ? AND thread = ? AND version = ? RETURNING id, version"""  # noqa: S608 - our own text
 COUNT_UP = "UPDATE sequence SET value = value + 1"
 MESSAGES = _upsert("message", ("thread_id", "seq"), _MESSAGE)
-ASIDE = f"INSERT INTO message (thread_id, seq, {', '.join(_MESSAGE)}) VALUES ({_marks(2 + len(_MESSAGE))})"  # noqa: S608
+ASIDE = f"INSERT INTO message (thread_id, seq, {', '.join(_MESSAGE)}) VALUES ({_marks(2 + len(_MESSAGE))})"  # noqa: S608 - our own text
 SUPERSEDE = """UPDATE message SET live = 0
     WHERE thread_id = ? AND live = 1 AND seq > ? AND seq NOT IN (SELECT value FROM json_each(?))"""
 OBSERVATIONS = _upsert("observation", ("thread_id", "id"), ["state", *_columns(rows.OBSERVATION)[1:]])

@@ -7,6 +7,7 @@ writing it back would change numbers and keys we do not know.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -153,8 +154,19 @@ def _role(raw: bytes) -> str:
 def _message(raw: bytes) -> Mapping[str, Any]:
     try:
         return _object.decode(raw)
+    except (ValueError, RecursionError):
+        return _odd_message(raw)
+
+
+def _odd_message(raw: bytes) -> Mapping[str, Any]:
+    """What the strict parser refuses and clients send all the same: numbers beyond a double, NaN."""
+    try:
+        message = json.loads(raw)
     except (ValueError, RecursionError) as exc:
         raise Unreadable("a message that is no JSON object") from exc
+    if not isinstance(message, dict):
+        raise Unreadable("a message that is no JSON object")
+    return message
 
 
 def _value(raw: Raw) -> Any:

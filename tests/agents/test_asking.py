@@ -1,3 +1,5 @@
+"""Asking a list of models until one answers."""
+
 from __future__ import annotations
 
 from random import Random

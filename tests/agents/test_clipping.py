@@ -1,3 +1,5 @@
+"""Long texts cut to a budget, with a note of how much is gone."""
+
 from __future__ import annotations
 
 import pytest

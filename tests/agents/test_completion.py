@@ -1,3 +1,5 @@
+"""What a chat completion of a memory model says, or why it says nothing."""
+
 from __future__ import annotations
 
 from typing import Any

@@ -1,3 +1,5 @@
+"""The parameters a server takes, learnt from what it refuses."""
+
 from __future__ import annotations
 
 import pytest

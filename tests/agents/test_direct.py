@@ -1,3 +1,5 @@
+"""Asking a model over HTTP, against a server that answers as told."""
+
 from __future__ import annotations
 
 import asyncio

@@ -1,3 +1,5 @@
+"""An answer that is none: which error of ours it is."""
+
 from __future__ import annotations
 
 from collections.abc import Mapping

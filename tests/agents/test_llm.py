@@ -1,3 +1,5 @@
+"""Each target is asked the way it names, and nobody pays for litellm before it is needed."""
+
 from __future__ import annotations
 
 import subprocess

@@ -1,3 +1,5 @@
+"""Messages become notes through one usable answer."""
+
 from __future__ import annotations
 
 from dataclasses import dataclass, replace

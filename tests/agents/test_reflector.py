@@ -1,3 +1,5 @@
+"""A long log becomes a shorter one, with firmer guidance each time."""
+
 from __future__ import annotations
 
 from random import Random

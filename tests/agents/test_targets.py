@@ -1,3 +1,5 @@
+"""Which models are asked, in which order."""
+
 from __future__ import annotations
 
 from dataclasses import replace

@@ -1,3 +1,5 @@
+"""Messages as the observer reads them."""
+
 from __future__ import annotations
 
 import re

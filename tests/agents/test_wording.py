@@ -1,3 +1,5 @@
+"""The prompts of the two background minds."""
+
 from __future__ import annotations
 
 import re

@@ -1,3 +1,5 @@
+"""The demo, played: what it prints is what happened."""
+
 import asyncio
 import io
 import os

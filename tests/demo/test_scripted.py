@@ -1,3 +1,5 @@
+"""The scripted model server, as an SDK and a raw client meet it."""
+
 import asyncio
 import json
 from collections.abc import AsyncIterator
@@ -68,7 +70,7 @@ async def test_openai_sdk_streams_the_same_answer() -> None:
     assert plain.choices[0].message.tool_calls
     assert streamed.choices[0].message.tool_calls
     call = streamed.choices[0].message.tool_calls[0]
-    assert (call.id, call.function.name, call.function.arguments) == ("call_1", "read_file", '{"path": "vans.py"}')  # type: ignore[union-attr]
+    assert (call.id, call.function.name, call.function.arguments) == ("call_1", "read_file", '{"path": "vans.py"}')  # type: ignore[union-attr]  # a function call
     assert plain.usage
     assert streamed.usage
     assert streamed.usage.prompt_tokens == plain.usage.prompt_tokens

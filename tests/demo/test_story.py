@@ -1,3 +1,5 @@
+"""The conversation that is played holds together."""
+
 import json
 import re
 from datetime import UTC, datetime

@@ -13,11 +13,13 @@ from typing import Any
 import openai
 import orjson
 
+from proxy.app import create_app
 from proxy.catalogue import encoder
 from proxy.demo.loopback import serving
-from proxy.demo.scripted import deltas
+from proxy.demo.scripted import Scripted, deltas
 from proxy.memory import tokens
 from proxy.memory.model import PER_MESSAGE, Memory
+from proxy.settings import parse
 
 Message = dict[str, Any]
 SYSTEM = {"role": "system", "content": "You are a coding assistant. Work in small steps and run the tests."}
@@ -33,10 +35,10 @@ class Call:
     reply: Message
 
 
-def calls_of(conversation: Sequence[Message]) -> list[Call]:
+def calls_of(conversation: Sequence[Message], system: Message = SYSTEM) -> list[Call]:
     """A call for every assistant message, with the whole history before it."""
     return [
-        Call(n, [SYSTEM, *conversation[:i]], conversation[i])
+        Call(n, [system, *conversation[:i]], conversation[i])
         for n, i in enumerate(i for i, m in enumerate(conversation) if m["role"] == "assistant")
     ]
 
@@ -233,6 +235,37 @@ def assert_complete(memory: Memory, sent: Sequence[Message], reply: Message | No
         assert [c["id"] for c in stored.get("tool_calls") or ()] == [c["id"] for c in meant.get("tool_calls") or ()]
 
 
+async def replayed(tmp_path: Path, calls: Sequence[Call], memory: str = "", **inspected: int) -> Inspector:
+    """Every call in order through a live proxy, each prompt and each state of the memory looked at."""
+    recorded, inspector, key = Recorded(calls), Inspector(**inspected), None
+    async with serving(recorded, lifespan="off") as upstream, serving(Scripted(), lifespan="off") as observer:
+        app = create_app(parse(configuration(tmp_path, upstream, observer, memory)))
+        async with serving(app) as base, client_of(base, "session") as client:
+            for call in calls:
+                reply, receipt = await ask(client, call, stream=call.index % 2 == 0)
+                assert (reply.get("content") or "") == (call.reply.get("content") or "")
+                assert [c["id"] for c in reply.get("tool_calls", [])] == [
+                    c["id"] for c in call.reply.get("tool_calls") or ()
+                ]
+                assert receipt["status"] in ("raw", "applied"), receipt
+                assert len(recorded.bodies[call.index]) == 1
+                inspector.inspect(call, recorded.bodies[call.index][0], receipt)
+                key = key or (await app.store.threads(None))[0].key
+                assert_complete(await app.store.load(key), call.sent, call.reply)
+            await app.background.wait_idle()
+    return inspector
+
+
+def configuration(tmp_path: Path, upstream: str, observer: str, memory: str = "") -> str:
+    """A proxy before these two servers; `memory` is more of its section, in YAML's flow form."""
+    return f"""
+upstream: [{{name: recorded, match: ["*"], base_url: "{upstream}/v1", layout: blocks}}]
+storage: {{url: "sqlite:///{tmp_path}/om.db"}}
+memory: {{model: openai/scripted-observer, api_base: "{observer}/v1", api_key: sk-observer, {memory}}}
+telemetry: {{log: "off"}}
+"""
+
+
 __all__ = [
     "Call",
     "Inspector",
@@ -242,5 +275,7 @@ __all__ = [
     "calls_of",
     "client_of",
     "coding_session",
+    "configuration",
+    "replayed",
     "serving",
 ]

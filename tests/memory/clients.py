@@ -80,7 +80,7 @@ class Thread:
     def virtual(self, rec: Reconciled, sent: Sent) -> Memory:
         return heard(self._ground(rec), rec, sent, self._tokens(sent), self.now, revived=self._revived(rec))
 
-    def ask(self, raws: Sequence[bytes], hints: Hints = Hints()) -> tuple[Reconciled, Sent, tuple[Piece, ...]]:  # noqa: B008
+    def ask(self, raws: Sequence[bytes], hints: Hints = Hints()) -> tuple[Reconciled, Sent, tuple[Piece, ...]]:  # noqa: B008 - frozen
         self.now += 1
         sent = self.sent(raws)
         rec = self.reconcile(sent, hints)
@@ -96,7 +96,7 @@ class Thread:
             heard(self._ground(rec), rec, sent, self._tokens(sent), self.now, item, 50, revived=self._revived(rec))
         )
 
-    def turn(self, raws: Sequence[bytes], reply: bytes | None, hints: Hints = Hints()) -> Reconciled:  # noqa: B008
+    def turn(self, raws: Sequence[bytes], reply: bytes | None, hints: Hints = Hints()) -> Reconciled:  # noqa: B008 - frozen
         rec, sent, _ = self.ask(raws, hints)
         self.close(rec, sent, reply)
         return rec
@@ -417,13 +417,13 @@ class Meeting:
         self._check()
         return node
 
-    def _ask(self, what: str, reply: bytes | None, hints: Hints = Hints(), check: bool = True) -> None:  # noqa: B008
+    def _ask(self, what: str, reply: bytes | None, hints: Hints = Hints(), check: bool = True) -> None:  # noqa: B008 - frozen
         rec, sent, _ = self._open(what, hints)
         self.thread.close(rec, sent, reply)
         if check and reply is None and rec.cut is None and not rec.revive:
             self._check()
 
-    def _open(self, what: str, hints: Hints = Hints()) -> tuple[Reconciled, Sent, tuple[Piece, ...]]:  # noqa: B008
+    def _open(self, what: str, hints: Hints = Hints()) -> tuple[Reconciled, Sent, tuple[Piece, ...]]:  # noqa: B008 - frozen
         shown = self.client.shows()
         rec, sent, pieces = self.thread.ask(shown, hints)
         self.story.append(f"{what}: {rec.case} cut {rec.cut} new {rec.new} of {len(shown)}")
@@ -467,7 +467,7 @@ KINDS: dict[str, dict[str, object]] = {
 
 def converse(kind: str, seed: int, turns: int, recent: int = 256) -> Meeting:
     rng = random.Random(seed)
-    meeting = Meeting(Client(rng, **KINDS[kind]), Thread(recent), rng)  # type: ignore[arg-type]
+    meeting = Meeting(Client(rng, **KINDS[kind]), Thread(recent), rng)  # type: ignore[arg-type]  # its fields, by kind
     meeting.story.append(f"{kind}, seed {seed}, {recent} recent")
     for _ in range(turns):
         meeting.step()

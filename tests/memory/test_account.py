@@ -29,7 +29,9 @@ def viewed(of: Memory, sent: Sent, *cells: Cell) -> Memory:
     return replace(of, views=(view,))
 
 
-def piece(seq: int, tokens: int | None, role: str = "user", calls: Sequence[str] = (), answers: str | None = None) -> Piece:
+def piece(
+    seq: int, tokens: int | None, role: str = "user", calls: Sequence[str] = (), answers: str | None = None
+) -> Piece:
     return Piece(b"x" * 400, role, tuple(calls), answers, tokens, seq, sent=True)
 
 

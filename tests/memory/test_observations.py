@@ -271,7 +271,7 @@ def test_any_heap_of_tags_is_read_or_refused(answer: str) -> None:
         read(answer)
     except Unusable as exc:
         assert "loop" not in str(exc)  # noqa: PT017 — the point is which refusals are possible
-        assert "oversized" not in str(exc)  # noqa: PT017
+        assert "oversized" not in str(exc)  # noqa: PT017 — as above
 
 
 @pytest.mark.parametrize(

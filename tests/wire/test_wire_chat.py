@@ -201,3 +201,10 @@ def test_last_user_text() -> None:
     ]
     assert last_user_text(parse(body(messages=messages))) == "new"
     assert last_user_text(parse(body(messages=[]))) == ""
+
+
+@pytest.mark.parametrize("odd", [b"1e400", b"-1e400", b"NaN"])
+def test_a_message_with_a_number_beyond_a_double(odd: bytes) -> None:
+    """One odd number in a message does not take the memory from its thread."""
+    made = item(b'{"role": "user", "content": "hi", "u": ' + odd + b"}", KEY)
+    assert made.fp == item(b'{"role": "user", "content": "hi"}', KEY).fp

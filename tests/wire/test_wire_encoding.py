@@ -17,7 +17,7 @@ def test_byte_by_byte(encoding: bytes, compress: object) -> None:
     """A compressed body is read as it comes."""
     decode = decoder(encoding)
     assert decode is not None
-    data = compress(b"data: x\n\n" * 50)  # type: ignore[operator]
+    data = compress(b"data: x\n\n" * 50)  # type: ignore[operator]  # a function
     assert b"".join(decode(data[at : at + 1]) for at in range(len(data))) == b"data: x\n\n" * 50
 
 

@@ -1,0 +1,134 @@
+"""The whole program between a raw client and a raw model server, served as `om-proxy serve` does it."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import socket
+from collections.abc import AsyncIterator, Generator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import orjson
+import uvicorn
+
+from proxy.app import App, create_app
+from proxy.settings import parse
+from tests.e2e.running import Clock
+from tests.support.raw_client import Got, ask
+from tests.support.upstream_server import SSE_HEAD, Script, Seen, UpstreamServer, answering, chunk, upstream_server
+
+COMPLETION = (
+    b'{"id":"x", "object":"chat.completion","created":1.0e3,"choices":[ {"index":0,"finish_reason":"stop",'
+    b'"message":{"role":"assistant","content":"f\\u00fcnf \xe2\x82\xac"}} ],"unknown":1e400}\n'
+)
+EVENTS = (
+    b': a comment\r\n\r\ndata: {"choices":[{"index":0,"delta":{"role":"assistant","content":""}}]}\n\n',
+    b'data: {"choices":[{"index":0,"delta":{"content":"f\xc3\xbcnf \xe2\x82',
+    b'\xac"}}], "x":1.0}\n\ndata:{"choices":[{"index":0,"delta":{},"finish_reason":"stop"}]}\n\n',
+    b"data: [DONE]\n\n",
+)
+
+
+def streaming(*pieces: bytes) -> Script:
+    return lambda call: call.send_slowly(SSE_HEAD + b"".join(map(chunk, (*pieces, b""))), 97)
+
+
+def completing() -> Script:
+    return answering(COMPLETION, b"Content-Type: application/json")
+
+
+@dataclass
+class Between:
+    server: UpstreamServer
+    app: App
+    port: int
+    clock: Clock
+
+    async def ask(
+        self,
+        body: bytes,
+        *headers: bytes,
+        method: str = "POST",
+        path: str = "/v1/chat/completions",
+        script: Script | None = None,
+    ) -> Got:
+        """One request, its upstream answering as the script says; what it left to do is done."""
+        self.server.seen.clear()
+        self.server.script = script or completing()
+        got = await ask(self.port, body, method=method, path=path, headers=headers)
+        await self.app.background.wait_idle()
+        return got
+
+    @property
+    def seen(self) -> Seen:
+        """The one request that went upstream."""
+        (seen,) = self.server.seen
+        return seen
+
+    async def threads(self) -> int:
+        return len(await self.app.store.threads(None))
+
+
+class _Server(uvicorn.Server):
+    @contextlib.contextmanager
+    def capture_signals(self) -> Generator[None, None, None]:
+        yield
+
+
+@asynccontextmanager
+async def between(
+    tmp_path: Path, more: str = "", *, upstream: str = "", memory: str = "", base_url: str = ""
+) -> AsyncIterator[Between]:
+    """`more`: further sections of the configuration; `upstream` and `memory`: further keys of those."""
+    async with upstream_server(completing()) as server:
+        settings = parse(
+            f"""
+            upstream: [{{base_url: "{base_url or server.base}", layout: blocks{upstream}}}]
+            storage: {{url: "sqlite:///{tmp_path}/om.db"}}
+            memory: {{model: openai/observer, api_base: "{server.base}", api_key: sk-observer{memory}}}
+            telemetry: {{log: "off"}}
+            {more}
+            """
+        )
+        clock = Clock()
+        app = create_app(settings, clock=clock, model_within=5.0)
+        async with serving(app) as port:
+            yield Between(server, app, port, clock)
+
+
+@asynccontextmanager
+async def serving(app: App) -> AsyncIterator[int]:
+    """Its port. The flags are those of proxy/cli.py: no header of the server's own stands beside the upstream's."""
+    config = uvicorn.Config(
+        app, http="httptools", ws="none", lifespan="on", log_config=None, access_log=False, proxy_headers=False,
+        server_header=False, date_header=False, timeout_graceful_shutdown=2,
+    )  # fmt: skip
+    server = _Server(config)
+    # named in full: asyncio sets TCP_NODELAY only on sockets that say TCP
+    with socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP) as listener:
+        listener.bind(("127.0.0.1", 0))
+        listener.listen()  # who connects before uvicorn runs waits in the backlog
+        run = asyncio.create_task(server.serve(sockets=[listener]))
+        try:
+            yield int(listener.getsockname()[1])
+        finally:
+            server.should_exit = True
+            await run
+
+
+def chat_body(*texts: str, **members: object) -> bytes:
+    """A request with these user messages."""
+    messages = [{"role": "user", "content": text} for text in texts]
+    return orjson.dumps({"model": "m", **members, "messages": messages})
+
+
+def reason(got: Got) -> str:
+    """`status` or `status/reason` of a receipt."""
+    status, why = got.header(b"x-om-status"), got.header(b"x-om-reason")
+    return b"/".join([*status, *why]).decode()
+
+
+def without_receipt(got: Got) -> list[tuple[bytes, bytes]]:
+    return [(name, value) for name, value in got.headers if not name.startswith(b"x-om-")]

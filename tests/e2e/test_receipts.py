@@ -1,0 +1,279 @@
+"""Every word of the receipt, caused for real, and the list of them in README.md."""
+
+from __future__ import annotations
+
+import re
+import sqlite3
+from pathlib import Path
+
+import orjson
+import pytest
+
+import proxy
+from proxy.demo.faults import Fault
+from proxy.errors import Conflict, StorageError
+from proxy.memory.identity import LOCAL
+from proxy.memory.model import Key
+from tests.e2e.between import COMPLETION, Between, between, chat_body, reason
+from tests.e2e.playing import Model, Play, stories
+from tests.e2e.running import running
+from tests.e2e.trouble import in_front_of_the_store
+from tests.support.raw_client import ask
+from tests.support.upstream_server import Call, Script, answering
+
+T = b"X-OM-Thread: t"
+TINY = "observation: {message_tokens: 60, buffer_tokens: 20, block_timeout: 200ms}"
+
+
+async def live(site: Between) -> int:
+    return (await site.app.store.load(Key(LOCAL, "t", "t"))).count
+
+
+# ── off, raw, applied ────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+async def test_off_raw_applied(tmp_path: Path) -> None:
+    """Without a thread memory is off; with one there is nothing to rewrite at first; then the prompt is completed from memory."""
+    async with between(tmp_path) as site:
+        assert reason(await site.ask(chat_body("hi"))) == "off/no-thread"
+        assert reason(await site.ask(chat_body("hi"), b"X-OM-Thread: {{LIBRECHAT_ID}}")) == "off/no-thread"
+        assert reason(await site.ask(chat_body("hi"), T, b"X-OM-Mode: off")) == "off/mode-off"
+        assert reason(await site.ask(chat_body("hi"), T, b"X-OM-Task: title")) == "off/side-request"
+        assert reason(await site.ask(chat_body("### Task: title"), T)) == "off/side-request"
+        assert reason(await site.ask(chat_body(), T)) == "off/no-messages"
+        assert reason(await site.ask(b"hi", T)) == "off/unreadable"
+        got = await site.ask(chat_body("hi"), T)
+        assert reason(got) == "raw"
+        receipt = {name[5:].decode(): value for name, value in got.headers if name.startswith(b"x-om-")}
+        assert set(receipt) == {
+            "status", "thread", "tokens-received", "tokens-sent", "pending-tokens", "observation-tokens", "chunks", "generation",
+            "overhead-ms",
+        }  # fmt: skip
+        assert receipt["tokens-received"] == receipt["tokens-sent"] == receipt["pending-tokens"]
+        got = await site.ask(chat_body("and now"), T)
+        assert reason(got) == "applied"
+        assert int(got.header(b"x-om-tokens-sent")[0]) > int(got.header(b"x-om-tokens-received")[0])
+        assert reason(await site.ask(chat_body("and now?"), T, b"X-OM-Mode: write")) == "raw/write-only"
+
+
+async def test_side_requests_by_model(tmp_path: Path) -> None:
+    """A model used for titles alone has no memory."""
+    async with between(tmp_path, "side_requests: {models: [title-model]}") as site:
+        assert reason(await site.ask(chat_body("hi", model="title-model"), T)) == "off/side-request"
+
+
+async def test_disabled(tmp_path: Path) -> None:
+    """With memory switched off everything passes."""
+    async with between(tmp_path, memory=", enabled: false") as site:
+        assert reason(await site.ask(chat_body("hi"), T)) == "off/disabled"
+        assert site.seen.body == chat_body("hi")
+
+
+async def test_shadow(tmp_path: Path) -> None:
+    """In shadow mode the memory is kept and the prompt goes on unchanged."""
+    async with between(tmp_path, memory=", mode: shadow") as site:
+        for text in ("one", "two"):
+            assert reason(await site.ask(chat_body(text), T)) == "raw/write-only"
+            assert site.seen.body == chat_body(text)
+        assert await live(site) == 4
+
+
+async def test_no_credential(tmp_path: Path) -> None:
+    """On a bind that others can reach, whoever brings no credential has no memory."""
+    async with between(tmp_path, "server: {host: 0.0.0.0, admin_token: secret}") as site:
+        assert reason(await site.ask(chat_body("hi"), T)) == "off/no-credential"
+        assert reason(await site.ask(chat_body("hi"), T, b"Authorization: Bearer sk-a")) == "raw"
+
+
+# ── the observer ─────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+async def test_observer_late_and_failing(tmp_path: Path) -> None:
+    """A request that waits in vain says so, and so do those after it, until an observation succeeds."""
+    async with running(tmp_path, memory=TINY) as run:
+        chat = run.chat()
+        run.models.faults.switch(Fault(kind="hang", model="scripted-observer", times=1))
+        first = [(await chat.say(f"My budget is {n} coins, and so it stays."))[1] for n in range(8)]
+        assert "observer-late" in {receipt.get("reason") for receipt in first}
+    async with running(tmp_path / "..", memory=TINY) as run:
+        chat = run.chat("other")
+        run.models.faults.switch(Fault(kind="refusal", model="scripted-observer"))
+        for n in range(4):
+            await chat.say(f"My budget is {n} coins, and so it stays.")
+            await run.app.background.wait_idle()
+        _, receipt = await chat.say("And now?")
+        assert (receipt["status"], receipt["reason"]) == ("raw", "observer-failing")
+
+
+async def test_fork_not_waited(tmp_path: Path) -> None:
+    """What only a fork would store cannot be observed before its reply is there: it goes raw."""
+    with stories() as told:
+        async with running(tmp_path, memory=TINY, models=Model()) as run:
+            play = Play(run, told, "t")
+            await play.told("u1 a1")
+            turn = await play.turn(" ".join(f"ux{n} ay{n}" for n in range(12)) + " uz", **{"X-OM-History": "full"})
+            assert (turn.case, turn.receipt["status"], turn.receipt.get("reason")) == ("edit", "raw", "fork-not-waited")
+            assert turn.exact
+
+
+# ── degraded ─────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+async def test_tail_limit(tmp_path: Path) -> None:
+    """What does not fit the limit is left out of the prompt, never of the transcript."""
+    async with between(tmp_path, "context: {tail_limit: 40}") as site:
+        for n in range(6):
+            got = await site.ask(chat_body(f"word {n} " * 5), T)
+        assert reason(got) == "degraded/tail-limit"
+        messages = orjson.loads(site.seen.body)["messages"]
+        assert messages[-1]["content"] == "word 5 " * 5
+        assert len(messages) < 11
+        assert await live(site) == 12
+
+
+def refusing(status: bytes, *, times: int = 1) -> Script:
+    """Refuse so often, then answer."""
+    left = times
+
+    async def script(call: Call) -> None:
+        nonlocal left
+        left -= 1
+        await (answering(b'{"error":{}}', status=status) if left >= 0 else answering(COMPLETION))(call)
+
+    return script
+
+
+@pytest.mark.parametrize("status", [b"400 Bad Request", b"413 Too Large", b"422 Unprocessable"])
+async def test_upstream_refused(tmp_path: Path, status: bytes) -> None:
+    """A rewritten prompt that is refused is followed by the original, once."""
+    async with between(tmp_path) as site:
+        await site.ask(chat_body("one"), T)
+        got = await site.ask(chat_body("two"), T, script=refusing(status))
+        assert (got.status, got.body, reason(got)) == (200, COMPLETION, "degraded/upstream-refused")
+        rewritten, original = site.server.seen
+        assert b"one" in rewritten.body
+        assert original.body == chat_body("two")
+        assert await live(site) == 4
+        got = await site.ask(chat_body("three"), T, script=refusing(status, times=9))
+        assert (got.status, got.body, reason(got)) == (int(status[:3]), b'{"error":{}}', "degraded/upstream-refused")
+        assert len(site.server.seen) == 2
+        assert await live(site) == 4
+
+
+@pytest.mark.parametrize("status", [b"401 Unauthorized", b"404 Not Found", b"429 Too Many", b"500 Oh", b"503 Busy"])
+async def test_other_failures_are_not_repeated(tmp_path: Path, status: bytes) -> None:
+    """They say nothing against the prompt."""
+    async with between(tmp_path) as site:
+        await site.ask(chat_body("one"), T)
+        got = await site.ask(chat_body("two"), T, script=refusing(status))
+        assert (got.status, reason(got), len(site.server.seen)) == (int(status[:3]), "applied", 1)
+
+
+async def test_a_refused_original_is_not_repeated(tmp_path: Path) -> None:
+    """Where nothing was rewritten, there is nothing to take back."""
+    async with between(tmp_path) as site:
+        got = await site.ask(chat_body("one"), T, script=refusing(b"400 Bad Request"))
+        assert (got.status, reason(got), len(site.server.seen)) == (400, "raw", 1)
+
+
+async def test_unreadable_message(tmp_path: Path) -> None:
+    """What is no message is the upstream's to judge."""
+    async with between(tmp_path) as site:
+        body = b'{"model":"m","messages":[1,{"role":"user","content":"hi"}]}'
+        got = await site.ask(body, T)
+        assert (reason(got), site.seen.body, got.body) == ("degraded/unreadable", body, COMPLETION)
+        assert await live(site) == 0
+
+
+@pytest.mark.parametrize(
+    ("trouble", "word"),
+    [
+        pytest.param(StorageError("the disk is gone"), "storage", id="storage"),
+        pytest.param(RuntimeError("a mistake of ours"), "memory-error", id="memory-error"),
+        pytest.param(None, "memory-slow", id="memory-slow"),
+    ],
+)
+async def test_memory_fails(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, trouble: Exception | None, word: str
+) -> None:
+    """Whatever happens to the store, the client's original bytes are answered, and memory is there again after it."""
+    monkeypatch.setattr("proxy.edge.chat.OPEN_WITHIN", 0.1)
+    opened = in_front_of_the_store(monkeypatch)
+    async with between(tmp_path, memory=", observation: {block_timeout: 100ms}") as site:
+        await site.ask(chat_body("one"), T)
+        (store,) = opened
+        store.raising(trouble) if trouble else store.slow()
+        got = await site.ask(chat_body("two"), T)
+        assert (got.status, got.body, reason(got)) == (200, COMPLETION, f"degraded/{word}")
+        assert site.seen.body == chat_body("two")
+        store.well()
+        assert reason(await site.ask(chat_body("three"), T)) == "applied"
+        assert await live(site) == 4, "a turn that memory missed is no part of it"
+
+
+async def test_conflict(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A thread that others write to faster than a change can be committed."""
+    opened = in_front_of_the_store(monkeypatch)
+    async with running(tmp_path, memory=TINY) as run:
+        chat = run.chat()
+        for _ in range(2):
+            await chat.say("My budget is 5 coins.")
+            await run.app.background.wait_idle()
+        assert (await run.memory()).chunks
+        opened[0].raising(Conflict("someone was first"), "commit")
+        _, receipt = await chat.say("And now something long: " + "my budget is 6 coins. " * 20)
+        assert (receipt["status"], receipt["reason"]) == ("degraded", "conflict")
+
+
+async def test_the_store_is_closed_while_serving(tmp_path: Path) -> None:
+    """Chat still answers."""
+    async with between(tmp_path) as site:
+        await site.ask(chat_body("one"), T)
+        await site.app.store.close()
+        got = await site.ask(chat_body("two"), T)
+        assert (got.status, got.body, reason(got)) == (200, COMPLETION, "degraded/storage")
+        assert site.seen.body == chat_body("two")
+
+
+async def test_the_database_is_damaged_while_serving(tmp_path: Path) -> None:
+    """A table is gone: chat still answers; it is back: memory goes on."""
+    async with between(tmp_path) as site:
+        await site.ask(chat_body("one"), T)
+        with sqlite3.connect(tmp_path / "om.db") as db:
+            db.execute("ALTER TABLE thread RENAME TO gone")
+        got = await site.ask(chat_body("two"), T)
+        assert (got.status, got.body, reason(got)) == (200, COMPLETION, "degraded/storage")
+        with sqlite3.connect(tmp_path / "om.db") as db:
+            db.execute("ALTER TABLE gone RENAME TO thread")
+        db.close()
+        assert reason(await site.ask(chat_body("three"), T)) == "applied"
+
+
+async def test_the_database_is_locked_while_serving(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The end of a reply waits for its commit no longer than the bound; the commit goes on."""
+    monkeypatch.setattr("proxy.edge.chat.COMMIT_WITHIN", 0.2)
+    async with between(tmp_path) as site:
+        await site.ask(chat_body("one"), T)
+        with sqlite3.connect(tmp_path / "om.db", isolation_level=None) as db:
+            db.execute("BEGIN IMMEDIATE")
+            site.server.seen.clear()
+            got = await ask(site.port, chat_body("two"), headers=(T,))
+            assert (got.status, got.body, reason(got)) == (200, COMPLETION, "applied")
+            db.execute("ROLLBACK")
+        db.close()
+        await site.app.background.wait_idle()
+        assert await live(site) == 4
+
+
+# ── the list ─────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+README = Path(proxy.__file__).parent.parent / "README.md"
+
+
+def test_every_reason_is_caused_here() -> None:
+    """No word stands in README.md's table that no test of this file brings about (tests/test_docs.py holds it to the code)."""
+    table = README.read_text().partition("| reason |")[2].partition("\n\n")[0]
+    listed = {word for row in table.splitlines()[2:] for word in re.findall(r"`([a-z-]+)`", row.split("|")[1])}
+    assert len(listed) > 10
+    caused = set(re.findall(r"[\"/]([a-z-]+)\"", Path(__file__).read_text()))
+    assert listed <= caused, sorted(listed - caused)

@@ -1,0 +1,54 @@
+"""A store that fails as a test says, around a real one."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from proxy.app import open_store
+from proxy.storage.base import Store
+
+
+class Troubled:
+    """Every call of `method` (any, where None) waits for ever, or raises, while there is trouble."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._trouble: Exception | type[TimeoutError] | None = None
+        self._method: str | None = None
+
+    def slow(self) -> None:
+        self._trouble, self._method = TimeoutError, None
+
+    def raising(self, trouble: Exception, method: str | None = None) -> None:
+        self._trouble, self._method = trouble, method
+
+    def well(self) -> None:
+        self._trouble = None
+
+    def __getattr__(self, name: str) -> Any:
+        method = getattr(self._store, name)
+
+        async def troubled(*args: Any, **named: Any) -> Any:
+            if self._trouble is not None and name != "close" and self._method in (None, name):
+                if self._trouble is TimeoutError:
+                    await asyncio.Event().wait()
+                assert isinstance(self._trouble, Exception)
+                raise self._trouble
+            return await method(*args, **named)
+
+        return troubled
+
+
+def in_front_of_the_store(monkeypatch: pytest.MonkeyPatch) -> list[Troubled]:
+    """From now on every app opens its store behind one of these; the list holds them."""
+    opened: list[Troubled] = []
+
+    async def opening(url: str) -> Troubled:
+        opened.append(Troubled(await open_store(url)))
+        return opened[-1]
+
+    monkeypatch.setattr("proxy.app.open_store", opening)
+    return opened

@@ -1,0 +1,108 @@
+"""What the edge needs of the settings, made once per configuration."""
+
+from __future__ import annotations
+
+import orjson
+import pytest
+
+from proxy.edge.headers import CREDENTIALS
+from proxy.edge.site import CALLS, Site
+from proxy.observing import Call
+from proxy.settings import parse as settings_of
+from proxy.wire.chat import ChatRequest, parse
+
+PLAIN = Site.of(settings_of(""))
+TITLE = "### Task:\nGenerate a concise title."
+
+
+def request(*messages: tuple[str, str], model: str = "gpt-4o") -> ChatRequest:
+    body = {"model": model, "messages": [{"role": role, "content": text} for role, text in messages]}
+    return parse(orjson.dumps(body))
+
+
+def a_call() -> Call:
+    return Call(PLAIN.settings.effective(None, None))
+
+
+def test_identity_follows_the_settings() -> None:
+    """Aliases, keys, bind and switch reach the rules of identity."""
+    site = Site.of(
+        settings_of(
+            """
+            identity: {thread_headers: [X-Chat], resource_headers: [x-user]}
+            auth: {keys: [{tenant: acme, key: sk-acme}]}
+            server: {host: 0.0.0.0, admin_token: t}
+            memory: false
+            """
+        )
+    )
+    rules = site.identity
+    assert (rules.thread_headers, rules.resource_headers) == (("x-chat",), ("x-user",))
+    assert rules.keys == (("acme", "sk-acme"),)
+    assert (rules.loopback, rules.memory) == (False, False)
+
+
+def test_what_stays_here() -> None:
+    """Identity headers are never sent upstream; with keys of ours, the caller's credential is none of the upstream's."""
+    assert PLAIN.own_headers >= {b"x-thread-id", b"x-resource-id", b"x-openwebui-chat-id", b"x-openwebui-user-id"}
+    assert not PLAIN.own_headers & CREDENTIALS
+    keyed = Site.of(settings_of("auth: {keys: [{tenant: acme, key: sk-acme}]}"))
+    assert keyed.own_headers == PLAIN.own_headers | CREDENTIALS
+
+
+@pytest.mark.parametrize(
+    ("messages", "side"),
+    [
+        ([("user", TITLE)], True),
+        ([("system", TITLE), ("user", "hello")], True),
+        ([("user", "hello"), ("assistant", "hi"), ("user", TITLE)], True),
+        ([("user", TITLE), ("assistant", "A title"), ("user", "thanks")], True),
+        ([("user", "hello"), ("assistant", TITLE), ("user", "go on")], False),
+        ([("user", "What does ### Task: mean?")], False),
+        ([("user", "hello")], False),
+        ([], False),
+    ],
+    ids=["only", "instructions", "newest", "first", "in the middle", "quoted", "plain", "empty"],
+)
+def test_told_by_the_prompt(messages: list[tuple[str, str]], side: bool) -> None:
+    """Title generation and its like are told by the text of the instructions, the first or the newest message."""
+    assert PLAIN.is_side_request(request(*messages)) == side
+
+
+@pytest.mark.parametrize(("model", "side"), [("titles", True), ("gpt-4o", False)])
+def test_told_by_the_model(model: str, side: bool) -> None:
+    """A model that is used for nothing else."""
+    site = Site.of(settings_of("side_requests: {models: [titles]}"))
+    assert site.is_side_request(request(("user", "hello"), model=model)) == side
+
+
+def test_prompts_of_the_operator_s() -> None:
+    """The configured patterns take the place of the shipped one."""
+    site = Site.of(settings_of('side_requests: {prompts: ["(?i)name this chat"]}'))
+    assert site.is_side_request(request(("user", "Please name this CHAT")))
+    assert not site.is_side_request(request(("user", TITLE)))
+
+
+def test_a_call_is_made_once() -> None:
+    """Requests that differ in nothing share what memory work needs of them."""
+    site = Site.of(settings_of(""))
+    made = [site.call(("gpt-4o", "r"), a_call) for _ in range(3)]
+    assert made[0] is made[1] is made[2]
+    assert site.call(("gpt-4o", "other"), a_call) is not made[0]
+
+
+def test_calls_are_not_kept_for_ever() -> None:
+    """Their keys hold credentials: they are bounded, and a new configuration starts anew."""
+    site = Site.of(settings_of(""))
+    for number in range(CALLS + 1):
+        site.call((number,), a_call)
+    assert len(site.calls) <= CALLS
+    assert not Site.of(settings_of("")).calls
+
+
+def test_no_credential_in_its_repr() -> None:
+    """A site may be logged."""
+    site = Site.of(settings_of("auth: {keys: [{tenant: acme, key: sk-secret}]}"))
+    site.call(("m", ((b"authorization", b"Bearer sk-caller"),)), a_call)
+    assert "sk-caller" not in repr(site)
+    assert "sk-secret" not in repr(site)

@@ -1,0 +1,157 @@
+"""The performers put together of small real parts: an SQLite store, models that answer by script, a clock that tests set."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from random import Random
+
+from proxy.agents.llm import LLM, Answer, Prompt, Target
+from proxy.agents.observer import Observer
+from proxy.agents.reflector import Reflector
+from proxy.background import Background
+from proxy.errors import ModelError
+from proxy.memories import Memories
+from proxy.memory import lifecycle
+from proxy.memory.model import Key, Memory, Message
+from proxy.observing import Call, Observing
+from proxy.settings import Settings, parse
+from proxy.storage.base import Store
+from proxy.storage.sqlite import SqliteStore
+from tests.agents.scripted_llm import bullets, words
+from tests.memory.building import KEY
+
+NOTES = bullets("the dock takes no van above 2.85 m", extra="\n<current-task>plan the vans</current-task>")
+SMALL = """
+memory:
+  model: openai/memory-model
+  api_base: "http://127.0.0.1:1/v1"
+  observation: {message_tokens: 1000, buffer_tokens: 200, block_timeout: 5s}
+  reflection: {observation_tokens: 2000}
+"""
+INHERITED = SMALL.replace('model: openai/memory-model\n  api_base: "http://127.0.0.1:1/v1"', "model: inherit")
+
+
+class Clock:
+    """Unix seconds; they pass when a test says so."""
+
+    def __init__(self, now: float = 1_700_000_000.0) -> None:
+        self.now = now
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@dataclass
+class Held:
+    """An answer that comes when `go` is set; `asked` tells that somebody waits for it."""
+
+    text: str = NOTES
+    asked: asyncio.Event = field(default_factory=asyncio.Event)
+    go: asyncio.Event = field(default_factory=asyncio.Event)
+    given_up: bool = False
+
+
+Step = str | ModelError | Held
+
+
+@dataclass
+class Models:
+    """Answers the steps in order, then `NOTES` for ever. `most` is how many calls were under way at once."""
+
+    steps: list[Step] = field(default_factory=list)
+    asked: list[tuple[Target, Prompt]] = field(default_factory=list)
+    under_way: int = 0
+    most: int = 0
+
+    async def complete(self, target: Target, prompt: Prompt) -> Answer:
+        self.asked.append((target, prompt))
+        self.under_way += 1
+        self.most = max(self.most, self.under_way)
+        try:
+            return Answer(await self._next(), target.model, 100, 10)
+        finally:
+            self.under_way -= 1
+
+    async def _next(self) -> str:
+        step: Step = self.steps.pop(0) if self.steps else NOTES
+        if isinstance(step, ModelError):
+            raise step
+        if isinstance(step, str):
+            return step
+        step.asked.set()
+        try:
+            await step.go.wait()
+        except asyncio.CancelledError:
+            step.given_up = True
+            raise
+        return step.text
+
+
+async def at_once(_: float) -> None:
+    """Stands for asyncio.sleep between two tries."""
+
+
+@dataclass
+class Parts:
+    settings: Settings
+    store: Store
+    models: Models
+    clock: Clock
+    memories: Memories
+    observing: Observing
+    background: Background
+
+    def call(self, model: str = "actor", inherited: Target | None = None) -> Call:
+        return Call(self.settings.effective(model, KEY.resource), inherited)
+
+    async def stored(self, tail: Sequence[Message], key: Key = KEY) -> Memory:
+        """A thread with this tail, committed."""
+        return await self.memories.update(
+            key, lambda m: replace(m, tail=tuple(tail), next_seq=tail[-1].seq + 1, model="actor")
+        )
+
+    async def memory(self, key: Key = KEY) -> Memory:
+        """As it stands in the store."""
+        return await self.store.load(key)
+
+
+@asynccontextmanager
+async def parts(
+    *steps: Step,
+    settings: str = SMALL,
+    path: Path | str = ":memory:",
+    within: float = 30.0,
+    concurrency: int = 8,
+    llm: LLM | None = None,
+    opened: type[SqliteStore] = SqliteStore,
+) -> AsyncIterator[Parts]:
+    """Everything between the edge and the models, for as long as the block lasts."""
+    configured, models, clock = parse(settings), Models(list(steps)), Clock()
+    store = await opened.open(path)
+    limits = configured.effective("actor", KEY.resource).limits
+    memories = Memories(store, lambda m: lifecycle.due_at(m, limits, clock()))
+    asked: LLM = llm or models
+    observing = Observing(
+        memories,
+        Observer(asked, tokens=words, sleep=at_once, rng=Random(1)),
+        Reflector(asked, tokens=words, sleep=at_once, rng=Random(1)),
+        words,
+        clock=clock,
+        jitter=lambda: 0.0,
+        within=within,
+    )
+
+    def configured_call(memory: Memory) -> Call | None:
+        effective = configured.effective(memory.model, memory.key.resource)
+        return None if effective.observer_model == "inherit" else Call(effective)
+
+    background = Background(memories, observing, configured_call, concurrency=concurrency, clock=clock)
+    try:
+        yield Parts(configured, store, models, clock, memories, observing, background)
+    finally:
+        await background.close(grace=1.0)
+        await store.close()

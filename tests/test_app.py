@@ -1,0 +1,203 @@
+"""The program as a whole: its start and end, its own routes, and what it does not relay."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import sqlite3
+import threading
+from pathlib import Path
+
+import httpx
+import pytest
+
+from proxy.app import create_app, open_store
+from proxy.demo.loopback import serving
+from proxy.demo.scripted import Scripted
+from proxy.errors import ConfigError, OmError, StorageError
+from proxy.settings import Settings, parse
+from tests.e2e.running import running
+
+
+def settings_in(folder: Path, upstream: str = "http://127.0.0.1:9", more: str = "") -> Settings:
+    return parse(
+        f"""
+        upstream: [{{base_url: "{upstream}/v1"}}]
+        storage: {{url: "sqlite:///{folder}/om.db"}}
+        telemetry: {{log: "off"}}
+        {more}
+        """
+    )
+
+
+def threads() -> list[str]:
+    """What would keep the process alive, by name: threads about to end get their time, the pool of `to_thread` ends with its loop."""
+    lasting = [t for t in threading.enumerate() if not t.daemon and not t.name.startswith(("MainThread", "asyncio_"))]
+    for thread in lasting:
+        thread.join(1.0)
+    return [thread.name for thread in lasting if thread.is_alive()]
+
+
+async def test_alive_and_ready(tmp_path: Path) -> None:
+    """Both say ok while everything works."""
+    async with running(tmp_path) as run:
+        for path in ("/healthz", "/readyz"):
+            answer = await run.http.get(run.base + path)
+            assert (answer.status_code, answer.json()) == (200, {"status": "ok"})
+
+
+async def test_ready_without_memory(tmp_path: Path) -> None:
+    """Chat can be served without a store: ready, and the answer says what is degraded."""
+    async with running(tmp_path) as run:
+        await run.app.store.close()
+        answer = await run.http.get(f"{run.base}/readyz")
+        assert (answer.status_code, answer.json()) == (200, {"status": "degraded", "reason": "om_storage"})
+        assert (await run.http.get(f"{run.base}/healthz")).json() == {"status": "ok"}
+
+
+async def test_chat_without_a_store(tmp_path: Path) -> None:
+    """A store that fails costs the memory, never the call (promise 2)."""
+    async with running(tmp_path) as run:
+        await run.app.store.close()
+        for stream in (False, True):
+            reply, receipt = await run.chat().say("The dock is 2.85 m high.", stream=stream)
+            assert reply.startswith("Noted: ")
+            assert (receipt["status"], receipt["reason"]) == ("degraded", "storage")
+
+
+async def test_websocket(tmp_path: Path) -> None:
+    """A WebSocket is refused with a clear 501, on every path, before anything goes upstream."""
+    async with running(tmp_path) as run:
+        upgrade = {"connection": "upgrade", "upgrade": "websocket", "sec-websocket-version": "13"}
+        for path in ("/v1/realtime", "/v1/chat/completions"):
+            answer = await run.http.get(run.base + path, headers=upgrade | {"sec-websocket-key": "eA=="})
+            assert answer.status_code == 501
+            error = answer.json()["error"]
+            assert (error["type"], error["code"]) == ("om_error", "om_unsupported")
+            assert answer.headers["x-should-retry"] == "false"
+        assert run.models.requests == []
+
+
+@pytest.mark.parametrize("path", ["/v1/chat/completions", "/chat/completions"])
+async def test_the_intercepted_route(tmp_path: Path, path: str) -> None:
+    """With and without /v1."""
+    async with running(tmp_path) as run:
+        body = {"model": "scripted-actor", "messages": [{"role": "user", "content": "hello"}]}
+        answer = await run.http.post(run.base + path, json=body, headers={"x-om-thread": "t"})
+        assert (answer.status_code, answer.headers["x-om-status"]) == (200, "raw")
+        assert (await run.memory()).count == 2
+
+
+async def test_every_other_route_passes(tmp_path: Path) -> None:
+    """It reaches the upstream, and nothing of ours is added."""
+    async with running(tmp_path) as run:
+        answer = await run.http.get(f"{run.base}/v1/models")
+        assert answer.json()["object"] == "list"
+        assert [name for name in answer.headers if name.startswith("x-om-")] == []
+
+
+async def test_keys_of_ours_guard_every_route(tmp_path: Path) -> None:
+    """With `auth.keys`, nobody without one reaches the upstream; the health routes stay open."""
+    keys = "auth: {keys: [{tenant: acme, key: sk-acme}]}"
+    async with running(tmp_path, more=keys) as run:
+        assert (await run.http.get(f"{run.base}/v1/models")).status_code == 401
+        allowed = await run.http.get(f"{run.base}/v1/models", headers={"authorization": "Bearer sk-acme"})
+        assert allowed.status_code == 200
+        assert (await run.http.get(f"{run.base}/healthz")).status_code == 200
+
+
+async def test_changed_settings_hold_for_the_next_request(tmp_path: Path) -> None:
+    """A valid change of the file needs no restart."""
+    async with running(tmp_path) as run:
+        assert (await run.chat().say("hello"))[1]["status"] == "raw"
+        watched = run.app._watched
+        off = watched.current.model_copy(update={"memory": parse("memory: false").memory})
+        watched.current = off
+        _, receipt = await run.chat().say("hello again")
+        assert (receipt["status"], receipt["reason"]) == ("off", "disabled")
+
+
+# ── start and end ────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+async def test_a_start_that_fails_leaves_nothing_running(tmp_path: Path) -> None:
+    """The store is closed again, so the process can end; once its cause is gone, the same app starts."""
+    before = threads()
+    await altered(tmp_path, "ALTER TABLE secret RENAME TO lost")
+    app = create_app(settings_in(tmp_path))
+    with pytest.raises(StorageError):
+        await app.start()
+    assert threads() == before
+    await altered(tmp_path, "ALTER TABLE lost RENAME TO secret")
+    await app.start()
+    await app.stop()
+    assert threads() == before
+
+
+async def altered(folder: Path, sql: str) -> None:
+    """A database of ours, changed while nobody else is on it."""
+    store = await open_store(f"sqlite:///{folder}/om.db")
+    await store.close()
+    with contextlib.closing(sqlite3.connect(folder / "om.db", isolation_level=None)) as db:
+        db.execute(sql)
+
+
+async def test_a_start_that_fails_is_told_to_the_server(tmp_path: Path) -> None:
+    """The server that runs the app does not begin to serve."""
+    (tmp_path / "file").touch()
+    app = create_app(settings_in(tmp_path / "file"))  # no folder: nothing can be made in it
+    with pytest.raises(OmError):
+        async with serving(app, lifespan="on"):
+            pytest.fail("it must not serve")
+
+
+@pytest.mark.parametrize("url", ["postgresql://db/om", "redis://cache"])
+async def test_a_store_there_is_none_for(url: str) -> None:
+    """The error says what to use instead."""
+    with pytest.raises(ConfigError, match="sqlite:///"):
+        await open_store(url)
+
+
+async def test_stopping_keeps_what_was_said(tmp_path: Path) -> None:
+    """What a client was told is there at the next start."""
+    async with running(tmp_path) as run:
+        await run.chat().say("The dock is 2.85 m high.")
+    async with running(tmp_path) as run:
+        assert (await run.memory()).count == 2
+
+
+async def test_two_processes_on_one_store(tmp_path: Path) -> None:
+    """Both see what either stored: a conversation may go on in the other."""
+    models = Scripted()
+    async with running(tmp_path, models=models) as one, running(tmp_path, models=models) as two:
+        chat = one.chat()
+        await chat.say("first")
+        chat.running = two
+        await chat.say("second")
+        chat.running = one
+        await chat.say("third")
+        assert (await one.memory()) == (await two.memory())
+        assert (await two.memory()).count == 6
+
+
+async def test_no_upstream(tmp_path: Path) -> None:
+    """An upstream that is not there is a 502 in OpenAI's shape, and the question is kept."""
+    app = create_app(settings_in(tmp_path))
+    async with serving(app) as base, httpx.AsyncClient(trust_env=False) as http:
+        body = {"model": "m", "messages": [{"role": "user", "content": "hello"}]}
+        answer = await http.post(f"{base}/v1/chat/completions", json=body, headers={"x-om-thread": "t"})
+        assert (answer.status_code, answer.json()["error"]["code"]) == (502, "om_upstream_unreachable")
+        await app.background.wait_idle()
+        (info,) = await app.store.threads(None)
+        assert info.messages == 1
+
+
+async def test_a_protocol_nobody_configured(tmp_path: Path) -> None:
+    """A server that hands us a raw WebSocket was started wrongly, and is told how to start."""
+    app = create_app(settings_in(tmp_path))
+
+    async def never(*_: object) -> None:
+        await asyncio.Event().wait()
+
+    with pytest.raises(RuntimeError, match="ws='none'"):
+        await app({"type": "websocket"}, never, never)  # type: ignore[arg-type]  # it must not even be asked

@@ -1,0 +1,440 @@
+"""Work after the reply: one run a thread, joined, given up, and found again."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from dataclasses import replace
+from itertools import count
+from pathlib import Path
+
+import pytest
+
+from proxy.agents.llm import Target
+from proxy.errors import ModelError
+from proxy.memory import lifecycle
+from proxy.memory.lifecycle import BACK_OFF, Observe, Reflect
+from proxy.memory.model import Key, Trouble
+from proxy.storage.sqlite import SqliteStore
+from tests.agents.scripted_llm import bullets, texts
+from tests.memory.building import KEY, chat, chunk
+from tests.support.performing import INHERITED, Held, Parts, parts
+
+FIRST_TWO = Observe(after=0, last=2, tokens=100, wait=True)
+OWN = Target("actor", base_url="http://127.0.0.1:1/v1", headers=(("authorization", "Bearer k"),))
+
+
+async def due_thread(p: Parts, turns: int = 3) -> None:
+    """50 tokens a message, a chunk is worth making from 200 on."""
+    await p.stored(chat(turns, 50))
+
+
+async def logged_thread(p: Parts) -> None:
+    """A log of 1 200 tokens, from where a reflection is prepared, and nothing to observe."""
+    memory = await p.stored(chat(1, 50))
+    memory = lifecycle.observed(memory, chunk(memory, 2, tokens=1_200, text="* 🔴 (10:00) noted " + "word " * 1_200))
+    await p.memories.update(KEY, lambda _: lifecycle.activated(memory, [memory.chunks[0].id], 5.0))
+
+
+async def last_of_chunks(p: Parts) -> list[int]:
+    return [c.last for c in (await p.memory()).chunks]
+
+
+# ── one at a time ────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+async def test_what_is_due_is_done_until_nothing_is() -> None:
+    """One wake performs everything that is due, piece by piece."""
+    async with parts() as p:
+        await due_thread(p, turns=30)  # 3 000 tokens; one batch has 1 000 at most
+        p.background.wake(KEY)
+        await p.background.wait_idle()
+        assert await last_of_chunks(p) == [20, 40, 60]
+        assert p.models.most == 1
+
+
+async def test_one_run_at_a_time_on_a_thread() -> None:
+    """A thread that is woken while work goes on is looked at once more afterwards, never twice at once."""
+    held = Held()
+    async with parts(held) as p:
+        await due_thread(p)
+        p.background.wake(KEY)
+        await held.asked.wait()
+        for _ in range(5):
+            p.background.wake(KEY)
+        tail = chat(6, 50)
+        await p.memories.update(KEY, lambda m: replace(m, tail=tail, next_seq=13))
+        held.go.set()
+        await p.background.wait_idle()
+        assert await last_of_chunks(p) == [6, 12]
+        assert (len(p.models.asked), p.models.most) == (2, 1)
+
+
+async def test_threads_do_not_wait_for_each_other_but_for_a_place() -> None:
+    """Different threads work at once, up to `background.concurrency`."""
+    held = [Held() for _ in range(4)]
+    async with parts(*held, concurrency=2) as p:
+        keys = [KEY._replace(thread=f"thread {n}") for n in range(4)]
+        for key in keys:
+            await p.stored(chat(3, 50), key)
+            p.background.wake(key)
+        await asyncio.gather(held[0].asked.wait(), held[1].asked.wait())
+        assert not held[2].asked.is_set()
+        for one in held:
+            one.go.set()
+        await p.background.wait_idle()
+        assert [len((await p.memory(key)).chunks) for key in keys] == [1, 1, 1, 1]
+        assert p.models.most == 2
+
+
+async def test_a_failure_ends_the_run() -> None:
+    """After a failure the thread is left alone until its back-off has passed; a wake before then asks nobody."""
+    async with parts(ModelError("refused")) as p:
+        await due_thread(p)
+        p.background.wake(KEY)
+        await p.background.wait_idle()
+        p.background.wake(KEY)
+        await p.background.wait_idle()
+        assert len(p.models.asked) == 1
+        p.clock.now += BACK_OFF
+        p.background.wake(KEY)
+        await p.background.wait_idle()
+        assert await last_of_chunks(p) == [6]
+
+
+async def test_a_parked_thread_is_left_alone() -> None:
+    """What was given up is nobody's work until it is revived."""
+    async with parts() as p:
+        await due_thread(p)
+        await p.memories.update(KEY, lambda m: replace(m, trouble=Trouble(8, 0.0, parked=True)))
+        p.background.wake(KEY)
+        await p.background.wait_idle()
+        assert p.models.asked == []
+        assert await p.store.due(p.clock.now, 10) == ()
+
+
+async def test_one_thread_s_failure_touches_no_other() -> None:
+    """A run that breaks off, even for a reason nobody foresaw, leaves the others and its own later runs alone."""
+    async with parts() as p:
+        await due_thread(p)
+        other = KEY._replace(thread="other")
+        await p.stored(chat(3, 50), other)
+        real = p.observing.perform
+        broken = [KEY]
+
+        async def perform(key: object, *rest: object) -> bool:
+            if key in broken:
+                broken.clear()
+                raise RuntimeError("nobody foresaw this")
+            return await real(key, *rest)  # type: ignore[arg-type]  # passed on as it came
+
+        p.observing.perform = perform  # type: ignore[method-assign]  # a fault that no real part can be made to have
+        p.background.wake(KEY)
+        p.background.wake(other)
+        await p.background.wait_idle()
+        assert len((await p.memory(other)).chunks) == 1
+        assert (await p.memory()).chunks == ()
+        p.background.wake(KEY)
+        await p.background.wait_idle()
+        assert await last_of_chunks(p) == [6]
+
+
+# ── a request that waits ─────────────────────────────────────────────────────────────────────────────────────────────
+
+
+async def test_what_a_request_waits_for_comes_first() -> None:
+    """It is done before what is due otherwise, and the request goes on as soon as it is through."""
+    held = Held()
+    async with parts("* 🔴 (10:00) the first two", held) as p:
+        await due_thread(p, turns=4)
+        assert await p.background.done_within(KEY, FIRST_TWO, p.call(), 5.0)
+        assert await last_of_chunks(p) == [2]
+        await held.asked.wait()  # the rest goes on in the background
+        held.go.set()
+        await p.background.wait_idle()
+        assert await last_of_chunks(p) == [2, 8]
+
+
+async def test_a_request_joins_the_observation_under_way() -> None:
+    """What is observed already is not paid for twice."""
+    held = Held()
+    async with parts(held) as p:
+        await due_thread(p)
+        p.background.wake(KEY)
+        await held.asked.wait()
+        joining = asyncio.create_task(p.background.done_within(KEY, FIRST_TWO, p.call(), 5.0))
+        await asyncio.sleep(0)
+        held.go.set()
+        assert await joining
+        await p.background.wait_idle()
+        assert len(p.models.asked) == 1
+        assert await last_of_chunks(p) == [6]
+
+
+async def test_a_request_waits_for_other_work_and_then_has_its_own_done() -> None:
+    """A reflection under way is no answer to a request that needs an observation."""
+    held = Held(bullets("all in all"))
+    async with parts(held) as p:
+        await logged_thread(p)
+        p.background.wake(KEY)
+        await held.asked.wait()
+        tail = chat(2, 50)[2:]  # not yet worth a chunk by itself
+        await p.memories.update(KEY, lambda m: replace(m, tail=tail, next_seq=5))
+        wanted = Observe(after=2, last=4, tokens=100, wait=True)
+        waiting = asyncio.create_task(p.background.done_within(KEY, wanted, p.call(), 5.0))
+        await asyncio.sleep(0)
+        held.go.set()
+        assert await waiting
+        await p.background.wait_idle()
+        assert await last_of_chunks(p) == [4]
+        assert (await p.memory()).reflection is not None
+
+
+async def test_at_the_deadline_the_request_goes_on_and_so_does_the_work() -> None:
+    """The late answer becomes a chunk, for the next request."""
+    held = Held()
+    async with parts(held) as p:
+        await due_thread(p)
+        assert not await p.background.done_within(KEY, FIRST_TWO, p.call(), 0.02)
+        assert await last_of_chunks(p) == []
+        held.go.set()
+        await p.background.wait_idle()
+        assert (await last_of_chunks(p))[0] == 2
+
+
+async def test_a_failure_is_no_reason_to_wait_longer() -> None:
+    """The request goes on as soon as the work has failed."""
+    async with parts(ModelError("refused")) as p:
+        await due_thread(p)
+        assert await p.background.done_within(KEY, FIRST_TWO, p.call(), 5.0)
+        assert (await p.memory()).trouble.failures == 1
+
+
+async def test_what_an_observation_reads_is_known_while_it_reads() -> None:
+    """Texts up to there may not change meanwhile; afterwards they may."""
+    held = Held()
+    async with parts(held) as p:
+        await due_thread(p)
+        assert p.background.reading_to(KEY) == 0
+        p.background.wake(KEY)
+        await held.asked.wait()
+        assert p.background.reading_to(KEY) == 6
+        assert p.background.reading_to(KEY._replace(thread="other")) == 0
+        held.go.set()
+        await p.background.wait_idle()
+        assert p.background.reading_to(KEY) == 0
+
+
+async def test_a_reflection_reads_no_messages() -> None:
+    """While a log is condensed, every message may still change."""
+    held = Held(bullets("all in all"))
+    async with parts(held) as p:
+        await logged_thread(p)
+        p.background.wake(KEY)
+        await held.asked.wait()
+        assert p.background.reading_to(KEY) == 0
+        held.go.set()
+        await p.background.wait_idle()
+        assert (await p.memory()).reflection is not None
+
+
+# ── several processes ────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+async def test_a_thread_another_process_works_on() -> None:
+    """While its lease holds, nobody else pays for the same."""
+    async with parts() as p:
+        await due_thread(p)
+        assert await p.store.lease(KEY, "another process", 60)
+        p.background.wake(KEY)
+        await p.background.wait_idle()
+        assert p.models.asked == []
+        await p.store.release(KEY, "another process")
+        p.background.wake(KEY)
+        await p.background.wait_idle()
+        assert await last_of_chunks(p) == [6]
+
+
+async def test_a_request_does_not_wait_for_a_process_that_may_have_crashed() -> None:
+    """A killed process leaves its lease behind for two minutes; what a request waits for is done all the same."""
+    async with parts() as p:
+        await due_thread(p)
+        assert await p.store.lease(KEY, "a process that was killed", 60)
+        assert await p.background.done_within(KEY, FIRST_TWO, p.call(), 5.0)
+        await p.background.wait_idle()
+        assert await last_of_chunks(p) == [2], "and nothing beside it"
+        assert not await p.store.lease(KEY, "a third process", 60), "the lease itself stays whose it was"
+
+
+@pytest.mark.parametrize("step", [Held(), ModelError("refused"), bullets("fine")], ids=["ended", "failed", "done"])
+async def test_the_lease_is_given_back(step: Held | ModelError | str) -> None:
+    """However a run ends, the thread is free for others at once."""
+    async with parts(step) as p:
+        await due_thread(p)
+        p.background.wake(KEY)
+        if isinstance(step, Held):
+            await step.asked.wait()
+            assert not await p.store.lease(KEY, "another process", 60)
+        else:
+            await p.background.wait_idle()
+        await p.background.close()
+        assert await p.store.lease(KEY, "another process", 60)
+
+
+class Leases(SqliteStore):
+    """The store, which counts leases; `returned` happens when one is given back."""
+
+    taken = 0
+    returned: Callable[[], Awaitable[object]] | None = None
+
+    async def lease(self, key: Key, holder: str, seconds: float) -> bool:
+        self.taken += 1
+        return await super().lease(key, holder, seconds)
+
+    async def release(self, key: Key, holder: str) -> None:
+        if self.returned:
+            returned, self.returned = self.returned, None
+            await returned()
+        await super().release(key, holder)
+
+
+async def test_a_thread_with_nothing_to_do_costs_no_lease() -> None:
+    """Most wakes find nothing due; a lease would cost two commits each."""
+    async with parts(opened=Leases) as p:
+        assert isinstance(p.store, Leases)
+        await p.stored(chat(1, 50))
+        p.background.wake(KEY)
+        await p.background.wait_idle()
+        assert (p.store.taken, p.models.asked) == (0, [])
+        await due_thread(p)
+        p.background.wake(KEY)
+        await p.background.wait_idle()
+        assert p.store.taken == 1
+
+
+async def test_a_wake_at_the_very_end_of_a_run_is_not_lost() -> None:
+    """What becomes due after the last look, while the run is ending, is looked at by another run."""
+    async with parts(opened=Leases) as p:
+        assert isinstance(p.store, Leases)
+        await due_thread(p)
+
+        async def another_turn() -> None:
+            await due_thread(p, turns=6)
+            p.background.wake(KEY)
+
+        p.store.returned = another_turn
+        p.background.wake(KEY)
+        await p.background.wait_idle()
+        assert await last_of_chunks(p) == [6, 12]
+
+
+# ── the end, and the next start ──────────────────────────────────────────────────────────────────────────────────────
+
+
+async def test_closing_gives_up_model_calls_and_finishes_commits() -> None:
+    """What has been said is written; what a model thinks about is due again at the next start."""
+    held = Held()
+    async with parts(held) as p:
+        await due_thread(p)
+        p.background.wake(KEY)
+        await held.asked.wait()
+        committed = asyncio.Event()
+
+        async def commit() -> None:
+            await p.memories.update(KEY, lambda m: replace(m, title="written at the end"))
+            committed.set()
+
+        p.background.hold(commit())
+        await p.background.close()
+        assert held.given_up
+        assert committed.is_set()
+        after = await p.memory()
+        assert (after.title, after.chunks, after.trouble) == ("written at the end", (), Trouble())
+        assert await p.store.due(p.clock.now, 10) == (KEY,)
+
+
+async def test_nothing_is_started_while_closing() -> None:
+    """A wake after the end starts nothing."""
+    async with parts() as p:
+        await due_thread(p)
+        await p.background.close()
+        p.background.wake(KEY)
+        await p.background.wait_idle()
+        assert p.models.asked == []
+
+
+async def test_due_work_is_found_after_a_restart(tmp_path: Path) -> None:
+    """With a memory model of its own, a thread whose work was cut off is observed without another request."""
+    held = Held()
+    async with parts(held, path=tmp_path / "om.db") as p:
+        await due_thread(p)
+        p.background.wake(KEY)
+        await held.asked.wait()
+    held = Held()
+    async with parts(held, path=tmp_path / "om.db") as p:
+        looking = asyncio.create_task(p.background.look_for_due(lambda: 60.0))
+        async with asyncio.timeout(5):
+            await held.asked.wait()
+        held.go.set()
+        await p.background.wait_idle()
+        looking.cancel()
+        assert await last_of_chunks(p) == [6]
+        assert await p.store.due(p.clock.now, 10) == ()
+
+
+async def test_due_work_whose_credential_is_gone_waits(tmp_path: Path) -> None:
+    """A model inherited from requests needs one: the thread is left as it is, no failure counted, and the next request does it."""
+    async with parts(settings=INHERITED, path=tmp_path / "om.db") as p:
+        await due_thread(p)
+    async with parts(settings=INHERITED, path=tmp_path / "om.db") as p:
+        assert await p.store.due(p.clock.now, 10) == (KEY,)
+        p.background.wake(KEY)
+        await p.background.wait_idle()
+        assert p.models.asked == []
+        assert (await p.memory()).trouble == Trouble()
+        p.background.wake(KEY, p.call(inherited=OWN))
+        await p.background.wait_idle()
+        assert [target for target, _ in p.models.asked] == [OWN]
+        assert await last_of_chunks(p) == [6]
+
+
+async def test_the_newest_request_s_credential_is_the_one_used() -> None:
+    """A caller who renews a key is not asked for with the old one."""
+    async with parts(settings=INHERITED) as p:
+        await p.stored(chat(1, 50))
+        p.background.wake(KEY, p.call(inherited=replace(OWN, headers=(("authorization", "Bearer old"),))))
+        await p.background.wait_idle()
+        await due_thread(p)
+        p.background.wake(KEY, p.call(inherited=OWN))
+        await p.background.wait_idle()
+        assert [target for target, _ in p.models.asked] == [OWN]
+
+
+async def test_a_store_that_fails_does_not_end_the_looking(tmp_path: Path) -> None:
+    """The look for due work comes again after an error of the store."""
+    async with parts(path=tmp_path / "om.db") as p:
+        await due_thread(p)
+        looks, third = count(1), asyncio.Event()
+
+        def interval() -> float:
+            if next(looks) == 3:
+                third.set()
+            return 0.0
+
+        await p.store.close()
+        looking = asyncio.create_task(p.background.look_for_due(interval))
+        async with asyncio.timeout(5):
+            await third.wait()
+        assert not looking.done()
+        looking.cancel()
+
+
+async def test_reflecting_is_work_like_observing() -> None:
+    """A long log is condensed in the background by itself, and shown to the reflector whole."""
+    async with parts(bullets("all in all")) as p:
+        await logged_thread(p)
+        assert isinstance(lifecycle.after_reply(await p.memory(), p.call().effective.limits), Reflect)
+        p.background.wake(KEY)
+        await p.background.wait_idle()
+        assert (await p.memory()).reflection is not None
+        assert "noted" in texts(p.models.asked[0][1])

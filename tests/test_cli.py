@@ -1,0 +1,246 @@
+"""The command, as a process of its own: what it prints, how it ends."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import httpx
+import pytest
+
+from proxy import __version__
+from proxy.cli import main
+from tests.e2e.process import free_port
+
+ROOT = Path(__file__).parents[1]
+START = 3.0  # seconds on a busy machine; the real figure is the benchmark's
+CONFIG = 'upstream: [{base_url: "http://127.0.0.1:9/v1"}]\nstorage: {url: "sqlite:///om.db"}\n'
+
+
+def environment() -> dict[str, str]:
+    clean = {name: value for name, value in os.environ.items() if not name.startswith("OM_PROXY")}
+    return clean | {"PYTHONPATH": str(ROOT)}
+
+
+def om_proxy(*arguments: str, cwd: Path, **env: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "proxy", *arguments]
+    return subprocess.run(
+        command, cwd=cwd, env=environment() | env, capture_output=True, text=True, timeout=30, check=False
+    )
+
+
+@contextlib.contextmanager
+def served(folder: Path, text: str = CONFIG, **env: str) -> Iterator[tuple[subprocess.Popen[str], str]]:
+    """`om-proxy serve` in this folder, once it listens, and its base URL."""
+    port = free_port()
+    (folder / "om.yaml").write_text(text)
+    with subprocess.Popen(
+        [sys.executable, "-m", "proxy", "serve", "--config", "om.yaml"],
+        cwd=folder,
+        env=environment() | env | {"OM_PROXY__SERVER__PORT": str(port)},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as process:
+        try:
+            wait_listening(process, port)
+            yield process, f"http://127.0.0.1:{port}"
+        finally:
+            if process.poll() is None:
+                process.kill()
+
+
+def wait_listening(process: subprocess.Popen[str], port: int) -> None:
+    until = time.monotonic() + 20
+    while time.monotonic() < until and process.poll() is None:
+        with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port), 1):
+            return
+        time.sleep(0.01)  # not listening yet; bounded by `until`
+    pytest.fail(f"it does not listen; exit status {process.poll()}")
+
+
+# ── serve ────────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT], ids=["SIGTERM", "SIGINT"])
+def test_serve(tmp_path: Path, number: signal.Signals) -> None:
+    """It starts soon, prints its address and the memory settings in force, and ends cleanly when told to."""
+    started = time.monotonic()
+    with served(tmp_path) as (process, base):
+        took = time.monotonic() - started
+        assert httpx.get(f"{base}/readyz", trust_env=False).json() == {"status": "ok"}
+        process.send_signal(number)
+        out, err = process.communicate(timeout=10)
+    assert process.returncode == 0
+    first, second = out.splitlines()
+    assert first == f"om-proxy {__version__} on {base}/v1"
+    assert second == (
+        "memory on: observed at 30000 tokens (buffered every 6000, waited for at 36000), reflected at 40000; "
+        "model inherit; store sqlite:///om.db"
+    )
+    assert "Traceback" not in err
+    assert took < START
+
+
+def test_serve_on_a_free_port(tmp_path: Path) -> None:
+    """Port 0 takes a free one, and the address that is printed is the real one."""
+    command = [sys.executable, "-m", "proxy", "serve"]
+    env = environment() | {"OM_PROXY__SERVER__PORT": "0"}
+    with subprocess.Popen(command, cwd=tmp_path, env=env, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        base = process.stdout.readline().split()[-1].removesuffix("/v1")
+        assert httpx.get(f"{base}/healthz", trust_env=False).status_code == 200
+        process.terminate()
+    assert process.returncode == 0
+
+
+def test_serve_twice_on_one_port(tmp_path: Path) -> None:
+    """A port that is taken is a failure that ends, with the store closed."""
+    with served(tmp_path) as (_, base):
+        port = base.rpartition(":")[2]
+        again = om_proxy("serve", "--config", "om.yaml", cwd=tmp_path, OM_PROXY__SERVER__PORT=port)
+        assert again.returncode == 3  # uvicorn's status for a start that failed
+        assert again.stdout == "", "no address is announced that does not answer"
+        assert "address already in use" in again.stderr
+        assert "Traceback" not in again.stderr
+        assert httpx.get(f"{base}/readyz", trust_env=False).status_code == 200
+
+
+def test_serve_without_a_usable_store(tmp_path: Path) -> None:
+    """A start that fails says why and ends, with nothing left running."""
+    (tmp_path / "om.yaml").write_text(CONFIG.replace("om.db", "om.yaml/om.db"))
+    failed = om_proxy("serve", "--config", "om.yaml", cwd=tmp_path)
+    assert failed.returncode == 3
+    assert "start.failed" in failed.stderr
+    assert "Traceback" not in failed.stderr
+
+
+def test_serve_tells_no_secret(tmp_path: Path) -> None:
+    """Neither what it prints nor what it logs holds a credential."""
+    text = (
+        CONFIG.replace("/v1}", "/v1, api_key: sk-hush}")
+        + "memory: {api_key: sk-hush}\nserver: {admin_token: sk-hush}\n"
+    )
+    with served(tmp_path, text) as (process, base):
+        headers = {"authorization": "Bearer sk-hush", "x-om-thread": "t"}
+        body = {"model": "m", "messages": [{"role": "user", "content": "between us"}]}
+        httpx.post(f"{base}/v1/chat/completions", json=body, headers=headers, trust_env=False)
+        process.terminate()
+        out, err = process.communicate(timeout=10)
+    assert '"event":"turn"' in err or "store" in out
+    assert "hush" not in out + err
+    assert "between us" not in out + err
+
+
+# ── check ────────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_check(tmp_path: Path) -> None:
+    """Every setting with where it comes from, what the ratios come to, and status 0, in a folder without any file."""
+    done = om_proxy("check", cwd=tmp_path)
+    assert (done.returncode, done.stderr) == (0, "")
+    lines = done.stdout.splitlines()
+    assert "memory.observation.message_tokens = 30000  (default)" in lines
+    assert any(line.startswith("tokens: messages are observed at 30000") for line in lines)
+    assert "warning" not in done.stdout
+
+
+def test_check_of_a_model(tmp_path: Path) -> None:
+    """What holds for this model and resource, file and environment together."""
+    (tmp_path / "x.yaml").write_text('models: {"gpt-4o*": {observation: {message_tokens: 20000}}}\n')
+    env = {"OM_PROXY__MEMORY__TIMEZONE": "Asia/Tokyo", "OM_PROXY_CONFIG": "x.yaml"}
+    done = om_proxy("check", "--model", "gpt-4o-mini", "--resource", "u", cwd=tmp_path, **env)
+    assert 'memory.observation.message_tokens = 20000  (models["gpt-4o*"], x.yaml:1)' in done.stdout.splitlines()
+    assert "memory.timezone = Asia/Tokyo  (env OM_PROXY__MEMORY__TIMEZONE)" in done.stdout.splitlines()
+
+
+def test_check_warns_of_what_is_not_in_effect(tmp_path: Path) -> None:
+    """Who sets something that does nothing yet is told so; for the defaults nobody is."""
+    (tmp_path / "x.yaml").write_text(
+        "memory: {scope: resource, retrieval: true}\nstorage: {encryption_key: hush}\n"
+        "models: {small: {economy: auto}}\n"
+    )
+    warned = {
+        model: warnings(om_proxy("check", "--config", "x.yaml", "--model", model, cwd=tmp_path))
+        for model in ("a", "small")
+    }
+    assert warned["a"] == [
+        f"{what} is accepted, but not in effect yet"
+        for what in ("storage.encryption_key = (set)", "memory.scope = resource", "memory.retrieval.enabled = true")
+    ]
+    assert set(warned["small"]) - set(warned["a"]) == {"memory.economy = auto is accepted, but not in effect yet"}
+
+
+def warnings(done: subprocess.CompletedProcess[str]) -> list[str]:
+    return [line.removeprefix("warning: ") for line in done.stdout.splitlines() if line.startswith("warning: ")]
+
+
+@pytest.mark.parametrize("command", ["check", "serve"])
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("memory:\n  observation: {message_tokens: many}\n", r"x\.yaml:2.*message_tokens.*many"),
+        ("memmory: {}\n", r"x\.yaml:1.*memmory"),
+        ("memory: [\n", r"x\.yaml"),
+        ("server: {host: 0.0.0.0}\n", r"admin_token"),
+    ],
+    ids=["wrong type", "unknown key", "no YAML", "open without a token"],
+)
+def test_a_faulty_file(tmp_path: Path, command: str, text: str, said: str) -> None:
+    """Status 2, and no traceback: the key, the value, the rule and the line."""
+    (tmp_path / "x.yaml").write_text(text)
+    done = om_proxy(command, "--config", "x.yaml", cwd=tmp_path)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.startswith("om-proxy: ")
+    assert re.search(said, done.stderr, flags=re.DOTALL)
+    assert "Traceback" not in done.stderr
+
+
+def test_a_missing_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A file that was named must be there, and the error is one line."""
+    assert main(["check", "--config", str(tmp_path / "nowhere.yaml")]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert "nowhere.yaml" in line
+
+
+# ── the rest ─────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_version(capsys: pytest.CaptureFixture[str]) -> None:
+    """One line, to be read by programs."""
+    with pytest.raises(SystemExit) as ended:
+        main(["--version"])
+    assert (ended.value.code, capsys.readouterr().out) == (0, f"{__version__}\n")
+
+
+@pytest.mark.parametrize("arguments", [[], ["fly"], ["serve", "--fast"]], ids=["none", "unknown", "unknown option"])
+def test_a_command_there_is_none_of(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    """Status 2, and how it is used."""
+    with pytest.raises(SystemExit) as ended:
+        main(arguments)
+    assert ended.value.code == 2
+    assert "usage: om-proxy" in capsys.readouterr().err
+
+
+def test_help_names_every_command(capsys: pytest.CaptureFixture[str]) -> None:
+    """What there is to run."""
+    with pytest.raises(SystemExit):
+        main(["--help"])
+    out = capsys.readouterr().out
+    assert all(re.search(rf"^\s+{command}\s+\S", out, flags=re.M) for command in ("serve", "check", "demo"))
+
+
+def test_the_demo_has_options_of_its_own(capsys: pytest.CaptureFixture[str]) -> None:
+    """`om-proxy demo --help` is the demo's."""
+    with pytest.raises(SystemExit) as ended:
+        main(["demo", "--help"])
+    assert ended.value.code == 0
+    assert "--show-prompt" in capsys.readouterr().out

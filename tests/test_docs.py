@@ -1,0 +1,437 @@
+"""What the documents say is true: commands, settings, headers, reasons, the tree; and what no file of the project may say."""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import io
+import re
+import subprocess
+import tokenize
+import tomllib
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import orjson
+import pytest
+import yaml
+
+from proxy.cli import parser
+from proxy.edge.chat import Exchange, receipt
+from proxy.edge.headers import OURS
+from proxy.engine import Turn
+from proxy.errors import OmError, StorageError
+from proxy.memory.identity import Caller, Rules, identify
+from proxy.memory.model import Key
+from proxy.memory.transcript import Hints, History
+from proxy.settings import Settings, UpstreamSettings, effective_lines, parse
+from proxy.settings.report import NOT_IN_EFFECT
+from tests.memory.clients import chat, raw, told
+
+ROOT = Path(__file__).parents[1]
+README = (ROOT / "README.md").read_text(encoding="utf-8")
+ARCHITECTURE = (ROOT / "ARCHITECTURE.md").read_text(encoding="utf-8")
+CONFIG = (ROOT / "config" / "om-proxy.yaml").read_text(encoding="utf-8")
+MARK = "[not in effect yet]"
+
+
+@cache
+def committed() -> tuple[Path, ...]:
+    """Every file that belongs to the project; without git, those in its folders."""
+    listed = subprocess.run(
+        ["git", "ls-files", "--cached", "--others", "--exclude-standard"],
+        cwd=ROOT, capture_output=True, check=False, text=True,
+    )  # fmt: skip
+    if listed.returncode == 0:
+        files = [ROOT / name for name in listed.stdout.splitlines()]
+    else:
+        files = [
+            file
+            for folder in ("proxy", "tests", "config", "examples", "scripts")
+            for file in (ROOT / folder).rglob("*")
+        ]
+        files += [file for file in ROOT.iterdir() if file.suffix in {".md", ".toml", ".lock"}]
+    return tuple(file for file in files if file.is_file() and "__pycache__" not in file.parts)
+
+
+def modules() -> list[Path]:
+    return [file for file in committed() if file.suffix == ".py"]
+
+
+def named(file: Path) -> str:
+    return str(file.relative_to(ROOT))
+
+
+# ── README ───────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def commands() -> set[str]:
+    (found,) = [a for a in parser()._actions if isinstance(a, argparse._SubParsersAction)]
+    return set(found.choices)
+
+
+@pytest.mark.parametrize(
+    "file", ["README.md", "CHANGELOG.md", "config/om-proxy.yaml", "examples/compose.yaml", "Dockerfile"]
+)
+def test_commands_exist(file: str) -> None:
+    """Every `om-proxy …` and `scripts/…` a document names can be run."""
+    text = (ROOT / file).read_text(encoding="utf-8")
+    assert set(re.findall(r"om-proxy (?=[a-z])(serve|check|demo|[a-z]+(?=`))", text)) <= commands()
+    for script in re.findall(r"scripts/\w+", text):
+        assert (ROOT / script).is_file()
+
+
+def test_readme_names_every_command() -> None:
+    """Nobody has to look into the code for what there is."""
+    for command in commands() - {"demo"}:
+        assert f"om-proxy {command}" in README
+    assert "scripts/demo" in README
+
+
+def test_links_lead_somewhere() -> None:
+    """Every relative link of a document is a file."""
+    for document in ROOT.glob("*.md"):
+        for link in re.findall(r"\]\((?!https?://)([^)#]+)\)", document.read_text(encoding="utf-8")):
+            assert (ROOT / link).exists(), link
+
+
+def test_variables_are_settings() -> None:
+    """Each `OM_PROXY__…` example sets what it names."""
+    examples = dict(re.findall(r"`(OM_PROXY__\w+)=([^`]+)`", README))
+    assert examples
+    for name, value in examples.items():
+        key = ".".join(name.lower().split("__")[1:])
+        assert f"{key} = {value}  (env {name})" in effective_lines(parse("", env={name: value}))
+
+
+def test_settings_named_in_passing_exist() -> None:
+    """A dotted key in a sentence is a key of the file."""
+    known = keys_of(Settings().model_dump())
+    sections = "|".join(Settings.model_fields)
+    found = set(re.findall(rf"`((?:{sections})\.[a-z_.]+)[`:]", README))
+    assert {"context.tail_limit", "storage.url", "side_requests.models", "memory.mode"} <= found
+    assert found <= known
+
+
+def keys_of(settings: dict[str, Any], above: str = "") -> set[str]:
+    found = set()
+    for name, value in settings.items():
+        found.add(f"{above}{name}")
+        found |= keys_of(value, f"{above}{name}.") if isinstance(value, dict) else set()
+    return found
+
+
+def table(first: str) -> dict[str, str]:
+    """A table of README: first column → all other text of the row, a row for each name in the first column."""
+    (text,) = re.findall(rf"^\| {first} \|.*\n\|[-|]+\n((?:\|.*\n)+)", README, flags=re.M)
+    rows = [row.strip("|").split("|", 1) for row in text.splitlines()]
+    return {name: rest for names, rest in rows for name in re.findall(r"`([^`]+)`", names)}
+
+
+def test_request_headers() -> None:
+    """The table names our request headers and the shipped aliases, with all their values."""
+    rows = table("request")
+    code = ast.unparse(ast.parse((ROOT / "proxy/memory/identity.py").read_text(encoding="utf-8")))
+    assert {name.lower() for name in rows} == set(re.findall(r"x-om-[a-z]+", code))
+    aliases = re.findall(r"`(x-[a-z-]+)`", (rows["X-OM-Thread"] + rows["X-OM-Resource"]).lower())
+    rules = Rules()
+    assert ["x-om-thread", *aliases[:2]] == list(rules.thread_headers)
+    assert ["x-om-resource", *aliases[2:]] == list(rules.resource_headers)
+    for header in ("X-OM-Mode", "X-OM-History"):
+        for value in re.findall(r"`(\w+)`", rows[header]):
+            identify([(header.lower().encode(), value.encode())], rules, b"secret")
+
+
+@pytest.mark.parametrize(("header", "values"), [("X-OM-Mode", 4), ("X-OM-History", 4)])
+def test_every_value_is_told(header: str, values: int) -> None:
+    """None is left out."""
+    assert len(re.findall(r"`(\w+)`", table("request")[header])) == values
+
+
+def test_response_headers() -> None:
+    """The table names exactly the headers of a receipt."""
+    upstream = UpstreamSettings(base_url="http://h")
+    exchange = Exchange({}, b"", None, Caller(Key("t", "r", "t"), "t"), upstream, 0.0, reason="x")
+    fixed = {name.decode() for name, _ in receipt(exchange)}
+    source = ast.parse((ROOT / "proxy/engine.py").read_text(encoding="utf-8"))
+    counted = {
+        f"x-om-{key.value}"
+        for node in ast.walk(source)
+        if isinstance(node, ast.Assign)
+        and ast.unparse(node.targets[0]) == "turn.receipt"
+        and isinstance(node.value, ast.Dict)
+        for key in node.value.keys
+        if isinstance(key, ast.Constant)
+    }
+    assert len(counted) == 6
+    assert all(name.startswith(OURS.decode()) for name in fixed)
+    assert set(table("response")) == fixed | counted
+
+
+def reasons() -> set[str]:
+    """Every word the code can put into `x-om-reason`."""
+    found = set()
+    for name in ("proxy/engine.py", "proxy/edge/chat.py", "proxy/memory/identity.py"):
+        for node in ast.walk(ast.parse((ROOT / name).read_text(encoding="utf-8"))):
+            if isinstance(node, ast.Assign) and "reason" in ast.unparse(node.targets[0]):
+                found |= words(node.value)
+            elif isinstance(node, ast.FunctionDef) and node.name in ("why_off", "reason_of"):
+                found |= {
+                    word
+                    for part in ast.walk(node)
+                    if isinstance(part, ast.Return) and part.value
+                    for word in words(part.value)
+                }
+            elif isinstance(node, ast.Call) and ast.unparse(node.func) == "Caller" and len(node.args) == 4:
+                found |= words(node.args[3])
+    storage = [StorageError, *StorageError.__subclasses__()]
+    return found - {"om_", "degraded"} | {kind.code.removeprefix("om_") for kind in storage}
+
+
+def words(node: ast.expr) -> set[str]:
+    return {part.value for part in ast.walk(node) if isinstance(part, ast.Constant) and isinstance(part.value, str)}
+
+
+def test_reasons() -> None:
+    """The table of reasons is the closed list."""
+    assert set(table("reason")) == reasons()
+
+
+def test_statuses() -> None:
+    """The four statuses, and each reason with one of them."""
+    told_with = {status for rest in table("reason").values() for status in re.findall(r"`(\w+)`", rest.split("|")[0])}
+    assert set(re.findall(r"`(\w+)`", table("response")["x-om-status"])) == {"off", "raw", "applied", "degraded"}
+    assert told_with <= {"off", "raw", "applied", "degraded"}
+    assert Turn.__dataclass_fields__["status"].default == "raw"
+    assert Exchange.__dataclass_fields__["status"].default == "off"
+
+
+def test_figures_are_the_defaults() -> None:
+    """The thresholds README speaks of."""
+    limits = Settings().effective(None).limits
+    for figure in (limits.observe_at, limits.interval, limits.reflect_from, limits.reflect_at):
+        assert f"{figure:,}".replace(",", " ") in README
+
+
+# The limits of reconciling, as README tells them: what was stored, what is sent, and what the transcript is without and with
+# the header that settles it.
+LIMITS: list[tuple[str, str, str, str, History, str]] = [
+    ("An edit with nothing known before it", "u1 a1", "uX", "u1 a1 uX aR", "full", "uX aR"),
+    ("An edit with nothing known before it", "u1 a1 u2 a2", "uX a9 u3", "u1 a1 u2 a2 uX a9 u3 aR", "full", "uX a9 u3 aR"),
+    ("A fork whose reply only the client got", "u1 a1 u2 a2", "uE aE u3", "u1 a1 u2 a2 uE aE u3 aR", "full", "uE aE u3 aR"),
+    ("A deleted exchange in the middle", "u1 a1 u2 a2 u3 a3", "u1 a1 u3 a3 u4", "u1 a1 u2 a2 u3 a3 u4 aR", "full", "u1 a1 u3 a3 u4 aR"),
+    ("The same text twice in the first two turns", "uok a1", "uok", "uok aR", "new", "uok a1 uok aR"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("limit", "before", "sent", "guessed", "header", "settled"), LIMITS)
+def test_limits(limit: str, before: str, sent: str, guessed: str, header: History, settled: str) -> None:
+    """Each limit is as told, and so is the header that settles it."""
+    (told_of,) = re.findall(rf"^- \*\*{limit}.*\n(?:  .*\n)*", README, flags=re.M)
+    assert f"X-OM-History: {header}`" in told_of
+    assert transcript(before, sent, "auto") == guessed
+    assert transcript(before, sent, header) == settled
+
+
+@pytest.mark.parametrize(
+    ("before", "sent"),
+    [
+        ("u1 cx rx a1 u2 cy ry", "u1 a1 u2 aL u3"),
+        ("u1 cx rx a1 u2 cy ry a2 u3 a3", "u1 aA uE aF u4"),
+    ],
+    ids=["a folding client whose reply was lost", "an altering and folding client on an old branch"],
+)
+def test_full_is_what_was_sent(before: str, sent: str) -> None:
+    """Of clients that fold and alter, `full` makes what they show the transcript."""
+    assert transcript(before, sent, "full") == f"{sent} aR"
+
+
+def test_a_fork_is_recognised_by_what_stands_before_it() -> None:
+    """Also when its reply was lost to us."""
+    assert transcript("u1 a1 u2 a2 u3 a3", "u1 a1 uE aE u4", "auto") == "u1 a1 uE aE u4 aR"
+
+
+def transcript(before: str, sent: str, history: History) -> str:
+    thread = told(before)
+    thread.turn(chat(sent), raw("assistant", "R"), Hints(history))
+    return " ".join(f"{m.item.role[0]}{orjson.loads(m.item.raw)['content']}" for m in thread.live())
+
+
+# ── the configuration file ───────────────────────────────────────────────────────────────────────────────────────────
+
+
+def leaves() -> dict[str, str]:
+    """Each key of the file that holds a value → its comment, with the lines that continue it."""
+    lines, found = CONFIG.splitlines(), {}
+
+    def walk(node: yaml.Node, above: str) -> None:
+        if isinstance(node, yaml.SequenceNode):
+            for item in node.value:
+                walk(item, above)
+        if not isinstance(node, yaml.MappingNode):
+            return
+        for key, value in node.value:
+            if isinstance(value, yaml.MappingNode) and value.value:
+                walk(value, f"{above}{key.value}.")
+                continue
+            start = key.start_mark.line
+            end = start + 1
+            while end < len(lines) and re.match(r" +#", lines[end]):
+                end += 1
+            found[f"{above}{key.value}"] = " ".join(line.partition("# ")[2] for line in lines[start:end])
+            walk(value, f"{above}{key.value}.")
+
+    root = yaml.compose(CONFIG, Loader=yaml.SafeLoader)
+    assert root is not None
+    walk(root, "")
+    return found
+
+
+def test_what_is_not_in_effect_is_marked() -> None:
+    """The marks in the file, and what `check` warns of, are the same."""
+    assert {key for key, comment in leaves().items() if MARK in comment} == set(NOT_IN_EFFECT)
+    assert f"# {MARK}" in CONFIG, "the mark itself is explained"
+
+
+def test_what_is_not_marked_is_read() -> None:
+    """A setting that nothing in the program reads carries the mark."""
+    sources = [file for file in modules() if "proxy" in file.parts and file.parent.name != "settings"]
+    sources += [
+        ROOT / "proxy/settings/effective.py",
+        ROOT / "proxy/settings/model.py",
+        ROOT / "proxy/settings/service.py",
+    ]
+    program = "\n".join(file.read_text(encoding="utf-8") for file in sources)
+    unread = {key for key in leaves() if not re.search(rf"\.{key.rpartition('.')[2]}\b", program)}
+    assert unread <= set(NOT_IN_EFFECT) | {"upstream"}
+
+
+def test_profiles_do_what_they_say() -> None:
+    """No profile sets what is not in effect."""
+    text = re.findall(r"(?:^#\| .*\n?)+", CONFIG, flags=re.M)
+    assert len(text) == 3
+    for profile in text:
+        lines = effective_lines(parse(re.sub(r"^#\| ", "", profile, flags=re.M)))
+        assert [line for line in lines if line.startswith("warning")] == []
+
+
+@pytest.mark.parametrize("key", NOT_IN_EFFECT)
+def test_check_knows_every_one(key: str) -> None:
+    """Set to something else than its default, each is warned of by name."""
+    assert key in keys_of(Settings().model_dump())
+
+
+# ── ARCHITECTURE ─────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def rooms() -> set[str]:
+    """What stands at the top of the package."""
+    entries = (ROOT / "proxy").iterdir()
+    return {
+        entry.name + "/" if entry.is_dir() else entry.stem
+        for entry in entries
+        if not entry.name.startswith("__") and (entry.is_dir() or entry.suffix == ".py")
+    }
+
+
+def test_rooms() -> None:
+    """The table of rooms is the tree."""
+    rows = re.findall(r"^\| ((?:`[\w/]+`(?: · )?)+) \|", ARCHITECTURE, flags=re.M)
+    assert {name for row in rows for name in re.findall(r"`([\w/]+)`", row)} == rooms()
+
+
+def test_floors() -> None:
+    """The order it tells is the order that is enforced."""
+    contracts = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["tool"]["importlinter"][
+        "contracts"
+    ]
+    (layers,) = [contract["layers"] for contract in contracts if contract["type"] == "layers"]
+    (sentence,) = re.findall(r"Imports go down: (.*?)\. The import", ARCHITECTURE, flags=re.S)
+    order = [floor.strip("` ").split(" | ") for floor in " ".join(sentence.split()).split(" → ")]
+    assert order == [layer.split(" : ") for layer in layers]
+
+
+@pytest.mark.parametrize(
+    "text", [ARCHITECTURE, (ROOT / "proxy/__init__.py").read_text(encoding="utf-8")], ids=["page", "package"]
+)
+def test_the_path_of_a_request(text: str) -> None:
+    """Every file and function on the map is there."""
+    (drawn,) = re.findall(r"client ── POST.*?(?=\n```|\n\"\"\")", text, flags=re.S)
+    files = set(re.findall(r"[\w/]+\.py\b", drawn))
+    assert len(files) >= 10
+    for file in files:
+        assert (ROOT / "proxy" / file).is_file(), file
+    for module, function in re.findall(r"\b(engine|lifecycle)\.(?!py\b)(\w+)", drawn):
+        source = ROOT / "proxy" / ("memory/lifecycle.py" if module == "lifecycle" else f"{module}.py")
+        assert f"def {function}(" in source.read_text(encoding="utf-8")
+
+
+def test_files_named_elsewhere() -> None:
+    """Any path with a folder that a document names exists."""
+    for text in (README, ARCHITECTURE):
+        for path in re.findall(r"`((?:tests|proxy|config|examples|scripts)/[\w./-]+)`", text):
+            if "x/" not in path:
+                assert (ROOT / path).exists(), path
+
+
+# ── every file ───────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_every_module_says_what_it_is() -> None:
+    """Each begins with its one sentence; the empty ones of packages are no exception."""
+    silent = [named(file) for file in modules() if not ast.get_docstring(ast.parse(file.read_text(encoding="utf-8")))]
+    assert silent == []
+
+
+# Put together here, so that this file does not hold what it looks for.
+ELSEWHERE = ["/" + "work/", "/" + "root/", "/" + "tmp/w", "python" + "hosted.org", "pypi" + ".org", "index" + "-url="]
+ABOUT = [
+    "co-" + "authored-by", "ai-" + "generated", "generated with " + "ai", "written by an " + "ai", "claude" + " code",
+    "chat" + "gpt", "copi" + "lot", "my coll" + "eague", "this brief" + " says", "in this sess" + "ion,", "sub" + "agent", "my hel" + "per",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("word", [*ELSEWHERE, *ABOUT])
+def test_no_file_says(word: str) -> None:
+    """No path of one machine, no package index, nothing about how or by whom the code was written."""
+    found = [named(file) for file in committed() if word in file.read_text(encoding="utf-8", errors="replace").lower()]
+    assert found == []
+
+
+REASONED = re.compile(
+    r"# (?:noqa: [A-Z]+\d+(?:, ?[A-Z]+\d+)*|type: ignore\[[a-z-]+(?:, ?[a-z-]+)*\])\s+(?:-|—|#) \S.{4,}"
+)
+
+
+def exceptions(file: Path) -> Iterator[tuple[int, str]]:
+    with io.StringIO(file.read_text(encoding="utf-8")) as text:
+        for token in tokenize.generate_tokens(text.readline):
+            if token.type == tokenize.COMMENT and re.search(r"# (noqa|type: ignore)", token.string):
+                yield token.start[0], token.string
+
+
+def test_every_exception_has_its_reason() -> None:
+    """A check that is switched off says which, and on the same line why."""
+    bare = [
+        f"{named(file)}:{line}"
+        for file in modules()
+        for line, comment in exceptions(file)
+        if not REASONED.search(comment)
+    ]
+    assert bare == []
+
+
+def test_every_error_is_drawn() -> None:
+    """The tree in `errors.py` holds every class of ours, with the status the edge answers."""
+    drawn = (ROOT / "proxy/errors.py").read_text(encoding="utf-8").split('"""')[1]
+
+    def below(kind: type[OmError]) -> Iterator[type[OmError]]:
+        yield kind
+        for one in kind.__subclasses__():
+            yield from below(one)
+
+    for kind in {kind for kind in below(OmError) if kind.__module__ == "proxy.errors"}:
+        (status,) = re.findall(rf"\b{kind.__name__}\b +(\d+|–)", drawn) or [None]
+        assert status in (str(kind.status), "–", None if kind is OmError else ""), kind

@@ -1,0 +1,449 @@
+"""Turns opened and closed: what goes upstream, and what is stored of it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Iterable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, replace
+from typing import Any
+
+import orjson
+import pytest
+
+from proxy.catalogue import Catalogue
+from proxy.engine import Engine, Turn
+from proxy.memory.identity import Caller, Mode
+from proxy.memory.transcript import Hints
+from proxy.prompt import Prompts
+from proxy.wire import chat
+from proxy.wire.reply import Reply
+from tests.memory.building import KEY
+from tests.support.performing import NOTES, SMALL, Held, Parts, Step, parts
+
+Message = dict[str, Any]
+SYSTEM = {"role": "system", "content": "Be brief."}
+LONG = "the van, the dock and the seven crates of apples are all at Quarry Steps today. " * 10  # about 180 tokens
+SHADOW = SMALL.replace("memory:", "memory:\n  mode: shadow")
+UNBUFFERED = SMALL.replace("buffer_tokens: 200", "buffer_tokens: false")
+LIMITED = SMALL + "context: {tail_limit: 400}\n"
+
+
+def user(text: str) -> Message:
+    return {"role": "user", "content": text}
+
+
+def assistant(text: str) -> Message:
+    return {"role": "assistant", "content": text}
+
+
+def talk(turns: int, text: str = LONG) -> list[Message]:
+    """A history that ends with its newest question."""
+    said = [m for n in range(turns) for m in (user(f"question {n}: {text}"), assistant(f"answer {n}: {text}"))]
+    return [*said, user("and now?")]
+
+
+def request(messages: Iterable[Message], instructions: Iterable[Message] = (SYSTEM,)) -> chat.ChatRequest:
+    body = {"model": "actor", "messages": [*instructions, *messages], "temperature": 0.5}
+    return chat.parse(orjson.dumps(body))
+
+
+def said(text: str, *, complete: bool = True) -> Reply:
+    return Reply(message=orjson.dumps(assistant(text)), complete=complete, finish_reason="stop" if complete else None)
+
+
+@dataclass
+class Turns:
+    """An engine, and the parts it works with."""
+
+    parts: Parts
+    engine: Engine
+
+    async def open(self, messages: list[Message], mode: Mode = "on", hints: Hints = Hints()) -> Turn:  # noqa: B008 - frozen
+        return await self.engine.open_turn(Caller(KEY, KEY.tenant, mode), request(messages), self.parts.call(), hints)
+
+    async def turn(self, messages: list[Message], reply: str, mode: Mode = "on") -> Turn:
+        opened = await self.open(messages, mode)
+        await self.engine.close_turn(opened, said(reply), accepted=True)
+        return opened
+
+    async def history(self, turns: int, text: str = LONG) -> list[Message]:
+        """A client that sends its whole history, up to its next question; what memory does meanwhile is waited for."""
+        sent: list[Message] = []
+        for number in range(turns):
+            sent.append(user(f"question {number}: {text}"))
+            await self.turn(sent, f"answer {number}: {text}")
+            sent.append(assistant(f"answer {number}: {text}"))
+            await self.parts.background.wait_idle()
+        return [*sent, user("and now?")]
+
+    async def live(self) -> list[str]:
+        """The transcript as stored, from the first message on."""
+        memory = await self.parts.memory()
+        stored = await self.parts.store.messages(KEY, 0)
+        assert memory.count == len(stored)
+        return [orjson.loads(m.item.raw)["content"] for m in stored]
+
+
+@asynccontextmanager
+async def turns(*steps: Step, settings: str = SMALL) -> AsyncIterator[Turns]:
+    async with parts(*steps, settings=settings) as p:
+        yield Turns(p, Engine(p.memories, p.background, Prompts(), Catalogue(), b"s" * 32, clock=p.clock))
+
+
+def forwarded(turn: Turn) -> list[Message]:
+    assert turn.body is not None
+    messages: list[Message] = orjson.loads(turn.body)["messages"]
+    return messages
+
+
+def texts(messages: Iterable[Message]) -> list[str]:
+    return [str(m["content"]) for m in messages]
+
+
+# ── the plain course ─────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+async def test_a_first_turn() -> None:
+    """The client's bytes go upstream as they came; with the reply, question and answer are stored."""
+    async with turns() as t:
+        opened = await t.open([user("hello")])
+        assert (opened.status, opened.reason, opened.body) == ("raw", None, None)
+        assert await t.live() == []
+        await t.engine.close_turn(opened, said("hi"), accepted=True)
+        assert await t.live() == ["hello", "hi"]
+        memory = await t.parts.memory()
+        assert (memory.turns, memory.turn_at, memory.model) == (1, t.parts.clock.now, "actor")
+
+
+async def test_the_conversation_goes_on() -> None:
+    """Of a whole history only what is new is stored, in order; instructions never are."""
+    async with turns() as t:
+        history = [user("a"), assistant("b"), user("c")]
+        await t.turn(history[:1], "b")
+        opened = await t.turn(history, "d")
+        assert opened.standing.rec.case == "extend"
+        assert await t.live() == ["a", "b", "c", "d"]
+
+
+async def test_the_receipt_counts() -> None:
+    """Tokens as the client sent them and as they go on, and the state of the memory."""
+    async with turns() as t:
+        opened = await t.open([user("hello")])
+        assert opened.receipt["tokens-received"] == opened.receipt["tokens-sent"]
+        assert opened.receipt["pending-tokens"] == 5  # a word and its framing
+        history = await t.history(3)
+        applied = await t.open(history)
+        assert int(applied.receipt["tokens-sent"]) < int(applied.receipt["tokens-received"])
+        assert applied.receipt["chunks"] == len((await t.parts.memory()).chunks)
+
+
+async def test_a_retry_writes_nothing() -> None:
+    """The very same request with the very same reply leaves the store as it is."""
+    async with turns() as t:
+        await t.turn([user("a")], "b")
+        version = await t.parts.store.version(KEY)
+        opened = await t.turn([user("a")], "b")
+        assert opened.standing.rec.case == "retry"
+        assert await t.parts.store.version(KEY) == version
+
+
+async def test_another_reply_to_the_same_request() -> None:
+    """Regenerated: the later answer stands, the earlier one is kept but no longer live."""
+    async with turns() as t:
+        await t.turn([user("a")], "b")
+        await t.turn([user("a")], "another b")
+        assert await t.live() == ["a", "another b"]
+        outline = await t.parts.store.outline(KEY)
+        assert [mark.role for mark, _ in outline.dead] == ["assistant"]
+
+
+async def test_an_interrupted_reply_is_set_aside() -> None:
+    """What arrived is kept but not live; the question stays as unanswered."""
+    async with turns() as t:
+        opened = await t.open([user("a")])
+        await t.engine.close_turn(opened, said("half an ans", complete=False), accepted=True)
+        assert await t.live() == ["a"]
+        ((mark, parent),) = (await t.parts.store.outline(KEY)).dead
+        assert (mark.role, parent) == ("assistant", 1)
+        await t.turn([user("a")], "an answer")
+        assert await t.live() == ["a", "an answer"]
+
+
+async def test_an_interrupted_reply_that_the_client_sends_back() -> None:
+    """A client that kept the half reply makes it part of the conversation."""
+    async with turns() as t:
+        opened = await t.open([user("a")])
+        await t.engine.close_turn(opened, said("half an ans", complete=False), accepted=True)
+        await t.turn([user("a"), assistant("half an ans"), user("go on")], "wer")
+        assert await t.live() == ["a", "half an ans", "go on", "wer"]
+
+
+# ── failures ─────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize("reply", [None, Reply(error=True)], ids=["nothing", "an error"])
+async def test_a_reply_that_says_nothing(reply: Reply | None) -> None:
+    """What the client said is kept as unanswered."""
+    async with turns() as t:
+        opened = await t.open([user("a")])
+        await t.engine.close_turn(opened, reply, accepted=True)
+        assert await t.live() == ["a"]
+
+
+async def test_a_refused_request_leaves_nothing() -> None:
+    """A caller the upstream refuses cannot fill the store."""
+    async with turns() as t:
+        opened = await t.open([user("a")])
+        await t.engine.close_turn(opened, None, accepted=False)
+        assert await t.live() == []
+
+
+async def test_an_unreachable_upstream_keeps_the_question() -> None:
+    """It is answered when the client tries again, and stored once."""
+    async with turns() as t:
+        await t.engine.keep_unanswered(await t.open([user("a")]))
+        assert await t.live() == ["a"]
+        await t.turn([user("a")], "b")
+        assert await t.live() == ["a", "b"]
+
+
+@pytest.mark.parametrize("reply", [None, said("half", complete=False)], ids=["no reply", "half a reply"])
+async def test_a_fork_that_fails_leaves_nothing(reply: Reply | None) -> None:
+    """What an edit would supersede is superseded with its complete reply only."""
+    async with turns() as t:
+        history = await t.history(2, "short")
+        edited = [user("question 0: edited")]
+        opened = await t.open(edited, hints=Hints("full"))
+        assert opened.standing.rec.cut == 0
+        await t.engine.close_turn(opened, reply, accepted=True)
+        await t.engine.keep_unanswered(opened)
+        assert await t.live() == texts(history[:-1])
+        await t.engine.close_turn(opened, said("edited"), accepted=True)
+        assert await t.live() == ["question 0: edited", "edited"]
+
+
+# ── modes ────────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+async def test_read_stores_nothing() -> None:
+    """`read`: the memory is shown, and nothing of the turn is kept."""
+    async with turns() as t:
+        history = await t.history(4)
+        await t.turn(history, "now")
+        await t.parts.background.wait_idle()
+        assert (await t.parts.memory()).log
+        before = await t.parts.memory()
+        opened = await t.turn([*history, assistant("now"), user("secretly?")], "never stored", mode="read")
+        assert opened.status == "applied"
+        assert await t.parts.memory() == before
+        assert "secretly?" not in await t.live()
+
+
+async def test_write_injects_nothing() -> None:
+    """`write`: the turn is stored and observed, the client's bytes go upstream."""
+    async with turns() as t:
+        history = await t.history(4)
+        opened = await t.turn(history, "now", mode="write")
+        assert (opened.status, opened.reason, opened.body) == ("raw", "write-only", None)
+        assert (await t.live())[-1] == "now"
+        assert (await t.parts.memory()).log, "what is due is done"
+
+
+async def test_shadow_is_write_for_all() -> None:
+    """`memory.mode: shadow` observes and stores, and sends prompts on unchanged."""
+    async with turns(settings=SHADOW) as t:
+        opened = await t.open(await t.history(4))
+        assert (opened.reason, opened.body) == ("write-only", None)
+        assert (await t.parts.memory()).log
+
+
+# ── the prompt ───────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+async def test_beyond_the_threshold_notes_stand_for_the_oldest() -> None:
+    """Instructions first and unchanged, then what memory holds, then the newest messages byte for byte; the rest of the body stays."""
+    async with turns() as t:
+        history = await t.history(4)
+        opened = await t.open(history)
+        assert (opened.status, opened.reason) == ("applied", None)
+        memory = await t.parts.memory()
+        assert opened.body is not None
+        body = orjson.loads(opened.body)
+        assert list(body) == ["model", "messages", "temperature"]
+        kept = history[memory.coverage :]
+        assert body["messages"][-len(kept) :] == kept
+        assert SYSTEM["content"] in body["messages"][0]["content"]
+        assert "2.85 m" in orjson.dumps(body["messages"][: -len(kept)]).decode()
+
+
+async def test_the_prefix_stays_between_activations() -> None:
+    """Time alone moves nothing, not even past midnight: the next prompt begins with the bytes of the one before."""
+    async with turns() as t:
+        history = await t.history(4)
+        before = forwarded(await t.turn(history, "now"))
+        for number in range(3):  # from 22:13 to 00:43, never an hour without a turn
+            t.parts.clock.now += 3_000
+            history += [assistant("now"), user(f"next {number}")]
+            prompt = forwarded(await t.turn(history, "now"))
+            assert prompt[: len(before)] == before
+            before = prompt
+
+
+async def test_a_cold_cache_renews_the_date() -> None:
+    """After an hour the provider's cache is cold anyway, so dates are rendered anew."""
+    async with turns() as t:
+        history = await t.history(4)
+        first = await t.turn(history, "now")
+        t.parts.clock.now += 5 * 86_400
+        second = await t.open([*history, assistant("now"), user("next")])
+        assert forwarded(second)[0] != forwarded(first)[0]
+
+
+async def test_tail_limit() -> None:
+    """The oldest raw messages are left out of the prompt and nothing else, and the receipt says so."""
+    async with turns(*[Held() for _ in range(9)], settings=LIMITED) as t:
+        sent: list[Message] = []
+        for number in range(3):
+            sent += [user(f"question {number}: {LONG}")]
+            await t.turn(sent, f"answer {number}: {LONG}")
+            sent += [assistant(f"answer {number}: {LONG}")]
+        opened = await t.open([*sent[2:], user("window?")])
+        assert opened.standing.rec.case == "trimmed"
+        assert opened.status == "degraded"
+        assert opened.reason == "tail-limit"
+        shown = texts(forwarded(opened))
+        assert shown[-1] == "window?"
+        assert sent[0]["content"] not in shown
+        assert (await t.live()) == texts(sent)
+
+
+# ── waiting ──────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+async def test_what_is_waited_for_is_stored_first() -> None:
+    """A request that must wait for an observation has its own messages stored before, since an observation names stored ones."""
+    held = Held()
+    async with turns(held, settings=UNBUFFERED) as t:
+        opening = asyncio.create_task(t.open(talk(4)))
+        await held.asked.wait()
+        assert len(await t.live()) == 9
+        held.go.set()
+        opened = await opening
+        assert opened.status == "applied"
+        assert (await t.parts.memory()).coverage == 8
+        assert texts(forwarded(opened))[-1] == "and now?"
+        await t.engine.close_turn(opened, said("now"), accepted=True)
+        assert await t.live() == [*texts(talk(4)), "now"]
+
+
+async def test_an_observation_that_is_late() -> None:
+    """At the deadline the raw history goes out, and the receipt says why."""
+    held = Held()
+    async with turns(held, settings=UNBUFFERED.replace("block_timeout: 5s", "block_timeout: 20ms")) as t:
+        opened = await t.open(talk(4))
+        assert (opened.status, opened.reason, opened.body) == ("raw", "observer-late", None)
+        held.go.set()
+        await t.parts.background.wait_idle()
+        assert (await t.parts.memory()).chunks
+
+
+async def test_a_fork_does_not_wait() -> None:
+    """A fork's new messages are not stored before its reply, so nothing of them can be observed."""
+    async with turns(settings=UNBUFFERED) as t:
+        await t.turn([user("a")], "b")
+        opened = await t.open([user("edited"), *talk(4)[1:]], hints=Hints("full"))
+        assert opened.reason == "fork-not-waited"
+        assert t.parts.models.asked == []
+        assert await t.live() == ["a", "b"]
+
+
+async def test_a_thread_in_trouble_is_said_to_be() -> None:
+    """While the observer fails, the raw history is sent and the receipt names it."""
+    async with turns("", "") as t:
+        opened = await t.open(await t.history(1, LONG * 2))
+        assert (opened.status, opened.reason) == ("raw", "observer-failing")
+
+
+# ── at the same time ─────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+async def test_overlapping_turns_are_both_stored() -> None:
+    """Two questions asked at once on the same history: both stand, with their answers, one after the other."""
+    async with turns() as t:
+        await t.turn([user("a")], "b")
+        both = [await t.open([user("a"), assistant("b"), user(text)]) for text in ("first", "second")]
+        for opened, reply in zip(both, ("one", "two"), strict=True):
+            await t.engine.close_turn(opened, said(reply), accepted=True)
+        assert await t.live() == ["a", "b", "first", "one", "second", "two"]
+
+
+async def test_turns_closed_at_the_same_moment() -> None:
+    """However their commits meet, every turn is stored once."""
+    async with turns() as t:
+        opened = [await t.open([user(f"question {n}")]) for n in range(5)]
+        await asyncio.gather(
+            *(t.engine.close_turn(one, said(f"answer {n}"), accepted=True) for n, one in enumerate(opened))
+        )
+        stored = await t.live()
+        assert sorted(stored) == sorted([f"{what} {n}" for n in range(5) for what in ("question", "answer")])
+        pairs = list(zip(stored[::2], stored[1::2], strict=True))
+        assert all(q.split()[1] == a.split()[1] for q, a in pairs)
+
+
+async def test_a_retry_that_overtakes_its_first_attempt() -> None:
+    """The same request twice at once: one question, and the later answer stands."""
+    async with turns() as t:
+        first, again = await t.open([user("a")]), await t.open([user("a")])
+        await t.engine.close_turn(again, said("of the retry"), accepted=True)
+        await t.engine.close_turn(first, said("of the first"), accepted=True)
+        assert await t.live() == ["a", "of the first"]
+
+
+async def test_an_observation_committed_while_the_model_answers() -> None:
+    """A chunk that arrives between opening and closing stays, and so does the turn."""
+    held = Held()
+    async with turns(held) as t:
+        await t.turn(talk(1)[:1], LONG)
+        await held.asked.wait()
+        opened = await t.open([*talk(1)[:1], assistant(LONG), user("more")])
+        held.go.set()
+        await t.parts.background.wait_idle()
+        await t.engine.close_turn(opened, said("more"), accepted=True)
+        memory = await t.parts.memory()
+        assert [c.last for c in memory.chunks] == [2]
+        assert memory.count == 4
+
+
+# ── memory follows the branch ────────────────────────────────────────────────────────────────────────────────────────
+
+
+async def test_an_edit_behind_coverage_takes_the_notes_back() -> None:
+    """What the client took back leaves the log with it; what that uncovers is raw again."""
+    async with turns(*[NOTES.replace("2.85 m", f"2.85 m, note {n}") for n in range(9)]) as t:
+        history = await t.history(4)
+        await t.turn(history, "now")
+        await t.parts.background.wait_idle()
+        before = await t.parts.memory()
+        assert before.coverage >= 4
+        edited = [*history[:2], user("question 1: edited")]
+        opened = await t.open(edited)
+        assert opened.standing.rec.case == "edit"
+        await t.engine.close_turn(opened, said("answer to the edit"), accepted=True)
+        after = await t.parts.memory()
+        assert await t.live() == [*texts(edited), "answer to the edit"]
+        assert after.coverage <= 2
+        assert after.generation > before.generation
+
+
+async def test_the_abandoned_branch_can_be_gone_back_to() -> None:
+    """Nothing superseded is lost: sent again, it is live again."""
+    async with turns() as t:
+        history = [user("a"), assistant("b"), user("c")]
+        await t.turn(history[:1], "b")
+        await t.turn(history, "d")
+        await t.turn([*history[:2], user("edited")], "e")
+        assert await t.live() == ["a", "b", "edited", "e"]
+        await t.turn([*history, assistant("d"), user("f")], "g")
+        assert await t.live() == ["a", "b", "c", "d", "f", "g"]
+        assert replace(await t.parts.memory(), version=0).count == 6

@@ -1,0 +1,135 @@
+"""The examples, run as somebody would run them: against a live proxy, with a scripted model server behind it."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import re
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from proxy.settings import parse
+from tests.e2e.running import Running, running
+
+EXAMPLES = Path(__file__).parents[1] / "examples"
+DOCKERFILE = EXAMPLES.parent / "Dockerfile"
+
+
+async def run(proxy: Running, *command: str | Path) -> str:
+    """What the program prints; it must end well within half a minute."""
+    process = await asyncio.create_subprocess_exec(
+        *map(str, command),
+        env=os.environ
+        | {"OPENAI_BASE_URL": f"{proxy.base}/v1", "OPENAI_API_KEY": "sk-example", "NO_PROXY": "127.0.0.1"},
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.PIPE,
+    )
+    async with asyncio.timeout(30):
+        out, err = await process.communicate()
+    assert process.returncode == 0, err.decode()
+    return out.decode()
+
+
+def test_every_example_is_run() -> None:
+    """A new example needs a test of its own here."""
+    assert {file.name for file in EXAMPLES.iterdir() if file.is_file()} == {
+        "openai_sdk.py", "openai_sdk_stream.py", "curl.sh", "compose.yaml",
+    }  # fmt: skip
+
+
+async def test_openai_sdk(tmp_path: Path) -> None:
+    """Three turns, answered, stored under the names the example gives, and each told with its receipt."""
+    async with running(tmp_path) as proxy:
+        out = await run(proxy, sys.executable, EXAMPLES / "openai_sdk.py")
+        assert re.findall(r"^you: (.+)$", out, flags=re.M) == [
+            "The worktop is 312 cm long.",
+            "The sink is 60 cm wide.",
+            "How much worktop is left beside the sink?",
+        ]
+        assert "model: Noted: The worktop is 312 cm long." in out
+        receipts = re.findall(r"memory (\w+), (\d+) tokens sent", out)
+        assert [status for status, _ in receipts] == ["raw"] * 3
+        assert sorted(int(tokens) for _, tokens in receipts) == [int(tokens) for _, tokens in receipts]
+        memory = await proxy.memory()
+        assert (memory.key.resource, memory.key.thread, memory.count) == ("user-42", "kitchen-rebuild", 6)
+
+
+async def test_openai_sdk_stream(tmp_path: Path) -> None:
+    """The reply is printed as it comes, and the turns are stored when the streams have ended."""
+    async with running(tmp_path) as proxy:
+        out = await run(proxy, sys.executable, EXAMPLES / "openai_sdk_stream.py", "scripted-actor")
+        assert out.splitlines()[0] == "Noted: I am reading a book about bridges."
+        memory = await proxy.memory()
+        assert (memory.key.thread, memory.count) == ("reading-list", 4)
+        assert all(b'"stream":true' in seen.body for seen in proxy.models.requests)
+
+
+async def test_curl(tmp_path: Path) -> None:
+    """One turn; the receipt stands among the headers, the reply in the body."""
+    async with running(tmp_path) as proxy:
+        try:
+            out = await run(proxy, EXAMPLES / "curl.sh")
+        except AssertionError as exc:
+            if "curl: command not found" in str(exc):
+                pytest.skip("curl is not installed")
+            raise
+        head, _, body = out.partition("\r\n\r\n")
+        assert head.startswith("HTTP/1.1 200")
+        assert "x-om-status: raw" in head
+        assert "Noted: The worktop is 312 cm long." in body
+        assert (await proxy.memory()).key.thread == "kitchen-rebuild"
+
+
+async def test_curl_without_a_key(tmp_path: Path) -> None:
+    """It says what is missing, and asks nobody."""
+    async with running(tmp_path) as proxy:
+        env = {name: value for name, value in os.environ.items() if name != "OPENAI_API_KEY"}
+        process = await asyncio.create_subprocess_exec(
+            EXAMPLES / "curl.sh", env=env | {"OPENAI_BASE_URL": f"{proxy.base}/v1"}, stderr=asyncio.subprocess.PIPE
+        )
+        _, err = await process.communicate()
+        assert process.returncode != 0
+        assert b"set OPENAI_API_KEY" in err
+        assert proxy.models.requests == []
+
+
+def composed() -> dict[str, Any]:
+    service: dict[str, Any] = yaml.safe_load((EXAMPLES / "compose.yaml").read_text(encoding="utf-8"))["services"][
+        "om-proxy"
+    ]
+    return service
+
+
+def image_environment() -> dict[str, str]:
+    """The variables the image sets."""
+    (block,) = re.findall(r"^ENV (.*?[^\\])$", DOCKERFILE.read_text(encoding="utf-8"), flags=re.M | re.S)
+    return dict(part.split("=", 1) for part in block.replace("\\\n", " ").split())
+
+
+def test_the_composed_service_s_settings() -> None:
+    """The variables of image and compose file are settings of ours, and the ports meet."""
+    service = composed()
+    env = image_environment() | service["environment"] | {"OM_PROXY_ADMIN_TOKEN": "set"}
+    ours = {name: value for name, value in env.items() if name.startswith("OM_PROXY")}
+    assert len(ours) == 3
+    settings = parse("", env=ours)
+    assert not settings.server.loopback
+    assert settings.server.admin_token is not None
+    assert settings.storage.url == "sqlite:////data/om-proxy.db"
+    (port,) = service["ports"]
+    assert int(port.rpartition(":")[2]) == settings.server.port
+
+
+def test_the_composed_service_s_file() -> None:
+    """The folder it mounts holds the file that is looked for, and what must be written is writable."""
+    service = composed()
+    mounts = dict(volume.split(":")[:2] for volume in service["volumes"])
+    assert (EXAMPLES / "../config/om-proxy.yaml").resolve().is_file()
+    assert mounts["../config"] == "/app/config"
+    assert "WORKDIR /app" in DOCKERFILE.read_text(encoding="utf-8")
+    assert mounts["om-data"] == "/data"
+    assert (EXAMPLES / service["build"]).resolve() == DOCKERFILE.parent

@@ -1,0 +1,219 @@
+"""The cache of memories and the one way to write them."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from proxy.errors import Conflict, StorageError
+from proxy.memories import ATTEMPTS, Memories
+from proxy.memory.model import Key, Memory
+from proxy.storage.sqlite import SqliteStore
+from tests.memory.building import KEY, chat
+
+
+class Watched(SqliteStore):
+    """The store, telling what was asked of it; `meanwhile` happens inside one such call."""
+
+    asked: list[str]
+    meanwhile: Callable[[str], object] = staticmethod(lambda _: None)
+
+    async def load(self, key: Key) -> Memory:
+        self.asked.append("load")
+        found = await super().load(key)
+        self.meanwhile("load")
+        return found
+
+    async def version(self, key: Key) -> int:
+        self.asked.append("version")
+        found = await super().version(key)
+        self.meanwhile("version")
+        return found
+
+
+@pytest.fixture
+async def store(tmp_path: Path) -> AsyncIterator[Watched]:
+    opened = await Watched.open(tmp_path / "om.db")
+    assert isinstance(opened, Watched)
+    opened.asked = []
+    yield opened
+    await opened.close()
+
+
+def not_due(_: Memory) -> None:
+    return None
+
+
+def titled(title: str) -> Callable[[Memory], Memory]:
+    return lambda memory: replace(memory, title=title)
+
+
+def said(turns: int) -> Callable[[Memory], Memory]:
+    tail = chat(turns, 50)
+    return lambda memory: replace(memory, tail=tail, next_seq=len(tail) + 1)
+
+
+def other_key(number: int) -> Key:
+    return KEY._replace(thread=f"thread {number}")
+
+
+async def test_a_known_memory_is_not_loaded_again(store: Watched) -> None:
+    """While its version stands, a memory costs one point read."""
+    memories = Memories(store, not_due)
+    committed = await memories.update(KEY, said(2))
+    store.asked.clear()
+    assert await memories.load(KEY) is committed
+    assert store.asked == ["version"]
+    assert await memories.latest(KEY) is committed
+    assert store.asked == ["version"], "what ends in a commit asks nobody"
+
+
+async def test_another_processes_commit_is_seen(store: Watched) -> None:
+    """A stale version is loaded anew."""
+    ours, theirs = Memories(store, not_due), Memories(store, not_due)
+    await ours.update(KEY, said(1))
+    await theirs.load(KEY)
+    await theirs.update(KEY, titled("theirs"))
+    assert (await ours.latest(KEY)).title is None
+    assert (await ours.load(KEY)).title == "theirs"
+    assert (await ours.latest(KEY)).title == "theirs"
+
+
+async def test_what_was_not_used_longest_is_dropped(store: Watched) -> None:
+    """The cache is bounded by bytes, and forgets what was used least lately."""
+    memories = Memories(store, not_due, cache_bytes=9_000)  # three memories of one message
+    for number in range(3):
+        await memories.update(other_key(number), said(1))
+    await memories.load(other_key(0))
+    await memories.update(other_key(3), said(1))
+    store.asked.clear()
+    for number in (0, 2, 3):
+        await memories.load(other_key(number))
+    assert store.asked == ["version"] * 3
+    await memories.load(other_key(1))
+    assert store.asked[3:] == ["load"]
+
+
+async def test_one_memory_larger_than_the_cache_is_kept(store: Watched) -> None:
+    """The newest one stays, however large: it is the one in use."""
+    memories = Memories(store, not_due, cache_bytes=1)
+    committed = await memories.update(KEY, said(2))
+    assert await memories.load(KEY) is committed
+    await memories.load(other_key(1))
+    store.asked.clear()
+    await memories.load(KEY)
+    assert store.asked == ["load"]
+
+
+async def test_a_change_that_changes_nothing_writes_nothing(store: Watched) -> None:
+    """The version stays, so that others keep what they cached."""
+    memories = Memories(store, not_due)
+    before = await memories.update(KEY, said(1))
+    assert await memories.update(KEY, lambda m: m) is before
+    assert await store.version(KEY) == before.version
+
+
+async def test_a_lost_race_is_computed_again(store: Watched) -> None:
+    """A change is applied to the memory as it stands, also when another process committed between reading and writing."""
+    ours, theirs = Memories(store, not_due), Memories(store, not_due)
+    await ours.update(KEY, said(1))
+    await theirs.update(KEY, titled("theirs"))
+    seen: list[str | None] = []
+
+    def change(memory: Memory) -> Memory:
+        seen.append(memory.title)
+        return replace(memory, turns=memory.turns + 1)
+
+    after = await ours.update(KEY, change)
+    assert seen == [None, "theirs"]
+    assert (after.title, after.turns) == ("theirs", 1)
+    assert await store.load(KEY) == after
+
+
+async def test_two_at_once_both_count(store: Watched) -> None:
+    """Changes of one process that overlap are applied one after the other, none lost."""
+    memories = Memories(store, not_due)
+    await memories.update(KEY, said(1))
+    grow = [memories.update(KEY, lambda m: replace(m, turns=m.turns + 1)) for _ in range(8)]
+    await asyncio.gather(*grow)
+    assert (await store.load(KEY)).turns == 8
+
+
+async def test_two_processes_at_once_both_count(store: Watched) -> None:
+    """Changes of two processes are applied one after the other as well: the version decides."""
+    both = [Memories(store, not_due) for _ in range(2)]
+    await both[0].update(KEY, said(1))
+    await asyncio.gather(*(m.update(KEY, lambda m: replace(m, turns=m.turns + 1)) for m in both * 4))
+    assert (await store.load(KEY)).turns == 8
+
+
+async def test_it_gives_up_in_the_end(store: Watched) -> None:
+    """A thread that is always written first by others ends in Conflict after ATTEMPTS tries, not in an endless loop."""
+    memories = Memories(store, not_due)
+    await memories.update(KEY, said(1))
+    tries = 0
+
+    def overtaken(memory: Memory) -> Memory:
+        nonlocal tries
+        tries += 1
+        return replace(memory, version=memory.version - 1, turns=tries)  # as computed from a state that is gone
+
+    class Stale(Memories):
+        async def commit(self, before: Memory, after: Memory, aside: object = ()) -> Memory:
+            return await super().commit(replace(before, version=before.version - 1), after)
+
+    with pytest.raises(Conflict, match=str(ATTEMPTS)):
+        await Stale(store, not_due).update(KEY, overtaken)
+    assert tries == ATTEMPTS
+    assert (await store.load(KEY)).turns == 0
+
+
+async def test_a_drop_while_the_version_is_asked(store: Watched) -> None:
+    """A commit that begins while another request asks for the version takes nothing away under it."""
+    memories = Memories(store, not_due)
+    committed = await memories.update(KEY, said(1))
+    store.meanwhile = lambda what: memories.drop(KEY) if what == "version" else None
+    assert await memories.load(KEY) == committed
+
+
+async def test_what_was_read_before_a_commit_does_not_replace_it(store: Watched) -> None:
+    """A slow read that ends after a newer commit is not cached over it."""
+    memories = Memories(store, not_due)
+    old = await memories.update(KEY, said(1))
+    memories.drop(KEY)
+    newer = replace(old, version=old.version + 1, title="newer")
+    store.meanwhile = lambda what: memories._keep(newer) if what == "load" else None
+    await memories.load(KEY)
+    assert await memories.latest(KEY) == newer
+
+
+async def test_a_failed_commit_leaves_nothing_in_the_cache(store: Watched) -> None:
+    """After an error nobody knows what is stored, so it is read again."""
+    memories = Memories(store, not_due)
+    before = await memories.update(KEY, said(1))
+    with pytest.raises(Conflict):
+        await memories.commit(replace(before, version=before.version - 1), titled("never")(before))
+    store.asked.clear()
+    assert (await memories.latest(KEY)).title is None
+    assert store.asked == ["load"]
+
+
+async def test_every_commit_says_when_the_thread_is_due(store: Watched) -> None:
+    """What is due is stored with the memory, so that it is found after any restart."""
+    memories = Memories(store, lambda memory: 7.0 if memory.title else None)
+    await memories.update(KEY, said(1))
+    assert await store.due(10.0, 5) == ()
+    await memories.update(KEY, titled("due"))
+    assert await store.due(10.0, 5) == (KEY,)
+
+
+async def test_a_closed_store_is_an_error_of_ours(store: Watched) -> None:
+    """What storage raises is a StorageError, whatever lies below."""
+    memories = Memories(store, not_due)
+    await store.close()
+    with pytest.raises(StorageError):
+        await memories.load(KEY)

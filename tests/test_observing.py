@@ -1,0 +1,313 @@
+"""The two slow decisions performed: a chunk or a reflection committed, or a failure recorded."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import replace
+
+import pytest
+from structlog.testing import capture_logs
+
+from proxy.agents.llm import Target
+from proxy.errors import ModelBusy, ModelError, PromptTooLong
+from proxy.memory import lifecycle
+from proxy.memory.lifecycle import BACK_OFF, Observe, Reflect, Swap
+from proxy.memory.model import Memory, Message, Observation, Reflection, Trouble
+from tests.agents.scripted_llm import bullets, texts
+from tests.memory.building import KEY, chat, chunk, message, transcript
+from tests.support.performing import INHERITED, NOTES, Held, Parts, parts
+
+SIX = Observe(after=0, last=6, tokens=300)
+
+
+def shown(parts: Parts, call: int = -1) -> str:
+    return texts(parts.models.asked[call][1])
+
+
+async def logged(parts: Parts, *sizes: int) -> Memory:
+    """A thread with a log of entries of these sizes, each covering two messages, and two messages of tail."""
+    memory = await parts.stored(chat(len(sizes) + 1, 50))
+    for number, size in enumerate(sizes, 1):
+        made = replace(
+            chunk(memory, 2 * number, size, f"* 🔴 (10:0{number}) fact {number} " + "word " * size), task="t"
+        )
+        memory = lifecycle.observed(memory, made)
+    ids = [c.id for c in memory.chunks]
+    return await parts.memories.update(KEY, lambda _: lifecycle.activated(memory, ids, 5.0))
+
+
+# ── observing ────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+async def test_a_chunk_is_made_and_committed() -> None:
+    """The messages asked for become a chunk that says what it was made from, by whom and when; coverage stays."""
+    async with parts() as p:
+        memory = await p.stored(chat(4, 50))
+        assert await p.observing.perform(KEY, SIX, p.call())
+        after = await p.memory()
+        (made,) = after.chunks
+        assert (made.after, made.last, made.chain) == (0, 6, memory.tail[5].chain)
+        assert (made.source_tokens, made.at, made.model) == (300, p.clock.now, "memory-model")
+        assert "2.85 m" in made.text
+        assert made.tokens == len(made.text.split())
+        assert made.task == "plan the vans"
+        assert (after.coverage, after.log, after.tail) == (0, (), memory.tail)
+        assert [f"{m.item.role} {m.seq}" in shown(p) for m in memory.tail] == [True] * 6 + [False] * 2
+
+
+async def test_what_is_known_is_shown() -> None:
+    """The observer sees the log, a pending reflection in place of what it covers, what is buffered, and the hints."""
+    async with parts() as p:
+        memory = await logged(p, 5, 6)
+        memory = lifecycle.observed(memory, chunk(memory, 6, text="* 🔴 (10:09) buffered"))
+        pending = Reflection(
+            generation=0, sources=(1,), text="* 🔴 condensed", tokens=2, source_tokens=5, at=1.0, model="m"
+        )
+        stored = replace(
+            memory, reflection=pending, tail=(*memory.tail, *more(memory, 2)), next_seq=memory.next_seq + 2
+        )
+        await p.memories.update(KEY, lambda _: stored)
+        assert await p.observing.perform(KEY, Observe(6, 8, 100), p.call())
+        prompt = shown(p)
+        assert [word in prompt for word in ("condensed", "fact 1", "fact 2", "buffered")] == [True, False, True, True]
+        assert "<current-task>\nt\n</current-task>" in prompt
+
+
+def more(memory: Memory, count: int) -> tuple[Message, ...]:
+    made: list[Message] = []
+    for number in range(count):
+        chain = made[-1].chain if made else memory.chain
+        made.append(message(memory.next_seq + number, chain, "user" if number % 2 == 0 else "assistant", 50))
+    return tuple(made)
+
+
+async def test_the_request_s_own_model_observes() -> None:
+    """With `inherit`, the model and credential of the request that made the work due are used."""
+    async with parts(settings=INHERITED) as p:
+        await p.stored(chat(4, 50))
+        own = Target("actor", base_url="http://127.0.0.1:1/v1", headers=(("authorization", "Bearer k"),))
+        assert await p.observing.perform(KEY, SIX, p.call(inherited=own))
+        assert [target for target, _ in p.models.asked] == [own]
+
+
+async def test_without_a_credential_it_fails_and_says_so() -> None:
+    """`inherit` without a request is a failure of the thread, recorded like any other."""
+    async with parts(settings=INHERITED) as p:
+        await p.stored(chat(4, 50))
+        assert not await p.observing.perform(KEY, SIX, p.call())
+        assert (await p.memory()).trouble.failures == 1
+
+
+@pytest.mark.parametrize(
+    "decision",
+    [Observe(2, 6, 200), Observe(0, 0, 0), Reflect(1, 10), Swap()],
+    ids=["starts elsewhere", "covers nothing", "fewer entries than asked", "not a slow one"],
+)
+async def test_a_decision_whose_ground_is_gone(decision: Observe | Reflect | Swap) -> None:
+    """It costs no call and changes nothing: what is due now is decided anew."""
+    async with parts() as p:
+        memory = await p.stored(chat(4, 50))
+        assert await p.observing.perform(KEY, decision, p.call())
+        assert p.models.asked == []
+        assert await p.memory() == memory
+
+
+async def test_the_memory_moves_on_meanwhile() -> None:
+    """Notes of messages that the client took back while they were made are thrown away."""
+    held = Held()
+    async with parts(held) as p:
+        await p.stored(chat(4, 50))
+        work = asyncio.create_task(p.observing.perform(KEY, SIX, p.call()))
+        await held.asked.wait()
+        edited = await p.memories.update(KEY, lambda m: replace(m, tail=m.tail[:4], next_seq=m.next_seq))
+        held.go.set()
+        with capture_logs() as logs:
+            assert await work
+        assert await p.memory() == edited
+        assert [entry["kept"] for entry in logs if entry["event"] == "observed"] == [False]
+
+
+async def test_messages_that_come_meanwhile_do_not_matter() -> None:
+    """Notes stay good when the conversation goes on while they are made."""
+    held = Held()
+    async with parts(held) as p:
+        await p.stored(chat(3, 50))
+        work = asyncio.create_task(p.observing.perform(KEY, SIX, p.call()))
+        await held.asked.wait()
+        await p.memories.update(KEY, lambda m: replace(m, tail=(*m.tail, *more(m, 2)), next_seq=m.next_seq + 2))
+        held.go.set()
+        assert await work
+        after = await p.memory()
+        assert (after.chunks[0].last, after.end) == (6, 8)
+
+
+async def test_too_long_is_halved() -> None:
+    """A prompt that is too long is asked again about the older half, down to one block; the chunk says what it covers."""
+    too_long = PromptTooLong("send less")
+    async with parts(too_long, too_long) as p:
+        await p.stored(chat(8, 600))
+        assert await p.observing.perform(KEY, Observe(0, 16, 9_600), p.call())
+        assert [sum(f"{role} {n}" in shown(p, i) for role, n in roles(16)) for i in range(3)] == [16, 8, 4]
+        (made,) = (await p.memory()).chunks
+        assert (made.after, made.last, made.source_tokens) == (0, 4, 2_400)
+
+
+def roles(count: int) -> list[tuple[str, str]]:
+    return [("user" if n % 2 else "assistant", f"{n}\n") for n in range(1, count + 1)]
+
+
+async def test_one_message_that_is_too_long_is_clipped() -> None:
+    """A block that cannot be halved is shown shorter than before; it is observed as a whole all the same."""
+    async with parts(PromptTooLong("send less")) as p:
+        long = transcript(("user", 4_000), ("assistant", 10))
+        raw = b'{"role":"user","content":"' + b"long story " * 2_000 + b'"}'
+        first = replace(long[0], item=replace(long[0].item, raw=raw))
+        await p.stored((first, long[1]))
+        assert await p.observing.perform(KEY, Observe(0, 1, 4_000), p.call())
+        sizes = [len(shown(p, i)) for i in range(2)]
+        assert sizes[1] < 0.8 * sizes[0]
+        (made,) = (await p.memory()).chunks
+        assert (made.last, made.source_tokens) == (1, 4_000)
+
+
+async def test_what_is_too_long_at_any_length_fails() -> None:
+    """Below 500 tokens of one message the observer is given up on: a failure, and no endless loop."""
+    async with parts(*[PromptTooLong("send less")] * 20) as p:
+        await p.stored(transcript(("user", 4_000), ("assistant", 10)))
+        assert not await p.observing.perform(KEY, Observe(0, 1, 4_000), p.call())
+        assert len(p.models.asked) == 2  # clipped to the threshold of 1 000 tokens, then to 500
+        after = await p.memory()
+        assert (after.trouble.failures, after.chunks) == (1, ())
+
+
+@pytest.mark.parametrize(
+    ("steps", "asked"),
+    [
+        (["", ""], 2),
+        (["I'm sorry, but I can't help with that."] * 2, 2),
+        (["A nice conversation about vans, all in all."] * 2, 2),
+        ([bullets(*["the same again"] * 200)] * 2, 2),
+        ([ModelError("refused")], 1),
+        ([ModelBusy("busy")] * 3, 3),
+    ],
+    ids=["nothing", "refusal", "prose", "loop", "error", "busy"],
+)
+async def test_a_failure_is_recorded(steps: list[str | ModelError], asked: int) -> None:
+    """Whatever fails backs the thread off and moves nothing: no chunk, no coverage, no message lost."""
+    async with parts(*steps) as p:
+        memory = await p.stored(chat(4, 50))
+        assert not await p.observing.perform(KEY, SIX, p.call())
+        assert len(p.models.asked) == asked
+        after = await p.memory()
+        assert after.trouble == Trouble(1, p.clock.now + BACK_OFF)
+        assert (after.coverage, after.chunks, after.tail) == (0, (), memory.tail)
+
+
+async def test_an_unusable_answer_is_asked_for_once_more() -> None:
+    """One empty answer is no failure yet."""
+    async with parts("") as p:
+        await p.stored(chat(4, 50))
+        assert await p.observing.perform(KEY, SIX, p.call())
+        assert len(p.models.asked) == 2
+        assert len((await p.memory()).chunks) == 1
+
+
+async def test_a_model_that_does_not_answer_in_time() -> None:
+    """A time-out is a failure like any other, and the call is given up."""
+    held = Held()
+    async with parts(held, within=0.02) as p:
+        await p.stored(chat(4, 50))
+        assert not await p.observing.perform(KEY, SIX, p.call())
+        assert held.given_up
+        assert (await p.memory()).trouble == Trouble(1, p.clock.now + BACK_OFF)
+
+
+async def test_a_success_ends_the_trouble() -> None:
+    """After a success the thread is as good as any."""
+    async with parts() as p:
+        memory = await p.stored(chat(4, 50))
+        await p.memories.update(KEY, lambda _: replace(memory, trouble=Trouble(7, 5.0)))
+        assert await p.observing.perform(KEY, SIX, p.call())
+        assert (await p.memory()).trouble == Trouble()
+
+
+async def test_no_word_reaches_the_log() -> None:
+    """Neither what was observed nor what was noted stands in the program's log."""
+    async with parts(ModelError("prompt: user 1"), NOTES) as p:
+        await p.stored(chat(4, 50))
+        with capture_logs() as logs:
+            await p.observing.perform(KEY, SIX, p.call())
+            await p.observing.perform(KEY, SIX, p.call())
+        assert [entry["event"] for entry in logs] == ["observe.failed", "observed"]
+        assert not [entry for entry in logs if "user 1" in str(entry) or "2.85" in str(entry)]
+
+
+# ── reflecting ───────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+async def test_a_reflection_is_kept_beside_the_log() -> None:
+    """What is shorter than asked is kept with the entries it stands for, and the log stays until it is swapped in."""
+    async with parts(bullets("all in all")) as p:
+        memory = await logged(p, 200, 200)
+        assert await p.observing.perform(KEY, Reflect(2, 300), p.call())
+        after = await p.memory()
+        assert after.reflection is not None
+        assert (after.reflection.sources, after.reflection.generation) == (tuple(o.id for o in memory.log), 0)
+        assert (after.reflection.source_tokens, after.reflection.model) == (400, "memory-model")
+        assert after.log == memory.log
+        assert len(p.models.asked) == 1
+
+
+async def test_entries_that_come_meanwhile_survive() -> None:
+    """A reflection of the first entries stands while new ones follow; swapped in, they follow it byte for byte."""
+    held = Held(bullets("all in all"))
+    async with parts(held) as p:
+        memory = await logged(p, 200, 200)
+        work = asyncio.create_task(p.observing.perform(KEY, Reflect(2, 300), p.call()))
+        await held.asked.wait()
+        late = replace(memory.log[-1], id=memory.next_id, text="* 🔴 late")
+        await p.memories.update(KEY, lambda m: replace(m, log=(*m.log, late), next_id=m.next_id + 1))
+        held.go.set()
+        assert await work
+        swapped = lifecycle.swapped(await p.memory(), 9.0)
+        assert [o.text for o in swapped.log][1:] == ["* 🔴 late"]
+        assert "all in all" in swapped.log[0].text
+
+
+async def test_a_reflection_of_a_log_that_is_gone() -> None:
+    """The log was rolled back while it was reflected on: the result changes nothing."""
+    held = Held(bullets("all in all"))
+    async with parts(held) as p:
+        await logged(p, 200, 200)
+        work = asyncio.create_task(p.observing.perform(KEY, Reflect(2, 300), p.call()))
+        await held.asked.wait()
+        await p.memories.update(
+            KEY,
+            lambda m: replace(m, log=m.log[1:], generation=m.next_generation, next_generation=m.next_generation + 1),
+        )
+        held.go.set()
+        assert await work
+        assert (await p.memory()).reflection is None
+
+
+async def test_an_unproductive_reflection_is_not_repeated() -> None:
+    """Four levels without anything shorter: the log stays, and is left alone until it grows; observing goes on."""
+    async with parts(*[bullets("longer " * 500)] * 4) as p:
+        memory = await logged(p, 200, 200)
+        assert not await p.observing.perform(KEY, Reflect(2, 300), p.call())
+        assert len(p.models.asked) == 4
+        after = await p.memory()
+        assert (after.log, after.reflection, after.unproductive_at) == (memory.log, None, 400)
+        assert after.trouble == Trouble()
+
+
+async def test_observations_are_immutable_text() -> None:
+    """What was noted is stored as it was parsed: an entry's text is never rewritten by what follows."""
+    async with parts(NOTES, bullets("second")) as p:
+        await p.stored(chat(6, 50))
+        await p.observing.perform(KEY, SIX, p.call())
+        (first,) = (await p.memory()).chunks
+        await p.observing.perform(KEY, Observe(6, 12, 300), p.call())
+        kept: tuple[Observation, ...] = (await p.memory()).chunks
+        assert kept[0] == first
+        assert [c.id for c in kept] == [1, 2]

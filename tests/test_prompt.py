@@ -1,0 +1,144 @@
+"""The prompt around the tail, rendered once per state of the log."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import orjson
+import pytest
+
+from proxy.memory.context import ContextOptions, Layout
+from proxy.memory.model import Memory
+from proxy.memory.tail import Piece
+from proxy.observing import Call
+from proxy.prompt import RENDERED, Prompt, Prompts
+from proxy.settings import parse as settings_of
+from proxy.wire import chat
+from tests.memory.building import chat as transcript
+from tests.memory.building import memory, with_log
+
+NOON = 1_700_000_000.0  # 14 Nov 2023, 22:13 UTC
+REQUEST = chat.parse(
+    b'{"model":"m","messages":[{"role":"system","content":"Be brief."},{"role":"user","content":"?"}]}'
+)
+
+
+def rendered(prompts: Prompts) -> list[object]:
+    """The generations whose blocks are kept, the one used least lately first."""
+    return [key[1] for key in prompts._rendered]
+
+
+def call(timezone: str = "UTC", layout: Layout = "blocks", options: ContextOptions = ContextOptions()) -> Call:  # noqa: B008 - frozen
+    effective = settings_of(f"memory: {{timezone: {timezone}}}").effective("m", None)
+    return Call(effective, layout=layout, context_options=options)
+
+
+def noted(*entries: int) -> Memory:
+    return replace(with_log(memory(transcript(1, 50)), *entries), render_date=NOON)
+
+
+def pieces(of: Memory) -> list[Piece]:
+    return [Piece(m.item.raw, m.item.role, (), None, m.tokens, m.seq, sent=True) for m in of.tail]
+
+
+def assembled(prompts: Prompts, of: Memory, how: Call | None = None) -> Prompt:
+    return prompts.assemble(REQUEST, of, pieces(of), how or call())
+
+
+def contents(prompt: Prompt) -> list[str]:
+    return [orjson.loads(raw)["content"] for raw in prompt.messages]
+
+
+def test_order() -> None:
+    """Instructions, notes, hint, tail."""
+    first, notes, hint, *tail = contents(assembled(Prompts(), noted(10, 10)))
+    assert first == "Be brief."
+    assert "entry 1" in notes
+    assert "entry 2" in notes
+    assert "Tuesday, Nov" in hint
+    assert tail == ["user 1", "assistant 2"]
+
+
+def test_without_a_log_nothing_is_added() -> None:
+    """A tail alone needs neither notes nor a hint, and costs nothing of ours."""
+    prompt = assembled(Prompts(), replace(memory(transcript(1, 50)), render_date=NOON))
+    assert contents(prompt) == ["Be brief.", "user 1", "assistant 2"]
+    assert prompt.tokens == 0
+
+
+def test_rendered_once_per_state() -> None:
+    """Between two activations nothing is rendered, whatever the tail."""
+    prompts, of = Prompts(), noted(10)
+    first = assembled(prompts, of)
+    (block,) = prompts._rendered.values()
+    longer = assembled(prompts, replace(of, tail=transcript(3, 50)))
+    assert [one is block for one in prompts._rendered.values()] == [True]
+    assert longer.messages[: len(first.messages)] == first.messages
+
+
+@pytest.mark.parametrize(
+    ("after", "how"),
+    [
+        (noted(10, 10), call()),
+        (replace(noted(10), generation=1), call()),
+        (replace(noted(10), render_date=NOON + 86_400), call()),
+        (replace(noted(10), key=noted(10).key._replace(thread="other")), call()),
+        (noted(10), call(options=ContextOptions(relative_time=False))),
+        (noted(10), call(timezone="Asia/Tokyo")),
+    ],
+    ids=["an entry more", "another generation", "another date", "another thread", "other options", "another time zone"],
+)
+def test_rendered_anew(after: Memory, how: Call) -> None:
+    """What the block depends on makes another block."""
+    prompts = Prompts()
+    assembled(prompts, noted(10))
+    assembled(prompts, after, how)
+    assert len(rendered(prompts)) == 2
+
+
+def test_an_edited_entry_is_rendered_anew() -> None:
+    """The text counts, not the number of entries."""
+    prompts, of = Prompts(), noted(10)
+    assembled(prompts, of)
+    edited = assembled(prompts, replace(of, log=(replace(of.log[0], text="corrected"),)))
+    assert "corrected" in contents(edited)[1]
+
+
+def test_what_is_kept_is_bounded() -> None:
+    """The block used least lately goes first."""
+    prompts, of = Prompts(), noted(10)
+    for number in range(RENDERED):
+        assembled(prompts, replace(of, generation=number))
+    assembled(prompts, of)  # generation 0 again: now the newest
+    assembled(prompts, replace(of, generation=RENDERED))
+    assert rendered(prompts) == [*range(2, RENDERED), 0, RENDERED]
+
+
+@pytest.mark.parametrize(("zone", "day"), [("UTC", "Tuesday, Nov"), ("Asia/Tokyo", "Wednesday, Nov")])
+def test_the_date_is_the_user_s(zone: str, day: str) -> None:
+    """Dates are told in the configured time zone."""
+    hint = contents(assembled(Prompts(), noted(10), call(timezone=zone)))[2]
+    assert day.split(",", maxsplit=1)[0] in hint
+
+
+def test_merged() -> None:
+    """For strict templates, notes and hint stand at the end of the client's own system message."""
+    first, *tail = contents(assembled(Prompts(), noted(10), call(layout="merged")))
+    assert first.startswith("Be brief.")
+    assert "entry 1" in first
+    assert tail == ["user 1", "assistant 2"]
+
+
+def test_the_hints_of_the_newest_entry_count() -> None:
+    """Current task and suggested response stand after the observations; an entry that says none keeps the older one."""
+    of = noted(10, 10)
+    older = replace(of, log=(replace(of.log[0], task="plan the vans", suggestion="ask for the height"), of.log[1]))
+    notes = contents(assembled(Prompts(), older))[1]
+    assert notes.index("</observations>") < notes.index("plan the vans") < notes.index("ask for the height")
+
+
+def test_tokens_of_ours() -> None:
+    """The log's own count, and a fair guess for the words around it."""
+    prompt = assembled(Prompts(), noted(1_000))
+    around = sum(map(len, contents(prompt)[1:3])) - len("entry 1")
+    assert prompt.tokens == 1_000 + around // 4
