@@ -61,6 +61,10 @@ class App:
 
     async def start(self) -> None:
         settings = self._watched.current
+        if settings.storage.encryption_key is not None:
+            raise ConfigError(
+                "storage.encryption_key is set, but this version does not encrypt what it stores: take it out to go on without"
+            )
         self.store = await open_store(settings.storage.url)
         try:
             await self._compose(settings, await self.store.secret())

@@ -104,6 +104,8 @@ def server_of(app: App, settings: Settings) -> uvicorn.Server:
 
 def banner(settings: Settings, port: int) -> None:
     """The address, and the memory settings in force."""
+    from proxy.settings import without_effect
+
     effective = settings.effective(None, None)
     limits = effective.limits
     state = "on" if settings.memory.enabled else "off"
@@ -114,7 +116,7 @@ def banner(settings: Settings, port: int) -> None:
         f"reflected at {limits.reflect_at}; model {effective.observer_model}; store {settings.storage.url.split('@')[-1]}",
         flush=True,
     )
-    for warning in model_warnings(effective, None):
+    for warning in (*model_warnings(effective, None), *without_effect(settings, effective)):
         print(f"warning: {warning}", flush=True)
 
 

@@ -4,7 +4,7 @@ from proxy.settings.effective import Effective, limits
 from proxy.settings.loading import config_file, load, parse
 from proxy.settings.memory import ContextSettings, MemorySettings
 from proxy.settings.model import Settings
-from proxy.settings.report import effective_lines
+from proxy.settings.report import effective_lines, without_effect
 from proxy.settings.service import UpstreamSettings
 from proxy.settings.watching import Watched
 
@@ -20,4 +20,5 @@ __all__ = [
     "limits",
     "load",
     "parse",
+    "without_effect",
 ]

@@ -67,7 +67,7 @@ def effective_lines(settings: Settings, model: str | None = None, resource: str 
     upstream = settings.upstream_for(model)
     lines += ["", f"upstream: {upstream.name if upstream else 'none: the request is refused'}"]
     lines += [f"tokens: {line}" for line in token_lines(effective.limits)]
-    found = [*warnings(effective), *_without_effect(settings, effective)]
+    found = [*warnings(effective), *without_effect(settings, effective)]
     return lines + [f"warning: {text}" for text in found]
 
 
@@ -106,7 +106,7 @@ def warnings(effective: Effective) -> list[str]:
     return found
 
 
-def _without_effect(settings: Settings, effective: Effective) -> Iterator[str]:
+def without_effect(settings: Settings, effective: Effective) -> Iterator[str]:
     """What was set in the belief that it does something. Its default is as much without effect, but nobody asked for it."""
     defaults = Settings()
     usual = dict(_view(defaults, defaults.effective(None)))
