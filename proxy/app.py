@@ -110,13 +110,19 @@ class App:
         await self.store.close()
 
     def _due(self, memory: Memory) -> float | None:
-        limits = self._watched.current.effective(memory.model, memory.key.resource).limits
+        try:
+            limits = self._watched.current.effective(memory.model, memory.key.resource).limits
+        except ConfigError:  # overrides that contradict each other: this thread's requests say so, and go raw
+            return None
         return lifecycle.due_at(memory, limits, self._clock())
 
     def _call_for(self, memory: Memory) -> Call | None:
         """What work found after a restart can be done with: a configured memory model, or the upstream's own key."""
         settings = self._watched.current
-        effective = settings.effective(memory.model, memory.key.resource)
+        try:
+            effective = settings.effective(memory.model, memory.key.resource)
+        except ConfigError:
+            return None
         upstream = settings.upstream_for(memory.model)
         inherited = None
         if upstream is not None and upstream.api_key and memory.model:

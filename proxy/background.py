@@ -7,6 +7,7 @@ import time
 import uuid
 from collections import OrderedDict
 from collections.abc import Callable, Coroutine
+from contextlib import nullcontext
 from typing import Any
 
 import structlog
@@ -63,6 +64,7 @@ class Background:
         self._running: dict[Key, Run] = {}
         self._again: set[Key] = set()
         self._others: set[asyncio.Task[Any]] = set()
+        self._left: set[Key] = set()  # due, and nothing at hand to do it with; they must not hide the others
         self._closing = False
 
     # ── what others ask of it ────────────────────────────────────────────────────────────────────────────────────────
@@ -117,8 +119,10 @@ class Background:
         """For ever: at once and then every `interval()` seconds, take up the work the store says is due."""
         while True:
             try:
-                for key in await self._memories.store.due(self._clock(), DUE_AT_ONCE):
-                    self.wake(key)
+                found = await self._memories.store.due(self._clock(), DUE_AT_ONCE + len(self._left))
+                for key in found:
+                    if key not in self._left:
+                        self.wake(key)
             except OmError as exc:
                 log.warning("due.failed", error=type(exc).__name__)
             await asyncio.sleep(interval())
@@ -138,6 +142,7 @@ class Background:
         return {run.task for run in self._running.values() if run.task}
 
     def _remember(self, key: Key, call: Call) -> None:
+        self._left.discard(key)
         self._calls[key] = call
         self._calls.move_to_end(key)
         while len(self._calls) > CALLS:
@@ -157,7 +162,8 @@ class Background:
             self.wake(key)
 
     async def _run(self, key: Key, run: Run, first: Decision | None) -> None:
-        async with self._slots:
+        # what a request waits for takes no place: others' slow models must not make it late
+        async with self._slots if first is None else nullcontext():
             if first is None and await self._next(key) is None:
                 return  # mostly: a lease costs two commits, so it is taken only where there is work
             leased = await self._memories.store.lease(key, self._holder, LEASE)
@@ -173,7 +179,12 @@ class Background:
     async def _renew(self, key: Key) -> None:
         while True:
             await asyncio.sleep(LEASE / 3)
-            await self._memories.store.lease(key, self._holder, LEASE)
+            try:
+                await self._memories.store.lease(key, self._holder, LEASE)
+            except OmError as exc:
+                log.warning(
+                    "lease.failed", error=type(exc).__name__
+                )  # the next renewal may do; losing it costs money only
 
     async def _work(self, key: Key, run: Run, first: Decision | None, *, more: bool) -> None:
         """Perform what is due until nothing is, or something failed: its back-off then says when to come again. Without `more`,
@@ -194,6 +205,8 @@ class Background:
         memory = await self._memories.load(key)
         call = self._calls.get(key) or self._call_for(memory)
         if call is None:
+            if len(self._left) < CALLS:
+                self._left.add(key)
             return None
         decision = first or self._due(memory, call)
         return (decision, call) if decision else None

@@ -1,4 +1,4 @@
-"""The command: `om-proxy serve`, `check`, `demo`."""
+"""The command: `om-proxy serve`, `check`, `doctor`, `demo`."""
 
 from __future__ import annotations
 
@@ -53,6 +53,15 @@ def parser() -> argparse.ArgumentParser:
     check_command.add_argument("--model", help="the actor's model, as the client names it")
     check_command.add_argument("--resource", help="the resource, as the client names it")
     check_command.set_defaults(run=check)
+
+    doctor_command = commands.add_parser(
+        "doctor", help="list the threads whose observing fails; give the parked ones another try"
+    )
+    doctor_command.add_argument("--config", help="the YAML file; else OM_PROXY_CONFIG, else ./config/om-proxy.yaml")
+    doctor_command.add_argument(
+        "--revive", action="store_true", help="clear their failures, so that they are tried again at once"
+    )
+    doctor_command.set_defaults(run=doctor)
 
     commands.add_parser("demo", help="a long conversation with and without memory: no key, no network")
     return top
@@ -143,3 +152,33 @@ def model_warnings(effective: Effective, actor: str | None) -> list[str]:
     found = [*warnings(observer)] if observer else []
     found += warnings(reflector, reflect_at=effective.limits.reflect_at) if reflector else ()
     return list(dict.fromkeys(found))
+
+
+def doctor(options: argparse.Namespace) -> int:
+    """List the threads in trouble; with `--revive` clear it. Works beside a running server: it sees the new version."""
+    import asyncio
+
+    return asyncio.run(examined(options))
+
+
+async def examined(options: argparse.Namespace) -> int:
+    from proxy.app import open_store
+    from proxy.settings import load
+
+    store = await open_store(load(options.config).storage.url)
+    troubled, cursor = 0, None
+    try:
+        while page := await store.threads(None, cursor=cursor):
+            for info in page:
+                if info.failures:
+                    troubled += 1
+                    state = "parked" if info.parked else "in back-off"
+                    revived = ", revived" if options.revive and await store.park(info.key, False) else ""
+                    print(
+                        f"{info.key.resource} / {info.key.thread}: {info.failures} failures in a row, {state}{revived}"
+                    )
+            cursor = page[-1].key
+    finally:
+        await store.close()
+    print(f"{troubled} threads in trouble" if troubled else "no thread is in trouble")
+    return 0

@@ -59,6 +59,9 @@ class Turn:
     reason: str | None = None
     body: bytes | None = None  # the rewritten request; None: the original bytes go upstream
     stores: bool = True
+    longer: Callable[[float], None] = lambda seconds: (
+        None
+    )  # tells who waits for the turn that an observation is waited for
     receipt: dict[str, int | str] = field(default_factory=dict)
 
 
@@ -83,14 +86,21 @@ class Engine:
 
     # ── opening ──────────────────────────────────────────────────────────────────────────────────────────────────────
 
-    async def open_turn(self, caller: Caller, request: ChatRequest, call: Call, hints: Hints) -> Turn:
+    async def open_turn(
+        self,
+        caller: Caller,
+        request: ChatRequest,
+        call: Call,
+        hints: Hints,
+        longer: Callable[[float], None] = lambda seconds: None,
+    ) -> Turn:
         """What goes upstream for this request. `caller.key` is set. Raises OmError; the caller then sends the original."""
         key = caller.key
         assert key is not None  # noqa: S101 — only requests with a thread get here
         memory = await self._memories.load(key)
         sent = self._sent(request, memory)
         standing = await self._stand(memory, sent, hints, request.model)
-        turn = Turn(key, call, hints, request, sent, standing, stores=caller.mode != "read")
+        turn = Turn(key, call, hints, request, sent, standing, stores=caller.mode != "read", longer=longer)
         if caller.mode == "read":
             await self._assemble(turn)
             return turn
@@ -195,6 +205,8 @@ class Engine:
         """Have it done within the deadline. Only stored messages can be observed: new ones are stored first, but a fork's
         are not before its reply has come; of a fork, what lies before it can be."""
         standing = turn.standing
+        if not standing.memory.turns:
+            return  # nobody has accepted this caller's credential yet: nothing is stored or asked on its word
         if isinstance(decision, Observe) and standing.rec.cut is None and standing.virtual != standing.memory:
             await self._commit(turn, None, None)
             await self._stand_again(turn)
@@ -202,6 +214,7 @@ class Engine:
             turn.reason = "fork-not-waited"
             return
         timeout = turn.call.effective.limits.block_timeout
+        turn.longer(timeout)
         if not await self._background.done_within(turn.key, decision, turn.call, timeout):
             turn.reason = "observer-late"
 
@@ -228,6 +241,8 @@ class Engine:
     def _render_date(self, turn: Turn) -> float:
         """Moves only when the prefix changes anyway, or when the prompt cache is certainly cold (behaviour.md 8)."""
         memory, now = turn.standing.virtual, self._clock()
+        if not turn.stores and memory.render_date is not None:
+            return memory.render_date  # what is only read is not remembered, so it cannot move
         previous = turn.standing.memory.turn_at
         cold = previous is not None and now - previous > turn.call.effective.limits.cache_lives
         return now if memory.render_date is None or cold else memory.render_date
@@ -271,7 +286,10 @@ class Engine:
     def _item_of(self, key: Key, reply: Reply | None) -> Item | None:
         if reply is None or reply.message is None:
             return None
-        return chat.item(reply.message, key=self._fingerprint_key(key))
+        try:
+            return chat.item(reply.message, key=self._fingerprint_key(key))
+        except chat.Unreadable:
+            return None  # no message we can name: what the client said is kept as unanswered
 
     async def _commit(self, turn: Turn, reply: Item | None, interrupted: Item | None) -> bool:
         """Reconcile on commit, on top of whoever came first: computed again until no one else has. False: nothing was new."""

@@ -1,4 +1,4 @@
-"""Events on stderr, as JSON lines or for people: flat fields, and never a text that came from a message, a header or an exception."""
+"""Events on stderr, as JSON lines or for people: flat fields, and never a text that came from a message or a header."""
 
 from __future__ import annotations
 
@@ -57,7 +57,8 @@ def _json(event: EventDict, **_: Any) -> bytes:
 
 
 class _Heard(logging.Handler):
-    """A library's warning as an event of ours: its template without what was filled in, the exception's class and place."""
+    """A library's warning as an event of ours: where it was said, and the exception's class and place. Its words only where the
+    server speaks of itself (a port in use): beside an exception, or from asyncio, they may hold an exception's text."""
 
     def emit(self, record: logging.LogRecord) -> None:
         if str(record.msg).startswith("ASGI callable returned without completing"):
@@ -65,5 +66,7 @@ class _Heard(logging.Handler):
         exc = record.exc_info[1] if record.exc_info else None
         frames = traceback.extract_tb(exc.__traceback__)[-1:] if exc else []
         at = [f"{frame.filename.rpartition('/')[2]}:{frame.lineno}" for frame in frames]
+        own = record.name == OTHERS[0] and exc is None
+        said = record.getMessage().strip() if own else f"{record.filename}:{record.lineno}"
         log = structlog.get_logger(record.name)
-        log.log(record.levelno, "library", logger=record.name, text=str(record.msg).strip(), error=exc, at=at)
+        log.log(record.levelno, "library", logger=record.name, said=said, error=exc, at=at)

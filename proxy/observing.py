@@ -15,7 +15,7 @@ from proxy.agents.llm import Target
 from proxy.agents.observer import Observed, Observer, ObserverTask
 from proxy.agents.reflector import Reflector
 from proxy.agents.targets import Choice, above_largest, targets
-from proxy.errors import ModelBusy, ModelError, PromptTooLong
+from proxy.errors import ModelBusy, ModelError, OmError, PromptTooLong
 from proxy.memories import Memories
 from proxy.memory import blocks, lifecycle
 from proxy.memory.context import ContextOptions, Layout
@@ -78,6 +78,13 @@ class Observing:
         except ModelError as exc:
             await self._failed(memory, decision, exc)
             return False
+        except OmError:
+            raise  # the store's: nothing is known against the model
+        except (
+            Exception
+        ) as exc:  # whatever else a memory model's library does counts as its failure: the thread backs off
+            await self._failed(memory, decision, ModelError(type(exc).__name__))
+            return False
         return True
 
     async def _failed(self, memory: Memory, decision: Decision, exc: ModelError) -> None:
@@ -102,7 +109,7 @@ class Observing:
             last=messages[-1].seq,
             chain=messages[-1].chain,
             text=made.text,
-            tokens=self._tokens(made.text),
+            tokens=await asyncio.to_thread(self._tokens, made.text),
             source_tokens=weight(messages),
             at=self._clock(),
             task=made.task,
@@ -120,7 +127,7 @@ class Observing:
         """The observer's answer and the messages it is about: fewer than asked where the prompt was too long (behaviour.md 6)."""
         clip: int | None = None
         while True:
-            task = self._task(memory, messages, call, clip)
+            task = await asyncio.to_thread(self._task, memory, messages, call, clip)
             models = self._targets(call.effective.observer_model, call, weight(messages))
             try:
                 return messages, await self._observer.observe(
@@ -185,7 +192,7 @@ class Observing:
             generation=memory.generation,
             sources=tuple(o.id for o in sources),
             text=made.text,
-            tokens=self._tokens(made.text),
+            tokens=await asyncio.to_thread(self._tokens, made.text),
             source_tokens=size,
             at=self._clock(),
             task=made.task,

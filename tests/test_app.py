@@ -111,8 +111,7 @@ async def test_changed_settings_hold_for_the_next_request(tmp_path: Path) -> Non
     async with running(tmp_path) as run:
         assert (await run.chat().say("hello"))[1]["status"] == "raw"
         watched = run.app._watched
-        off = watched.current.model_copy(update={"memory": parse("memory: false").memory})
-        watched.current = off
+        watched.current = parse(f'upstream: [{{base_url: "{watched.current.upstream[0].base_url}"}}]\nmemory: false')
         _, receipt = await run.chat().say("hello again")
         assert (receipt["status"], receipt["reason"]) == ("off", "disabled")
 
@@ -208,3 +207,24 @@ async def test_an_encryption_key_is_not_taken_in_silence(tmp_path: Path) -> None
     settings = parse(f'storage: {{url: "sqlite:///{tmp_path}/om.db", encryption_key: "k"}}')
     with pytest.raises(ConfigError, match="encryption_key"):
         await create_app(settings).start()
+
+
+@pytest.mark.parametrize(
+    ("more", "status", "reason"),
+    [
+        ('models: {"scripted-*": {enabled: false}}', "off", "disabled"),
+        (
+            'models: {"scripted*": {observation: {message_tokens: 500}}, "*actor": {observation: {buffer_tokens: 800}}}',
+            "degraded",
+            "memory-error",
+        ),
+    ],
+    ids=["memory off for a model", "overrides that contradict each other"],
+)
+async def test_overrides_of_a_model(tmp_path: Path, more: str, status: str, reason: str) -> None:
+    """What a model's own settings switch off is off, and settings that cannot hold cost no call (promise 2)."""
+    async with running(tmp_path, more=more) as run:
+        reply, receipt = await run.chat().say("hello")
+        assert reply.startswith("Noted")
+        assert (receipt["status"], receipt["reason"]) == (status, reason)
+        assert await run.memories() == []

@@ -325,23 +325,35 @@ async def test_what_is_waited_for_is_stored_first() -> None:
     """A request that must wait for an observation has its own messages stored before, since an observation names stored ones."""
     held = Held()
     async with turns(held, settings=UNBUFFERED) as t:
-        opening = asyncio.create_task(t.open(talk(4)))
+        await t.turn([user("hello")], "hi")
+        history = [user("hello"), assistant("hi"), *talk(4)]
+        opening = asyncio.create_task(t.open(history))
         await held.asked.wait()
-        assert len(await t.live()) == 9
+        assert len(await t.live()) == 11
         held.go.set()
         opened = await opening
         assert opened.status == "applied"
-        assert (await t.parts.memory()).coverage == 8
+        assert (await t.parts.memory()).coverage == 10
         assert texts(forwarded(opened))[-1] == "and now?"
         await t.engine.close_turn(opened, said("now"), accepted=True)
-        assert await t.live() == [*texts(talk(4)), "now"]
+        assert await t.live() == [*texts(history), "now"]
+
+
+async def test_a_first_request_is_not_waited_for() -> None:
+    """Nobody has accepted its credential yet: nothing is stored and no model is asked on its word."""
+    async with turns(settings=UNBUFFERED) as t:
+        opened = await t.open(talk(4))
+        assert (opened.status, opened.reason, opened.body) == ("raw", None, None)
+        assert t.parts.models.asked == []
+        assert await t.live() == []
 
 
 async def test_an_observation_that_is_late() -> None:
     """At the deadline the raw history goes out, and the receipt says why."""
     held = Held()
     async with turns(held, settings=UNBUFFERED.replace("block_timeout: 5s", "block_timeout: 20ms")) as t:
-        opened = await t.open(talk(4))
+        await t.turn([user("hello")], "hi")
+        opened = await t.open([user("hello"), assistant("hi"), *talk(4)])
         assert (opened.status, opened.reason, opened.body) == ("raw", "observer-late", None)
         held.go.set()
         await t.parts.background.wait_idle()

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import time
 import traceback
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from urllib.parse import urlsplit
 
@@ -24,7 +24,7 @@ from proxy.edge.headers import Header, asking_identity, authorized, request_head
 from proxy.edge.site import Site
 from proxy.edge.tee import relay
 from proxy.engine import Engine, Turn
-from proxy.errors import BadRequest, OmError
+from proxy.errors import BadRequest, Conflict, OmError, StorageError
 from proxy.memory import identity
 from proxy.memory.context import ContextOptions, layout_for
 from proxy.memory.identity import Caller
@@ -42,6 +42,7 @@ COMMIT_WITHIN = 5.0  # seconds the end of a reply may wait for the commit; it go
 REFUSED = (400, 413, 422)  # answers to a rewritten prompt after which the original is sent once (behaviour.md 8)
 UNVERIFIED = (400, 401, 403, 404, 413, 422)  # answers after which nothing of the request is kept
 OF_THE_CALLER = (b"authorization", b"x-api-key", b"api-key", b"openai-organization", b"openai-project")
+PAUSES = (0.2, 1.0, 5.0)  # seconds between tries of a commit that the store refused
 NO_MEMORY = ((b"x-om-status", b"off"),)  # the receipt of a request that was refused before anything was done for it
 NO_ANSWER = 499  # the client left before there was one (nginx's number for it)
 
@@ -92,7 +93,7 @@ class ChatRoute:
             request = parse(body)
         except Unreadable:
             request = None
-        upstream = site.settings.upstream_for(request.model if request else None)
+        upstream = site.settings.upstream_for(request.model) if request else site.settings.upstream[0]
         if upstream is None:
             raise BadRequest(
                 "no upstream in the configuration matches this model; add one under `upstream`",
@@ -100,24 +101,21 @@ class ChatRoute:
                 "model",
             )
         headers = request_headers(scope["headers"], site.own_headers)
-        if caller.key is not None:
-            headers = asking_identity(headers)  # a reply we have to read
         key = upstream.api_key.get_secret_value() if upstream.api_key else None
         return Exchange(scope, body, request, caller, upstream, started, headers=authorized(headers, key))
 
     # ── memory, failing open ─────────────────────────────────────────────────────────────────────────────────────────
 
     async def _open(self, exchange: Exchange, site: Site) -> None:
-        exchange.reason = why_off(exchange, site)
-        if exchange.reason or exchange.request is None:
-            return
-        call = call_of(exchange, site)
-        wait = call.effective.limits.block_timeout
         try:
-            async with asyncio.timeout(OPEN_WITHIN + wait):
-                exchange.turn = await self._engine.open_turn(
-                    exchange.caller, exchange.request, call, hints_of(exchange)
-                )
+            exchange.reason = why_off(exchange, site)
+            if exchange.reason or exchange.request is None:
+                return
+            call = call_of(exchange, site)
+            if not call.effective.memory.enabled:
+                exchange.reason = "disabled"
+                return
+            exchange.turn = await self._opened(exchange, exchange.request, call)
         except Exception as exc:  # promise 2: on any fault of ours the original goes upstream
             exchange.status, exchange.reason = "degraded", reason_of(exc)
             thread = exchange.caller.key.thread if exchange.caller.key else None
@@ -125,7 +123,16 @@ class ChatRoute:
                 "memory.bypassed", error=type(exc).__name__, reason=exchange.reason, thread=thread, at=place_of(exc)
             )
             return
+        exchange.headers = asking_identity(exchange.headers)  # a reply we have to read
         exchange.status, exchange.reason = exchange.turn.status, exchange.turn.reason
+
+    async def _opened(self, exchange: Exchange, request: ChatRequest, call: Call) -> Turn:
+        async with asyncio.timeout(OPEN_WITHIN) as limit:
+
+            def longer(seconds: float) -> None:
+                limit.reschedule((limit.when() or 0.0) + seconds)
+
+            return await self._engine.open_turn(exchange.caller, request, call, hints_of(exchange), longer)
 
     def _close(self, exchange: Exchange, reply: Reply | None, status: int) -> asyncio.Task[None]:
         """Commit the turn in a task that outlives the request."""
@@ -135,11 +142,12 @@ class ChatRoute:
         turn = exchange.turn
         if turn is None:
             return
+        known = turn.standing.memory.turns > 0  # the upstream has accepted this caller's thread before
         try:
             if 200 <= status < 300:
-                await self._engine.close_turn(turn, reply, accepted=True)
-            elif status not in UNVERIFIED:
-                await self._engine.keep_unanswered(turn)
+                await insisting(lambda: self._engine.close_turn(turn, reply, accepted=True))
+            elif status not in UNVERIFIED and (known or status != NO_ANSWER):
+                await insisting(lambda: self._engine.keep_unanswered(turn))
         except Exception as exc:  # the client has its answer; what failed is told to the operator
             log.error("memory.uncommitted", error=type(exc).__name__, thread=turn.key.thread, at=place_of(exc))
 
@@ -151,7 +159,7 @@ class ChatRoute:
             try:
                 answer = await while_there(gone, self._ask(exchange))
             except OmError as exc:
-                await self._close(exchange, None, exc.status)
+                await asyncio.wait([self._close(exchange, None, exc.status)], timeout=COMMIT_WITHIN)
                 await answers.error(send, exc, receipt(exchange))
                 self._story(exchange, exc.status, exc.code)
                 return
@@ -191,7 +199,7 @@ class ChatRoute:
 
         async def before_end() -> None:
             assert reader is not None  # noqa: S101 — asked for only where there is one
-            closing.append(self._close(exchange, reader.finish(), answer.status))
+            closing.append(self._close(exchange, read(reader), answer.status))
             await asyncio.wait(closing, timeout=COMMIT_WITHIN)
 
         relayed = await relay(
@@ -203,7 +211,7 @@ class ChatRoute:
             disconnected=gone,
         )
         if reader is not None and not closing:  # broken off: what arrived is kept as interrupted
-            self._close(exchange, reader.finish(), answer.status)
+            self._close(exchange, read(reader), answer.status)
         self._story(exchange, answer.status, relayed.outcome)
 
     def _story(self, exchange: Exchange, status: int, end: str) -> None:
@@ -220,6 +228,25 @@ class ChatRoute:
             overhead_ms=round(exchange.overhead_ms, 2),
             total_ms=round((time.perf_counter() - exchange.started) * 1_000, 1),
         )
+
+
+async def insisting(commit: Callable[[], Awaitable[None]]) -> None:
+    """Commit, and once more after a moment for every pause that is left: a store is locked or full for seconds, not for ever."""
+    for pause in PAUSES:
+        try:
+            return await commit()
+        except StorageError:
+            await asyncio.sleep(pause)
+    return await commit()
+
+
+def read(reader: ReplyReader) -> Reply:
+    """What the copy of a reply says; nothing where it is beyond reading: the client's own bytes are not touched by that."""
+    try:
+        return reader.finish()
+    except (ValueError, TypeError, RecursionError) as exc:
+        log.warning("reply.unread", cause=type(exc).__name__)
+        return Reply()
 
 
 def why_off(exchange: Exchange, site: Site) -> str | None:
@@ -269,9 +296,9 @@ def reason_of(exc: Exception) -> str:
         return "memory-slow"
     if isinstance(exc, Unreadable):
         return "unreadable"
-    if isinstance(exc, OmError):
-        return exc.code.removeprefix("om_")
-    return "memory-error"
+    if isinstance(exc, Conflict):
+        return "conflict"
+    return "storage" if isinstance(exc, StorageError) else "memory-error"
 
 
 def place_of(exc: BaseException) -> str:

@@ -36,7 +36,6 @@ class Site:
                 resource_headers=headers.resource_headers,
                 keys=keys,
                 loopback=settings.server.loopback,
-                memory=settings.memory.enabled,
             ),
             own_headers=frozenset(h.encode() for h in (*headers.thread_headers, *headers.resource_headers))
             | (

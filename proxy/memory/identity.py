@@ -68,12 +68,12 @@ def identify(headers: Headers, rules: Rules, secret: bytes) -> Caller:
 def _identified(headers: tuple[tuple[bytes, bytes], ...], rules: Rules, secret: bytes) -> Caller:
     named = _by_name(headers)
     tenant = _tenant(named, rules, secret)
+    thread = _first(named, rules.thread_headers)
+    if thread is None:
+        return Caller(None, tenant, "on", "no-thread")  # passes through, whatever its other headers say
     mode = _choice(named, "x-om-mode", _MODES, "on")
     history = _choice(named, "x-om-history", _HISTORIES, "auto")
-    thread = _first(named, rules.thread_headers)
     resource = _first(named, rules.resource_headers)
-    if thread is None:
-        return Caller(None, tenant, mode, "no-thread")
     if tenant is None:
         return Caller(None, None, mode, "no-credential")
     if not rules.memory:

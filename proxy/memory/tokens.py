@@ -75,7 +75,7 @@ def _content(content: Any, encode: Encode, model: str) -> int:
 def _part(part: Any, encode: Encode, model: str) -> int:
     if not isinstance(part, dict):
         return _text(part, encode)
-    kind = part.get("type")
+    kind = str(part.get("type"))  # whatever stands there; a list would not be hashable
     if kind in REASONING:
         return 0
     if kind in ("image_url", "input_image", "image"):

@@ -69,6 +69,8 @@ class Watched:
             settings = parse(text, str(file), self._env) if text and text.strip() else None
         except ConfigError as exc:
             return self._refused(file, str(exc).splitlines())
+        except Exception as exc:  # a file that breaks the parser itself must not end the watching
+            return self._refused(file, [f"it cannot be read ({type(exc).__name__})"])
         if settings is None:
             return self._refused(file, ["the file is empty or cannot be read"])
         changed = changed_keys(self.current, settings)

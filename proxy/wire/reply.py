@@ -87,13 +87,20 @@ class _Body:
         messages = {index: bytes(choice.message) for index, choice in sorted(choices.items())}
         first = choices.get(0, _Choice())
         return Reply(
-            message=_object_or_none(messages.pop(0, b"")),
+            message=_spoken(_object_or_none(messages.pop(0, b""))),
             complete=not completion.error,
             finish_reason=_text(first.finish_reason),
             usage=_mapping(completion.usage),
             error=bool(completion.error),
             others=tuple(raw for raw in messages.values() if _object_or_none(raw)),
         )
+
+
+def _spoken(message: bytes | None) -> bytes | None:
+    """With the role some servers leave out; a stream's message has it by default too."""
+    if message is None or isinstance(_chunk.decode(message).get("role"), str):
+        return message
+    return msgspec.json.encode(_chunk.decode(message) | {"role": "assistant"})
 
 
 class _Events:

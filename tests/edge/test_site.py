@@ -39,7 +39,8 @@ def test_identity_follows_the_settings() -> None:
     rules = site.identity
     assert (rules.thread_headers, rules.resource_headers) == (("x-chat",), ("x-user",))
     assert rules.keys == (("acme", "sk-acme"),)
-    assert (rules.loopback, rules.memory) == (False, False)
+    # `memory: false` is no matter of identity: an override may switch it on for a model or a resource
+    assert (rules.loopback, rules.memory) == (False, True)
 
 
 def test_what_stays_here() -> None:

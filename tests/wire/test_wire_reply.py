@@ -191,7 +191,7 @@ def test_body(stream: bool, size: int | None) -> None:
         (b'{"choices":null}', Reply(complete=True)),
         (b'{"choices":[{"message":null}]}', Reply(complete=True)),
         (b'{"choices":[7]}', Reply()),
-        (b'{"choices":[{"index":"x","message":{"a":1},"finish_reason":7}],"usage":[]}', Reply(b'{"a":1}', True)),
+        (b'{"choices":[{"index":"x","message":{"a":1},"finish_reason":7}],"usage":[]}', Reply(b'{"a":1,"role":"assistant"}', True)),
         (b'{"x":' + b"[" * 100_000, Reply()),
     ],
 )  # fmt: skip
