@@ -18,7 +18,7 @@ from proxy.agents.targets import Choice, above_largest, targets
 from proxy.errors import ModelBusy, ModelError, OmError, PromptTooLong
 from proxy.memories import Memories
 from proxy.memory import blocks, lifecycle
-from proxy.memory.context import ContextOptions, Layout
+from proxy.memory.context import ContextOptions, Layout, hints
 from proxy.memory.lifecycle import Decision, Observe, Reflect
 from proxy.memory.model import Key, Memory, Message, Observation, Reflection, weight
 from proxy.memory.observations import previous_observations
@@ -151,11 +151,12 @@ class Observing:
 
     def _task(self, memory: Memory, messages: tuple[Message, ...], call: Call, clip: int | None) -> ObserverTask:
         config = call.effective.memory
+        task, suggestion = hints(memory.log + memory.chunks)
         return ObserverTask(
             messages=messages,
             previous=previous_observations(_known(memory), call.effective.limits.previous, self._tokens),
-            task=lifecycle.newest(memory.log + memory.chunks, "task"),
-            suggestion=lifecycle.newest(memory.log + memory.chunks, "suggestion"),
+            task=task,
+            suggestion=suggestion,
             title=memory.title,
             timezone=ZoneInfo(config.timezone),
             instruction=config.observation.instruction,

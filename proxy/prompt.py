@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from zoneinfo import ZoneInfo
 
-from proxy.memory import context, lifecycle
+from proxy.memory import context
 from proxy.memory.model import Memory
 from proxy.memory.tail import Piece
 from proxy.observing import Call
@@ -50,10 +50,11 @@ class Prompts:
         key = (memory.key, memory.generation, tuple(map(hash, entries)), date.date(), options)
         found = self._rendered.get(key)
         if found is None:
+            task, suggestion = context.hints(memory.log)
             found = context.observation_block(
                 entries,
-                task=lifecycle.newest(memory.log, "task"),
-                suggestion=lifecycle.newest(memory.log, "suggestion"),
+                task=task,
+                suggestion=suggestion,
                 scope=memory.key.thread,
                 render_date=date,
                 options=options,

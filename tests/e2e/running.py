@@ -14,7 +14,7 @@ import orjson
 from proxy.app import App, create_app
 from proxy.demo.loopback import serving
 from proxy.demo.scripted import Scripted
-from proxy.memory.model import Key, Memory
+from proxy.memory.model import Memory
 from proxy.settings import parse
 
 SMALL = "observation: {message_tokens: 1200, buffer_tokens: 300, block_timeout: 300ms}, reflection: {observation_tokens: 2000}"
@@ -105,7 +105,3 @@ async def running(
         app = create_app(settings, clock=clock, model_within=model_within)
         async with serving(app) as base, httpx.AsyncClient(trust_env=False, timeout=30) as http:
             yield Running(app, base, models, clock, http)
-
-
-def key_of(memory: Memory) -> Key:
-    return memory.key

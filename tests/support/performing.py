@@ -22,6 +22,7 @@ from proxy.settings import Settings, parse
 from proxy.storage.base import Store
 from proxy.storage.sqlite import SqliteStore
 from tests.agents.scripted_llm import bullets, words
+from tests.e2e.running import Clock
 from tests.memory.building import KEY
 
 NOTES = bullets("the dock takes no van above 2.85 m", extra="\n<current-task>plan the vans</current-task>")
@@ -33,16 +34,6 @@ memory:
   reflection: {observation_tokens: 2000}
 """
 INHERITED = SMALL.replace('model: openai/memory-model\n  api_base: "http://127.0.0.1:1/v1"', "model: inherit")
-
-
-class Clock:
-    """Unix seconds; they pass when a test says so."""
-
-    def __init__(self, now: float = 1_700_000_000.0) -> None:
-        self.now = now
-
-    def __call__(self) -> float:
-        return self.now
 
 
 @dataclass
