@@ -86,6 +86,8 @@ def server_of(app: App, settings: Settings) -> uvicorn.Server:
     """The server; it prints the banner once it listens, so that a printed address is one that answers."""
     import uvicorn
 
+    from proxy.edge.protocol import Protocol
+
     class Server(uvicorn.Server):
         async def startup(self, sockets: list[socket.socket] | None = None) -> None:
             await super().startup(sockets)
@@ -98,7 +100,7 @@ def server_of(app: App, settings: Settings) -> uvicorn.Server:
             host=settings.server.host,
             port=settings.server.port,
             loop="uvloop",
-            http="httptools",
+            http=Protocol,
             ws="none",  # WebSockets are answered 501 by the app
             lifespan="on",
             access_log=False,

@@ -9,10 +9,12 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import partial
 
 import structlog
+from msgspec import Struct
+from msgspec.structs import replace
 
 from proxy.background import Background
 from proxy.catalogue import Catalogue
@@ -33,8 +35,7 @@ from proxy.wire.reply import Reply
 log = structlog.get_logger("turn")
 
 
-@dataclass(frozen=True, slots=True)
-class Standing:
+class Standing(Struct, frozen=True):
     """A request as it stands against a memory."""
 
     memory: Memory  # as committed
@@ -277,6 +278,14 @@ class Engine:
             return
         if await self._commit(turn, item if complete else None, None if complete else item):
             self._background.wake(turn.key, turn.call)
+
+    def holds(self, turn: Turn, reply: Reply) -> bool:
+        """Whether there is nothing to close: a retry, answered with the very reply that stands there."""
+        standing = turn.standing
+        if standing.rec.repeats is None or not reply.complete or not self._memories.stands(standing.memory):
+            return False
+        item = self._item_of(turn.key, reply)
+        return item is not None and said_already(standing, item)
 
     async def keep_unanswered(self, turn: Turn) -> None:
         """The upstream could not be reached: what the client said is kept, unless it forks."""

@@ -5,8 +5,9 @@ from __future__ import annotations
 import asyncio
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from weakref import WeakValueDictionary
+
+from msgspec.structs import replace
 
 from proxy.errors import Conflict
 from proxy.memory.model import Key, Memory, Message
@@ -48,6 +49,11 @@ class Memories:
         memory = await self.store.load(key)
         self._keep(memory)
         return memory
+
+    def stands(self, memory: Memory) -> bool:
+        """Whether this process knows of no commit since."""
+        cached = self._cached.get(memory.key)
+        return cached is not None and cached[0] is memory
 
     async def latest(self, key: Key) -> Memory:
         """The memory as this process knows it, without asking the store: for what ends in a commit, which asks."""

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 from collections.abc import Awaitable, Callable
-from dataclasses import replace
 from itertools import count
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from proxy.agents.llm import Target
 from proxy.errors import ModelError
@@ -402,7 +403,7 @@ async def test_the_newest_request_s_credential_is_the_one_used() -> None:
     """A caller who renews a key is not asked for with the old one."""
     async with parts(settings=INHERITED) as p:
         await p.stored(chat(1, 50))
-        p.background.wake(KEY, p.call(inherited=replace(OWN, headers=(("authorization", "Bearer old"),))))
+        p.background.wake(KEY, p.call(inherited=dataclasses.replace(OWN, headers=(("authorization", "Bearer old"),))))
         await p.background.wait_idle()
         await due_thread(p)
         p.background.wake(KEY, p.call(inherited=OWN))

@@ -5,11 +5,12 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import orjson
 import pytest
+from msgspec.structs import replace
 
 from proxy.catalogue import Catalogue
 from proxy.engine import Engine, Turn

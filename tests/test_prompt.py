@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import orjson
 import pytest
+from msgspec.structs import replace
 
 from proxy.memory.context import ContextOptions, Layout
 from proxy.memory.model import Memory

@@ -10,6 +10,7 @@ from typing import Any, Literal
 
 import uvicorn
 
+from proxy.edge.protocol import Protocol
 from proxy.errors import OmError
 
 GRACE = 2  # seconds an open request gets at the end
@@ -40,7 +41,13 @@ class _Server(uvicorn.Server):
 async def serving(app: Any, *, lifespan: Literal["auto", "on", "off"] = "auto") -> AsyncIterator[str]:
     """Yield the application's base URL, `http://127.0.0.1:<port>`; a failing start raises OmError."""
     config = uvicorn.Config(
-        app, lifespan=lifespan, log_config=None, access_log=False, ws="none", timeout_graceful_shutdown=GRACE
+        app,
+        http=Protocol,
+        lifespan=lifespan,
+        log_config=None,
+        access_log=False,
+        ws="none",
+        timeout_graceful_shutdown=GRACE,
     )
     server = _Server(config)
     # named in full: asyncio sets TCP_NODELAY only on sockets that say TCP, and without it each small reply waits 40 ms

@@ -154,7 +154,7 @@ class ChatRoute:
     # ── the upstream ─────────────────────────────────────────────────────────────────────────────────────────────────
 
     async def _forward(self, exchange: Exchange, receive: Receive, send: Send) -> None:
-        async with watching(receive) as left:
+        async with watching(exchange.scope, receive) as left:
             gone = None if exchange.upstream.on_disconnect == "drain" else left
             try:
                 answer = await while_there(gone, self._ask(exchange))
@@ -194,13 +194,17 @@ class ChatRoute:
         )
 
     async def _relay(self, exchange: Exchange, answer: Answer, send: Send, gone: asyncio.Future[None] | None) -> None:
-        reader = ReplyReader(exchange.request.stream) if exchange.turn and exchange.request else None
-        closing: list[asyncio.Task[None]] = []
+        turn = exchange.turn
+        reader = ReplyReader(exchange.request.stream) if turn and exchange.request else None
+        closed = False
 
         async def before_end() -> None:
+            nonlocal closed
             assert reader is not None  # noqa: S101 — asked for only where there is one
-            closing.append(self._close(exchange, read(reader), answer.status))
-            await asyncio.wait(closing, timeout=COMMIT_WITHIN)
+            assert turn is not None  # noqa: S101 — without a turn there is no reader
+            closed, reply = True, read(reader)
+            if not self._engine.holds(turn, reply):
+                await asyncio.wait([self._close(exchange, reply, answer.status)], timeout=COMMIT_WITHIN)
 
         relayed = await relay(
             answer,
@@ -210,7 +214,7 @@ class ChatRoute:
             before_end=before_end if reader else None,
             disconnected=gone,
         )
-        if reader is not None and not closing:  # broken off: what arrived is kept as interrupted
+        if reader is not None and not closed:  # broken off: what arrived is kept as interrupted
             self._close(exchange, read(reader), answer.status)
         self._story(exchange, answer.status, relayed.outcome)
 

@@ -66,7 +66,10 @@ def asking_identity(headers: Sequence[Header]) -> list[Header]:
 
 def header(headers: Sequence[Header], name: bytes) -> bytes | None:
     """The first value of a header, its name in lower case; None if it is absent."""
-    return next((value for key, value in headers if key.lower() == name), None)
+    for key, value in headers:  # a generator in next() takes twice as long
+        if key.lower() == name:
+            return value
+    return None
 
 
 def content_length(headers: Sequence[Header]) -> int | None:

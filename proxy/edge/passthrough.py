@@ -65,7 +65,7 @@ async def passthrough(
         async with _Upload(first, receive) as upload:
             await exchange(upload, upload.gone)
     else:
-        async with watching(receive) as gone:
+        async with watching(scope, receive) as gone:
             await exchange(first.get("body", b""), gone)
 
 

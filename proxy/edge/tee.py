@@ -60,18 +60,14 @@ async def relay(
     """Send status, headers with the receipt, and body; close the answer, however it ends.
 
     `before_end` is awaited once, when all bytes have come and the last ones are not sent yet. It must be bounded and not raise;
-    it is not cancelled when the client leaves meanwhile. `disconnected` is done when the client has left
-    (edge/disconnect.py); None means to go on to the end regardless. After `truncated` the ASGI call must return without
-    sending more: uvicorn then cuts the connection.
+    when the client leaves meanwhile it is cancelled, so what it waits for must be held by someone else. `disconnected` is done
+    when the client has left (edge/disconnect.py); None means to go on to the end regardless. After `truncated` the ASGI call
+    must return without sending more: uvicorn then cuts the connection.
     """
     try:
         async with aclosing(answer.chunks()) as chunks:
             copying = _Copying(answer, chunks, send, reader)
-            whole = await while_there(disconnected, copying.start(receipt, hold=before_end is not None))
-            if whole and before_end is not None:
-                await before_end()
-            if whole:
-                whole = await while_there(disconnected, copying.rest())
+            whole = await while_there(disconnected, copying.all(receipt, before_end))
     finally:
         await answer.aclose()
     return Relayed("disconnected" if whole is None else "complete" if whole else "truncated", copying.sent)
@@ -91,14 +87,17 @@ class _Copying:
         self._held = b""
         self.sent = 0
 
-    async def start(self, receipt: Sequence[Header], *, hold: bool) -> bool:
-        """Send everything up to the last bytes; False if the answer broke off before. Without `hold`, only its head."""
+    async def all(self, receipt: Sequence[Header], before_end: BeforeEnd | None) -> bool:
+        """Send head and body; False if the answer broke off before its end."""
         headers = [item for item in self._headers if item[0] != b"content-length" or self._status not in BODILESS]
         await self._send({"type": "http.response.start", "status": self._status, "headers": [*headers, *receipt]})
-        return await self._until_last() if hold else True
+        if before_end is not None:
+            if not await self._until_last():
+                return False
+            await before_end()
+        return await self._rest()
 
-    async def rest(self) -> bool:
-        """Send what is left; False if the answer broke off before its end."""
+    async def _rest(self) -> bool:
         try:
             await self._forward(self._held)
             async for chunk in self._chunks:

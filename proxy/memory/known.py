@@ -5,14 +5,16 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right
 from collections import Counter
 from collections.abc import Sequence, Set
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from proxy.memory.matching import Census
 from proxy.memory.model import Mark, Memory, Style, View
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Known:
+class Known(Struct, frozen=True, kw_only=True):
     live: tuple[Mark, ...]  # the newest live messages; all of them when `missing` is 0
     missing: int  # older live messages that are not among them
     dead: tuple[tuple[Mark, int], ...]  # superseded ones with their parents

@@ -22,9 +22,11 @@ Numbers and their meaning: thresholds.py; the specification: behaviour.md 5 and 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import accumulate, takewhile
 from operator import itemgetter
+
+from msgspec.structs import replace
 
 from proxy.memory import blocks
 from proxy.memory.model import RECENT, Mark, Memory, Message, Observation, Reflection, Trouble, weight

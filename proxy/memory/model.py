@@ -10,14 +10,19 @@ and each message lies in the tail or inside exactly one log entry: never both, n
 
 What a message *is* is said by its fingerprint; what a whole prefix is, by the chain of fingerprints at its end. Work
 done elsewhere (a chunk, a reflection) names the chain it was made from, so a result is recognised by value, not by a flag.
+
+Frozen msgspec structs, not dataclasses: every request makes a few and compares one, and of a Memory that takes 0.3 µs against
+10 and 13.
 """
 
 from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable
-from dataclasses import dataclass, field
 from typing import Literal, NamedTuple
+
+from msgspec import Struct, field
+from msgspec.structs import force_setattr
 
 ROOT = bytes(16)  # the chain before the first message
 RECENT = 256  # marks kept before coverage, enough to recognise a client's window; reconcile.md, "How to do it cheaply"
@@ -40,8 +45,7 @@ class Key(NamedTuple):
     thread: str
 
 
-@dataclass(frozen=True, slots=True)
-class Item:
+class Item(Struct, frozen=True):
     """One message as it stood on the wire, in the neutral form: a chat message's JSON."""
 
     raw: bytes  # its JSON exactly as received; forwarded as it is, unknown keys included
@@ -63,8 +67,10 @@ class Mark(NamedTuple):
     tokens: int
 
 
-@dataclass(frozen=True, slots=True)
-class Message:
+UNMARKED = Mark(0, ROOT, ROOT, "", (), None, 0)
+
+
+class Message(Struct, frozen=True):
     """A stored message. `seq` is given by the memory, grows, and is never reused."""
 
     seq: int
@@ -72,14 +78,12 @@ class Message:
     chain: bytes
     tokens: int  # payload only; PER_MESSAGE is added at use
     at: float  # unix seconds when we first saw it
-    mark: Mark = field(
-        init=False, compare=False, repr=False
-    )  # made once: every request looks at the marks of the whole tail
+    mark: Mark = UNMARKED  # made at birth, whatever is given: every request looks at the marks of the whole tail
 
     def __post_init__(self) -> None:
         item = self.item
         mark = Mark(self.seq, item.fp, self.chain, item.role, item.calls, item.answers, self.tokens)
-        object.__setattr__(self, "mark", mark)
+        force_setattr(self, "mark", mark)
 
     @property
     def weight(self) -> int:
@@ -90,8 +94,7 @@ class Message:
         return f"<Message {self.seq} {self.item.role} {self.tokens}t {self.item.fp.hex()[:6]}>"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Observation:
+class Observation(Struct, frozen=True, kw_only=True):
     """Notes that stand for the live messages with `after < seq <= last`: a chunk while buffered, then a log entry.
 
     `chain` is the transcript's chain at `last`: the value that says exactly what was observed. A `note` covers nothing.
@@ -115,8 +118,7 @@ class Observation:
         return f"<{self.kind.capitalize()} {self.id} ({self.after}, {self.last}] {self.source_tokens}t→{self.tokens}t>"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Reflection:
+class Reflection(Struct, frozen=True, kw_only=True):
     """A shorter text for the first entries of the log, kept beside it until it is swapped in."""
 
     generation: int  # it was made from; another one may not take it
@@ -144,8 +146,7 @@ class Cell(NamedTuple):
     to_seq: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class View:
+class View(Struct, frozen=True, kw_only=True):
     """A request as the client sent it, remembered: recognises a retry by its digest, and the next request by its prefix."""
 
     count: int  # messages sent after the instructions
@@ -157,8 +158,7 @@ class View:
     cells: tuple[Cell, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class Trouble:
+class Trouble(Struct, frozen=True):
     """How observing this thread has failed lately; one success clears it."""
 
     failures: int = 0  # in a row
@@ -166,8 +166,7 @@ class Trouble:
     parked: bool = False  # given up until `om-proxy doctor --revive` or a new success
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Memory:
+class Memory(Struct, frozen=True, kw_only=True):
     """All a thread's next turn needs, bounded: a thread of a million messages loads as fast as one of a hundred."""
 
     key: Key

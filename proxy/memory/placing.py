@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from proxy.memory.alignment import align
 from proxy.memory.known import NEED_OUTLINE, Known, NeedOutline, branch, most_known, shared_end

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
 from typing import NamedTuple
+
+from msgspec import Struct
 
 from proxy.memory.model import ROOT, Item, View, chained
 
@@ -33,8 +34,7 @@ def recognise(views: Iterable[View], raws: Sequence[bytes]) -> Recognised:
     return Recognised(running.digest(), seen)
 
 
-@dataclass(frozen=True, slots=True)
-class Sent:
+class Sent(Struct, frozen=True):
     """A request's messages after the instructions. `item(i)` parses one; whoever needs only bytes takes `raws[i]`."""
 
     raws: Sequence[bytes]

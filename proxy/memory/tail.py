@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from proxy.memory.model import Cell, Memory, Message
 from proxy.memory.sent import Sent
 from proxy.memory.verdict import Reconciled
 
 
-@dataclass(frozen=True, slots=True)
-class Piece:
+class Piece(Struct, frozen=True):
     """One message of the tail. `sent`: the client sent it itself in this request."""
 
     raw: bytes

@@ -15,8 +15,10 @@ One rule stands above all: *destructive needs proof*. A duplicate can be repaire
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Literal
+
+from msgspec.structs import replace
 
 from proxy.memory.known import NEED_OUTLINE, Known, NeedOutline
 from proxy.memory.lone import lone, step

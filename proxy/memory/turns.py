@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from proxy.memory.known import Known
 from proxy.memory.model import VIEWS, Cell, Item, Memory, Message, View, chained

@@ -12,8 +12,10 @@ Kinds of cells, the only five there are:
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
 from typing import NamedTuple
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from proxy.memory.known import Known
 from proxy.memory.matching import REMINDERS, Pair
@@ -25,8 +27,7 @@ ONE_TO_ONE = ("same", "altered", "soft", "swapped")
 PLAIN = {"soft": "altered", "swapped": "same"}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Reconciled:
+class Reconciled(Struct, frozen=True, kw_only=True):
     """Nothing is written by it: `turns.heard` applies it when the turn is complete."""
 
     case: str  # a word of the table in reconcile.md

@@ -11,12 +11,12 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Iterable, Sequence
-from dataclasses import replace
 from itertools import groupby
 from pathlib import Path
 from typing import Any
 
 import aiosqlite
+from msgspec.structs import replace
 
 from proxy.errors import StorageError
 from proxy.memory.model import RECENT, Key, Memory, Message, Observation

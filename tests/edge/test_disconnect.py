@@ -126,13 +126,13 @@ async def test_work_that_ends_although_cancelled() -> None:
 async def test_watching() -> None:
     """The watch passes over what is left of a body, is done at the disconnect, and ends with its block."""
     messages: asyncio.Queue[Message] = asyncio.Queue()
-    async with watching(messages.get) as gone:
+    async with watching({}, messages.get) as gone:
         messages.put_nowait({"type": "http.request", "body": b"", "more_body": False})
         await asyncio.sleep(0)
         assert not gone.done()
         messages.put_nowait({"type": "http.disconnect"})
         await asyncio.wait_for(gone, 1)
-    async with watching(messages.get) as gone:
+    async with watching({}, messages.get) as gone:
         pass
     await asyncio.wait((gone,))
     assert gone.cancelled()

@@ -196,16 +196,18 @@ async def test_a_slow_client_slows_the_upstream() -> None:
 
 
 async def test_leaving_while_the_turn_is_kept() -> None:
-    """A client that leaves meanwhile does not undo the turn."""
+    """A client that leaves meanwhile ends the waiting, and not what was waited for."""
     recorder, body, gone = Recorder(), Chunks(ONE, DONE), asyncio.get_running_loop().create_future()
+    keeping: list[asyncio.Task[None]] = []
 
     async def before_end() -> None:
         gone.set_result(None)
-        await asyncio.sleep(0)
-        await recorder.before_end()
+        keeping.append(asyncio.create_task(recorder.before_end()))
+        await asyncio.wait(keeping, timeout=60)
 
     answer = await answer_of(body, SSE)
     relayed = await relay(answer, recorder.send, before_end=before_end, disconnected=gone)
+    await keeping[0]
     assert recorder.story[1:] == [ONE, "kept"]
     assert relayed == Relayed("disconnected", len(ONE))
     assert body.closed
@@ -231,7 +233,7 @@ class Proxy:
         tests, results = self._tests, self.results  # of the test that asked
         body = await answers.read_body(receive, 1 << 20)
         reader = ReplyReader(stream=True)
-        async with watching(receive) as gone:
+        async with watching(scope, receive) as gone:
             asking = self.upstream.send(
                 "POST", f"{self.base}/chat/completions", (), body, connect_timeout=5, read_timeout=5
             )

@@ -2,7 +2,8 @@
 
 import hashlib
 from collections.abc import Sequence
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from proxy.memory.model import PER_MESSAGE, ROOT, Item, Key, Memory, Message, Observation, chained
 

@@ -15,10 +15,11 @@ from __future__ import annotations
 
 import random
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 import orjson
+from msgspec.structs import replace
 
 from proxy.memory import blocks, lifecycle
 from proxy.memory.fingerprint import fingerprint

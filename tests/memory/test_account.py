@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Sequence
-from dataclasses import replace
 
 import pytest
+from msgspec.structs import replace
 
 from proxy.memory import account, lifecycle, turns
 from proxy.memory.model import PER_MESSAGE, Cell, Item, Memory, View

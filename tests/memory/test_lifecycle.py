@@ -1,12 +1,13 @@
 """The rules of behaviour.md 5 and 7 as tables, the transitions as properties."""
 
+import dataclasses
 from collections.abc import Sequence
-from dataclasses import replace
 from itertools import pairwise
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from proxy.memory import lifecycle
 from proxy.memory.lifecycle import Activate, Asked, Observe, Reflect, Swap, chunks_to_activate
@@ -159,7 +160,7 @@ def test_half_an_interval_is_enough_near_the_threshold() -> None:
     near = Limits(observe_at=30_000)
     assert lifecycle.ripe(made.tail) == 24_000
     assert lifecycle.after_reply(made, near) == Observe(20, 24, 4_000)
-    assert lifecycle.after_reply(made, replace(near, observe_at=40_000, block_at=48_000)) is None
+    assert lifecycle.after_reply(made, dataclasses.replace(near, observe_at=40_000, block_at=48_000)) is None
 
 
 def test_a_backlog_is_observed_in_batches_of_at_most_the_threshold() -> None:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 
 import pytest
 from clients import Thread, chat, parse, raw, told, transcript
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from proxy.memory.model import View
 from proxy.memory.transcript import Hints, Known, NeedOutline, Reconciled, Sent, recognise, reconcile

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 from clients import Thread, chat, message, parse, raw, told, transcript, word
+from msgspec.structs import replace
 
 from proxy.memory.model import VIEWS, Item, Memory, Reflection, chained
 from proxy.memory.tail import Piece

@@ -9,12 +9,12 @@ import asyncio
 import itertools
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
-from dataclasses import replace
 from typing import Any
 
 import pytest
 from hypothesis.stateful import run_state_machine_as_test
 from memory_builder import KEY, MemoryBuilder, item, small_things
+from msgspec.structs import replace
 from store_machine import MACHINE, Opener, StoreMachine
 
 from proxy.errors import Conflict, StorageError

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from dataclasses import replace
 
 import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, precondition, rule
 from memory_builder import MemoryBuilder, item, small_things
+from msgspec.structs import replace
 
 from proxy.errors import Conflict
 from proxy.memory.model import Key, Memory, Message

@@ -10,7 +10,6 @@ import subprocess
 import sys
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import AsyncExitStack, asynccontextmanager, closing, contextmanager
-from dataclasses import replace
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -18,6 +17,7 @@ from typing import Any
 import pytest
 from contract import Opener, StoreContract
 from memory_builder import KEY, MemoryBuilder, item
+from msgspec.structs import replace
 
 from proxy.errors import Conflict, StorageError
 from proxy.memory.model import Key, Memory
@@ -358,7 +358,7 @@ async def test_forgotten_bytes_are_gone(store: SqliteStore, path: Path) -> None:
 
 COMMITTER = """
 import asyncio, sys
-from dataclasses import replace
+from msgspec.structs import replace
 from memory_builder import KEY, MemoryBuilder, item
 from proxy.memory.model import Message
 from proxy.storage.sqlite import SqliteStore

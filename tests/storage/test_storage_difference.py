@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import fields, replace
+from dataclasses import fields
 from typing import Any
 
 import pytest
 from memory_builder import KEY, MemoryBuilder, item, small_things
+from msgspec.structs import replace
 
 from proxy.errors import StorageError
 from proxy.memory.model import Memory

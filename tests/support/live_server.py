@@ -11,6 +11,8 @@ from contextlib import contextmanager
 import uvicorn
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from proxy.edge.protocol import Protocol
+
 
 class LiveServer:
     def __init__(self, app: ASGIApp, on_stop: Callable[[], Awaitable[None]]) -> None:
@@ -20,7 +22,7 @@ class LiveServer:
         self._socket = socket.create_server(("127.0.0.1", 0))
         self.port: int = self._socket.getsockname()[1]
         config = uvicorn.Config(
-            self._call, loop="uvloop", http="httptools", ws="none", lifespan="on", interface="asgi3", log_config=None, access_log=False,
+            self._call, loop="uvloop", http=Protocol, ws="none", lifespan="on", interface="asgi3", log_config=None, access_log=False,
             server_header=False, date_header=False, timeout_graceful_shutdown=1,
         )  # fmt: skip
         self._server = uvicorn.Server(config)

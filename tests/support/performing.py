@@ -5,9 +5,11 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from random import Random
+
+from msgspec.structs import replace
 
 from proxy.agents.llm import LLM, Answer, Prompt, Target
 from proxy.agents.observer import Observer
