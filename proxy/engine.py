@@ -284,8 +284,8 @@ class Engine:
         standing = turn.standing
         if standing.rec.repeats is None or not reply.complete or not self._memories.stands(standing.memory):
             return False
-        item = self._item_of(turn.key, reply)
-        return item is not None and said_already(standing, item)
+        newest = standing.memory.tail[-1] if standing.memory.tail else None
+        return newest is not None and (newest.seq, newest.item.raw) == (standing.rec.repeats.reply, reply.message)
 
     async def keep_unanswered(self, turn: Turn) -> None:
         """The upstream could not be reached: what the client said is kept, unless it forks."""

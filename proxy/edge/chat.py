@@ -72,6 +72,7 @@ class ChatRoute:
         self._background = background
         self._upstream = upstream
         self._secret = secret
+        self._log = log.bind()  # the logger itself: a lazy one is looked up anew for every event
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send, site: Site) -> None:
         started = time.perf_counter()
@@ -93,7 +94,7 @@ class ChatRoute:
             request = parse(body)
         except Unreadable:
             request = None
-        upstream = site.settings.upstream_for(request.model) if request else site.settings.upstream[0]
+        upstream = site.upstream_for(request.model) if request else site.settings.upstream[0]
         if upstream is None:
             raise BadRequest(
                 "no upstream in the configuration matches this model; add one under `upstream`",
@@ -221,7 +222,7 @@ class ChatRoute:
     def _story(self, exchange: Exchange, status: int, end: str) -> None:
         """One line a request."""
         turn = exchange.turn
-        log.info(
+        self._log.info(
             "turn",
             status=status,
             memory=exchange.status,

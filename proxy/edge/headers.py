@@ -23,18 +23,20 @@ HOP_BY_HOP = frozenset(
 )
 # Said anew for the next connection: by whoever opens it, or by the body it carries.
 REFRAMED = frozenset((b"host", b"content-length", b"expect"))
+STAYS = HOP_BY_HOP | REFRAMED
 OURS = b"x-om-"
 _BREAKS = re.compile(rb"[\r\n\0]")
 CREDENTIALS = frozenset((b"authorization", b"x-api-key", b"api-key"))
 
 
 def request_headers(headers: Sequence[Header], drop: Collection[bytes] = ()) -> list[Header]:
-    """What goes upstream of a client's headers; `drop` names more that do not, in lower case (the identity aliases)."""
-    kept = _end_to_end(headers)
+    """What goes upstream of a client's headers, their names in lower case as ASGI has them; `drop` names more that do not (the
+    identity aliases)."""
+    listed = _listed(headers)
     return [
         item
-        for item in kept
-        if (name := item[0].lower()) not in REFRAMED and not name.startswith(OURS) and name not in drop
+        for item in headers
+        if (name := item[0]) not in STAYS and not name.startswith(OURS) and name not in drop and name not in listed
     ]
 
 
@@ -43,12 +45,14 @@ def response_headers(headers: Sequence[Header]) -> list[Header]:
 
     A value that holds a line break or a NUL could write headers of its own: it is left out.
     """
-    return [(name.lower(), value) for name, value in _end_to_end(headers) if not _BREAKS.search(value)]
+    lowered = [(name.lower(), value) for name, value in headers if not _BREAKS.search(value)]
+    listed = _listed(lowered)
+    return [item for item in lowered if item[0] not in HOP_BY_HOP and item[0] not in listed]
 
 
 def with_header(headers: Sequence[Header], name: bytes, value: bytes) -> list[Header]:
-    """The headers with this one in place of any of its name (in lower case)."""
-    return [header for header in headers if header[0].lower() != name] + [(name, value)]
+    """The headers with this one in place of any of its name; names in lower case."""
+    return [header for header in headers if header[0] != name] + [(name, value)]
 
 
 def authorized(headers: Sequence[Header], api_key: str | None) -> list[Header]:
@@ -82,10 +86,10 @@ def is_event_stream(headers: Sequence[Header]) -> bool:
     return (header(headers, b"content-type") or b"").strip().lower().startswith(b"text/event-stream")
 
 
-def _end_to_end(headers: Sequence[Header]) -> list[Header]:
-    kept = [item for item in headers if item[0].lower() not in HOP_BY_HOP]
-    named = [value for name, value in headers if name.lower() == b"connection"]
-    if not named:
-        return kept
-    tokens = {token.strip().lower() for value in named for token in value.split(b",")}
-    return [item for item in kept if item[0].lower() not in tokens]
+def _listed(headers: Sequence[Header]) -> Collection[bytes]:
+    """The headers that `Connection` says are its own."""
+    for name, value in headers:
+        if name == b"connection" and value != b"keep-alive":
+            named = [v for n, v in headers if n == b"connection"]
+            return {token.strip().lower() for v in named for token in v.split(b",")}
+    return ()

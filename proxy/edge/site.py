@@ -9,9 +9,10 @@ from dataclasses import dataclass, field
 from proxy.edge.headers import CREDENTIALS
 from proxy.memory import identity
 from proxy.observing import Call
-from proxy.settings import Settings
+from proxy.settings import Settings, UpstreamSettings
 from proxy.wire.chat import ChatRequest, prompt_text
 
+MODELS = 1_024  # whose upstream is remembered; clients name them as they like
 CALLS = 4_096  # remembered; their keys hold credentials, so they live in memory only and not for ever
 
 
@@ -23,6 +24,7 @@ class Site:
     identity: identity.Rules
     own_headers: frozenset[bytes]  # never sent upstream: identity headers and their aliases
     side_prompts: tuple[re.Pattern[str], ...]
+    upstreams: dict[str | None, UpstreamSettings | None] = field(default_factory=dict, compare=False, repr=False)
     calls: dict[tuple[object, ...], Call] = field(default_factory=dict, compare=False, repr=False)  # see `call`
 
     @classmethod
@@ -52,6 +54,14 @@ class Site:
                 self.calls.clear()
             found = self.calls[key] = make()
         return found
+
+    def upstream_for(self, model: str | None) -> UpstreamSettings | None:
+        """Settings.upstream_for, told once per model."""
+        if model not in self.upstreams:
+            if len(self.upstreams) >= MODELS:
+                self.upstreams.clear()
+            self.upstreams[model] = self.settings.upstream_for(model)
+        return self.upstreams[model]
 
     def is_side_request(self, request: ChatRequest) -> bool:
         """Title, tag and follow-up generation of chat UIs, told by model or by the text of a message (behaviour.md 2)."""

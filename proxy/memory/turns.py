@@ -32,17 +32,16 @@ def heard(
     """
     cut = memory.end if rec.cut is None else rec.cut
     chunks = tuple(chunk for chunk in memory.chunks if chunk.last <= cut)
-    kept = [m for m in memory.tail if m.seq <= cut] + [(revived or {})[seq] for seq in rec.revive]
+    kept = [m for m in memory.tail if m.seq <= cut]
+    if revived:
+        kept += [revived[seq] for seq in rec.revive]
     fixed = chunks[-1].last if chunks else memory.coverage
     kept = _client_versions(kept, rec, sent, tokens, fixed)
     if rec.swaps or rec.revive:
         kept = _rechained(memory.chain_at_coverage, kept)
-    seen_at = {m.item.fp: m.at for m in memory.tail if m.seq > cut}  # what only moves keeps its time
-    new = [sent.item(index) for index in rec.new]
-    added = [(item, tokens.get(i, 0), seen_at.get(item.fp, now)) for i, item in zip(rec.new, new, strict=True)]
     answer = [(reply, reply_tokens, now)] if reply is not None and not rec.answered else []
     chain = kept[-1].chain if kept else memory.chain_at_coverage
-    fresh = tuple(_numbered(memory.next_seq, chain, added + answer))
+    fresh = tuple(_numbered(memory.next_seq, chain, [*_added(memory, rec, sent, tokens, now, cut), *answer]))
     after = replace(
         memory,
         tail=(*kept, *fresh),
@@ -53,6 +52,16 @@ def heard(
         turns=memory.turns + bool(answer and rec.repeats is None),
     )
     return after if rec.answered else replace(after, views=_views(memory, after, rec, sent, len(answer)))
+
+
+def _added(
+    memory: Memory, rec: Reconciled, sent: Sent, tokens: Mapping[int, int], now: float, cut: int
+) -> Iterator[tuple[Item, int, float]]:
+    """The new messages; what only moves keeps its time."""
+    seen_at = {m.item.fp: m.at for m in memory.tail if m.seq > cut} if rec.new else {}
+    for index in rec.new:
+        item = sent.item(index)
+        yield item, tokens.get(index, 0), seen_at.get(item.fp, now)
 
 
 def _numbered(seq: int, chain: bytes, added: Sequence[tuple[Item, int, float]]) -> Iterator[Message]:
@@ -69,11 +78,13 @@ def _client_versions(
 
     Only the messages behind the recognised prefix are compared: the others were stored from these very bytes.
     """
-    source = {seq: index for seq, index in rec.swaps if seq > fixed}
+    source = {seq: index for seq, index in rec.swaps if seq > fixed} if rec.swaps else {}
     recognised = sent.seen.count if sent.seen else 0
     for cell in rec.cells:
         if cell.kind == "same" and cell.sent_to > recognised:
             source |= dict(_respelled(messages, cell, sent, recognised))
+    if not source:
+        return messages
     return [_version(m, source[m.seq], sent, tokens) if m.seq in source else m for m in messages]
 
 

@@ -15,6 +15,8 @@ def join(base_url: str, path: str, query: bytes) -> str:
     """
     origin, fixed = _base(base_url)
     rest = path[3:] if path == "/v1" or path.startswith("/v1/") else path
+    if not query and not fixed:
+        return origin + rest
     both = "&".join(filter(None, (fixed, quote_from_bytes(query, safe=ASCII))))
     return f"{origin}{rest}?{both}" if both else f"{origin}{rest}"
 

@@ -129,7 +129,10 @@ def _session() -> aiohttp.ClientSession:
 
 def _headers(headers: Sequence[tuple[bytes, bytes]]) -> CIMultiDict[str]:
     """In their order, duplicates kept; in lower case, for aiohttp keeps only the last of two that differ in case."""
-    return CIMultiDict([(_text(name.lower()), _text(value)) for name, value in headers])
+    try:
+        return CIMultiDict([(name.decode().lower(), value.decode()) for name, value in headers])
+    except UnicodeDecodeError:
+        return CIMultiDict([(_text(name.lower()), _text(value)) for name, value in headers])
 
 
 def _body(content: bytes | AsyncIterable[bytes]) -> bytes | AsyncIterable[bytes] | None:

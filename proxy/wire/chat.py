@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Any
 
 import msgspec
@@ -26,11 +25,14 @@ class Unreadable(ValueError):
     """This is no chat request we understand: forward the bytes as they came."""
 
 
+_NULL = Raw(b"null")
+
+
 class _Body(msgspec.Struct):
     messages: list[Raw]
-    model: Raw = Raw(b"null")
-    stream: Raw = Raw(b"null")
-    n: Raw = Raw(b"null")
+    model: Raw = _NULL
+    stream: Raw = _NULL
+    n: Raw = _NULL
 
 
 class _Speaker(msgspec.Struct):
@@ -44,17 +46,19 @@ _object = msgspec.json.Decoder(dict[str, Any])
 _any = msgspec.json.Decoder()
 
 
-@dataclass(frozen=True, slots=True)
-class ChatRequest:
+class ChatRequest(msgspec.Struct, frozen=True):
     """A request as sent. Messages are JSON texts, copied out of the body so that keeping one does not keep the body."""
 
-    body: bytes = field(repr=False)
+    body: bytes
     model: str | None  # None: absent, or not a string
     stream: bool
     n: int
-    instructions: tuple[bytes, ...] = field(repr=False)  # the leading run of system and developer messages
+    instructions: tuple[bytes, ...]  # the leading run of system and developer messages
     instruction_roles: tuple[str, ...]  # theirs, in order
-    messages: tuple[bytes, ...] = field(repr=False)  # all that follow; not looked at yet
+    messages: tuple[bytes, ...]  # all that follow; not looked at yet
+
+    def __repr__(self) -> str:
+        return f"<ChatRequest {self.model} {len(self.instructions)}+{len(self.messages)} messages>"
 
     @property
     def fields(self) -> dict[str, Raw]:
@@ -171,6 +175,8 @@ def _odd_message(raw: bytes) -> Mapping[str, Any]:
 
 def _value(raw: Raw) -> Any:
     """None for what cannot be decoded: the upstream shall say what is wrong with it."""
+    if raw is _NULL:
+        return None
     try:
         return _any.decode(raw)
     except (ValueError, RecursionError):

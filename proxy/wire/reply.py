@@ -66,6 +66,11 @@ class _Completion(msgspec.Struct):
     error: Any = None
 
 
+class _Speaker(msgspec.Struct):
+    role: Any = None
+
+
+_speaker = msgspec.json.Decoder(_Speaker)
 _completion = msgspec.json.Decoder(_Completion)
 _chunk = msgspec.json.Decoder(dict[str, Any])
 
@@ -98,7 +103,7 @@ class _Body:
 
 def _spoken(message: bytes | None) -> bytes | None:
     """With the role some servers leave out; a stream's message has it by default too."""
-    if message is None or isinstance(_chunk.decode(message).get("role"), str):
+    if message is None or isinstance(_speaker.decode(message).role, str):
         return message
     return msgspec.json.encode(_chunk.decode(message) | {"role": "assistant"})
 
