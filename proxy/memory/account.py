@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from proxy.memory.blocks import closed_ends
-from proxy.memory.model import PER_MESSAGE, Cell, Mark, Memory
+from proxy.memory.model import PER_MESSAGE, Cell, Mark, Memory, weight
 from proxy.memory.sent import Sent
 from proxy.memory.tail import Piece
 
@@ -24,7 +24,7 @@ def _of_cell(memory: Memory, sent: Sent, cell: Cell) -> int:
     if cell.kind not in ("same", "altered"):
         return sum(_guess(sent.raws[i]) for i in range(cell.sent_from, cell.sent_to))
     marked = [m for m in memory.recent if cell.from_seq <= m.seq <= cell.to_seq]
-    tail = sum(m.weight for m in memory.tail if cell.from_seq <= m.seq <= cell.to_seq)
+    tail = weight([m for m in memory.tail if cell.from_seq <= m.seq <= cell.to_seq])
     covered = sum(m.tokens + PER_MESSAGE for m in marked)
     if cell.sent_from == 0 and marked and marked[0] is memory.recent[0]:  # it reaches back beyond what is loaded
         covered = memory.covered_tokens - sum(m.tokens + PER_MESSAGE for m in memory.recent if m.seq > cell.to_seq)

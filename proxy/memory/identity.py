@@ -30,9 +30,10 @@ _Choice = TypeVar("_Choice", bound=str)
 LOCAL = "local"  # the tenant of callers without a credential on a loopback bind
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Rules:
-    """What the configuration says about identity. Header names are in lower case."""
+    """What the configuration says about identity. Header names are in lower case. Made once per configuration, and equal to
+    itself only: `identify` finds a caller it knows by these rules, and hashing all their names takes longer than that."""
 
     thread_headers: tuple[str, ...] = ("x-om-thread", "x-thread-id", "x-openwebui-chat-id")
     resource_headers: tuple[str, ...] = ("x-om-resource", "x-resource-id", "x-openwebui-user-id")

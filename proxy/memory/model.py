@@ -244,4 +244,5 @@ class Memory(Struct, frozen=True, kw_only=True):
 
 def weight(messages: Iterable[Message]) -> int:
     """Tokens the messages cost in a prompt."""
-    return sum(m.weight for m in messages)
+    weights = [m.tokens + PER_MESSAGE for m in messages]  # not `weight`: every request sums its whole tail
+    return sum(weights)
