@@ -105,7 +105,10 @@ class Engine:
         if caller.mode == "read":
             await self._assemble(turn)
             return turn
-        await self._act(turn)
+        if self._quiet(turn):
+            self._trouble(turn)
+        else:
+            await self._act(turn)
         if caller.mode == "write" or call.effective.memory.mode == "shadow":
             turn.reason = "write-only"
             await self._receipt(turn, None)
@@ -125,10 +128,11 @@ class Engine:
         """Reconcile with the memory (or take `rec`, already merged with it)."""
         if rec is None:
             rec = await self._reconcile(memory, sent, hints)
-        base = await self._on_branch(memory, rec)
+        behind = rec.cut is not None and rec.cut < memory.coverage
+        base = await self._on_branch(memory, rec) if behind else memory
         revived = {m.seq: m for m in await self._memories.store.by_seq(memory.key, rec.revive)} if rec.revive else {}
         uncounted = {*rec.new, *(index for _, index in rec.swaps)}
-        tokens = await self._catalogue.count({i: sent.raws[i] for i in uncounted}, model or "")
+        tokens = await self._catalogue.count({i: sent.raws[i] for i in uncounted}, model or "") if uncounted else {}
         virtual = turns.heard(base, rec, sent, tokens, self._clock(), revived=revived)
         return Standing(memory, base, rec, revived, tokens, virtual)
 
@@ -143,9 +147,8 @@ class Engine:
         return rec
 
     async def _on_branch(self, memory: Memory, rec: Reconciled) -> Memory:
-        """The memory rolled back where the request forks behind coverage: memory follows the branch (behaviour.md 3)."""
-        if rec.cut is None or rec.cut >= memory.coverage:
-            return memory
+        """The memory rolled back, for the request forks behind coverage: memory follows the branch (behaviour.md 3)."""
+        assert rec.cut is not None  # noqa: S101 — that is what forking is
         store, key = self._memories.store, memory.key
         older = await store.generations(key, memory.generation)
         live = (await store.outline(key)).live
@@ -157,12 +160,9 @@ class Engine:
         return lifecycle.rolled_back(memory, rec.cut, entries, covered, tail, before, self._clock())
 
     async def _act(self, turn: Turn) -> None:
-        """Perform what is due before forwarding: mostly nothing, mostly no model call, at most one wait."""
+        """Perform what is due before forwarding: mostly no model call, at most one wait."""
         limits = turn.call.effective.limits
         waited = False
-        idle, changed = self._found(turn)
-        if lifecycle.quiet(turn.standing.virtual, limits, idle=idle, provider_changed=changed):
-            return self._trouble(turn)
         while decision := lifecycle.before_forwarding(turn.standing.virtual, limits, self._asked(turn), waited=waited):
             match decision:
                 case Activate(count=count):
@@ -174,7 +174,12 @@ class Engine:
                     waited = True
                     await self._wait(turn, decision)
             await self._stand_again(turn)
-        return self._trouble(turn)
+        self._trouble(turn)
+
+    def _quiet(self, turn: Turn) -> bool:
+        """Whether certainly nothing is due: mostly."""
+        idle, changed = self._found(turn)
+        return lifecycle.quiet(turn.standing.virtual, turn.call.effective.limits, idle=idle, provider_changed=changed)
 
     @staticmethod
     def _trouble(turn: Turn) -> None:

@@ -41,6 +41,8 @@ class Catalogue:
 
     async def count_instructions(self, raws: Sequence[bytes], model: str) -> int:
         """Tokens the instructions cost in a prompt."""
+        if not raws:
+            return 0
         key = (model, hashlib.sha256(b"\0".join(raws)).digest())
         if key not in self._instructions:
             counted = await self.count(dict(enumerate(raws)), model)

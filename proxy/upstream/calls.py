@@ -49,7 +49,10 @@ class Upstream:
         server closes in that very moment, aiohttp sends an idempotent method once more, as RFC 9110 9.2.2 allows; no POST.)
         Raises UpstreamError, UpstreamTimeout, or Overloaded when no connection became free within `connect_timeout`.
         """
-        await self._take_place(connect_timeout)
+        if self._places.locked():
+            await self._wait_for_place(connect_timeout)
+        else:
+            await self._places.acquire()
         call = self._hold(self._ask(method, url, headers, content, connect_timeout, read_timeout))
         try:
             await until(call)
@@ -92,10 +95,7 @@ class Upstream:
             await asyncio.wait(self._held)
         await self._transport.aclose()
 
-    async def _take_place(self, seconds: float) -> None:
-        if not self._places.locked():
-            await self._places.acquire()
-            return
+    async def _wait_for_place(self, seconds: float) -> None:
         try:
             async with asyncio.timeout(seconds):
                 await self._places.acquire()
