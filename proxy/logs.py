@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import asyncio
+import atexit
 import logging
 import sys
+import threading
 import traceback
 from datetime import UTC, datetime
-from typing import Any, Literal
+from typing import Any, BinaryIO, Literal
 
 import orjson
 import structlog
 from structlog.typing import EventDict, Processor
 
+SOON = 0.05  # seconds a line may wait for its neighbours
 LONGEST = 300  # characters of a field: an identifier fits, a conversation does not
 LEVELS = {"exception": "error", "warn": "warning"}  # methods that are named otherwise than their level
 PLAIN = frozenset((int, float, bool, type(None)))
@@ -21,10 +25,10 @@ OTHERS = ("uvicorn.error", "asyncio")  # the libraries heard; HTTP clients log U
 def configure(log: Literal["auto", "json", "console", "off"]) -> None:
     """Set up `telemetry.log`; may be called again. `auto` is console on a terminal, JSON elsewhere."""
     console = log == "console" or (log == "auto" and sys.stderr.isatty())
-    renderer: Processor = structlog.dev.ConsoleRenderer() if console else structlog.processors.JSONRenderer(_json)
+    processors: list[Processor] = [flat, structlog.dev.ConsoleRenderer()] if console else [json_line]
     structlog.configure(
-        processors=[flat, renderer],
-        wrapper_class=structlog.make_filtering_bound_logger(logging.INFO),
+        processors=processors,
+        wrapper_class=_Events,
         logger_factory=_lines(log, console),
         cache_logger_on_first_use=log != "off",
     )
@@ -36,13 +40,54 @@ def configure(log: Literal["auto", "json", "console", "off"]) -> None:
 def _lines(log: str, console: bool) -> Any:
     if log == "off":
         return structlog.ReturnLoggerFactory()
-    return structlog.PrintLoggerFactory(sys.stderr) if console else structlog.BytesLoggerFactory(sys.stderr.buffer)
+    if console:
+        return structlog.PrintLoggerFactory(sys.stderr)
+    lines = Lines(sys.stderr.buffer)
+    return lambda *_: lines
+
+
+class Lines:
+    """Writes JSON lines: warnings and errors at once, with all that was said before them; the rest together, SOON.
+
+    A write of its own for every request's line costs 50 µs, a tenth of the request. What a SIGKILL can take is SOON's worth of
+    lines that say all is well.
+    """
+
+    def __init__(self, out: BinaryIO) -> None:
+        self._out = out
+        self._kept: list[bytes] = []
+        self._lock = threading.Lock()
+        atexit.register(self.flush)
+
+    def urgent(self, line: bytes) -> None:
+        self._kept.append(line + b"\n")
+        self.flush()
+
+    def quiet(self, line: bytes) -> None:
+        try:
+            loop = asyncio.get_running_loop()
+        except RuntimeError:  # nobody there to come back later
+            self.urgent(line)
+            return
+        self._kept.append(line + b"\n")
+        if len(self._kept) == 1:
+            loop.call_later(SOON, self.flush)
+
+    def flush(self) -> None:
+        with self._lock:
+            lines, self._kept = self._kept, []
+            if lines:
+                self._out.write(b"".join(lines))
+                self._out.flush()
+
+    debug = info = quiet
+    warning = warn = error = exception = critical = fatal = msg = urgent
 
 
 def flat(_: Any, level: str, event: EventDict) -> EventDict:
     """With level and time. Scalars pass, clipped; of an exception its class; of anything else its type.
 
-    One processor and not three, for every request waits for one event.
+    One processor and not three: every request waits for one event.
     """
     if "exc_info" in event and event.pop("exc_info"):
         event["error"] = sys.exc_info()[1]
@@ -62,8 +107,22 @@ def _flat(value: Any) -> Any:
     return value if value is None or isinstance(value, bool | int | float) else type(value).__name__
 
 
-def _json(event: EventDict, **_: Any) -> bytes:
-    return orjson.dumps(event)
+def json_line(logger: Any, level: str, event: EventDict) -> bytes:
+    return orjson.dumps(flat(logger, level, event))
+
+
+def _info(self: Any, event: str, **fields: Any) -> None:
+    """structlog's own way to the same end takes four more calls, 40 µs of a busy server's time for every request."""
+    said: Any = {**self._context, **fields, "event": event}
+    try:
+        for process in self._processors:
+            said = process(self._logger, "info", said)
+    except structlog.DropEvent:
+        return
+    self._logger.info(said)
+
+
+_Events = type("Events", (structlog.make_filtering_bound_logger(logging.INFO),), {"info": _info})
 
 
 class _Heard(logging.Handler):
