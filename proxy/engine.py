@@ -59,6 +59,7 @@ class Turn:
     status: str = "raw"
     reason: str | None = None
     body: bytes | None = None  # the rewritten request; None: the original bytes go upstream
+    timezone: str | None = None  # the client's, where it names one
     stores: bool = True
     longer: Callable[[float], None] = lambda seconds: (
         None
@@ -101,7 +102,8 @@ class Engine:
         memory = await self._memories.load(key)
         sent = self._sent(request, memory)
         standing = await self._stand(memory, sent, hints, request.model)
-        turn = Turn(key, call, hints, request, sent, standing, stores=caller.mode != "read", longer=longer)
+        stores = caller.mode != "read"
+        turn = Turn(key, call, hints, request, sent, standing, timezone=caller.timezone, stores=stores, longer=longer)
         if caller.mode == "read":
             await self._assemble(turn)
             return turn
@@ -235,7 +237,7 @@ class Engine:
         if not virtual.log and [p.raw for p in pieces] == list(turn.request.messages):
             await self._receipt(turn, None)
             return
-        virtual = replace(virtual, render_date=self._render_date(turn))
+        virtual = replace(virtual, render_date=self._render_date(turn), timezone=turn.timezone or virtual.timezone)
         turn.standing = replace(turn.standing, virtual=virtual)
         kept, left_out = account.within(pieces, turn.call.effective.limits.tail_limit)
         prompt = self._prompts.assemble(turn.request, virtual, kept, turn.call)
@@ -326,7 +328,12 @@ class Engine:
                 )
                 if interrupted is None and replace(after, turn_at=standing.memory.turn_at) == standing.memory:
                     return False  # a retry of what is stored already
-                after = replace(after, model=turn.request.model, render_date=self._kept_date(turn, after))
+                after = replace(
+                    after,
+                    model=turn.request.model,
+                    timezone=turn.timezone or after.timezone,
+                    render_date=self._kept_date(turn, after),
+                )
                 left: list[Message] = []
                 if interrupted:
                     after, message = aside(after, interrupted, counted[0], self._clock())

@@ -158,7 +158,7 @@ class Observing:
             task=task,
             suggestion=suggestion,
             title=memory.title,
-            timezone=ZoneInfo(config.timezone),
+            timezone=ZoneInfo(memory.timezone or config.timezone),
             instruction=config.observation.instruction,
             variant=config.observation.prompt,
             want_title=config.observation.thread_title,

@@ -33,7 +33,9 @@ class Prompts:
 
     def assemble(self, request: ChatRequest, memory: Memory, pieces: Sequence[Piece], call: Call) -> Prompt:
         """The prompt of this request. `memory.render_date` is set."""
-        date = datetime.fromtimestamp(memory.render_date or 0.0, ZoneInfo(call.effective.memory.timezone))
+        date = datetime.fromtimestamp(
+            memory.render_date or 0.0, ZoneInfo(memory.timezone or call.effective.memory.timezone)
+        )
         block = self._block(memory, date, call) if memory.log else ""
         hint = context.continuation_hint(date) if memory.log else ""
         messages = context.assemble(

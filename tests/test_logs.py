@@ -1,13 +1,17 @@
 """Events: flat, one line each, and without texts from outside."""
 
+import asyncio
 import logging
+import subprocess
+import sys
 from collections.abc import Iterator
+from pathlib import Path
 
 import orjson
 import pytest
 import structlog
 
-from proxy.logs import configure
+from proxy.logs import SOON, Lines, configure
 
 
 @pytest.fixture(autouse=True)
@@ -55,6 +59,32 @@ def test_exception(capsys: pytest.CaptureFixture[str]) -> None:
     (event,) = events(capsys)
     assert event["error"] == "ValueError"
     assert "hush" not in str(event)
+
+
+async def test_a_quiet_line_waits_for_its_neighbours(capsysbinary: pytest.CaptureFixture[bytes]) -> None:
+    """Lines that say all is well are written together; a warning is written at once, and they before it."""
+    lines = Lines(sys.stderr.buffer)
+    lines.info(b"1")
+    lines.info(b"2")
+    assert capsysbinary.readouterr().err == b""
+    lines.warning(b"3")
+    assert capsysbinary.readouterr().err == b"1\n2\n3\n"
+    lines.info(b"4")
+    written = b""
+    async with asyncio.timeout(20 * SOON):
+        while not written:
+            await asyncio.sleep(SOON / 5)
+            written = capsysbinary.readouterr().err
+    assert written == b"4\n"
+
+
+def test_the_last_lines_are_written_at_the_end(tmp_path: Path) -> None:
+    """A program that ends writes what still waits."""
+    code = "import asyncio, structlog; from proxy.logs import SOON, Lines, configure; configure('json')\n"
+    code += "async def main(): structlog.get_logger('x').info('turn', n=1)\n"
+    code += "asyncio.run(main())"
+    ended = subprocess.run([sys.executable, "-c", code], capture_output=True, check=True, cwd=tmp_path)
+    assert orjson.loads(ended.stderr)["n"] == 1
 
 
 def test_off(capsys: pytest.CaptureFixture[str]) -> None:

@@ -12,6 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Literal, TypeVar
+from zoneinfo import ZoneInfo
 
 from proxy.errors import BadRequest, Unauthorized
 from proxy.memory.model import Key
@@ -23,7 +24,7 @@ History = Literal["auto", "full", "window", "new"]  # X-OM-History: what the sen
 _ID = re.compile(r"[A-Za-z0-9._:@/+=-]{1,256}")
 _TEMPLATE = re.compile(r"\{\{.*\}\}")  # a client's header template that nobody filled in
 _CREDENTIALS = ("authorization", "x-api-key", "api-key")
-_SAID = ("x-om-mode", "x-om-history", "x-om-task")
+_SAID = ("x-om-mode", "x-om-history", "x-om-task", "x-om-timezone")
 _MODES: tuple[Mode, ...] = ("on", "read", "write", "off")
 _HISTORIES: tuple[History, ...] = ("auto", "full", "window", "new")
 _Choice = TypeVar("_Choice", bound=str)
@@ -58,6 +59,7 @@ class Caller:
     mode: Mode = "on"
     reason: str | None = None
     history: History = "auto"
+    timezone: str | None = None  # IANA name
 
 
 def identify(headers: Headers, rules: Rules, secret: bytes) -> Caller:
@@ -74,6 +76,7 @@ def _identified(headers: tuple[tuple[bytes, bytes], ...], rules: Rules, secret: 
         return Caller(None, tenant, "on", "no-thread")  # passes through, whatever its other headers say
     mode = _choice(named, "x-om-mode", _MODES, "on")
     history = _choice(named, "x-om-history", _HISTORIES, "auto")
+    timezone = _timezone(named)
     resource = _first(named, rules.resource_headers)
     if tenant is None:
         return Caller(None, None, mode, "no-credential")
@@ -83,7 +86,7 @@ def _identified(headers: tuple[tuple[bytes, bytes], ...], rules: Rules, secret: 
         return Caller(None, tenant, mode, "mode-off")
     if named.get("x-om-task", [""])[0].strip():
         return Caller(None, tenant, mode, "side-request")
-    return Caller(Key(tenant, resource or thread, thread), tenant, mode, None, history)
+    return Caller(Key(tenant, resource or thread, thread), tenant, mode, None, history, timezone)
 
 
 def admit(headers: Headers, rules: Rules) -> None:
@@ -126,6 +129,18 @@ def _choice(named: Mapping[str, list[str]], name: str, allowed: Sequence[_Choice
     if chosen is None or len(values) > 1:
         raise BadRequest(f"header {name} must be one of: {', '.join(allowed)}", "om_bad_header", name)
     return chosen
+
+
+def _timezone(named: Mapping[str, list[str]]) -> str | None:
+    name = ",".join(named.get("x-om-timezone", [])).strip()
+    if not name or _TEMPLATE.search(name):
+        return None
+    try:
+        return ZoneInfo(name).key
+    except (OSError, ValueError, KeyError) as exc:
+        raise BadRequest(
+            "header x-om-timezone must be an IANA time zone, as in Europe/Berlin", "om_bad_header", "x-om-timezone"
+        ) from exc
 
 
 def credential(headers: Headers) -> str | None:

@@ -193,6 +193,7 @@ class Memory(Struct, frozen=True, kw_only=True):
     render_date: float | None = None  # unix seconds against which relative dates are rendered
     turn_at: float | None = None  # unix seconds of the newest turn
     model: str | None = None  # the actor's, of the newest turn
+    timezone: str | None = None  # IANA name, as a client has named it last
     trouble: Trouble = field(default_factory=Trouble)
     due: float | None = None  # when background work should look at this thread; None: nothing to do
     title: str | None = None

@@ -33,6 +33,7 @@ class State:
     turns: int
     render_date: float | None
     unproductive_at: int
+    timezone: str | None = None
 
 
 _state = msgspec.json.Decoder(State)
@@ -68,6 +69,7 @@ def thread_row(memory: Memory) -> Row:
         turns=memory.turns,
         render_date=memory.render_date,
         unproductive_at=memory.unproductive_at,
+        timezone=memory.timezone,
     )
     return (
         memory.next_seq,
@@ -197,6 +199,7 @@ def memory_of(key: Key, version: int, row: Row) -> Memory:
         render_date=small.render_date,
         turn_at=turn_at,
         model=text_or_none(model),
+        timezone=small.timezone,
         trouble=Trouble(failures, retry_at, bool(parked)),
         due=due,
         title=text_or_none(title),

@@ -33,6 +33,7 @@ ERRORS = [
     ("an alias that is none", "", (T, b"x-thread-id: \xff"), b"{}", 400, "om_bad_header", "x-thread-id"),
     ("a resource that is none", "", (T, b"X-OM-Resource: a,b"), b"{}", 400, "om_bad_header", "x-om-resource"),
     ("a mode that is none", "", (T, b"X-OM-Mode: fast"), b"{}", 400, "om_bad_header", "x-om-mode"),
+    ("a time zone that is none", "", (T, b"X-OM-Timezone: Mars/Olympus"), b"{}", 400, "om_bad_header", "x-om-timezone"),
     ("a history that is none", "", (T, b"X-OM-History: all"), b"{}", 400, "om_bad_header", "x-om-history"),
     ("no key", KEYS, (T,), b"{}", 401, "om_unauthorized", None),
     ("an unknown key", KEYS, (T, BEARER), b"{}", 401, "om_unauthorized", None),

@@ -8,6 +8,7 @@ import pytest
 from starlette.types import Message
 
 from proxy.edge.disconnect import watching, while_there
+from proxy.edge.protocol import GONE
 
 
 def future() -> asyncio.Future[None]:
@@ -136,3 +137,16 @@ async def test_watching() -> None:
         pass
     await asyncio.wait((gone,))
     assert gone.cancelled()
+
+
+async def test_watching_what_the_server_brings() -> None:
+    """Our own server says itself when a connection is gone: nobody waits in `receive`."""
+
+    async def receive() -> Message:
+        raise AssertionError("not needed")
+
+    gone = future()
+    async with watching({"extensions": {GONE: {"future": gone}}}, receive) as left:
+        assert not left.done()
+        gone.set_result(None)
+        assert left.done()

@@ -150,6 +150,22 @@ def test_an_unknown_key_is_refused(sent: dict[str, str]) -> None:
     assert "wrong" not in str(caught.value)
 
 
+@pytest.mark.parametrize(
+    ("sent", "zone"), [("Europe/Berlin", "Europe/Berlin"), (" UTC ", "UTC"), ("", None), ("{{TIMEZONE}}", None)]
+)
+def test_timezone(sent: str, zone: str | None) -> None:
+    """An IANA name; an empty value or an unfilled template is absent."""
+    assert identify(headers(x_om_thread="t", x_om_timezone=sent), RULES, SECRET).timezone == zone
+
+
+@pytest.mark.parametrize("sent", ["Mars/Olympus", "../etc/passwd", "/etc/passwd", "a\0b", "x" * 5_000])
+def test_a_bad_timezone(sent: str) -> None:
+    """What no clock knows is refused, and never looked for outside the zone table."""
+    with pytest.raises(BadRequest, match="IANA") as caught:
+        identify(headers(x_om_thread="t", x_om_timezone=sent), RULES, SECRET)
+    assert sent not in str(caught.value)
+
+
 def test_fingerprint_keys_differ_between_tenants() -> None:
     """Equal messages of two tenants never look equal."""
     assert fingerprint_key(SECRET, "a") != fingerprint_key(SECRET, "b")

@@ -247,6 +247,7 @@ def small_things() -> dict[str, Any]:
         "views": (view, replace(view, count=4, cells=(Cell("match", 0, 2, 1, 2), Cell("head", 2, 3, 3, 2)))),
         "turns": 7,
         "render_date": 1_700_000_000.5,
+        "timezone": "Europe/Lisbon",
         "turn_at": 1_700_000_001.125,
         "model": "openai/gpt-5",
         "trouble": Trouble(3, 1_700_000_600.75, True),

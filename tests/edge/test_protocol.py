@@ -1,0 +1,37 @@
+"""The server's protocol tells the application of a lost connection."""
+
+from __future__ import annotations
+
+import asyncio
+
+from starlette.types import Receive, Scope, Send
+
+from proxy.demo.loopback import serving
+from proxy.edge.disconnect import watching
+from tests.support.raw_client import RawClient
+
+
+async def test_a_client_that_leaves() -> None:
+    """The watch is done as soon as the client hangs up, though nobody reads from it; the next client starts anew."""
+    arrived: asyncio.Queue[asyncio.Future[None]] = asyncio.Queue()
+    left = asyncio.Event()
+
+    async def app(scope: Scope, receive: Receive, send: Send) -> None:
+        async with watching(scope, receive) as gone:
+            arrived.put_nowait(gone)
+            await gone
+            left.set()
+
+    async with serving(app, lifespan="off") as base, asyncio.timeout(10):
+        port = int(base.rpartition(":")[2])
+        first, second = await RawClient.connect(port), await RawClient.connect(port)
+        first.send(b"")
+        waiting = await arrived.get()
+        second.send(b"")
+        other = await arrived.get()
+        assert not waiting.done()
+        first.leave()
+        await left.wait()
+        assert not other.done()
+        second.leave()
+        await other
