@@ -68,12 +68,13 @@ class Stories:
 @contextmanager
 def stories() -> Iterator[Stories]:
     """While the block lasts, log events go here and nowhere else."""
-    before, found = structlog.get_config(), Stories()
-    structlog.configure(processors=[found], cache_logger_on_first_use=False)
+    found, processors = Stories(), structlog.get_config()["processors"]
+    before = processors[:]
+    processors[:] = [found]  # in place: loggers that are bound already have this very list
     try:
         yield found
     finally:
-        structlog.configure(**before)
+        processors[:] = before
 
 
 @dataclass(frozen=True)
