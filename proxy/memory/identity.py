@@ -143,12 +143,8 @@ def _timezone(named: Mapping[str, list[str]]) -> str | None:
         ) from exc
 
 
-def credential(headers: Headers) -> str | None:
-    """The request's credential without its scheme; raises BadRequest when two headers carry different ones (CVE-2026-45339)."""
-    return _credential(_by_name(headers))
-
-
 def _credential(named: Mapping[str, list[str]]) -> str | None:
+    """The request's credential without its scheme; raises BadRequest when two headers carry different ones (CVE-2026-45339)."""
     found = {bare for name in _CREDENTIALS for value in named.get(name, []) if (bare := _bare(value))}
     if len(found) > 1:
         raise BadRequest(

@@ -126,12 +126,6 @@ def prompt_text(raw: bytes) -> str:
     return "\n".join(_texts(content))
 
 
-def last_user_text(request: ChatRequest) -> str:
-    """The text of the newest user message; empty if there is none. Reads from the end, so it stays cheap on long histories."""
-    newest = next((raw for raw in reversed(request.messages) if _role(raw) == "user"), None)
-    return "" if newest is None else prompt_text(newest)
-
-
 def _split(body: bytes) -> _Body | None:
     try:
         return _body.decode(body)

@@ -6,7 +6,7 @@ import hmac
 import pytest
 
 from proxy.errors import BadRequest, Unauthorized
-from proxy.memory.identity import LOCAL, Rules, credential, fingerprint_key, identify
+from proxy.memory.identity import LOCAL, Rules, fingerprint_key, identify
 
 SECRET = b"s" * 32
 RULES = Rules()
@@ -97,7 +97,8 @@ def test_two_different_credentials_are_refused() -> None:
 
 def test_the_same_credential_twice_is_one() -> None:
     """Some clients send their key in two headers."""
-    assert credential(headers(authorization="Bearer a", x_api_key="a")) == "a"
+    twice = identify(headers(authorization="Bearer a", x_api_key="a", x_om_thread="t"), RULES, SECRET)
+    assert twice == identify(headers(authorization="Bearer a", x_om_thread="t"), RULES, SECRET)
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from proxy.memory.model import View
+from proxy.memory.model import Cell, View
 from proxy.memory.transcript import Hints, Known, NeedOutline, Reconciled, Sent, recognise, reconcile
 
 LONG = "u1 a1 u2 a2 u3 a3"
@@ -66,6 +66,14 @@ def test_first() -> None:
     thread = Thread()
     assert thread.turn(chat("u1 a1 u2"), raw("assistant", "R")).case == "first"
     assert transcript(thread) == "u1 a1 u2 aR"
+
+
+def test_an_altered_text_between_two_folded_stretches_is_one_with_both() -> None:
+    """Told by its position alone between two stretches nobody can tell: the three are one stretch, never two that touch."""
+    thread = told("u1 cx rx aw cy ry u2 a2")
+    seqs = [m.seq for m in thread.live()]
+    rec = thread.reconcile(thread.sent(chat("u1 aX u2 a2 u3")))
+    assert [c for c in rec.cells if c.kind == "folded"] == [Cell("folded", 1, 2, seqs[1], seqs[5])]
 
 
 def test_an_older_branch_lives_again() -> None:

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from proxy.wire.chat import Unreadable, item, last_user_text, parse, prompt_text, with_messages
+from proxy.wire.chat import Unreadable, item, parse, prompt_text, with_messages
 
 KEY = b"k" * 32
 ODD = (
@@ -189,18 +189,6 @@ def test_no_item(raw: bytes) -> None:
 def test_prompt_text(message: Any, text: str) -> None:
     """A message's text, or nothing; never an error."""
     assert prompt_text(json.dumps(message).encode()) == text
-
-
-def test_last_user_text() -> None:
-    """The newest user message tells what is asked, whatever followed it."""
-    messages = [
-        {"role": "user", "content": "old"},
-        {"role": "user", "content": "new"},
-        {"role": "assistant", "content": "x"},
-        7,
-    ]
-    assert last_user_text(parse(body(messages=messages))) == "new"
-    assert last_user_text(parse(body(messages=[]))) == ""
 
 
 @pytest.mark.parametrize("odd", [b"1e400", b"-1e400", b"NaN"])
