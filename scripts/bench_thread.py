@@ -1,0 +1,213 @@
+"""How long a turn takes to open on a short thread and on a very long one: cold (first request after a start) and warm.
+
+Seeds a store with threads of each length (`--messages`), starts `om-proxy serve` on it, and lets a client that sends a window of
+its newest messages go on with each. Measured is the receipt's `x-om-overhead-ms`: the request read, the memory loaded, reconciled,
+the prompt assembled. Everything binds 127.0.0.1 and ends by itself.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import os
+import signal
+import socket
+import statistics
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from http.client import HTTPConnection
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+from msgspec.structs import replace
+
+from proxy.memory import lifecycle
+from proxy.memory.identity import Rules, fingerprint_key, identify
+from proxy.memory.model import Item, Key, Memory, Message, Observation, chained, weight
+from proxy.storage.sqlite import SqliteStore
+from proxy.wire import chat
+
+TAIL = 40  # raw messages every thread ends with
+ENTRIES = 20  # of every log, so that the lengths differ in what is covered and in nothing else
+WINDOW = 10  # messages the client shows
+HEADERS = {"authorization": "Bearer sk-bench", "content-type": "application/json", "x-om-resource": "bench"}
+
+
+def said(number: int) -> bytes:
+    role = "user" if number % 2 else "assistant"
+    return json.dumps({"role": role, "content": f"message {number}: " + "so it goes on, word by word. " * 5}).encode()
+
+
+def headers(thread: str) -> dict[str, str]:
+    return HEADERS | {"x-om-thread": thread}
+
+
+# ── the store ────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+async def seed(path: str, lengths: Sequence[int], threads: int) -> None:
+    store = await SqliteStore.open(path)
+    try:
+        secret = await store.secret()
+        for length in lengths:
+            for number in range(threads):
+                sent = [(name.encode(), value.encode()) for name, value in headers(f"{length}-{number}").items()]
+                key = identify(sent, Rules(), secret).key
+                assert key is not None
+                await grow(store, key, fingerprint_key(secret, key.tenant), length)
+    finally:
+        await store.close()
+
+
+async def grow(store: SqliteStore, key: Key, fingerprints: bytes, length: int) -> None:
+    """A thread of `length` messages of which all but the newest TAIL are observed, in ENTRIES entries."""
+    memory = await store.load(key)
+    batch = (length - TAIL) // ENTRIES
+    while memory.count < length - TAIL:
+        memory = await store.commit(memory, heard(memory, fingerprints, min(batch, length - TAIL - memory.count)))
+        memory = await store.commit(memory, lifecycle.observed(memory, noted(memory)))
+        memory = await store.commit(memory, lifecycle.activated(memory, [memory.chunks[0].id], time.time()))
+    await store.commit(memory, replace(heard(memory, fingerprints, TAIL), turns=length // 2))
+
+
+def heard(memory: Memory, fingerprints: bytes, count: int) -> Memory:
+    items = [chat.item(said(memory.count + n + 1), fingerprints) for n in range(count)]
+    fresh = tuple(numbered(memory, items))
+    return replace(
+        memory, tail=(*memory.tail, *fresh), next_seq=memory.next_seq + count, style="window", turn_at=time.time()
+    )
+
+
+def numbered(memory: Memory, items: Sequence[Item]) -> Iterator[Message]:
+    seq, chain = memory.next_seq, memory.chain
+    for item in items:
+        chain = chained(chain, item.fp)
+        yield Message(seq, item, chain, 40, time.time())
+        seq += 1
+
+
+def noted(memory: Memory) -> Observation:
+    last = memory.tail[-1]
+    text = f"* 🔴 (10:00) User went on up to message {last.seq}, word by word, as agreed.\n" * 20
+    return Observation(
+        id=0,
+        after=memory.coverage,
+        last=last.seq,
+        chain=last.chain,
+        text=text,
+        tokens=500,
+        source_tokens=weight(memory.tail),
+        at=time.time(),
+    )
+
+
+# ── the proxy, and a model that always answers ───────────────────────────────────────────────────────────────────────
+
+
+class Model(BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+
+    def do_POST(self) -> None:
+        self.rfile.read(int(self.headers["content-length"]))
+        message = {"role": "assistant", "content": f"{time.time_ns()}: and so on."}
+        body = json.dumps({"choices": [{"index": 0, "message": message, "finish_reason": "stop"}]}).encode()
+        self.send_response(200)
+        self.send_header("content-type", "application/json")
+        self.send_header("content-length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, *_: object) -> None:
+        """Nothing to say."""
+
+
+@contextmanager
+def model() -> Iterator[int]:
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Model)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    try:
+        yield server.server_port
+    finally:
+        server.shutdown()
+
+
+@contextmanager
+def proxy(folder: Path, upstream: int) -> Iterator[int]:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    config = {
+        "server": {"port": port},
+        "upstream": [{"base_url": f"http://127.0.0.1:{upstream}/v1", "layout": "blocks"}],
+        "storage": {"url": f"sqlite:///{folder}/om.db"},
+        "telemetry": {"log": "off"},
+    }
+    (folder / "om.yaml").write_text(json.dumps(config))
+    command = os.environ.get("OM_PROXY", str(Path(sys.executable).with_name("om-proxy")))
+    process = subprocess.Popen([command, "serve", "--config", folder / "om.yaml"], stdout=subprocess.DEVNULL)  # noqa: S603 - ours
+    try:
+        wait_ready(port)
+        yield port
+    finally:
+        process.send_signal(signal.SIGTERM)
+        process.wait(20)
+
+
+def wait_ready(port: int) -> None:
+    end = time.monotonic() + 20
+    while time.monotonic() < end:
+        try:
+            HTTPConnection("127.0.0.1", port, timeout=5).request("GET", "/healthz")
+        except OSError:
+            time.sleep(0.02)
+        else:
+            return
+    raise TimeoutError("the proxy did not start")
+
+
+# ── measuring ────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def overheads(port: int, length: int, number: int, turns: int) -> list[float]:
+    """Milliseconds before forwarding, turn by turn, of a client that goes on with the thread."""
+    connection = HTTPConnection("127.0.0.1", port, timeout=30)
+    window = [json.loads(said(n)) for n in range(length - WINDOW + 1, length + 1)]
+    found = []
+    for turn in range(turns):
+        window.append({"role": "user", "content": f"turn {turn}: go on"})
+        body = json.dumps({"model": "m", "messages": window})
+        connection.request("POST", "/v1/chat/completions", body, headers(f"{length}-{number}"))
+        answer = connection.getresponse()
+        reply = json.loads(answer.read())["choices"][0]["message"]
+        assert answer.headers["x-om-status"] == "applied", dict(answer.headers)
+        found.append(float(answer.headers["x-om-overhead-ms"]))
+        window = [*window, reply][-WINDOW:]
+    return found
+
+
+def main() -> None:
+    options = argparse.ArgumentParser(description=__doc__)
+    options.add_argument("--messages", default="100,100000", help="lengths of thread, the shortest first")
+    options.add_argument("--threads", type=int, default=3, help="threads of each length")
+    options.add_argument("--turns", type=int, default=100, help="turns on each")
+    chosen = options.parse_args()
+    lengths = [int(n) for n in chosen.messages.split(",")]
+    with tempfile.TemporaryDirectory(prefix="om-bench-") as name, model() as upstream:
+        folder = Path(name)
+        asyncio.run(seed(f"{folder}/om.db", lengths, chosen.threads))
+        with proxy(folder, upstream) as port:
+            overheads(port, lengths[0], 0, 2)  # the first request of all loads the token ranks
+            found = {n: [overheads(port, n, t, chosen.turns) for t in range(chosen.threads)] for n in lengths}
+    for length, threads in found.items():
+        cold = statistics.median(times[0] for times in threads[1:] or threads)
+        warm = statistics.median(time for times in threads for time in times[1:])
+        print(f"{length:>8} messages   cold {cold:6.2f} ms   warm p50 {warm:6.2f} ms")
+
+
+main()
