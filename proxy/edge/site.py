@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import lru_cache
 
 from proxy.edge.headers import CREDENTIALS
 from proxy.memory import identity
@@ -12,8 +13,15 @@ from proxy.observing import Call
 from proxy.settings import Settings, UpstreamSettings
 from proxy.wire.chat import ChatRequest, prompt_text
 
+SHORT = 4_096  # bytes of a message up to which it is remembered whether it tells a side request
 MODELS = 1_024  # whose upstream is remembered; clients name them as they like
 CALLS = 4_096  # remembered; their keys hold credentials, so they live in memory only and not for ever
+
+
+@lru_cache(maxsize=2_048)  # instructions and first messages come again with every request
+def _searched(patterns: tuple[re.Pattern[str], ...], raw: bytes) -> bool:
+    text = prompt_text(raw)
+    return any(pattern.search(text) for pattern in patterns)
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,4 +76,8 @@ class Site:
         if request.model in self.settings.side_requests.models:
             return True
         told_by = (*request.instructions[:1], *request.messages[:1], *request.messages[-1:])
-        return any(pattern.search(text) for text in map(prompt_text, told_by) for pattern in self.side_prompts)
+        return any(self._tells_a_side_request(raw) for raw in told_by)
+
+    def _tells_a_side_request(self, raw: bytes) -> bool:
+        searched = _searched if len(raw) <= SHORT else _searched.__wrapped__
+        return searched(self.side_prompts, raw)
