@@ -6,7 +6,6 @@ It reads a copy, so nothing here may fail: what cannot be understood is passed o
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from typing import Any
 
 import msgspec
@@ -19,16 +18,19 @@ from proxy.wire.surrogates import without_halves
 LIMIT = 64 << 20  # bytes of a reply that are read; a longer one is relayed but not remembered
 
 
-@dataclass(frozen=True, slots=True)
-class Reply:
+class Reply(msgspec.Struct, frozen=True):
     """What came of a reply. Whether that is all of it, `complete` says: its end was announced, or its JSON is whole."""
 
-    message: bytes | None = field(default=None, repr=False)  # the assistant's, of choice 0, as JSON
+    message: bytes | None = None  # the assistant's, of choice 0, as JSON
     complete: bool = False
     finish_reason: str | None = None
     usage: Mapping[str, Any] | None = None
     error: bool = False  # the body, or an event of the stream, says so
-    others: tuple[bytes, ...] = field(default=(), repr=False)  # the messages of the other choices (`n` > 1), by index
+    others: tuple[bytes, ...] = ()  # the messages of the other choices (`n` > 1), by index
+
+    def __repr__(self) -> str:
+        said = f"{len(self.message)} bytes" if self.message is not None else "nothing"
+        return f"<Reply {said} complete={self.complete} finish_reason={self.finish_reason} error={self.error}>"
 
 
 class ReplyReader:
@@ -60,6 +62,9 @@ class _Choice(msgspec.Struct):
     finish_reason: Any = None
 
 
+NO_CHOICE = _Choice()
+
+
 class _Completion(msgspec.Struct):
     choices: list[_Choice] | None = None
     usage: Any = None
@@ -89,15 +94,15 @@ class _Body:
         if completion is None:
             return Reply()
         choices = {_index(choice.index, place): choice for place, choice in enumerate(completion.choices or ())}
-        messages = {index: bytes(choice.message) for index, choice in sorted(choices.items())}
-        first = choices.get(0, _Choice())
+        first = choices.pop(0, NO_CHOICE)
+        others = [bytes(choice.message) for _, choice in sorted(choices.items())] if choices else ()
         return Reply(
-            message=_spoken(_object_or_none(messages.pop(0, b""))),
+            message=_spoken(_object_or_none(bytes(first.message))),
             complete=not completion.error,
             finish_reason=_text(first.finish_reason),
             usage=_mapping(completion.usage),
             error=bool(completion.error),
-            others=tuple(raw for raw in messages.values() if _object_or_none(raw)),
+            others=tuple(raw for raw in others if _object_or_none(raw)),
         )
 
 
