@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import atexit
+import contextlib
 import logging
 import sys
 import threading
@@ -29,7 +30,7 @@ def configure(log: Literal["auto", "json", "console", "off"]) -> None:
     structlog.configure(
         processors=processors,
         wrapper_class=_Events,
-        logger_factory=_lines(log, console),
+        logger_factory=_lines(log),
         cache_logger_on_first_use=log != "off",
     )
     logging.basicConfig(handlers=[logging.NullHandler()], force=True)  # also silences logging's last resort
@@ -37,48 +38,54 @@ def configure(log: Literal["auto", "json", "console", "off"]) -> None:
         logging.getLogger(name).handlers = [_Heard(logging.WARNING)]
 
 
-def _lines(log: str, console: bool) -> Any:
+def _lines(log: str) -> Any:
     if log == "off":
         return structlog.ReturnLoggerFactory()
-    if console:
-        return structlog.PrintLoggerFactory(sys.stderr)
     lines = Lines(sys.stderr.buffer)
     return lambda *_: lines
 
 
 class Lines:
-    """Writes JSON lines: warnings and errors at once, with all that was said before them; the rest together, SOON.
+    """Writes lines: warnings and errors at once, with all that was said before them; the rest together, SOON.
 
     A write of its own for every request's line costs 50 µs, a tenth of the request. What a SIGKILL can take is SOON's worth of
-    lines that say all is well.
+    lines that say all is well. Where nothing can be written (a full disk, a closed pipe) the lines are lost: there is nobody to
+    tell, and an error raised here would end the request that had something to say.
     """
 
     def __init__(self, out: BinaryIO) -> None:
         self._out = out
         self._kept: list[bytes] = []
         self._lock = threading.Lock()
+        self._flushing: asyncio.AbstractEventLoop | None = None  # the loop that will
         atexit.register(self.flush)
 
-    def urgent(self, line: bytes) -> None:
-        self._kept.append(line + b"\n")
+    def urgent(self, line: bytes | str) -> None:
+        self._keep(line)
         self.flush()
 
-    def quiet(self, line: bytes) -> None:
+    def quiet(self, line: bytes | str) -> None:
         try:
             loop = asyncio.get_running_loop()
         except RuntimeError:  # nobody there to come back later
             self.urgent(line)
             return
-        self._kept.append(line + b"\n")
-        if len(self._kept) == 1:
+        self._keep(line)
+        if self._flushing is not loop:
+            self._flushing = loop
             loop.call_later(SOON, self.flush)
 
     def flush(self) -> None:
         with self._lock:
+            self._flushing = None
             lines, self._kept = self._kept, []
             if lines:
-                self._out.write(b"".join(lines))
-                self._out.flush()
+                with contextlib.suppress(OSError, ValueError):
+                    self._out.write(b"".join(lines))
+                    self._out.flush()
+
+    def _keep(self, line: bytes | str) -> None:
+        self._kept.append((line if isinstance(line, bytes) else line.encode("utf-8", "backslashreplace")) + b"\n")
 
     debug = info = quiet
     warning = warn = error = exception = critical = fatal = msg = urgent

@@ -6,9 +6,9 @@ from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from zoneinfo import ZoneInfo
 
 from proxy.memory import context
+from proxy.memory.dates import zone
 from proxy.memory.model import Memory
 from proxy.memory.tail import Piece
 from proxy.observing import Call
@@ -33,9 +33,7 @@ class Prompts:
 
     def assemble(self, request: ChatRequest, memory: Memory, pieces: Sequence[Piece], call: Call) -> Prompt:
         """The prompt of this request. `memory.render_date` is set."""
-        date = datetime.fromtimestamp(
-            memory.render_date or 0.0, ZoneInfo(memory.timezone or call.effective.memory.timezone)
-        )
+        date = datetime.fromtimestamp(memory.render_date or 0.0, zone(memory.timezone, call.effective.memory.timezone))
         block = self._block(memory, date, call) if memory.log else ""
         hint = context.continuation_hint(date) if memory.log else ""
         messages = context.assemble(

@@ -149,6 +149,22 @@ async def test_a_retry_writes_nothing() -> None:
         assert await t.parts.store.version(KEY) == version
 
 
+async def test_nothing_to_close() -> None:
+    """Only a retry with the very reply that stands there, and only while nobody has committed since, has nothing to close."""
+    async with turns() as t:
+        first = await t.open([user("a")])
+        assert not t.engine.holds(first, said("b"))  # nothing stands there
+        await t.engine.close_turn(first, said("b"), accepted=True)
+        again = await t.open([user("a")])
+        assert t.engine.holds(again, said("b"))
+        assert not t.engine.holds(again, said("another"))
+        assert not t.engine.holds(again, said("b", complete=False))
+        more = await t.open([user("a"), assistant("b"), user("c")])
+        assert not t.engine.holds(more, said("b"))  # the same words, elsewhere
+        await t.engine.close_turn(more, said("d"), accepted=True)
+        assert not t.engine.holds(again, said("b"))  # the thread has gone on
+
+
 async def test_another_reply_to_the_same_request() -> None:
     """Regenerated: the later answer stands, the earlier one is kept but no longer live."""
     async with turns() as t:

@@ -78,6 +78,31 @@ async def test_a_quiet_line_waits_for_its_neighbours(capsysbinary: pytest.Captur
     assert written == b"4\n"
 
 
+def test_a_second_loop_writes_too(capsysbinary: pytest.CaptureFixture[bytes]) -> None:
+    """A line that a closed loop has left behind keeps no later one waiting."""
+    lines = Lines(sys.stderr.buffer)
+
+    async def say(line: bytes, seconds: float) -> None:
+        lines.info(line)
+        await asyncio.sleep(seconds)
+
+    asyncio.run(say(b"1", 0))
+    asyncio.run(say(b"2", 4 * SOON))
+    assert capsysbinary.readouterr().err == b"1\n2\n"
+
+
+@pytest.mark.parametrize("log", ["json", "console"])
+def test_a_full_disk_fails_nobody(log: str, tmp_path: Path) -> None:
+    """Whoever has something to say goes on when it cannot be written."""
+    code = f"import structlog; from proxy.logs import configure; configure('{log}')\n"
+    code += "structlog.get_logger('x').error('failed'); structlog.get_logger('x').info('turn'); print('on')"
+    with open("/dev/full", "w") as full:
+        ended = subprocess.run(
+            [sys.executable, "-c", code], stdout=subprocess.PIPE, stderr=full, check=False, cwd=tmp_path
+        )
+    assert ended.stdout == b"on\n"
+
+
 def test_the_last_lines_are_written_at_the_end(tmp_path: Path) -> None:
     """A program that ends writes what still waits."""
     code = "import asyncio, structlog; from proxy.logs import SOON, Lines, configure; configure('json')\n"

@@ -24,6 +24,12 @@ class Protocol(HttpToolsProtocol):
         super().on_message_begin()
         self.scope["extensions"] = {GONE: {"future": self._gone}}
 
+    def on_message_complete(self) -> None:
+        """A large body has paused reading until somebody asks for more of it; nobody will, and who does not read sees no end."""
+        super().on_message_complete()
+        if not self.pipeline:
+            self.flow.resume_reading()
+
     def connection_lost(self, exc: Exception | None) -> None:
         super().connection_lost(exc)
         if not self._gone.done():

@@ -15,6 +15,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 from datetime import date
+from zoneinfo import ZoneInfo
 
 MONTHS = [
     "January",
@@ -56,6 +57,14 @@ _INTENDED = re.compile(  # `will` in small letters only: Will is a name
     r"\bwill\b|[’']ll\b|\b(?i:plans?\s+to|planning\s+to|looking\s+forward\s+to|going\s+to|intends?\s+to|wants?\s+to"
     r"|needs?\s+to|about\s+to)\b"
 )
+
+
+def zone(kept: str | None, configured: str) -> ZoneInfo:
+    """The time zone a thread keeps, if it keeps one that is known here: a store may come from a machine with other tables."""
+    try:
+        return ZoneInfo(kept or configured)
+    except (OSError, ValueError, KeyError):
+        return ZoneInfo(configured)
 
 
 def annotate(text: str, today: date) -> str:

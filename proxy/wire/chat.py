@@ -18,6 +18,7 @@ from proxy.memory.fingerprint import fingerprint
 from proxy.memory.model import Item
 from proxy.wire.surrogates import without_halves
 
+LONGEST_NAME = 512  # characters of a model's name; what is remembered by it stays small
 INSTRUCTION_ROLES = frozenset({"system", "developer"})
 
 
@@ -50,7 +51,7 @@ class ChatRequest(msgspec.Struct, frozen=True):
     """A request as sent. Messages are JSON texts, copied out of the body so that keeping one does not keep the body."""
 
     body: bytes
-    model: str | None  # None: absent, or not a string
+    model: str | None  # None: absent, not a string, or longer than any model's name
     stream: bool
     n: int
     instructions: tuple[bytes, ...]  # the leading run of system and developer messages
@@ -78,7 +79,7 @@ def parse(body: bytes) -> ChatRequest:
     n = _value(split.n)
     return ChatRequest(
         body=body,
-        model=model if isinstance(model := _value(split.model), str) else None,
+        model=model if isinstance(model := _value(split.model), str) and len(model) <= LONGEST_NAME else None,
         stream=_value(split.stream) is True,
         n=n if type(n) is int and n > 0 else 1,
         instructions=raws[: len(roles)],
