@@ -26,7 +26,7 @@ from proxy.errors import ConfigError, OmError, Unsupported
 from proxy.memories import Memories
 from proxy.memory import identity, lifecycle
 from proxy.memory.model import Memory
-from proxy.observing import MODEL_WITHIN, Call, Observing
+from proxy.observing import MODEL_WITHIN, Call, Observing, priced
 from proxy.prompt import Prompts
 from proxy.settings import Settings, Watched
 from proxy.storage.base import Store
@@ -65,7 +65,7 @@ class App:
             raise ConfigError(
                 "storage.encryption_key is set, but this version does not encrypt what it stores: take it out to go on without"
             )
-        self.store = await open_store(settings.storage.url)
+        self.store = await open_store(settings.storage.url, settings.retention.generations)
         try:
             await self._compose(settings, await self.store.secret())
         except BaseException:
@@ -111,7 +111,7 @@ class App:
 
     def _due(self, memory: Memory) -> float | None:
         try:
-            limits = self._watched.current.effective(memory.model, memory.key.resource).limits
+            limits = priced(self._watched.current.effective(memory.model, memory.key.resource), memory.model).limits
         except ConfigError:  # overrides that contradict each other: this thread's requests say so, and go raw
             return None
         return lifecycle.due_at(memory, limits, self._clock())
@@ -120,7 +120,7 @@ class App:
         """What work found after a restart can be done with: a configured memory model, or the upstream's own key."""
         settings = self._watched.current
         try:
-            effective = settings.effective(memory.model, memory.key.resource)
+            effective = priced(settings.effective(memory.model, memory.key.resource), memory.model)
         except ConfigError:
             return None
         upstream = settings.upstream_for(memory.model)
@@ -198,12 +198,12 @@ class App:
 OURS = {"/healthz": App.alive, "/readyz": App.ready}
 
 
-async def open_store(url: str) -> Store:
-    """The store an address names; raises ConfigError for a kind there is no backend for yet."""
+async def open_store(url: str, generations: int | None = None) -> Store:
+    """The store an address names; raises ConfigError for a kind there is no backend for yet. `generations`: see SqliteStore.open."""
     scheme, _, rest = url.partition("://")
     if scheme != "sqlite":
         raise ConfigError(f"storage.url: no backend for {scheme}:// in this version; use sqlite:///path/to/file.db")
-    return await SqliteStore.open(rest.removeprefix("/") or ":memory:")
+    return await SqliteStore.open(rest.removeprefix("/") or ":memory:", generations=generations)
 
 
 def create_app(

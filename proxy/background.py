@@ -1,16 +1,20 @@
-"""The work after the reply: one at a time per thread, held until done, found again after a restart."""
+"""The work after the reply: one at a time per thread, held until done, found again after a restart.
+
+A thread that is woken waits in line for one of `concurrency` places. The line is fair between tenants and bounded; what found
+no room in it is found again by the next look at the store. What a request waits for needs neither line nor place.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import time
 import uuid
-from collections import OrderedDict
-from collections.abc import Callable, Coroutine
-from contextlib import nullcontext
+from collections import Counter, OrderedDict
+from collections.abc import Callable, Coroutine, Mapping
 from typing import Any
 
 import structlog
+from msgspec.structs import replace
 
 from proxy.errors import OmError
 from proxy.memories import Memories
@@ -24,14 +28,58 @@ log = structlog.get_logger("background")
 LEASE = 120.0  # seconds after which another process may take over a crashed one's thread (behaviour.md 13)
 CALLS = 10_000  # threads whose newest call is remembered, for models that are inherited from it
 DUE_AT_ONCE = 100  # threads fetched by one look at the store
+WAITING = 1_000  # threads in line; ten looks at the store
+
+
+class Line:
+    """Threads waiting for a place. Next is the tenant that holds the fewest places; of equals, in turn; within it, first come.
+
+    Where the line is full, the tenant with the most threads in it loses its newest: a flood crowds out nobody but itself.
+    """
+
+    def __init__(self, most: int = WAITING) -> None:
+        self._most = most
+        self._tenants: OrderedDict[str, OrderedDict[Key, None]] = OrderedDict()  # none of them empty
+        self._served = ""  # the tenant that had the last turn
+
+    def __len__(self) -> int:
+        return sum(map(len, self._tenants.values()))
+
+    def join(self, key: Key) -> None:
+        """Behind its tenant's others; if it stands there already, it keeps its place."""
+        self._tenants.setdefault(key.tenant, OrderedDict()).setdefault(key)
+        if len(self) > self._most:
+            longest = max(reversed(self._tenants.values()), key=len)
+            self.leave(next(reversed(longest)))
+
+    def leave(self, key: Key) -> None:
+        if threads := self._tenants.get(key.tenant):
+            threads.pop(key, None)
+            if not threads:
+                del self._tenants[key.tenant]
+
+    def next(self, held: Mapping[str, int]) -> Key | None:
+        """Take the next thread out of the line. `held`: places by tenant, 0 for tenants without any."""
+        if not self._tenants:
+            return None
+        self._served = tenant = min(self._tenants, key=lambda t: (held.get(t, 0), t == self._served))
+        self._tenants.move_to_end(tenant)
+        key = next(iter(self._tenants[tenant]))
+        self.leave(key)
+        return key
+
+    def holds_another(self, tenant: str) -> bool:
+        """Whether some other tenant waits."""
+        return len(self._tenants) > (tenant in self._tenants)
 
 
 class Run:
     """The work under way on one thread. `done` resolves when the decision being performed is through, or the run has ended."""
 
-    __slots__ = ("decision", "done", "task")
+    __slots__ = ("decision", "done", "in_place", "task")
 
-    def __init__(self) -> None:
+    def __init__(self, *, in_place: bool) -> None:
+        self.in_place = in_place  # it holds one of the places
         self.decision: Decision | None = None
         self.done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self.task: asyncio.Task[None] | None = None
@@ -52,13 +100,16 @@ class Background:
         call_for: Callable[[Memory], Call | None],
         *,
         concurrency: int,
+        waiting: int = WAITING,
         clock: Callable[[], float] = time.time,
     ) -> None:
         self._memories = memories
         self._observing = observing
         self._call_for = call_for
         self._clock = clock
-        self._slots = asyncio.Semaphore(concurrency)
+        self._concurrency = concurrency
+        self._held: Counter[str] = Counter()  # places, by tenant
+        self._line = Line(waiting)
         self._holder = uuid.uuid4().hex
         self._calls: OrderedDict[Key, Call] = OrderedDict()
         self._running: dict[Key, Run] = {}
@@ -76,18 +127,15 @@ class Background:
         task.add_done_callback(self._others.discard)
         return task
 
-    def wake(self, key: Key, call: Call | None = None, first: Decision | None = None) -> None:
-        """Look at this thread soon. `call` carries what an inherited model needs; `first` is done before anything else."""
+    def wake(self, key: Key, call: Call | None = None) -> None:
+        """Look at this thread soon. `call` carries what an inherited model needs."""
         if call is not None:
             self._remember(key, call)
-        if self._closing:
-            return
         if key in self._running:
             self._again.add(key)
-            return
-        run = self._running[key] = Run()
-        run.task = asyncio.create_task(self._run(key, run, first))
-        run.task.add_done_callback(lambda _: self._ended(key))
+        elif not self._closing:
+            self._line.join(key)
+            self._give_places()
 
     def reading_to(self, key: Key) -> int:
         """seq up to which an observation under way reads: the text of these messages may not change; 0 if none is."""
@@ -103,8 +151,10 @@ class Background:
                     await asyncio.shield(run.done)
                     if type(joined) is type(decision):
                         return True
-                self.wake(key, call, decision)
-                await asyncio.shield(self._running[key].done)
+                if self._closing:
+                    return False
+                self._remember(key, call)
+                await asyncio.shield(self._start(key, decision).done)
                 return True
         except TimeoutError:
             return False
@@ -148,33 +198,49 @@ class Background:
         while len(self._calls) > CALLS:
             self._calls.popitem(last=False)
 
+    def _give_places(self) -> None:
+        while self._held.total() < self._concurrency and (key := self._line.next(self._held)):
+            self._held[key.tenant] += 1
+            self._start(key)
+
+    def _start(self, key: Key, waited_for: Decision | None = None) -> Run:
+        """What a request waits for takes no place: others' slow models must not make it late. What is due besides comes
+        after it, in a place."""
+        run = self._running[key] = Run(in_place=waited_for is None)
+        if waited_for:
+            self._line.leave(key)
+            self._again.add(key)
+        run.task = asyncio.create_task(self._run(key, run, waited_for))
+        run.task.add_done_callback(lambda _: self._ended(key))
+        return run
+
     def _ended(self, key: Key) -> None:
         run = self._running.pop(key)
         run.step_done()
+        if run.in_place:
+            self._held -= Counter([key.tenant])  # which forgets tenants without a place
         again = key in self._again
         self._again.discard(key)
-        task = run.task
-        if task is None or task.cancelled():
-            return
-        if exc := task.exception():
+        if run.task and not run.task.cancelled() and (exc := run.task.exception()):
             log.error("background.failed", error=type(exc).__name__)
+        if self._closing:
+            return  # what is due is found again at the next start
         if again:
             self.wake(key)
+        self._give_places()
 
-    async def _run(self, key: Key, run: Run, first: Decision | None) -> None:
-        # what a request waits for takes no place: others' slow models must not make it late
-        async with self._slots if first is None else nullcontext():
-            if first is None and await self._next(key) is None:
-                return  # mostly: a lease costs two commits, so it is taken only where there is work
-            leased = await self._memories.store.lease(key, self._holder, LEASE)
-            if not leased and first is None:
-                return  # but a request does not wait for a process that may have crashed: a lease only saves money
-            renewing = self.hold(self._renew(key))
-            try:
-                await self._work(key, run, first, more=leased)
-            finally:
-                renewing.cancel()
-                await self._memories.store.release(key, self._holder)
+    async def _run(self, key: Key, run: Run, waited_for: Decision | None) -> None:
+        if waited_for is None and await self._next(key) is None:
+            return  # mostly: a lease costs two commits, so it is taken only where there is work
+        leased = await self._memories.store.lease(key, self._holder, LEASE)
+        if not leased and waited_for is None:
+            return  # but a request does not wait for a process that may have crashed: a lease only saves money
+        renewing = self.hold(self._renew(key))
+        try:
+            await self._work(key, run, waited_for)
+        finally:
+            renewing.cancel()
+            await self._memories.store.release(key, self._holder)
 
     async def _renew(self, key: Key) -> None:
         while True:
@@ -186,20 +252,19 @@ class Background:
                     "lease.failed", error=type(exc).__name__
                 )  # the next renewal may do; losing it costs money only
 
-    async def _work(self, key: Key, run: Run, first: Decision | None, *, more: bool) -> None:
-        """Perform what is due until nothing is, or something failed: its back-off then says when to come again. Without `more`,
-        only `first`."""
+    async def _work(self, key: Key, run: Run, waited_for: Decision | None) -> None:
+        """Perform what is waited for, or else what is due until nothing is, or something failed (its back-off then says when
+        to come again), or another tenant waits for the place."""
         going = True
-        while going:
-            due = await self._next(key, first)
-            first = None
-            if due is None:
-                return
+        while going and (due := await self._next(key, waited_for)):
             run.decision, call = due
-            going = await self._observing.perform(key, run.decision, call) and more
+            going = await self._observing.perform(key, run.decision, call) and waited_for is None
             run.step_done()
+            if going and self._line.holds_another(key.tenant):
+                self._again.add(key)
+                return
 
-    async def _next(self, key: Key, first: Decision | None = None) -> tuple[Decision, Call] | None:
+    async def _next(self, key: Key, waited_for: Decision | None = None) -> tuple[Decision, Call] | None:
         """What to do next on this thread, and with what; None also for an inherited model whose credential went with the
         last process: the next request brings it."""
         memory = await self._memories.load(key)
@@ -208,10 +273,13 @@ class Background:
             if len(self._left) < CALLS:
                 self._left.add(key)
             return None
-        decision = first or self._due(memory, call)
-        return (decision, call) if decision else None
+        if decision := waited_for or self._due(memory, call):
+            return decision, call
+        if memory.due is not None and memory.due <= self._clock():  # by thresholds that have changed since
+            await self._memories.update(key, lambda m: replace(m, due=None))  # the commit says it anew
+        return None
 
     def _due(self, memory: Memory, call: Call) -> Decision | None:
         if memory.trouble.parked or self._clock() < memory.trouble.until:
             return None
-        return lifecycle.after_reply(memory, call.effective.limits)
+        return lifecycle.after_reply(memory, call.effective.limits, self._clock())

@@ -10,6 +10,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import datetime
 from functools import partial
 
 import structlog
@@ -20,7 +21,8 @@ from proxy.background import Background
 from proxy.catalogue import Catalogue
 from proxy.errors import Conflict
 from proxy.memories import ATTEMPTS, Memories
-from proxy.memory import account, blocks, lifecycle, turns
+from proxy.memory import account, blocks, lifecycle, overflow, turns
+from proxy.memory.dates import zone
 from proxy.memory.identity import Caller, fingerprint_key
 from proxy.memory.lifecycle import Activate, Asked, Observe, Reflect, Swap
 from proxy.memory.model import PER_MESSAGE, Item, Key, Memory, Message, chained
@@ -33,6 +35,8 @@ from proxy.wire.chat import ChatRequest
 from proxy.wire.reply import Reply
 
 log = structlog.get_logger("turn")
+
+LATELY = 60.0  # seconds after a turn in which a retry tells nothing new about the provider's prompt cache, which lives minutes
 
 
 class Standing(Struct, frozen=True):
@@ -60,11 +64,13 @@ class Turn:
     reason: str | None = None
     body: bytes | None = None  # the rewritten request; None: the original bytes go upstream
     timezone: str | None = None  # the client's, where it names one
+    found_date: float | None = None  # the render date the request found
     stores: bool = True
+    rewrites: bool = True  # whether its prompt may differ from the client's
     longer: Callable[[float], None] = lambda seconds: (
         None
     )  # tells who waits for the turn that an observation is waited for
-    receipt: dict[str, int | str] = field(default_factory=dict)
+    receipt: dict[str, int] = field(default_factory=dict)
 
 
 class Engine:
@@ -99,11 +105,22 @@ class Engine:
         """What goes upstream for this request. `caller.key` is set. Raises OmError; the caller then sends the original."""
         key = caller.key
         assert key is not None  # noqa: S101 — only requests with a thread get here
-        memory = await self._memories.load(key)
-        sent = self._sent(request, memory)
-        standing = await self._stand(memory, sent, hints, request.model)
+        sent, standing = await self._first_stand(key, request, hints)
         stores = caller.mode != "read"
-        turn = Turn(key, call, hints, request, sent, standing, timezone=caller.timezone, stores=stores, longer=longer)
+        rewrites = caller.mode != "write" and call.effective.memory.mode != "shadow"
+        turn = Turn(
+            key,
+            call,
+            hints,
+            request,
+            sent,
+            standing,
+            timezone=caller.timezone,
+            found_date=standing.memory.render_date,
+            stores=stores,
+            rewrites=rewrites,
+            longer=longer,
+        )
         if caller.mode == "read":
             await self._assemble(turn)
             return turn
@@ -111,12 +128,22 @@ class Engine:
             self._trouble(turn)
         else:
             await self._act(turn)
-        if caller.mode == "write" or call.effective.memory.mode == "shadow":
+        if not rewrites:
             turn.reason = "write-only"
             await self._receipt(turn, None)
             return turn
         await self._assemble(turn)
         return turn
+
+    async def _first_stand(self, key: Key, request: ChatRequest, hints: Hints) -> tuple[Sent, Standing]:
+        for _ in range(ATTEMPTS):
+            memory = await self._memories.load(key)
+            sent = self._sent(request, memory)
+            try:
+                return sent, await self._stand(memory, sent, hints, request.model)
+            except Conflict:
+                continue
+        raise Conflict("the thread is written to faster than it can be read")
 
     def _sent(self, request: ChatRequest, memory: Memory) -> Sent:
         return Sent.of(request.messages, partial(chat.item, key=self._fingerprint_key(memory.key)), memory.views)
@@ -143,10 +170,17 @@ class Engine:
         rec = reconcile(Known.of(memory, fixed=fixed), sent, hints)
         if isinstance(rec, NeedOutline):
             outline = await self._memories.store.outline(memory.key)
+            await self._must_stand(memory)
             rec = reconcile(Known.of(memory, fixed=fixed, live=outline.live, dead=outline.dead), sent, hints)
             if isinstance(rec, NeedOutline):
                 raise Conflict("the thread changed while its outline was read; the next request finds it settled")
         return rec
+
+    async def _must_stand(self, memory: Memory) -> None:
+        """What was read beside the memory is of the same version; else Conflict, and the memory is loaded anew."""
+        if await self._memories.store.version(memory.key) != memory.version:
+            self._memories.drop(memory.key)
+            raise Conflict("the thread changed while more of it was read")
 
     async def _on_branch(self, memory: Memory, rec: Reconciled) -> Memory:
         """The memory rolled back, for the request forks behind coverage: memory follows the branch (behaviour.md 3)."""
@@ -154,10 +188,15 @@ class Engine:
         store, key = self._memories.store, memory.key
         older = await store.generations(key, memory.generation)
         live = (await store.outline(key)).live
-        entries = lifecycle.fallback(memory, rec.cut, older, {m.seq: m.chain for m in live})
+        chains = {m.seq: m.chain for m in live}
+        entries = lifecycle.fallback(memory, rec.cut, older, chains)
+        if lifecycle.forgotten(memory, rec.cut, entries, older):
+            when = datetime.fromtimestamp(self._clock(), zone(memory.timezone, "UTC"))
+            entries = lifecycle.revised(memory, [m for m in live if m.seq <= rec.cut][-1], when, self._catalogue.tokens)
         reach = lifecycle.reach(entries)
         covered = [m for m in live if m.seq <= reach]
         tail = await store.messages(key, reach)
+        await self._must_stand(memory)
         before = len(covered), sum(m.tokens for m in covered) + PER_MESSAGE * len(covered)
         return lifecycle.rolled_back(memory, rec.cut, entries, covered, tail, before, self._clock())
 
@@ -187,26 +226,31 @@ class Engine:
     def _trouble(turn: Turn) -> None:
         if turn.standing.memory.trouble.failures:
             turn.reason = "observer-failing"
+        elif lifecycle.economises(turn.standing.virtual, turn.call.effective.limits):
+            turn.reason = "economy"
 
     def _found(self, turn: Turn) -> tuple[float, bool]:
-        """How the request found its thread: seconds since the last turn, and whether another model answered that one."""
-        memory = turn.standing.memory
-        idle = self._clock() - memory.turn_at if memory.turn_at is not None else 0.0
-        return idle, memory.model is not None and memory.model != turn.request.model
+        """How the request found its prompt cache."""
+        return lifecycle.found(turn.standing.memory, turn.request.model, self._clock())
 
     async def _stand_again(self, turn: Turn) -> None:
-        memory = await self._memories.latest(turn.key)
-        rec = turn.standing.rec if memory.end == turn.standing.memory.end else None
-        if rec is None:
-            turn.sent = self._sent(turn.request, memory)
-        turn.standing = await self._stand(memory, turn.sent, turn.hints, turn.request.model, rec)
+        for _ in range(ATTEMPTS):
+            try:
+                turn.standing = await self._settled(turn)
+                return
+            except Conflict:
+                continue
+        raise Conflict("the thread is written to faster than it can be read")
 
     def _asked(self, turn: Turn) -> Asked:
         virtual = turn.standing.virtual
         first = blocks.asked([m.mark for m in virtual.tail])
         idle, changed = self._found(turn)
         return Asked(
-            coverable=virtual.tail[first - 1].seq if first else virtual.coverage, idle=idle, provider_changed=changed
+            coverable=virtual.tail[first - 1].seq if first else virtual.coverage,
+            idle=idle,
+            provider_changed=changed,
+            now=self._clock(),
         )
 
     async def _wait(self, turn: Turn, decision: Observe | Reflect) -> None:
@@ -215,9 +259,8 @@ class Engine:
         standing = turn.standing
         if not standing.memory.turns:
             return  # nobody has accepted this caller's credential yet: nothing is stored or asked on its word
-        if isinstance(decision, Observe) and standing.rec.cut is None and standing.virtual != standing.memory:
-            await self._commit(turn, None, None)
-            await self._stand_again(turn)
+        if isinstance(decision, Observe) and standing.rec.cut is None:
+            await self._store(turn)
         elif isinstance(decision, Observe) and not stored_through(standing, decision.last):
             turn.reason = "fork-not-waited"
             return
@@ -225,6 +268,69 @@ class Engine:
         turn.longer(timeout)
         if not await self._background.done_within(turn.key, decision, turn.call, timeout):
             turn.reason = "observer-late"
+
+    async def _store(self, turn: Turn) -> None:
+        """What the request brought, as unanswered. Not for a fork: what it takes back stands until its reply has come."""
+        if turn.standing.virtual != turn.standing.memory:
+            await self._commit(turn, None, None)
+            await self._stand_again(turn)
+
+    # ── a prompt that did not fit ────────────────────────────────────────────────────────────────────────────────────
+
+    def can_shorten(self, turn: Turn, *, accepted: bool) -> bool:
+        """Whether memory might make the client's own prompt shorter, which the upstream says is too long for the model.
+
+        `accepted`: the refusal shows that the upstream knows the caller, so that a thread's first request, too, may be stored and
+        observed on its word.
+        """
+        virtual, through = turn.standing.virtual, self._may_leave(turn)
+        if not (turn.stores and turn.rewrites and (accepted or turn.standing.memory.turns)):
+            return False
+        if not (overflow.ready(virtual, through) or self._unobserved(turn)):
+            return False
+        return overflow.can_shrink(virtual, account.received(virtual, turn.sent), through)
+
+    async def shorten(self, turn: Turn) -> bool:
+        """Have what may leave the prompt observed, as far as the block step's deadline allows, make all of it active that is there,
+        and build the prompt anew. Whether it is shorter than the client's, as it then stands in `turn.body`.
+
+        What a fork brings cannot be observed before its reply has come; what lies before it can be. What is not done in time goes on
+        in the background: its messages are stored, so a later request finds it done.
+        """
+        before = turn.standing.virtual.coverage
+        await self._observe_all(turn)
+        if ids := overflow.ready(turn.standing.virtual, self._may_leave(turn)):
+            await self._memories.update(turn.key, partial(lifecycle.activated, ids=ids, now=self._clock()))
+            await self._stand_again(turn)
+        if turn.standing.virtual.coverage <= before:
+            return False
+        turn.body = None
+        await self._assemble(turn)
+        return turn.body is not None and turn.receipt["tokens-sent"] < turn.receipt["tokens-received"]
+
+    async def _observe_all(self, turn: Turn) -> None:
+        ends = time.monotonic() + turn.call.effective.limits.block_timeout
+        due = self._unobserved(turn)
+        if due and turn.standing.rec.cut is None:
+            await self._store(turn)
+        while due and (left := ends - time.monotonic()) > 0:
+            if not await self._background.done_within(turn.key, due, turn.call, left):
+                return
+            await self._stand_again(turn)
+            following = self._unobserved(turn)
+            due = following if following and following.after > due.after else None
+
+    def _unobserved(self, turn: Turn) -> Observe | None:
+        most = turn.call.effective.limits.observe_at
+        return overflow.unobserved(turn.standing.virtual, self._may_leave(turn), most, self._clock())
+
+    def _may_leave(self, turn: Turn) -> int:
+        """seq through which messages may be observed now and leave this prompt."""
+        standing = turn.standing
+        if standing.base is not standing.memory:
+            return 0  # a fork behind coverage is written with its reply
+        coverable = self._asked(turn).coverable
+        return coverable if standing.rec.cut is None else min(coverable, standing.rec.cut)
 
     # ── the prompt ───────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -237,7 +343,7 @@ class Engine:
         if not virtual.log and [p.raw for p in pieces] == list(turn.request.messages):
             await self._receipt(turn, None)
             return
-        virtual = replace(virtual, render_date=self._render_date(turn), timezone=turn.timezone or virtual.timezone)
+        virtual = self._dated(turn)
         turn.standing = replace(turn.standing, virtual=virtual)
         kept, left_out = account.within(pieces, turn.call.effective.limits.tail_limit)
         prompt = self._prompts.assemble(turn.request, virtual, kept, turn.call)
@@ -245,6 +351,12 @@ class Engine:
         turn.status = "degraded" if left_out else "applied"
         turn.reason = "tail-limit" if left_out else turn.reason
         await self._receipt(turn, kept, prompt.tokens)
+
+    def _dated(self, turn: Turn) -> Memory:
+        """With the moment its dates are told against, and the user's time zone, which moves with it and never alone."""
+        virtual, date = turn.standing.virtual, self._render_date(turn)
+        moved = date != turn.found_date
+        return replace(virtual, render_date=date, timezone=(turn.timezone if moved else None) or virtual.timezone)
 
     def _render_date(self, turn: Turn) -> float:
         """Moves only when the prefix changes anyway, or when the prompt cache is certainly cold (behaviour.md 8)."""
@@ -292,7 +404,9 @@ class Engine:
         if standing.rec.repeats is None or not reply.complete or not self._memories.stands(standing.memory):
             return False
         newest = standing.memory.tail[-1] if standing.memory.tail else None
-        return newest is not None and (newest.seq, newest.item.raw) == (standing.rec.repeats.reply, reply.message)
+        if newest is None or (newest.seq, newest.item.raw) != (standing.rec.repeats.reply, reply.message):
+            return False
+        return self._is_warm(turn, standing.memory)
 
     async def keep_unanswered(self, turn: Turn) -> None:
         """The upstream could not be reached: what the client said is kept, unless it forks."""
@@ -312,9 +426,14 @@ class Engine:
         said = reply or interrupted
         async with self._memories.lock(turn.key):
             for _ in range(ATTEMPTS):
-                standing = await self._settled(turn)
+                try:
+                    standing = await self._settled(turn)
+                except Conflict:
+                    continue
                 if reply is not None and said_already(standing, reply):
-                    return False
+                    if await self._warmed(turn, standing.memory):
+                        return False
+                    continue
                 counted = await self._catalogue.count({0: said.raw} if said else {}, turn.request.model or "")
                 after = turns.heard(
                     standing.base,
@@ -328,12 +447,7 @@ class Engine:
                 )
                 if interrupted is None and replace(after, turn_at=standing.memory.turn_at) == standing.memory:
                     return False  # a retry of what is stored already
-                after = replace(
-                    after,
-                    model=turn.request.model,
-                    timezone=turn.timezone or after.timezone,
-                    render_date=self._kept_date(turn, after),
-                )
+                after = replace(self._with_date(turn, after), model=turn.request.model)
                 left: list[Message] = []
                 if interrupted:
                     after, message = aside(after, interrupted, counted[0], self._clock())
@@ -358,10 +472,27 @@ class Engine:
         return await self._stand(memory, turn.sent, turn.hints, turn.request.model, rec)
 
     @staticmethod
-    def _kept_date(turn: Turn, after: Memory) -> float | None:
-        """The render date this prompt was built with, unless the prefix has changed since."""
+    def _with_date(turn: Turn, after: Memory) -> Memory:
+        """With the render date and zone this prompt was built with, unless it had none or the prefix has changed since."""
         opened = turn.standing.virtual
-        return opened.render_date if after.log == opened.log else after.render_date
+        if opened.log and after.log == opened.log:
+            return replace(after, render_date=opened.render_date, timezone=opened.timezone)
+        return replace(after, timezone=turn.timezone or after.timezone)
+
+    def _is_warm(self, turn: Turn, memory: Memory) -> bool:
+        """Whether the memory knows as well as we that the provider's cache is warm, and what day the prompt told."""
+        lately = memory.turn_at is not None and self._clock() - memory.turn_at <= LATELY
+        return lately and self._with_date(turn, memory).render_date == memory.render_date
+
+    async def _warmed(self, turn: Turn, memory: Memory) -> bool:
+        """A retry has nothing to add but that it came: written where that matters. False: somebody has committed meanwhile."""
+        if self._is_warm(turn, memory):
+            return True
+        try:
+            await self._memories.commit(memory, replace(self._with_date(turn, memory), turn_at=self._clock()))
+        except Conflict:
+            return False
+        return True
 
 
 def stored_through(standing: Standing, last: int) -> bool:

@@ -6,22 +6,24 @@ import asyncio
 import random
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
-from zoneinfo import ZoneInfo
+from dataclasses import dataclass, field, replace
 
 import structlog
 
 from proxy.agents.llm import Target
 from proxy.agents.observer import Observed, Observer, ObserverTask
-from proxy.agents.reflector import Reflector
-from proxy.agents.targets import Choice, above_largest, targets
+from proxy.agents.reflector import Reflected, Reflector
+from proxy.agents.targets import DEFAULT, Choice, above_largest, first, targets
+from proxy.catalogue import prices
 from proxy.errors import ModelBusy, ModelError, OmError, PromptTooLong
 from proxy.memories import Memories
 from proxy.memory import blocks, lifecycle
 from proxy.memory.context import ContextOptions, Layout, hints
+from proxy.memory.dates import zone
 from proxy.memory.lifecycle import Decision, Observe, Reflect
 from proxy.memory.model import Key, Memory, Message, Observation, Reflection, weight
 from proxy.memory.observations import previous_observations
+from proxy.memory.thresholds import Prices
 from proxy.settings import Effective
 
 log = structlog.get_logger("memory")
@@ -40,6 +42,23 @@ class Call:
     )  # the actor's own model and credential; held in memory only
     layout: Layout = "merged"
     context_options: ContextOptions = field(default_factory=ContextOptions)
+
+
+def priced(effective: Effective, actor: str | None) -> Effective:
+    """With the list prices of actor and observer where `memory.economy` is `auto` and both are known."""
+    if effective.memory.economy != "auto" or actor is None:
+        return effective
+    name = first(effective.observer_model, effective.limits.interval or effective.limits.observe_at)
+    paid, asked = prices(actor), prices(actor if name == "inherit" else DEFAULT if name == "default" else name)
+    if paid is None or asked is None:
+        return effective
+    known = Prices(
+        actor_cached=paid.cached_input,
+        actor_fresh=paid.cache_write,
+        observer_input=asked.input,
+        observer_output=asked.output,
+    )
+    return replace(effective, limits=replace(effective.limits, prices=known))
 
 
 class Observing:
@@ -158,11 +177,12 @@ class Observing:
             task=task,
             suggestion=suggestion,
             title=memory.title,
-            timezone=ZoneInfo(memory.timezone or config.timezone),
+            timezone=zone(memory.timezone, config.timezone),
             instruction=config.observation.instruction,
             variant=config.observation.prompt,
             want_title=config.observation.thread_title,
-            clip_tokens=clip or call.effective.limits.observe_at,
+            # only one block is ever clipped: of several, what was cut out would be covered and known to nobody
+            clip_tokens=clip or (None if self._half(messages) else call.effective.limits.observe_at),
         )
 
     def _targets(self, choice: Choice, call: Call, input_tokens: int) -> tuple[Target, ...]:
@@ -180,15 +200,8 @@ class Observing:
         sources = memory.log[: decision.entries]
         if len(sources) < decision.entries or not sources:
             return
-        config = call.effective.memory.reflection
+        sources, made = await self._condense(sources, decision.accept_below, call)
         size = sum(o.tokens for o in sources)
-        made = await self._reflector.reflect(
-            "\n\n".join(o.text for o in sources),
-            target_tokens=decision.accept_below,
-            instruction=config.instruction,
-            targets=self._targets(call.effective.reflector_model, call, size),
-            settings=config.model_settings,
-        )
         reflection = Reflection(
             generation=memory.generation,
             sources=tuple(o.id for o in sources),
@@ -202,6 +215,31 @@ class Observing:
         )
         await self._memories.update(memory.key, lambda m: lifecycle.reflected(m, reflection))
         log.info("reflected", thread=memory.key.thread, source=size, tokens=reflection.tokens)
+
+    async def _condense(
+        self, sources: tuple[Observation, ...], accept_below: int, call: Call
+    ) -> tuple[tuple[Observation, ...], Reflected]:
+        """The reflector's answer and the entries it stands for: the older ones only where all were too long for it.
+
+        The newer ones then stay word for word behind it. Parts reflected one by one and joined would lose more: all entries would
+        be rewritten, and become one that can never be split again.
+        """
+        config, whole = call.effective.memory.reflection, sum(o.tokens for o in sources)
+        while True:
+            size = sum(o.tokens for o in sources)
+            try:
+                return sources, await self._reflector.reflect(
+                    "\n\n".join(o.text for o in sources),
+                    target_tokens=accept_below * size // max(whole, 1),
+                    instruction=config.instruction,
+                    targets=self._targets(call.effective.reflector_model, call, size),
+                    settings=config.model_settings,
+                )
+            except PromptTooLong:
+                if len(sources) == 1:
+                    raise
+                # not half of them: a refusal costs little, and with too few the oldest one is condensed over and over
+                sources = sources[: len(sources) * 3 // 4]
 
 
 def _known(memory: Memory) -> list[str]:

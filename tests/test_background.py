@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+from collections import Counter
 from collections.abc import Awaitable, Callable
 from itertools import count
 from pathlib import Path
@@ -12,10 +13,12 @@ import pytest
 from msgspec.structs import replace
 
 from proxy.agents.llm import Target
+from proxy.background import DUE_AT_ONCE, Background, Line
 from proxy.errors import ModelError
 from proxy.memory import lifecycle
 from proxy.memory.lifecycle import BACK_OFF, Observe, Reflect
 from proxy.memory.model import Key, Trouble
+from proxy.observing import Call
 from proxy.storage.sqlite import SqliteStore
 from tests.agents.scripted_llm import bullets, texts
 from tests.memory.building import KEY, chat, chunk
@@ -237,6 +240,255 @@ async def test_a_reflection_reads_no_messages() -> None:
         held.go.set()
         await p.background.wait_idle()
         assert (await p.memory()).reflection is not None
+
+
+async def test_a_request_does_not_wait_in_the_line() -> None:
+    """A thread that waits for a place gets its waited-for observation all the same: a place is never a condition for that."""
+    held = Held()
+    async with parts(held, concurrency=1) as p:
+        other = KEY._replace(thread="other")
+        await p.stored(chat(3, 50), other)
+        p.background.wake(other)
+        await held.asked.wait()
+        await due_thread(p)
+        p.background.wake(KEY)
+        assert await p.background.done_within(KEY, FIRST_TWO, p.call(), 5.0)
+        assert await last_of_chunks(p) == [2]
+        held.go.set()
+        await p.background.wait_idle()
+
+
+async def test_a_thread_that_is_waited_for_has_left_the_line() -> None:
+    """A place that becomes free meanwhile goes to the next one: no thread is worked on twice at once."""
+    held, waited_for, third = Held(), Held(), Held()
+    async with parts(held, waited_for, third, concurrency=1) as p:
+        told, (first, second) = Told(p), threads_of(KEY.tenant, 2)
+        for key in (first, KEY, second):
+            await p.stored(chat(3, 50), key)
+            p.background.wake(key)
+        await held.asked.wait()
+        waiting = asyncio.create_task(p.background.done_within(KEY, FIRST_TWO, p.call(), 5.0))
+        await waited_for.asked.wait()
+        held.go.set()
+        await third.asked.wait()
+        assert told.order == [first.thread, KEY.thread, second.thread]
+        for one in (waited_for, third):
+            one.go.set()
+        assert await waiting
+        await p.background.wait_idle()
+        assert await last_of_chunks(p) == [2, 6]
+
+
+async def test_what_is_due_besides_waits_for_a_place() -> None:
+    """A request's observation needs no place; the rest of its thread's work does."""
+    held = Held()
+    async with parts(held, concurrency=1) as p:
+        other = KEY._replace(thread="other")
+        await p.stored(chat(3, 50), other)
+        p.background.wake(other)
+        await held.asked.wait()
+        await due_thread(p, turns=4)
+        assert await p.background.done_within(KEY, FIRST_TWO, p.call(), 5.0)
+        await asyncio.sleep(0.02)  # for what should not happen
+        assert len(p.models.asked) == 2
+        held.go.set()
+        await p.background.wait_idle()
+        assert await last_of_chunks(p) == [2, 8]
+
+
+# ── places are given fairly ──────────────────────────────────────────────────────────────────────────────────────────
+
+
+def threads_of(tenant: str, count: int) -> list[Key]:
+    return [Key(tenant, "resource", f"{tenant} {n}") for n in range(count)]
+
+
+def drained(line: Line) -> str:
+    """Who comes when, if every place is given back at once."""
+    order = []
+    while key := line.next(Counter()):
+        order.append(key.thread)
+    return ", ".join(order)
+
+
+def test_tenants_take_turns() -> None:
+    """Within a tenant, first come, first served."""
+    line = Line()
+    for key in (*threads_of("a", 4), *threads_of("b", 2), *threads_of("c", 1)):
+        line.join(key)
+    assert drained(line) == "a 0, b 0, c 0, a 1, b 1, a 2, a 3"
+
+
+def test_who_was_served_last_is_not_next() -> None:
+    """Not even if the other one came only now."""
+    line = Line()
+    for key in threads_of("a", 3):
+        line.join(key)
+    assert line.next(Counter()) == Key("a", "resource", "a 0")
+    line.join(*threads_of("b", 1))
+    assert drained(line) == "b 0, a 1, a 2"
+
+
+def test_who_holds_fewer_places_is_next() -> None:
+    """Work that lasts is counted while it lasts, so that a tenant with slow models has its share and not all."""
+    line = Line()
+    for key in (*threads_of("a", 2), *threads_of("b", 2)):
+        line.join(key)
+    assert [line.next(Counter(a=2)) for _ in range(3)] == [*threads_of("b", 2), *threads_of("a", 1)]
+
+
+def test_a_thread_waits_once() -> None:
+    """Woken again, it keeps its place in the line; who leaves it is gone."""
+    line = Line()
+    first, second = threads_of("a", 2)
+    for key in (first, second, first):
+        line.join(key)
+    assert len(line) == 2
+    line.leave(first)
+    line.leave(*threads_of("b", 1))
+    assert drained(line) == "a 1"
+    assert (len(line), line.next(Counter())) == (0, None)
+
+
+def test_a_full_line_sends_away_the_newest_of_the_longest() -> None:
+    """A flood crowds out nobody but itself."""
+    line = Line(most=4)
+    for key in (*threads_of("quiet", 1), *threads_of("busy", 9), *threads_of("other", 1)):
+        line.join(key)
+    assert len(line) == 4
+    assert drained(line) == "quiet 0, busy 0, other 0, busy 1"
+
+
+def test_a_line_full_of_single_threads_sends_away_the_newest() -> None:
+    """Who waits already is not the one to go."""
+    line = Line(most=2)
+    for tenant in "abc":
+        line.join(*threads_of(tenant, 1))
+    assert drained(line) == "a 0, b 0"
+
+
+class Told:
+    """Notes whose work is performed, in order, and has it performed."""
+
+    def __init__(self, p: Parts) -> None:
+        self.order: list[str] = []
+        self._real = p.observing.perform
+        p.observing.perform = self.perform  # type: ignore[method-assign]  # nothing else sees the order
+
+    async def perform(self, key: Key, decision: lifecycle.Decision, call: Call) -> bool:
+        self.order.append(key.thread)
+        return await self._real(key, decision, call)
+
+
+async def test_a_flood_leaves_the_next_place_to_another_tenant() -> None:
+    """500 due threads of one tenant with a slow model, one of another: that one is next."""
+    slow, ninth = [Held() for _ in range(8)], Held()
+    async with parts(*slow, ninth) as p:
+        told = Told(p)
+        flood, (one,) = threads_of("busy", 500), threads_of("quiet", 1)
+        for key in (*flood, one):
+            await p.stored(chat(3, 50), key)
+        for key in flood:
+            p.background.wake(key)
+        for held in slow:
+            await held.asked.wait()
+        p.background.wake(one)
+        slow[3].go.set()
+        await ninth.asked.wait()
+        assert told.order == [*(key.thread for key in flood[:8]), one.thread]
+        assert p.models.most == 8
+        for held in (*slow, ninth):
+            held.go.set()
+        await p.background.wait_idle()
+        assert told.order[9:] == [key.thread for key in flood[8:]], "first come, first served"
+
+
+async def test_a_long_backlog_gives_way_after_each_piece() -> None:
+    """A thread with an import to catch up on does not keep its place while another tenant waits."""
+    held = Held()
+    async with parts(held, concurrency=1) as p:
+        told = Told(p)
+        (long,), (short,) = threads_of("busy", 1), threads_of("quiet", 1)
+        await p.stored(chat(30, 50), long)  # three batches
+        await p.stored(chat(3, 50), short)
+        p.background.wake(long)
+        await held.asked.wait()
+        p.background.wake(short)
+        held.go.set()
+        await p.background.wait_idle()
+        assert told.order == [long.thread, short.thread, long.thread, long.thread]
+        assert [c.last for c in (await p.memory(long)).chunks] == [20, 40, 60]
+
+
+async def test_what_found_no_room_in_the_line_is_found_again() -> None:
+    """The line is bounded; the store knows the rest."""
+    async with parts() as p:
+        background = Background(p.memories, p.observing, lambda _: p.call(), concurrency=1, waiting=10, clock=p.clock)
+        flood = threads_of("busy", 30)
+        for key in flood:
+            await p.stored(chat(3, 50), key)
+        for key in flood:
+            background.wake(key)
+        await background.wait_idle()
+        assert len(p.models.asked) == 11
+        assert await p.store.due(p.clock.now, 100) == tuple(flood[11:])
+        looking = asyncio.create_task(background.look_for_due(lambda: 0.001))
+        async with asyncio.timeout(5):
+            while await p.store.due(p.clock.now, 100):
+                await background.wait_idle()
+        looking.cancel()
+        assert len(p.models.asked) == 30
+
+
+async def test_who_waits_in_line_is_not_started_at_the_end() -> None:
+    """Closing gives no place that becomes free to the next in line; its work is due again at the next start."""
+    held = Held()
+    async with parts(held, concurrency=1) as p:
+        first, second = threads_of("a", 2)
+        for key in (first, second):
+            await p.stored(chat(3, 50), key)
+            p.background.wake(key)
+        await held.asked.wait()
+        await p.background.close()
+        await p.background.wait_idle()
+        assert len(p.models.asked) == 1
+        assert await p.store.due(p.clock.now, 10) == (first, second)
+
+
+async def test_what_is_due_no_longer_hides_nobody() -> None:
+    """Thresholds were raised since: such threads are put right once, and not found again and again before the others."""
+    async with parts() as p:
+        for key in threads_of("a", DUE_AT_ONCE):
+            memory = await p.stored(chat(1, 50), key)
+            await p.store.commit(memory, replace(memory, due=1.0))
+        (hidden,) = threads_of("a", DUE_AT_ONCE + 1)[-1:]
+        await p.stored(chat(3, 50), hidden)
+        looking = asyncio.create_task(p.background.look_for_due(lambda: 0.001))
+        async with asyncio.timeout(5):
+            while await p.store.due(p.clock.now, 1_000):
+                await p.background.wait_idle()
+        looking.cancel()
+        assert len((await p.memory(hidden)).chunks) == 1
+        assert len(p.models.asked) == 1
+
+
+async def test_a_back_off_delays_nobody_else() -> None:
+    """While a failing thread is left alone it holds no place: its neighbour and another tenant go on at once."""
+    async with parts(ModelError("refused"), concurrency=1) as p:
+        failing, neighbour = threads_of("a", 2)
+        (other,) = threads_of("b", 1)
+        for key in (failing, neighbour, other):
+            await p.stored(chat(3, 50), key)
+        for key in (failing, neighbour, other):
+            p.background.wake(key)
+        await p.background.wait_idle()
+        assert [len((await p.memory(key)).chunks) for key in (failing, neighbour, other)] == [0, 1, 1]
+        assert await p.store.due(p.clock.now, 10) == ()
+        p.clock.now += BACK_OFF
+        assert await p.store.due(p.clock.now, 10) == (failing,)
+        p.background.wake(failing)
+        await p.background.wait_idle()
+        assert len((await p.memory(failing)).chunks) == 1
 
 
 # ── several processes ────────────────────────────────────────────────────────────────────────────────────────────────

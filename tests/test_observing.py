@@ -301,6 +301,39 @@ async def test_an_unproductive_reflection_is_not_repeated() -> None:
         assert after.trouble == Trouble()
 
 
+@pytest.mark.parametrize(("refusals", "kept"), [(1, 3), (2, 2)])
+async def test_a_log_that_is_too_long_for_the_reflector(refusals: int, kept: int) -> None:
+    """The older entries are reflected, as many as fit; accepted below their share, and the newer ones stay word for word."""
+    too_long = [PromptTooLong("send less")] * refusals
+    above_its_share = bullets(" ".join(f"w{n}" for n in range(150 * kept)))
+    async with parts(*too_long, above_its_share, bullets("all in all")) as p:
+        memory = await logged(p, 200, 200, 200, 200)
+        assert await p.observing.perform(KEY, Reflect(4, 600), p.call())
+        assert [[f"fact {n} " in shown(p, call) for n in range(1, 5)] for call in (0, refusals, -1)] == [
+            [True] * 4, *[[True] * kept + [False] * (4 - kept)] * 2
+        ]  # fmt: skip
+        after = await p.memory()
+        assert after.reflection is not None
+        assert after.reflection.sources == tuple(o.id for o in memory.log[:kept])
+        assert after.reflection.source_tokens == 200 * kept
+        assert "all in all" in after.reflection.text
+        swapped = lifecycle.swapped(after, 9.0)
+        assert swapped.log[1:] == memory.log[kept:]
+        assert (swapped.log[0].after, swapped.log[0].last) == (memory.log[0].after, memory.log[kept - 1].last)
+        assert swapped.coverage == memory.coverage
+
+
+async def test_one_entry_that_is_too_long_for_the_reflector() -> None:
+    """It cannot be split: the reflection has failed, the log stays, and it is not tried again before the log has grown."""
+    async with parts(*[PromptTooLong("send less")] * 9) as p:
+        memory = await logged(p, 200, 200, 200)
+        assert not await p.observing.perform(KEY, Reflect(3, 600), p.call())
+        assert len(p.models.asked) == 3  # three entries, two, and the oldest
+        after = await p.memory()
+        assert (after.log, after.reflection, after.unproductive_at) == (memory.log, None, 600)
+        assert after.trouble == Trouble()
+
+
 async def test_observations_are_immutable_text() -> None:
     """What was noted is stored as it was parsed: an entry's text is never rewritten by what follows."""
     async with parts(NOTES, bullets("second")) as p:

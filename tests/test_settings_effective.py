@@ -38,14 +38,48 @@ def test_default_limits() -> None:
         ("{activate_after_idle: 5m}", {"activate_after_idle": 300.0}),
         ("{activate_after_idle: auto}", {"activate_after_idle": 3_600.0}),
         ("{share_token_budget: true, activate_on_provider_change: true}", {"shared": True, "activate_on_provider_change": True}),
-        ("{observation: {block_timeout: 500ms, buffer_on_idle: true}}", {"block_timeout": 0.5, "buffer_on_idle": True}),
+        ("{observation: {block_timeout: 500ms, buffer_on_idle: true}}", {"block_timeout": 0.5, "buffer_after_idle": 3_600.0}),
+        ("{activate_after_idle: 5m, observation: {buffer_on_idle: true}}", {"buffer_after_idle": 300.0}),
+        ("{activate_after_idle: 5m}", {"buffer_after_idle": None}),
         ("{observation: {message_tokens: 1, buffer_tokens: false}}", {"observe_at": 1, "block_at": 1}),
+        ("{}", {"fixed": frozenset()}),
+        ("{observation: {buffer_tokens: false, block_after: 99.9}}", {"fixed": frozenset()}),
+        ("{observation: {buffer_tokens: 5000, buffer_activation: 9000}}", {"fixed": frozenset({"interval", "keep"})}),
+        (
+            "{observation: {block_after: 40000}, reflection: {block_after: 50000}}",
+            {"fixed": frozenset({"block_at", "reflect_block_at"})},
+        ),
     ],
 )  # fmt: skip
 def test_limits(memory: str, expected: dict[str, object]) -> None:
     """Each key becomes the plain number the domain compares with."""
     found = parse(f"memory: {memory}").effective("m", "r").limits
     assert {name: getattr(found, name) for name in expected} == expected
+
+
+AUTO = """
+upstream:
+  - {name: a, match: ["claude*"], base_url: "https://api.anthropic.com/v1"}
+  - {name: g, match: ["gem*"], base_url: "https://generativelanguage.googleapis.com/v1beta/openai"}
+  - {name: o, match: ["*"], base_url: "https://api.openai.com/v1"}
+memory: {activate_after_idle: auto, observation: {buffer_on_idle: true}}
+"""
+
+
+@pytest.mark.parametrize(
+    ("model", "lives", "certainly"),
+    [
+        ("claude-sonnet-4-5", 300, 3_600),
+        ("gemini-2.5-flash", 86_400, 86_400),
+        ("gpt-4o", 300, 3_600),
+        ("gpt-5.5", 3_600, 3_600),
+        (None, 3_600, 3_600),
+    ],
+)
+def test_the_provider_s_cache_lifetime(model: str | None, lives: int, certainly: int) -> None:
+    """`auto` is how long the actor's provider keeps a prompt, by its upstream and name; dates move after an hour at the earliest."""
+    found = parse(AUTO).effective(model).limits
+    assert (found.activate_after_idle, found.buffer_after_idle, found.cache_lives) == (lives, lives, certainly)
 
 
 def test_known_cache_lifetime() -> None:

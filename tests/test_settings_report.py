@@ -52,6 +52,28 @@ def test_line(expected: str) -> None:
     assert expected in effective_lines(settings, "gpt-4o-mini", "boss")
 
 
+@pytest.mark.parametrize(
+    ("model", "idle", "pause"),
+    [("gpt-4o", "auto", "5m"), ("gpt-5.5", "auto", "1h"), ("gpt-4o", "90s", "90s"), ("gpt-4o", "off", None)],
+)
+def test_pauses(model: str, idle: str, pause: str | None) -> None:
+    """What `auto` comes to with this model's provider; with `buffer_on_idle` also where idle activation is off."""
+    lines = effective_lines(
+        parse(f"memory: {{activate_after_idle: {idle}, observation: {{buffer_on_idle: true}}}}"), model
+    )
+    active = [text for text in lines if text.endswith("what was observed ahead becomes active")]
+    assert active == ([f"tokens: after a pause of {pause}, what was observed ahead becomes active"] if pause else [])
+    assert f"tokens: after a pause of {pause or '5m'}, 3000 new ones are enough to be observed ahead" in lines
+    assert not [text for text in lines if text.startswith("warning")]
+
+
+def test_a_shared_budget_is_told() -> None:
+    """How far it moves the thresholds, which the settings alone do not show."""
+    lines = effective_lines(parse("memory: {share_token_budget: true}"))
+    assert "messages are observed at 70000 and a request waits at 84000" in line(lines, "tokens: the two share")
+    assert not [text for text in effective_lines(Settings()) if "share what" in text]
+
+
 def test_no_secret() -> None:
     """No line shows a credential."""
     assert "hush" not in "".join(effective_lines(parse(TEXT, "x.yaml")))
@@ -73,7 +95,13 @@ def test_defaults_need_no_warning() -> None:
         ),
         ("memory: {observation: {message_tokens: 2000, buffer_activation: 0.8}}", "less than 1000 tokens stay raw"),
         ("memory: {observation: {buffer_tokens: false, block_after: 1.2}}", "block_after delays observing to 36000"),
+        ("memory: {activate_after_idle: auto, observation: {buffer_tokens: false}}", "have nothing to work with"),
+        ("memory: {observation: {buffer_tokens: false, buffer_on_idle: true}}", "have nothing to work with"),
         ("context: {tail_limit: 8000}", "context.tail_limit (8000) is below 36000"),
+        (
+            "memory: {share_token_budget: true}\ncontext: {tail_limit: 40000}",
+            "context.tail_limit (40000) is below 84000",
+        ),
         ("memory: false", "memory is off"),
     ],
 )

@@ -7,18 +7,13 @@ from collections.abc import Mapping
 from email.utils import parsedate_to_datetime
 
 from proxy.errors import ModelBusy, ModelError, PromptTooLong
+from proxy.wire.refusals import means_too_long
 
 BUSY = frozenset({408, 409, 425, 429})  # and every 5xx
 BROKE = frozenset(
     {"insufficient_quota", "billing_hard_limit_reached"}
 )  # sent with 429, but waiting does not pay the bill
 
-_TOO_LONG = re.compile(
-    r"context[ _-]?(?:length|window|size)|maximum (?:prompt|input) length|reduce (?:the|your) (?:length|prompt|input|messages)"
-    r"|(?:prompt|input|request|conversation|messages) (?:is|was|are|were) too (?:long|large)|too many (?:input |prompt )?tokens"
-    r"|(?:input|prompt) token(?:s| count)\b.{0,80}exceed|(?:string_above_max|model_max_prompt)\w*",
-    re.IGNORECASE | re.DOTALL,
-)
 _WORD = re.compile(r"[\w.-]{1,64}")
 
 
@@ -29,7 +24,7 @@ def failure(
     quote the prompt. `now`: unix seconds, for a Retry-After that names a date. Header names in lower case."""
     named = str(code) if isinstance(code, str | int) and _WORD.fullmatch(str(code)) else ""
     said = f"the memory model's server answered {status} {named}".rstrip()
-    if status == 413 or (400 <= status < 500 and status not in BUSY and is_too_long(f"{named} {message}")):
+    if status == 413 or (400 <= status < 500 and status not in BUSY and means_too_long(f"{named} {message}")):
         return PromptTooLong(f"{said}: the prompt is too long")
     if named in BROKE:
         return ModelError(f"{said}: see to the account's quota, or choose another memory.model")
@@ -40,10 +35,6 @@ def failure(
     if status == 404:
         return ModelError(f"{said}: check memory.model and memory.api_base")
     return ModelError(said)
-
-
-def is_too_long(message: str) -> bool:
-    return bool(_TOO_LONG.search(message))
 
 
 def retry_after(headers: Mapping[str, str], now: float) -> float | None:

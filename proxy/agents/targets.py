@@ -59,6 +59,11 @@ def targets(
     return found
 
 
+def first(choice: Choice, input_tokens: int) -> str:
+    """The name that is tried first, as written: `inherit` included."""
+    return _models(choice, input_tokens)[0][0]
+
+
 def above_largest(choice: Choice, input_tokens: int) -> bool:
     """Whether the input is beyond the largest tier: the largest is used, and the caller says so in the log."""
     tiers = _tiers(choice)

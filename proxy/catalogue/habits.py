@@ -5,23 +5,20 @@ from __future__ import annotations
 import re
 
 from proxy.catalogue.models import limits, prices
+from proxy.memory.prompt_cache import DAY, HOUR, MINUTE, cache_lifetime
+
+__all__ = [
+    "DAY",
+    "HOUR",
+    "MINUTE",
+    "cache_lifetime",
+    "warnings",
+]  # the caches' figures stand below, where the settings reach them
 
 DEAR = 2.5e-6  # dollars per input token: GPT-4o's, the model known to be too dear for this work
 ROOM = 1.5  # a reflector's window against R: its prompt, the log beyond R, and an answer must fit as well
 
 _OBSERVES_BADLY = re.compile(r"claude.*4[.-]5(?!\d)")  # the reference implementation's experience
-MINUTE, HOUR, DAY = 60, 3_600, 86_400
-
-# Prompt cache lifetimes in seconds by what a host or a provider's prefix contains; the first that fits.
-_LIFETIMES = (
-    ("google", DAY),
-    ("gemini", DAY),
-    ("vertex", DAY),
-    ("deepseek", HOUR),
-    ("groq", 2 * HOUR),
-)
-_SHORT_LIVED = re.compile(r"^gpt-(?:4.*|5(?:-.*)?|5\.[1-4](?:-.*)?)$")  # OpenAI's models before 5.5
-UNKNOWN = 5 * MINUTE  # Anthropic's, and what is safe to assume of any other
 
 
 def warnings(model: str, *, reflect_at: int | None = None) -> tuple[str, ...]:
@@ -42,25 +39,3 @@ def warnings(model: str, *, reflect_at: int | None = None) -> tuple[str, ...]:
             "or choose a model with a larger window"
         )
     return tuple(found)
-
-
-def cache_lifetime(host: str, model: str, retention: str | None = None) -> int:
-    """Seconds a prompt prefix stays cached at the provider. `host` decides, an unknown one leaves it to the model's prefix.
-
-    `retention` is the request's `prompt_cache_retention`, where it has one (OpenAI).
-    """
-    for hint in (host.lower(), model.lower().rpartition("/")[0]):
-        if "openai" in hint:
-            return _openai_lifetime(model.lower().rpartition("/")[2], retention)
-        for word, seconds in _LIFETIMES:
-            if word in hint:
-                return seconds
-    return UNKNOWN
-
-
-def _openai_lifetime(model: str, retention: str | None) -> int:
-    if retention == "24h":
-        return HOUR
-    if retention == "in_memory" or _SHORT_LIVED.match(model):
-        return 5 * MINUTE
-    return HOUR

@@ -61,9 +61,10 @@ class Scripted:
         count: Callable[[str], int] | None = None,
         clock: Callable[[], float] = time.time,
         cache_lifetime: float = 3600.0,
-        window: int | None = None,
+        window: int | Mapping[str, int] | None = None,
     ) -> None:
-        """`script`: cue → assistant message; `count`: tokens of a text; `window`: tokens a prompt may have."""
+        """`script`: cue → assistant message; `count`: tokens of a text; `window`: tokens a prompt may have, of all
+        models or by model."""
         self.script = dict(script or {})
         self.faults = Faults(faults)
         self.requests: list[Seen] = []
@@ -106,7 +107,7 @@ class Scripted:
             await asgi.reply(send, 400, _error("the body is no chat request", "invalid_request_error"))
             return
         self.requests.append(Seen(body, model, messages, *usage, answer, tuple(scope["headers"])))
-        if not await self._refused(receive, send, fault, usage[0]):
+        if not await self._refused(receive, send, fault, model, usage[0]):
             cut = fault is not None and fault.kind == "cut"
             await (
                 self._stream(send, request, answer, usage, cut=cut)
@@ -114,7 +115,7 @@ class Scripted:
                 else asgi.reply(send, 200, self._completion(model, answer, usage))
             )
 
-    async def _refused(self, receive: Receive, send: Send, fault: Fault | None, prompt_tokens: int) -> bool:
+    async def _refused(self, receive: Receive, send: Send, fault: Fault | None, model: str, prompt_tokens: int) -> bool:
         """Act out the faults that come before an answer; True when there is to be none."""
         if fault and fault.kind == "slow":
             await asyncio.sleep(fault.seconds)
@@ -124,8 +125,9 @@ class Scripted:
         elif fault and fault.kind == "http":
             await asgi.reply(send, fault.status, _error("scripted fault", fault.code), fault.retry_after)
             return True
-        if self._window and prompt_tokens > self._window:
-            text = f"This model's maximum context length is {self._window} tokens; your messages have {prompt_tokens}."
+        window = self._window.get(model) if isinstance(self._window, Mapping) else self._window
+        if window and prompt_tokens > window:
+            text = f"This model's maximum context length is {window} tokens; your messages have {prompt_tokens}."
             await asgi.reply(send, 400, _error(text, "context_length_exceeded"))
             return True
         return False

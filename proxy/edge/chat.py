@@ -21,6 +21,7 @@ from proxy.background import Background
 from proxy.edge import answers
 from proxy.edge.disconnect import watching, while_there
 from proxy.edge.headers import Header, asking_identity, authorized, request_headers
+from proxy.edge.kept import kept
 from proxy.edge.site import Site
 from proxy.edge.tee import relay
 from proxy.engine import Engine, Turn
@@ -29,15 +30,17 @@ from proxy.memory import identity
 from proxy.memory.context import ContextOptions, layout_for
 from proxy.memory.identity import Caller
 from proxy.memory.transcript import Hints
-from proxy.observing import Call
+from proxy.observing import Call, priced
 from proxy.settings import UpstreamSettings
 from proxy.upstream import Answer, Upstream, join
+from proxy.wire import refusals
 from proxy.wire.chat import ChatRequest, Unreadable, parse
 from proxy.wire.reply import Reply, ReplyReader
 
 log = structlog.get_logger("turn")
 
 OPEN_WITHIN = 5.0  # seconds memory may take before the original goes upstream; waiting for an observation not counted
+SHORTEN_WITHIN = 1.0  # seconds the store may take around an observation that a prompt beyond the window is waited with
 COMMIT_WITHIN = 5.0  # seconds the end of a reply may wait for the commit; it goes on afterwards
 REFUSED = (400, 413, 422)  # answers to a rewritten prompt after which the original is sent once (behaviour.md 8)
 UNVERIFIED = (400, 401, 403, 404, 413, 422)  # answers after which nothing of the request is kept
@@ -119,10 +122,7 @@ class ChatRoute:
             exchange.turn = await self._opened(exchange, exchange.request, call)
         except Exception as exc:  # promise 2: on any fault of ours the original goes upstream
             exchange.status, exchange.reason = "degraded", reason_of(exc)
-            thread = exchange.caller.key.thread if exchange.caller.key else None
-            log.error(
-                "memory.bypassed", error=type(exc).__name__, reason=exchange.reason, thread=thread, at=place_of(exc)
-            )
+            bypassed(exchange, exc)
             return
         exchange.headers = asking_identity(exchange.headers)  # a reply we have to read
         exchange.status, exchange.reason = exchange.turn.status, exchange.turn.reason
@@ -171,6 +171,17 @@ class ChatRoute:
             await self._relay(exchange, answer, send, gone)
 
     async def _ask(self, exchange: Exchange) -> Answer:
+        """The rewritten prompt is asked, then the original, then one made shorter, each only where the one before was refused."""
+        answer = await self._ask_original_last(exchange)
+        turn = exchange.turn
+        if turn is None or answer.status not in REFUSED:
+            return answer
+        answer, error = await kept(answer, refusals.LARGEST)
+        if error is None or not refusals.too_long(answer.status, error):
+            return answer
+        return await self._ask_shortened(exchange, turn, accepted=refusals.says_too_long(error)) or answer
+
+    async def _ask_original_last(self, exchange: Exchange) -> Answer:
         rewritten = exchange.turn.body if exchange.turn else None
         if rewritten is None:
             return await self._send(exchange, exchange.body)
@@ -182,6 +193,38 @@ class ChatRoute:
         assert exchange.turn is not None  # noqa: S101 — it made the rewritten body
         exchange.turn.receipt["tokens-sent"] = exchange.turn.receipt["tokens-received"]
         return await self._send(exchange, exchange.body)
+
+    async def _ask_shortened(self, exchange: Exchange, turn: Turn, *, accepted: bool) -> Answer | None:
+        """The answer to a prompt shorter than the client's own, which did not fit; None: the refusal of that one stands."""
+        started = time.perf_counter()
+        shortened = await self._shortened(exchange, turn, accepted=accepted)
+        exchange.overhead_ms += (time.perf_counter() - started) * 1_000
+        if shortened and turn.body is not None and (answer := await self._unless_refused(exchange, turn.body)):
+            exchange.status = turn.status
+            return answer
+        turn.receipt["tokens-sent"] = turn.receipt["tokens-received"]
+        return None
+
+    async def _shortened(self, exchange: Exchange, turn: Turn, *, accepted: bool) -> bool:
+        try:
+            if not self._engine.can_shorten(turn, accepted=accepted):
+                return False
+            exchange.status, exchange.reason = "degraded", "context-overflow"
+            async with asyncio.timeout(turn.call.effective.limits.block_timeout + SHORTEN_WITHIN):
+                return await self._engine.shorten(turn)
+        except Exception as exc:  # promise 2: the client gets the model server's own word
+            bypassed(exchange, exc)
+            return False
+
+    async def _unless_refused(self, exchange: Exchange, body: bytes) -> Answer | None:
+        try:
+            answer = await self._send(exchange, body)
+        except OmError:
+            return None
+        if answer.status not in REFUSED:
+            return answer
+        await answer.aclose()
+        return None
 
     async def _send(self, exchange: Exchange, body: bytes) -> Answer:
         upstream, scope = exchange.upstream, exchange.scope
@@ -285,7 +328,7 @@ def call_of(exchange: Exchange, site: Site) -> Call:
 def made_call(
     site: Site, model: str | None, resource: str, upstream: UpstreamSettings, credential: Sequence[Header]
 ) -> Call:
-    effective = site.settings.effective(model, resource)
+    effective = priced(site.settings.effective(model, resource), model)
     headers = tuple((n.decode("latin-1"), v.decode("latin-1")) for n, v in credential)
     layout = upstream.layout if effective.context.layout == "auto" else effective.context.layout
     return Call(
@@ -306,6 +349,11 @@ def reason_of(exc: Exception) -> str:
     return "storage" if isinstance(exc, StorageError) else "memory-error"
 
 
+def bypassed(exchange: Exchange, exc: Exception) -> None:
+    thread = exchange.caller.key.thread if exchange.caller.key else None
+    log.error("memory.bypassed", error=type(exc).__name__, reason=exchange.reason, thread=thread, at=place_of(exc))
+
+
 def place_of(exc: BaseException) -> str:
     """Where an exception was raised, as `file:line`: all of a traceback that cannot hold somebody's words."""
     frames = traceback.extract_tb(exc.__traceback__)
@@ -315,11 +363,12 @@ def place_of(exc: BaseException) -> str:
 def receipt(exchange: Exchange) -> list[tuple[bytes, bytes]]:
     """The X-OM-* response headers (http.md)."""
     turn = exchange.turn
-    named: dict[str, object] = {"status": exchange.status}
+    said = [(b"x-om-status", exchange.status.encode())]
     if exchange.reason:
-        named["reason"] = exchange.reason
+        said.append((b"x-om-reason", exchange.reason.encode()))
     if exchange.caller.key:
-        named["thread"] = exchange.caller.key.thread
-    named.update(turn.receipt if turn else {})
-    named["overhead-ms"] = f"{exchange.overhead_ms:.2f}"
-    return [(f"x-om-{name}".encode(), str(value).encode()) for name, value in named.items()]
+        said.append((b"x-om-thread", exchange.caller.key.thread.encode()))
+    if turn:
+        said += [(b"x-om-" + name.encode(), b"%d" % value) for name, value in turn.receipt.items()]
+    said.append((b"x-om-overhead-ms", b"%.2f" % exchange.overhead_ms))
+    return said

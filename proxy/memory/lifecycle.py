@@ -10,7 +10,8 @@ Two rules of the house:
 Theory of operation. The tail grows with every turn. After a reply, once an *interval* of new messages has gathered, the observer
 turns them into a chunk (`after_reply` → Observe). When the tail reaches the threshold T, the oldest chunks become log entries and
 their messages leave the prompt (`before_forwarding` → Activate): no model call, one break of the provider's prompt cache.
-Only if that did not suffice does a request wait for an observation (Observe with `wait`). The log grows likewise: from half of R
+Only if that did not suffice does a request wait for an observation (Observe with `wait`). After a pause that cache is cold anyway:
+then chunks may become active below T, once, and half an interval is worth a chunk. The log grows likewise: from half of R
 on a reflection of all its entries is made in the background and swapped in at R.
 
     tail   0 ────────── interval ── … ── T (activate) ── block_at (wait)
@@ -21,19 +22,23 @@ Numbers and their meaning: thresholds.py; the specification: behaviour.md 5 and 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import dataclasses
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from itertools import accumulate, takewhile
 from operator import itemgetter
 
 from msgspec.structs import replace
 
-from proxy.memory import blocks
-from proxy.memory.model import RECENT, Mark, Memory, Message, Observation, Reflection, Trouble, weight
+from proxy.memory import blocks, prompt_cache
+from proxy.memory.dates import MONTHS
+from proxy.memory.economy import pays_back
+from proxy.memory.model import PER_MESSAGE, RECENT, Mark, Memory, Message, Observation, Reflection, Trouble, weight
 from proxy.memory.thresholds import LEAST_RAW, NEAR, OVERSHOOT, Limits
 
 BACKGROUND_SHARE = 0.75  # a background reflection is accepted at this share of its input or less
-LONGEST_BATCH = 120_000  # tokens one waited-for observation may read: what common windows hold
+LONGEST_BATCH = 120_000  # tokens one waited-for observation may read where there is no other: what common windows hold
 BACK_OFF = 60.0  # seconds after the first failure, doubling
 BACK_OFF_MOST = 6 * 3_600.0  # seconds
 PARK_AFTER = 8  # failures in a row
@@ -82,8 +87,21 @@ class Asked:
     """What a request allows: the newest message that may leave its own prompt, and how it found the thread."""
 
     coverable: int  # seq; what the request itself asks lies after it
-    idle: float = 0.0  # seconds since the thread's last turn
-    provider_changed: bool = False
+    idle: float = 0.0  # seconds its prompt cache was left alone
+    provider_changed: bool = False  # it comes to another cache
+    now: float = 0.0  # unix seconds
+
+
+def found(memory: Memory, model: str | None, now: float) -> tuple[float, bool]:
+    """How a request finds its prompt cache: seconds since the prompt was last sent or changed, and whether this model's never saw it.
+
+    An activation sets the render date, so a pause or a change of models is used once: the chunks that it leaves stay buffered.
+    """
+    if memory.turn_at is None:
+        return 0.0, False
+    if memory.render_date is not None and memory.render_date > memory.turn_at:
+        return now - memory.render_date, False
+    return now - memory.turn_at, prompt_cache.moved(memory.model, model)
 
 
 def before_forwarding(memory: Memory, limits: Limits, asked: Asked, *, waited: bool = False) -> Decision | None:
@@ -91,14 +109,15 @@ def before_forwarding(memory: Memory, limits: Limits, asked: Asked, *, waited: b
 
     `memory` is the virtual one, with the request's own messages in its tail; `quiet` has said that something may be due.
     """
+    most = limits.observe_at
     limits = limits.for_memory(log=memory.log_tokens, pending=memory.pending)
     if activation := _activation(memory, limits, asked):
         return activation
     if memory.reflection and memory.log_tokens >= limits.reflect_at:
         return Swap()
-    if waited or memory.trouble.failures:
-        return None  # a thread in back-off or parked goes raw (behaviour.md 5)
-    return _waited_observation(memory, limits, asked) or _waited_reflection(memory, limits)
+    if waited or _goes_raw(memory.trouble, limits, asked.now):
+        return None
+    return _waited_observation(memory, limits, asked, most) or _waited_reflection(memory, limits)
 
 
 def quiet(memory: Memory, limits: Limits, *, idle: float, provider_changed: bool) -> bool:
@@ -112,10 +131,14 @@ def quiet(memory: Memory, limits: Limits, *, idle: float, provider_changed: bool
     return pending < min(limits.observe_at, limits.block_at) and log < min(limits.reflect_at, limits.reflect_block_at)
 
 
-def after_reply(memory: Memory, limits: Limits) -> Decision | None:
-    """The next thing due in the background; whether the thread's back-off allows it is the caller's question (`Trouble`)."""
+def after_reply(memory: Memory, limits: Limits, now: float = 0.0) -> Decision | None:
+    """The next thing due in the background; whether the thread's back-off allows it is the caller's question (`Trouble`).
+
+    `now`: unix seconds; without it the thread counts as busy.
+    """
+    most = limits.observe_at
     limits = limits.for_memory(log=memory.log_tokens, pending=memory.pending)
-    return _buffering(memory, limits) or _background_reflection(memory, limits)
+    return _buffering(memory, limits, most, now) or _background_reflection(memory, limits)
 
 
 def ripe(tail: Sequence[Message]) -> int:
@@ -156,16 +179,22 @@ def _activation(memory: Memory, limits: Limits, asked: Asked) -> Activate | None
     return None
 
 
-def _waited_observation(memory: Memory, limits: Limits, asked: Asked) -> Observe | None:
+def _goes_raw(trouble: Trouble, limits: Limits, now: float) -> bool:
+    """A thread in back-off or parked is not waited for (behaviour.md 5). The next try is the background's, where there is any."""
+    return trouble.parked or (trouble.failures > 0 and (limits.interval is not None or now < trouble.until))
+
+
+def _waited_observation(memory: Memory, limits: Limits, asked: Asked, most: int) -> Observe | None:
+    """`most`: tokens one observation reads, T as set; the rest of a backlog is the background's, where there is any."""
     pending = ripe(memory.tail)
     if pending < limits.block_at or memory.chunks:
         return None
     marks = [m.mark for m in memory.tail if m.seq <= asked.coverable]
-    room = min(pending - limits.keep, LONGEST_BATCH)
-    return _observe(memory, marks, blocks.safe_cut(marks, max(room, 1), (limits.interval or 0) // 2), wait=True)
+    room = max(min(pending - limits.keep, most if limits.interval else LONGEST_BATCH), 1)
+    return _observe(memory, marks, blocks.safe_cut(marks, room, (limits.interval or room) // 2), wait=True)
 
 
-def _buffering(memory: Memory, limits: Limits) -> Observe | None:
+def _buffering(memory: Memory, limits: Limits, most: int, now: float) -> Observe | None:
     if limits.interval is None:
         return None
     fresh = [m for m in memory.tail if m.seq > memory.chunked_to]
@@ -173,10 +202,43 @@ def _buffering(memory: Memory, limits: Limits) -> Observe | None:
     if weight(fresh) < least:
         return None
     near = ripe(memory.tail) >= limits.observe_at - NEAR * limits.interval
-    if ripe(fresh) < (least if near else limits.interval):
+    if ripe(fresh) < (least if near or _idle(memory, limits, now) else limits.interval):
         return None
     marks = [m.mark for m in fresh]
-    return _observe(memory, marks, blocks.safe_cut(marks, limits.observe_at, least))
+    found = _observe(memory, marks, _at_least(marks, blocks.safe_cut(marks, most, least), least))
+    if found and limits.prices and not pays_back(memory, found.tokens, limits, limits.prices):
+        return None
+    return found
+
+
+def economises(memory: Memory, limits: Limits) -> bool:
+    """Whether notes are due that wait because they would cost more than they save (`economy: auto`)."""
+    if limits.prices is None:
+        return False
+    return (
+        after_reply(memory, limits) is None
+        and after_reply(memory, dataclasses.replace(limits, prices=None)) is not None
+    )
+
+
+def _idle(memory: Memory, limits: Limits, now: float) -> bool:
+    cold = cold_at(memory, limits)
+    return cold is not None and now >= cold
+
+
+def cold_at(memory: Memory, limits: Limits) -> float | None:
+    """When the thread has been left alone so long that half an interval is worth a chunk (`buffer_on_idle`); None: never."""
+    if limits.buffer_after_idle is None or memory.turn_at is None:
+        return None
+    return memory.turn_at + limits.buffer_after_idle
+
+
+def _at_least(marks: Sequence[Mark], count: int, least: int) -> int:
+    """The cut, moved on to the first closed end that yields `least` tokens: before a huge block there may be next to nothing."""
+    total = list(accumulate(m.tokens + PER_MESSAGE for m in marks))
+    if not count or total[count - 1] >= least:
+        return count
+    return next((end + 1 for end in blocks.closed_ends(marks) if total[end] >= least), count)
 
 
 def _observe(memory: Memory, marks: Sequence[Mark], count: int, wait: bool = False) -> Observe | None:
@@ -314,9 +376,12 @@ def failed(memory: Memory, now: float, jitter: float) -> Memory:
 
 def due_at(memory: Memory, limits: Limits, now: float) -> float | None:
     """When the background should look at this thread, as far as can be said now; None: not before its next turn."""
-    if memory.trouble.parked or after_reply(memory, limits) is None:
+    if memory.trouble.parked:
         return None
-    return max(now, memory.trouble.until)
+    cold = cold_at(memory, limits)
+    moments = [now] if cold is None or cold <= now else [now, cold]
+    due = next((moment for moment in moments if after_reply(memory, limits, moment)), None)
+    return None if due is None else max(due, memory.trouble.until)
 
 
 # ── memory follows the branch ────────────────────────────────────────────────────────────────────────────────────────
@@ -326,10 +391,12 @@ def within(log: Sequence[Observation], cut: int, live: Mapping[int, bytes]) -> t
     """The first entries of a log, as far as they cover nothing after `cut` and nothing of another branch.
 
     `live`: the chain at each live message. An older generation may cover an abandoned branch whose seqs lie below the cut: only
-    the chain tells.
+    the chain tells. What a note stands behind has been forgiven its past (`revised`): it stands with the note.
     """
-    stands = (o.last <= cut and (not o.last or live.get(o.last) == o.chain) for o in log)
-    return tuple(o for o, _ in takewhile(itemgetter(1), zip(log, stands, strict=True)))
+    stands = [o.last <= cut and (not o.last or live.get(o.last) == o.chain) for o in log]
+    forgiven = max((i + 1 for i, o in enumerate(log) if o.kind == "note" and stands[i]), default=0)
+    rest = takewhile(itemgetter(1), zip(log[forgiven:], stands[forgiven:], strict=True))
+    return (*log[:forgiven], *(o for o, _ in rest))
 
 
 def reach(log: Sequence[Observation]) -> int:
@@ -346,6 +413,42 @@ def fallback(
     """
     states = [within(log, cut, live) for log in (memory.log, *(log for _, log in older))]
     return max(states, key=reach)  # max keeps the first of equals: the newest generation
+
+
+def forgotten(
+    memory: Memory, cut: int, found: Sequence[Observation], older: Sequence[tuple[int, tuple[Observation, ...]]]
+) -> bool:
+    """Whether the state to return to was there once and was not kept: nothing stands, and the oldest log begins with a reflection."""
+    oldest = older[-1][1] if older else memory.log
+    return cut > 0 and not found and bool(oldest) and oldest[0].kind == "reflection"
+
+
+REVISED = (
+    "Date: {date}\n* 🔴 ({time}) The conversation was taken back to an earlier point and goes on anew from there: what the notes \
+above say about anything later than that point was discarded and no longer holds."
+)
+
+
+def revised(memory: Memory, at: Mark, when: datetime, tokens: Callable[[str], int]) -> tuple[Observation, ...]:
+    """What of the log has to stay although it covers what was taken back, and the entry that says so (behaviour.md 3).
+
+    Entries about nothing but what was taken back go all the same. `at`: the last message that stays; `when`: now, in the user's
+    time zone.
+    """
+    date = f"{MONTHS[when.month - 1][:3]} {when.day}, {when.year}"
+    text = REVISED.format(date=date, time=f"{when:%H:%M}")
+    note = Observation(
+        id=memory.next_id,
+        after=at.seq,
+        last=at.seq,
+        chain=at.chain,
+        text=text,
+        tokens=tokens(text),
+        source_tokens=0,
+        at=when.timestamp(),
+        kind="note",
+    )
+    return (*(o for o in memory.log if o.after < at.seq), note)
 
 
 def rolled_back(
@@ -367,6 +470,7 @@ def rolled_back(
     rolled = _next_generation(memory, log) if log != memory.log else memory
     return replace(
         rolled,
+        next_id=max([memory.next_id, *(o.id + 1 for o in log)]),
         coverage=coverage,
         covered_count=before[0],
         covered_tokens=before[1],

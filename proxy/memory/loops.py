@@ -3,24 +3,31 @@
 A model that loops writes the same stretch again and again without a gap: lines, or phrases within one line. An honest log may
 say the same thing many times, but its times, names and counts differ, and what is equal does not follow upon itself for long.
 So the evidence is a stretch that equals what stands one period before it for one and a half periods on end, whatever the
-period. Only many lines that are nearly all the same few, in no fixed order, count besides.
+period, and for 600 characters: what is polled every ten seconds is equal for a minute. Only many lines that are nearly all the
+same few, in no fixed order, and nothing else any more, count besides. A line is its words and the day it stands under: a habit is
+noted in the same words every day.
 
-Measured: none of 2 000 random logs of polling, retries and test runs is refused, none of the 272 that models wrote for LoCoMo;
-loops of 1 to 50 lines are found from the third copy on.
+Measured: none of 2 000 random logs of polling, retries and test runs is refused, none of the 272 that models wrote for LoCoMo, of
+the 59 of tests/agents/corpus/honest.py the two that poll every five seconds; loops of 1 to 50 lines are found from the third copy on.
 """
 
 from __future__ import annotations
 
+import re
+from collections.abc import Iterator
+
 LONGEST_LINE = 50_000  # characters; behaviour.md 6
 READ = 100_000  # characters looked at, from the end: a loop lasts until the model runs out of tokens
 WINDOW = 48  # characters that are searched again; shorter than two lines of notes, longer than a stock phrase
-LEAST = 600  # characters of loop that are worth a second call
+LEAST = 600  # characters of loop on end that are worth a second call
 PERIODS = 1.5  # that a stretch must last: two and a half copies; notes given twice over are no loop
 SHARE = 0.25  # of the text: below it, and below MOST, the text is worth more than its loop
 MOST = 3_000  # characters of loop that no share excuses
 LONG_LINE = 24  # characters: shorter lines may repeat as they like
 MANY_LINES = 30
-SAME_LINES = 0.8  # of many long lines: how many may have occurred before
+SAME_LINES = 0.8  # of many long lines: how many may have occurred before, in all and of the second half in the first
+
+_DATE = re.compile(r"[#*\s]*+date:", re.IGNORECASE)
 
 
 def loops(text: str) -> bool:
@@ -30,7 +37,7 @@ def loops(text: str) -> bool:
         return True
     read = text[-READ:]
     looped = _looped(read)
-    return looped >= MOST or looped >= max(LEAST, SHARE * len(read)) or _mostly_the_same(lines)
+    return looped >= MOST or (looped and looped >= SHARE * len(read)) or _mostly_the_same(lines)
 
 
 def _looped(text: str) -> int:
@@ -42,14 +49,33 @@ def _looped(text: str) -> int:
         if run and text[end - 1] == text[end - 1 - period]:
             run += 1
         else:
-            looped += run if run >= PERIODS * period else 0
+            looped += run if _lasts(run, period) else 0
             # A wrong guess (lines that begin alike) is refuted at the first difference, and guessed anew from there.
             before = seen.get(window)
             period, run = (end - before, WINDOW) if before is not None else (0, 0)
         seen[window] = end
-    return looped + (run if run >= PERIODS * period else 0)
+    return looped + (run if _lasts(run, period) else 0)
+
+
+def _lasts(run: int, period: int) -> bool:
+    return run >= max(LEAST, PERIODS * period)
 
 
 def _mostly_the_same(lines: list[str]) -> bool:
-    long = [stripped for line in lines if len(stripped := line.strip()) >= LONG_LINE]
-    return len(long) >= MANY_LINES and len(set(long)) < (1 - SAME_LINES) * len(long)
+    long = list(_long_lines(lines))
+    if len(long) < MANY_LINES or len(set(long)) >= (1 - SAME_LINES) * len(long):
+        return False
+    half = len(long) // 2
+    first = set(long[:half])  # an honest log goes on: its later lines have other times
+    return sum(line in first for line in long[half:]) > SAME_LINES * (len(long) - half)
+
+
+def _long_lines(lines: list[str]) -> Iterator[tuple[str, str]]:
+    """Each with the date above it."""
+    day = ""
+    for line in lines:
+        stripped = line.strip()
+        if _DATE.match(stripped):
+            day = stripped
+        elif len(stripped) >= LONG_LINE:
+            yield day, stripped

@@ -1,8 +1,8 @@
 """Read what a memory model answered: the observations in it, or the reason why nothing in it may enter a memory.
 
 Lenient in form, strict in substance (behaviour.md 6). Tags count wherever they stand, in any case, on one line, inside code
-fences, unclosed, several times; without them, bullet lines count. But what is empty, a refusal, prose, a loop, or much longer
-than what it is about, is `Unusable`.
+fences, unclosed, several times; without them, bullet lines count, unless they are the list of an answer to somebody. But what is
+empty, a refusal, prose, a loop, or much longer than what it is about, is `Unusable`.
 
 The one hard question of form is whether a tag is meant or talked about (notes on a conversation about this very format). A tag
 is *placed* if nothing but decoration shares its side of the line: an opening tag with what is before it, a closing tag with
@@ -14,7 +14,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from itertools import pairwise
+from itertools import pairwise, takewhile
 from typing import NamedTuple
 
 from proxy.errors import Unusable
@@ -42,21 +42,30 @@ _REASONING = re.compile(
     re.DOTALL | re.MULTILINE | re.IGNORECASE,
 )
 _ONLY_A_TAG = re.compile(r"\s*+</?(?:thread(?:\s[^<>\n]*)?|observations?)>\s*+", re.IGNORECASE)
-_FENCE = re.compile(r"\s*+(?:```[\w-]*)?\s*+")
+_FENCE = re.compile(r"\s*+(?:```[\w-]*|\*\*)?\s*+")  # or what is left of a bold tag
 _BULLET = re.compile(
-    r"\s*+(?:(?:[*+•‣◦–—-]|\d{1,3}[.)])(?:\s++|(?=[🔴🟡🟢✅(]))|(?=[🔴🟡🟢✅]))"
+    r"\s*+(?:(?:[*+•‣◦–—-]|\d{1,3}[.)])(?:\s++|(?=[🔴🟡🟢✅(]))|(?:[・·●]\s*+)?(?=[🔴🟡🟢✅]))"
     r"(?:[🔴🟡🟢✅]\ufe0f?\s*+)?(?:\(\d{1,2}:\d{2}\)\s*+)?(?P<said>.*\w.*)"
 )
 _DATE_LINE = re.compile(r"\W*date:\s*\S", re.IGNORECASE)
 _NEXT_BULLET = re.compile(r"(?<![ \t])[ \t]++(?=[*•-][ \t]*[🔴🟡🟢✅])")
+_NOTED = re.compile(r"[🔴🟡🟢✅]|\(\d{1,2}:\d{2}\)|^[ \t#*]*+date:", re.IGNORECASE | re.MULTILINE)
+_SENTENCE = re.compile(
+    r"\s*+(?!#|\*\*)(?:\S++\s++\S++\s++\S++\s++\S|\S.{23})"
+)  # four words, or 24 characters where none stand apart
 _REFUSAL = re.compile(
     r"\W*(?:(?:i['’]?m|i am|we['’]?re) (?:really |very |so )?(?:sorry|unable|not able|afraid)|sorry\b|as an ai\b|unfortunately,? i\b"
-    r"|i (?:can['’]?t|can ?not|won['’]?t|must decline|apologi[sz]e|do not feel comfortable)"
-    r"|request (?:blocked|refused)|this (?:request|content) (?:violates|was blocked))",
+    r"|i (?:can['’]?t|can ?not|won['’]?t|must (?:respectfully )?decline|apologi[sz]e|do not feel comfortable)|(?:my )?apologies\b"
+    r"|request (?:blocked|refused)|this (?:request|content) (?:violates|was blocked)"
+    r"|(?:es )?tut mir (?:sehr )?leid|leider kann ich|(?:je suis )?(?:vraiment )?désolée?\b|je ne peux pas|lo siento|no puedo"
+    r"|desculpe|sinto muito|não posso|mi dispiace|non posso|извините|к сожалению,? я|я не могу"
+    r"|(?:非常|很|十分)?(?:抱歉|对不起|對不起)|我(?:无法|無法|不能)|(?:大変)?申し訳|죄송|미안)",
     re.IGNORECASE,
 )
 _NOTHING = re.compile(
-    r"\W*+(?:none|nothing|n/?a|empty|no (?:new |notable )?observations?)(?: yet| to (?:observe|note|report))?\W*+",
+    r"\W*+(?:(?:none|nothing|n/?a|empty|no (?:new |notable )?observations?)(?: yet| to (?:observe|note|report))?"
+    r"|nichts|keine(?: neuen)?(?: beobachtungen)?|rien|aucune?(?: observation)?|nada|ninguna?|nenhuma?|niente|nessuna?"
+    r"|нет|ничего|无|無|没有|沒有|特?になし|なし|없음)\W*+",
     re.IGNORECASE,
 )
 _NO_HINT = re.compile(r"\W*+(?:none|n/?a|null|nothing|empty)?\W*+", re.IGNORECASE)
@@ -243,7 +252,18 @@ def _unusable(text: str, rest: str) -> str | None:
     untagged = not _TAG.search(rest)
     if all(map(_REFUSAL.match, said)) or (untagged and _REFUSAL.match(rest)):
         return "refusal"  # a polite opening before a tagged block is none; a list of alternatives after a refusal is
+    if untagged and _addressed(rest):
+        return "prose"
     return "loop" if loops(text) else None
+
+
+def _addressed(rest: str) -> bool:
+    """Whether it speaks to somebody: a sentence, then a list, and nowhere a mark, a time or a date as notes have them.
+
+    So errors come with their figures, advice with its steps, and answers to what the user asked.
+    """
+    ahead = takewhile(lambda line: not _BULLET.match(line), rest.split("\n"))
+    return not _NOTED.search(rest) and any(map(_SENTENCE.match, ahead))
 
 
 def _oversized(text: str, source_tokens: int, tokens: Callable[[str], int]) -> str | None:

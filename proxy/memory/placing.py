@@ -21,12 +21,12 @@ def placed(known: Known, sent: Sent) -> Reconciled | NeedOutline:
     found = _from_base(known, sent, base) if base.sent else _from_nowhere(known, sent)
     if isinstance(found, NeedOutline):
         return found
-    if not known.superseded or not _doubtful(known, sent, found):
+    if not known.superseded or not doubtful(known, sent, found):
         return found
     return (switched(known, sent, base, found) or found) if known.complete else NEED_OUTLINE
 
 
-def _doubtful(known: Known, sent: Sent, found: Reconciled) -> bool:
+def doubtful(known: Known, sent: Sent, found: Reconciled) -> bool:
     """Whether another branch may fit better than the live one, or a text taken for altered stand there."""
     if found.case == "delta":
         return known.style != "thin"
@@ -67,11 +67,22 @@ def _further(known: Known, sent: Sent, base: Base, seen: View | None) -> Base:
         before = chains.get(view.count - 1)
         if before is None or view.count - 1 <= max(base.sent, 1) or not known.holds(view.seq):
             continue
+        if _shows_others(known, sent, view):
+            continue
         if view.chain == chained(before, last):
             return Base.before(known, view, last)
         if view.chain == chained(before, known.live[known.index(view.seq)].fp):
             return Base.before(known, view)
     return base
+
+
+def _shows_others(known: Known, sent: Sent, view: View) -> bool:
+    """Whether the request goes on, where the attempt's last message stood, with what others had said right before that."""
+    at = view.count - 1
+    if at >= sent.count:
+        return False
+    unsent = [cell for cell in view.cells if cell.kind == "unsent" and cell.sent_from == at]
+    return any(m.fp == sent.item(at).fp for cell in unsent for m in known.between(cell.from_seq, cell.to_seq))
 
 
 def shared_prefix(known: Known, chains: Mapping[int, bytes]) -> int:

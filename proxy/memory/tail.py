@@ -32,8 +32,13 @@ def forwarded(memory: Memory, rec: Reconciled, sent: Sent) -> tuple[Piece, ...]:
     cells = memory.views[-1].cells if memory.views and sent.count else ()
     asks = sent.asks_from() if sent.count else 0
     pieces: list[Piece] = []
+    since: list[Piece] = []  # what others have said behind this request: shown before what it asks
     for cell in cells:
-        pieces += _pieces(cell, memory, sent, asks)
+        behind = cell.kind == "unsent" and cell.sent_from == sent.count
+        (since if behind else pieces).extend(_pieces(cell, memory, sent, asks))
+    if since:
+        first = len(pieces) - (sent.count - asks)
+        pieces[first:first] = since
     return tuple(_without_orphans(pieces))
 
 

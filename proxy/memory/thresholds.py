@@ -10,6 +10,16 @@ LEAST_RAW = 1_000  # tokens an activation aims to leave raw
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Prices:
+    """Dollars per token. `actor_cached`: of input the provider has in its prompt cache; `actor_fresh`: of input it has not."""
+
+    actor_cached: float
+    actor_fresh: float
+    observer_input: float
+    observer_output: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
     """Token counts unless said otherwise. Defaults are the specification's (spec/config.md)."""
 
@@ -19,7 +29,9 @@ class Limits:
     block_at: int = 36_000  # pending from which a request waits for an observation
     block_timeout: float = 20.0  # seconds it waits at most
     previous: int | None = 2_000  # of the log shown to the observer; None: all of it
-    buffer_on_idle: bool = False
+    buffer_after_idle: float | None = (
+        None  # seconds after the last turn from which half an interval is worth a chunk; None: never
+    )
     reflect_at: int = 40_000  # R: log tokens at which a reflection is swapped in
     reflect_from: int | None = 20_000  # log tokens from which one is made in the background; None: never
     reflect_block_at: int = 48_000  # log tokens from which a request waits for one
@@ -28,20 +40,34 @@ class Limits:
     cache_lives: float = 3_600.0  # seconds after which the provider's prompt cache is certainly cold
     tail_limit: int | None = None
     shared: bool = False  # messages may use what the log does not, and the other way round
+    prices: Prices | None = (
+        None  # `economy: auto`, and both known: notes wait until they are expected to pay back (economy.py)
+    )
+    fixed: frozenset[str] = (
+        frozenset()
+    )  # names of the thresholds above that were set in tokens: a shared budget does not move them
 
     def for_memory(self, *, log: int, pending: int) -> Limits:
-        """With a shared budget, the thresholds as they stand for this log and this tail; else unchanged (behaviour.md 5)."""
+        """With a shared budget, the thresholds as they stand for this log and this tail; else unchanged (behaviour.md 5).
+
+        Shares follow the threshold they are shares of. What was set in tokens stays, but no request waits below the threshold.
+        """
         if not self.shared:
             return self
         budget = self.observe_at + self.reflect_at
-        observe_at = max(self.observe_at, budget - log)
-        grown = observe_at / self.observe_at
+        observe_at, reflect_at = max(self.observe_at, budget - log), max(self.reflect_at, budget - pending)
+
+        def moved(name: str, tokens: int, by: float) -> int:
+            return tokens if name in self.fixed else round(tokens * by)
+
+        wider, longer = observe_at / self.observe_at, reflect_at / self.reflect_at
         return replace(
             self,
             observe_at=observe_at,
-            interval=None if self.interval is None else round(self.interval * grown),
-            keep=round(self.keep * grown),
-            block_at=max(observe_at, round(self.block_at * grown)),
-            reflect_at=max(self.reflect_at, budget - pending),
-            reflect_block_at=max(self.reflect_block_at, budget - pending),
+            interval=None if self.interval is None else moved("interval", self.interval, wider),
+            keep=moved("keep", self.keep, wider),
+            block_at=max(observe_at, moved("block_at", self.block_at, wider)),
+            reflect_at=reflect_at,
+            reflect_from=None if self.reflect_from is None else moved("reflect_from", self.reflect_from, longer),
+            reflect_block_at=max(reflect_at, moved("reflect_block_at", self.reflect_block_at, longer)),
         )

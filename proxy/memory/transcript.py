@@ -24,7 +24,7 @@ from proxy.memory.known import NEED_OUTLINE, Known, NeedOutline
 from proxy.memory.lone import lone, step
 from proxy.memory.matching import Pair, leading
 from proxy.memory.model import Style
-from proxy.memory.placing import certain_prefix, moved, placed, residue, shared_prefix, switched
+from proxy.memory.placing import certain_prefix, doubtful, moved, placed, residue, shared_prefix, switched
 from proxy.memory.sent import Recognised, Sent, recognise
 from proxy.memory.verdict import NOTHING, Base, Reconciled, appended, verdict
 
@@ -134,7 +134,7 @@ def _whole(known: Known, sent: Sent) -> Reconciled | NeedOutline:
     found = verdict(known, sent, base, moved(pairs, base.sent, base.stored))
     if not base.sent and not pairs:
         return replace(found, case="edit", cut=0, at=0, cells=(), new=tuple(range(sent.count)))
-    if found.cut is None or not found.new or not known.superseded:
+    if not known.superseded or not doubtful(known, sent, found):
         return found
     return (switched(known, sent, base, found) or found) if known.complete else NEED_OUTLINE
 

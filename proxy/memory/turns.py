@@ -33,8 +33,8 @@ def heard(
     cut = memory.end if rec.cut is None else rec.cut
     chunks = tuple(chunk for chunk in memory.chunks if chunk.last <= cut)
     kept = [m for m in memory.tail if m.seq <= cut]
-    if revived:
-        kept += [revived[seq] for seq in rec.revive]
+    if rec.revive:
+        kept += [(revived or {})[seq] for seq in rec.revive]
     fixed = chunks[-1].last if chunks else memory.coverage
     kept = _client_versions(kept, rec, sent, tokens, fixed)
     if rec.swaps or rec.revive:
@@ -49,7 +49,7 @@ def heard(
         chunks=chunks,
         style=rec.style,
         turn_at=now,
-        turns=memory.turns + bool(answer and rec.repeats is None),
+        turns=memory.turns + bool(answer and not (rec.repeats and rec.repeats.reply)),
     )
     return after if rec.answered else replace(after, views=_views(memory, after, rec, sent, len(answer)))
 
@@ -113,7 +113,8 @@ def _rechained(chain: bytes, messages: Sequence[Message]) -> list[Message]:
 
 def _views(memory: Memory, after: Memory, rec: Reconciled, sent: Sent, replies: int) -> tuple[View, ...]:
     """The recorded attempts with this one the newest; the same request is kept once."""
-    position = after.tail[-1 - replies].seq if len(after.tail) > replies else after.coverage
+    newest = after.tail[-1 - replies].seq if len(after.tail) > replies else after.coverage
+    position = newest if rec.new else rec.at  # others may have spoken between what was stored ahead and its reply
     view = View(
         count=sent.count,
         digest=sent.digest,
@@ -179,14 +180,14 @@ def merged(memory: Memory, rec: Reconciled, sent: Sent) -> Reconciled | None:
     if memory.end == rec.end:
         return rec
     known = Known.of(memory)
-    if rec.end and not known.holds(rec.end):
+    if rec.revive or (rec.end and not known.holds(rec.end)):
         return None
     since = known.after(rec.end)
-    if rec.revive:
-        return None
     if rec.cut is not None:
         unseen = Cell("unsent", sent.count, sent.count, since[0].seq, since[-1].seq)
         return replace(rec, cut=None, end=memory.end, at=memory.end, cells=_with(rec.cells, unseen, rec.new))
+    if (twin := _twin(memory, sent)) and twin.seq > rec.end:
+        return _same_turn(memory, rec, sent, twin.cells, twin.seq)
     shared = 0
     while shared < min(len(rec.new), len(since)) and sent.item(rec.new[shared]).fp == since[shared].fp:
         shared += 1
@@ -194,7 +195,7 @@ def merged(memory: Memory, rec: Reconciled, sent: Sent) -> Reconciled | None:
         rec.cells + tuple(Cell("same", i, i + 1, m.seq, m.seq) for i, m in zip(rec.new, since, strict=False))[:shared]
     )
     rest, new = since[shared:], rec.new[shared:]
-    at = since[shared - 1].seq if shared else rec.end
+    at = since[shared - 1].seq if shared else rec.at
     if not new:
         return _same_turn(memory, rec, sent, compact(cells), at)
     if rest:
@@ -202,13 +203,36 @@ def merged(memory: Memory, rec: Reconciled, sent: Sent) -> Reconciled | None:
     return replace(rec, end=memory.end, at=memory.end, new=new, cells=compact(cells))
 
 
+def _twin(memory: Memory, sent: Sent) -> View | None:
+    """The recorded attempt with the same bytes."""
+    return next((v for v in memory.views if (v.count, v.digest) == (sent.count, sent.digest)), None)
+
+
 def _same_turn(memory: Memory, rec: Reconciled, sent: Sent, cells: tuple[Cell, ...], at: int) -> Reconciled:
-    """All it brought is there already: the other turn asked the same."""
-    went_on = any(m.item.role == "user" for m in memory.tail if m.seq > at)
-    twin = next((v for v in memory.views if (v.count, v.digest) == (sent.count, sent.digest)), None)
+    """All it brought is there already: the other turn asked the same, or it was stored ahead of its reply.
+
+    Others may have spoken before that reply came: a question of theirs, or the reply to one. Then it follows what they said.
+    """
+    since = [m for m in memory.marks if m.seq > at]
+    theirs = {v.reply for v in memory.views if v.seq != at}
+    went_on = any(m.role == "user" or m.seq in theirs for m in since)
+    answered = went_on and since[0].role == "assistant" and since[0].seq not in theirs
+    if went_on and not answered:
+        cells = tuple(
+            cell for cell in cells if cell.sent_from < sent.count
+        )  # without those an earlier merge has put there
+        cells = (*cells, Cell("unsent", sent.count, sent.count, since[0].seq, since[-1].seq))
     cut = at if at < memory.end and not went_on else None
     return replace(
-        rec, case="retry", cut=cut, end=memory.end, at=at, new=(), cells=cells, repeats=twin, answered=went_on
+        rec,
+        case="retry",
+        cut=cut,
+        end=memory.end,
+        at=at,
+        new=(),
+        cells=cells,
+        repeats=_twin(memory, sent),
+        answered=answered,
     )
 
 

@@ -73,7 +73,8 @@ class Base(NamedTuple):
         last, stored = view.count - 1, known.index(view.seq)
         if view.cells and view.cells[-1].kind == "extra":
             stored += 1  # it stands nowhere: the message before it is at `seq`
-        kept = [cell for cell in view.cells if cell.sent_from < last]
+        # what others said right before that message stands at its place, unsent, and stays
+        kept = [cell for cell in view.cells if cell.sent_from < last or cell.sent_to == last]
         if kept and kept[-1].sent_to > last:
             kept[-1] = kept[-1]._replace(sent_to=last, to_seq=known.seq_before(stored))
         return cls(last, stored, tuple(kept), again)

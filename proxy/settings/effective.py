@@ -4,19 +4,17 @@ from __future__ import annotations
 
 import fnmatch
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from proxy.memory.thresholds import Limits
 from proxy.settings.choice import INHERIT, Choice, chosen
 from proxy.settings.memory import ContextSettings, MemorySettings, expanded
-from proxy.settings.quantities import kept, multiplied, resolved
+from proxy.settings.quantities import TOKENS_FROM, kept, multiplied, resolved
 from proxy.settings.source import Key
 
-PROMPT_CACHE_LIVES = (
-    3_600.0  # seconds; what `activate_after_idle: auto` means while the provider's own figure is unknown
-)
+CERTAINLY_COLD = 3_600.0  # seconds; OpenAI's short-lived caches may last so long at quiet times (behaviour.md 8: 1 h)
 
 
 @dataclass(frozen=True, slots=True, eq=False)  # compared and hashed as itself: it keys a cache
@@ -67,12 +65,12 @@ class Effective:
     layers: tuple[Layer, ...] = ()  # from the least to the most specific
 
 
-def limits(memory: MemorySettings, context: ContextSettings, *, cache_lives: float = PROMPT_CACHE_LIVES) -> Limits:
+def limits(memory: MemorySettings, context: ContextSettings, *, cache_lives: float = CERTAINLY_COLD) -> Limits:
     """The thresholds as plain tokens and seconds. `cache_lives`: seconds the provider keeps a prompt, for `auto`."""
     observation, reflection = memory.observation, memory.reflection
     whole, most = observation.message_tokens, reflection.observation_tokens
     buffering = observation.buffer_tokens is not False
-    idle = memory.activate_after_idle
+    idle = cache_lives if memory.activate_after_idle == "auto" else memory.activate_after_idle
     return Limits(
         observe_at=whole,
         interval=None if observation.buffer_tokens is False else resolved(observation.buffer_tokens, whole),
@@ -80,17 +78,31 @@ def limits(memory: MemorySettings, context: ContextSettings, *, cache_lives: flo
         block_at=_block_at(observation.block_after, "block_after" in observation.model_fields_set or buffering, whole),
         block_timeout=observation.block_timeout,
         previous=None if observation.previous_observer_tokens is False else observation.previous_observer_tokens,
-        buffer_on_idle=observation.buffer_on_idle,
+        buffer_after_idle=(idle or cache_lives) if observation.buffer_on_idle else None,
         reflect_at=most,
         reflect_from=max(1, round(most * reflection.buffer_activation)) if buffering else None,
         reflect_block_at=_block_at(
             reflection.block_after, "block_after" in reflection.model_fields_set or buffering, most
         ),
-        activate_after_idle=cache_lives if idle == "auto" else idle,
+        activate_after_idle=idle,
         activate_on_provider_change=memory.activate_on_provider_change,
+        cache_lives=max(cache_lives, CERTAINLY_COLD),
         tail_limit=context.tail_limit,
         shared=memory.share_token_budget,
+        fixed=frozenset(_in_tokens(memory)),
     )
+
+
+def _in_tokens(memory: MemorySettings) -> Iterator[str]:
+    """Names of the thresholds of `Limits` that are written in tokens, not as shares."""
+    observation, reflection = memory.observation, memory.reflection
+    written = {
+        "interval": observation.buffer_tokens >= 1,
+        "keep": observation.buffer_activation > 1,
+        "block_at": observation.block_after >= TOKENS_FROM,
+        "reflect_block_at": reflection.block_after >= TOKENS_FROM,
+    }
+    return (name for name, tokens in written.items() if tokens)
 
 
 def _block_at(block_after: float, counts: bool, threshold: int) -> int:
@@ -98,8 +110,15 @@ def _block_at(block_after: float, counts: bool, threshold: int) -> int:
     return max(threshold, multiplied(block_after, threshold)) if counts else threshold
 
 
-def layered(memory: MemorySettings, context: ContextSettings, layers: Sequence[Layer]) -> Effective:
-    """`layers` from the least to the most specific. Raises pydantic's ValidationError where the result breaks a rule."""
+def layered(
+    memory: MemorySettings,
+    context: ContextSettings,
+    layers: Sequence[Layer],
+    *,
+    cache_lives: float = CERTAINLY_COLD,
+) -> Effective:
+    """`layers` from the least to the most specific; `cache_lives` as in `limits`. Raises pydantic's ValidationError where the
+    result breaks a rule."""
     levels = levels_of(memory, layers)
     merged = merge(_without_models(level) for level in levels)
     parts = {key: merged.pop(key) for key in list(merged) if key in ContextSettings.model_fields}
@@ -112,7 +131,7 @@ def layered(memory: MemorySettings, context: ContextSettings, layers: Sequence[L
     return Effective(
         memory=memory,
         context=context,
-        limits=limits(memory, context),
+        limits=limits(memory, context, cache_lives=cache_lives),
         observer_model=observer,
         reflector_model=reflector,
         layers=tuple(layers),

@@ -6,10 +6,12 @@ import fnmatch
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Annotated, Any, Self
+from urllib.parse import urlsplit
 
 from pydantic import BeforeValidator, Field, PrivateAttr, ValidationError, model_validator
 
 from proxy.errors import ConfigError
+from proxy.memory.prompt_cache import cache_lifetime
 from proxy.settings.effective import Effective, Layer, layered
 from proxy.settings.faults import faults
 from proxy.settings.memory import ContextSettings, MemorySettings, expanded
@@ -56,7 +58,7 @@ class Settings(Section):
     _file: Path | None = PrivateAttr(default=None)
     _layers: tuple[Layer, ...] = PrivateAttr(default=())
     _pairs: dict[tuple[str | None, str | None], Effective] = PrivateAttr(default_factory=dict)
-    _merged: dict[tuple[Layer, ...], Effective] = PrivateAttr(default_factory=dict)
+    _merged: dict[tuple[tuple[Layer, ...], float], Effective] = PrivateAttr(default_factory=dict)
 
     @model_validator(mode="after")
     def _check(self) -> Self:
@@ -87,7 +89,7 @@ class Settings(Section):
             del self._pairs[next(iter(self._pairs))]
         names = {"models": model, "resources": resource}
         fitting = tuple(layer for layer in self._layers if (name := names[layer.kind]) is not None and layer.fits(name))
-        effective = self._pairs[pair] = self._layered(fitting)
+        effective = self._pairs[pair] = self._layered(fitting, self._cache_lives(model))
         return effective
 
     def origin(self, path: Key) -> str | None:
@@ -110,12 +112,20 @@ class Settings(Section):
         copy._file = file or self._file
         return copy
 
-    def _layered(self, layers: tuple[Layer, ...]) -> Effective:
-        if layers not in self._merged:
+    def _cache_lives(self, model: str | None) -> float:
+        """Seconds that this model's provider keeps a prompt."""
+        upstream = self.upstream_for(model)
+        host = urlsplit(upstream.base_url).hostname if upstream else None
+        return cache_lifetime(host or "", model or "")
+
+    def _layered(self, layers: tuple[Layer, ...], cache_lives: float) -> Effective:
+        found = self._merged.get((layers, cache_lives))
+        if found is None:
             try:
-                self._merged[layers] = layered(self.memory, self.context, layers)
+                found = layered(self.memory, self.context, layers, cache_lives=cache_lives)
             except ValidationError as exc:
                 globs = ", ".join(f"{layer.kind}.{layer.glob}" for layer in layers)
                 broken = "; ".join(f"{'.'.join(map(str, path))} {rule}" for path, rule in faults(exc))
                 raise ConfigError(f"{globs} contradict each other: {broken}") from None
-        return self._merged[layers]
+            self._merged[layers, cache_lives] = found
+        return found

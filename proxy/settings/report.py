@@ -34,9 +34,7 @@ NOT_IN_EFFECT = (  # accepted and checked, but nothing acts on them yet; config/
     "storage.prefix",
     "storage.encryption_key",
     "memory.scope",
-    "memory.economy",
     "memory.observation.max_tokens_per_batch",
-    "memory.observation.buffer_on_idle",
     "memory.retrieval.enabled",
     "memory.retrieval.vector",
     "memory.retrieval.scope",
@@ -46,7 +44,6 @@ NOT_IN_EFFECT = (  # accepted and checked, but nothing acts on them yet; config/
     "retention.ttl_days",
     "retention.max_observations",
     "retention.max_reflections",
-    "retention.generations",
     "telemetry.metrics",
     "telemetry.otel",
     "telemetry.resource_labels",
@@ -78,7 +75,28 @@ def token_lines(limits: Limits) -> list[str]:
     return [
         f"messages are observed at {limits.observe_at}, {ahead}; about {limits.keep} stay raw; a request waits at {limits.block_at}",
         f"observations are reflected at {limits.reflect_at}, {reflected}; a request waits at {limits.reflect_block_at}",
+        *_shared(limits),
+        *_pauses(limits),
     ]
+
+
+def _shared(limits: Limits) -> Iterator[str]:
+    """How far a shared budget moves the thresholds at most."""
+    if limits.shared:
+        alone = limits.for_memory(log=0, pending=0)
+        yield (
+            f"the two share what the other leaves free: without observations, messages are observed at {alone.observe_at} and "
+            f"a request waits at {alone.block_at}; without messages, observations are reflected at {alone.reflect_at}"
+        )
+
+
+def _pauses(limits: Limits) -> Iterator[str]:
+    """What `auto` and silence come to with this model's provider."""
+    if limits.activate_after_idle is not None:
+        yield f"after a pause of {written_duration(limits.activate_after_idle)}, what was observed ahead becomes active"
+    if limits.buffer_after_idle is not None and limits.interval:
+        pause, least = written_duration(limits.buffer_after_idle), limits.interval // 2
+        yield f"after a pause of {pause}, {least} new ones are enough to be observed ahead"
 
 
 def warnings(effective: Effective) -> list[str]:
@@ -96,9 +114,17 @@ def warnings(effective: Effective) -> list[str]:
         found.append(
             f"buffer_tokens is off, and block_after delays observing to {limits.block_at} tokens: leave block_after out"
         )
-    if limits.tail_limit is not None and limits.tail_limit < limits.block_at:
+    if not limits.interval and (
+        limits.activate_after_idle or limits.activate_on_provider_change or limits.buffer_after_idle
+    ):
         found.append(
-            f"context.tail_limit ({limits.tail_limit}) is below {limits.block_at}, where a request waits for an observation: "
+            "buffer_tokens is off: nothing is observed ahead, so activate_after_idle, activate_on_provider_change and "
+            "buffer_on_idle have nothing to work with"
+        )
+    waits_at = limits.for_memory(log=0, pending=0).block_at
+    if limits.tail_limit is not None and limits.tail_limit < waits_at:
+        found.append(
+            f"context.tail_limit ({limits.tail_limit}) is below {waits_at}, where a request waits for an observation: "
             "raw messages are left out of prompts before they are observed"
         )
     if not memory.enabled:

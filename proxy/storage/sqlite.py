@@ -42,23 +42,27 @@ OF_THIS = f"thread_id = (SELECT id FROM thread WHERE {THIS})"  # noqa: S608 - ou
 class SqliteStore:
     """The `Store` protocol over one file; several processes may share it. `await SqliteStore.open(path)`, later `close()`."""
 
-    def __init__(self, writer: Lane, reader: Lane, probe: Probe | None = None) -> None:
+    def __init__(self, writer: Lane, reader: Lane, generations: int | None) -> None:
         self._writer = writer
         self._reader = reader
-        self._probe = probe
+        self._generations = generations
+        self._probe: Probe | None = None
 
     @classmethod
-    async def open(cls, path: str | Path, *, busy: float = BUSY, group: int = GROUP) -> SqliteStore:
+    async def open(
+        cls, path: str | Path, *, busy: float = BUSY, group: int = GROUP, generations: int | None = None
+    ) -> SqliteStore:
         """The store in this file, made if absent, its schema brought up to date. `:memory:` lives until `close`.
 
-        `busy`: seconds to wait for another process's lock. `group`: how many commits may share a transaction.
+        `busy`: seconds to wait for another process's lock. `group`: how many commits may share a transaction. `generations`: how
+        many older ones of a log are kept; None: all.
         """
         database = str(path)
         in_memory = database == IN_MEMORY
         # One connection for both in memory: another one would be another database.
         writer = Lane(lambda: connected(database, busy, WRITER), "BEGIN IMMEDIATE", keep=in_memory, group=group)
         reader = writer if in_memory else Lane(lambda: connected(database, busy, READER), "BEGIN")
-        store = cls(writer, reader)
+        store = cls(writer, reader, generations)
         try:
             if not in_memory:
                 private_file(Path(database))
@@ -154,7 +158,7 @@ class SqliteStore:
     # ── writing ──
 
     async def commit(self, before: Memory, after: Memory, aside: Sequence[Message] = ()) -> Memory:
-        return replace(after, version=await self._writer.run(Commit(before, after, aside)))
+        return replace(after, version=await self._writer.run(Commit(before, after, aside, self._generations)))
 
     async def lease(self, key: Key, holder: str, seconds: float) -> bool:
         sql = f"""INSERT INTO lease VALUES (?, ?, ?, ?, {NOW} + ?) ON CONFLICT DO UPDATE

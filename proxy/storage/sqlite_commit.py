@@ -57,6 +57,11 @@ DROP_CHUNK = """DELETE FROM observation WHERE thread_id = ? AND id = ? AND NOT E
 SHORTEN = "DELETE FROM entry WHERE thread_id = ? AND generation = ? AND position >= ?"
 ENTRIES = _upsert("entry", ("thread_id", "generation", "position"), ["observation_id"])
 REFLECT = _upsert("reflection", ("thread_id",), _columns(rows.REFLECTION))
+# The newest ?2 generations that have a log, this one included, and what stands in no log any more.
+PRUNE_ENTRIES = """DELETE FROM entry WHERE thread_id = ?1 AND generation NOT IN (
+    SELECT DISTINCT generation FROM entry WHERE thread_id = ?1 ORDER BY generation DESC LIMIT ?2)"""
+PRUNE_OBSERVATIONS = """DELETE FROM observation WHERE thread_id = ?1 AND state = 'log' AND NOT EXISTS (
+    SELECT 1 FROM entry WHERE entry.thread_id = observation.thread_id AND observation_id = observation.id)"""
 FORGET_REFLECTION = "DELETE FROM reflection WHERE thread_id = ?"
 
 Statement = tuple[str, list[tuple[Any, ...]]]  # one statement and the rows of parameters to run it with
@@ -65,10 +70,13 @@ Statement = tuple[str, list[tuple[Any, ...]]]  # one statement and the rows of p
 class Commit:
     """Everything a commit writes, encoded before the transaction begins: what cannot be encoded disturbs nobody else's."""
 
-    def __init__(self, before: Memory, after: Memory, aside: Sequence[Message]) -> None:
+    def __init__(self, before: Memory, after: Memory, aside: Sequence[Message], generations: int | None = None) -> None:
+        """`generations`: how many older ones are kept when a new one begins; None: all."""
         self._before = before
         self._thread = rows.thread_row(after)
         self._statements = _statements(after, difference(before, after, aside))
+        if generations is not None and after.generation != before.generation:
+            self._statements += [(PRUNE_ENTRIES, [(generations + 1,)]), (PRUNE_OBSERVATIONS, [()])]
 
     async def __call__(self, db: aiosqlite.Connection) -> int:
         """The new version. Raises `Conflict` before anything is written."""

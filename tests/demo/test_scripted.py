@@ -182,6 +182,18 @@ async def test_window(client: httpx.AsyncClient) -> None:
     assert (answer.status_code, answer.json()["error"]["code"]) == (400, "context_length_exceeded")
 
 
+async def test_window_of_one_model() -> None:
+    """The others take what they get."""
+    async with serving(Scripted(window={ACTOR: 10})) as url, httpx.AsyncClient() as own:
+        statuses = [
+            (
+                await own.post(f"{url}/v1/chat/completions", json={**ask(user("word " * 100)), "model": model})
+            ).status_code
+            for model in (ACTOR, OBSERVER)
+        ]
+        assert statuses == [400, 200]
+
+
 @pytest.mark.parametrize("body", [b"", b"{", b"[]", b'{"messages": 3}', b'{"messages": ["x"]}'])
 async def test_no_chat_request(client: httpx.AsyncClient, body: bytes) -> None:
     """What is no chat request is answered 400, never a crash."""

@@ -11,6 +11,7 @@ import pytest
 
 import proxy
 from proxy.demo.faults import Fault
+from proxy.demo.scripted import Scripted
 from proxy.errors import Conflict, StorageError
 from proxy.memory.identity import LOCAL
 from proxy.memory.model import Key
@@ -114,6 +115,15 @@ async def test_fork_not_waited(tmp_path: Path) -> None:
             turn = await play.turn(" ".join(f"ux{n} ay{n}" for n in range(12)) + " uz", **{"X-OM-History": "full"})
             assert (turn.case, turn.receipt["status"], turn.receipt.get("reason")) == ("edit", "raw", "fork-not-waited")
             assert turn.exact
+
+
+async def test_context_overflow(tmp_path: Path) -> None:
+    """A prompt beyond the model's window is shortened while the request waits (tests/e2e/test_context_overflow.py has the rest)."""
+    models = Scripted(window={"scripted-actor": 1_200})
+    async with running(tmp_path, memory="observation: {buffer_tokens: false}", models=models) as run:
+        chat = run.chat()
+        receipts = [(await chat.say(f"My budget is {n} coins. " * 40))[1] for n in range(6)]
+        assert [r["status"] for r in receipts if r.get("reason") == "context-overflow"] == ["applied"]
 
 
 # ── degraded ─────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -266,6 +276,15 @@ async def test_the_database_is_locked_while_serving(tmp_path: Path, monkeypatch:
 
 
 # ── the list ─────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+async def test_economy(tmp_path: Path) -> None:
+    """Notes that are due and would not pay back wait."""
+    economy = ", economy: auto, observation: {message_tokens: 60, buffer_tokens: 15}"
+    more = 'models: {"*": {model: openai/gpt-4.1-mini}}'
+    async with between(tmp_path, more, memory=economy) as site:
+        assert reason(await site.ask(chat_body("one" + " and so on" * 6, model="gpt-4o-mini"), T)) == "raw/economy"
+
 
 README = Path(proxy.__file__).parent.parent / "README.md"
 

@@ -46,8 +46,8 @@ def in_front_of_the_store(monkeypatch: pytest.MonkeyPatch) -> list[Troubled]:
     """From now on every app opens its store behind one of these; the list holds them."""
     opened: list[Troubled] = []
 
-    async def opening(url: str) -> Troubled:
-        opened.append(Troubled(await open_store(url)))
+    async def opening(url: str, generations: int | None = None) -> Troubled:
+        opened.append(Troubled(await open_store(url, generations)))
         return opened[-1]
 
     monkeypatch.setattr("proxy.app.open_store", opening)

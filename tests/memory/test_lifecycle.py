@@ -16,6 +16,8 @@ from proxy.memory.thresholds import Limits
 from tests.memory.building import chat, chunk, memory, transcript, with_log
 
 LIMITS = Limits()
+UNBUFFERED = Limits(interval=None, keep=0, block_at=30_000, reflect_from=None, reflect_block_at=40_000)
+ON_IDLE = Limits(buffer_after_idle=300)
 ANY = Asked(coverable=10**9)
 
 
@@ -101,10 +103,109 @@ def test_activation_when_the_cache_is_cold_anyway(limits: Limits, asked: Asked, 
     assert (decision.why if isinstance(decision, Activate) else None) == why
 
 
+def test_a_pause_is_used_once() -> None:
+    """The first request after it activates as much as the threshold would; what is not taken stays buffered."""
+    limits = Limits(activate_after_idle=300)
+    made = replace(chunked(12, 1_000, 6, 12, 18, 24), turn_at=1_000.0, model="m")
+    idle, _ = lifecycle.found(made, "m", 1_300.0)
+    assert lifecycle.before_forwarding(made, limits, Asked(10**9, idle=idle)) == Activate(3, "idle")
+    after = lifecycle.activated(made, [c.id for c in made.chunks[:3]], 1_300.0)
+    idle, _ = lifecycle.found(after, "m", 1_300.0)
+    assert lifecycle.before_forwarding(after, limits, Asked(10**9, idle=idle)) is None
+    assert lifecycle.quiet(after, limits, idle=idle, provider_changed=False)
+    assert len(after.chunks) == 1
+
+
+@pytest.mark.parametrize(
+    ("change", "model", "found"),
+    [
+        pytest.param({"turn_at": None, "model": None}, "m", (0.0, False), id="a new thread"),
+        pytest.param({}, "m", (300.0, False), id="the same model, 300 s later"),
+        pytest.param({}, "n", (300.0, True), id="another model"),
+        pytest.param({}, None, (300.0, False), id="a model nobody names"),
+        pytest.param({"render_date": 900.0}, "n", (300.0, True), id="the prompt changed before that turn"),
+        pytest.param({"render_date": 1_200.0}, "n", (100.0, False), id="the prompt has changed since"),
+    ],
+)
+def test_how_a_request_finds_its_cache(change: dict[str, object], model: str | None, found: tuple[float, bool]) -> None:
+    """Idle is the time since the prompt was sent or changed last; a change of models is one until the prompt was changed for it."""
+    made = replace(memory(chat(1, 10)), **{"turn_at": 1_000.0, "model": "m", **change})
+    assert lifecycle.found(made, model, 1_300.0) == found
+
+
+def test_an_idle_thread_without_chunks_waits_for_nothing() -> None:
+    """Cold cache or not: below the threshold no request pays for an observation."""
+    limits = Limits(activate_after_idle=1, activate_on_provider_change=True)
+    made = memory(chat(4, 3_000))
+    assert lifecycle.quiet(made, limits, idle=10**6, provider_changed=True)
+    assert lifecycle.before_forwarding(made, limits, Asked(10**9, idle=10**6, provider_changed=True)) is None
+
+
+def test_triggers_measure_up_to_the_safe_cut() -> None:
+    """Calls whose results may still come do not count: neither towards T nor towards the wait."""
+    open_call = ("assistant", 30_000, ("a",), None)
+    made = memory(transcript(("user", 3_000), ("assistant", 3_000), ("user", 3_000), open_call))
+    assert made.pending == 39_000
+    assert lifecycle.ripe(made.tail) == 9_000
+    chunks = lifecycle.observed(made, chunk(made, 2))
+    assert lifecycle.before_forwarding(made, LIMITS, ANY) is None
+    assert lifecycle.before_forwarding(chunks, LIMITS, ANY) is None
+
+
+def test_a_message_larger_than_the_threshold() -> None:
+    """It may be buffered while unanswered, never activated; once answered, it is."""
+    made = memory(transcript(("user", 100), ("assistant", 100), ("user", 40_000)))
+    assert lifecycle.after_reply(made, LIMITS) == Observe(0, 3, 40_200)
+    made = lifecycle.observed(made, chunk(made, 3))
+    assert lifecycle.before_forwarding(made, LIMITS, Asked(coverable=2)) is None
+    assert lifecycle.before_forwarding(made, LIMITS, Asked(coverable=3)) == Activate(1, "threshold")
+
+
+def test_a_wait_reads_no_more_than_the_threshold() -> None:
+    """Of a long tail the oldest T tokens are observed while a request waits, the rest afterwards; all of it where nothing comes after."""
+    for limits in (LIMITS, dataclasses.replace(LIMITS, shared=True)):
+        decision = lifecycle.before_forwarding(memory(chat(60, 2_000)), limits, ANY)
+        assert decision == Observe(0, 14, 28_000, wait=True)
+    assert lifecycle.before_forwarding(memory(chat(29, 2_000)), UNBUFFERED, ANY) == Observe(0, 58, 116_000, wait=True)
+
+
+@pytest.mark.parametrize(
+    ("parts", "last"),
+    [
+        pytest.param(
+            [("user", 9_000), ("assistant", 9_000)] * 2 + [("user", 9_000)], 2, id="before the user's message"
+        ),
+        pytest.param(
+            [("user", 1_000), ("assistant", 1_000)] + [("assistant", 9_000)] * 4, 5, id="too little there: any block"
+        ),
+    ],
+)
+def test_a_wait_cuts_at_a_user_s_message(parts: list[tuple[str, int]], last: int) -> None:
+    """If that yields at least half an interval; F stays raw."""
+    decision = lifecycle.before_forwarding(memory(transcript(*parts)), LIMITS, ANY)
+    assert isinstance(decision, Observe)
+    assert decision.last == last
+
+
 def test_a_request_waits_from_block_at() -> None:
     """Nothing buffered and 36 000 pending: the oldest messages are observed, F stays raw, cut before a user message."""
     decision = lifecycle.before_forwarding(memory(chat(6, 3_000)), LIMITS, ANY)
     assert decision == Observe(0, 10, 30_000, wait=True)
+
+
+@pytest.mark.parametrize(
+    ("size", "block_at", "waits"),
+    [
+        pytest.param(2_999, 36_000, False, id="below"),
+        pytest.param(3_000, 36_000, True, id="1.2 T"),
+        pytest.param(3_000, 50_000, False, id="set higher"),
+        pytest.param(2_500, 30_000, True, id="at T"),
+    ],
+)
+def test_the_wait_begins_at_block_at(size: int, block_at: int, waits: bool) -> None:
+    """pending ≥ block_after, inclusive."""
+    decision = lifecycle.before_forwarding(memory(chat(6, size)), Limits(block_at=block_at), ANY)
+    assert isinstance(decision, Observe) is waits
 
 
 @pytest.mark.parametrize(
@@ -126,10 +227,48 @@ def test_a_request_waits_once() -> None:
 
 def test_without_buffering_observation_is_synchronous_at_the_threshold() -> None:
     """buffer_tokens false: everything but the newest turn is observed at T."""
-    limits = Limits(observe_at=30_000, interval=None, keep=0, block_at=30_000, reflect_from=None)
     tail = transcript(*[(r, 3_000) for _ in range(5) for r in ("user", "assistant")], ("user", 3_000))
-    assert lifecycle.after_reply(memory(tail), limits) is None
-    assert lifecycle.before_forwarding(memory(tail), limits, Asked(coverable=10)) == Observe(0, 10, 30_000, wait=True)
+    assert lifecycle.after_reply(memory(tail), UNBUFFERED) is None
+    asked = Asked(coverable=10)
+    assert lifecycle.before_forwarding(memory(tail), UNBUFFERED, asked) == Observe(0, 10, 30_000, wait=True)
+    assert lifecycle.before_forwarding(memory(tail[:9]), UNBUFFERED, asked) is None
+
+
+def test_without_buffering_reflection_is_synchronous_too() -> None:
+    """None is prepared in the background, at any size; at R a request waits for one."""
+    short, long = (with_log(memory(chat(1, 100)), 20_000, size) for size in (19_999, 20_000))
+    assert lifecycle.after_reply(long, UNBUFFERED) is None
+    assert lifecycle.before_forwarding(short, UNBUFFERED, ANY) is None
+    assert lifecycle.before_forwarding(long, UNBUFFERED, ANY) == Reflect(2, 40_000, wait=True)
+
+
+@pytest.mark.parametrize(
+    ("trouble", "now", "waits"),
+    [
+        pytest.param(Trouble(1, 1_000.0), 999.0, False, id="in back-off"),
+        pytest.param(Trouble(1, 1_000.0), 1_000.0, True, id="back-off over"),
+        pytest.param(Trouble(8, 1_000.0, True), 2_000.0, False, id="parked"),
+    ],
+)
+def test_without_buffering_a_request_makes_the_next_try(trouble: Trouble, now: float, waits: bool) -> None:
+    """Nothing in the background does it: without another try the thread would stay raw for ever."""
+    made = replace(memory(chat(6, 3_000)), trouble=trouble)
+    decision = lifecycle.before_forwarding(made, UNBUFFERED, Asked(10**9, now=now))
+    assert isinstance(decision, Observe) is waits
+
+
+def test_with_buffering_the_next_try_is_the_background_s() -> None:
+    """A request does not pay for finding out whether the observer is back."""
+    made = replace(memory(chat(8, 3_000)), trouble=Trouble(1, 1_000.0))
+    assert lifecycle.before_forwarding(made, LIMITS, Asked(10**9, now=2_000.0)) is None
+    assert lifecycle.due_at(made, LIMITS, 2_000.0) == 2_000.0
+
+
+def test_without_buffering_too_little_before_a_user_s_message_is_no_cut() -> None:
+    """A request that waits has a good part of its tail observed, not two words before a long run of tools."""
+    steps = [part for n in range(6) for part in (("assistant", 3_000, (f"c{n}",), None), ("tool", 3_000, (), f"c{n}"))]
+    tail = transcript(("user", 10), ("assistant", 10), ("user", 10), *steps)
+    assert lifecycle.before_forwarding(memory(tail), UNBUFFERED, ANY) == Observe(0, 15, 36_030, wait=True)
 
 
 # ── after the reply ──────────────────────────────────────────────────────────────────────────────────────────────────
@@ -163,12 +302,64 @@ def test_half_an_interval_is_enough_near_the_threshold() -> None:
     assert lifecycle.after_reply(made, dataclasses.replace(near, observe_at=40_000, block_at=48_000)) is None
 
 
+@pytest.mark.parametrize(
+    ("size", "now", "expected"),
+    [
+        pytest.param(750, 1_299.0, None, id="not idle long enough"),
+        pytest.param(750, 1_300.0, Observe(0, 4, 3_000), id="half an interval, idle"),
+        pytest.param(749, 1_300.0, None, id="less than half an interval"),
+        pytest.param(2_999, 1_299.0, Observe(0, 4, 11_996), id="an interval needs no pause"),
+    ],
+)
+def test_half_an_interval_is_enough_once_idle(size: int, now: float, expected: Observe | None) -> None:
+    """`buffer_on_idle`: what is below an interval is buffered when the prompt cache has gone cold; never less than half of one."""
+    made = replace(memory(chat(2, size)), turn_at=1_000.0)
+    assert lifecycle.after_reply(made, ON_IDLE, now) == expected
+    assert lifecycle.after_reply(made, LIMITS, now) == (expected if size == 2_999 else None)
+
+
+@pytest.mark.parametrize(
+    ("change", "due"),
+    [
+        pytest.param({}, 1_300.0, id="when it will have been idle long enough"),
+        pytest.param({"turn_at": 500.0}, 1_000.0, id="it has been: now"),
+        pytest.param({"turn_at": None}, None, id="no turn yet"),
+        pytest.param({"trouble": Trouble(1, 2_000.0)}, 2_000.0, id="not before its back-off"),
+        pytest.param({"trouble": Trouble(8, 0.0, True)}, None, id="parked"),
+    ],
+)
+def test_idle_work_is_due_at_its_time(change: dict[str, object], due: float | None) -> None:
+    """The store finds it without another request."""
+    made = replace(memory(chat(2, 750)), **{"turn_at": 1_000.0, **change})
+    assert lifecycle.due_at(made, ON_IDLE, 1_000.0) == due
+
+
+def test_due_and_done_agree_to_the_last_bit() -> None:
+    """At the very moment that the store was told, the work is due: sums and differences of seconds do not mix."""
+    made = replace(memory(chat(2, 750)), turn_at=1_700_000_000.1)
+    limits = Limits(buffer_after_idle=0.3)
+    due = lifecycle.due_at(made, limits, made.turn_at or 0.0)
+    assert due is not None
+    assert lifecycle.after_reply(made, limits, due)
+
+
+@given(st.lists(st.integers(1, 40_000), min_size=1, max_size=12), st.sampled_from([LIMITS, ON_IDLE]), st.booleans())
+def test_never_less_than_half_an_interval(sizes: list[int], limits: Limits, shared: bool) -> None:
+    """Whatever stands beside it, what is sent to the observer in the background is worth it."""
+    parts = [(role, size) for size in sizes for role in ("user", "assistant")]
+    made = replace(memory(transcript(*[(role, size + 4) for role, size in parts])), turn_at=0.0)
+    decision = lifecycle.after_reply(made, dataclasses.replace(limits, shared=shared), 1_000.0)
+    if isinstance(decision, Observe):
+        assert decision.tokens >= 3_000
+
+
 def test_a_backlog_is_observed_in_batches_of_at_most_the_threshold() -> None:
     """A long history first seen is taken oldest first, at most T tokens a call."""
     decision = lifecycle.after_reply(memory(chat(50, 2_000)), LIMITS)
     assert isinstance(decision, Observe)
     assert decision.after == 0
     assert 24_000 <= decision.tokens <= 30_000
+    assert lifecycle.after_reply(memory(chat(50, 2_000)), dataclasses.replace(LIMITS, shared=True)) == decision
 
 
 def test_an_open_tool_call_is_never_cut() -> None:
@@ -186,6 +377,27 @@ def test_an_open_tool_call_is_never_cut() -> None:
 def test_a_reflection_is_prepared_from_half_of_the_threshold(sizes: list[int], expected: Reflect | None) -> None:
     """From R × 0.5 on all entries are compressed in the background, accepted at 75 % of their size or less."""
     assert lifecycle.after_reply(with_log(memory(chat(1, 100)), *sizes), LIMITS) == expected
+
+
+def test_one_reflection_is_prepared_at_a_time() -> None:
+    """While one is kept beside the log, no other is made."""
+    made = with_log(memory(chat(1, 100)), 25_000)
+    made = lifecycle.reflected(made, reflection(made, 8_000))
+    assert lifecycle.after_reply(made, LIMITS) is None
+
+
+def test_at_the_threshold_without_one_it_is_made_in_the_background() -> None:
+    """From R to 1.2 R no request waits: one is started after the reply."""
+    made = with_log(memory(chat(1, 100)), 24_000, 23_999)
+    assert lifecycle.before_forwarding(made, LIMITS, ANY) is None
+    assert lifecycle.after_reply(made, LIMITS) == Reflect(2, 36_000)
+
+
+def test_an_unproductive_reflection_is_not_waited_for_again() -> None:
+    """Nor does a request wait for it while the log has not grown."""
+    made = with_log(memory(chat(1, 100)), 50_000)
+    assert lifecycle.before_forwarding(made, LIMITS, ANY) == Reflect(1, 40_000, wait=True)
+    assert lifecycle.before_forwarding(lifecycle.unproductive(made, 50_000), LIMITS, ANY) is None
 
 
 def test_an_unproductive_reflection_waits_for_growth() -> None:
@@ -234,6 +446,20 @@ def test_chunks_survive_a_reflection() -> None:
     assert after.tail == made.tail
 
 
+def test_what_became_active_while_the_reflector_ran_survives() -> None:
+    """It stands after the reflection, with its own hints; what the reflection left out is taken from its sources."""
+    made = chunked(3, 1_000, 2, 4)
+    made = replace(made, chunks=tuple(replace(c, task=f"task {c.id}", suggestion=f"say {c.id}") for c in made.chunks))
+    made = lifecycle.activated(made, [made.chunks[0].id], 1.0)
+    pending = lifecycle.reflected(made, reflection(made, 50))
+    after = lifecycle.swapped(lifecycle.activated(pending, [pending.chunks[0].id], 2.0), 3.0)
+    assert [(o.kind, o.task, o.suggestion) for o in after.log] == [
+        ("reflection", "task 1", "say 1"),
+        ("observation", "task 2", "say 2"),
+    ]
+    assert (lifecycle.newest(after.log, "task"), after.coverage) == ("task 2", 4)
+
+
 def test_a_reflection_of_another_log_is_dropped() -> None:
     """Made from entries or a generation that no longer stand, it changes nothing."""
     made = with_log(memory(chat(1, 100)), 20_000, 21_000)
@@ -270,6 +496,15 @@ def test_a_chunk_of_messages_that_changed_is_dropped() -> None:
     stale = replace(chunk(made, 4), chain=b"x" * 16)
     assert lifecycle.observed(made, stale) == made
     assert lifecycle.observed(other, chunk(made, 8)) == other
+
+
+def test_a_title_stands_until_there_is_another() -> None:
+    """An answer without one keeps the title there is."""
+    made = memory(chat(4, 1_000))
+    made = lifecycle.observed(made, replace(chunk(made, 4), title="Crates"))
+    made = lifecycle.observed(made, chunk(made, 6))
+    assert made.title == "Crates"
+    assert lifecycle.observed(made, replace(chunk(made, 8), title="Vans")).title == "Vans"
 
 
 def test_success_ends_trouble() -> None:

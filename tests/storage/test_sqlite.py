@@ -57,9 +57,9 @@ def path(tmp_path: Path) -> Path:
 
 
 @asynccontextmanager
-async def opened(path: Path, busy: float = 5.0) -> AsyncIterator[SqliteStore]:
+async def opened(path: Path, busy: float = 5.0, generations: int | None = None) -> AsyncIterator[SqliteStore]:
     """A store that is closed whatever happens: one left open keeps its threads, and the test run with them."""
-    store = await SqliteStore.open(path, busy=busy)
+    store = await SqliteStore.open(path, busy=busy, generations=generations)
     try:
         yield store
     finally:
@@ -97,6 +97,23 @@ async def work_of_load(store: SqliteStore, key: Key) -> int:
     await store.load(key)
     await connection.set_progress_handler(None, 100)
     return ticks
+
+
+async def test_older_generations_go(path: Path) -> None:
+    """Of the older generations the newest two are kept; entries that stand in none of them leave the file, chunks stay."""
+    async with opened(path, generations=2) as store:
+        thread = MemoryBuilder().chat(40)
+        memory = await store.commit(Memory(key=KEY), thread.memory())
+        for _ in range(5):
+            memory = await store.commit(memory, thread.cover(4).memory())
+            memory = await store.commit(memory, thread.swapped().memory())
+        memory = await store.commit(memory, thread.chunk(2).memory())
+        assert [number for number, _ in await store.generations(KEY, memory.generation)] == [4, 3]
+        assert await store.load(KEY) == thread.memory(memory.version)
+    with closing(sqlite3.connect(path)) as other:
+        standing = {id_ for (id_,) in other.execute("SELECT observation_id FROM entry")}
+        assert {id_ for (id_,) in other.execute("SELECT id FROM observation WHERE state = 'log'")} == standing
+        assert other.execute("SELECT count(*) FROM observation WHERE state = 'chunk'").fetchone() == (1,)
 
 
 # ── writes and reads grow with the difference ──

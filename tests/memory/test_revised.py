@@ -1,0 +1,89 @@
+"""A fork behind a reflection whose past was not kept: the log stays, and says from where on it no longer holds."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+
+from building import chat, chunk, memory
+from msgspec.structs import replace
+
+from proxy.memory import lifecycle
+from proxy.memory.model import Memory, Observation, Reflection
+
+NOON = datetime(2026, 3, 1, 12, 0, tzinfo=UTC)
+
+
+def observed(of: Memory, last: int) -> Memory:
+    made = lifecycle.observed(of, chunk(of, last))
+    return lifecycle.activated(made, [made.chunks[0].id], 3_000.0)
+
+
+def reflected(of: Memory) -> Memory:
+    sources = tuple(o.id for o in of.log)
+    made = Reflection(generation=of.generation, sources=sources, text="* 🔴 all", tokens=10, source_tokens=20, at=1.0)
+    return lifecycle.swapped(lifecycle.reflected(of, made), 4_000.0)
+
+
+WHOLE = memory(chat(10, 100))
+PAST = reflected(observed(observed(WHOLE, 6), 12))  # log: a reflection of 1…12
+LONGER = observed(PAST, 16)  # and an entry 13…16
+LIVE = {m.seq: m.chain for m in WHOLE.tail}
+MARKS = {m.seq: m.mark for m in WHOLE.tail}
+
+
+def revised(of: Memory, at: int) -> tuple[Observation, ...]:
+    return lifecycle.revised(of, MARKS[at], NOON, len)
+
+
+def test_only_what_was_not_kept_is_forgotten() -> None:
+    """A generation to return to, a log that never reflected, or nothing that stays: no note is needed."""
+    plain = observed(WHOLE, 6)
+    assert lifecycle.forgotten(PAST, 8, (), ())
+    assert lifecycle.forgotten(PAST, 8, (), [(1, PAST.log)])
+    assert not lifecycle.forgotten(PAST, 8, plain.log, [(0, plain.log)])
+    assert not lifecycle.forgotten(PAST, 3, (), [(0, plain.log)])
+    assert not lifecycle.forgotten(plain, 3, (), ())
+    assert not lifecycle.forgotten(PAST, 0, (), ())
+
+
+def test_the_log_stays_and_says_so() -> None:
+    """What covers anything that stays is kept, what covers only what was taken back goes, and a dated note comes last."""
+    kept, note = revised(LONGER, 8)
+    assert kept is LONGER.log[0]
+    assert (note.kind, note.after, note.last, note.chain, note.source_tokens) == ("note", 8, 8, LIVE[8], 0)
+    assert note.text.startswith("Date: Mar 1, 2026\n* 🔴 (12:00) ")
+    assert note.tokens == len(note.text)
+    assert revised(LONGER, 14)[:-1] == LONGER.log
+
+
+def test_the_memory_after_it() -> None:
+    """Coverage ends at the fork, so that nothing that stays is raw twice and nothing new is covered."""
+    log = revised(LONGER, 8)
+    at = [m for m in WHOLE.tail if m.seq <= 8]
+    rolled = lifecycle.rolled_back(LONGER, 8, log, [m.mark for m in at], WHOLE.tail[8:], (8, 800), 5_000.0)
+    assert (rolled.coverage, rolled.count, rolled.log) == (8, 20, log)
+    assert rolled.generation > LONGER.generation
+    assert rolled.next_id > max(o.id for o in log)
+    again = observed(rolled, 12)
+    assert again.log == (*log, again.log[-1])
+    assert again.log[-1].after == 8
+
+
+def test_a_later_fork_keeps_what_the_note_stands_behind() -> None:
+    """Up to the newest note that still stands, the log is forgiven what it covers; entries after it follow the branch as ever."""
+    log = revised(PAST, 8)
+    rolled = lifecycle.rolled_back(PAST, 8, log, [], WHOLE.tail[8:], (8, 800), 5_000.0)
+    later = observed(rolled, 12)
+    assert lifecycle.fallback(later, 10, (), LIVE) == log
+    assert lifecycle.fallback(later, 12, (), LIVE) == later.log
+    assert lifecycle.fallback(later, 6, (), LIVE) == ()
+    assert lifecycle.forgotten(later, 6, (), ())
+
+
+def test_reflecting_a_log_with_a_note() -> None:
+    """A reflection takes the note in like any entry, and reaches as far as the log did."""
+    log = revised(PAST, 8)
+    rolled = lifecycle.rolled_back(PAST, 8, log, [], WHOLE.tail[8:], (8, 800), 5_000.0)
+    (entry,) = reflected(rolled).log
+    assert (entry.after, entry.last, entry.chain) == (0, 8, LIVE[8])
+    assert replace(reflected(rolled), log=()).coverage == 8
