@@ -1,0 +1,333 @@
+"""What memory costs and saves on real conversations: the recorded coding session, and forty short service chats.
+
+1. A cache model (billing.py) is held against the session's recorded bill: within 15 %.
+2. The session goes through the real proxy at its recorded times, with a note-taker of a given compression (note_taker.py). What was
+   forwarded is billed by the same model, the memory's own calls are added.
+3. So are the service chats, each a thread below the threshold, where memory can only cost.
+
+Left out, as in reference/quality.md 4: what an answer is worth, and that an actor might answer differently. Run by `scripts/bench cost`;
+ends with 1 where a promise is broken.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import sys
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+from proxy import logs
+from proxy.catalogue import Price, prices
+from proxy.memory.model import Memory
+from proxy.settings.report import NOT_IN_EFFECT
+from tests.bench.billing import ANTHROPIC, OPENAI, Rules, Sent, Used, dollars, total, used
+from tests.bench.note_taker import Asked
+from tests.bench.recordings import Session, billed, coding_session, paused, service_chats
+from tests.bench.replaying import Reading, Replayed, Timed, counted, replayed
+from tests.e2e.replay import SHARED, Message
+
+THINKING = 215  # tokens a memory model writes beside each answer; reference/quality.md 4
+DEVIATION = 0.15  # from the recorded bill, at most
+SHORT = 1.02  # times the cost without memory, at most, for short conversations with `economy: auto`
+SERVED = 0.95  # of a prompt after an unbroken one, from the cache
+CODING, SERVICE = 12, 6  # tokens of messages for one of notes
+FLASH, LITE = "gemini-2.5-flash", "gemini-2.5-flash-lite"
+TOOLS = 2_500  # tokens of the service chats' tools, which the file leaves out; reference/quality.md 4
+JOINED = 27_000  # tokens of messages in a thread, which then ends just below the threshold: notes were made for nothing
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    name: str
+    observer: str = FLASH
+    settings: str = ""
+    ratio: float = CODING
+    paused: bool = False  # the calls that found their cache gone come after a pause as long as its life
+
+
+TUNED = "observation: {buffer_tokens: 0.4, previous_observer_tokens: 2000}, reflection: {observation_tokens: 20000}"
+SETTINGS = (
+    Setting("defaults"),
+    Setting("defaults, notes 1:4", ratio=4),
+    Setting("idle auto", FLASH, "activate_after_idle: auto"),
+    Setting("idle 60 s", FLASH, "activate_after_idle: 60s"),
+    Setting("tuned, idle auto", LITE, f"activate_after_idle: auto, {TUNED}"),
+    Setting("tuned, idle 60 s", LITE, f"activate_after_idle: 60s, {TUNED}"),
+    Setting("idle auto, pauses", FLASH, "activate_after_idle: auto", paused=True),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Actor:
+    model: str
+    rules: Rules
+    scale: float = 1.0
+
+
+# ── without memory ───────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def fitted(session: Session) -> Reading:
+    """How the provider counts, from the recorded contexts alone: a straight line through the first of them."""
+    sizes = [sum(counted(m)[1] for m in call.sent) for call in session.calls]
+    grown = [(x - sizes[0], y - session.context[0]) for x, y in zip(sizes, session.context, strict=True)]
+    scale = sum(x * y for x, y in grown) / sum(x * x for x, _ in grown)
+    return Reading(scale, round(session.context[0] - scale * sizes[0]))
+
+
+def listed(session: Session, price: Price) -> float:
+    """The largest difference between a call's recorded cost and its tokens at list prices, in dollars."""
+    found: list[float] = [abs(dollars(billed(u), price) - u["cost"]["total"]) for u in session.recorded]
+    return max(found)
+
+
+# ── with memory ──────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def memory_dollars(asked: Sequence[Asked], model: str, scale: float) -> float:
+    """Uncached, as single calls minutes apart are. Their tokens are scaled like the actor's: the texts are the same."""
+    return sum(
+        dollars(Used(fresh=round(a.read * scale), output=round(a.written * scale) + THINKING), priced(model))
+        for a in asked
+    )
+
+
+def unbroken(calls: Sequence[Sent], broken: Collection[int], rules: Rules) -> list[int]:
+    """The calls whose prompt goes on from the one before, while that is still kept."""
+    cold = {n for n, (a, b) in enumerate(pairwise(calls), 1) if b.at - a.at > rules.lifetime}
+    return [n for n in range(1, len(calls)) if n not in broken and n not in cold]
+
+
+@dataclass(frozen=True, slots=True)
+class Cached:
+    """What the cache served of the prompts after unbroken ones."""
+
+    calls: int
+    share: float  # of all their tokens
+    repeated: float  # of what stood in the prompt before, the least of all calls
+    below: int  # calls below SERVED
+
+    @classmethod
+    def of(cls, calls: Sequence[Sent], bills: Sequence[Used], chosen: Sequence[int]) -> Cached:
+        return cls(
+            len(chosen),
+            total(bills[n] for n in chosen).share,
+            min((bills[n].read / calls[n - 1].tokens for n in chosen), default=0.0),
+            sum(bills[n].share < SERVED for n in chosen),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Compressed:
+    """Tokens that left the prompt, by who said them, and those of the notes that stand for them (o200k)."""
+
+    text: int
+    tools: int
+    notes: int
+
+    @classmethod
+    def of(cls, memories: Sequence[Memory], calls: Sequence[Timed]) -> Compressed:
+        newest = {call.thread: [*call.sent[1:], call.reply] for call in calls}
+        covered = [m for memory in memories for m in newest[memory.key.thread][: memory.covered_count]]
+        results = sum(counted(m)[1] for m in covered if m["role"] == "tool")
+        whole = sum(counted(m)[1] for m in covered)
+        return cls(whole - results, results, sum(memory.log_tokens for memory in memories))
+
+
+# ── the report ───────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def priced(model: str) -> Price:
+    price = prices(model)
+    if price is None:
+        raise SystemExit(f"scripts/bench: no list price of {model}; is litellm installed?")
+    return price
+
+
+def row(*cells: object) -> None:
+    name, *rest = map(str, cells)
+    print(f"  {name:<26}" + "".join(f"{cell:>13}" for cell in rest))
+
+
+async def coding(path: Path) -> bool:
+    session = coding_session(path)
+    price, reading, lost = priced(session.model), fitted(session), session.lost
+    calls = [reading.sent(call, call.sent) for call in session.calls]
+    bills = list(used(calls, ANTHROPIC, lost))
+    kept = _calibrated(session, reading, bills, calls, price)
+    full = total(bills)
+    without = dollars(full, price)
+    print(f"\nThe coding session with memory (notes 1:{CODING}, list prices, memory's own calls included)\n")
+    row("", "dollars", "of them", "ratio", "prompt", "mean", "longest", "breaks", "memory")
+    row("", "", "memory", "", "tokens", "prompt", "prompt", "", "calls")
+    row("full history", *_figures(without, 0.0, without, full, calls), "-", "-")
+    shares = [("full history", Cached.of(calls, bills, unbroken(calls, lost, ANTHROPIC)), full)]
+    compressed = []
+    for setting in SETTINGS:
+        timed = paused(session.calls, lost, ANTHROPIC.lifetime) if setting.paused else session.calls
+        run = await _replayed(timed, session.model, setting)
+        sent = [reading.sent(f.call, f.messages) for f in run.forwarded]
+        with_memory = list(used(sent, ANTHROPIC, lost))
+        own = memory_dollars(run.asked, setting.observer, reading.scale)
+        whole = total(with_memory)
+        breaks = len(run.broken()) - 1
+        row(setting.name, *_figures(dollars(whole, price) + own, own, without, whole, sent), breaks, len(run.asked))
+        chosen = unbroken(sent, run.broken() | lost, ANTHROPIC)
+        shares.append((setting.name, Cached.of(sent, with_memory, chosen), whole))
+        compressed.append((setting.name, Compressed.of(run.memories, session.calls), run))
+    kept &= _print_shares(shares)
+    _print_compressed(compressed)
+    print(
+        "\n  pauses: as if before each lost cache there had been a pause longer than it lives, so that `auto` could know of it."
+    )
+    return kept
+
+
+async def _replayed(calls: Sequence[Timed], model: str, setting: Setting) -> Replayed:
+    return await replayed(calls, model=model, observer=setting.observer, ratio=setting.ratio, settings=setting.settings)
+
+
+def _figures(spent: float, own: float, without: float, tokens: Used, calls: Sequence[Sent]) -> tuple[str, ...]:
+    sizes = [call.tokens for call in calls]
+    return (
+        f"{spent:.2f}",
+        f"{own:.2f}",
+        f"{spent / without:.3f}",
+        f"{tokens.prompt / 1e6:.2f} M",
+        f"{sum(sizes) / len(sizes) / 1e3:.1f} k",
+        f"{max(sizes) / 1e3:.1f} k",
+    )
+
+
+def _calibrated(session: Session, reading: Reading, bills: Sequence[Used], calls: Sequence[Sent], price: Price) -> bool:
+    recorded, simulated = session.bill, total(bills)
+    paid = sum(u["cost"]["total"] for u in session.recorded)
+    found = dollars(simulated, price)
+    deviation, difference = found / paid - 1, listed(session, price)
+    forgetful = dollars(total(used(calls, ANTHROPIC)), price)
+    cold = sum(calls[n].at - calls[n - 1].at > ANTHROPIC.lifetime for n in session.lost)
+    print(f"The cache model against the recorded bill: {len(bills)} calls of {session.model}\n")
+    row("", "dollars", "read", "written", "output", "share read")
+    row("recorded", f"{paid:.2f}", *_kinds(recorded))
+    row("simulated", f"{found:.2f}", *_kinds(simulated))
+    row("deviation", f"{deviation:+.1%}")
+    print(
+        f"\n  The provider counts {reading.scale:.3f} tokens for one of o200k, and {reading.tools} before the first message."
+        f"\n  {len(session.lost)} calls found their cache gone, {cold} of them after more than {ANTHROPIC.lifetime:g} s; all are"
+        f" replayed (without: ${forgetful:.2f})."
+        f"\n  List prices against each call's recorded cost: at most ${difference:.9f} apart."
+    )
+    return _kept(
+        abs(deviation) <= DEVIATION, f"the simulated bill is within {DEVIATION:.0%} of the recorded one"
+    ) & _kept(difference < 1e-6, "list prices are the recorded ones")
+
+
+def _kinds(tokens: Used) -> tuple[str, ...]:
+    millions = (tokens.read, tokens.written + tokens.fresh, tokens.output)
+    return (*(f"{n / 1e6:.2f} M" for n in millions), f"{tokens.share:.3f}")
+
+
+def _print_shares(found: Sequence[tuple[str, Cached, Used]]) -> bool:
+    print("\n  Prompt tokens served by the provider's cache\n")
+    row("", "all calls", "calls after", "of these,", "of what was", "calls below")
+    row("", "", "no break", "served", "sent before", f"{SERVED:.0%}")
+    for name, cached, whole in found:
+        row(name, f"{whole.share:.3f}", cached.calls, f"{cached.share:.3f}", f">= {cached.repeated:.3f}", cached.below)
+    print(
+        "\n  A break: an activation, a reflection, a cache that was lost or has expired. Calls below bring much that is new."
+    )
+    return _kept(
+        all(cached.repeated >= 1 for _, cached, _ in found), "after no break, all that was sent before is served"
+    ) & _kept(
+        all(cached.share >= SERVED for _, cached, _ in found),
+        f"after no break, {SERVED:.0%} of prompt tokens are served",
+    )
+
+
+def _print_compressed(found: Sequence[tuple[str, Compressed, Replayed]]) -> None:
+    print("\n  What left the prompt (o200k tokens)\n")
+    row("", "text, calls", "tool results", "notes", "times less", "reflector")
+    for name, c, run in found:
+        reflections = sum(a.reflects for a in run.asked)
+        row(name, c.text, c.tools, c.notes, f"{(c.text + c.tools) / max(c.notes, 1):.1f}", reflections)
+
+
+ACTORS = (
+    Actor("gpt-4o", OPENAI),
+    Actor("gpt-5-mini", OPENAI),
+    Actor("claude-sonnet-4-5", ANTHROPIC, 1.22),  # as it counts the coding session
+)
+
+
+async def service(path: Path) -> bool:
+    print(f"\nShort conversations: service chats with memory and without (notes 1:{SERVICE}, {FLASH})")
+    if "memory.economy" in NOT_IN_EFFECT:
+        print("  `memory.economy` is not in effect in this version: its column is that of the defaults.")
+    kept = True
+    for actor, ratio in await _short(service_chats(path), "each a thread of its own"):
+        kept &= _kept(ratio <= SHORT, f"economy: auto costs a short chat on {actor} at most {SHORT} times as much")
+    await _short(service_chats(path, JOINED), f"in a row, as threads of up to {JOINED} tokens")
+    print(
+        "\n  The second table is the worst case and holds no promise: who goes on beyond the threshold is not known before it,"
+        "\n  and economy: auto bets on a conversation going on for as long again as it has gone on."
+    )
+    return kept
+
+
+async def _short(calls: Sequence[Timed], what: str) -> list[tuple[str, float]]:
+    """What these cost beside the same calls without memory, by actor: with `economy: auto`."""
+    longest = max(sum(counted(m)[1] for m in call.sent) for call in calls)
+    threads = len({call.thread for call in calls})
+    print(f"\n  {what}: {threads} threads, {len(calls)} calls, prompts of at most {longest} tokens\n")
+    row("", "without", "defaults", "ratio", "memory calls", "economy:auto", "ratio", "memory calls")
+    always, ratios = await _replayed(calls, ACTORS[0].model, Setting("defaults", ratio=SERVICE)), []
+    for actor in ACTORS:
+        without = _bill(actor, [(call, call.sent) for call in calls])
+        run = await _replayed(calls, actor.model, Setting("economy", settings="economy: auto", ratio=SERVICE))
+        cells: list[object] = [f"{without:.3f}"]
+        for kind in (always, run):
+            spent = _bill(actor, [(f.call, f.messages) for f in kind.forwarded])
+            spent += memory_dollars(kind.asked, FLASH, actor.scale)
+            cells += [f"{spent:.3f}", f"{spent / without:.3f}", len(kind.asked)]
+        row(actor.model, *cells)
+        ratios.append((actor.model, spent / without))
+    return ratios
+
+
+def _bill(actor: Actor, prompts: Sequence[tuple[Timed, Sequence[Message]]]) -> float:
+    reading = Reading(actor.scale, TOOLS)
+    sent = [reading.sent(call, messages) for call, messages in prompts]
+    return dollars(total(used(sent, actor.rules)), priced(actor.model))
+
+
+def _kept(holds: bool, promise: str) -> bool:
+    if not holds:
+        print(f"\n  BROKEN: {promise}", file=sys.stderr)
+    return holds
+
+
+def main() -> int:
+    options = argparse.ArgumentParser(prog="scripts/bench cost", description=__doc__)
+    options.add_argument("--data", type=Path, default=SHARED, help="folder of the recorded conversations")
+    options.add_argument("--only", choices=["coding", "service"])
+    chosen = options.parse_args()
+    logs.configure("off")
+    parts: dict[str, tuple[Callable[[Path], Any], Path]] = {
+        "coding": (coding, chosen.data / "coding-session.jsonl"),
+        "service": (service, chosen.data / "airline-service.jsonl"),
+    }
+    kept = True
+    for name, (part, path) in parts.items():
+        if chosen.only in (None, name):
+            if not path.exists():
+                raise SystemExit(f"scripts/bench: no {path.name} in {path.parent}; name its folder with --data")
+            kept &= asyncio.run(part(path))
+    return 0 if kept else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

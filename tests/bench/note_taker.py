@@ -1,0 +1,89 @@
+"""A memory model by script, whose notes have a given length: what it keeps is drawn evenly from what it is shown.
+
+It stands for no real model's judgement, only for its bill. Of each prompt it keeps the tokens; they are counted, not invented.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+import orjson
+
+from proxy.demo import asgi
+from proxy.demo.asgi import Receive, Scope, Send
+from proxy.demo.scripted import text_of
+
+PIECE = 160  # characters of a bullet
+LEAST = 12  # characters that say something
+HINTS = "<current-task>\ngo on with what was asked last\n</current-task>"
+SHORTER = 0.5  # of its input: how long a reflection is, well below the 0.75 that is accepted
+
+_SPEAKER = re.compile(r"^(?:User|Assistant|Tool call|Tool result)[^():]* \(\d\d:\d\d\): ?")
+_OURS = re.compile(r"^(?:Date: .*|</?transcript>)$")
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """One call of a memory model. Tokens."""
+
+    reflects: bool
+    read: int
+    written: int
+
+
+class NoteTaker:
+    """The server. `ratio`: tokens of the transcript for one token of notes."""
+
+    def __init__(self, ratio: float, count: Callable[[str], int]) -> None:
+        self.ratio = ratio
+        self.asked: list[Asked] = []
+        self._count = count
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        request = orjson.loads(await asgi.whole_body(receive))
+        texts = [text_of(message) for message in request["messages"]]
+        new = texts[-1].partition("# New messages")[2]
+        answer = self._notes(new) if new else self._reflection(texts[-1])
+        read, written = sum(map(self._count, texts)), self._count(answer)
+        self.asked.append(Asked(not new, read, written))
+        message = {"role": "assistant", "content": answer}
+        usage = {"prompt_tokens": read, "completion_tokens": written, "total_tokens": read + written}
+        choice = {"index": 0, "message": message, "finish_reason": "stop"}
+        head = {"id": "n", "object": "chat.completion", "created": 1, "model": request["model"]}
+        await asgi.reply(send, 200, {**head, "choices": [choice], "usage": usage})
+
+    def _notes(self, new: str) -> str:
+        date = re.search(r"^Date: .+$", new, re.M)
+        notes = taken(new, round(self._count(new) / self.ratio), self._count)
+        return f"<observations>\n{date.group() if date else ''}\n{notes}\n</observations>\n{HINTS}"
+
+    def _reflection(self, log: str) -> str:
+        lines = [line for line in log.splitlines() if line.startswith(("* ", "Date: "))]
+        bullets = [line for line in lines if line.startswith("* ")]
+        kept = set(evenly(bullets, SHORTER))
+        notes = "\n".join(line for line in lines if line in kept or line.startswith("Date: "))
+        return f"<observations>\n{notes}\n</observations>\n{HINTS}"
+
+
+def taken(transcript: str, tokens: int, count: Callable[[str], int]) -> str:
+    """Bullets of about so many tokens."""
+    bullets = [f"* 🟡 (10:00) {piece}" for piece in pieces(transcript)]
+    whole = count("\n".join(bullets))
+    return "\n".join(evenly(bullets, tokens / whole)) if whole else "* 🟢 (10:00) nothing was said"
+
+
+def pieces(transcript: str) -> Iterator[str]:
+    """Each different line of what people and tools said, in pieces."""
+    lines = (_SPEAKER.sub("", line).strip() for line in transcript.splitlines() if not _OURS.match(line))
+    for line in dict.fromkeys(lines):
+        for start in range(0, len(line), PIECE):
+            if len(piece := line[start : start + PIECE].strip()) >= LEAST:
+                yield piece
+
+
+def evenly(lines: list[str], share: float) -> list[str]:
+    """This share of the lines, the first among them, spread over all."""
+    count = min(len(lines), max(1, round(len(lines) * share)))
+    return [lines[n * len(lines) // count] for n in range(count)] if lines else []
