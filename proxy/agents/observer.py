@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from random import Random, SystemRandom
 from zoneinfo import ZoneInfo
 
 from proxy.agents import wording
-from proxy.agents.asking import Asker, Spent
-from proxy.agents.fitting import fitted, nothing_known, shows_images
-from proxy.agents.llm import LLM, Abilities, Answer, Image, ModelSettings, Prompt, Target
+from proxy.agents.asking import Spent
+from proxy.agents.fitting import fitted, shows_images
+from proxy.agents.llm import Answer, Image, ModelSettings, Prompt, Target
+from proxy.agents.mind import Mind
 from proxy.agents.transcript_text import Rendered, render
 from proxy.errors import Unusable
 from proxy.memory.escaping import escape
@@ -53,21 +53,8 @@ class Observed:
     calls: int = 0
 
 
-class Observer:
-    """`tokens` counts tokens. It may load for a while at its first use, and much text takes a while: it is called in a thread."""
-
-    def __init__(
-        self,
-        llm: LLM,
-        *,
-        tokens: Callable[[str], int],
-        sleep: Callable[[float], Awaitable[object]] = asyncio.sleep,
-        rng: Random = SystemRandom(),  # noqa: B008 - stateless
-        abilities: Callable[[str], Abilities] = nothing_known,
-    ) -> None:
-        self._tokens = tokens
-        self._asker = Asker(llm, tokens=tokens, sleep=sleep, rng=rng)
-        self._abilities = abilities
+class Observer(Mind):
+    """Turns messages into notes."""
 
     async def observe(self, task: ObserverTask, targets: Sequence[Target], settings: ModelSettings) -> Observed:
         """Raises Unusable after two answers that may not enter a memory, PromptTooLong, or the last model's ModelError."""

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from random import Random, SystemRandom
 
 from proxy.agents import wording
-from proxy.agents.asking import Asker, Spent
-from proxy.agents.fitting import fitted, nothing_known
-from proxy.agents.llm import LLM, Abilities, Answer, ModelSettings, Prompt, Target
+from proxy.agents.asking import Spent
+from proxy.agents.fitting import fitted
+from proxy.agents.llm import Answer, ModelSettings, Prompt, Target
+from proxy.agents.mind import Mind
 from proxy.errors import ModelError, Unusable
 from proxy.memory.escaping import escape
 from proxy.memory.observations import Parsed, parse_reflection
@@ -31,21 +31,8 @@ class Reflected:
     calls: int = 0
 
 
-class Reflector:
-    """`tokens` counts tokens; it is called in a thread. A deadline is the caller's, around `reflect`."""
-
-    def __init__(
-        self,
-        llm: LLM,
-        *,
-        tokens: Callable[[str], int],
-        sleep: Callable[[float], Awaitable[object]] = asyncio.sleep,
-        rng: Random = SystemRandom(),  # noqa: B008 - stateless
-        abilities: Callable[[str], Abilities] = nothing_known,
-    ) -> None:
-        self._tokens = tokens
-        self._asker = Asker(llm, tokens=tokens, sleep=sleep, rng=rng)
-        self._abilities = abilities
+class Reflector(Mind):
+    """Turns a long log into a shorter one. A deadline is the caller's, around `reflect`."""
 
     async def reflect(
         self,
