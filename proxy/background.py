@@ -25,7 +25,7 @@ from proxy.observing import Call, Observing
 
 log = structlog.get_logger("background")
 
-LEASE = 120.0  # seconds after which another process may take over a crashed one's thread (behaviour.md 13)
+LEASE = 100.0  # seconds a crashed process keeps a thread; with the look that finds it less than 120 (behaviour.md 13)
 CALLS = 10_000  # threads whose newest call is remembered, for models that are inherited from it
 DUE_AT_ONCE = 100  # threads fetched by one look at the store
 WAITING = 1_000  # threads in line; ten looks at the store

@@ -58,8 +58,8 @@ class Step:
 
 
 MORNING = "say say tool say say".split()  # noqa: SIM905 — words are what a session reads like
-NOON = "say say tool say".split()  # noqa: SIM905
-NIGHT = "say tool say say say say".split()  # noqa: SIM905
+NOON = "say say tool say".split()  # noqa: SIM905 — as above
+NIGHT = "say tool say say say say".split()  # noqa: SIM905 — as above
 FORKS = {  # (day, session): what takes something back, or asks again
     (0, "noon"): "say again other say",
     (1, "morning"): "say edit say other say",
