@@ -430,6 +430,8 @@ class Engine:
                     standing = await self._settled(turn)
                 except Conflict:
                     continue
+                if reply is None and standing.rec.cut is not None:
+                    return False  # overtaken by another attempt, whose reply stands: without one nothing is superseded
                 if reply is not None and said_already(standing, reply):
                     if await self._warmed(turn, standing.memory):
                         return False

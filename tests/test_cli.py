@@ -169,7 +169,7 @@ def test_check_warns_of_what_is_not_in_effect(tmp_path: Path) -> None:
     """Who sets something that does nothing yet is told so; for the defaults nobody is."""
     (tmp_path / "x.yaml").write_text(
         "memory: {scope: resource, retrieval: true}\nstorage: {encryption_key: hush}\n"
-        "models: {small: {economy: auto}}\n"
+        "models: {small: {observation: {max_tokens_per_batch: 5000}}}\n"
     )
     warned = {
         model: warnings(om_proxy("check", "--config", "x.yaml", "--model", model, cwd=tmp_path))
@@ -179,7 +179,8 @@ def test_check_warns_of_what_is_not_in_effect(tmp_path: Path) -> None:
         f"{what} is accepted, but not in effect yet"
         for what in ("storage.encryption_key = (set)", "memory.scope = resource", "memory.retrieval.enabled = true")
     ]
-    assert set(warned["small"]) - set(warned["a"]) == {"memory.economy = auto is accepted, but not in effect yet"}
+    more = set(warned["small"]) - set(warned["a"])
+    assert more == {"memory.observation.max_tokens_per_batch = 5000 is accepted, but not in effect yet"}
 
 
 def warnings(done: subprocess.CompletedProcess[str]) -> list[str]:
