@@ -1,0 +1,290 @@
+"""A store in memory that keeps the whole contract, slow and faulty as a seed says: interleavings happen at its awaits."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+
+from msgspec.structs import replace
+
+from proxy.errors import Conflict, StorageError
+from proxy.memory.model import RECENT, Key, Memory, Message, Observation, Reflection, Trouble
+from proxy.storage.base import Outline, ThreadInfo
+from proxy.storage.difference import Difference, Standing, difference
+
+
+@dataclass(slots=True)
+class Row:
+    message: Message
+    live: bool
+    parent: int
+
+
+@dataclass
+class Thread:
+    """One thread's rows. `head` holds what is no row: its messages and observations are never read from it."""
+
+    number: int
+    created_at: float
+    head: Memory
+    messages: dict[int, Row] = field(default_factory=dict)
+    observations: dict[int, tuple[Observation, Standing]] = field(default_factory=dict)
+    entries: dict[int, dict[int, int]] = field(default_factory=dict)  # generation → position → observation
+    reflection: Reflection | None = None
+
+    def live(self) -> list[Message]:
+        return [row.message for _, row in sorted(self.messages.items()) if row.live]
+
+    def log(self, generation: int) -> tuple[Observation, ...]:
+        return tuple(self.observations[id_][0] for _, id_ in sorted(self.entries.get(generation, {}).items()))
+
+    def memory(self, recent: int = RECENT) -> Memory:
+        """As it is loaded, with `recent` marks before coverage."""
+        head, live = self.head, self.live()
+        chunks = [o for o, standing in self.observations.values() if standing == "chunk"]
+        return replace(
+            head,
+            recent=tuple(m.mark for m in live if m.seq <= head.coverage)[-recent:],
+            tail=tuple(m for m in live if m.seq > head.coverage),
+            log=self.log(head.generation),
+            chunks=tuple(sorted(chunks, key=lambda o: (o.last, o.id))),
+            reflection=self.reflection,
+        )
+
+    def write(self, after: Memory, d: Difference) -> None:
+        self.head = after
+        if d.supersede:
+            here = {m.seq for m in after.tail}
+            for seq, row in self.messages.items():
+                if seq > after.coverage and seq not in here:
+                    row.live = False
+        for placed in d.messages:
+            self.messages[placed.message.seq] = Row(placed.message, True, placed.parent)
+        for placed in d.aside:
+            self.messages[placed.message.seq] = Row(placed.message, False, placed.parent)
+        self._write_log(after, d)
+        if d.reflection:
+            self.reflection = after.reflection
+
+    def _write_log(self, after: Memory, d: Difference) -> None:
+        for observation, standing in d.observations:
+            self.observations[observation.id] = (observation, standing)
+        entries = self.entries.setdefault(after.generation, {})
+        if d.shortened:
+            for position in [p for p in entries if p >= len(after.log)]:
+                del entries[position]
+        entries.update(d.entries)
+        held = {id_ for log in self.entries.values() for id_ in log.values()}
+        for id_ in d.dropped:
+            if id_ in held:
+                self.observations[id_] = (self.observations[id_][0], "log")
+            else:
+                self.observations.pop(id_, None)
+
+
+Watch = Callable[[Memory, Memory, "Thread"], None]  # what was stored, what is stored now, and its rows
+
+
+@dataclass
+class Disk:
+    """What is durable: the same for every store opened on it, whoever crashes."""
+
+    clock: Callable[[], float]
+    secret: bytes = field(default_factory=lambda: os.urandom(32))
+    threads: dict[Key, Thread] = field(default_factory=dict)
+    leases: dict[Key, tuple[str, float]] = field(default_factory=dict)
+    versions: int = 0
+    watch: Watch | None = None  # is told of every commit, in the moment it happens
+    checks_version: bool = True  # False: the planted bug
+    recent: int = RECENT  # marks before coverage that a memory is loaded with
+
+    def next_version(self) -> int:
+        self.versions += 1
+        return self.versions
+
+    def memory(self, key: Key) -> Memory:
+        thread = self.threads.get(key)
+        return thread.memory(self.recent) if thread else Memory(key=key)
+
+    def commit(self, before: Memory, after: Memory, aside: Sequence[Message]) -> Memory:
+        changes = difference(before, after, aside)
+        thread = self.threads.get(after.key)
+        if self.checks_version and (thread.head.version if thread else 0) != before.version:
+            raise Conflict(f"version {before.version} is no longer the stored one")
+        stood = self.memory(after.key) if self.watch else before
+        version = self.next_version()
+        if thread is None:
+            thread = self.threads[after.key] = Thread(version, self.clock(), after)
+        committed = replace(after, version=version, recent=after.recent[-self.recent :])
+        thread.write(committed, changes)
+        if self.watch:
+            self.watch(stood, committed, thread)
+        return committed
+
+    def leased(self, key: Key) -> bool:
+        return key in self.leases and self.leases[key][1] > self.clock()
+
+
+async def _at_once() -> None:
+    await asyncio.sleep(0)
+
+
+class SimulatedStore:
+    """One process's connection to the disk. `pause` is awaited before and after everything it does, and may raise StorageError."""
+
+    def __init__(self, disk: Disk, pause: Callable[[], Awaitable[None]] = _at_once) -> None:
+        self._disk = disk
+        self._pause = pause
+        self._closed = False
+        self.dead = False  # its process crashed: it does nothing any more
+
+    async def _reach(self) -> Disk:
+        self._usable()
+        await self._pause()
+        self._usable()
+        return self._disk
+
+    async def _return(self) -> None:
+        await self._pause()
+        self._usable()
+
+    def _usable(self) -> None:
+        if self.dead:
+            raise asyncio.CancelledError
+        if self._closed:
+            raise StorageError("the store is closed")
+
+    # ── reading ──
+
+    async def load(self, key: Key) -> Memory:
+        found = (await self._reach()).memory(key)
+        await self._return()
+        return found
+
+    async def version(self, key: Key) -> int:
+        thread = (await self._reach()).threads.get(key)
+        found = thread.head.version if thread else 0
+        await self._return()
+        return found
+
+    async def outline(self, key: Key) -> Outline:
+        rows = sorted((await self._rows(key)).items())
+        live = tuple(row.message.mark for _, row in rows if row.live)
+        found = Outline(live, tuple((row.message.mark, row.parent) for _, row in rows if not row.live))
+        await self._return()
+        return found
+
+    async def messages(
+        self, key: Key, after: int, through: int | None = None, limit: int | None = None
+    ) -> tuple[Message, ...]:
+        rows = sorted((await self._rows(key)).items())
+        found = [r.message for seq, r in rows if r.live and seq > after and (through is None or seq <= through)]
+        await self._return()
+        return tuple(found[:limit])
+
+    async def by_seq(self, key: Key, seqs: Sequence[int]) -> tuple[Message, ...]:
+        rows = await self._rows(key)
+        found = tuple(rows[seq].message for seq in sorted(set(seqs)) if seq in rows)
+        await self._return()
+        return found
+
+    async def generations(self, key: Key, before: int) -> tuple[tuple[int, tuple[Observation, ...]], ...]:
+        thread = (await self._reach()).threads.get(key)
+        numbers = sorted((n for n in thread.entries if n < before), reverse=True) if thread else []
+        found = tuple((n, log) for n in numbers if thread and (log := thread.log(n)))
+        await self._return()
+        return found
+
+    async def _rows(self, key: Key) -> dict[int, Row]:
+        thread = (await self._reach()).threads.get(key)
+        return thread.messages if thread else {}
+
+    # ── writing ──
+
+    async def commit(self, before: Memory, after: Memory, aside: Sequence[Message] = ()) -> Memory:
+        committed = (await self._reach()).commit(before, after, aside)
+        await self._return()
+        return committed
+
+    async def forget(self, key: Key) -> int:
+        disk = await self._reach()
+        disk.leases.pop(key, None)
+        thread = disk.threads.pop(key, None)
+        await self._return()
+        return len(thread.messages) if thread else 0
+
+    async def park(self, key: Key, parked: bool) -> bool:
+        disk = await self._reach()
+        thread = disk.threads.get(key)
+        if thread:
+            trouble = replace(thread.head.trouble, parked=True) if parked else Trouble()
+            due = None if parked else disk.clock()
+            thread.head = replace(thread.head, version=disk.next_version(), trouble=trouble, due=due)
+        await self._return()
+        return thread is not None
+
+    # ── work ──
+
+    async def due(self, now: float, limit: int) -> tuple[Key, ...]:
+        found = tuple(_in_turns(await self._reach(), now))[:limit]
+        await self._return()
+        return found
+
+    async def lease(self, key: Key, holder: str, seconds: float) -> bool:
+        disk = await self._reach()
+        taken = not disk.leased(key) or disk.leases[key][0] == holder
+        if taken:
+            disk.leases[key] = (holder, disk.clock() + seconds)
+        await self._return()
+        return taken
+
+    async def release(self, key: Key, holder: str) -> None:
+        disk = await self._reach()
+        if key in disk.leases and disk.leases[key][0] == holder:
+            del disk.leases[key]
+        await self._return()
+
+    # ── the store itself ──
+
+    async def threads(
+        self, tenant: str | None, resource: str | None = None, cursor: Key | None = None, limit: int = 100
+    ) -> tuple[ThreadInfo, ...]:
+        listed = sorted((await self._reach()).threads.items())
+        found = [
+            _info(thread)
+            for key, thread in listed
+            if tenant in (None, key.tenant) and resource in (None, key.resource) and (cursor is None or key > cursor)
+        ]
+        await self._return()
+        return tuple(found[:limit])
+
+    async def secret(self) -> bytes:
+        return (await self._reach()).secret
+
+    async def ping(self) -> None:
+        await self._reach()
+
+    async def close(self) -> None:
+        self._closed = True
+
+
+def _in_turns(disk: Disk, now: float) -> Iterator[Key]:
+    due = [t for t in disk.threads.values() if t.head.due is not None and t.head.due <= now]
+    due = [t for t in due if not disk.leased(t.head.key)]
+    due.sort(key=lambda t: (t.head.due, t.number))
+    turns: dict[str, int] = {}
+    placed = []
+    for thread in due:
+        tenant = thread.head.key.tenant
+        turns[tenant] = turns.get(tenant, 0) + 1
+        placed.append((turns[tenant], thread.head.due, thread.number, thread.head.key))
+    return (key for *_, key in sorted(placed))
+
+
+def _info(thread: Thread) -> ThreadInfo:
+    head = thread.head
+    live = sum(row.live for row in thread.messages.values())
+    born, failures = thread.created_at, head.trouble.failures
+    return ThreadInfo(head.key, born, head.turn_at, live, head.generation, head.title, failures, head.trouble.parked)
