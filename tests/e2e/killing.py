@@ -7,6 +7,7 @@ from collections.abc import Callable, Coroutine, Sequence
 from pathlib import Path
 from typing import Any
 
+import httpx
 import openai
 
 from proxy.demo.scripted import Scripted
@@ -60,7 +61,11 @@ async def killed_and_restarted(
                         try:
                             _, receipt = await ask(client, call, stream=call.index % 2 == 0)
                             break
-                        except (openai.APIError, ConnectionError):
+                        except (
+                            openai.APIError,
+                            ConnectionError,
+                            httpx.TransportError,
+                        ):  # the last, where a stream breaks
                             retries += 1
                             await process.kill()
                             await process.start()
