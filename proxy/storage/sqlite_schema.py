@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import sqlite3
+import time
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
@@ -31,11 +33,24 @@ async def connected(database: str, busy: float, pragmas: Iterable[str]) -> aiosq
     connection = await aiosqlite.connect(database, timeout=busy, isolation_level=None)
     try:
         for pragma in pragmas:
-            await connection.execute_fetchall(f"PRAGMA {pragma}")
+            await _told(connection, pragma, busy)
     except BaseException:
         await connection.close()
         raise
     return connection
+
+
+async def _told(connection: aiosqlite.Connection, pragma: str, busy: float) -> None:
+    """SQLite waits for a lock as it was told to, but not to change the journal's mode: two that open a new file at once meet there."""
+    until = time.monotonic() + busy
+    while True:
+        try:
+            await connection.execute_fetchall(f"PRAGMA {pragma}")
+            return
+        except sqlite3.OperationalError as exc:
+            if exc.sqlite_errorcode != sqlite3.SQLITE_BUSY or time.monotonic() > until:
+                raise
+        await asyncio.sleep(0.01)
 
 
 async def brought_up_to_date(connection: aiosqlite.Connection) -> None:
