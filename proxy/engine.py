@@ -401,12 +401,10 @@ class Engine:
     def holds(self, turn: Turn, reply: Reply) -> bool:
         """Whether there is nothing to close: a retry, answered with the very reply that stands there."""
         standing = turn.standing
-        if standing.rec.repeats is None or not reply.complete or not self._memories.stands(standing.memory):
+        if not reply.complete or not self._memories.stands(standing.memory):
             return False
-        newest = standing.memory.tail[-1] if standing.memory.tail else None
-        if newest is None or (newest.seq, newest.item.raw) != (standing.rec.repeats.reply, reply.message):
-            return False
-        return self._is_warm(turn, standing.memory)
+        stands = standing_reply(standing)
+        return stands is not None and stands.raw == reply.message and self._is_warm(turn, standing.memory)
 
     async def keep_unanswered(self, turn: Turn) -> None:
         """The upstream could not be reached: what the client said is kept, unless it forks."""
@@ -432,7 +430,7 @@ class Engine:
                     continue
                 if reply is None and standing.rec.cut is not None:
                     return False  # overtaken by another attempt, whose reply stands: without one nothing is superseded
-                if reply is not None and said_already(standing, reply):
+                if reply is not None and (stands := standing_reply(standing)) and stands.fp == reply.fp:
                     if await self._warmed(turn, standing.memory):
                         return False
                     continue
@@ -509,11 +507,11 @@ def shows_everything(memory: Memory, sent: Sent) -> bool:
     return sent.count == memory.count and len(cells) == 1 and cells[0].kind == "same" and cells[0].sent_to == sent.count
 
 
-def said_already(standing: Standing, reply: Item) -> bool:
-    """Whether a retry got the very reply that stands there: nothing to write."""
+def standing_reply(standing: Standing) -> Item | None:
+    """The reply that stands there for a retry: one that gets the very same has nothing to write."""
     repeats, memory = standing.rec.repeats, standing.memory
     newest = memory.tail[-1] if memory.tail else None
-    return repeats is not None and newest is not None and (newest.seq, newest.item.fp) == (repeats.reply, reply.fp)
+    return newest.item if repeats and newest and newest.seq == repeats.reply else None
 
 
 def aside(memory: Memory, item: Item, tokens: int, now: float) -> tuple[Memory, Message]:

@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from proxy import catalogue
-from proxy.catalogue import Catalogue, Price, cache_lifetime, encodings, habits
+from proxy.catalogue import Catalogue, Price, encodings
 from proxy.catalogue.packaged import litellm_file
 from proxy.memory import tokens
 from proxy.memory.model import PER_MESSAGE
@@ -259,31 +259,3 @@ def test_a_reflector_s_window() -> None:
     (warning,) = catalogue.warnings("gpt-4o-mini", reflect_at=100_000)
     assert "128000" in warning
     assert "observation_tokens" in warning
-
-
-@pytest.mark.parametrize(
-    ("host", "model", "retention", "seconds"),
-    [
-        ("api.openai.com", "gpt-4o", None, 5 * habits.MINUTE),
-        ("api.openai.com", "gpt-5", None, 5 * habits.MINUTE),
-        ("api.openai.com", "gpt-5-mini", None, 5 * habits.MINUTE),
-        ("api.openai.com", "gpt-5.4-mini", None, 5 * habits.MINUTE),
-        ("api.openai.com", "gpt-5.5", None, habits.HOUR),
-        ("api.openai.com", "o3", None, habits.HOUR),
-        ("api.openai.com", "gpt-4o", "24h", habits.HOUR),
-        ("api.openai.com", "gpt-5.5", "in_memory", 5 * habits.MINUTE),
-        ("me.openai.azure.com", "gpt-4o", None, 5 * habits.MINUTE),
-        ("generativelanguage.googleapis.com", "gemini-2.5-flash", None, habits.DAY),
-        ("api.deepseek.com", "deepseek-chat", None, habits.HOUR),
-        ("api.groq.com", "openai/gpt-oss-120b", None, 2 * habits.HOUR),
-        ("api.anthropic.com", "claude-sonnet-4-5", None, 5 * habits.MINUTE),
-        ("openrouter.ai", "openai/gpt-5.5", None, habits.HOUR),
-        ("openrouter.ai", "google/gemini-2.5-pro", None, habits.DAY),
-        ("gateway.local", "gemini/gemini-2.5-pro", None, habits.DAY),
-        ("gateway.local", "gpt-4o", None, 5 * habits.MINUTE),
-        ("", "", None, 5 * habits.MINUTE),
-    ],
-)
-def test_cache_lifetime(host: str, model: str, retention: str | None, seconds: int) -> None:
-    """By the host, where it is known, else by the model's provider; five minutes where neither is."""
-    assert cache_lifetime(host, model, retention) == seconds

@@ -2,14 +2,13 @@
 
 from proxy.catalogue.counting import Catalogue
 from proxy.catalogue.encodings import count, encoder, encoder_name, load
-from proxy.catalogue.habits import cache_lifetime, warnings
+from proxy.catalogue.habits import warnings
 from proxy.catalogue.models import Abilities, Price, limits, prices
 
 __all__ = [
     "Abilities",
     "Catalogue",
     "Price",
-    "cache_lifetime",
     "count",
     "encoder",
     "encoder_name",

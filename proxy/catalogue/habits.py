@@ -1,19 +1,10 @@
-"""What experience says of models: who observes badly, what costs too much, how long a provider's prompt cache lives."""
+"""What experience says of models: who observes badly, and what costs too much."""
 
 from __future__ import annotations
 
 import re
 
 from proxy.catalogue.models import limits, prices
-from proxy.memory.prompt_cache import DAY, HOUR, MINUTE, cache_lifetime
-
-__all__ = [
-    "DAY",
-    "HOUR",
-    "MINUTE",
-    "cache_lifetime",
-    "warnings",
-]  # the caches' figures stand below, where the settings reach them
 
 DEAR = 2.5e-6  # dollars per input token: GPT-4o's, the model known to be too dear for this work
 ROOM = 1.5  # a reflector's window against R: its prompt, the log beyond R, and an answer must fit as well

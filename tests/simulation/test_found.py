@@ -40,8 +40,8 @@ def stored(thread: Thread) -> list[bytes]:
     return [message.item.raw for message in thread.live()]
 
 
-def test_an_edit_behind_another_tabs_turn() -> None:
-    """Two tabs ask at once; the second one's question is edited: the first one's turn stands once, and before it."""
+def two_tabs() -> tuple[Thread, list[bytes]]:
+    """A thread on which two tabs asked at once, u2 before u3, and what the first one sent."""
     thread = Thread()
     thread.turn(BASE[:1], BASE[1])
     first, second = [*BASE, user("u2")], [*BASE, user("u3")]
@@ -51,6 +51,12 @@ def test_an_edit_behind_another_tabs_turn() -> None:
     rebased = merged(thread.memory, rec2, sent2)
     assert rebased is not None
     thread.close(rebased, sent2, assistant("a3"))
+    return thread, first
+
+
+def test_an_edit_behind_another_tabs_turn() -> None:
+    """Two tabs ask at once; the second one's question is edited: the first one's turn stands once, and before it."""
+    thread, first = two_tabs()
     assert stored(thread) == [*first, assistant("a2"), user("u3"), assistant("a3")]
     edited = [*BASE, user("u4")]
     rec, sent, pieces = thread.ask(edited)
@@ -119,16 +125,10 @@ def test_what_others_said_meanwhile_stands_before_what_is_asked() -> None:
 
 def test_the_other_tab_goes_on_when_only_this_ones_attempt_is_remembered() -> None:
     """The first tab's turn stands right before the second one's question: a request that shows it has its place there."""
-    thread = Thread()
-    thread.turn(BASE[:1], BASE[1])
-    first, second = [*BASE, user("u2")], [*BASE, user("u3")]
-    rec1, sent1, _ = thread.ask(first)
-    rec2, sent2, _ = thread.ask(second)
-    thread.close(rec1, sent1, assistant("a2"))
-    rebased = merged(thread.memory, rec2, sent2)
-    assert rebased is not None
-    thread.close(rebased, sent2, assistant("a3"))
-    thread.memory = replace(thread.memory, views=tuple(v for v in thread.memory.views if v.digest != sent1.digest))
+    thread, first = two_tabs()
+    thread.memory = replace(
+        thread.memory, views=tuple(v for v in thread.memory.views if v.digest != thread.sent(first).digest)
+    )
     going_on = [*first, assistant("a2"), user("u4")]
     rec, sent, pieces = thread.ask(going_on)
     assert [piece.raw for piece in pieces] == going_on
