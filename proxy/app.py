@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable
+from functools import partial
 
 import structlog
 from starlette.types import Receive, Scope, Send
@@ -17,19 +18,21 @@ from proxy.agents.reflector import Reflector
 from proxy.background import Background
 from proxy.catalogue import Catalogue, limits
 from proxy.edge import answers
+from proxy.edge.admission import Admission, Held, Passing
 from proxy.edge.chat import ChatRoute
-from proxy.edge.headers import header
+from proxy.edge.guard import GUARD, Guard
+from proxy.edge.headers import header, names_one_host
 from proxy.edge.passthrough import passthrough
 from proxy.edge.site import Site
 from proxy.engine import Engine
-from proxy.errors import ConfigError, OmError, Unsupported
+from proxy.errors import BadRequest, ConfigError, OmError, Unsupported
 from proxy.memories import Memories
 from proxy.memory import identity, lifecycle
 from proxy.memory.model import Memory
 from proxy.observing import MODEL_WITHIN, Call, Observing, priced
 from proxy.prompt import Prompts
 from proxy.settings import Settings, Watched
-from proxy.storage.base import Store
+from proxy.storage.base import Stir, Store
 from proxy.storage.sqlite import SqliteStore
 from proxy.upstream import AiohttpTransport, Upstream
 
@@ -49,6 +52,7 @@ class App:
         self._model_within = model_within
         self._clock = clock
         self._site = Site.of(watched.current)
+        self.admission = Admission(lambda: watched.current.limits)
         self.store: Store
         self.upstream: Upstream
         self._memory_road: AiohttpTransport
@@ -78,7 +82,7 @@ class App:
         self._memory_road = AiohttpTransport()  # apart from chat's: observing never takes its places
         self._litellm = LiteLLM()
         llm = Routed(Direct(self._memory_road), self._litellm)
-        memories = Memories(self.store, self._due)
+        memories = Memories(self.store, self._due, label=partial(identity.label, secret), stir=self._stir)
         observing = Observing(
             memories,
             Observer(llm, tokens=catalogue.tokens, abilities=limits),
@@ -88,7 +92,12 @@ class App:
             within=self._model_within,
         )
         self.background = Background(
-            memories, observing, self._call_for, concurrency=settings.background.concurrency, clock=self._clock
+            memories,
+            observing,
+            self._call_for,
+            concurrency=settings.background.concurrency,
+            clock=self._clock,
+            busy=self.admission.busy,
         )
         engine = Engine(memories, self.background, Prompts(), catalogue, secret, clock=self._clock)
         self.chat = ChatRoute(engine, self.background, self.upstream, secret)
@@ -116,6 +125,14 @@ class App:
             return None
         return lifecycle.due_at(memory, limits, self._clock())
 
+    def _stir(self, memory: Memory) -> Stir | None:
+        """From how many unobserved tokens on the resource of this thread is due."""
+        try:
+            limits = self._watched.current.effective(memory.model, memory.key.resource).limits
+        except ConfigError:
+            return None
+        return Stir(self._clock(), limits.interval or limits.observe_at)
+
     def _call_for(self, memory: Memory) -> Call | None:
         """What work found after a restart can be done with: a configured memory model, or the upstream's own key."""
         settings = self._watched.current
@@ -140,16 +157,20 @@ class App:
             case "http":
                 await self._http(scope, receive, send)
             case "lifespan":
-                await self._lifespan(receive, send)
+                await self._lifespan(scope, receive, send)
             case kind:
                 raise RuntimeError(f"served without support for {kind}: run uvicorn with ws='none'")
 
     async def _http(self, scope: Scope, receive: Receive, send: Send) -> None:
-        path, site = scope["path"], self._current_site()
-        if header(scope["headers"], b"upgrade") == b"websocket":
+        # as it was written: a path in disguise (`/v1/chat%2fcompletions`) is none of these routes, and refused by `_pass`
+        path, site = scope["raw_path"].decode("latin-1"), self._current_site()
+        if not names_one_host(scope["headers"], scope["http_version"]):
+            await answers.error(send, BadRequest("send one Host header that names a host", "om_bad_host", "host"))
+        elif (header(scope["headers"], b"upgrade") or b"").lower() == b"websocket":
             await answers.error(send, Unsupported("WebSockets are not relayed; use the HTTP endpoints"))
         elif path in CHAT and scope["method"] == "POST":
-            await self.chat(scope, receive, send, site)
+            with Held(self.admission, scope, receive) as held:
+                await self.chat(scope, held.receive, send, site)
         elif path in OURS:
             await OURS[path](self, send)
         else:
@@ -163,14 +184,20 @@ class App:
     async def _pass(self, scope: Scope, receive: Receive, send: Send, site: Site) -> None:
         try:
             identity.admit(scope["headers"], site.identity)
+            passing = Passing(self.admission, scope, receive)
         except OmError as exc:
             await answers.error(send, exc)
             return
         upstream = site.settings.upstream_for(None) or site.settings.upstream[0]
-        await passthrough(scope, receive, send, upstream=self.upstream, settings=upstream, drop=site.own_headers)
+        headers = site.sent_on(scope["headers"], upstream)
+        with passing:
+            await passthrough(
+                scope, passing.receive, send, upstream=self.upstream, settings=upstream, headers=headers
+            )
 
-    async def _lifespan(self, receive: Receive, send: Send) -> None:
+    async def _lifespan(self, scope: Scope, receive: Receive, send: Send) -> None:
         await receive()
+        scope.get("state", {})[GUARD] = Guard(lambda: self._watched.current.limits)
         try:
             await self.start()
         except OmError as exc:

@@ -18,9 +18,10 @@ from msgspec.structs import replace
 
 from proxy.errors import OmError
 from proxy.memories import Memories
-from proxy.memory import lifecycle
+from proxy.memory import gathering, lifecycle
+from proxy.memory.gathering import Gather, Settle
 from proxy.memory.lifecycle import Decision, Observe
-from proxy.memory.model import Key, Memory
+from proxy.memory.model import HUB, Key, Memory
 from proxy.observing import Call, Observing
 
 log = structlog.get_logger("background")
@@ -80,7 +81,7 @@ class Run:
 
     def __init__(self, *, in_place: bool) -> None:
         self.in_place = in_place  # it holds one of the places
-        self.decision: Decision | None = None
+        self.decision: Decision | Gather | Settle | None = None
         self.done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self.task: asyncio.Task[None] | None = None
 
@@ -102,7 +103,10 @@ class Background:
         concurrency: int,
         waiting: int = WAITING,
         clock: Callable[[], float] = time.time,
+        busy: Callable[[], bool] = lambda: False,
     ) -> None:
+        """`busy`: whether chat needs all there is; nothing is begun then, and nothing waited for."""
+        self._busy = busy
         self._memories = memories
         self._observing = observing
         self._call_for = call_for
@@ -144,6 +148,8 @@ class Background:
 
     async def done_within(self, key: Key, decision: Decision, call: Call, seconds: float) -> bool:
         """Have this done, or join what is under way on the thread; False when the deadline passed first. The work goes on."""
+        if self._busy():
+            return False
         try:
             async with asyncio.timeout(seconds):
                 while run := self._running.get(key):
@@ -173,6 +179,7 @@ class Background:
                 for key in found:
                     if key not in self._left:
                         self.wake(key)
+                self._give_places()  # to who waits in line since it was busy
             except OmError as exc:
                 log.warning("due.failed", error=type(exc).__name__)
             await asyncio.sleep(interval())
@@ -199,7 +206,7 @@ class Background:
             self._calls.popitem(last=False)
 
     def _give_places(self) -> None:
-        while self._held.total() < self._concurrency and (key := self._line.next(self._held)):
+        while not self._busy() and self._held.total() < self._concurrency and (key := self._line.next(self._held)):
             self._held[key.tenant] += 1
             self._start(key)
 
@@ -264,7 +271,7 @@ class Background:
                 self._again.add(key)
                 return
 
-    async def _next(self, key: Key, waited_for: Decision | None = None) -> tuple[Decision, Call] | None:
+    async def _next(self, key: Key, waited_for: Decision | None = None) -> tuple[Decision | Gather | Settle, Call] | None:
         """What to do next on this thread, and with what; None also for an inherited model whose credential went with the
         last process: the next request brings it."""
         memory = await self._memories.load(key)
@@ -273,10 +280,30 @@ class Background:
             if len(self._left) < CALLS:
                 self._left.add(key)
             return None
-        if decision := waited_for or self._due(memory, call):
+        if memory.overrides:
+            call = call.overridden(memory.overrides)
+        if waited_for:
+            return waited_for, call
+        if key.thread == HUB:
+            decided = await self._due_together(memory, call)
+            return (decided, call) if decided else None
+        if decision := self._due(memory, call):
             return decision, call
         if memory.due is not None and memory.due <= self._clock():  # by thresholds that have changed since
             await self._memories.update(key, lambda m: replace(m, due=None))  # the commit says it anew
+        return None
+
+    async def _due_together(self, hub: Memory, call: Call) -> Decision | Gather | Settle | None:
+        """What is due for the threads that share this log, or for the log itself."""
+        waiting = await self._memories.store.waiting(hub.key)
+        limits, now = call.effective.limits, self._clock()
+        most = call.effective.memory.observation.max_tokens_per_batch
+        if decision := gathering.due(waiting, limits, hub.log_tokens, most, now):
+            return decision
+        pending = sum(w.pending for w in waiting)
+        if reflection := lifecycle.reflection_due(hub, limits.for_memory(log=hub.log_tokens, pending=pending)):
+            return reflection
+        await self._memories.store.look_again(hub.key, gathering.again_at(waiting, limits))
         return None
 
     def _due(self, memory: Memory, call: Call) -> Decision | None:

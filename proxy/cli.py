@@ -1,4 +1,4 @@
-"""The command: `om-proxy serve`, `check`, `doctor`, `demo`."""
+"""The command: `om-proxy serve`, `check`, `doctor`, `token`, `demo`."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from proxy import __version__
-from proxy.errors import OmError
+from proxy.errors import ConfigError, OmError
 
 if TYPE_CHECKING:
     import socket
@@ -62,6 +62,16 @@ def parser() -> argparse.ArgumentParser:
         "--revive", action="store_true", help="clear their failures, so that they are tried again at once"
     )
     doctor_command.set_defaults(run=doctor)
+
+    token_command = commands.add_parser(
+        "token", help="make an X-OM-Token, with which a user names their own threads only"
+    )
+    token_command.add_argument("--config", help="the YAML file; else OM_PROXY_CONFIG, else ./config/om-proxy.yaml")
+    token_command.add_argument("--resource", required=True, help="whose token it is, as X-OM-Resource names them")
+    token_command.add_argument("--thread", help="the one thread it is for; without it, any of the resource")
+    token_command.add_argument("--ttl", default="1h", help="how long it counts: <n>s, m, h or d (default: 1h)")
+    token_command.add_argument("--tenant", help="the tenant of the key it is sent with, where auth.keys has several")
+    token_command.set_defaults(run=token)
 
     commands.add_parser("demo", help="a long conversation with and without memory: no key, no network")
     return top
@@ -141,6 +151,39 @@ def check(options: argparse.Namespace) -> int:
     for warning in model_warnings(settings.effective(options.model, options.resource), options.model):
         print(f"warning: {warning}")
     return 0
+
+
+def token(options: argparse.Namespace) -> int:
+    """Print a token of a user's, signed with `auth.token_secret`."""
+    import time
+
+    from proxy.memory.identity import nameable
+    from proxy.memory.user_token import Claims, signed
+    from proxy.settings import load
+    from proxy.settings.quantities import duration
+
+    auth = load(options.config).auth
+    if auth.token_secret is None:
+        raise ConfigError("auth.token_secret is not set: put the output of `openssl rand -hex 32` there")
+    if not all(nameable(name) for name in (options.resource, options.thread) if name is not None):
+        raise ConfigError("--resource and --thread must be 1 to 256 of the characters A-Z a-z 0-9 . _ : @ / + = -")
+    try:
+        exp = time.time() + duration(options.ttl)
+    except ValueError as exc:
+        raise ConfigError(f"--ttl = {options.ttl}: {exc}") from exc
+    tenant = tenant_for(options.tenant, sorted({key.tenant for key in auth.keys}))
+    claims = Claims(resource=options.resource, exp=round(exp), thread=options.thread, tenant=tenant)
+    print(signed(claims, auth.token_secret.get_secret_value().encode()))
+    return 0
+
+
+def tenant_for(named: str | None, known: Sequence[str]) -> str | None:
+    """The tenant a token is for: the one named, or the only one; None where there are no keys."""
+    if named is None and len(known) < 2:
+        return known[0] if known else None
+    if named not in known:
+        raise ConfigError(f"--tenant must be one of auth.keys: {', '.join(known) or 'there are none'}")
+    return named
 
 
 def model_warnings(effective: Effective, actor: str | None) -> list[str]:

@@ -8,69 +8,36 @@ no trace but what the client really said.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Sequence
 from datetime import datetime
 from functools import partial
 
 import structlog
-from msgspec import Struct
 from msgspec.structs import replace
 
 from proxy.background import Background
 from proxy.catalogue import Catalogue
 from proxy.errors import Conflict
 from proxy.memories import ATTEMPTS, Memories
-from proxy.memory import account, blocks, lifecycle, overflow, turns
+from proxy.memory import account, blocks, branch, elsewhere, lifecycle, overflow, shared, turns
 from proxy.memory.dates import zone
 from proxy.memory.identity import Caller, fingerprint_key
 from proxy.memory.lifecycle import Activate, Asked, Observe, Reflect, Swap
-from proxy.memory.model import PER_MESSAGE, Item, Key, Memory, Message, chained
+from proxy.memory.model import PER_MESSAGE, Item, Key, Mark, Memory, Message, Observation, Scope, hub_of
 from proxy.memory.tail import Piece, forwarded
 from proxy.memory.transcript import Hints, Known, NeedOutline, Reconciled, Sent, reconcile
 from proxy.observing import Call
 from proxy.prompt import Prompts
+from proxy.storage.base import Change
+from proxy.turn import Standing, Turn, aside, shows_everything, standing_reply, stored_through
 from proxy.wire import chat
 from proxy.wire.chat import ChatRequest
+from proxy.wire.excerpt import excerpt
 from proxy.wire.reply import Reply
 
 log = structlog.get_logger("turn")
 
 LATELY = 60.0  # seconds after a turn in which a retry tells nothing new about the provider's prompt cache, which lives minutes
-
-
-class Standing(Struct, frozen=True):
-    """A request as it stands against a memory."""
-
-    memory: Memory  # as committed
-    base: Memory  # rolled back to where the request's branch leaves it
-    rec: Reconciled
-    revived: Mapping[int, Message]
-    tokens: Mapping[int, int]  # payload tokens of what is new, by index in what was sent
-    virtual: Memory  # with everything the request implies
-
-
-@dataclass(slots=True)
-class Turn:
-    """One request and its reply, as far as memory goes; `receipt` becomes the X-OM-* headers."""
-
-    key: Key
-    call: Call
-    hints: Hints
-    request: ChatRequest
-    sent: Sent
-    standing: Standing
-    status: str = "raw"
-    reason: str | None = None
-    body: bytes | None = None  # the rewritten request; None: the original bytes go upstream
-    timezone: str | None = None  # the client's, where it names one
-    found_date: float | None = None  # the render date the request found
-    stores: bool = True
-    rewrites: bool = True  # whether its prompt may differ from the client's
-    longer: Callable[[float], None] = lambda seconds: (
-        None
-    )  # tells who waits for the turn that an observation is waited for
-    receipt: dict[str, int] = field(default_factory=dict)
 
 
 class Engine:
@@ -105,7 +72,8 @@ class Engine:
         """What goes upstream for this request. `caller.key` is set. Raises OmError; the caller then sends the original."""
         key = caller.key
         assert key is not None  # noqa: S101 — only requests with a thread get here
-        sent, standing = await self._first_stand(key, request, hints)
+        scope = caller.scope or call.effective.memory.scope
+        call, sent, standing = await self._first_stand(caller, key, request, call, hints, scope)
         stores = caller.mode != "read"
         rewrites = caller.mode != "write" and call.effective.memory.mode != "shadow"
         turn = Turn(
@@ -115,6 +83,7 @@ class Engine:
             request,
             sent,
             standing,
+            scope=scope,
             timezone=caller.timezone,
             found_date=standing.memory.render_date,
             stores=stores,
@@ -135,12 +104,17 @@ class Engine:
         await self._assemble(turn)
         return turn
 
-    async def _first_stand(self, key: Key, request: ChatRequest, hints: Hints) -> tuple[Sent, Standing]:
+    async def _first_stand(
+        self, caller: Caller, key: Key, request: ChatRequest, call: Call, hints: Hints, scope: Scope
+    ) -> tuple[Call, Sent, Standing]:
         for _ in range(ATTEMPTS):
-            memory = await self._memories.load(key)
-            sent = self._sent(request, memory)
             try:
-                return sent, await self._stand(memory, sent, hints, request.model)
+                memory = await self._memories.load(key, scope)
+                if memory.scope != scope:
+                    memory = await self._rescoped(memory, scope, stores=caller.mode != "read")
+                call = self._own_settings(call, memory)
+                sent = self._sent(request, memory)
+                return call, sent, await self._stand(memory, sent, hints, request.model, call)
             except Conflict:
                 continue
         raise Conflict("the thread is written to faster than it can be read")
@@ -152,13 +126,13 @@ class Engine:
         return fingerprint_key(self._secret, key.tenant)
 
     async def _stand(
-        self, memory: Memory, sent: Sent, hints: Hints, model: str | None, rec: Reconciled | None = None
+        self, memory: Memory, sent: Sent, hints: Hints, model: str | None, call: Call, rec: Reconciled | None = None
     ) -> Standing:
         """Reconcile with the memory (or take `rec`, already merged with it)."""
         if rec is None:
             rec = await self._reconcile(memory, sent, hints)
         behind = rec.cut is not None and rec.cut < memory.coverage
-        base = await self._on_branch(memory, rec) if behind else memory
+        base = await self._on_branch(memory, rec, call.effective.memory.timezone) if behind else memory
         revived = {m.seq: m for m in await self._memories.store.by_seq(memory.key, rec.revive)} if rec.revive else {}
         uncounted = {*rec.new, *(index for _, index in rec.swaps)}
         tokens = await self._catalogue.count({i: sent.raws[i] for i in uncounted}, model or "") if uncounted else {}
@@ -178,27 +152,62 @@ class Engine:
 
     async def _must_stand(self, memory: Memory) -> None:
         """What was read beside the memory is of the same version; else Conflict, and the memory is loaded anew."""
-        if await self._memories.store.version(memory.key) != memory.version:
-            self._memories.drop(memory.key)
-            raise Conflict("the thread changed while more of it was read")
+        versions = {memory.key: memory.version}
+        if memory.hub:
+            versions[hub_of(memory.key)] = memory.hub.version
+        for key, version in versions.items():
+            if await self._memories.store.version(key) != version:
+                self._memories.drop(key)
+                raise Conflict("the thread changed while more of it was read")
 
-    async def _on_branch(self, memory: Memory, rec: Reconciled) -> Memory:
+    async def _on_branch(self, memory: Memory, rec: Reconciled, timezone: str) -> Memory:
         """The memory rolled back, for the request forks behind coverage: memory follows the branch (behaviour.md 3)."""
         assert rec.cut is not None  # noqa: S101 — that is what forking is
-        store, key = self._memories.store, memory.key
-        older = await store.generations(key, memory.generation)
-        live = (await store.outline(key)).live
-        chains = {m.seq: m.chain for m in live}
-        entries = lifecycle.fallback(memory, rec.cut, older, chains)
-        if lifecycle.forgotten(memory, rec.cut, entries, older):
-            when = datetime.fromtimestamp(self._clock(), zone(memory.timezone, "UTC"))
-            entries = lifecycle.revised(memory, [m for m in live if m.seq <= rec.cut][-1], when, self._catalogue.tokens)
-        reach = lifecycle.reach(entries)
+        older, live = await self._generations(memory), (await self._memories.store.outline(memory.key)).live
+        entries, forgotten = branch.fallback(memory, rec.cut, older, {m.seq: m.chain for m in live})
+        if forgotten:
+            when = datetime.fromtimestamp(self._clock(), zone(memory.timezone, timezone))
+            at = [m for m in live if m.seq <= rec.cut][-1]
+            entries = branch.revised(memory, entries, at, when, self._catalogue.tokens)
+        return await self._rolled_back(memory, rec.cut, entries, live)
+
+    async def _generations(self, memory: Memory) -> Sequence[tuple[int, tuple[Observation, ...]]]:
+        where = hub_of(memory.key) if memory.hub else memory.key
+        return await self._memories.store.generations(where, memory.generation)
+
+    async def _rolled_back(
+        self, memory: Memory, cut: int, entries: tuple[Observation, ...], live: Sequence[Mark]
+    ) -> Memory:
+        reach = branch.reach(entries, memory.hub.label if memory.hub else None)
         covered = [m for m in live if m.seq <= reach]
-        tail = await store.messages(key, reach)
+        tail = await self._memories.store.messages(memory.key, reach)
         await self._must_stand(memory)
         before = len(covered), sum(m.tokens for m in covered) + PER_MESSAGE * len(covered)
-        return lifecycle.rolled_back(memory, rec.cut, entries, covered, tail, before, self._clock())
+        return branch.rolled_back(memory, cut, entries, covered, tail, before, self._clock())
+
+    async def _rescoped(self, memory: Memory, scope: Scope, *, stores: bool) -> Memory:
+        """The memory of a thread whose log is to be another: its resource's instead of its own, or the other way round."""
+        if scope == "resource":
+            hub = await self._memories.load(hub_of(memory.key))
+            after = shared.joined(memory, hub, self._memories.label(memory.key))
+            if not stores:
+                return after
+            bare, log = shared.apart(after)
+            return await self._memories.commit_shared(Change(memory, bare), Change(hub, log))
+        own, hub_after = shared.parted(memory, await self._generations(memory))
+        thread, hub_before = shared.apart(memory)
+        live = (await self._memories.store.outline(memory.key)).live
+        own_log = replace(thread, scope="thread", others="", generation=thread.next_generation)
+        own_log = replace(own_log, next_generation=own_log.generation + 1, next_id=thread.next_id + len(own))
+        after = await self._rolled_back(replace(own_log, log=own), memory.end, own, live)
+        if not stores:
+            return after
+        changed = Change(hub_before, hub_after) if hub_after != hub_before else None
+        return await self._memories.commit_shared(Change(thread, after), changed)
+
+    def _own_settings(self, call: Call, memory: Memory) -> Call:
+        """The call with what a person has set for this thread alone."""
+        return call.overridden(memory.overrides) if memory.overrides else call
 
     async def _act(self, turn: Turn) -> None:
         """Perform what is due before forwarding: mostly no model call, at most one wait."""
@@ -266,7 +275,9 @@ class Engine:
             return
         timeout = turn.call.effective.limits.block_timeout
         turn.longer(timeout)
-        if not await self._background.done_within(turn.key, decision, turn.call, timeout):
+        log_of_all = isinstance(decision, Reflect) and standing.memory.hub
+        where = hub_of(turn.key) if log_of_all else turn.key
+        if not await self._background.done_within(where, decision, turn.call, timeout):
             turn.reason = "observer-late"
 
     async def _store(self, turn: Turn) -> None:
@@ -335,12 +346,15 @@ class Engine:
     # ── the prompt ───────────────────────────────────────────────────────────────────────────────────────────────────
 
     async def _assemble(self, turn: Turn) -> None:
+        if turn.standing.virtual.hub:
+            await self._tell_of_others(turn)
         virtual, sent = turn.standing.virtual, turn.sent
-        if not virtual.log and shows_everything(virtual, sent):
+        told = bool(virtual.log or virtual.others)
+        if not told and shows_everything(virtual, sent):
             await self._receipt(turn, None)
             return
         pieces = forwarded(virtual, turn.standing.rec, sent)
-        if not virtual.log and [p.raw for p in pieces] == list(turn.request.messages):
+        if not told and [p.raw for p in pieces] == list(turn.request.messages):
             await self._receipt(turn, None)
             return
         virtual = self._dated(turn)
@@ -352,6 +366,18 @@ class Engine:
         turn.reason = "tail-limit" if left_out else turn.reason
         await self._receipt(turn, kept, prompt.tokens)
 
+    async def _tell_of_others(self, turn: Turn) -> None:
+        """With what the resource's other threads have said since their notes: told anew only where the prefix changes anyway, so
+        that what another thread says does not break this one's prompt cache (behaviour.md 1.6)."""
+        virtual = turn.standing.virtual
+        if self._keeps_date(turn):
+            return
+        found = await self._memories.store.elsewhere(turn.key, elsewhere.THREADS, elsewhere.MESSAGES)
+        others = elsewhere.told(
+            [(self._memories.label(key), [excerpt(m.item.raw) for m in messages]) for key, messages in found]
+        )
+        turn.standing = replace(turn.standing, virtual=replace(virtual, others=others, shown=virtual.shared_state))
+
     def _dated(self, turn: Turn) -> Memory:
         """With the moment its dates are told against, and the user's time zone, which moves with it and never alone."""
         virtual, date = turn.standing.virtual, self._render_date(turn)
@@ -359,13 +385,21 @@ class Engine:
         return replace(virtual, render_date=date, timezone=(turn.timezone if moved else None) or virtual.timezone)
 
     def _render_date(self, turn: Turn) -> float:
-        """Moves only when the prefix changes anyway, or when the prompt cache is certainly cold (behaviour.md 8)."""
-        memory, now = turn.standing.virtual, self._clock()
-        if not turn.stores and memory.render_date is not None:
-            return memory.render_date  # what is only read is not remembered, so it cannot move
+        memory = turn.standing.virtual
+        return memory.render_date if memory.render_date is not None and self._keeps_date(turn) else self._clock()
+
+    def _keeps_date(self, turn: Turn) -> bool:
+        """What the prompt tells of the day and of other threads moves only when the prefix changes anyway, or when the prompt cache
+        is certainly cold (behaviour.md 8)."""
+        memory = turn.standing.virtual
+        if memory.render_date is None:
+            return False
+        if not turn.stores:
+            return True  # what is only read is not remembered, so it cannot move
         previous = turn.standing.memory.turn_at
-        cold = previous is not None and now - previous > turn.call.effective.limits.cache_lives
-        return now if memory.render_date is None or cold else memory.render_date
+        if previous is not None and self._clock() - previous > turn.call.effective.limits.cache_lives:
+            return False
+        return memory.hub is None or memory.shown == memory.shared_state
 
     async def _receipt(self, turn: Turn, pieces: Sequence[Piece] | None, block: int = 0) -> None:
         virtual, request = turn.standing.virtual, turn.request
@@ -396,7 +430,7 @@ class Engine:
         if not accepted or (not complete and turn.standing.rec.cut is not None):
             return
         if await self._commit(turn, item if complete else None, None if complete else item):
-            self._background.wake(turn.key, turn.call)
+            self._background.wake(turn.key if turn.scope == "thread" else hub_of(turn.key), turn.call)
 
     def holds(self, turn: Turn, reply: Reply) -> bool:
         """Whether there is nothing to close: a retry, answered with the very reply that stands there."""
@@ -461,22 +495,25 @@ class Engine:
 
     async def _settled(self, turn: Turn) -> Standing:
         """The turn's standing against the memory as it is now."""
-        memory = await self._memories.latest(turn.key)
+        memory = await self._memories.latest(turn.key, turn.scope)
         standing = turn.standing
-        if memory.version == standing.memory.version:
+        if memory.version == standing.memory.version and memory.hub == standing.memory.hub:
             return standing
+        if memory.scope != turn.scope:
+            memory = await self._rescoped(memory, turn.scope, stores=turn.stores)
         if memory.end == standing.memory.end:
             rec: Reconciled | None = standing.rec
         elif (rec := turns.merged(memory, standing.rec, turn.sent)) is None:
             turn.sent = self._sent(turn.request, memory)  # its recognised views were those of another memory
-        return await self._stand(memory, turn.sent, turn.hints, turn.request.model, rec)
+        return await self._stand(memory, turn.sent, turn.hints, turn.request.model, turn.call, rec)
 
     @staticmethod
     def _with_date(turn: Turn, after: Memory) -> Memory:
         """With the render date and zone this prompt was built with, unless it had none or the prefix has changed since."""
         opened = turn.standing.virtual
-        if opened.log and after.log == opened.log:
-            return replace(after, render_date=opened.render_date, timezone=opened.timezone)
+        if (opened.log or opened.others) and after.log == opened.log:
+            told = replace(after, others=opened.others, shown=opened.shown) if after.hub else after
+            return replace(told, render_date=opened.render_date, timezone=opened.timezone)
         return replace(after, timezone=turn.timezone or after.timezone)
 
     def _is_warm(self, turn: Turn, memory: Memory) -> bool:
@@ -493,28 +530,3 @@ class Engine:
         except Conflict:
             return False
         return True
-
-
-def stored_through(standing: Standing, last: int) -> bool:
-    """Whether the memory holds, as it is, what a forking request leaves up to this message."""
-    cut = standing.rec.cut
-    return standing.base is standing.memory and (cut is None or last <= cut)
-
-
-def shows_everything(memory: Memory, sent: Sent) -> bool:
-    """Whether the client sent all we hold, message for message, and nothing else."""
-    cells = memory.views[-1].cells if memory.views else ()
-    return sent.count == memory.count and len(cells) == 1 and cells[0].kind == "same" and cells[0].sent_to == sent.count
-
-
-def standing_reply(standing: Standing) -> Item | None:
-    """The reply that stands there for a retry: one that gets the very same has nothing to write."""
-    repeats, memory = standing.rec.repeats, standing.memory
-    newest = memory.tail[-1] if memory.tail else None
-    return newest.item if repeats and newest and newest.seq == repeats.reply else None
-
-
-def aside(memory: Memory, item: Item, tokens: int, now: float) -> tuple[Memory, Message]:
-    """An interrupted reply, numbered but not live: it is observed only if the client sends it back (http.md)."""
-    message = Message(memory.next_seq, item, chained(memory.chain, item.fp), tokens, now)
-    return replace(memory, next_seq=memory.next_seq + 1), message

@@ -3,7 +3,9 @@
 OmError
 ├── BadRequest            400  the caller can mend it; `code` names what
 ├── Unauthorized          401  only where `auth.keys` is configured
-├── TooLarge              413  a body or header above its limit
+├── TooSlow               408  a request that did not come in its time
+├── TooLarge              413  a body above its limit
+│   └── HeadTooLarge      431  its headers
 ├── Unsupported           501  a protocol we do not relay
 ├── Overloaded            503  with Retry-After; the caller may try again
 ├── UpstreamError         502  the model server could not be reached or read
@@ -42,10 +44,20 @@ class Unauthorized(OmError):
     retryable = False
 
 
+class TooSlow(OmError):
+    status = 408
+    code = "om_too_slow"
+
+
 class TooLarge(OmError):
     status = 413
     code = "om_too_large"
     retryable = False
+
+
+class HeadTooLarge(TooLarge):
+    status = 431
+    code = "om_head_too_large"
 
 
 class Unsupported(OmError):

@@ -10,8 +10,9 @@ from weakref import WeakValueDictionary
 from msgspec.structs import replace
 
 from proxy.errors import Conflict
-from proxy.memory.model import Key, Memory, Message
-from proxy.storage.base import Store
+from proxy.memory import shared
+from proxy.memory.model import HUB, Key, Memory, Message, Scope, hub_of
+from proxy.storage.base import Change, Stir, Store
 
 CACHE_BYTES = 64 * 2**20  # of message and observation text; a default thread holds about 150 kB
 ATTEMPTS = 20  # commits of one change before giving up: each lost one means that another turn of the thread won
@@ -21,15 +22,29 @@ class Memories:
     """`load` and `update`: the only way to a thread's memory.
 
     `due` says when the background should look at a memory (lifecycle.due_at with the thread's limits): it is asked at every
-    commit, so that work that is due is found again after any restart.
+    commit, so that work that is due is found again after any restart. `stir` says the same of a resource whose threads share a log.
+    `label` names a thread in such a log (shared.py); None where no thread shares one.
     """
 
-    def __init__(self, store: Store, due: Callable[[Memory], float | None], cache_bytes: int = CACHE_BYTES) -> None:
+    def __init__(
+        self,
+        store: Store,
+        due: Callable[[Memory], float | None],
+        cache_bytes: int = CACHE_BYTES,
+        *,
+        label: Callable[[Key], str] = str,
+        stir: Callable[[Memory], Stir | None] = lambda _: None,
+    ) -> None:
         self.store = store
+        self.label = label
         self._due = due
+        self._stir = stir
         self._cache_bytes = cache_bytes
         self._held = 0
         self._cached: OrderedDict[Key, tuple[Memory, int]] = OrderedDict()
+        self._joint: dict[
+            Key, tuple[Memory, Memory, Memory]
+        ] = {}  # thread, hub, and the two together; of cached threads
         self._locks: WeakValueDictionary[Key, asyncio.Lock] = WeakValueDictionary()
 
     def lock(self, key: Key) -> asyncio.Lock:
@@ -39,8 +54,13 @@ class Memories:
             lock = self._locks[key] = asyncio.Lock()
         return lock
 
-    async def load(self, key: Key) -> Memory:
-        """The memory as committed; from the cache if no other process has committed since."""
+    async def load(self, key: Key, scope: Scope | None = None) -> Memory:
+        """The memory as committed; from the cache if no other process has committed since. With the resource's log in place if it
+        shares that one; `scope` says so of a thread that is new."""
+        memory = await self._load(key)
+        return self._together(memory, await self._load(hub_of(key))) if _shares(memory, scope) else memory
+
+    async def _load(self, key: Key) -> Memory:
         cached = self._cached.get(key)
         if cached and await self.store.version(key) == cached[0].version:
             if key in self._cached:  # a commit may have dropped it while we asked
@@ -50,15 +70,33 @@ class Memories:
         self._keep(memory)
         return memory
 
+    def _together(self, thread: Memory, hub: Memory) -> Memory:
+        joint = self._joint.get(thread.key)
+        if joint and joint[0] is thread and joint[1] is hub:
+            return joint[2]
+        memory = shared.together(thread, hub, self.label(thread.key))
+        if thread.key in self._cached:
+            self._joint[thread.key] = (thread, hub, memory)
+        return memory
+
     def stands(self, memory: Memory) -> bool:
         """Whether this process knows of no commit since."""
         cached = self._cached.get(memory.key)
-        return cached is not None and cached[0] is memory
+        if memory.hub is None:
+            return cached is not None and cached[0] is memory
+        joint, hub = self._joint.get(memory.key), self._cached.get(hub_of(memory.key))
+        if cached is None or hub is None or joint is None:
+            return False
+        return joint[0] is cached[0] and joint[1] is hub[0] and joint[2] is memory
 
-    async def latest(self, key: Key) -> Memory:
+    async def latest(self, key: Key, scope: Scope | None = None) -> Memory:
         """The memory as this process knows it, without asking the store: for what ends in a commit, which asks."""
+        memory = await self._latest(key)
+        return self._together(memory, await self._latest(hub_of(key))) if _shares(memory, scope) else memory
+
+    async def _latest(self, key: Key) -> Memory:
         cached = self._cached.get(key)
-        return cached[0] if cached else await self.load(key)
+        return cached[0] if cached else await self._load(key)
 
     async def update(self, key: Key, change: Callable[[Memory], Memory]) -> Memory:
         """Apply a pure change to the memory as it stands; computed again whenever someone committed first."""
@@ -76,12 +114,38 @@ class Memories:
 
     async def commit(self, before: Memory, after: Memory, aside: Sequence[Message] = ()) -> Memory:
         """One attempt; raises Conflict. What is cached of the thread is forgotten first, so a failure leaves nothing stale."""
-        self.drop(after.key)
-        committed = await self.store.commit(before, replace(after, due=self._due(after)), aside)
+        if after.hub is None or before.hub is None:
+            self.drop(after.key)
+            committed = await self.store.commit(before, replace(after, due=self._due(after)), aside)
+            self._keep(committed)
+            return committed
+        thread, hub = shared.apart(before)
+        thread_after, hub_after = shared.apart(after)
+        changed = hub_after != hub or not hub.version
+        thread_after = replace(thread_after, due=self._due(thread_after))
+        return await self.commit_shared(
+            Change(thread, thread_after, aside), Change(hub, self._hub_due(hub_after, after)) if changed else None
+        )
+
+    async def commit_shared(self, thread: Change, hub: Change | None) -> Memory:
+        """One attempt at both, the thread and its resource's hub; raises Conflict."""
+        key = thread.after.key
+        self.drop(key)
+        if hub:
+            self.drop(hub.after.key)
+        committed, log = await self.store.commit_shared(thread, hub, self._stir(thread.after))
         self._keep(committed)
-        return committed
+        if log:
+            self._keep(log)
+        return self._together(committed, log or await self._latest(hub_of(key))) if _shares(committed) else committed
+
+    def _hub_due(self, hub: Memory, thread: Memory) -> Memory:
+        """What the hub's next work needs to know of the thread that spoke last."""
+        hub = replace(hub, model=thread.model)
+        return replace(hub, due=self._due(hub))
 
     def drop(self, key: Key) -> None:
+        self._joint.pop(key, None)
         if cached := self._cached.pop(key, None):
             self._held -= cached[1]
 
@@ -94,11 +158,18 @@ class Memories:
         self._cached[memory.key] = (memory, size)
         self._held += size
         while self._held > self._cache_bytes and len(self._cached) > 1:
-            _, (_, freed) = self._cached.popitem(last=False)
+            key, (_, freed) = self._cached.popitem(last=False)
+            self._joint.pop(key, None)
             self._held -= freed
+
+
+def _shares(memory: Memory, scope: Scope | None = None) -> bool:
+    if memory.key.thread == HUB:
+        return False
+    return memory.scope == "resource" or (memory.version == 0 and scope == "resource")
 
 
 def _size(memory: Memory) -> int:
     """Roughly the bytes it holds; 200 and 100 are what CPython needs around a message and a mark."""
-    text = sum(len(m.item.raw) + 200 for m in memory.tail)
+    text = sum(len(m.item.raw) + 200 for m in memory.tail) + len(memory.others)
     return text + sum(len(o.text) for o in memory.log + memory.chunks) + 100 * len(memory.recent) + 2_000

@@ -5,8 +5,9 @@ from __future__ import annotations
 import asyncio
 import random
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 
 import structlog
 
@@ -15,20 +16,24 @@ from proxy.agents.observer import Observed, Observer, ObserverTask
 from proxy.agents.reflector import Reflected, Reflector
 from proxy.agents.targets import DEFAULT, Choice, above_largest, first, targets
 from proxy.catalogue import prices
-from proxy.errors import ModelBusy, ModelError, OmError, PromptTooLong
+from proxy.errors import ModelBusy, ModelError, OmError, PromptTooLong, Unusable
 from proxy.memories import Memories
-from proxy.memory import blocks, lifecycle
+from proxy.memory import blocks, lifecycle, sections
 from proxy.memory.context import ContextOptions, Layout, hints
 from proxy.memory.dates import zone
+from proxy.memory.gathering import Gather, Settle
 from proxy.memory.lifecycle import Decision, Observe, Reflect
 from proxy.memory.model import Key, Memory, Message, Observation, Reflection, weight
 from proxy.memory.observations import previous_observations
+from proxy.memory.redaction import Notes, without_secrets
+from proxy.memory.shared import own_hints
 from proxy.memory.thresholds import Prices
 from proxy.settings import Effective
 
 log = structlog.get_logger("memory")
 
 MODEL_WITHIN = 300.0  # seconds one observation or reflection may take, retries included; then it has failed
+BATCHES_AT_ONCE = 4  # calls for one resource
 LEAST_CLIP = 500  # tokens of one message below which an observer that finds it too long is given up on
 
 
@@ -42,6 +47,10 @@ class Call:
     )  # the actor's own model and credential; held in memory only
     layout: Layout = "merged"
     context_options: ContextOptions = field(default_factory=ContextOptions)
+
+    def overridden(self, overrides: bytes) -> Call:
+        """With the settings a person has given one thread (`Memory.overrides`)."""
+        return replace(self, effective=self.effective.overridden(overrides))
 
 
 def priced(effective: Effective, actor: str | None) -> Effective:
@@ -59,6 +68,10 @@ def priced(effective: Effective, actor: str | None) -> Effective:
         observer_output=asked.output,
     )
     return replace(effective, limits=replace(effective.limits, prices=known))
+
+
+class _Apart(Exception):
+    """Threads that could not be observed together."""
 
 
 class Observing:
@@ -82,29 +95,40 @@ class Observing:
         self._clock = clock
         self._jitter = jitter
 
-    async def perform(self, key: Key, decision: Decision, call: Call) -> bool:
+    async def perform(self, key: Key, decision: Decision | Gather | Settle, call: Call) -> bool:
         """Whether it worked, so that more may follow."""
+        if isinstance(decision, Gather):
+            return await self._gather(decision, call)
+        if isinstance(decision, Settle):
+            return await self._settle(decision)
         memory = await self._memories.load(key)
+        return await self._guarded((memory,), decision, self._performed(memory, decision, call))
+
+    async def _performed(self, memory: Memory, decision: Decision, call: Call) -> None:
+        if isinstance(decision, Observe):
+            await self._observe(memory, decision, call)
+        elif isinstance(decision, Reflect):
+            await self._reflect(memory, decision, call)
+
+    async def _guarded(self, memories: Sequence[Memory], decision: Decision, work: Awaitable[None]) -> bool:
+        """Whether the work was done in time and without a failure of its model; else that is recorded with the threads."""
         try:
             async with asyncio.timeout(self._within):
-                if isinstance(decision, Observe):
-                    await self._observe(memory, decision, call)
-                elif isinstance(decision, Reflect):
-                    await self._reflect(memory, decision, call)
+                await work
+            return True
         except TimeoutError:
-            await self._failed(memory, decision, ModelBusy("the memory model did not answer in time"))
-            return False
+            failure: ModelError = ModelBusy("the memory model did not answer in time")
         except ModelError as exc:
-            await self._failed(memory, decision, exc)
-            return False
-        except OmError:
+            failure = exc
+        except (OmError, _Apart):
             raise  # the store's: nothing is known against the model
         except (
             Exception
         ) as exc:  # whatever else a memory model's library does counts as its failure: the thread backs off
-            await self._failed(memory, decision, ModelError(type(exc).__name__))
-            return False
-        return True
+            failure = ModelError(type(exc).__name__)
+        for memory in memories:
+            await self._failed(memory, decision, failure)
+        return False
 
     async def _failed(self, memory: Memory, decision: Decision, exc: ModelError) -> None:
         what = type(decision).__name__.lower()
@@ -122,9 +146,12 @@ class Observing:
         if not messages or decision.after != memory.chunked_to:
             return  # the memory moved on; what is due now will be decided anew
         messages, made = await self._ask(memory, messages, call)
+        await self._keep(memory, decision.after, messages, await _kept_of(made, call))
+
+    async def _keep(self, memory: Memory, after: int, messages: Sequence[Message], made: Observed) -> None:
         chunk = Observation(
             id=0,  # given by lifecycle.observed
-            after=decision.after,
+            after=after,
             last=messages[-1].seq,
             chain=messages[-1].chain,
             text=made.text,
@@ -136,8 +163,8 @@ class Observing:
             title=made.title,
             model=made.model,
         )
-        after = await self._memories.update(memory.key, lambda m: lifecycle.observed(m, chunk))
-        kept = bool(after.chunks) and after.chunks[-1].last == chunk.last
+        now = await self._memories.update(memory.key, lambda m: lifecycle.observed(m, chunk))
+        kept = bool(now.chunks) and now.chunks[-1].last == chunk.last
         log.info("observed", thread=memory.key.thread, source=chunk.source_tokens, tokens=chunk.tokens, kept=kept)
 
     async def _ask(
@@ -170,7 +197,7 @@ class Observing:
 
     def _task(self, memory: Memory, messages: tuple[Message, ...], call: Call, clip: int | None) -> ObserverTask:
         config = call.effective.memory
-        task, suggestion = hints(memory.log + memory.chunks)
+        task, suggestion = _hints(memory)
         return ObserverTask(
             messages=messages,
             previous=previous_observations(_known(memory), call.effective.limits.previous, self._tokens),
@@ -194,6 +221,63 @@ class Observing:
             choice, inherited=call.inherited, api_base=config.api_base, api_key=key, input_tokens=input_tokens
         )
 
+    # ── observing a resource's threads together ──────────────────────────────────────────────────────────────────────
+
+    async def _gather(self, decision: Gather, call: Call) -> bool:
+        """All batches, a few at a time; whether any of them worked, so that another look is worth it."""
+        places = asyncio.Semaphore(BATCHES_AT_ONCE)
+
+        async def placed(batch: Sequence[Key]) -> bool:
+            async with places:
+                return await self._batch(batch, call)
+
+        return any(await asyncio.gather(*(placed(batch) for batch in decision.batches)))
+
+    async def _batch(self, keys: Sequence[Key], call: Call) -> bool:
+        """One call for these threads; one for each where they cannot be answered together. Whether anything came of it."""
+        found = [
+            (memory, due) for memory in [await self._memories.load(key) for key in keys] if (due := _due(memory, call))
+        ]
+        if len(found) < 2:
+            return bool(found) and await self._alone(*found[0], call)
+        try:
+            return await self._guarded([memory for memory, _ in found], found[0][1], self._together(found, call))
+        except _Apart:
+            return any([await self._alone(memory, due, call) for memory, due in found])
+
+    async def _alone(self, memory: Memory, due: Observe, call: Call) -> bool:
+        return await self._guarded((memory,), due, self._observe(memory, due, call))
+
+    async def _together(self, found: Sequence[tuple[Memory, Observe]], call: Call) -> None:
+        """A thread that the answer leaves out stays unobserved, and is asked about again after a pause."""
+        parts = {self._memories.label(m.key): (m, due, lifecycle.between(m, due.after, due.last)) for m, due in found}
+        tasks = {
+            label: await asyncio.to_thread(self._task, memory, messages, call, None)
+            for label, (memory, _, messages) in parts.items()
+        }
+        size = sum(weight(messages) for _, _, messages in parts.values())
+        models = self._targets(call.effective.observer_model, call, size)
+        try:
+            made = await self._observer.observe_together(
+                tasks, models, call.effective.memory.observation.model_settings
+            )
+        except (PromptTooLong, Unusable) as exc:
+            raise _Apart from exc
+        for label, (memory, due, messages) in parts.items():
+            if label in made:
+                await self._keep(memory, due.after, messages, await _kept_of(made[label], call))
+            else:
+                await self._failed(memory, due, Unusable("the answer left this thread out"))
+
+    async def _settle(self, decision: Settle) -> bool:
+        moved = False
+        for key in decision.keys:
+            ids = tuple(c.id for c in (await self._memories.load(key)).chunks)
+            if ids:
+                await self._memories.update(key, partial(lifecycle.activated, ids=ids, now=self._clock()))
+                moved = True
+        return moved
+
     # ── reflecting ───────────────────────────────────────────────────────────────────────────────────────────────────
 
     async def _reflect(self, memory: Memory, decision: Reflect, call: Call) -> None:
@@ -201,6 +285,7 @@ class Observing:
         if len(sources) < decision.entries or not sources:
             return
         sources, made = await self._condense(sources, decision.accept_below, call)
+        made = await _kept_of(made, call)
         size = sum(o.tokens for o in sources)
         reflection = Reflection(
             generation=memory.generation,
@@ -228,12 +313,14 @@ class Observing:
         while True:
             size = sum(o.tokens for o in sources)
             try:
+                labels = {part.label for o in sources for part in o.parts}
                 return sources, await self._reflector.reflect(
-                    "\n\n".join(o.text for o in sources),
+                    _joined(sources),
                     target_tokens=accept_below * size // max(whole, 1),
                     instruction=config.instruction,
                     targets=self._targets(call.effective.reflector_model, call, size),
                     settings=config.model_settings,
+                    labels=labels,
                 )
             except PromptTooLong:
                 if len(sources) == 1:
@@ -242,8 +329,33 @@ class Observing:
                 sources = sources[: len(sources) * 3 // 4]
 
 
+async def _kept_of(made: Notes, call: Call) -> Notes:
+    """What may be kept of an answer: no secret, unless the configuration wants them all."""
+    return await asyncio.to_thread(without_secrets, made) if call.effective.memory.observation.redact else made
+
+
 def _known(memory: Memory) -> list[str]:
     """The log as the observer should know it: a pending reflection stands in for what it covers; then what is buffered."""
     pending = memory.reflection
     log_entries = memory.log[len(pending.sources) :] if pending else memory.log
-    return ([pending.text] if pending else []) + [o.text for o in (*log_entries, *memory.chunks)]
+    chunks = [o.text for o in memory.chunks]
+    return ([pending.text] if pending else []) + sections.plain(log_entries) + chunks
+
+
+def _joined(sources: Sequence[Observation]) -> str:
+    """What a reflector is given; of a shared log in sections."""
+    if any(o.parts for o in sources):
+        return sections.shown(section for o in sources for section in sections.sections(o))
+    return "\n\n".join(o.text for o in sources)
+
+
+def _hints(memory: Memory) -> tuple[str | None, str | None]:
+    """The newest hints about the thread, of what is buffered first."""
+    active = own_hints(memory) if memory.hub else hints(memory.log)
+    task, suggestion = hints(memory.chunks)
+    return task or active[0], suggestion or active[1]
+
+
+def _due(memory: Memory, call: Call) -> Observe | None:
+    """What of a thread is observed together with others: all that may be, up to T."""
+    return lifecycle.everything(memory, call.effective.limits.observe_at)

@@ -10,6 +10,8 @@ from datetime import datetime
 from proxy.memory import context
 from proxy.memory.dates import zone
 from proxy.memory.model import Memory
+from proxy.memory.sections import sections
+from proxy.memory.shared import own_hints
 from proxy.memory.tail import Piece
 from proxy.observing import Call
 from proxy.wire.chat import ChatRequest
@@ -34,8 +36,9 @@ class Prompts:
     def assemble(self, request: ChatRequest, memory: Memory, pieces: Sequence[Piece], call: Call) -> Prompt:
         """The prompt of this request. `memory.render_date` is set."""
         date = datetime.fromtimestamp(memory.render_date or 0.0, zone(memory.timezone, call.effective.memory.timezone))
-        block = self._block(memory, date, call) if memory.log else ""
-        hint = context.continuation_hint(date) if memory.log else ""
+        told = bool(memory.log or memory.others)
+        block = self._block(memory, date, call) if told else ""
+        hint = context.continuation_hint(date, begun=memory.coverage > 0) if told else ""
         messages = context.assemble(
             request.instructions, request.instruction_roles, block, hint, [p.raw for p in pieces], call.layout
         )
@@ -44,20 +47,23 @@ class Prompts:
         return Prompt(messages, max(ours, 0))
 
     def _block(self, memory: Memory, date: datetime, call: Call) -> str:
-        entries = [o.text for o in memory.log]
         options = call.context_options
         # the day, not the moment: aware times of one instant are equal in every time zone, their days are not
-        key = (memory.key, memory.generation, tuple(map(hash, entries)), date.date(), options)
+        state = (memory.generation, tuple(hash(o.text) for o in memory.log), hash(memory.others), memory.scope)
+        key = (memory.key, state, date.date(), options)
         found = self._rendered.get(key)
         if found is None:
-            task, suggestion = context.hints(memory.log)
+            parts = [section for o in memory.log for section in sections(o)]
+            task, suggestion = own_hints(memory) if memory.hub else context.hints(memory.log)
             found = context.observation_block(
-                entries,
+                [section.text for section in parts],
                 task=task,
                 suggestion=suggestion,
-                scope=memory.key.thread,
+                scope=f"resource:{memory.hub.label}" if memory.hub else memory.key.thread,
                 render_date=date,
                 options=options,
+                labels=[section.label for section in parts],
+                others=memory.others,
             )
             self._rendered[key] = found
             while len(self._rendered) > RENDERED:

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
+import orjson
 import pytest
 
 from proxy.catalogue import Price
 from tests.bench.billing import Rules, Sent, Used, dollars, total, used
 from tests.bench.cost import Cached, fitted, unbroken
-from tests.bench.note_taker import pieces, taken
+from tests.bench.cost_compression import Kind, dialogues, noted
+from tests.bench.cost_new import new
+from tests.bench.note_taker import drawn, taken
 from tests.bench.recordings import Session, paused, spaced
 from tests.bench.replaying import Reading, counted
 
@@ -91,7 +96,7 @@ def by_words(text: str) -> int:
 
 def test_note_taker_keeps_its_length() -> None:
     """Notes come to the tokens asked for, within one piece, and are drawn from the whole transcript."""
-    notes = taken(TRANSCRIPT, 120, by_words)
+    notes = taken(TRANSCRIPT, 120, 60, by_words)
     assert 100 <= by_words(notes) <= 140
     assert "the dock 0 " in notes
     assert any(f"the dock {n} " in notes for n in range(40, 50))
@@ -99,9 +104,22 @@ def test_note_taker_keeps_its_length() -> None:
 
 def test_note_taker_says_nothing_twice() -> None:
     """A repeated line is one piece: notes that repeat themselves are refused as a loop."""
-    assert list(pieces("User (09:00): yes, let us do it so\nUser (09:01): yes, let us do it so\n")) == [
-        "yes, let us do it so"
+    assert list(drawn("User (09:00): yes, let us do it so\nUser (09:01): yes, let us do it so\n")) == [
+        "* 🟡 (10:00) yes, let us do it so"
     ]
+
+
+RESULTS = "\n".join(["Tool result ls (09:01):", *(f"  crate {n} stands at dock {n} since {n} days" for n in range(50))])
+
+
+def test_note_taker_tells_results_from_text() -> None:
+    """What a tool returned is marked as that to its last line, and has a length of its own."""
+    both = f"{TRANSCRIPT}\n{RESULTS}\nAssistant (09:02): all fifty of them are there"
+    assert [line[2] for line in drawn(both)] == ["🟡"] * 50 + ["🟢"] * 50 + ["🟡"]
+    notes = taken(both, 400, 80, by_words).splitlines()
+    sizes = {mark: sum(by_words(line) for line in notes if line[2] == mark) for mark in "🟡🟢"}
+    assert 180 <= sizes["🟡"] <= 240, "half of the transcript is text"
+    assert 30 <= sizes["🟢"] <= 50
 
 
 def said(text: str, role: str = "user") -> dict[str, str]:
@@ -155,3 +173,37 @@ def test_share_served() -> None:
     bills = list(used(calls, RULES))
     assert Cached.of(calls, bills, [1]) == Cached(1, 150 / 180, 1.0, 1)
     assert Cached.of(calls, bills, [1, 2]) == Cached(2, 250 / 360, 100 / 180, 2)
+
+
+def test_what_is_new_in_a_prompt() -> None:
+    """All that stands behind the prompt before it, by who said it; the best cache there could be serves the rest."""
+    first, second = (
+        [said("hello there")],
+        [said("hello there"), said("hi", "assistant"), said("1 2 3 4 5", "tool"), said("so?")],
+    )
+    calls = [Sent(at, [("tools", 200), *map(counted, messages)]) for at, messages in enumerate((first, second))]
+    (found,) = new([first, second], calls, list(used(calls, RULES)), [1])
+    assert found.kinds == {m["role"]: counted(m)[1] for m in second[1:]}
+    assert (found.mostly, found.read, found.most) == ("tool results", calls[0].tokens, calls[0].tokens)
+    (found,) = new([first, second], calls, [Used(), Used(read=100)], [1])
+    assert found.most - found.read == calls[0].tokens - 100, "what a worse cache did not serve shows"
+
+
+def test_notes_by_what_they_are_about() -> None:
+    """The note-taker's marks tell; dates count as text."""
+    texts = ["Date: May 22, 2023\n* 🟡 (10:00) four words of text", "* 🟢 (10:00) a result"]
+    assert noted(texts, by_words) == (4 + 3 + 4, 3 + 2)
+    assert Kind(120, 10).times == 12
+    assert Kind(1, 2) + Kind(10, 20) == Kind(11, 22)
+
+
+def test_dialogues_beside_their_notes(tmp_path: Path) -> None:
+    """Sessions without notes count on neither side."""
+    session = [{"speaker": "Ann", "text": f"the dock {n} takes no van above {n} metres"} for n in range(9)]
+    talk = {"speaker_a": "Ann", "session_1": session, "session_1_date_time": "noon", "session_2": session}
+    notes = {"session_1_observation": {"Ann": [["Ann named nine docks.", "D1:1"]]}}
+    path = tmp_path / "talks.json"
+    path.write_bytes(orjson.dumps([{"conversation": talk, "observation": notes}]))
+    (found,) = dialogues(path)
+    assert found.source == sum(counted({"role": "user", "content": f"Ann: {turn['text']}"})[1] for turn in session)
+    assert 8 <= found.notes <= 16

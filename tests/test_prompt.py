@@ -24,7 +24,7 @@ REQUEST = chat.parse(
 
 def rendered(prompts: Prompts) -> list[object]:
     """The generations whose blocks are kept, the one used least lately first."""
-    return [key[1] for key in prompts._rendered]
+    return [key[1][0] for key in prompts._rendered]
 
 
 def call(timezone: str = "UTC", layout: Layout = "blocks", options: ContextOptions = ContextOptions()) -> Call:  # noqa: B008 - frozen

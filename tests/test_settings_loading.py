@@ -3,14 +3,16 @@
 import json
 from collections.abc import Iterator
 from pathlib import Path
+from typing import get_args, get_type_hints
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from pydantic import BaseModel
+from pydantic import BaseModel, SecretStr
 
 from proxy.errors import ConfigError
 from proxy.settings import MemorySettings, Settings, load, parse
+from proxy.settings.faults import SECRETS
 from proxy.settings.memory import ObservationSettings
 
 
@@ -48,6 +50,8 @@ def test_defaults() -> None:
         ("auth: {keys: [{tenant: a b, key: k}]}", "auth.keys[0].tenant = a b: must match"),
         ("auth: {keys: [{tenant: a, key: ''}]}", "auth.keys[0].key = (hidden): must not be empty"),
         ("auth: {keys: [{tenant: a, key: k}, {tenant: b, key: k}]}", "auth.keys = […]: each key must belong to one tenant"),
+        ("auth: {token_secret: short}", "auth.token_secret = (hidden): must have at least 32 bytes"),
+        ("auth: {token_required: true}", "auth.token_required = true: needs auth.token_secret"),
         ("identity: {thread_headers: ['x y']}", "identity.thread_headers[0] = x y: must match"),
         ("side_requests: {prompts: ['(']}", "side_requests.prompts = […]: must be regular expressions"),
         ("storage: {url: 'mysql://h'}", "storage.url = mysql://h: must be sqlite:///"),
@@ -167,6 +171,22 @@ def test_a_bind_others_reach_needs_a_token(host: str, sound: bool) -> None:
 def test_faults_keep_secrets(text: str, env: dict[str, str]) -> None:
     """No error repeats what may be a credential."""
     assert "sk-hush" not in "".join(faults_of(text, **env))
+
+
+def secrets_of(section: type[BaseModel]) -> set[str]:
+    """The names of its settings, and of its sections' settings, whose values are secret."""
+    found = set()
+    for name, kind in get_type_hints(section).items():
+        inside = {kind, *get_args(kind)}
+        found |= {name} if SecretStr in inside else set()
+        for part in inside:
+            found |= secrets_of(part) if isinstance(part, type) and issubclass(part, BaseModel) else set()
+    return found
+
+
+def test_every_secret_is_hidden() -> None:
+    """A fault names the value it is about, but for these."""
+    assert secrets_of(Settings) == SECRETS
 
 
 def test_settings_keep_secrets() -> None:

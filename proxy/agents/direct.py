@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+import zlib
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from dataclasses import replace
@@ -16,6 +17,7 @@ from proxy.agents.dialect import Dialect
 from proxy.agents.failures import failure
 from proxy.agents.llm import Answer, Prompt, Target
 from proxy.errors import ModelBusy, ModelError
+from proxy.wire.encoding import TooMuch, decoder
 
 CONNECT, READ = 5.0, 600.0  # seconds; a non-streaming answer of 100 000 tokens says nothing until it is complete
 LARGEST = 16 << 20  # bytes of an answer; 100 000 tokens are half a megabyte
@@ -93,14 +95,22 @@ def _address(base_url: str) -> httpx.URL:
 
 
 async def _read(response: httpx.Response) -> bytes:
-    """The body, uncompressed if it came compressed all the same."""
+    """The body, uncompressed if it came compressed all the same; httpx's own way has no bound, and a megabyte may hold many."""
+    decode = decoder(response.headers.get("content-encoding", "").encode(), LARGEST)
+    if decode is None:
+        raise ModelBusy("the memory model's server answered in a compression it was not asked for")
     parts: list[bytes] = []
     size = 0
-    async for part in response.aiter_bytes():
-        parts.append(part)
-        size += len(part)
-        if size > LARGEST:
-            raise ModelError(f"the memory model's answer is larger than {LARGEST} bytes")
+    try:
+        async for part in response.aiter_raw():
+            parts.append(decode(part))
+            size += len(parts[-1])
+            if size > LARGEST:
+                raise TooMuch
+    except TooMuch as exc:
+        raise ModelError(f"the memory model's answer is larger than {LARGEST} bytes") from exc
+    except zlib.error as exc:
+        raise ModelBusy("the memory model's server answered in a compression that cannot be read") from exc
     return b"".join(parts)
 
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from zoneinfo import ZoneInfo
 
 from proxy.agents import wording
@@ -14,6 +14,7 @@ from proxy.agents.llm import Answer, Image, ModelSettings, Prompt, Target
 from proxy.agents.mind import Mind
 from proxy.agents.transcript_text import Rendered, render
 from proxy.errors import Unusable
+from proxy.memory import sections
 from proxy.memory.escaping import escape
 from proxy.memory.model import Message, weight
 from proxy.memory.observations import Parsed, parse
@@ -40,7 +41,8 @@ class ObserverTask:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Observed:
-    """Usable notes, and what they cost, unusable answers included. A hint or title of None: the answer left it out."""
+    """Usable notes, and what they cost, unusable answers included. A hint or title of None: the answer left it out, or
+    no title was wanted."""
 
     text: str = field(repr=False)
     task: str | None = field(default=None, repr=False)
@@ -59,9 +61,7 @@ class Observer(Mind):
     async def observe(self, task: ObserverTask, targets: Sequence[Target], settings: ModelSettings) -> Observed:
         """Raises Unusable after two answers that may not enter a memory, PromptTooLong, or the last model's ModelError."""
         system = wording.observer(task.variant, want_title=task.want_title, instruction=task.instruction)
-        shown = await asyncio.to_thread(
-            render, task.messages, task.timezone, tokens=self._tokens, clip_tokens=task.clip_tokens
-        )
+        shown = await self._rendered(task)
 
         def prompt(target: Target) -> Prompt:
             known = self._abilities(target.model)
@@ -77,9 +77,51 @@ class Observer(Mind):
             )  # another model, where there is one
             return _observed(await self._parsed(task, answer), answer, spent + more)
 
+    async def observe_together(
+        self, tasks: Mapping[str, ObserverTask], targets: Sequence[Target], settings: ModelSettings
+    ) -> dict[str, Observed]:
+        """Notes of several threads from one call, by the label each is named by (memory/sections.py); a thread of which the answer
+        says nothing usable is missing. The tasks differ in nothing but their thread. Raises like `observe`, Unusable only where
+        nothing at all can be used."""
+        one = next(iter(tasks.values()))
+        system = wording.observer(one.variant, want_title=one.want_title, instruction=one.instruction, threads=True)
+        shown = {label: await self._rendered(task) for label, task in tasks.items()}
+
+        def prompt(target: Target) -> Prompt:
+            known = self._abilities(target.model)
+            images = one.images and shows_images(target, known)
+            return fitted(system, tuple(_user_of_several(tasks, shown, images)), settings, known)
+
+        answer, spent = await self._asker.ask(targets, prompt)
+        made = await self._parsed_by_thread(tasks, answer, spent)
+        if not made:
+            answer, more = await self._asker.ask([*targets[1:], targets[0]], prompt)
+            made = await self._parsed_by_thread(tasks, answer, spent + more)
+        if not made:
+            raise Unusable("the answer is no observation: of none of the threads")
+        return made
+
+    async def _parsed_by_thread(
+        self, tasks: Mapping[str, ObserverTask], answer: Answer, spent: Spent
+    ) -> dict[str, Observed]:
+        made: dict[str, Observed] = {}
+        for label, said in sections.by_thread(answer.text, tasks.keys()).items():
+            try:
+                parsed = await self._parsed(tasks[label], replace(answer, text=said))
+            except Unusable:
+                continue
+            made[label] = _observed(parsed, answer, spent)
+        return made
+
+    async def _rendered(self, task: ObserverTask) -> Rendered:
+        return await asyncio.to_thread(
+            render, task.messages, task.timezone, tokens=self._tokens, clip_tokens=task.clip_tokens
+        )
+
     async def _parsed(self, task: ObserverTask, answer: Answer) -> Parsed:
         source = weight(task.messages)
-        return await asyncio.to_thread(parse, answer.text, source_tokens=source, tokens=self._tokens)
+        parsed = await asyncio.to_thread(parse, answer.text, source_tokens=source, tokens=self._tokens)
+        return parsed if task.want_title else replace(parsed, title=None)  # models volunteer what nobody asked for
 
 
 def _user(task: ObserverTask, shown: Rendered, images: bool) -> Iterator[str | Image]:
@@ -91,17 +133,37 @@ def _user(task: ObserverTask, shown: Rendered, images: bool) -> Iterator[str | I
     yield "Write the observations of these new messages now, in the format you were told and nothing else."
 
 
+def _user_of_several(
+    tasks: Mapping[str, ObserverTask], shown: Mapping[str, Rendered], images: bool
+) -> Iterator[str | Image]:
+    """What is known of all, then thread by thread its hints, its transcript, its images."""
+    one = next(iter(tasks.values()))
+    yield "\n\n".join((*_known(replace(one, task=None, suggestion=None, title=None)), "# New messages"))
+    for label, task in tasks.items():
+        known = "".join(f"{block}\n" for block in _blocks(task, ("current-task", "suggested-response", "thread-title")))
+        yield sections.tagged(label, f"{known}Times are those of {task.timezone.key}.\n\n{shown[label].text}")
+        for number, image in shown[label].images if images else ():
+            yield f"Image #{number} of conversation {label}:"
+            yield image
+    yield "Write the observations of these new messages now, conversation by conversation, in the format you were told."
+
+
 def _known(task: ObserverTask) -> Iterator[str]:
+    if blocks := list(_blocks(task, ("previous-observations", "current-task", "suggested-response", "thread-title"))):
+        yield "# Known already"
+        yield from blocks
+
+
+def _blocks(task: ObserverTask, tags: Sequence[str]) -> Iterator[str]:
     known = {
         "previous-observations": task.previous,
         "current-task": task.task,
         "suggested-response": task.suggestion,
         "thread-title": task.title if task.want_title else None,
     }
-    blocks = [f"<{tag}>\n{escape(text)}\n</{tag}>" for tag, text in known.items() if text and text.strip()]
-    if blocks:
-        yield "# Known already"
-        yield from blocks
+    for tag in tags:
+        if (text := known[tag]) and text.strip():
+            yield f"<{tag}>\n{escape(text)}\n</{tag}>"
 
 
 def _observed(parsed: Parsed, answer: Answer, spent: Spent) -> Observed:

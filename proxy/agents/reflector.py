@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field, replace
 
 from proxy.agents import wording
@@ -12,6 +12,7 @@ from proxy.agents.fitting import fitted
 from proxy.agents.llm import Answer, ModelSettings, Prompt, Target
 from proxy.agents.mind import Mind
 from proxy.errors import ModelError, Unusable
+from proxy.memory import sections
 from proxy.memory.escaping import escape
 from proxy.memory.observations import Parsed, parse_reflection
 
@@ -42,11 +43,15 @@ class Reflector(Mind):
         instruction: str | None,
         targets: Sequence[Target],
         settings: ModelSettings,
+        labels: Collection[str] = (),
     ) -> Reflected:
         """The first result below `target_tokens`, else the smallest usable one that is smaller than `text`.
 
         At most four answers, one for each level of guidance. A model that fails ends it, with what there is. Raises
         Unusable when no answer was both usable and smaller, or the ModelError when there was no answer at all.
+
+        `labels`: of a log that several threads share, theirs; `text` is then escaped and in sections already (memory/sections.py),
+        and so is what comes back.
         """
         source = await asyncio.to_thread(self._tokens, text)
         best: Reflected | None = None
@@ -54,13 +59,15 @@ class Reflector(Mind):
         spent = Spent()
         for level in wording.LEVELS:
             try:
-                answer, cost = await self._asker.ask(targets, self._prompt(text, level, instruction, settings))
+                answer, cost = await self._asker.ask(
+                    targets, self._prompt(text, level, instruction, settings, bool(labels))
+                )
             except ModelError as exc:
                 failure = exc
                 break
             spent += cost
             try:
-                made = await asyncio.to_thread(self._parsed, answer, source)
+                made = await asyncio.to_thread(self._parsed, answer, source, labels)
             except Unusable as exc:
                 failure = exc
                 continue
@@ -73,20 +80,22 @@ class Reflector(Mind):
         return _paid(best, spent)
 
     def _prompt(
-        self, text: str, level: wording.Level, instruction: str | None, settings: ModelSettings
+        self, text: str, level: wording.Level, instruction: str | None, settings: ModelSettings, threads: bool
     ) -> Callable[[Target], Prompt]:
-        system = wording.reflector(level, instruction=instruction)
+        system = wording.reflector(level, instruction=instruction, threads=threads)
         user = (
-            f"<previous-observations>\n{escape(text)}\n</previous-observations>",
+            f"<previous-observations>\n{text if threads else escape(text)}\n</previous-observations>",
             "Rewrite these notes now, in the format you were told and nothing else.",
         )
         return lambda target: fitted(system, user, settings, self._abilities(target.model))
 
-    def _parsed(self, answer: Answer, source_tokens: int) -> Reflected:
-        parsed: Parsed = parse_reflection(answer.text, source_tokens=source_tokens, tokens=self._tokens)
+    def _parsed(self, answer: Answer, source_tokens: int, labels: Collection[str]) -> Reflected:
+        said = sections.marked(answer.text, labels) if labels else answer.text
+        parsed: Parsed = parse_reflection(said, source_tokens=source_tokens, tokens=self._tokens)
+        text = sections.stored(parsed.text) if labels else parsed.text
         return Reflected(
-            text=parsed.text,
-            tokens=self._tokens(parsed.text),
+            text=text,
+            tokens=self._tokens(text),
             task=parsed.task,
             suggestion=parsed.suggestion,
             model=answer.model,

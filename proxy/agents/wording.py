@@ -15,20 +15,24 @@ LEVELS: tuple[Level, ...] = ("none", "gentle", "strong", "stronger")
 _SHIPPED = {"default": "observer", "condensed": "observer-condensed"}
 
 
-def observer(variant: str, *, want_title: bool, instruction: str | None) -> str:
+def observer(variant: str, *, want_title: bool, instruction: str | None, threads: bool = False) -> str:
     """`variant`: `default`, `condensed`, or the operator's own: a file's path, or the text itself when it has several lines.
 
-    Format and fence are told in every variant, also with the operator's: without them nothing could be parsed.
+    `threads`: the messages are of several conversations. Format and fence are told in every variant, also with the
+    operator's: without them nothing could be parsed.
     """
     lessons = _shipped(_SHIPPED[variant]) if variant in _SHIPPED else _own(variant)
     title = _shipped("observer-title") if want_title else None
     output = "\n".join(filter(None, (_shipped("observer-output"), title)))
-    return _joined(lessons, output, _asked(instruction))
+    several = _shipped("observer-threads") if threads else None
+    return _joined(lessons, output, several, _asked(instruction))
 
 
-def reflector(level: Level, *, instruction: str | None) -> str:
+def reflector(level: Level, *, instruction: str | None, threads: bool = False) -> str:
+    """`threads`: the notes are of several conversations."""
     guidance = None if level == "none" else _shipped(f"reflector-{level}")
-    return _joined(_shipped("reflector"), _shipped("reflector-output"), guidance, _asked(instruction))
+    several = _shipped("reflector-threads") if threads else None
+    return _joined(_shipped("reflector"), _shipped("reflector-output"), several, guidance, _asked(instruction))
 
 
 @cache

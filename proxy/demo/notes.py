@@ -23,6 +23,8 @@ SHRINK = 0.55  # share of its input a reflection aims at
 
 # the transcript as agents/transcript_text.py writes it: what is ours begins at the left edge, what people said is indented
 _FENCE = re.compile(r"<transcript>\n(.*?)\n</transcript>", re.DOTALL)
+_THREAD = re.compile(r'^<thread id="([0-9a-f]{16})">\n(.*?)\n</thread>$', re.DOTALL | re.MULTILINE)
+_OPEN, _CLOSE = "<observations>\n", "\n</observations>"
 _SPEAKER = re.compile(
     r"^(?P<who>User|Assistant|Tool call|Tool result)(?P<name>[^():]*) \((?P<time>\d\d:\d\d)\):(?P<text>.*)$"
 )
@@ -75,7 +77,15 @@ class Note:
 
 
 def observe(prompt: str) -> str:
-    """The observer's whole answer to a prompt: observations, current task, suggested response."""
+    """The observer's whole answer to a prompt: observations, current task, suggested response; thread by thread if there are several."""
+    threads = _THREAD.findall(prompt)
+    if threads:
+        told = (f'<thread id="{label}">\n{observe_one(text)}\n</thread>' for label, text in threads)
+        return "<observations>\n{}\n</observations>".format("\n".join(told).replace(_OPEN, "").replace(_CLOSE, ""))
+    return observe_one(prompt)
+
+
+def observe_one(prompt: str) -> str:
     said = list(transcript(prompt))
     notes = list(unique(note for message in said for note in notes_of(message)))
     if not notes:
@@ -89,7 +99,21 @@ def observe(prompt: str) -> str:
 
 
 def reflect(prompt: str, tokens: Callable[[str], int]) -> str:
-    """The reflector's whole answer: the same notes, fewer of them."""
+    """The reflector's whole answer: the same notes, fewer of them; thread by thread if there are several."""
+    threads = _THREAD.findall(prompt)
+    if threads:
+        texts: dict[str, list[str]] = {}
+        for label, text in threads:
+            texts.setdefault(label, []).append(text)
+        told = (
+            f'<thread id="{label}">\n{reflect_one(chr(10).join(all_), tokens)}\n</thread>'
+            for label, all_ in texts.items()
+        )
+        return "<observations>\n{}\n</observations>".format("\n".join(told).replace(_OPEN, "").replace(_CLOSE, ""))
+    return reflect_one(prompt, tokens)
+
+
+def reflect_one(prompt: str, tokens: Callable[[str], int]) -> str:
     given = list(parsed(prompt))
     notes = list(unique(given))
     surplus = tokens(render(notes)) - SHRINK * tokens(render(given))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from http import HTTPStatus
 
 import orjson
 from starlette.types import Receive, Send
@@ -34,16 +35,33 @@ async def read_body(receive: Receive, limit: int) -> bytes:
 
 async def error(send: Send, exc: OmError, receipt: Sequence[Header] = ()) -> None:
     """An error of ours in OpenAI's shape; `x-should-retry` tells its SDKs whether trying again can help."""
-    param = getattr(exc, "param", None)
-    body = {"error": {"message": str(exc), "type": "om_error", "param": param, "code": exc.code}}
-    headers = [(b"x-should-retry", b"true" if exc.retryable else b"false"), *receipt]
-    if isinstance(exc, Overloaded):
-        headers.append((b"retry-after", b"1"))
-    await as_json(send, exc.status, body, headers)
+    await as_json(send, exc.status, _body(exc), [*_headers(exc), *receipt])
+
+
+def written(exc: OmError) -> bytes:
+    """The same as it stands on the wire, for a connection that ends with it."""
+    content = orjson.dumps(_body(exc))
+    headers = [*_framing(content), *_headers(exc), (b"connection", b"close")]
+    lines = [b"%s: %s" % header for header in headers]
+    status = b"HTTP/1.1 %d %s" % (exc.status, HTTPStatus(exc.status).phrase.encode())
+    return b"\r\n".join([status, *lines, b"", content])
 
 
 async def as_json(send: Send, status: int, body: object, headers: Sequence[Header] = ()) -> None:
     content = orjson.dumps(body)
-    framing = [(b"content-type", b"application/json"), (b"content-length", str(len(content)).encode())]
-    await send({"type": "http.response.start", "status": status, "headers": [*framing, *headers]})
+    await send({"type": "http.response.start", "status": status, "headers": [*_framing(content), *headers]})
     await send({"type": "http.response.body", "body": content})
+
+
+def _body(exc: OmError) -> dict[str, object]:
+    param = getattr(exc, "param", None)
+    return {"error": {"message": str(exc), "type": "om_error", "param": param, "code": exc.code}}
+
+
+def _headers(exc: OmError) -> list[Header]:
+    retry = (b"x-should-retry", b"true" if exc.retryable else b"false")
+    return [retry, (b"retry-after", b"1")] if isinstance(exc, Overloaded) else [retry]
+
+
+def _framing(content: bytes) -> list[Header]:
+    return [(b"content-type", b"application/json"), (b"content-length", str(len(content)).encode())]

@@ -20,11 +20,11 @@ from proxy.agents.llm import Target
 from proxy.background import Background
 from proxy.edge import answers
 from proxy.edge.disconnect import watching, while_there
-from proxy.edge.headers import Header, asking_identity, authorized, request_headers
+from proxy.edge.headers import Header, asking_identity
 from proxy.edge.kept import kept
 from proxy.edge.site import Site
 from proxy.edge.tee import relay
-from proxy.engine import Engine, Turn
+from proxy.engine import Engine
 from proxy.errors import BadRequest, Conflict, OmError, StorageError
 from proxy.memory import identity
 from proxy.memory.context import ContextOptions, layout_for
@@ -32,6 +32,7 @@ from proxy.memory.identity import Caller
 from proxy.memory.transcript import Hints
 from proxy.observing import Call, priced
 from proxy.settings import UpstreamSettings
+from proxy.turn import Turn
 from proxy.upstream import Answer, Upstream, join
 from proxy.wire import refusals
 from proxy.wire.chat import ChatRequest, Unreadable, parse
@@ -81,17 +82,17 @@ class ChatRoute:
         started = time.perf_counter()
         try:
             exchange = await self._accept(scope, receive, site, started)
+            await self._open(exchange, site)
         except OmError as exc:
             await answers.error(send, exc, NO_MEMORY)
             return
         except answers.Disconnected:
             return
-        await self._open(exchange, site)
         exchange.overhead_ms = (time.perf_counter() - started) * 1_000
         await self._forward(exchange, receive, send)
 
     async def _accept(self, scope: Scope, receive: Receive, site: Site, started: float) -> Exchange:
-        caller = identity.identify(scope["headers"], site.identity, self._secret)
+        caller = identity.identify(scope["headers"], site.identity, self._secret, time.time())
         body = await answers.read_body(receive, site.settings.limits.body)
         try:
             request = parse(body)
@@ -104,9 +105,8 @@ class ChatRoute:
                 "om_no_upstream",
                 "model",
             )
-        headers = request_headers(scope["headers"], site.own_headers)
-        key = upstream.api_key.get_secret_value() if upstream.api_key else None
-        return Exchange(scope, body, request, caller, upstream, started, headers=authorized(headers, key))
+        headers = site.sent_on(scope["headers"], upstream)
+        return Exchange(scope, body, request, caller, upstream, started, headers=headers)
 
     # ── memory, failing open ─────────────────────────────────────────────────────────────────────────────────────────
 
@@ -119,7 +119,10 @@ class ChatRoute:
             if not call.effective.memory.enabled:
                 exchange.reason = "disabled"
                 return
+            must_name_resource(exchange.caller, call)
             exchange.turn = await self._opened(exchange, exchange.request, call)
+        except BadRequest:
+            raise  # what cannot be meant is refused, not guessed at
         except Exception as exc:  # promise 2: on any fault of ours the original goes upstream
             exchange.status, exchange.reason = "degraded", reason_of(exc)
             bypassed(exchange, exc)
@@ -308,6 +311,16 @@ def why_off(exchange: Exchange, site: Site) -> str | None:
     if not exchange.request.messages:
         return "no-messages"
     return None
+
+
+def must_name_resource(caller: Caller, call: Call) -> None:
+    """Raises BadRequest for resource scope without a resource: whose threads are to share a log? (behaviour.md 2)"""
+    if (caller.scope or call.effective.memory.scope) == "resource" and not caller.names_resource:
+        raise BadRequest(
+            "this thread's memory is its resource's (scope: resource): name the resource in X-OM-Resource",
+            "om_no_resource",
+            "X-OM-Resource",
+        )
 
 
 def hints_of(exchange: Exchange) -> Hints:

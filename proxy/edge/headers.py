@@ -25,7 +25,8 @@ HOP_BY_HOP = frozenset(
 REFRAMED = frozenset((b"host", b"content-length", b"expect"))
 STAYS = HOP_BY_HOP | REFRAMED
 OURS = b"x-om-"
-_BREAKS = re.compile(rb"[\r\n\0]")
+_CONTROL = re.compile(rb"[\x00-\x08\x0a-\x1f\x7f]")  # no part of a value (RFC 9110 5.5); uvicorn refuses to write one
+_HOST = re.compile(rb"[A-Za-z0-9._~!$&'()*+,;=%-]*(:[0-9]*)?|\[[0-9A-Fa-f:.]+\](:[0-9]*)?")  # RFC 9110 7.2
 CREDENTIALS = frozenset((b"authorization", b"x-api-key", b"api-key"))
 
 
@@ -43,11 +44,19 @@ def request_headers(headers: Sequence[Header], drop: Collection[bytes] = ()) -> 
 def response_headers(headers: Sequence[Header]) -> list[Header]:
     """What goes to the client of an upstream's headers, names in lower case as ASGI has them.
 
-    A value that holds a line break or a NUL could write headers of its own: it is left out.
+    A value that holds a control character is left out: with a line break it could write headers of its own.
     """
-    lowered = [(name.lower(), value) for name, value in headers if not _BREAKS.search(value)]
+    lowered = [(name.lower(), value) for name, value in headers if not _CONTROL.search(value)]
     listed = _listed(lowered)
     return [item for item in lowered if item[0] not in HOP_BY_HOP and item[0] not in listed]
+
+
+def names_one_host(headers: Sequence[Header], http_version: str) -> bool:
+    """Whether it is plain which host a request means (RFC 9112 3.2); where it is not, two servers may read two different ones."""
+    hosts = [value for name, value in headers if name == b"host"]
+    if len(hosts) != 1:
+        return not hosts and http_version == "1.0"
+    return _HOST.fullmatch(hosts[0]) is not None
 
 
 def with_header(headers: Sequence[Header], name: bytes, value: bytes) -> list[Header]:

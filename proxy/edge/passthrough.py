@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import AsyncIterator, Collection, Sequence
+from collections.abc import AsyncIterator, Sequence
 
 from starlette.types import Message, Receive, Scope, Send
 
 from proxy.edge import answers
 from proxy.edge.disconnect import watching, while_there
-from proxy.edge.headers import Header, authorized, header, request_headers
+from proxy.edge.headers import Header, header
 from proxy.edge.tee import relay
 from proxy.errors import BadRequest, OmError
 from proxy.settings import UpstreamSettings
@@ -28,21 +28,19 @@ async def passthrough(
     *,
     upstream: Upstream,
     settings: UpstreamSettings,
-    drop: Collection[bytes] = (),
+    headers: Sequence[Header],
     body: bytes | None = None,
     receipt: Sequence[Header] = (),
 ) -> None:
     """Relay one request. A body that was read already is given as `body`; else it is passed on as it comes, unbuffered.
 
-    `drop` names request headers (in lower case) that do not travel on.
+    `headers` are what travels on of the request's (Site.sent_on).
     """
     try:
         url = join(settings.base_url, checked_path(scope["raw_path"]), scope["query_string"])
     except BadRequest as exc:
         await answers.error(send, exc, receipt)
         return
-    key = settings.api_key.get_secret_value() if settings.api_key else None
-    headers = authorized(request_headers(scope["headers"], drop), key)
     first: Message = await receive() if body is None else {"type": "http.request", "body": body}
     if first["type"] == "http.disconnect":
         return
@@ -61,7 +59,7 @@ async def passthrough(
 
     if first.get("more_body"):
         length = header(scope["headers"], b"content-length")
-        headers += [(b"content-length", length)] if length is not None else []
+        headers = [*headers, (b"content-length", length)] if length is not None else headers
         async with _Upload(first, receive) as upload:
             await exchange(upload, upload.gone)
     else:

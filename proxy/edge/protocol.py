@@ -1,36 +1,164 @@
-"""uvicorn's HTTP/1.1 protocol, and a word to the application when its connection is gone.
+"""uvicorn's HTTP/1.1 protocol with bounds on what a client may send and how slowly, and a word to the application when it is gone.
 
-ASGI tells of a client's leaving only to who waits in `receive`: a task for every request, which costs as much as reading it.
+ASGI tells of a client's leaving only to who waits in `receive`: a task for every request, which costs as much as reading it. And
+neither uvicorn nor its parser bounds heads, or the time that anything takes: the parser collects a header of a gigabyte. Here a
+connection only notes where it stands; the guard looks at it (edge/guard.py) and edge/patience.py says what is too slow.
 """
 
 from __future__ import annotations
 
 import asyncio
+from enum import Enum
 from typing import Any
 
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+from proxy.edge import answers
+from proxy.edge.guard import Guard
+from proxy.edge.patience import Late, Patience, Seen, Stage
+from proxy.edge.upgrade import Upgradeless
+from proxy.errors import BadRequest, HeadTooLarge, OmError, TooSlow
 
 GONE = "om.gone"  # of a scope's `extensions`: its `future` is done once the connection is gone
+MOST_HEADERS = 100  # of a request; SDKs send about twenty
 
 
-class Protocol(HttpToolsProtocol):
+class Reading(Enum):
+    HEAD = 1  # or waiting for the connection's first one
+    BODY = 2
+    NOTHING = 3  # a request is complete, and the next one has not begun
+
+
+ANSWERED: dict[Reading, Stage] = {Reading.HEAD: "head", Reading.BODY: "rest", Reading.NOTHING: "idle"}
+
+
+class Protocol(Upgradeless):
     """To be named as `http` in a uvicorn.Config."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self._gone: asyncio.Future[None] = self.loop.create_future()
+        self._guard = Guard.of(self.app_state)
+        self._patience: Patience | None = None  # most connections are gone before anybody looks
+        self._reading = Reading.HEAD
+        self._requests = 0  # complete ones
+        self._came = 0  # bytes that are no body's, since the last ones that were, or the last request's end
+        self._behind = False  # the head began in the packet that another request ended in
+        self._received = 0  # bytes of the body
+        self._resumed = 0
+        self._fault: OmError | None = None  # why a head is not taken
+        self._refused = False  # what still comes is dropped
+
+    # ── what comes ───────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override] # as uvicorn's own
+        super().connection_made(transport)
+        self._guard.watch(self.connections, self.loop)  # type: ignore[arg-type] # a server's connections are all of its class
+
+    def data_received(self, data: bytes) -> None:
+        if self._refused:
+            return
+        self._came += len(data)
+        super().data_received(data)
+        if self._came > self._guard.limits.headers and not self._refused:
+            self._refuse(self._too_large())
 
     def on_message_begin(self) -> None:
         super().on_message_begin()
+        self._reading = Reading.HEAD
+        self._behind = not self._came
         self.scope["extensions"] = {GONE: {"future": self._gone}}
+
+    def on_headers_complete(self) -> None:
+        limit = self._guard.limits.headers
+        measured = self._behind or self._came > limit  # else what came, which the head is part of, is small enough
+        if len(self.headers) > MOST_HEADERS or (measured and self._head() > limit):
+            self._fault = self._too_large()
+            raise self._fault  # the parser stops, and uvicorn asks for `send_400_response`
+        self._reading = Reading.BODY
+        super().on_headers_complete()
+        self.headers = []  # what comes now are trailers, no headers of the request that the application has
+
+    def on_body(self, body: bytes) -> None:
+        self._received += len(body)
+        self._came = 0
+        super().on_body(body)
 
     def on_message_complete(self) -> None:
         """A large body has paused reading until somebody asks for more of it; nobody will, and who does not read sees no end."""
         super().on_message_complete()
+        self._reading = Reading.NOTHING
+        self._requests += 1
+        self._came = self._received = 0
         if not self.pipeline:
             self.flow.resume_reading()
 
+    def resume_writing(self) -> None:
+        super().resume_writing()
+        self._resumed += 1
+
     def connection_lost(self, exc: Exception | None) -> None:
         super().connection_lost(exc)
+        self._left()
+
+    # ── what is too much or too slow ─────────────────────────────────────────────────────────────────────────────────
+
+    def look(self, now: float) -> Late | None:
+        """End this connection if its client is too slow, and say at what."""
+        limits = self._guard.limits
+        self._patience = self._patience or Patience()
+        unsent = self.transport.get_write_buffer_size()
+        seen = Seen(self._stage(), self._requests, self._received, unsent, self._resumed)
+        late = self._patience.late(seen, now, limits, self.timeout_keep_alive)
+        if seen.stage == "rest" and self._received > 2 * limits.body:
+            late = "rest"  # it was answered long ago, and sends on
+        match late:
+            case "head" if self._came:
+                self._refuse(TooSlow("the headers took longer than limits.header_timeout; try again"))
+            case "body":
+                self._refuse(TooSlow("the body stopped, or came too slowly, for limits.body_timeout; try again"))
+            case "head" | "rest" | "idle":
+                self.transport.close()
+            case "write" | "left":
+                self.transport.abort()
+        return late
+
+    def _stage(self) -> Stage:
+        if self._refused:
+            return "left"
+        if self.transport.is_closing() or self.pipeline or self.flow.read_paused:
+            return "ours"
+        if self.cycle is None or self.cycle.response_complete:
+            return ANSWERED[self._reading]
+        waits = self._reading is Reading.BODY and not self.cycle.waiting_for_100_continue
+        return "body" if waits else "ours"
+
+    def send_400_response(self, msg: str) -> None:
+        """uvicorn's word for what it cannot read."""
+        self._refuse(self._fault or BadRequest("this is no HTTP/1.1 request that can be read", "om_bad_http"))
+
+    def _refuse(self, exc: OmError) -> None:
+        """Answer that and take no more. Not in the midst of another answer, which breaks off, nor after it."""
+        self._refused = True
+        answered = self.cycle is None or self.cycle.response_complete
+        if answered == (self._reading is Reading.BODY) or (
+            not answered and (self.cycle.response_started or self.pipeline)
+        ):
+            self.transport.abort()
+            return
+        if not answered:
+            self.cycle.disconnected = True
+            self.cycle.message_event.set()
+            self._left()
+        self.transport.write(answers.written(exc))
+        self.transport.write_eof()  # and not `close`: with bytes unread that resets the connection, and the answer is lost
+
+    def _left(self) -> None:
         if not self._gone.done():
             self._gone.set_result(None)
+
+    def _head(self) -> int:
+        """Bytes, as far as they are kept."""
+        return len(self.url) + sum(len(name) + len(value) + 4 for name, value in self.headers)
+
+    def _too_large(self) -> OmError:
+        limit = self._guard.limits.headers
+        return HeadTooLarge(f"the headers are more than {MOST_HEADERS}, or larger than limits.headers ({limit} bytes)")

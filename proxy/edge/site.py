@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 
-from proxy.edge.headers import CREDENTIALS
+from proxy.edge.headers import CREDENTIALS, Header, authorized, request_headers
 from proxy.memory import identity
 from proxy.observing import Call
 from proxy.settings import Settings, UpstreamSettings
@@ -30,7 +30,7 @@ class Site:
 
     settings: Settings
     identity: identity.Rules
-    own_headers: frozenset[bytes]  # never sent upstream: identity headers and their aliases
+    own_headers: frozenset[bytes]  # never sent upstream: identity headers and their aliases; see `sent_on`
     side_prompts: tuple[re.Pattern[str], ...]
     upstreams: dict[str | None, UpstreamSettings | None] = field(default_factory=dict, compare=False, repr=False)
     calls: dict[tuple[object, ...], Call] = field(default_factory=dict, compare=False, repr=False)  # see `call`
@@ -39,6 +39,7 @@ class Site:
     def of(cls, settings: Settings) -> Site:
         headers = settings.identity
         keys = tuple((k.tenant, k.key.get_secret_value()) for k in settings.auth.keys)
+        token_secret = settings.auth.token_secret
         return cls(
             settings=settings,
             identity=identity.Rules(
@@ -46,13 +47,29 @@ class Site:
                 resource_headers=headers.resource_headers,
                 keys=keys,
                 loopback=settings.server.loopback,
+                scope_override=headers.scope_override,
+                token_secret=token_secret.get_secret_value().encode() if token_secret else None,
+                token_required=settings.auth.token_required,
             ),
-            own_headers=frozenset(h.encode() for h in (*headers.thread_headers, *headers.resource_headers))
+            own_headers=frozenset(
+                h.encode() for h in (*headers.thread_headers, *headers.resource_headers, *identity.GATEWAY)
+            )
             | (
                 CREDENTIALS if keys else frozenset()
             ),  # with keys of ours, the caller's credential is none of the upstream's
             side_prompts=tuple(re.compile(p) for p in settings.side_requests.prompts),
         )
+
+    def sent_on(self, headers: Sequence[Header], upstream: UpstreamSettings) -> list[Header]:
+        """What goes upstream of a request's headers: a credential for the upstream among them, and none of ours.
+
+        The caller's own, where there are no `auth.keys` or it came beside one of them; else the upstream's `api_key`. (Without
+        keys, that one takes the place of the caller's.)
+        """
+        own = identity.brings_own(headers, self.identity)
+        ours = self.own_headers - CREDENTIALS if own else self.own_headers
+        key = None if own or upstream.api_key is None else upstream.api_key.get_secret_value()
+        return authorized(request_headers(headers, ours), key)
 
     def call(self, key: tuple[object, ...], make: Callable[[], Call]) -> Call:
         """What memory work needs of a request, made once for all requests that differ in nothing of `key`."""

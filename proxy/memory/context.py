@@ -17,6 +17,7 @@ from proxy.memory import dates, lifecycle
 from proxy.memory.escaping import escape
 from proxy.memory.layout import Layout, assemble, layout_for
 from proxy.memory.model import Observation
+from proxy.memory.sections import Section, shown
 
 __all__ = ["ContextOptions", "Layout", "assemble", "continuation_hint", "hints", "layout_for", "observation_block"]
 
@@ -29,6 +30,8 @@ _MARKS = {  # as `context.priorities` names them
 _ALWAYS = ("red", "done")  # what a later reader cannot do without
 
 _SCOPES = {"thread": "this conversation", "resource": "all conversations with this user"}
+_SHARED = """all conversations with this user. Each stands between <thread> tags under an id; \
+this conversation is "{label}", and what another one said was not said in this one"""
 
 _PREAMBLE = """\
 The notes below were kept on {scope}; the messages they cover are no longer shown. They are background for you to read: a record \
@@ -43,6 +46,11 @@ _HINT = """\
 Note from the system, not from the user: today is {weekday}, {month} {day}, {year}. This conversation is longer than the messages \
 that follow; the notes above hold what came before them. Go on naturally from the newest message, and do not mention the notes, \
 memory or this note."""
+
+_HINT_AT_FIRST = """\
+Note from the system, not from the user: today is {weekday}, {month} {day}, {year}. The notes above come from other conversations \
+with this user; this conversation begins with the messages that follow. Use what helps, and do not mention the notes, memory or \
+this note."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,20 +69,30 @@ def observation_block(
     scope: str,
     render_date: datetime,
     options: ContextOptions,
+    labels: Sequence[str | None] = (),
+    others: str = "",
 ) -> str:
-    """The log for the actor; `render_date` is in the user's time zone. `scope`: `thread`, `resource`, or the thread's own name."""
-    shown = dates.annotated(entries, render_date.date()) if options.relative_time else entries
-    marked = (_without_marks(entry, options) for entry in shown)
-    log = "\n\n".join(escape(entry) for entry in marked)
+    """The log for the actor; `render_date` is in the user's time zone. `scope`: `thread`, `resource`, or the thread's own name; of a
+    thread that shares its resource's log, `resource` and its label behind a colon.
+
+    `labels`: of a shared log, the thread each of `entries` is about; `others`: from elsewhere.py.
+    """
+    dated = dates.annotated(entries, render_date.date()) if options.relative_time else entries
+    marked = (_without_marks(entry, options) for entry in dated)
+    log = shown(Section(label, entry) for label, entry in zip(labels or [None] * len(entries), marked, strict=True))
     parts = [_preamble(scope, options), f"<observations>\n{log}\n</observations>"]
+    parts += [others] if others else []
     parts += [_tagged("current-task", task)] if task else []
     parts += [_tagged("suggested-response", suggestion)] if suggestion else []
     return "\n\n".join(parts)
 
 
-def continuation_hint(render_date: date) -> str:
-    """What tells the actor that it joins in the middle, and which day it is. The same all through a render date's day."""
-    return _HINT.format(
+def continuation_hint(render_date: date, *, begun: bool = True) -> str:
+    """What tells the actor that it joins in the middle, and which day it is. The same all through a render date's day.
+
+    `begun`: whether notes stand for part of this very conversation; else it is shown whole, and the notes are of others.
+    """
+    return (_HINT if begun else _HINT_AT_FIRST).format(
         weekday=dates.WEEKDAYS[render_date.weekday()],
         month=dates.MONTHS[render_date.month - 1],
         day=render_date.day,
@@ -90,7 +108,9 @@ def hints(entries: Sequence[Observation]) -> tuple[str | None, str | None]:
 def _preamble(scope: str, options: ContextOptions) -> str:
     kept = _kept(options)
     legend = ", ".join(f"{mark} {meaning}" for name, (mark, meaning) in _MARKS.items() if name in kept)
-    named = _SCOPES.get(scope) or f'this conversation ("{escape(scope)}")'
+    kind, _, label = scope.partition(":")
+    shared = _SHARED.format(label=label) if kind == "resource" and label else None
+    named = shared or _SCOPES.get(scope) or f'this conversation ("{escape(scope)}")'
     return _PREAMBLE.format(scope=named, legend=legend)
 
 

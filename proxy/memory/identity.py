@@ -7,26 +7,33 @@ from __future__ import annotations
 
 import hashlib
 import hmac
+import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
-from typing import Literal, TypeVar
+from typing import Literal, NamedTuple, TypeVar
 from zoneinfo import ZoneInfo
 
 from proxy.errors import BadRequest, Unauthorized
+from proxy.memory import user_token
 from proxy.memory.model import Key
 
 Headers = Iterable[tuple[bytes, bytes]]  # names in lower case, as ASGI gives them
 Mode = Literal["on", "read", "write", "off"]
 History = Literal["auto", "full", "window", "new"]  # X-OM-History: what the sent messages are
+Scope = Literal["thread", "resource"]  # X-OM-Scope: how far the memory reaches
 
 _ID = re.compile(r"[A-Za-z0-9._:@/+=-]{1,256}")
 _TEMPLATE = re.compile(r"\{\{.*\}\}")  # a client's header template that nobody filled in
 _CREDENTIALS = ("authorization", "x-api-key", "api-key")
+GATEWAY = ("x-om-authorization", "x-memory-gateway-authorization")  # a key of `auth.keys` beside the provider's own
 _SAID = ("x-om-mode", "x-om-history", "x-om-task", "x-om-timezone")
 _MODES: tuple[Mode, ...] = ("on", "read", "write", "off")
 _HISTORIES: tuple[History, ...] = ("auto", "full", "window", "new")
+_SCOPES: tuple[Scope, ...] = ("thread", "resource")
+_SCOPE = "x-om-scope"  # read only where the configuration lets a request choose; else it is as any unknown header
+_VOUCHER = "x-om-token"  # read only where there is a secret to verify it with
 _Choice = TypeVar("_Choice", bound=str)
 LOCAL = "local"  # the tenant of callers without a credential on a loopback bind
 
@@ -43,11 +50,21 @@ class Rules:
     )  # (tenant, key); empty: the caller's own credential keys the tenant
     loopback: bool = True  # whether the server is bound to loopback only
     memory: bool = True  # `memory.enabled`
+    scope_override: bool = False  # whether a request may choose its scope
+    token_secret: bytes | None = field(default=None, repr=False)  # what X-OM-Token is signed with; None: none is read
+    token_required: bool = False  # whether a thread can be named with a token only
     read: frozenset[bytes] = field(init=False, repr=False, compare=False)  # the headers an identity is made of
+    digests: tuple[tuple[str, bytes], ...] = field(
+        init=False, repr=False, compare=False
+    )  # `keys`, each key as its SHA-256
 
     def __post_init__(self) -> None:
-        names = (*self.thread_headers, *self.resource_headers, *_CREDENTIALS, *_SAID)
+        names = [*self.thread_headers, *self.resource_headers, *_CREDENTIALS, *_SAID]
+        names += [_SCOPE] if self.scope_override else []
+        names += [_VOUCHER] if self.token_secret else []
+        names += GATEWAY if self.keys else []
         object.__setattr__(self, "read", frozenset(n.encode("latin-1") for n in names))
+        object.__setattr__(self, "digests", tuple((tenant, _digest(key.encode())) for tenant, key in self.keys))
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,24 +77,45 @@ class Caller:
     reason: str | None = None
     history: History = "auto"
     timezone: str | None = None  # IANA name
+    scope: Scope | None = None  # the one the request asked for, where it may; None: the configured one holds
+    names_resource: bool = False  # else `key.resource` is the thread itself, and resource scope cannot be meant
 
 
-def identify(headers: Headers, rules: Rules, secret: bytes) -> Caller:
-    """The caller; raises BadRequest for a header that cannot be meant, Unauthorized where keys are configured and none fits."""
-    return _identified(tuple(h for h in headers if h[0] in rules.read), rules, secret)
+class _Names(NamedTuple):
+    """What a request calls its thread and resource; `until` is when the token that vouches for them ends, in unix seconds."""
+
+    thread: str | None
+    resource: str | None = None
+    until: float | None = None
+
+
+def identify(headers: Headers, rules: Rules, secret: bytes, now: float = math.inf) -> Caller:
+    """The caller; raises BadRequest for a header that cannot be meant, Unauthorized for a key or token that does not fit.
+
+    `now`: unix seconds. Who is not told the time takes every token for one that has ended.
+    """
+    caller, until = _identified(tuple(h for h in headers if h[0] in rules.read), rules, secret)
+    if until is not None and not user_token.in_time(until, now):
+        raise Unauthorized(f"{_VOUCHER} has ended; have your application make a new one")
+    return caller
 
 
 @lru_cache(maxsize=4_096)  # 25 µs, and callers come again; it holds credentials, so it is bounded and in memory only
-def _identified(headers: tuple[tuple[bytes, bytes], ...], rules: Rules, secret: bytes) -> Caller:
+def _identified(headers: tuple[tuple[bytes, bytes], ...], rules: Rules, secret: bytes) -> tuple[Caller, float | None]:
     named = _by_name(headers)
     tenant = _tenant(named, rules, secret)
-    thread = _first(named, rules.thread_headers)
+    names = _names(named, rules, tenant)
+    return _caller(named, rules, tenant, names), names.until
+
+
+def _caller(named: Mapping[str, list[str]], rules: Rules, tenant: str | None, names: _Names) -> Caller:
+    thread, resource = names.thread, names.resource
     if thread is None:
         return Caller(None, tenant, "on", "no-thread")  # passes through, whatever its other headers say
-    mode = _choice(named, "x-om-mode", _MODES, "on")
-    history = _choice(named, "x-om-history", _HISTORIES, "auto")
+    mode: Mode = _choice(named, "x-om-mode", _MODES) or "on"
+    history: History = _choice(named, "x-om-history", _HISTORIES) or "auto"
     timezone = _timezone(named)
-    resource = _first(named, rules.resource_headers)
+    scope = _choice(named, _SCOPE, _SCOPES)
     if tenant is None:
         return Caller(None, None, mode, "no-credential")
     if not rules.memory:
@@ -86,13 +124,51 @@ def _identified(headers: tuple[tuple[bytes, bytes], ...], rules: Rules, secret: 
         return Caller(None, tenant, mode, "mode-off")
     if named.get("x-om-task", [""])[0].strip():
         return Caller(None, tenant, mode, "side-request")
-    return Caller(Key(tenant, resource or thread, thread), tenant, mode, None, history, timezone)
+    key = Key(tenant, resource or thread, thread)
+    return Caller(key, tenant, mode, None, history, timezone, scope, names_resource=resource is not None)
 
 
 def admit(headers: Headers, rules: Rules) -> None:
     """Raise Unauthorized unless the caller may use the server at all: what every route asks, memory or not."""
     if rules.keys:
-        _owner(_credential(_by_name(headers)), rules)
+        _owner(_key_to_us(_by_name(headers)), rules)
+
+
+def nameable(name: str) -> bool:
+    """Whether a header could name a thread or resource so."""
+    return bool(_ID.fullmatch(name))
+
+
+def brings_own(headers: Headers, rules: Rules) -> bool:
+    """Whether a request's `Authorization` is meant for the model server, its key to us standing beside it.
+
+    Never true of a key of ours: sent to a model server, it would open our memories to whoever runs that.
+    """
+    named = _by_name(headers) if rules.keys else {}
+    own = _credential(named, _CREDENTIALS)
+    return own is not None and _credential(named, GATEWAY) is not None and _tenant_of(own, rules) is None
+
+
+def _names(named: Mapping[str, list[str]], rules: Rules, tenant: str | None) -> _Names:
+    thread = _first(named, rules.thread_headers)
+    if rules.token_secret and (token := _only(named, _VOUCHER)):
+        claims = user_token.verified(token, rules.token_secret, tenant=tenant if rules.keys else None)
+        return _vouched(thread, _first(named, rules.resource_headers), claims)
+    if thread is None:
+        return _Names(None)
+    if rules.token_required:
+        raise Unauthorized(f"a thread can be named here with {_VOUCHER} only; have your application make one")
+    return _Names(thread, _first(named, rules.resource_headers))
+
+
+def _vouched(thread: str | None, resource: str | None, claims: user_token.Claims) -> _Names:
+    """What the token names; headers may repeat it, and choose where it leaves a choice."""
+    if not nameable(claims.resource) or not (claims.thread is None or nameable(claims.thread)):
+        raise Unauthorized(f"{_VOUCHER} names what no header could name: 1 to 256 of A-Z a-z 0-9 . _ : @ / + = -")
+    said = ((resource, claims.resource), (thread, claims.thread))
+    if any(header is not None and claimed not in (None, header) for header, claimed in said):
+        raise Unauthorized(f"{_VOUCHER} does not speak for the thread or resource that the headers name")
+    return _Names(claims.thread or thread, claims.resource, claims.exp)
 
 
 def _by_name(headers: Headers) -> dict[str, list[str]]:
@@ -106,11 +182,8 @@ def _first(named: Mapping[str, list[str]], names: Sequence[str]) -> str | None:
     """The first usable value in the order of the names. All present ones are checked: a bad one is never passed over in silence."""
     found = None
     for name in names:
-        values = named.get(name, [])
-        if len(values) > 1:
-            raise BadRequest(f"header {name} was sent {len(values)} times; send it once", "om_bad_header", name)
-        value = values[0].strip() if values else ""
-        if not value or _TEMPLATE.search(value):
+        value = _only(named, name)
+        if not value:
             continue
         if not _ID.fullmatch(value):
             raise BadRequest(
@@ -120,10 +193,20 @@ def _first(named: Mapping[str, list[str]], names: Sequence[str]) -> str | None:
     return found
 
 
-def _choice(named: Mapping[str, list[str]], name: str, allowed: Sequence[_Choice], default: _Choice) -> _Choice:
+def _only(named: Mapping[str, list[str]], name: str) -> str:
+    """The value of a header that can be meant once; empty where it is absent."""
+    values = named.get(name, [])
+    if len(values) > 1:
+        raise BadRequest(f"header {name} was sent {len(values)} times; send it once", "om_bad_header", name)
+    value = values[0].strip() if values else ""
+    return "" if _TEMPLATE.search(value) else value
+
+
+def _choice(named: Mapping[str, list[str]], name: str, allowed: Sequence[_Choice]) -> _Choice | None:
+    """The word that was said; None for none. Raises BadRequest for one that is not allowed."""
     values = named.get(name)
     if not values or not values[0].strip():
-        return default
+        return None
     value = values[0].strip().lower()
     chosen = next((a for a in allowed if a == value), None)
     if chosen is None or len(values) > 1:
@@ -143,13 +226,11 @@ def _timezone(named: Mapping[str, list[str]]) -> str | None:
         ) from exc
 
 
-def _credential(named: Mapping[str, list[str]]) -> str | None:
-    """The request's credential without its scheme; raises BadRequest when two headers carry different ones (CVE-2026-45339)."""
-    found = {bare for name in _CREDENTIALS for value in named.get(name, []) if (bare := _bare(value))}
+def _credential(named: Mapping[str, list[str]], names: Sequence[str]) -> str | None:
+    """The credential in these headers without its scheme; raises BadRequest when two carry different ones (CVE-2026-45339)."""
+    found = {bare for name in names for value in named.get(name, []) if (bare := _bare(value))}
     if len(found) > 1:
-        raise BadRequest(
-            "two different credentials were sent (Authorization, x-api-key, api-key); send one", "om_two_credentials"
-        )
+        raise BadRequest(f"two different credentials were sent ({', '.join(names)}); send one", "om_two_credentials")
     return next(iter(found), None)
 
 
@@ -159,28 +240,48 @@ def _bare(value: str) -> str:
     return rest.strip() if scheme.lower() == "bearer" else value
 
 
+def _key_to_us(named: Mapping[str, list[str]]) -> str | None:
+    """What `auth.keys` is asked about: the key sent to us by name, else the request's one credential."""
+    own = _credential(named, _CREDENTIALS)
+    return _credential(named, GATEWAY) or own
+
+
 def _tenant(named: Mapping[str, list[str]], rules: Rules, secret: bytes) -> str | None:
-    key = _credential(named)
     if rules.keys:
-        return _owner(key, rules)
+        return _owner(_key_to_us(named), rules)
+    key = _credential(named, _CREDENTIALS)
     if key is None:
         return LOCAL if rules.loopback else None
     return hmac.new(secret, key.encode("latin-1"), hashlib.sha256).hexdigest()
 
 
 def _owner(key: str | None, rules: Rules) -> str:
-    """The tenant of a configured key. Every key is compared, digest with digest, so that time tells nothing."""
-    sent = hashlib.sha256((key or "").encode("latin-1")).digest()
-    owner = None
-    for tenant, known in rules.keys:
-        if hmac.compare_digest(sent, hashlib.sha256(known.encode()).digest()):
-            owner = tenant
-    if key is None or owner is None:
+    owner = _tenant_of(key, rules) if key else None
+    if owner is None:
         raise Unauthorized("no known key was sent; send one of auth.keys as `Authorization: Bearer …`")
     return owner
+
+
+def _tenant_of(key: str, rules: Rules) -> str | None:
+    """The tenant of a configured key. Every key is compared, digest with digest, so that time tells nothing."""
+    sent = _digest(key.encode("latin-1"))
+    owner = None
+    for tenant, known in rules.digests:
+        if hmac.compare_digest(sent, known):
+            owner = tenant
+    return owner
+
+
+def _digest(key: bytes) -> bytes:
+    return hashlib.sha256(key).digest()
 
 
 @lru_cache(maxsize=4_096)
 def fingerprint_key(secret: bytes, tenant: str) -> bytes:
     """The key of a tenant's message fingerprints, so that equal messages of two tenants never look equal."""
     return hmac.new(secret, b"fingerprint\0" + tenant.encode(), hashlib.sha256).digest()
+
+
+def label(secret: bytes, key: Key) -> str:
+    """What a thread is called where its resource's other threads can read it: 16 hexadecimal digits that tell nothing."""
+    return hmac.new(secret, b"label\0" + "\0".join(key).encode(), hashlib.sha256).hexdigest()[:16]

@@ -23,16 +23,13 @@ Numbers and their meaning: thresholds.py; the specification: behaviour.md 5 and 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import datetime
-from itertools import accumulate, takewhile
-from operator import itemgetter
+from itertools import accumulate
 
 from msgspec.structs import replace
 
-from proxy.memory import blocks, prompt_cache
-from proxy.memory.dates import MONTHS
+from proxy.memory import blocks, prompt_cache, shared
 from proxy.memory.economy import pays_back
 from proxy.memory.model import PER_MESSAGE, RECENT, Mark, Memory, Message, Observation, Reflection, Trouble, weight
 from proxy.memory.thresholds import LEAST_RAW, NEAR, OVERSHOOT, Limits
@@ -138,7 +135,12 @@ def after_reply(memory: Memory, limits: Limits, now: float = 0.0) -> Decision | 
     """
     most = limits.observe_at
     limits = limits.for_memory(log=memory.log_tokens, pending=memory.pending)
-    return _buffering(memory, limits, most, now) or _background_reflection(memory, limits)
+    return _buffering(memory, limits, most, now) or reflection_due(memory, limits)
+
+
+def fresh(memory: Memory) -> int:
+    """Tokens that could be observed and are not."""
+    return ripe([m for m in memory.tail if m.seq > memory.chunked_to])
 
 
 def ripe(tail: Sequence[Message]) -> int:
@@ -211,6 +213,12 @@ def _buffering(memory: Memory, limits: Limits, most: int, now: float) -> Observe
     return found
 
 
+def everything(memory: Memory, most: int) -> Observe | None:
+    """All that could be observed and is not, up to `most` tokens: a thread's part where several are observed together."""
+    marks = [m.mark for m in memory.tail if m.seq > memory.chunked_to]
+    return _observe(memory, marks, blocks.safe_cut(marks, most, 0))
+
+
 def economises(memory: Memory, limits: Limits) -> bool:
     """Whether notes are due that wait because they would cost more than they save (`economy: auto`)."""
     if limits.prices is None:
@@ -254,7 +262,8 @@ def _waited_reflection(memory: Memory, limits: Limits) -> Reflect | None:
     return Reflect(len(memory.log), limits.reflect_at, wait=True)
 
 
-def _background_reflection(memory: Memory, limits: Limits) -> Reflect | None:
+def reflection_due(memory: Memory, limits: Limits) -> Reflect | None:
+    """The background reflection that is due."""
     size = memory.log_tokens
     if limits.reflect_from is None or memory.reflection or size < limits.reflect_from or memory.unproductive_at == size:
         return None
@@ -293,16 +302,14 @@ def activated(memory: Memory, ids: Sequence[int], now: float) -> Memory:
     if not count:
         return memory
     moved = memory.chunks[:count]
-    return replace(
-        _covered(memory, moved[-1].last),
-        log=memory.log + moved,
-        chunks=memory.chunks[count:],
-        render_date=now,
-    )
+    memory = replace(_covered(memory, moved[-1].last), chunks=memory.chunks[count:], render_date=now)
+    if memory.hub:
+        return shared.entered(memory, moved)
+    return replace(memory, log=memory.log + moved)
 
 
 def _covered(memory: Memory, last: int) -> Memory:
-    """With coverage moved to `last`; the log must already reach there."""
+    """With coverage moved to `last`, for a log that reaches there."""
     gone = [m for m in memory.tail if m.seq <= last]
     return replace(
         memory,
@@ -316,10 +323,10 @@ def _covered(memory: Memory, last: int) -> Memory:
 
 def reflected(memory: Memory, reflection: Reflection) -> Memory:
     """With the reflection kept beside the log, if its sources still begin it."""
-    return replace(memory, reflection=reflection, trouble=Trouble()) if _fits(memory, reflection) else memory
+    return replace(memory, reflection=reflection, trouble=Trouble()) if fits(memory, reflection) else memory
 
 
-def _fits(memory: Memory, reflection: Reflection) -> bool:
+def fits(memory: Memory, reflection: Reflection) -> bool:
     ids = tuple(o.id for o in memory.log[: len(reflection.sources)])
     return reflection.generation == memory.generation and ids == reflection.sources
 
@@ -327,11 +334,11 @@ def _fits(memory: Memory, reflection: Reflection) -> bool:
 def swapped(memory: Memory, now: float) -> Memory:
     """The next generation: the reflection, then the entries that came after what it stands for, byte for byte. Chunks stay."""
     made = memory.reflection
-    if made is None or not _fits(memory, made):
+    if made is None or not fits(memory, made):
         return replace(memory, reflection=None) if made else memory
     sources, later = memory.log[: len(made.sources)], memory.log[len(made.sources) :]
     entry = Observation(
-        id=memory.next_id,
+        id=shared.entry_id(memory),
         after=sources[0].after,
         last=sources[-1].last,
         chain=sources[-1].chain,
@@ -343,17 +350,18 @@ def swapped(memory: Memory, now: float) -> Memory:
         suggestion=made.suggestion or newest(sources, "suggestion"),
         kind="reflection",
         model=made.model,
+        parts=shared.merged(sources),
+        sources=made.sources,
     )
     return replace(
-        _next_generation(memory, (entry, *later)),
-        next_id=memory.next_id + 1,
+        shared.numbered(next_generation(memory, (entry, *later)), 1),
         reflection=None,
         unproductive_at=0,
         render_date=now,
     )
 
 
-def _next_generation(memory: Memory, log: tuple[Observation, ...]) -> Memory:
+def next_generation(memory: Memory, log: tuple[Observation, ...]) -> Memory:
     return replace(memory, log=log, generation=memory.next_generation, next_generation=memory.next_generation + 1)
 
 
@@ -375,115 +383,13 @@ def failed(memory: Memory, now: float, jitter: float) -> Memory:
 
 
 def due_at(memory: Memory, limits: Limits, now: float) -> float | None:
-    """When the background should look at this thread, as far as can be said now; None: not before its next turn."""
-    if memory.trouble.parked:
+    """When the background should look at this thread, as far as can be said now; None: not before its next turn.
+
+    A thread that shares its log is looked at together with the others of its resource (gathering.py).
+    """
+    if memory.trouble.parked or memory.scope == "resource":
         return None
     cold = cold_at(memory, limits)
     moments = [now] if cold is None or cold <= now else [now, cold]
     due = next((moment for moment in moments if after_reply(memory, limits, moment)), None)
     return None if due is None else max(due, memory.trouble.until)
-
-
-# ── memory follows the branch ────────────────────────────────────────────────────────────────────────────────────────
-
-
-def within(log: Sequence[Observation], cut: int, live: Mapping[int, bytes]) -> tuple[Observation, ...]:
-    """The first entries of a log, as far as they cover nothing after `cut` and nothing of another branch.
-
-    `live`: the chain at each live message. An older generation may cover an abandoned branch whose seqs lie below the cut: only
-    the chain tells. What a note stands behind has been forgiven its past (`revised`): it stands with the note.
-    """
-    stands = [o.last <= cut and (not o.last or live.get(o.last) == o.chain) for o in log]
-    forgiven = max((i + 1 for i, o in enumerate(log) if o.kind == "note" and stands[i]), default=0)
-    rest = takewhile(itemgetter(1), zip(log[forgiven:], stands[forgiven:], strict=True))
-    return (*log[:forgiven], *(o for o, _ in rest))
-
-
-def reach(log: Sequence[Observation]) -> int:
-    """The coverage of a log."""
-    return log[-1].last if log else 0
-
-
-def fallback(
-    memory: Memory, cut: int, older: Sequence[tuple[int, tuple[Observation, ...]]], live: Mapping[int, bytes]
-) -> tuple[Observation, ...]:
-    """The newest state of the log that covers nothing after `cut`, of this generation or an older one: the one reaching furthest.
-
-    A reflection that swallowed what the client took back gives way to the generation before it. `live` as in `within`.
-    """
-    states = [within(log, cut, live) for log in (memory.log, *(log for _, log in older))]
-    return max(states, key=reach)  # max keeps the first of equals: the newest generation
-
-
-def forgotten(
-    memory: Memory, cut: int, found: Sequence[Observation], older: Sequence[tuple[int, tuple[Observation, ...]]]
-) -> bool:
-    """Whether the state to return to was there once and was not kept: nothing stands, and the oldest log begins with a reflection."""
-    oldest = older[-1][1] if older else memory.log
-    return cut > 0 and not found and bool(oldest) and oldest[0].kind == "reflection"
-
-
-REVISED = (
-    "Date: {date}\n* 🔴 ({time}) The conversation was taken back to an earlier point and goes on anew from there: what the notes \
-above say about anything later than that point was discarded and no longer holds."
-)
-
-
-def revised(memory: Memory, at: Mark, when: datetime, tokens: Callable[[str], int]) -> tuple[Observation, ...]:
-    """What of the log has to stay although it covers what was taken back, and the entry that says so (behaviour.md 3).
-
-    Entries about nothing but what was taken back go all the same. `at`: the last message that stays; `when`: now, in the user's
-    time zone.
-    """
-    date = f"{MONTHS[when.month - 1][:3]} {when.day}, {when.year}"
-    text = REVISED.format(date=date, time=f"{when:%H:%M}")
-    note = Observation(
-        id=memory.next_id,
-        after=at.seq,
-        last=at.seq,
-        chain=at.chain,
-        text=text,
-        tokens=tokens(text),
-        source_tokens=0,
-        at=when.timestamp(),
-        kind="note",
-    )
-    return (*(o for o in memory.log if o.after < at.seq), note)
-
-
-def rolled_back(
-    memory: Memory,
-    cut: int,
-    log: tuple[Observation, ...],
-    recent: Sequence[Mark],
-    tail: Sequence[Message],
-    before: tuple[int, int],
-    now: float,
-) -> Memory:
-    """The memory of the branch that ends at `cut`: `log` from `fallback`, and raw again whatever that uncovers.
-
-    `recent`: the newest live marks up to the log's reach; `tail`: the live messages after it, through `cut` or further;
-    `before`: count and weight of all live messages up to the reach. The messages after `cut` stay in the tail: superseding
-    them is `turns.heard`'s.
-    """
-    coverage = reach(log)
-    rolled = _next_generation(memory, log) if log != memory.log else memory
-    return replace(
-        rolled,
-        next_id=max([memory.next_id, *(o.id + 1 for o in log)]),
-        coverage=coverage,
-        covered_count=before[0],
-        covered_tokens=before[1],
-        recent=tuple(recent)[-RECENT:],
-        tail=tuple(tail),
-        chunks=tuple(c for c in memory.chunks if c.last <= cut and c.after >= coverage),
-        reflection=_carried(memory.reflection, rolled),
-        unproductive_at=0,
-        render_date=now,
-    )
-
-
-def _carried(made: Reflection | None, memory: Memory) -> Reflection | None:
-    """A pending reflection goes exactly when its range reaches the fork: when its sources no longer begin the log."""
-    moved = replace(made, generation=memory.generation) if made else None
-    return moved if moved and _fits(memory, moved) else None

@@ -30,6 +30,7 @@ VIEWS = 8  # recorded attempts kept per thread; reconcile.md
 PER_MESSAGE = 4  # tokens of framing a message costs beyond its payload; OpenAI's cookbook figure for chat models
 
 Style = Literal["unknown", "full", "window", "thin"]
+Scope = Literal["thread", "resource"]
 
 
 def chained(chain: bytes, fp: bytes) -> bytes:
@@ -43,6 +44,14 @@ class Key(NamedTuple):
     tenant: str
     resource: str
     thread: str
+
+
+HUB = ""  # the thread name of a resource's shared memory: no header can carry it
+
+
+def hub_of(key: Key) -> Key:
+    """Where the shared log of this thread's resource is kept."""
+    return Key(key.tenant, key.resource, HUB)
 
 
 class Item(Struct, frozen=True):
@@ -94,6 +103,17 @@ class Message(Struct, frozen=True):
         return f"<Message {self.seq} {self.item.role} {self.tokens}t {self.item.fp.hex()[:6]}>"
 
 
+class Part(NamedTuple):
+    """What of one thread an entry of a shared log stands for; as in `Observation`."""
+
+    label: str  # of the thread: its name under a keyed hash, so that it may be shown
+    after: int
+    last: int
+    chain: bytes
+    task: str | None = None  # the newest hints about this thread: a reflection over several has none of its own
+    suggestion: str | None = None
+
+
 class Observation(Struct, frozen=True, kw_only=True):
     """Notes that stand for the live messages with `after < seq <= last`: a chunk while buffered, then a log entry.
 
@@ -113,6 +133,10 @@ class Observation(Struct, frozen=True, kw_only=True):
     title: str | None = None
     kind: Literal["observation", "reflection", "note"] = "observation"
     model: str = ""  # which model wrote it
+    parts: tuple[
+        Part, ...
+    ] = ()  # in a shared log, what it covers thread by thread; `after`, `last`, `chain` say nothing there
+    sources: tuple[int, ...] = ()  # of a reflection: ids of the entries it replaced
 
     def __repr__(self) -> str:
         return f"<{self.kind.capitalize()} {self.id} ({self.after}, {self.last}] {self.source_tokens}t→{self.tokens}t>"
@@ -166,6 +190,15 @@ class Trouble(Struct, frozen=True):
     parked: bool = False  # given up until `om-proxy doctor --revive` or a new success
 
 
+class Hub(Struct, frozen=True, kw_only=True):
+    """What a memory that shares its resource's log knows of where that log is kept (memory/shared.py)."""
+
+    label: str  # of this thread, in `Part`
+    version: int = 0  # of the hub's row; 0: nothing stored yet
+    next_id: int = 1  # of the log's entries: chunks are numbered by the thread
+    own: tuple[int, int] = (0, 1)  # generation and next generation of the thread's own log
+
+
 class Memory(Struct, frozen=True, kw_only=True):
     """All a thread's next turn needs, bounded: a thread of a million messages loads as fast as one of a hundred."""
 
@@ -197,6 +230,13 @@ class Memory(Struct, frozen=True, kw_only=True):
     trouble: Trouble = field(default_factory=Trouble)
     due: float | None = None  # when background work should look at this thread; None: nothing to do
     title: str | None = None
+    title_pinned: bool = False  # by a person: no model changes it
+    overrides: bytes | None = None  # JSON of this thread's own settings, as the admin API took them
+
+    scope: Scope = "thread"  # whether the log is the thread's own or its resource's
+    hub: Hub | None = None  # set while the resource's log stands in `log`, `generation`, `reflection`
+    others: str = ""  # the resource's other conversations as this prompt tells them, rendered
+    shown: tuple[int, int] = (0, 0)  # generation and length of the shared log that this prompt was last built from
 
     @property
     def end(self) -> int:
@@ -230,6 +270,11 @@ class Memory(Struct, frozen=True, kw_only=True):
     @property
     def log_tokens(self) -> int:
         return sum(o.tokens for o in self.log)
+
+    @property
+    def shared_state(self) -> tuple[int, int]:
+        """Names the shared log as it stands: within a generation it only grows."""
+        return self.generation, len(self.log)
 
     @property
     def chunked_to(self) -> int:

@@ -102,7 +102,7 @@ def parse(answer: str, *, source_tokens: int, tokens: Callable[[str], int]) -> P
 
     Raises `Unusable` naming one of: empty, refusal, prose, loop, oversized. The text of the answer is never in the error.
     """
-    answer = _REASONING.sub("", answer.replace("\r\n", "\n"), count=1)
+    answer = without_reasoning(answer)
     rest, hints = _without_hints(answer)
     text, outside = _observations(rest)
     if reason := _unusable(text, rest) or _oversized(text, source_tokens, tokens):
@@ -117,6 +117,11 @@ def parse_reflection(answer: str, *, source_tokens: int, tokens: Callable[[str],
     """A reflector's answer about entries of `source_tokens`: read alike, but a reflection names no thread."""
     parsed = parse(answer, source_tokens=source_tokens, tokens=tokens)
     return Parsed(parsed.text, parsed.task, parsed.suggestion)
+
+
+def without_reasoning(answer: str) -> str:
+    """What a model wrote after it thought aloud."""
+    return _REASONING.sub("", answer.replace("\r\n", "\n"), count=1)
 
 
 # ── form ─────────────────────────────────────────────────────────────────────────────────────────────────────────────

@@ -11,7 +11,7 @@ from proxy.memory.known import NEED_OUTLINE, Known, NeedOutline, branch, most_kn
 from proxy.memory.matching import Census, Pair, leading, proves, run_to_end
 from proxy.memory.model import Item, Mark, View, chained
 from proxy.memory.sent import Sent
-from proxy.memory.verdict import NOTHING, Base, Reconciled, appended, strangers, verdict
+from proxy.memory.verdict import NOTHING, Base, Reconciled, appended, strangers, unsent, verdict
 
 
 def placed(known: Known, sent: Sent) -> Reconciled | NeedOutline:
@@ -66,6 +66,8 @@ def _further(known: Known, sent: Sent, base: Base, seen: View | None) -> Base:
     for view in reversed(known.views):
         before = chains.get(view.count - 1)
         if before is None or view.count - 1 <= max(base.sent, 1) or not known.holds(view.seq):
+            continue
+        if unsent(view.cells, view.seq):  # others' words stand at `seq`, not its last message
             continue
         if _shows_others(known, sent, view):
             continue

@@ -7,9 +7,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from msgspec.structs import replace
 
 from proxy.memory.known import Known
-from proxy.memory.model import VIEWS, Cell, Item, Memory, Message, View, chained
+from proxy.memory.model import VIEWS, Cell, Item, Mark, Memory, Message, View, chained
 from proxy.memory.sent import Sent
-from proxy.memory.verdict import Reconciled, compact
+from proxy.memory.verdict import Reconciled, compact, unsent
 
 MANY_CELLS = 16  # above it, what is covered is kept as one stretch: a view stays small however long the thread
 
@@ -39,7 +39,8 @@ def heard(
     kept = _client_versions(kept, rec, sent, tokens, fixed)
     if rec.swaps or rec.revive:
         kept = _rechained(memory.chain_at_coverage, kept)
-    answer = [(reply, reply_tokens, now)] if reply is not None and not rec.answered else []
+    answered = rec.answered or (reply is not None and _stands(memory, rec, reply, cut))
+    answer = [(reply, reply_tokens, now)] if reply is not None and not answered else []
     chain = kept[-1].chain if kept else memory.chain_at_coverage
     fresh = tuple(_numbered(memory.next_seq, chain, [*_added(memory, rec, sent, tokens, now, cut), *answer]))
     after = replace(
@@ -51,7 +52,13 @@ def heard(
         turn_at=now,
         turns=memory.turns + bool(answer and not (rec.repeats and rec.repeats.reply)),
     )
-    return after if rec.answered else replace(after, views=_views(memory, after, rec, sent, len(answer)))
+    return after if answered else replace(after, views=_views(memory, after, rec, sent, len(answer)))
+
+
+def _stands(memory: Memory, rec: Reconciled, reply: Item, cut: int) -> bool:
+    """Whether this very reply is recorded and stays: its commit was written although it seemed to fail, and is tried again."""
+    seq = rec.repeats.reply if rec.repeats else 0
+    return 0 < seq <= cut and any(m.seq == seq and m.fp == reply.fp for m in memory.marks)
 
 
 def _added(
@@ -183,11 +190,12 @@ def merged(memory: Memory, rec: Reconciled, sent: Sent) -> Reconciled | None:
     if rec.revive or (rec.end and not known.holds(rec.end)):
         return None
     since = known.after(rec.end)
+    twin = _twin(memory, sent)
+    if twin and (twin.seq > rec.end or (rec.cut is not None and rec.repeats and twin.reply > rec.end)):
+        return _same_turn(memory, rec, sent, twin.cells, twin.seq)
     if rec.cut is not None:
         unseen = Cell("unsent", sent.count, sent.count, since[0].seq, since[-1].seq)
         return replace(rec, cut=None, end=memory.end, at=memory.end, cells=_with(rec.cells, unseen, rec.new))
-    if (twin := _twin(memory, sent)) and twin.seq > rec.end:
-        return _same_turn(memory, rec, sent, twin.cells, twin.seq)
     shared = 0
     while shared < min(len(rec.new), len(since)) and sent.item(rec.new[shared]).fp == since[shared].fp:
         shared += 1
@@ -211,18 +219,18 @@ def _twin(memory: Memory, sent: Sent) -> View | None:
 def _same_turn(memory: Memory, rec: Reconciled, sent: Sent, cells: tuple[Cell, ...], at: int) -> Reconciled:
     """All it brought is there already: the other turn asked the same, or it was stored ahead of its reply.
 
-    Others may have spoken before that reply came: a question of theirs, or the reply to one. Then it follows what they said.
+    Others may have spoken before that reply came: a message of theirs, or the reply to one. Then it follows what they said. But
+    where its turn has a reply that some request has shown since, that one stands: the client has gone on with it.
     """
     since = [m for m in memory.marks if m.seq > at]
-    theirs = {v.reply for v in memory.views if v.seq != at}
-    went_on = any(m.role == "user" or m.seq in theirs for m in since)
-    answered = went_on and since[0].role == "assistant" and since[0].seq not in theirs
-    if went_on and not answered:
-        cells = tuple(
-            cell for cell in cells if cell.sent_from < sent.count
-        )  # without those an earlier merge has put there
-        cells = (*cells, Cell("unsent", sent.count, sent.count, since[0].seq, since[-1].seq))
-    cut = at if at < memory.end and not went_on else None
+    replies = {v.reply: _same_question(v, sent, cells, at) for v in memory.views}
+    others = [m for m in since if not replies.get(m.seq)]  # what no attempt accounts for is not ours to supersede
+    follows = bool(others) and since[0].role == "assistant" and replies.get(since[0].seq, True)
+    answered = follows and _is_shown(memory.views, since[0], others)
+    cut = at if since and not others else None
+    if others and not answered:
+        cells = (*cells, Cell("unsent", sent.count, sent.count, others[0].seq, since[-1].seq))
+        at = memory.end
     return replace(
         rec,
         case="retry",
@@ -234,6 +242,23 @@ def _same_turn(memory: Memory, rec: Reconciled, sent: Sent, cells: tuple[Cell, .
         repeats=_twin(memory, sent),
         answered=answered,
     )
+
+
+def _same_question(view: View, sent: Sent, cells: Sequence[Cell], at: int) -> bool:
+    """Whether the attempt asked what this request asks, which stands at `at`: the same bytes, or the same message shown otherwise.
+
+    A reply that follows what others have said stands right behind a message that is theirs: that says nothing of what it answers.
+    """
+    if (view.count, view.digest) == (sent.count, sent.digest):
+        return True
+    return view.seq == at and not unsent(cells, at) and not unsent(view.cells, at)
+
+
+def _is_shown(views: Sequence[View], reply: Mark, since: Sequence[Mark]) -> bool:
+    """Whether somebody has had this reply: a request held it, in whatever words, or the results of its calls have come."""
+    cells = (cell for view in views for cell in view.cells if cell.kind != "unsent" and cell.sent_from < cell.sent_to)
+    held = any(cell.from_seq <= reply.seq <= cell.to_seq for cell in cells)
+    return held or any(m.answers in reply.calls for m in since)
 
 
 def _with(cells: tuple[Cell, ...], cell: Cell, new: Sequence[int]) -> tuple[Cell, ...]:

@@ -248,6 +248,11 @@ def strangers(rec: Reconciled) -> list[int]:
     return [i for kind, i in placed if kind != "same" or i in swapped] + list(rec.new)
 
 
+def unsent(cells: Sequence[Cell], seq: int) -> bool:
+    """Whether the client left this message out. Of a view's own `seq`: others spoke before its reply came, and it stands behind them."""
+    return any(cell.kind == "unsent" and cell.from_seq <= seq <= cell.to_seq for cell in cells)
+
+
 def compact(cells: Sequence[Cell]) -> tuple[Cell, ...]:
     """Neighbours of one kind as one, for the kinds that go one to one."""
     joined: list[Cell] = []

@@ -3,17 +3,23 @@
 from __future__ import annotations
 
 import fnmatch
+import json
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import Any
 
+from pydantic import ValidationError
+
+from proxy.errors import ConfigError
 from proxy.memory.thresholds import Limits
 from proxy.settings.choice import INHERIT, Choice, chosen
+from proxy.settings.faults import faults
 from proxy.settings.memory import ContextSettings, MemorySettings, expanded
 from proxy.settings.quantities import TOKENS_FROM, kept, multiplied, resolved
 from proxy.settings.source import Key
 
+THREADS = 256  # with thresholds of their own whose settings are kept made
 CERTAINLY_COLD = 3_600.0  # seconds; OpenAI's short-lived caches may last so long at quiet times (behaviour.md 8: 1 h)
 
 
@@ -63,6 +69,62 @@ class Effective:
     observer_model: Choice
     reflector_model: Choice
     layers: tuple[Layer, ...] = ()  # from the least to the most specific
+    cold: float = CERTAINLY_COLD  # seconds the provider keeps a prompt, as `limits` was given them
+    _of_threads: dict[bytes, Effective] = field(default_factory=dict, compare=False, repr=False)
+
+    def overridden(self, overrides: bytes) -> Effective:
+        """With one thread's own thresholds over it: `Memory.overrides`, made by `thread_overrides`. Where the configuration has
+        changed since so that they break a rule with it, they do not count."""
+        found = self._of_threads.get(overrides)
+        if found is None:
+            if len(self._of_threads) >= THREADS:
+                self._of_threads.clear()
+            found = self._of_threads[overrides] = self._laid_over(overrides)
+        return found
+
+    def _laid_over(self, overrides: bytes) -> Effective:
+        layer = Layer("threads", "*", json.loads(overrides))
+        try:
+            found = layered(self.memory, self.context, (layer,), cache_lives=self.cold)
+        except ValidationError:
+            return self
+        return replace(found, limits=replace(found.limits, prices=self.limits.prices))
+
+
+OWN = {  # what a thread may have of its own; the rest is the operator's
+    "observation": frozenset(
+        {
+            "message_tokens",
+            "buffer_tokens",
+            "buffer_activation",
+            "block_after",
+            "block_timeout",
+            "previous_observer_tokens",
+            "buffer_on_idle",
+        }
+    ),
+    "reflection": frozenset({"observation_tokens", "buffer_activation", "block_after"}),
+}
+
+
+def thread_overrides(base: Effective, wanted: Mapping[str, Any]) -> bytes | None:
+    """A thread's own thresholds as they are stored; None for none. Raises ConfigError naming what is no threshold, or what breaks
+    a rule with the settings that hold otherwise. A value of null takes one back."""
+    kept: dict[str, dict[str, Any]] = {}
+    for section, values in wanted.items():
+        if section not in OWN or not isinstance(values, Mapping):
+            raise ConfigError(f"{section}: a thread has thresholds in {' and '.join(OWN)} only")
+        if strangers := sorted(set(values) - OWN[section]):
+            raise ConfigError(
+                f"{section}.{strangers[0]}: no threshold of a thread; there are {', '.join(sorted(OWN[section]))}"
+            )
+        kept[section] = {key: value for key, value in values.items() if value is not None}
+    kept = {section: values for section, values in kept.items() if values}
+    try:
+        layered(base.memory, base.context, (Layer("threads", "*", kept),), cache_lives=base.cold)
+    except ValidationError as exc:
+        raise ConfigError("; ".join(f"{'.'.join(map(str, path))} {rule}" for path, rule in faults(exc))) from None
+    return json.dumps(kept, sort_keys=True).encode() if kept else None
 
 
 def limits(memory: MemorySettings, context: ContextSettings, *, cache_lives: float = CERTAINLY_COLD) -> Limits:
@@ -135,6 +197,7 @@ def layered(
         observer_model=observer,
         reflector_model=reflector,
         layers=tuple(layers),
+        cold=cache_lives,
     )
 
 

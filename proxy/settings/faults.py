@@ -11,7 +11,7 @@ from pydantic import BaseModel, ValidationError
 from proxy.settings.memory import ContextSettings, MemorySettings
 from proxy.settings.source import Document, Key, written
 
-SECRETS = {"admin_token", "api_key", "key", "encryption_key"}
+SECRETS = {"admin_token", "api_key", "key", "encryption_key", "token_secret"}
 
 _LOOKS_SECRET = re.compile(r"key|token|secret|password|credential", re.IGNORECASE)
 _NUMBER = re.compile(r"[-+]?[\d_]*\.?\d+")

@@ -53,6 +53,7 @@ class ObservationSettings(Section):
     instruction: str | None = None
     prompt: Text = "default"
     thread_title: bool = False
+    redact: bool = True
     model: ModelChoice | None = None
     model_settings: ObserverModelSettings = ObserverModelSettings()
 

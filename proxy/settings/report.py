@@ -18,6 +18,7 @@ from proxy.settings.source import Key, written
 DURATIONS = {
     "header_timeout",
     "body_timeout",
+    "write_timeout",
     "connect_timeout",
     "read_timeout",
     "block_timeout",
@@ -26,15 +27,8 @@ DURATIONS = {
 }
 NOT_IN_EFFECT = (  # accepted and checked, but nothing acts on them yet; config/om-proxy.yaml marks the same ones
     "server.workers",
-    "limits.headers",
-    "limits.header_timeout",
-    "limits.body_timeout",
-    "limits.in_flight",
-    "identity.scope_override",
     "storage.prefix",
     "storage.encryption_key",
-    "memory.scope",
-    "memory.observation.max_tokens_per_batch",
     "memory.retrieval.enabled",
     "memory.retrieval.vector",
     "memory.retrieval.scope",

@@ -8,6 +8,7 @@ from typing import Annotated, Literal, Self
 
 from pydantic import BeforeValidator, Field, SecretStr, field_validator, model_validator
 
+from proxy.memory.user_token import LEAST_SECRET
 from proxy.settings.quantities import Duration, Size, switch
 from proxy.settings.section import Count, Layout, Secret, Section, Text, Url, refuse
 
@@ -39,6 +40,7 @@ class LimitSettings(Section):
     headers: Size = 32 * 2**10
     header_timeout: Duration = 10.0
     body_timeout: Duration = 30.0
+    write_timeout: Duration = 60.0
     in_flight: Count = 1_000
 
 
@@ -60,11 +62,21 @@ class TenantKey(Section):
 
 class AuthSettings(Section):
     keys: tuple[TenantKey, ...] = ()
+    token_secret: Secret = None
+    token_required: bool = False
 
     @model_validator(mode="after")
     def _check(self) -> Self:
+        broken = []
         if len({k.key.get_secret_value() for k in self.keys}) < len(self.keys):
-            refuse([("keys", "each key must belong to one tenant only")])
+            broken.append(("keys", "each key must belong to one tenant only"))
+        if self.token_secret and len(self.token_secret.get_secret_value().encode()) < LEAST_SECRET:
+            broken.append(
+                ("token_secret", f"must have at least {LEAST_SECRET} bytes, as `openssl rand -hex 32` makes them")
+            )
+        if self.token_required and self.token_secret is None:
+            broken.append(("token_required", "needs auth.token_secret, or no token could ever be right"))
+        refuse(broken)
         return self
 
 

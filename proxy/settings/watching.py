@@ -17,7 +17,7 @@ from proxy.settings.model import Settings
 log = structlog.get_logger("settings")
 
 LOOK = 5.0  # seconds after which the file is read without having been told: bind mounts do not always deliver events
-RESTART = ("server.", "storage.", "limits.headers", "background.concurrency", "telemetry.log")  # read at start only
+RESTART = ("server.", "storage.", "background.concurrency", "telemetry.log")  # read at start only
 
 
 class Watched:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple, Protocol
 
+from proxy.memory.gathering import Waiting
 from proxy.memory.model import Key, Mark, Memory, Message, Observation
 
 
@@ -15,6 +16,21 @@ class Outline(NamedTuple):
     dead: tuple[
         tuple[Mark, int], ...
     ]  # superseded or interrupted ones, by seq, each with the seq of its parent (0: none)
+
+
+class Change(NamedTuple):
+    """Two states of one thread, as `Store.commit` takes them."""
+
+    before: Memory
+    after: Memory
+    aside: Sequence[Message] = ()
+
+
+class Stir(NamedTuple):
+    """Makes the hub of a resource due at `now` if its threads hold `tokens` that are observed by nobody."""
+
+    now: float
+    tokens: int
 
 
 class ThreadInfo(NamedTuple):
@@ -57,6 +73,19 @@ class Store(Protocol):
         `after.log` are deleted. Writes grow with the difference, never with the thread.
         """
 
+    async def commit_shared(
+        self, thread: Change, hub: Change | None, stir: Stir | None = None
+    ) -> tuple[Memory, Memory | None]:
+        """Like `commit`, for a thread that shares its resource's log and, where that changes too, the hub that keeps it: both are
+        written in one transaction, or neither; `Conflict` if the version of either has moved on."""
+
+    async def waiting(self, hub: Key) -> tuple[Waiting, ...]:
+        """The threads that share this hub's log and have anything in their tails, the longest left alone first."""
+
+    async def elsewhere(self, key: Key, threads: int, messages: int) -> tuple[tuple[Key, tuple[Message, ...]], ...]:
+        """Of the `threads` other threads of the resource that share its log and spoke last, the latest first, the newest `messages`
+        of the tail by seq; those without a tail are left out."""
+
     async def outline(self, key: Key) -> Outline:
         """All marks of the thread. Grows with it; called only where the bounded memory does not suffice."""
 
@@ -74,6 +103,9 @@ class Store(Protocol):
     async def due(self, now: float, limit: int) -> tuple[Key, ...]:
         """Threads with `due <= now` that are not leased, the longest due first, tenants taking turns."""
 
+    async def look_again(self, key: Key, at: float | None) -> None:
+        """Say when this thread is due, whatever was said before; None: not until something is said. No new version."""
+
     async def lease(self, key: Key, holder: str, seconds: float) -> bool:
         """Take or prolong the right to work on a thread; False while another holder has it. It only saves money: correctness
         is in `commit`. Expires by itself."""
@@ -84,7 +116,7 @@ class Store(Protocol):
     async def threads(
         self, tenant: str | None, resource: str | None = None, cursor: Key | None = None, limit: int = 100
     ) -> tuple[ThreadInfo, ...]:
-        """Threads in key order, from after `cursor`. `tenant=None`: of all tenants (the operator's view)."""
+        """Threads in key order, from after `cursor`, hubs left out. `tenant=None`: of all tenants (the operator's view)."""
 
     async def forget(self, key: Key) -> int:
         """Remove every row of the thread; the number of messages removed. Work in flight on it conflicts and cannot bring it back."""

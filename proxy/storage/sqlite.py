@@ -19,10 +19,11 @@ import aiosqlite
 from msgspec.structs import replace
 
 from proxy.errors import StorageError
-from proxy.memory.model import RECENT, Key, Memory, Message, Observation
+from proxy.memory.gathering import Waiting
+from proxy.memory.model import HUB, RECENT, Key, Memory, Message, Observation
 from proxy.storage import sqlite_rows as rows
-from proxy.storage.base import Outline, ThreadInfo
-from proxy.storage.sqlite_commit import NOW, Commit
+from proxy.storage.base import Change, Outline, Stir, ThreadInfo
+from proxy.storage.sqlite_commit import NOW, Commit, SharedCommit
 from proxy.storage.sqlite_lane import GROUP, Lane
 from proxy.storage.sqlite_probe import Probe
 from proxy.storage.sqlite_schema import brought_up_to_date, connected, private_file
@@ -126,6 +127,14 @@ class SqliteStore:
         logs = groupby(found, key=lambda row: int(row[0]))
         return tuple((number, tuple(rows.observation_of(row[1:]) for row in log)) for number, log in logs)
 
+    async def waiting(self, hub: Key) -> tuple[Waiting, ...]:
+        sql = f"""SELECT {rows.WAITING} FROM thread
+            WHERE tenant = ? AND resource = ? AND shared = 1 AND pending > 0 ORDER BY turn_at, id"""  # noqa: S608 - our own text
+        return tuple(rows.waiting_of(row) for row in await self._read(sql, (hub.tenant, hub.resource)))
+
+    async def elsewhere(self, key: Key, threads: int, messages: int) -> tuple[tuple[Key, tuple[Message, ...]], ...]:
+        return await self._reader.run(lambda db: _elsewhere(db, key, threads, messages))
+
     async def due(self, now: float, limit: int) -> tuple[Key, ...]:
         sql = f"""SELECT tenant, resource, thread FROM (
                 SELECT tenant, resource, thread, due, id, row_number() OVER (PARTITION BY tenant ORDER BY due, id) AS turn
@@ -140,14 +149,14 @@ class SqliteStore:
     async def threads(
         self, tenant: str | None, resource: str | None = None, cursor: Key | None = None, limit: int = 100
     ) -> tuple[ThreadInfo, ...]:
-        asked: list[tuple[str, tuple[str, ...]]] = []
+        asked: list[tuple[str, tuple[str, ...]]] = [("thread <> ?", (HUB,))]
         if tenant is not None:
             asked.append(("tenant = ?", (tenant,)))
         if resource is not None:
             asked.append(("resource = ?", (resource,)))
         if cursor is not None:
             asked.append(("(tenant, resource, thread) > (?, ?, ?)", cursor))
-        where = " AND ".join(condition for condition, _ in asked) or "TRUE"
+        where = " AND ".join(condition for condition, _ in asked)
         sql = f"SELECT {rows.INFO} FROM thread WHERE {where} ORDER BY tenant, resource, thread LIMIT ?"  # noqa: S608 - our own text
         values = [value for _, given in asked for value in given]
         return tuple(rows.info_of(row) for row in await self._read(sql, (*values, limit)))
@@ -160,11 +169,20 @@ class SqliteStore:
     async def commit(self, before: Memory, after: Memory, aside: Sequence[Message] = ()) -> Memory:
         return replace(after, version=await self._writer.run(Commit(before, after, aside, self._generations)))
 
+    async def commit_shared(
+        self, thread: Change, hub: Change | None, stir: Stir | None = None
+    ) -> tuple[Memory, Memory | None]:
+        versions = await self._writer.run(SharedCommit(thread, hub, stir, self._generations))
+        return replace(thread.after, version=versions[0]), replace(hub.after, version=versions[1]) if hub else None
+
     async def lease(self, key: Key, holder: str, seconds: float) -> bool:
         sql = f"""INSERT INTO lease VALUES (?, ?, ?, ?, {NOW} + ?) ON CONFLICT DO UPDATE
             SET (holder, until) = (excluded.holder, excluded.until)
             WHERE lease.holder = excluded.holder OR lease.until <= {NOW} RETURNING holder"""  # noqa: S608 - our own text
         return bool(await self._write(sql, (*key, holder, seconds)))
+
+    async def look_again(self, key: Key, at: float | None) -> None:
+        await self._write(f"UPDATE thread SET due = ? WHERE {THIS} AND due IS NOT ?", (at, *key, at))  # noqa: S608 - our own text
 
     async def release(self, key: Key, holder: str) -> None:
         await self._write(f"DELETE FROM lease WHERE {THIS} AND holder = ?", (*key, holder))  # noqa: S608 - our own text
@@ -211,6 +229,20 @@ async def _loaded(db: aiosqlite.Connection, key: Key) -> Memory:
         chunks=tuple(rows.observation_of(row) for row in await _rows(db, chunks, (id_,))),
         reflection=rows.reflection_of(pending[0]) if pending else None,
     )
+
+
+async def _elsewhere(
+    db: aiosqlite.Connection, key: Key, threads: int, messages: int
+) -> tuple[tuple[Key, tuple[Message, ...]], ...]:
+    latest = """SELECT id, tenant, resource, thread, coverage FROM thread
+        WHERE tenant = ? AND resource = ? AND shared = 1 AND pending > 0 AND thread <> ? ORDER BY turn_at DESC, id DESC LIMIT ?"""
+    tail = f"""SELECT {rows.MESSAGE} FROM message
+        WHERE thread_id = ? AND live = 1 AND seq > ? ORDER BY seq DESC LIMIT ?"""  # noqa: S608 - our own text
+    found = []
+    for id_, tenant, resource, thread, coverage in await _rows(db, latest, (*key, threads)):
+        newest = await _rows(db, tail, (id_, coverage, messages))
+        found.append((Key(tenant, resource, thread), tuple(rows.message_of(row) for row in reversed(newest))))
+    return tuple(found)
 
 
 async def _rows(db: aiosqlite.Connection, sql: str, parameters: Iterable[Any]) -> list[rows.Row]:

@@ -9,8 +9,9 @@ from typing import Any
 import aiosqlite
 
 from proxy.errors import Conflict
-from proxy.memory.model import Memory, Message
+from proxy.memory.model import HUB, Memory, Message
 from proxy.storage import sqlite_rows as rows
+from proxy.storage.base import Change, Stir
 from proxy.storage.difference import Difference, difference
 
 # The machine's clock, taken inside SQL; `unixepoch('subsec')` needs SQLite 3.42.
@@ -63,6 +64,9 @@ PRUNE_ENTRIES = """DELETE FROM entry WHERE thread_id = ?1 AND generation NOT IN 
 PRUNE_OBSERVATIONS = """DELETE FROM observation WHERE thread_id = ?1 AND state = 'log' AND NOT EXISTS (
     SELECT 1 FROM entry WHERE entry.thread_id = observation.thread_id AND observation_id = observation.id)"""
 FORGET_REFLECTION = "DELETE FROM reflection WHERE thread_id = ?"
+VERSION = "SELECT version FROM thread WHERE tenant = ? AND resource = ? AND thread = ?"
+STIR = f"""UPDATE thread SET due = ?3 WHERE tenant = ?1 AND resource = ?2 AND thread = '{HUB}' AND due IS NULL
+    AND (SELECT sum(fresh) FROM thread WHERE tenant = ?1 AND resource = ?2 AND shared = 1) >= ?4"""  # noqa: S608 - our own text
 
 Statement = tuple[str, list[tuple[Any, ...]]]  # one statement and the rows of parameters to run it with
 
@@ -86,6 +90,12 @@ class Commit:
             await db.executemany(sql, [(thread_id, *row) for row in parameters])
         return version
 
+    async def must_stand(self, db: aiosqlite.Connection) -> None:
+        """Raises `Conflict` unless the stored version is the one this was computed from."""
+        found = list(await db.execute_fetchall(VERSION, self._before.key))
+        if (int(found[0][0]) if found else 0) != self._before.version:
+            raise self._conflict()
+
     async def _thread_written(self, db: aiosqlite.Connection) -> tuple[int, int]:
         key, version = self._before.key, self._before.version
         if version == 0:
@@ -94,7 +104,30 @@ class Commit:
             found = await db.execute_fetchall(CHANGE, (*self._thread, *key, version))
         for thread_id, new in found:
             return thread_id, new
-        raise Conflict(f"thread {key.thread}: version {version} is no longer the stored one; load it again")
+        raise self._conflict()
+
+    def _conflict(self) -> Conflict:
+        return Conflict(
+            f"thread {self._before.key.thread}: version {self._before.version} is no longer the stored one; load it again"
+        )
+
+
+class SharedCommit:
+    """A thread and the hub of its resource, both or neither. `hub`: None where nothing about it changes."""
+
+    def __init__(self, thread: Change, hub: Change | None, stir: Stir | None, generations: int | None) -> None:
+        self._key = thread.before.key
+        self._commits = [Commit(*change, generations) for change in (thread, hub) if change is not None]
+        self._stir = stir
+
+    async def __call__(self, db: aiosqlite.Connection) -> list[int]:
+        """The new versions. Raises `Conflict` before anything is written."""
+        for commit in self._commits:
+            await commit.must_stand(db)
+        versions = [await commit(db) for commit in self._commits]
+        if self._stir:
+            await db.execute(STIR, (self._key.tenant, self._key.resource, self._stir.now, self._stir.tokens))
+        return versions
 
 
 def _statements(after: Memory, d: Difference) -> list[Statement]:

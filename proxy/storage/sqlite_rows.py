@@ -8,20 +8,35 @@ from typing import Any
 
 import msgspec
 
-from proxy.memory.model import Item, Key, Mark, Memory, Message, Observation, Reflection, Style, Trouble, View
+from proxy.memory import lifecycle
+from proxy.memory.gathering import Waiting
+from proxy.memory.model import (
+    Item,
+    Key,
+    Mark,
+    Memory,
+    Message,
+    Observation,
+    Part,
+    Reflection,
+    Style,
+    Trouble,
+    View,
+)
 from proxy.storage.base import ThreadInfo
 from proxy.storage.difference import Placed, Standing
 
 Row = tuple[Any, ...]  # a row of SQLite: its columns are as the SQL beside the reader says
 
 THREAD = """next_seq, next_id, generation, next_generation, coverage, covered_count, covered_tokens, live_count,
-    turn_at, due, failures, retry_at, parked, model, title, state"""
+    turn_at, due, failures, retry_at, parked, model, title, shared, pending, fresh, chunked, others, state"""
 MARK = "seq, fp, chain, role, calls, answers, tokens"
 MESSAGE = f"{MARK}, at, raw"
 OBSERVATION = """observation.id, after_seq, last_seq, chain, text, tokens, source_tokens, at, task, suggestion, title,
-    kind, model"""
+    kind, model, parts, sources"""
 REFLECTION = "generation, sources, text, tokens, source_tokens, at, task, suggestion, model"
 INFO = "tenant, resource, thread, created_at, turn_at, live_count, generation, title, failures, parked"
+WAITING = "tenant, resource, thread, turn_at, pending, fresh, chunked, failures, retry_at, parked"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,8 +49,12 @@ class State:
     render_date: float | None
     unproductive_at: int
     timezone: str | None = None
+    title_pinned: bool = False
+    overrides: bytes | None = None
+    shown: tuple[int, int] = (0, 0)
 
 
+_parts = msgspec.json.Decoder(tuple[Part, ...])
 _state = msgspec.json.Decoder(State)
 
 
@@ -70,6 +89,9 @@ def thread_row(memory: Memory) -> Row:
         render_date=memory.render_date,
         unproductive_at=memory.unproductive_at,
         timezone=memory.timezone,
+        title_pinned=memory.title_pinned,
+        overrides=memory.overrides,
+        shown=memory.shown,
     )
     return (
         memory.next_seq,
@@ -87,8 +109,17 @@ def thread_row(memory: Memory) -> Row:
         memory.trouble.parked,
         stored(memory.model),
         stored(memory.title),
+        *_shared_row(memory),
         msgspec.json.encode(state),
     )
+
+
+def _shared_row(memory: Memory) -> Row:
+    """What is summed up over the threads of a resource."""
+    if memory.scope == "thread":
+        return (False, 0, 0, 0, "")
+    chunked = sum(o.source_tokens for o in memory.chunks)
+    return (True, memory.pending, lifecycle.fresh(memory), chunked, stored(memory.others))
 
 
 def message_row(placed: Placed, *, live: bool) -> Row:
@@ -104,7 +135,8 @@ def observation_row(o: Observation, standing: Standing) -> Row:
     """id, state, then the columns after `id` of `OBSERVATION`."""
     hints = (stored(o.task), stored(o.suggestion), stored(o.title))
     head = (o.id, standing, o.after, o.last, o.chain, stored(o.text), o.tokens, o.source_tokens, o.at)
-    return (*head, *hints, o.kind, stored(o.model))
+    parts = msgspec.json.encode(o.parts) if o.parts else None
+    return (*head, *hints, o.kind, stored(o.model), parts, json.dumps(o.sources) if o.sources else None)
 
 
 def reflection_row(r: Reflection) -> Row:
@@ -143,7 +175,8 @@ def _calls_of(value: str | bytes | None) -> tuple[str, ...]:
 
 def observation_of(row: Row) -> Observation:
     """From `OBSERVATION`."""
-    id_, after, last, chain, text, tokens, source_tokens, at, task, suggestion, title, kind, model = row
+    id_, after, last, chain, text, tokens, source_tokens, at, task, suggestion, title, kind, model = row[:13]
+    parts, sources = row[13:]
     return Observation(
         id=id_,
         after=after,
@@ -158,6 +191,8 @@ def observation_of(row: Row) -> Observation:
         title=text_or_none(title),
         kind=kind,
         model=text_of(model),
+        parts=_parts.decode(parts) if parts else (),
+        sources=tuple(json.loads(sources)) if sources else (),
     )
 
 
@@ -180,7 +215,7 @@ def reflection_of(row: Row) -> Reflection:
 def memory_of(key: Key, version: int, row: Row) -> Memory:
     """From `THREAD`: the memory without its messages and observations, which have tables of their own."""
     next_seq, next_id, generation, next_generation, coverage, covered_count, covered_tokens, _ = row[:8]
-    turn_at, due, failures, retry_at, parked, model, title, state = row[8:]
+    turn_at, due, failures, retry_at, parked, model, title, shared, _, _, _, others, state = row[8:]
     small = _state.decode(state)
     return Memory(
         key=key,
@@ -203,6 +238,11 @@ def memory_of(key: Key, version: int, row: Row) -> Memory:
         trouble=Trouble(failures, retry_at, bool(parked)),
         due=due,
         title=text_or_none(title),
+        title_pinned=small.title_pinned,
+        overrides=small.overrides,
+        scope="resource" if shared else "thread",
+        others=text_of(others),
+        shown=small.shown,
     )
 
 
@@ -211,3 +251,16 @@ def info_of(row: Row) -> ThreadInfo:
     tenant, resource, thread, created_at, turn_at, messages, generation, title, failures, parked = row
     key = Key(tenant, resource, thread)
     return ThreadInfo(key, created_at, turn_at, messages, generation, text_or_none(title), failures, bool(parked))
+
+
+def waiting_of(row: Row) -> Waiting:
+    """From `WAITING`."""
+    tenant, resource, thread, turn_at, pending, fresh, chunked, failures, retry_at, parked = row
+    return Waiting(
+        key=Key(tenant, resource, thread),
+        turn_at=turn_at or 0.0,
+        pending=pending,
+        fresh=fresh,
+        chunked=chunked,
+        trouble=Trouble(failures, retry_at, bool(parked)),
+    )

@@ -7,13 +7,15 @@ a request at 16 at once, against 0.12 ms here.
 from __future__ import annotations
 
 from collections.abc import AsyncIterable, AsyncIterator, Sequence
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import NamedTuple
 
 import aiohttp
 import httpx
 from multidict import CIMultiDict
 from yarl import URL
+
+from proxy.upstream.connection import Connection
 
 KEEP_ALIVE = 15.0  # seconds an idle connection is kept; a server that closes earlier is noticed at once
 HEADER_LIMIT = 65_536  # bytes of one response header line; aiohttp's 8 190 is less than some cookies and policies take
@@ -117,8 +119,10 @@ def _timeout(connect: float | None, read: float | None) -> aiohttp.ClientTimeout
 
 
 def _session() -> aiohttp.ClientSession:
+    connector = aiohttp.TCPConnector(limit=0, keepalive_timeout=KEEP_ALIVE, ssl=httpx.create_ssl_context())
+    connector._factory = partial(Connection, connector._loop)  # type: ignore[assignment]  # a partial of the narrower class
     return aiohttp.ClientSession(
-        connector=aiohttp.TCPConnector(limit=0, keepalive_timeout=KEEP_ALIVE, ssl=httpx.create_ssl_context()),
+        connector=connector,
         cookie_jar=aiohttp.DummyCookieJar(),  # one caller's cookie must never travel with another's request
         skip_auto_headers=("accept", "accept-encoding", "user-agent", "content-type"),
         auto_decompress=False,

@@ -16,9 +16,12 @@ from msgspec import Raw
 
 from proxy.memory.fingerprint import fingerprint
 from proxy.memory.model import Item
+from proxy.wire.members import place_of
 from proxy.wire.surrogates import without_halves
 
 LONGEST_NAME = 512  # characters of a model's name; what is remembered by it stays small
+LARGE = 4 << 20  # bytes; only a larger body is counted in
+MOST = 1_000_000  # JSON values of a large one: no model reads as many, and 64 MiB of `{},` would become 3 GB of objects
 INSTRUCTION_ROLES = frozenset({"system", "developer"})
 
 
@@ -51,6 +54,7 @@ class ChatRequest(msgspec.Struct, frozen=True):
     """A request as sent. Messages are JSON texts, copied out of the body so that keeping one does not keep the body."""
 
     body: bytes
+    readable: bytes  # the same, half characters aside (wire/surrogates.py); of the same length
     model: str | None  # None: absent, not a string, or longer than any model's name
     stream: bool
     n: int
@@ -64,14 +68,16 @@ class ChatRequest(msgspec.Struct, frozen=True):
     @property
     def fields(self) -> dict[str, Raw]:
         """The top-level members in order, each as its raw JSON; split anew at every call."""
-        return _members.decode(self.body)
+        return _members.decode(self.readable)
 
 
 def parse(body: bytes) -> ChatRequest:
-    """Split a request. Raises Unreadable for whatever is not an object with a list of messages."""
-    split = _split(body)
+    """Split a request. Raises Unreadable for whatever is not an object with a list of messages, and for one beyond all measure."""
+    if len(body) > LARGE and sum(map(body.count, (b",", b"[", b"{"))) > MOST:
+        raise Unreadable("more JSON values than any model reads")
+    readable, split = body, _split(body)
     if split is None and (whole := without_halves(body)) is not None:
-        body, split = whole, _split(whole)
+        readable, split = whole, _split(whole)
     if split is None:
         raise Unreadable("not a JSON object with a list of messages")
     raws = tuple(map(bytes, split.messages))
@@ -79,6 +85,7 @@ def parse(body: bytes) -> ChatRequest:
     n = _value(split.n)
     return ChatRequest(
         body=body,
+        readable=readable,
         model=model if isinstance(model := _value(split.model), str) and len(model) <= LONGEST_NAME else None,
         stream=_value(split.stream) is True,
         n=n if type(n) is int and n > 0 else 1,
@@ -89,10 +96,16 @@ def parse(body: bytes) -> ChatRequest:
 
 
 def with_messages(request: ChatRequest, messages: Sequence[bytes]) -> bytes:
-    """The request's body with these messages, instructions included; every other member keeps its place and its bytes."""
+    """The request's body with these messages, instructions included; every other byte stays.
+
+    Of a member that was sent twice only the last value is kept, as parsers have it.
+    """
+    members = request.fields
+    if place := place_of("messages", members, request.readable):
+        return b"".join((request.body[: place.start], b"[", b",".join(messages), b"]", request.body[place.stop :]))
     parts: list[bytes | Raw] = []
     separator = b"{"
-    for name, raw in request.fields.items():
+    for name, raw in members.items():
         parts += (separator, msgspec.json.encode(name), b":")
         parts += (b"[", b",".join(messages), b"]") if name == "messages" else (raw,)
         separator = b","

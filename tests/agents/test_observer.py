@@ -44,7 +44,8 @@ async def asked(task: ObserverTask, target: Target = A, known: Abilities | None 
 async def test_an_observation() -> None:
     """Notes, hints and title come back parsed, with what they cost."""
     hints = "\n<current-task>raise it</current-task>\n<suggested-response>ask why</suggested-response><thread-title>Limits</thread-title>"
-    made = await observer(ScriptedLLM.of(bullets("User stated 40 MB", extra=hints))).observe(TASK, [A], Settings())
+    task = replace(TASK, want_title=True)
+    made = await observer(ScriptedLLM.of(bullets("User stated 40 MB", extra=hints))).observe(task, [A], Settings())
     assert made.text == "Date: May 22, 2023\n* 🔴 (10:00) User stated 40 MB"
     assert (made.task, made.suggestion, made.title, made.model) == ("raise it", "ask why", "Limits", "a")
     assert (made.calls, made.input_tokens, made.output_tokens, made.cached_tokens) == (1, 100, 10, 40)

@@ -4,6 +4,7 @@
 2. The session goes through the real proxy at its recorded times, with a note-taker of a given compression (note_taker.py). What was
    forwarded is billed by the same model, the memory's own calls are added.
 3. So are the service chats, each a thread below the threshold, where memory can only cost.
+4. Recorded dialogues are held against the notes that a model wrote of them: how much shorter those are.
 
 Left out, as in reference/quality.md 4: what an answer is worth, and that an actor might answer differently. Run by `scripts/bench cost`;
 ends with 1 where a promise is broken.
@@ -14,17 +15,20 @@ from __future__ import annotations
 import argparse
 import asyncio
 import sys
-from collections.abc import Callable, Collection, Sequence
+from collections import Counter
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 from proxy import logs
 from proxy.catalogue import Price, prices
-from proxy.memory.model import Memory
 from proxy.settings.report import NOT_IN_EFFECT
 from tests.bench.billing import ANTHROPIC, OPENAI, Rules, Sent, Used, dollars, total, used
+from tests.bench.cost_compression import Compressed, Kind, dialogues
+from tests.bench.cost_new import KINDS, New, new
 from tests.bench.note_taker import Asked
 from tests.bench.recordings import Session, billed, coding_session, paused, service_chats
 from tests.bench.replaying import Reading, Replayed, Timed, counted, replayed
@@ -46,6 +50,7 @@ class Setting:
     observer: str = FLASH
     settings: str = ""
     ratio: float = CODING
+    tools: float | None = None  # as `ratio`, of what tools returned; None: as all else
     paused: bool = False  # the calls that found their cache gone come after a pause as long as its life
 
 
@@ -53,6 +58,7 @@ TUNED = "observation: {buffer_tokens: 0.4, previous_observer_tokens: 2000}, refl
 SETTINGS = (
     Setting("defaults"),
     Setting("defaults, notes 1:4", ratio=4),
+    Setting("text 1:4.2, tools 1:14", ratio=4.2, tools=14),  # the geometric means of what the reference publishes
     Setting("idle auto", FLASH, "activate_after_idle: auto"),
     Setting("idle 60 s", FLASH, "activate_after_idle: 60s"),
     Setting("tuned, idle auto", LITE, f"activate_after_idle: auto, {TUNED}"),
@@ -121,23 +127,6 @@ class Cached:
         )
 
 
-@dataclass(frozen=True, slots=True)
-class Compressed:
-    """Tokens that left the prompt, by who said them, and those of the notes that stand for them (o200k)."""
-
-    text: int
-    tools: int
-    notes: int
-
-    @classmethod
-    def of(cls, memories: Sequence[Memory], calls: Sequence[Timed]) -> Compressed:
-        newest = {call.thread: [*call.sent[1:], call.reply] for call in calls}
-        covered = [m for memory in memories for m in newest[memory.key.thread][: memory.covered_count]]
-        results = sum(counted(m)[1] for m in covered if m["role"] == "tool")
-        whole = sum(counted(m)[1] for m in covered)
-        return cls(whole - results, results, sum(memory.log_tokens for memory in memories))
-
-
 # ── the report ───────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
@@ -165,8 +154,10 @@ async def coding(path: Path) -> bool:
     row("", "dollars", "of them", "ratio", "prompt", "mean", "longest", "breaks", "memory")
     row("", "", "memory", "", "tokens", "prompt", "prompt", "", "calls")
     row("full history", *_figures(without, 0.0, without, full, calls), "-", "-")
-    shares = [("full history", Cached.of(calls, bills, unbroken(calls, lost, ANTHROPIC)), full)]
-    compressed = []
+    whole_history = unbroken(calls, lost, ANTHROPIC)
+    shares = [("full history", Cached.of(calls, bills, whole_history), full)]
+    news = {"full history": list(new([c.sent for c in session.calls], calls, bills, whole_history))}
+    compressed: list[tuple[str, Compressed, Replayed]] = []
     for setting in SETTINGS:
         timed = paused(session.calls, lost, ANTHROPIC.lifetime) if setting.paused else session.calls
         run = await _replayed(timed, session.model, setting)
@@ -178,8 +169,9 @@ async def coding(path: Path) -> bool:
         row(setting.name, *_figures(dollars(whole, price) + own, own, without, whole, sent), breaks, len(run.asked))
         chosen = unbroken(sent, run.broken() | lost, ANTHROPIC)
         shares.append((setting.name, Cached.of(sent, with_memory, chosen), whole))
+        news[setting.name] = list(new([f.messages for f in run.forwarded], sent, with_memory, chosen))
         compressed.append((setting.name, Compressed.of(run.memories, session.calls), run))
-    kept &= _print_shares(shares)
+    kept &= _print_shares(shares) & _print_new(news)
     _print_compressed(compressed)
     print(
         "\n  pauses: as if before each lost cache there had been a pause longer than it lives, so that `auto` could know of it."
@@ -188,7 +180,14 @@ async def coding(path: Path) -> bool:
 
 
 async def _replayed(calls: Sequence[Timed], model: str, setting: Setting) -> Replayed:
-    return await replayed(calls, model=model, observer=setting.observer, ratio=setting.ratio, settings=setting.settings)
+    return await replayed(
+        calls,
+        model=model,
+        observer=setting.observer,
+        ratio=setting.ratio,
+        tools=setting.tools,
+        settings=setting.settings,
+    )
 
 
 def _figures(spent: float, own: float, without: float, tokens: Used, calls: Sequence[Sent]) -> tuple[str, ...]:
@@ -237,9 +236,7 @@ def _print_shares(found: Sequence[tuple[str, Cached, Used]]) -> bool:
     row("", "", "no break", "served", "sent before", f"{SERVED:.0%}")
     for name, cached, whole in found:
         row(name, f"{whole.share:.3f}", cached.calls, f"{cached.share:.3f}", f">= {cached.repeated:.3f}", cached.below)
-    print(
-        "\n  A break: an activation, a reflection, a cache that was lost or has expired. Calls below bring much that is new."
-    )
+    print("\n  A break: an activation, a reflection, a cache that was lost or has expired.")
     return _kept(
         all(cached.repeated >= 1 for _, cached, _ in found), "after no break, all that was sent before is served"
     ) & _kept(
@@ -248,12 +245,60 @@ def _print_shares(found: Sequence[tuple[str, Cached, Used]]) -> bool:
     )
 
 
+def _print_new(found: Mapping[str, Sequence[New]]) -> bool:
+    """Why calls are served less than the rest: of a prompt that holds more new than that, no cache could serve more."""
+    print(f"\n  Calls after no break of which less than {SERVED:.0%} is served, by what most of their new tokens are\n")
+    row("", "calls", *KINDS.values(), "also with", "new tokens", "prompt", "not served")
+    row("", "", "", "", "", "full history", "(median)", "(median)", "though old")
+    without = {n.number for n in found["full history"] if n.share < SERVED}
+    for name, calls in found.items():
+        below = [n for n in calls if n.share < SERVED]
+        why = Counter(n.mostly for n in below)
+        medians = [round(median(sizes)) for sizes in ([n.tokens for n in below], [n.prompt for n in below])]
+        old = sum(n.most - n.read for n in calls)
+        row(
+            name,
+            len(below),
+            *(why[kind] for kind in KINDS.values()),
+            len(without & {n.number for n in below}),
+            *medians,
+            old,
+        )
+    print("\n  With the defaults, call by call (number: new tokens of the prompt's):")
+    _print_calls([n for n in found["defaults"] if n.share < SERVED])
+    served = all(n.read >= n.most for calls in found.values() for n in calls)
+    return _kept(served, "after no break, a prompt is served but for what is new in it, at every call")
+
+
+def _print_calls(calls: Sequence[New]) -> None:
+    cells = [f"{n.number}: {n.tokens} of {n.prompt} ({n.share:.1%} served)" for n in calls]
+    for start in range(0, len(cells), 3):
+        print("    " + "".join(f"{cell:<42}" for cell in cells[start : start + 3]).rstrip())
+
+
 def _print_compressed(found: Sequence[tuple[str, Compressed, Replayed]]) -> None:
-    print("\n  What left the prompt (o200k tokens)\n")
-    row("", "text, calls", "tool results", "notes", "times less", "reflector")
+    print("\n  What left the prompt, and the notes that stand for it (o200k tokens)\n")
+    row("", "text, calls", "notes", "times less", "tool results", "notes", "times less", "together", "reflections")
     for name, c, run in found:
-        reflections = sum(a.reflects for a in run.asked)
-        row(name, c.text, c.tools, c.notes, f"{(c.text + c.tools) / max(c.notes, 1):.1f}", reflections)
+        kinds = [cell for kind in (c.text, c.results) for cell in (kind.source, kind.notes, f"{kind.times:.1f}")]
+        row(name, *kinds, f"{c.whole.times:.1f}", sum(a.reflects for a in run.asked))
+    print(
+        "\n  How long notes are is the note-taker's setting: the table shows what becomes of it, kind by kind, through long results that"
+        "\n  are shown in part, repetitions and reflections. How much shorter a model writes, it cannot show."
+    )
+
+
+async def written(path: Path) -> bool:
+    print("\nNotes that a model wrote of dialogues, text alone (o200k tokens)\n")
+    found = list(dialogues(path))
+    row("", "dialogues", "text", "notes", "times less", "least", "most")
+    times = [kind.times for kind in found]
+    both = sum(found, Kind())
+    row(path.stem, len(found), both.source, both.notes, f"{both.times:.1f}", f"{min(times):.1f}", f"{max(times):.1f}")
+    print(
+        "\n  Written by another prompt than ours: an anchor for what notes of text alone come to, not a figure of this program."
+    )
+    return True
 
 
 ACTORS = (
@@ -313,12 +358,13 @@ def _kept(holds: bool, promise: str) -> bool:
 def main() -> int:
     options = argparse.ArgumentParser(prog="scripts/bench cost", description=__doc__)
     options.add_argument("--data", type=Path, default=SHARED, help="folder of the recorded conversations")
-    options.add_argument("--only", choices=["coding", "service"])
+    options.add_argument("--only", choices=["coding", "service", "written"])
     chosen = options.parse_args()
     logs.configure("off")
     parts: dict[str, tuple[Callable[[Path], Any], Path]] = {
         "coding": (coding, chosen.data / "coding-session.jsonl"),
         "service": (service, chosen.data / "airline-service.jsonl"),
+        "written": (written, chosen.data / "locomo10.json"),
     }
     kept = True
     for name, (part, path) in parts.items():

@@ -15,6 +15,7 @@ from proxy.demo import asgi
 from proxy.demo.asgi import Receive, Scope, Send
 from proxy.demo.scripted import text_of
 
+TEXT, RESULT = "🟡", "🟢"  # what a bullet was drawn from; both marks cost the same, and neither is shown to the actor
 PIECE = 160  # characters of a bullet
 LEAST = 12  # characters that say something
 HINTS = "<current-task>\ngo on with what was asked last\n</current-task>"
@@ -34,10 +35,11 @@ class Asked:
 
 
 class NoteTaker:
-    """The server. `ratio`: tokens of the transcript for one token of notes."""
+    """The server. `ratio`: tokens of the transcript for one token of notes; `tools`: of what tools returned, where it differs."""
 
-    def __init__(self, ratio: float, count: Callable[[str], int]) -> None:
+    def __init__(self, ratio: float, count: Callable[[str], int], tools: float | None = None) -> None:
         self.ratio = ratio
+        self.tools = tools or ratio
         self.asked: list[Asked] = []
         self._count = count
 
@@ -56,7 +58,7 @@ class NoteTaker:
 
     def _notes(self, new: str) -> str:
         date = re.search(r"^Date: .+$", new, re.M)
-        notes = taken(new, round(self._count(new) / self.ratio), self._count)
+        notes = taken(new, self._count(new) / self.ratio, self._count(new) / self.tools, self._count)
         return f"<observations>\n{date.group() if date else ''}\n{notes}\n</observations>\n{HINTS}"
 
     def _reflection(self, log: str) -> str:
@@ -67,20 +69,32 @@ class NoteTaker:
         return f"<observations>\n{notes}\n</observations>\n{HINTS}"
 
 
-def taken(transcript: str, tokens: int, count: Callable[[str], int]) -> str:
-    """Bullets of about so many tokens."""
-    bullets = [f"* 🟡 (10:00) {piece}" for piece in pieces(transcript)]
-    whole = count("\n".join(bullets))
-    return "\n".join(evenly(bullets, tokens / whole)) if whole else "* 🟢 (10:00) nothing was said"
+def taken(transcript: str, text: float, results: float, count: Callable[[str], int]) -> str:
+    """Bullets in the transcript's order: of `text` tokens if all of it were text, of `results` if all were what tools returned."""
+    bullets = list(drawn(transcript))
+    sizes = {mark: count("\n".join(b for b in bullets if b.startswith(f"* {mark}"))) for mark in (TEXT, RESULT)}
+    whole = sum(sizes.values())
+    kept: set[str] = set()
+    for mark, tokens in ((TEXT, text), (RESULT, results)):
+        if sizes[mark]:
+            kept |= set(evenly([b for b in bullets if b.startswith(f"* {mark}")], tokens / whole))
+    return "\n".join(b for b in bullets if b in kept) or f"* {RESULT} (10:00) nothing was said"
 
 
-def pieces(transcript: str) -> Iterator[str]:
-    """Each different line of what people and tools said, in pieces."""
-    lines = (_SPEAKER.sub("", line).strip() for line in transcript.splitlines() if not _OURS.match(line))
-    for line in dict.fromkeys(lines):
+def drawn(transcript: str) -> Iterator[str]:
+    """Each different line of what people and tools said, in bullets whose mark tells which."""
+    told: dict[str, str] = {}
+    mark = TEXT
+    for line in transcript.splitlines():
+        if _OURS.match(line):
+            continue
+        if _SPEAKER.match(line):
+            mark = RESULT if line.startswith("Tool result") else TEXT
+        told.setdefault(_SPEAKER.sub("", line).strip(), mark)
+    for line, kind in told.items():
         for start in range(0, len(line), PIECE):
             if len(piece := line[start : start + PIECE].strip()) >= LEAST:
-                yield piece
+                yield f"* {kind} (10:00) {piece}"
 
 
 def evenly(lines: list[str], share: float) -> list[str]:

@@ -90,13 +90,15 @@ class Model(Recorded):
         await super().__call__(scope, receive, send)
 
 
-async def replayed(calls: Sequence[Timed], *, model: str, observer: str, ratio: float, settings: str = "") -> Replayed:
+async def replayed(
+    calls: Sequence[Timed], *, model: str, observer: str, ratio: float, tools: float | None = None, settings: str = ""
+) -> Replayed:
     """Every call in order, as fast as it goes; the clock stands at the recorded times. Notes are ready before the next call: a
     memory model takes seconds, and so do the people and tools in between.
 
-    `settings` is more of the memory's section, in YAML's flow form.
+    `ratio` and `tools` are the note-taker's; `settings` is more of the memory's section, in YAML's flow form.
     """
-    result, clock, taker = Replayed(), Clock(), NoteTaker(ratio, encoder(""))
+    result, clock, taker = Replayed(), Clock(), NoteTaker(ratio, encoder(""), tools)
     recorded = Model(calls, clock)
     with tempfile.TemporaryDirectory(prefix="om-bench-") as folder:
         async with _served(recorded) as upstream, _served(taker) as notes:

@@ -14,6 +14,7 @@ import orjson
 import uvicorn
 
 from proxy.app import App, create_app
+from proxy.edge.protocol import Protocol
 from proxy.settings import parse
 from tests.e2e.running import Clock
 from tests.support.raw_client import Got, ask
@@ -102,7 +103,7 @@ async def between(
 async def serving(app: App) -> AsyncIterator[int]:
     """Its port. The flags are those of proxy/cli.py: no header of the server's own stands beside the upstream's."""
     config = uvicorn.Config(
-        app, http="httptools", ws="none", lifespan="on", log_config=None, access_log=False, proxy_headers=False,
+        app, http=Protocol, ws="none", lifespan="on", log_config=None, access_log=False, proxy_headers=False,
         server_header=False, date_header=False, timeout_graceful_shutdown=2,
     )  # fmt: skip
     server = _Server(config)

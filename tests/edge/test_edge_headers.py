@@ -10,6 +10,7 @@ from proxy.edge.headers import (
     authorized,
     content_length,
     is_event_stream,
+    names_one_host,
     request_headers,
     response_headers,
     with_header,
@@ -45,7 +46,7 @@ def test_response() -> None:
     assert response_headers([*HOP, (b"Content-Length", b"1"), *ENDS]) == [(b"content-length", b"1"), *ENDS]
 
 
-@pytest.mark.parametrize("value", [b"a\r\nX-Injected: 1", b"a\nb", b"a\rb", b"a\0b"])
+@pytest.mark.parametrize("value", [b"a\r\nX-Injected: 1", b"a\nb", b"a\rb", b"a\0b", b"a\x01b", b"a\x7fb"])
 def test_response_value_that_would_split(value: bytes) -> None:
     """A value that could write headers of its own is left out."""
     assert response_headers([(b"x", value), (b"y", b"1")]) == [(b"y", b"1")]
@@ -91,3 +92,32 @@ def test_neither_length_nor_type() -> None:
     """Headers that say nothing say nothing."""
     assert content_length([]) is None
     assert is_event_stream([]) is False
+
+
+@pytest.mark.parametrize(
+    ("values", "version", "plain"),
+    [
+        ([b"127.0.0.1:8400"], "1.1", True),
+        ([b"proxy.example"], "1.1", True),
+        ([b"my_host:80"], "1.1", True),
+        ([b"[::1]:8400"], "1.1", True),
+        ([b""], "1.1", True),  # of a URI without a host, RFC 9112 3.2
+        ([], "1.0", True),
+        ([], "1.1", False),
+        ([b"a", b"a"], "1.1", False),
+        ([b"a", b"b"], "1.0", False),
+        ([b"a,b/c"], "1.1", False),
+        ([b"x/#@y"], "1.1", False),
+        ([b"user@host"], "1.1", False),
+        ([b"a b"], "1.1", False),
+        ([b"a:b"], "1.1", False),
+        ([b"a:1:2"], "1.1", False),
+        ([b"[::1"], "1.1", False),
+        ([b"h\xc3\xb6st"], "1.1", False),
+        ([b"a?b"], "1.1", False),
+        ([b"a\\b"], "1.1", False),
+    ],
+)
+def test_host(values: list[bytes], version: str, plain: bool) -> None:
+    """One host, or none where HTTP/1.0 may leave it out."""
+    assert names_one_host([(b"accept", b"a,b"), *((b"host", value) for value in values)], version) is plain

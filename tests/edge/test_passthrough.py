@@ -12,12 +12,16 @@ from starlette.types import Receive, Scope, Send
 
 from proxy.edge import answers
 from proxy.edge.passthrough import checked_path, passthrough
+from proxy.edge.site import Site
 from proxy.errors import BadRequest
 from proxy.settings import UpstreamSettings
+from proxy.settings import parse as settings_of
 from proxy.upstream import Upstream
 from tests.support.live_server import LiveServer, live
 from tests.support.raw_client import RawClient, ask
 from tests.support.upstream_server import SSE_HEAD, Call, UpstreamServer, answering, chunk, upstream_server
+
+SITE = Site.of(settings_of(""))
 
 
 @dataclass
@@ -29,8 +33,9 @@ class Proxy:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         assert self.settings is not None
         body = await answers.read_body(receive, 1 << 20) if self.read_first else None
+        headers = SITE.sent_on(scope["headers"], self.settings)
         await passthrough(
-            scope, receive, send, upstream=self.upstream, settings=self.settings, drop={b"x-thread-id"}, body=body, receipt=[(b"x-om-status", b"off")]
+            scope, receive, send, upstream=self.upstream, settings=self.settings, headers=headers, body=body, receipt=[(b"x-om-status", b"off")]
         )  # fmt: skip
 
 

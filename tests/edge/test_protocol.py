@@ -1,16 +1,27 @@
-"""The server's protocol tells the application of a lost connection."""
+"""The server's protocol: what it takes of a client, for how long, and its word to the application when a connection is lost."""
 
 from __future__ import annotations
 
 import asyncio
+import time
+from collections.abc import AsyncIterator, Callable, Iterable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from typing import Any
 
+import orjson
 import pytest
 from starlette.types import Receive, Scope, Send
 
 from proxy.demo.loopback import serving
 from proxy.edge import answers
 from proxy.edge.disconnect import watching
-from tests.support.raw_client import RawClient
+from proxy.edge.guard import GUARD, Guard, Watched
+from proxy.edge.patience import LINGER
+from proxy.edge.protocol import MOST_HEADERS, Protocol
+from proxy.errors import TooLarge
+from proxy.settings.service import LimitSettings
+from tests.support.raw_client import Got, RawClient
 
 
 @pytest.mark.parametrize("size", [0, 1_000, 100_000, 1_000_000])
@@ -42,3 +53,500 @@ async def test_a_client_that_leaves(size: int) -> None:
         assert not other.done()
         second.leave()
         await other
+
+
+# ── bounds ───────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+class Still(Guard):
+    """Looks when a test says so, at a time it says."""
+
+    connections: Iterable[Watched] = ()
+
+    def watch(self, connections: Iterable[Watched], loop: asyncio.AbstractEventLoop) -> None:
+        self.connections = connections
+
+
+@dataclass
+class Site:
+    """An application that reads each body and answers with its length; `/hold` waits for `go` first, `/flood` writes for ever,
+    `/early` answers before it has read."""
+
+    port: int = 0
+    guard: Still = field(default_factory=Still)
+    heads: list[list[tuple[bytes, bytes]]] = field(default_factory=list)
+    bodies: list[bytes | None] = field(default_factory=list)  # None: its client has left
+    go: asyncio.Event = field(default_factory=asyncio.Event)
+    now: float = 1_000.0
+    clients: list[RawClient] = field(default_factory=list)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "lifespan":
+            await self._lifespan(scope, receive, send)
+            return
+        self.heads.append(list(scope["headers"]))
+        if scope["path"] == "/early":
+            await answers.error(send, TooLarge("too large"))
+            return
+        try:
+            self.bodies.append(await answers.read_body(receive, 1 << 30))
+        except answers.Disconnected:
+            self.bodies.append(None)
+            return
+        if scope["path"] == "/flood":
+            await send({"type": "http.response.start", "status": 200, "headers": []})
+            async with watching(scope, receive) as gone:
+                while not gone.done():
+                    await send({"type": "http.response.body", "body": b"x" * 65_536, "more_body": True})
+            self.go.set()
+            return
+        if scope["path"] == "/hold":
+            await send({"type": "http.response.start", "status": 200, "headers": []})
+            await self.go.wait()
+            await send({"type": "http.response.body", "body": b"held"})
+            return
+        await answers.as_json(send, 200, len(self.bodies[-1] or b""))
+
+    async def _lifespan(self, scope: Scope, receive: Receive, send: Send) -> None:
+        await receive()
+        scope["state"][GUARD] = self.guard
+        await send({"type": "lifespan.startup.complete"})
+        await receive()
+        await send({"type": "lifespan.shutdown.complete"})
+
+    @property
+    def protocol(self) -> Protocol:
+        (only,) = self.guard.connections
+        assert isinstance(only, Protocol)
+        return only
+
+    def look(self, seconds: float) -> list[str]:
+        """Look at all connections after so many more seconds; what they were ended for."""
+        self.now += seconds
+        return [late for late in [one.look(self.now) for one in list(self.guard.connections)] if late]
+
+    async def client(self, sent: bytes, came: Callable[[Protocol], Any]) -> RawClient:
+        """A new client that has sent this; and the server has seen it, which is when `came` says so."""
+        client = await self.connect(sent)
+        await self.until(lambda: bool(list(self.guard.connections)) and came(self.protocol))
+        self.look(0)
+        return client
+
+    async def connect(self, sent: bytes = b"") -> RawClient:
+        """A new client; it is gone at the end of the test."""
+        self.clients.append(client := await RawClient.connect(self.port))
+        client.writer.write(sent)
+        return client
+
+    async def until(self, seen: Callable[[], Any]) -> None:
+        async with asyncio.timeout(10):
+            while not seen():  # noqa: ASYNC110 - of a server's inside, which tells nobody; bounded above
+                await asyncio.sleep(0.001)
+
+    async def end(self) -> None:
+        self.go.set()
+        for client in self.clients:
+            client.leave()
+            await client.close()
+
+
+@asynccontextmanager
+async def site() -> AsyncIterator[Site]:
+    made = Site()
+    async with serving(made, lifespan="on") as base:
+        made.port = int(base.rpartition(":")[2])
+        try:
+            yield made
+        finally:
+            await made.end()
+
+
+def refused(got: Got, status: int, code: str) -> None:
+    assert (got.status, got.header(b"content-type"), got.header(b"connection")) == (
+        status, [b"application/json"], [b"close"]
+    )  # fmt: skip
+    error = orjson.loads(got.body)["error"]
+    assert (error["type"], error["code"]) == ("om_error", code)
+    assert got.header(b"x-should-retry") == [b"true" if status == 408 else b"false"]
+
+
+async def ended(client: RawClient) -> bytes:
+    """What still comes until the connection's end."""
+    try:
+        return await asyncio.wait_for(client.reader.read(), 10)
+    except ConnectionResetError:
+        return b""
+
+
+def held(count: int) -> Callable[[Protocol], bool]:
+    """That so many bytes of no body have come."""
+    return lambda protocol: protocol._came >= count
+
+
+PARTIAL = b"POST / HTTP/1.1\r\nhost: h\r\ncontent-length: 10\r\n"
+CHUNKED = b"POST / HTTP/1.1\r\nhost: h\r\ntransfer-encoding: chunked\r\n\r\n1\r\nx\r\n"
+
+
+@pytest.mark.parametrize("part", [b"P", b"POST / HTTP/1.1\r\n", PARTIAL, PARTIAL + b"x"])
+async def test_a_slow_head(part: bytes) -> None:
+    """A head that does not come to its end is a 408, and the application hears nothing of it."""
+    async with site() as s:
+        client = await s.client(part, held(len(part)))
+        assert s.look(9.9) == []
+        assert s.look(0.2) == ["head"]
+        refused(await client.answer(), 408, "om_too_slow")
+        assert await ended(client) == b""
+        assert s.heads == []
+
+
+async def test_a_silent_connection() -> None:
+    """One that says nothing at all is closed without a word."""
+    async with site() as s:
+        client = await s.client(b"", lambda _: True)
+        assert s.look(10.1) == ["head"]
+        assert await ended(client) == b""
+
+
+@pytest.mark.parametrize("sent", [PARTIAL + b"\r\n123", CHUNKED])
+async def test_a_slow_body(sent: bytes) -> None:
+    """A body that stops is a 408, and the application sees its client gone."""
+    async with site() as s:
+        client = await s.client(sent, lambda p: p._received)
+        assert s.look(29.9) == []
+        assert s.look(0.2) == ["body"]
+        refused(await client.answer(), 408, "om_too_slow")
+        assert await ended(client) == b""
+        await s.until(lambda: s.bodies)
+        assert s.bodies == [None]
+
+
+async def test_an_endless_chunk_head() -> None:
+    """What comes with a body and is none of it is no progress."""
+    async with site() as s:
+        head = b"POST / HTTP/1.1\r\nhost: h\r\ntransfer-encoding: chunked\r\n\r\n1;"
+        client = await s.client(head, held(len(head)))
+        for n in range(29):
+            client.writer.write(b"x" * 1_000)
+            await s.until(lambda n=n: s.protocol._came == len(head) + 1_000 * (n + 1))  # type: ignore[misc] # binds the loop's n
+            assert s.look(1) == []
+        assert s.look(1) == ["body"]
+        refused(await client.answer(), 408, "om_too_slow")
+
+
+async def test_a_large_body_takes_its_time() -> None:
+    """What comes at a kilobyte a second is taken, however long it takes."""
+    async with site() as s:
+        client = await s.client(b"POST / HTTP/1.1\r\nhost: h\r\ncontent-length: 400000\r\n\r\n", held(10))
+        for n in range(1, 11):
+            client.writer.write(b"x" * 40_000)
+            await s.until(lambda n=n: s.protocol._received == 40_000 * n or s.bodies)  # type: ignore[misc] # binds the loop's n
+            assert s.look(29) == []
+        assert (await client.answer()).body == b"400000"
+
+
+async def test_work_is_not_slowness() -> None:
+    """However long a model thinks, and however long a reply goes on, nobody is late."""
+    async with site() as s:
+        client = await s.client(b"POST /hold HTTP/1.1\r\nhost: h\r\ncontent-length: 1\r\n\r\nx", lambda _: s.bodies)
+        for _ in range(100):
+            assert s.look(60) == []
+        s.go.set()
+        assert (await client.answer()).body == b"held"
+
+
+async def test_silence_between_requests() -> None:
+    """A kept connection may be silent as long as the server keeps one, and ends without a word."""
+    async with site() as s:
+        client = await s.client(b"POST / HTTP/1.1\r\nhost: h\r\ncontent-length: 1\r\n\r\nx", lambda _: s.bodies)
+        assert (await client.answer()).status == 200
+        s.look(0)
+        assert s.look(4.9) == []
+        client.writer.write(b"POST / HTTP/1.1\r\nhost: h\r\ncontent-length: 2\r\n\r\nxy")
+        assert (await client.answer()).body == b"2"
+        assert s.look(4.9) == []
+        assert s.look(5.1) == ["idle"]
+        assert await ended(client) == b""
+
+
+async def test_line_ends_do_not_keep_a_connection() -> None:
+    """They may stand before a request, are none, and are not to be had without end."""
+    async with site() as s:
+        client = await s.client(b"POST / HTTP/1.1\r\nhost: h\r\ncontent-length: 1\r\n\r\nx", lambda _: s.bodies)
+        await client.answer()
+        s.look(0)
+        for n in range(1, 5):
+            client.writer.write(b"\r\n")
+            await s.until(lambda n=n: s.protocol._came == 2 * n)  # type: ignore[misc] # binds the loop's n
+            assert s.look(1) == []
+        assert s.look(1.1) == ["idle"]
+        assert await ended(client) == b""
+
+
+async def test_a_reader_that_stalls() -> None:
+    """What nobody takes is no longer made, then the connection is cut, and the application told."""
+    async with site() as s:
+        client = await s.client(
+            b"POST /flood HTTP/1.1\r\nhost: h\r\ncontent-length: 1\r\n\r\nx", lambda p: p.flow.write_paused
+        )
+        s.look(0)
+        assert s.protocol.transport.get_write_buffer_size() <= 3 * 65_536
+        assert s.look(59.9) == []
+        assert not s.go.is_set()
+        assert s.look(0.2) == ["write"]
+        await asyncio.wait_for(s.go.wait(), 10)
+        client.leave()
+
+
+async def test_a_reader_that_takes_its_time() -> None:
+    """One that goes on taking is served on."""
+    async with site() as s:
+        client = await s.client(
+            b"POST /flood HTTP/1.1\r\nhost: h\r\ncontent-length: 1\r\n\r\nx", lambda p: p.flow.write_paused
+        )
+        for _ in range(5):
+            before, taken = s.protocol._resumed, 0
+            while s.protocol._resumed == before:
+                taken += len(await asyncio.wait_for(client.reader.read(65_536), 10))
+            assert taken > 0
+            assert s.look(59) == []
+        client.leave()
+        await asyncio.wait_for(s.go.wait(), 10)
+
+
+# ── heads ────────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+LIMIT = LimitSettings().headers
+FULL = b"GET / HTTP/1.1\r\n" + b"".join(b"x-%d: v\r\n" % n for n in range(MOST_HEADERS)) + b"\r\n"
+
+
+def sized(size: int) -> bytes:
+    """A head of so many bytes of address and headers."""
+    return (
+        b"GET / HTTP/1.1\r\nhost: h\r\nx: "
+        + b"v" * (size - len("/") - len("host: h\r\n") - len("x: \r\n"))
+        + b"\r\n\r\n"
+    )
+
+
+async def test_the_largest_head() -> None:
+    """A hundred headers, and all that is allowed of them."""
+    async with site() as s:
+        client = await s.connect()
+        for head in (FULL, sized(LIMIT - 100)):
+            client.writer.write(head)
+            assert (await client.answer()).status == 200
+        assert len(s.heads[0]) == MOST_HEADERS
+
+
+@pytest.mark.parametrize(
+    "head",
+    [
+        pytest.param(FULL[:-2] + b"x: y\r\n\r\n", id="one header too many"),
+        pytest.param(sized(LIMIT + 1), id="one byte too many"),
+        pytest.param(b"GET /" + b"a" * LIMIT + b" HTTP/1.1\r\nhost: h\r\n\r\n", id="the address"),
+        pytest.param(b"GET / HTTP/1.1\r\nx: " + b"v" * 5_000_000, id="a value without end"),
+        pytest.param(b"GET / HTTP/1.1\r\n" + b"v" * 5_000_000, id="a name without end"),
+        pytest.param(b"GET / HTTP/1.1\r\n" + b"x: y\r\n" * 500_000, id="headers without end"),
+        pytest.param(b"G" * 5_000_000, id="no request at all"),
+        pytest.param(b"\r\n" * 500_000, id="line ends"),
+    ],
+)
+async def test_a_head_that_is_too_large(head: bytes) -> None:
+    """It is refused as soon as that is known, and the parser is not fed on."""
+    async with site() as s:
+        client = await s.connect()
+        client.writer.write(head)
+        got = await client.answer()
+        refused(got, *((400, "om_bad_http") if head[:2] == b"GG" else (431, "om_head_too_large")))
+        client.writer.close()
+        await s.until(lambda: not list(s.guard.connections))
+        assert s.heads == []
+
+
+async def test_a_large_head_behind_another_request() -> None:
+    """In one packet with the request before, or split, it is measured all the same. It is not answered before that one is."""
+    ask = b"POST / HTTP/1.1\r\nhost: h\r\ncontent-length: 1\r\n\r\nx"
+    for large in (sized(LIMIT + 1), sized(3 * LIMIT)):
+        async with site() as s:
+            client = await s.connect()
+            client.writer.write(ask + large)
+            assert await ended(client) == b""
+        async with site() as s:
+            client = await s.client(ask + large[:2_000], lambda _: s.bodies)
+            assert (await client.answer()).status == 200
+            client.writer.write(large[2_000:])
+            refused(await client.answer(), 431, "om_head_too_large")
+        assert len(s.heads) == 1
+
+
+async def test_a_small_head_behind_a_large_body() -> None:
+    """What one packet holds beside a head is not counted with it."""
+    async with site() as s:
+        client = await s.connect()
+        body = b"x" * 50_000
+        for _ in range(3):
+            client.writer.write(b"POST / HTTP/1.1\r\nhost: h\r\ncontent-length: 50000\r\n\r\n" + body)
+        for _ in range(3):
+            assert (await client.answer()).body == b"50000"
+
+
+async def test_a_refused_client_may_read_why() -> None:
+    """What it sends on is dropped, and the connection is cut when it does not go."""
+    async with site() as s:
+        client = await s.client(sized(LIMIT + 1), lambda p: p._refused)
+        client.writer.write(b"GET / HTTP/1.1\r\nhost: h\r\n\r\n" * 10)
+        refused(await client.answer(), 431, "om_head_too_large")
+        s.look(0)
+        assert s.look(LINGER - 0.1) == []
+        assert s.look(0.2) == ["left"]
+        assert s.heads == []
+
+
+# ── bodies ───────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+async def test_trailers_are_no_headers() -> None:
+    """What comes behind a body names no thread and no credential, though it is in the first packet."""
+    async with site() as s:
+        client = await s.connect()
+        client.writer.write(CHUNKED + b"0\r\nx-om-thread: t\r\nauthorization: Bearer sk-a\r\n\r\n")
+        assert (await client.answer()).body == b"1"
+        assert dict(s.heads[0]).keys() == {b"host", b"transfer-encoding"}
+
+
+@pytest.mark.parametrize(
+    "more", [b"0\r\nx: " + b"v" * 5_000_000, b"0\r\n" + b"x: y\r\n" * 500_000, b"1;" + b"e" * 5_000_000]
+)
+async def test_trailers_and_extensions_without_end(more: bytes) -> None:
+    """They are bounded as a head is."""
+    async with site() as s:
+        client = await s.connect()
+        client.writer.write(CHUNKED + more)
+        refused(await client.answer(), 431, "om_head_too_large")
+        client.writer.close()
+        await s.until(lambda: s.bodies)
+        assert s.bodies == [None]
+
+
+async def test_chunks_of_one_byte() -> None:
+    """A body in the smallest pieces is a body."""
+    async with site() as s:
+        client = await s.connect()
+        client.writer.write(CHUNKED + b"1\r\nx\r\n" * 100_000 + b"0\r\n\r\n")
+        assert (await client.answer()).body == b"100001"
+
+
+async def test_an_answer_before_the_end_of_the_body() -> None:
+    """The client may send the rest, and ask again on the same connection."""
+    async with site() as s:
+        head = b"POST /early HTTP/1.1\r\nhost: h\r\ncontent-length: 300000\r\n\r\n"
+        client = await s.client(head + b"x" * 100_000, lambda p: p._received == 100_000)
+        assert (await client.answer()).status == 413
+        assert s.look(29) == []
+        client.writer.write(b"x" * 200_000 + CHUNKED + b"0\r\n\r\n")
+        assert (await client.answer()).body == b"1"
+
+
+async def test_the_rest_of_an_answered_body_that_does_not_end() -> None:
+    """It has the time of a body, and no more than twice the room."""
+    for sent, seconds in [(100, 30.1), (200_000, 0.0)]:
+        async with site() as s:
+            s.guard.limits = LimitSettings(body=100_000)
+            head = b"POST /early HTTP/1.1\r\nhost: h\r\ncontent-length: 900000000\r\n\r\n"
+            client = await s.client(head + b"x" * sent, lambda p: p._received == sent)  # noqa: B023 - called at once
+            assert (await client.answer()).status == 413
+            client.writer.write(b"x" * 2_000)
+            await s.until(lambda: s.protocol._received == sent + 2_000)  # noqa: B023 - awaited at once
+            assert s.look(seconds) == ["rest"]
+            assert await ended(client) == b""
+
+
+async def test_waiting_for_the_word_to_go_on() -> None:
+    """A client that asks whether to send its body is not slow before it is told; then it is sent at once."""
+    async with site() as s:
+        head = b"POST / HTTP/1.1\r\nhost: h\r\nexpect: 100-continue\r\ncontent-length: 3\r\n\r\n"
+        client = await s.client(head, held(len(head)))
+        assert await client.until(b"\r\n\r\n") == b"HTTP/1.1 100 Continue\r\n\r\n"
+        client.writer.write(b"xyz")
+        assert (await client.answer()).body == b"3"
+
+
+# ── what is no HTTP ──────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize(
+    "sent",
+    [
+        b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03",
+        b"GET / HTTP/9.9\r\n\r\n",
+        b"GET / HTTP/1.1\r\nhost h\r\n\r\n",
+        b"GET \xff HTTP/1.1\r\nhost: h\r\n\r\n",
+        b"POST / HTTP/1.1\r\nhost: h\r\ncontent-length: 1\r\ntransfer-encoding: chunked\r\n\r\n",
+        b"POST / HTTP/1.1\r\nhost: h\r\ncontent-length: -1\r\n\r\n",
+    ],
+)
+async def test_what_cannot_be_read(sent: bytes) -> None:
+    """It is a 400 in the shape of our errors."""
+    async with site() as s:
+        client = await s.connect()
+        client.writer.write(sent)
+        refused(await client.answer(), 400, "om_bad_http")
+        assert await ended(client) == b""
+        assert s.heads == []
+
+
+async def test_a_body_that_cannot_be_read() -> None:
+    """So is a chunk without a length; the application sees its client gone."""
+    async with site() as s:
+        client = await s.connect()
+        client.writer.write(CHUNKED + b"zz\r\n")
+        refused(await client.answer(), 400, "om_bad_http")
+        await s.until(lambda: s.bodies)
+        assert s.bodies == [None]
+
+
+async def test_nonsense_in_the_midst_of_an_answer() -> None:
+    """The answer breaks off: no word of ours is written into it."""
+    async with site() as s:
+        client = await s.client(b"POST /hold HTTP/1.1\r\nhost: h\r\ncontent-length: 1\r\n\r\nx", lambda _: s.bodies)
+        await client.until(b"\r\n\r\n")
+        client.writer.write(b"\x00\x01\x02 nonsense\r\n\r\n")
+        assert await ended(client) == b""
+
+
+# ── the timer ────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@asynccontextmanager
+async def looking(*limits: LimitSettings) -> AsyncIterator[tuple[Site, Guard, list[LimitSettings]]]:
+    """A site whose guard looks by itself; the limits that hold are the last of the list."""
+    made, holding = Site(), list(limits)
+    made.guard = guard = Guard(lambda: holding[-1])  # type: ignore[assignment] # no still one
+    async with serving(made, lifespan="on") as base:
+        made.port = int(base.rpartition(":")[2])
+        try:
+            yield made, guard, holding
+        finally:
+            await made.end()
+
+
+async def test_the_guard_looks_by_itself() -> None:
+    """With a real clock: slow heads and slow bodies by the dozen are ended together, none early, and the timer rests afterwards."""
+    async with looking(LimitSettings(header_timeout=0.2, body_timeout=0.2)) as (s, guard, _):
+        begun = time.monotonic()
+        clients = [await s.connect(PARTIAL + (b"\r\n1" if n % 2 else b"")) for n in range(40)]
+        for client in clients:
+            refused(await client.answer(), 408, "om_too_slow")
+            assert time.monotonic() - begun >= 0.2
+            await client.close()
+        await s.until(lambda: guard._loop is None)
+
+
+async def test_limits_that_are_changed() -> None:
+    """They hold from the next look on."""
+    async with looking(LimitSettings(headers=1_000, header_timeout=0.1)) as (s, guard, limits):
+        client = await s.connect()
+        limits.append(LimitSettings(headers=100_000, header_timeout=60))
+        await s.until(lambda: guard.limits.headers == 100_000)
+        client.writer.write(sized(50_000))
+        assert (await client.answer()).status == 200

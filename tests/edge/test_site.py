@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import orjson
 import pytest
+from pydantic import SecretStr
 
 from proxy.edge.headers import CREDENTIALS
 from proxy.edge.site import CALLS, Site
 from proxy.observing import Call
+from proxy.settings import UpstreamSettings
 from proxy.settings import parse as settings_of
 from proxy.wire.chat import ChatRequest, parse
 
@@ -29,8 +31,8 @@ def test_identity_follows_the_settings() -> None:
     site = Site.of(
         settings_of(
             """
-            identity: {thread_headers: [X-Chat], resource_headers: [x-user]}
-            auth: {keys: [{tenant: acme, key: sk-acme}]}
+            identity: {thread_headers: [X-Chat], resource_headers: [x-user], scope_override: true}
+            auth: {keys: [{tenant: acme, key: sk-acme}], token_secret: 0123456789abcdef0123456789abcdef, token_required: true}
             server: {host: 0.0.0.0, admin_token: t}
             memory: false
             """
@@ -39,6 +41,8 @@ def test_identity_follows_the_settings() -> None:
     rules = site.identity
     assert (rules.thread_headers, rules.resource_headers) == (("x-chat",), ("x-user",))
     assert rules.keys == (("acme", "sk-acme"),)
+    assert (rules.scope_override, rules.token_secret, rules.token_required) == (True, b"0123456789abcdef" * 2, True)
+    assert not PLAIN.identity.scope_override
     # `memory: false` is no matter of identity: an override may switch it on for a model or a resource
     assert (rules.loopback, rules.memory) == (False, True)
 
@@ -49,6 +53,46 @@ def test_what_stays_here() -> None:
     assert not PLAIN.own_headers & CREDENTIALS
     keyed = Site.of(settings_of("auth: {keys: [{tenant: acme, key: sk-acme}]}"))
     assert keyed.own_headers == PLAIN.own_headers | CREDENTIALS
+
+
+KEYED = "auth: {keys: [{tenant: acme, key: sk-acme}, {tenant: globex, key: sk-globex}]}"
+KEYLESS = UpstreamSettings(base_url="http://h")
+KEYED_UPSTREAM = UpstreamSettings(base_url="http://h", api_key=SecretStr("sk-upstream"))
+OWN = (b"authorization", b"Bearer sk-provider")
+
+
+@pytest.mark.parametrize("gateway", [b"x-om-authorization", b"x-memory-gateway-authorization"])
+@pytest.mark.parametrize("upstream", [KEYLESS, KEYED_UPSTREAM], ids=["keyless", "keyed"])
+def test_the_provider_s_key_beside_ours(gateway: bytes, upstream: UpstreamSettings) -> None:
+    """A caller who sends our key by its own header is served with the provider's key it brings, and ours stays here."""
+    sent = [(gateway, b"Bearer sk-acme"), OWN, (b"x", b"1")]
+    assert Site.of(settings_of(KEYED)).sent_on(sent, upstream) == [OWN, (b"x", b"1")]
+
+
+@pytest.mark.parametrize(
+    "sent",
+    [
+        [(b"authorization", b"Bearer sk-acme")],
+        [(b"x-api-key", b"sk-acme")],
+        [(b"x-om-authorization", b"sk-acme")],
+        [(b"x-om-authorization", b"sk-acme"), (b"authorization", b"Bearer sk-acme")],
+        [(b"x-om-authorization", b"sk-acme"), (b"authorization", b"Bearer sk-globex")],
+        [(b"x-om-authorization", b""), (b"authorization", b"Bearer sk-provider")],
+    ],
+    ids=["authorization", "x-api-key", "by name", "in both", "another tenant's", "nothing beside it"],
+)
+def test_a_key_of_ours_stays_here(sent: list[tuple[bytes, bytes]]) -> None:
+    """Whichever header it came in: the upstream gets its own key, or none."""
+    site = Site.of(settings_of(KEYED))
+    assert site.sent_on(sent, KEYLESS) == []
+    assert site.sent_on(sent, KEYED_UPSTREAM) == [(b"authorization", b"Bearer sk-upstream")]
+
+
+def test_without_keys_the_caller_s_own_is_sent() -> None:
+    """Unless the upstream has a key of its own; and a key for another gateway is not passed around."""
+    sent = [OWN, (b"x-memory-gateway-authorization", b"Bearer sk-gateway"), (b"x-om-token", b"t"), (b"x", b"1")]
+    assert PLAIN.sent_on(sent, KEYLESS) == [OWN, (b"x", b"1")]
+    assert PLAIN.sent_on(sent, KEYED_UPSTREAM) == [(b"x", b"1"), (b"authorization", b"Bearer sk-upstream")]
 
 
 @pytest.mark.parametrize(

@@ -21,7 +21,7 @@ from typing import Any
 import orjson
 from msgspec.structs import replace
 
-from proxy.memory import blocks, lifecycle
+from proxy.memory import blocks, branch, lifecycle
 from proxy.memory.fingerprint import fingerprint
 from proxy.memory.model import Item, Key, Memory, Message, Observation, chained, weight
 from proxy.memory.tail import Piece, forwarded
@@ -114,10 +114,10 @@ class Thread:
             return memory
         live = self.live()
         chains = {m.seq: m.chain for m in live}
-        log = lifecycle.fallback(memory, rec.cut, self.generations, chains)
-        reach = lifecycle.reach(log)
+        log, _ = branch.fallback(memory, rec.cut, self.generations, chains)
+        reach = branch.reach(log)
         before = [m for m in live if m.seq <= reach]
-        return lifecycle.rolled_back(
+        return branch.rolled_back(
             memory,
             rec.cut,
             log,

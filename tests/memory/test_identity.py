@@ -2,11 +2,13 @@
 
 import hashlib
 import hmac
+import math
 
 import pytest
 
 from proxy.errors import BadRequest, Unauthorized
-from proxy.memory.identity import LOCAL, Rules, fingerprint_key, identify
+from proxy.memory.identity import LOCAL, Rules, admit, brings_own, fingerprint_key, identify
+from proxy.memory.user_token import Claims, signed
 
 SECRET = b"s" * 32
 RULES = Rules()
@@ -132,6 +134,47 @@ def test_an_unknown_word_is_refused(name: str) -> None:
         identify(headers(x_om_thread="t", **{name: "sometimes"}), RULES, SECRET)
 
 
+CHOOSING = Rules(scope_override=True)
+
+
+@pytest.mark.parametrize(
+    ("rules", "sent", "scope"),
+    [
+        (CHOOSING, {}, None),
+        (CHOOSING, {"x_om_scope": ""}, None),
+        (CHOOSING, {"x_om_scope": "resource"}, "resource"),
+        (CHOOSING, {"x_om_scope": " Thread "}, "thread"),
+        (RULES, {"x_om_scope": "resource"}, None),
+        (RULES, {"x_om_scope": "sometimes"}, None),
+    ],
+)
+def test_a_scope_is_chosen_where_that_is_allowed(rules: Rules, sent: dict[str, str], scope: str | None) -> None:
+    """X-OM-Scope counts with `identity.scope_override` only; without it the header says nothing, whatever it says."""
+    assert identify(headers(x_om_thread="t", **sent), rules, SECRET).scope == scope
+
+
+@pytest.mark.parametrize("values", [["sometimes"], ["thread", "resource"]])
+def test_a_scope_that_cannot_be_meant(values: list[str]) -> None:
+    """Where the choice is allowed, a word that is no scope is refused: a guess could show a memory to others."""
+    sent = headers(x_om_thread="t") + [(b"x-om-scope", value.encode()) for value in values]
+    with pytest.raises(BadRequest, match="must be one of: thread, resource"):
+        identify(sent, CHOOSING, SECRET)
+
+
+@pytest.mark.parametrize(
+    ("sent", "named"),
+    [
+        ({"x_om_resource": "r"}, True),
+        ({"x_openwebui_user_id": "r"}, True),
+        ({}, False),
+        ({"x_om_resource": "{{USER}}"}, False),
+    ],
+)
+def test_whether_a_resource_was_named(sent: dict[str, str], named: bool) -> None:
+    """A resource that only stands in for the thread is told from one that was named, even by the same word."""
+    assert identify(headers(x_om_thread="r", **sent), RULES, SECRET).names_resource == named
+
+
 KEYED = Rules(keys=(("acme", "key-a"), ("globex", "key-b"), ("acme", "key-a2")))
 
 
@@ -170,3 +213,145 @@ def test_a_bad_timezone(sent: str) -> None:
 def test_fingerprint_keys_differ_between_tenants() -> None:
     """Equal messages of two tenants never look equal."""
     assert fingerprint_key(SECRET, "a") != fingerprint_key(SECRET, "b")
+
+
+# ── our key beside the provider's ────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize("name", ["x_om_authorization", "x_memory_gateway_authorization"])
+@pytest.mark.parametrize("value", ["Bearer key-b", "key-b"])
+def test_a_key_sent_by_name_decides(name: str, value: str) -> None:
+    """It names the tenant; what stands in Authorization is the provider's, even where it is a key of ours too."""
+    for own in ({}, {"authorization": "Bearer sk-provider"}, {"x_api_key": "key-a"}):
+        sent = headers(**{name: value}, **own)
+        assert identify(sent, KEYED, SECRET).tenant == "globex"
+        admit(sent, KEYED)
+
+
+@pytest.mark.parametrize(
+    "sent",
+    [
+        {"x_om_authorization": "key-a", "x_memory_gateway_authorization": "key-b"},
+        {"x_om_authorization": "key-a", "authorization": "Bearer p", "api_key": "q"},
+    ],
+)
+def test_two_keys_of_a_kind_are_refused(sent: dict[str, str]) -> None:
+    """Two tenants, or two providers' keys: which is meant is not ours to guess."""
+    with pytest.raises(BadRequest) as caught:
+        identify(headers(**sent), KEYED, SECRET)
+    assert caught.value.code == "om_two_credentials"
+
+
+def test_a_wrong_key_by_name_is_not_made_good_by_a_right_one() -> None:
+    """The header that was meant for us decides alone."""
+    sent = headers(x_om_authorization="wrong", authorization="Bearer key-a")
+    for ask in (lambda: identify(sent, KEYED, SECRET), lambda: admit(sent, KEYED)):
+        with pytest.raises(Unauthorized):
+            ask()
+
+
+def test_without_keys_the_header_says_nothing() -> None:
+    """Nobody verified it, so it makes no tenant."""
+    sent = headers(authorization="Bearer k", x_om_authorization="Bearer other", x_om_thread="t")
+    assert identify(sent, RULES, SECRET).tenant == tenant_of("k")
+    assert not brings_own(sent, RULES)
+
+
+# ── signed names ─────────────────────────────────────────────────────────────────────────────────────────────────────
+
+SIGNING = b"0123456789abcdef0123456789abcdef"
+SIGNED = Rules(token_secret=SIGNING)
+REQUIRED = Rules(token_secret=SIGNING, token_required=True)
+NOW = 1_700_000_000.0
+
+
+def token(resource: str = "ada", thread: str | None = None, tenant: str | None = None, exp: float = NOW + 60) -> str:
+    return signed(Claims(resource=resource, exp=exp, thread=thread, tenant=tenant), SIGNING)
+
+
+@pytest.mark.parametrize(
+    ("claimed", "sent", "names"),
+    [
+        (token(), {"x_om_thread": "t"}, ("ada", "t")),
+        (token(), {"x_om_thread": "t", "x_om_resource": "ada"}, ("ada", "t")),
+        (token(thread="t"), {}, ("ada", "t")),
+        (token(thread="t"), {"x_thread_id": "t", "x_resource_id": "ada"}, ("ada", "t")),
+    ],
+)
+def test_a_token_names(claimed: str, sent: dict[str, str], names: tuple[str, str]) -> None:
+    """The resource, and the thread where it says one; headers may repeat it."""
+    for rules in (SIGNED, REQUIRED):
+        caller = identify(headers(x_om_token=claimed, **sent), rules, SECRET, NOW)
+        assert caller.key == (LOCAL, *names)
+        assert caller.names_resource
+
+
+@pytest.mark.parametrize(
+    ("claimed", "sent"),
+    [
+        (token(), {"x_om_thread": "t", "x_om_resource": "eve"}),
+        (token(), {"x_om_thread": "t", "x_openwebui_user_id": "eve"}),
+        (token(thread="t"), {"x_om_thread": "other"}),
+        (token(resource="a b"), {"x_om_thread": "t"}),
+        (token(thread="a b"), {}),
+        (token(resource=""), {"x_om_thread": "t"}),
+        (token(tenant="acme"), {"x_om_thread": "t"}),
+        (token()[:-2], {"x_om_thread": "t"}),
+        ("rubbish", {"x_om_thread": "t"}),
+    ],
+)
+def test_a_token_that_does_not_fit_is_refused(claimed: str, sent: dict[str, str]) -> None:
+    """No other resource, no other thread, no other tenant, and no guess where it is broken."""
+    with pytest.raises(Unauthorized, match="x-om-token") as caught:
+        identify(headers(x_om_token=claimed, **sent), SIGNED, SECRET, NOW)
+    assert claimed not in str(caught.value)
+
+
+def test_a_token_is_refused_where_the_headers_alone_would_do() -> None:
+    """A wrong token is never read as none."""
+    with pytest.raises(Unauthorized):
+        identify(headers(x_om_token="x", x_om_thread="t", x_om_resource="r"), SIGNED, SECRET, NOW)
+
+
+def test_a_token_ends() -> None:
+    """Also for a caller who is known already; without a clock every token has ended."""
+    sent = headers(x_om_token=token(thread="t", exp=NOW + 60))
+    assert identify(sent, SIGNED, SECRET, NOW).key
+    for late in (NOW + 91, math.inf):
+        with pytest.raises(Unauthorized, match="ended"):
+            identify(sent, SIGNED, SECRET, late)
+    with pytest.raises(Unauthorized, match="ended"):
+        identify(sent, SIGNED, SECRET)
+
+
+def test_a_token_for_one_tenant() -> None:
+    """With keys a token counts beside its own tenant's key only."""
+    rules = Rules(keys=KEYED.keys, token_secret=SIGNING)
+    sent = {"x_om_thread": "t", "x_om_token": token(tenant="acme")}
+    assert identify(headers(authorization="Bearer key-a", **sent), rules, SECRET, NOW).key == ("acme", "ada", "t")
+    for wrong in (
+        headers(authorization="Bearer key-b", **sent),
+        headers(authorization="Bearer key-a", x_om_token=token()),
+    ):
+        with pytest.raises(Unauthorized, match="another tenant"):
+            identify(wrong, rules, SECRET, NOW)
+
+
+@pytest.mark.parametrize("sent", [{"x_om_thread": "t"}, {"x_thread_id": "t", "x_om_token": "{{TOKEN}}"}])
+def test_where_a_token_is_required(sent: dict[str, str]) -> None:
+    """No thread without one; what names no thread passes through as ever."""
+    with pytest.raises(Unauthorized, match="x-om-token only"):
+        identify(headers(**sent), REQUIRED, SECRET, NOW)
+    assert identify(headers(x_om_resource="r"), REQUIRED, SECRET, NOW).reason == "no-thread"
+    assert identify(headers(**sent), SIGNED, SECRET, NOW).key
+
+
+def test_two_tokens_are_refused() -> None:
+    """As any header that can be meant once."""
+    with pytest.raises(BadRequest, match="2 times"):
+        identify(headers(x_om_token=token()) * 2, SIGNED, SECRET, NOW)
+
+
+def test_without_a_secret_a_token_says_nothing() -> None:
+    """It cannot be verified: the headers count, as they would without it."""
+    assert identify(headers(x_om_token="x", x_om_thread="t"), RULES, SECRET, NOW).key == (LOCAL, "t", "t")

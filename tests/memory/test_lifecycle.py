@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from proxy.memory import lifecycle
+from proxy.memory import branch, lifecycle
 from proxy.memory.lifecycle import Activate, Asked, Observe, Reflect, Swap, chunks_to_activate
 from proxy.memory.model import Memory, Reflection, Trouble
 from proxy.memory.thresholds import Limits
@@ -578,10 +578,10 @@ def test_a_fork_behind_coverage_finds_the_newest_state_before_it() -> None:
     active = lifecycle.activated(made, [c.id for c in made.chunks], 1.0)
     older, live = active.log, {m.seq: m.chain for m in made.tail}
     reflected = lifecycle.swapped(lifecycle.reflected(active, reflection(active, 10)), 2.0)
-    assert lifecycle.fallback(active, 9, (), live) == older[:2]
-    assert lifecycle.fallback(reflected, 9, [(0, older)], live) == older[:2]
-    assert lifecycle.fallback(reflected, 12, [(0, older)], live) == reflected.log
-    assert lifecycle.fallback(reflected, 9, (), live) == ()
+    assert branch.fallback(active, 9, (), live)[0] == older[:2]
+    assert branch.fallback(reflected, 9, [(0, older)], live)[0] == older[:2]
+    assert branch.fallback(reflected, 12, [(0, older)], live)[0] == reflected.log
+    assert branch.fallback(reflected, 9, (), live)[0] == ()
 
 
 def test_a_log_of_an_abandoned_branch_is_no_state_to_fall_back_to() -> None:
@@ -590,8 +590,8 @@ def test_a_log_of_an_abandoned_branch_is_no_state_to_fall_back_to() -> None:
     active = lifecycle.activated(made, [c.id for c in made.chunks], 1.0)
     abandoned = tuple(replace(o, chain=b"another branch".ljust(16)) for o in active.log)
     live = {m.seq: m.chain for m in made.tail}
-    assert lifecycle.fallback(active, 9, [(0, abandoned)], live) == active.log
-    assert lifecycle.fallback(replace(active, log=()), 9, [(0, abandoned)], live) == ()
+    assert branch.fallback(active, 9, [(0, abandoned)], live)[0] == active.log
+    assert branch.fallback(replace(active, log=()), 9, [(0, abandoned)], live)[0] == ()
 
 
 def test_a_pending_reflection_survives_a_fork_behind_its_range() -> None:
@@ -601,9 +601,9 @@ def test_a_pending_reflection_survives_a_fork_behind_its_range() -> None:
     pending = lifecycle.reflected(active, reflection(active, 10, entries=1))
     live = {m.seq: m.chain for m in made.tail}
     for cut, kept in ((6, True), (3, False)):
-        log = lifecycle.fallback(pending, cut, (), live)
-        count = lifecycle.reach(log)
-        rolled = lifecycle.rolled_back(
+        log, _ = branch.fallback(pending, cut, (), live)
+        count = branch.reach(log)
+        rolled = branch.rolled_back(
             pending, cut, log, made.marks[:count], made.tail[count:], (count, 1_000 * count), 5.0
         )
         assert (rolled.reflection is not None) is kept
@@ -613,8 +613,8 @@ def test_rolling_back_uncovers_what_the_fork_took_back() -> None:
     """What the dropped entries covered is raw again, under a new generation; nothing is left of the abandoned branch."""
     whole = chunked(8, 1_000, 4, 8)
     active = lifecycle.activated(whole, [c.id for c in whole.chunks], 1.0)
-    log = lifecycle.fallback(active, 6, (), {m.seq: m.chain for m in whole.tail})
-    back = lifecycle.rolled_back(active, 6, log, whole.marks[:4], whole.tail[4:], (4, 4_000), 5.0)
+    log, _ = branch.fallback(active, 6, (), {m.seq: m.chain for m in whole.tail})
+    back = branch.rolled_back(active, 6, log, whole.marks[:4], whole.tail[4:], (4, 4_000), 5.0)
     assert (back.coverage, back.covered_count, back.covered_tokens, back.generation) == (4, 4, 4_000, 1)
     assert [m.seq for m in back.tail] == list(range(5, 17))
     assert back.chain_at_coverage == whole.tail[3].chain

@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 from building import chat, chunk, memory
 from msgspec.structs import replace
 
-from proxy.memory import lifecycle
+from proxy.memory import branch, lifecycle
 from proxy.memory.model import Memory, Observation, Reflection
 
 NOON = datetime(2026, 3, 1, 12, 0, tzinfo=UTC)
@@ -32,18 +32,18 @@ MARKS = {m.seq: m.mark for m in WHOLE.tail}
 
 
 def revised(of: Memory, at: int) -> tuple[Observation, ...]:
-    return lifecycle.revised(of, MARKS[at], NOON, len)
+    return branch.revised(of, (), MARKS[at], NOON, len)
 
 
 def test_only_what_was_not_kept_is_forgotten() -> None:
     """A generation to return to, a log that never reflected, or nothing that stays: no note is needed."""
     plain = observed(WHOLE, 6)
-    assert lifecycle.forgotten(PAST, 8, (), ())
-    assert lifecycle.forgotten(PAST, 8, (), [(1, PAST.log)])
-    assert not lifecycle.forgotten(PAST, 8, plain.log, [(0, plain.log)])
-    assert not lifecycle.forgotten(PAST, 3, (), [(0, plain.log)])
-    assert not lifecycle.forgotten(plain, 3, (), ())
-    assert not lifecycle.forgotten(PAST, 0, (), ())
+    assert branch.fallback(PAST, 8, (), LIVE) == ((), True)
+    assert branch.fallback(PAST, 8, [(1, PAST.log)], LIVE) == ((), True)
+    assert branch.fallback(PAST, 8, [(0, plain.log)], LIVE) == (plain.log, False)
+    assert branch.fallback(PAST, 3, [(0, plain.log)], LIVE) == ((), False)
+    assert branch.fallback(plain, 3, (), LIVE) == ((), False)
+    assert branch.fallback(PAST, 0, (), LIVE) == ((), False)
 
 
 def test_the_log_stays_and_says_so() -> None:
@@ -60,7 +60,7 @@ def test_the_memory_after_it() -> None:
     """Coverage ends at the fork, so that nothing that stays is raw twice and nothing new is covered."""
     log = revised(LONGER, 8)
     at = [m for m in WHOLE.tail if m.seq <= 8]
-    rolled = lifecycle.rolled_back(LONGER, 8, log, [m.mark for m in at], WHOLE.tail[8:], (8, 800), 5_000.0)
+    rolled = branch.rolled_back(LONGER, 8, log, [m.mark for m in at], WHOLE.tail[8:], (8, 800), 5_000.0)
     assert (rolled.coverage, rolled.count, rolled.log) == (8, 20, log)
     assert rolled.generation > LONGER.generation
     assert rolled.next_id > max(o.id for o in log)
@@ -72,18 +72,17 @@ def test_the_memory_after_it() -> None:
 def test_a_later_fork_keeps_what_the_note_stands_behind() -> None:
     """Up to the newest note that still stands, the log is forgiven what it covers; entries after it follow the branch as ever."""
     log = revised(PAST, 8)
-    rolled = lifecycle.rolled_back(PAST, 8, log, [], WHOLE.tail[8:], (8, 800), 5_000.0)
+    rolled = branch.rolled_back(PAST, 8, log, [], WHOLE.tail[8:], (8, 800), 5_000.0)
     later = observed(rolled, 12)
-    assert lifecycle.fallback(later, 10, (), LIVE) == log
-    assert lifecycle.fallback(later, 12, (), LIVE) == later.log
-    assert lifecycle.fallback(later, 6, (), LIVE) == ()
-    assert lifecycle.forgotten(later, 6, (), ())
+    assert branch.fallback(later, 10, (), LIVE) == (log, False)
+    assert branch.fallback(later, 12, (), LIVE) == (later.log, False)
+    assert branch.fallback(later, 6, (), LIVE) == ((), True)
 
 
 def test_reflecting_a_log_with_a_note() -> None:
     """A reflection takes the note in like any entry, and reaches as far as the log did."""
     log = revised(PAST, 8)
-    rolled = lifecycle.rolled_back(PAST, 8, log, [], WHOLE.tail[8:], (8, 800), 5_000.0)
+    rolled = branch.rolled_back(PAST, 8, log, [], WHOLE.tail[8:], (8, 800), 5_000.0)
     (entry,) = reflected(rolled).log
     assert (entry.after, entry.last, entry.chain) == (0, 8, LIVE[8])
     assert replace(reflected(rolled), log=()).coverage == 8

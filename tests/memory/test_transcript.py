@@ -87,6 +87,16 @@ def test_an_older_branch_lives_again() -> None:
     assert [m.seq for m in thread.live()][:6] == seqs
 
 
+def test_a_reply_we_never_had_on_an_older_branch_is_taken_for_ours_folded_and_altered() -> None:
+    """A limit: whether a client altered the reply we hold and folds its steps away, or shows another one, nobody can tell."""
+    thread = told(LONG + " u4 cx rx a4")
+    thread.turn(chat("u1 a1 u2 a2 u9"), raw("assistant", "9"))
+    rec = thread.turn(chat(LONG + " u4 aX u5"), raw("assistant", "R"))
+    assert rec.case == "switch"
+    assert [cell.kind for cell in rec.cells] == ["same", "folded"]
+    assert transcript(thread) == LONG + " u4 cx rx a4 u5 aR"
+
+
 def test_nothing_changes_before_the_turn_is_complete() -> None:
     """A fork whose upstream failed leaves the transcript as it was."""
     thread = told(LONG)

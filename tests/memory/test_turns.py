@@ -7,7 +7,7 @@ from clients import Thread, chat, message, parse, raw, told, transcript, word
 from msgspec.structs import replace
 
 from proxy.memory.model import VIEWS, Item, Memory, Reflection, chained
-from proxy.memory.tail import Piece
+from proxy.memory.tail import Piece, forwarded
 from proxy.memory.transcript import Hints, Known, Reconciled, Sent, reconcile
 from proxy.memory.turns import heard, merged
 
@@ -293,6 +293,149 @@ def test_a_late_reply_to_a_turn_that_went_on_is_not_recorded() -> None:
     after = heard(thread.memory, again, second[1], {}, 9.0, answer("B"), 1)
     assert live(after) == "u1 a1 u2 aA u3 a3"
     assert after.views == thread.memory.views
+
+
+NEW, AGAIN = Hints(history="new"), Hints(history="new", sdk_retry=True)
+
+
+def behind_another() -> tuple[Thread, tuple[Reconciled, Sent]]:
+    """u2 is asked again because its reply was lost, u3 is stored ahead of its own, and the second reply to u2 comes first: the thread
+    as it stands then, and the turn of u3 as it was opened before."""
+    thread = told("u1 a1")
+    thread.turn(chat("u2"), reply("2"), NEW)
+    again = opened(thread, "u2", AGAIN)
+    thread.turn(chat("u3"), None, NEW)
+    waiting = opened(thread, "u3", NEW)
+    assert (again[0].case, waiting[0].case) == ("retry", "retry")
+    thread.commit(closed(thread.memory, *again, "A"))
+    assert transcript(thread) == "u1 a1 u2 a2 u3 aA"
+    return thread, waiting
+
+
+def test_a_reply_that_came_behind_another_question_is_not_its_answer() -> None:
+    """Both stand right behind u3, and only one is its reply: the other one's stays."""
+    thread, waiting = behind_another()
+    assert live(closed(thread.memory, *waiting, "B")) == "u1 a1 u2 a2 u3 aA aB"
+
+
+@pytest.mark.parametrize("text", ["u2", "u3"])
+def test_a_retry_behind_others_takes_back_its_own_reply_alone(text: str) -> None:
+    """What others had said before that reply came is not the retry's to supersede."""
+    thread, waiting = behind_another()
+    if text == "u3":
+        thread.commit(closed(thread.memory, *waiting, "B"))
+    before = transcript(thread)
+    thread.turn(chat(text), reply("C"), AGAIN)
+    assert transcript(thread) == before.rpartition(" ")[0] + " aC"
+
+
+def test_two_retries_behind_others_leave_one_reply() -> None:
+    """Both were overtaken by another question; the later one's reply replaces the earlier one's, and nothing else."""
+    thread = told("u1 a1")
+    thread.turn(chat("u2"), reply("2"), NEW)
+    first, second = opened(thread, "u2", AGAIN), opened(thread, "u2", AGAIN)
+    thread.turn(chat("u3"), None, NEW)
+    thread.commit(closed(thread.memory, *first, "A"))
+    assert live(closed(thread.memory, *second, "B")) == "u1 a1 u2 a2 u3 aB"
+
+
+def test_two_that_edit_alike_behind_others_are_one() -> None:
+    """The edit was asked twice, and another tab's turn came first: it stands behind that once, with the later reply."""
+    thread = told("u1 a1 u2 a2")
+    first, second, other = opened(thread, "u1 a1 u4"), opened(thread, "u1 a1 u4"), opened(thread, "u1 a1 u2 a2 u3")
+    thread.commit(closed(thread.memory, *other, "3"))
+    thread.commit(closed(thread.memory, *first, "A"))
+    assert live(closed(thread.memory, *second, "B")) == "u1 a1 u2 a2 u3 a3 u4 aB"
+
+
+def test_a_result_that_came_meanwhile_stays() -> None:
+    """A question and another client's tool result wait side by side: the reply to the question takes nothing of it back."""
+    thread = told("u1 cx")
+    thread.turn(chat("u2"), None, NEW)
+    waiting = opened(thread, "u2", NEW)
+    thread.turn(chat("rx"), None, NEW)
+    assert live(closed(thread.memory, *waiting, "A")) == "u1 cx u2 rx aA"
+
+
+def test_a_reply_nobody_has_shown_is_no_reason_to_drop_the_next_one() -> None:
+    """The first reply was lost on its way and others spoke since: the client that asked again has the second one alone."""
+    thread = told("u1 a1")
+    thread.turn(chat("u2"), None, NEW)
+    second = opened(thread, "u2", NEW)
+    thread.turn(chat("u2"), reply("A"), NEW)
+    thread.turn(chat("u3"), reply("3"), NEW)
+    again = merged(thread.memory, *second)
+    assert again is not None
+    pieces = forwarded(thread.virtual(again, second[1]), again, second[1])
+    assert words(pieces) == "[u1] [a1] [u3] [a3] u2"
+    assert live(closed(thread.memory, *second, "B")) == "u1 a1 u2 aA u3 a3 aB"
+
+
+def test_a_reply_that_stands_is_not_recorded_again_behind_others() -> None:
+    """A commit was written, its confirmation was lost, others spoke, and it is tried again."""
+    thread = told("u1 a1")
+    first = opened(thread, "u2", NEW)
+    thread.commit(closed(thread.memory, *first, "A"))
+    thread.turn(chat("u3"), reply("3"), NEW)
+    after = closed(thread.memory, *first, "A")
+    assert live(after) == "u1 a1 u2 aA u3 a3"
+    assert (after.views, after.turns) == (thread.memory.views, thread.memory.turns)
+
+
+@pytest.mark.parametrize("shown", ["rx", "u1 a1 u2 cx rx"])
+def test_a_late_reply_to_calls_that_have_their_results_is_not_recorded(shown: str) -> None:
+    """The client has gone on with the first reply, whether it shows the calls or their results alone."""
+    thread = told("u1 a1")
+    second = opened(thread, "u1 a1 u2")
+    thread.turn(chat("u1 a1 u2"), message("c", "x"))
+    thread.turn(chat(shown), None)
+    assert live(closed(thread.memory, *second, "B")) == "u1 a1 u2 cx rx"
+
+
+def test_a_reply_that_its_client_has_stored_already_is_not_recorded_again() -> None:
+    """A commit was held up until the next turn had brought the question and its reply as well."""
+    thread = told("u1 a1")
+    late = opened(thread, "u1 a1 u2")
+    thread.turn(chat("u1 a1 u2 aA u3"), reply("3"))
+    assert live(closed(thread.memory, *late, "A")) == "u1 a1 u2 aA u3 a3"
+
+
+def test_a_reply_that_no_attempt_accounts_for_is_never_superseded() -> None:
+    """Another question's reply, its attempt forgotten, right behind a question that waits: its place is no proof of what it answers."""
+    thread = told("u1 a1")
+    thread.turn(chat("u2"), None, NEW)
+    other = opened(thread, "u2", NEW)
+    thread.turn(chat("u3"), None, NEW)
+    waiting = opened(thread, "u3", NEW)
+    thread.commit(closed(thread.memory, *other, "2"))
+    thread.memory = replace(thread.memory, views=())
+    assert live(closed(thread.memory, *waiting, "3")) == "u1 a1 u2 u3 a2 a3"
+
+
+def test_what_others_said_in_turns_that_overlap_twice_stays_in_the_prompt() -> None:
+    """Others speak once and again while a question waits: all of it is shown, in its order, before what is asked."""
+    thread = told("u1 a1")
+    thread.turn(chat("u2"), None, NEW)
+    rec, sent = opened(thread, "u2", NEW)
+    for text in ("3", "4"):
+        thread.turn(chat(f"u{text}"), reply(text), NEW)
+        again = merged(thread.memory, rec, sent)
+        assert again is not None
+        rec = again
+    pieces = forwarded(thread.virtual(rec, sent), rec, sent)
+    assert words(pieces) == "[u1] [a1] [u3] [a3] [u4] [a4] u2"
+
+
+def test_the_next_request_of_a_reminding_client_whose_reply_came_behind_others() -> None:
+    """Its attempt ends where others spoke; without its reminder it is a prefix all the same, and is told once."""
+    thread = told("u1 a1")
+    thread.turn(chat("u1 a1 u2 s0"), None)
+    waiting = opened(thread, "u1 a1 u2 s0")
+    thread.turn(chat("u3"), reply("3"), NEW)
+    thread.commit(closed(thread.memory, *waiting, "2"))
+    assert words(ask(thread, "u1 a1 u2 a2 u4 s0")) == "u1 a1 u2 a2 u4 s0"
+    thread.turn(chat("u1 a1 u2 a2 u4 s0"), reply("4"))
+    assert transcript(thread) == "u1 a1 u2 s0 u3 a3 a2 u4 a4"
 
 
 def test_background_work_in_between_changes_nothing() -> None:

@@ -171,7 +171,9 @@ class Client:
         if any(exchange.under_way for exchange in self.talk.exchanges):
             self.talk.loose |= gone  # it left a request and changed it at once: both may be stored, as of two tabs
         if unstored := {node.id for node in nodes if node.role == "assistant"} - self.talk.ever:
-            self.talk.unsure |= unstored | (set(self.talk.live.values()) - kept)  # another reply may stand in its place
+            # another reply may stand in its place: on the live branch, or on the one that comes back
+            others = set(self.talk.live.values()) | self.talk.rivals(unstored, nodes)
+            self.talk.unsure |= unstored | (others - kept)
         if len(self.nodes) > 4:
             self.branches = [*self.branches[-3:], list(self.nodes)]
         self.nodes = nodes

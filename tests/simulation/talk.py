@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise, takewhile
 
 from proxy.memory.model import Key
-from tests.simulation.callers import Client, partial_reply
+from tests.simulation.callers import Client, Node, partial_reply
 from tests.simulation.words import id_of
 
 
@@ -47,6 +49,22 @@ class Talk:
     def doubtful(self) -> set[str]:
         """Ids of which nobody can say whether they belong to the branch, and where."""
         return self.loose | self.unsure | {one.reply_id for one in self.exchanges if one.raced}
+
+    def rivals(self, unstored: set[str], nodes: Sequence[Node]) -> set[str]:
+        """What was answered to the same questions as these replies, the tool steps included, up to what a user said next.
+
+        A reply that we never stored, shown where another one stands, with its tool steps before it, looks like that one altered and
+        its steps folded away: nobody can tell it from a client that does both.
+        """
+        said = {one.reply_id for one in self.exchanges} | self.answers.keys()
+        questions = {before.id for before, node in pairwise(nodes) if node.id in unstored}
+        found: set[str] = set()
+        for exchange in self.exchanges:
+            ids = [*exchange.shown, exchange.reply_id]
+            for place, one in enumerate(ids):
+                if one in questions:
+                    found |= set(takewhile(said.__contains__, ids[place + 1 :]))
+        return found
 
     def promised(self) -> set[str]:
         return {node.id for client in self.clients for node in client.nodes if node.promised}

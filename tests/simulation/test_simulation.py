@@ -14,7 +14,7 @@ import pytest
 from msgspec.structs import replace
 
 from proxy.errors import Unusable
-from proxy.memory import lifecycle
+from proxy.memory import branch, lifecycle
 from proxy.memory.model import Memory, Observation
 from proxy.memory.observations import Parsed, parse
 from tests.simulation.world import World, simulate
@@ -116,7 +116,7 @@ def calls_are_cut_from_their_results(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def a_fork_leaves_the_log(monkeypatch: pytest.MonkeyPatch) -> None:
     """The client takes back what is observed, and the notes of it stay."""
-    monkeypatch.setattr(lifecycle, "fallback", lambda memory, cut, older, live: memory.log)
+    monkeypatch.setattr(branch, "fallback", lambda memory, cut, older, live: (memory.log, False))
 
 
 PLANTED = [

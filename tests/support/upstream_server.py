@@ -50,6 +50,13 @@ class Call:
     def close(self) -> None:
         self._connection.transport.close()
 
+    def pause_reading(self) -> None:
+        """What the other side sends stays where it is, and in the end it can send no more."""
+        self._connection.transport.pause_reading()
+
+    def resume_reading(self) -> None:
+        self._connection.transport.resume_reading()
+
     def reset(self) -> None:
         """RST: what is not on the wire yet is lost, and the other side reads an error."""
         sock = self._connection.transport.get_extra_info("socket")

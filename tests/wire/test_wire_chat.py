@@ -45,13 +45,33 @@ def test_split() -> None:
 
 
 def test_put_together() -> None:
-    """Only the messages differ: order, numbers and members we do not know keep their bytes."""
+    """Only the messages differ: every other byte is the client's."""
     request = parse(ODD)
-    assert with_messages(request, (*request.instructions, b'{"role":"user","content":"new"}')) == (
-        b'{"model":"m1","temperature":1.0,"seed":123456789012345678901234567890,"top_p":1E-2,'
-        b'"messages":[{"role":"system", "content":"be kind"},{"role":"user","content":"new"}],'
-        b'"stream":true,"n":2,"metadata":{"messages":["not these"]},"unknown":null,"big":1e999}'
-    ).replace(b'"m1"', b'"m\\u0031"')
+    sent = b'[ {"role":"system", "content":"be kind"}, {"role":"user","content":"caf\xc3\xa9","x":{"y":[1,2.50]}} ]'
+    assert with_messages(request, (*request.instructions, b'{"role":"user","content":"new"}')) == ODD.replace(
+        sent, b'[{"role":"system", "content":"be kind"},{"role":"user","content":"new"}]'
+    )
+
+
+def test_put_together_around_half_a_character() -> None:
+    """What a strict parser refuses in another member goes on as it came; whoever reads it there shall say what is wrong with it."""
+    sent = b'{"user":"\\ud83d","messages":[{"role":"user","content":"\\ud83d"}], "x":"\\\\ud83d\\ude00"}'
+    request = parse(sent)
+    assert with_messages(request, request.messages) == sent.replace(b'"content":"\\ud83d"', b'"content":"\\ufffd"')
+
+
+@pytest.mark.parametrize(
+    ("sent", "again"),
+    [
+        (b'{"model":"a", "messages":[1],"model":"b"}', b'{"model":"b","messages":[2]}'),
+        (b'{"messages":[0],"messages":[1], "n":1}', b'{"messages":[2],"n":1}'),
+        (b'{"\\u0061":1, "messages":[1],"a":2}', b'{"a":2,"messages":[2]}'),
+        (b'{"a":",\\"messages\\":[1]", "messages":[1],"a":0}', b'{"a":0,"messages":[2]}'),
+    ],
+)
+def test_a_member_twice(sent: bytes, again: bytes) -> None:
+    """Its last value is kept: that is what parsers take it for."""
+    assert with_messages(parse(sent), (b"2",)) == again
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,47 @@
+"""What an actor is told of its resource's other threads: the newest of what no notes cover yet, in short (behaviour.md 9).
+
+For reference, never as its own history: each thread is a block of its own, no part of a message is longer than 500 characters, and
+all of it together no longer than a page or two. The oldest gives way first; nothing is lost by that, for it is observed all the same.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from proxy.memory.escaping import escape
+
+THREADS = 8  # the ones that spoke last
+MESSAGES = 12  # of each, the newest
+PART = 500  # characters of a part of a message; behaviour.md 9
+ALL = 12_000  # characters of all blocks: some 3 000 tokens
+
+Excerpt = tuple[str, Sequence[str]]  # who speaks, and the parts of what they say
+
+
+def told(threads: Sequence[tuple[str, Sequence[Excerpt]]]) -> str:
+    """The blocks, the thread that spoke last first. `threads`: label, and its messages from old to new."""
+    left, blocks = ALL, []
+    for label, messages in threads:
+        lines = _lines(messages, left)
+        if lines:
+            left -= sum(map(len, lines))
+            blocks.append(f'<other-conversation id="{label}">\n' + "\n".join(lines) + "\n</other-conversation>")
+    return "\n\n".join(blocks)
+
+
+def _lines(messages: Sequence[Excerpt], room: int) -> list[str]:
+    """As many of the newest as fit, in their order."""
+    lines: list[str] = []
+    for speaker, parts in reversed([m for m in messages if m[1]]):
+        line = f"{speaker}: " + "\n  ".join(_short(part) for part in parts)
+        if len(line) > room:
+            break
+        room -= len(line)
+        lines.append(line)
+    return lines[::-1]
+
+
+def _short(part: str) -> str:
+    """On lines of its own indented, so that no text can pass for another speaker's."""
+    cut = part if len(part) <= PART else f"{part[: PART - 1].rstrip()}…"
+    return escape("\n  ".join(cut.splitlines()))

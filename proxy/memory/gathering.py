@@ -1,0 +1,101 @@
+"""When the threads of a resource are observed together, and when their notes become part of the shared log (behaviour.md 9).
+
+Each thread's own tail decides its own activation, as with a log of its own. What all of them have not had observed decides, summed
+up, when the observer is asked: in batches of whole threads, so that ten short conversations cost one call.
+
+A resource of short conversations would so never see its notes become active: none of their tails reaches T. Therefore, once all
+tails together reach T, the notes of those left alone longest enter the log, until no more than F is raw. The thread that spoke
+last is spared: its next prompt is the likeliest to find a warm cache.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from msgspec import Struct
+
+from proxy.memory.model import Key, Trouble
+from proxy.memory.thresholds import NEAR, Limits
+
+
+class Waiting(Struct, frozen=True, kw_only=True):
+    """A thread of the resource, as far as observing it goes; sizes in tokens."""
+
+    key: Key
+    turn_at: float  # unix seconds of its newest turn
+    pending: int  # its tail
+    fresh: int  # of it: could be observed and is not
+    chunked: int  # of it: observed, and not yet part of the log
+    trouble: Trouble = Trouble()
+
+    def may_be_asked_about(self, now: float) -> bool:
+        return not self.trouble.parked and now >= self.trouble.until
+
+
+@dataclass(frozen=True, slots=True)
+class Gather:
+    """Have these threads observed, a call for each batch."""
+
+    batches: tuple[tuple[Key, ...], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Settle:
+    """Make the buffered notes of these threads part of the log."""
+
+    keys: tuple[Key, ...]
+
+
+def due(waiting: Sequence[Waiting], limits: Limits, log: int, most: int, now: float) -> Gather | Settle | None:
+    """The next thing due for the resource. `log`: tokens of the shared log; `most`: tokens of one batch."""
+    pending = sum(w.pending for w in waiting)
+    limits = limits.for_memory(log=log, pending=pending)
+    able = [w for w in waiting if w.fresh and w.may_be_asked_about(now)]
+    if sum(w.fresh for w in able) >= step(limits, pending):
+        return Gather(batches(sorted(able, key=lambda w: w.turn_at), most))
+    if pending >= limits.observe_at and (keys := _to_settle(waiting, pending - limits.keep)):
+        return Settle(keys)
+    return None
+
+
+def step(limits: Limits, pending: int) -> int:
+    """Unobserved tokens of all threads from which on the observer is asked; half of an interval near T. Without buffering it is T."""
+    if limits.interval is None:
+        return limits.observe_at
+    near = pending >= limits.observe_at - NEAR * limits.interval
+    return max(limits.interval // 2 if near else limits.interval, 1)
+
+
+def again_at(waiting: Sequence[Waiting], limits: Limits) -> float | None:
+    """When to look again although nothing is due now: when the first of those in back-off may be tried, if all would be due then."""
+    pending = sum(w.pending for w in waiting)
+    unparked = [w for w in waiting if w.fresh and not w.trouble.parked]
+    if sum(w.fresh for w in unparked) < step(limits, pending):
+        return None
+    return min(w.trouble.until for w in unparked)
+
+
+def batches(waiting: Sequence[Waiting], most: int) -> tuple[tuple[Key, ...], ...]:
+    """The threads in their order, whole ones, so that a batch holds no more than `most` tokens or a single thread."""
+    found: list[list[Key]] = []
+    room = 0
+    for w in waiting:
+        if w.fresh > room:
+            found.append([])
+            room = most
+        found[-1].append(w.key)
+        room -= w.fresh
+    return tuple(map(tuple, found))
+
+
+def _to_settle(waiting: Sequence[Waiting], target: int) -> tuple[Key, ...]:
+    """Threads with notes, the longest left alone first, until `target` tokens leave the prompts; never the one that spoke last."""
+    chosen: list[Key] = []
+    for w in sorted(waiting, key=lambda w: w.turn_at)[:-1]:
+        if target <= 0:
+            break
+        if w.chunked:
+            chosen.append(w.key)
+            target -= w.chunked
+    return tuple(chosen)

@@ -1,0 +1,73 @@
+"""One request and its reply as far as memory goes, and the questions about it that need no engine."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from proxy.memory.model import Item, Key, Memory, Message, Scope, chained
+from proxy.memory.transcript import Hints, Reconciled, Sent
+from proxy.observing import Call
+from proxy.wire.chat import ChatRequest
+
+
+class Standing(Struct, frozen=True):
+    """A request as it stands against a memory."""
+
+    memory: Memory  # as committed
+    base: Memory  # rolled back to where the request's branch leaves it
+    rec: Reconciled
+    revived: Mapping[int, Message]
+    tokens: Mapping[int, int]  # payload tokens of what is new, by index in what was sent
+    virtual: Memory  # with everything the request implies
+
+
+@dataclass(slots=True)
+class Turn:
+    """One request and its reply, as far as memory goes; `receipt` becomes the X-OM-* headers."""
+
+    key: Key
+    call: Call
+    hints: Hints
+    request: ChatRequest
+    sent: Sent
+    standing: Standing
+    scope: Scope = "thread"  # whether the log is to be the thread's own or its resource's
+    status: str = "raw"
+    reason: str | None = None
+    body: bytes | None = None  # the rewritten request; None: the original bytes go upstream
+    timezone: str | None = None  # the client's, where it names one
+    found_date: float | None = None  # the render date the request found
+    stores: bool = True
+    rewrites: bool = True  # whether its prompt may differ from the client's
+    # tells who waits for the turn that an observation is waited for
+    longer: Callable[[float], None] = lambda seconds: None
+    receipt: dict[str, int] = field(default_factory=dict)
+
+
+def stored_through(standing: Standing, last: int) -> bool:
+    """Whether the memory holds, as it is, what a forking request leaves up to this message."""
+    cut = standing.rec.cut
+    return standing.base is standing.memory and (cut is None or last <= cut)
+
+
+def shows_everything(memory: Memory, sent: Sent) -> bool:
+    """Whether the client sent all we hold, message for message, and nothing else."""
+    cells = memory.views[-1].cells if memory.views else ()
+    return sent.count == memory.count and len(cells) == 1 and cells[0].kind == "same" and cells[0].sent_to == sent.count
+
+
+def standing_reply(standing: Standing) -> Item | None:
+    """The reply that stands there for a retry: one that gets the very same has nothing to write."""
+    repeats, memory = standing.rec.repeats, standing.memory
+    newest = memory.tail[-1] if memory.tail else None
+    return newest.item if repeats and newest and newest.seq == repeats.reply else None
+
+
+def aside(memory: Memory, item: Item, tokens: int, now: float) -> tuple[Memory, Message]:
+    """An interrupted reply, numbered but not live: it is observed only if the client sends it back (http.md)."""
+    message = Message(memory.next_seq, item, chained(memory.chain, item.fp), tokens, now)
+    return replace(memory, next_seq=memory.next_seq + 1), message

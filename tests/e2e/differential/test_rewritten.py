@@ -1,0 +1,261 @@
+# ruff: noqa: E501 - a case of a table is one line
+"""A rewritten request differs in its messages only, and a model server that holds to the published schema takes it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator
+from dataclasses import dataclass, field
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+import orjson
+import pytest
+import pytest_asyncio
+
+from tests.e2e.between import Between, between
+from tests.e2e.differential.both_ways import both_ways, differences, spoken
+from tests.e2e.differential.chats import ODDITIES, members, messages, streams
+from tests.e2e.differential.exchange import COMPLETED, COMPLETION, JSON, Exchange, answer
+from tests.e2e.differential.published import refused
+from tests.support.upstream_server import Call
+
+pytestmark = pytest.mark.asyncio(loop_scope="module")
+numbers = count(1)
+
+FIRST = b'{"role":"user","content":"my \\u20ac first words","x":1.50}'
+REPLY = COMPLETION[COMPLETION.index(b'{"role"') : COMPLETION.index(b"}}]") + 1]  # as the model server wrote it
+# Parsers for which half a character, NaN or a second key are no error; those of ODDITIES that are a chat and have messages.
+LENIENT = (
+    "no model",
+    "messages first",
+    "a result nobody asked for",
+    "a call nobody answers",
+    "half a character",
+    "keys twice",
+)
+CHATS = [*members(), *messages(), *streams(), *(Exchange(f"odd: {n}", body=b) for n, b in ODDITIES if n in LENIENT)]
+LEADING = ("system", "developer")
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def site(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Between]:
+    async with between(tmp_path_factory.mktemp("rewritten")) as site:
+        yield site
+
+
+async def remembering(site: Between) -> bytes:
+    """The header of a thread in which one question was asked and answered."""
+    thread = b"X-OM-Thread: rewritten-%d" % next(numbers)
+    site.server.script = COMPLETED.script()
+    first = Exchange("first", headers=(JSON, thread), body=b'{"messages":[' + FIRST + b"]}")
+    assert (await spoken(site.port, first.wire(b"h", first.target))).status == 200
+    await site.app.background.wait_idle()
+    return thread
+
+
+@pytest.mark.parametrize("exchange", [pytest.param(e, id=e.name) for e in CHATS])
+async def test_outside_its_messages(site: Between, exchange: Exchange) -> None:
+    """Every byte of a rewritten body before and behind the messages is the client's, and every message the client sent is among them."""
+    both = await both_ways(site, exchange, await remembering(site), b"X-OM-History: new")
+    assert both.heard.all(b"x-om-status") == [b"applied"]
+    assert differences(both, identity=True, rewritten=True) == []
+    assert b"my \\u20ac first words" in both.seen.body
+    if exchange.name == "odd: keys twice":  # parsers take the last; so does what is sent on, once
+        assert both.seen.body.startswith(b'{"model":"b","messages":[')
+        return
+    before, sent, behind = cut_out(both.seen_directly.body)
+    assert cut_out(both.seen.body) == (before, expected(sent), behind)
+
+
+def cut_out(body: bytes) -> tuple[bytes, list[bytes], bytes]:
+    """What stands before the messages, each of them, and what stands behind. The only `"messages"` of a body is its own."""
+    before, name, rest = body.partition(b'"messages"')
+    colon = rest.index(b"[")
+    said, end = split(rest[colon:])
+    return before + name + rest[:colon], said, rest[colon:][end:]
+
+
+def split(text: bytes) -> tuple[list[bytes], int]:
+    """The elements of the JSON list that `text` begins with, and where it ends. By another parser than the proxy's."""
+    chars, at, found = (
+        text.decode("latin-1"),
+        1,
+        list[bytes](),
+    )  # a character a byte, so that places are those of the bytes
+    while True:
+        while chars[at] in " \t\r\n,":
+            at += 1
+        if chars[at] == "]":
+            return found, at + 1
+        _, end = json.JSONDecoder().raw_decode(chars, at)
+        found.append(text[at:end])
+        at = end
+
+
+def expected(sent: list[bytes]) -> list[bytes]:
+    """The client's instructions, what is remembered, and the rest of what the client sent; half a character is U+FFFD there."""
+    leading = next((n for n, raw in enumerate(sent) if json.loads(raw)["role"] not in LEADING), len(sent))
+    return [*sent[:leading], FIRST, REPLY, *(raw.replace(b"\\ud83d", b"\\ufffd") for raw in sent[leading:])]
+
+
+# ── the published schema ─────────────────────────────────────────────────────────────────────────────────────────────
+
+# Of the corpus: documented nowhere, or by others, so that a strict server may refuse it.
+FOREIGN = ("a part of tomorrow", "thinking blocks", "n as a float", "odd: ")
+
+
+async def test_the_corpus_is_as_published() -> None:
+    """What a strict server takes of the corpus directly, it takes rewritten: the schema is not stricter than the documentation."""
+    for exchange in (*members(), *messages(), *streams()):
+        if any(word in exchange.name for word in FOREIGN) or b"1e400" in exchange.body:
+            continue
+        request = {"model": "m", **orjson.loads(exchange.body)}
+        assert refused(request) is None, exchange.name
+
+
+USER = {"role": "user", "content": "hi"}
+CALL = {
+    "role": "assistant",
+    "tool_calls": [{"id": "c", "type": "function", "function": {"name": "f", "arguments": "{}"}}],
+}
+RESULT = {"role": "tool", "tool_call_id": "c", "content": "1"}
+
+
+@pytest.mark.parametrize(
+    ("request_", "place"),
+    [
+        ({"messages": [USER]}, "$"),
+        ({"model": "m"}, "$"),
+        ({"model": "m", "messages": []}, "$.messages"),
+        ({"model": "m", "messages": [{"role": "critic", "content": "a"}]}, "$.messages[0]"),
+        ({"model": "m", "messages": [{"role": "user"}]}, "$.messages[0]"),
+        ({"model": "m", "messages": [{"role": "user", "content": None}]}, "$.messages[0]"),
+        ({"model": "m", "messages": [{"role": "user", "content": []}]}, "$.messages[0]"),
+        ({"model": "m", "messages": [{"role": "system", "content": [{"type": "image_url", "image_url": {"url": "x"}}]}]}, "$.messages[0]"),
+        ({"model": "m", "messages": [{"role": "assistant"}]}, "$.messages[0]"),
+        ({"model": "m", "messages": [{"role": "tool", "content": "1"}]}, "$.messages[0]"),
+        ({"model": "m", "messages": [USER], "temperature": 3}, "$.temperature"),
+        ({"model": "m", "messages": [USER], "tools": [{"type": "function"}]}, "$.tools[0]"),
+        ({"model": "m", "messages": [RESULT]}, "$.messages[0]"),
+        ({"model": "m", "messages": [CALL, USER]}, "$.messages[1]"),
+        ({"model": "m", "messages": [CALL, RESULT, RESULT]}, "$.messages[2]"),
+        ({"model": "m", "messages": [CALL]}, "at the end"),
+    ],
+)  # fmt: skip
+async def test_the_schema_bites(request_: Any, place: str) -> None:
+    """It refuses what the published one refuses."""
+    why = refused(request_)
+    assert why is not None
+    assert why.startswith(place)
+
+
+NOTES = (
+    "<observations>\nDate: Nov 14, 2023\n* 🔴 (10:00) User keeps crate <7> & \"its\" lid at Quarry Steps\n* ✅ (10:01) Told which dock\n"
+    "</observations>\n<current-task>count the crates</current-task>\n<suggested-response>say how many</suggested-response>"
+)  # fmt: skip
+
+
+@dataclass
+class Strict:
+    """A model server that refuses what the published schema refuses. It takes notes too, and calls tools when it is asked to."""
+
+    refusals: list[str] = field(default_factory=list)
+    observed: int = 0
+    layouts: set[tuple[str, ...]] = field(default_factory=set)  # the roles that rewritten prompts began with
+
+    async def __call__(self, call: Call) -> None:
+        request = orjson.loads(call.seen.body)
+        why = refused(request)
+        if why is not None:
+            self.refusals.append(why)
+            call.send(answer(orjson.dumps({"error": {"message": why}}), JSON, status=b"400 Bad Request").wire)
+            return
+        if call.seen.header(b"authorization") == [b"Bearer sk-observer"]:
+            self.observed += 1
+            call.send(completion({"role": "assistant", "content": NOTES}))
+            return
+        if "<observations>" in call.seen.body.decode():
+            self.layouts.add(tuple(said["role"] for said in request["messages"][:4]))
+        call.send(completion(self._reply(request)))
+
+    def _reply(self, request: Any) -> dict[str, Any]:
+        if "look up" not in orjson.dumps(request["messages"][-1]).decode():
+            return {"role": "assistant", "content": "There are twelve crates on the dock. " * 12}
+        calls = [
+            {"id": f"call_{next(numbers)}", "type": "function", "function": {"name": "count", "arguments": '{"x":1.0}'}}
+            for _ in range(2)
+        ]
+        return {"role": "assistant", "content": None, "tool_calls": calls}
+
+
+def completion(message: dict[str, Any]) -> bytes:
+    return answer(orjson.dumps({"choices": [{"index": 0, "message": message, "finish_reason": "stop"}]}), JSON).wire
+
+
+SMALL = ", observation: {message_tokens: 1200, buffer_tokens: 300, block_timeout: 5s}, reflection: {observation_tokens: 100000}"
+OPENINGS: list[tuple[str, list[dict[str, Any]]]] = [
+    ("no instructions", []),
+    ("a system message", [{"role": "system", "content": "Be brief."}]),
+    ("a developer message in parts", [{"role": "developer", "content": [{"type": "text", "text": "Be brief."}]}]),
+    ("two", [{"role": "system", "content": "Be brief."}, {"role": "developer", "content": "Be kind."}]),
+]
+
+
+@pytest.mark.parametrize("layout", ["blocks", "merged"])
+@pytest.mark.parametrize("newest", [False, True], ids=["whole history", "newest message"])
+@pytest.mark.parametrize("opening", [pytest.param(row[1], id=row[0]) for row in OPENINGS])
+async def test_a_strict_server_takes_them(
+    tmp_path: Path, opening: list[dict[str, Any]], newest: bool, layout: str
+) -> None:
+    """Through turns with text, images and parallel tools, observed and shortened again and again: not one request is refused."""
+    strict, statuses = Strict(), []
+    async with between(tmp_path, f"context: {{layout: {layout}}}", memory=SMALL) as site:
+        site.server.script = strict
+        history: list[dict[str, Any]] = []
+        for turn in range(14):
+            said = [question(turn)]
+            while said:
+                history += said
+                body = {
+                    "model": "m",
+                    "messages": [*opening, *(said if newest else history)],
+                    "tools": TOOLS,
+                    "temperature": 0.70,
+                }
+                headers = (JSON, b"Authorization: Bearer sk-a", b"X-OM-Thread: t")
+                heard = await spoken(
+                    site.port,
+                    Exchange("x", headers=headers, body=orjson.dumps(body)).wire(b"h", "/v1/chat/completions"),
+                )
+                await site.app.background.wait_idle()
+                assert heard.status == 200, heard.body
+                statuses += heard.all(b"x-om-status")
+                history.append(orjson.loads(heard.body)["choices"][0]["message"])
+                said = [
+                    {"role": "tool", "tool_call_id": c["id"], "content": "12 crates"}
+                    for c in history[-1].get("tool_calls", ())
+                ]
+    assert strict.refusals == []
+    assert strict.observed >= 3
+    assert statuses.count(b"applied") >= 8
+    assert strict.layouts, "no prompt had an observation block"
+
+
+TOOLS = [
+    {
+        "type": "function",
+        "function": {"name": "count", "parameters": {"type": "object", "properties": {"x": {"type": "number"}}}},
+    }
+]
+
+
+def question(turn: int) -> dict[str, Any]:
+    text = f"Crate {turn} weighs {turn} kilos, is painted red and goes to dock {turn} at Quarry Steps. " * 6
+    if turn % 3 == 1:
+        return {"role": "user", "content": f"look up crate {turn}, please. {text}"}
+    if turn % 5 == 2:
+        image = {"type": "image_url", "image_url": {"url": "data:image/png;base64,iVBORw0KGgo=", "detail": "low"}}
+        return {"role": "user", "content": [{"type": "text", "text": text}, image]}
+    return {"role": "user", "content": text, "name": "ann"}

@@ -1,0 +1,92 @@
+"""Signed names, against tokens put together by hand: what a library of any application makes."""
+
+from __future__ import annotations
+
+import base64
+import hmac
+import json
+from typing import Any
+
+import pytest
+
+from proxy.errors import Unauthorized
+from proxy.memory.user_token import Claims, in_time, signed, verified
+
+SECRET = b"0123456789abcdef0123456789abcdef"
+GOOD: dict[str, Any] = {"resource": "ada", "exp": 1_700_000_000}
+
+
+def part(value: object) -> str:
+    text = value if isinstance(value, bytes) else json.dumps(value).encode()
+    return base64.urlsafe_b64encode(text).rstrip(b"=").decode()
+
+
+def token(body: object = GOOD, header: object = None, secret: bytes = SECRET, digest: str = "sha256") -> str:
+    text = f"{part(header or {'alg': 'HS256', 'typ': 'JWT'})}.{part(body)}"
+    return f"{text}.{part(hmac.new(secret, text.encode(), digest).digest())}"
+
+
+def test_any_library_s_token() -> None:
+    """Whole and fractional times, claims we do not know, and the tenant where one is expected."""
+    full = {"iat": 1, "iss": "app", "resource": "ada", "thread": "t", "tenant": "acme", "exp": 1.5}
+    assert verified(token(full), SECRET, tenant="acme") == Claims("ada", 1.5, "t", "acme")
+    assert verified(token(), SECRET, tenant=None) == Claims("ada", 1_700_000_000)
+
+
+def test_what_is_signed_is_verified() -> None:
+    """Ours is such a token too."""
+    claims = Claims("ada", 12.0, thread="t/1", tenant="acme")
+    assert verified(signed(claims, SECRET), SECRET, tenant="acme") == claims
+    assert signed(Claims("ada", 1_700_000_000), SECRET).count(".") == 2
+
+
+WRONG: dict[str, tuple[str, str | None]] = {
+    "another secret": (token(secret=b"x" * 32), None),
+    "alg none": (token(header={"alg": "none"}), None),
+    "unsigned": (token(header={"alg": "none"}).rpartition(".")[0] + ".", None),
+    "another algorithm": (token(header={"alg": "HS512"}, digest="sha512"), None),
+    "an algorithm that is only said": (token(header={"alg": "RS256"}), None),
+    "an extension": (token(header={"alg": "HS256", "crit": ["b64"]}), None),
+    "no end": (token({"resource": "ada"}), None),
+    "no resource": (token({"exp": 1}), None),
+    "a resource that is no text": (token({"resource": ["ada"], "exp": 1}), None),
+    "an end that is no time": (token({"resource": "ada", "exp": "never"}), None),
+    "an end in disguise": (token({"resource": "ada", "exp": True}), None),
+    "no JSON": (token(b"{"), None),
+    "deep": (token(b"[" * 100_000), None),
+    "no tenant": (token(), "acme"),
+    "another tenant": (token(GOOD | {"tenant": "globex"}), "acme"),
+    "a tenant where there are none": (token(GOOD | {"tenant": "acme"}), None),
+    "two parts": (token().rpartition(".")[0], None),
+    "four parts": (token() + ".x", None),
+    "nothing": ("", None),
+    "dots": ("..", None),
+    "beyond ASCII": ("é.é.é", None),
+}
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_no_other_is(name: str) -> None:
+    """And the refusal repeats nothing of it."""
+    text, tenant = WRONG[name]
+    with pytest.raises(Unauthorized, match="x-om-token") as caught:
+        verified(text, SECRET, tenant=tenant)
+    assert "ada" not in str(caught.value)
+
+
+@pytest.mark.parametrize("position", range(0, len(token()), 5))
+def test_no_character_can_be_changed(position: int) -> None:
+    """Not in the header, not in the claims, not in the signature; not even its spare bits."""
+    good = token()
+    changed = good[:position] + ("A" if good[position] != "A" else "B") + good[position + 1 :]
+    with pytest.raises(Unauthorized):
+        verified(changed, SECRET, tenant=None)
+    spare = good[:-1] + {c: chr(ord(c) + 1) for c in good}[good[-1]]
+    with pytest.raises(Unauthorized):
+        verified(spare, SECRET, tenant=None)
+
+
+def test_its_end() -> None:
+    """Half a minute later than it says, because the clocks of two machines differ."""
+    assert in_time(100.0, 129.0)
+    assert not in_time(100.0, 130.0)

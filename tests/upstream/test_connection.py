@@ -1,0 +1,270 @@
+"""Connections that a model server misuses: nobody gets another's answer, and nobody waits for ever."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+
+import pytest
+
+from proxy.errors import UpstreamError, UpstreamTimeout
+from proxy.upstream import Answer, Upstream
+from tests.support.upstream_server import Call, Script, UpstreamServer, chunk, upstream_server
+
+OK = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok"
+CHUNKED = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"
+EARLY = b"HTTP/1.1 103 Early Hints\r\nLink: </x>\r\n\r\n"
+LIMIT = 0.3  # seconds a read may take
+SLACK = 1.0  # seconds beyond it after which something hangs
+
+
+@pytest.fixture
+async def upstream() -> AsyncIterator[Upstream]:
+    upstream = Upstream(connections=4)
+    yield upstream
+    await upstream.aclose()
+
+
+async def ask(upstream: Upstream, server: UpstreamServer, content: bytes = b"{}", read: float = LIMIT) -> Answer:
+    return await upstream.send("POST", server.base + "/x", (), content, connect_timeout=LIMIT, read_timeout=read)
+
+
+async def body(upstream: Upstream, server: UpstreamServer) -> bytes:
+    answer = await ask(upstream, server)
+    try:
+        return await answer.read()
+    finally:
+        await answer.aclose()
+
+
+# ── answers nobody asked for ─────────────────────────────────────────────────────────────────────────────────────────
+
+UNASKED = [
+    pytest.param(b"HTTP/1.1 200 OK\r\nContent-Length: 6\r\n\r\nleaked", id="a whole answer"),
+    pytest.param(b"HTTP/1.1 200 OK\r\nContent-Length: 6\r\n\r\nlea", id="half an answer"),
+    pytest.param(b"HTTP/1.1 408 Request Timeout\r\nConnection: close\r\n\r\n", id="408 to an idle connection"),
+    pytest.param(b"HTTP/1.1 200 OK\r\nX: ", id="half a head"),
+    pytest.param(b"garbage\r\n\r\n", id="garbage"),
+    pytest.param(EARLY, id="early hints"),
+]
+
+
+def once(first: Script) -> Script:
+    """The first request is answered so, all others well."""
+    scripts = [first]
+
+    async def script(call: Call) -> None:
+        if scripts:
+            await scripts.pop()(call)
+        else:
+            call.send(OK)
+
+    return script
+
+
+@pytest.mark.parametrize("unasked", UNASKED)
+async def test_unasked_behind_an_answer(upstream: Upstream, unasked: bytes) -> None:
+    """What follows an answer in the same breath spoils neither it nor the next one."""
+
+    async def script(call: Call) -> None:
+        call.send(OK + unasked)
+
+    async with asyncio.timeout(5), upstream_server(once(script)) as server:
+        assert [await body(upstream, server) for _ in range(3)] == [b"ok"] * 3
+
+
+@pytest.mark.parametrize("unasked", UNASKED)
+async def test_unasked_on_an_idle_connection(upstream: Upstream, unasked: bytes) -> None:
+    """What comes later, while the connection waits for its next request, is nobody's answer: the connection is given up."""
+    gone = asyncio.Event()
+
+    async def script(call: Call) -> None:
+        call.send(OK)
+        await served.wait()
+        call.send(unasked)
+        await call.closed.wait()
+        gone.set()
+
+    served = asyncio.Event()
+    async with asyncio.timeout(5), upstream_server(once(script)) as server:
+        assert await body(upstream, server) == b"ok"
+        served.set()
+        await asyncio.wait_for(gone.wait(), 1)
+        assert [await body(upstream, server) for _ in range(2)] == [b"ok"] * 2
+
+
+@pytest.mark.parametrize("unasked", [*UNASKED, pytest.param(b"", id="the end")])
+async def test_unasked_just_before_the_next_request(upstream: Upstream, unasked: bytes) -> None:
+    """It is recognised even when nobody has read it yet: a connection with something to read is not asked again."""
+    calls: list[Call] = []
+
+    async def script(call: Call) -> None:
+        calls.append(call)
+        call.send(OK)
+
+    async with asyncio.timeout(5), upstream_server(script) as server:
+        assert await body(upstream, server) == b"ok"
+        if unasked:
+            calls[0].send(unasked)  # written to the socket at once; the loop has had no turn to read it
+        else:
+            calls[0].close()
+            await asyncio.sleep(0)  # which closes it
+        assert [await body(upstream, server) for _ in range(2)] == [b"ok"] * 2
+
+
+async def test_a_longer_body_than_announced(upstream: Upstream) -> None:
+    """The announced bytes are the answer; the others belong to nobody."""
+
+    async def script(call: Call) -> None:
+        call.send(b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\n12345678")
+
+    async with asyncio.timeout(5), upstream_server(once(script)) as server:
+        assert [await body(upstream, server) for _ in range(2)] == [b"12345", b"ok"]
+
+
+@pytest.mark.parametrize("cut", range(1, len(OK) - 1))
+async def test_a_head_in_two_packets(upstream: Upstream, cut: int) -> None:
+    """Wherever its head is cut in two, an answer is told from what follows it."""
+
+    async def script(call: Call) -> None:
+        call.send(OK[:cut])
+        await asyncio.sleep(0.005)
+        call.send(OK[cut:] + b"garbage")
+
+    async with asyncio.timeout(5), upstream_server(once(script)) as server:
+        assert [await body(upstream, server) for _ in range(2)] == [b"ok"] * 2
+
+
+async def test_connections_are_still_reused(upstream: Upstream) -> None:
+    """Answers with interim ones before them, bodies of both kinds, and none: one connection serves them all."""
+    answers = [OK, EARLY + OK, CHUNKED + chunk(b"ok") + chunk(b""), b"HTTP/1.1 204 No\r\n\r\n", EARLY * 3 + OK]
+    left = list(answers)
+
+    async def script(call: Call) -> None:
+        call.send(left.pop(0))
+
+    async with asyncio.timeout(5), upstream_server(script) as server:
+        assert [await body(upstream, server) for _ in answers] == [b"ok", b"ok", b"ok", b"", b"ok"]
+        assert server.accepted == 1
+
+
+# ── waiting that must end ────────────────────────────────────────────────────────────────────────────────────────────
+
+
+async def early_then_silent(call: Call) -> None:
+    call.send(EARLY)
+    await call.closed.wait()
+
+
+async def early_for_ever(call: Call) -> None:
+    while not call.closed.is_set():
+        call.send(EARLY)
+        await asyncio.sleep(LIMIT / 20)
+
+
+async def trickling(call: Call) -> None:
+    call.send(b"HTTP/1.1 200 OK\r\nX-Slow: ")
+    while not call.closed.is_set():
+        call.send(b"x")
+        await asyncio.sleep(LIMIT / 20)
+
+
+@pytest.mark.parametrize("script", [early_then_silent, early_for_ever, trickling])
+async def test_a_head_that_never_ends(upstream: Upstream, script: Script) -> None:
+    """The head of an answer has the read timeout altogether, whatever comes of it meanwhile."""
+    async with asyncio.timeout(LIMIT + SLACK), upstream_server(script) as server:
+        with pytest.raises(UpstreamTimeout, match="SocketTimeoutError"):
+            await ask(upstream, server)
+        await asyncio.gather(*(c.closed.wait() for c in server.connections))
+
+
+@pytest.mark.parametrize("size", [9 << 20, 50])
+async def test_a_server_that_reads_nothing(upstream: Upstream, size: int) -> None:
+    """A request that is not taken ends like one that is not answered, however large it is."""
+
+    async def script(call: Call) -> None:
+        call.pause_reading()
+        await call.closed.wait()
+
+    async with asyncio.timeout(2 * LIMIT + SLACK), upstream_server(script, early=True) as server:
+        with pytest.raises(UpstreamTimeout):
+            await ask(upstream, server, b"x" * size)
+
+
+async def test_leaving_a_server_that_reads_nothing(upstream: Upstream) -> None:
+    """Who gives up a call whose request is half written does not wait for the rest to be taken."""
+    reading = asyncio.Event()
+
+    async def script(call: Call) -> None:
+        call.pause_reading()
+        reading.set()
+        await asyncio.Event().wait()
+
+    async with asyncio.timeout(5), upstream_server(script, early=True) as server:
+        calling = asyncio.create_task(ask(upstream, server, b"x" * (9 << 20), read=60.0))
+        await reading.wait()
+        await asyncio.sleep(0.1)  # both sockets are full
+        (connection,) = server.connections
+        calling.cancel()
+        await asyncio.wait((calling,))
+        connection.transport.resume_reading()  # what was sent, and then the end
+        await asyncio.wait_for(connection.closed.wait(), 1)
+        assert len(connection._buffer) < 9 << 20
+
+
+async def test_a_server_that_reads_slowly(upstream: Upstream) -> None:
+    """The limit is between two steps forward: a large request may take longer as a whole."""
+
+    async def script(call: Call) -> None:
+        for _ in range(12):
+            call.pause_reading()
+            await asyncio.sleep(LIMIT / 4)
+            call.resume_reading()
+            for _ in range(4):  # a megabyte
+                await asyncio.sleep(0)
+        await call.rest_of_body()
+        call.send(OK)
+
+    started = asyncio.get_running_loop().time()
+    async with asyncio.timeout(20 * LIMIT + SLACK), upstream_server(script, early=True) as server:
+        answer = await ask(upstream, server, b"x" * (24 << 20))
+        assert await answer.read() == b"ok"
+        await answer.aclose()
+    assert asyncio.get_running_loop().time() - started > 2 * LIMIT
+
+
+@pytest.mark.parametrize("size", [b"zz", b"-1", b"fffffffffffffffff"])
+@pytest.mark.parametrize("at_once", [True, False])
+async def test_a_chunk_without_a_size(upstream: Upstream, size: bytes, at_once: bool) -> None:
+    """A body that stops making sense has broken off: what came before it is given, and nobody waits for more."""
+    sound = CHUNKED + chunk(b"half")
+
+    async def script(call: Call) -> None:
+        call.send(sound)
+        if not at_once:
+            await read.wait()
+        call.send(size + b"\r\nmore\r\n")
+
+    read = asyncio.Event()
+    async with asyncio.timeout(LIMIT + SLACK), upstream_server(script) as server:
+        answer = await ask(upstream, server)
+        chunks = aiter(answer.chunks())
+        assert await anext(chunks) == b"half"
+        read.set()
+        with pytest.raises(UpstreamError, match="broke off"):
+            await anext(chunks)
+        await answer.aclose()
+
+
+async def test_a_slow_body_is_no_fault(upstream: Upstream) -> None:
+    """Between two pieces of a body the limit starts anew."""
+
+    async def script(call: Call) -> None:
+        call.send(CHUNKED)
+        for _ in range(8):
+            await asyncio.sleep(LIMIT / 4)
+            call.send(chunk(b"x"))
+        call.send(chunk(b""))
+
+    async with asyncio.timeout(5), upstream_server(script) as server:
+        assert await body(upstream, server) == b"x" * 8
