@@ -18,20 +18,22 @@ from proxy.agents.reflector import Reflector
 from proxy.background import Background
 from proxy.catalogue import Catalogue, limits
 from proxy.edge import answers
+from proxy.edge.admin import AdminApi
 from proxy.edge.admission import Admission, Held, Passing
 from proxy.edge.chat import ChatRoute
 from proxy.edge.guard import GUARD, Guard
-from proxy.edge.headers import header, names_one_host
+from proxy.edge.headers import fault_of_head, header
 from proxy.edge.passthrough import passthrough
 from proxy.edge.site import Site
 from proxy.engine import Engine
-from proxy.errors import BadRequest, ConfigError, OmError, Unsupported
+from proxy.errors import ConfigError, OmError, Unsupported
 from proxy.memories import Memories
 from proxy.memory import identity, lifecycle
 from proxy.memory.model import Memory
 from proxy.observing import MODEL_WITHIN, Call, Observing, priced
 from proxy.prompt import Prompts
-from proxy.settings import Settings, Watched
+from proxy.settings import Effective, Settings, Watched
+from proxy.steering import Steering
 from proxy.storage.base import Stir, Store
 from proxy.storage.sqlite import SqliteStore
 from proxy.upstream import AiohttpTransport, Upstream
@@ -59,6 +61,7 @@ class App:
         self._litellm: LiteLLM
         self.background: Background
         self.chat: ChatRoute
+        self.admin: AdminApi
         self._tasks: list[asyncio.Task[None]] = []
 
     # ── its life ─────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -101,6 +104,7 @@ class App:
         )
         engine = Engine(memories, self.background, Prompts(), catalogue, secret, clock=self._clock)
         self.chat = ChatRoute(engine, self.background, self.upstream, secret)
+        self.admin = AdminApi(Steering(memories, self._effective, clock=self._clock), secret)
         self._tasks = [
             asyncio.create_task(self._watched.watch()),
             asyncio.create_task(
@@ -120,15 +124,19 @@ class App:
 
     def _due(self, memory: Memory) -> float | None:
         try:
-            limits = priced(self._watched.current.effective(memory.model, memory.key.resource), memory.model).limits
+            effective = priced(self._effective(memory), memory.model)
         except ConfigError:  # overrides that contradict each other: this thread's requests say so, and go raw
             return None
+        limits = (effective.overridden(memory.overrides) if memory.overrides else effective).limits
         return lifecycle.due_at(memory, limits, self._clock())
+
+    def _effective(self, memory: Memory) -> Effective:
+        return self._watched.current.effective(memory.model, memory.key.resource)
 
     def _stir(self, memory: Memory) -> Stir | None:
         """From how many unobserved tokens on the resource of this thread is due."""
         try:
-            limits = self._watched.current.effective(memory.model, memory.key.resource).limits
+            limits = self._effective(memory).limits
         except ConfigError:
             return None
         return Stir(self._clock(), limits.interval or limits.observe_at)
@@ -164,8 +172,8 @@ class App:
     async def _http(self, scope: Scope, receive: Receive, send: Send) -> None:
         # as it was written: a path in disguise (`/v1/chat%2fcompletions`) is none of these routes, and refused by `_pass`
         path, site = scope["raw_path"].decode("latin-1"), self._current_site()
-        if not names_one_host(scope["headers"], scope["http_version"]):
-            await answers.error(send, BadRequest("send one Host header that names a host", "om_bad_host", "host"))
+        if fault := fault_of_head(scope["headers"], scope["http_version"]):
+            await answers.error(send, fault)
         elif (header(scope["headers"], b"upgrade") or b"").lower() == b"websocket":
             await answers.error(send, Unsupported("WebSockets are not relayed; use the HTTP endpoints"))
         elif path in CHAT and scope["method"] == "POST":
@@ -173,6 +181,8 @@ class App:
                 await self.chat(scope, held.receive, send, site)
         elif path in OURS:
             await OURS[path](self, send)
+        elif path == "/om" or path.startswith("/om/"):
+            await self.admin(scope, receive, send, site)
         else:
             await self._pass(scope, receive, send, site)
 
@@ -191,9 +201,7 @@ class App:
         upstream = site.settings.upstream_for(None) or site.settings.upstream[0]
         headers = site.sent_on(scope["headers"], upstream)
         with passing:
-            await passthrough(
-                scope, passing.receive, send, upstream=self.upstream, settings=upstream, headers=headers
-            )
+            await passthrough(scope, passing.receive, send, upstream=self.upstream, settings=upstream, headers=headers)
 
     async def _lifespan(self, scope: Scope, receive: Receive, send: Send) -> None:
         await receive()

@@ -3,6 +3,7 @@
 OmError
 ├── BadRequest            400  the caller can mend it; `code` names what
 ├── Unauthorized          401  only where `auth.keys` is configured
+├── NotFound              404  unknown, or not the caller's: they look the same
 ├── TooSlow               408  a request that did not come in its time
 ├── TooLarge              413  a body above its limit
 │   └── HeadTooLarge      431  its headers
@@ -41,6 +42,12 @@ class BadRequest(OmError):
 class Unauthorized(OmError):
     status = 401
     code = "om_unauthorized"
+    retryable = False
+
+
+class NotFound(OmError):
+    status = 404
+    code = "om_not_found"
     retryable = False
 
 

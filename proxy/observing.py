@@ -146,9 +146,11 @@ class Observing:
         if not messages or decision.after != memory.chunked_to:
             return  # the memory moved on; what is due now will be decided anew
         messages, made = await self._ask(memory, messages, call)
-        await self._keep(memory, decision.after, messages, await _kept_of(made, call))
+        await self._keep(memory, decision.after, messages, await _kept_of(made, call), call)
 
-    async def _keep(self, memory: Memory, after: int, messages: Sequence[Message], made: Observed) -> None:
+    async def _keep(
+        self, memory: Memory, after: int, messages: Sequence[Message], made: Observed, call: Call
+    ) -> None:
         chunk = Observation(
             id=0,  # given by lifecycle.observed
             after=after,
@@ -160,7 +162,7 @@ class Observing:
             at=self._clock(),
             task=made.task,
             suggestion=made.suggestion,
-            title=made.title,
+            title=made.title if call.effective.memory.observation.thread_title else None,  # nobody asked for one
             model=made.model,
         )
         now = await self._memories.update(memory.key, lambda m: lifecycle.observed(m, chunk))
@@ -265,7 +267,7 @@ class Observing:
             raise _Apart from exc
         for label, (memory, due, messages) in parts.items():
             if label in made:
-                await self._keep(memory, due.after, messages, await _kept_of(made[label], call))
+                await self._keep(memory, due.after, messages, await _kept_of(made[label], call), call)
             else:
                 await self._failed(memory, due, Unusable("the answer left this thread out"))
 

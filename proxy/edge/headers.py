@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Sequence
 
+from proxy.errors import BadRequest, OmError, Unsupported
+
 Header = tuple[bytes, bytes]
 
 # RFC 9110 7.6.1, and what older software sends in its spirit.
@@ -27,6 +29,7 @@ STAYS = HOP_BY_HOP | REFRAMED
 OURS = b"x-om-"
 _CONTROL = re.compile(rb"[\x00-\x08\x0a-\x1f\x7f]")  # no part of a value (RFC 9110 5.5); uvicorn refuses to write one
 _HOST = re.compile(rb"[A-Za-z0-9._~!$&'()*+,;=%-]*(:[0-9]*)?|\[[0-9A-Fa-f:.]+\](:[0-9]*)?")  # RFC 9110 7.2
+HTTP = ("1.1", "1.0")  # the versions spoken here
 CREDENTIALS = frozenset((b"authorization", b"x-api-key", b"api-key"))
 
 
@@ -51,12 +54,21 @@ def response_headers(headers: Sequence[Header]) -> list[Header]:
     return [item for item in lowered if item[0] not in HOP_BY_HOP and item[0] not in listed]
 
 
-def names_one_host(headers: Sequence[Header], http_version: str) -> bool:
-    """Whether it is plain which host a request means (RFC 9112 3.2); where it is not, two servers may read two different ones."""
-    hosts = [value for name, value in headers if name == b"host"]
-    if len(hosts) != 1:
-        return not hosts and http_version == "1.0"
-    return _HOST.fullmatch(hosts[0]) is not None
+def fault_of_head(headers: Sequence[Header], http_version: str) -> OmError | None:
+    """Why this request could mean one thing here and another to a server before or behind us; None where it cannot."""
+    hosts = []
+    for name, value in headers:
+        if name == b"host":
+            hosts.append(value)
+        elif (
+            name == b"transfer-encoding" and value.lower() != b"chunked"
+        ):  # its body is encoded, and we would not say so
+            return Unsupported("send the body with no transfer coding but `chunked`")
+    if http_version not in HTTP or len(hosts) > 1 or (not hosts and http_version != "1.0"):
+        return BadRequest("send HTTP/1.1 with one Host header", "om_bad_host", "host")
+    if hosts and not _HOST.fullmatch(hosts[0]):
+        return BadRequest("send a Host header that names a host and nothing else", "om_bad_host", "host")
+    return None
 
 
 def with_header(headers: Sequence[Header], name: bytes, value: bytes) -> list[Header]:

@@ -16,9 +16,9 @@ from proxy.errors import BadRequest, OmError
 from proxy.settings import UpstreamSettings
 from proxy.upstream import Upstream, join
 
-# What could lead out of the upstream's base path, there or at a proxy in between: an empty or a dot segment, a separator or
-# an end of string in disguise, and bytes that are no part of an address at all.
-_UNSAFE = re.compile(rb"//|/(?:\.|%2e){1,2}(?:/|\Z)|%2f|%5c|\\|%00|[^\x21-\x7e]|[?#]", re.IGNORECASE)
+# What could lead out of the upstream's base path, there or at a proxy in between: an empty or a dot segment (with parameters too:
+# Java servers take `..;a` for `..`), a separator or an end of string in disguise, and bytes that are no part of an address at all.
+_UNSAFE = re.compile(rb"//|/(?:\.|%2e){1,2}(?:[/;]|%3b|\Z)|%2f|%5c|\\|%00|[^\x21-\x7e]|[?#]", re.IGNORECASE)
 
 
 async def passthrough(

@@ -8,6 +8,7 @@ connection only notes where it stands; the guard looks at it (edge/guard.py) and
 from __future__ import annotations
 
 import asyncio
+import socket
 from enum import Enum
 from typing import Any
 
@@ -19,6 +20,8 @@ from proxy.errors import BadRequest, HeadTooLarge, OmError, TooSlow
 
 GONE = "om.gone"  # of a scope's `extensions`: its `future` is done once the connection is gone
 MOST_HEADERS = 100  # of a request; SDKs send about twenty
+LOW_WATER: int | None = getattr(socket, "TCP_NOTSENT_LOWAT", None)  # Linux and macOS have it
+UNSENT = 1 << 17  # bytes the system holds of a reply beyond what the client's window takes; of itself it holds 4 MiB
 
 
 class Reading(Enum):
@@ -51,6 +54,8 @@ class Protocol(Upgradeless):
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override] # as uvicorn's own
         super().connection_made(transport)
+        if LOW_WATER is not None and (sock := transport.get_extra_info("socket")) is not None:
+            sock.setsockopt(socket.IPPROTO_TCP, LOW_WATER, UNSENT)
         self._guard.watch(self.connections, self.loop)  # type: ignore[arg-type] # a server's connections are all of its class
 
     def data_received(self, data: bytes) -> None:

@@ -125,3 +125,30 @@ def _carried(made: Reflection | None, memory: Memory) -> Reflection | None:
     """A pending reflection goes exactly when its range reaches the fork: when its sources no longer begin the log."""
     moved = replace(made, generation=memory.generation) if made else None
     return moved if moved and fits(memory, moved) else None
+
+
+def undone(memory: Memory, older: Sequence[tuple[int, tuple[Observation, ...]]], now: float) -> Memory | None:
+    """The log with its newest reflection taken back to what it was made from; None where there is none, or that was not kept.
+
+    It is not made again before the log has grown: whoever takes one back did not want it.
+    """
+    at = next((i for i in reversed(range(len(memory.log))) if memory.log[i].kind == "reflection"), None)
+    sources = _sources(memory.log[at], older) if at is not None else ()
+    if at is None or not sources:
+        return None
+    back = next_generation(memory, (*memory.log[:at], *sources, *memory.log[at + 1 :]))
+    return replace(back, reflection=None, unproductive_at=back.log_tokens, render_date=now)
+
+
+def _sources(reflection: Observation, older: Sequence[tuple[int, tuple[Observation, ...]]]) -> tuple[Observation, ...]:
+    """By id; of a reflection made before ids were kept, the newest entries that cover the same."""
+    found = {o.id: o for _, log in reversed(older) for o in log}
+    if reflection.sources:
+        return (
+            tuple(found[s] for s in reflection.sources if s in found) if found.keys() >= set(reflection.sources) else ()
+        )
+    for _, log in older:
+        same = tuple(o for o in log if o.after >= reflection.after and o.last <= reflection.last)
+        if same and reflection not in same and (same[0].after, same[-1].last) == (reflection.after, reflection.last):
+            return same
+    return ()

@@ -128,6 +128,11 @@ def _caller(named: Mapping[str, list[str]], rules: Rules, tenant: str | None, na
     return Caller(key, tenant, mode, None, history, timezone, scope, names_resource=resource is not None)
 
 
+def tenant(headers: Headers, rules: Rules, secret: bytes) -> str | None:
+    """Whose the caller's credential is; None for a caller without one where it needs one. Raises like `identify`."""
+    return _tenant(_by_name(h for h in headers if h[0] in rules.read), rules, secret)
+
+
 def admit(headers: Headers, rules: Rules) -> None:
     """Raise Unauthorized unless the caller may use the server at all: what every route asks, memory or not."""
     if rules.keys:

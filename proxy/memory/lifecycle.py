@@ -290,7 +290,7 @@ def observed(memory: Memory, chunk: Observation) -> Memory:
         chunks=(*memory.chunks, replace(chunk, id=memory.next_id)),
         next_id=memory.next_id + 1,
         trouble=Trouble(),
-        title=chunk.title or memory.title,
+        title=memory.title if memory.title_pinned else chunk.title or memory.title,
     )
 
 

@@ -1,6 +1,6 @@
 """The configuration: one YAML file and the environment become one frozen Settings; nobody else reads either."""
 
-from proxy.settings.effective import Effective, limits
+from proxy.settings.effective import Effective, limits, thread_overrides
 from proxy.settings.loading import config_file, load, parse
 from proxy.settings.memory import ContextSettings, MemorySettings
 from proxy.settings.model import Settings
@@ -20,5 +20,6 @@ __all__ = [
     "limits",
     "load",
     "parse",
+    "thread_overrides",
     "without_effect",
 ]

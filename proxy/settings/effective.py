@@ -107,18 +107,19 @@ OWN = {  # what a thread may have of its own; the rest is the operator's
 }
 
 
-def thread_overrides(base: Effective, wanted: Mapping[str, Any]) -> bytes | None:
-    """A thread's own thresholds as they are stored; None for none. Raises ConfigError naming what is no threshold, or what breaks
-    a rule with the settings that hold otherwise. A value of null takes one back."""
-    kept: dict[str, dict[str, Any]] = {}
+def thread_overrides(base: Effective, wanted: Mapping[str, Any], over: bytes | None = None) -> bytes | None:
+    """A thread's own thresholds as they are stored, laid over those it has; None for none. A value of null takes one back.
+
+    Raises ConfigError naming what is no threshold, or what breaks a rule with the settings that hold otherwise.
+    """
     for section, values in wanted.items():
         if section not in OWN or not isinstance(values, Mapping):
             raise ConfigError(f"{section}: a thread has thresholds in {' and '.join(OWN)} only")
         if strangers := sorted(set(values) - OWN[section]):
-            raise ConfigError(
-                f"{section}.{strangers[0]}: no threshold of a thread; there are {', '.join(sorted(OWN[section]))}"
-            )
-        kept[section] = {key: value for key, value in values.items() if value is not None}
+            known = ", ".join(sorted(OWN[section]))
+            raise ConfigError(f"{section}.{strangers[0]} is no threshold of a thread; there are {known}")
+    merged = merge([json.loads(over) if over else {}, wanted])
+    kept = {section: {k: v for k, v in values.items() if v is not None} for section, values in merged.items()}
     kept = {section: values for section, values in kept.items() if values}
     try:
         layered(base.memory, base.context, (Layer("threads", "*", kept),), cache_lives=base.cold)

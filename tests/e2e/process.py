@@ -38,6 +38,11 @@ class Process:
                 except httpx.TransportError:
                     await asyncio.sleep(0.02)  # not listening yet; bounded by the time-out above
 
+    @property
+    def pid(self) -> int:
+        assert self._process is not None
+        return self._process.pid
+
     async def kill(self) -> None:
         """SIGKILL: nothing is told, nothing is finished."""
         assert self._process is not None

@@ -9,8 +9,8 @@ from proxy.edge.headers import (
     asking_identity,
     authorized,
     content_length,
+    fault_of_head,
     is_event_stream,
-    names_one_host,
     request_headers,
     response_headers,
     with_header,
@@ -120,4 +120,31 @@ def test_neither_length_nor_type() -> None:
 )
 def test_host(values: list[bytes], version: str, plain: bool) -> None:
     """One host, or none where HTTP/1.0 may leave it out."""
-    assert names_one_host([(b"accept", b"a,b"), *((b"host", value) for value in values)], version) is plain
+    fault = fault_of_head([(b"accept", b"a,b"), *((b"host", value) for value in values)], version)
+    assert (fault is None) is plain
+    assert fault is None or (fault.status, fault.code) == (400, "om_bad_host")
+
+
+@pytest.mark.parametrize(
+    ("values", "plain"),
+    [
+        ([], True),
+        ([b"chunked"], True),
+        ([b"Chunked"], True),
+        ([b"gzip, chunked"], False),
+        ([b"gzip", b"chunked"], False),
+        ([b"identity"], False),
+        ([b""], False),
+    ],
+)
+def test_transfer_codings(values: list[bytes], plain: bool) -> None:
+    """Chunks are the framing of a connection; any other coding is one of the body, and would be lost."""
+    fault = fault_of_head([(b"host", b"h"), *((b"transfer-encoding", value) for value in values)], "1.1")
+    assert (fault is None) is plain
+    assert fault is None or (fault.status, fault.code) == (501, "om_unsupported")
+
+
+@pytest.mark.parametrize("version", ["0.9", "2.0", "2", "3"])
+def test_versions(version: str) -> None:
+    """Others than HTTP/1.1 and 1.0 are not spoken here."""
+    assert fault_of_head([(b"host", b"h")], version) is not None

@@ -21,6 +21,7 @@ DEFAULTS = (
 )  # T 30 000, an interval of 6 000, F 6 000, waits from 36 000; R 40 000, prepared from 20 000, waits from 48 000
 SYNCHRONOUS = Limits(interval=None, keep=0, block_at=30_000, reflect_from=None, reflect_block_at=40_000)
 SHARED = Limits(shared=True)
+WIDE = Limits(observe_at=100_000, keep=40_000, block_at=120_000)
 IDLE = Limits(activate_after_idle=300)
 PROVIDER = Limits(activate_on_provider_change=True)
 ON_IDLE = Limits(buffer_after_idle=300)
@@ -83,6 +84,10 @@ def test_buffer(made: Memory, limits: Limits, seconds: float, expected: tuple[in
         pytest.param(tail(*[6] * 5, chunks=4), DEFAULTS, ASKED, (4, "threshold"), id="T: what reaches T - F"),
         pytest.param(tail(*[5] * 6, chunks=6), DEFAULTS, ASKED, (5, "threshold"), id="overshoots by less than 0.95 F"),
         pytest.param(tail(*[10] * 3, chunks=3), DEFAULTS, ASKED, (2, "threshold"), id="overshoots by 0.95 F or more: the prefix below"),
+        pytest.param(tail(50, 47.9, 2.1, chunks=2), WIDE, ASKED, (2, "threshold"), id="overshoots by less than 0.95 of a large F"),
+        pytest.param(tail(50, 49, 1, chunks=2), WIDE, ASKED, (1, "threshold"), id="overshoots by more, though 1 000 are left"),
+        pytest.param(tail(12, 17, 1, chunks=2), DEFAULTS, ASKED, (2, "threshold"), id="leaves 1 000"),
+        pytest.param(tail(12, 17.002, 0.998, chunks=2), DEFAULTS, ASKED, (1, "threshold"), id="leaves less"),
         pytest.param(tail(12, 12, 6, chunks=1), DEFAULTS, ASKED, (1, "threshold"), id="too little made ahead: all of it"),
         pytest.param(tail(30, 0.1, chunks=1), DEFAULTS, ASKED, (1, "threshold"), id="leaves nothing near F: the first chunk all the same"),
         pytest.param(tail(*[6] * 5), DEFAULTS, ASKED, None, id="nothing made ahead: nothing to activate"),
@@ -121,6 +126,7 @@ FULL = tail(*[6] * 6)  # 36 000, nothing made ahead
         pytest.param(tail(*[6] * 20), DEFAULTS, False, (0, 10), id="a backlog: no more than T of it"),
         pytest.param(tail(*[6] * 4, 5.999), SYNCHRONOUS, False, None, id="without buffering: one token below T"),
         pytest.param(tail(*[6] * 5), SYNCHRONOUS, False, (0, 10), id="without buffering: at T, all of it"),
+        pytest.param(tail(*[6] * 10), SYNCHRONOUS, False, (0, 20), id="without buffering: more than T, for nothing comes after"),
         pytest.param(replace(tail(*[6] * 5), trouble=Trouble(1, 1_000.0)), SYNCHRONOUS, False, (0, 10), id="its back-off is over"),
         pytest.param(replace(tail(*[6] * 5), trouble=PARKED), SYNCHRONOUS, False, None, id="without buffering: parked"),
         pytest.param(tail(*[6] * 13), SHARED, False, None, id="shared: waits from 1.2 (T + R)"),

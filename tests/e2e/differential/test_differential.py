@@ -114,15 +114,31 @@ BLOCK = bytes(n * 31 % 251 for n in range(1 << 16))
 FILE = (BLOCK * (LARGE // len(BLOCK) + 1))[:LARGE]
 
 
-@each(
-    [
-        Exchange("a file sent", target="/v1/files", headers=(BOUNDARY,), body=form(("name=file; filename=a", FILE))),
-        Exchange("a file sent in chunks", target="/v1/files", pieces=tuple(FILE[i : i + 1_000_000] for i in range(0, LARGE, 1_000_000))),
-        Exchange("a file read", "GET", "/v1/files/f/content", (), bare=True, answer=answer(FILE, b"Content-Type: application/pdf")),
-        Exchange("a file read in chunks", "GET", "/v1/files/f/content", (), bare=True, answer=chunked(*(FILE[i : i + 300_000] for i in range(0, LARGE, 300_000)))),
-        Exchange("an image in a chat", body=b'{"messages":[{"role":"user","content":[{"type":"image_url","image_url":{"url":"data:,' + b"A" * LARGE + b'"}}]}]}'),
-    ]
-)  # fmt: skip
+def cut(size: int) -> tuple[bytes, ...]:
+    return tuple(FILE[at : at + size] for at in range(0, LARGE, size))
+
+
+IMAGE = (
+    b'{"messages":[{"role":"user","content":[{"type":"image_url","image_url":{"url":"data:,' + b"A" * LARGE + b'"}}]}]}'
+)
+PDF = b"Content-Type: application/pdf"
+LARGEST = [
+    Exchange("a file sent", target="/v1/files", headers=(BOUNDARY,), body=form(("name=file; filename=a", FILE))),
+    Exchange("a file sent in chunks", target="/v1/files", pieces=cut(1_000_000)),
+    Exchange("a file read", "GET", "/v1/files/f/content", (), bare=True, answer=answer(FILE, PDF)),
+    Exchange(
+        "a file read in chunks",
+        "GET",
+        "/v1/files/f/content",
+        (),
+        bare=True,
+        answer=chunked(*cut(300_000), headers=(PDF,)),
+    ),
+    Exchange("an image in a chat", body=IMAGE),
+]
+
+
+@each(LARGEST)
 async def test_large(site: Between, exchange: Exchange) -> None:
     """30 MB pass like 30 bytes."""
     both = await both_ways(site, exchange)

@@ -1,4 +1,3 @@
-# ruff: noqa: E501 - a case of a table is one line
 """A rewritten request differs in its messages only, and a model server that holds to the published schema takes it."""
 
 from __future__ import annotations

@@ -65,10 +65,13 @@ class Site:
         await (made if fault.ours else made.send(call))  # type: ignore[misc,union-attr] # the same
 
     async def ask(self, thread: str | None, model: str, *texts: str, stream: bool) -> tuple[Got, float]:
-        """A request, and the seconds until its end."""
+        """A request, and the seconds until its end; without one after five seconds, nothing came."""
         named = (b"X-OM-Thread: " + thread.encode(),) if thread else ()
         started = time.monotonic()
-        got = await ask(self.port, chat_body(*texts, model=model, stream=stream), headers=named)
+        try:
+            got = await ask(self.port, chat_body(*texts, model=model, stream=stream), headers=named)
+        except TimeoutError:
+            got = Got(0, [], b"", False, b"")
         return got, time.monotonic() - started
 
     def key(self, cell: Cell) -> Key:
@@ -128,6 +131,7 @@ async def site(folder: Path, role: str) -> AsyncIterator[Site]:
         app = create_app(parse(json.dumps(settings)), clock=clock, model_within=LIMIT)
         async with serving(app) as port:
             sites.append(Site(app, port, clock, role))
+            assert (await ask(port, b"", method="GET", path="/healthz")).status == 200  # it has started
             yield sites[0]
 
 

@@ -125,6 +125,9 @@ class World:
             if {i.key.tenant for i in await self.app.store.threads(tenant, limit=100_000)} - {tenant}:
                 self.findings.wrong.append(f"the list of {letter} names another's thread")
         with closing(sqlite3.connect(self.path)) as db:
+            same = "SELECT count(DISTINCT tenant) FROM message JOIN thread ON id = thread_id GROUP BY fp ORDER BY 1 DESC LIMIT 1"
+            if db.execute(same).fetchone()[0] != 1:
+                self.findings.wrong.append("messages of two tenants have one fingerprint")
             threads = {id_: whose.get(tenant, "nobody") for id_, tenant in db.execute("SELECT id, tenant FROM thread")}
             for (table,) in db.execute("SELECT name FROM sqlite_schema WHERE type = 'table'").fetchall():
                 columns = [row[1] for row in db.execute(f"PRAGMA table_info({table})")]

@@ -1,0 +1,86 @@
+"""What people change about a thread's memory by hand: its title, its thresholds, a reflection they do not want (behaviour.md 11)."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from msgspec.structs import replace
+
+from proxy.errors import BadRequest, ConfigError, Conflict, NotFound
+from proxy.memories import ATTEMPTS, Memories
+from proxy.memory import branch
+from proxy.memory.model import Key, Memory, hub_of
+from proxy.settings import Effective, thread_overrides
+from proxy.storage.base import ThreadInfo
+
+TITLE = 200  # characters
+
+
+class Steering:
+    """Every method raises NotFound for a thread there is no memory of. `effective`: the settings that hold for a memory."""
+
+    def __init__(
+        self,
+        memories: Memories,
+        effective: Callable[[Memory], Effective],
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        self._memories = memories
+        self._effective = effective
+        self._clock = clock
+
+    async def threads(
+        self, tenant: str | None, resource: str | None, cursor: Key | None, limit: int
+    ) -> tuple[ThreadInfo, ...]:
+        return await self._memories.store.threads(tenant, resource, cursor, limit)
+
+    async def memory(self, key: Key) -> Memory:
+        memory = await self._memories.load(key) if key.thread else None
+        if memory is None or not memory.version:
+            raise NotFound("there is no memory of this thread")
+        return memory
+
+    def effective(self, memory: Memory) -> Effective:
+        """With the thread's own thresholds."""
+        base = self._effective(memory)
+        return base.overridden(memory.overrides) if memory.overrides else base
+
+    async def entitle(self, key: Key, title: str | None) -> Memory:
+        """Pin this title, so that no model changes it; None: leave titles to the observer again."""
+        if title is not None and not 0 < len(title.strip()) <= TITLE:
+            raise BadRequest(f"a title has 1 to {TITLE} characters", "om_bad_title", "title")
+        await self.memory(key)
+
+        def change(memory: Memory) -> Memory:
+            kept = memory.title if title is None else " ".join(title.split())
+            return replace(memory, title=kept, title_pinned=title is not None)
+
+        return await self._memories.update(key, change)
+
+    async def set_thresholds(self, key: Key, wanted: Mapping[str, Any]) -> Memory:
+        """Lay these over what is set for the thread already; a value of None takes one back."""
+        base = self._effective(await self.memory(key))
+        try:
+            return await self._memories.update(
+                key, lambda memory: replace(memory, overrides=thread_overrides(base, wanted, memory.overrides))
+            )
+        except ConfigError as exc:
+            raise BadRequest(str(exc), "om_bad_setting") from exc
+
+    async def undo(self, key: Key) -> Memory:
+        """Take the newest reflection back to what it was made from; of threads that share a log, in that log."""
+        where = hub_of(key) if (await self.memory(key)).hub else key
+        for _ in range(ATTEMPTS):
+            before = await self._memories.load(where)
+            older = await self._memories.store.generations(where, before.generation)
+            after = branch.undone(before, older, self._clock())
+            if after is None:
+                raise BadRequest("the log holds no reflection whose entries are still kept", "om_nothing_to_undo")
+            try:
+                await self._memories.commit(before, after)
+                return await self.memory(key)
+            except Conflict:
+                continue
+        raise Conflict("the thread is written to faster than this could be done; try again")

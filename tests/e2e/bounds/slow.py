@@ -1,0 +1,139 @@
+"""What slow clients by the thousand do to a good one: its p99 without them and beside them, and how soon they are cut off."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import sys
+import tempfile
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import orjson
+
+from tests.e2e.between import chat_body, completing
+from tests.e2e.bounds.serving import proxied
+from tests.e2e.process import free_port
+from tests.support.raw_client import RawClient
+from tests.support.upstream_server import UpstreamServer, upstream_server
+
+WINDOWS = 2  # without the slow ones, before and after
+
+
+@dataclass(frozen=True)
+class Latencies:
+    """Of one window, in ms."""
+
+    count: int
+    p50: float
+    p99: float
+    worst: float
+
+    @classmethod
+    def of(cls, seconds: list[float]) -> Latencies:
+        ordered = sorted(1_000 * s for s in seconds)
+        count = len(ordered)
+        return cls(count, ordered[count // 2], ordered[count * 99 // 100], ordered[-1])
+
+    def __str__(self) -> str:
+        return f"{self.count} requests, p50 {self.p50:.2f} ms, p99 {self.p99:.2f} ms, worst {self.worst:.1f} ms"
+
+
+@dataclass(frozen=True)
+class Measured:
+    quiet: list[Latencies]
+    beside: Latencies
+    slow: dict[str, dict[str, Any]]  # kind → see slow_ones.py
+    grown: int  # MiB of memory, at most
+
+    @property
+    def usual(self) -> float:
+        """p99 without the slow ones, in ms."""
+        return sum(one.p99 for one in self.quiet) / len(self.quiet)
+
+    @property
+    def ratio(self) -> float:
+        return self.beside.p99 / self.usual
+
+
+async def asking(port: int, seconds: float) -> Latencies:
+    """One after the other, each thread ten turns long."""
+    client, took, begun, turn = await RawClient.connect(port), [], time.perf_counter(), 0
+    name = time.monotonic_ns()
+    while time.perf_counter() - begun < seconds:
+        thread, length = divmod(turn, 10)
+        request = chat_body(*(f"message {n} of a conversation" for n in range(length + 1)))
+        asked = time.perf_counter()
+        client.send(request, headers=(b"X-OM-Thread: %d-%d" % (name, thread), b"Authorization: Bearer sk-good"))
+        got = await client.answer()
+        took.append(time.perf_counter() - asked)
+        assert (got.status, got.whole, got.header(b"x-om-status")) == (200, True, [b"raw"]), got
+        turn += 1
+    await client.close()
+    return Latencies.of(took)
+
+
+async def measured(
+    folder: Path, *, heads: int, bodies: int, readers: int, seconds: float, window: float, limits: str = "{}"
+) -> Measured:
+    """`seconds` beside the slow ones, between two windows without them."""
+    flood = free_port()
+    async with upstream_server(completing()) as server, proxied(folder, server, limits, both(server, flood)) as proxy:
+        port = proxy.port
+        await asking(port, window / 2)  # warm
+        quiet = [await asking(port, window)]
+        before = proxy.resident()
+        proxy.forget_peak()
+        numbers = map(str, (port, flood, heads, bodies, readers))
+        slow = await asyncio.create_subprocess_exec(
+            sys.executable, "-m", "tests.e2e.bounds.slow_ones", *numbers,
+            stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE,
+        )  # fmt: skip
+        assert slow.stdin is not None
+        assert slow.stdout is not None
+        assert await asyncio.wait_for(slow.stdout.readline(), 60) == b"all have come\n"
+        beside = await asking(port, seconds)
+        grown = proxy.resident("VmHWM") - before
+        slow.stdin.close()
+        told = orjson.loads(await asyncio.wait_for(slow.stdout.read(), 60))
+        await slow.wait()
+        quiet.append(await asking(port, window))
+        return Measured(quiet, beside, told, grown)
+
+
+def both(server: UpstreamServer, flood: int) -> str:
+    """The model servers of the good client and of the slow readers."""
+    return f"""
+        upstream:
+          - {{name: flood, match: [flood], base_url: "http://127.0.0.1:{flood}/v1"}}
+          - {{name: good, base_url: "{server.base}"}}
+        """
+
+
+def main() -> int:
+    options = argparse.ArgumentParser(prog="scripts/slow-clients", description=__doc__)
+    options.add_argument("--heads", type=int, default=1_000, help="whose headers trickle (%(default)s)")
+    options.add_argument("--bodies", type=int, default=1_000, help="whose bodies trickle (%(default)s)")
+    options.add_argument("--readers", type=int, default=500, help="who hardly read (%(default)s)")
+    options.add_argument("--seconds", type=float, default=75.0, help="beside them (%(default)s)")
+    options.add_argument(
+        "--window", type=float, default=15.0, help="seconds without them, before and after (%(default)s)"
+    )
+    told = options.parse_args()
+    with tempfile.TemporaryDirectory() as folder:
+        found = asyncio.run(measured(Path(folder), **vars(told)))
+    for name, one in zip(("before", "after"), found.quiet, strict=True):
+        print(f"{name:8} {one}")
+    print(f"{'beside':8} {found.beside}")
+    print(f"p99 beside / without: {found.ratio:.2f}; memory at most {found.grown} MiB more")
+    for name, kind in found.slow.items():
+        print(
+            f"slow {name:8} {kind['connections']} connections, {kind['ended']} cut off, after {kind['longest']:.1f} s at most"
+        )
+    return 0 if found.ratio <= 2 else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,447 @@
+"""Clients that leave, in every phase of a request, over a pool of ten connections; and what is left of them afterwards.
+
+The model server and the clients run in the same loop as the proxy, so that one clock tells when a client left and when its upstream
+connection closed. `python -m tests.e2e.faults.hangups`, or scripts/hangups.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import os
+import random
+import sys
+import tempfile
+from collections import Counter
+from collections.abc import AsyncIterator, Iterator, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Literal
+from unittest import mock
+
+import orjson
+
+from proxy.app import App, create_app
+from proxy.demo.loopback import serving
+from proxy.logs import configure
+from proxy.settings import parse
+from proxy.upstream import AiohttpTransport
+from tests.e2e.faults.faults import DONE, Content
+from tests.e2e.faults.httpx_relay import HttpxRelay
+from tests.support.raw_client import RawClient
+from tests.support.upstream_server import SSE_HEAD, Call, UpstreamServer, answering, chunk, upstream_server
+
+POOL = 10  # connections to the model server
+WITHIN = 1.0  # seconds in which an upstream connection must be closed after its client has left (http.md)
+AT_MOST_LATE = 0.001  # share of the hang-ups that may take longer
+AFTERWARDS = 100  # requests that must succeed when all is over
+PATIENCE = 5.0  # seconds after which a client that waits for something gives up: it is stuck
+THREADS = 100
+ALONE = 2  # times as many clients leave by themselves as leave in one instant; a gateway that stops takes all of its own with it
+
+Against = Literal["proxy", "httpx"]
+
+# When the client leaves. Of those marked `held` the model server never ends its answer, so that its connection must be cut.
+PHASES = (
+    "in its own head",
+    "in its own body",
+    "in an upload",  # held
+    "at once",
+    "before the head",  # held
+    "before the head, not streaming",  # held
+    "after the head",  # held
+    "in the middle",  # held
+    "while it streams",
+    "as it ends",
+    "at any moment",
+    "after the end",
+)
+TOGETHER = "all in one instant"  # held; half of them wait for a connection
+HELD = frozenset((*PHASES[2:3], *PHASES[4:8], TOGETHER))
+MODES = ("thread", "thread", "none")  # of a request: with memory, or passed on
+
+
+@dataclass
+class Hangup:
+    """One client, and what its model server saw of it. Times are the loop's."""
+
+    number: int
+    phase: str
+    thread: str | None
+    seen: asyncio.Event = field(default_factory=asyncio.Event)  # the model server has the request
+    seen_at: float | None = None
+    left_at: float | None = None
+    closed_at: float | None = None  # the upstream connection, while its answer was not at its end
+    answered: bool = False  # the model server had sent all of its answer
+    acknowledged: bool = False  # the client had seen all of it
+    stuck: bool = False
+
+    @property
+    def stream(self) -> bool:
+        return self.phase != "before the head, not streaming"
+
+    @property
+    def reply(self) -> str:
+        return f"reply {self.number}"
+
+    @property
+    def lag(self) -> float | None:
+        """Seconds from the client's leaving to the end of the upstream connection; None where there was none to cut."""
+        if self.seen_at is None or self.left_at is None or self.answered:
+            return None
+        return float("inf") if self.closed_at is None else max(0.0, self.closed_at - max(self.left_at, self.seen_at))
+
+
+class ModelServer:
+    """Answers each hang-up as its phase wants it."""
+
+    def __init__(self) -> None:
+        self.hangups: dict[int, Hangup] = {}
+        self._seen = asyncio.Event()
+
+    async def next_seen(self) -> None:
+        """Until a further request has come."""
+        self._seen.clear()
+        await self._seen.wait()
+
+    async def __call__(self, call: Call) -> None:
+        (number,) = call.seen.header(b"x-number")
+        hangup = self.hangups.get(int(number))
+        if hangup is None:  # one of those afterwards
+            await answering(Content("fine", False).completion, b"Content-Type: application/json")(call)
+            return
+        loop = asyncio.get_running_loop()
+        hangup.seen_at = loop.time()
+        hangup.seen.set()
+        self._seen.set()
+        hangup.answered = await self._answered(call, hangup)
+        if not hangup.answered:
+            await call.closed.wait()
+            hangup.closed_at = loop.time()
+
+    async def _answered(self, call: Call, hangup: Hangup) -> bool:
+        """Whether the answer came to its end."""
+        events = Content(hangup.reply, True).events
+        if hangup.phase == "in an upload":
+            await call.rest_of_body()
+            return False
+        await call.rest_of_body()
+        if hangup.phase.startswith("before the head") or hangup.phase == TOGETHER:
+            return False
+        call.send(SSE_HEAD)
+        if hangup.phase == "after the head":
+            return False
+        if hangup.phase == "in the middle":
+            call.send(chunk(events[0]) + chunk(events[1]))
+            return False
+        padding = [b": %d\n\n" % n for n in range(30)] if hangup.phase in ("while it streams", "at any moment") else []
+        for event in (*padding, *events, DONE):
+            call.send(chunk(event))
+            await asyncio.sleep(0)
+            if call.closed.is_set():
+                return False
+        call.send(chunk(b""))
+        return True
+
+
+# ── the clients ──────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+class Clients:
+    def __init__(self, port: int, server: ModelServer, dice: random.Random, *, uploads: bool = True) -> None:
+        """`uploads`: the relay passes a body on as it comes."""
+        self._phases = [phase for phase in PHASES if uploads or phase != "in an upload"]
+        self._port = port
+        self._server = server
+        self._dice = dice
+
+    def _hangup(self, number: int, phase: str) -> Hangup:
+        thread = f"t{number % THREADS}" if self._dice.choice(MODES) == "thread" and phase != "in an upload" else None
+        hangup = self._server.hangups[number] = Hangup(number, phase, thread)
+        return hangup
+
+    async def hang_up_together(self, numbers: Sequence[int]) -> list[Hangup]:
+        """As many as the pool has connections are with the model server, the others wait; then nobody is there any more."""
+        hangups = [self._hangup(number, TOGETHER) for number in numbers]
+        clients = [await RawClient.connect(self._port) for _ in numbers]
+        for hangup, client in zip(hangups, clients, strict=True):
+            body, headers = self._request(hangup)
+            client.send(body, headers=headers)
+        try:
+            async with asyncio.timeout(WITHIN):
+                while sum(hangup.seen.is_set() for hangup in hangups) < min(POOL, len(hangups)):
+                    await self._server.next_seen()
+        except TimeoutError:
+            for hangup in hangups:
+                hangup.stuck = True
+        await self._turns()
+        for hangup, client in zip(hangups, clients, strict=True):
+            hangup.left_at = asyncio.get_running_loop().time()
+            client.leave()
+            await self._turns(2)
+        return hangups
+
+    async def hang_up(self, number: int) -> Hangup:
+        hangup = self._hangup(number, self._phases[number % len(self._phases)])
+        client = await RawClient.connect(self._port)
+        try:
+            async with asyncio.timeout(PATIENCE):
+                await self._until_leaving(client, hangup)
+        except (TimeoutError, OSError, asyncio.IncompleteReadError):
+            hangup.stuck = True
+        hangup.left_at = asyncio.get_running_loop().time()
+        client.leave()
+        return hangup
+
+    async def _until_leaving(self, client: RawClient, hangup: Hangup) -> None:
+        body, headers = self._request(hangup)
+        match hangup.phase:
+            case "in its own head":
+                client.writer.write(b"POST /v1/chat/completions HTTP/1.1\r\nHost: proxy\r\nX-Num")
+                await self._moment()
+            case "in its own body":
+                client.send_head("POST", "/v1/chat/completions", b"Content-Length: %d" % len(body), *headers)
+                client.writer.write(body[: len(body) // 2])
+                await self._moment()
+            case "in an upload":
+                client.send_head("POST", "/v1/files", b"Transfer-Encoding: chunked", *headers)
+                client.writer.write(chunk(b"half"))
+                await hangup.seen.wait()
+            case "at once":
+                client.send(body, headers=headers)
+                await self._turns(60)
+            case "at any moment":
+                client.send(body, headers=headers)
+                await self._moment()
+            case _:
+                client.send(body, headers=headers)
+                await self._until_there(client, hangup)
+
+    async def _until_there(self, client: RawClient, hangup: Hangup) -> None:
+        if hangup.phase.startswith("before the head"):
+            await hangup.seen.wait()
+            await self._turns()
+            return
+        assert b" 200 " in await client.until(b"\r\n\r\n")
+        match hangup.phase:
+            case "in the middle":
+                await client.until(b'"content":"r')
+            case "while it streams":
+                await client.until(b": %d\n" % self._dice.randrange(30))
+            case "as it ends":
+                await client.until(b'"finish_reason":"stop"')
+                await self._turns()
+            case "after the end":
+                await client.until(b"\r\n0\r\n\r\n")
+                hangup.acknowledged = True
+
+    def _request(self, hangup: Hangup) -> tuple[bytes, tuple[bytes, ...]]:
+        question = {"role": "user", "content": f"question {hangup.number}"}
+        body = orjson.dumps({"model": "m", "stream": hangup.stream, "messages": [question]})
+        named = (b"X-OM-Thread: " + hangup.thread.encode(), b"X-OM-History: new") if hangup.thread else ()
+        return body, (b"X-Number: %d" % hangup.number, *named)
+
+    async def _turns(self, most: int = 20) -> None:
+        """Of the loop: one of them is the one in which it hurts."""
+        for _ in range(self._dice.randrange(most)):
+            await asyncio.sleep(0)
+
+    async def _moment(self) -> None:
+        await asyncio.sleep(self._dice.uniform(0, 0.02))
+
+    async def succeeds(self, number: int) -> bool:
+        """One ordinary request."""
+        try:
+            async with asyncio.timeout(PATIENCE):
+                client = await RawClient.connect(self._port)
+                client.send(b'{"model":"m","messages":[]}', headers=(b"X-Number: %d" % number,))
+                got = await client.answer()
+                await client.close()
+        except (TimeoutError, OSError, asyncio.IncompleteReadError):
+            return False
+        return (got.status, got.whole, got.body) == (200, True, Content("fine", False).completion)
+
+
+# ── a run ────────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@dataclass
+class Outcome:
+    hangups: list[Hangup]
+    succeeded: int  # of AFTERWARDS
+    left: dict[str, int]  # what is held although nobody asks any more
+    wrong: list[str]  # what threads hold and should not, or the other way round
+
+    @property
+    def lags(self) -> list[float]:
+        return sorted(lag for hangup in self.hangups if (lag := hangup.lag) is not None)
+
+    @property
+    def late(self) -> int:
+        return sum(lag > WITHIN for lag in self.lags)
+
+    def broken(self) -> list[str]:
+        """The promises that were not kept."""
+        found = [f"{n} {what} left behind" for what, n in self.left.items() if n]
+        stuck = Counter(hangup.phase for hangup in self.hangups if hangup.stuck)
+        found += [f"{n} clients were stuck that wanted to leave: {phase}" for phase, n in stuck.items()]
+        if self.late > AT_MOST_LATE * len(self.lags):
+            found.append(f"{self.late} of {len(self.lags)} upstream connections were not closed within {WITHIN} s")
+        if self.succeeded < AFTERWARDS:
+            found.append(f"{self.succeeded} of {AFTERWARDS} requests succeeded afterwards")
+        return found + self.wrong
+
+    def table(self) -> Iterator[str]:
+        row = "{:<32}{:>10}{:>10}{:>8}{:>12}{:>12}"
+        yield row.format("the client left", "hang-ups", "to close", "late", "median", "longest")
+        for phase in (*PHASES, TOGETHER, "all"):
+            of_phase = [h for h in self.hangups if phase in (h.phase, "all")]
+            lags = sorted(lag for h in of_phase if (lag := h.lag) is not None)
+            times = (f"{1_000 * lag:.1f} ms" for lag in ((lags[len(lags) // 2], lags[-1]) if lags else (0.0, 0.0)))
+            yield row.format(phase, len(of_phase), len(lags), sum(lag > WITHIN for lag in lags), *times)
+        yield f"afterwards {self.succeeded} of {AFTERWARDS} requests succeeded; left behind: {self.left}"
+
+
+async def hung_up(folder: Path, count: int, *, against: Against = "proxy", at_once: int = 20, seed: int = 0) -> Outcome:
+    """So many clients, `at_once` of them at a time."""
+    model, dice = ModelServer(), random.Random(seed)
+    async with AsyncExitStack() as stack:
+        server = await stack.enter_async_context(upstream_server(model, early=True))
+        app, port = await stack.enter_async_context(relaying(folder, server, against))
+        clients = Clients(port, model, dice, uploads=app is not None)
+        assert await clients.succeeds(-1)
+        await settled(app)
+        before = held(app)
+        hangups = await many(clients, count, at_once)
+        async with asyncio.TaskGroup() as group:
+            room = asyncio.Semaphore(POOL)
+            asked = [group.create_task(within(room, clients.succeeds(-n))) for n in range(1, AFTERWARDS + 1)]
+        await settled(app)
+        await closed(hangups)
+        left = {what: n - before[what] for what, n in held(app).items()}
+        wrong = [] if app is None else await records(app, hangups)
+        return Outcome(hangups, sum(task.result() for task in asked), left, wrong)
+
+
+async def within(room: asyncio.Semaphore, work: object) -> bool:
+    async with room:
+        return bool(await work)  # type: ignore[misc] # a coroutine
+
+
+async def many(clients: Clients, count: int, at_once: int) -> list[Hangup]:
+    hangups: list[Hangup] = []
+
+    async def one_after_the_other(numbers: Iterator[int]) -> None:
+        for number in numbers:
+            hangups.append(await clients.hang_up(number))
+
+    for start in range(0, count, (ALONE + 1) * at_once):
+        end = min(count, start + (ALONE + 1) * at_once)
+        alone = iter(range(start, max(start, end - at_once)))
+        await asyncio.gather(*(one_after_the_other(alone) for _ in range(at_once)))
+        together = await clients.hang_up_together(range(max(start, end - at_once), end))
+        hangups += together
+        if all(hangup.seen_at is None for hangup in together):
+            break  # nothing goes through any more
+    return hangups
+
+
+@asynccontextmanager
+async def relaying(folder: Path, server: UpstreamServer, against: Against) -> AsyncIterator[tuple[App | None, int]]:
+    if against == "httpx":
+        async with HttpxRelay(server.base, POOL) as relay, serving(relay, lifespan="off") as base:
+            yield None, int(base.rpartition(":")[2])
+        return
+    settings = {
+        "upstream": [{"base_url": server.base}],
+        "storage": {"url": f"sqlite:///{folder}/om.db"},
+        "telemetry": {"log": "off"},
+    }
+    with mock.patch("proxy.app.CONNECTIONS", POOL):
+        app = create_app(parse(json.dumps(settings)))
+        async with serving(app) as base:
+            yield app, int(base.rpartition(":")[2])
+
+
+# ── what is left ─────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+async def settled(app: App | None) -> None:
+    """Until nothing that ends is under way any more, for five seconds at most: what does not end, is told by `held`."""
+    if app is None:
+        return
+    loop = asyncio.get_running_loop()
+    ends, calm = loop.time() + PATIENCE, 0
+    while loop.time() < ends and calm < 5:
+        await app.background.wait_idle()
+        await asyncio.sleep(0.02)
+        calm = calm + 1 if not held(app)["calls"] and not held(app)["connections in use"] else 0
+
+
+def held(app: App | None) -> dict[str, int]:
+    if app is None:
+        return {}
+    upstream = app.upstream
+    assert isinstance(upstream._transport, AiohttpTransport)
+    session = upstream._transport._session
+    assert session is not None
+    assert session.connector is not None
+    tasks = Counter(getattr(task.get_coro(), "__qualname__", "") for task in asyncio.all_tasks())
+    return {
+        "places": POOL - upstream._places._value,
+        "calls": len(upstream._held),
+        "connections in use": len(session.connector._acquired),
+        "waiting for a connection": len(session.connector._waiters),
+        "work": len(app.background._running) + len(app.background._others),
+        "tasks": tasks.total() - tasks["_Connection._serve"],  # the model server's, one for each connection kept
+        "descriptors beyond the pool": max(0, descriptors() - 60 - 2 * POOL),
+    }
+
+
+def descriptors() -> int:
+    return len(os.listdir("/proc/self/fd")) if os.path.isdir("/proc/self/fd") else 0
+
+
+async def closed(hangups: list[Hangup]) -> None:
+    """Until every upstream connection that must be cut is, for as long as it may take and a little more."""
+    loop = asyncio.get_running_loop()
+    ends = loop.time() + 2 * WITHIN
+    for hangup in hangups:
+        while hangup.lag == float("inf") and loop.time() < ends:  # noqa: ASYNC110 - it may never be told
+            await asyncio.sleep(0.02)
+
+
+async def records(app: App, hangups: list[Hangup]) -> list[str]:
+    """Every reply that a client saw the end of stands in its thread, and none that the model server had not ended."""
+    live: dict[str, set[str]] = {}
+    for info in await app.store.threads(None):
+        messages = (orjson.loads(m.item.raw) for m in await app.store.messages(info.key, 0))
+        live[info.key.thread] = {m["content"] for m in messages if m["role"] == "assistant"}
+    with_thread = [h for h in hangups if h.thread is not None]
+    lost = [h for h in with_thread if h.acknowledged and h.reply not in live.get(h.thread or "", ())]
+    ended = {h.reply for h in with_thread if h.seen_at is not None and h.phase not in HELD}
+    made_up = [(thread, reply) for thread, replies in live.items() for reply in replies - ended]
+    return [f"lost: {h.reply} of {h.thread}" for h in lost] + [f"never ended: {found}" for found in made_up]
+
+
+def main() -> int:
+    options = argparse.ArgumentParser(prog="scripts/hangups", description=__doc__)
+    options.add_argument("--count", type=int, default=10_000, help="how many clients leave (%(default)s)")
+    options.add_argument("--against", choices=("proxy", "httpx"), default="proxy", help="or a relay over plain httpx")
+    options.add_argument("--at-once", type=int, default=20, help="clients at a time (%(default)s)")
+    options.add_argument("--seed", type=int, default=0, help="of the dice (%(default)s)")
+    told = options.parse_args()
+    configure("off")
+    with tempfile.TemporaryDirectory() as folder:
+        running = hung_up(Path(folder), told.count, against=told.against, at_once=told.at_once, seed=told.seed)
+        outcome = asyncio.run(running)
+    print(*outcome.table(), sep="\n")
+    broken = outcome.broken()
+    print(*(broken or ["every promise kept"]), sep="\n")
+    return 1 if broken else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,89 @@
+"""Two tenants whose resources and threads have the same names: what is said of one tenant's is never said of the other's."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+
+import pytest
+from memory_builder import MemoryBuilder
+from msgspec.structs import replace
+
+from proxy.memory.model import Key, Memory, hub_of
+from proxy.storage.base import Change, Stir
+from proxy.storage.sqlite import SqliteStore
+
+NOW = 5.0
+
+
+@pytest.fixture
+async def store() -> AsyncIterator[SqliteStore]:
+    store = await SqliteStore.open(":memory:")
+    yield store
+    await store.close()
+
+
+async def shared(store: SqliteStore, tenant: str, thread: str, stir: Stir | None = None) -> Memory:
+    """A thread of four messages that shares its resource's log, with its hub."""
+    key = Key(tenant, "resource", thread)
+    memory = replace(MemoryBuilder(key).chat(4, tenant).memory(), scope="resource", turn_at=NOW)
+    before = await store.load(hub_of(key))
+    hub = Change(before, replace(before, turns=before.turns + 1), ())
+    committed, _ = await store.commit_shared(Change(Memory(key=key), memory, ()), hub, stir)
+    return committed
+
+
+async def test_who_waits(store: SqliteStore) -> None:
+    """A hub's threads are those of its own tenant."""
+    mine, _ = [await shared(store, tenant, "t") for tenant in ("a", "b")]
+    assert [waiting.key for waiting in await store.waiting(hub_of(mine.key))] == [mine.key]
+    assert await store.waiting(Key("c", "resource", "")) == ()
+
+
+async def test_who_speaks_elsewhere(store: SqliteStore) -> None:
+    """What is said in a resource's other threads is never another tenant's."""
+    for tenant in ("a", "b"):
+        await shared(store, tenant, "t")
+    mine = await shared(store, "a", "u")
+    ((key, messages),) = await store.elsewhere(mine.key, 10, 10)
+    assert key == Key("a", "resource", "t")
+    assert all(b"a " in m.item.raw for m in messages)
+    assert await store.elsewhere(Key("c", "resource", "x"), 10, 10) == ()
+
+
+async def test_who_makes_whose_hub_due(store: SqliteStore) -> None:
+    """What is unobserved counts for its own tenant's hub, and makes no other one due."""
+    first = await shared(store, "a", "t", Stir(NOW, 1))
+    assert await store.due(NOW, 9) == (hub_of(first.key),)
+    tokens = sum(m.weight for m in first.tail)
+    second = await shared(store, "b", "t", Stir(NOW, tokens + 1))
+    assert await store.due(NOW, 9) == (hub_of(first.key),)
+    await shared(store, "b", "u", Stir(NOW, tokens + 1))
+    assert set(await store.due(NOW, 9)) == {hub_of(first.key), hub_of(second.key)}
+
+
+async def test_whose_hub_is_made_due(store: SqliteStore) -> None:
+    """Not that of another tenant, which is stirred by its own threads only."""
+    await shared(store, "b", "t")
+    mine = await shared(store, "a", "t", Stir(NOW, 1))
+    assert await store.due(NOW, 9) == (hub_of(mine.key),)
+
+
+async def test_whose_version(store: SqliteStore) -> None:
+    """A commit is checked against its own tenant's version: the same name elsewhere is no conflict, and hides none."""
+    await shared(store, "a", "t")
+    await shared(store, "b", "t")
+    for tenant in ("a", "b"):
+        memory = await store.load(Key(tenant, "resource", "t"))
+        changed, _ = await store.commit_shared(Change(memory, replace(memory, turns=9), ()), None)
+        assert await store.load(memory.key) == changed
+
+
+async def test_whose_lease(store: SqliteStore) -> None:
+    """A lease on one tenant's thread keeps nobody from the other's."""
+    keys = [Key(tenant, "resource", "t") for tenant in ("a", "b")]
+    for key in keys:
+        await store.commit(Memory(key=key), replace(MemoryBuilder(key).chat(2).memory(), due=NOW))
+    assert await store.lease(keys[0], "me", 60)
+    assert await store.due(NOW, 9) == (keys[1],)
+    assert await store.lease(keys[1], "you", 60)
+    assert await store.due(NOW, 9) == ()
