@@ -7,6 +7,7 @@ no room in it is found again by the next look at the store. What a request waits
 from __future__ import annotations
 
 import asyncio
+import sys
 import time
 import uuid
 from collections import Counter, OrderedDict
@@ -21,7 +22,7 @@ from proxy.memories import Memories
 from proxy.memory import gathering, lifecycle
 from proxy.memory.gathering import Gather, Settle
 from proxy.memory.lifecycle import Decision, Observe
-from proxy.memory.model import HUB, Key, Memory
+from proxy.memory.model import HUB, Key, Memory, hub_of
 from proxy.observing import Call, Observing
 
 log = structlog.get_logger("background")
@@ -143,8 +144,21 @@ class Background:
 
     def reading_to(self, key: Key) -> int:
         """seq up to which an observation under way reads: the text of these messages may not change; 0 if none is."""
-        run = self._running.get(key)
-        return run.decision.last if run and isinstance(run.decision, Observe) else 0
+        match run.decision if (run := self._under_way(key)) else None:
+            case Observe(last=last):
+                return last
+            case Gather():
+                return sys.maxsize  # all there was when it was begun
+            case _:
+                return 0
+
+    def _under_way(self, key: Key) -> Run | None:
+        """The work on this thread: its own, or that of its resource while it is one of those observed together."""
+        if own := self._running.get(key):
+            return own
+        run = self._running.get(hub_of(key))
+        gathers = run is not None and isinstance(run.decision, Gather) and any(key in b for b in run.decision.batches)
+        return run if gathers else None
 
     async def done_within(self, key: Key, decision: Decision, call: Call, seconds: float) -> bool:
         """Have this done, or join what is under way on the thread; False when the deadline passed first. The work goes on."""
@@ -152,10 +166,10 @@ class Background:
             return False
         try:
             async with asyncio.timeout(seconds):
-                while run := self._running.get(key):
+                while run := self._under_way(key):
                     joined = run.decision
                     await asyncio.shield(run.done)
-                    if type(joined) is type(decision):
+                    if type(joined) is type(decision) or isinstance(joined, Gather):
                         return True
                 if self._closing:
                     return False

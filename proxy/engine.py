@@ -7,9 +7,9 @@ no trace but what the client really said.
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import Callable, Sequence
-from datetime import datetime
 from functools import partial
 
 import structlog
@@ -19,17 +19,16 @@ from proxy.background import Background
 from proxy.catalogue import Catalogue
 from proxy.errors import Conflict
 from proxy.memories import ATTEMPTS, Memories
-from proxy.memory import account, blocks, branch, elsewhere, lifecycle, overflow, shared, turns
-from proxy.memory.dates import zone
-from proxy.memory.identity import Caller, fingerprint_key
+from proxy.memory import account, blocks, elsewhere, lifecycle, overflow, turns
+from proxy.memory.identity import Caller
 from proxy.memory.lifecycle import Activate, Asked, Observe, Reflect, Swap
-from proxy.memory.model import PER_MESSAGE, Item, Key, Mark, Memory, Message, Observation, Scope, hub_of
+from proxy.memory.model import Item, Memory, Message, hub_of
 from proxy.memory.tail import Piece, forwarded
-from proxy.memory.transcript import Hints, Known, NeedOutline, Reconciled, Sent, reconcile
+from proxy.memory.transcript import Hints
 from proxy.observing import Call
 from proxy.prompt import Prompts
-from proxy.storage.base import Change
-from proxy.turn import Standing, Turn, aside, shows_everything, standing_reply, stored_through
+from proxy.standing import Standings
+from proxy.turn import Turn, aside, shows_everything, standing_reply, stored_through
 from proxy.wire import chat
 from proxy.wire.chat import ChatRequest
 from proxy.wire.excerpt import excerpt
@@ -56,8 +55,8 @@ class Engine:
         self._background = background
         self._prompts = prompts
         self._catalogue = catalogue
-        self._secret = secret
         self._clock = clock
+        self._standings = Standings(memories, catalogue, secret, clock, background.reading_to)
 
     # ── opening ──────────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -73,7 +72,7 @@ class Engine:
         key = caller.key
         assert key is not None  # noqa: S101 — only requests with a thread get here
         scope = caller.scope or call.effective.memory.scope
-        call, sent, standing = await self._first_stand(caller, key, request, call, hints, scope)
+        call, sent, standing = await self._standings.first(caller, key, request, call, hints, scope)
         stores = caller.mode != "read"
         rewrites = caller.mode != "write" and call.effective.memory.mode != "shadow"
         turn = Turn(
@@ -104,111 +103,6 @@ class Engine:
         await self._assemble(turn)
         return turn
 
-    async def _first_stand(
-        self, caller: Caller, key: Key, request: ChatRequest, call: Call, hints: Hints, scope: Scope
-    ) -> tuple[Call, Sent, Standing]:
-        for _ in range(ATTEMPTS):
-            try:
-                memory = await self._memories.load(key, scope)
-                if memory.scope != scope:
-                    memory = await self._rescoped(memory, scope, stores=caller.mode != "read")
-                call = self._own_settings(call, memory)
-                sent = self._sent(request, memory)
-                return call, sent, await self._stand(memory, sent, hints, request.model, call)
-            except Conflict:
-                continue
-        raise Conflict("the thread is written to faster than it can be read")
-
-    def _sent(self, request: ChatRequest, memory: Memory) -> Sent:
-        return Sent.of(request.messages, partial(chat.item, key=self._fingerprint_key(memory.key)), memory.views)
-
-    def _fingerprint_key(self, key: Key) -> bytes:
-        return fingerprint_key(self._secret, key.tenant)
-
-    async def _stand(
-        self, memory: Memory, sent: Sent, hints: Hints, model: str | None, call: Call, rec: Reconciled | None = None
-    ) -> Standing:
-        """Reconcile with the memory (or take `rec`, already merged with it)."""
-        if rec is None:
-            rec = await self._reconcile(memory, sent, hints)
-        behind = rec.cut is not None and rec.cut < memory.coverage
-        base = await self._on_branch(memory, rec, call.effective.memory.timezone) if behind else memory
-        revived = {m.seq: m for m in await self._memories.store.by_seq(memory.key, rec.revive)} if rec.revive else {}
-        uncounted = {*rec.new, *(index for _, index in rec.swaps)}
-        tokens = await self._catalogue.count({i: sent.raws[i] for i in uncounted}, model or "") if uncounted else {}
-        virtual = turns.heard(base, rec, sent, tokens, self._clock(), revived=revived)
-        return Standing(memory, base, rec, revived, tokens, virtual)
-
-    async def _reconcile(self, memory: Memory, sent: Sent, hints: Hints) -> Reconciled:
-        fixed = max(memory.chunked_to, self._background.reading_to(memory.key))
-        rec = reconcile(Known.of(memory, fixed=fixed), sent, hints)
-        if isinstance(rec, NeedOutline):
-            outline = await self._memories.store.outline(memory.key)
-            await self._must_stand(memory)
-            rec = reconcile(Known.of(memory, fixed=fixed, live=outline.live, dead=outline.dead), sent, hints)
-            if isinstance(rec, NeedOutline):
-                raise Conflict("the thread changed while its outline was read; the next request finds it settled")
-        return rec
-
-    async def _must_stand(self, memory: Memory) -> None:
-        """What was read beside the memory is of the same version; else Conflict, and the memory is loaded anew."""
-        versions = {memory.key: memory.version}
-        if memory.hub:
-            versions[hub_of(memory.key)] = memory.hub.version
-        for key, version in versions.items():
-            if await self._memories.store.version(key) != version:
-                self._memories.drop(key)
-                raise Conflict("the thread changed while more of it was read")
-
-    async def _on_branch(self, memory: Memory, rec: Reconciled, timezone: str) -> Memory:
-        """The memory rolled back, for the request forks behind coverage: memory follows the branch (behaviour.md 3)."""
-        assert rec.cut is not None  # noqa: S101 — that is what forking is
-        older, live = await self._generations(memory), (await self._memories.store.outline(memory.key)).live
-        entries, forgotten = branch.fallback(memory, rec.cut, older, {m.seq: m.chain for m in live})
-        if forgotten:
-            when = datetime.fromtimestamp(self._clock(), zone(memory.timezone, timezone))
-            at = [m for m in live if m.seq <= rec.cut][-1]
-            entries = branch.revised(memory, entries, at, when, self._catalogue.tokens)
-        return await self._rolled_back(memory, rec.cut, entries, live)
-
-    async def _generations(self, memory: Memory) -> Sequence[tuple[int, tuple[Observation, ...]]]:
-        where = hub_of(memory.key) if memory.hub else memory.key
-        return await self._memories.store.generations(where, memory.generation)
-
-    async def _rolled_back(
-        self, memory: Memory, cut: int, entries: tuple[Observation, ...], live: Sequence[Mark]
-    ) -> Memory:
-        reach = branch.reach(entries, memory.hub.label if memory.hub else None)
-        covered = [m for m in live if m.seq <= reach]
-        tail = await self._memories.store.messages(memory.key, reach)
-        await self._must_stand(memory)
-        before = len(covered), sum(m.tokens for m in covered) + PER_MESSAGE * len(covered)
-        return branch.rolled_back(memory, cut, entries, covered, tail, before, self._clock())
-
-    async def _rescoped(self, memory: Memory, scope: Scope, *, stores: bool) -> Memory:
-        """The memory of a thread whose log is to be another: its resource's instead of its own, or the other way round."""
-        if scope == "resource":
-            hub = await self._memories.load(hub_of(memory.key))
-            after = shared.joined(memory, hub, self._memories.label(memory.key))
-            if not stores:
-                return after
-            bare, log = shared.apart(after)
-            return await self._memories.commit_shared(Change(memory, bare), Change(hub, log))
-        own, hub_after = shared.parted(memory, await self._generations(memory))
-        thread, hub_before = shared.apart(memory)
-        live = (await self._memories.store.outline(memory.key)).live
-        own_log = replace(thread, scope="thread", others="", generation=thread.next_generation)
-        own_log = replace(own_log, next_generation=own_log.generation + 1, next_id=thread.next_id + len(own))
-        after = await self._rolled_back(replace(own_log, log=own), memory.end, own, live)
-        if not stores:
-            return after
-        changed = Change(hub_before, hub_after) if hub_after != hub_before else None
-        return await self._memories.commit_shared(Change(thread, after), changed)
-
-    def _own_settings(self, call: Call, memory: Memory) -> Call:
-        """The call with what a person has set for this thread alone."""
-        return call.overridden(memory.overrides) if memory.overrides else call
-
     async def _act(self, turn: Turn) -> None:
         """Perform what is due before forwarding: mostly no model call, at most one wait."""
         limits = turn.call.effective.limits
@@ -223,7 +117,7 @@ class Engine:
                 case Observe() | Reflect():
                     waited = True
                     await self._wait(turn, decision)
-            await self._stand_again(turn)
+            await self._standings.again(turn)
         self._trouble(turn)
 
     def _quiet(self, turn: Turn) -> bool:
@@ -241,15 +135,6 @@ class Engine:
     def _found(self, turn: Turn) -> tuple[float, bool]:
         """How the request found its prompt cache."""
         return lifecycle.found(turn.standing.memory, turn.request.model, self._clock())
-
-    async def _stand_again(self, turn: Turn) -> None:
-        for _ in range(ATTEMPTS):
-            try:
-                turn.standing = await self._settled(turn)
-                return
-            except Conflict:
-                continue
-        raise Conflict("the thread is written to faster than it can be read")
 
     def _asked(self, turn: Turn) -> Asked:
         virtual = turn.standing.virtual
@@ -284,7 +169,7 @@ class Engine:
         """What the request brought, as unanswered. Not for a fork: what it takes back stands until its reply has come."""
         if turn.standing.virtual != turn.standing.memory:
             await self._commit(turn, None, None)
-            await self._stand_again(turn)
+            await self._standings.again(turn)
 
     # ── a prompt that did not fit ────────────────────────────────────────────────────────────────────────────────────
 
@@ -312,7 +197,7 @@ class Engine:
         await self._observe_all(turn)
         if ids := overflow.ready(turn.standing.virtual, self._may_leave(turn)):
             await self._memories.update(turn.key, partial(lifecycle.activated, ids=ids, now=self._clock()))
-            await self._stand_again(turn)
+            await self._standings.again(turn)
         if turn.standing.virtual.coverage <= before:
             return False
         turn.body = None
@@ -320,14 +205,14 @@ class Engine:
         return turn.body is not None and turn.receipt["tokens-sent"] < turn.receipt["tokens-received"]
 
     async def _observe_all(self, turn: Turn) -> None:
-        ends = time.monotonic() + turn.call.effective.limits.block_timeout
+        ends = asyncio.get_running_loop().time() + turn.call.effective.limits.block_timeout
         due = self._unobserved(turn)
         if due and turn.standing.rec.cut is None:
             await self._store(turn)
-        while due and (left := ends - time.monotonic()) > 0:
+        while due and (left := ends - asyncio.get_running_loop().time()) > 0:
             if not await self._background.done_within(turn.key, due, turn.call, left):
                 return
-            await self._stand_again(turn)
+            await self._standings.again(turn)
             following = self._unobserved(turn)
             due = following if following and following.after > due.after else None
 
@@ -425,7 +310,7 @@ class Engine:
         """
         if not turn.stores:
             return
-        item = self._item_of(turn.key, reply)
+        item = self._standings.item(turn.key, reply)
         complete = item is not None and reply is not None and reply.complete
         if not accepted or (not complete and turn.standing.rec.cut is not None):
             return
@@ -445,21 +330,13 @@ class Engine:
         if turn.stores and turn.standing.rec.cut is None:
             await self._commit(turn, None, None)
 
-    def _item_of(self, key: Key, reply: Reply | None) -> Item | None:
-        if reply is None or reply.message is None:
-            return None
-        try:
-            return chat.item(reply.message, key=self._fingerprint_key(key))
-        except chat.Unreadable:
-            return None  # no message we can name: what the client said is kept as unanswered
-
     async def _commit(self, turn: Turn, reply: Item | None, interrupted: Item | None) -> bool:
         """Reconcile on commit, on top of whoever came first: computed again until no one else has. False: nothing was new."""
         said = reply or interrupted
         async with self._memories.lock(turn.key):
             for _ in range(ATTEMPTS):
                 try:
-                    standing = await self._settled(turn)
+                    standing = await self._standings.settled(turn)
                 except Conflict:
                     continue
                 if reply is None and standing.rec.cut is not None:
@@ -492,20 +369,6 @@ class Engine:
                 except Conflict:
                     continue
         raise Conflict("the thread is written to faster than this turn could be committed")
-
-    async def _settled(self, turn: Turn) -> Standing:
-        """The turn's standing against the memory as it is now."""
-        memory = await self._memories.latest(turn.key, turn.scope)
-        standing = turn.standing
-        if memory.version == standing.memory.version and memory.hub == standing.memory.hub:
-            return standing
-        if memory.scope != turn.scope:
-            memory = await self._rescoped(memory, turn.scope, stores=turn.stores)
-        if memory.end == standing.memory.end:
-            rec: Reconciled | None = standing.rec
-        elif (rec := turns.merged(memory, standing.rec, turn.sent)) is None:
-            turn.sent = self._sent(turn.request, memory)  # its recognised views were those of another memory
-        return await self._stand(memory, turn.sent, turn.hints, turn.request.model, turn.call, rec)
 
     @staticmethod
     def _with_date(turn: Turn, after: Memory) -> Memory:

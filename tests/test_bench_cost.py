@@ -12,6 +12,7 @@ from tests.bench.billing import Rules, Sent, Used, dollars, total, used
 from tests.bench.cost import Cached, fitted, unbroken
 from tests.bench.cost_compression import Kind, dialogues, noted
 from tests.bench.cost_new import new
+from tests.bench.cost_profiles import CONFIG, profiles
 from tests.bench.note_taker import drawn, taken
 from tests.bench.recordings import Session, paused, spaced
 from tests.bench.replaying import Reading, counted
@@ -207,3 +208,14 @@ def test_dialogues_beside_their_notes(tmp_path: Path) -> None:
     (found,) = dialogues(path)
     assert found.source == sum(counted({"role": "user", "content": f"Ann: {turn['text']}"})[1] for turn in session)
     assert 8 <= found.notes <= 16
+
+
+def test_profiles_of_the_configuration() -> None:
+    """The three that the file offers, as a memory's section; who observes is told apart."""
+    found = list(profiles(CONFIG.read_text(encoding="utf-8")))
+    assert [profile.name for profile in found] == ["Long agent runs", "Chat with daily visits", "Cheap actor"]
+    assert all("model" not in orjson.loads(f"{{{profile.settings}}}") for profile in found)
+    text = (
+        "# Some use: what for.\n# More of it.\n#\n#| memory:\n#|   model: a/b\n#|   observation: {message_tokens: 9}\n"
+    )
+    assert list(profiles(text)) == [("Some use", "b", '"observation": {"message_tokens": 9}')]

@@ -21,13 +21,13 @@ import yaml
 from proxy.cli import parser
 from proxy.edge.chat import Exchange, receipt
 from proxy.edge.headers import OURS
-from proxy.engine import Turn
 from proxy.errors import OmError, StorageError
 from proxy.memory.identity import Caller, Rules, identify
 from proxy.memory.model import Key
 from proxy.memory.transcript import Hints, History
 from proxy.settings import Settings, UpstreamSettings, effective_lines, parse
 from proxy.settings.report import NOT_IN_EFFECT
+from proxy.turn import Turn
 from tests.memory.clients import chat, raw, told
 
 ROOT = Path(__file__).parents[1]

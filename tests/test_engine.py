@@ -13,10 +13,11 @@ import pytest
 from msgspec.structs import replace
 
 from proxy.catalogue import Catalogue
-from proxy.engine import Engine, Turn
+from proxy.engine import Engine
 from proxy.memory.identity import Caller, Mode
 from proxy.memory.transcript import Hints
 from proxy.prompt import Prompts
+from proxy.turn import Turn
 from proxy.wire import chat
 from proxy.wire.reply import Reply
 from tests.memory.building import KEY

@@ -29,6 +29,7 @@ from proxy.settings.report import NOT_IN_EFFECT
 from tests.bench.billing import ANTHROPIC, OPENAI, Rules, Sent, Used, dollars, total, used
 from tests.bench.cost_compression import Compressed, Kind, dialogues
 from tests.bench.cost_new import KINDS, New, new
+from tests.bench.cost_profiles import CONFIG, profiles
 from tests.bench.note_taker import Asked
 from tests.bench.recordings import Session, billed, coding_session, paused, service_chats
 from tests.bench.replaying import Reading, Replayed, Timed, counted, replayed
@@ -158,7 +159,7 @@ async def coding(path: Path) -> bool:
     shares = [("full history", Cached.of(calls, bills, whole_history), full)]
     news = {"full history": list(new([c.sent for c in session.calls], calls, bills, whole_history))}
     compressed: list[tuple[str, Compressed, Replayed]] = []
-    for setting in SETTINGS:
+    for setting in (*SETTINGS, *_profiles()):
         timed = paused(session.calls, lost, ANTHROPIC.lifetime) if setting.paused else session.calls
         run = await _replayed(timed, session.model, setting)
         sent = [reading.sent(f.call, f.messages) for f in run.forwarded]
@@ -175,8 +176,32 @@ async def coding(path: Path) -> bool:
     _print_compressed(compressed)
     print(
         "\n  pauses: as if before each lost cache there had been a pause longer than it lives, so that `auto` could know of it."
+        "\n  The last three settings are the profiles of config/om-proxy.yaml."
     )
+    await _cheap(session, reading)
     return kept
+
+
+def _profiles() -> list[Setting]:
+    found = profiles(CONFIG.read_text(encoding="utf-8"))
+    return [Setting(name, observer or FLASH, settings) for name, observer, settings in found]
+
+
+async def _cheap(session: Session, reading: Reading) -> None:
+    """The last profile where it belongs: the same session, had it been led by a cheap actor."""
+    actor, (*_, profile) = ACTORS[1], _profiles()
+    price, spent = priced(actor.model), list[float]()
+    for setting in (None, Setting("defaults"), profile):
+        run = await _replayed(session.calls, actor.model, setting) if setting else None
+        prompts = [(f.call, f.messages) for f in run.forwarded] if run else [(c, c.sent) for c in session.calls]
+        bills = used([reading.sent(*prompt) for prompt in prompts], actor.rules, session.lost)
+        own = memory_dollars(run.asked, setting.observer, reading.scale) if run and setting else 0.0
+        spent.append(dollars(total(bills), price) + own)
+    full, defaults, cheap = spent
+    print(
+        f"\n  The session on {actor.model}: ${full:.2f} with full history, {defaults / full:.3f} of it with the defaults, "
+        f"{cheap / full:.3f} with the profile {profile.name!r}."
+    )
 
 
 async def _replayed(calls: Sequence[Timed], model: str, setting: Setting) -> Replayed:

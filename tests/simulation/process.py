@@ -14,7 +14,7 @@ from proxy.catalogue import Catalogue
 from proxy.edge import chat as edge
 from proxy.edge.chat import ChatRoute
 from proxy.edge.site import Site
-from proxy.engine import Engine, Turn
+from proxy.engine import Engine
 from proxy.errors import ModelError, StorageError
 from proxy.memories import Memories
 from proxy.memory import lifecycle
@@ -22,6 +22,7 @@ from proxy.memory.lifecycle import Decision
 from proxy.memory.model import Key, Memory
 from proxy.observing import Call, Observing
 from proxy.prompt import Prompts
+from proxy.turn import Turn
 from proxy.upstream import Upstream
 from proxy.wire.reply import Reply
 from tests.simulation.actor import EXCHANGE

@@ -9,7 +9,7 @@ import orjson
 from msgspec.structs import replace
 
 from proxy.catalogue import Catalogue
-from proxy.engine import Engine, Turn
+from proxy.engine import Engine
 from proxy.memory.identity import Caller
 from proxy.memory.model import Key, Message
 from proxy.memory.tail import forwarded
@@ -18,6 +18,7 @@ from proxy.memory.turns import merged
 from proxy.prompt import Prompts
 from proxy.storage.base import Outline
 from proxy.storage.sqlite import SqliteStore
+from proxy.turn import Turn
 from proxy.wire import chat
 from proxy.wire.reply import Reply
 from tests.memory.building import KEY

@@ -162,7 +162,7 @@ def oddities() -> list[Exchange]:
 def large() -> list[Exchange]:
     text = '{"model":"m","messages":[{"role":"user","content":"%s"}]}'
     return [
-        Exchange("large: 3 MB of text", body=(text % ("\u20ac 12" * 500_000)).encode()),
+        Exchange("large: 1 MB of text", body=(text % ("\u20ac 12" * 170_000)).encode()),
         Exchange("large: many messages", body=b'{"messages":[' + b",".join([HI[1:-1].encode()] * 5_000) + b'],"model":"m"}'),
         Exchange("large: in chunks", pieces=((text % "a").encode()[:20], (text % "a").encode()[20:])),
         Exchange("large: in chunks of a byte", pieces=tuple(bytes([b]) for b in (text % "\u00e9").encode())),

@@ -121,7 +121,7 @@ FRAMINGS: list[tuple[str, Answer]] = [
     ("audio", answer(b'{"choices":[{"index":0,"message":{"role":"assistant","content":null,"audio":{"id":"a","data":"UklGRg==","expires_at":1,"transcript":"t"}}}]}', JSON)),
     ("an error with 200", answer(b'{"error":{"message":"no","code":500}}', JSON)),
     ("choices null", answer(b'{"choices":null,"usage":1e400}', JSON)),
-    ("1 MB", answer(b'{"choices":[{"index":0,"message":{"role":"assistant","content":"' + b"x" * 1_000_000 + b'"}}]}', JSON)),
+    ("500 kB", answer(b'{"choices":[{"index":0,"message":{"role":"assistant","content":"' + b"x" * 500_000 + b'"}}]}', JSON)),
 ]  # fmt: skip
 
 STREAMS: list[tuple[str, Answer]] = [
@@ -145,7 +145,7 @@ STREAMS: list[tuple[str, Answer]] = [
     ("usage last", stream(*EVENTS[:-1], b'data: {"choices":[],"usage":{"prompt_tokens":1}}\n\n', EVENTS[-1])),
     ("two choices", stream(b'data: {"choices":[{"index":1,"delta":{"content":"b"}}]}\n\ndata: {"choices":[{"index":0,"delta":{"content":"a"}}]}\n\n', EVENTS[-1])),
     ("tool calls in pieces", stream(b'data: {"choices":[{"index":0,"delta":{"tool_calls":[{"index":0,"id":"c","type":"function","function":{"name":"f","arguments":""}}]}}]}\n\n', b'data: {"choices":[{"index":0,"delta":{"tool_calls":[{"index":0,"function":{"arguments":"{}"}},{"index":null},{"index":7}]}}]}\n\n', EVENTS[-1])),
-    ("an event of 2 MB", stream(b'data: {"choices":[{"index":0,"delta":{"content":"' + b"x" * 2_000_000 + b'"}}]}\n\n', EVENTS[-1])),
+    ("an event of 500 kB", stream(b'data: {"choices":[{"index":0,"delta":{"content":"' + b"x" * 500_000 + b'"}}]}\n\n', EVENTS[-1])),
     ("nothing", stream()),
     ("a length", answer(b"".join(EVENTS), b"Content-Type: text/event-stream")),
     ("until the end", Answer(b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\n\r\n" + b"".join(EVENTS), closes=True)),

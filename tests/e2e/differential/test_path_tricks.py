@@ -31,7 +31,7 @@ STEPS = [
 ]  # fmt: skip
 STARTS = ["", "/v1", "/v1/chat", "/v1/x", "/healthz", "/om", "/om/v1"]
 ENDS = ["/healthz", "/readyz", "/om/v1/threads", "/om/", "/chat/completions", "/v1/chat/completions", "/v1/models", ""]
-TRICKS = sorted({f"{start}/{step}{end}" for start, step, end in product(STARTS, STEPS, ENDS)})
+TRICKS = {start: [f"{start}/{step}{end}" for step, end in product(STEPS, ENDS)] for start in STARTS}
 
 # What a server may take for something else than it says.
 AMBIGUOUS = re.compile(r"//|%2f|%5c|\\|%00|/(\.|%2e){1,2}(/|;|%3b|$)", re.IGNORECASE)
@@ -62,7 +62,7 @@ async def asked(site: Between, method: str, target: str, *headers: bytes, body: 
 @pytest.mark.parametrize("start", STARTS)
 async def test_where_it_leads(site: Between, start: str, method: str) -> None:
     """To exactly what it says below the upstream's base, unless it could be taken for something else: that is refused."""
-    for target in (trick for trick in TRICKS if trick.startswith(f"{start}/")):
+    for target in TRICKS[start]:
         heard = await asked(site, method, target, b"X-OM-Thread: t", ADMIN, body=BODY)
         went = [seen.line.decode("latin-1") for seen in site.server.seen]
         if target in OWN or (target in CHAT and method == "POST"):
@@ -86,9 +86,10 @@ async def test_the_admin_api_by_its_name(site: Between) -> None:
 
 async def test_they_are_many() -> None:
     """Of every kind, and both ends: what is refused and what is not."""
-    refused = [trick for trick in TRICKS if AMBIGUOUS.search(trick)]
-    assert len(TRICKS) > 1_500
-    assert 500 < len(refused) < len(TRICKS) - 300
+    tricks = {trick for some in TRICKS.values() for trick in some}
+    refused = [trick for trick in tricks if AMBIGUOUS.search(trick)]
+    assert len(tricks) > 1_500
+    assert 500 < len(refused) < len(tricks) - 300
 
 
 @pytest.mark.parametrize(

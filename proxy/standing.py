@@ -1,0 +1,180 @@
+"""How a request stands against its thread's memory: loaded, reconciled, rolled back where it forks, and again when others commit."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from datetime import datetime
+from functools import partial
+
+from msgspec.structs import replace
+
+from proxy.catalogue import Catalogue
+from proxy.errors import Conflict
+from proxy.memories import ATTEMPTS, Memories
+from proxy.memory import branch, shared, turns
+from proxy.memory.dates import zone
+from proxy.memory.identity import Caller, fingerprint_key
+from proxy.memory.model import PER_MESSAGE, Item, Key, Mark, Memory, Observation, Scope, hub_of
+from proxy.memory.transcript import Hints, Known, NeedOutline, Reconciled, Sent, reconcile
+from proxy.observing import Call
+from proxy.storage.base import Change
+from proxy.turn import Standing, Turn
+from proxy.wire import chat
+from proxy.wire.chat import ChatRequest
+from proxy.wire.reply import Reply
+
+TOO_FAST = "the thread is written to faster than it can be read"
+
+
+class Standings:
+    """`reading_to` tells the seq up to which an observation under way reads a thread: the text of these messages may not change."""
+
+    def __init__(
+        self,
+        memories: Memories,
+        catalogue: Catalogue,
+        secret: bytes,
+        clock: Callable[[], float],
+        reading_to: Callable[[Key], int],
+    ) -> None:
+        self._memories = memories
+        self._catalogue = catalogue
+        self._secret = secret
+        self._clock = clock
+        self._reading_to = reading_to
+
+    async def first(
+        self, caller: Caller, key: Key, request: ChatRequest, call: Call, hints: Hints, scope: Scope
+    ) -> tuple[Call, Sent, Standing]:
+        for _ in range(ATTEMPTS):
+            try:
+                memory = await self._memories.load(key, scope)
+                if memory.scope != scope:
+                    memory = await self._rescoped(memory, scope, stores=caller.mode != "read")
+                call = self._own_settings(call, memory)
+                sent = self.sent(request, memory)
+                return call, sent, await self._stand(memory, sent, hints, request.model, call)
+            except Conflict:
+                continue
+        raise Conflict(TOO_FAST)
+
+    def sent(self, request: ChatRequest, memory: Memory) -> Sent:
+        return Sent.of(request.messages, partial(chat.item, key=self._fingerprint_key(memory.key)), memory.views)
+
+    def _fingerprint_key(self, key: Key) -> bytes:
+        return fingerprint_key(self._secret, key.tenant)
+
+    async def _stand(
+        self, memory: Memory, sent: Sent, hints: Hints, model: str | None, call: Call, rec: Reconciled | None = None
+    ) -> Standing:
+        """Reconcile with the memory (or take `rec`, already merged with it)."""
+        if rec is None:
+            rec = await self._reconcile(memory, sent, hints)
+        behind = rec.cut is not None and rec.cut < memory.coverage
+        base = await self._on_branch(memory, rec, call.effective.memory.timezone) if behind else memory
+        revived = {m.seq: m for m in await self._memories.store.by_seq(memory.key, rec.revive)} if rec.revive else {}
+        uncounted = {*rec.new, *(index for _, index in rec.swaps)}
+        tokens = await self._catalogue.count({i: sent.raws[i] for i in uncounted}, model or "") if uncounted else {}
+        virtual = turns.heard(base, rec, sent, tokens, self._clock(), revived=revived)
+        return Standing(memory, base, rec, revived, tokens, virtual)
+
+    async def _reconcile(self, memory: Memory, sent: Sent, hints: Hints) -> Reconciled:
+        fixed = max(memory.chunked_to, self._reading_to(memory.key))
+        rec = reconcile(Known.of(memory, fixed=fixed), sent, hints)
+        if isinstance(rec, NeedOutline):
+            outline = await self._memories.store.outline(memory.key)
+            await self._must_stand(memory)
+            rec = reconcile(Known.of(memory, fixed=fixed, live=outline.live, dead=outline.dead), sent, hints)
+            if isinstance(rec, NeedOutline):
+                raise Conflict("the thread changed while its outline was read; the next request finds it settled")
+        return rec
+
+    async def _must_stand(self, memory: Memory) -> None:
+        """What was read beside the memory is of the same version; else Conflict, and the memory is loaded anew."""
+        versions = {memory.key: memory.version}
+        if memory.hub:
+            versions[hub_of(memory.key)] = memory.hub.version
+        for key, version in versions.items():
+            if await self._memories.store.version(key) != version:
+                self._memories.drop(key)
+                raise Conflict("the thread changed while more of it was read")
+
+    async def _on_branch(self, memory: Memory, rec: Reconciled, timezone: str) -> Memory:
+        """The memory rolled back, for the request forks behind coverage: memory follows the branch (behaviour.md 3)."""
+        assert rec.cut is not None  # noqa: S101 — that is what forking is
+        older, live = await self._generations(memory), (await self._memories.store.outline(memory.key)).live
+        entries, forgotten = branch.fallback(memory, rec.cut, older, {m.seq: m.chain for m in live})
+        if forgotten:
+            when = datetime.fromtimestamp(self._clock(), zone(memory.timezone, timezone))
+            at = [m for m in live if m.seq <= rec.cut][-1]
+            entries = branch.revised(memory, entries, at, when, self._catalogue.tokens)
+        return await self._rolled_back(memory, rec.cut, entries, live)
+
+    async def _generations(self, memory: Memory) -> Sequence[tuple[int, tuple[Observation, ...]]]:
+        where = hub_of(memory.key) if memory.hub else memory.key
+        return await self._memories.store.generations(where, memory.generation)
+
+    async def _rolled_back(
+        self, memory: Memory, cut: int, entries: tuple[Observation, ...], live: Sequence[Mark]
+    ) -> Memory:
+        reach = branch.reach(entries, memory.hub.label if memory.hub else None)
+        covered = [m for m in live if m.seq <= reach]
+        tail = await self._memories.store.messages(memory.key, reach)
+        await self._must_stand(memory)
+        before = len(covered), sum(m.tokens for m in covered) + PER_MESSAGE * len(covered)
+        return branch.rolled_back(memory, cut, entries, covered, tail, before, self._clock())
+
+    async def _rescoped(self, memory: Memory, scope: Scope, *, stores: bool) -> Memory:
+        """The memory of a thread whose log is to be another: its resource's instead of its own, or the other way round."""
+        if scope == "resource":
+            hub = await self._memories.load(hub_of(memory.key))
+            after = shared.joined(memory, hub, self._memories.label(memory.key))
+            if not stores:
+                return after
+            bare, log = shared.apart(after)
+            return await self._memories.commit_shared(Change(memory, bare), Change(hub, log))
+        own, hub_after = shared.parted(memory, await self._generations(memory))
+        thread, hub_before = shared.apart(memory)
+        live = (await self._memories.store.outline(memory.key)).live
+        own_log = replace(thread, scope="thread", others="", generation=thread.next_generation)
+        own_log = replace(own_log, next_generation=own_log.generation + 1, next_id=thread.next_id + len(own))
+        after = await self._rolled_back(replace(own_log, log=own), memory.end, own, live)
+        if not stores:
+            return after
+        changed = Change(hub_before, hub_after) if hub_after != hub_before else None
+        return await self._memories.commit_shared(Change(thread, after), changed)
+
+    def _own_settings(self, call: Call, memory: Memory) -> Call:
+        """The call with what a person has set for this thread alone."""
+        return call.overridden(memory.overrides) if memory.overrides else call
+
+    async def settled(self, turn: Turn) -> Standing:
+        """The turn's standing against the memory as it is now."""
+        memory = await self._memories.latest(turn.key, turn.scope)
+        standing = turn.standing
+        if memory.version == standing.memory.version and memory.hub == standing.memory.hub:
+            return standing
+        if memory.scope != turn.scope:
+            memory = await self._rescoped(memory, turn.scope, stores=turn.stores)
+        if memory.end == standing.memory.end:
+            rec: Reconciled | None = standing.rec
+        elif (rec := turns.merged(memory, standing.rec, turn.sent)) is None:
+            turn.sent = self.sent(turn.request, memory)  # its recognised views were those of another memory
+        return await self._stand(memory, turn.sent, turn.hints, turn.request.model, turn.call, rec)
+
+    async def again(self, turn: Turn) -> None:
+        for _ in range(ATTEMPTS):
+            try:
+                turn.standing = await self.settled(turn)
+                return
+            except Conflict:
+                continue
+        raise Conflict(TOO_FAST)
+
+    def item(self, key: Key, reply: Reply | None) -> Item | None:
+        if reply is None or reply.message is None:
+            return None
+        try:
+            return chat.item(reply.message, key=self._fingerprint_key(key))
+        except chat.Unreadable:
+            return None  # no message we can name: what the client said is kept as unanswered
