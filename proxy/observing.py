@@ -148,9 +148,7 @@ class Observing:
         messages, made = await self._ask(memory, messages, call)
         await self._keep(memory, decision.after, messages, await _kept_of(made, call), call)
 
-    async def _keep(
-        self, memory: Memory, after: int, messages: Sequence[Message], made: Observed, call: Call
-    ) -> None:
+    async def _keep(self, memory: Memory, after: int, messages: Sequence[Message], made: Observed, call: Call) -> None:
         chunk = Observation(
             id=0,  # given by lifecycle.observed
             after=after,
@@ -339,9 +337,18 @@ async def _kept_of(made: Notes, call: Call) -> Notes:
 def _known(memory: Memory) -> list[str]:
     """The log as the observer should know it: a pending reflection stands in for what it covers; then what is buffered."""
     pending = memory.reflection
-    log_entries = memory.log[len(pending.sources) :] if pending else memory.log
-    chunks = [o.text for o in memory.chunks]
-    return ([pending.text] if pending else []) + sections.plain(log_entries) + chunks
+    sources, later = (
+        memory.log[: len(pending.sources) if pending else 0],
+        memory.log[len(pending.sources) if pending else 0 :],
+    )
+    told = [section for o in later for section in sections.sections(o)]
+    if pending:
+        labels = {part.label for o in sources for part in o.parts}
+        told = [
+            *(sections.reflected(pending.text, labels) if labels else [sections.Section(None, pending.text)]),
+            *told,
+        ]
+    return sections.plain(told) + [o.text for o in memory.chunks]
 
 
 def _joined(sources: Sequence[Observation]) -> str:

@@ -6,15 +6,13 @@ from collections.abc import Callable, Sequence
 from datetime import datetime
 from functools import partial
 
-from msgspec.structs import replace
-
 from proxy.catalogue import Catalogue
 from proxy.errors import Conflict
 from proxy.memories import ATTEMPTS, Memories
 from proxy.memory import branch, shared, turns
 from proxy.memory.dates import zone
 from proxy.memory.identity import Caller, fingerprint_key
-from proxy.memory.model import PER_MESSAGE, Item, Key, Mark, Memory, Observation, Scope, hub_of
+from proxy.memory.model import PER_MESSAGE, UNMARKED, Item, Key, Mark, Memory, Observation, Scope, hub_of
 from proxy.memory.transcript import Hints, Known, NeedOutline, Reconciled, Sent, reconcile
 from proxy.observing import Call
 from proxy.storage.base import Change
@@ -106,7 +104,7 @@ class Standings:
         entries, forgotten = branch.fallback(memory, rec.cut, older, {m.seq: m.chain for m in live})
         if forgotten:
             when = datetime.fromtimestamp(self._clock(), zone(memory.timezone, timezone))
-            at = [m for m in live if m.seq <= rec.cut][-1]
+            at = next((m for m in reversed(live) if m.seq <= rec.cut), UNMARKED)
             entries = branch.revised(memory, entries, at, when, self._catalogue.tokens)
         return await self._rolled_back(memory, rec.cut, entries, live)
 
@@ -136,9 +134,7 @@ class Standings:
         own, hub_after = shared.parted(memory, await self._generations(memory))
         thread, hub_before = shared.apart(memory)
         live = (await self._memories.store.outline(memory.key)).live
-        own_log = replace(thread, scope="thread", others="", generation=thread.next_generation)
-        own_log = replace(own_log, next_generation=own_log.generation + 1, next_id=thread.next_id + len(own))
-        after = await self._rolled_back(replace(own_log, log=own), memory.end, own, live)
+        after = await self._rolled_back(shared.alone(thread, own), memory.end, own, live)
         if not stores:
             return after
         changed = Change(hub_before, hub_after) if hub_after != hub_before else None

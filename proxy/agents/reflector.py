@@ -92,7 +92,7 @@ class Reflector(Mind):
     def _parsed(self, answer: Answer, source_tokens: int, labels: Collection[str]) -> Reflected:
         said = sections.marked(answer.text, labels) if labels else answer.text
         parsed: Parsed = parse_reflection(said, source_tokens=source_tokens, tokens=self._tokens)
-        text = sections.stored(parsed.text) if labels else parsed.text
+        text = sections.stored(parsed.text, labels) if labels else parsed.text
         return Reflected(
             text=text,
             tokens=self._tokens(text),

@@ -28,7 +28,7 @@ REFRAMED = frozenset((b"host", b"content-length", b"expect"))
 STAYS = HOP_BY_HOP | REFRAMED
 OURS = b"x-om-"
 _CONTROL = re.compile(rb"[\x00-\x08\x0a-\x1f\x7f]")  # no part of a value (RFC 9110 5.5); uvicorn refuses to write one
-_HOST = re.compile(rb"[A-Za-z0-9._~!$&'()*+,;=%-]*(:[0-9]*)?|\[[0-9A-Fa-f:.]+\](:[0-9]*)?")  # RFC 9110 7.2
+_HOST = re.compile(rb"([A-Za-z0-9._-]*|\[[0-9A-Fa-f:.]+\])(:[0-9]*)?")  # RFC 9110 7.2, without what no real host has
 HTTP = ("1.1", "1.0")  # the versions spoken here
 CREDENTIALS = frozenset((b"authorization", b"x-api-key", b"api-key"))
 

@@ -127,11 +127,12 @@ class Protocol(Upgradeless):
         return late
 
     def _stage(self) -> Stage:
+        answered = self._answered()
         if self._refused:
-            return "left"
+            return "left" if answered else "ours"
         if self.transport.is_closing() or self.pipeline or self.flow.read_paused:
             return "ours"
-        if self.cycle is None or self.cycle.response_complete:
+        if answered:
             return ANSWERED[self._reading]
         waits = self._reading is Reading.BODY and not self.cycle.waiting_for_100_continue
         return "body" if waits else "ours"
@@ -141,20 +142,29 @@ class Protocol(Upgradeless):
         self._refuse(self._fault or BadRequest("this is no HTTP/1.1 request that can be read", "om_bad_http"))
 
     def _refuse(self, exc: OmError) -> None:
-        """Answer that and take no more. Not in the midst of another answer, which breaks off, nor after it."""
+        """Take no more, and answer that where it is this request's turn. What was asked before is answered first, and last: then the
+        connection ends. No word of ours gets into the midst of an answer."""
         self._refused = True
-        answered = self.cycle is None or self.cycle.response_complete
-        if answered == (self._reading is Reading.BODY) or (
-            not answered and (self.cycle.response_started or self.pipeline)
-        ):
+        if self._answered():
+            if self._reading is Reading.BODY:
+                self.transport.abort()
+                return
+        elif self._reading is not Reading.BODY:
+            self.cycle.keep_alive = False
+            return
+        elif self.cycle.response_started or self.pipeline:
             self.transport.abort()
             return
-        if not answered:
+        else:
             self.cycle.disconnected = True
             self.cycle.message_event.set()
             self._left()
         self.transport.write(answers.written(exc))
         self.transport.write_eof()  # and not `close`: with bytes unread that resets the connection, and the answer is lost
+
+    def _answered(self) -> bool:
+        """Whether all that was asked is; the last request asked may be incomplete all the same."""
+        return self.cycle is None or self.cycle.response_complete
 
     def _left(self) -> None:
         if not self._gone.done():

@@ -114,7 +114,8 @@ def rolled_back(
         covered_tokens=before[1],
         recent=tuple(recent)[-RECENT:],
         tail=tuple(tail),
-        chunks=tuple(c for c in memory.chunks if c.last <= cut and c.after >= coverage),
+        # behind a coverage that fell they would begin nowhere, and what lies between would be lost when they become active
+        chunks=tuple(c for c in memory.chunks if c.last <= cut) if coverage == memory.coverage else (),
         reflection=_carried(memory.reflection, rolled),
         unproductive_at=0,
         render_date=now,

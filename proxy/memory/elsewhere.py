@@ -33,7 +33,7 @@ def _lines(messages: Sequence[Excerpt], room: int) -> list[str]:
     """As many of the newest as fit, in their order."""
     lines: list[str] = []
     for speaker, parts in reversed([m for m in messages if m[1]]):
-        line = f"{speaker}: " + "\n  ".join(_short(part) for part in parts)
+        line = f"{escape(' '.join(speaker.split()))}: " + "\n  ".join(_short(part) for part in parts)
         if len(line) > room:
             break
         room -= len(line)

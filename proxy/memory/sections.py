@@ -1,27 +1,31 @@
 """The text of a shared log in sections: what was noted of one thread stands between tags that name it (behaviour.md 9).
 
 A thread's name is a keyed hash of it, its *label*: 16 hexadecimal digits. An observation is one section; a reflection may hold
-several, and matter that belongs to no single thread besides. Text that only looks like a tag of ours is escaped where it is shown,
-and read as a tag only if it names a thread the entry is really about.
+several, and matter that belongs to no single thread besides: its text is kept with the tags, and what stands between them escaped,
+so that no note can pass for another thread's. Every section is escaped where it is shown.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator
 from typing import NamedTuple
 
-from proxy.memory.escaping import escape
+from msgspec.structs import replace
+
+from proxy.memory.escaping import escape, unescape
 from proxy.memory.model import Observation
 from proxy.memory.observations import without_reasoning
 
 _STORED = re.compile(r'^<thread id="(?P<label>[0-9a-f]{16})">\n(?P<text>.*?)\n</thread>$', re.MULTILINE | re.DOTALL)
+_QUOTE = "[\"'`“”„‘’«»]"
 # As models write it: any case, any quotes, anything else in the tag. The blanks are possessive: an answer may be long.
 _WRITTEN = re.compile(
-    r"[ \t]*+<\s*+(?:(?P<close>/)\s*+thread\s*+>|thread\s++(?:id\s*+=\s*+)?[\"'“”]?(?P<label>[0-9a-f]{16})[\"'“”]?[^<>\n]*+>)",
+    rf"[ \t]*+<\s*+(?:(?P<close>/)\s*+thread\s*+>|thread\s++(?:id\s*+=\s*+)?{_QUOTE}?(?P<label>[0-9a-f]{{16}}){_QUOTE}?[^<>\n]*+>)",
     re.IGNORECASE,
 )
-_MARK = re.compile(r"^\[\[thread (?P<label>[0-9a-f]{16})?\]\]$", re.MULTILINE)
+# A line that a parser of notes keeps wherever it stands, for it takes it for a date. 0: no thread.
+_MARK = re.compile(r"^[^\S\n]*\[\[date: thread (?P<number>\d{1,5})\]\][^\S\n]*$", re.MULTILINE)
 
 
 class Section(NamedTuple):
@@ -37,7 +41,12 @@ def sections(entry: Observation) -> list[Section]:
         return [Section(None, entry.text)]
     if entry.kind != "reflection":
         return [Section(entry.parts[0].label, entry.text)]
-    return list(_stored(entry.text, {part.label for part in entry.parts}))
+    return reflected(entry.text, {part.label for part in entry.parts})
+
+
+def reflected(text: str, labels: Collection[str]) -> list[Section]:
+    """A reflection's text, as `stored` has written it, by thread."""
+    return [section._replace(text=unescape(section.text)) for section in _stored(text, labels)]
 
 
 def _stored(text: str, labels: Collection[str]) -> Iterator[Section]:
@@ -53,6 +62,16 @@ def _stored(text: str, labels: Collection[str]) -> Iterator[Section]:
         yield Section(None, rest_of_it)
 
 
+def with_label(entry: Observation, label: str) -> Observation:
+    """An entry of a thread's own log with its text as a shared one has it."""
+    return replace(entry, text=tagged(label, escape(entry.text))) if entry.kind == "reflection" else entry
+
+
+def plain_text(entry: Observation) -> str:
+    """The text of an entry that is about one thread, as that thread's own log has it."""
+    return "\n\n".join(section.text for section in sections(entry))
+
+
 def shown(found: Iterable[Section]) -> str:
     """Sections as any model reads them: escaped, each in its tags. What comes later never changes what stands before."""
     return "\n\n".join(tagged(section.label, escape(section.text)) for section in found)
@@ -62,53 +81,57 @@ def tagged(label: str | None, text: str) -> str:
     return text if label is None else f'<thread id="{label}">\n{text}\n</thread>'
 
 
-def plain(entries: Sequence[Observation]) -> list[str]:
-    """The entries for an observer that is reminded of them: who is spoken of is said in words, for single lines may be left out."""
-    return [
-        section.text if section.label is None else f"In conversation {section.label}:\n{section.text}"
-        for entry in entries
-        for section in sections(entry)
-    ]
+def plain(found: Iterable[Section]) -> list[str]:
+    """Sections for an observer that is reminded of them: who is spoken of is said in words, for single lines may be left out."""
+    return [s.text if s.label is None else f"In conversation {s.label}:\n{s.text}" for s in found]
 
 
 # ── answers ──────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 def by_thread(answer: str, labels: Collection[str]) -> dict[str, str]:
-    """What an answer says of each of these threads; several sections of one are joined. A section ends where the next begins."""
+    """What an answer says of each of these threads; several sections of one are joined. A section ends where the next begins, and goes
+    on where one inside it ends."""
     said: dict[str, list[str]] = {}
     for label, text in _written(without_reasoning(answer)):
-        if label is not None and label in labels:
+        if label is not None and label in labels and text.strip():
             said.setdefault(label, []).append(text)
     return {label: "\n".join(texts) for label, texts in said.items()}
 
 
 def _written(answer: str) -> Iterator[Section]:
-    label, start = None, 0
+    inside: list[str] = []
+    start = 0
     for tag in _WRITTEN.finditer(answer):
-        yield Section(label, answer[start : tag.start()])
-        label, start = tag["label"].lower() if tag["label"] else None, tag.end()
-    yield Section(label, answer[start:])
+        yield Section(inside[-1] if inside else None, answer[start : tag.start()])
+        start = tag.end()
+        if tag["label"]:
+            inside.append(tag["label"].lower())
+        elif inside:
+            inside.pop()
+    yield Section(inside[-1] if inside else None, answer[start:])
 
 
 def marked(answer: str, labels: Collection[str]) -> str:
     """The answer with lines in place of its thread tags that a parser of notes leaves alone; `stored` turns them back."""
+    numbers = {label: number for number, label in enumerate(sorted(labels), 1)}
 
     def mark(tag: re.Match[str]) -> str:
-        label = tag["label"].lower() if tag["label"] else ""
-        return f"\n[[thread {label}]]\n" if not label or label in labels else "\n"
+        number = numbers.get(tag["label"].lower(), 0) if tag["label"] else 0
+        return f"\n[[date: thread {number}]]\n"
 
     return _WRITTEN.sub(mark, _MARK.sub("", without_reasoning(answer)))
 
 
-def stored(text: str) -> str:
-    """Parsed notes with their marks as the tags that `sections` reads. A section ends where the next begins."""
+def stored(text: str, labels: Collection[str]) -> str:
+    """Parsed notes with their marks as the tags that `reflected` reads. A section ends where the next begins."""
+    names = dict(enumerate(sorted(labels), 1))
     found: list[str] = []
     label, start = None, 0
     for mark in [*_MARK.finditer(text), None]:
         body = text[start : mark.start() if mark else len(text)].strip("\n")
         if body:
-            found.append(tagged(label, body))
+            found.append(tagged(label, escape(body)))
         if mark:
-            label, start = mark["label"], mark.end()
+            label, start = names.get(int(mark["number"])), mark.end()
     return "\n\n".join(found)

@@ -16,7 +16,8 @@ from itertools import chain
 
 from msgspec.structs import replace
 
-from proxy.memory.model import Hub, Memory, Observation, Part, hub_of
+from proxy.memory.model import ROOT, Hub, Memory, Observation, Part, hub_of
+from proxy.memory.sections import plain_text, with_label
 
 
 def together(thread: Memory, hub: Memory, label: str) -> Memory:
@@ -79,24 +80,59 @@ def parted(
     """The thread's own log when it leaves the shared one, and the hub without it. `older`: the hub's older generations.
 
     Its own are the entries about nothing else, from the beginning on without a gap: what stands only in a reflection over several
-    threads becomes raw again.
+    threads becomes raw again, and that reflection covers nothing of this thread from then on.
     """
     _, hub = apart(memory)
     label = memory.hub.label if memory.hub else ""
-    whole = tuple(_without_mixture(memory.log, label, _by_id(older)))
-    mine = [o for o in whole if o.parts and all(p.label == label for p in o.parts)]
     own: list[Observation] = []
-    for o in mine:
-        part = o.parts[0]
-        if own and part.after != own[-1].last:
-            break
-        id_ = memory.next_id + len(own)
-        own.append(replace(o, id=id_, after=part.after, last=part.last, chain=part.chain, parts=(), sources=()))
-    rest = tuple(o for o in whole if o not in mine)
-    if rest == hub.log:
+    rest: list[Observation] = []
+    whole, end = True, 0
+    for o in _without_mixture(memory.log, label, _by_id(older)):
+        part = next((p for p in o.parts if p.label == label), None)
+        if part is None:
+            rest.append(o)
+        elif len(o.parts) > 1:
+            whole = whole and not part.last
+            rest.append(_left(o, part, hub.next_id))
+            hub = replace(hub, next_id=hub.next_id + 1)
+        elif whole := whole and continues(o, part, end):
+            own.append(_own(o, part, memory.next_id + len(own)))
+            end = part.last
+    if tuple(rest) == hub.log:
         return tuple(own), hub
-    hub = replace(hub, log=rest, generation=hub.next_generation, next_generation=hub.next_generation + 1)
+    hub = replace(hub, log=tuple(rest), generation=hub.next_generation, next_generation=hub.next_generation + 1)
     return tuple(own), replace(hub, reflection=None)
+
+
+def continues(o: Observation, part: Part, end: int) -> bool:
+    """Whether an entry's part goes on where its thread's parts before it end. A note goes back, to a message that is covered; a part
+    whose thread has left covers nothing."""
+    return part.after <= end if o.kind == "note" else part.after == end or not part.last
+
+
+def _left(o: Observation, part: Part, id_: int) -> Observation:
+    """A reflection over several threads that covers nothing of one of them any more; another entry, for older generations hold it."""
+    return replace(o, id=id_, parts=tuple(Part(p.label, 0, 0, ROOT) if p is part else p for p in o.parts))
+
+
+def _own(o: Observation, part: Part, id_: int) -> Observation:
+    text = plain_text(o)
+    return replace(o, id=id_, after=part.after, last=part.last, chain=part.chain, text=text, parts=(), sources=())
+
+
+def alone(thread: Memory, own: Sequence[Observation]) -> Memory:
+    """A thread that has left the shared log, as it was stored there, with `own` from `parted`; what they leave uncovered is the
+    caller's to roll back (`branch.rolled_back`)."""
+    generation = thread.next_generation
+    return replace(
+        thread,
+        scope="thread",
+        others="",
+        log=tuple(own),
+        generation=generation,
+        next_generation=generation + 1,
+        next_id=thread.next_id + len(own),
+    )
 
 
 def _without_mixture(log: Sequence[Observation], label: str, found: Mapping[int, Observation]) -> Iterator[Observation]:
@@ -128,7 +164,12 @@ def entered(memory: Memory, entries: Sequence[Observation]) -> Memory:
     assert memory.hub is not None  # noqa: S101 — asked for only where a shared log is in use
     label, first = memory.hub.label, memory.hub.next_id
     given = tuple(
-        replace(o, id=first + i, parts=(Part(label, o.after, o.last, o.chain, o.task, o.suggestion),), sources=())
+        replace(
+            with_label(o, label),
+            id=first + i,
+            parts=(Part(label, o.after, o.last, o.chain, o.task, o.suggestion),),
+            sources=(),
+        )
         for i, o in enumerate(entries)
     )
     return replace(numbered(memory, len(given)), log=memory.log + given)
@@ -142,25 +183,21 @@ def own_hints(memory: Memory) -> tuple[str | None, str | None]:
 
 
 def merged(sources: Sequence[Observation]) -> tuple[Part, ...]:
-    """What a reflection of these entries stands for, thread by thread."""
+    """What a reflection of these entries stands for, thread by thread. Where a thread's last entry is a note, no further than that."""
     parts: dict[str, Part] = {}
-    for part in chain.from_iterable(o.parts for o in sources):
-        known = parts.get(part.label)
-        if known is None:
-            parts[part.label] = part
-        else:
-            older, newer = sorted((known, part), key=lambda p: p.last)
-            parts[part.label] = newer._replace(
-                after=min(known.after, part.after),
-                task=newer.task or older.task,
-                suggestion=newer.suggestion or older.suggestion,
-            )
+    for newer in chain.from_iterable(o.parts for o in sources):
+        older = parts.get(newer.label, newer)
+        parts[newer.label] = newer._replace(
+            after=min(older.after, newer.after),
+            task=newer.task or older.task,
+            suggestion=newer.suggestion or older.suggestion,
+        )
     return tuple(parts[label] for label in sorted(parts))
 
 
 def reach(log: Sequence[Observation], label: str) -> int:
-    """The coverage a shared log gives a thread."""
-    return max((p.last for o in log for p in o.parts if p.label == label), default=0)
+    """The coverage a shared log gives a thread: where the newest entry about it ends, which a note moves back."""
+    return next((p.last for o in reversed(log) for p in o.parts if p.label == label), 0)
 
 
 # ── following a branch ───────────────────────────────────────────────────────────────────────────────────────────────
@@ -172,26 +209,29 @@ def followed(
     """The shared log without what this thread took back after `cut`, and whether something had to stay that covers it.
 
     `live`: the chain at each live message of the thread. A reflection that swallowed what was taken back is undone to what it was
-    made from; where retention has dropped that, it stays. What stands before a note about the same thread has been forgiven.
+    made from; where retention has dropped that, it stays, unless it is about nothing but what was taken back. What stands before a note
+    about the same thread has been forgiven.
     """
     label = memory.hub.label if memory.hub else ""
-    found, log = _by_id(older), memory.log
+    found = _by_id(older)
+
+    def mine(o: Observation) -> list[Part]:
+        return [p for p in o.parts if p.label == label]
 
     def stands(o: Observation) -> bool:
-        mine = [p for p in o.parts if p.label == label]
-        return all(p.last <= cut and (not p.last or live.get(p.last) == p.chain) for p in mine)
+        return all(p.last <= cut and (not p.last or live.get(p.last) == p.chain) for p in mine(o))
 
     def back(o: Observation) -> Iterator[Observation]:
         if stands(o):
             yield o
-        elif o.kind == "reflection":
-            known = o.sources and all(s in found for s in o.sources)
-            yield from chain.from_iterable(back(found[s]) for s in o.sources) if known else (o,)
+        elif o.kind == "reflection" and o.sources and all(s in found for s in o.sources):
+            yield from chain.from_iterable(back(found[s]) for s in o.sources)
+        elif o.kind == "reflection" and (len(o.parts) > 1 or mine(o)[0].after < cut):
+            yield o
 
-    notes = [i for i, o in enumerate(log) if o.kind == "note" and o.parts and o.parts[0].label == label and stands(o)]
-    forgiven = max(notes) + 1 if notes else 0
-    rest = tuple(chain.from_iterable(back(o) for o in log[forgiven:]))
-    return (*log[:forgiven], *rest), not all(map(stands, rest))
+    rest = tuple(chain.from_iterable(map(back, memory.log)))
+    notes = [i for i, o in enumerate(rest) if o.kind == "note" and mine(o)]
+    return rest, not all(map(stands, rest[notes[-1] + 1 if notes else 0 :]))
 
 
 def _by_id(older: Sequence[tuple[int, tuple[Observation, ...]]]) -> dict[int, Observation]:

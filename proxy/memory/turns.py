@@ -52,7 +52,9 @@ def heard(
         turn_at=now,
         turns=memory.turns + bool(answer and not (rec.repeats and rec.repeats.reply)),
     )
-    return after if answered else replace(after, views=_views(memory, after, rec, sent, len(answer)))
+    if answered and reply is not None:
+        return after
+    return replace(after, views=_views(memory, after, rec, sent, len(answer)))
 
 
 def _stands(memory: Memory, rec: Reconciled, reply: Item, cut: int) -> bool:
@@ -128,7 +130,7 @@ def _views(memory: Memory, after: Memory, rec: Reconciled, sent: Sent, replies: 
         chain=_view_chain(sent),
         seq=position,
         end=rec.end,
-        reply=after.end if replies else 0,
+        reply=after.end if replies else _standing(memory, rec),
         cells=_view_cells(rec, memory.next_seq, after.coverage),
     )
     if not sent.count:
@@ -137,6 +139,11 @@ def _views(memory: Memory, after: Memory, rec: Reconciled, sent: Sent, replies: 
     if len(others) >= VIEWS:
         del others[_least_useful(others, memory)]
     return (*others, view)
+
+
+def _standing(memory: Memory, rec: Reconciled) -> int:
+    """seq of the reply its turn has, where the thread went on with that; 0: none."""
+    return next((m.seq for m in memory.marks if m.seq > rec.at), 0) if rec.answered else 0
 
 
 def _least_useful(views: Sequence[View], memory: Memory) -> int:

@@ -119,7 +119,13 @@ class Store(Protocol):
         """Threads in key order, from after `cursor`, hubs left out. `tenant=None`: of all tenants (the operator's view)."""
 
     async def forget(self, key: Key) -> int:
-        """Remove every row of the thread; the number of messages removed. Work in flight on it conflicts and cannot bring it back."""
+        """Remove every row of the thread; the number of messages removed. Work in flight on it conflicts and cannot bring it back.
+
+        What says anything of it goes too, in the same transaction: its part of the log it shared, as `forgetting.without` has it, in
+        every generation; what other threads' prompts tell of it (`Memory.others`). Of threads of which the log covers less by that,
+        the messages are in the tail again. With the last thread that shares a log its hub goes. A thread's name in the log is
+        `identity.label` of it under the store's own secret.
+        """
 
     async def secret(self) -> bytes:
         """32 random bytes, made once and kept with the data: what tenants and fingerprints are keyed with. Every caller of one

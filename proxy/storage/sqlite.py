@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Iterable, Sequence
-from itertools import groupby
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -19,13 +19,17 @@ import aiosqlite
 from msgspec.structs import replace
 
 from proxy.errors import StorageError
+from proxy.memory import identity
 from proxy.memory.gathering import Waiting
-from proxy.memory.model import HUB, RECENT, Key, Memory, Message, Observation
+from proxy.memory.model import HUB, Key, Memory, Message, Observation
+from proxy.storage import sqlite_reading as reading
 from proxy.storage import sqlite_rows as rows
 from proxy.storage.base import Change, Outline, Stir, ThreadInfo
 from proxy.storage.sqlite_commit import NOW, Commit, SharedCommit
+from proxy.storage.sqlite_forgetting import forgotten
 from proxy.storage.sqlite_lane import GROUP, Lane
 from proxy.storage.sqlite_probe import Probe
+from proxy.storage.sqlite_reading import OF_THIS, THIS
 from proxy.storage.sqlite_schema import brought_up_to_date, connected, private_file
 
 IN_MEMORY = ":memory:"
@@ -35,9 +39,6 @@ BUSY = 5.0  # seconds to wait for another process's lock; a commit holds it for 
 SHARED = ("foreign_keys = ON", "secure_delete = ON")
 WRITER = ("journal_mode = WAL", "synchronous = FULL", *SHARED)
 READER = (*SHARED, "query_only = ON", "wal_autocheckpoint = 0")
-
-THIS = "tenant = ? AND resource = ? AND thread = ?"
-OF_THIS = f"thread_id = (SELECT id FROM thread WHERE {THIS})"  # noqa: S608 - our own text
 
 
 class SqliteStore:
@@ -92,7 +93,7 @@ class SqliteStore:
     # ── reading ──
 
     async def load(self, key: Key) -> Memory:
-        return await self._reader.run(lambda db: _loaded(db, key))
+        return await self._reader.run(lambda db: reading.loaded(db, key))
 
     async def version(self, key: Key) -> int:
         if self._probe and (version := self._probe.version(key)) is not None:
@@ -120,12 +121,7 @@ class SqliteStore:
 
     async def generations(self, key: Key, before: int) -> tuple[tuple[int, tuple[Observation, ...]], ...]:
         """Those whose log was empty have nothing to read and are left out."""
-        sql = f"""SELECT generation, {rows.OBSERVATION} FROM entry JOIN observation
-            ON observation.thread_id = entry.thread_id AND observation.id = observation_id
-            WHERE entry.{OF_THIS} AND generation < ? ORDER BY generation DESC, position"""  # noqa: S608 - our own text
-        found = await self._read(sql, (*key, before))
-        logs = groupby(found, key=lambda row: int(row[0]))
-        return tuple((number, tuple(rows.observation_of(row[1:]) for row in log)) for number, log in logs)
+        return await self._reader.run_alone(lambda db: reading.generations(db, key, before))
 
     async def waiting(self, hub: Key) -> tuple[Waiting, ...]:
         sql = f"""SELECT {rows.WAITING} FROM thread
@@ -133,7 +129,7 @@ class SqliteStore:
         return tuple(rows.waiting_of(row) for row in await self._read(sql, (hub.tenant, hub.resource)))
 
     async def elsewhere(self, key: Key, threads: int, messages: int) -> tuple[tuple[Key, tuple[Message, ...]], ...]:
-        return await self._reader.run(lambda db: _elsewhere(db, key, threads, messages))
+        return await self._reader.run(lambda db: reading.elsewhere(db, key, threads, messages))
 
     async def due(self, now: float, limit: int) -> tuple[Key, ...]:
         sql = f"""SELECT tenant, resource, thread FROM (
@@ -162,7 +158,9 @@ class SqliteStore:
         return tuple(rows.info_of(row) for row in await self._read(sql, (*values, limit)))
 
     async def _read(self, sql: str, parameters: Iterable[Any]) -> list[rows.Row]:
-        return await self._reader.run_alone(lambda db: _rows(db, sql, parameters))  # one statement is its own snapshot
+        return await self._reader.run_alone(
+            lambda db: reading.rows_of(db, sql, parameters)
+        )  # one statement is its own snapshot
 
     # ── writing ──
 
@@ -198,69 +196,20 @@ class SqliteStore:
 
     async def forget(self, key: Key) -> int:
         """Removed from the file as well: deleted content is overwritten, and the log of older pages emptied."""
-        removed = await self._writer.run(lambda db: _forgotten(db, key))
+        label = partial(identity.label, await self.secret())
+        removed = await self._writer.run(lambda db: forgotten(db, key, label))
         await self._writer.run_alone(_emptied_wal)
         return removed
 
     async def _write(self, sql: str, parameters: Iterable[Any]) -> list[rows.Row]:
-        return await self._writer.run(lambda db: _rows(db, sql, parameters))
-
-
-async def _loaded(db: aiosqlite.Connection, key: Key) -> Memory:
-    found = await _rows(db, f"SELECT id, version, {rows.THREAD} FROM thread WHERE {THIS}", key)  # noqa: S608 - our own text
-    if not found:
-        return Memory(key=key)
-    id_, version, *columns = found[0]
-    memory = rows.memory_of(key, version, tuple(columns))
-    recent = f"""SELECT {rows.MARK} FROM message WHERE thread_id = ? AND live = 1 AND seq <= ?
-        ORDER BY seq DESC LIMIT {RECENT}"""  # noqa: S608 - our own text
-    tail = f"SELECT {rows.MESSAGE} FROM message WHERE thread_id = ? AND live = 1 AND seq > ? ORDER BY seq"  # noqa: S608 - our own text
-    log = f"""SELECT {rows.OBSERVATION} FROM entry JOIN observation
-        ON observation.thread_id = entry.thread_id AND observation.id = observation_id
-        WHERE entry.thread_id = ? AND generation = ? ORDER BY position"""  # noqa: S608 - our own text
-    chunks = f"SELECT {rows.OBSERVATION} FROM observation WHERE thread_id = ? AND state = 'chunk' ORDER BY last_seq, id"  # noqa: S608 - our own text
-    reflection = f"SELECT {rows.REFLECTION} FROM reflection WHERE thread_id = ?"  # noqa: S608 - our own text
-    pending = await _rows(db, reflection, (id_,))
-    return replace(
-        memory,
-        recent=tuple(rows.mark_of(row) for row in reversed(await _rows(db, recent, (id_, memory.coverage)))),
-        tail=tuple(rows.message_of(row) for row in await _rows(db, tail, (id_, memory.coverage))),
-        log=tuple(rows.observation_of(row) for row in await _rows(db, log, (id_, memory.generation))),
-        chunks=tuple(rows.observation_of(row) for row in await _rows(db, chunks, (id_,))),
-        reflection=rows.reflection_of(pending[0]) if pending else None,
-    )
-
-
-async def _elsewhere(
-    db: aiosqlite.Connection, key: Key, threads: int, messages: int
-) -> tuple[tuple[Key, tuple[Message, ...]], ...]:
-    latest = """SELECT id, tenant, resource, thread, coverage FROM thread
-        WHERE tenant = ? AND resource = ? AND shared = 1 AND pending > 0 AND thread <> ? ORDER BY turn_at DESC, id DESC LIMIT ?"""
-    tail = f"""SELECT {rows.MESSAGE} FROM message
-        WHERE thread_id = ? AND live = 1 AND seq > ? ORDER BY seq DESC LIMIT ?"""  # noqa: S608 - our own text
-    found = []
-    for id_, tenant, resource, thread, coverage in await _rows(db, latest, (*key, threads)):
-        newest = await _rows(db, tail, (id_, coverage, messages))
-        found.append((Key(tenant, resource, thread), tuple(rows.message_of(row) for row in reversed(newest))))
-    return tuple(found)
-
-
-async def _rows(db: aiosqlite.Connection, sql: str, parameters: Iterable[Any]) -> list[rows.Row]:
-    return [tuple(row) for row in await db.execute_fetchall(sql, parameters)]
-
-
-async def _forgotten(db: aiosqlite.Connection, key: Key) -> int:
-    [(count,)] = await _rows(db, f"SELECT count(*) FROM message WHERE {OF_THIS}", key)  # noqa: S608 - our own text
-    await db.execute_fetchall(f"DELETE FROM thread WHERE {THIS}", key)  # noqa: S608 - its other tables cascade
-    await db.execute_fetchall(f"DELETE FROM lease WHERE {THIS}", key)  # noqa: S608 - our own text
-    return int(count)
+        return await self._writer.run(lambda db: reading.rows_of(db, sql, parameters))
 
 
 async def _parked(db: aiosqlite.Connection, key: Key, parked: bool) -> bool:
-    [(version,)] = await _rows(db, "UPDATE sequence SET value = value + 1 RETURNING value", ())
+    [(version,)] = await reading.rows_of(db, "UPDATE sequence SET value = value + 1 RETURNING value", ())
     trouble = "parked = 1, due = NULL" if parked else f"parked = 0, failures = 0, retry_at = 0, due = {NOW}"
     sql = f"UPDATE thread SET version = ?, {trouble} WHERE {THIS} RETURNING id"  # noqa: S608 - our own text
-    return bool(await _rows(db, sql, (version, *key)))
+    return bool(await reading.rows_of(db, sql, (version, *key)))
 
 
 async def _emptied_wal(db: aiosqlite.Connection) -> None:

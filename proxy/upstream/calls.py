@@ -43,7 +43,8 @@ class Upstream:
         connect_timeout: float,
         read_timeout: float,
     ) -> Answer:
-        """Send a request and wait for the head of its answer. Times in seconds; `read_timeout` is between two reads.
+        """Send a request and wait for the head of its answer. Times in seconds; `read_timeout` is for the head altogether, and
+        between two pieces of what is sent before it or read after it (connection.py).
 
         Adds no headers but host and the body's framing, follows no redirect, repeats nothing. (On a kept connection that the
         server closes in that very moment, aiohttp sends an idempotent method once more, as RFC 9110 9.2.2 allows; no POST.)

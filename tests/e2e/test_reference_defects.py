@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -33,7 +34,7 @@ from tests.agents.scripted_llm import bullets
 from tests.agents.scripted_llm import texts as shown_in
 from tests.e2e.running import running
 from tests.e2e.test_triggers import ACTOR, OWN_REFLECTOR, Minds, client, minds, observation
-from tests.memory.building import KEY, chat, chunk, memory
+from tests.memory.building import KEY, chat, chunk, memory, transcript
 from tests.support.performing import NOTES, SMALL, Held, Parts, Step, parts
 from tests.test_engine import LONG, Turns, assistant, forwarded, said, texts, turns, user
 
@@ -285,6 +286,26 @@ async def test_the_message_that_crosses_the_threshold() -> None:
         assert texts(forwarded(opened))[-1] == LONG * 3
 
 
+async def test_a_partial_activation_leaves_the_tail_too_long() -> None:
+    """#19767. What is left is measured again: the same request activates until it is below the threshold, or nothing is made ahead."""
+    async with turns() as t:
+        sizes = [150] * 2 + [750] * 2 + [40] * 2
+        made = await t.parts.stored(transcript(*zip(["user", "assistant"] * 3, sizes, strict=True)))
+        for last in (2, 4):
+            made = await t.parts.memories.update(KEY, partial(observed_to, last=last))
+        limits = t.parts.call().effective.limits
+        first = lifecycle.before_forwarding(made, limits, Asked(made.end))
+        assert first == Activate(1, "threshold")
+        assert lifecycle.before_forwarding(lifecycle.activated(made, [1], 1.0), limits, Asked(made.end)) == first
+        opened = await t.open([user("and now?")])
+        assert (opened.status, opened.receipt["chunks"], len((await t.parts.memory()).log)) == ("applied", 0, 2)
+        assert opened.receipt["pending-tokens"] < 200
+
+
+def observed_to(made: Memory, last: int) -> Memory:
+    return lifecycle.observed(made, chunk(made, last))
+
+
 async def test_an_activation_waits_for_an_observation_under_way() -> None:
     """2.5. Theirs waits up to a minute: here a request takes the chunks there are, and never asks how the observer is doing."""
     held = Held()
@@ -376,6 +397,23 @@ async def test_hints_are_wiped_at_activation() -> None:
         opened = await t.open(await t.history(8))
         assert len((await t.parts.memory()).log) > 1
         assert "<current-task>\nplan the vans\n</current-task>" in "\n".join(texts(forwarded(opened)))
+
+
+ODD = """\
+* 🔴 (10:00) User set limits[0] = 40 and matrix[i][j]; [TODO] raise it, see [Image #1: plot.png] and [docs](https://host.example/a)
+  * -> the dock takes no van above 2.85 m, a -> b => c
+    * three   blanks   and\ta tab stay [O1-N2]
+* ✅ (10:05) `if (a < b && c > d) { return [] }` was run
+
+* 🔴 (10:07) an empty line stands above this one"""
+
+
+async def test_brackets_arrows_and_indentation_are_lost() -> None:
+    """2.14. What is noted stands in the actor's prompt to the letter."""
+    async with turns(*[f"<observations>\nDate: May 22, 2023\n{ODD}\n</observations>"] * 9) as t:
+        opened = await t.open(await t.history(4))
+        assert ODD in "\n".join(texts(forwarded(opened)))
+        assert {o.text for o in (await t.parts.memory()).log} == {f"Date: May 22, 2023\n{ODD}"}
 
 
 async def test_memory_observes_its_own_words(tmp_path: Path) -> None:

@@ -364,19 +364,20 @@ async def test_a_head_that_is_too_large(head: bytes) -> None:
 
 
 async def test_a_large_head_behind_another_request() -> None:
-    """In one packet with the request before, or split, it is measured all the same. It is not answered before that one is."""
+    """In one packet with the request before, or split, it is measured all the same; that one is answered."""
     ask = b"POST / HTTP/1.1\r\nhost: h\r\ncontent-length: 1\r\n\r\nx"
     for large in (sized(LIMIT + 1), sized(3 * LIMIT)):
         async with site() as s:
-            client = await s.connect()
-            client.writer.write(ask + large)
+            client = await s.connect(ask + large)
+            assert (await client.answer()).status == 200
             assert await ended(client) == b""
+            assert len(s.heads) == 1
         async with site() as s:
             client = await s.client(ask + large[:2_000], lambda _: s.bodies)
             assert (await client.answer()).status == 200
             client.writer.write(large[2_000:])
             refused(await client.answer(), 431, "om_head_too_large")
-        assert len(s.heads) == 1
+            assert len(s.heads) == 1
 
 
 async def test_a_small_head_behind_a_large_body() -> None:
@@ -505,13 +506,28 @@ async def test_a_body_that_cannot_be_read() -> None:
         assert s.bodies == [None]
 
 
-async def test_nonsense_in_the_midst_of_an_answer() -> None:
-    """The answer breaks off: no word of ours is written into it."""
+@pytest.mark.parametrize("nonsense", [b"\x00\x01\x02 nonsense\r\n\r\n", sized(LIMIT + 1), b"\r\n" * LIMIT])
+async def test_nonsense_behind_a_request(nonsense: bytes) -> None:
+    """The request is answered, with no word of ours in its answer, and the connection ends with it; whenever the nonsense came."""
+    for early in (True, False):
+        async with site() as s:
+            ask = b"POST /hold HTTP/1.1\r\nhost: h\r\ncontent-length: 1\r\n\r\nx"
+            client = await s.client(ask + nonsense * early, lambda _: s.bodies)
+            await client.until(b"\r\n\r\n")
+            if not early:
+                client.writer.write(nonsense)
+                await s.until(lambda: s.protocol._refused)
+            assert s.look(100) == []
+            s.go.set()
+            assert await ended(client) == b"4\r\nheld\r\n0\r\n\r\n"
+
+
+async def test_a_body_that_cannot_be_read_behind_a_request() -> None:
+    """There is nothing to be answered in its turn: the connection breaks off."""
     async with site() as s:
-        client = await s.client(b"POST /hold HTTP/1.1\r\nhost: h\r\ncontent-length: 1\r\n\r\nx", lambda _: s.bodies)
-        await client.until(b"\r\n\r\n")
-        client.writer.write(b"\x00\x01\x02 nonsense\r\n\r\n")
-        assert await ended(client) == b""
+        ask = b"POST /hold HTTP/1.1\r\nhost: h\r\ncontent-length: 1\r\n\r\nx"
+        client = await s.connect(ask + CHUNKED + b"zz\r\n")
+        assert b"held" not in await ended(client)
 
 
 # ── the timer ────────────────────────────────────────────────────────────────────────────────────────────────────────

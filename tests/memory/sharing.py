@@ -6,7 +6,7 @@ Every message is a word of its own (`A17`), notes name the words they are about:
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from itertools import count
@@ -57,13 +57,11 @@ class Voice:
     """One thread, as it is stored."""
 
     name: str
+    label: str  # in the log
     memory: Memory
     rows: dict[int, Message] = field(default_factory=dict)
     live: list[int] = field(default_factory=list)
-
-    @property
-    def label(self) -> str:
-        return LABELS[self.name]
+    blurred: bool = False  # it has left, and what stands only in a reflection over several threads stayed there
 
     @property
     def messages(self) -> list[Message]:
@@ -78,17 +76,25 @@ class Voice:
 
 
 class Resource:
-    """Some threads and their hub. `keep`: older generations of the log that are kept; None: all."""
+    """Some threads and their hub. `keep`: older generations of the log that are kept; None: all. `key`: the hub's."""
 
-    def __init__(self, names: str, keep: int | None = None) -> None:
-        self.hub = Memory(key=HUB_KEY)
+    def __init__(
+        self,
+        names: str,
+        keep: int | None = None,
+        key: Key = HUB_KEY,
+        label: Callable[[Key], str] = lambda key: LABELS[key.thread],
+    ) -> None:
+        self.hub = Memory(key=key)
+        self.label = label
         self.past: list[tuple[int, tuple[Observation, ...]]] = []  # newest first
         self.voices = {name: self._new(name) for name in names}
         self.keep = keep
         self.numbers = count(1)
 
     def _new(self, name: str) -> Voice:
-        return Voice(name, Memory(key=Key("tenant", "resource", name), scope="resource"))
+        key = self.hub.key._replace(thread=name)
+        return Voice(name, self.label(key), Memory(key=key, scope="resource"))
 
     @property
     def log(self) -> tuple[Observation, ...]:
@@ -114,16 +120,17 @@ class Resource:
 
     # ── steps ──
 
-    def say(self, name: str, number: int = 1) -> None:
+    def say(self, name: str, times: int = 1) -> None:
         """Messages of ten tokens, the user and the assistant in turn."""
         voice = self.voices[name]
-        for _ in range(number):
+        for _ in range(times):
             memory = voice.memory
-            one = item(("user", "assistant")[len(voice.live) % 2], f"{name}{next(self.numbers)}")
-            said = Message(memory.next_seq, one, chained(memory.chain, one.fp), 6, NOW)
+            number = next(self.numbers)
+            one = item(("user", "assistant")[len(voice.live) % 2], f"{name}{number}")
+            said = Message(memory.next_seq, one, chained(memory.chain, one.fp), 6, float(number))
             voice.rows[said.seq] = said
             voice.live.append(said.seq)
-            voice.memory = replace(memory, tail=(*memory.tail, said), next_seq=said.seq + 1)
+            voice.memory = replace(memory, tail=(*memory.tail, said), next_seq=said.seq + 1, turn_at=NOW + said.at)
 
     def observe(self, name: str, number: int, task: str | None = None) -> None:
         memory = self.joint(name)
@@ -135,7 +142,9 @@ class Resource:
     def chunk(memory: Memory, messages: list[Message], task: str | None = None) -> Observation:
         last = messages[-1]
         text = f"* 🔴 {' '.join(sorted(words(' '.join(m.item.raw.decode() for m in messages))))}"
-        made = Observation(id=0, after=memory.chunked_to, last=last.seq, chain=last.chain, text=text, tokens=4, source_tokens=9, at=NOW)
+        made = Observation(
+            id=0, after=memory.chunked_to, last=last.seq, chain=last.chain, text=text, tokens=4, source_tokens=9, at=NOW
+        )
         return replace(made, source_tokens=weight(messages), task=task)
 
     def activate(self, name: str, number: int = 1) -> None:
@@ -193,6 +202,7 @@ class Resource:
         alone = shared.alone(thread, own)
         voice.memory = self.rolled_back(voice, alone, memory.end, own)
         self.written(hub)
+        voice.blurred = voice.blurred or any(p.label == voice.label for o in hub.log for p in o.parts)
 
     def join(self, name: str) -> None:
         voice = self.voices[name]
@@ -200,17 +210,17 @@ class Resource:
 
     def forget(self, name: str) -> None:
         """As a store does it; the thread begins anew, under its old name."""
-        gone = self.voices[name]
-        hub = forgetting.without(self.hub, self.past, gone.label)
-        self.past = [(number, tuple(o for o in log if not forgetting.mentions(o, gone.label))) for number, log in self.past]
-        before, self.hub = self.hub.log, hub
-        self.past.insert(0, (hub.generation - 1, tuple(o for o in before if not forgetting.mentions(o, gone.label))))
+        gone, before = self.voices[name].label, self.hub
+        self.hub = forgetting.without(before, self.past, gone)
+        older = [(before.generation, before.log), *self.past]
+        cleared = [(number, tuple(o for o in log if not forgetting.mentions(o, gone))) for number, log in older]
+        self.past = [(number, log) for number, log in cleared if log]
         for other, voice in self.voices.items():
-            if other != name and self.shares(other) and forgetting.fallen(before, hub.log, voice.label):
-                tail = voice.said(shared.reach(hub.log, voice.label), 10**9)
-                covered = voice.said(0, shared.reach(hub.log, voice.label))
-                marks = [m.mark for m in covered][-RECENT:]
-                voice.memory = forgetting.uncovered(voice.memory, hub, voice.label, marks, tail, (len(covered), weight(covered)))
+            if other != name and self.shares(other) and forgetting.fallen(before.log, self.log, voice.label):
+                reach = shared.reach(self.log, voice.label)
+                covered, tail = voice.said(0, reach), voice.said(reach, 10**9)
+                marks, counted = [m.mark for m in covered][-RECENT:], (len(covered), weight(covered))
+                voice.memory = forgetting.uncovered(voice.memory, self.hub, voice.label, marks, tail, counted)
         self.voices[name] = self._new(name)
 
     # ── what must hold ──
@@ -256,15 +266,11 @@ class Resource:
         noted = self.noted(memory.log, {voice.label, None} if memory.hub else {None}, voice.name)
         covered = words(" ".join(m.item.raw.decode() for m in voice.said(0, memory.coverage)))
         assert covered <= noted, f"{voice.name}: covered and noted nowhere: {covered - noted}"
-        forgiven = any(o.kind == "note" or self._swallowed_note(o) for o in memory.log) or self._has_left(voice)
+        forgiven = any(o.kind == "note" or self._swallowed_note(o) for o in memory.log) or voice.blurred
         assert forgiven or noted == covered, f"{voice.name}: of an abandoned branch: {noted - covered}"
 
     def _swallowed_note(self, o: Observation) -> bool:
         return o.kind == "reflection" and "taken back" in o.text
-
-    def _has_left(self, voice: Voice) -> bool:
-        """What stands only in a reflection over several threads stays there when one of them leaves."""
-        return any(p.label == voice.label and not p.last for o in self.log for p in o.parts)
 
     @staticmethod
     def noted(log: tuple[Observation, ...], labels: Collection[str | None], name: str) -> set[str]:

@@ -35,6 +35,17 @@ def test_two_credentials_never_share_a_tenant() -> None:
     assert one.key != two.key
 
 
+@pytest.mark.parametrize(
+    "other", ["sk-proj-" + "a" * 150 + "b", "sk-proj-" + "a" * 149, "SK-PROJ-" + "a" * 150, "sk-proj-"]
+)
+def test_a_credential_counts_whole(other: str) -> None:
+    """One that begins like another's is another (CVE-2026-35030)."""
+    one = headers(authorization=f"Bearer sk-proj-{'a' * 150}", x_om_thread="t")
+    assert (
+        identify(one, RULES, SECRET).tenant != identify(headers(authorization=f"Bearer {other}"), RULES, SECRET).tenant
+    )
+
+
 def test_one_credential_is_one_tenant_in_whatever_header() -> None:
     """Authorization, x-api-key and api-key are three spellings of the same credential."""
     spellings = [

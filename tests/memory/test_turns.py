@@ -295,6 +295,20 @@ def test_a_late_reply_to_a_turn_that_went_on_is_not_recorded() -> None:
     assert after.views == thread.memory.views
 
 
+def test_a_request_whose_turn_went_on_while_it_waited_shows_itself() -> None:
+    """Its prompt is its own view, not that of the newest request."""
+    thread = covered("u1 a1", 2)
+    waiting, sent = opened(thread, "u1 a1 u2")
+    thread.turn(chat("u1 a1 u2"), reply("A"))
+    thread.turn(chat("u1 a1 u2 aA u3"), reply("3"))
+    again = merged(thread.memory, waiting, sent)
+    assert again is not None
+    assert again.answered
+    virtual = thread.virtual(again, sent)
+    assert words(forwarded(virtual, again, sent)) == "u2"
+    assert virtual.views[-1].reply == 4  # it stays answered, whatever becomes of this attempt
+
+
 NEW, AGAIN = Hints(history="new"), Hints(history="new", sdk_retry=True)
 
 

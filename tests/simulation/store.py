@@ -10,8 +10,10 @@ from dataclasses import dataclass, field
 from msgspec.structs import replace
 
 from proxy.errors import Conflict, StorageError
-from proxy.memory.model import RECENT, Key, Memory, Message, Observation, Reflection, Trouble
-from proxy.storage.base import Outline, ThreadInfo
+from proxy.memory import forgetting, identity, lifecycle, shared
+from proxy.memory.gathering import Waiting
+from proxy.memory.model import HUB, RECENT, Key, Memory, Message, Observation, Reflection, Trouble, hub_of, weight
+from proxy.storage.base import Change, Outline, Stir, ThreadInfo
 from proxy.storage.difference import Difference, Standing, difference
 
 
@@ -39,6 +41,10 @@ class Thread:
 
     def log(self, generation: int) -> tuple[Observation, ...]:
         return tuple(self.observations[id_][0] for _, id_ in sorted(self.entries.get(generation, {}).items()))
+
+    def generations(self, before: int) -> tuple[tuple[int, tuple[Observation, ...]], ...]:
+        numbers = sorted((n for n in self.entries if n < before), reverse=True)
+        return tuple((n, log) for n in numbers if (log := self.log(n)))
 
     def memory(self, recent: int = RECENT) -> Memory:
         """As it is loaded, with `recent` marks before coverage."""
@@ -85,6 +91,7 @@ class Thread:
 
 
 Watch = Callable[[Memory, Memory, "Thread"], None]  # what was stored, what is stored now, and its rows
+WatchTogether = Callable[[Memory, Memory], None]  # a thread and its hub, as both are stored now
 
 
 @dataclass
@@ -97,6 +104,7 @@ class Disk:
     leases: dict[Key, tuple[str, float]] = field(default_factory=dict)
     versions: int = 0
     watch: Watch | None = None  # is told of every commit, in the moment it happens
+    watch_together: WatchTogether | None = None  # is told of every commit of a thread with its hub, once both are there
     checks_version: bool = True  # False: the planted bug
     recent: int = RECENT  # marks before coverage that a memory is loaded with
 
@@ -110,9 +118,8 @@ class Disk:
 
     def commit(self, before: Memory, after: Memory, aside: Sequence[Message]) -> Memory:
         changes = difference(before, after, aside)
+        self._must_stand(before)
         thread = self.threads.get(after.key)
-        if self.checks_version and (thread.head.version if thread else 0) != before.version:
-            raise Conflict(f"version {before.version} is no longer the stored one")
         stood = self.memory(after.key) if self.watch else before
         version = self.next_version()
         if thread is None:
@@ -122,6 +129,67 @@ class Disk:
         if self.watch:
             self.watch(stood, committed, thread)
         return committed
+
+    def _must_stand(self, before: Memory) -> None:
+        thread = self.threads.get(before.key)
+        if self.checks_version and (thread.head.version if thread else 0) != before.version:
+            raise Conflict(f"version {before.version} is no longer the stored one")
+
+    def commit_shared(self, thread: Change, hub: Change | None, stir: Stir | None) -> tuple[Memory, Memory | None]:
+        for change in (thread, hub) if hub else (thread,):
+            self._must_stand(change.before)
+        log = self.commit(*hub) if hub else None
+        committed = self.commit(*thread)
+        where = self.threads.get(hub_of(thread.after.key))
+        if where and stir and self._stirs(where.head, stir):
+            where.head = replace(where.head, due=stir.now)
+        if where and self.watch_together:
+            self.watch_together(committed, where.memory())
+        return committed, replace(log, due=where.head.due) if log and where else log
+
+    def _stirs(self, hub: Memory, stir: Stir) -> bool:
+        return hub.due is None and sum(lifecycle.fresh(t.memory()) for t in self.sharing(hub.key)) >= stir.tokens
+
+    def sharing(self, hub: Key) -> list[Thread]:
+        """The threads that share this hub's log, the longest left alone first."""
+        found = [t for key, t in self.threads.items() if key[:2] == hub[:2] and t.head.scope == "resource"]
+        return sorted(found, key=lambda t: (t.head.turn_at is not None, t.head.turn_at, t.number))
+
+    def forget(self, key: Key) -> int:
+        self.leases.pop(key, None)
+        thread, where = self.threads.pop(key, None), hub_of(key)
+        if hub := self.threads.get(where):
+            if self.sharing(where):
+                self._take_out(hub, identity.label(self.secret, key))
+            else:
+                del self.threads[where]
+        return len(thread.messages) if thread else 0
+
+    def _take_out(self, hub: Thread, label: str) -> None:
+        before = hub.memory()
+        older = hub.generations(before.generation)
+        after = forgetting.without(before, older, label)
+        self._write(hub, before, after)
+        gone = {o.id for log in (before.log, *(log for _, log in older)) for o in log if forgetting.mentions(o, label)}
+        for entries in hub.entries.values():
+            for position in [p for p, id_ in entries.items() if id_ in gone]:
+                del entries[position]
+        for id_ in gone:
+            hub.observations.pop(id_, None)
+        for thread in self.sharing(hub.head.key):
+            name = identity.label(self.secret, thread.head.key)
+            memory = replace(thread.memory(), others="")
+            if forgetting.fallen(before.log, after.log, name):
+                hub.head = replace(hub.head, due=self.clock())
+                reach = shared.reach(after.log, name)
+                covered, tail = [m for m in thread.live() if m.seq <= reach], [m for m in thread.live() if m.seq > reach]
+                marks, counted = [m.mark for m in covered][-RECENT:], (len(covered), weight(covered))
+                memory = forgetting.uncovered(memory, after, name, marks, tail, counted)
+            if memory != thread.memory():
+                self._write(thread, thread.memory(), memory)
+
+    def _write(self, thread: Thread, before: Memory, after: Memory) -> None:
+        thread.write(replace(after, version=self.next_version()), difference(before, after))
 
     def leased(self, key: Key) -> bool:
         return key in self.leases and self.leases[key][1] > self.clock()
@@ -192,8 +260,7 @@ class SimulatedStore:
 
     async def generations(self, key: Key, before: int) -> tuple[tuple[int, tuple[Observation, ...]], ...]:
         thread = (await self._reach()).threads.get(key)
-        numbers = sorted((n for n in thread.entries if n < before), reverse=True) if thread else []
-        found = tuple((n, log) for n in numbers if thread and (log := thread.log(n)))
+        found = thread.generations(before) if thread else ()
         await self._return()
         return found
 
@@ -208,12 +275,17 @@ class SimulatedStore:
         await self._return()
         return committed
 
-    async def forget(self, key: Key) -> int:
-        disk = await self._reach()
-        disk.leases.pop(key, None)
-        thread = disk.threads.pop(key, None)
+    async def commit_shared(
+        self, thread: Change, hub: Change | None, stir: Stir | None = None
+    ) -> tuple[Memory, Memory | None]:
+        committed = (await self._reach()).commit_shared(thread, hub, stir)
         await self._return()
-        return len(thread.messages) if thread else 0
+        return committed
+
+    async def forget(self, key: Key) -> int:
+        count = (await self._reach()).forget(key)
+        await self._return()
+        return count
 
     async def park(self, key: Key, parked: bool) -> bool:
         disk = await self._reach()
@@ -226,6 +298,22 @@ class SimulatedStore:
         return thread is not None
 
     # ── work ──
+
+    async def waiting(self, hub: Key) -> tuple[Waiting, ...]:
+        memories = [t.memory() for t in (await self._reach()).sharing(hub)]
+        await self._return()
+        return tuple(_waiting(m) for m in memories if m.pending)
+
+    async def elsewhere(self, key: Key, threads: int, messages: int) -> tuple[tuple[Key, tuple[Message, ...]], ...]:
+        others = [t.memory() for t in (await self._reach()).sharing(hub_of(key)) if t.head.key != key]
+        await self._return()
+        latest = [m for m in reversed(others) if m.tail][:threads]
+        return tuple((m.key, m.tail[-messages:]) for m in latest)
+
+    async def look_again(self, key: Key, at: float | None) -> None:
+        if thread := (await self._reach()).threads.get(key):
+            thread.head = replace(thread.head, due=at)
+        await self._return()
 
     async def due(self, now: float, limit: int) -> tuple[Key, ...]:
         found = tuple(_in_turns(await self._reach(), now))[:limit]
@@ -255,6 +343,7 @@ class SimulatedStore:
         found = [
             _info(thread)
             for key, thread in listed
+            if key.thread != HUB
             if tenant in (None, key.tenant) and resource in (None, key.resource) and (cursor is None or key > cursor)
         ]
         await self._return()
@@ -281,6 +370,17 @@ def _in_turns(disk: Disk, now: float) -> Iterator[Key]:
         turns[tenant] = turns.get(tenant, 0) + 1
         placed.append((turns[tenant], thread.head.due, thread.number, thread.head.key))
     return (key for *_, key in sorted(placed))
+
+
+def _waiting(memory: Memory) -> Waiting:
+    return Waiting(
+        key=memory.key,
+        turn_at=memory.turn_at or 0.0,
+        pending=memory.pending,
+        fresh=lifecycle.fresh(memory),
+        chunked=lifecycle.settled_by_itself(memory)[1],
+        trouble=memory.trouble,
+    )
 
 
 def _info(thread: Thread) -> ThreadInfo:

@@ -87,3 +87,26 @@ async def test_whose_lease(store: SqliteStore) -> None:
     assert await store.due(NOW, 9) == (keys[1],)
     assert await store.lease(keys[1], "you", 60)
     assert await store.due(NOW, 9) == ()
+
+
+async def test_whose_hub_goes(store: SqliteStore) -> None:
+    """With a tenant's last thread its hub is forgotten, and nobody else's: another tenant's thread neither keeps it nor loses its own."""
+    mine, theirs = [await shared(store, tenant, "t") for tenant in ("a", "b")]
+    hub = await store.load(hub_of(theirs.key))
+    assert await store.forget(mine.key) == 4
+    assert await store.version(hub_of(mine.key)) == 0
+    assert await store.load(theirs.key) == theirs
+    assert await store.load(hub.key) == hub
+
+
+async def test_who_is_told_no_more(store: SqliteStore) -> None:
+    """What prompts tell of a forgotten thread goes from its own tenant's threads only."""
+    told = {}
+    for tenant in ("a", "b"):
+        await shared(store, tenant, "t")
+        memory = await shared(store, tenant, "u")
+        change = Change(memory, replace(memory, others="of t"), ())
+        told[tenant], _ = await store.commit_shared(change, None)
+    await store.forget(Key("a", "resource", "t"))
+    assert (await store.load(told["a"].key)).others == ""
+    assert await store.load(told["b"].key) == told["b"]

@@ -8,6 +8,7 @@ import struct
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
+from typing import cast
 
 Script = Callable[["Call"], Awaitable[None]]
 
@@ -57,6 +58,16 @@ class Call:
     def resume_reading(self) -> None:
         self._connection.transport.resume_reading()
 
+    async def wait_for_body(self, size: int) -> None:
+        """Until so many bytes of it have come, for scripts that begin before it has."""
+        while self.waiting < size and await self._connection._fill():
+            pass
+
+    @property
+    def waiting(self) -> int:
+        """Bytes that have come and are not read."""
+        return len(self._connection._buffer)
+
     def reset(self) -> None:
         """RST: what is not on the wire yet is lost, and the other side reads an error."""
         sock = self._connection.transport.get_extra_info("socket")
@@ -81,8 +92,7 @@ class _Connection(asyncio.Protocol):
         self.writable.set()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport)
-        self.transport = transport
+        self.transport = cast(asyncio.Transport, transport)  # uvloop's is none of its subclasses
         self._task = asyncio.create_task(self._serve())
         self._server.connections.add(self)
         self._server.accepted += 1

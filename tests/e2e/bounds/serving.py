@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -27,6 +28,18 @@ class Proxy(Process):
         lines = Path(f"/proc/{self.pid}/status").read_text(encoding="ascii").splitlines()
         (found,) = (line.split()[1] for line in lines if line.startswith(f"{what}:"))
         return int(found) >> 10
+
+    async def rests(self) -> None:
+        """Until it has done nothing for a moment."""
+        before = -1
+        while (now := self._worked()) != before:
+            before = now
+            await asyncio.sleep(0.3)
+
+    def _worked(self) -> int:
+        """Hundredths of a second of CPU."""
+        times = Path(f"/proc/{self.pid}/stat").read_text(encoding="ascii").rpartition(")")[2].split()
+        return int(times[11]) + int(times[12])
 
     def forget_peak(self) -> None:
         Path(f"/proc/{self.pid}/clear_refs").write_text("5", encoding="ascii")

@@ -19,7 +19,7 @@ from tests.e2e.process import free_port
 from tests.support.raw_client import RawClient
 from tests.support.upstream_server import UpstreamServer, upstream_server
 
-WINDOWS = 2  # without the slow ones, before and after
+EVERY = 0.01  # seconds between two requests of the good client
 
 
 @dataclass(frozen=True)
@@ -59,13 +59,15 @@ class Measured:
 
 
 async def asking(port: int, seconds: float) -> Latencies:
-    """One after the other, each thread ten turns long."""
+    """A request every `EVERY` seconds, each thread ten turns long. One that is late delays the next, which is counted with it: a
+    client that waits for its turn would not notice a server that stands still."""
     client, took, begun, turn = await RawClient.connect(port), [], time.perf_counter(), 0
     name = time.monotonic_ns()
-    while time.perf_counter() - begun < seconds:
+    while (due := turn * EVERY) < seconds:
+        await asyncio.sleep(max(0.0, begun + due - time.perf_counter()))
         thread, length = divmod(turn, 10)
         request = chat_body(*(f"message {n} of a conversation" for n in range(length + 1)))
-        asked = time.perf_counter()
+        asked = begun + due if time.perf_counter() - begun - due > EVERY else time.perf_counter()
         client.send(request, headers=(b"X-OM-Thread: %d-%d" % (name, thread), b"Authorization: Bearer sk-good"))
         got = await client.answer()
         took.append(time.perf_counter() - asked)

@@ -18,7 +18,11 @@ import orjson
 
 from tests.support.upstream_server import SSE_HEAD, chunk
 
-EVENT = b'data: {"choices":[{"index":0,"delta":{"content":"' + b"a model tells a long story " * 40 + b'"}}]}\n\n'
+EVENT = (  # as OpenAI sends them: a word in a quarter of a kilobyte
+    b'data: {"id":"chatcmpl-BxjB6x3eqn4S2GqVxDSKDpVkSzE3f","object":"chat.completion.chunk","created":1700000000,'
+    b'"model":"gpt-4o-2024-08-06","service_tier":"default","system_fingerprint":"fp_07871e2ad8",'
+    b'"choices":[{"index":0,"delta":{"content":" story"},"logprobs":null,"finish_reason":null}]}\n\n'
+)
 TRICKLE = 0.5  # seconds between two bytes
 CHAT = b"POST /v1/chat/completions HTTP/1.1\r\nhost: h\r\nx-om-thread: slow-%d\r\n"
 FLOOD = b'{"model":"flood","stream":true,"messages":[{"role":"user","content":"more"}]}'
@@ -92,9 +96,13 @@ async def flooding(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -
         await reader.readuntil(b"\r\n\r\n")
         writer.write(SSE_HEAD)
         while True:
-            writer.write(chunk(EVENT) * 10)
+            writer.write(chunk(EVENT) * 40)
             await writer.drain()
-    except (ConnectionError, asyncio.IncompleteReadError, asyncio.CancelledError):  # asyncio's own streams do not cancel it quietly
+    except (
+        ConnectionError,
+        asyncio.IncompleteReadError,
+        asyncio.CancelledError,
+    ):  # asyncio's own streams do not cancel it quietly
         writer.transport.abort()
 
 

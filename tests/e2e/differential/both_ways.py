@@ -20,6 +20,7 @@ CONNECTION = frozenset(
     b"connection keep-alive proxy-authenticate proxy-authorization proxy-connection te trailer transfer-encoding upgrade".split()
 )
 FRAMING = frozenset((b"host", b"content-length", b"expect"))
+ANEW = frozenset((b"host", b"content-length", b"transfer-encoding", b"connection"))
 OWN = (b"x-om-", b"x-thread-id", b"x-resource-id", b"x-openwebui-chat-id", b"x-openwebui-user-id")
 
 Headers = list[tuple[bytes, bytes]]
@@ -160,7 +161,7 @@ def _of_requests(both: Both, identity: bool, rewritten: bool) -> list[str]:
     found = [
         *_differ("request line", before.line, after.line),
         *_differ("host", before.header(b"host"), after.header(b"host")),
-        *_differ("request headers", expected, sent_on(after.headers)),
+        *_differ("request headers", expected, arrived(after.headers)),
         *_differ("request came whole", before.whole, after.whole),
     ]
     if not rewritten:
@@ -181,7 +182,7 @@ def _of_answers(both: Both) -> list[str]:
     before, after = both.heard_directly, both.heard
     found = [
         *_differ("status", before.status, after.status),
-        *_differ("answer headers", sent_on(before.headers), without_receipt(both.exchange, sent_on(after.headers))),
+        *_differ("answer headers", sent_on(before.headers), without_receipt(both.exchange, arrived(after.headers))),
         *_differ("answer body", before.body, after.body),
         *_differ("answer came whole", before.whole, after.whole),
     ]
@@ -197,6 +198,11 @@ def sent_on(headers: Sequence[tuple[bytes, bytes]]) -> Headers:
     lowered = [(name.lower(), value) for name, value in headers]
     named = {token.strip().lower() for name, value in lowered if name == b"connection" for token in value.split(b",")}
     return [item for item in lowered if item[0] not in CONNECTION | FRAMING | named]
+
+
+def arrived(headers: Sequence[tuple[bytes, bytes]]) -> Headers:
+    """Without what the new connection says for itself; anything else of the old one's has no business here."""
+    return [(name.lower(), value) for name, value in headers if name.lower() not in ANEW]
 
 
 def without_receipt(exchange: Exchange, headers: Headers) -> Headers:

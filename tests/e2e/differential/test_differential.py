@@ -14,7 +14,7 @@ import pytest
 import pytest_asyncio
 
 from tests.e2e.between import Between, between
-from tests.e2e.differential.both_ways import Both, Talker, both_ways, differences
+from tests.e2e.differential.both_ways import Both, Talker, both_ways, differences, spoken
 from tests.e2e.differential.chats import chats
 from tests.e2e.differential.exchange import EVENTS, JSON, Answer, Exchange, answer, chunked
 from tests.e2e.differential.replies import BODY, replies
@@ -144,6 +144,31 @@ async def test_large(site: Between, exchange: Exchange) -> None:
     both = await both_ways(site, exchange)
     assert max(len(both.seen.body), len(both.heard.body)) >= LARGE
     assert differences(both) == []
+
+
+@pytest.mark.parametrize("closes", [False, True], ids=["and reads on", "and closes"])
+@pytest.mark.parametrize("cut", [False, True], ids=["a length", "chunks"])
+@pytest.mark.parametrize("target", ["/v1/files", "/v1/chat/completions"])
+async def test_answered_before_the_body_has_come(site: Between, target: str, cut: bool, closes: bool) -> None:
+    """A server that refuses an upload at its head, as one does that knows no such key, is heard all the same."""
+    refusal = answer(b'{"error":1}', JSON, *([b"Connection: close"] if closes else []), status=b"401 Unauthorized")
+
+    async def script(call: Call) -> None:
+        call.send(refusal.wire)
+        if closes:
+            call.close()
+        else:
+            await call.rest_of_body()
+
+    body = FILE[:5_000_000]
+    pieces = tuple(body[at : at + 100_000] for at in range(0, len(body), 100_000)) if cut else None
+    exchange = Exchange("early", target=target, body=b"" if cut else body, pieces=pieces)
+    site.server.script, site.server.early = script, True
+    try:
+        heard = [await spoken(port, exchange.wire(b"h", target)) for port in (site.server.port, site.port)]
+    finally:
+        site.server.early = False
+    assert [(h.status, h.body, h.whole) for h in heard] == [(401, b'{"error":1}', True)] * 2
 
 
 @pytest.mark.parametrize("named", [False, True], ids=["without a thread", "with a thread"])

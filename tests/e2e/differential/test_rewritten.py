@@ -217,19 +217,14 @@ async def test_a_strict_server_takes_them(
             said = [question(turn)]
             while said:
                 history += said
-                body = {
-                    "model": "m",
-                    "messages": [*opening, *(said if newest else history)],
-                    "tools": TOOLS,
-                    "temperature": 0.70,
-                }
+                body = asked([*opening, *(said if newest else history)])
                 headers = (JSON, b"Authorization: Bearer sk-a", b"X-OM-Thread: t")
                 heard = await spoken(
-                    site.port,
-                    Exchange("x", headers=headers, body=orjson.dumps(body)).wire(b"h", "/v1/chat/completions"),
+                    site.port, Exchange("x", headers=headers, body=body).wire(b"h", "/v1/chat/completions")
                 )
                 await site.app.background.wait_idle()
                 assert heard.status == 200, heard.body
+                check(body, [s.body for s in site.server.seen if s.header(b"authorization") == [b"Bearer sk-a"]][-1])
                 statuses += heard.all(b"x-om-status")
                 history.append(orjson.loads(heard.body)["choices"][0]["message"])
                 said = [
@@ -239,7 +234,21 @@ async def test_a_strict_server_takes_them(
     assert strict.refusals == []
     assert strict.observed >= 3
     assert statuses.count(b"applied") >= 8
+    most = max(1, len(opening)) if layout == "merged" else len(opening) + 1
     assert strict.layouts, "no prompt had an observation block"
+    assert all(sum(role in LEADING for role in roles) == most for roles in strict.layouts)
+
+
+def asked(messages: list[dict[str, Any]]) -> bytes:
+    """A body as a client of another language writes it."""
+    tools = b'"tools" : ' + json.dumps(TOOLS, indent=1).encode()
+    return b'{"model":"m",\n"messages" : ' + orjson.dumps(messages) + b' , "temperature":0.70, ' + tools + b"}\n"
+
+
+def check(body: bytes, sent_on: bytes) -> None:
+    """Outside its messages every byte stays, and its newest message is the last one."""
+    (before, mine, behind), (before_too, sent, behind_too) = cut_out(body), cut_out(sent_on)
+    assert (before_too, sent[-1:], behind_too) == (before, mine[-1:], behind)
 
 
 TOOLS = [

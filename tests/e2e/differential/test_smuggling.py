@@ -121,6 +121,7 @@ REFUSED = [
     ("two hosts", get(b"Host: h", b"Host: g"), 400),
     ("the same host twice", get(b"Host: h", b"HOST: h"), 400),
     ("two hosts in a list", get(b"Host: h, g"), 400),
+    ("two hosts in a list without a space", get(b"Host: h,g"), 400),
     ("a host with a path", get(b"Host: h/v1"), 400),
     ("a host with a user", get(b"Host: h@g"), 400),
     ("a host that ends a path", get(b"Host: x/#@y"), 400),

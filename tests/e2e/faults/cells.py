@@ -6,7 +6,7 @@ import asyncio
 import json
 import time
 from collections import Counter
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from functools import partial
@@ -30,11 +30,38 @@ from tests.support.upstream_server import Call, upstream_server
 
 LIMIT = 1.0  # seconds: each of the proxy's limits here
 SLACK = 1.0  # seconds beyond it after which something hangs
+BEAT = 0.02  # seconds; as late as that again is no stall
 WELL = "well"  # a model with which nothing is wrong, for faults of places that stay as they are
 GOOD = "fünf € are five"
 HEAVY = ("one-line-of-10-MB", "gzip-bomb")  # by themselves: what the others take shall not be their weight
 BY_NAME = {fault.name: fault for fault in FAULTS}
 PAST_ALL_BACK_OFF = 7 * 3_600.0  # seconds
+
+
+class Stalls:
+    """By how many seconds, altogether, the event loop has come late: what a busy machine adds to all that is measured."""
+
+    def __init__(self) -> None:
+        self.seconds = 0.0
+
+    async def __aenter__(self) -> Stalls:
+        self._beating = asyncio.create_task(self._beat())
+        return self
+
+    async def __aexit__(self, *exc_info: object) -> None:
+        self._beating.cancel()
+        await asyncio.wait((self._beating,))
+
+    async def _beat(self) -> None:
+        while True:
+            due = time.monotonic() + BEAT
+            await asyncio.sleep(BEAT)
+            self.seconds += max(0.0, time.monotonic() - due - BEAT)
+
+    def timing(self) -> Callable[[], float]:
+        """What then tells the seconds since now, stalls left out."""
+        started, stalled = time.monotonic(), self.seconds
+        return lambda: time.monotonic() - started - (self.seconds - stalled)
 
 
 @dataclass
@@ -45,6 +72,7 @@ class Site:
     port: int
     clock: Clock
     role: str
+    stalls: Stalls
     ill: bool = True
     asked: Counter[str] = field(default_factory=Counter)  # calls of memory models, by name
 
@@ -65,14 +93,14 @@ class Site:
         await (made if fault.ours else made.send(call))  # type: ignore[misc,union-attr] # the same
 
     async def ask(self, thread: str | None, model: str, *texts: str, stream: bool) -> tuple[Got, float]:
-        """A request, and the seconds until its end; without one after five seconds, nothing came."""
+        """A request, and the seconds until its end; without one after five, nothing came."""
         named = (b"X-OM-Thread: " + thread.encode(),) if thread else ()
-        started = time.monotonic()
+        timing = self.stalls.timing()
         try:
             got = await ask(self.port, chat_body(*texts, model=model, stream=stream), headers=named)
         except TimeoutError:
             got = Got(0, [], b"", False, b"")
-        return got, time.monotonic() - started
+        return got, timing()
 
     def key(self, cell: Cell) -> Key:
         return Key(LOCAL, str(cell), str(cell))
@@ -129,8 +157,8 @@ async def site(folder: Path, role: str) -> AsyncIterator[Site]:
         }
         clock = Clock()
         app = create_app(parse(json.dumps(settings)), clock=clock, model_within=LIMIT)
-        async with serving(app) as port:
-            sites.append(Site(app, port, clock, role))
+        async with serving(app) as port, Stalls() as stalls:
+            sites.append(Site(app, port, clock, role, stalls))
             assert (await ask(port, b"", method="GET", path="/healthz")).status == 200  # it has started
             yield sites[0]
 
@@ -162,7 +190,7 @@ class Answered:
 
     with_thread: Got
     without: Got
-    seconds: float  # the longer one of both
+    seconds: float  # the longer one of both, without the machine's stalls
     after: list[dict[str, Any]]  # what the thread then holds
     again: Got  # the same request once more, the server being well
     at_last: list[dict[str, Any]]
@@ -201,8 +229,8 @@ async def recover(here: Site, cell: Cell) -> Got:
 @dataclass(frozen=True)
 class Remembered:
     chats: tuple[Got, ...]  # every request of the cell
-    longest: float  # seconds, of a request
-    work: float  # seconds until the failing work was given up, of all cells together
+    longest: float  # seconds, of a request; without the machine's stalls
+    work: float  # seconds until the failing work was given up, of all cells together; the same
     before: Memory  # the failure
     failed: Memory  # after it
     calls: tuple[int, int]  # of the memory model: after the failure, and after another turn in the back-off
@@ -218,9 +246,9 @@ async def memory_cells(folder: Path, role: str) -> tuple[dict[str, Remembered], 
 
         async def all_say(model: Any = lambda cell: cell.fault.name) -> float:
             await asyncio.gather(*(talk.say(model(talk.cell)) for talk in talks.values()))
-            started = time.monotonic()
+            timing = here.stalls.timing()
             await here.app.background.wait_idle()
-            return time.monotonic() - started
+            return timing()
 
         here.ill = False
         if role == "reflector":

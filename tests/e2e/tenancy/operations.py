@@ -187,7 +187,7 @@ class Operations:
         headers = [*self._headers(chat), *more]
         answer = await self._world.ask(headers, body)
         self._judge(chat.letter, answer, 200)
-        return said(answer[2], stream=stream)
+        return said(answer[2], stream=stream) if answer[0] == 200 else "no answer"
 
     def _judge(self, letter: str, answer: tuple[int, Any, bytes], expected: int) -> None:
         status, headers, body = answer

@@ -1,0 +1,37 @@
+"""Play one client's conversation and tell in a line what came of it: `python -m tests.clients NAME FOLDER`."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import sys
+import tempfile
+import time
+import traceback
+from pathlib import Path
+
+from tests.clients.playing import CLIENTS, played
+from tests.clients.versions import version
+
+
+def main() -> int:
+    """0 if everything held; else 1, and what did not."""
+    told = argparse.ArgumentParser(prog="python -m tests.clients", description=__doc__)
+    told.add_argument("name", choices=CLIENTS)
+    told.add_argument("folder", type=Path, help="where the client is installed: venv/ or node_modules/")
+    arguments = told.parse_args()
+    title = f"{arguments.name} {version(CLIENTS[arguments.name].package, arguments.folder)}"
+    started = time.monotonic()
+    with tempfile.TemporaryDirectory(prefix="om-proxy-client-") as folder:
+        try:
+            verdict = asyncio.run(played(arguments.name, Path(folder), arguments.folder.resolve()))
+        except (AssertionError, TimeoutError) as exc:
+            traceback.print_exc()
+            print(f"{title}: FAILED, {str(exc).splitlines()[0] if str(exc) else type(exc).__name__}", flush=True)
+            return 1
+    print(f"{title}: {verdict}, ok ({time.monotonic() - started:.0f} s)", flush=True)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

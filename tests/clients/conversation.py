@@ -1,0 +1,85 @@
+"""What every client says, what the model server answers it, and what of both must be found again afterwards."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+Message = dict[str, Any]
+
+ROOMS = "kitchen hall study pantry bathroom bedroom nursery attic cellar workshop landing veranda guest-room laundry".split()
+FLOORS = "oak cork slate linoleum terrazzo larch".split()
+PEOPLE = "Ana Bo Chidi Dagny Elif".split()
+
+
+@dataclass(frozen=True)
+class Turn:
+    say: str
+    answer: str
+    tool: Message | None = None  # the call the model makes before it answers
+    stream: bool = False
+
+    @property
+    def id(self) -> str:
+        return str(self.tool["id"]) if self.tool else ""
+
+
+def conversation(*, tools: bool, count: int = len(ROOMS)) -> tuple[Turn, ...]:
+    """A flat, room by room; every other turn streamed, every fourth with a call of the tool `price`. About 150 tokens a turn."""
+    return tuple(
+        Turn(_say(n, room), _answer(n, room), _call(n) if tools and n % 4 == 2 else None, stream=n % 2 == 1)
+        for n, room in enumerate(ROOMS[:count])
+    )
+
+
+def _say(n: int, room: str) -> str:
+    floor, who = FLOORS[n % len(FLOORS)], PEOPLE[n % len(PEOPLE)]
+    return (
+        f"Now the {room}. It is {210 + 17 * n} cm wide and {390 - 11 * n} cm long, and its ceiling is {240 + n} cm high. "
+        f"{who} wants {floor} on its floor and {n + 2} sockets beside the door. It must be done by March {n + 3}, and it may not cost "
+        f"more than {900 + 130 * n} euros. What does {floor} cost for the {room}?"
+    )
+
+
+def _answer(n: int, room: str) -> str:
+    floor = FLOORS[n % len(FLOORS)]
+    return (
+        f"For the {room} — {floor}, “as {PEOPLE[n % len(PEOPLE)]} wants” ✓\n\n"
+        f"- area: {(210 + 17 * n) * (390 - 11 * n) / 10_000:.2f} m², so order {n + 9} m² with the waste\n"
+        f"- price: {price(floor)}\n"
+        f"- the {n + 2} sockets come first, since the walls of the {room} are opened for them; allow {n + 1} days\n\n"
+        f"That stays below {900 + 130 * n} euros if nothing is wrong below the old floor of the {room}."
+    )
+
+
+def price(floor: str) -> str:
+    """What the tool answers, the same in every client."""
+    return f"{floor}: {20 + 3 * len(floor)}.90 euros a square metre, in stock, two days"
+
+
+def _call(n: int) -> Message:
+    arguments = json.dumps({"item": FLOORS[n % len(FLOORS)]})
+    return {"id": f"call_price_{n}", "type": "function", "function": {"name": "price", "arguments": arguments}}
+
+
+def script(turns: tuple[Turn, ...]) -> dict[str, Message]:
+    """The model server's lines, by what it is asked last."""
+    lines: dict[str, Message] = {}
+    for turn in turns:
+        answer = {"role": "assistant", "content": turn.answer}
+        lines[turn.id or turn.say] = answer
+        if turn.tool:
+            lines[turn.say] = {"role": "assistant", "content": None, "tool_calls": [turn.tool]}
+    return lines
+
+
+def transcript(turns: tuple[Turn, ...]) -> Iterator[tuple[str, str]]:
+    """Role and gist of every message of the conversation: its text, or the id of the call it makes."""
+    for turn in turns:
+        yield "user", turn.say
+        if turn.tool:
+            yield "assistant", turn.id
+            yield "tool", price(json.loads(turn.tool["function"]["arguments"])["item"])
+        yield "assistant", turn.answer

@@ -1,0 +1,76 @@
+"""Hold what came of a client's conversation to the promises: the answers, the prompts, the receipts and the memory."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import orjson
+
+from proxy.demo.scripted import OBSERVER, Seen, text_of
+from proxy.memory.model import Key
+from tests.clients.conversation import Turn, transcript
+from tests.e2e.differential.published import refused
+from tests.e2e.running import Running
+
+NOTES = "\n<observations>\n"
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """Figures of a run that held."""
+
+    turns: int
+    requests: int
+    applied: int  # requests whose prompt was rewritten
+    aside: int  # side requests, which have no memory
+
+    def __str__(self) -> str:
+        aside = f", {self.aside} side requests without memory" if self.aside else ""
+        return f"{self.turns} turns, {self.requests} requests, {self.applied} with memory applied{aside}"
+
+
+async def judged(
+    run: Running, stories: Sequence[dict[str, Any]], turns: Sequence[Turn], answers: Sequence[str], *, thread: str | None, resource: str | None
+) -> Verdict:
+    """Raises AssertionError for what does not hold. `thread`, `resource`: as the recipe names them; None: by the client itself."""
+    await run.app.background.wait_idle()
+    assert [a.strip() for a in answers] == [t.answer.strip() for t in turns], "the client shows what the model server said"
+    chats = [story for story in stories if story["memory"] != "off"]
+    aside = [story for story in stories if story["memory"] == "off"]
+    assert {story["status"] for story in stories} == {200}
+    assert {story["memory"] for story in chats} == {"raw", "applied"}, f"receipts: {[(s['memory'], s['reason']) for s in stories]}"
+    assert {story["reason"] for story in aside} <= {"side-request"}
+    asked = [seen for seen in run.models.requests if seen.model != OBSERVER]
+    assert len(asked) == len(stories), "one request of the model server for each of the client"
+    for seen in asked:
+        assert refused(orjson.loads(seen.body)) is None, "a prompt that a model server takes"
+    await _memory(run, turns, thread, resource)
+    told = {turn.say for turn in turns}
+    mains = [seen for seen in asked if any(said in text_of(m) for m in seen.messages if m["role"] == "user" for said in told)]
+    _prompt(mains[-1], turns)
+    return Verdict(len(turns), len(chats), sum(story["memory"] == "applied" for story in chats), len(aside))
+
+
+async def _memory(run: Running, turns: Sequence[Turn], thread: str | None, resource: str | None) -> None:
+    """One thread, under the names the recipe gives it; in it the conversation and nothing else, its older part observed."""
+    memory = await run.memory()
+    assert memory.key.thread == (thread or memory.key.thread)
+    assert memory.key.resource == (resource or memory.key.resource)
+    assert memory.log, "the conversation crossed an activation"
+    stored = [orjson.loads(m.item.raw) for m in await run.app.store.messages(Key(*memory.key), 0)]
+    expected = list(transcript(turns))
+    assert [m["role"] for m in stored] == [role for role, _ in expected]
+    for said, (_, gist) in zip(stored, expected, strict=True):
+        assert gist in (text_of(said), *(call["id"] for call in said.get("tool_calls") or ())), f"{gist!r} became {said}"
+
+
+def _prompt(seen: Seen, turns: Sequence[Turn]) -> None:
+    """What the model was sent last: instructions, notes, and the newest turns raw."""
+    said = [text_of(m) for m in seen.messages if m["role"] == "user"]
+    raw = [n for n, turn in enumerate(turns) if turn.say in said]
+    assert any(NOTES in text_of(m) for m in seen.messages), "the notes stand in the prompt"
+    assert raw, "the newest turn is in the prompt"
+    assert raw == list(range(raw[0], len(turns))), "the tail is the newest turns, without a gap"
+    assert raw[0] > 0, "older turns are no longer sent"

@@ -1,0 +1,47 @@
+"""Read the recipes in docs/clients: the very files and commands that are written there."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+DOCS = Path(__file__).parents[2] / "docs" / "clients"
+ADDRESS = "http://127.0.0.1:8400"  # as every recipe says it; all that is replaced when one is run
+
+_BLOCK = re.compile(r"^```(?P<language>\w+)(?: (?P<file>\S+))?\n(?P<text>.*?)^```$", re.DOTALL | re.MULTILINE)
+
+
+@dataclass(frozen=True)
+class Recipe:
+    name: str
+    text: str
+
+    @property
+    def files(self) -> dict[str, str]:
+        """The blocks that name a file behind their language, by its name."""
+        return {block["file"]: block["text"] for block in _BLOCK.finditer(self.text) if block["file"]}
+
+    @property
+    def installs(self) -> str:
+        """The command that installs the client."""
+        (command,) = re.findall(r"^(?:pip|npm) install .+$", self.text, flags=re.MULTILINE)
+        return str(command)
+
+    def header(self, name: str) -> str | None:
+        """The value the recipe gives this header; None where it leaves it to the client."""
+        found = re.search(rf"{name}\W+([\w-]+)", "".join(self.files.values()))
+        return found[1] if found else None
+
+    def write(self, folder: Path, base: str) -> None:
+        """Write its files, with the address of a proxy that runs now."""
+        for name, text in self.files.items():
+            (folder / name).write_text(text.replace(ADDRESS, base), encoding="utf-8")
+
+
+def recipe(name: str) -> Recipe:
+    return Recipe(name, (DOCS / f"{name}.md").read_text(encoding="utf-8"))
+
+
+def names() -> list[str]:
+    return sorted(file.stem for file in DOCS.glob("*.md") if file.stem != "README")

@@ -1,0 +1,163 @@
+"""More requests than there are places: memory gives way first, then new requests are told to come again."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import orjson
+import pytest
+
+from tests.agents.scripted_llm import bullets
+from tests.e2e.between import COMPLETION, Between, between, chat_body, reason
+from tests.support.raw_client import Got, RawClient, ask
+from tests.support.upstream_server import Call, answering
+
+THREAD = b"X-OM-Thread: t"
+LONG = "the dock takes no van above 2.85 m and " * 60  # about 600 tokens
+SMALL = ", observation: {message_tokens: 1000, buffer_tokens: 200, block_timeout: 5s}"
+NOTES = orjson.dumps({"choices": [{"message": {"content": bullets("the dock takes no van above 2.85 m")}}]})
+
+
+@dataclass
+class Models:
+    """The actor, who keeps those waiting that say `hold`, and the observer."""
+
+    go: asyncio.Event = field(default_factory=asyncio.Event)
+    held: int = 0
+    observed: int = 0
+
+    async def __call__(self, call: Call) -> None:
+        if b'"openai/observer"' in call.seen.body or b'"observer"' in call.seen.body:
+            self.observed += 1
+            await answering(NOTES)(call)
+            return
+        if b'"hold"' in call.seen.body:
+            self.held += 1
+            await self.go.wait()
+        await answering(COMPLETION, b"Content-Type: application/json")(call)
+
+
+@dataclass
+class Full:
+    site: Between
+    models: Models
+    waiting: list[asyncio.Task[Got]] = field(default_factory=list)
+
+    async def hold(self, count: int, path: str = "/v1/chat/completions") -> None:
+        """So many requests more that are being served."""
+        self.waiting += [asyncio.create_task(ask(self.site.port, chat_body("hold"), path=path)) for _ in range(count)]
+        await self.until(lambda: self.models.held == len(self.waiting))
+
+    async def release(self) -> list[Got]:
+        self.models.go.set()
+        return await asyncio.gather(*self.waiting)
+
+    async def until(self, seen: object) -> None:
+        assert callable(seen)
+        async with asyncio.timeout(10):
+            while not seen():  # noqa: ASYNC110 - of a server's inside, which tells nobody; bounded above
+                await asyncio.sleep(0.005)
+
+    async def say(self, *texts: str) -> Got:
+        """A turn of one thread, which sends what it says and no history."""
+        return await ask(self.site.port, chat_body(*texts), headers=(THREAD, b"X-OM-History: new"))
+
+
+@asynccontextmanager
+async def full(tmp_path: Path, in_flight: int, more: str = "") -> AsyncIterator[Full]:
+    models = Models()
+    limits = (
+        f"limits: {{in_flight: {in_flight}, body: 1MiB}}\n            background: {{observer_interval: 100ms}}\n{more}"
+    )
+    async with between(tmp_path, limits, memory=SMALL) as site:
+        site.server.script = models
+        made = Full(site, models)
+        try:
+            yield made
+        finally:
+            await made.release()
+
+
+@pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/embeddings"])
+async def test_no_place(tmp_path: Path, path: str) -> None:
+    """It is a 503 that says when to come again, whatever is asked, but for the server's own health; then there is place again."""
+    async with full(tmp_path, 3) as f:
+        await f.hold(3, path)
+        for other in ("/v1/chat/completions", "/v1/embeddings"):
+            got = await ask(f.site.port, chat_body("hi"), path=other)
+            assert (got.status, got.header(b"retry-after"), got.header(b"x-should-retry")) == (503, [b"1"], [b"true"])
+            assert orjson.loads(got.body)["error"]["code"] == "om_overloaded"
+        assert reason(await ask(f.site.port, chat_body("hi"), headers=(THREAD,))) == "off"
+        for own in ("/healthz", "/readyz"):
+            assert (await ask(f.site.port, b"", method="GET", path=own)).status == 200
+        assert [got.status for got in await f.release()] == [200] * 3
+        assert (await ask(f.site.port, chat_body("hi"))).status == 200
+        assert (f.site.app.admission.in_flight, f.site.app.admission.held) == (0, 0)
+
+
+async def test_bodies_that_come_slowly_take_no_place(tmp_path: Path) -> None:
+    """Whoever is complete first is served."""
+    async with full(tmp_path, 1) as f:
+        slow = [await RawClient.connect(f.site.port) for _ in range(20)]
+        for client in slow:
+            client.send_head("POST", "/v1/chat/completions", b"Content-Length: 1000")
+            client.writer.write(b"{")
+        await f.until(lambda: f.site.app.admission.held == 20)
+        assert (await ask(f.site.port, chat_body("hi"))).status == 200
+        for client in slow:
+            client.leave()
+        await f.until(lambda: f.site.app.admission.held == 0)
+
+
+async def test_uploads_leave_half_of_the_places(tmp_path: Path) -> None:
+    """Bodies that are passed on as they come do take places; chat has as many."""
+    async with full(tmp_path, 4) as f:
+        uploads = [await RawClient.connect(f.site.port) for _ in range(3)]
+        for client in uploads:
+            client.send_head("POST", "/v1/files", b"Content-Length: 1000")
+            client.writer.write(b"{")
+        await f.until(lambda: f.site.app.admission.uploads == 2)
+        assert (await uploads[2].answer()).status == 503
+        await f.hold(2)
+        assert (await ask(f.site.port, chat_body("hi"))).status == 503
+        for client in uploads:
+            client.leave()
+        await f.until(lambda: f.site.app.admission.uploads == 0)
+        assert (await ask(f.site.port, chat_body("hi"))).status == 200
+
+
+async def test_bodies_together(tmp_path: Path) -> None:
+    """None is above limits.body, and together they are beyond what is held: the next is told to come again."""
+    async with full(tmp_path, 100) as f:
+        clients = [await RawClient.connect(f.site.port) for _ in range(17)]
+        for client in clients:
+            client.send_head("POST", "/v1/chat/completions", b"Content-Length: %d" % (1 << 20))
+            client.writer.write(b"x" * ((1 << 20) - 1))
+        answered = [asyncio.create_task(client.answer()) for client in clients]
+        done, _ = await asyncio.wait(answered, timeout=10, return_when=asyncio.FIRST_COMPLETED)
+        assert [task.result().status for task in done] == [503]
+        for client in clients:
+            client.leave()
+        await asyncio.wait(answered)
+        assert all(task.exception() is not None or task in done for task in answered)
+
+
+async def test_memory_gives_way(tmp_path: Path) -> None:
+    """With four of five places taken nothing is observed, and nobody waits for an observation; the turns are kept all the same.
+    When there is room again, what is due is done."""
+    async with full(tmp_path, 5) as f:
+        assert reason(await f.say("hello")) == "raw"
+        await f.hold(4)
+        assert reason(await f.say(LONG)) == "applied"  # what it holds of the thread and the client did not send
+        assert reason(await f.say(LONG)) == "applied/observer-late"
+        assert f.models.observed == 0
+        await f.release()
+        await f.until(lambda: f.models.observed)
+        await f.site.app.background.wait_idle()
+        assert reason(await f.say("and now?")) == "applied"
+        assert b"* \xf0\x9f\x94\xb4" in f.site.server.seen[-1].body
+        assert b"the dock takes no van above 2.85 m" in f.site.server.seen[-1].body
