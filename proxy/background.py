@@ -285,7 +285,9 @@ class Background:
                 self._again.add(key)
                 return
 
-    async def _next(self, key: Key, waited_for: Decision | None = None) -> tuple[Decision | Gather | Settle, Call] | None:
+    async def _next(
+        self, key: Key, waited_for: Decision | None = None
+    ) -> tuple[Decision | Gather | Settle, Call] | None:
         """What to do next on this thread, and with what; None also for an inherited model whose credential went with the
         last process: the next request brings it."""
         memory = await self._memories.load(key)
@@ -317,7 +319,7 @@ class Background:
         pending = sum(w.pending for w in waiting)
         if reflection := lifecycle.reflection_due(hub, limits.for_memory(log=hub.log_tokens, pending=pending)):
             return reflection
-        await self._memories.store.look_again(hub.key, gathering.again_at(waiting, limits))
+        await self._memories.store.look_again(hub.key, gathering.again_at(waiting, limits, hub.log_tokens, now))
         return None
 
     def _due(self, memory: Memory, call: Call) -> Decision | None:

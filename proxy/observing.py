@@ -272,7 +272,7 @@ class Observing:
     async def _settle(self, decision: Settle) -> bool:
         moved = False
         for key in decision.keys:
-            ids = tuple(c.id for c in (await self._memories.load(key)).chunks)
+            ids = tuple(c.id for c in lifecycle.settling(await self._memories.load(key)))
             if ids:
                 await self._memories.update(key, partial(lifecycle.activated, ids=ids, now=self._clock()))
                 moved = True

@@ -6,11 +6,12 @@ from random import Random
 
 import pytest
 
-from proxy.memory.lifecycle import Observe
+from proxy.memory.lifecycle import Observe, Reflect
 from tests.agents.scripted_llm import bullets
 from tests.memory.building import KEY, chat
 from tests.memory.test_redaction import SHAPES, filled
 from tests.support.performing import SMALL, parts
+from tests.test_observing import logged
 
 SIX = Observe(after=0, last=6, tokens=300)
 RNG = Random(17)
@@ -34,3 +35,14 @@ async def test_notes(settings: str, kept: bool) -> None:
         assert (SECRETS[0] in made.task) == kept
         assert made.tokens == len(made.text.split())
         assert after.tail == before.tail
+
+
+@pytest.mark.parametrize(("settings", "kept"), [(SMALL, False), (KEPT, True)], ids=["default", "switched off"])
+async def test_reflections(settings: str, kept: bool) -> None:
+    """Notes from before the switch are cleaned when they are condensed."""
+    async with parts(bullets(f"User's key is {SECRETS[0]}"), settings=settings) as p:
+        await logged(p, 200, 200)
+        assert await p.observing.perform(KEY, Reflect(2, 300), p.call())
+        reflection = (await p.memory()).reflection
+        assert reflection is not None
+        assert (SECRETS[0] in reflection.text) == kept

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import socket
+import struct
 from enum import Enum
 from typing import Any
 
@@ -122,7 +123,9 @@ class Protocol(Upgradeless):
                 self._refuse(TooSlow("the body stopped, or came too slowly, for limits.body_timeout; try again"))
             case "head" | "rest" | "idle":
                 self.transport.close()
-            case "write" | "left":
+            case "write":
+                self._reset()
+            case "left":
                 self.transport.abort()
         return late
 
@@ -161,6 +164,12 @@ class Protocol(Upgradeless):
             self._left()
         self.transport.write(answers.written(exc))
         self.transport.write_eof()  # and not `close`: with bytes unread that resets the connection, and the answer is lost
+
+    def _reset(self) -> None:
+        """Drop also what the system still holds for the client: of itself it would go on offering that for minutes."""
+        if (sock := self.transport.get_extra_info("socket")) is not None:
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        self.transport.abort()
 
     def _answered(self) -> bool:
         """Whether all that was asked is; the last request asked may be incomplete all the same."""

@@ -67,13 +67,14 @@ def step(limits: Limits, pending: int) -> int:
     return max(limits.interval // 2 if near else limits.interval, 1)
 
 
-def again_at(waiting: Sequence[Waiting], limits: Limits) -> float | None:
+def again_at(waiting: Sequence[Waiting], limits: Limits, log: int, now: float) -> float | None:
     """When to look again although nothing is due now: when the first of those in back-off may be tried, if all would be due then."""
     pending = sum(w.pending for w in waiting)
+    limits = limits.for_memory(log=log, pending=pending)
     unparked = [w for w in waiting if w.fresh and not w.trouble.parked]
     if sum(w.fresh for w in unparked) < step(limits, pending):
         return None
-    return min(w.trouble.until for w in unparked)
+    return min((w.trouble.until for w in unparked if w.trouble.until > now), default=None)
 
 
 def batches(waiting: Sequence[Waiting], most: int) -> tuple[tuple[Key, ...], ...]:

@@ -219,6 +219,14 @@ def everything(memory: Memory, most: int) -> Observe | None:
     return _observe(memory, marks, blocks.safe_cut(marks, most, 0))
 
 
+def settling(memory: Memory) -> tuple[Observation, ...]:
+    """The chunks that may become active while nobody asks (gathering.py): none that covers what stands unanswered, for whoever asks
+    it again must find it in the prompt."""
+    first = blocks.asked([m.mark for m in memory.tail])
+    answered = memory.tail[first - 1].seq if first else memory.coverage
+    return tuple(c for c in memory.chunks if c.last <= answered)
+
+
 def economises(memory: Memory, limits: Limits) -> bool:
     """Whether notes are due that wait because they would cost more than they save (`economy: auto`)."""
     if limits.prices is None:

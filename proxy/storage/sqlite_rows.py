@@ -118,7 +118,7 @@ def _shared_row(memory: Memory) -> Row:
     """What is summed up over the threads of a resource."""
     if memory.scope == "thread":
         return (False, 0, 0, 0, "")
-    chunked = sum(o.source_tokens for o in memory.chunks)
+    chunked = sum(o.source_tokens for o in lifecycle.settling(memory))
     return (True, memory.pending, lifecycle.fresh(memory), chunked, stored(memory.others))
 
 

@@ -55,23 +55,32 @@ class Connection(ResponseHandler):
             self._forget_head()
 
     def data_received(self, data: bytes) -> None:
-        while self._asked and (end := self._end_of_head(data)):
-            self._received(data[:end])  # by itself: the parser gives no head to what fails behind it
-            data = data[end:]
-            if not data:
-                return
+        start = 0
+        while self._asked and (end := self._end_of_head(data, start)):
+            self._received(data[start:end])  # by itself: the parser gives no head to what fails behind it
+            start = end
+        if start and start == len(data):
+            return
         if data and self._at_rest() and self.transport is not None:
             self._should_close = True
             self.transport.abort()
             return
-        self._received(data)
+        self._received(data[start:] if start else data)
 
-    def _end_of_head(self, data: bytes) -> int:
-        """How many of these bytes belong to the head they complete; 0 if they complete none."""
-        found = (self._before + data).find(END_OF_HEAD)
-        end = found + len(END_OF_HEAD) - len(self._before) if found >= 0 else 0
-        self._before = b"" if end else (self._before + data)[1 - len(END_OF_HEAD) :]
-        return end
+    def _end_of_head(self, data: bytes, start: int) -> int:
+        """Where in these bytes the head ends that goes on, or begins, at `start`; 0 if it does not."""
+        if not start and self._before:
+            cut = (self._before + data[: len(END_OF_HEAD) - 1]).find(END_OF_HEAD)
+            if cut >= 0:
+                end = cut + len(END_OF_HEAD) - len(self._before)
+                self._before = b""
+                return end
+        found = data.find(END_OF_HEAD, start)
+        if found < 0:
+            self._before = (self._before + data[start:][1 - len(END_OF_HEAD) :])[1 - len(END_OF_HEAD) :]
+            return 0
+        self._before = b""
+        return found + len(END_OF_HEAD)
 
     def _received(self, data: bytes) -> None:
         super().data_received(data)

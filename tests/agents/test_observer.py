@@ -85,10 +85,12 @@ async def test_nothing_known() -> None:
 
 
 async def test_title() -> None:
-    """Where a title is wanted, the one that stands is told."""
+    """Where a title is wanted, the one that stands is told; where none is, one that is volunteered is dropped."""
     prompt, text = await asked(replace(TASK, want_title=True, title="Limits"))
     assert "thread-title" in prompt.system
     assert "<thread-title>\nLimits\n</thread-title>" in text
+    volunteered = ScriptedLLM.of(bullets("noted", extra="\n<thread-title>Limits</thread-title>"))
+    assert (await observer(volunteered).observe(TASK, [A], Settings())).title is None
 
 
 async def test_settings_are_clamped() -> None:

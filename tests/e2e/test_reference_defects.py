@@ -458,3 +458,16 @@ async def test_a_rate_limit_of_the_observer(tmp_path: Path) -> None:
         assert max(float(r["overhead-ms"]) for r in receipts) < 2_000
         assert (await run.memory()).trouble.failures == 1
         assert len(run.models.to(OBSERVER)) <= 3
+
+
+async def test_a_missing_thread_falls_back_to_the_resource(tmp_path: Path) -> None:
+    """#13436. A request that names whose it is, but no conversation, passes as it is: nothing is read or written for the resource."""
+    async with running(tmp_path, models=Minds()) as run:
+        kept = run.chat("user-42", **{"x-om-resource": "user-42"})
+        await kept.say("The dock takes no van above 2.85 m.")
+        before = await run.memory()
+        lost = run.chat("", **{"x-om-resource": "user-42"})
+        _, receipt = await lost.say("How high may a van be?")
+        assert (receipt["status"], receipt["reason"]) == ("off", "no-thread")
+        assert "2.85" not in str(run.models.to(ACTOR)[-1].messages)
+        assert await run.memory() == before

@@ -73,13 +73,15 @@ def test_activation_begins_at_the_threshold(size: int, expected: Activate | None
 
 def test_activation_repeats_while_the_tail_is_too_long() -> None:
     """After an activation the remaining tail is measured again: still ≥ T, and the next chunk follows."""
-    made = chunked(12, 6_000, 4, 8, 12, 16)
-    first = lifecycle.before_forwarding(made, LIMITS, ANY)
-    assert first == Activate(2, "threshold") or isinstance(first, Activate)
+    sizes = (("user", 5_000), ("assistant", 5_000), ("user", 22_500), ("assistant", 22_500), ("user", 100))
+    made = memory(transcript(*sizes))
+    for last in (2, 4):
+        made = lifecycle.observed(made, chunk(made, last))
+    seen = []
     while isinstance(decision := lifecycle.before_forwarding(made, LIMITS, ANY, waited=True), Activate):
+        seen.append(decision.count)
         made = lifecycle.activated(made, [c.id for c in made.chunks[: decision.count]], 1.0)
-    assert not made.chunks or lifecycle.ripe(made.tail) < LIMITS.observe_at
-    assert made.coverage == 16
+    assert (seen, made.coverage, made.chunks) == ([1, 1], 4, ())
 
 
 def test_what_the_request_asks_stays_raw() -> None:

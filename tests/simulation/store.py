@@ -378,7 +378,7 @@ def _waiting(memory: Memory) -> Waiting:
         turn_at=memory.turn_at or 0.0,
         pending=memory.pending,
         fresh=lifecycle.fresh(memory),
-        chunked=lifecycle.settled_by_itself(memory)[1],
+        chunked=sum(o.source_tokens for o in lifecycle.settling(memory)),
         trouble=memory.trouble,
     )
 

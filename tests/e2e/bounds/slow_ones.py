@@ -25,6 +25,7 @@ EVENT = (  # as OpenAI sends them: a word in a quarter of a kilobyte
 )
 TRICKLE = 0.5  # seconds between two bytes
 CHAT = b"POST /v1/chat/completions HTTP/1.1\r\nhost: h\r\nx-om-thread: slow-%d\r\n"
+ESTABLISHED = 1  # first byte of the system's TCP_INFO
 FLOOD = b'{"model":"flood","stream":true,"messages":[{"role":"user","content":"more"}]}'
 
 
@@ -62,9 +63,11 @@ async def body(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, numbe
 
 
 async def reading(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, number: int) -> None:
-    """A stream that never ends, of which a byte now and then is read."""
+    """A stream that never ends, of which a byte now and then is read. Who reads so slowly does not see an end: the system does."""
     writer.write(CHAT % number + b"content-length: %d\r\n\r\n" % len(FLOOD) + FLOOD)
-    while await reader.read(1):  # noqa: ASYNC110 - it is slow on purpose
+    sock = writer.get_extra_info("socket")
+    while sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 1)[0] == ESTABLISHED:
+        await reader.read(1)
         await asyncio.sleep(TRICKLE)
 
 

@@ -117,6 +117,7 @@ class Fault:
     name: str
     wire: Callable[[Content], Wire] | Script | None  # None: nobody is there to answer
     ours: Ours = ()  # not empty: there is no answer that could be passed on
+    hangs: bool = False  # or may: it takes as long as the limit
     streams_only: bool = False
     place: Place = "server"
     stored: Stored = "question"  # what the thread holds after the actor's answer
@@ -213,11 +214,11 @@ LONG = spoken("word " * (2 << 20))  # 10 MB
 
 FAULTS = (
     Fault("refused", None, (502,), place="refused"),
-    Fault("name-unknown", None, (502, 504), place="nowhere"),
+    Fault("name-unknown", None, (502, 504), hangs=True, place="nowhere"),
     Fault("certificate-untrusted", None, (502,), place="untrusted"),
-    Fault("connect-hangs", None, (504,), place="full"),
-    Fault("no-reply", silent, (504,)),
-    Fault("head-trickles", trickle, (504,)),
+    Fault("connect-hangs", None, (504,), hangs=True, place="full"),
+    Fault("no-reply", silent, (504,), hangs=True),
+    Fault("head-trickles", trickle, (504,), hangs=True),
     Fault("interim-flood", changed(before=HINTS), stored="reply", harmless=True),
     Fault("empty", plain(b"")),
     Fault("no-json", plain(b"Service is fine, thank you.")),
@@ -249,8 +250,8 @@ FAULTS = (
     Fault("gzip", packed, stored="reply", harmless=True),
     Fault("gzip-bomb", exploding),
     # streams only
-    Fault("silent-from-the-start", lambda _: stream(end="silence"), streams_only=True),
-    Fault("silent-in-the-middle", lambda c: stream(*c.events[:2], end="silence"), streams_only=True),
+    Fault("silent-from-the-start", lambda _: stream(end="silence"), hangs=True, streams_only=True),
+    Fault("silent-in-the-middle", lambda c: stream(*c.events[:2], end="silence"), hangs=True, streams_only=True),
     Fault("reset-in-the-middle", lambda c: stream(*c.events[:2], end="reset"), streams_only=True),
     Fault("closed-in-the-middle", lambda c: stream(*c.events[:2], end="closed"), streams_only=True),
     Fault("no-done", lambda c: stream(*c.events), streams_only=True, stored="reply"),

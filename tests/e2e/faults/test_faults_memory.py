@@ -7,7 +7,7 @@ import pytest_asyncio
 from msgspec.structs import replace
 
 from proxy.memory.model import Memory
-from tests.e2e.faults.cells import GOOD, LIMIT, SLACK, Remembered, memory_cells
+from tests.e2e.faults.cells import GOOD, MIND_LIMIT, SLACK, Remembered, memory_cells
 from tests.e2e.faults.faults import CELLS, Cell, Content, well
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
@@ -32,8 +32,8 @@ async def test_chat(done: Done, cell: Cell) -> None:
     expected = well(Content(GOOD, cell.stream)).body
     assert {(got.status, got.body, got.whole) for got in found.chats} == {(200, expected, True)}
     assert not [why for got in found.chats for why in got.header(b"x-om-status") if why == b"degraded"]
-    assert found.longest < LIMIT + SLACK
-    assert found.work < LIMIT + SLACK
+    assert found.longest < SLACK
+    assert found.work < MIND_LIMIT + SLACK
 
 
 @pytest.mark.parametrize("cell", CELLS, ids=str)

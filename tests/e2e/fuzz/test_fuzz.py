@@ -32,7 +32,7 @@ async def test_bent_requests(tmp_path: Path) -> None:
 def test_a_case_comes_again() -> None:
     """Its number says all."""
     assert [case(3, n) for n in range(200)] == [case(3, n) for n in range(200)]
-    assert len({b"".join(case(3, n)[0]) for n in range(200)}) > 190
+    assert len({b"".join(case(3, n)[0]) for n in range(200)}) > 180
 
 
 def test_packets() -> None:

@@ -146,7 +146,9 @@ async def world(name: str, folder: Path) -> AsyncIterator[World]:
         text = f'upstream: [{{base_url: "{upstream}/v1", layout: blocks}}]\nstorage: {{url: "sqlite:///{path}"}}\n'
         settings = parse(f'{text}telemetry: {{log: "off"}}\n{WORLDS[name]}')
         app = create_app(settings, clock=Clock(), model_within=20.0)
-        connector = aiohttp.TCPConnector(limit=0)
+        connector = aiohttp.TCPConnector(
+            limit=0, keepalive_timeout=1.0
+        )  # the server waits longer: no race for an idle one
         async with serving(app) as base, aiohttp.ClientSession(connector=connector) as http:
             secret = await app.store.secret()
             yield World(name, app, base, models, http, path, app._site.identity, secret)

@@ -1,0 +1,43 @@
+"""The three profiles people ask for stand in README.md and in config/om-proxy.yaml, and are the same ones."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+import yaml
+
+from proxy.settings import parse
+from proxy.settings.report import effective_lines
+
+ROOT = Path(__file__).parents[1]
+NAMES = ("long agent runs", "chat with daily visits", "cheap actor")
+
+
+def of_readme() -> dict[str, str]:
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    found = re.findall(r"```yaml\n# ([\w ]+): [^\n]*\n(memory:\n.*?)```", text, flags=re.S)
+    return dict(found)
+
+
+def of_config() -> dict[str, str]:
+    text = (ROOT / "config" / "om-proxy.yaml").read_text(encoding="utf-8")
+    found = re.findall(r"^# ([\w ]+): .*\n(?:#(?: .*)?\n)*((?:#\| .*\n?)+)", text, flags=re.M)
+    return {name.lower(): re.sub(r"^#\| ", "", lines, flags=re.M) for name, lines in found}
+
+
+def test_the_same_three() -> None:
+    """Whoever copies from either gets the same."""
+    readme, config = of_readme(), of_config()
+    assert tuple(readme) == tuple(config) == NAMES
+    assert {name: yaml.safe_load(text) for name, text in readme.items()} == {
+        name: yaml.safe_load(text) for name, text in config.items()
+    }
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_check_has_nothing_to_say(name: str) -> None:
+    """A profile is valid, and nothing in it disappoints: `om-proxy check` warns of none."""
+    lines = effective_lines(parse(of_readme()[name]))
+    assert [line for line in lines if line.startswith("warning")] == []
