@@ -6,7 +6,7 @@ import argparse
 import signal
 import sys
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from proxy import __version__
 from proxy.errors import ConfigError, OmError
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from proxy.app import App
     from proxy.settings import Effective, Settings
 
+START_WITHIN = 60.0  # seconds a worker may take until it serves
 STOP_WITHIN = 30  # seconds running streams may take after SIGTERM
 
 
@@ -85,6 +86,9 @@ def serve(options: argparse.Namespace) -> int:
 
     settings = load(options.config)
     configure(settings.telemetry.log)
+    raise_open_files()
+    if settings.server.workers > 1:
+        return serve_by_many(options, settings)
     server = server_of(create_app(Watched(settings, path=options.config)), settings)
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: None)  # uvicorn raises it once more after a clean end; that is no failure
@@ -92,11 +96,55 @@ def serve(options: argparse.Namespace) -> int:
     return 0
 
 
+def serve_by_many(options: argparse.Namespace, settings: Settings) -> int:
+    """Serve with `server.workers` processes on one port. What they have in common is the store; one that dies is replaced."""
+    import os
+
+    from uvicorn.supervisors import Multiprocess
+
+    if ":memory:" in settings.storage.url:
+        raise ConfigError(
+            "server.workers is above 1, but a store in memory is one process's own: name a file in storage.url"
+        )
+
+    class Workers(Multiprocess):
+        def init_processes(self) -> None:
+            super().init_processes()
+            if all(process.wait_until_ready(START_WITHIN, self.should_exit) for process in self.processes):
+                banner(settings, self.sockets[0].getsockname()[1])
+
+    if options.config:
+        os.environ["OM_PROXY_CONFIG"] = options.config  # the workers read it themselves, and watch it
+    config = served("proxy.cli:worker", settings, factory=True, workers=settings.server.workers)
+    Workers(config, sockets=[config.bind_socket()]).run()
+    return 0
+
+
+def worker() -> App:
+    """The app of one of several processes."""
+    from proxy.app import create_app
+    from proxy.logs import configure
+    from proxy.settings import Watched, load
+
+    settings = load(None)
+    configure(settings.telemetry.log)
+    return create_app(Watched(settings))
+
+
+def raise_open_files() -> None:
+    """Take as many files as we may have: each connection is one, and the usual 1 024 are few where clients are slow."""
+    try:
+        import resource
+
+        _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
+    except (ImportError, ValueError):  # Windows has no such limit; macOS says it has none, and does not let it be taken
+        return
+
+
 def server_of(app: App, settings: Settings) -> uvicorn.Server:
     """The server; it prints the banner once it listens, so that a printed address is one that answers."""
     import uvicorn
-
-    from proxy.edge.protocol import Protocol
 
     class Server(uvicorn.Server):
         async def startup(self, sockets: list[socket.socket] | None = None) -> None:
@@ -104,22 +152,29 @@ def server_of(app: App, settings: Settings) -> uvicorn.Server:
             if self.started:
                 banner(settings, self.servers[0].sockets[0].getsockname()[1])
 
-    return Server(
-        uvicorn.Config(
-            app,
-            host=settings.server.host,
-            port=settings.server.port,
-            loop="uvloop",
-            http=Protocol,
-            ws="none",  # WebSockets are answered 501 by the app
-            lifespan="on",
-            access_log=False,
-            proxy_headers=False,  # nobody here asks for the client's address
-            log_config=None,
-            server_header=False,  # the upstream's own Server and Date travel on
-            date_header=False,
-            timeout_graceful_shutdown=STOP_WITHIN,
-        )
+    return Server(served(app, settings))
+
+
+def served(app: App | str, settings: Settings, **more: Any) -> uvicorn.Config:
+    import uvicorn
+
+    from proxy.edge.protocol import Protocol
+
+    return uvicorn.Config(
+        app,
+        host=settings.server.host,
+        port=settings.server.port,
+        loop="uvloop",
+        http=Protocol,
+        ws="none",  # WebSockets are answered 501 by the app
+        lifespan="on",
+        access_log=False,
+        proxy_headers=False,  # nobody here asks for the client's address
+        log_config=None,
+        server_header=False,  # the upstream's own Server and Date travel on
+        date_header=False,
+        timeout_graceful_shutdown=STOP_WITHIN,
+        **more,
     )
 
 

@@ -172,8 +172,7 @@ def test_check_of_a_model(tmp_path: Path) -> None:
 def test_check_warns_of_what_is_not_in_effect(tmp_path: Path) -> None:
     """Who sets something that does nothing yet is told so; for the defaults nobody is."""
     (tmp_path / "x.yaml").write_text(
-        "memory: {scope: resource, retrieval: true}\nstorage: {encryption_key: hush}\n"
-        "models: {small: {observation: {max_tokens_per_batch: 5000}}}\n"
+        "memory: {retrieval: true}\nstorage: {encryption_key: hush}\nmodels: {small: {retrieval: {max_steps: 3}}}\n"
     )
     warned = {
         model: warnings(om_proxy("check", "--config", "x.yaml", "--model", model, cwd=tmp_path))
@@ -181,10 +180,10 @@ def test_check_warns_of_what_is_not_in_effect(tmp_path: Path) -> None:
     }
     assert warned["a"] == [
         f"{what} is accepted, but not in effect yet"
-        for what in ("storage.encryption_key = (set)", "memory.scope = resource", "memory.retrieval.enabled = true")
+        for what in ("storage.encryption_key = (set)", "memory.retrieval.enabled = true")
     ]
     more = set(warned["small"]) - set(warned["a"])
-    assert more == {"memory.observation.max_tokens_per_batch = 5000 is accepted, but not in effect yet"}
+    assert more == {"memory.retrieval.max_steps = 3 is accepted, but not in effect yet"}
 
 
 def warnings(done: subprocess.CompletedProcess[str]) -> list[str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from zoneinfo import ZoneInfo
@@ -20,6 +21,7 @@ from proxy.memory.model import Message, weight
 from proxy.memory.observations import Parsed, parse
 
 UTC = ZoneInfo("UTC")
+_OBSERVATIONS = re.compile(r"<\s*observations?\b", re.IGNORECASE)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -107,7 +109,7 @@ class Observer(Mind):
         made: dict[str, Observed] = {}
         for label, said in sections.by_thread(answer.text, tasks.keys()).items():
             try:
-                parsed = await self._parsed(tasks[label], replace(answer, text=said))
+                parsed = await self._parsed(tasks[label], replace(answer, text=_as_alone(said)))
             except Unusable:
                 continue
             made[label] = _observed(parsed, answer, spent)
@@ -146,6 +148,11 @@ def _user_of_several(
             yield f"Image #{number} of conversation {label}:"
             yield image
     yield "Write the observations of these new messages now, conversation by conversation, in the format you were told."
+
+
+def _as_alone(said: str) -> str:
+    """A thread's section as an answer about that thread alone: all of it is meant, not only its bullet lines."""
+    return said if _OBSERVATIONS.search(said) else f"<observations>\n{said}\n</observations>"
 
 
 def _known(task: ObserverTask) -> Iterator[str]:

@@ -21,7 +21,7 @@ _STORED = re.compile(r'^<thread id="(?P<label>[0-9a-f]{16})">\n(?P<text>.*?)\n</
 _QUOTE = "[\"'`“”„‘’«»]"
 # As models write it: any case, any quotes, anything else in the tag. The blanks are possessive: an answer may be long.
 _WRITTEN = re.compile(
-    rf"[ \t]*+<\s*+(?:(?P<close>/)\s*+thread\s*+>|thread\s++(?:id\s*+=\s*+)?{_QUOTE}?(?P<label>[0-9a-f]{{16}}){_QUOTE}?[^<>\n]*+>)",
+    rf"[ \t]*+<\s*+(?:(?P<close>/)\s*+thread\s*+>|thread\s++(?:id\s*+=\s*+)?{_QUOTE}?(?P<label>[0-9a-f]{{16}})(?!\w){_QUOTE}?[^<>\n]*+>)",
     re.IGNORECASE,
 )
 # A line that a parser of notes keeps wherever it stands, for it takes it for a date. 0: no thread.
@@ -126,12 +126,14 @@ def marked(answer: str, labels: Collection[str]) -> str:
 def stored(text: str, labels: Collection[str]) -> str:
     """Parsed notes with their marks as the tags that `reflected` reads. A section ends where the next begins."""
     names = dict(enumerate(sorted(labels), 1))
-    found: list[str] = []
+    found: list[Section] = []
     label, start = None, 0
     for mark in [*_MARK.finditer(text), None]:
         body = text[start : mark.start() if mark else len(text)].strip("\n")
-        if body:
-            found.append(tagged(label, escape(body)))
+        if body and label is None and found and found[-1].label is None:
+            found[-1] = Section(None, f"{found[-1].text}\n\n{body}")
+        elif body:
+            found.append(Section(label, body))
         if mark:
             label, start = names.get(int(mark["number"])), mark.end()
-    return "\n\n".join(found)
+    return shown(found)

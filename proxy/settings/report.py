@@ -26,7 +26,6 @@ DURATIONS = {
     "reflector_interval",
 }
 NOT_IN_EFFECT = (  # accepted and checked, but nothing acts on them yet; config/om-proxy.yaml marks the same ones
-    "server.workers",
     "storage.prefix",
     "storage.encryption_key",
     "memory.retrieval.enabled",

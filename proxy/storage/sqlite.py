@@ -25,6 +25,7 @@ from proxy.memory.model import HUB, Key, Memory, Message, Observation
 from proxy.storage import sqlite_reading as reading
 from proxy.storage import sqlite_rows as rows
 from proxy.storage.base import Change, Outline, Stir, ThreadInfo
+from proxy.storage.one_writer import OneWriter
 from proxy.storage.sqlite_commit import NOW, Commit, SharedCommit
 from proxy.storage.sqlite_forgetting import forgotten
 from proxy.storage.sqlite_lane import GROUP, Lane
@@ -44,10 +45,11 @@ READER = (*SHARED, "query_only = ON", "wal_autocheckpoint = 0")
 class SqliteStore:
     """The `Store` protocol over one file; several processes may share it. `await SqliteStore.open(path)`, later `close()`."""
 
-    def __init__(self, writer: Lane, reader: Lane, generations: int | None) -> None:
+    def __init__(self, writer: Lane, reader: Lane, generations: int | None, turn: OneWriter | None) -> None:
         self._writer = writer
         self._reader = reader
         self._generations = generations
+        self._turn = turn
         self._probe: Probe | None = None
 
     @classmethod
@@ -62,9 +64,12 @@ class SqliteStore:
         database = str(path)
         in_memory = database == IN_MEMORY
         # One connection for both in memory: another one would be another database.
-        writer = Lane(lambda: connected(database, busy, WRITER), "BEGIN IMMEDIATE", keep=in_memory, group=group)
+        turn = None if in_memory else OneWriter(database, busy)
+        writer = Lane(
+            lambda: connected(database, busy, WRITER), "BEGIN IMMEDIATE", keep=in_memory, group=group, turn=turn
+        )
         reader = writer if in_memory else Lane(lambda: connected(database, busy, READER), "BEGIN")
-        store = cls(writer, reader, generations)
+        store = cls(writer, reader, generations, turn)
         try:
             if not in_memory:
                 private_file(Path(database))
@@ -85,6 +90,8 @@ class SqliteStore:
             await self._reader.close()
         finally:
             await self._writer.close()  # last, so that it is the one to checkpoint
+            if self._turn:
+                self._turn.close()
 
     async def ping(self) -> None:
         await self._writer.run(_touched)

@@ -11,7 +11,7 @@ import asyncio
 import sqlite3
 from collections import deque
 from collections.abc import Awaitable, Callable
-from contextlib import suppress
+from contextlib import AbstractAsyncContextManager, nullcontext, suppress
 from dataclasses import dataclass, field
 from typing import Any, Literal, TypeVar, cast
 
@@ -52,11 +52,14 @@ class Lane:
         *,
         keep: bool = False,
         group: int = GROUP,
+        turn: AbstractAsyncContextManager[None] | None = None,
     ) -> None:
+        """`turn`: held while anything is done, and while the connection closes."""
         self._connect = connect
         self._begin = begin
         self._keep = keep
         self._group = group
+        self._turn = turn or nullcontext()
         self._waiting: deque[Unit] = deque()
         self._task: asyncio.Task[None] | None = None
         self._closed = False
@@ -78,7 +81,8 @@ class Lane:
         if self.connection is not None:
             connection, self.connection = self.connection, None
             try:
-                await connection.close()
+                async with self._turn:
+                    await connection.close()
             except sqlite3.Error as exc:
                 raise translated(exc) from exc
 
@@ -102,7 +106,8 @@ class Lane:
 
     async def _perform(self, group: list[Unit]) -> None:
         try:
-            results = await (self._without_transaction(group[0]) if group[0].alone else self._transaction(group))
+            async with self._turn:
+                results = await (self._without_transaction(group[0]) if group[0].alone else self._transaction(group))
         except asyncio.CancelledError:  # the loop is shutting down
             for unit in group:
                 unit.outcome.cancel()

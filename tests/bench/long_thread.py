@@ -33,6 +33,7 @@ from proxy.memory.model import Item, Key, Memory, Message, Observation, chained,
 from proxy.storage.sqlite import SqliteStore
 from proxy.wire import chat
 
+PROMISED = 1.5  # times the shortest thread's time
 TAIL = 40  # raw messages every thread ends with
 ENTRIES = 20  # of every log, so that the lengths differ in what is covered and in nothing else
 WINDOW = 10  # messages the client shows
@@ -204,10 +205,15 @@ def main() -> None:
         with proxy(folder, upstream) as port:
             overheads(port, lengths[0], 0, 2)  # the first request of all loads the token ranks
             found = {n: [overheads(port, n, t, chosen.turns) for t in range(chosen.threads)] for n in lengths}
+    typical = {}
     for length, threads in found.items():
         cold = statistics.median(times[0] for times in threads[1:] or threads)
         warm = statistics.median(time for times in threads for time in times[1:])
+        typical[length] = warm
         print(f"{length:>8} messages   cold {cold:6.2f} ms   warm p50 {warm:6.2f} ms")
+    ratio = max(typical.values()) / typical[lengths[0]]
+    print(f"the slowest takes {ratio:.2f} times as long as {lengths[0]} messages; promised are {PROMISED} at most")
+    sys.exit(ratio > PROMISED)
 
 
 main()

@@ -34,6 +34,8 @@ class Client:
     turns: int = 14
     more: str = ""
     env: Mapping[str, str] = field(default_factory=dict)
+    ready: str = ""  # of a recipe that serves: the path that answers 200 once it does
+    behind: bool = False  # whether what is served stands between the proxy and the model server
     within: float = 120.0  # seconds the conversation may take
 
 

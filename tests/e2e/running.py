@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -90,12 +90,13 @@ async def running(
     models: Scripted | None = None,
     more: str = "",
     model_within: float = 5.0,
+    between: Callable[[str], str] = str,  # the model server's address → what the proxy is told to send to
 ) -> AsyncIterator[Running]:
     models, clock = models or Scripted(), Clock()
     async with serving(models, lifespan="off") as upstream:
         settings = parse(
             f"""
-            upstream: [{{name: scripted, base_url: "{upstream}/v1", layout: blocks}}]
+            upstream: [{{name: scripted, base_url: "{between(upstream)}/v1", layout: blocks}}]
             storage: {{url: "sqlite:///{tmp_path}/om.db"}}
             memory: {{model: openai/scripted-observer, api_base: "{upstream}/v1", api_key: sk-observer, {memory}}}
             telemetry: {{log: "off"}}

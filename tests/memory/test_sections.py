@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import pytest
-from hypothesis import given
+from hypothesis import assume, given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
@@ -61,7 +63,7 @@ def test_what_is_shown_is_escaped_and_named() -> None:
 def test_what_is_shown_grows_at_its_end() -> None:
     log = [Section(A, "* one"), Section(B, "* two <"), Section(None, "thread>")]
     wholes = [shown(log[:count]) for count in range(4)]
-    assert all(longer.startswith(shorter) for shorter, longer in zip(wholes, wholes[1:], strict=False))
+    assert all(longer.startswith(shorter) for shorter, longer in pairwise(wholes))
 
 
 def test_an_observer_is_told_in_words() -> None:
@@ -117,7 +119,7 @@ def test_any_answer_is_read(text: str, pieces: list[str]) -> None:
 def kept(answer: str, labels: set[str] = ALL) -> list[Section]:
     """As the reflector takes it, and as it is read again."""
     parsed = parse_reflection(marked(answer, labels), source_tokens=9_999, tokens=tokens)
-    return reflected(stored(parsed.text, labels), labels)
+    return [s._replace(text=s.text.strip()) for s in reflected(stored(parsed.text, labels), labels)]
 
 
 OF_ALL = f"<observations>\n* 🔴 of all\n{tag(A, '* 🔴 a')}\n{tag(B, '* 🔴 b')}\n* 🟡 of all too\n</observations>"
@@ -176,6 +178,7 @@ bodies = st.lists(lines, min_size=1, max_size=5).map("\n".join).map(lambda body:
 @given(st.lists(st.tuples(st.sampled_from([A, B, None]), bodies), min_size=1, max_size=4))
 def test_what_is_stored_is_read_as_it_was(told: list[tuple[str | None, str]]) -> None:
     """Whatever the notes say, they stay their thread's own: no text passes from one section into another."""
+    assume(all(one[0] or other[0] for one, other in pairwise(told)))
     text = "\n\n".join(sections.tagged(label, sections.escape(body)) for label, body in told)
     read = reflected(text, ALL)
     assert [s.text for s in read if s.label] == [body for label, body in told if label]

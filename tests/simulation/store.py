@@ -182,7 +182,10 @@ class Disk:
             if forgetting.fallen(before.log, after.log, name):
                 hub.head = replace(hub.head, due=self.clock())
                 reach = shared.reach(after.log, name)
-                covered, tail = [m for m in thread.live() if m.seq <= reach], [m for m in thread.live() if m.seq > reach]
+                covered, tail = (
+                    [m for m in thread.live() if m.seq <= reach],
+                    [m for m in thread.live() if m.seq > reach],
+                )
                 marks, counted = [m.mark for m in covered][-RECENT:], (len(covered), weight(covered))
                 memory = forgetting.uncovered(memory, after, name, marks, tail, counted)
             if memory != thread.memory():

@@ -15,6 +15,7 @@ import pytest
 from hypothesis.stateful import run_state_machine_as_test
 from memory_builder import KEY, MemoryBuilder, item, small_things
 from msgspec.structs import replace
+from shared_machine import SharedMachine
 from store_machine import MACHINE, Opener, StoreMachine
 
 from proxy.errors import Conflict, StorageError
@@ -605,6 +606,16 @@ class StoreContract:
         await asyncio.gather(*(turns(stores[who % len(stores)], who) for who in range(4)))
         said = [m.item.raw.decode() for m in await stores[0].messages(KEY, 0)]
         assert sorted(said) == sorted(f"{who}.{n}" for who in range(4) for n in range(5))
+
+    def test_shared_logs_are_as_the_rules_have_them(self, opener: Opener) -> None:
+        """Whatever threads of a resource do to the log they share, the store tells what the pure functions make of it."""
+        with asyncio.Runner() as runner:
+            store = [runner.run(opener())]
+            numbers = itertools.count()
+            try:
+                run_state_machine_as_test(lambda: SharedMachine(runner, store, next(numbers)), settings=MACHINE)
+            finally:
+                runner.run(store[0].close())
 
     def test_store_is_a_dictionary(self, opener: Opener) -> None:
         """Whatever is done in whatever order, the store tells what a dictionary of threads would."""

@@ -7,6 +7,8 @@ import asyncio
 import sys
 import tempfile
 import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -80,29 +82,45 @@ async def asking(port: int, seconds: float) -> Latencies:
 async def measured(
     folder: Path, *, heads: int, bodies: int, readers: int, seconds: float, window: float, limits: str = "{}"
 ) -> Measured:
-    """`seconds` beside the slow ones, between two windows without them."""
+    """`seconds` beside the slow ones, between two windows without them. They begin when the readers stall: until then these cost
+    what any readers cost."""
     flood = free_port()
     async with upstream_server(completing()) as server, proxied(folder, server, limits, both(server, flood)) as proxy:
-        port = proxy.port
-        await asking(port, window / 2)  # warm
-        quiet = [await asking(port, window)]
+        await asking(proxy.port, window / 2)  # warm
+        quiet = [await asking(proxy.port, window)]
         before = proxy.resident()
         proxy.forget_peak()
-        numbers = map(str, (port, flood, heads, bodies, readers))
-        slow = await asyncio.create_subprocess_exec(
-            sys.executable, "-m", "tests.e2e.bounds.slow_ones", *numbers,
-            stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE,
-        )  # fmt: skip
-        assert slow.stdin is not None
-        assert slow.stdout is not None
-        assert await asyncio.wait_for(slow.stdout.readline(), 60) == b"all have come\n"
-        beside = await asking(port, seconds)
-        grown = proxy.resident("VmHWM") - before
-        slow.stdin.close()
-        told = orjson.loads(await asyncio.wait_for(slow.stdout.read(), 60))
-        await slow.wait()
-        quiet.append(await asking(port, window))
-        return Measured(quiet, beside, told, grown)
+        async with slow_ones(proxy.port, flood, 0, 0, readers) as stalled:
+            await proxy.rests()
+            async with slow_ones(proxy.port, 0, heads, bodies, 0) as trickling:
+                beside = await asking(proxy.port, seconds)
+                grown = proxy.resident("VmHWM") - before
+        await proxy.rests()
+        quiet.append(await asking(proxy.port, window))
+        return Measured(quiet, beside, {**trickling, **stalled}, grown)
+
+
+@asynccontextmanager
+async def slow_ones(port: int, *numbers: int) -> AsyncIterator[dict[str, Any]]:
+    """They, from when all have come; at the end what they tell of themselves is in the dictionary, by kind."""
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, "-m", "tests.e2e.bounds.slow_ones", *map(str, (port, *numbers)),
+        stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE,
+    )  # fmt: skip
+    assert process.stdin is not None
+    assert process.stdout is not None
+    told: dict[str, Any] = {}
+    try:
+        assert await asyncio.wait_for(process.stdout.readline(), 60) == b"all have come\n"
+        yield told
+        process.stdin.close()
+        kinds = orjson.loads(await asyncio.wait_for(process.stdout.read(), 60))
+        told |= {name: kind for name, kind in kinds.items() if kind["connections"]}
+        await process.wait()
+    finally:
+        if process.returncode is None:
+            process.kill()
+            await process.wait()
 
 
 def both(server: UpstreamServer, flood: int) -> str:

@@ -83,7 +83,7 @@ async def test_requests(tmp_path: Path) -> None:
             longest = await watched(proxy, got)
             assert got.result().status == 200, name
             assert longest < STILL, name
-        XX
+            assert proxy.resident("VmHWM") - before < GROWN, name
 
 
 def bomb(start: bytes, mebibytes: int) -> bytes:

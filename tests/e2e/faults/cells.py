@@ -6,7 +6,7 @@ import asyncio
 import json
 import time
 from collections import Counter
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from functools import partial
@@ -37,7 +37,7 @@ SLACK = 1.0  # seconds beyond it after which something hangs
 BEAT = 0.02  # seconds; as late as that again is no stall
 WELL = "well"  # a model with which nothing is wrong, for faults of places that stay as they are
 GOOD = "fünf € are five"
-AT_ONCE = 25  # cells
+AT_ONCE = 32  # cells
 HEAVY = ("one-line-of-10-MB", "gzip-bomb")  # by themselves: what the others take shall not be their weight
 BY_NAME = {fault.name: fault for fault in FAULTS}
 PAST_ALL_BACK_OFF = 7 * 3_600.0  # seconds
@@ -177,19 +177,19 @@ def memory_of(role: str, name: str, address: str) -> dict[str, Any]:
     return {**model, "reflection": {"observation_tokens": 400}}
 
 
-def groups() -> list[list[Cell]]:
-    """The cells that are run at once: those that hang, the others as many as one core has no trouble with, heavy ones alone."""
+def groups(alone: Collection[str] = ()) -> list[list[Cell]]:
+    """The cells that are run at once: those that hang, the others as many as one core has no trouble with, those named alone."""
     hanging = [cell for cell in CELLS if cell.fault.hangs]
-    heavy = [cell for cell in CELLS if cell.fault.name in HEAVY]
-    others = [cell for cell in CELLS if cell not in hanging and cell not in heavy]
+    by_themselves = [cell for cell in CELLS if cell.fault.name in alone]
+    others = [cell for cell in CELLS if cell not in hanging and cell not in by_themselves]
     shares = [others[start : start + AT_ONCE] for start in range(0, len(others), AT_ONCE)]
-    return [hanging, *shares, *([cell] for cell in heavy)]
+    return [hanging, *shares, *([cell] for cell in by_themselves)]
 
 
 async def in_groups(run: Callable[[Cell], Awaitable[T]]) -> dict[str, T]:
     """What `run` gives for each cell."""
     done: dict[str, T] = {}
-    for cells in groups():
+    for cells in groups(HEAVY):
         done |= zip(map(str, cells), await asyncio.gather(*map(run, cells)), strict=True)
     return done
 

@@ -22,6 +22,7 @@ SINKS = {
     "memory",
     "row of message",
     "row of observation",
+    "admin answer",
 }  # where canaries must have been to have been looked for
 
 

@@ -114,6 +114,7 @@ OTHERS = (
     Mutant(_IDENTITY, 'b"fingerprint\\0" + tenant.encode()', 'b"fingerprint\\0"', IDENTITY),
     Mutant(_TOKEN, "if claims.tenant != tenant:", "if False:", IDENTITY, ("keys",)),
     Mutant(_SITE, "if own else self.own_headers", "if True else self.own_headers", IDENTITY, ("keys",)),
+    Mutant("proxy/edge/admin.py", "own = identity.tenant(", 'own = query.get("tenant") or identity.tenant('),
     # what is remembered by tenant
     Mutant(_CHAT, "key = (model, resource, upstream.name, credential)", "key = (model, resource, upstream.name)"),
     Mutant("proxy", "fingerprint_key(self._secret, key.tenant)", 'fingerprint_key(self._secret, "")'),

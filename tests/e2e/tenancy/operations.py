@@ -8,6 +8,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from random import Random
 from typing import Any
+from urllib.parse import quote
 
 import orjson
 
@@ -172,6 +173,17 @@ class Operations:
         else:
             await self._say(chat, more=[token])  # says nothing where nobody can verify it
 
+    async def _steer(self, chat: Chat) -> None:
+        """The admin API by one's own credential, asked for another's threads: they are not there."""
+        other = self._world.tenant(self._other(chat))
+        path = self._rng.choice(["", f"/{quote(chat.thread, safe='')}"])
+        query = f"?tenant={other}&resource={quote(chat.resource, safe='')}"
+        answer = await self._world.look(self._credential(chat.letter), f"/om/v1/threads{path}{query}")
+        self._judge(chat.letter, answer, 200 if not path or answer[0] != 404 else 404)
+        if other.encode() in answer[2]:
+            self._world.findings.wrong.append("the admin API tells of another tenant")
+        self._world.findings.sinks["admin answer"] += self._world.tenant(chat.letter).encode() in answer[2]
+
     async def _refused(self, chat: Chat, headers: Headers, status: int) -> None:
         messages = [{"role": "user", "content": "Which locker at Quarry Steps is mine?"}]
         answer = await self._world.ask(headers, orjson.dumps({"model": "actor", "messages": messages}))
@@ -248,6 +260,7 @@ WEIGHTS: dict[Any, int] = {
     Operations._part_of_a_key: 3,
     Operations._nobody: 3,
     Operations._other_token: 2,
+    Operations._steer: 3,
 }
 
 

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import aiohttp
+from yarl import URL
 
 from proxy.app import App, create_app
 from proxy.demo.loopback import serving
@@ -102,6 +103,11 @@ class World:
         async with self.http.post(f"{self.base}/v1/chat/completions", data=body, headers=headers) as answer:
             if leave:
                 return answer.status, answer.headers, await answer.content.readany()
+            return answer.status, answer.headers, await answer.read()
+
+    async def look(self, headers: Sequence[tuple[str, str]], path: str) -> tuple[int, Mapping[str, str], bytes]:
+        """One GET of ours."""
+        async with self.http.get(URL(f"{self.base}{path}", encoded=True), headers=headers) as answer:
             return answer.status, answer.headers, await answer.read()
 
     def judge_upstream(self) -> None:

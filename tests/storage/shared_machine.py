@@ -1,0 +1,192 @@
+"""Threads that share a log in a store, held against the same threads led by the pure functions, through random steps."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+import pytest
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
+from msgspec.structs import replace
+
+from proxy.errors import Conflict
+from proxy.memory import identity
+from proxy.memory.model import HUB, Key, Memory, hub_of
+from proxy.storage.base import Change, Store
+from tests.memory.sharing import Resource
+
+names = st.sampled_from("ABC")
+numbers = st.integers(1, 4)
+
+
+class SharedStore:
+    """A resource whose every step is committed to a store and read back."""
+
+    def __init__(self, store: Store, names: str, key: Key, label: Callable[[Key], str]) -> None:
+        self.store = store
+        self.led = Resource(names, key=key, label=label)
+        self.stored: dict[str, Memory] = {}
+        self.stale: list[tuple[Memory, Memory]] = []
+        self.bases = {name: (voice.memory, self.led.hub) for name, voice in self.led.voices.items()}
+
+    def memory(self, name: str) -> Memory:
+        """As the store has it; of an unknown thread as a new one is."""
+        return self.stored.get(name, self.led.voices[name].memory if name != HUB else Memory(key=self.led.hub.key))
+
+    def wanted(self, name: str) -> Memory:
+        memory = self.led.hub if name == HUB else self.led.voices[name].memory
+        return replace(memory, version=self.stored[name].version if name in self.stored else 0)
+
+    async def committed(self, name: str) -> None:
+        """What has changed of this thread and of the hub, in one transaction."""
+        before, hub = self._before(name), self._before(HUB)
+        after, hub_after = self.wanted(name), self.wanted(HUB)
+        if name in self.stored and HUB in self.stored:
+            self.stale.append((before, hub))
+        changed = Change(hub, hub_after) if hub_after != hub or not hub.version else None
+        thread, log = await self.store.commit_shared(Change(before, after), changed)
+        assert thread == replace(after, version=thread.version)
+        self.stored[name] = thread
+        if log:
+            self.stored[HUB] = log
+
+    def _before(self, name: str) -> Memory:
+        key = self.led.hub.key._replace(thread=name)
+        return self.stored.get(name) or Memory(key=key, scope="thread" if name == HUB else "resource")
+
+    async def hub_committed(self) -> None:
+        if self.wanted(HUB) != self.stored[HUB]:
+            self.stored[HUB] = await self.store.commit(self.stored[HUB], self.wanted(HUB))
+
+    async def too_late(self, number: int) -> None:
+        """Either of the two has moved on: nothing of either is written."""
+        thread, hub = self.stale[number % len(self.stale)]
+        if self.stored.get(thread.key.thread, Memory(key=thread.key)).version == thread.version:
+            thread_after, hub_after = replace(thread, title="too late"), replace(hub, unproductive_at=7)
+        else:
+            thread_after, hub_after = replace(thread, title="too late"), hub
+        if (self._before(thread.key.thread).version, self._before(HUB).version) != (thread.version, hub.version):
+            with pytest.raises(Conflict):
+                await self.store.commit_shared(Change(thread, thread_after), Change(hub, hub_after))
+
+    async def forgotten(self, name: str) -> None:
+        rows = len(self.led.voices[name].rows)
+        self.led.forget(name)
+        assert await self.store.forget(self.led.voices[name].memory.key) == (rows if name in self.stored else 0)
+        was_there = self.stored.pop(name, None)
+        for other in list(self.stored):
+            found = await self.store.load(self.stored[other].key)
+            if other == HUB and not found.version:
+                del self.stored[HUB]
+                self.led.hub, self.led.past = Memory(key=self.led.hub.key), []
+                continue
+            assert replace(found, version=0, due=None) == replace(self.wanted(other), version=0, due=None)
+            self.stored[other] = replace(found, due=None)
+            assert was_there is None or HUB not in self.stored or found.version
+
+    async def compare(self) -> None:
+        """Everything a store tells of them."""
+        for name, memory in self.stored.items():
+            assert replace(await self.store.load(memory.key), due=None) == memory == self.wanted(name)
+            assert await self.store.version(memory.key) == memory.version
+        led, hub = self.led, self.led.hub.key
+        assert await self.store.generations(hub, led.hub.generation) == tuple(led.past)
+        listed = [info.key.thread for info in await self.store.threads(hub.tenant)]
+        assert listed == sorted(set(self.stored) - {HUB})
+        waiting = await self.store.waiting(hub)
+        sharing = {n: v.memory for n, v in led.voices.items() if n in self.stored and led.shares(n) and v.memory.tail}
+        assert [(w.key.thread, w.pending) for w in waiting] == [
+            (n, m.pending) for n, m in sorted(sharing.items(), key=lambda one: one[1].turn_at or 0)
+        ]
+        for name in self.stored:
+            told = await self.store.elsewhere(hub._replace(thread=name), 2, 3)
+            latest = sorted((n for n in sharing if n != name), key=lambda n: -(sharing[n].turn_at or 0))[:2]
+            assert [(k.thread, ms) for k, ms in told] == [(n, sharing[n].tail[-3:]) for n in latest]
+
+
+class SharedMachine(RuleBasedStateMachine):
+    """Three threads of a resource of its own, in a store all examples share."""
+
+    def __init__(self, runner: asyncio.Runner, store: list[Store], number: int) -> None:
+        super().__init__()
+        self.runner = runner
+        secret = runner.run(store[0].secret())
+        key = Key(f"shared {number}", "r", HUB)
+        self.s = SharedStore(store[0], "ABC", key, lambda key: identity.label(secret, key))
+
+    def _step(self, name: str) -> None:
+        self.s.led.check()
+        self.runner.run(self.s.committed(name))
+
+    def _knows(self, name: str) -> bool:
+        return name in self.s.stored and self.s.led.shares(name)
+
+    @initialize(reflected=st.booleans())
+    def begin(self, reflected: bool) -> None:
+        for name in "ABAB":
+            self.cover(name, 2)
+        if reflected:
+            self.reflect_at_once("A", 9)
+
+    @rule(name=names, number=numbers)
+    def say(self, name: str, number: int) -> None:
+        self.s.led.say(name, number)
+        self._step(name)
+
+    @rule(name=names, number=numbers)
+    def cover(self, name: str, number: int) -> None:
+        self.say(name, number)
+        if self.s.led.shares(name):
+            self.s.led.observe(name, number)
+            self._step(name)
+            self.s.led.activate(name)
+            self._step(name)
+
+    @rule(name=names, number=numbers)
+    def observe(self, name: str, number: int) -> None:
+        if self._knows(name):
+            self.s.led.observe(name, number)
+            self._step(name)
+
+    @rule(number=st.integers(1, 9))
+    def reflect(self, number: int) -> None:
+        if HUB in self.s.stored:
+            self.s.led.reflect(number)
+            self.runner.run(self.s.hub_committed())
+
+    @rule(name=names, number=st.integers(1, 9))
+    def reflect_at_once(self, name: str, number: int) -> None:
+        self.reflect(number)
+        if self._knows(name):
+            self.s.led.swap(name)
+            self._step(name)
+
+    @rule(name=names, back=st.integers(1, 9))
+    def fork(self, name: str, back: int) -> None:
+        live = self.s.led.voices[name].live
+        if self._knows(name) and live:
+            self.s.led.fork(name, live[-back - 1] if back < len(live) else 0)
+            self._step(name)
+
+    @rule(name=names)
+    def leave_or_join(self, name: str) -> None:
+        if name in self.s.stored and HUB in self.s.stored:
+            (self.s.led.leave if self.s.led.shares(name) else self.s.led.join)(name)
+            self._step(name)
+
+    @rule(name=names)
+    def forget(self, name: str) -> None:
+        self.runner.run(self.s.forgotten(name))
+
+    @precondition(lambda self: self.s.stale)
+    @rule(number=st.integers(0, 9))
+    def commit_too_late(self, number: int) -> None:
+        self.runner.run(self.s.too_late(number))
+
+    def teardown(self) -> None:
+        self.runner.run(self.s.compare())
+        for memory in self.s.stored.values():
+            if memory.key.thread != HUB:
+                self.runner.run(self.s.store.forget(memory.key))
+        assert self.runner.run(self.s.store.load(hub_of(self.s.led.hub.key))).version == 0
