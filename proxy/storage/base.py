@@ -27,7 +27,8 @@ class Change(NamedTuple):
 
 
 class Stir(NamedTuple):
-    """Makes the hub of a resource due at `now` if its threads hold `tokens` that are observed by nobody."""
+    """Makes the hub of a resource due at `now` if its threads hold `tokens` that are observed by nobody: where it is due later, if
+    those hold as many that may be asked about now."""
 
     now: float
     tokens: int

@@ -65,8 +65,10 @@ PRUNE_OBSERVATIONS = """DELETE FROM observation WHERE thread_id = ?1 AND state =
     SELECT 1 FROM entry WHERE entry.thread_id = observation.thread_id AND observation_id = observation.id)"""
 FORGET_REFLECTION = "DELETE FROM reflection WHERE thread_id = ?"
 VERSION = "SELECT version FROM thread WHERE tenant = ? AND resource = ? AND thread = ?"
-STIR = f"""UPDATE thread SET due = ?3 WHERE tenant = ?1 AND resource = ?2 AND thread = '{HUB}' AND due IS NULL
-    AND (SELECT sum(fresh) FROM thread WHERE tenant = ?1 AND resource = ?2 AND shared = 1) >= ?4"""  # noqa: S608 - our own text
+_FRESH = "SELECT sum(fresh) FROM thread WHERE tenant = ?1 AND resource = ?2 AND shared = 1"
+# Mostly told from the index alone; who may be asked about matters only where the hub is due at a later time already.
+STIR = f"""UPDATE thread SET due = ?3 WHERE tenant = ?1 AND resource = ?2 AND thread = '{HUB}' AND ifnull(due > ?3, 1)
+    AND ({_FRESH}) >= ?4 AND (due IS NULL OR ({_FRESH} AND parked = 0 AND retry_at <= ?3) >= ?4)"""  # noqa: S608 - our own text
 
 Statement = tuple[str, list[tuple[Any, ...]]]  # one statement and the rows of parameters to run it with
 

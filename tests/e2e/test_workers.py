@@ -43,23 +43,21 @@ async def test_one_memory_behind_several_processes(tmp_path: Path) -> None:
         await process.start(within=60)
         try:
             async with asyncio.timeout(30):
-                while len(workers := children(process.pid)) < 2:
-                    await asyncio.sleep(0.05)  # bounded by the time-out
+                while len(workers := children(process.pid)) < 2:  # noqa: ASYNC110 - the kernel sends no event of it
+                    await asyncio.sleep(0.05)
             said = await asyncio.gather(*(conversation(process.base, f"t{n}") for n in range(CONVERSATIONS - 1)))
             os.kill(min(workers), signal.SIGKILL)
             said.append(await conversation(process.base, "after"))
             async with asyncio.timeout(30):
-                while len(children(process.pid) - {min(workers)}) < 2:
+                while len(children(process.pid) - {min(workers)}) < 2:  # noqa: ASYNC110 - the kernel sends no event of it
                     await asyncio.sleep(0.05)
         finally:
             assert await process.terminate() == 0
         assert all(status == "applied" for statuses in said for status in statuses[-3:])
         store = await SqliteStore.open(tmp_path / "om.db")
         try:
-            infos = await store.threads(None)
-            assert {info.key.thread: info.messages for info in infos} == dict.fromkeys(
-                ["after", *(f"t{n}" for n in range(CONVERSATIONS - 1))], 2 * TURNS
-            )
+            stored = {info.key.thread: info.messages for info in await store.threads(None)}
+            assert stored == dict.fromkeys(["after", *(f"t{n}" for n in range(CONVERSATIONS - 1))], 2 * TURNS)
         finally:
             await store.close()
 

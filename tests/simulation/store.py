@@ -148,7 +148,11 @@ class Disk:
         return committed, replace(log, due=where.head.due) if log and where else log
 
     def _stirs(self, hub: Memory, stir: Stir) -> bool:
-        return hub.due is None and sum(lifecycle.fresh(t.memory()) for t in self.sharing(hub.key)) >= stir.tokens
+        if hub.due is not None and hub.due <= stir.now:
+            return False
+        waiting = [_waiting(t.memory()) for t in self.sharing(hub.key)]
+        able = [w for w in waiting if hub.due is None or w.may_be_asked_about(stir.now)]
+        return sum(w.fresh for w in able) >= stir.tokens
 
     def sharing(self, hub: Key) -> list[Thread]:
         """The threads that share this hub's log, the longest left alone first."""

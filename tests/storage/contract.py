@@ -15,12 +15,13 @@ import pytest
 from hypothesis.stateful import run_state_machine_as_test
 from memory_builder import KEY, MemoryBuilder, item, small_things
 from msgspec.structs import replace
-from shared_machine import SharedMachine
+from shared_machine import SharedMachine, SharedStore
 from store_machine import MACHINE, Opener, StoreMachine
 
 from proxy.errors import Conflict, StorageError
-from proxy.memory.model import RECENT, Key, Memory, Message, Trouble
-from proxy.storage.base import Store
+from proxy.memory import identity, lifecycle
+from proxy.memory.model import HUB, RECENT, Key, Memory, Message, Trouble, hub_of
+from proxy.storage.base import Change, Stir, Store
 
 OTHER = Key("other tenant", KEY.resource, KEY.thread)
 ODD = {
@@ -409,6 +410,217 @@ class StoreContract:
         await store.lease(KEY, "me", 60)
         await store.commit(Memory(key=KEY), MemoryBuilder().chat(1).memory())
         assert not await store.lease(KEY, "you", 60)
+
+    # ── threads that share a log ──
+
+    async def _shared(self, store: Store, names: str = "AB", reflected: bool = False) -> SharedStore:
+        """Two messages of each thread in the log, twice; A has spoken last."""
+        secret = await store.secret()
+        s = SharedStore(store, names, hub_of(KEY), lambda key: identity.label(secret, key))
+        for name in [*names, *reversed(names)]:
+            s.led.say(name, 3)
+            await s.committed(name)
+            s.led.observe(name, 2)
+            s.led.activate(name)
+            await s.committed(name)
+        if reflected:
+            s.led.reflect()
+            s.led.swap("A")
+            await s.committed("A")
+        return s
+
+    async def test_a_thread_and_its_hub_are_written_together(self, store: Store) -> None:
+        """Each reads as it was committed, and the hub's log is no thread's own."""
+        s = await self._shared(store)
+        await s.compare()
+        assert [o.parts[0].label for o in (await store.load(hub_of(KEY))).log] == [
+            s.led.voices[name].label for name in "ABBA"
+        ]
+        assert (await store.load(s.stored["A"].key)).log == ()
+
+    @pytest.mark.parametrize("moved", ["A", HUB], ids=["thread", "hub"])
+    async def test_a_conflict_of_either_writes_neither(self, store: Store, moved: str) -> None:
+        s = await self._shared(store)
+        thread, hub = s.stored["A"], s.stored[HUB]
+        where = s.stored[moved]
+        await store.commit(where, replace(where, turns=9))
+        stood = await seen(store, thread.key), await seen(store, hub.key)
+        with pytest.raises(Conflict):
+            await store.commit_shared(
+                Change(thread, replace(thread, turns=3)), Change(hub, replace(hub, log=hub.log[:1])), Stir(1.0, 0)
+            )
+        assert (await seen(store, thread.key), await seen(store, hub.key)) == stood
+
+    async def test_of_two_threads_that_change_the_log_at_once_one_conflicts(self, store: Store) -> None:
+        s = await self._shared(store)
+        hub = s.stored[HUB]
+        tries = [
+            store.commit_shared(
+                Change(s.stored[name], replace(s.stored[name], turns=7)), Change(hub, replace(hub, unproductive_at=n))
+            )
+            for n, name in enumerate("AB", 1)
+        ]
+        results = await asyncio.gather(*tries, return_exceptions=True)
+        assert sum(isinstance(r, Conflict) for r in results) == 1
+        turns = [(await store.load(s.stored[name].key)).turns for name in "AB"]
+        assert sorted(turns) == [0, 7]
+        assert (await store.load(hub.key)).unproductive_at == turns.index(7) + 1
+
+    async def test_a_thread_alone_may_be_written(self, store: Store) -> None:
+        """Where nothing about the hub changes, it need not stand as it was."""
+        s = await self._shared(store)
+        await store.commit(s.stored[HUB], replace(s.stored[HUB], unproductive_at=1))
+        thread, log = await store.commit_shared(Change(s.stored["A"], replace(s.stored["A"], turns=5)), None)
+        assert log is None
+        assert await store.load(thread.key) == thread
+
+    @pytest.mark.parametrize(("tokens", "due"), [(40, True), (41, False)])
+    async def test_what_nobody_has_observed_makes_the_hub_due(self, store: Store, tokens: int, due: bool) -> None:
+        """The sum over its threads decides, in the transaction of the turn; two threads hold 20 tokens each."""
+        s = await self._shared(store)
+        assert [w.fresh for w in await store.waiting(hub_of(KEY))] == [20, 20]
+        await store.commit_shared(Change(s.stored["A"], replace(s.stored["A"], turns=5)), None, Stir(50.0, tokens))
+        assert await store.due(50.0, 9) == ((hub_of(KEY),) if due else ())
+        assert await store.due(49.0, 9) == ()
+
+    async def test_a_stir_comes_sooner_than_what_was_said_before(self, store: Store) -> None:
+        """Work put off until one thread may be tried again is due at once when others have enough without it."""
+        s = await self._shared(store)
+        await store.look_again(hub_of(KEY), 900.0)
+        troubled = replace(s.stored["B"], trouble=Trouble(2, 900.0))
+        s.stored["B"], _ = await store.commit_shared(Change(s.stored["B"], troubled), None, Stir(50.0, 40))
+        assert await store.due(899.0, 9) == ()
+        s.stored["A"], _ = await store.commit_shared(
+            Change(s.stored["A"], replace(s.stored["A"], turns=5)), None, Stir(50.0, 20)
+        )
+        assert await store.due(50.0, 9) == (hub_of(KEY),)
+
+    async def test_looking_again(self, store: Store) -> None:
+        """Says when a thread is due, whatever was said, and is no new version."""
+        s = await self._shared(store)
+        for at in (5.0, 7.0, None):
+            await store.look_again(hub_of(KEY), at)
+            loaded = await store.load(hub_of(KEY))
+            assert loaded == replace(s.stored[HUB], due=at)
+        await store.look_again(OTHER, 5.0)
+        assert await store.load(OTHER) == Memory(key=OTHER)
+
+    async def test_who_waits(self, store: Store) -> None:
+        """Threads that share the log and have a tail, the longest left alone first, with what each contributes."""
+        s = await self._shared(store, "ABC")
+        s.led.observe("C", 1)
+        await s.committed("C")
+        s.led.leave("A")
+        await s.committed("A")
+        waiting = await store.waiting(hub_of(KEY))
+        assert [(w.key.thread, w.pending, w.fresh, w.chunked) for w in waiting] == [("C", 20, 10, 10), ("B", 20, 20, 0)]
+        troubled = replace(s.stored["B"], trouble=Trouble(8, 77.0, True))
+        await store.commit_shared(Change(s.stored["B"], troubled), None)
+        assert [w.trouble for w in await store.waiting(hub_of(KEY))] == [Trouble(), Trouble(8, 77.0, True)]
+        assert await store.waiting(hub_of(OTHER)) == ()
+
+    async def test_what_is_said_elsewhere(self, store: Store) -> None:
+        """The newest messages of the tails of the other threads, the latest first; never one's own, never another resource's."""
+        s = await self._shared(store, "ABC")
+        s.led.say("B", 3)
+        await s.committed("B")
+        found = await store.elsewhere(s.stored["A"].key, 9, 2)
+        assert [(key.thread, messages) for key, messages in found] == [
+            ("B", s.stored["B"].tail[-2:]),
+            ("C", s.stored["C"].tail),
+        ]
+        assert [key.thread for key, _ in await store.elsewhere(s.stored["A"].key, 1, 2)] == ["B"]
+        assert await store.elsewhere(OTHER, 9, 9) == ()
+
+    async def test_a_hub_is_no_thread_of_a_list(self, store: Store) -> None:
+        await self._shared(store)
+        assert [info.key.thread for info in await store.threads(None)] == ["A", "B"]
+        assert [info.key.thread for info in await store.threads(KEY.tenant, KEY.resource, hub_of(KEY))] == ["A", "B"]
+
+    # ── forgetting one of them ──
+
+    @pytest.mark.parametrize("reflected", [False, True], ids=["its own entries", "a reflection over both"])
+    async def test_forgetting_takes_it_out_of_the_log(self, store: Store, reflected: bool) -> None:
+        """Its entries go, also out of older generations; a reflection over others too gives way to theirs, who lose nothing."""
+        s = await self._shared(store, reflected=reflected)
+        gone, before = s.led.voices["A"].label, s.stored["B"].coverage
+        await s.forgotten("A")
+        hub = await store.load(hub_of(KEY))
+        logs = [hub.log, *(log for _, log in await store.generations(hub.key, hub.generation))]
+        assert {p.label for log in logs for o in log for p in o.parts} == {s.led.voices["B"].label}
+        assert gone not in str(logs)
+        assert "A1" not in str(logs)
+        assert (await store.load(s.stored["B"].key)).coverage == before
+        await s.compare()
+
+    async def test_forgetting_uncovers_what_cannot_be_told_apart(self, store: Store) -> None:
+        """Where the sources are not kept, the reflection goes: the other thread's messages are raw again, and due to be observed."""
+        s = await self._shared(store, reflected=True)
+        hub = replace(s.stored[HUB], log=(replace(s.stored[HUB].log[0], sources=(77, 78)),))
+        s.stored[HUB] = await store.commit(s.stored[HUB], hub)
+        s.led.hub, s.led.past = replace(hub, version=0), []
+        await store.forget(s.stored["A"].key)
+        other = await store.load(s.stored["B"].key)
+        assert (other.coverage, other.covered_count, other.covered_tokens, other.recent) == (0, 0, 0, ())
+        assert other.tail == await store.messages(other.key, 0)
+        assert len(other.tail) == 6
+        assert (await store.load(hub_of(KEY))).log == ()
+        assert await store.due(1e11, 9) == (hub_of(KEY),)
+
+    async def test_forgetting_clears_what_others_were_told(self, store: Store) -> None:
+        """Their snapshots are emptied under a new version: a turn in flight must not bring them back."""
+        s = await self._shared(store)
+        told = replace(s.stored["B"], others="A said: canary", shown=s.stored[HUB].shared_state)
+        before, _ = await store.commit_shared(Change(s.stored["B"], told), None)
+        state = s.stored[HUB].shared_state
+        await store.forget(s.stored["A"].key)
+        after = await store.load(before.key)
+        assert (after.others, after.version > before.version) == ("", True)
+        assert (await store.load(hub_of(KEY))).shared_state != state
+        for stale in (Change(before, replace(before, turns=9)), Change(s.stored["A"], replace(s.stored["A"], turns=9))):
+            with pytest.raises(Conflict):
+                await store.commit_shared(stale, None)
+
+    async def test_forgetting_drops_a_reflection_in_the_making(self, store: Store) -> None:
+        """The one that is kept and the one that is under way: both were made from what is gone."""
+        s = await self._shared(store)
+        made = s.led.reflection(s.led.log)
+        s.led.reflect()
+        await s.hub_committed()
+        await s.forgotten("A")
+        hub = await store.load(hub_of(KEY))
+        assert hub.reflection is None
+        assert lifecycle.reflected(hub, made) == hub
+
+    async def test_forgetting_a_thread_that_has_left(self, store: Store) -> None:
+        """What the log says of it goes as well."""
+        s = await self._shared(store, reflected=True)
+        hub = replace(s.stored[HUB], log=(replace(s.stored[HUB].log[0], sources=()),))
+        s.stored[HUB] = await store.commit(s.stored[HUB], hub)
+        s.led.hub, s.led.past = replace(hub, version=0), []
+        s.led.leave("A")
+        await s.committed("A")
+        await store.forget(s.stored["A"].key)
+        assert (await store.load(hub_of(KEY))).log == ()
+        assert (await store.load(s.stored["B"].key)).coverage == 0
+
+    async def test_with_the_last_thread_its_hub_goes(self, store: Store) -> None:
+        s = await self._shared(store)
+        for name in "AB":
+            await store.forget(s.stored[name].key)
+        assert await store.load(hub_of(KEY)) == Memory(key=hub_of(KEY))
+        assert await store.generations(hub_of(KEY), 99) == ()
+
+    async def test_forgetting_is_a_resources_own(self, store: Store) -> None:
+        """Another resource's log and snapshots, under the same names, are as they were."""
+        s = await self._shared(store)
+        secret = await store.secret()
+        theirs = SharedStore(store, "AB", hub_of(OTHER), lambda key: identity.label(secret, key))
+        theirs.led.say("A", 3)
+        await theirs.committed("A")
+        await s.forgotten("A")
+        assert await store.load(theirs.stored["A"].key) == theirs.stored["A"]
+        assert await store.load(hub_of(OTHER)) == theirs.stored[HUB]
 
     # ── parking ──
 

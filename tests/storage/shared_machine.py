@@ -28,11 +28,6 @@ class SharedStore:
         self.led = Resource(names, key=key, label=label)
         self.stored: dict[str, Memory] = {}
         self.stale: list[tuple[Memory, Memory]] = []
-        self.bases = {name: (voice.memory, self.led.hub) for name, voice in self.led.voices.items()}
-
-    def memory(self, name: str) -> Memory:
-        """As the store has it; of an unknown thread as a new one is."""
-        return self.stored.get(name, self.led.voices[name].memory if name != HUB else Memory(key=self.led.hub.key))
 
     def wanted(self, name: str) -> Memory:
         memory = self.led.hub if name == HUB else self.led.voices[name].memory
@@ -62,28 +57,28 @@ class SharedStore:
     async def too_late(self, number: int) -> None:
         """Either of the two has moved on: nothing of either is written."""
         thread, hub = self.stale[number % len(self.stale)]
-        if self.stored.get(thread.key.thread, Memory(key=thread.key)).version == thread.version:
-            thread_after, hub_after = replace(thread, title="too late"), replace(hub, unproductive_at=7)
-        else:
-            thread_after, hub_after = replace(thread, title="too late"), hub
-        if (self._before(thread.key.thread).version, self._before(HUB).version) != (thread.version, hub.version):
-            with pytest.raises(Conflict):
-                await self.store.commit_shared(Change(thread, thread_after), Change(hub, hub_after))
+        now = self._before(thread.key.thread), self._before(HUB)
+        if (now[0].version, now[1].version) == (thread.version, hub.version):
+            return
+        late = Change(thread, replace(thread, title="too late")), Change(hub, replace(hub, unproductive_at=7))
+        with pytest.raises(Conflict):
+            await self.store.commit_shared(*late)
+        for memory in now:
+            assert replace(await self.store.load(memory.key), due=None, scope=memory.scope) == memory
 
     async def forgotten(self, name: str) -> None:
         rows = len(self.led.voices[name].rows)
         self.led.forget(name)
         assert await self.store.forget(self.led.voices[name].memory.key) == (rows if name in self.stored else 0)
-        was_there = self.stored.pop(name, None)
+        self.stored.pop(name, None)
         for other in list(self.stored):
             found = await self.store.load(self.stored[other].key)
             if other == HUB and not found.version:
-                del self.stored[HUB]
+                del self.stored[HUB]  # nobody shares it any more
                 self.led.hub, self.led.past = Memory(key=self.led.hub.key), []
-                continue
-            assert replace(found, version=0, due=None) == replace(self.wanted(other), version=0, due=None)
-            self.stored[other] = replace(found, due=None)
-            assert was_there is None or HUB not in self.stored or found.version
+            else:
+                self.stored[other] = replace(found, due=None)
+                assert self.stored[other] == self.wanted(other)
 
     async def compare(self) -> None:
         """Everything a store tells of them."""
