@@ -374,7 +374,9 @@ class Engine:
     def _with_date(turn: Turn, after: Memory) -> Memory:
         """With the render date and zone this prompt was built with, unless it had none or the prefix has changed since."""
         opened = turn.standing.virtual
-        if (opened.log or opened.others) and after.log == opened.log:
+        # beside an equal log: what is told of other threads may be of one that has been forgotten since
+        same = after.log == opened.log and after.hub == opened.hub
+        if same and (opened.log or opened.others):
             told = replace(after, others=opened.others, shown=opened.shown) if after.hub else after
             return replace(told, render_date=opened.render_date, timezone=opened.timezone)
         return replace(after, timezone=turn.timezone or after.timezone)

@@ -114,24 +114,29 @@ class Memories:
 
     async def commit(self, before: Memory, after: Memory, aside: Sequence[Message] = ()) -> Memory:
         """One attempt; raises Conflict. What is cached of the thread is forgotten first, so a failure leaves nothing stale."""
-        if after.hub is None or before.hub is None:
-            self.drop(after.key)
-            committed = await self.store.commit(before, replace(after, due=self._due(after)), aside)
-            self._keep(committed)
-            return committed
-        thread, hub = shared.apart(before)
-        thread_after, hub_after = shared.apart(after)
-        changed = hub_after != hub or not hub.version
-        thread_after = replace(thread_after, due=self._due(thread_after))
-        return await self.commit_shared(
-            Change(thread, thread_after, aside), Change(hub, self._hub_due(hub_after, after)) if changed else None
-        )
+        if after.hub is not None and before.hub is not None:
+            thread, hub = shared.apart(before)
+            thread_after, hub_after = shared.apart(after)
+            # what is told of other threads is from this hub: one of them may have been forgotten since
+            matters = hub_after != hub or not hub.version or thread_after.others != thread.others
+            return await self.commit_shared(
+                Change(thread, thread_after, aside), Change(hub, hub_after) if matters else None
+            )
+        if after.key.thread == HUB:
+            return await self.commit_shared(Change(before, after, aside), None)
+        self.drop(after.key)
+        committed = await self.store.commit(before, replace(after, due=self._due(after)), aside)
+        self._keep(committed)
+        return committed
 
     async def commit_shared(self, thread: Change, hub: Change | None) -> Memory:
-        """One attempt at both, the thread and its resource's hub; raises Conflict."""
-        key = thread.after.key
+        """One attempt at both, the thread and its resource's hub; raises Conflict. A hub alone stands in the thread's place."""
+        thread, key = self._with_due(thread), thread.after.key
         self.drop(key)
         if hub:
+            if hub.after != hub.before or not hub.before.version:
+                # what its next work needs to know is the model of the thread that spoke last
+                hub = self._with_due(hub._replace(after=replace(hub.after, model=thread.after.model)))
             self.drop(hub.after.key)
         committed, log = await self.store.commit_shared(thread, hub, self._stir(thread.after))
         self._keep(committed)
@@ -139,10 +144,8 @@ class Memories:
             self._keep(log)
         return self._together(committed, log or await self._latest(hub_of(key))) if _shares(committed) else committed
 
-    def _hub_due(self, hub: Memory, thread: Memory) -> Memory:
-        """What the hub's next work needs to know of the thread that spoke last."""
-        hub = replace(hub, model=thread.model)
-        return replace(hub, due=self._due(hub))
+    def _with_due(self, change: Change) -> Change:
+        return change._replace(after=replace(change.after, due=self._due(change.after)))
 
     def drop(self, key: Key) -> None:
         self._joint.pop(key, None)

@@ -11,9 +11,12 @@ from msgspec.structs import replace
 
 from proxy.errors import Conflict, StorageError
 from proxy.memories import ATTEMPTS, Memories
-from proxy.memory.model import Key, Memory
+from proxy.memory.lifecycle import activated, observed
+from proxy.memory.model import Key, Memory, hub_of
+from proxy.memory.shared import alone, apart, joined
+from proxy.storage.base import Change, Stir
 from proxy.storage.sqlite import SqliteStore
-from tests.memory.building import KEY, chat
+from tests.memory.building import KEY, chat, chunk
 
 
 class Watched(SqliteStore):
@@ -217,3 +220,75 @@ async def test_a_closed_store_is_an_error_of_ours(store: Watched) -> None:
     await store.close()
     with pytest.raises(StorageError):
         await memories.load(KEY)
+
+
+# ── threads that share a log ─────────────────────────────────────────────────────────────────────────────────────────
+
+HUB = hub_of(KEY)
+
+
+def named(key: Key) -> str:
+    return "a" * 16
+
+
+async def shared(store: Watched) -> Memories:
+    """Forty tokens nobody has observed, in one thread of a resource whose hub is due from thirty on."""
+    memories = Memories(store, not_due, label=named, stir=lambda _: Stir(5.0, 30))
+    fresh = await memories.load(KEY, "resource")
+    tail = chat(2, 10)
+    await memories.commit(fresh, replace(fresh, tail=tail, next_seq=len(tail) + 1))
+    return memories
+
+
+async def test_the_hub_is_made_with_its_first_thread(store: Watched) -> None:
+    """And is due as soon as its threads hold enough."""
+    memories = await shared(store)
+    assert (await store.load(HUB)).version
+    assert await store.due(5.0, 9) == (HUB,)
+    assert (await memories.load(KEY)).hub is not None
+
+
+async def test_a_change_of_the_hub_alone_leaves_it_due(store: Watched) -> None:
+    """A reflection kept beside its log says nothing about what its threads hold."""
+    memories = await shared(store)
+    await memories.update(HUB, lambda m: replace(m, unproductive_at=7))
+    assert await store.due(5.0, 9) == (HUB,)
+
+
+async def test_a_thread_that_leaves_is_due_by_itself(store: Watched) -> None:
+    """The commit that takes it out of the shared log says when it is to be looked at; that of one which joins says never."""
+    memories = Memories(store, lambda m: None if m.scope == "resource" else 3.0, label=named)
+    first = await memories.load(KEY, "resource")
+    shares = await memories.commit(first, replace(first, tail=chat(1, 10), next_seq=3))
+    bare, hub = apart(shares)
+    left = await memories.commit_shared(Change(bare, alone(bare, ())), None)
+    assert KEY in await store.due(3.0, 9)
+    after = joined(replace(left, model="actor"), hub, named(KEY))
+    await memories.commit_shared(Change(left, apart(after)[0]), Change(hub, replace(hub, unproductive_at=1)))
+    assert KEY not in await store.due(3.0, 9)
+    assert (await store.load(HUB)).model == "actor"
+
+
+async def test_the_hub_is_cached_apart(store: Watched) -> None:
+    """A thread whose hub another process has changed is laid together anew, and the same pair only once."""
+    memories = await shared(store)
+    before = await memories.load(KEY)
+    assert await memories.load(KEY) is before
+    assert memories.stands(before)
+    hub = await store.load(HUB)
+    await store.commit(hub, replace(hub, unproductive_at=9))
+    after = await memories.load(KEY)
+    assert (before.unproductive_at, after.unproductive_at) == (0, 9)
+    assert not memories.stands(before)
+
+
+async def test_a_conflict_over_the_hub_is_computed_again(store: Watched) -> None:
+    """Another thread has changed the log meanwhile: the change is applied to what there is now, and neither is lost."""
+    memories = await shared(store)
+    await memories.load(KEY)
+    hub = await store.load(HUB)
+    await store.commit(hub, replace(hub, next_id=5))
+    chunked = await memories.update(KEY, lambda m: observed(m, chunk(m, 2)))
+    moved = await memories.update(KEY, lambda m: activated(m, [chunked.chunks[0].id], 1.0))
+    assert [o.id for o in moved.log] == [5]
+    assert (await store.load(HUB)).log == moved.log

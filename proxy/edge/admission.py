@@ -11,12 +11,12 @@ passed on as they come do hold a connection to the model server while they trick
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from starlette.types import Message, Receive, Scope
 
-from proxy.edge.headers import content_length, header
+from proxy.edge.headers import Header, content_length, header
 from proxy.errors import Overloaded, TooLarge
 
 BUSY = 0.8  # of the places
@@ -56,14 +56,14 @@ class Held:
     """`with`: a request whose body is read before it is served. `receive` is to be asked in place of its own, and raises
     TooLarge for an announced body above limits.body, before anything of it is read, and Overloaded."""
 
-    __slots__ = ("_admission", "_bytes", "_receive", "_scope", "_served")
+    __slots__ = ("_admission", "_begun", "_bytes", "_headers", "_receive", "_served")
 
     def __init__(self, admission: Admission, scope: Scope, receive: Receive) -> None:
         self._admission = admission
+        self._headers: Sequence[Header] = scope["headers"]
         self._receive = receive
-        self._scope: Scope | None = scope  # None: its announcement was looked at
         self._bytes = 0
-        self._served = False
+        self._begun = self._served = False
 
     def __enter__(self) -> Held:
         return self
@@ -73,10 +73,10 @@ class Held:
         self._admission.in_flight -= self._served
 
     async def receive(self) -> Message:
-        if self._scope is not None:
+        if not self._begun:
+            self._begun = True
             self._admission.check()
-            self._announced(self._scope)
-            self._scope = None
+            self._check_announced()
         message = await self._receive()
         if message["type"] == "http.request" and not self._served:
             self._hold(len(message.get("body", b"")))
@@ -86,10 +86,10 @@ class Held:
                 self._served = True
         return message
 
-    def _announced(self, scope: Scope) -> None:
-        limit = self._admission.limits().body
-        if (content_length(scope["headers"]) or 0) > limit:
-            raise TooLarge(f"the request body is larger than limits.body ({limit} bytes); send less or raise it")
+    def _check_announced(self) -> None:
+        for name, value in self._headers:  # in lower case, as ASGI has them
+            if name == b"content-length" and value.isdigit() and int(value) > (limit := self._admission.limits().body):
+                raise TooLarge(f"the request body is larger than limits.body ({limit} bytes); send less or raise it")
 
     def _hold(self, size: int) -> None:
         admission = self._admission

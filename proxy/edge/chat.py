@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from urllib.parse import urlsplit
 
 import structlog
+from msgspec.structs import replace
 from starlette.types import Receive, Scope, Send
 
 from proxy.agents.llm import Target
@@ -262,7 +263,7 @@ class ChatRoute:
             disconnected=gone,
         )
         if reader is not None and not closed:  # broken off: what arrived is kept as interrupted
-            self._close(exchange, read(reader), answer.status)
+            self._close(exchange, replace(read(reader), complete=False), answer.status)
         self._story(exchange, answer.status, relayed.outcome)
 
     def _story(self, exchange: Exchange, status: int, end: str) -> None:

@@ -132,7 +132,7 @@ class Protocol(Upgradeless):
     def _stage(self) -> Stage:
         answered = self._answered()
         if self._refused:
-            return "left" if answered else "ours"
+            return "left" if answered or self.cycle.disconnected else "ours"
         if self.transport.is_closing() or self.pipeline or self.flow.read_paused:
             return "ours"
         if answered:

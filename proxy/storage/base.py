@@ -78,7 +78,8 @@ class Store(Protocol):
         self, thread: Change, hub: Change | None, stir: Stir | None = None
     ) -> tuple[Memory, Memory | None]:
         """Like `commit`, for a thread that shares its resource's log and, where that changes too, the hub that keeps it: both are
-        written in one transaction, or neither; `Conflict` if the version of either has moved on."""
+        written in one transaction, or neither; `Conflict` if the version of either has moved on. A hub that does not differ is not
+        written, but must stand all the same."""
 
     async def waiting(self, hub: Key) -> tuple[Waiting, ...]:
         """The threads that share this hub's log and have anything in their tails, the longest left alone first."""

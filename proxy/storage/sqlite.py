@@ -178,7 +178,8 @@ class SqliteStore:
         self, thread: Change, hub: Change | None, stir: Stir | None = None
     ) -> tuple[Memory, Memory | None]:
         versions = await self._writer.run(SharedCommit(thread, hub, stir, self._generations))
-        return replace(thread.after, version=versions[0]), replace(hub.after, version=versions[1]) if hub else None
+        log = replace(hub.after, version=versions[1]) if hub and len(versions) > 1 else hub.after if hub else None
+        return replace(thread.after, version=versions[0]), log
 
     async def lease(self, key: Key, holder: str, seconds: float) -> bool:
         sql = f"""INSERT INTO lease VALUES (?, ?, ?, ?, {NOW} + ?) ON CONFLICT DO UPDATE

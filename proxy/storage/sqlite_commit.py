@@ -92,12 +92,6 @@ class Commit:
             await db.executemany(sql, [(thread_id, *row) for row in parameters])
         return version
 
-    async def must_stand(self, db: aiosqlite.Connection) -> None:
-        """Raises `Conflict` unless the stored version is the one this was computed from."""
-        found = list(await db.execute_fetchall(VERSION, self._before.key))
-        if (int(found[0][0]) if found else 0) != self._before.version:
-            raise self._conflict()
-
     async def _thread_written(self, db: aiosqlite.Connection) -> tuple[int, int]:
         key, version = self._before.key, self._before.version
         if version == 0:
@@ -106,30 +100,42 @@ class Commit:
             found = await db.execute_fetchall(CHANGE, (*self._thread, *key, version))
         for thread_id, new in found:
             return thread_id, new
-        raise self._conflict()
-
-    def _conflict(self) -> Conflict:
-        return Conflict(
-            f"thread {self._before.key.thread}: version {self._before.version} is no longer the stored one; load it again"
-        )
+        raise _conflict(self._before)
 
 
 class SharedCommit:
-    """A thread and the hub of its resource, both or neither. `hub`: None where nothing about it changes."""
+    """A thread and the hub of its resource, both or neither; a hub that does not differ must stand, and is not written."""
 
     def __init__(self, thread: Change, hub: Change | None, stir: Stir | None, generations: int | None) -> None:
         self._key = thread.before.key
-        self._commits = [Commit(*change, generations) for change in (thread, hub) if change is not None]
+        changes = [change for change in (thread, hub) if change is not None]
+        self._standing = [change.before for change in changes]
+        self._commits = [Commit(*change, generations) for change in changes if change is thread or _differs(change)]
         self._stir = stir
 
     async def __call__(self, db: aiosqlite.Connection) -> list[int]:
-        """The new versions. Raises `Conflict` before anything is written."""
-        for commit in self._commits:
-            await commit.must_stand(db)
+        """The new versions of what is written. Raises `Conflict` before anything is."""
+        for memory in self._standing:
+            await must_stand(db, memory)
         versions = [await commit(db) for commit in self._commits]
         if self._stir:
             await db.execute(STIR, (self._key.tenant, self._key.resource, self._stir.now, self._stir.tokens))
         return versions
+
+
+def _differs(change: Change) -> bool:
+    return change.after != change.before or not change.before.version
+
+
+async def must_stand(db: aiosqlite.Connection, memory: Memory) -> None:
+    """Raises `Conflict` unless this is the stored version."""
+    found = list(await db.execute_fetchall(VERSION, memory.key))
+    if (int(found[0][0]) if found else 0) != memory.version:
+        raise _conflict(memory)
+
+
+def _conflict(memory: Memory) -> Conflict:
+    return Conflict(f"thread {memory.key.thread}: version {memory.version} is no longer the stored one; load it again")
 
 
 def _statements(after: Memory, d: Difference) -> list[Statement]:

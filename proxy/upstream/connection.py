@@ -13,12 +13,14 @@ from __future__ import annotations
 
 import asyncio
 import select
+from collections.abc import Callable
 from typing import Any
 
 import aiohttp
 from aiohttp.client_proto import ResponseHandler
 
 END_OF_HEAD = b"\r\n\r\n"
+LESS = len(END_OF_HEAD) - 1  # of its bytes: what can be missed when it is cut in two
 
 
 class Connection(ResponseHandler):
@@ -26,12 +28,11 @@ class Connection(ResponseHandler):
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         super().__init__(loop=loop)
-        self._asked = (
-            True  # an answer is due. One that comes before the first request, as from a full server, is its answer
-        )
+        self._asked = True  # an answer is due; what a full server says before the first request, is the answer to it
         self._before = b""  # the last bytes of an unfinished head: its end may be cut in two
         self._head_due: asyncio.TimerHandle | None = None
         self._write_due: asyncio.TimerHandle | None = None
+        self._poll: Callable[[int], object] | None = None
 
     # ── whose answer this is ─────────────────────────────────────────────────────────────────────────────────────────
 
@@ -55,32 +56,30 @@ class Connection(ResponseHandler):
             self._forget_head()
 
     def data_received(self, data: bytes) -> None:
+        """Heads are parsed by themselves: together with something behind them that fails, the parser would give none of it."""
         start = 0
         while self._asked and (end := self._end_of_head(data, start)):
-            self._received(data[start:end])  # by itself: the parser gives no head to what fails behind it
+            self._received(data[start:end])
             start = end
         if start and start == len(data):
             return
         if data and self._at_rest() and self.transport is not None:
-            self._should_close = True
+            self._should_close = True  # nobody asked for this
             self.transport.abort()
             return
         self._received(data[start:] if start else data)
 
     def _end_of_head(self, data: bytes, start: int) -> int:
         """Where in these bytes the head ends that goes on, or begins, at `start`; 0 if it does not."""
-        if not start and self._before:
-            cut = (self._before + data[: len(END_OF_HEAD) - 1]).find(END_OF_HEAD)
-            if cut >= 0:
-                end = cut + len(END_OF_HEAD) - len(self._before)
-                self._before = b""
-                return end
+        kept, self._before = self._before, b""
+        cut = (kept + data[start : start + LESS]).find(END_OF_HEAD) if kept else -1
+        if cut >= 0:
+            return start + cut + len(END_OF_HEAD) - len(kept)
         found = data.find(END_OF_HEAD, start)
-        if found < 0:
-            self._before = (self._before + data[start:][1 - len(END_OF_HEAD) :])[1 - len(END_OF_HEAD) :]
-            return 0
-        self._before = b""
-        return found + len(END_OF_HEAD)
+        if found >= 0:
+            return found + len(END_OF_HEAD)
+        self._before = (kept + data[max(start, len(data) - LESS) :])[-LESS:]
+        return 0
 
     def _received(self, data: bytes) -> None:
         super().data_received(data)
@@ -93,14 +92,9 @@ class Connection(ResponseHandler):
 
     def _is_readable(self) -> bool:
         """Nobody but the event loop reads, and it may not have had its turn yet."""
-        sock = self.transport.get_extra_info("socket") if self.transport else None
-        if sock is None:
-            return False
-        if not hasattr(select, "poll"):  # Windows, whose select takes any descriptor
-            return bool(select.select([sock], [], [], 0)[0])
-        poll = select.poll()
-        poll.register(sock.fileno(), select.POLLIN)
-        return bool(poll.poll(0))
+        if self._poll is None:
+            self._poll = _polling(self.transport.get_extra_info("socket") if self.transport else None)
+        return bool(self._poll(0))
 
     # ── how long it may take ─────────────────────────────────────────────────────────────────────────────────────────
 
@@ -157,3 +151,14 @@ class Connection(ResponseHandler):
         self._forget_head()
         self._forget_write()
         super().connection_lost(exc)
+
+
+def _polling(sock: Any) -> Callable[[int], object]:
+    """What tells, within so many milliseconds, whether there is something to read; nothing ever where there is no socket."""
+    if sock is None:
+        return lambda _: ()
+    if not hasattr(select, "poll"):  # Windows, whose select takes any descriptor
+        return lambda wait: select.select([sock], [], [], wait / 1_000)[0]
+    polling = select.poll()
+    polling.register(sock.fileno(), select.POLLIN)
+    return polling.poll

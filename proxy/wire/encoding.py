@@ -5,7 +5,7 @@ from __future__ import annotations
 import zlib
 from collections.abc import Callable
 
-LIMIT = 64 << 20  # bytes of plain text; a megabyte of gzip can hold two gigabytes of it
+LIMIT = 32 << 20  # bytes of plain text; a megabyte of gzip can hold two gigabytes of it
 
 
 class TooMuch(ValueError):

@@ -48,7 +48,7 @@ async def judged(
         assert refused(orjson.loads(seen.body)) is None, "a prompt that a model server takes"
     await _memory(run, turns, thread, resource)
     told = {turn.say for turn in turns}
-    mains = [seen for seen in asked if any(said in text_of(m) for m in seen.messages if m["role"] == "user" for said in told)]
+    mains = [seen for seen in asked if any(text_of(m).strip() in told for m in seen.messages if m["role"] == "user")]
     _prompt(mains[-1], turns)
     return Verdict(len(turns), len(chats), sum(story["memory"] == "applied" for story in chats), len(aside))
 

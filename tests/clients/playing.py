@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import os
 import shutil
-from collections.abc import Mapping, Sequence
-from contextlib import AsyncExitStack
+import signal
+from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import httpx
 import orjson
 
 from proxy.demo.scripted import Scripted
@@ -18,25 +20,28 @@ from tests.clients import recipes
 from tests.clients.conversation import conversation, script
 from tests.clients.judging import Verdict, judged
 from tests.e2e.playing import Stories, stories
+from tests.e2e.process import free_port
 from tests.e2e.running import running
 
 PROGRAMS = Path(__file__).parent / "programs"
 SMALL = "observation: {message_tokens: 1200, buffer_tokens: 300, block_timeout: 10s}"
+PROVIDER = "https://api.openai.com"  # where a recipe says so, the scripted server stands in
+KEY = "sk-client-0123456789abcdef0123456789abcdef"
 
 
 @dataclass(frozen=True)
 class Client:
-    """How a client is run. `program`: a file of programs/; `more`: what its recipe asks of the proxy's configuration."""
+    """How a client is run, as far as its recipe does not say it."""
 
-    program: str
+    program: str  # a file of programs/
     package: str  # whose version is told
     tools: bool = True
     turns: int = 14
-    more: str = ""
+    aside: int = 0  # side requests it makes meanwhile
+    serves: tuple[int, str] | None = None  # what serve.sh serves: its port as the recipe says it, a path that answers 200 when it is up
+    behind: bool = False  # whether that stands between the proxy and the model server
     env: Mapping[str, str] = field(default_factory=dict)
-    ready: str = ""  # of a recipe that serves: the path that answers 200 once it does
-    behind: bool = False  # whether what is served stands between the proxy and the model server
-    within: float = 120.0  # seconds the conversation may take
+    within: float = 240.0  # seconds that starting, and then the conversation, may take
 
 
 CLIENTS: Mapping[str, Client] = {
@@ -48,6 +53,27 @@ CLIENTS: Mapping[str, Client] = {
     "openai-agents": Client("openai_agents.py", "openai-agents"),
     "vercel-ai-sdk": Client("vercel_ai_sdk.mjs", "ai"),
     "llm": Client("llm.py", "llm", env={"LLM_USER_PATH": "."}),
+    "opencode": Client("opencode.py", "opencode-ai", tools=False, aside=1),
+    "litellm-proxy-before": Client("openai_python.py", "litellm", serves=(4000, "/health/liveliness")),
+    "litellm-proxy-behind": Client("openai_python.py", "litellm", serves=(4000, "/health/liveliness"), behind=True),
+    "open-webui": Client(
+        "open_webui.py",
+        "open-webui",
+        tools=False,
+        aside=16,  # a title, tags, and follow-ups of every turn
+        serves=(8080, "/health"),
+        env={
+            "WEBUI_AUTH": "False",
+            "WEBUI_SECRET_KEY": KEY,
+            "DATA_DIR": ".",
+            "OFFLINE_MODE": "true",
+            "HF_HUB_OFFLINE": "1",
+            "RAG_EMBEDDING_ENGINE": "openai",  # else it loads a model of its own
+            "AUDIO_STT_ENGINE": "openai",
+            "ENABLE_OLLAMA_API": "false",
+            "ENABLE_VERSION_UPDATE_CHECK": "false",
+        },
+    ),
 }
 
 
@@ -58,34 +84,47 @@ async def played(name: str, folder: Path, installed: Path) -> Verdict:
     """
     client, recipe = CLIENTS[name], recipes.recipe(name)
     turns = conversation(tools=client.tools, count=client.turns)
+    served = f"127.0.0.1:{free_port()}"
+    places = {}
+
+    def between(models: str) -> str:
+        places[PROVIDER] = models
+        return f"http://{served}" if client.behind else models
+
     with stories() as told:
-        async with running(folder, SMALL, models=Scripted(script(turns)), more=client.more) as run:
-            recipe.write(folder, run.base)
+        more = recipe.files.get("om-proxy.yaml", "").replace("\n", "\n" + " " * 12)
+        async with running(folder, SMALL, models=Scripted(script(turns)), more=more, between=between) as run:
+            places[recipes.ADDRESS] = run.base
+            if client.serves:
+                port = client.serves[0]
+                places |= {f"127.0.0.1:{port}": served, f"--port {port}": f"--port {served.partition(':')[2]}"}
+            recipe.write(folder, places)
             (folder / "turns.json").write_bytes(orjson.dumps([{"say": t.say, "stream": t.stream} for t in turns]))
-            for file in (client.program, "talk.py", "talk.mjs"):
+            for file in ("talk.py", "talk.mjs"):
                 shutil.copy(PROGRAMS / file, folder)
             if (installed / "node_modules").is_dir():  # JavaScript's imports look nowhere but beside the program
                 (folder / "node_modules").symlink_to(installed / "node_modules")
-            answers = await _answers(client, folder, _path(installed))
-            await run.app.background.wait_idle()
+            env = _environment(folder, installed) | client.env | {"SERVED": f"http://{served}"}
+            async with _serving(client, folder, env, served):
+                answers = await _answers(client, folder, env)
             names = {"thread": recipe.header("X-OM-Thread"), "resource": recipe.header("X-OM-Resource")}
-            return await judged(run, _all(told), turns, answers, **names)
+            verdict = await judged(run, _all(told), turns, answers, **names)
+    assert verdict.aside == client.aside
+    return verdict
 
 
 def _all(told: Stories) -> list[dict[str, object]]:
     return [dict(told.told.get_nowait()) for _ in range(told.told.qsize())]
 
 
-async def _answers(client: Client, folder: Path, path: str) -> list[str]:
+async def _answers(client: Client, folder: Path, env: Mapping[str, str]) -> list[str]:
     """What the client's program tells to have been answered."""
-    run = "node" if client.program.endswith(".mjs") else "python"
+    # not under its own name: a program named as its client would be imported in its place
+    program = shutil.copy(PROGRAMS / client.program, folder / f"program{Path(client.program).suffix}")
+    run = shutil.which("node" if program.suffix == ".mjs" else "python", path=env["PATH"])
+    assert run
     process = await asyncio.create_subprocess_exec(
-        shutil.which(run, path=path) or run,
-        client.program,
-        cwd=folder,
-        env=_environment(folder, path) | client.env,
-        stdout=asyncio.subprocess.PIPE,
-        stderr=asyncio.subprocess.PIPE,
+        run, program, cwd=folder, env=env, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE
     )
     async with asyncio.timeout(client.within):
         out, err = await process.communicate()
@@ -93,18 +132,44 @@ async def _answers(client: Client, folder: Path, path: str) -> list[str]:
     return [json.loads(line)["answer"] for line in out.decode().splitlines() if line.startswith('{"answer"')]
 
 
-def _environment(folder: Path, path: str) -> dict[str, str]:
+@contextlib.asynccontextmanager
+async def _serving(client: Client, folder: Path, env: Mapping[str, str], served: str) -> AsyncIterator[None]:
+    """While the block lasts, what the recipe's serve.sh serves; all it started has ended afterwards."""
+    if client.serves is None:
+        yield
+        return
+    with (folder / "serve.log").open("wb") as log:
+        process = await asyncio.create_subprocess_exec(
+            "bash", "serve.sh", cwd=folder, env=env, stdout=log, stderr=log, start_new_session=True
+        )
+        try:
+            async with asyncio.timeout(client.within), httpx.AsyncClient(trust_env=False) as http:
+                while not await _up(http, f"http://{served}{client.serves[1]}"):
+                    assert process.returncode is None, (folder / "serve.log").read_text(errors="replace")[-3000:]
+                    await asyncio.sleep(0.2)  # not listening yet; bounded by the time-out above
+            yield
+        finally:
+            with contextlib.suppress(ProcessLookupError):  # it has ended by itself
+                os.killpg(process.pid, signal.SIGTERM)
+            await process.wait()
+
+
+async def _up(http: httpx.AsyncClient, url: str) -> bool:
+    try:
+        return (await http.get(url)).status_code == 200
+    except httpx.TransportError:
+        return False
+
+
+def _environment(folder: Path, installed: Path) -> dict[str, str]:
     """A home of its own, a key, and none of the caller's own settings for clients."""
     kept = {name: value for name, value in os.environ.items() if not name.startswith(("OPENAI_", "LITELLM_", "PYTHON"))}
+    places = (installed / "bin", installed / "venv" / "bin", installed / "node_modules" / ".bin")
     return kept | {
-        "PATH": path,
+        "PATH": os.pathsep.join([*map(str, places), os.environ.get("PATH", os.defpath)]),
         "HOME": str(folder),
-        "OPENAI_API_KEY": "sk-client",
+        "OPENAI_API_KEY": KEY,
         "NO_PROXY": "127.0.0.1",
+        "LITELLM_MASTER_KEY": KEY,
         "LITELLM_LOCAL_MODEL_COST_MAP": "True",  # else it is fetched
     }
-
-
-def _path(installed: Path) -> str:
-    places = (installed / "bin", installed / "venv" / "bin", installed / "node_modules" / ".bin")
-    return os.pathsep.join([*map(str, places), os.environ.get("PATH", os.defpath)])

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 DOCS = Path(__file__).parents[2] / "docs" / "clients"
-ADDRESS = "http://127.0.0.1:8400"  # as every recipe says it; all that is replaced when one is run
+ADDRESS = "http://127.0.0.1:8400"  # as every recipe says it
 
 _BLOCK = re.compile(r"^```(?P<language>\w+)(?: (?P<file>\S+))?\n(?P<text>.*?)^```$", re.DOTALL | re.MULTILINE)
 
@@ -33,10 +34,12 @@ class Recipe:
         found = re.search(rf"{name}\W+([\w-]+)", "".join(self.files.values()))
         return found[1] if found else None
 
-    def write(self, folder: Path, base: str) -> None:
-        """Write its files, with the address of a proxy that runs now."""
+    def write(self, folder: Path, places: Mapping[str, str]) -> None:
+        """Write its files, each address in `places` (as written → as it is now) in place of the written one, and nothing else changed."""
         for name, text in self.files.items():
-            (folder / name).write_text(text.replace(ADDRESS, base), encoding="utf-8")
+            for written, place in places.items():
+                text = text.replace(written, place)
+            (folder / name).write_text(text, encoding="utf-8")
 
 
 def recipe(name: str) -> Recipe:

@@ -6,6 +6,7 @@ A usable answer names the ids of what it was about, so that anybody can compare 
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import Awaitable, Callable
 from random import Random
 
@@ -34,6 +35,13 @@ USELESS = {
     "refusal": "I'm sorry, but I can't help with that.",
     "loop": notes(["the crate goes to the dock and then the crate goes back to the dock again"] * 60),
 }
+
+
+_THREAD = re.compile(r'^<thread id="([0-9a-f]{16})">\n(.*?)\n</thread>$', re.DOTALL | re.MULTILINE)
+
+
+def bare(text: str) -> str:
+    return text.removeprefix("<observations>\n").removesuffix("\n</observations>")
 
 
 class Surprise(Exception):
@@ -88,11 +96,35 @@ class Minds:
                 raise PromptTooLong("too long")
 
     def _observed(self, text: str) -> str:
+        if threads := self._answered(_THREAD.findall(text)):
+            return self._by_thread([(label, self._notes_of(said)) for label, said in threads])
+        return notes(self._notes_of(text))
+
+    def _notes_of(self, text: str) -> list[str]:
         transcript = text.rpartition("<transcript>")[2].partition("</transcript>")[0]
         ids = numbered(ids_in(transcript))
         bullets = [f"{' '.join(ids[i : i + 4])}: {filler(self._rng, 12)}" for i in range(0, len(ids), 4)]
-        return notes(bullets or [filler(self._rng, 5)])
+        return bullets or [filler(self._rng, 5)]
 
     def _reflected(self, text: str) -> str:
         more = self._rng.choice((0, 0, 10, 500)) if not self.calm else 0
+        threads: dict[str, set[str]] = {}
+        for label, said in _THREAD.findall(text):
+            threads.setdefault(label, set()).update(ids_in(said))
+        if threads:
+            told = [(label, [f"{ranges(ids)}: {filler(self._rng, 3 + more)}"]) for label, ids in threads.items()]
+            return self._by_thread(told)
         return notes([f"{ranges(ids_in(text))}: {filler(self._rng, 3 + more)}"])
+
+    def _answered(self, threads: list[tuple[str, str]]) -> list[tuple[str, str]]:
+        """Those it says anything of: sometimes one is left out."""
+        if len(threads) < 2 or self.calm or self._rng.random() >= self._trouble * 0.2:
+            return threads
+        self._told("left out")
+        return [threads[i] for i in self._rng.sample(range(len(threads)), len(threads) - 1)]
+
+    def _by_thread(self, told: list[tuple[str, list[str]]]) -> str:
+        """As models write it: with tags that are on lines of their own or not, closed or not, and quoted somehow."""
+        quote, close = self._rng.choice(('"', "'", "")), self._rng.choice(("\n</thread>", "</thread>", "\n</Thread>\n"))
+        body = [f"<thread id={quote}{label}{quote}>\n{bare(notes(bullets))}{close}" for label, bullets in told]
+        return "<observations>\n" + "\n".join(body) + "\n</observations>"

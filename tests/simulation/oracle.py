@@ -113,7 +113,11 @@ def _check_coverage(before: Memory, after: Memory, cut: int) -> None:
 
 def check_prompt(exchange: Exchange, body: bytes) -> None:
     """What the actor is sent in place of what the client sent."""
-    observed, raw = parts(body)
+    check_told(exchange, *parts(body))
+
+
+def check_told(exchange: Exchange, observed: set[str], raw: Sequence[str]) -> None:
+    """`observed`: what the block says of this thread; `raw`: the messages behind it."""
     shown = set(exchange.shown)
     seen = set(raw) | observed
     must(raw[-1:] == exchange.shown[-1:], "the newest message rules", raw[-3:], exchange.shown[-3:])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Coroutine
 from contextvars import ContextVar, copy_context
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from proxy.agents.observer import Observer
@@ -17,11 +18,12 @@ from proxy.edge.site import Site
 from proxy.engine import Engine
 from proxy.errors import ModelError, StorageError
 from proxy.memories import Memories
-from proxy.memory import lifecycle
+from proxy.memory import identity, lifecycle
 from proxy.memory.lifecycle import Decision
 from proxy.memory.model import Key, Memory
 from proxy.observing import Call, Observing
 from proxy.prompt import Prompts
+from proxy.storage.base import Stir
 from proxy.turn import Turn
 from proxy.upstream import Upstream
 from proxy.wire.reply import Reply
@@ -51,7 +53,9 @@ class Process:
         self.context.run(PROCESS.set, self)
         self.store = SimulatedStore(world.disk, world.pause)
         catalogue, rng = Catalogue(), world.rng
-        memories = Memories(self.store, self._due, world.plan.cache_bytes)
+        memories = Memories(
+            self.store, self._due, world.plan.cache_bytes, label=partial(identity.label, SECRET), stir=self._stir
+        )
         observing = WatchedObserving(
             memories,
             Observer(world.minds, tokens=catalogue.tokens, rng=rng),
@@ -90,6 +94,10 @@ class Process:
     def _due(self, memory: Memory) -> float | None:
         limits = self.world.settings.effective(memory.model, memory.key.resource).limits
         return lifecycle.due_at(memory, limits, self.world.clock())
+
+    def _stir(self, memory: Memory) -> Stir:
+        limits = self.world.settings.effective(memory.model, memory.key.resource).limits
+        return Stir(self.world.clock(), limits.interval or limits.observe_at)
 
     def _call_for(self, memory: Memory) -> Call | None:
         effective = self.world.settings.effective(memory.model, memory.key.resource)

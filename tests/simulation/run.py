@@ -6,7 +6,10 @@ import argparse
 import sys
 import time
 
-from tests.simulation.world import simulate
+from tests.simulation.sharing import SharedWorld
+from tests.simulation.world import World, simulate
+
+WORLDS: dict[str, type[World]] = {"thread": World, "resource": SharedWorld}
 
 
 def main() -> int:
@@ -15,11 +18,12 @@ def main() -> int:
     asked.add_argument("--first", type=int, default=0)
     asked.add_argument("--seed", type=int, help="this one alone")
     asked.add_argument("--trace", action="store_true", help="tell every step")
+    asked.add_argument("--scope", choices=WORLDS, default="thread", help="whether each thread has a log of its own")
     given = asked.parse_args()
     seeds = [given.seed] if given.seed is not None else range(given.first, given.first + given.seeds)
     began, steps, failed = time.perf_counter(), 0, []
     for seed in seeds:
-        world = simulate(seed)
+        world = simulate(seed, made=WORLDS[given.scope])
         steps += world.steps
         if given.trace:
             print(world.plan, *world.trace, sep="\n")

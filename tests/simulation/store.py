@@ -138,19 +138,20 @@ class Disk:
     def commit_shared(self, thread: Change, hub: Change | None, stir: Stir | None) -> tuple[Memory, Memory | None]:
         for change in (thread, hub) if hub else (thread,):
             self._must_stand(change.before)
-        log = self.commit(*hub) if hub else None
+        differs = hub and (hub.after != hub.before or not hub.before.version)
+        log = self.commit(*hub) if hub and differs else hub.after if hub else None
         committed = self.commit(*thread)
         where = self.threads.get(hub_of(thread.after.key))
         if where and stir and self._stirs(where.head, stir):
             where.head = replace(where.head, due=stir.now)
         if where and self.watch_together:
             self.watch_together(committed, where.memory())
-        return committed, replace(log, due=where.head.due) if log and where else log
+        return committed, log
 
     def _stirs(self, hub: Memory, stir: Stir) -> bool:
         if hub.due is not None and hub.due <= stir.now:
             return False
-        waiting = [_waiting(t.memory()) for t in self.sharing(hub.key)]
+        waiting = [waiting_of(t.memory()) for t in self.sharing(hub.key)]
         able = [w for w in waiting if hub.due is None or w.may_be_asked_about(stir.now)]
         return sum(w.fresh for w in able) >= stir.tokens
 
@@ -309,7 +310,7 @@ class SimulatedStore:
     async def waiting(self, hub: Key) -> tuple[Waiting, ...]:
         memories = [t.memory() for t in (await self._reach()).sharing(hub)]
         await self._return()
-        return tuple(_waiting(m) for m in memories if m.pending)
+        return tuple(waiting_of(m) for m in memories if m.pending)
 
     async def elsewhere(self, key: Key, threads: int, messages: int) -> tuple[tuple[Key, tuple[Message, ...]], ...]:
         others = [t.memory() for t in (await self._reach()).sharing(hub_of(key)) if t.head.key != key]
@@ -379,7 +380,7 @@ def _in_turns(disk: Disk, now: float) -> Iterator[Key]:
     return (key for *_, key in sorted(placed))
 
 
-def _waiting(memory: Memory) -> Waiting:
+def waiting_of(memory: Memory) -> Waiting:
     return Waiting(
         key=memory.key,
         turn_at=memory.turn_at or 0.0,

@@ -20,6 +20,7 @@ from proxy.errors import StorageError
 from proxy.memory import lifecycle
 from proxy.memory.lifecycle import Observe
 from proxy.memory.model import Key, Memory
+from proxy.memory.thresholds import Limits
 from tests.simulation import loop, oracle
 from tests.simulation.actor import EXCHANGE, Actor
 from tests.simulation.callers import Client, Node
@@ -241,15 +242,19 @@ class World:
     def prompted(self, made: Exchange, body: bytes) -> None:
         """The actor is sent this."""
         try:
-            observed, raw = oracle.parts(body)
+            observed, raw = self._read(made, body)
             if body == made.body:
                 made.missing = made.required - set(raw)
             else:
-                oracle.check_prompt(made, body)
+                oracle.check_told(made, observed, raw)
             made.client.talk.shown |= observed | set(raw)
             self.told(f"{made.client.talk.letter} prompt {made.number} {len(observed)} + {' '.join(raw[-8:])}")
         except Violation as exc:
             self.broke(exc)
+
+    def _read(self, made: Exchange, body: bytes) -> tuple[set[str], list[str]]:
+        """The ids a prompt tells, observed and raw."""
+        return oracle.parts(body)
 
     def _judge(self, made: Exchange) -> None:
         reason, status = made.receipt.get("reason"), made.receipt.get("status")
@@ -307,7 +312,7 @@ class World:
         ).tenant
         for number, kinds in enumerate(self.plan.kinds):
             key = Key(tenant or "", "user", f"thread-{number}")
-            talk = self.talks[key] = Talk(key, "AB"[number])
+            talk = self.talks[key] = Talk(key, "ABCDEF"[number])
             for kind in kinds:
                 self._client(talk, kind)
         self.processes = [Process(self, number) for number in range(self.plan.engines)]
@@ -344,16 +349,22 @@ class World:
                 for client in talk.clients:
                     await client.say()
             for _ in range(4):
-                for key in self.talks:
-                    await self.processes[0].store.park(key, False)
+                await self._revive()
                 await asyncio.sleep(600)
         for talk in self.talks.values():
             thread = self.disk.threads[talk.key]
             memory = thread.memory()
             limits = self.settings.effective(memory.model, talk.key.resource).limits
-            left = lifecycle.after_reply(memory, limits)
-            oracle.must(not isinstance(left, Observe), "no work stranded", left, memory)
+            self._must_be_done(memory, limits)
             oracle.check_end(talk, memory, thread.live())
+
+    async def _revive(self) -> None:
+        for key in self.talks:
+            await self.processes[0].store.park(key, False)
+
+    def _must_be_done(self, memory: Memory, limits: Limits) -> None:
+        left = lifecycle.after_reply(memory, limits)
+        oracle.must(not isinstance(left, Observe), "no work stranded", left, memory)
 
     def _unheard(self, running: Any, context: dict[str, Any]) -> None:
         """What asyncio would write into a log."""
@@ -378,10 +389,15 @@ def quiet() -> Iterator[None]:
         structlog.configure(**before)
 
 
-def simulate(seed: int, change: Callable[[World], None] = lambda world: None, plan: Plan | None = None) -> World:
+def simulate(
+    seed: int,
+    change: Callable[[World], None] = lambda world: None,
+    plan: Plan | None = None,
+    made: type[World] = World,
+) -> World:
     """One seed, to its end or to the first thing that breaks; `world.broken` says which."""
     encoder("")("")  # its ranks load once in a process, and every run must find them loaded
-    world = World(seed, plan)
+    world = made(seed, plan)
     change(world)
     with quiet():
         try:

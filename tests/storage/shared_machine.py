@@ -6,15 +6,19 @@ import asyncio
 from collections.abc import Callable
 
 import pytest
+from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
 from msgspec.structs import replace
+from store_machine import MACHINE
 
 from proxy.errors import Conflict
 from proxy.memory import identity
 from proxy.memory.model import HUB, Key, Memory, hub_of
 from proxy.storage.base import Change, Store
 from tests.memory.sharing import Resource
+
+SHARED = settings(MACHINE, max_examples=20, stateful_step_count=30)
 
 names = st.sampled_from("ABC")
 numbers = st.integers(1, 4)

@@ -18,10 +18,12 @@ import pytest
 from contract import Opener, StoreContract
 from memory_builder import KEY, MemoryBuilder, item
 from msgspec.structs import replace
+from shared_machine import SharedStore
 
 from proxy.errors import Conflict, StorageError
-from proxy.memory.model import Key, Memory
-from proxy.storage.base import Store
+from proxy.memory import identity
+from proxy.memory.model import Key, Memory, hub_of
+from proxy.storage.base import Change, Store
 from proxy.storage.migrate import Migration
 from proxy.storage.sqlite import SqliteStore
 from proxy.storage.sqlite_schema import statements
@@ -369,6 +371,29 @@ async def test_forgotten_bytes_are_gone(store: SqliteStore, path: Path) -> None:
     assert here() > 60
     await store.forget(KEY)
     assert here() == 0
+
+
+async def test_forgotten_bytes_are_gone_from_the_shared_log_too(store: SqliteStore, path: Path) -> None:
+    """No byte of it is left in the log, its older generations, a reflection in the making, or what others were told."""
+    secret = await store.secret()
+    s = SharedStore(store, "AB", hub_of(KEY), lambda key: identity.label(secret, key))
+    for name in "ABA":
+        s.led.say(name, 2)
+        await s.committed(name)
+        s.led.observe(name, 2, "canary task" if name == "A" else None)
+        s.led.activate(name)
+        await s.committed(name)
+    s.led.reflect()
+    s.led.swap("A")
+    await s.committed("A")
+    s.led.reflect()
+    await s.hub_committed()
+    await store.commit_shared(Change(s.stored["B"], replace(s.stored["B"], others="canary task said")), None)
+    here = lambda: b"".join(file.read_bytes() for file in path.parent.glob("memory.db*")).count(b"canary task")  # noqa: E731 - shorter than a function of its own
+    assert here() > 4
+    await store.forget(s.stored["A"].key)
+    assert here() == 0
+    assert [p.label for o in (await store.load(hub_of(KEY))).log for p in o.parts] == [s.led.voices["B"].label]
 
 
 # ── power and signals ──

@@ -135,6 +135,17 @@ async def test_a_head_in_two_packets(upstream: Upstream, cut: int) -> None:
         assert [await body(upstream, server) for _ in range(2)] == [b"ok"] * 2
 
 
+async def test_a_head_byte_by_byte(upstream: Upstream) -> None:
+    """Interim answers and the final one, each byte a packet of its own, and then what nobody asked for."""
+
+    async def script(call: Call) -> None:
+        await call.send_slowly(EARLY + EARLY + OK)
+        call.send(b"garbage")
+
+    async with asyncio.timeout(5), upstream_server(once(script)) as server:
+        assert [await body(upstream, server) for _ in range(2)] == [b"ok"] * 2
+
+
 async def test_connections_are_still_reused(upstream: Upstream) -> None:
     """Answers with interim ones before them, bodies of both kinds, and none: one connection serves them all."""
     answers = [OK, EARLY + OK, CHUNKED + chunk(b"ok") + chunk(b""), b"HTTP/1.1 204 No\r\n\r\n", EARLY * 3 + OK]

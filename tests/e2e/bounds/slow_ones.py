@@ -1,6 +1,6 @@
 """Clients that are slow on purpose, as a process of its own: heads and bodies that trickle, readers that hardly read.
 
-Each comes again as soon as it is cut off. Prints a line once all have come, and at the end, which is that of its standard input,
+A trickling one comes again as soon as it is cut off; a reader does not, for its first reply costs what any reader's costs. Prints a line once all have come, and at the end, which is that of its standard input,
 a line of JSON: kind → how many connections, how many were ended by the server, after how many seconds at most.
 """
 
@@ -75,7 +75,9 @@ Slowness = Callable[[asyncio.StreamReader, asyncio.StreamWriter, int], Awaitable
 
 
 async def again_and_again(port: int, slowness: Slowness, number: int, told: Told, come: asyncio.Semaphore) -> None:
-    while True:
+    again = True
+    while again:
+        again = slowness is not reading
         sock = socket.socket()
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4_096)
         sock.setblocking(False)

@@ -17,12 +17,12 @@ NOISE = 20.0  # ms that a busy machine makes of itself
 @needs_proc
 @pytest.mark.slow
 async def test_slow_clients(tmp_path: Path) -> None:
-    """Of each kind the first are cut off, and their next. The good client is served as before; its p99, which needs a quiet machine,
+    """All readers are cut off, and of those that trickle the first and their next. The good client is served as before; its p99, which needs a quiet machine,
     the script looks at."""
     found = await measured(tmp_path, heads=80, bodies=80, readers=4, seconds=5, window=2, limits=LIMITS)
     for name, within in (("heads", 1), ("bodies", 1), ("readers", 3)):
         kind = found.slow[name]
-        assert kind["ended"] >= kind["connections"] / 2 > 0, found
+        assert kind["connections"] / 2 <= kind["ended"] >= 4, found
         assert within <= kind["longest"] < within + LATE, found
     usual = max(one.p50 for one in found.quiet)
     assert found.beside.p50 <= max(2 * usual, usual + NOISE), found

@@ -121,6 +121,7 @@ class Fault:
     streams_only: bool = False
     place: Place = "server"
     stored: Stored = "question"  # what the thread holds after the actor's answer
+    acknowledged: bool = False  # as a stream: the client saw `[DONE]`, so the reply is held, whatever came behind it
     harmless: bool = False  # a memory model's answer is usable all the same
 
     def __str__(self) -> str:
@@ -225,7 +226,7 @@ FAULTS = (
     Fault("html", plain(PAGE, HTML)),
     Fault("json-truncated", truncated),
     Fault("length-too-short", announced(0.5)),
-    Fault("length-too-long", announced(1.5), stored="reply"),  # by its own word it is complete
+    Fault("length-too-long", announced(1.5), acknowledged=True),
     Fault(
         "context-length",
         refusal(b"400 Bad Request", "context_length_exceeded", message="maximum context length is 10 tokens"),

@@ -1,4 +1,4 @@
-"""A relay over plain httpx, as one would write it first: what the hang-ups are known to break (reliability of its pool)."""
+"""A relay over plain httpx, as one would write it first: its pool is known to break under hang-ups."""
 
 from __future__ import annotations
 

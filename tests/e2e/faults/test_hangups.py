@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from tests.e2e.faults.hangups import AFTERWARDS, HELD, PHASES, POOL, TOGETHER, hung_up
+from tests.e2e.faults.hangups import AFTERWARDS, hung_up
+from tests.e2e.faults.leavers import HELD, PHASES, POOL, TOGETHER
 
 
 async def test_hangups(tmp_path: Path) -> None:

@@ -319,9 +319,11 @@ Bending = Callable[[Request, Random], Request]
 GRAMMAR: Sequence[Bending] = (bent_json, bent_json, bent_json, bent_text, bent_headers, bent_headers, bent_line)
 
 
-def bent(dice: Random) -> bytes:
-    """One request as it goes over the wire, bent in one way or several."""
+def bent(dice: Random, epoch: int = 0) -> bytes:
+    """One request as it goes over the wire, bent in one way or several. Each epoch has threads of its own."""
     request = dice.choice(SEEDS)
+    headers = ((name, value + b"-%d" % epoch if name == b"X-OM-Thread" else value) for name, value in request.headers)
+    request = replace(request, headers=tuple(headers))
     if dice.random() < 0.75:
         for _ in range(dice.choice((1, 1, 2))):
             request = dice.choice(GRAMMAR)(request, dice)

@@ -1,0 +1,172 @@
+"""Worlds in which all threads are one resource's and share its log (`memory.scope: resource`), and what must hold there."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import replace
+from random import Random
+
+import orjson
+from msgspec import structs
+
+from proxy.memory import gathering, identity, sections, shared
+from proxy.memory.model import HUB, ROOT, Key, Memory, Message, Observation, hub_of
+from proxy.memory.thresholds import Limits
+from tests.simulation import oracle
+from tests.simulation.oracle import Violation, must, named
+from tests.simulation.plan import BRITTLE, KINDS, Plan
+from tests.simulation.process import SECRET
+from tests.simulation.store import Thread, waiting_of
+from tests.simulation.talk import Exchange, Talk
+from tests.simulation.words import id_of, ids_in
+from tests.simulation.world import World
+
+_OBSERVATIONS = re.compile(r"<observations>\n(.*?)\n</observations>", re.DOTALL)
+_SECTION = re.compile(r'^<thread id="([0-9a-f]{16})">\n(.*?)\n</thread>$', re.DOTALL | re.MULTILINE)
+_ELSEWHERE = re.compile(
+    r'^<other-conversation id="([0-9a-f]{16})">\n(.*?)\n</other-conversation>$', re.DOTALL | re.MULTILINE
+)
+
+
+def plan_of(rng: Random) -> Plan:
+    """As any world, but with two to four threads, and a batch that holds some of them."""
+    plan = Plan.of(rng)
+    kinds = tuple(rng.choice(KINDS) for _ in range(rng.choice((2, 2, 3, 4))))
+    brittle = any(kind in BRITTLE for talk in kinds for kind in talk)
+    batch = rng.choice((200, 1_000, 10_000))
+    settings = plan.settings.replace("memory:\n", "memory:\n  scope: resource\n", 1)
+    settings = settings.replace("observation: {", f"observation: {{max_tokens_per_batch: {batch}, ", 1)
+    moves = {2: 12, 3: 8, 4: 6}[len(kinds)]
+    recent = max(plan.recent, 40) if brittle else plan.recent
+    return replace(plan, settings=settings, kinds=kinds, moves=moves, faults=plan.faults and not brittle, recent=recent)
+
+
+class SharedWorld(World):
+    def __init__(self, seed: int, plan: Plan | None = None) -> None:
+        super().__init__(seed, plan or plan_of(Random(seed)))
+        self.disk.watch_together = self._committed_together
+        self.log: tuple[Observation, ...] = ()  # as of the last commit
+        self.gone: dict[str, float] = {}  # when a message ceased to be live
+
+    def label(self, key: Key) -> str:
+        return identity.label(SECRET, key)
+
+    # ── the store, at every commit ──
+
+    def _committed(self, before: Memory, after: Memory, rows: Thread) -> None:
+        """One row of the two; what holds between them is looked at when both are there."""
+        if after.key.thread == HUB:
+            self.told(f"hub commit {after}")
+            return
+        talk = self.talks[after.key]
+        self.told(f"{talk.letter} commit {after}")
+        try:
+            self._check_thread(talk, before, after, rows)
+        except Violation as exc:
+            self.broke(exc)
+
+    def _check_thread(self, talk: Talk, before: Memory, after: Memory, rows: Thread) -> None:
+        stored = rows.memory()
+        must(
+            structs.replace(after, recent=stored.recent) == stored,
+            "one live record",
+            "what is stored is not what was committed",
+        )
+        must(after.version > before.version, "one live record", before, after)
+        must(not after.log, "the log is its resource's", after)
+        here = {m.seq: id_of(m.item.raw) or "?" for m in rows.live()}
+        gone = {seq: one for seq, one in talk.live.items() if seq not in here}
+        oracle._check_messages(talk, here, gone)
+        kept = [p.last for o in self.log for p in o.parts if p.label == self.label(talk.key)]
+        least = max((last for last in kept if last < min(gone, default=before.end + 1)), default=0)
+        must(after.coverage >= least, "coverage monotone on a branch", before, after, f"kept {least}")
+        for one in set(gone.values()) - set(here.values()):
+            self.gone[one] = self.loop.time()
+        for one in here.values():
+            self.gone.pop(one, None)
+        talk.live = here
+        talk.ever |= set(here.values())
+
+    def _committed_together(self, thread: Memory, hub: Memory) -> None:
+        self.log = hub.log
+        try:
+            ids = [o.id for o in hub.log]
+            must(len(ids) == len(set(ids)) and max(ids, default=0) < hub.next_id, "one live record", hub, ids)
+            oracle._check_reflection(hub)
+            for key, rows in self.disk.threads.items():
+                if key.thread != HUB:
+                    self._check_ranges(rows.memory(), rows.live(), hub)
+            strangers = {p.label for o in hub.log for p in o.parts} - {self.label(key) for key in self.talks}
+            must(not strangers, "an entry is about a thread of the resource", strangers)
+        except Violation as exc:
+            self.broke(exc)
+
+    def _check_ranges(self, memory: Memory, live: Sequence[Message], hub: Memory) -> None:
+        """The parts of the log that are this thread's, and its chunks, cover it from its beginning without a gap."""
+        label, chains, end = self.label(memory.key), {0: ROOT, **{m.seq: m.chain for m in live}}, 0
+        for entry in hub.log:
+            for part in [p for p in entry.parts if p.label == label]:
+                must(part.after == end, "each message in exactly one range", f"{entry} of {memory}: not from {end} on")
+                must(chains.get(part.last) == part.chain, "no entry of an abandoned branch", entry, memory)
+                noted = set().union(*(ids_in(s.text) for s in sections.sections(entry) if s.label == label))
+                about = {id_of(m.item.raw) or "?" for m in live if part.after < m.seq <= part.last}
+                must(about == noted, "noted under its own name", entry, f"covers {named(about)}, notes {named(noted)}")
+                end = part.last
+        must(memory.coverage == end == shared.reach(hub.log, label), "coverage is the reach of the parts", memory, end)
+        covered = sum(m.seq <= end for m in live)
+        must(memory.covered_count == covered, "each message in exactly one range", memory, covered)
+        must([m.seq for m in live[covered:]] == [m.seq for m in memory.tail], "in the tail or in a range", memory)
+        for chunk in memory.chunks:
+            must(chunk.after == end and chains.get(chunk.last) == chunk.chain, "no chunk stranded", chunk, memory)
+            oracle._check_notes(chunk, [m for m in live if chunk.after < m.seq <= chunk.last])
+            end = chunk.last
+
+    # ── the prompt, at every request ──
+
+    def _read(self, made: Exchange, body: bytes) -> tuple[set[str], list[str]]:
+        own, letter = self.label(made.client.talk.key), made.client.talk.letter
+        observed: set[str] = set()
+        raw: list[str] = []
+        for said in orjson.loads(body)["messages"]:
+            text = oracle._text(said)
+            if "<observations>" in text:
+                observed |= self._read_block(made, own, text)
+            elif one := id_of(orjson.dumps(said)):
+                raw.append(one)
+        strange = [one for one in raw if one[0] != letter]
+        must(not strange, "no other thread's turns as its own history", strange)
+        return observed, raw
+
+    def _read_block(self, made: Exchange, own: str, text: str) -> set[str]:
+        letters = {self.label(key): talk.letter for key, talk in self.talks.items()}
+        log = _OBSERVATIONS.search(text)
+        noted = _SECTION.findall(log[1] if log else "")
+        for label, said in [*noted, *_ELSEWHERE.findall(text)]:
+            must(
+                {one[0] for one in ids_in(said)} <= {letters.get(label)},
+                "under its own name",
+                label,
+                named(ids_in(said)),
+            )
+        must(own not in dict(_ELSEWHERE.findall(text)), "nobody is told of itself", own)
+        outside = ids_in(_ELSEWHERE.sub("", text.replace(log[0], "") if log else text))
+        must(not outside, "nothing outside of the sections", named(outside))
+        everything = set().union(*(ids_in(said) for _, said in noted))
+        must(ids_in(log[1] if log else "") == everything, "every note under a name", named(everything))
+        abandoned = {one for one in everything if self.gone.get(one, made.started) < made.started}
+        must(not abandoned, "no entry of an abandoned branch in any prompt", named(abandoned))
+        return set().union(*(ids_in(said) for label, said in noted if label == own))
+
+    # ── in the end ──
+
+    async def _revive(self) -> None:
+        await super()._revive()
+        store = self.processes[0].store
+        await store.look_again(hub_of(next(iter(self.talks))), self.clock())
+
+    def _must_be_done(self, memory: Memory, limits: Limits) -> None:
+        hub = hub_of(memory.key)
+        waiting = [waiting_of(t.memory()) for t in self.disk.sharing(hub)]
+        left = gathering.due(waiting, limits, self.disk.memory(hub).log_tokens, 10_000, self.clock())
+        must(left is None, "no work stranded", left, waiting)

@@ -1,0 +1,132 @@
+"""A hundred small worlds in which threads share a log: nobody loses anything by it, and nobody's words become another's."""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from collections.abc import Callable
+
+import pytest
+from msgspec.structs import replace
+
+from proxy.memory import lifecycle, sections, shared
+from proxy.memory.model import HUB, Memory, Observation, Part
+from tests.simulation.sharing import SharedWorld
+from tests.simulation.world import World, simulate
+
+SEEDS = int(os.environ.get("OM_SHARING_SEEDS", "100"))
+FIRST = int(os.environ.get("OM_SIMULATION_FIRST_SEED", "0"))
+BATCH = 25
+FOUND_WITHIN = 40  # seeds
+
+
+@pytest.mark.parametrize("first", range(FIRST, FIRST + SEEDS, BATCH))
+def test_no_seed_breaks_a_promise(first: int) -> None:
+    """After every commit, prompt and turn, and once more when all has settled."""
+    for seed in range(first, min(first + BATCH, FIRST + SEEDS)):
+        world = simulate(seed, made=SharedWorld)
+        assert world.broken is None, (
+            f"{world.broken}\nalone and step by step: scripts/simulate --scope resource --seed {seed} --trace"
+        )
+
+
+def test_the_worlds_share_much() -> None:
+    """Threads observed together and left out, entries settled, reflections over several threads, forks: all of it occurs."""
+    worlds = [simulate(seed, made=SharedWorld) for seed in range(16)]
+    told = Counter(
+        word
+        for world in worlds
+        for line in world.trace
+        for word in ("Gather twice", "left out", "crash")
+        if word in line
+    )
+    assert told.keys() == {"Gather twice", "left out", "crash"}
+    cases = sum((Counter(world.cases) for world in worlds), Counter())
+    assert cases.keys() >= {"first", "extend", "retry", "edit", "trimmed", "delta"}
+    hubs = [rows.memory() for world in worlds for key, rows in world.disk.threads.items() if key.thread == HUB]
+    assert len(hubs) == len(worlds)
+    assert sum(any(len(o.parts) > 1 for o in hub.log) for hub in hubs) > 5
+    assert sum(len({p.label for o in hub.log for p in o.parts}) > 1 for hub in hubs) > 10
+
+
+# ── planted bugs ─────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def a_fork_leaves_the_log(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(shared, "followed", lambda memory, cut, older, live: (memory.log, False))
+
+
+def a_fork_takes_everybodys(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What others have in a reflection that is taken back goes with it."""
+    kept = shared.followed
+
+    def careless(memory: Memory, cut: int, older: object, live: object) -> tuple[tuple[Observation, ...], bool]:
+        log, forgotten = kept(memory, cut, older, live)  # type: ignore[arg-type] # passed on as they came
+        return (log if log == memory.log else log[:1]), forgotten
+
+    monkeypatch.setattr(shared, "followed", careless)
+
+
+def an_unanswered_question_settles(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(lifecycle, "settling", lambda memory: memory.chunks)
+
+
+def threads_are_mixed_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What an answer says of one thread is kept as another's."""
+    kept = sections.by_thread
+
+    def swapped(answer: str, labels: object) -> dict[str, str]:
+        said = kept(answer, labels)  # type: ignore[arg-type] # passed on as it came
+        return dict(zip(said, reversed(said.values()), strict=True))
+
+    monkeypatch.setattr(sections, "by_thread", swapped)
+
+
+def a_reflection_forgets_where_it_began(monkeypatch: pytest.MonkeyPatch) -> None:
+    def newest(sources: tuple[Observation, ...]) -> tuple[Part, ...]:
+        return tuple({part.label: part for o in sources for part in o.parts}.values())
+
+    monkeypatch.setattr(shared, "merged", newest)
+
+
+def entries_keep_the_ids_of_their_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
+    kept = shared.entered
+
+    def careless(memory: Memory, entries: tuple[Observation, ...]) -> Memory:
+        made = kept(memory, entries)
+        before = len(memory.log)
+        own = tuple(replace(o, id=e.id) for o, e in zip(made.log[before:], entries, strict=True))
+        return replace(made, log=made.log[:before] + own)
+
+    monkeypatch.setattr(shared, "entered", careless)
+
+
+PLANTED = [
+    a_fork_leaves_the_log,
+    a_fork_takes_everybodys,
+    an_unanswered_question_settles,
+    threads_are_mixed_up,
+    a_reflection_forgets_where_it_began,
+    entries_keep_the_ids_of_their_chunks,
+]
+
+
+@pytest.mark.parametrize("plant", PLANTED)
+def test_a_planted_bug_is_found(plant: Callable[[pytest.MonkeyPatch], None], monkeypatch: pytest.MonkeyPatch) -> None:
+    plant(monkeypatch)
+    assert found() is not None
+
+
+def test_a_store_that_checks_no_version_is_found() -> None:
+    """Of two threads that change the log at once one writes over the other."""
+
+    def without_version_check(world: World) -> None:
+        world.disk.checks_version = False
+
+    assert found(without_version_check) is not None
+
+
+def found(change: Callable[[World], None] = lambda world: None) -> int | None:
+    """The first seed that breaks."""
+    seeds = range(FOUND_WITHIN)
+    return next((seed for seed in seeds if simulate(seed, change, made=SharedWorld).broken is not None), None)

@@ -1,0 +1,121 @@
+"""Turns of threads that share a log, where others change it between a request and its reply."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from functools import partial
+
+import orjson
+import pytest
+
+from proxy.catalogue import Catalogue
+from proxy.engine import Engine
+from proxy.memory import identity
+from proxy.memory.identity import Caller
+from proxy.memory.model import Key, Memory, Scope, hub_of
+from proxy.memory.transcript import Hints
+from proxy.prompt import Prompts
+from proxy.storage.base import Stir
+from proxy.turn import Turn
+from proxy.wire import chat
+from proxy.wire.reply import Reply
+from tests.memory.building import KEY
+from tests.memory.clients import raw
+from tests.support.performing import SMALL, Parts, parts
+
+SHARED = SMALL.replace("memory:", "memory:\n  scope: resource")
+B = Key(KEY.tenant, KEY.resource, "b")
+LONG = "the van, the dock and the seven crates of apples are all at Quarry Steps today. " * 14  # about 250 tokens
+SECRET = b"s" * 32
+
+
+class Talk:
+    """One client of one thread."""
+
+    def __init__(self, p: Parts, key: Key) -> None:
+        self.p, self.key = p, key
+        self.held: list[bytes] = []
+
+    @property
+    def engine(self) -> Engine:
+        p = self.p
+        return Engine(p.memories, p.background, Prompts(), Catalogue(), SECRET, clock=p.clock)
+
+    async def asks(self, text: str | None = None, scope: Scope | None = None) -> Turn:
+        self.held += [raw("user", text)] if text else []
+        request = chat.parse(b'{"model":"actor","messages":[' + b",".join(self.held) + b"]}")
+        caller = Caller(self.key, self.key.tenant, scope=scope)
+        return await self.engine.open_turn(caller, request, self.p.call(), Hints())
+
+    async def has(self, turn: Turn, text: str) -> None:
+        """The reply has come."""
+        self.held.append(raw("assistant", text))
+        await self.engine.close_turn(
+            turn, Reply(message=self.held[-1], complete=True, finish_reason="stop"), accepted=True
+        )
+
+    async def says(self, text: str, reply: str = "Noted.") -> Turn:
+        turn = await self.asks(text)
+        await self.has(turn, reply)
+        self.p.clock.now += 1
+        return turn
+
+    async def memory(self) -> Memory:
+        return await self.p.memories.load(self.key)
+
+
+@pytest.fixture
+async def p() -> AsyncIterator[Parts]:
+    async with parts(settings=SHARED) as made:
+        secret = await made.store.secret()
+        made.memories.label = partial(identity.label, secret)
+        limits = made.settings.effective("actor", KEY.resource).limits
+        made.memories._stir = lambda _: Stir(made.clock(), limits.interval or 0)
+        yield made
+
+
+async def test_a_forgotten_thread_does_not_come_back_with_anothers_turn(p: Parts) -> None:
+    """It was told of in a prompt that is under way: with that turn nothing of it is written again."""
+    a, b = Talk(p, KEY), Talk(p, B)
+    await a.says("The canary sings.")
+    turn = await b.asks("Hello.")
+    assert b"canary" in (turn.body or b"")
+    await p.store.forget(KEY)
+    await b.has(turn, "Hello, Ada.")
+    assert (await b.memory()).others == ""
+    following = await b.asks("And now?")
+    assert b"canary" not in (following.body or b"")
+
+
+async def test_forgetting_uncovers_for_the_turn_that_is_under_way(p: Parts) -> None:
+    """Its commit stands on what is left: nothing it holds is lost, nothing covered twice."""
+    a, b = Talk(p, KEY), Talk(p, B)
+    for talk in (a, b, a, b, a, b):
+        await talk.says(LONG)
+        await p.background.wait_idle()
+    turn = await b.asks(LONG)
+    await p.store.forget(KEY)
+    await b.has(turn, "Noted.")
+    memory = await b.memory()
+    stored = await p.store.messages(B, 0)
+    assert [m.item.raw for m in stored] == b.held
+    assert [m.seq for m in stored if m.seq > memory.coverage] == [m.seq for m in memory.tail]
+    assert {part.label for o in memory.log for part in o.parts} <= {p.memories.label(B)}
+
+
+async def test_a_question_that_was_never_answered_stays_in_the_prompt(p: Parts) -> None:
+    """Its notes may be buffered; what settles them in the log leaves them, for it will be asked again."""
+    a, b = Talk(p, KEY), Talk(p, B)
+    turn = await a.asks(LONG + "What is in crate 9?")
+    await a.engine.keep_unanswered(turn)
+    await b.says(LONG)
+    for _ in range(4):
+        p.clock.now += 1
+        await b.says(LONG)
+        p.background.wake(hub_of(KEY), p.call())
+        await p.background.wait_idle()
+    memory = await a.memory()
+    again = await a.asks()
+    sent = [m["content"] for m in orjson.loads(again.body or b'{"messages":[]}')["messages"]]
+    assert memory.coverage == 0
+    assert sent[-1].endswith("What is in crate 9?")
