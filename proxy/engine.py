@@ -111,9 +111,11 @@ class Engine:
             match decision:
                 case Activate(count=count):
                     ids = tuple(c.id for c in turn.standing.virtual.chunks[:count])
-                    await self._memories.update(turn.key, partial(lifecycle.activated, ids=ids, now=self._clock()))
+                    await self._memories.update(
+                        turn.key, partial(lifecycle.activated, ids=ids, now=self._clock()), turn.scope
+                    )
                 case Swap():
-                    await self._memories.update(turn.key, partial(lifecycle.swapped, now=self._clock()))
+                    await self._memories.update(turn.key, partial(lifecycle.swapped, now=self._clock()), turn.scope)
                 case Observe() | Reflect():
                     waited = True
                     await self._wait(turn, decision)

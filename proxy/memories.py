@@ -98,11 +98,11 @@ class Memories:
         cached = self._cached.get(key)
         return cached[0] if cached else await self._load(key)
 
-    async def update(self, key: Key, change: Callable[[Memory], Memory]) -> Memory:
-        """Apply a pure change to the memory as it stands; computed again whenever someone committed first."""
+    async def update(self, key: Key, change: Callable[[Memory], Memory], scope: Scope | None = None) -> Memory:
+        """Apply a pure change to the memory as it stands; computed again whenever someone committed first. `scope`: see `load`."""
         async with self.lock(key):
             for _ in range(ATTEMPTS):
-                before = await self.latest(key)
+                before = await self.latest(key, scope)
                 after = change(before)
                 if after == before:
                     return before

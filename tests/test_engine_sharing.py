@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
 from functools import partial
 
 import orjson
 import pytest
+from msgspec.structs import replace
 
 from proxy.catalogue import Catalogue
 from proxy.engine import Engine
 from proxy.memory import identity
 from proxy.memory.identity import Caller
-from proxy.memory.model import Key, Memory, Scope, hub_of
+from proxy.memory.model import Key, Memory, Observation, Part, Reflection, Scope, hub_of
 from proxy.memory.transcript import Hints
 from proxy.prompt import Prompts
 from proxy.storage.base import Stir
@@ -119,3 +121,22 @@ async def test_a_question_that_was_never_answered_stays_in_the_prompt(p: Parts) 
     sent = [m["content"] for m in orjson.loads(again.body or b'{"messages":[]}')["messages"]]
     assert memory.coverage == 0
     assert sent[-1].endswith("What is in crate 9?")
+
+
+async def test_a_new_thread_finds_a_reflection_that_is_ready(p: Parts) -> None:
+    """It is swapped in by whoever comes first, a thread that nobody has heard of yet too."""
+    hub = Memory(key=hub_of(KEY))
+    parts_of = (Part(p.memories.label(KEY), 0, 2, b"chain".ljust(16)),)
+    entry = Observation(
+        id=1, after=0, last=2, chain=b"", text="* 🔴 long", tokens=2_000, source_tokens=9, at=1.0, parts=parts_of
+    )
+    made = Reflection(generation=0, sources=(1,), text="* 🔴 short", tokens=9, source_tokens=2_000, at=2.0)
+    await p.store.commit(hub, replace(hub, log=(entry,), next_id=2, reflection=made))
+    b = Talk(p, B)
+    async with asyncio.timeout(5):
+        turn = await b.asks("Hello.")
+    assert b"short" in (turn.body or b"")
+    log = (await p.store.load(hub.key)).log
+    assert [(o.kind, o.sources, o.parts) for o in log] == [("reflection", (1,), parts_of)]
+    await b.has(turn, "Hello, Ada.")
+    assert len((await b.memory()).tail) == 2

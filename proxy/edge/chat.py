@@ -356,7 +356,7 @@ def made_call(
 def reason_of(exc: Exception) -> str:
     if isinstance(exc, TimeoutError):
         return "memory-slow"
-    if isinstance(exc, Unreadable):
+    if isinstance(exc, Unreadable | UnicodeDecodeError):
         return "unreadable"
     if isinstance(exc, Conflict):
         return "conflict"

@@ -3,21 +3,37 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 Message = dict[str, Any]
 
-ROOMS = "kitchen hall study pantry bathroom bedroom nursery attic cellar workshop landing veranda guest-room laundry".split()
-FLOORS = "oak cork slate linoleum terrazzo larch".split()
-PEOPLE = "Ana Bo Chidi Dagny Elif".split()
+ROOMS = [
+    "kitchen",
+    "hall",
+    "study",
+    "pantry",
+    "bathroom",
+    "bedroom",
+    "nursery",
+    "attic",
+    "cellar",
+    "workshop",
+    "landing",
+    "veranda",
+    "guest-room",
+    "laundry",
+]
+FLOORS = ["oak", "cork", "slate", "linoleum", "terrazzo", "larch"]
+PEOPLE = ["Ana", "Bo", "Chidi", "Dagny", "Elif"]
 
 
 @dataclass(frozen=True)
 class Turn:
     say: str
     answer: str
+    floor: str
     tool: Message | None = None  # the call the model makes before it answers
     stream: bool = False
 
@@ -26,11 +42,20 @@ class Turn:
         return str(self.tool["id"]) if self.tool else ""
 
 
-def conversation(*, tools: bool, count: int = len(ROOMS)) -> tuple[Turn, ...]:
-    """A flat, room by room; every other turn streamed, every fourth with a call of the tool `price`. About 150 tokens a turn."""
+def conversation(tool: str | None = "price") -> tuple[Turn, ...]:
+    """A flat, room by room, about 150 tokens a turn; every other one streamed, every fourth with a call of the tool.
+
+    `tool`: `price`, which the program lends the model, or `bash`, which the client has; None: no calls.
+    """
     return tuple(
-        Turn(_say(n, room), _answer(n, room), _call(n) if tools and n % 4 == 2 else None, stream=n % 2 == 1)
-        for n, room in enumerate(ROOMS[:count])
+        Turn(
+            _say(n, room),
+            _answer(n, room),
+            FLOORS[n % len(FLOORS)],
+            _call(n, tool) if tool and n % 4 == 2 else None,
+            stream=n % 2 == 1,
+        )
+        for n, room in enumerate(ROOMS)
     )
 
 
@@ -59,12 +84,21 @@ def price(floor: str) -> str:
     return f"{floor}: {20 + 3 * len(floor)}.90 euros a square metre, in stock, two days"
 
 
-def _call(n: int) -> Message:
-    arguments = json.dumps({"item": FLOORS[n % len(FLOORS)]})
-    return {"id": f"call_price_{n}", "type": "function", "function": {"name": "price", "arguments": arguments}}
+def _call(n: int, tool: str) -> Message:
+    floor = FLOORS[n % len(FLOORS)]
+    arguments = (
+        {"item": floor}
+        if tool == "price"
+        else {"command": f"echo '{price(floor)}'", "description": "Ask for the price"}
+    )
+    return {
+        "id": f"call_{tool}_{n}",
+        "type": "function",
+        "function": {"name": tool, "arguments": json.dumps(arguments)},
+    }
 
 
-def script(turns: tuple[Turn, ...]) -> dict[str, Message]:
+def script(turns: Sequence[Turn]) -> dict[str, Message]:
     """The model server's lines, by what it is asked last."""
     lines: dict[str, Message] = {}
     for turn in turns:
@@ -75,11 +109,11 @@ def script(turns: tuple[Turn, ...]) -> dict[str, Message]:
     return lines
 
 
-def transcript(turns: tuple[Turn, ...]) -> Iterator[tuple[str, str]]:
+def transcript(turns: Sequence[Turn]) -> Iterator[tuple[str, str]]:
     """Role and gist of every message of the conversation: its text, or the id of the call it makes."""
     for turn in turns:
         yield "user", turn.say
         if turn.tool:
             yield "assistant", turn.id
-            yield "tool", price(json.loads(turn.tool["function"]["arguments"])["item"])
+            yield "tool", price(turn.floor)
         yield "assistant", turn.answer

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import orjson
+from structlog.typing import EventDict
 
 from proxy.demo.scripted import OBSERVER, Seen, text_of
-from proxy.memory.model import Key
 from tests.clients.conversation import Turn, transcript
 from tests.e2e.differential.published import refused
 from tests.e2e.running import Running
 
 NOTES = "\n<observations>\n"
+KEY = "sk-client-0123456789abcdef0123456789abcdef"  # every client has it
 
 
 @dataclass(frozen=True)
@@ -32,41 +32,55 @@ class Verdict:
 
 
 async def judged(
-    run: Running, stories: Sequence[dict[str, Any]], turns: Sequence[Turn], answers: Sequence[str], *, thread: str | None, resource: str | None
+    run: Running,
+    stories: Sequence[EventDict],
+    turns: Sequence[Turn],
+    answers: Sequence[str],
+    thread: str,
+    resource: str,
 ) -> Verdict:
-    """Raises AssertionError for what does not hold. `thread`, `resource`: as the recipe names them; None: by the client itself."""
+    """Raises AssertionError for what does not hold. `thread`, `resource`: as the recipe or the client names them."""
     await run.app.background.wait_idle()
-    assert [a.strip() for a in answers] == [t.answer.strip() for t in turns], "the client shows what the model server said"
+    assert [a.strip() for a in answers] == [t.answer.strip() for t in turns], (
+        "the client shows what the model server said"
+    )
     chats = [story for story in stories if story["memory"] != "off"]
     aside = [story for story in stories if story["memory"] == "off"]
     assert {story["status"] for story in stories} == {200}
-    assert {story["memory"] for story in chats} == {"raw", "applied"}, f"receipts: {[(s['memory'], s['reason']) for s in stories]}"
+    assert {story["memory"] for story in chats} == {"raw", "applied"}, (
+        f"receipts: {[(s['memory'], s['reason']) for s in stories]}"
+    )
     assert {story["reason"] for story in aside} <= {"side-request"}
     asked = [seen for seen in run.models.requests if seen.model != OBSERVER]
     assert len(asked) == len(stories), "one request of the model server for each of the client"
     for seen in asked:
         assert refused(orjson.loads(seen.body)) is None, "a prompt that a model server takes"
+        assert dict(seen.headers)[b"authorization"] == f"Bearer {KEY}".encode(), "the client's own key, passed on"
+        assert not [name for name, _ in seen.headers if name.startswith(b"x-om-")], (
+            "what is said to the proxy stays there"
+        )
     await _memory(run, turns, thread, resource)
     told = {turn.say for turn in turns}
     mains = [seen for seen in asked if any(text_of(m).strip() in told for m in seen.messages if m["role"] == "user")]
-    _prompt(mains[-1], turns)
+    the_prompt_holds(mains[-1], turns)
     return Verdict(len(turns), len(chats), sum(story["memory"] == "applied" for story in chats), len(aside))
 
 
-async def _memory(run: Running, turns: Sequence[Turn], thread: str | None, resource: str | None) -> None:
+async def _memory(run: Running, turns: Sequence[Turn], thread: str, resource: str) -> None:
     """One thread, under the names the recipe gives it; in it the conversation and nothing else, its older part observed."""
     memory = await run.memory()
-    assert memory.key.thread == (thread or memory.key.thread)
-    assert memory.key.resource == (resource or memory.key.resource)
+    assert (memory.key.thread, memory.key.resource) == (thread, resource)
     assert memory.log, "the conversation crossed an activation"
-    stored = [orjson.loads(m.item.raw) for m in await run.app.store.messages(Key(*memory.key), 0)]
+    stored = [orjson.loads(m.item.raw) for m in await run.app.store.messages(memory.key, 0)]
     expected = list(transcript(turns))
     assert [m["role"] for m in stored] == [role for role, _ in expected]
     for said, (_, gist) in zip(stored, expected, strict=True):
-        assert gist in (text_of(said), *(call["id"] for call in said.get("tool_calls") or ())), f"{gist!r} became {said}"
+        assert gist in (text_of(said).strip(), *(call["id"] for call in said.get("tool_calls") or ())), (
+            f"{gist!r} became {said}"
+        )
 
 
-def _prompt(seen: Seen, turns: Sequence[Turn]) -> None:
+def the_prompt_holds(seen: Seen, turns: Sequence[Turn]) -> None:
     """What the model was sent last: instructions, notes, and the newest turns raw."""
     said = [text_of(m) for m in seen.messages if m["role"] == "user"]
     raw = [n for n, turn in enumerate(turns) if turn.say in said]

@@ -9,16 +9,18 @@ import os
 import shutil
 import signal
 from collections.abc import AsyncIterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 import httpx
 import orjson
+from structlog.typing import EventDict
 
 from proxy.demo.scripted import Scripted
 from tests.clients import recipes
 from tests.clients.conversation import conversation, script
-from tests.clients.judging import Verdict, judged
+from tests.clients.judging import KEY, Verdict, judged
 from tests.e2e.playing import Stories, stories
 from tests.e2e.process import free_port
 from tests.e2e.running import running
@@ -26,7 +28,6 @@ from tests.e2e.running import running
 PROGRAMS = Path(__file__).parent / "programs"
 SMALL = "observation: {message_tokens: 1200, buffer_tokens: 300, block_timeout: 10s}"
 PROVIDER = "https://api.openai.com"  # where a recipe says so, the scripted server stands in
-KEY = "sk-client-0123456789abcdef0123456789abcdef"
 
 
 @dataclass(frozen=True)
@@ -35,10 +36,11 @@ class Client:
 
     program: str  # a file of programs/
     package: str  # whose version is told
-    tools: bool = True
-    turns: int = 14
+    tool: str | None = "price"  # what the model calls
     aside: int = 0  # side requests it makes meanwhile
-    serves: tuple[int, str] | None = None  # what serve.sh serves: its port as the recipe says it, a path that answers 200 when it is up
+    serves: tuple[int, str] | None = (
+        None  # what serve.sh serves: its port as the recipe says it, a path that answers 200 when it is up
+    )
     behind: bool = False  # whether that stands between the proxy and the model server
     env: Mapping[str, str] = field(default_factory=dict)
     within: float = 240.0  # seconds that starting, and then the conversation, may take
@@ -53,13 +55,13 @@ CLIENTS: Mapping[str, Client] = {
     "openai-agents": Client("openai_agents.py", "openai-agents"),
     "vercel-ai-sdk": Client("vercel_ai_sdk.mjs", "ai"),
     "llm": Client("llm.py", "llm", env={"LLM_USER_PATH": "."}),
-    "opencode": Client("opencode.py", "opencode-ai", tools=False, aside=1),
+    "opencode": Client("opencode.py", "opencode-ai", tool="bash", aside=1),
     "litellm-proxy-before": Client("openai_python.py", "litellm", serves=(4000, "/health/liveliness")),
     "litellm-proxy-behind": Client("openai_python.py", "litellm", serves=(4000, "/health/liveliness"), behind=True),
     "open-webui": Client(
         "open_webui.py",
         "open-webui",
-        tools=False,
+        tool=None,
         aside=16,  # a title, tags, and follow-ups of every turn
         serves=(8080, "/health"),
         env={
@@ -77,13 +79,14 @@ CLIENTS: Mapping[str, Client] = {
 }
 
 
-async def played(name: str, folder: Path, installed: Path) -> Verdict:
+async def played(name: str, folder: Path, installed: Path, **changes: Any) -> Verdict:
     """The conversation, in `folder`, of the client that `installed` holds; raises AssertionError for what does not hold.
 
-    `installed` is a virtual environment, or has one in `venv/`, or packages of npm in `node_modules/`.
+    `installed` is a virtual environment, or has one in `venv/`, or packages of npm in `node_modules/`. `changes`: of the
+    fields of its Client.
     """
-    client, recipe = CLIENTS[name], recipes.recipe(name)
-    turns = conversation(tools=client.tools, count=client.turns)
+    client, recipe = replace(CLIENTS[name], **changes), recipes.recipe(name)
+    turns = conversation(client.tool)
     served = f"127.0.0.1:{free_port()}"
     places = {}
 
@@ -99,28 +102,32 @@ async def played(name: str, folder: Path, installed: Path) -> Verdict:
                 port = client.serves[0]
                 places |= {f"127.0.0.1:{port}": served, f"--port {port}": f"--port {served.partition(':')[2]}"}
             recipe.write(folder, places)
-            (folder / "turns.json").write_bytes(orjson.dumps([{"say": t.say, "stream": t.stream} for t in turns]))
+            said = {"tool": client.tool, "turns": [{"say": turn.say, "stream": turn.stream} for turn in turns]}
+            (folder / "turns.json").write_bytes(orjson.dumps(said))
             for file in ("talk.py", "talk.mjs"):
                 shutil.copy(PROGRAMS / file, folder)
             if (installed / "node_modules").is_dir():  # JavaScript's imports look nowhere but beside the program
                 (folder / "node_modules").symlink_to(installed / "node_modules")
-            env = _environment(folder, installed) | client.env | {"SERVED": f"http://{served}"}
+            env = _environment(folder, installed) | dict(client.env) | {"SERVED": f"http://{served}"}
             async with _serving(client, folder, env, served):
-                answers = await _answers(client, folder, env)
-            names = {"thread": recipe.header("X-OM-Thread"), "resource": recipe.header("X-OM-Resource")}
-            verdict = await judged(run, _all(told), turns, answers, **names)
+                lines = await _lines(client, folder, env)
+            written = {"thread": recipe.header("X-OM-Thread"), "resource": recipe.header("X-OM-Resource")}
+            names: dict[str, Any] = next((line for line in lines if "thread" in line), written)
+            answers = [line["answer"] for line in lines if "answer" in line]
+            verdict = await judged(run, _all(told), turns, answers, names["thread"], names["resource"])
     assert verdict.aside == client.aside
     return verdict
 
 
-def _all(told: Stories) -> list[dict[str, object]]:
+def _all(told: Stories) -> list[EventDict]:
     return [dict(told.told.get_nowait()) for _ in range(told.told.qsize())]
 
 
-async def _answers(client: Client, folder: Path, env: Mapping[str, str]) -> list[str]:
-    """What the client's program tells to have been answered."""
+async def _lines(client: Client, folder: Path, env: Mapping[str, str]) -> list[dict[str, Any]]:
+    """What the client's program tells: each answer, and how it calls the conversation where it chooses."""
     # not under its own name: a program named as its client would be imported in its place
-    program = shutil.copy(PROGRAMS / client.program, folder / f"program{Path(client.program).suffix}")
+    program = folder / f"program{Path(client.program).suffix}"
+    shutil.copy(PROGRAMS / client.program, program)
     run = shutil.which("node" if program.suffix == ".mjs" else "python", path=env["PATH"])
     assert run
     process = await asyncio.create_subprocess_exec(
@@ -129,7 +136,7 @@ async def _answers(client: Client, folder: Path, env: Mapping[str, str]) -> list
     async with asyncio.timeout(client.within):
         out, err = await process.communicate()
     assert process.returncode == 0, f"{client.program} ended with {process.returncode}:\n{err.decode()[-3000:]}"
-    return [json.loads(line)["answer"] for line in out.decode().splitlines() if line.startswith('{"answer"')]
+    return [json.loads(line) for line in out.decode().splitlines() if line.startswith('{"')]
 
 
 @contextlib.asynccontextmanager

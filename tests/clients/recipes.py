@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import reduce
 from pathlib import Path
 
 DOCS = Path(__file__).parents[2] / "docs" / "clients"
@@ -25,9 +26,8 @@ class Recipe:
 
     @property
     def installs(self) -> str:
-        """The command that installs the client."""
-        (command,) = re.findall(r"^(?:pip|npm) install .+$", self.text, flags=re.MULTILINE)
-        return str(command)
+        """The command that installs the client: scripts/clients runs it."""
+        return str(re.findall(r"(?:pip|npm) install [^`\n]+", self.text)[0])
 
     def header(self, name: str) -> str | None:
         """The value the recipe gives this header; None where it leaves it to the client."""
@@ -37,9 +37,8 @@ class Recipe:
     def write(self, folder: Path, places: Mapping[str, str]) -> None:
         """Write its files, each address in `places` (as written → as it is now) in place of the written one, and nothing else changed."""
         for name, text in self.files.items():
-            for written, place in places.items():
-                text = text.replace(written, place)
-            (folder / name).write_text(text, encoding="utf-8")
+            placed = reduce(lambda now, place: now.replace(*place), places.items(), text)
+            (folder / name).write_text(placed, encoding="utf-8")
 
 
 def recipe(name: str) -> Recipe:

@@ -4,14 +4,24 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from tests.clients.playing import played
 
 
-@pytest.mark.parametrize("name", ["openai-python"])
-async def test_client(name: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("name", "changes"),
+    [
+        pytest.param("openai-python", {}, id="openai-python"),
+        pytest.param(
+            "litellm", {"tool": None}, id="litellm"
+        ),  # with tools it needs a package that is not installed here
+    ],
+)
+async def test_client(name: str, changes: dict[str, Any], tmp_path: Path) -> None:
     """The recipe as written: the client shows the server's answers, the model a valid prompt with notes, the memory everything."""
-    verdict = await played(name, tmp_path, Path(sys.prefix))
+    verdict = await played(name, tmp_path, Path(sys.prefix), **changes)
+    assert verdict.turns == 14
     assert verdict.applied >= 5

@@ -16,7 +16,7 @@ from starlette.types import Receive, Scope, Send
 from proxy.demo.loopback import serving
 from proxy.edge import answers
 from proxy.edge.disconnect import watching
-from proxy.edge.guard import GUARD, Guard, Watched
+from proxy.edge.guard import GUARD, Guard, Timer, Watched
 from proxy.edge.patience import LINGER
 from proxy.edge.protocol import MOST_HEADERS, Protocol
 from proxy.errors import TooLarge
@@ -63,7 +63,7 @@ class Still(Guard):
 
     connections: Iterable[Watched] = ()
 
-    def watch(self, connections: Iterable[Watched], loop: asyncio.AbstractEventLoop) -> None:
+    def watch(self, connections: Iterable[Watched], loop: Timer) -> None:
         self.connections = connections
 
 

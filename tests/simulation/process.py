@@ -19,6 +19,7 @@ from proxy.engine import Engine
 from proxy.errors import ModelError, StorageError
 from proxy.memories import Memories
 from proxy.memory import identity, lifecycle
+from proxy.memory.gathering import Gather, Settle
 from proxy.memory.lifecycle import Decision
 from proxy.memory.model import Key, Memory
 from proxy.observing import Call, Observing
@@ -112,7 +113,7 @@ class Process:
 class WatchedObserving(Observing):
     world: World
 
-    async def perform(self, key: Key, decision: Decision, call: Call) -> bool:
+    async def perform(self, key: Key, decision: Decision | Gather | Settle, call: Call) -> bool:
         if self.world.calm or self.world.rng.random() >= 0.1:
             return await super().perform(key, decision, call)
         self.world.told(f"{type(decision).__name__} twice")  # as when a lease has run out: both are answered

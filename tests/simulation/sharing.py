@@ -6,6 +6,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import replace
 from random import Random
+from typing import Any
 
 import orjson
 from msgspec import structs
@@ -14,6 +15,7 @@ from proxy.memory import gathering, identity, sections, shared
 from proxy.memory.model import HUB, ROOT, Key, Memory, Message, Observation, hub_of
 from proxy.memory.thresholds import Limits
 from tests.simulation import oracle
+from tests.simulation.callers import Client
 from tests.simulation.oracle import Violation, must, named
 from tests.simulation.plan import BRITTLE, KINDS, Plan
 from tests.simulation.process import SECRET
@@ -29,14 +31,19 @@ _ELSEWHERE = re.compile(
 )
 
 
+SWITCHES = "identity: {scope_override: true}\n"
+
+
 def plan_of(rng: Random) -> Plan:
-    """As any world, but with two to four threads, and a batch that holds some of them."""
+    """As any world, but with two to four threads, a batch that holds some of them, and clients that sometimes change the scope."""
     plan = Plan.of(rng)
     kinds = tuple(rng.choice(KINDS) for _ in range(rng.choice((2, 2, 3, 4))))
     brittle = any(kind in BRITTLE for talk in kinds for kind in talk)
     batch = rng.choice((200, 1_000, 10_000))
     settings = plan.settings.replace("memory:\n", "memory:\n  scope: resource\n", 1)
     settings = settings.replace("observation: {", f"observation: {{max_tokens_per_batch: {batch}, ", 1)
+    if rng.random() < 0.3:
+        settings += SWITCHES
     moves = {2: 12, 3: 8, 4: 6}[len(kinds)]
     recent = max(plan.recent, 40) if brittle else plan.recent
     return replace(plan, settings=settings, kinds=kinds, moves=moves, faults=plan.faults and not brittle, recent=recent)
@@ -48,9 +55,26 @@ class SharedWorld(World):
         self.disk.watch_together = self._committed_together
         self.log: tuple[Observation, ...] = ()  # as of the last commit
         self.gone: dict[str, float] = {}  # when a message ceased to be live
+        self.alone: set[Key] = set()  # threads whose clients want a log of their own, at the moment
+        self.asked_alone: set[int] = set()  # exchanges that asked so
 
     def label(self, key: Key) -> str:
         return identity.label(SECRET, key)
+
+    # ── requests ──
+
+    def _scope(self, made: Exchange, client: Client, retry: bool) -> dict[str, Any]:
+        scope = super()._scope(made, client, retry)
+        key = client.talk.key
+        if SWITCHES in self.plan.settings:
+            if not self.calm and self.rng.random() < 0.1:
+                self.alone ^= {key}
+                self.told(f"{client.talk.letter} wants {'its own' if key in self.alone else 'the shared'} log")
+            wanted = "thread" if key in self.alone else "resource"
+            scope["headers"].append((b"x-om-scope", wanted.encode()))
+        if key in self.alone:
+            self.asked_alone.add(made.number)
+        return scope
 
     # ── the store, at every commit ──
 
@@ -74,11 +98,12 @@ class SharedWorld(World):
             "what is stored is not what was committed",
         )
         must(after.version > before.version, "one live record", before, after)
-        must(not after.log, "the log is its resource's", after)
+        must(not after.log or after.scope == "thread", "the log is its resource's", after)
         here = {m.seq: id_of(m.item.raw) or "?" for m in rows.live()}
         gone = {seq: one for seq, one in talk.live.items() if seq not in here}
         oracle._check_messages(talk, here, gone)
         kept = [p.last for o in self.log for p in o.parts if p.label == self.label(talk.key)]
+        kept += [o.last for o in before.log]
         least = max((last for last in kept if last < min(gone, default=before.end + 1)), default=0)
         must(after.coverage >= least, "coverage monotone on a branch", before, after, f"kept {least}")
         for one in set(gone.values()) - set(here.values()):
@@ -87,6 +112,8 @@ class SharedWorld(World):
             self.gone.pop(one, None)
         talk.live = here
         talk.ever |= set(here.values())
+        if after.scope == "thread":
+            oracle._check_ranges(after, rows.live())
 
     def _committed_together(self, thread: Memory, hub: Memory) -> None:
         self.log = hub.log
@@ -95,10 +122,11 @@ class SharedWorld(World):
             must(len(ids) == len(set(ids)) and max(ids, default=0) < hub.next_id, "one live record", hub, ids)
             oracle._check_reflection(hub)
             for key, rows in self.disk.threads.items():
-                if key.thread != HUB:
+                if key.thread != HUB and rows.head.scope == "resource":
                     self._check_ranges(rows.memory(), rows.live(), hub)
-            strangers = {p.label for o in hub.log for p in o.parts} - {self.label(key) for key in self.talks}
-            must(not strangers, "an entry is about a thread of the resource", strangers)
+            sharing = {self.label(rows.head.key) for rows in self.disk.sharing(hub.key)}
+            strangers = {p.label for o in hub.log for p in o.parts} - sharing
+            must(not strangers, "every entry is about a thread that shares the log", strangers)
         except Violation as exc:
             self.broke(exc)
 
@@ -126,8 +154,11 @@ class SharedWorld(World):
 
     def _read(self, made: Exchange, body: bytes) -> tuple[set[str], list[str]]:
         own, letter = self.label(made.client.talk.key), made.client.talk.letter
-        observed: set[str] = set()
-        raw: list[str] = []
+        if made.number in self.asked_alone:
+            observed, raw = super()._read(made, body)
+            must({one[0] for one in {*observed, *raw}} <= {letter}, "a log of its own is its own", named(observed), raw)
+            return observed, raw
+        observed, raw = set(), []
         for said in orjson.loads(body)["messages"]:
             text = oracle._text(said)
             if "<observations>" in text:
@@ -166,6 +197,9 @@ class SharedWorld(World):
         await store.look_again(hub_of(next(iter(self.talks))), self.clock())
 
     def _must_be_done(self, memory: Memory, limits: Limits) -> None:
+        if memory.scope == "thread":
+            super()._must_be_done(memory, limits)
+            return
         hub = hub_of(memory.key)
         waiting = [waiting_of(t.memory()) for t in self.disk.sharing(hub)]
         left = gathering.due(waiting, limits, self.disk.memory(hub).log_tokens, 10_000, self.clock())

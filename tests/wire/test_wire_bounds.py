@@ -43,6 +43,14 @@ def test_values_without_end(value: bytes) -> None:
     assert len(parse(b'{"messages":[' + value + b',"' + b"x" * LARGE + b'"]}').messages) == 2
 
 
+def test_tables_are_texts() -> None:
+    """Commas and brackets inside of texts are no values, whatever their number: long histories hold data."""
+    table = json.dumps({"role": "tool", "content": '{"a": [1, 2, 3]}, "b\\"' * 200_000}).encode()
+    body = b'{"messages":[' + table + b"," + table + b"]}"
+    assert body.count(b",") > MOST
+    assert len(parse(body).messages) == 2
+
+
 def test_values_inside_a_message() -> None:
     """They count as well: each message is read some time."""
     with pytest.raises(Unreadable, match="more JSON values"):

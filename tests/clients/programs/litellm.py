@@ -4,14 +4,14 @@ import json
 
 import litellm
 from recipe import with_memory
-from talk import PRICE, price, told, turns
+from talk import TOOLS, price, told, turns
 
 history = [{"role": "system", "content": "You help with a renovation."}]
 
 
 def ask(stream):
     """One request; the assistant's message."""
-    answer = litellm.completion(messages=history, tools=[PRICE], stream=stream, **with_memory)
+    answer = litellm.completion(messages=history, tools=TOOLS, stream=stream, **with_memory)
     if stream:
         answer = litellm.stream_chunk_builder(list(answer), messages=history)
     history.append(answer.choices[0].message.model_dump(exclude_none=True))

@@ -5,20 +5,16 @@ import time
 import uuid
 
 import requests
-from talk import told, turns
+from talk import named, told, turns
 
 WITHIN = 60  # seconds a turn may take
 here = requests.Session()
 
 
-def call(method, path, **wanted):
-    answer = here.request(method, os.environ["SERVED"] + path, timeout=WITHIN, **wanted)
+def call(method, path, json=None):
+    answer = here.request(method, os.environ["SERVED"] + path, json=json, timeout=WITHIN)
     answer.raise_for_status()
     return answer.json()
-
-
-def message(role, content, parent, **more):
-    return {"id": str(uuid.uuid4()), "role": role, "content": content, "parentId": parent, "childrenIds": [], "timestamp": int(time.time())} | more
 
 
 def replied(chat, reply):
@@ -27,19 +23,27 @@ def replied(chat, reply):
     while call("GET", f"/api/tasks/chat/{chat}")["task_ids"]:
         assert time.monotonic() < end, "no end of the turn"
         time.sleep(0.1)
-    found = call("GET", f"/api/v1/chats/{chat}")["chat"]["history"]["messages"][reply]
-    assert not found.get("error"), found
-    return found["content"]
+    return call("GET", f"/api/v1/chats/{chat}")["chat"]["history"]["messages"][reply]["content"]
 
 
-here.headers["Authorization"] = f"Bearer {call('POST', '/api/v1/auths/signin', json={'email': '', 'password': ''})['token']}"
+page = call("POST", "/api/v1/auths/signin", {"email": "", "password": ""})
+here.headers["Authorization"] = f"Bearer {page['token']}"
 model = call("GET", "/api/models")["data"][0]
+asked = {"model": model["id"], "model_item": model, "session_id": "page", "params": {}, "features": {}, "messages": []}
 chat = parent = None
 for text, stream in turns():
-    user, reply = message("user", text, parent, models=[model["id"]]), str(uuid.uuid4())
+    user, reply = str(uuid.uuid4()), str(uuid.uuid4())
+    said = {
+        "id": user,
+        "role": "user",
+        "content": text,
+        "parentId": parent,
+        "childrenIds": [],
+        "timestamp": int(time.time()),
+    }
     tasks = {"follow_up_generation": True} | ({} if chat else {"title_generation": True, "tags_generation": True})
-    asked = {"model": model["id"], "model_item": model, "stream": stream, "session_id": "page", "id": reply, "parent_id": parent}
-    asked |= {"messages": [], "user_message": user, "chat_id": chat, "background_tasks": tasks, "params": {}, "features": {}}
-    chat = call("POST", "/api/chat/completions", json=asked)["chat_id"]
+    turn = {"chat_id": chat, "parent_id": parent, "id": reply, "user_message": said, "background_tasks": tasks}
+    chat = call("POST", "/api/chat/completions", asked | turn | {"stream": stream})["chat_id"]
     told(replied(chat, reply))
     parent = reply
+named(chat, page["id"])

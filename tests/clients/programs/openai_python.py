@@ -3,14 +3,14 @@
 import json
 
 from recipe import client, memory
-from talk import PRICE, price, told, turns
+from talk import TOOLS, price, told, turns
 
 history = [{"role": "system", "content": "You help with a renovation."}]
 
 
 def ask(stream):
     """One request; the assistant's message."""
-    wanted = {"model": "gpt-4o-mini", "messages": history, "tools": [PRICE], "extra_headers": memory}
+    wanted = {"model": "gpt-4o-mini", "messages": history, "tools": TOOLS, "extra_headers": memory}
     if not stream:
         answer = client.chat.completions.create(**wanted).choices[0].message
         history.append(answer.model_dump(exclude_none=True))
@@ -19,7 +19,11 @@ def ask(stream):
         answer = events.get_final_completion().choices[0].message
     history.append(
         {"role": "assistant", "content": answer.content}
-        | ({"tool_calls": [call.model_dump(include={"id", "type", "function"}) for call in answer.tool_calls]} if answer.tool_calls else {})
+        | (
+            {"tool_calls": [call.model_dump(include={"id", "type", "function"}) for call in answer.tool_calls]}
+            if answer.tool_calls
+            else {}
+        )
     )
     return answer
 

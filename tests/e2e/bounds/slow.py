@@ -21,7 +21,7 @@ from tests.e2e.process import free_port
 from tests.support.raw_client import RawClient
 from tests.support.upstream_server import UpstreamServer, upstream_server
 
-EVERY = 0.01  # seconds between two requests of the good client
+EVERY = 0.04  # seconds between two requests of the good client
 
 
 @dataclass(frozen=True)

@@ -1,7 +1,8 @@
 """Clients that are slow on purpose, as a process of its own: heads and bodies that trickle, readers that hardly read.
 
-A trickling one comes again as soon as it is cut off; a reader does not, for its first reply costs what any reader's costs. Prints a line once all have come, and at the end, which is that of its standard input,
-a line of JSON: kind → how many connections, how many were ended by the server, after how many seconds at most.
+A trickling one comes again as soon as it is cut off. A reader does not: its first reply costs what any reader's costs. Prints a line
+once all have come, and at the end, which is that of its standard input, a line of JSON: kind → how many connections, how many were
+ended by the server, after how many seconds at most.
 """
 
 from __future__ import annotations
@@ -18,11 +19,12 @@ import orjson
 
 from tests.support.upstream_server import SSE_HEAD, chunk
 
-EVENT = (  # as OpenAI sends them: a word in a quarter of a kilobyte
+EVENT = (  # as OpenAI sends them where likelihoods are asked for: a word in four kilobytes, so that a socket's fill is soon read
     b'data: {"id":"chatcmpl-BxjB6x3eqn4S2GqVxDSKDpVkSzE3f","object":"chat.completion.chunk","created":1700000000,'
-    b'"model":"gpt-4o-2024-08-06","service_tier":"default","system_fingerprint":"fp_07871e2ad8",'
-    b'"choices":[{"index":0,"delta":{"content":" story"},"logprobs":null,"finish_reason":null}]}\n\n'
-)
+    b'"model":"gpt-4o-2024-08-06","choices":[{"index":0,"delta":{"content":" story"},"logprobs":{"content":[{"token":" story",'
+    b'"logprob":-0.1,"top_logprobs":[' + b",".join([b'{"token":" story","logprob":-0.12345678,"bytes":[32,115,116,111,114,121]}'] * 50)
+    + b']}]},"finish_reason":null}]}\n\n'
+)  # fmt: skip
 TRICKLE = 0.5  # seconds between two bytes
 CHAT = b"POST /v1/chat/completions HTTP/1.1\r\nhost: h\r\nx-om-thread: slow-%d\r\n"
 ESTABLISHED = 1  # first byte of the system's TCP_INFO
@@ -101,7 +103,7 @@ async def flooding(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -
         await reader.readuntil(b"\r\n\r\n")
         writer.write(SSE_HEAD)
         while True:
-            writer.write(chunk(EVENT) * 40)
+            writer.write(chunk(EVENT) * 4)
             await writer.drain()
     except (
         ConnectionError,

@@ -13,7 +13,7 @@ from tests.e2e.fuzz.bending import bent, pieces
 from tests.e2e.fuzz.fuzzing import Told, case, fuzzed, judged, whole
 from tests.e2e.fuzz.requests import SEEDS
 
-CASES = 1_500
+CASES = 1_000
 GROWN = 32  # MiB
 
 
