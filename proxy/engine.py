@@ -108,6 +108,7 @@ class Engine:
         limits = turn.call.effective.limits
         waited = False
         while decision := lifecycle.before_forwarding(turn.standing.virtual, limits, self._asked(turn), waited=waited):
+            stood = turn.standing
             match decision:
                 case Activate(count=count):
                     ids = tuple(c.id for c in turn.standing.virtual.chunks[:count])
@@ -120,6 +121,8 @@ class Engine:
                     waited = True
                     await self._wait(turn, decision)
             await self._standings.again(turn)
+            if turn.standing is stood and not isinstance(decision, Observe | Reflect):
+                break  # it changed nothing, and would be decided again for ever
         self._trouble(turn)
 
     def _quiet(self, turn: Turn) -> bool:

@@ -58,7 +58,14 @@ class Memories:
         """The memory as committed; from the cache if no other process has committed since. With the resource's log in place if it
         shares that one; `scope` says so of a thread that is new."""
         memory = await self._load(key)
-        return self._together(memory, await self._load(hub_of(key))) if _shares(memory, scope) else memory
+        if not _shares(memory, scope):
+            return memory
+        for _ in range(ATTEMPTS):
+            joint = self._together(memory, await self._load(hub_of(key)))
+            if shared.is_whole(joint):
+                return joint
+            memory = await self._load(key)  # both were changed between the two reads
+        raise Conflict(f"gave up after {ATTEMPTS} attempts: the log is written to faster than it can be read")
 
     async def _load(self, key: Key) -> Memory:
         cached = self._cached.get(key)
@@ -92,7 +99,10 @@ class Memories:
     async def latest(self, key: Key, scope: Scope | None = None) -> Memory:
         """The memory as this process knows it, without asking the store: for what ends in a commit, which asks."""
         memory = await self._latest(key)
-        return self._together(memory, await self._latest(hub_of(key))) if _shares(memory, scope) else memory
+        if not _shares(memory, scope):
+            return memory
+        joint = self._together(memory, await self._latest(hub_of(key)))
+        return joint if shared.is_whole(joint) else await self.load(key, scope)
 
     async def _latest(self, key: Key) -> Memory:
         cached = self._cached.get(key)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 
 import pytest
@@ -13,7 +13,7 @@ from proxy.errors import Conflict, StorageError
 from proxy.memories import ATTEMPTS, Memories
 from proxy.memory.lifecycle import activated, observed
 from proxy.memory.model import Key, Memory, hub_of
-from proxy.memory.shared import alone, apart, joined
+from proxy.memory.shared import alone, apart, joined, reach
 from proxy.storage.base import Change, Stir
 from proxy.storage.sqlite import SqliteStore
 from tests.memory.building import KEY, chat, chunk
@@ -292,3 +292,54 @@ async def test_a_conflict_over_the_hub_is_computed_again(store: Watched) -> None
     moved = await memories.update(KEY, lambda m: activated(m, [chunked.chunks[0].id], 1.0))
     assert [o.id for o in moved.log] == [5]
     assert (await store.load(HUB)).log == moved.log
+
+
+class Torn(Watched):
+    """Somebody commits right before the hub is read."""
+
+    before_hub: Callable[[], Awaitable[object]] | None = None
+
+    async def load(self, key: Key) -> Memory:
+        if key == HUB and (meddle := self.before_hub):
+            self.before_hub = None
+            await meddle()
+        return await super().load(key)
+
+
+async def torn(tmp_path: Path) -> tuple[Torn, Callable[[], Awaitable[Memory]]]:
+    """A store with a thread that has a chunk, and what makes that active as another process would."""
+    store = await Torn.open(tmp_path / "om.db")
+    assert isinstance(store, Torn)
+    store.asked = []
+    other = await shared(store)
+    chunked = await other.update(KEY, lambda m: observed(m, chunk(m, 2)))
+    ids = [chunked.chunks[0].id]
+    return store, lambda: other.update(KEY, lambda m: activated(m, ids, 1.0))
+
+
+async def test_a_thread_and_its_hub_are_of_one_time(tmp_path: Path) -> None:
+    """Both are changed between the two reads: what is raw in the one must not be observed in the other."""
+    store, meddle = await torn(tmp_path)
+    store.before_hub = meddle
+    try:
+        memory = await Memories(store, not_due, label=named).load(KEY)
+        assert memory.coverage == reach(memory.log, named(KEY)) == 2
+        assert [m.seq for m in memory.tail] == [3, 4]
+    finally:
+        await store.close()
+
+
+@pytest.mark.parametrize("dropped", [KEY, HUB], ids=["thread", "hub"])
+async def test_what_is_cached_of_one_time_goes_with_nothing_newer(tmp_path: Path, dropped: Key) -> None:
+    """Another process has changed both; of what this one knew, one half was dropped: the other is not laid together with what is
+    read in its place."""
+    store, meddle = await torn(tmp_path)
+    memories = Memories(store, not_due, label=named)
+    try:
+        await memories.load(KEY)
+        await meddle()
+        memories.drop(dropped)
+        memory = await memories.latest(KEY)
+        assert memory.coverage == reach(memory.log, named(KEY)) == 2
+    finally:
+        await store.close()

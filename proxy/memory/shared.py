@@ -39,6 +39,12 @@ def together(thread: Memory, hub: Memory, label: str) -> Memory:
     )
 
 
+def is_whole(memory: Memory) -> bool:
+    """Whether thread and hub are of one time, for they are read one after the other: what the log covers of the thread is what is not
+    in its tail."""
+    return memory.hub is None or memory.coverage == reach(memory.log, memory.hub.label)
+
+
 def apart(memory: Memory) -> tuple[Memory, Memory]:
     """The thread and its hub, as they are stored."""
     hub = memory.hub
