@@ -1,0 +1,75 @@
+"""A reflection taken back: what it was made from stands again, as far as it is kept."""
+
+from __future__ import annotations
+
+from building import chat, chunk, memory
+from msgspec.structs import replace
+
+from proxy.memory import branch, lifecycle
+from proxy.memory.model import Memory, Observation, Reflection
+
+Older = list[tuple[int, tuple[Observation, ...]]]
+
+
+def observed(of: Memory, last: int) -> Memory:
+    made = lifecycle.observed(of, chunk(of, last))
+    return lifecycle.activated(made, [made.chunks[0].id], 3_000.0)
+
+
+def reflected(of: Memory, count: int) -> Memory:
+    sources = tuple(o.id for o in of.log[:count])
+    made = Reflection(generation=of.generation, sources=sources, text="* 🔴 all", tokens=10, source_tokens=20, at=1.0)
+    return lifecycle.swapped(lifecycle.reflected(of, made), 4_000.0)
+
+
+WHOLE = memory(chat(12, 100))
+THREE = observed(observed(observed(WHOLE, 4), 8), 12)
+SHORT = reflected(THREE, 2)  # a reflection of the first two, and the third
+KEPT: Older = [(THREE.generation, THREE.log)]
+
+
+def test_what_it_was_made_from_stands_again() -> None:
+    """Later entries stay behind it; coverage and chunks have nothing to do with it; the prefix changes, so its date moves."""
+    later = observed(SHORT, 16)
+    back = branch.undone(later, KEPT, 9_000.0)
+    assert back is not None
+    assert back.log == (*THREE.log, later.log[-1])
+    assert (back.coverage, back.tail, back.chunks) == (later.coverage, later.tail, later.chunks)
+    assert back.generation > later.generation
+    assert back.render_date == 9_000.0
+
+
+def test_it_is_not_made_again_at_once() -> None:
+    """Only when the log has grown: whoever took it back did not want it."""
+    limits = lifecycle.Limits(reflect_from=1, reflect_at=2, reflect_block_at=3)
+    back = branch.undone(SHORT, KEPT, 9_000.0)
+    assert back is not None
+    assert lifecycle.reflection_due(back, limits) is None
+    assert lifecycle.reflection_due(observed(back, 16), limits) is not None
+
+
+def test_a_pending_one_goes_too() -> None:
+    pending = Reflection(generation=SHORT.generation, sources=(SHORT.log[0].id,), text="x", tokens=1, source_tokens=9, at=1.0)
+    back = branch.undone(lifecycle.reflected(SHORT, pending), KEPT, 9_000.0)
+    assert back is not None
+    assert back.reflection is None
+
+
+def test_one_made_before_ids_were_kept_is_found_by_its_range() -> None:
+    old = replace(SHORT, log=(replace(SHORT.log[0], sources=()), *SHORT.log[1:]))
+    assert branch.undone(old, KEPT, 9_000.0) == branch.undone(SHORT, KEPT, 9_000.0)
+    assert branch.undone(old, [(7, old.log), *KEPT], 9_000.0) == branch.undone(SHORT, KEPT, 9_000.0)
+
+
+def test_what_was_not_kept_cannot_come_back() -> None:
+    assert branch.undone(THREE, KEPT, 9_000.0) is None
+    assert branch.undone(SHORT, (), 9_000.0) is None
+    assert branch.undone(SHORT, [(0, THREE.log[:1])], 9_000.0) is None
+
+
+def test_the_newest_of_several() -> None:
+    """A reflection of a reflection gives way to that one first."""
+    again = reflected(SHORT, 2)
+    back = branch.undone(again, [(SHORT.generation, SHORT.log), *KEPT], 9_000.0)
+    assert back is not None
+    assert back.log == SHORT.log
