@@ -344,8 +344,9 @@ class Engine:
                     standing = await self._standings.settled(turn)
                 except Conflict:
                     continue
-                if reply is None and standing.rec.cut is not None:
-                    return False  # overtaken by another attempt, whose reply stands: without one nothing is superseded
+                overtaken = standing.memory.end != turn.standing.memory.end
+                if standing.rec.cut is not None and (reply is None or (turn.broken and overtaken)):
+                    return False  # another attempt's reply stands: nothing is superseded but by one that was seen whole
                 if reply is not None and (stands := standing_reply(standing)) and stands.fp == reply.fp:
                     if await self._warmed(turn, standing.memory):
                         return False

@@ -262,8 +262,11 @@ class ChatRoute:
             before_end=before_end if reader else None,
             disconnected=gone,
         )
-        if reader is not None and not closed:  # broken off: what arrived is kept as interrupted
-            self._close(exchange, replace(read(reader), complete=False), answer.status)
+        if turn is not None and reader is not None and not closed:
+            turn.broken, reply = True, read(reader)
+            if relayed.outcome == "truncated":  # the client was told so: kept as interrupted, however whole it looks
+                reply = replace(reply, complete=False)
+            self._close(exchange, reply, answer.status)
         self._story(exchange, answer.status, relayed.outcome)
 
     def _story(self, exchange: Exchange, status: int, end: str) -> None:

@@ -148,7 +148,7 @@ def _sources(reflection: Observation, older: Sequence[tuple[int, tuple[Observati
         return (
             tuple(found[s] for s in reflection.sources if s in found) if found.keys() >= set(reflection.sources) else ()
         )
-    for _, log in older:
+    for _, log in () if reflection.parts else older:  # in a shared log `after` and `last` say nothing
         same = tuple(o for o in log if o.after >= reflection.after and o.last <= reflection.last)
         if same and reflection not in same and (same[0].after, same[-1].last) == (reflection.after, reflection.last):
             return same

@@ -43,6 +43,9 @@ def told(*said: str) -> str:
 BOTH = told(tag(A, notes("van 2.8 m", "\n<current-task>park it</current-task>")), tag(B, notes("apples 3 €")))
 
 
+CODE = "the code is\n  def load(van):\n      return van"
+
+
 async def together(
     *steps: str | ModelError, tasks: dict[str, ObserverTask] = TASKS
 ) -> tuple[dict[str, Observed], ScriptedLLM]:
@@ -106,8 +109,7 @@ async def test_images_are_named_by_their_thread() -> None:
         pytest.param(f"```xml\n{told(tag(A, notes('a')))}\n```", {A: "a"}, id="fenced"),
         pytest.param(told(f'<thread id="{A}">\n{notes("a")}\n{tag(B, notes("b"))}\n* 🟡 (12:01) more\n</thread>'),
             {A: notes("a") + "\n\n* 🟡 (12:01) more", B: "b"}, id="one in the other"),
-        pytest.param(told(tag(A, notes("the code is\n  def load(van):\n      return van"))), {A: "the code is\n  def load(van):\n      return van"},
-            id="lines that belong to a bullet stay with it"),
+        pytest.param(told(tag(A, notes(CODE))), {A: CODE}, id="lines that belong to a bullet stay with it"),
     ],
 )  # fmt: skip
 async def test_what_is_taken_of_an_answer(answer: str, expected: dict[str, str]) -> None:

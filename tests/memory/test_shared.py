@@ -240,6 +240,17 @@ def test_a_thread_leaves_with_what_a_reflection_was_made_from() -> None:
     assert all(p.label == B for o in r.log for p in o.parts)
 
 
+def test_a_reflection_that_came_along_is_not_taken_back_by_range() -> None:
+    """Its sources stayed where it came from; what other threads' entries cover under the same numbers is not what it was made from."""
+    r = Resource("AB")
+    r.cover("B", 4)
+    own = replace(entry("A", 0, 4, kind="reflection"), id=3)
+    thread = replace(r.voices["A"].memory, scope="thread", log=(own,), coverage=4, generation=2, next_generation=3)
+    joined = shared.joined(thread, r.hub, A)
+    _, hub = shared.apart(joined)
+    assert branch.undone(hub, [(0, r.log)], NOW) is None
+
+
 # ── any course of things ─────────────────────────────────────────────────────────────────────────────────────────────
 
 names = st.sampled_from("ABC")

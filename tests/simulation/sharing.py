@@ -57,6 +57,9 @@ class SharedWorld(World):
         self.gone: dict[str, float] = {}  # when a message ceased to be live
         self.alone: set[Key] = set()  # threads whose clients want a log of their own, at the moment
         self.asked_alone: set[int] = set()  # exchanges that asked so
+        self.revised: set[str] = (
+            set()
+        )  # letters of threads whose log had to keep what was taken back, behind a note that says so
 
     def label(self, key: Key) -> str:
         return identity.label(SECRET, key)
@@ -105,7 +108,7 @@ class SharedWorld(World):
         kept = [p.last for o in self.log for p in o.parts if p.label == self.label(talk.key)]
         kept += [o.last for o in before.log]
         least = max((last for last in kept if last < min(gone, default=before.end + 1)), default=0)
-        must(after.coverage >= least, "coverage monotone on a branch", before, after, f"kept {least}")
+        must(after.coverage >= least or talk.letter in self.revised, "coverage monotone on a branch", before, after, f"kept {least}")
         for one in set(gone.values()) - set(here.values()):
             self.gone[one] = self.loop.time()
         for one in here.values():
@@ -113,7 +116,20 @@ class SharedWorld(World):
         talk.live = here
         talk.ever |= set(here.values())
         if after.scope == "thread":
-            oracle._check_ranges(after, rows.live())
+            self._note(talk, any(o.kind == "note" for o in after.log))
+            if talk.letter not in self.revised:
+                oracle._check_ranges(after, rows.live())
+
+    def _note(self, talk: Talk, noted: bool) -> None:
+        """A reflection does not take along what it was made from when a thread changes its scope: a fork inside it is noted."""
+        if noted and talk.letter not in self.revised:
+            must(
+                SWITCHES in self.plan.settings,
+                "memory follows the branch",
+                "everything is kept here, and yet it did not",
+            )
+            self.revised.add(talk.letter)
+            self.told(f"{talk.letter} revised")
 
     def _committed_together(self, thread: Memory, hub: Memory) -> None:
         self.log = hub.log
@@ -133,13 +149,25 @@ class SharedWorld(World):
     def _check_ranges(self, memory: Memory, live: Sequence[Message], hub: Memory) -> None:
         """The parts of the log that are this thread's, and its chunks, cover it from its beginning without a gap."""
         label, chains, end = self.label(memory.key), {0: ROOT, **{m.seq: m.chain for m in live}}, 0
+        talk = self.talks[memory.key]
+        self._note(talk, any(o.kind == "note" and o.parts[0].label == label for o in hub.log))
+        revised = talk.letter in self.revised
         for entry in hub.log:
             for part in [p for p in entry.parts if p.label == label]:
-                must(part.after == end, "each message in exactly one range", f"{entry} of {memory}: not from {end} on")
-                must(chains.get(part.last) == part.chain, "no entry of an abandoned branch", entry, memory)
+                must(
+                    part.after == end or (revised and part.after <= end),
+                    "each message in exactly one range",
+                    f"{entry} of {memory}: not from {end} on",
+                )
+                must(chains.get(part.last) == part.chain or revised, "no entry of an abandoned branch", entry, memory)
                 noted = set().union(*(ids_in(s.text) for s in sections.sections(entry) if s.label == label))
                 about = {id_of(m.item.raw) or "?" for m in live if part.after < m.seq <= part.last}
-                must(about == noted, "noted under its own name", entry, f"covers {named(about)}, notes {named(noted)}")
+                must(
+                    about == noted or (revised and about <= noted | ids_in(entry.text)) or entry.kind == "note",
+                    "noted under its own name",
+                    entry,
+                    f"covers {named(about)}, notes {named(noted)}",
+                )
                 end = part.last
         must(memory.coverage == end == shared.reach(hub.log, label), "coverage is the reach of the parts", memory, end)
         covered = sum(m.seq <= end for m in live)
@@ -155,10 +183,12 @@ class SharedWorld(World):
     def _read(self, made: Exchange, body: bytes) -> tuple[set[str], list[str]]:
         own, letter = self.label(made.client.talk.key), made.client.talk.letter
         if made.number in self.asked_alone:
+            self._forgiven(made, body)
             observed, raw = super()._read(made, body)
             must({one[0] for one in {*observed, *raw}} <= {letter}, "a log of its own is its own", named(observed), raw)
             return observed, raw
         observed, raw = set(), []
+        self._forgiven(made, body)
         for said in orjson.loads(body)["messages"]:
             text = oracle._text(said)
             if "<observations>" in text:
@@ -168,6 +198,13 @@ class SharedWorld(World):
         strange = [one for one in raw if one[0] != letter]
         must(not strange, "no other thread's turns as its own history", strange)
         return observed, raw
+
+    def _forgiven(self, made: Exchange, body: bytes) -> None:
+        """What its notes say of an abandoned branch may be told behind the note that says so."""
+        talk = made.client.talk
+        self._note(talk, b"taken back to an earlier point" in body and SWITCHES in self.plan.settings)
+        if talk.letter in self.revised:
+            talk.unsure |= talk.ever
 
     def _read_block(self, made: Exchange, own: str, text: str) -> set[str]:
         letters = {self.label(key): talk.letter for key, talk in self.talks.items()}
@@ -185,7 +222,9 @@ class SharedWorld(World):
         must(not outside, "nothing outside of the sections", named(outside))
         everything = set().union(*(ids_in(said) for _, said in noted))
         must(ids_in(log[1] if log else "") == everything, "every note under a name", named(everything))
-        abandoned = {one for one in everything if self.gone.get(one, made.started) < made.started}
+        abandoned = {
+            one for one in everything if self.gone.get(one, made.started) < made.started and one[0] not in self.revised
+        }
         must(not abandoned, "no entry of an abandoned branch in any prompt", named(abandoned))
         return set().union(*(ids_in(said) for label, said in noted if label == own))
 

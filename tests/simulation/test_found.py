@@ -215,3 +215,14 @@ async def test_an_attempt_that_was_left_takes_nothing_from_the_one_that_overtook
         assert texts(await p.store.messages(KEY, 0)) == ["u1", "a1", "u2", "a2"]
         await engine(p).close_turn(left, Reply(message=assistant("a")), accepted=True)  # broken off
         assert texts(await p.store.messages(KEY, 0)) == ["u1", "a1", "u2", "a2"]
+
+
+async def test_an_answer_that_broke_off_behind_its_last_word_takes_nothing_from_the_one_that_overtook_it() -> None:
+    """All of its text had come, the end had not: its client was told that it failed, asked again, and has the other reply."""
+    async with parts() as p:
+        await answered(p, await opened(p, BASE[:1]), "a1")
+        first = await opened(p, [user("u2")])
+        await answered(p, await opened(p, [user("u2")]), "a2")
+        first.broken = True
+        await answered(p, first, "seen by nobody")
+        assert texts(await p.store.messages(KEY, 0)) == ["u1", "a1", "u2", "a2"]

@@ -29,7 +29,9 @@ CALL = {"id": "c", "type": "function", "function": {"name": "look", "arguments":
             id="parts: what is no text is named",
         ),
         pytest.param({"role": "assistant", "content": None, "tool_calls": [CALL]}, "Assistant", ("[calls look]",), id="a call"),
-        pytest.param({"role": "assistant", "content": "so", "tool_calls": [CALL] * 2}, "Assistant", ("so", "[calls look]", "[calls look]"), id="both"),
+        pytest.param(
+            {"role": "assistant", "content": "so", "tool_calls": [CALL] * 2}, "Assistant", ("so", *["[calls look]"] * 2), id="both"
+        ),
         pytest.param({"role": "assistant", "tool_calls": [{}, 7, {"function": {}}]}, "Assistant", ("[calls a tool]",), id="odd calls"),
         pytest.param({"role": "tool", "tool_call_id": "c", "content": "42"}, "Tool", ("42",), id="a result"),
         pytest.param({"role": "user", "content": 7}, "User", (), id="content of no known kind"),
@@ -47,8 +49,11 @@ def test_what_is_no_message_says_nothing(raw: bytes) -> None:
     assert excerpt(raw) == ("Unknown", ())
 
 
-json = st.recursive(st.none() | st.booleans() | st.integers(-9, 9) | st.text(max_size=9), lambda inner: st.lists(inner, max_size=3) | st.dictionaries(
-    st.sampled_from(["role", "content", "type", "text", "tool_calls", "function", "name"]), inner, max_size=4))  # fmt: skip
+names = st.sampled_from(["role", "content", "type", "text", "tool_calls", "function", "name"])
+json = st.recursive(
+    st.none() | st.booleans() | st.integers(-9, 9) | st.text(max_size=9),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(names, inner, max_size=4),
+)
 
 
 @given(st.dictionaries(st.sampled_from(["role", "content", "tool_calls"]), json))
