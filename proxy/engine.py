@@ -116,7 +116,9 @@ class Engine:
                         turn.key, partial(lifecycle.activated, ids=ids, now=self._clock()), turn.scope
                     )
                 case Swap():
-                    await self._memories.update(turn.key, partial(lifecycle.swapped, now=self._clock()), turn.scope)
+                    # in the log itself: a thread nobody has heard of gets no row before its credential is accepted
+                    where = hub_of(turn.key) if turn.standing.virtual.hub else turn.key
+                    await self._memories.update(where, partial(lifecycle.swapped, now=self._clock()))
                 case Observe() | Reflect():
                     waited = True
                     await self._wait(turn, decision)

@@ -5,13 +5,14 @@ from __future__ import annotations
 import asyncio
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
+from sys import getsizeof
 from weakref import WeakValueDictionary
 
 from msgspec.structs import replace
 
 from proxy.errors import Conflict
 from proxy.memory import shared
-from proxy.memory.model import HUB, Key, Memory, Message, Scope, hub_of
+from proxy.memory.model import HUB, Key, Memory, Message, Observation, Reflection, Scope, hub_of
 from proxy.storage.base import Change, Stir, Store
 
 CACHE_BYTES = 64 * 2**20  # of message and observation text; a default thread holds about 150 kB
@@ -183,6 +184,15 @@ def _shares(memory: Memory, scope: Scope | None = None) -> bool:
 
 
 def _size(memory: Memory) -> int:
-    """Roughly the bytes it holds; 200 and 100 are what CPython needs around a message and a mark."""
-    text = sum(len(m.item.raw) + 200 for m in memory.tail) + len(memory.others)
-    return text + sum(len(o.text) for o in memory.log + memory.chunks) + 100 * len(memory.recent) + 2_000
+    """Roughly the bytes it holds. The numbers are what CPython needs around a message, a mark, a view with its cells, and notes."""
+    text = sum(len(m.item.raw) + 500 for m in memory.tail) + getsizeof(memory.others)
+    notes = sum(_text(o) + 450 for o in memory.log + memory.chunks)
+    views = sum(350 + 200 * len(view.cells) for view in memory.views)
+    return (
+        text + notes + views + (_text(memory.reflection) if memory.reflection else 0) + 320 * len(memory.recent) + 1_500
+    )
+
+
+def _text(notes: Observation | Reflection) -> int:
+    """Bytes, not characters: where a line is marked with a 🔴, each character of the text takes four."""
+    return getsizeof(notes.text) + getsizeof(notes.task) + getsizeof(notes.suggestion)

@@ -5,9 +5,10 @@ import re
 import shutil
 import site
 import subprocess
+import sys
 import tomllib
 from collections.abc import Iterator
-from importlib.metadata import distributions
+from importlib.metadata import distributions, packages_distributions
 from pathlib import Path
 from typing import Any
 
@@ -279,3 +280,10 @@ def test_no_place_of_one_machine() -> None:
         if file.is_file() and elsewhere.search(file.read_text(encoding="utf-8", errors="replace")):
             found.append(name)
     assert found == []
+
+
+def test_no_module_of_the_tests_hides_a_library() -> None:
+    """pytest puts the folder of each test file first on the path: a `requests.py` there would be everybody's `requests`."""
+    folders = {file.parent for file in (ROOT / "tests").rglob("test_*.py")}
+    ours = {file.stem for folder in folders for file in folder.glob("*.py")}
+    assert not ours & {*packages_distributions(), *sys.stdlib_module_names}

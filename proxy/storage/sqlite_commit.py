@@ -64,6 +64,7 @@ PRUNE_ENTRIES = """DELETE FROM entry WHERE thread_id = ?1 AND generation NOT IN 
 PRUNE_OBSERVATIONS = """DELETE FROM observation WHERE thread_id = ?1 AND state = 'log' AND NOT EXISTS (
     SELECT 1 FROM entry WHERE entry.thread_id = observation.thread_id AND observation_id = observation.id)"""
 FORGET_REFLECTION = "DELETE FROM reflection WHERE thread_id = ?"
+OF_A_HUB = 10  # times as many: a shared log begins a generation with every fork of every thread
 VERSION = "SELECT version FROM thread WHERE tenant = ? AND resource = ? AND thread = ?"
 _FRESH = "SELECT sum(fresh) FROM thread WHERE tenant = ?1 AND resource = ?2 AND shared = 1"
 # Mostly told from the index alone; who may be asked about matters only where the hub is due at a later time already.
@@ -82,7 +83,8 @@ class Commit:
         self._thread = rows.thread_row(after)
         self._statements = _statements(after, difference(before, after, aside))
         if generations is not None and after.generation != before.generation:
-            self._statements += [(PRUNE_ENTRIES, [(generations + 1,)]), (PRUNE_OBSERVATIONS, [()])]
+            kept = generations * (OF_A_HUB if before.key.thread == HUB else 1)
+            self._statements += [(PRUNE_ENTRIES, [(kept + 1,)]), (PRUNE_OBSERVATIONS, [()])]
 
     async def __call__(self, db: aiosqlite.Connection) -> int:
         """The new version. Raises `Conflict` before anything is written."""

@@ -23,12 +23,13 @@ class Verdict:
 
     turns: int
     requests: int
+    streamed: int  # of them
     applied: int  # requests whose prompt was rewritten
     aside: int  # side requests, which have no memory
 
     def __str__(self) -> str:
         aside = f", {self.aside} side requests without memory" if self.aside else ""
-        return f"{self.turns} turns, {self.requests} requests, {self.applied} with memory applied{aside}"
+        return f"{self.turns} turns, {self.requests} requests, {self.streamed} streamed, {self.applied} with memory applied{aside}"
 
 
 async def judged(
@@ -62,8 +63,10 @@ async def judged(
     await _memory(run, turns, thread, resource)
     told = {turn.say for turn in turns}
     mains = [seen for seen in asked if any(text_of(m).strip() in told for m in seen.messages if m["role"] == "user")]
+    assert len(mains) == len(chats), "memory is for the turns, and for nothing else"
     the_prompt_holds(mains[-1], turns)
-    return Verdict(len(turns), len(chats), sum(story["memory"] == "applied" for story in chats), len(aside))
+    streamed = sum(bool(orjson.loads(seen.body).get("stream")) for seen in mains)
+    return Verdict(len(turns), len(mains), streamed, sum(story["memory"] == "applied" for story in chats), len(aside))
 
 
 async def _memory(run: Running, turns: Sequence[Turn], thread: str, resource: str) -> None:

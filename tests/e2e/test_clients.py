@@ -24,4 +24,5 @@ async def test_client(name: str, changes: dict[str, Any], tmp_path: Path) -> Non
     """The recipe as written: the client shows the server's answers, the model a valid prompt with notes, the memory everything."""
     verdict = await played(name, tmp_path, Path(sys.prefix), **changes)
     assert verdict.turns == 14
+    assert 0 < verdict.streamed < verdict.requests
     assert verdict.applied >= 5

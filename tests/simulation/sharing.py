@@ -108,7 +108,13 @@ class SharedWorld(World):
         kept = [p.last for o in self.log for p in o.parts if p.label == self.label(talk.key)]
         kept += [o.last for o in before.log]
         least = max((last for last in kept if last < min(gone, default=before.end + 1)), default=0)
-        must(after.coverage >= least or talk.letter in self.revised, "coverage monotone on a branch", before, after, f"kept {least}")
+        must(
+            after.coverage >= least or talk.letter in self.revised,
+            "coverage monotone on a branch",
+            before,
+            after,
+            f"kept {least}",
+        )
         for one in set(gone.values()) - set(here.values()):
             self.gone[one] = self.loop.time()
         for one in here.values():

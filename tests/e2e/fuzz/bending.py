@@ -8,7 +8,7 @@ from dataclasses import replace
 from random import Random
 from typing import Any
 
-from tests.e2e.fuzz.requests import SEEDS, Header, Request, chunked
+from tests.e2e.fuzz.honest_requests import SEEDS, Header, Request, chunked
 
 # ── JSON ─────────────────────────────────────────────────────────────────────────────────────────────────────────────
 

@@ -11,7 +11,7 @@ import pytest
 from tests.e2e.bounds.serving import needs_proc
 from tests.e2e.fuzz.bending import bent, pieces
 from tests.e2e.fuzz.fuzzing import Told, case, fuzzed, judged, whole
-from tests.e2e.fuzz.requests import SEEDS
+from tests.e2e.fuzz.honest_requests import SEEDS
 
 CASES = 1_000
 GROWN = 32  # MiB

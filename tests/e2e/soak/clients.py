@@ -26,7 +26,7 @@ WITHIN = 30.0  # seconds an answer may take
 WAYS = ("in the body", "before the head", "after the head", "at any moment")
 
 
-class Left(Exception):  # noqa: N818 - it is what happened, and no error
+class Left(Exception):
     """The other side has closed the connection."""
 
 
@@ -119,7 +119,9 @@ class Clients:
                 self._leave(number)
 
     async def _turn(self, number: int, thread: int) -> None:
-        connection = self._connections[number] = self._connections[number] or await self._connect()
+        connection = self._connections[number]
+        if connection is None or connection.transport.is_closing():  # the proxy ends what is idle for long
+            connection = self._connections[number] = await self._connect()
         self._said += 1
         said = {"role": "user", "content": f"{self._said}: {words(self._dice, 40)}"}
         shows, stream = thread % 2, bool(thread // 2 % 2)

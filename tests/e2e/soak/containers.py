@@ -1,9 +1,10 @@
-"""How many things every container holds that can be reached from an object: what must not grow with the number of threads."""
+"""What can be reached from an object: how many things its containers hold, which must not grow with the number of threads, and bytes."""
 
 from __future__ import annotations
 
 import asyncio
 import gc
+import sqlite3
 import sys
 from collections import deque
 from collections.abc import Iterator, Mapping
@@ -13,7 +14,8 @@ from typing import Any
 
 GROWING = (dict, list, set, deque, bytearray)
 PASSED = (*GROWING, tuple, frozenset)  # that say nothing of where a container is held
-CLOSED = (type, ModuleType, CodeType, asyncio.AbstractEventLoop)  # they lead to the whole interpreter
+WHOLE = (type, ModuleType, CodeType, asyncio.AbstractEventLoop)  # they lead to the whole interpreter
+CLOSED = (*WHOLE, sqlite3.Connection)  # it lists its cursors, the dead among them for up to 200 new ones
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,18 +32,29 @@ Sizes = Mapping[int, Held]  # by id
 
 def sizes(root: object) -> Sizes:
     """Of every container below `root`."""
-    found: dict[int, Held] = {}
+    return {
+        id(here): Held(here, f"{path}: {type(here).__name__}", len(here))
+        for path, here in _reached(root)
+        if isinstance(here, GROWING)
+    }
+
+
+def weight(root: object) -> int:
+    """Bytes of `root` and of everything below it, each once."""
+    return sum(sys.getsizeof(here) for _, here in _reached(root))
+
+
+def _reached(root: object) -> Iterator[tuple[str, Any]]:
+    """Everything below `root`, and by which objects it is held."""
     seen, waiting = {id(root)}, [("", root)]
     while waiting:
         path, here = waiting.pop()
-        if isinstance(here, GROWING):
-            found[id(here)] = Held(here, f"{path}: {type(here).__name__}", len(here))
+        yield path, here
         named = path if isinstance(here, PASSED) else f"{path}/{type(here).__qualname__}"
         for below in _below(here):
             if id(below) not in seen and not isinstance(below, CLOSED):
                 seen.add(id(below))
                 waiting.append((named, below))
-    return found
 
 
 def _below(here: object) -> Iterator[Any]:
@@ -54,7 +67,9 @@ def _below(here: object) -> Iterator[Any]:
 def grown(before: Sizes, after: Sizes, most: int) -> list[str]:
     """The containers that hold more than `most` things more than before."""
     were = {at: held.size for at, held in before.items()}
-    return sorted(f"{h.path} {were.get(at, 0)} → {h.size}" for at, h in after.items() if h.size - were.get(at, 0) > most)
+    return sorted(
+        f"{h.path} {were.get(at, 0)} → {h.size}" for at, h in after.items() if h.size - were.get(at, 0) > most
+    )
 
 
 def unbounded_caches(package: str, most: int) -> list[str]:

@@ -17,10 +17,11 @@ import uvloop
 
 FAULTY = 0.01  # of the answers
 PAUSE = 0.02  # seconds an answer that is waited for in vain pauses before its head, and behind it
-WORDS = (
+TEXT = (
     "the pallets for dock seven leave by evening train and papers follow them on next one while crates of red paint are "
     "weighed again at Quarry Steps before anyone signs what came in from north yard under cover of rain"
-).split()
+)
+WORDS = TEXT.split()
 
 
 def words(dice: random.Random, count: int) -> str:
