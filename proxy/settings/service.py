@@ -91,7 +91,12 @@ class IdentitySettings(Section):
 
 class SideRequestSettings(Section):
     models: tuple[Text, ...] = ()
-    prompts: tuple[Text, ...] = ("^### Task:",)
+    prompts: tuple[Text, ...] = (
+        "^### Task:",  # Open WebUI
+        "^You are a title generator[.,]",  # opencode
+        "^Analyze this conversation and provide:",  # LibreChat
+        "^Provide a concise, 5-word-or-less title",  # LibreChat, by completion
+    )
 
     @field_validator("prompts")
     @classmethod

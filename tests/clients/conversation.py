@@ -43,7 +43,7 @@ class Turn:
 
 
 def conversation(tool: str | None = "price") -> tuple[Turn, ...]:
-    """A flat, room by room, about 150 tokens a turn; every other one streamed, every fourth with a call of the tool.
+    """A flat, room by room, about 150 tokens a turn; every other one streamed, every third with a call of the tool.
 
     `tool`: `price`, which the program lends the model, or `bash`, which the client has; None: no calls.
     """
@@ -52,7 +52,7 @@ def conversation(tool: str | None = "price") -> tuple[Turn, ...]:
             _say(n, room),
             _answer(n, room),
             FLOORS[n % len(FLOORS)],
-            _call(n, tool) if tool and n % 4 == 2 else None,
+            _call(n, tool) if tool and n % 3 == 2 else None,
             stream=n % 2 == 1,
         )
         for n, room in enumerate(ROOMS)

@@ -14,6 +14,7 @@ from tests.e2e.differential.published import refused
 from tests.e2e.running import Running
 
 NOTES = "\n<observations>\n"
+HINT = "Note from the system"
 KEY = "sk-client-0123456789abcdef0123456789abcdef"  # every client has it
 
 
@@ -28,7 +29,7 @@ class Verdict:
     aside: int  # side requests, which have no memory
 
     def __str__(self) -> str:
-        aside = f", {self.aside} side requests without memory" if self.aside else ""
+        aside = f", {self.aside} side request{'s' * (self.aside > 1)} without memory" if self.aside else ""
         return f"{self.turns} turns, {self.requests} requests, {self.streamed} streamed, {self.applied} with memory applied{aside}"
 
 
@@ -62,11 +63,17 @@ async def judged(
         )
     await _memory(run, turns, thread, resource)
     told = {turn.say for turn in turns}
-    mains = [seen for seen in asked if any(text_of(m).strip() in told for m in seen.messages if m["role"] == "user")]
+    mains = [seen for seen in asked if _is_of(seen, told)]
     assert len(mains) == len(chats), "memory is for the turns, and for nothing else"
     the_prompt_holds(mains[-1], turns)
     streamed = sum(bool(orjson.loads(seen.body).get("stream")) for seen in mains)
     return Verdict(len(turns), len(mains), streamed, sum(story["memory"] == "applied" for story in chats), len(aside))
+
+
+def _is_of(seen: Seen, told: set[str]) -> bool:
+    """Whether this is a request of the conversation; those for a title may quote it."""
+    said = [text_of(m).strip() for m in seen.messages if m["role"] == "user"]
+    return said[-1] in told and (said[0] in told or said[0].startswith(HINT))
 
 
 async def _memory(run: Running, turns: Sequence[Turn], thread: str, resource: str) -> None:

@@ -51,10 +51,10 @@ async def soaking(folder: Path, models: Models, cache_bytes: int = FEW * 8_000) 
                 yield app, listening
 
 
-async def asked(app: App, clients: Clients, requests: int) -> None:
+async def asked(app: App, clients: Clients) -> None:
     """And everything done that follows from it."""
     before = asyncio.all_tasks()
-    await clients.ask(requests)
+    await clients.ask(clients.requests)
     await clients.close()
     await app.background.wait_idle()
     if begun := asyncio.all_tasks() - before:
@@ -77,10 +77,11 @@ async def test_nothing_grows(tmp_path: Path) -> None:
     """Tasks and descriptors are back where they began, and no container has grown by what was said in as many new threads."""
     models = Models()
     async with soaking(tmp_path, models) as (app, port):
-        first, more = Clients(port, FIRST), Clients(port, MORE, seed=1, first=FIRST)
-        await asked(app, first, REQUESTS * 3 // 10)
+        begin, rest = REQUESTS * 3 // 10, REQUESTS * 7 // 10
+        first, more = Clients(port, FIRST, begin), Clients(port, MORE, rest, seed=1, first=FIRST)
+        await asked(app, first)
         tasks, open_ones, held = len(asyncio.all_tasks()), descriptors(app), sizes(app)
-        await asked(app, more, REQUESTS - REQUESTS * 3 // 10)
+        await asked(app, more)
         assert len(asyncio.all_tasks()) <= tasks
         assert descriptors(app) <= open_ones
         assert not (found := grown(held, sizes(app), NOISE)), "\n".join(found)
@@ -94,13 +95,13 @@ async def test_nothing_grows(tmp_path: Path) -> None:
 async def test_the_cache_holds_as_many_bytes_as_it_says(tmp_path: Path) -> None:
     """Of threads that are young, and of such as have been observed and reflected: else its bound is none."""
     async with soaking(tmp_path, Models(), cache_bytes=1 << 30) as (app, port):
-        clients = Clients(port, 12)
-        for requests in (20, 180):
-            await asked(app, clients, requests)
+        young, old = Clients(port, 12, 20), Clients(port, 12, 180)
+        for clients in (young, old):
+            await asked(app, clients)
             memories = app.background._memories
             really = weight([memory for memory, _ in memories._cached.values()])
             assert really <= memories._held <= 1.5 * really
-        assert clients.told["memory applied"]
+        assert old.told["memory applied"]
 
 
 class Holding:

@@ -106,8 +106,25 @@ def test_without_keys_the_caller_s_own_is_sent() -> None:
         ([("user", "What does ### Task: mean?")], False),
         ([("user", "hello")], False),
         ([], False),
+        ([("system", "You are a title generator. You write titles."), ("user", "hello")], True),
+        ([("user", "Analyze this conversation and provide:\n1. its language")], True),
+        ([("user", "Provide a concise, 5-word-or-less title for this")], True),
+        ([("system", "You are a title generator bot for books"), ("user", "hello")], False),
     ],
-    ids=["only", "instructions", "newest", "first", "in the middle", "quoted", "plain", "empty"],
+    ids=[
+        "only",
+        "instructions",
+        "newest",
+        "first",
+        "in the middle",
+        "quoted",
+        "plain",
+        "empty",
+        "opencode",
+        "LibreChat",
+        "LibreChat, by completion",
+        "alike",
+    ],
 )
 def test_told_by_the_prompt(messages: list[tuple[str, str]], side: bool) -> None:
     """Title generation and its like are told by the text of the instructions, the first or the newest message."""

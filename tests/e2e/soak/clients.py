@@ -19,6 +19,7 @@ import uvloop
 from tests.e2e.soak.models import words
 
 AT_ONCE = 24  # connections
+TALKING = 20 * AT_ONCE  # threads at a time
 TENANTS = 100
 LEAVING = 0.05  # of the requests
 WINDOW = 4  # messages shown again by a client that shows any: its requests do not grow
@@ -78,10 +79,14 @@ class _Connection(asyncio.Protocol):
 
 @dataclass
 class Clients:
-    """`told` counts statuses, what memory did, and who left when."""
+    """Each thread is begun, and then they are gone through, `TALKING` at a time: soon, as many are young, old and silent as ever after.
+
+    `told` counts statuses, what memory did, and who left when.
+    """
 
     port: int
     threads: int
+    requests: int  # in all
     seed: int = 0
     first: int = 0  # number of the first thread
     told: Counter[str] = field(default_factory=Counter)
@@ -91,6 +96,7 @@ class Clients:
         self._shown: dict[int, list[dict[str, str]]] = {}
         self._connections: list[_Connection | None] = [None] * AT_ONCE
         self._said = 0
+        self._begun = [0] * AT_ONCE  # threads, by connection
 
     async def ask(self, requests: int) -> None:
         """So many, each connection asking in its own threads, which nobody else asks in at that time."""
@@ -106,17 +112,26 @@ class Clients:
         self._connections = [None] * AT_ONCE
 
     async def _one_after_the_other(self, number: int, left: Any) -> None:
-        mine = range(number, self.threads, AT_ONCE)
         for _ in left:
             try:
                 async with asyncio.timeout(WITHIN):
-                    await self._turn(number, self.first + self._dice.choice(mine))
+                    await self._turn(number, self.first + self._thread(number))
             except (Left, ConnectionError):
                 self.told["cut off"] += 1
                 self._connections[number] = None
             except TimeoutError:
                 self.told["late"] += 1
                 self._leave(number)
+
+    def _thread(self, number: int) -> int:
+        mine = range(number, self.threads, AT_ONCE)
+        if (begun := self._begun[number]) < len(mine):
+            self._begun[number] += 1
+            return mine[begun]
+        through = max(0, self._said - self.threads) / max(1, self.requests - self.threads)
+        talking = min(TALKING // AT_ONCE, len(mine))
+        start = int(min(1.0, through) * (len(mine) - talking))
+        return self._dice.choice(mine[start : start + talking])
 
     async def _turn(self, number: int, thread: int) -> None:
         connection = self._connections[number]
@@ -184,8 +199,8 @@ def _text(body: bytes, stream: bool) -> str | None:
         return None
 
 
-async def stages(clients: Clients, requests: int, every: int) -> None:
-    for _ in range(0, requests, every):
+async def stages(clients: Clients, every: int) -> None:
+    for _ in range(0, clients.requests, every):
         await clients.ask(every)
         print(orjson.dumps(clients.told).decode(), flush=True)
         await asyncio.to_thread(sys.stdin.readline)
@@ -197,7 +212,7 @@ def main() -> None:
     for name in ("port", "requests", "threads", "every"):
         options.add_argument(name, type=int)
     told = options.parse_args()
-    uvloop.run(stages(Clients(told.port, told.threads), told.requests, told.every))
+    uvloop.run(stages(Clients(told.port, told.threads, told.requests), told.every))
 
 
 if __name__ == "__main__":
