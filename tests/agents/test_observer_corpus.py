@@ -279,14 +279,14 @@ def steps(work: Callable[[], Any]) -> int:
 
 
 def seconds(work: Callable[[], Any]) -> float:
-    """Of this thread's own processor time, the best of three."""
+    """Of this thread's own processor time, the best of five."""
 
     def once() -> float:
         began = time.thread_time()
         work()
         return time.thread_time() - began
 
-    return min(once() for _ in range(3))
+    return min(once() for _ in range(5))
 
 
 def sizes(shape: str) -> Iterator[str]:
@@ -304,6 +304,7 @@ def test_judging_takes_steps_in_proportion(shape: str) -> None:
 
 @pytest.mark.parametrize("shape", SHAPES)
 def test_judging_takes_time_in_proportion(shape: str) -> None:
-    """What the regular expressions do is no step of Python's: eight times the text takes far less than the 64 times of a square."""
+    """What the regular expressions do is no step of Python's: eight times the text takes less than the 64 times of a square,
+    also on a machine that does other things."""
     shorter, longer = sizes(shape)
-    assert seconds(partial(judge, longer)) < 3 * TIMES * max(seconds(partial(judge, shorter)), 0.005)
+    assert seconds(partial(judge, longer)) < 5 * TIMES * max(seconds(partial(judge, shorter)), 0.005)
