@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -16,7 +17,8 @@ from proxy.memory.tail import Piece
 from proxy.observing import Call
 from proxy.wire.chat import ChatRequest
 
-RENDERED = 256  # blocks kept; a full one is about 160 kB
+RENDERED = 256  # blocks kept
+BYTES = 32 * 2**20  # of them; a full one is 0.7 MB: a text with one 🔴 takes four bytes a character
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +34,7 @@ class Prompts:
 
     def __init__(self) -> None:
         self._rendered: OrderedDict[tuple[object, ...], str] = OrderedDict()
+        self._held = 0  # bytes
 
     def assemble(self, request: ChatRequest, memory: Memory, pieces: Sequence[Piece], call: Call) -> Prompt:
         """The prompt of this request. `memory.render_date` is set."""
@@ -66,8 +69,10 @@ class Prompts:
                 others=memory.others,
             )
             self._rendered[key] = found
-            while len(self._rendered) > RENDERED:
-                self._rendered.popitem(last=False)
+            self._held += sys.getsizeof(found)
+            while len(self._rendered) > RENDERED or (self._held > BYTES and len(self._rendered) > 1):
+                _, gone = self._rendered.popitem(last=False)
+                self._held -= sys.getsizeof(gone)
         else:
             self._rendered.move_to_end(key)
         return found

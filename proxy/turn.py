@@ -43,7 +43,9 @@ class Turn:
     found_date: float | None = None  # the render date the request found
     stores: bool = True
     rewrites: bool = True  # whether its prompt may differ from the client's
-    broken: bool = False  # its answer broke off, or the client left before its end: the client may have asked again since
+    broken: bool = (
+        False  # its answer broke off, or the client left before its end: the client may have asked again since
+    )
     # tells who waits for the turn that an observation is waited for
     longer: Callable[[float], None] = lambda seconds: None
     receipt: dict[str, int] = field(default_factory=dict)

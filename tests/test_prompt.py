@@ -10,7 +10,7 @@ from proxy.memory.context import ContextOptions, Layout
 from proxy.memory.model import Memory
 from proxy.memory.tail import Piece
 from proxy.observing import Call
-from proxy.prompt import RENDERED, Prompt, Prompts
+from proxy.prompt import BYTES, RENDERED, Prompt, Prompts
 from proxy.settings import parse as settings_of
 from proxy.wire import chat
 from tests.memory.building import chat as transcript
@@ -111,6 +111,17 @@ def test_what_is_kept_is_bounded() -> None:
     assembled(prompts, of)  # generation 0 again: now the newest
     assembled(prompts, replace(of, generation=RENDERED))
     assert rendered(prompts) == [*range(2, RENDERED), 0, RENDERED]
+
+
+def test_their_bytes_are_bounded() -> None:
+    """Few of the largest are kept, and always the newest."""
+    prompts, of = Prompts(), noted(10)
+    long = replace(of, log=tuple(replace(o, text="* 🔴 (10:00) a long note " * 160_000) for o in of.log))
+    for number in range(6):
+        assembled(prompts, replace(long, generation=number))
+    kept = rendered(prompts)
+    assert 1 <= len(kept) <= BYTES // (4 * 160_000 * len("* 🔴 (10:00) a long note "))
+    assert kept[-1] == 5
 
 
 @pytest.mark.parametrize(("zone", "day"), [("UTC", "Tuesday, Nov"), ("Asia/Tokyo", "Wednesday, Nov")])

@@ -76,14 +76,18 @@ async def test_a_thread_has_thresholds_of_its_own(tmp_path: Path) -> None:
     async with running(tmp_path, T) as run:
         mine, other = run.chat("mine"), run.chat("other")
         await turns(run, mine, 1)
-        answer = await ask(run, "PATCH", "/mine/settings", {"observation": {"message_tokens": 600, "buffer_tokens": 150}})
+        answer = await ask(
+            run, "PATCH", "/mine/settings", {"observation": {"message_tokens": 600, "buffer_tokens": 150}}
+        )
         assert answer.status_code == 200
         assert answer.json()["settings"] == {"observation": {"buffer_tokens": 150, "message_tokens": 600}}
         assert answer.json()["messages"]["threshold"] == 600
         statuses = [r["status"] for r in await turns(run, mine, 3)]
         assert "applied" in statuses
         assert {r["status"] for r in await turns(run, other, 4)} == {"raw"}
-        back = await ask(run, "PATCH", "/mine/settings", {"observation": {"message_tokens": None, "buffer_tokens": None}})
+        back = await ask(
+            run, "PATCH", "/mine/settings", {"observation": {"message_tokens": None, "buffer_tokens": None}}
+        )
         assert (back.json()["settings"], back.json()["messages"]["threshold"]) == ({}, 1_200)
 
 

@@ -49,7 +49,9 @@ def test_it_is_not_made_again_at_once() -> None:
 
 
 def test_a_pending_one_goes_too() -> None:
-    pending = Reflection(generation=SHORT.generation, sources=(SHORT.log[0].id,), text="x", tokens=1, source_tokens=9, at=1.0)
+    pending = Reflection(
+        generation=SHORT.generation, sources=(SHORT.log[0].id,), text="x", tokens=1, source_tokens=9, at=1.0
+    )
     back = branch.undone(lifecycle.reflected(SHORT, pending), KEPT, 9_000.0)
     assert back is not None
     assert back.reflection is None
