@@ -214,7 +214,7 @@ class Background:
 
     def _remember(self, key: Key, call: Call) -> None:
         self._left.discard(key)
-        self._calls[key] = call
+        self._calls[key] = call.bare or call  # a thread's own settings are laid over it at use: they may be taken back
         self._calls.move_to_end(key)
         while len(self._calls) > CALLS:
             self._calls.popitem(last=False)

@@ -268,7 +268,9 @@ class Engine:
         others = elsewhere.told(
             [(self._memories.label(key), [excerpt(m.item.raw) for m in messages]) for key, messages in found]
         )
-        turn.standing = replace(turn.standing, virtual=replace(virtual, others=others, shown=virtual.shared_state))
+        # also that there is nothing to tell is kept: else the first word of another thread would change this one's prefix
+        told = replace(virtual, others=others, shown=virtual.shared_state, render_date=self._clock())
+        turn.standing = replace(turn.standing, virtual=told)
 
     def _dated(self, turn: Turn) -> Memory:
         """With the moment its dates are told against, and the user's time zone, which moves with it and never alone."""
@@ -384,7 +386,7 @@ class Engine:
         opened = turn.standing.virtual
         # beside an equal log: what is told of other threads may be of one that has been forgotten since
         same = after.log == opened.log and after.hub == opened.hub
-        if same and (opened.log or opened.others):
+        if same and (opened.log or opened.hub):
             told = replace(after, others=opened.others, shown=opened.shown) if after.hub else after
             return replace(told, render_date=opened.render_date, timezone=opened.timezone)
         return replace(after, timezone=turn.timezone or after.timezone)

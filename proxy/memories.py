@@ -43,9 +43,8 @@ class Memories:
         self._cache_bytes = cache_bytes
         self._held = 0
         self._cached: OrderedDict[Key, tuple[Memory, int]] = OrderedDict()
-        self._joint: dict[
-            Key, tuple[Memory, Memory, Memory]
-        ] = {}  # thread, hub, and the two together; of cached threads
+        # by hub: thread, hub, and the two together, of cached threads; all go with the hub, whose log they would hold for ever
+        self._joint: dict[Key, dict[Key, tuple[Memory, Memory, Memory]]] = {}
         self._locks: WeakValueDictionary[Key, asyncio.Lock] = WeakValueDictionary()
 
     def lock(self, key: Key) -> asyncio.Lock:
@@ -79,12 +78,12 @@ class Memories:
         return memory
 
     def _together(self, thread: Memory, hub: Memory) -> Memory:
-        joint = self._joint.get(thread.key)
+        joint = self._joint.get(hub.key, {}).get(thread.key)
         if joint and joint[0] is thread and joint[1] is hub:
             return joint[2]
         memory = shared.together(thread, hub, self.label(thread.key))
-        if thread.key in self._cached:
-            self._joint[thread.key] = (thread, hub, memory)
+        if thread.key in self._cached and hub.key in self._cached:
+            self._joint.setdefault(hub.key, {})[thread.key] = (thread, hub, memory)
         return memory
 
     def stands(self, memory: Memory) -> bool:
@@ -92,7 +91,8 @@ class Memories:
         cached = self._cached.get(memory.key)
         if memory.hub is None:
             return cached is not None and cached[0] is memory
-        joint, hub = self._joint.get(memory.key), self._cached.get(hub_of(memory.key))
+        hub = self._cached.get(hub_of(memory.key))
+        joint = self._joint.get(hub_of(memory.key), {}).get(memory.key)
         if cached is None or hub is None or joint is None:
             return False
         return joint[0] is cached[0] and joint[1] is hub[0] and joint[2] is memory
@@ -159,7 +159,7 @@ class Memories:
         return change._replace(after=replace(change.after, due=self._due(change.after)))
 
     def drop(self, key: Key) -> None:
-        self._joint.pop(key, None)
+        self._forget_joint(key)
         if cached := self._cached.pop(key, None):
             self._held -= cached[1]
 
@@ -173,8 +173,14 @@ class Memories:
         self._held += size
         while self._held > self._cache_bytes and len(self._cached) > 1:
             key, (_, freed) = self._cached.popitem(last=False)
-            self._joint.pop(key, None)
+            self._forget_joint(key)
             self._held -= freed
+
+    def _forget_joint(self, key: Key) -> None:
+        if key.thread == HUB:
+            self._joint.pop(key, None)
+        elif threads := self._joint.get(hub_of(key)):
+            threads.pop(key, None)
 
 
 def _shares(memory: Memory, scope: Scope | None = None) -> bool:

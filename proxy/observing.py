@@ -48,9 +48,12 @@ class Call:
     layout: Layout = "merged"
     context_options: ContextOptions = field(default_factory=ContextOptions)
 
+    bare: Call | None = field(default=None, repr=False)  # this one without a thread's own settings, if it has any
+
     def overridden(self, overrides: bytes) -> Call:
         """With the settings a person has given one thread (`Memory.overrides`)."""
-        return replace(self, effective=self.effective.overridden(overrides))
+        bare = self.bare or self
+        return replace(bare, effective=bare.effective.overridden(overrides), bare=bare)
 
 
 def priced(effective: Effective, actor: str | None) -> Effective:
@@ -68,10 +71,6 @@ def priced(effective: Effective, actor: str | None) -> Effective:
         observer_output=asked.output,
     )
     return replace(effective, limits=replace(effective.limits, prices=known))
-
-
-class _Apart(Exception):
-    """Threads that could not be observed together."""
 
 
 class Observing:
@@ -120,7 +119,7 @@ class Observing:
             failure: ModelError = ModelBusy("the memory model did not answer in time")
         except ModelError as exc:
             failure = exc
-        except (OmError, _Apart):
+        except OmError:
             raise  # the store's: nothing is known against the model
         except (
             Exception
@@ -231,7 +230,11 @@ class Observing:
             async with places:
                 return await self._batch(batch, call)
 
-        return any(await asyncio.gather(*(placed(batch) for batch in decision.batches)))
+        done = await asyncio.gather(*(placed(batch) for batch in decision.batches), return_exceptions=True)
+        for outcome in done:  # all have ended: nothing goes on without the lease
+            if isinstance(outcome, BaseException):
+                raise outcome
+        return any(done)
 
     async def _batch(self, keys: Sequence[Key], call: Call) -> bool:
         """One call for these threads; one for each where they cannot be answered together. Whether anything came of it."""
@@ -241,9 +244,16 @@ class Observing:
         if len(found) < 2:
             return bool(found) and await self._alone(*found[0], call)
         try:
-            return await self._guarded([memory for memory, _ in found], found[0][1], self._together(found, call))
-        except _Apart:
-            return any([await self._alone(memory, due, call) for memory, due in found])
+            async with asyncio.timeout(self._within):
+                await self._together(found, call)
+            return True
+        except OmError as exc:
+            if not isinstance(exc, ModelError):
+                raise  # the store's
+        except Exception as exc:
+            log.warning("observe.apart", error=type(exc).__name__, threads=len(found))
+        # whose trouble it is shows only when each is asked about alone: it must touch no other (behaviour.md 6)
+        return any([await self._alone(memory, due, call) for memory, due in found])
 
     async def _alone(self, memory: Memory, due: Observe, call: Call) -> bool:
         return await self._guarded((memory,), due, self._observe(memory, due, call))
@@ -257,12 +267,7 @@ class Observing:
         }
         size = sum(weight(messages) for _, _, messages in parts.values())
         models = self._targets(call.effective.observer_model, call, size)
-        try:
-            made = await self._observer.observe_together(
-                tasks, models, call.effective.memory.observation.model_settings
-            )
-        except (PromptTooLong, Unusable) as exc:
-            raise _Apart from exc
+        made = await self._observer.observe_together(tasks, models, call.effective.memory.observation.model_settings)
         for label, (memory, due, messages) in parts.items():
             if label in made:
                 await self._keep(memory, due.after, messages, await _kept_of(made[label], call), call)

@@ -8,6 +8,8 @@ a user of a loopback server happens to visit can do it.
 from __future__ import annotations
 
 import hmac
+import ipaddress
+import re
 from collections.abc import Mapping
 from typing import Any
 from urllib.parse import parse_qs, unquote, urlsplit
@@ -26,7 +28,6 @@ from proxy.storage.base import ThreadInfo
 
 LARGEST = 64 * 2**10  # bytes of a body
 PAGE, MOST = 100, 1_000  # threads of a list
-LOOPBACK = ("127.0.0.1", "localhost", "::1")
 ROOT = ["", "om", "v1", "threads"]
 
 
@@ -76,7 +77,7 @@ class AdminApi:
 
     async def _listed(self, tenant: str | None, query: Mapping[str, str]) -> object:
         limit = query.get("limit", str(PAGE))
-        if not limit.isdecimal() or not 0 < int(limit) <= MOST:
+        if not re.fullmatch(r"[0-9]{1,4}", limit) or not 0 < int(limit) <= MOST:
             raise BadRequest(f"limit must be a number from 1 to {MOST}", param="limit")
         found = await self._steering.threads(tenant, query.get("resource"), _cursor(query, tenant), int(limit))
         more = len(found) == int(limit)
@@ -127,10 +128,22 @@ def same_site(scope: Scope, site: Site) -> None:
     resolves there (DNS rebinding)."""
     host = (header(scope["headers"], b"host") or b"").decode("latin-1")
     origin = header(scope["headers"], b"origin")
-    if origin is not None and urlsplit(origin.decode("latin-1")).netloc != host:
+    try:
+        foreign = origin is not None and urlsplit(origin.decode("latin-1")).netloc != host
+        name = urlsplit(f"//{host}").hostname or ""
+    except ValueError as exc:
+        raise Unauthorized("Host or Origin cannot be read") from exc
+    if foreign:
         raise Unauthorized("the admin API answers no pages of other sites")
-    if site.identity.loopback and urlsplit(f"//{host}").hostname not in LOOPBACK:
-        raise Unauthorized(f"ask for the admin API by one of {', '.join(LOOPBACK)}")
+    if site.identity.loopback and not is_loopback(name):
+        raise Unauthorized("ask for the admin API by a loopback address or as localhost")
+
+
+def is_loopback(name: str) -> bool:
+    try:
+        return name == "localhost" or ipaddress.ip_address(name).is_loopback
+    except ValueError:
+        return False
 
 
 def _must_be(scope: Scope, method: str) -> None:

@@ -52,36 +52,52 @@ def due(waiting: Sequence[Waiting], limits: Limits, log: int, most: int, now: fl
     pending = sum(w.pending for w in waiting)
     limits = limits.for_memory(log=log, pending=pending)
     able = [w for w in waiting if w.fresh and w.may_be_asked_about(now)]
-    if sum(w.fresh for w in able) >= step(limits, pending):
+    idle = (cold := _cold_at(waiting, limits)) is not None and now >= cold
+    if able and sum(w.fresh for w in able) >= step(limits, pending, idle=idle):
         return Gather(batches(sorted(able, key=lambda w: w.turn_at), most))
     if pending >= limits.observe_at and (keys := _to_settle(waiting, pending - limits.keep)):
         return Settle(keys)
     return None
 
 
-def step(limits: Limits, pending: int) -> int:
-    """Unobserved tokens of all threads from which on the observer is asked; half of an interval near T. Without buffering it is T."""
+def step(limits: Limits, pending: int, *, idle: bool = False) -> int:
+    """Unobserved tokens of all threads from which on the observer is asked; half of an interval near T, and when all have been left
+    alone (`buffer_on_idle`). Without buffering it is T."""
     if limits.interval is None:
         return limits.observe_at
     near = pending >= limits.observe_at - NEAR * limits.interval
-    return max(limits.interval // 2 if near else limits.interval, 1)
+    return max(limits.interval // 2 if near or idle else limits.interval, 1)
+
+
+def _cold_at(waiting: Sequence[Waiting], limits: Limits) -> float | None:
+    """When all have been left alone so long that half an interval is worth a call; None: never."""
+    if limits.buffer_after_idle is None or not waiting:
+        return None
+    return max(w.turn_at for w in waiting) + limits.buffer_after_idle
 
 
 def again_at(waiting: Sequence[Waiting], limits: Limits, log: int, now: float) -> float | None:
-    """When to look again although nothing is due now: when the first of those in back-off may be tried, if all would be due then."""
+    """When to look again although nothing is due now: when the first of those in back-off may be tried, if all would be due then, or
+    when they have been left alone long enough."""
     pending = sum(w.pending for w in waiting)
     limits = limits.for_memory(log=log, pending=pending)
     unparked = [w for w in waiting if w.fresh and not w.trouble.parked]
-    if sum(w.fresh for w in unparked) < step(limits, pending):
-        return None
+    fresh = sum(w.fresh for w in unparked)
+    if fresh < step(limits, pending):
+        cold = _cold_at(waiting, limits)
+        later = cold is not None and cold > now and fresh >= step(limits, pending, idle=True)
+        return cold if later else None
     return min((w.trouble.until for w in unparked if w.trouble.until > now), default=None)
 
 
 def batches(waiting: Sequence[Waiting], most: int) -> tuple[tuple[Key, ...], ...]:
-    """The threads in their order, whole ones, so that a batch holds no more than `most` tokens or a single thread."""
-    found: list[list[Key]] = []
+    """The threads in their order, whole ones, so that a batch holds no more than `most` tokens or a single thread. A thread that has
+    failed is asked about alone: others must not suffer from it, nor it from being left out beside them."""
+    found: list[list[Key]] = [[w.key] for w in waiting if w.trouble.failures]
     room = 0
     for w in waiting:
+        if w.trouble.failures:
+            continue
         if w.fresh > room:
             found.append([])
             room = most

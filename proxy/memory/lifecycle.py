@@ -229,7 +229,9 @@ def settling(memory: Memory) -> tuple[Observation, ...]:
 
 def economises(memory: Memory, limits: Limits) -> bool:
     """Whether notes are due that wait because they would cost more than they save (`economy: auto`)."""
-    if limits.prices is None:
+    if (
+        limits.prices is None or memory.scope == "resource"
+    ):  # a resource's threads are observed together, and nothing waits
         return False
     return (
         after_reply(memory, limits) is None

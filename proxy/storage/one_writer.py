@@ -29,15 +29,24 @@ class OneWriter:
     lets everybody through."""
 
     def __init__(self, database: str, busy: float) -> None:
-        self._path = Path(f"{database}-writer")
+        self._paths = (Path(f"{database}-writer"), Path(f"{database}-next"))
         self._busy = busy
-        self._file: int | None = None
+        self._files: tuple[int, int] | None = None
 
     async def __aenter__(self) -> None:
+        """Whoever waits holds the place of the next one: who has just written stands behind them."""
         if fcntl is None:
             return
         until = time.monotonic() + self._busy
-        while not self._taken():
+        writer, following = self._opened()
+        await self._lock(following, until)
+        try:
+            await self._lock(writer, until)
+        finally:
+            fcntl.flock(following, fcntl.LOCK_UN)
+
+    async def _lock(self, file: int, until: float) -> None:
+        while not _taken(file):
             if time.monotonic() > until:
                 raise StorageError("another process has been writing to the database for too long; is it stopped?")
             await asyncio.sleep(PAUSE)
@@ -45,20 +54,25 @@ class OneWriter:
     async def __aexit__(
         self, kind: type[BaseException] | None, exc: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if fcntl is not None and self._file is not None:
-            fcntl.flock(self._file, fcntl.LOCK_UN)
+        if fcntl is not None and self._files is not None:
+            fcntl.flock(self._files[0], fcntl.LOCK_UN)
 
     def close(self) -> None:
-        if self._file is not None:
-            os.close(self._file)
-            self._file = None
+        for file in self._files or ():
+            os.close(file)
+        self._files = None
 
-    def _taken(self) -> bool:
-        """The file is kept: whoever removed it would lock another one than the rest."""
-        if self._file is None:
-            self._file = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        try:
-            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            return False
-        return True
+    def _opened(self) -> tuple[int, int]:
+        """The files are kept: whoever removed one would lock another one than the rest."""
+        if self._files is None:
+            first, second = (os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600) for path in self._paths)
+            self._files = first, second
+        return self._files
+
+
+def _taken(file: int) -> bool:
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from proxy.demo import asgi
 from proxy.demo.scripted import OBSERVER, REFLECTOR, Scripted, text_of
 from proxy.memory.model import Memory, hub_of
 from tests.e2e.running import Chat, Running, running
@@ -251,3 +252,55 @@ async def test_due_work_is_found_after_a_restart(tmp_path: Path) -> None:
         await run.app.background.wait_idle()
         assert len((await thread(run, "a")).chunks) == 1
         assert await run.app.store.due(run.clock.now, 10) == ()
+
+
+async def test_one_thread_s_trouble_touches_no_other(tmp_path: Path) -> None:
+    """A model that refuses whatever holds one thread's words: the others of its batch get their notes all the same."""
+
+    class Refusing(Scripted):
+        async def _refused(self, receive: Any, send: Any, fault: Any, model: str, prompt_tokens: int) -> bool:
+            if model == OBSERVER and "POISON" in text_of(self.requests[-1].messages[-1]):
+                await asgi.reply(send, 400, {"error": {"message": "content policy", "type": "refused"}})
+                return True
+            return await super()._refused(receive, send, fault, model, prompt_tokens)
+
+    async with running(tmp_path, SHARED, models=Refusing()) as run:
+        await turns(run, chat(run, "bad"), 1, LONG + "POISON")
+        await turns(run, chat(run, "good"), 1)
+        bad, good = await thread(run, "bad"), await thread(run, "good")
+        assert (len(bad.chunks), bad.trouble.failures) == (0, 1)
+        assert (len(good.chunks), good.trouble.failures) == (1, 0)
+
+
+async def test_thresholds_of_one_thread_are_not_the_resource_s(tmp_path: Path) -> None:
+    """What is set for a thread decides about its own prompt, not when the others are observed; and what is taken back is gone."""
+    async with running(tmp_path, SHARED) as run:
+        a, b = chat(run, "a"), chat(run, "b")
+        await a.say("short")
+        for wanted in (
+            {"message_tokens": 60_000, "buffer_tokens": 50_000},
+            {"message_tokens": None, "buffer_tokens": None},
+        ):
+            answer = await run.http.patch(
+                f"{run.base}/om/v1/threads/a/settings?resource=ada",
+                json={"observation": wanted},
+                headers={"authorization": "Bearer sk-a"},
+            )
+            assert answer.status_code == 200
+            before = len(run.models.to(OBSERVER))
+            await turns(run, b, 2)
+            await a.say("short")
+            await run.app.background.wait_idle()
+            assert len(run.models.to(OBSERVER)) > before
+
+
+async def test_the_first_word_of_another_changes_no_prefix(tmp_path: Path) -> None:
+    """A thread that was told of nobody is told so until its prefix changes anyway, or its prompt cache is cold."""
+    async with running(tmp_path, SHARED) as run:
+        a = chat(run, "a")
+        assert (await a.say("One."))[1]["status"] == "raw"
+        await chat(run, "b").say("Something else.")
+        assert (await a.say("Two."))[1]["status"] == "raw"
+        run.clock.now += 3_700
+        assert (await a.say("Three."))[1]["status"] == "applied"
+        assert "Something else." in text_of(run.models.to("scripted-actor")[-1].messages[1])

@@ -151,8 +151,14 @@ async def test_who_may_see_what(tmp_path: Path) -> None:
         assert (await ask(run, "GET", "/a%2Fb.c", **admin)).status_code == 400
         assert (await ask(run, "GET", "", **{"x-om-admin": "wrong"})).status_code == 401
         assert (await ask(run, "GET", "/")).status_code == 404  # the hub of a resource is no thread
-        for headers in ({"origin": "https://elsewhere.example"}, {"host": "rebound.example"}):
+        for headers in (
+            {"origin": "https://elsewhere.example"},
+            {"host": "rebound.example"},
+            {"origin": "http://[x"},
+            {"host": "127.0.0.1.rebound.example"},
+        ):
             assert (await ask(run, "GET", "", **headers)).status_code == 401
+        assert (await ask(run, "GET", "?limit=" + "9" * 5_000)).status_code == 400
         plain = await run.http.post(f"{run.base}/om/v1/threads/a%2Fb.c/undo", headers={"authorization": "Bearer sk-a"})
         assert plain.status_code == 400
         assert "Content-Type" in plain.json()["error"]["message"]

@@ -52,7 +52,7 @@ def due(*waiting: Waiting, limits: Limits = LIMITS, log: int = 0, most: int = 10
         pytest.param((waits("a", 100, chunked=700), waits("b", 0)), ["a"], id="near T half an interval is enough"),
         pytest.param((waits("a", 99, chunked=700),), None, id="but no less"),
         pytest.param((waits("a", 300, until=NOW + 1), waits("b", 199)), None, id="one in back-off does not count"),
-        pytest.param((waits("a", 300, until=NOW), waits("b", 199)), ["ab"], id="its back-off is over"),
+        pytest.param((waits("a", 300, until=NOW), waits("b", 199)), ["a", "b"], id="its back-off is over: alone"),
         pytest.param((parked("a", 900), waits("b", 250)), ["b"], id="a parked one is left out"),
         pytest.param((waits("b", 150, at=2.0), waits("a", 150, at=1.0)), ["ab"], id="the longest left alone first"),
         pytest.param(
@@ -175,3 +175,14 @@ def test_what_stands_unanswered_does_not_settle(roles: tuple[str, ...], chunks: 
     for last in chunks:
         told = lifecycle.observed(told, chunk(told, last))
     assert lifecycle.settling(told) == told.chunks[:settling]
+
+
+def test_when_all_are_left_alone() -> None:
+    """`buffer_on_idle`: half an interval is worth a call once the one that spoke last has been silent long enough, and not before."""
+    idle = dataclasses.replace(LIMITS, buffer_after_idle=600.0)
+    waiting = (waits("a", 60, at=NOW - 900.0), waits("b", 50, at=NOW - 599.0))
+    assert due(*waiting, limits=idle) is None
+    assert gathering.again_at(waiting, idle, 0, NOW) == NOW + 1.0
+    assert due(*(replace(w, turn_at=w.turn_at - 1.0) for w in waiting), limits=idle) == ["ab"]
+    assert gathering.again_at((waits("a", 99, at=NOW),), idle, 0, NOW) is None
+    assert gathering.again_at(waiting, LIMITS, 0, NOW) is None

@@ -70,3 +70,27 @@ async def test_it_is_let_go_after_an_error(tmp_path: Path) -> None:
         pass
     turn.close()
     other.close()
+
+
+async def test_a_busy_one_lets_the_next_in(tmp_path: Path) -> None:
+    """Who writes without a pause stands behind who waits: within two of its turns the other one has had its own."""
+    busy, quiet = OneWriter(f"{tmp_path}/om.db", 5.0), OneWriter(f"{tmp_path}/om.db", 5.0)
+    turns, waited = 0, asyncio.Event()
+
+    async def write() -> None:
+        nonlocal turns
+        while not waited.is_set():
+            async with busy:
+                turns += 1
+                await asyncio.sleep(0.004)
+
+    writing = asyncio.create_task(write())
+    for _ in range(5):
+        await asyncio.sleep(0.01)
+        before = turns
+        async with quiet:
+            assert turns - before <= 2
+    waited.set()
+    await writing
+    busy.close()
+    quiet.close()
