@@ -8,7 +8,6 @@ a user of a loopback server happens to visit can do it.
 from __future__ import annotations
 
 import hmac
-import ipaddress
 import re
 from collections.abc import Mapping
 from typing import Any
@@ -130,20 +129,12 @@ def same_site(scope: Scope, site: Site) -> None:
     origin = header(scope["headers"], b"origin")
     try:
         foreign = origin is not None and urlsplit(origin.decode("latin-1")).netloc != host
-        name = urlsplit(f"//{host}").hostname or ""
     except ValueError as exc:
-        raise Unauthorized("Host or Origin cannot be read") from exc
+        raise Unauthorized("Origin cannot be read") from exc
     if foreign:
         raise Unauthorized("the admin API answers no pages of other sites")
-    if site.identity.loopback and not is_loopback(name):
+    if site.identity.loopback and not identity.is_loopback(host):
         raise Unauthorized("ask for the admin API by a loopback address or as localhost")
-
-
-def is_loopback(name: str) -> bool:
-    try:
-        return name == "localhost" or ipaddress.ip_address(name).is_loopback
-    except ValueError:
-        return False
 
 
 def _must_be(scope: Scope, method: str) -> None:

@@ -7,12 +7,14 @@ from __future__ import annotations
 
 import hashlib
 import hmac
+import ipaddress
 import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Literal, NamedTuple, TypeVar
+from urllib.parse import urlsplit
 from zoneinfo import ZoneInfo
 
 from proxy.errors import BadRequest, Unauthorized
@@ -59,7 +61,7 @@ class Rules:
     )  # `keys`, each key as its SHA-256
 
     def __post_init__(self) -> None:
-        names = [*self.thread_headers, *self.resource_headers, *_CREDENTIALS, *_SAID]
+        names = [*self.thread_headers, *self.resource_headers, *_CREDENTIALS, *_SAID, "host", "origin"]
         names += [_SCOPE] if self.scope_override else []
         names += [_VOUCHER] if self.token_secret else []
         names += GATEWAY if self.keys else []
@@ -256,8 +258,24 @@ def _tenant(named: Mapping[str, list[str]], rules: Rules, secret: bytes) -> str 
         return _owner(_key_to_us(named), rules)
     key = _credential(named, _CREDENTIALS)
     if key is None:
-        return LOCAL if rules.loopback else None
+        return LOCAL if rules.loopback and not _rebound(named) else None
     return hmac.new(secret, key.encode("latin-1"), hashlib.sha256).hexdigest()
+
+
+def _rebound(named: Mapping[str, list[str]]) -> bool:
+    """Whether a web page asks under a name that only resolves to us (DNS rebinding): what its visitor's own programs may have, it may
+    not."""
+    hosts = named.get("host", [])
+    return "origin" in named and not all(is_loopback(host) for host in hosts)
+
+
+def is_loopback(host: str) -> bool:
+    """Of a Host header, with or without a port."""
+    try:
+        name = urlsplit(f"//{host}").hostname or ""
+        return name == "localhost" or ipaddress.ip_address(name).is_loopback
+    except ValueError:
+        return False
 
 
 def _owner(key: str | None, rules: Rules) -> str:

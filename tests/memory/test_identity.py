@@ -366,3 +366,26 @@ def test_two_tokens_are_refused() -> None:
 def test_without_a_secret_a_token_says_nothing() -> None:
     """It cannot be verified: the headers count, as they would without it."""
     assert identify(headers(x_om_token="x", x_om_thread="t"), RULES, SECRET, NOW).key == (LOCAL, "t", "t")
+
+
+@pytest.mark.parametrize(
+    ("host", "origin", "known"),
+    [
+        ("127.0.0.1:8400", None, True),
+        ("localhost:8400", "http://localhost:3000", True),
+        ("[::1]:8400", "http://[::1]:8400", True),
+        ("127.0.0.2", "null", True),
+        ("proxy.example", None, True),  # a program that was told so, not a page
+        ("rebound.example:8400", "http://rebound.example:8400", False),
+        ("127.0.0.1.rebound.example", "http://127.0.0.1.rebound.example", False),
+        ("[x", "http://rebound.example", False),
+    ],
+)
+def test_a_page_under_another_name_is_nobody(host: str, origin: str | None, known: bool) -> None:
+    """On loopback a caller without a credential is `local`, but no page whose name only resolves there (DNS rebinding)."""
+    headers = [(b"host", host.encode()), (b"x-om-thread", b"t")] + ([(b"origin", origin.encode())] if origin else [])
+    caller = identify(headers, RULES, SECRET)
+    assert (caller.tenant == LOCAL) is known
+    assert (caller.key is not None) is known
+    with_key = identify([*headers, (b"authorization", b"Bearer k")], RULES, SECRET)
+    assert with_key.key is not None

@@ -104,7 +104,7 @@ OTHERS = (
     # who the tenant is
     Mutant(_IDENTITY, f"key{_HMAC}", f"key[:4]{_HMAC}", IDENTITY),
     Mutant(_IDENTITY, "key = Key(tenant, ", 'key = Key("", ', IDENTITY),
-    Mutant(_IDENTITY, "return LOCAL if rules.loopback else None", "return LOCAL", IDENTITY),
+    Mutant(_IDENTITY, "return LOCAL if rules.loopback and not _rebound(named) else None", "return LOCAL", IDENTITY),
     Mutant(_IDENTITY, "*_CREDENTIALS, *_SAID]", "*_SAID]", IDENTITY),
     Mutant(_IDENTITY, "if len(found) > 1:", "if len(found) > 9:", IDENTITY),
     Mutant(_IDENTITY, "if hmac.compare_digest(sent, known):", "if sent:", IDENTITY, ("keys",)),
