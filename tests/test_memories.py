@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 
@@ -280,6 +281,21 @@ async def test_the_hub_is_cached_apart(store: Watched) -> None:
     after = await memories.load(KEY)
     assert (before.unproductive_at, after.unproductive_at) == (0, 9)
     assert not memories.stands(before)
+
+
+async def test_an_old_log_is_held_by_nobody(store: Watched) -> None:
+    """Threads that were laid over it keep nothing of a hub that another process has changed: their number would hold as many logs."""
+    memories = await shared(store)
+    others = [KEY._replace(thread=f"other-{n}") for n in range(5)]
+    for key in others:
+        fresh = await memories.load(key, "resource")
+        await memories.commit(fresh, replace(fresh, tail=chat(1, 10), next_seq=3))
+        await memories.load(key)
+    old = await memories.load(HUB)
+    hub = await store.load(HUB)
+    await store.commit(hub, replace(hub, unproductive_at=9))
+    await memories.load(others[0])  # one of them has seen the new one
+    assert not [holder for holder in gc.get_referrers(old) if isinstance(holder, tuple | dict)]
 
 
 async def test_a_conflict_over_the_hub_is_computed_again(store: Watched) -> None:
