@@ -124,11 +124,10 @@ class App:
 
     def _due(self, memory: Memory) -> float | None:
         try:
-            effective = priced(self._effective(memory), memory.model)
+            effective = priced(self._effective(memory), memory.model).overridden(memory.overrides)
         except ConfigError:  # overrides that contradict each other: this thread's requests say so, and go raw
             return None
-        limits = (effective.overridden(memory.overrides) if memory.overrides else effective).limits
-        return lifecycle.due_at(memory, limits, self._clock())
+        return lifecycle.due_at(memory, effective.limits, self._clock())
 
     def _effective(self, memory: Memory) -> Effective:
         return self._watched.current.effective(memory.model, memory.key.resource)

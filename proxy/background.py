@@ -214,7 +214,9 @@ class Background:
 
     def _remember(self, key: Key, call: Call) -> None:
         self._left.discard(key)
-        self._calls[key] = call.bare or call  # a thread's own settings are laid over it at use: they may be taken back
+        self._calls[key] = call.overridden(
+            None
+        )  # a thread's own settings are laid over it at use: they may be taken back
         self._calls.move_to_end(key)
         while len(self._calls) > CALLS:
             self._calls.popitem(last=False)
@@ -296,8 +298,7 @@ class Background:
             if len(self._left) < CALLS:
                 self._left.add(key)
             return None
-        if memory.overrides:
-            call = call.overridden(memory.overrides)
+        call = call.overridden(memory.overrides)
         if waited_for:
             return waited_for, call
         if key.thread == HUB:

@@ -42,18 +42,15 @@ class Call:
     """What memory work takes from the request that made it due."""
 
     effective: Effective
-    inherited: Target | None = field(
-        default=None, repr=False
-    )  # the actor's own model and credential; held in memory only
+    inherited: Target | None = field(default=None, repr=False)  # the actor's model and credential; in memory only
     layout: Layout = "merged"
     context_options: ContextOptions = field(default_factory=ContextOptions)
-
     bare: Call | None = field(default=None, repr=False)  # this one without a thread's own settings, if it has any
 
-    def overridden(self, overrides: bytes) -> Call:
-        """With the settings a person has given one thread (`Memory.overrides`)."""
+    def overridden(self, overrides: bytes | None) -> Call:
+        """With the settings a person has given one thread (`Memory.overrides`), and no other's."""
         bare = self.bare or self
-        return replace(bare, effective=bare.effective.overridden(overrides), bare=bare)
+        return replace(bare, effective=bare.effective.overridden(overrides), bare=bare) if overrides else bare
 
 
 def priced(effective: Effective, actor: str | None) -> Effective:
@@ -101,7 +98,7 @@ class Observing:
         if isinstance(decision, Settle):
             return await self._settle(decision)
         memory = await self._memories.load(key)
-        return await self._guarded((memory,), decision, self._performed(memory, decision, call))
+        return await self._guarded(memory, decision, self._performed(memory, decision, call))
 
     async def _performed(self, memory: Memory, decision: Decision, call: Call) -> None:
         if isinstance(decision, Observe):
@@ -109,8 +106,8 @@ class Observing:
         elif isinstance(decision, Reflect):
             await self._reflect(memory, decision, call)
 
-    async def _guarded(self, memories: Sequence[Memory], decision: Decision, work: Awaitable[None]) -> bool:
-        """Whether the work was done in time and without a failure of its model; else that is recorded with the threads."""
+    async def _guarded(self, memory: Memory, decision: Decision, work: Awaitable[None]) -> bool:
+        """Whether the work was done in time and without a failure of its model; else that is recorded with the thread."""
         try:
             async with asyncio.timeout(self._within):
                 await work
@@ -121,12 +118,9 @@ class Observing:
             failure = exc
         except OmError:
             raise  # the store's: nothing is known against the model
-        except (
-            Exception
-        ) as exc:  # whatever else a memory model's library does counts as its failure: the thread backs off
+        except Exception as exc:  # whatever a memory model's library does counts as its failure: the thread backs off
             failure = ModelError(type(exc).__name__)
-        for memory in memories:
-            await self._failed(memory, decision, failure)
+        await self._failed(memory, decision, failure)
         return False
 
     async def _failed(self, memory: Memory, decision: Decision, exc: ModelError) -> None:
@@ -256,7 +250,7 @@ class Observing:
         return any([await self._alone(memory, due, call) for memory, due in found])
 
     async def _alone(self, memory: Memory, due: Observe, call: Call) -> bool:
-        return await self._guarded((memory,), due, self._observe(memory, due, call))
+        return await self._guarded(memory, due, self._observe(memory, due, call))
 
     async def _together(self, found: Sequence[tuple[Memory, Observe]], call: Call) -> None:
         """A thread that the answer leaves out stays unobserved, and is asked about again after a pause."""
@@ -318,14 +312,13 @@ class Observing:
         while True:
             size = sum(o.tokens for o in sources)
             try:
-                labels = {part.label for o in sources for part in o.parts}
                 return sources, await self._reflector.reflect(
                     _joined(sources),
                     target_tokens=accept_below * size // max(whole, 1),
                     instruction=config.instruction,
                     targets=self._targets(call.effective.reflector_model, call, size),
                     settings=config.model_settings,
-                    labels=labels,
+                    labels=_labels(sources),
                 )
             except PromptTooLong:
                 if len(sources) == 1:
@@ -341,24 +334,23 @@ async def _kept_of(made: Notes, call: Call) -> Notes:
 
 def _known(memory: Memory) -> list[str]:
     """The log as the observer should know it: a pending reflection stands in for what it covers; then what is buffered."""
-    pending = memory.reflection
-    sources, later = (
-        memory.log[: len(pending.sources) if pending else 0],
-        memory.log[len(pending.sources) if pending else 0 :],
-    )
-    told = [section for o in later for section in sections.sections(o)]
+    pending, told = memory.reflection, list[sections.Section]()
+    covered = len(pending.sources) if pending else 0
     if pending:
-        labels = {part.label for o in sources for part in o.parts}
-        told = [
-            *(sections.reflected(pending.text, labels) if labels else [sections.Section(None, pending.text)]),
-            *told,
-        ]
+        labels = _labels(memory.log[:covered])
+        told += sections.reflected(pending.text, labels) if labels else [sections.Section(None, pending.text)]
+    told += (section for o in memory.log[covered:] for section in sections.sections(o))
     return sections.plain(told) + [o.text for o in memory.chunks]
+
+
+def _labels(entries: Sequence[Observation]) -> set[str]:
+    """The threads that entries of a shared log are about; of a thread's own log none."""
+    return {part.label for o in entries for part in o.parts}
 
 
 def _joined(sources: Sequence[Observation]) -> str:
     """What a reflector is given; of a shared log in sections."""
-    if any(o.parts for o in sources):
+    if _labels(sources):
         return sections.shown(section for o in sources for section in sections.sections(o))
     return "\n\n".join(o.text for o in sources)
 

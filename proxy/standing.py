@@ -49,7 +49,7 @@ class Standings:
                 memory = await self._memories.load(key, scope)
                 if memory.scope != scope:
                     memory = await self._rescoped(memory, scope, stores=caller.mode != "read")
-                call = self._own_settings(call, memory)
+                call = call.overridden(memory.overrides)
                 sent = self.sent(request, memory)
                 return call, sent, await self._stand(memory, sent, hints, request.model, call)
             except Conflict:
@@ -139,10 +139,6 @@ class Standings:
             return after
         changed = Change(hub_before, hub_after) if hub_after != hub_before else None
         return await self._memories.commit_shared(Change(thread, after), changed)
-
-    def _own_settings(self, call: Call, memory: Memory) -> Call:
-        """The call with what a person has set for this thread alone."""
-        return call.overridden(memory.overrides) if memory.overrides else call
 
     async def settled(self, turn: Turn) -> Standing:
         """The turn's standing against the memory as it is now."""

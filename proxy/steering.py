@@ -44,8 +44,7 @@ class Steering:
 
     def effective(self, memory: Memory) -> Effective:
         """With the thread's own thresholds."""
-        base = self._effective(memory)
-        return base.overridden(memory.overrides) if memory.overrides else base
+        return self._effective(memory).overridden(memory.overrides)
 
     async def entitle(self, key: Key, title: str | None) -> Memory:
         """Pin this title, so that no model changes it; None: leave titles to the observer again."""

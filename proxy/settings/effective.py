@@ -72,9 +72,12 @@ class Effective:
     cold: float = CERTAINLY_COLD  # seconds the provider keeps a prompt, as `limits` was given them
     _of_threads: dict[bytes, Effective] = field(default_factory=dict, compare=False, repr=False)
 
-    def overridden(self, overrides: bytes) -> Effective:
-        """With one thread's own thresholds over it: `Memory.overrides`, made by `thread_overrides`. Where the configuration has
-        changed since so that they break a rule with it, they do not count."""
+    def overridden(self, overrides: bytes | None) -> Effective:
+        """With one thread's own thresholds over it, if it has any: `Memory.overrides`, made by `thread_overrides`.
+
+        Where the configuration has changed since so that they break a rule with it, they do not count."""
+        if overrides is None:
+            return self
         found = self._of_threads.get(overrides)
         if found is None:
             if len(self._of_threads) >= THREADS:

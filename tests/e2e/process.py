@@ -26,17 +26,23 @@ class Process:
         self._process: asyncio.subprocess.Process | None = None
 
     async def start(self, within: float = 20.0) -> None:
-        self._process = await asyncio.create_subprocess_exec(
-            sys.executable, "-m", "proxy", "serve", "--config", str(self.config), stdout=asyncio.subprocess.DEVNULL
-        )
+        await self._started(sys.executable, "-m", "proxy", "serve", "--config", str(self.config), within=within)
+        assert self.alive, f"exited with {self._process.returncode if self._process else None}"
+
+    async def _started(self, *command: str, within: float) -> None:
+        """Returns when it serves, or has died."""
+        self._process = await asyncio.create_subprocess_exec(*command, stdout=asyncio.subprocess.DEVNULL)
         async with asyncio.timeout(within), httpx.AsyncClient(trust_env=False) as http:
-            while True:
-                assert self._process.returncode is None, f"exited with {self._process.returncode}"
+            while self.alive:
                 try:
                     if (await http.get(f"{self.base}/readyz")).status_code == 200:
                         return
                 except httpx.TransportError:
                     await asyncio.sleep(0.02)  # not listening yet; bounded by the time-out above
+
+    @property
+    def alive(self) -> bool:
+        return self._process is not None and self._process.returncode is None
 
     @property
     def pid(self) -> int:

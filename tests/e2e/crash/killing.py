@@ -69,19 +69,8 @@ class Trapped(Process):
 
     async def start(self, within: float = 20.0) -> None:
         """Returns when it serves, or has died."""
-        command = [sys.executable, str(LAUNCHER), str(self._trap), "serve", "--config", str(self.config)]
-        self._process = await asyncio.create_subprocess_exec(*command, stdout=asyncio.subprocess.DEVNULL)
-        async with asyncio.timeout(within), httpx.AsyncClient(trust_env=False) as http:
-            while self.alive:
-                try:
-                    if (await http.get(f"{self.base}/readyz")).status_code == 200:
-                        return
-                except httpx.TransportError:
-                    await asyncio.sleep(0.02)  # not listening yet; bounded by the time-out above
-
-    @property
-    def alive(self) -> bool:
-        return self._process is not None and self._process.returncode is None
+        command = (sys.executable, str(LAUNCHER), str(self._trap), "serve", "--config", str(self.config))
+        await self._started(*command, within=within)
 
     async def wait_killed(self) -> None:
         """Died of the trap, and of nothing else."""
