@@ -24,6 +24,7 @@ from proxy.edge.chat import ChatRoute
 from proxy.edge.guard import GUARD, Guard
 from proxy.edge.headers import fault_of_head, header
 from proxy.edge.passthrough import passthrough
+from proxy.edge.routing import route
 from proxy.edge.site import Site
 from proxy.engine import Engine
 from proxy.errors import ConfigError, OmError, Unsupported
@@ -175,6 +176,8 @@ class App:
             await answers.error(send, fault)
         elif (header(scope["headers"], b"upgrade") or b"").lower() == b"websocket":
             await answers.error(send, Unsupported("WebSockets are not relayed; use the HTTP endpoints"))
+        elif scope["method"] == "CONNECT":
+            await answers.error(send, Unsupported("this is no tunnel; name it as the base URL, not as the HTTP proxy"))
         elif path in CHAT and scope["method"] == "POST":
             with Held(self.admission, scope, receive) as held:
                 await self.chat(scope, held.receive, send, site)
@@ -193,14 +196,18 @@ class App:
     async def _pass(self, scope: Scope, receive: Receive, send: Send, site: Site) -> None:
         try:
             identity.admit(scope["headers"], site.identity)
-            passing = Passing(self.admission, scope, receive)
+            passing = Passing(self.admission, receive)
         except OmError as exc:
             await answers.error(send, exc)
             return
-        upstream = site.settings.upstream_for(None) or site.settings.upstream[0]
-        headers = site.sent_on(scope["headers"], upstream)
         with passing:
-            await passthrough(scope, passing.receive, send, upstream=self.upstream, settings=upstream, headers=headers)
+            try:
+                upstream, following = await route(scope, passing.receive, site)
+            except OmError as exc:
+                await answers.error(send, exc)
+                return
+            headers = site.sent_on(scope["headers"], upstream)
+            await passthrough(scope, following, send, upstream=self.upstream, settings=upstream, headers=headers)
 
     async def _lifespan(self, scope: Scope, receive: Receive, send: Send) -> None:
         await receive()

@@ -7,31 +7,28 @@ no trace but what the client really said.
 
 from __future__ import annotations
 
-import asyncio
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import partial
 
 import structlog
 from msgspec.structs import replace
 
+from proxy.assembly import Assembly
 from proxy.background import Background
 from proxy.catalogue import Catalogue
-from proxy.errors import Conflict
-from proxy.memories import ATTEMPTS, Memories
-from proxy.memory import account, blocks, elsewhere, lifecycle, overflow, turns
+from proxy.fitting import Fitting
+from proxy.memories import Memories, persistently
+from proxy.memory import lifecycle, turns
 from proxy.memory.identity import Caller
 from proxy.memory.lifecycle import Activate, Asked, Observe, Reflect, Swap
 from proxy.memory.model import Item, Memory, Message, hub_of
-from proxy.memory.tail import Piece, forwarded
 from proxy.memory.transcript import Hints
 from proxy.observing import Call
 from proxy.prompt import Prompts
 from proxy.standing import Standings
-from proxy.turn import Turn, aside, shows_everything, standing_reply, stored_through
-from proxy.wire import chat
+from proxy.turn import Standing, Turn, aside, standing_reply, stored_through
 from proxy.wire.chat import ChatRequest
-from proxy.wire.excerpt import excerpt
 from proxy.wire.reply import Reply
 
 log = structlog.get_logger("turn")
@@ -53,10 +50,11 @@ class Engine:
     ) -> None:
         self._memories = memories
         self._background = background
-        self._prompts = prompts
         self._catalogue = catalogue
         self._clock = clock
-        self._standings = Standings(memories, catalogue, secret, clock, background.reading_to)
+        self._standings = standings = Standings(memories, catalogue, secret, clock, background.reading_to)
+        self._assembly = Assembly(memories, prompts, catalogue, clock)
+        self.fitting = Fitting(memories, background, standings, clock, store=self._store, build=self._assembly.build)
 
     # ── opening ──────────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -90,7 +88,7 @@ class Engine:
             longer=longer,
         )
         if caller.mode == "read":
-            await self._assemble(turn)
+            await self._assembly.build(turn)
             return turn
         if self._quiet(turn):
             self._trouble(turn)
@@ -98,9 +96,9 @@ class Engine:
             await self._act(turn)
         if not rewrites:
             turn.reason = "write-only"
-            await self._receipt(turn, None)
+            await self._assembly.receipt(turn)
             return turn
-        await self._assemble(turn)
+        await self._assembly.build(turn)
         return turn
 
     async def _act(self, turn: Turn) -> None:
@@ -144,15 +142,8 @@ class Engine:
         return lifecycle.found(turn.standing.memory, turn.request.model, self._clock())
 
     def _asked(self, turn: Turn) -> Asked:
-        virtual = turn.standing.virtual
-        first = blocks.asked([m.mark for m in virtual.tail])
         idle, changed = self._found(turn)
-        return Asked(
-            coverable=virtual.tail[first - 1].seq if first else virtual.coverage,
-            idle=idle,
-            provider_changed=changed,
-            now=self._clock(),
-        )
+        return Asked(lifecycle.coverable(turn.standing.virtual), idle, provider_changed=changed, now=self._clock())
 
     async def _wait(self, turn: Turn, decision: Observe | Reflect) -> None:
         """Have it done within the deadline. Only stored messages can be observed: new ones are stored first, but a fork's
@@ -177,137 +168,6 @@ class Engine:
         if turn.standing.virtual != turn.standing.memory:
             await self._commit(turn, None, None)
             await self._standings.again(turn)
-
-    # ── a prompt that did not fit ────────────────────────────────────────────────────────────────────────────────────
-
-    def can_shorten(self, turn: Turn, *, accepted: bool) -> bool:
-        """Whether memory might make the client's own prompt shorter, which the upstream says is too long for the model.
-
-        `accepted`: the refusal shows that the upstream knows the caller, so that a thread's first request, too, may be stored and
-        observed on its word.
-        """
-        virtual, through = turn.standing.virtual, self._may_leave(turn)
-        if not (turn.stores and turn.rewrites and (accepted or turn.standing.memory.turns)):
-            return False
-        if not (overflow.ready(virtual, through) or self._unobserved(turn)):
-            return False
-        return overflow.can_shrink(virtual, account.received(virtual, turn.sent), through)
-
-    async def shorten(self, turn: Turn) -> bool:
-        """Have what may leave the prompt observed, as far as the block step's deadline allows, make all of it active that is there,
-        and build the prompt anew. Whether it is shorter than the client's, as it then stands in `turn.body`.
-
-        What a fork brings cannot be observed before its reply has come; what lies before it can be. What is not done in time goes on
-        in the background: its messages are stored, so a later request finds it done.
-        """
-        before = turn.standing.virtual.coverage
-        await self._observe_all(turn)
-        if ids := overflow.ready(turn.standing.virtual, self._may_leave(turn)):
-            await self._memories.update(turn.key, partial(lifecycle.activated, ids=ids, now=self._clock()))
-            await self._standings.again(turn)
-        if turn.standing.virtual.coverage <= before:
-            return False
-        turn.body = None
-        await self._assemble(turn)
-        return turn.body is not None and turn.receipt["tokens-sent"] < turn.receipt["tokens-received"]
-
-    async def _observe_all(self, turn: Turn) -> None:
-        ends = asyncio.get_running_loop().time() + turn.call.effective.limits.block_timeout
-        due = self._unobserved(turn)
-        if due and turn.standing.rec.cut is None:
-            await self._store(turn)
-        while due and (left := ends - asyncio.get_running_loop().time()) > 0:
-            if not await self._background.done_within(turn.key, due, turn.call, left):
-                return
-            await self._standings.again(turn)
-            following = self._unobserved(turn)
-            due = following if following and following.after > due.after else None
-
-    def _unobserved(self, turn: Turn) -> Observe | None:
-        most = turn.call.effective.limits.observe_at
-        return overflow.unobserved(turn.standing.virtual, self._may_leave(turn), most, self._clock())
-
-    def _may_leave(self, turn: Turn) -> int:
-        """seq through which messages may be observed now and leave this prompt."""
-        standing = turn.standing
-        if standing.base is not standing.memory:
-            return 0  # a fork behind coverage is written with its reply
-        coverable = self._asked(turn).coverable
-        return coverable if standing.rec.cut is None else min(coverable, standing.rec.cut)
-
-    # ── the prompt ───────────────────────────────────────────────────────────────────────────────────────────────────
-
-    async def _assemble(self, turn: Turn) -> None:
-        if turn.standing.virtual.hub:
-            await self._tell_of_others(turn)
-        virtual, sent = turn.standing.virtual, turn.sent
-        told = bool(virtual.log or virtual.others)
-        if not told and shows_everything(virtual, sent):
-            await self._receipt(turn, None)
-            return
-        pieces = forwarded(virtual, turn.standing.rec, sent)
-        if not told and [p.raw for p in pieces] == list(turn.request.messages):
-            await self._receipt(turn, None)
-            return
-        virtual = self._dated(turn)
-        turn.standing = replace(turn.standing, virtual=virtual)
-        kept, left_out = account.within(pieces, turn.call.effective.limits.tail_limit)
-        prompt = self._prompts.assemble(turn.request, virtual, kept, turn.call)
-        turn.body = chat.with_messages(turn.request, prompt.messages)
-        turn.status = "degraded" if left_out else "applied"
-        turn.reason = "tail-limit" if left_out else turn.reason
-        await self._receipt(turn, kept, prompt.tokens)
-
-    async def _tell_of_others(self, turn: Turn) -> None:
-        """With what the resource's other threads have said since their notes: told anew only where the prefix changes anyway, so
-        that what another thread says does not break this one's prompt cache (behaviour.md 1.6)."""
-        virtual = turn.standing.virtual
-        if self._keeps_date(turn):
-            return
-        found = await self._memories.store.elsewhere(turn.key, elsewhere.THREADS, elsewhere.MESSAGES)
-        others = elsewhere.told(
-            [(self._memories.label(key), [excerpt(m.item.raw) for m in messages]) for key, messages in found]
-        )
-        # also that there is nothing to tell is kept: else the first word of another thread would change this one's prefix
-        told = replace(virtual, others=others, shown=virtual.shared_state, render_date=self._clock())
-        turn.standing = replace(turn.standing, virtual=told)
-
-    def _dated(self, turn: Turn) -> Memory:
-        """With the moment its dates are told against, and the user's time zone, which moves with it and never alone."""
-        virtual, date = turn.standing.virtual, self._render_date(turn)
-        moved = date != turn.found_date
-        return replace(virtual, render_date=date, timezone=(turn.timezone if moved else None) or virtual.timezone)
-
-    def _render_date(self, turn: Turn) -> float:
-        memory = turn.standing.virtual
-        return memory.render_date if memory.render_date is not None and self._keeps_date(turn) else self._clock()
-
-    def _keeps_date(self, turn: Turn) -> bool:
-        """What the prompt tells of the day and of other threads moves only when the prefix changes anyway, or when the prompt cache
-        is certainly cold (behaviour.md 8)."""
-        memory = turn.standing.virtual
-        if memory.render_date is None:
-            return False
-        if not turn.stores:
-            return True  # what is only read is not remembered, so it cannot move
-        previous = turn.standing.memory.turn_at
-        if previous is not None and self._clock() - previous > turn.call.effective.limits.cache_lives:
-            return False
-        return memory.hub is None or memory.shown == memory.shared_state
-
-    async def _receipt(self, turn: Turn, pieces: Sequence[Piece] | None, block: int = 0) -> None:
-        virtual, request = turn.standing.virtual, turn.request
-        instructions = await self._catalogue.count_instructions(request.instructions, request.model or "")
-        received = instructions + account.received(virtual, turn.sent)
-        sent = received if pieces is None else instructions + block + account.sent_on(pieces)
-        turn.receipt = {
-            "tokens-received": received,
-            "tokens-sent": sent,
-            "pending-tokens": virtual.pending,
-            "observation-tokens": virtual.log_tokens,
-            "chunks": len(virtual.chunks),
-            "generation": virtual.generation,
-        }
 
     # ── closing ──────────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -341,44 +201,44 @@ class Engine:
 
     async def _commit(self, turn: Turn, reply: Item | None, interrupted: Item | None) -> bool:
         """Reconcile on commit, on top of whoever came first: computed again until no one else has. False: nothing was new."""
-        said = reply or interrupted
         async with self._memories.lock(turn.key):
-            for _ in range(ATTEMPTS):
-                try:
-                    standing = await self._standings.settled(turn)
-                except Conflict:
-                    continue
-                overtaken = standing.memory.end != turn.standing.memory.end
-                if standing.rec.cut is not None and (reply is None or (turn.broken and overtaken)):
-                    return False  # another attempt's reply stands: nothing is superseded but by one that was seen whole
-                if reply is not None and (stands := standing_reply(standing)) and stands.fp == reply.fp:
-                    if await self._warmed(turn, standing.memory):
-                        return False
-                    continue
-                counted = await self._catalogue.count({0: said.raw} if said else {}, turn.request.model or "")
-                after = turns.heard(
-                    standing.base,
-                    standing.rec,
-                    turn.sent,
-                    standing.tokens,
-                    self._clock(),
-                    revived=standing.revived,
-                    reply=reply,
-                    reply_tokens=counted.get(0, 0),
-                )
-                if interrupted is None and replace(after, turn_at=standing.memory.turn_at) == standing.memory:
-                    return False  # a retry of what is stored already
-                after = replace(self._with_date(turn, after), model=turn.request.model)
-                left: list[Message] = []
-                if interrupted:
-                    after, message = aside(after, interrupted, counted[0], self._clock())
-                    left = [message]
-                try:
-                    await self._memories.commit(standing.memory, after, left)
-                    return True
-                except Conflict:
-                    continue
-        raise Conflict("the thread is written to faster than this turn could be committed")
+            return await persistently(partial(self._attempt, turn, reply, interrupted))
+
+    async def _attempt(self, turn: Turn, reply: Item | None, interrupted: Item | None) -> bool:
+        standing = await self._standings.settled(turn)
+        overtaken = standing.memory.end != turn.standing.memory.end
+        if standing.rec.cut is not None and (reply is None or (turn.broken and overtaken)):
+            return False  # another attempt's reply stands: nothing is superseded but by one that was seen whole
+        if reply is not None and (stands := standing_reply(standing)) and stands.fp == reply.fp:
+            await self._warm(turn, standing.memory)
+            return False
+        after, left = await self._heard(turn, standing, reply, interrupted)
+        if not left and replace(after, turn_at=standing.memory.turn_at) == standing.memory:
+            return False  # a retry of what is stored already
+        after = replace(self._with_date(turn, after), model=turn.request.model)
+        await self._memories.commit(standing.memory, after, left)
+        return True
+
+    async def _heard(
+        self, turn: Turn, standing: Standing, reply: Item | None, interrupted: Item | None
+    ) -> tuple[Memory, list[Message]]:
+        """The memory with the turn in it, and beside it a reply that was interrupted."""
+        said, now = reply or interrupted, self._clock()
+        counted = await self._catalogue.count({0: said.raw} if said else {}, turn.request.model or "")
+        after = turns.heard(
+            standing.base,
+            standing.rec,
+            turn.sent,
+            standing.tokens,
+            now,
+            revived=standing.revived,
+            reply=reply,
+            reply_tokens=counted.get(0, 0),
+        )
+        if not interrupted:
+            return after, []
+        after, message = aside(after, interrupted, counted[0], now)
+        return after, [message]
 
     @staticmethod
     def _with_date(turn: Turn, after: Memory) -> Memory:
@@ -396,12 +256,7 @@ class Engine:
         lately = memory.turn_at is not None and self._clock() - memory.turn_at <= LATELY
         return lately and self._with_date(turn, memory).render_date == memory.render_date
 
-    async def _warmed(self, turn: Turn, memory: Memory) -> bool:
-        """A retry has nothing to add but that it came: written where that matters. False: somebody has committed meanwhile."""
-        if self._is_warm(turn, memory):
-            return True
-        try:
+    async def _warm(self, turn: Turn, memory: Memory) -> None:
+        """A retry has nothing to add but that it came: written where that matters."""
+        if not self._is_warm(turn, memory):
             await self._memories.commit(memory, replace(self._with_date(turn, memory), turn_at=self._clock()))
-        except Conflict:
-            return False
-        return True

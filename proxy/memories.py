@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import asyncio
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
+from functools import partial
 from sys import getsizeof
+from typing import TypeVar
 from weakref import WeakValueDictionary
 
 from msgspec.structs import replace
@@ -13,10 +16,23 @@ from msgspec.structs import replace
 from proxy.errors import Conflict
 from proxy.memory import shared
 from proxy.memory.model import HUB, Key, Memory, Message, Observation, Reflection, Scope, hub_of
+from proxy.memory.stretch import Stretch
 from proxy.storage.base import Change, Stir, Store
+
+_T = TypeVar("_T")
 
 CACHE_BYTES = 64 * 2**20  # as CPython holds them: a default thread takes 0.2 MB, and 0.9 MB with a full log
 ATTEMPTS = 20  # commits of one change before giving up: each lost one means that another turn of the thread won
+
+
+async def persistently(attempt: Callable[[], Awaitable[_T]]) -> _T:
+    """The attempt's result, tried again on what has been committed meanwhile each time somebody came first. Raises Conflict in the end."""
+    for _ in range(ATTEMPTS):
+        with suppress(Conflict):
+            return await attempt()
+    raise Conflict(
+        f"gave up after {ATTEMPTS} attempts: the thread is written to faster than this could be done; try again"
+    )
 
 
 class Memories:
@@ -73,7 +89,7 @@ class Memories:
             if key in self._cached:  # a commit may have dropped it while we asked
                 self._cached.move_to_end(key)
             return cached[0]
-        memory = await self.store.load(key)
+        memory = _summed(await self.store.load(key))
         self._keep(memory)
         return memory
 
@@ -112,16 +128,12 @@ class Memories:
     async def update(self, key: Key, change: Callable[[Memory], Memory], scope: Scope | None = None) -> Memory:
         """Apply a pure change to the memory as it stands; computed again whenever someone committed first. `scope`: see `load`."""
         async with self.lock(key):
-            for _ in range(ATTEMPTS):
-                before = await self.latest(key, scope)
-                after = change(before)
-                if after == before:
-                    return before
-                try:
-                    return await self.commit(before, after)
-                except Conflict:
-                    continue
-        raise Conflict(f"gave up after {ATTEMPTS} attempts: the thread is written to faster than we can follow")
+            return await persistently(partial(self._update, key, change, scope))
+
+    async def _update(self, key: Key, change: Callable[[Memory], Memory], scope: Scope | None) -> Memory:
+        before = await self.latest(key, scope)
+        after = change(before)
+        return before if after == before else await self.commit(before, after)
 
     async def commit(self, before: Memory, after: Memory, aside: Sequence[Message] = ()) -> Memory:
         """One attempt; raises Conflict. What is cached of the thread is forgotten first, so a failure leaves nothing stale."""
@@ -136,7 +148,7 @@ class Memories:
         if after.key.thread == HUB:
             return await self.commit_shared(Change(before, after, aside), None)
         self.drop(after.key)
-        committed = await self.store.commit(before, replace(after, due=self._due(after)), aside)
+        committed = _summed(await self.store.commit(before, replace(after, due=self._due(after)), aside))
         self._keep(committed)
         return committed
 
@@ -149,7 +161,8 @@ class Memories:
                 # what its next work needs to know is the model of the thread that spoke last
                 hub = self._with_due(hub._replace(after=replace(hub.after, model=thread.after.model)))
             self.drop(hub.after.key)
-        committed, log = await self.store.commit_shared(thread, hub, self._stir(thread.after))
+        written, log = await self.store.commit_shared(thread, hub, self._stir(thread.after))
+        committed = _summed(written)
         self._keep(committed)
         if log:
             self._keep(log)
@@ -189,9 +202,14 @@ def _shares(memory: Memory, scope: Scope | None = None) -> bool:
     return memory.scope == "resource" or (memory.version == 0 and scope == "resource")
 
 
+def _summed(memory: Memory) -> Memory:
+    """With a tail that keeps its sums, for all turns until it changes."""
+    return memory if isinstance(memory.tail, Stretch) else replace(memory, tail=Stretch(memory.tail))
+
+
 def _size(memory: Memory) -> int:
     """Roughly the bytes it holds. The numbers are what CPython needs around a message, a mark, a view with its cells, and notes."""
-    text = sum(len(m.item.raw) + 500 for m in memory.tail) + getsizeof(memory.others)
+    text = Stretch.of(memory.tail).text + 500 * len(memory.tail) + getsizeof(memory.others)
     notes = sum(_text(o) + 450 for o in memory.log + memory.chunks)
     views = sum(350 + 200 * len(view.cells) for view in memory.views)
     return (

@@ -125,7 +125,8 @@ class Observing:
 
     async def _failed(self, memory: Memory, decision: Decision, exc: ModelError) -> None:
         what = type(decision).__name__.lower()
-        log.warning(f"{what}.failed", thread=memory.key.thread, error=exc.code, failures=memory.trouble.failures + 1)
+        label = self._memories.label(memory.key)
+        log.warning(f"{what}.failed", thread=label, error=exc.code, failures=memory.trouble.failures + 1)
         now, jitter, size = self._clock(), self._jitter(), memory.log_tokens
         if isinstance(decision, Reflect):
             await self._memories.update(memory.key, lambda m: lifecycle.unproductive(m, size))
@@ -158,7 +159,8 @@ class Observing:
         )
         now = await self._memories.update(memory.key, lambda m: lifecycle.observed(m, chunk))
         kept = bool(now.chunks) and now.chunks[-1].last == chunk.last
-        log.info("observed", thread=memory.key.thread, source=chunk.source_tokens, tokens=chunk.tokens, kept=kept)
+        label = self._memories.label(memory.key)
+        log.info("observed", thread=label, source=chunk.source_tokens, tokens=chunk.tokens, kept=kept)
 
     async def _ask(
         self, memory: Memory, messages: tuple[Message, ...], call: Call
@@ -298,7 +300,7 @@ class Observing:
             model=made.model,
         )
         await self._memories.update(memory.key, lambda m: lifecycle.reflected(m, reflection))
-        log.info("reflected", thread=memory.key.thread, source=size, tokens=reflection.tokens)
+        log.info("reflected", thread=self._memories.label(memory.key), source=size, tokens=reflection.tokens)
 
     async def _condense(
         self, sources: tuple[Observation, ...], accept_below: int, call: Call

@@ -8,7 +8,7 @@ from functools import partial
 
 from proxy.catalogue import Catalogue
 from proxy.errors import Conflict
-from proxy.memories import ATTEMPTS, Memories
+from proxy.memories import Memories, persistently
 from proxy.memory import branch, shared, turns
 from proxy.memory.dates import zone
 from proxy.memory.identity import Caller, fingerprint_key
@@ -20,8 +20,6 @@ from proxy.turn import Standing, Turn
 from proxy.wire import chat
 from proxy.wire.chat import ChatRequest
 from proxy.wire.reply import Reply
-
-TOO_FAST = "the thread is written to faster than it can be read"
 
 
 class Standings:
@@ -44,17 +42,17 @@ class Standings:
     async def first(
         self, caller: Caller, key: Key, request: ChatRequest, call: Call, hints: Hints, scope: Scope
     ) -> tuple[Call, Sent, Standing]:
-        for _ in range(ATTEMPTS):
-            try:
-                memory = await self._memories.load(key, scope)
-                if memory.scope != scope:
-                    memory = await self._rescoped(memory, scope, stores=caller.mode != "read")
-                call = call.overridden(memory.overrides)
-                sent = self.sent(request, memory)
-                return call, sent, await self._stand(memory, sent, hints, request.model, call)
-            except Conflict:
-                continue
-        raise Conflict(TOO_FAST)
+        return await persistently(partial(self._first, caller, key, request, call, hints, scope))
+
+    async def _first(
+        self, caller: Caller, key: Key, request: ChatRequest, call: Call, hints: Hints, scope: Scope
+    ) -> tuple[Call, Sent, Standing]:
+        memory = await self._memories.load(key, scope)
+        if memory.scope != scope:
+            memory = await self._rescoped(memory, scope, stores=caller.mode != "read")
+        call = call.overridden(memory.overrides)
+        sent = self.sent(request, memory)
+        return call, sent, await self._stand(memory, sent, hints, request.model, call)
 
     def sent(self, request: ChatRequest, memory: Memory) -> Sent:
         return Sent.of(request.messages, partial(chat.item, key=self._fingerprint_key(memory.key)), memory.views)
@@ -155,13 +153,7 @@ class Standings:
         return await self._stand(memory, turn.sent, turn.hints, turn.request.model, turn.call, rec)
 
     async def again(self, turn: Turn) -> None:
-        for _ in range(ATTEMPTS):
-            try:
-                turn.standing = await self.settled(turn)
-                return
-            except Conflict:
-                continue
-        raise Conflict(TOO_FAST)
+        turn.standing = await persistently(partial(self.settled, turn))
 
     def item(self, key: Key, reply: Reply | None) -> Item | None:
         if reply is None or reply.message is None:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
 from msgspec.structs import replace
 
-from proxy.errors import BadRequest, ConfigError, Conflict, NotFound
-from proxy.memories import ATTEMPTS, Memories
+from proxy.errors import BadRequest, ConfigError, NotFound
+from proxy.memories import Memories, persistently
 from proxy.memory import branch
 from proxy.memory.model import Key, Memory, hub_of
 from proxy.settings import Effective, thread_overrides
@@ -70,16 +71,13 @@ class Steering:
 
     async def undo(self, key: Key) -> Memory:
         """Take the newest reflection back to what it was made from; of threads that share a log, in that log."""
-        where = hub_of(key) if (await self.memory(key)).hub else key
-        for _ in range(ATTEMPTS):
-            before = await self._memories.load(where)
-            older = await self._memories.store.generations(where, before.generation)
-            after = branch.undone(before, older, self._clock())
-            if after is None:
-                raise BadRequest("the log holds no reflection whose entries are still kept", "om_nothing_to_undo")
-            try:
-                await self._memories.commit(before, after)
-                return await self.memory(key)
-            except Conflict:
-                continue
-        raise Conflict("the thread is written to faster than this could be done; try again")
+        await persistently(partial(self._undo, hub_of(key) if (await self.memory(key)).hub else key))
+        return await self.memory(key)
+
+    async def _undo(self, where: Key) -> None:
+        before = await self._memories.load(where)
+        older = await self._memories.store.generations(where, before.generation)
+        after = branch.undone(before, older, self._clock())
+        if after is None:
+            raise BadRequest("the log holds no reflection whose entries are still kept", "om_nothing_to_undo")
+        await self._memories.commit(before, after)

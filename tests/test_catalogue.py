@@ -91,6 +91,15 @@ async def test_count() -> None:
     assert await catalogue.count("gpt-4o", line) == 7
 
 
+def test_ranks_are_held_once(forgetful: None) -> None:
+    """Not as Python objects beside what encodes; and it encodes all the same, what it was asked before as what it was not."""
+    encoding = encodings._encoding("o200k_base")
+    assert encoding is not None
+    assert encoding._mergeable_ranks == {}
+    assert encoding.encode_ordinary("tiktoken is great!") == [83, 8251, 2488, 382, 2212, 0]
+    assert encoding.decode([83, 8251, 2488, 382, 2212, 0]) == "tiktoken is great!"
+
+
 def test_own_folder_comes_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, forgetful: None) -> None:
     """The user's TIKTOKEN_CACHE_DIR is used if it has the ranks whole, and left as it was."""
     shipped = litellm_file("litellm_core_utils/tokenizers")
@@ -121,6 +130,12 @@ def test_no_ranks_at_all(monkeypatch: pytest.MonkeyPatch, forgetful: None) -> No
             assert catalogue.encoder("gpt-4o")("four by four by") == tokens.estimate("four by four by")
     assert catalogue.encoder_name("gpt-4o") == "estimate"
     assert [line["event"] for line in logs] == ["tokens.estimated"]
+
+
+def test_without_memory_there_is_no_tokenizer() -> None:
+    """What a process makes at its start does not import tiktoken yet."""
+    code = "import sys, proxy.catalogue as c; c.Catalogue(); c.encoder('gpt-4o'); sys.exit('tiktoken' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 
 def test_loading_is_late() -> None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import ctypes
+import importlib
 import os
 import re
 import signal
@@ -18,7 +20,7 @@ import httpx
 import pytest
 
 from proxy import __version__
-from proxy.cli import main
+from proxy.cli import main, spared
 from proxy.edge.site import Site
 from proxy.errors import Unauthorized
 from proxy.memory.identity import identify
@@ -95,6 +97,30 @@ def test_serve(tmp_path: Path, number: signal.Signals) -> None:
     )
     assert "Traceback" not in err
     assert took < START
+
+
+def test_starting_spares_what_no_server_uses() -> None:
+    """Nothing is imported for looks; what stays is no garbage, and garbage is looked for as ever; later, all can be imported."""
+    code = (
+        "import gc, sys; from proxy.cli import starting; before = gc.get_threshold()\n"
+        "with starting(): import proxy.app, uvicorn\n"
+        "found = {'rich', 'pygments', 'frozenlist._frozenlist'} & set(sys.modules); assert not found, found\n"
+        "assert gc.get_freeze_count() > 10_000 and gc.get_threshold() == before\n"
+        "import rich.console, frozenlist._frozenlist"
+    )
+    run = subprocess.run([sys.executable, "-c", code], env=environment(), capture_output=True, text=True, check=False)
+    assert run.returncode == 0, run.stderr
+
+
+def test_what_is_in_use_is_not_spared(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Only what nobody has imported yet is absent, and only meanwhile."""
+    (tmp_path / "ornament.py").touch()
+    monkeypatch.syspath_prepend(tmp_path)
+    with spared(("json", "ornament")):
+        assert importlib.import_module("json") is sys.modules["json"]
+        with pytest.raises(ImportError):
+            importlib.import_module("ornament")
+    assert importlib.import_module("ornament")
 
 
 def test_serve_on_a_free_port(tmp_path: Path) -> None:
@@ -339,3 +365,30 @@ def test_no_token_that_would_be_refused(
     assert captured.out == ""
     assert said in captured.err
     assert SIGNING not in captured.err
+
+
+MAPPED = """
+import ctypes, sys
+from proxy.cli import keep_freed_memory
+
+class Info(ctypes.Structure):
+    _fields_ = [(name, ctypes.c_size_t) for name in "arena ordblks smblks mapped rest1 rest2 rest3 rest4 rest5 rest6".split()]
+
+look = ctypes.CDLL(None).mallinfo2
+look.restype = Info
+set_ = keep_freed_memory()
+before = look().mapped
+block = bytearray(4 << 20)
+print(set_, look().mapped - before)
+"""
+
+
+@pytest.mark.skipif(
+    sys.platform != "linux" or not hasattr(ctypes.CDLL(None), "mallinfo2"), reason="another allocator than glibc's"
+)
+@pytest.mark.parametrize(("more", "said"), [({}, "True 0"), ({"MALLOC_ARENA_MAX": "9"}, "False 1")])
+def test_large_blocks_come_from_the_heap(more: dict[str, str], said: str) -> None:
+    """Where nobody has decided otherwise, a body is no mapping of its own, whose pages are new each time."""
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("MALLOC_")} | more
+    run = subprocess.run([sys.executable, "-c", MAPPED], env=environment, capture_output=True, text=True, check=True)
+    assert run.stdout.strip() == said

@@ -19,7 +19,7 @@ import pytest
 import yaml
 
 from proxy.cli import parser
-from proxy.edge.chat import Exchange, receipt
+from proxy.edge.exchange import Exchange, receipt
 from proxy.edge.headers import OURS
 from proxy.errors import OmError, StorageError
 from proxy.memory.identity import Caller, Rules, identify
@@ -155,7 +155,7 @@ def test_response_headers() -> None:
     upstream = UpstreamSettings(base_url="http://h")
     exchange = Exchange({}, b"", None, Caller(Key("t", "r", "t"), "t"), upstream, 0.0, reason="x")
     fixed = {name.decode() for name, _ in receipt(exchange)}
-    source = ast.parse((ROOT / "proxy/engine.py").read_text(encoding="utf-8"))
+    source = ast.parse((ROOT / "proxy/assembly.py").read_text(encoding="utf-8"))
     counted = {
         f"x-om-{key.value}"
         for node in ast.walk(source)
@@ -173,7 +173,13 @@ def test_response_headers() -> None:
 def reasons() -> set[str]:
     """Every word the code can put into `x-om-reason`."""
     found = set()
-    for name in ("proxy/engine.py", "proxy/edge/chat.py", "proxy/memory/identity.py"):
+    for name in (
+        "proxy/engine.py",
+        "proxy/assembly.py",
+        "proxy/edge/chat.py",
+        "proxy/edge/exchange.py",
+        "proxy/memory/identity.py",
+    ):
         for node in ast.walk(ast.parse((ROOT / name).read_text(encoding="utf-8"))):
             if isinstance(node, ast.Assign) and "reason" in ast.unparse(node.targets[0]):
                 found |= words(node.value)

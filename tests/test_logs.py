@@ -11,7 +11,9 @@ import orjson
 import pytest
 import structlog
 
-from proxy.logs import SOON, Lines, configure
+from proxy.logs import SOON, THREADS, Lines, configure, thread_label
+from proxy.memory.identity import label
+from proxy.memory.model import Key
 
 
 @pytest.fixture(autouse=True)
@@ -151,3 +153,26 @@ def test_libraries(capsys: pytest.CaptureFixture[str]) -> None:
     assert str(event["said"]).startswith("test_logs.py:")
     assert str(event["at"]).startswith("['test_logs.py:")
     assert "hush" not in str(event)
+
+
+KEY = Key("tenant", "alice@example.com", "divorce-lawyer")
+
+
+def test_a_thread_s_label() -> None:
+    """What the rest of the program calls the thread, too; there is none where there is no thread."""
+    assert thread_label(b"secret", KEY) == label(b"secret", KEY)
+    assert thread_label(b"secret", None) is None
+
+
+def test_labels_differ() -> None:
+    """By each part of the key, and by the server's secret: nobody else can try names until one fits."""
+    others = [KEY._replace(tenant="other"), KEY._replace(resource="other"), KEY._replace(thread="other")]
+    found = {thread_label(b"secret", key) for key in (KEY, *others)} | {thread_label(b"another", KEY)}
+    assert len(found) == 5
+
+
+def test_labels_at_hand_are_bounded() -> None:
+    """Names are chosen by clients."""
+    for number in range(THREADS + 10):
+        thread_label(b"secret", KEY._replace(thread=str(number)))
+    assert thread_label.cache_info().currsize == THREADS

@@ -15,6 +15,7 @@ from proxy.memories import ATTEMPTS, Memories
 from proxy.memory.lifecycle import activated, observed
 from proxy.memory.model import Key, Memory, hub_of
 from proxy.memory.shared import alone, apart, joined, reach
+from proxy.memory.stretch import Stretch
 from proxy.storage.base import Change, Stir
 from proxy.storage.sqlite import SqliteStore
 from tests.memory.building import KEY, chat, chunk
@@ -74,6 +75,14 @@ async def test_a_known_memory_is_not_loaded_again(store: Watched) -> None:
     assert store.asked == ["version"]
     assert await memories.latest(KEY) is committed
     assert store.asked == ["version"], "what ends in a commit asks nobody"
+
+
+async def test_the_sums_of_a_tail_stay_with_it(store: Watched) -> None:
+    """However it came, a memory in use tells what its tail weighs without looking at every message of it."""
+    committed = await Memories(store, not_due).update(KEY, said(2))
+    loaded = await Memories(store, not_due).load(KEY)
+    assert committed.tail == loaded.tail == chat(2, 50)
+    assert all(isinstance(memory.tail, Stretch) for memory in (committed, loaded))
 
 
 async def test_another_processes_commit_is_seen(store: Watched) -> None:

@@ -231,5 +231,5 @@ def test_sections_within_an_override() -> None:
         "merged",
         True,
     )
-    with pytest.raises(ConfigError, match=r"models\.m\.context\.layot = merged: is no setting; did you mean layout\?"):
+    with pytest.raises(ConfigError, match=r"models\.m\.context\.layot: is no setting; did you mean layout\?"):
         parse("models: {m: {context: {layot: merged}}}")

@@ -30,15 +30,17 @@ def test_defaults() -> None:
 @pytest.mark.parametrize(
     ("text", "fault"),
     [
-        ("server: {prot: 1}", "server.prot = 1: is no setting; did you mean port?"),
-        ("qqq: 1", "qqq = 1: is no setting"),
+        ("server: {prot: 1}", "server.prot: is no setting; did you mean port?"),
+        ("qqq: 1", "qqq: is no setting"),
         ("server: {port: many}", "server.port = many: must be a whole number"),
         ("server: {port: 70000}", "server.port = 70000: must be 65535 or less"),
-        ("server: 1", "server = 1: must be a mapping of keys"),
+        ("server: 1", "server = (hidden): must be a mapping of keys"),
         ("telemetry: {metrics: maybe}", "telemetry.metrics = maybe: must be true or false"),
         ("telemetry: {log: loud}", "telemetry.log = loud: must be 'auto', 'json', 'console' or 'off'"),
         ("limits: {body: big}", "limits.body = big: must be a size"),
         ("limits: {body_timeout: 30}", "limits.body_timeout = 30: must be a duration"),
+        ("limits: {headers: many}", "limits.headers = (hidden): must be a size"),
+        ("limits: {header_timeout: 30}", "limits.header_timeout = 30: must be a duration"),
         ("limits: {in_flight: 0}", "limits.in_flight = 0: must be 1 or more"),
         ("upstream: []", "upstream = […]: must not be empty"),
         ("upstream: {a: 1}", "upstream = {…}: must be a list"),
@@ -47,12 +49,13 @@ def test_defaults() -> None:
         ("upstream: [{base_url: 'http://u:p@h'}]", "upstream[0].base_url = (hidden): must be http:// or https://"),
         ("upstream: [{base_url: 'http://h', match: []}]", "upstream[0].match = […]: must not be empty"),
         ("upstream: [{base_url: 'http://h'}, {base_url: 'http://i'}]", "upstream[1].name: is taken by an earlier upstream"),
-        ("auth: {keys: [{tenant: a b, key: k}]}", "auth.keys[0].tenant = a b: must match"),
+        ("auth: {keys: [{tenant: a b, key: k}]}", "auth.keys[0].tenant = (hidden): must match"),
+        ("auth: {keys: [{tenant: a, key: k, tenannt: b}]}", "auth.keys[0].tenannt: is no setting; did you mean tenant?"),
         ("auth: {keys: [{tenant: a, key: ''}]}", "auth.keys[0].key = (hidden): must not be empty"),
         ("auth: {keys: [{tenant: a, key: k}, {tenant: b, key: k}]}", "auth.keys = […]: each key must belong to one tenant"),
         ("auth: {token_secret: short}", "auth.token_secret = (hidden): must have at least 32 bytes"),
         ("auth: {token_required: true}", "auth.token_required = true: needs auth.token_secret"),
-        ("identity: {thread_headers: ['x y']}", "identity.thread_headers[0] = x y: must match"),
+        ("identity: {thread_headers: ['x y']}", "identity.thread_headers[0] = (hidden): must match"),
         ("side_requests: {prompts: ['(']}", "side_requests.prompts = […]: must be regular expressions"),
         ("storage: {url: 'mysql://h'}", "storage.url = mysql://h: must be sqlite:///"),
         ("storage: {prefix: A-B}", "storage.prefix = A-B: must match"),
@@ -81,9 +84,9 @@ def test_defaults() -> None:
         ("memory: {model: a, reflection: {model: b}}", "memory.reflection.model = b: is excluded by `model`"),
         ("context: {priorities: [red]}", "context.priorities = […]: must hold red and done"),
         ("retention: {ttl_days: 0}", "retention.ttl_days = 0: must be more than 0"),
-        ("models: {'g*': {observaton: {}}}", 'models["g*"].observaton = {…}: is no setting; did you mean observation?'),
-        ("models: {x: {observation: {messagetokens: 1}}}", "models.x.observation.messagetokens = 1: is no setting; did you mean"),
-        ("models: {x: 5}", "models.x = 5: must be a mapping of keys"),
+        ("models: {'g*': {observaton: {}}}", 'models["g*"].observaton: is no setting; did you mean observation?'),
+        ("models: {x: {observation: {messagetokens: 1}}}", "models.x.observation.messagetokens: is no setting; did you mean"),
+        ("models: {x: 5}", "models.x = (hidden): must be a mapping of keys"),
         ("models: {x: {model: a, reflection: {model: b}}}", "models.x.reflection.model = b: is excluded by `model`"),
         ("models: {x: {model: [1, {}]}}", "models.x.model = […]: must be inherit, default"),
         ("models: {x: {observation: {message_tokens: 40000, block_after: 35000}}}", "models.x.observation.block_after = 35000: as 35000"),
@@ -101,6 +104,11 @@ def test_faults_are_told_together() -> None:
     """One run shows every fault of type, each on its line."""
     told = faults_of("server:\n  port: x\nmemory:\n  scope: all\nmodells: {}\n")
     assert [line.split(": ")[0] for line in told] == ["x.yaml:2", "x.yaml:4", "x.yaml:5"]
+
+
+def test_a_hidden_name_is_found_by_its_line() -> None:
+    """A key in the place of a name: the line says where."""
+    assert faults_of("auth:\n  keys: []\n  sk-hush: acme\n") == ['x.yaml:3: auth["(hidden)"]: is no setting']
 
 
 def test_rules_of_sections_are_told_together() -> None:
@@ -158,18 +166,61 @@ def test_a_bind_others_reach_needs_a_token(host: str, sound: bool) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "env"),
+    "text",
     [
-        ("auth: {keys: [{tenant: a, key: sk-hush, x: 1}]}", {}),
-        ("memory: {api_key: [sk-hush]}", {}),
-        ("memory: {apikey: sk-hush-123}", {}),
-        ("server: {port: '${P}'}", {"P": "sk-hush"}),
-        ("storage: {url: 'mysql://me:sk-hush@h'}", {}),
-        ("upstream: [{base_url: 'x://me:sk-hush@h'}]", {}),
+        *("auth: HUSH", "auth: {keys: HUSH}", "auth: {keys: [HUSH]}", "auth: {keys: [a, HUSH]}", "auth: {HUSH: acme}"),
+        *("auth: {keys: [{tenant: a, key: HUSH, x: 1}]}", "auth: {keys: [{tenant: a, kye: HUSH}]}"),
+        *("auth: {keys: [{tenant: a, key: [HUSH]}]}", "auth: {keys: [{tenant: 'a HUSH', key: k}]}"),
+        *("auth: {keys: [{HUSH: acme}]}", "auth: {keys: {HUSH: acme}}", "auth: {keys: [{acme: HUSH}]}"),
+        *("auth: {token_required: HUSH}", "auth: {token_required: [HUSH]}", "auth: {token_secret: [HUSH]}"),
+        *("auth: {tokens: [HUSH]}", "auth: {tokens: {a: HUSH}}", "auth: {other: {a: [HUSH]}}"),
+        *("server: HUSH", "server: {admin_tokn: HUSH}", "server: {admin: HUSH}", "server: {admin_token: [HUSH]}"),
+        *("memory: HUSH", "memory: {api_key: [HUSH]}", "memory: {apikey: HUSH}", "memory: {sesame: HUSH}"),
+        *("upstream: HUSH", "upstream: [HUSH]", "upstream: {key: HUSH}"),
+        *("upstream: [{base_url: 'http://h', api_key: [HUSH]}]", "upstream: [{base_url: 'http://h', apikey: HUSH}]"),
+        *("upstream: [{base_url: 'http://h', headers: [HUSH]}]", "upstream: [{base_url: 'http://h', header: HUSH}]"),
+        *("upstream: [{base_url: 'http://h/?k=HUSH'}]", "upstream: [{base_url: 'x://me:HUSH@h'}]"),
+        *("storage: {url: 'mysql://me:HUSH@h'}", "storage: {url: 'mysql://h?password=HUSH'}"),
+        *("storage: {encryption_key: [HUSH]}", "storage: {password: HUSH}"),
+        *("models: HUSH", "models: {x: HUSH}", "models: {x: {api_key: [HUSH]}}", "models: {x: {token: HUSH}}"),
+        *("resources: {x: HUSH}", "resources: {x: {observation: HUSH}}", "resources: {x: {observation: {key: HUSH}}}"),
+        *("HUSH", "openai_key: HUSH", "key: HUSH", "tokens: [HUSH]"),
     ],
 )
-def test_faults_keep_secrets(text: str, env: dict[str, str]) -> None:
-    """No error repeats what may be a credential."""
+@pytest.mark.parametrize("secret", ["sk-hush", "8642086420", "hush"])
+def test_faults_keep_secrets(text: str, secret: str) -> None:
+    """No error repeats what may be a credential, wherever it was put."""
+    assert secret not in "".join(faults_of(text.replace("HUSH", secret)))
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "identity: {thread_headers: ['x-om-thread: ada hush']}",
+        "identity: {thread_headers: {x-om-thread: ada hush}}",
+        "limits: {headers: ada hush}",
+        "memory: {timezone: sk-proj-0hush1hush2hush3hush4hush5hush6}",  # by its shape
+        "memory: {sk-proj-0hush1hush2hush3hush4hush5hush6: 1}",
+    ],
+)
+def test_faults_keep_what_looks_like_a_secret(text: str) -> None:
+    """Also where a secret belongs least: by the name of the setting, or its own shape."""
+    assert "hush" not in "".join(faults_of(text))
+
+
+@pytest.mark.parametrize(
+    ("text", "env"),
+    [
+        ("server: {port: '${P}'}", {"P": "sk-hush"}),
+        ("", {"OM_PROXY__AUTH__KEYS": "[sk-hush]"}),
+        ("", {"OM_PROXY__AUTH__KEYS": "sk-hush"}),
+        ("", {"OM_PROXY__AUTH__KEYS__0": "sk-hush"}),
+        ("", {"OM_PROXY__SERVER__ADMIN_TOKN": "sk-hush"}),
+        ("server: {port: x}", {"OM_PROXY_ADMIN_TOKEN": "sk-hush"}),
+    ],
+)
+def test_faults_keep_the_environment_s_secrets(text: str, env: dict[str, str]) -> None:
+    """A variable's value is no more repeated than one that stands in the file."""
     assert "sk-hush" not in "".join(faults_of(text, **env))
 
 
@@ -200,7 +251,7 @@ def test_settings_keep_secrets() -> None:
 def test_fault_of_an_environment_override() -> None:
     """A fault that came from the environment names its variable."""
     assert faults_of("", OM_PROXY__SERVER__PRT="1") == [
-        "env OM_PROXY__SERVER__PRT: server.prt = 1: is no setting; did you mean port?"
+        "env OM_PROXY__SERVER__PRT: server.prt: is no setting; did you mean port?"
     ]
 
 

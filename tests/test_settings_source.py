@@ -183,3 +183,14 @@ def test_any_text(text: str) -> None:
 def test_written(path: tuple[str | int, ...], text: str) -> None:
     """Paths are written as people point at keys."""
     assert written(path) == text
+
+
+@pytest.mark.parametrize(
+    "text", ["a: *sk-hidden", "a: &sk-hidden 1\nb: &sk-hidden 2", "a: !sk!hidden 1", "a: *sk-hidden 1"]
+)
+def test_a_key_that_looks_like_yaml_is_not_repeated(text: str) -> None:
+    """A key may begin with any character, and what it is then, YAML names."""
+    with pytest.raises(ConfigError) as caught:
+        read(text, "x.yaml", {})
+    assert "hidden" not in str(caught.value)
+    assert "x.yaml:" in str(caught.value)

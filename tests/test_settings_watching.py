@@ -1,6 +1,7 @@
 """A file that changes takes effect whole, or not at all."""
 
 import asyncio
+import threading
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -58,6 +59,19 @@ async def test_a_faulty_change_is_refused(tmp_path: Path, text: str) -> None:
     assert logs[0]["faults"]
 
 
+@pytest.mark.parametrize("text", ["auth: {keys: [sk-hush]}", "server: {admin_tokn: sk-hush}", "auth: {sk-hush: acme}"])
+async def test_what_is_refused_is_not_repeated(tmp_path: Path, text: str) -> None:
+    """The log says which setting it is, and nothing of a key that stands in the wrong place."""
+    file = tmp_path / "x.yaml"
+    with capture_logs() as logs:
+        async with watching(file, "memory: true") as (_, following):
+            file.write_text(text)
+            assert not await following()
+    (entry,) = logs
+    assert text.partition(":")[0] in entry["faults"][0]
+    assert "hush" not in str(entry)
+
+
 async def test_a_replaced_file_is_still_watched(tmp_path: Path) -> None:
     """Editors and orchestrators put a new file in the old one's place, more than once."""
     file = tmp_path / "x.yaml"
@@ -90,6 +104,21 @@ async def test_what_needs_a_restart_is_named(tmp_path: Path) -> None:
             assert await following()
     assert logs[-1]["event"] == "settings.restart_needed"
     assert logs[-1]["changed"] == ["server.port", "storage.prefix"]
+
+
+async def test_who_stops_watching_leaves_no_thread(tmp_path: Path) -> None:
+    """Not even until it would have looked again: a process that is told to end does not wait for it."""
+    before = set(threading.enumerate())
+    file = tmp_path / "x.yaml"
+    file.touch()
+    task = asyncio.create_task(Watched(load(file, {}), env={}, look=60).watch())
+    await asyncio.sleep(0)  # as far as to its waiting
+    (thread,) = set(threading.enumerate()) - before
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    await asyncio.to_thread(thread.join, 5)
+    assert not thread.is_alive()
 
 
 async def test_without_a_file_there_is_nothing_to_watch() -> None:

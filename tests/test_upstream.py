@@ -11,7 +11,7 @@ import pytest
 
 from proxy.errors import Overloaded, UpstreamError, UpstreamTimeout
 from proxy.upstream import AiohttpTransport, Answer, Upstream, join
-from tests.support.upstream_server import Call, UpstreamServer, answering, chunk, upstream_server
+from tests.support.upstream_server import Call, Script, UpstreamServer, answering, chunk, sending, upstream_server
 
 HEAD = b"HTTP/1.1 200 OK\r\n"
 
@@ -78,16 +78,90 @@ async def test_request_bytes(upstream: Upstream) -> None:
     assert seen.body == b"body"
 
 
-@pytest.mark.parametrize("method", ["GET", "HEAD", "OPTIONS", "DELETE", "PATCH", "PUT", "POST"])
+METHODS = ["GET", "HEAD", "OPTIONS", "DELETE", "PATCH", "PUT", "POST", "QUERY"]
+
+
+@pytest.mark.parametrize("method", METHODS)
 async def test_methods_without_a_body(upstream: Upstream, method: str) -> None:
-    """Every method travels; without a body no header speaks of its type."""
+    """Every method travels; of a body that is not there, only those speak whose meaning it is to bring one (RFC 9110 8.6)."""
+    length = [b"0"] if method in ("POST", "PUT", "PATCH") else []
     async with upstream_server(answering(b"")) as server:
         answer = await ask(upstream, server, method=method, content=b"")
         assert await answer.read() == b""
         await answer.aclose()
-    assert server.seen[0].line.startswith(method.encode())
-    assert {name.lower() for name, _ in server.seen[0].headers} <= {b"host", b"content-length"}
-    assert not server.seen[0].chunked
+    (seen,) = server.seen
+    assert seen.line.startswith(method.encode() + b" ")
+    assert sorted(name.lower() for name, _ in seen.headers) == sorted(
+        [b"host", *([b"content-length"] if length else [])]
+    )
+    assert seen.header(b"content-length") == length
+    assert not seen.chunked
+
+
+@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("content", [b"", b"body"])
+async def test_header_bytes(upstream: Upstream, method: str, content: bytes) -> None:
+    """No byte of a header changes, whatever it was meant to be, and neither does the case of its name."""
+    headers = ((b"X-Title", b"caf\xe9"), (b"x-utf", "é".encode()), (b"x-title", b"\xff"))
+    async with upstream_server(answering(b"")) as server:
+        await (await ask(upstream, server, method=method, headers=headers, content=content)).aclose()
+    assert [item for item in server.seen[0].headers if item[0].lower().startswith(b"x-")] == list(headers)
+    assert server.seen[0].body == content
+
+
+async def test_an_answer_to_head_has_no_body(upstream: Upstream) -> None:
+    """Whatever length it tells of, and its connection can be used again."""
+    async with upstream_server(sending(HEAD + b"Content-Length: 9\r\n\r\n")) as server:
+        for _ in range(3):
+            answer = await ask(upstream, server, method="HEAD", content=b"")
+            assert (await answer.read(), answer.headers) == (b"", [(b"Content-Length", b"9")])
+            await answer.aclose()
+        assert server.accepted == 1
+
+
+def closing_the_second_time(call_of: dict[asyncio.Event, int]) -> Script:
+    """A server that closes each connection when a second request comes on it, as one may whose patience with it has just ended."""
+
+    async def script(call: Call) -> None:
+        call_of[call.closed] = call_of.get(call.closed, 0) + 1
+        if call_of[call.closed] == 1:
+            call.send(HEAD + b"Content-Length: 2\r\n\r\n" + (b"" if call.seen.line.startswith(b"HEAD ") else b"ok"))
+        else:
+            call.close()
+
+    return script
+
+
+@pytest.mark.parametrize("method", ["GET", "HEAD", "OPTIONS", "TRACE", "PUT", "DELETE"])
+async def test_a_kept_connection_that_closes(upstream: Upstream, method: str) -> None:
+    """What may be said twice (RFC 9110 9.2.2) is said once more, when the connection was kept and its end crossed the request."""
+    async with upstream_server(closing_the_second_time({})) as server:
+        for _ in range(2):
+            answer = await ask(upstream, server, method=method, content=b"")
+            assert await answer.read() == (b"" if method == "HEAD" else b"ok")
+            await answer.aclose()
+        assert (len(server.seen), server.accepted) == (3, 2)
+
+
+@pytest.mark.parametrize("method", ["POST", "PATCH", "QUERY"])
+async def test_what_may_not_be_said_twice(upstream: Upstream, method: str) -> None:
+    async with upstream_server(closing_the_second_time({})) as server:
+        await (await ask(upstream, server, method=method)).read()
+        with pytest.raises(UpstreamError):
+            await ask(upstream, server, method=method)
+        assert len(server.seen) == 2
+
+
+async def test_a_new_connection_that_closes(upstream: Upstream) -> None:
+    """It did not end for its age: nothing is said twice."""
+
+    async def script(call: Call) -> None:
+        call.close()
+
+    async with upstream_server(script) as server:
+        with pytest.raises(UpstreamError):
+            await ask(upstream, server, method="GET", content=b"")
+        assert len(server.seen) == 1
 
 
 @pytest.mark.parametrize("size", [1, 1 << 16, 1 << 20, (1 << 20) + 1, 5_000_000])
@@ -133,6 +207,17 @@ async def test_response_headers_keep_order_and_duplicates(upstream: Upstream) ->
         assert answer.status == 529
         assert answer.headers[:6] == [tuple(line.split(b": ", 1)) for line in lines]
         assert await answer.read() == b"slow down"
+        await answer.aclose()
+
+
+@pytest.mark.parametrize("streams", [False, True], ids=["in one piece", "by the session"])
+async def test_many_and_long_response_headers(upstream: Upstream, streams: bool) -> None:
+    """As many and as long as other clients take."""
+    lines = [*(b"X-%d: %d" % (n, n) for n in range(900)), b"X-Long: " + b"x" * 120_000]
+    async with upstream_server(answering(b"ok", *lines)) as server:
+        answer = await ask(upstream, server, content=pieces() if streams else b"{}")
+        assert answer.headers[:-1] == [tuple(line.split(b": ", 1)) for line in lines]
+        assert await answer.read() == b"ok"
         await answer.aclose()
 
 
@@ -289,8 +374,8 @@ async def test_no_more_in_time(upstream: Upstream) -> None:
     [
         (b"", "ServerDisconnectedError"),
         (b"HTTP/1.1 200", "ServerDisconnectedError"),
-        (b"SSH-2.0-x\r\n\r\n", "ClientResponseError"),
-        (b"HTTP/1.1 200 OK\r\nContent-Length: x\r\n\r\n", "ClientResponseError"),
+        (b"SSH-2.0-x\r\n\r\n", "HttpProcessingError"),
+        (b"HTTP/1.1 200 OK\r\nContent-Length: x\r\n\r\n", "HttpProcessingError"),
         (b"HTTP/1.1 99 No\r\n\r\n", "Error"),
         (b"HTTP/1.1 999 No\r\nContent-Length: 0\r\n\r\n", "status"),
     ],

@@ -45,7 +45,7 @@ class Attachments:
         named = next(
             (n for name in ("filename", "name", "file_id", "format") if isinstance(n := fields.get(name), str)), ""
         )
-        label = named or _base_name(url) or kind
+        label = (_base_name(named) if "://" in named else named) or _base_name(url) or kind
         if "image" in kind or url.startswith("data:image/"):
             self._images += 1
             if url.startswith(("data:image/", "https://", "http://")):

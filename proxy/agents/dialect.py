@@ -6,6 +6,8 @@ Servers agree on the messages and differ in the rest. What can be mended, each o
   unknown it is renamed, refused as too large, or again, it is left out;
 - a temperature that is refused is left out;
 - images that are refused are left out: their numbered places stay in the text.
+
+An image that is an address is handed on as one only to a server that is asked by us; see `addresses`.
 """
 
 from __future__ import annotations
@@ -22,17 +24,25 @@ _LIMIT = re.compile(r"max_(?:completion_|output_)?tokens|maxoutputtokens|in the 
 _TOO_LARGE = re.compile(
     r"large|high|at most|exceed|maximum|less than|greater than|range|in the completion", re.IGNORECASE
 )
+_INLINE = re.compile(r"data:image/[\w.+-]+(?:;[\w=.+-]+)*;base64,")
 _IMAGE = re.compile(r"image|vision|multi-?modal", re.IGNORECASE)
+
+NOT_SHOWN = "[not shown: only its address was given]"
 
 
 @dataclass(frozen=True, slots=True)
 class Dialect:
-    """How one model of one server is spoken to; learnt from its refusals."""
+    """How one model of one server is spoken to; learnt from its refusals.
+
+    `addresses`: whether an image may go out as an address, for the server to fetch. Where what stands between us and the
+    server would fetch it in our place, it may not: only images that are their own bytes are shown, the others are told.
+    """
 
     limit: str | None = OLD  # the name of the output limit; None: it takes none of ours
     renamed: bool = False
     temperature: bool = True
     images: bool = True
+    addresses: bool = True
 
     @classmethod
     def of(cls, base_url: str) -> Dialect:
@@ -64,7 +74,8 @@ class Dialect:
 
     def _messages(self, prompt: Prompt) -> list[dict[str, Any]]:
         """Text alone is a string: servers that know no content parts take that as well."""
-        parts = [part for part in prompt.user if self.images or isinstance(part, str)]
+        user = prompt.user if self.addresses else map(_shown_or_told, prompt.user)
+        parts = [part for part in user if self.images or isinstance(part, str)]
         texts = [part for part in parts if isinstance(part, str)]
         content = "\n\n".join(texts) if len(texts) == len(parts) else [_part(part) for part in parts]
         return [{"role": "system", "content": prompt.system}, {"role": "user", "content": content}]
@@ -74,6 +85,17 @@ def _part(part: str | Image) -> dict[str, Any]:
     if isinstance(part, str):
         return {"type": "text", "text": part}
     return {"type": "image_url", "image_url": {"url": part.url}}
+
+
+def _shown_or_told(part: str | Image) -> str | Image:
+    return part if isinstance(part, str) or _is_inline(part.url) else NOT_SHOWN
+
+
+def _is_inline(url: str) -> bool:
+    """Whether an image is its own bytes. Base64 knows no colon, and no address goes without one; to look for it takes a large
+    picture a fraction of what a look at every character would."""
+    head = _INLINE.match(url)
+    return head is not None and url.find(":", head.end()) < 0
 
 
 def _has_images(prompt: Prompt) -> bool:

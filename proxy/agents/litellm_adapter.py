@@ -2,15 +2,21 @@
 
 litellm is imported at the first call only: it takes 2 to 6 s and about 200 MB. It lives in a thread with an event loop of its
 own, so that neither its import nor anything it does at first use holds up a request, and a cancelled call is cancelled there.
+
+For many providers litellm downloads what a message only names by its address, and it logs what it was asked. Here it is
+given no addresses (dialect.py), and nobody hears it.
 """
 
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 import threading
 import time
+import warnings
 from collections.abc import Callable, Mapping
+from functools import cache
 from typing import Any
 
 from proxy.agents.completion import answer_from
@@ -20,6 +26,15 @@ from proxy.agents.llm import Answer, Prompt, Target
 from proxy.errors import ModelBusy, ModelError
 
 TIMEOUT = 600.0  # seconds for one answer
+
+_DEFAULTS = {"LITELLM_LOCAL_MODEL_COST_MAP": "True", "LITELLM_MODE": "PRODUCTION"}
+_FIXED = {  # whatever the operator's environment says
+    "MAX_IMAGE_URL_DOWNLOAD_SIZE_MB": "0",  # no image is downloaded: a second lock behind dialect.py's, where a release has it
+    "JSON_LOGS": "",  # would write every exception that nobody caught, with its text
+    "LITELLM_LOG": "CRITICAL",  # one that is no level ends the import
+    "LITELLM_PRINT_STANDARD_LOGGING_PAYLOAD": "",  # would print what each call asked and got
+}
+_LOGGERS = ("LiteLLM", "LiteLLM Router", "LiteLLM Proxy", "litellm")  # the others it makes are below these
 
 
 class LiteLLM:
@@ -73,17 +88,31 @@ def _run(loop: asyncio.AbstractEventLoop) -> None:
     loop.close()
 
 
+@cache
 def _imported() -> Any:
-    """litellm, quiet: no price list fetched, no .env of some folder read, no telemetry, no advertisement on errors."""
-    os.environ.setdefault("LITELLM_LOCAL_MODEL_COST_MAP", "True")
-    os.environ.setdefault("LITELLM_MODE", "PRODUCTION")
+    """litellm, quiet: no price list fetched, no .env of some folder read, no telemetry, no advertisement on errors, no logs."""
+    for name, value in _DEFAULTS.items():
+        os.environ.setdefault(name, value)
+    os.environ.update(_FIXED)
+    _silence()
     import litellm  # noqa: PLC0415 - see the module's docstring
 
+    _silence()  # the import gave its loggers a handler
     litellm.telemetry = False
     litellm.suppress_debug_info = True
     litellm.drop_params = True  # a temperature the model does not take is left out
     litellm.turn_off_message_logging = True
     return litellm
+
+
+def _silence() -> None:
+    """What it logs and warns of quotes prompts, keys, addresses and answers; what matters of a failure, its error says."""
+    for name in _LOGGERS:
+        logger = logging.getLogger(name)
+        logger.handlers = [logging.NullHandler()]  # without any, logging's last resort would write to stderr
+        logger.propagate = False
+        logger.setLevel(logging.CRITICAL + 1)
+    warnings.filterwarnings("ignore", module=r"(litellm|openai|pydantic)\b")
 
 
 def _arguments(target: Target, prompt: Prompt) -> dict[str, Any]:
@@ -93,7 +122,7 @@ def _arguments(target: Target, prompt: Prompt) -> dict[str, Any]:
         "extra_headers": dict(target.headers) or None,
     }
     return {
-        **Dialect().body(target.model, prompt),
+        **Dialect(addresses=False).body(target.model, prompt),
         **{name: value for name, value in given.items() if value is not None},
         "timeout": TIMEOUT,
         "num_retries": 0,

@@ -20,8 +20,9 @@ from proxy.edge import answers
 from proxy.edge.headers import header
 from proxy.edge.site import Site
 from proxy.errors import BadRequest, NotFound, OmError, Unauthorized
+from proxy.logs import thread_label
 from proxy.memory import identity
-from proxy.memory.model import Key, Memory
+from proxy.memory.model import Key, Memory, hub_of
 from proxy.steering import Steering
 from proxy.storage.base import ThreadInfo
 
@@ -81,7 +82,7 @@ class AdminApi:
         found = await self._steering.threads(tenant, query.get("resource"), _cursor(query, tenant), int(limit))
         more = len(found) == int(limit)
         last = "\t".join(found[-1].key) if more else None
-        return {"threads": [_line(info) for info in found], "cursor": last}
+        return {"threads": [{**self._named(info.key), **_line(info)} for info in found], "cursor": last}
 
     async def _of_thread(self, scope: Scope, receive: Receive, key: Key, what: str) -> object:
         match scope["method"], what:
@@ -100,10 +101,20 @@ class AdminApi:
                 raise NotFound("there is no such page")
         return self._status(memory)
 
+    def _named(self, key: Key) -> dict[str, object]:
+        """With what the log calls the thread, and what it calls the log that a resource's threads may share."""
+        return {
+            "tenant": key.tenant,
+            "resource": key.resource,
+            "thread": key.thread,
+            "label": thread_label(self._secret, key),
+            "resource_label": thread_label(self._secret, hub_of(key)),
+        }
+
     def _status(self, memory: Memory) -> dict[str, object]:
         limits = self._steering.effective(memory).limits
         return {
-            **_named(memory.key),
+            **self._named(memory.key),
             "title": memory.title,
             "title_pinned": memory.title_pinned,
             "scope": memory.scope,
@@ -179,13 +190,8 @@ def _title(body: Mapping[str, Any]) -> str | None:
     return title
 
 
-def _named(key: Key) -> dict[str, object]:
-    return {"tenant": key.tenant, "resource": key.resource, "thread": key.thread}
-
-
 def _line(info: ThreadInfo) -> dict[str, object]:
     return {
-        **_named(info.key),
         "title": info.title,
         "created_at": info.created_at,
         "turn_at": info.turn_at,

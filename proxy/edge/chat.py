@@ -9,64 +9,47 @@ from __future__ import annotations
 import asyncio
 import time
 import traceback
-from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass, field
-from urllib.parse import urlsplit
+from collections.abc import Awaitable, Callable
+from contextlib import nullcontext
 
 import structlog
 from msgspec.structs import replace
 from starlette.types import Receive, Scope, Send
 
-from proxy.agents.llm import Target
 from proxy.background import Background
 from proxy.edge import answers
 from proxy.edge.disconnect import watching, while_there
-from proxy.edge.headers import Header, asking_identity
+from proxy.edge.exchange import Exchange, call_of, hints_of, must_name_resource, receipt, why_off
+from proxy.edge.headers import asking_identity
 from proxy.edge.kept import kept
+from proxy.edge.limited import Limited
 from proxy.edge.site import Site
 from proxy.edge.tee import relay
+from proxy.edge.turnstile import LARGE
 from proxy.engine import Engine
 from proxy.errors import BadRequest, Conflict, OmError, StorageError
+from proxy.logs import thread_label
 from proxy.memory import identity
-from proxy.memory.context import ContextOptions, layout_for
 from proxy.memory.identity import Caller
-from proxy.memory.transcript import Hints
-from proxy.observing import Call, priced
-from proxy.settings import UpstreamSettings
+from proxy.observing import Call
 from proxy.turn import Turn
 from proxy.upstream import Answer, Upstream, join
 from proxy.wire import refusals
-from proxy.wire.chat import ChatRequest, Unreadable, parse
+from proxy.wire.chat import ChatRequest, Unreadable, kept_of, parse
 from proxy.wire.reply import Reply, ReplyReader
+from proxy.wire.split import Splits
 
 log = structlog.get_logger("turn")
 
 OPEN_WITHIN = 5.0  # seconds memory may take before the original goes upstream; waiting for an observation not counted
 SHORTEN_WITHIN = 1.0  # seconds the store may take around an observation that a prompt beyond the window is waited with
+LARGE_AT_ONCE = 1  # large replies kept at a time: a small one waits in the store for those before it
 COMMIT_WITHIN = 5.0  # seconds the end of a reply may wait for the commit; it goes on afterwards
 REFUSED = (400, 413, 422)  # answers to a rewritten prompt after which the original is sent once (behaviour.md 8)
 UNVERIFIED = (400, 401, 403, 404, 413, 422)  # answers after which nothing of the request is kept
-OF_THE_CALLER = (b"authorization", b"x-api-key", b"api-key", b"openai-organization", b"openai-project")
 PAUSES = (0.2, 1.0, 5.0)  # seconds between tries of a commit that the store refused
 NO_MEMORY = ((b"x-om-status", b"off"),)  # the receipt of a request that was refused before anything was done for it
 NO_ANSWER = 499  # the client left before there was one (nginx's number for it)
-
-
-@dataclass(slots=True)
-class Exchange:
-    """One request on its way through."""
-
-    scope: Scope
-    body: bytes
-    request: ChatRequest | None
-    caller: Caller
-    upstream: UpstreamSettings
-    started: float
-    turn: Turn | None = None
-    status: str = "off"
-    reason: str | None = None
-    overhead_ms: float = 0.0
-    headers: list[tuple[bytes, bytes]] = field(default_factory=list)
 
 
 class ChatRoute:
@@ -77,6 +60,9 @@ class ChatRoute:
         self._background = background
         self._upstream = upstream
         self._secret = secret
+        self._splits = Splits()
+        self._seed = identity.seed(secret)
+        self._large = asyncio.Semaphore(LARGE_AT_ONCE)
         self._log = log.bind()  # the logger itself: a lazy one is looked up anew for every event
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send, site: Site) -> None:
@@ -95,19 +81,19 @@ class ChatRoute:
     async def _accept(self, scope: Scope, receive: Receive, site: Site, started: float) -> Exchange:
         caller = identity.identify(scope["headers"], site.identity, self._secret, time.time())
         body = await answers.read_body(receive, site.settings.limits.body)
-        try:
-            request = parse(body)
-        except Unreadable:
-            request = None
-        upstream = site.upstream_for(request.model) if request else site.settings.upstream[0]
-        if upstream is None:
-            raise BadRequest(
-                "no upstream in the configuration matches this model; add one under `upstream`",
-                "om_no_upstream",
-                "model",
-            )
+        request = self._read(body, caller, site)
+        upstream = site.server_for(request.model) if request else site.settings.upstream[0]
         headers = site.sent_on(scope["headers"], upstream)
         return Exchange(scope, body, request, caller, upstream, started, headers=headers)
+
+    def _read(self, body: bytes, caller: Caller, site: Site) -> ChatRequest | None:
+        """None for what is no chat request we understand, and where nobody asks what it says."""
+        if caller.reason and site.meets_all:
+            return None
+        try:
+            return parse(body, self._splits.get(caller.key))
+        except Unreadable:
+            return None
 
     # ── memory, failing open ─────────────────────────────────────────────────────────────────────────────────────────
 
@@ -126,18 +112,26 @@ class ChatRoute:
             raise  # what cannot be meant is refused, not guessed at
         except Exception as exc:  # promise 2: on any fault of ours the original goes upstream
             exchange.status, exchange.reason = "degraded", reason_of(exc)
-            bypassed(exchange, exc)
+            bypassed(exchange, exc, self._secret)
             return
+        self._keep_split(exchange.turn)
         exchange.headers = asking_identity(exchange.headers)  # a reply we have to read
         exchange.status, exchange.reason = exchange.turn.status, exchange.turn.reason
 
+    def _keep_split(self, turn: Turn) -> None:
+        """Not of a client that shows a window: its next request begins elsewhere. A fault here costs time, and nothing else."""
+        split = None
+        if turn.standing.rec.style != "window":
+            try:
+                split = kept_of(turn.request, turn.sent.digests, self._seed)
+            except Exception as exc:
+                thread = thread_label(self._secret, turn.key)
+                log.warning("split.failed", error=type(exc).__name__, thread=thread, at=place_of(exc))
+        self._splits.keep(turn.key, split)
+
     async def _opened(self, exchange: Exchange, request: ChatRequest, call: Call) -> Turn:
-        async with asyncio.timeout(OPEN_WITHIN) as limit:
-
-            def longer(seconds: float) -> None:
-                limit.reschedule((limit.when() or 0.0) + seconds)
-
-            return await self._engine.open_turn(exchange.caller, request, call, hints_of(exchange), longer)
+        limit = Limited(OPEN_WITHIN)
+        return await limit.of(self._engine.open_turn(exchange.caller, request, call, hints_of(exchange), limit.longer))
 
     def _close(self, exchange: Exchange, reply: Reply | None, status: int) -> asyncio.Task[None]:
         """Commit the turn in a task that outlives the request."""
@@ -150,11 +144,17 @@ class ChatRoute:
         known = turn.standing.memory.turns > 0  # the upstream has accepted this caller's thread before
         try:
             if 200 <= status < 300:
-                await insisting(lambda: self._engine.close_turn(turn, reply, accepted=True))
+                await insisting(lambda: self._commit(turn, reply))
             elif status not in UNVERIFIED and (known or status != NO_ANSWER):
                 await insisting(lambda: self._engine.keep_unanswered(turn))
         except Exception as exc:  # the client has its answer; what failed is told to the operator
-            log.error("memory.uncommitted", error=type(exc).__name__, thread=turn.key.thread, at=place_of(exc))
+            thread = thread_label(self._secret, turn.key)
+            log.error("memory.uncommitted", error=type(exc).__name__, thread=thread, at=place_of(exc))
+
+    async def _commit(self, turn: Turn, reply: Reply | None) -> None:
+        large = reply is not None and len(reply.message or b"") > LARGE
+        async with self._large if large else nullcontext():
+            await self._engine.close_turn(turn, reply, accepted=True)
 
     # ── the upstream ─────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -169,7 +169,10 @@ class ChatRoute:
                 self._story(exchange, exc.status, exc.code)
                 return
             if answer is None:
-                self._close(exchange, None, NO_ANSWER)
+                if (
+                    exchange.asked
+                ):  # else it surely never happened: its client may have asked again, and been answered, since
+                    self._close(exchange, None, NO_ANSWER)
                 self._story(exchange, NO_ANSWER, "disconnected")
                 return
             await self._relay(exchange, answer, send, gone)
@@ -211,13 +214,13 @@ class ChatRoute:
 
     async def _shortened(self, exchange: Exchange, turn: Turn, *, accepted: bool) -> bool:
         try:
-            if not self._engine.can_shorten(turn, accepted=accepted):
+            if not self._engine.fitting.can_shorten(turn, accepted=accepted):
                 return False
             exchange.status, exchange.reason = "degraded", "context-overflow"
             async with asyncio.timeout(turn.call.effective.limits.block_timeout + SHORTEN_WITHIN):
-                return await self._engine.shorten(turn)
+                return await self._engine.fitting.shorten(turn)
         except Exception as exc:  # promise 2: the client gets the model server's own word
-            bypassed(exchange, exc)
+            bypassed(exchange, exc, self._secret)
             return False
 
     async def _unless_refused(self, exchange: Exchange, body: bytes) -> Answer | None:
@@ -232,6 +235,7 @@ class ChatRoute:
 
     async def _send(self, exchange: Exchange, body: bytes) -> Answer:
         upstream, scope = exchange.upstream, exchange.scope
+        exchange.asked = True
         return await self._upstream.send(
             scope["method"],
             join(upstream.base_url, scope["raw_path"].decode("latin-1"), scope["query_string"]),
@@ -277,7 +281,7 @@ class ChatRoute:
             status=status,
             memory=exchange.status,
             reason=exchange.reason,
-            thread=exchange.caller.key.thread if exchange.caller.key else None,
+            thread=thread_label(self._secret, exchange.caller.key),
             case=turn.standing.rec.case if turn else None,
             end=end,
             overhead_ms=round(exchange.overhead_ms, 2),
@@ -304,58 +308,6 @@ def read(reader: ReplyReader) -> Reply:
         return Reply()
 
 
-def why_off(exchange: Exchange, site: Site) -> str | None:
-    """The word for why this request has no memory; None: it has."""
-    if exchange.caller.reason:
-        return exchange.caller.reason
-    if exchange.request is None:
-        return "unreadable"
-    if site.is_side_request(exchange.request):
-        return "side-request"
-    if not exchange.request.messages:
-        return "no-messages"
-    return None
-
-
-def must_name_resource(caller: Caller, call: Call) -> None:
-    """Raises BadRequest for resource scope without a resource: whose threads are to share a log? (behaviour.md 2)"""
-    if (caller.scope or call.effective.memory.scope) == "resource" and not caller.names_resource:
-        raise BadRequest(
-            "this thread's memory is its resource's (scope: resource): name the resource in X-OM-Resource",
-            "om_no_resource",
-            "X-OM-Resource",
-        )
-
-
-def hints_of(exchange: Exchange) -> Hints:
-    retried = next((v for n, v in exchange.scope["headers"] if n == b"x-stainless-retry-count"), b"0")
-    return Hints(history=exchange.caller.history, sdk_retry=retried not in (b"0", b""))
-
-
-def call_of(exchange: Exchange, site: Site) -> Call:
-    """What memory work needs of this request; the credential stays in memory only."""
-    assert exchange.request is not None  # noqa: S101 — unreadable bodies have no memory
-    assert exchange.caller.key is not None  # noqa: S101 — nor have requests without a thread
-    model, resource, upstream = exchange.request.model, exchange.caller.key.resource, exchange.upstream
-    credential = tuple((n, v) for n, v in exchange.headers if n in OF_THE_CALLER)
-    key = (model, resource, upstream.name, credential)
-    return site.call(key, lambda: made_call(site, model, resource, upstream, credential))
-
-
-def made_call(
-    site: Site, model: str | None, resource: str, upstream: UpstreamSettings, credential: Sequence[Header]
-) -> Call:
-    effective = priced(site.settings.effective(model, resource), model)
-    headers = tuple((n.decode("latin-1"), v.decode("latin-1")) for n, v in credential)
-    layout = upstream.layout if effective.context.layout == "auto" else effective.context.layout
-    return Call(
-        effective=effective,
-        inherited=Target(model, base_url=upstream.base_url, headers=headers) if model else None,
-        layout=layout_for(urlsplit(upstream.base_url).hostname or "", layout),
-        context_options=ContextOptions(effective.context.relative_time, effective.context.priorities),
-    )
-
-
 def reason_of(exc: Exception) -> str:
     if isinstance(exc, TimeoutError):
         return "memory-slow"
@@ -366,8 +318,8 @@ def reason_of(exc: Exception) -> str:
     return "storage" if isinstance(exc, StorageError) else "memory-error"
 
 
-def bypassed(exchange: Exchange, exc: Exception) -> None:
-    thread = exchange.caller.key.thread if exchange.caller.key else None
+def bypassed(exchange: Exchange, exc: Exception, secret: bytes) -> None:
+    thread = thread_label(secret, exchange.caller.key)
     log.error("memory.bypassed", error=type(exc).__name__, reason=exchange.reason, thread=thread, at=place_of(exc))
 
 
@@ -375,17 +327,3 @@ def place_of(exc: BaseException) -> str:
     """Where an exception was raised, as `file:line`: all of a traceback that cannot hold somebody's words."""
     frames = traceback.extract_tb(exc.__traceback__)
     return f"{frames[-1].filename.rpartition('/')[2]}:{frames[-1].lineno}" if frames else ""
-
-
-def receipt(exchange: Exchange) -> list[tuple[bytes, bytes]]:
-    """The X-OM-* response headers (http.md)."""
-    turn = exchange.turn
-    said = [(b"x-om-status", exchange.status.encode())]
-    if exchange.reason:
-        said.append((b"x-om-reason", exchange.reason.encode()))
-    if exchange.caller.key:
-        said.append((b"x-om-thread", exchange.caller.key.thread.encode()))
-    if turn:
-        said += [(b"x-om-" + name.encode(), b"%d" % value) for name, value in turn.receipt.items()]
-    said.append((b"x-om-overhead-ms", b"%.2f" % exchange.overhead_ms))
-    return said

@@ -13,14 +13,20 @@ from proxy.edge.protocol import GONE
 T = TypeVar("T")
 
 
+def told(scope: Scope) -> asyncio.Future[None] | None:
+    """Done once the client has left, where the server is our own (edge/protocol.py)."""
+    found: asyncio.Future[None] | None = scope.get("extensions", {}).get(GONE, {}).get("future")
+    return found
+
+
 class watching:  # noqa: N801 — read as a verb, like asyncio.timeout; a generator would cost four times as much
     """`async with`: a future that is done once the client has left. The body was read, and nobody else may call `receive`.
 
-    Our own server's connections bring it along (edge/protocol.py); under another, a task waits in `receive`.
+    Our own server's connections bring it along; under another, a task waits in `receive`.
     """
 
     def __init__(self, scope: Scope, receive: Receive) -> None:
-        gone: asyncio.Future[None] | None = scope.get("extensions", {}).get(GONE, {}).get("future")
+        gone = told(scope)
         self._task = None if gone else asyncio.create_task(until_gone(receive))
         self._gone = gone or self._task
 

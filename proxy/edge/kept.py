@@ -19,11 +19,13 @@ async def kept(answer: Answer, limit: int) -> tuple[Answer, bytes | None]:
     With a body, the connection has been given back, and the answer may be left without closing it.
     """
     parts: list[bytes] = []
+    size = 0
     chunks = answer.chunks()
     try:
         async for chunk in chunks:
             parts.append(chunk)
-            if sum(map(len, parts)) > limit:
+            size += len(chunk)
+            if size > limit:
                 return _again(answer, parts, chunks), None
     except UpstreamError as exc:
         return _again(answer, parts, _broken(exc)), None

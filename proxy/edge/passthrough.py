@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator, Sequence
 from starlette.types import Message, Receive, Scope, Send
 
 from proxy.edge import answers
-from proxy.edge.disconnect import watching, while_there
+from proxy.edge.disconnect import told, watching, while_there
 from proxy.edge.headers import Header, header
 from proxy.edge.tee import relay
 from proxy.errors import BadRequest, OmError
@@ -34,14 +34,14 @@ async def passthrough(
 ) -> None:
     """Relay one request. A body that was read already is given as `body`; else it is passed on as it comes, unbuffered.
 
-    `headers` are what travels on of the request's (Site.sent_on).
+    `headers` are what travels on of the request's (Site.sent_on). `receive` may refuse the request, by an OmError for its first message.
     """
     try:
         url = join(settings.base_url, checked_path(scope["raw_path"]), scope["query_string"])
-    except BadRequest as exc:
+        first: Message = await receive() if body is None else {"type": "http.request", "body": body}
+    except OmError as exc:
         await answers.error(send, exc, receipt)
         return
-    first: Message = await receive() if body is None else {"type": "http.request", "body": body}
     if first["type"] == "http.disconnect":
         return
 
@@ -60,7 +60,7 @@ async def passthrough(
     if first.get("more_body"):
         length = header(scope["headers"], b"content-length")
         headers = [*headers, (b"content-length", length)] if length is not None else headers
-        async with _Upload(first, receive) as upload:
+        async with _Upload(first, receive, told(scope)) as upload:
             await exchange(upload, upload.gone)
     else:
         async with watching(scope, receive) as gone:
@@ -77,19 +77,25 @@ def checked_path(raw_path: bytes) -> str:
 
 
 class _Upload:
-    """A request body as it comes; once it has come, the watch for the client's leaving. Both need `receive`, one at a time."""
+    """A request body as it comes; once it has come, the watch for the client's leaving. Both need `receive`, one at a time; while
+    the upstream takes no more, nobody is in there, and only our own server's connections tell (`told`)."""
 
-    def __init__(self, first: Message, receive: Receive) -> None:
+    def __init__(self, first: Message, receive: Receive, told: asyncio.Future[None] | None) -> None:
         self._first = first
         self._receive = receive
+        self._told = told
         self._watch: asyncio.Task[None] | None = None
         self.gone: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
     async def __aenter__(self) -> _Upload:
+        if self._told is not None:
+            self._told.add_done_callback(self._leave)
         return self
 
     async def __aexit__(self, *exc_info: object) -> None:
         self.gone.cancel()
+        if self._told is not None:
+            self._told.remove_done_callback(self._leave)
         if self._watch is not None:
             self._watch.cancel()
 
@@ -110,6 +116,6 @@ class _Upload:
             pass
         self._leave()
 
-    def _leave(self) -> None:
+    def _leave(self, _: object = None) -> None:
         if not self.gone.done():
             self.gone.set_result(None)

@@ -6,7 +6,9 @@ What is waited for, and for how long:
 - its body: in each `body_timeout` at least `LEAST_RATE` of it, so that a large file may take its time and a trickle may not.
   What is left of a body that was answered before its end has the same time;
 - what we have to send: in each `write_timeout` the client takes all of it, or `LEAST_RATE`;
-- the next request on a kept connection: that is silence, not slowness, and ends as quietly.
+- the next request on a kept connection: that is silence, not slowness, and ends as quietly;
+- the end of one request while so much lies unread behind it that its client could have left unseen: `BEHIND`. It is served on, but
+  what came behind it is given up.
 
 Nothing is waited for while it is our turn, and a client that we stopped reading from is not slow.
 """
@@ -19,9 +21,11 @@ from proxy.settings.service import LimitSettings
 
 LEAST_RATE = 1_024  # bytes a second; a GPRS modem of the year 2000 sent twice as much
 LINGER = 2.0  # seconds a refused client has to read why
+BEHIND = 0.5  # seconds: at the second look
 
-Stage = Literal["head", "body", "rest", "idle", "left", "ours"]  # `rest`: of an answered body; `left`: refused
-Late = Literal["head", "body", "rest", "idle", "left", "write"]
+# `rest`: of an answered body; `left`: refused; `behind`: another request, of which too much is unread
+Stage = Literal["head", "body", "rest", "idle", "left", "behind", "ours"]
+Late = Literal["head", "body", "rest", "idle", "left", "behind", "write"]
 
 
 class Seen(NamedTuple):
@@ -80,5 +84,7 @@ def _patience(stage: Stage, limits: LimitSettings, idle: float) -> float:
             return idle
         case "left":
             return LINGER
+        case "behind":
+            return BEHIND
         case _:
             return limits.body_timeout

@@ -3,19 +3,26 @@
 ASGI tells of a client's leaving only to who waits in `receive`: a task for every request, which costs as much as reading it. And
 neither uvicorn nor its parser bounds heads, or the time that anything takes: the parser collects a header of a gigabyte. Here a
 connection only notes where it stands; the guard looks at it (edge/guard.py) and edge/patience.py says what is too slow.
+
+Nor does the system tell of one that leaves while we read nothing from it (behind a request that is served another one waits, or a
+body is not taken): then the guard's look asks. What it cannot know is an end behind more data than the system takes in unread.
+
+And uvicorn answers in chunks, which clients of HTTP/1.0 do not know (edge/unchunked.py).
 """
 
 from __future__ import annotations
 
 import asyncio
 import socket
-import struct
 from enum import Enum
 from typing import Any
 
-from proxy.edge import answers
+from uvicorn.protocols.http.httptools_impl import RequestResponseCycle
+
+from proxy.edge import answers, sockets
 from proxy.edge.guard import Guard
 from proxy.edge.patience import Late, Patience, Seen, Stage
+from proxy.edge.unchunked import Unchunked
 from proxy.edge.upgrade import Upgradeless
 from proxy.errors import BadRequest, HeadTooLarge, OmError, TooSlow
 
@@ -23,6 +30,9 @@ GONE = "om.gone"  # of a scope's `extensions`: its `future` is done once the con
 MOST_HEADERS = 100  # of a request; SDKs send about twenty
 LOW_WATER: int | None = getattr(socket, "TCP_NOTSENT_LOWAT", None)  # Linux and macOS have it
 UNSENT = 1 << 17  # bytes the system holds of a reply beyond what the client's window takes; of itself it holds 4 MiB
+# bytes unread; with two to four times as many the system takes no more, and an end behind them stays unseen
+HIDES = 1 << 15
+OLD = "1.0"  # the version of HTTP without chunks
 
 
 class Reading(Enum):
@@ -41,6 +51,7 @@ class Protocol(Upgradeless):
         super().__init__(*args, **kwargs)
         self._gone: asyncio.Future[None] = self.loop.create_future()
         self._guard = Guard.of(self.app_state)
+        self._served: RequestResponseCycle | None = None  # or was last; `cycle` came last, and may wait for this one
         self._patience: Patience | None = None  # most connections are gone before anybody looks
         self._reading = Reading.HEAD
         self._requests = 0  # complete ones
@@ -79,8 +90,10 @@ class Protocol(Upgradeless):
         if len(self.headers) > MOST_HEADERS or (measured and self._head() > limit):
             self._fault = self._too_large()
             raise self._fault  # the parser stops, and uvicorn asks for `send_400_response`
+        if self.parser.get_http_version() == OLD:
+            self.expect_100_continue = False  # RFC 9110 10.1.1: it has no interim answers
+        super().on_headers_complete()  # raises for an address without a path, and is then no request whose body comes
         self._reading = Reading.BODY
-        super().on_headers_complete()
         self.headers = []  # what comes now are trailers, no headers of the request that the application has
 
     def on_body(self, body: bytes) -> None:
@@ -102,13 +115,26 @@ class Protocol(Upgradeless):
         self._resumed += 1
 
     def connection_lost(self, exc: Exception | None) -> None:
+        """uvicorn tells the request that came last, and it may be another that is served."""
         super().connection_lost(exc)
+        if self._served is not None and not self._served.response_complete:
+            self._served.disconnected = True
+            self._served.message_event.set()
         self._left()
+
+    def _start_asgi_task(self, cycle: RequestResponseCycle, app: Any) -> None:
+        self._served = cycle
+        if cycle.scope["http_version"] == OLD:
+            app = Unchunked(app, cycle)
+        super()._start_asgi_task(cycle, app)
 
     # ── what is too much or too slow ─────────────────────────────────────────────────────────────────────────────────
 
     def look(self, now: float) -> Late | None:
-        """End this connection if its client is too slow, and say at what."""
+        """End this connection if its client is too slow, and say at what; quietly, if its client has left unnoticed."""
+        if self.flow.read_paused and not self.transport.is_closing() and sockets.has_ended(self.transport):
+            self.transport.close()  # as when we read on to its end
+            return None
         limits = self._guard.limits
         self._patience = self._patience or Patience()
         unsent = self.transport.get_write_buffer_size()
@@ -127,13 +153,19 @@ class Protocol(Upgradeless):
                 self._reset()
             case "left":
                 self.transport.abort()
+            case "behind":
+                self._give_up_what_waits()
         return late
 
     def _stage(self) -> Stage:
         answered = self._answered()
         if self._refused:
             return "left" if answered or self.cycle.disconnected else "ours"
-        if self.transport.is_closing() or self.pipeline or self.flow.read_paused:
+        if self.transport.is_closing():
+            return "ours"
+        if self.pipeline:
+            return "behind" if self.flow.read_paused and sockets.unread(self.transport) > HIDES else "ours"
+        if self.flow.read_paused:
             return "ours"
         if answered:
             return ANSWERED[self._reading]
@@ -156,7 +188,7 @@ class Protocol(Upgradeless):
             self.cycle.keep_alive = False
             return
         elif self.cycle.response_started or self.pipeline:
-            self.transport.abort()
+            self._reset()  # and no clean end: to a client of HTTP/1.0 what it got would look whole
             return
         else:
             self.cycle.disconnected = True
@@ -165,10 +197,19 @@ class Protocol(Upgradeless):
         self.transport.write(answers.written(exc))
         self.transport.write_eof()  # and not `close`: with bytes unread that resets the connection, and the answer is lost
 
+    def _give_up_what_waits(self) -> None:
+        """What came behind the request that is served is dropped, as is what still comes, so that its client's end is seen. A client
+        that stays is answered, and asks the others again, as it must when a connection ends (RFC 9112 9.3.2)."""
+        assert self._served is not None  # noqa: S101 - what waits waits for it
+        self.pipeline.clear()
+        self.cycle = self._served
+        self.cycle.keep_alive = False
+        self._refused = True
+        self.flow.resume_reading()
+
     def _reset(self) -> None:
         """Drop also what the system still holds for the client: of itself it would go on offering that for minutes."""
-        if (sock := self.transport.get_extra_info("socket")) is not None:
-            sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        sockets.reset_at_close(self.transport, True)
         self.transport.abort()
 
     def _answered(self) -> bool:

@@ -8,14 +8,17 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 
 from proxy.edge.headers import CREDENTIALS, Header, authorized, request_headers
+from proxy.errors import BadRequest
 from proxy.memory import identity
 from proxy.observing import Call
 from proxy.settings import Settings, UpstreamSettings
 from proxy.wire.chat import ChatRequest, prompt_text
 
+NO_UPSTREAM = "no upstream in the configuration matches this model; add one under `upstream`"
 SHORT = 4_096  # bytes of a message up to which it is remembered whether it tells a side request
 MODELS = 1_024  # whose upstream is remembered; clients name them as they like
 CALLS = 4_096  # remembered; their keys hold credentials, so they live in memory only and not for ever
+LONGEST = 2_048  # bytes of such a key; signed tokens are as long, and making a call anew takes 50 µs
 
 
 @lru_cache(maxsize=2_048)  # instructions and first messages come again with every request
@@ -72,13 +75,17 @@ class Site:
         return authorized(request_headers(headers, ours), key)
 
     def call(self, key: tuple[object, ...], make: Callable[[], Call]) -> Call:
-        """What memory work needs of a request, made once for all requests that differ in nothing of `key`."""
+        """What memory work needs of a request, made once for all requests that differ in nothing of `key`, unless that is long."""
         found = self.calls.get(key)
-        if found is None:
+        return self._made(key, make) if found is None else found
+
+    def _made(self, key: tuple[object, ...], make: Callable[[], Call]) -> Call:
+        made = make()
+        if _length(key) <= LONGEST:
             if len(self.calls) >= CALLS:
                 self.calls.clear()
-            found = self.calls[key] = make()
-        return found
+            self.calls[key] = made
+        return made
 
     def upstream_for(self, model: str | None) -> UpstreamSettings | None:
         """Settings.upstream_for, told once per model."""
@@ -87,6 +94,18 @@ class Site:
                 self.upstreams.clear()
             self.upstreams[model] = self.settings.upstream_for(model)
         return self.upstreams[model]
+
+    def server_for(self, model: str | None) -> UpstreamSettings:
+        """The same; raises BadRequest where none is for it: a caller's key must not reach a server that is meant for others."""
+        upstream = self.upstream_for(model)
+        if upstream is None:
+            raise BadRequest(NO_UPSTREAM, "om_no_upstream", "model")
+        return upstream
+
+    @property
+    def meets_all(self) -> bool:
+        """Whether one upstream takes every request, whatever its model."""
+        return "*" in self.settings.upstream[0].match
 
     def is_side_request(self, request: ChatRequest) -> bool:
         """Title, tag and follow-up generation of chat UIs, told by model or by the text of a message (behaviour.md 2)."""
@@ -98,3 +117,10 @@ class Site:
     def _tells_a_side_request(self, raw: bytes) -> bool:
         searched = _searched if len(raw) <= SHORT else _searched.__wrapped__
         return searched(self.side_prompts, raw)
+
+
+def _length(part: object) -> int:
+    """Of all texts in a key, as a bound of what keeping it takes: others than credentials have bounds of their own."""
+    if isinstance(part, tuple):
+        return sum(map(_length, part))
+    return len(part) if isinstance(part, str | bytes) else 0

@@ -7,13 +7,15 @@ broken connection: SDKs take a clean end for success, whatever is missing.
 Which bytes are the last? Of a stream, those from `data: [DONE]` on. Of a body with a known length, the chunk that completes
 it. Of any other JSON body, the chunk with none behind it, which is why such a body is sent one chunk late. Where none of
 these is to be seen, the end itself: the empty chunk that tells an HTTP client there is no more.
+
+What is large takes turns with what else is (edge/turnstile.py): a chunk that goes out and is read, and what is made of the whole.
+Small chunks wait for nobody.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
-from contextlib import aclosing
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol
 
@@ -22,6 +24,7 @@ from starlette.types import Send
 
 from proxy.edge.disconnect import while_there
 from proxy.edge.headers import Header, content_length, header, is_event_stream, response_headers
+from proxy.edge.turnstile import LARGE, turn
 from proxy.errors import UpstreamError
 from proxy.upstream import Answer
 from proxy.wire.encoding import decoder
@@ -65,11 +68,12 @@ async def relay(
     must return without sending more: uvicorn then cuts the connection.
     """
     try:
-        async with aclosing(answer.chunks()) as chunks:
-            copying = _Copying(answer, chunks, send, reader)
-            whole = await while_there(disconnected, copying.all(receipt, before_end))
+        copying = _Copying(answer, answer.chunks(), send, reader)
+        whole = await while_there(disconnected, copying.all(receipt, before_end))
     finally:
         await answer.aclose()
+    if reader is not None and not whole and copying.sent > LARGE:
+        await turn()  # the caller makes of it what it can
     return Relayed("disconnected" if whole is None else "complete" if whole else "truncated", copying.sent)
 
 
@@ -94,18 +98,25 @@ class _Copying:
         if before_end is not None:
             if not await self._until_last():
                 return False
+            if self.sent + len(self._held) > LARGE:
+                await turn()
             await before_end()
         return await self._rest()
 
     async def _rest(self) -> bool:
+        """What is held of a body that has come whole ends it, in one message; a stream may go on behind its own end."""
+        last = b"" if self._streaming else self._held
         try:
-            await self._forward(self._held)
+            await self._forward(self._held[len(last) :])
             async for chunk in self._chunks:
-                await self._forward(chunk)
+                await self._forward(last + chunk)
                 self._read(self._plain(chunk))
+                last = b""
         except UpstreamError:
+            await self._forward(last)
             return False
-        await self._send({"type": "http.response.body", "body": b"", "more_body": False})
+        await self._send({"type": "http.response.body", "body": last, "more_body": False})
+        self.sent += len(last)
         return True
 
     async def _until_last(self) -> bool:
@@ -139,6 +150,8 @@ class _Copying:
         return 0 if self._missing == 0 else None
 
     async def _forward(self, chunk: bytes) -> None:
+        if len(chunk) > LARGE:
+            await turn()
         if chunk:
             await self._send({"type": "http.response.body", "body": chunk, "more_body": True})
             self.sent += len(chunk)

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from proxy.memory.blocks import closed_ends
-from proxy.memory.model import PER_MESSAGE, Cell, Mark, Memory, weight
+from proxy.memory.model import PER_MESSAGE, Cell, Mark, Memory
 from proxy.memory.sent import Sent
+from proxy.memory.stretch import Stretch
 from proxy.memory.tail import Piece
 
 BYTES_PER_TOKEN = 4  # of a message nobody has counted: a receipt's figure, never a decision's
@@ -24,7 +25,7 @@ def _of_cell(memory: Memory, sent: Sent, cell: Cell) -> int:
     if cell.kind not in ("same", "altered"):
         return sum(_guess(sent.raws[i]) for i in range(cell.sent_from, cell.sent_to))
     marked = [m for m in memory.recent if cell.from_seq <= m.seq <= cell.to_seq]
-    tail = weight([m for m in memory.tail if cell.from_seq <= m.seq <= cell.to_seq])
+    tail = Stretch.of(memory.tail).weight_between(cell.from_seq, cell.to_seq)
     covered = sum(m.tokens + PER_MESSAGE for m in marked)
     if cell.sent_from == 0 and marked and marked[0] is memory.recent[0]:  # it reaches back beyond what is loaded
         covered = memory.covered_tokens - sum(m.tokens + PER_MESSAGE for m in memory.recent if m.seq > cell.to_seq)
@@ -33,7 +34,7 @@ def _of_cell(memory: Memory, sent: Sent, cell: Cell) -> int:
 
 def sent_on(pieces: Sequence[Piece]) -> int:
     """Tokens of the tail as it goes upstream."""
-    return sum(_weight(p) for p in pieces)
+    return sum([_weight(p) for p in pieces])
 
 
 def _weight(piece: Piece) -> int:

@@ -27,7 +27,8 @@ History = Literal["auto", "full", "window", "new"]  # X-OM-History: what the sen
 Scope = Literal["thread", "resource"]  # X-OM-Scope: how far the memory reaches
 
 _ID = re.compile(r"[A-Za-z0-9._:@/+=-]{1,256}")
-_TEMPLATE = re.compile(r"\{\{.*\}\}")  # a client's header template that nobody filled in
+_BLANKS = " \t"  # white space to HTTP (RFC 9110 5.6.3); left to itself, `strip` would take U+0085 and U+00A0 with it
+_ORIGIN = re.compile(r"https?://(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9.-]+)(:[0-9]+)?")  # of a page that a web server gave
 _CREDENTIALS = ("authorization", "x-api-key", "api-key")
 GATEWAY = ("x-om-authorization", "x-memory-gateway-authorization")  # a key of `auth.keys` beside the provider's own
 _SAID = ("x-om-mode", "x-om-history", "x-om-task", "x-om-timezone")
@@ -37,6 +38,7 @@ _SCOPES: tuple[Scope, ...] = ("thread", "resource")
 _SCOPE = "x-om-scope"  # read only where the configuration lets a request choose; else it is as any unknown header
 _VOUCHER = "x-om-token"  # read only where there is a secret to verify it with
 _Choice = TypeVar("_Choice", bound=str)
+SHORT = 4_096  # characters that a request says of itself up to which it is remembered who that is; keys have 200, and some tokens 2 000
 LOCAL = "local"  # the tenant of callers without a credential on a loopback bind
 
 
@@ -61,7 +63,8 @@ class Rules:
     )  # `keys`, each key as its SHA-256
 
     def __post_init__(self) -> None:
-        names = [*self.thread_headers, *self.resource_headers, *_CREDENTIALS, *_SAID, "host", "origin"]
+        names = [*self.thread_headers, *self.resource_headers, *_CREDENTIALS, *_SAID]
+        names += ["host", "origin"] if self.loopback and not self.keys else []
         names += [_SCOPE] if self.scope_override else []
         names += [_VOUCHER] if self.token_secret else []
         names += GATEWAY if self.keys else []
@@ -96,13 +99,17 @@ def identify(headers: Headers, rules: Rules, secret: bytes, now: float = math.in
 
     `now`: unix seconds. Who is not told the time takes every token for one that has ended.
     """
-    caller, until = _identified(tuple(h for h in headers if h[0] in rules.read), rules, secret)
+    read = tuple(h for h in headers if h[0] in rules.read)
+    known = _identified if sum(len(value) for _, value in read) <= SHORT else _identified.__wrapped__
+    caller, until = known(read, rules, secret)
     if until is not None and not user_token.in_time(until, now):
         raise Unauthorized(f"{_VOUCHER} has ended; have your application make a new one")
     return caller
 
 
-@lru_cache(maxsize=4_096)  # 25 µs, and callers come again; it holds credentials, so it is bounded and in memory only
+@lru_cache(
+    maxsize=4_096
+)  # 25 µs, and callers come again; it holds credentials, so it is bounded, in bytes too, and in memory only
 def _identified(headers: tuple[tuple[bytes, bytes], ...], rules: Rules, secret: bytes) -> tuple[Caller, float | None]:
     named = _by_name(headers)
     tenant = _tenant(named, rules, secret)
@@ -124,7 +131,7 @@ def _caller(named: Mapping[str, list[str]], rules: Rules, tenant: str | None, na
         return Caller(None, tenant, mode, "disabled")
     if mode == "off":
         return Caller(None, tenant, mode, "mode-off")
-    if named.get("x-om-task", [""])[0].strip():
+    if any(_value(task) for task in named.get("x-om-task", [])):
         return Caller(None, tenant, mode, "side-request")
     key = Key(tenant, resource or thread, thread)
     return Caller(key, tenant, mode, None, history, timezone, scope, names_resource=resource is not None)
@@ -205,25 +212,30 @@ def _only(named: Mapping[str, list[str]], name: str) -> str:
     values = named.get(name, [])
     if len(values) > 1:
         raise BadRequest(f"header {name} was sent {len(values)} times; send it once", "om_bad_header", name)
-    value = values[0].strip() if values else ""
-    return "" if _TEMPLATE.search(value) else value
+    return _value(values[0]) if values else ""
+
+
+def _value(value: str) -> str:
+    """What a header says, without the blanks around it; a template that nobody filled in says nothing."""
+    value = value.strip(_BLANKS)
+    opened = value.find("{{")  # sought so, and not by a pattern, which would look for the end again at every brace
+    return "" if opened >= 0 and value.find("}}", opened + 2) >= 0 else value
 
 
 def _choice(named: Mapping[str, list[str]], name: str, allowed: Sequence[_Choice]) -> _Choice | None:
     """The word that was said; None for none. Raises BadRequest for one that is not allowed."""
-    values = named.get(name)
-    if not values or not values[0].strip():
+    values = [value.strip(_BLANKS).lower() for value in named.get(name, [])]
+    if not any(values):
         return None
-    value = values[0].strip().lower()
-    chosen = next((a for a in allowed if a == value), None)
+    chosen = next((a for a in allowed if a == values[0]), None)
     if chosen is None or len(values) > 1:
         raise BadRequest(f"header {name} must be one of: {', '.join(allowed)}", "om_bad_header", name)
     return chosen
 
 
 def _timezone(named: Mapping[str, list[str]]) -> str | None:
-    name = ",".join(named.get("x-om-timezone", [])).strip()
-    if not name or _TEMPLATE.search(name):
+    name = _value(",".join(named.get("x-om-timezone", [])))
+    if not name:
         return None
     try:
         return ZoneInfo(name).key
@@ -242,9 +254,9 @@ def _credential(named: Mapping[str, list[str]], names: Sequence[str]) -> str | N
 
 
 def _bare(value: str) -> str:
-    value = value.strip()
+    value = value.strip(_BLANKS)
     scheme, _, rest = value.partition(" ")
-    return rest.strip() if scheme.lower() == "bearer" else value
+    return rest.strip(_BLANKS) if scheme.lower() == "bearer" else value
 
 
 def _key_to_us(named: Mapping[str, list[str]]) -> str | None:
@@ -258,15 +270,21 @@ def _tenant(named: Mapping[str, list[str]], rules: Rules, secret: bytes) -> str 
         return _owner(_key_to_us(named), rules)
     key = _credential(named, _CREDENTIALS)
     if key is None:
-        return LOCAL if rules.loopback and not _rebound(named) else None
+        return LOCAL if rules.loopback and not _foreign(named) else None
     return hmac.new(secret, key.encode("latin-1"), hashlib.sha256).hexdigest()
 
 
-def _rebound(named: Mapping[str, list[str]]) -> bool:
-    """Whether a web page asks under a name that only resolves to us (DNS rebinding): what its visitor's own programs may have, it may
-    not."""
-    hosts = named.get("host", [])
-    return "origin" in named and not all(is_loopback(host) for host in hosts)
+def _foreign(named: Mapping[str, list[str]]) -> bool:
+    """Whether a web page asks that is of another site, or that knows us by a name which only resolves here (DNS rebinding): what
+    its visitor's own programs may have, it may not. A browser tells the origin with every POST; a program need not."""
+    origins, hosts = named.get("origin", []), named.get("host", [])
+    return bool(origins) and not (_served_here(origins) and all(is_loopback(host) for host in hosts))
+
+
+def _served_here(origins: Sequence[str]) -> bool:
+    """Whether this is one origin, and on this machine; `null` and what cannot be read are not."""
+    origin = _ORIGIN.fullmatch(origins[0]) if len(origins) == 1 else None
+    return origin is not None and is_loopback(origin[1])
 
 
 def is_loopback(host: str) -> bool:
@@ -303,6 +321,11 @@ def _digest(key: bytes) -> bytes:
 def fingerprint_key(secret: bytes, tenant: str) -> bytes:
     """The key of a tenant's message fingerprints, so that equal messages of two tenants never look equal."""
     return hmac.new(secret, b"fingerprint\0" + tenant.encode(), hashlib.sha256).digest()
+
+
+def seed(secret: bytes) -> int:
+    """64 bits for hashes that only this server compares."""
+    return int.from_bytes(hmac.new(secret, b"seed", hashlib.sha256).digest()[:8], "big")
 
 
 def label(secret: bytes, key: Key) -> str:

@@ -89,6 +89,12 @@ class Asked:
     now: float = 0.0  # unix seconds
 
 
+def coverable(memory: Memory) -> int:
+    """seq of the newest message before what the newest request itself asks."""
+    first = blocks.asked([m.mark for m in memory.tail])
+    return memory.tail[first - 1].seq if first else memory.coverage
+
+
 def found(memory: Memory, model: str | None, now: float) -> tuple[float, bool]:
     """How a request finds its prompt cache: seconds since the prompt was last sent or changed, and whether this model's never saw it.
 
@@ -222,8 +228,7 @@ def everything(memory: Memory, most: int) -> Observe | None:
 def settling(memory: Memory) -> tuple[Observation, ...]:
     """The chunks that may become active while nobody asks (gathering.py): none that covers what stands unanswered, for whoever asks
     it again must find it in the prompt."""
-    first = blocks.asked([m.mark for m in memory.tail])
-    answered = memory.tail[first - 1].seq if first else memory.coverage
+    answered = coverable(memory)
     return tuple(c for c in memory.chunks if c.last <= answered)
 
 

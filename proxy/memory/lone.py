@@ -37,7 +37,8 @@ def step(known: Known, sent: Sent) -> Reconciled | None:
     if any(sent.item(i).answers is None for i in reversed(range(sent.count))):
         return None
     items = sent.items()
-    places = [_answered(known, item.answers or "") for item in items]
+    answered = _answered(known, frozenset(item.answers or "" for item in items))
+    places = [answered.get(item.answers or "") for item in items]
     if None in places or places != sorted(set(places), key=lambda p: p or 0):
         return appended(known, sent) if all(place is None for place in places) else None
     found = [place for place in places if place is not None]
@@ -47,12 +48,16 @@ def step(known: Known, sent: Sent) -> Reconciled | None:
     return verdict(known, sent, NOTHING, pairs, case="step_retry")
 
 
-def _answered(known: Known, call: str) -> int | None:
-    """Where this call has its result; None where it is still waited for, or not known. Ids may come again: the newest counts."""
+def _answered(known: Known, calls: frozenset[str]) -> dict[str, int | None]:
+    """Where these calls have their results; None where one is still waited for, nothing where it is not known. Ids may come
+    again: the newest counts. One pass from the end, no further than to the oldest of them."""
+    places: dict[str, int | None] = {}
     for index in range(len(known.live) - 1, -1, -1):
+        if len(places) == len(calls):
+            break
         mark = known.live[index]
-        if mark.answers == call:
-            return index
-        if call in mark.calls:
-            return None
-    return None
+        if mark.answers is not None and mark.answers in calls:
+            places.setdefault(mark.answers, index)
+        for call in calls.intersection(mark.calls):
+            places.setdefault(call, None)
+    return places

@@ -78,35 +78,52 @@ class Census:
         return bool(mark.calls) and item.calls == mark.calls and self.calls[mark.calls] == 1
 
 
+def equal(item: Item, mark: Mark) -> bool:
+    return item.fp == mark.fp and item.role == mark.role
+
+
 def leading(sent: Sequence[Item], stored: Sequence[Mark], census: Census) -> list[Pair]:
     """The pairs from the start on that leave no choice: equal, equal by tool id, or a new text with an equal neighbour behind it."""
     pairs: list[Pair] = []
+    asked = asked_from(sent)
     for i in range(min(len(sent), len(stored))):
         fit = census.fit(sent[i], stored[i])
-        if fit is None or not (fit.hard or _holds(sent, stored, census, i)):
+        if fit is None or not (fit.hard or _holds(sent, stored, census, i, asked)):
             break
         pairs.append(Pair(i, i, fit.same, fit.hard))
     return pairs
 
 
-def _holds(sent: Sequence[Item], stored: Sequence[Mark], census: Census, i: int) -> bool:
+def _holds(sent: Sequence[Item], stored: Sequence[Mark], census: Census, i: int, asked: int) -> bool:
     if i + 1 >= min(len(sent), len(stored)):
         return False
     behind = census.fit(sent[i + 1], stored[i + 1])
-    asked_again = sent[i + 1].role == "user" and i + 1 >= asked_from(sent)
+    asked_again = sent[i + 1].role == "user" and i + 1 >= asked
     return behind is not None and behind.proof and not asked_again
 
 
 def run_to_end(sent: Sequence[Item], stored: Sequence[Mark]) -> tuple[int, int]:
     """The longest equal run that ends exactly where ours ends: `(sent index, length)`, the latest of equals; length 0: none."""
-    best, last = (0, 0), len(stored) - 1
-    for end in range(len(sent)):
-        length = 0
-        while length <= min(end, last) and sent[end - length].fp == stored[last - length].fp:
-            length += 1
+    best = (0, 0)
+    for end, length in enumerate(_runs([item.fp for item in sent], [mark.fp for mark in stored])):
         if length and length >= best[1]:
             best = (end - length + 1, length)
     return best
+
+
+def _runs(sent: Sequence[bytes], stored: Sequence[bytes]) -> list[int]:
+    """How long a run that ends at each place of `sent` is also an end of `stored`. In steps in proportion, however often a text
+    comes again: the Z algorithm (Gusfield, Algorithms on Strings, 1.4), from the end on."""
+    texts: list[bytes | None] = [*reversed(stored), None, *reversed(sent)]
+    runs, left, right = [0] * len(texts), 0, 0
+    for at in range(1, len(texts)):
+        run = min(right - at, runs[at - left]) if at < right else 0
+        while at + run < len(texts) and texts[run] == texts[at + run]:
+            run += 1
+        runs[at] = run
+        if at + run > right:
+            left, right = at, at + run
+    return runs[len(stored) + 1 :][::-1]
 
 
 def asked_from(sent: Sequence[Item]) -> int:
@@ -115,7 +132,7 @@ def asked_from(sent: Sequence[Item]) -> int:
     return next(replies, -1) + 1
 
 
-def proves(sent: Sequence[Item], i: int, census: Census) -> bool:
-    """Whether a sent message that equals a stored one proves its place: not what may well be asked again, and no reminder."""
-    role = sent[i].role
-    return census.texts[sent[i].fp] == 1 and role not in REMINDERS and (role != "user" or i < asked_from(sent))
+def proves(item: Item, census: Census, asked: bool) -> bool:
+    """Whether a sent message that equals a stored one proves its place: not what may well be asked again (`asked`: it stands behind
+    the last assistant message), and no reminder."""
+    return census.texts[item.fp] == 1 and item.role not in REMINDERS and not (item.role == "user" and asked)

@@ -24,6 +24,8 @@ from typing import Literal, NamedTuple
 from msgspec import Struct, field
 from msgspec.structs import force_setattr
 
+from proxy.memory.stretch import Stretch
+
 ROOT = bytes(16)  # the chain before the first message
 RECENT = 256  # marks kept before coverage, enough to recognise a client's window; reconcile.md, "How to do it cheaply"
 VIEWS = 8  # recorded attempts kept per thread; reconcile.md
@@ -260,12 +262,12 @@ class Memory(Struct, frozen=True, kw_only=True):
     @property
     def marks(self) -> tuple[Mark, ...]:
         """The live messages that are loaded, in order; `count - len(marks)` older ones are not."""
-        return self.recent + tuple(m.mark for m in self.tail)
+        return self.recent + Stretch.of(self.tail).marks
 
     @property
     def pending(self) -> int:
         """Tokens of the tail."""
-        return weight(self.tail)
+        return Stretch.of(self.tail).weight
 
     @property
     def log_tokens(self) -> int:

@@ -8,7 +8,7 @@ from msgspec.structs import replace
 
 from proxy.memory.alignment import align
 from proxy.memory.known import NEED_OUTLINE, Known, NeedOutline, branch, most_known, shared_end
-from proxy.memory.matching import Census, Pair, leading, proves, run_to_end
+from proxy.memory.matching import Census, Pair, asked_from, equal, leading, proves, run_to_end
 from proxy.memory.model import Item, Mark, View, chained
 from proxy.memory.sent import Sent
 from proxy.memory.verdict import NOTHING, Base, Reconciled, appended, strangers, unsent, verdict
@@ -30,7 +30,8 @@ def doubtful(known: Known, sent: Sent, found: Reconciled) -> bool:
     """Whether another branch may fit better than the live one, or a text taken for altered stand there."""
     if found.case == "delta":
         return known.style != "thin"
-    odd = [sent.item(i).role for i in strangers(found) if i not in found.new]
+    new = frozenset(found.new)
+    odd = [sent.item(i).role for i in strangers(found) if i not in new]
     if found.cut is not None:
         return bool(odd or found.new)
     if any(role in ("user", "assistant") for role in odd):
@@ -97,8 +98,11 @@ def _from_base(known: Known, sent: Sent, base: Base) -> Reconciled | NeedOutline
     """Both continue a prefix that is known for certain."""
     if base.stored == len(known.live):
         return verdict(known, sent, base, [])  # extend: nothing to compare
-    census = known.census()
     items, stored = sent.items(base.sent), known.live[base.stored :]
+    if len(items) >= len(stored) and all(map(equal, items, stored)):  # the reply came back: no proof is asked for
+        pairs = [Pair(i, i, same=True, hard=True) for i in range(len(stored))]
+        return verdict(known, sent, base, moved(pairs, base.sent, base.stored))
+    census = known.census()
     pairs = leading(items, stored, census)
     rest = len(pairs)
     more = residue(items[rest:], stored[rest:], census, joined=True)
@@ -129,7 +133,8 @@ def residue(
     run = [Pair(start + k, behind + k, same=True, hard=True) for k in range(length)]
     if run and not start and not joined:
         return run  # a pure window: what it does not reach is simply not sent
-    if not any(proves(items, pair.sent, census) for pair in run):
+    asked = asked_from(items)
+    if not any(proves(items[pair.sent], census, pair.sent >= asked) for pair in run):
         return align(items, stored, census, joined=joined, origin=origin, window=window)
     head = align(items[:start], stored[:behind], census, joined=joined, origin=origin, closed=True, window=window)
     return None if head is None else head + run

@@ -5,7 +5,10 @@ business there. What goes is replaced by the kind of thing it was, so that the n
 
 Told by shape, not by a word beside it: `password` alone is said of rules and forms far more often than of a password. So there are
 three ways to be taken for a secret: the fixed beginning that its issuer gives it; a place that holds nothing else (a URL's password,
-`Authorization`, a signed URL); and a name like `api_key` with a value behind it that is no word.
+`Authorization`, a signed URL, `curl -u`); and a name like `api_key` or a flag like `--token` with a value behind it that is no word.
+
+What tools return is often text within text: in a string of JSON a line ends with the two characters `\\n`, in an address `=` is `%3D`.
+All of it is read as it stands, escapes as what they stand for, so that a note keeps its words to the letter.
 """
 
 from __future__ import annotations
@@ -17,6 +20,12 @@ from typing import Any, TypeVar
 _W = r"[A-Za-z0-9_-]"
 _HEX = "[0-9a-f]"
 _PEM = r"(?:[A-Z0-9]+ ){0,3}PRIVATE KEY(?: BLOCK)?-----"
+_ESCAPED = (  # the letter or digit before is the end of an escape, not of a word: `\n`, `\u003d`, `\x3d`, `%3D`, `%253D`
+    rf"(?<=\\[nrtbf])|(?<=\\u{_HEX}{_HEX}{_HEX}{_HEX})|(?<=\\x{_HEX}{_HEX})|(?i:(?<=%{_HEX}{_HEX})|(?<=%25{_HEX}{_HEX}))"
+)
+_SPACE = r"(?:\s|\\[nrt]|%20)"
+_QUOTES = r"(?:\\{0,3}[\"'`*]|\\u002[27]|%2[27]){0,3}"
+_EQUALS = r"(?:=>|:=|={1,2}|:|→|->|%3[AaDd]|\\u003[ad])"
 
 ISSUED = (  # kind, and the whole of what its issuers make; longest beginnings first where one begins another
     ("Anthropic key", rf"sk-ant-{_W}{{20,}}"),
@@ -40,6 +49,7 @@ ISSUED = (  # kind, and the whole of what its issuers make; longest beginnings f
     ("Hugging Face token", r"(?:hf_|api_org_)[A-Za-z0-9]{30,}"),
     ("Groq key", r"gsk_[A-Za-z0-9]{40,}"),
     ("xAI key", r"xai-[A-Za-z0-9]{60,}"),
+    ("NVIDIA key", rf"nvapi-(?={_W}{{0,99}}\d){_W}{{32,}}"),
     ("Perplexity key", r"pplx-[A-Za-z0-9]{40,}"),
     ("Replicate token", r"r8_[A-Za-z0-9]{37,}"),
     ("Tavily key", rf"tvly-(?={_W}*\d){_W}{{24,}}"),
@@ -72,27 +82,34 @@ ISSUED = (  # kind, and the whole of what its issuers make; longest beginnings f
     ("1Password key", r"ops_eyJ[A-Za-z0-9+/]{100,}={0,3}|A3(?:-[A-Z0-9]{5,6}){5,6}(?![A-Z0-9])"),
     ("age key", r"AGE-SECRET-KEY-1[A-Z0-9]{58}"),
 )
+_EOL = r"(?:\s|\\{1,4}[nrt])"
+_ABOUT = r"(?:Proc-Type|DEK-Info|Version|Comment|Hash|Charset): [^\n\\]{1,100}"
 BLOCK = re.compile(  # without its end: the lines that can only be the key's
-    rf"-----BEGIN {_PEM}(?:(?:(?!-----)[\s\S]){{0,20000}}-----END {_PEM}|(?:\s*[A-Za-z0-9+/=]{{16,}})*)"
+    rf"-----BEGIN {_PEM}(?:(?:(?!-----)[\s\S]){{0,20000}}-----END {_PEM}|(?:{_EOL}+{_ABOUT}){{0,4}}(?:{_EOL}*[A-Za-z0-9+/=]{{16,}})*)"
 )
 
 _OTHERWISE = (  # what stands behind such names and is none: variables, ways to hash and to sign, addresses
     r"(?![$<{*]|x{3}|argon2|bcrypt|scrypt|pbkdf2|sha-?\d|md5|[hre]s\d|ed25519|aes|base\d\d|oauth|utf-?8|https?:"
-    r"|(?-i:\.{0,2}/[a-z0-9._-]{3,}(?:[/\s\"'`]|\Z)))"
+    r"|(?-i:\.{0,2}/[a-z0-9._-]{3,}(?:[/\s\"'`\\]|\Z)))"
 )
 _LINK = (  # between a name and its value: `PASSWORD="…"`, `password: …`, `the password for the router is …`
-    r"[\"'`*]{0,3}(?:\s{0,3}(?:=>|:=|={1,2}|:|→|->)|(?:\s(?:for|of|on)\s[^\n.:=]{1,40}?)?\s(?:is|was|are|set to|changed to))"
-    r"\s{0,3}[\"'`]{0,3}"
+    rf"{_QUOTES}(?:{_SPACE}{{0,3}}{_EQUALS}|(?:\s(?:for|of|on)\s[^\n.:=]{{1,40}}?)?\s(?:is|was|are|set to|changed to))"
+    rf"{_SPACE}{{0,3}}{_QUOTES}"
 )
+_ARGUMENT = rf"{_QUOTES},?{_SPACE}{{1,3}}{_QUOTES}"  # between a flag and its value, in a command line or a list
+_FLAG = "--(?:[a-z0-9]{1,20}-){0,3}"
+_SCHEMES = "token|bot|key|api-?key|apitoken|geniekey"  # of `Authorization`, besides those that are told without it
 _KEYS = r"(?:access|account|api|auth|client|encryption|master|private|secret|shared|signing)[_ -]?key"
+_FORMS = r"(?i:pass(?:word|wd)?|pwd?|secret|token|(?:api_?)?key|x+|\*+|\.+)"  # said where a password is to be filled in
+_PASSWORDS = "passw(?:or)?d|passphrase|passcode"
 _SIGNS = r"sig|signature|x-amz-signature|x-amz-security-token|access_token|auth_token|api_?key|key|token"
 
 
-def _named(names: str, characters: str, least: int) -> re.Pattern[str]:
+def _named(names: str, characters: str, least: int, link: str = _LINK) -> re.Pattern[str]:
     """A value behind a name: letters and digits both, since it is no word and no number. The last character is no full stop."""
     both = rf"(?={characters}{{0,200}}\d)(?={characters}{{0,200}}[A-Za-z])"
     return re.compile(
-        rf"((?i:{names}){_LINK})(?i:{_OTHERWISE}){both}{characters}{{{least - 1},300}}(?![.~?,-]){characters}"
+        rf"((?i:{names}){link})(?i:{_OTHERWISE}){both}{characters}{{{least - 1},300}}(?![.~?,-]){characters}"
     )
 
 
@@ -103,17 +120,42 @@ PLACED = (  # kind, and a pattern whose first group stays
         "password",
         re.compile(
             r"(\b[a-z][a-z0-9+.-]{1,15}://[^\s/:@'\"<>]{0,100}:)"
-            r"(?!(?i:pass(?:word|wd)?|secret|x+|\*+|\.+)@|[$<{\[])[^\s/@'\"<>]{3,200}(?=@)"
+            rf"(?!{_FORMS}@|[$<{{\[])[^\s/@'\"<>]{{3,200}}(?=@)"
         ),
     ),
-    ("credential", re.compile(r"(\b(?i:bearer|basic)\s{1,3})(?=[A-Za-z0-9._~+/-]*\d)[A-Za-z0-9._~+/-]{16,}={0,2}")),
-    ("signature", re.compile(rf"([?&](?i:{_SIGNS})=)(?=[\w%.~+/-]*\d)[\w%.~+/-]{{16,}}=*")),
-    ("password", _named(r"passw(?:or)?d|passphrase|passcode|\bpwd", r"[A-Za-z0-9+/_=.~!@#$%^&*?-]", 6)),
+    (
+        "credential",
+        re.compile(
+            rf"((?:\b|{_ESCAPED})(?i:bearer|basic){_SPACE}{{1,3}})(?=[A-Za-z0-9._~+/-]*\d)[A-Za-z0-9._~+/-]{{16,}}={{0,2}}"
+        ),
+    ),
+    (
+        "credential",
+        _named("authorization", "[A-Za-z0-9+/_=.~-]", 16, rf"{_LINK}(?i:(?:{_SCHEMES}){_SPACE}{{1,3}})?"),
+    ),
+    ("signature", re.compile(rf"((?:[?&]|\\u0026)(?i:{_SIGNS})(?:=|\\u003d))(?=[\w%.~+/-]*\d)[\w%.~+/-]{{16,}}=*")),
+    ("password", _named(rf"{_PASSWORDS}|(?:\b|{_ESCAPED})pwd", r"[A-Za-z0-9+/_=.~!@#$%^&*?-]", 6)),
+    ("password", _named(f"{_FLAG}(?:{_PASSWORDS}|pwd)", r"[A-Za-z0-9+/_=.~!@#$%^&*?-]", 6, _ARGUMENT)),
     ("secret", _named(rf"secret|token|credential|{_KEYS}", "[A-Za-z0-9+/_=.~-]", 16)),
+    (
+        "secret",
+        _named(f"{_FLAG}(?:token|client-secret|(?:access|api|auth|secret)-?key)", "[A-Za-z0-9+/_=.~-]", 12, _ARGUMENT),
+    ),
+)
+
+# One command, to the end of its line and of those that go on behind a backslash; in it, the user and the colon before a password.
+CURL = re.compile(rf"(?:\b|{_ESCAPED})curl\b(?:\\\\\\n|\\(?!n)[\s\S]|[^\n\\])*")
+_USER = re.compile(
+    r"([\s\"'](?:-[A-Za-z#]{0,6}[uU]|--(?:proxy-)?user)[\s=,\"'\\]{0,6}[^\s:=\"'\\<>]{1,100}:)"
+    rf"(?!{_FORMS}(?:[\s\"'`\\,.]|\Z)|//|[$<{{\[])[^\s\"'`\\<>]{{2,199}}[^\s\"'`\\<>,.]"
 )
 
 # Begun only where a word begins, and looking ahead no farther than a secret is long: that keeps the search linear.
-_ISSUED = re.compile(r"(?<![A-Za-z0-9_-])(?:" + "|".join(f"(?P<k{n}>{p})" for n, (_, p) in enumerate(ISSUED)) + ")")
+_ISSUED = re.compile(
+    rf"(?=[A-Za-z0-9_~.])(?:(?<!{_W})|{_ESCAPED})(?:"
+    + "|".join(f"(?P<k{n}>{p})" for n, (_, p) in enumerate(ISSUED))
+    + ")"
+)
 Notes = TypeVar("Notes")  # Observed or Reflected: a dataclass with `text`, `task`, `suggestion`, and perhaps a `title`
 
 
@@ -121,6 +163,7 @@ def redacted(text: str) -> str:
     """The text with `[redacted: kind]` in place of each secret. Text without one is returned as it is; done twice, it is done once."""
     text = BLOCK.sub("[redacted: private key]", text)
     text = _ISSUED.sub(lambda found: f"[redacted: {ISSUED[int((found.lastgroup or 'k')[1:])][0]}]", text)
+    text = CURL.sub(lambda command: _USER.sub(r"\1[redacted: password]", command[0]), text)
     for kind, pattern in PLACED:
         text = pattern.sub(rf"\1[redacted: {kind}]", text)
     return text

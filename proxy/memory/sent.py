@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-import hashlib
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence, Set
 from typing import NamedTuple
 
 from msgspec import Struct
 
+from proxy.memory.digests import START, Digests, Raws
 from proxy.memory.model import ROOT, Item, View, chained
+
+LOOSE = 4  # messages at the end that are hashed anew by the next request: what a client changes, it changes there
+
+SHORT = 1 << 14  # bytes
 
 
 class Recognised(NamedTuple):
@@ -16,22 +20,30 @@ class Recognised(NamedTuple):
 
     digest: bytes  # of all that was sent
     seen: View | None  # the longest recorded attempt that this request repeats or begins with; the newest of equals
+    digests: Digests  # of all but the last LOOSE messages
 
 
 def recognise(views: Iterable[View], raws: Sequence[bytes]) -> Recognised:
-    """One pass over the bytes, and no parsing: each message's length goes before it, so no two lists share a digest."""
-    by_count: dict[int, list[View]] = {}
-    for view in views:
-        by_count.setdefault(view.count, []).append(view)
-    running = hashlib.sha256()
+    """One pass over the bytes that nobody has hashed yet, and no parsing."""
+    views = tuple(views)
+    counts = {view.count for view in views}
+    digests = _settled(raws, counts)
+    whole = digests.further(raws[digests.count :], counts)
     seen = None
-    for count, raw in enumerate(raws, 1):
-        running.update(len(raw).to_bytes(8, "big"))
-        running.update(raw)
-        if count in by_count:
-            digest = running.digest()
-            seen = next((view for view in reversed(by_count[count]) if view.digest == digest), seen)
-    return Recognised(running.digest(), seen)
+    for view in views:
+        if whole.at.get(view.count) == view.digest and (seen is None or view.count >= seen.count):
+            seen = view
+    return Recognised(whole.at[len(raws)], seen, digests)
+
+
+def _settled(raws: Sequence[bytes], counts: Set[int]) -> Digests:
+    """Known ones are gone on from, where they tell enough. Of a short list nothing is kept: it is hashed again in no time."""
+    if not isinstance(raws, Raws) and sum(map(len, raws)) < SHORT:
+        return START
+    known = raws.digests if isinstance(raws, Raws) else START
+    if not known.tells(counts):
+        known = START
+    return known.further(raws[known.count : max(len(raws) - LOOSE, known.count)], counts)
 
 
 class Sent(Struct, frozen=True):
@@ -41,6 +53,7 @@ class Sent(Struct, frozen=True):
     item: Callable[[int], Item]
     digest: bytes
     seen: View | None
+    digests: Digests = START  # for the next request of the thread, which mostly goes on from this one
 
     @classmethod
     def of(cls, raws: Sequence[bytes], parse: Callable[[bytes], Item], views: Iterable[View] = ()) -> Sent:

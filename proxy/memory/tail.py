@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 from msgspec import Struct
 
-from proxy.memory.model import Cell, Memory, Message
+from proxy.memory.model import Cell, Item, Memory, Message
 from proxy.memory.sent import Sent
+from proxy.memory.stretch import Stretch
 from proxy.memory.verdict import Reconciled
 
 
@@ -39,31 +40,33 @@ def forwarded(memory: Memory, rec: Reconciled, sent: Sent) -> tuple[Piece, ...]:
     if since:
         first = len(pieces) - (sent.count - asks)
         pieces[first:first] = since
-    return tuple(_without_orphans(pieces))
+    return tuple(pieces if all(p.sent for p in pieces) else _without_orphans(pieces))
 
 
-def _pieces(cell: Cell, memory: Memory, sent: Sent, asks: int) -> Iterator[Piece]:
-    ours = [m for m in memory.tail if cell.from_seq <= m.seq <= cell.to_seq]
+def _pieces(cell: Cell, memory: Memory, sent: Sent, asks: int) -> Iterable[Piece]:
+    ours = Stretch.of(memory.tail).between(cell.from_seq, cell.to_seq)
     match cell.kind:
         case "extra":
-            yield from (_theirs(sent, i) for i in range(cell.sent_from, cell.sent_to))
+            return [_theirs(sent, i) for i in range(cell.sent_from, cell.sent_to)]
         case "unsent":
-            yield from (_ours(m) for m in ours)
+            return [_ours(m) for m in ours]
         case "folded":
-            yield from _folded(cell, memory, ours, sent, asks)
+            return _folded(cell, memory, ours, sent, asks)
         case _:
-            yield from _one_to_one(cell, ours, sent, asks)
+            return _one_to_one(cell, ours, sent, asks)
 
 
-def _one_to_one(cell: Cell, ours: Sequence[Message], sent: Sent, asks: int) -> Iterator[Piece]:
+def _one_to_one(cell: Cell, ours: Sequence[Message], sent: Sent, asks: int) -> list[Piece]:
     start = cell.sent_to - len(ours)  # those before are covered
-    yield from (_theirs(sent, i) for i in range(max(cell.sent_from, asks), start))
-    for index, message in zip(range(start, cell.sent_to), ours, strict=True):
-        if cell.kind == "same":
-            item = message.item
-            yield Piece(sent.raws[index], item.role, item.calls, item.answers, message.tokens, message.seq, sent=True)
-        else:
-            yield _theirs(sent, index, message.seq)
+    covered = [_theirs(sent, i) for i in range(max(cell.sent_from, asks), start)]
+    if cell.kind == "same":
+        raws = sent.raws[start : cell.sent_to]
+        return covered + [_equal(raw, m.item, m.tokens, m.seq) for raw, m in zip(raws, ours, strict=True)]
+    return covered + [_theirs(sent, start + k, m.seq) for k, m in enumerate(ours)]
+
+
+def _equal(raw: bytes, item: Item, tokens: int, seq: int) -> Piece:
+    return Piece(raw, item.role, item.calls, item.answers, tokens, seq, True)
 
 
 def _folded(cell: Cell, memory: Memory, ours: Sequence[Message], sent: Sent, asks: int) -> Iterator[Piece]:

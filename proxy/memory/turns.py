@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Iterator, Mapping, Sequence
 
 from msgspec.structs import replace
@@ -9,6 +10,7 @@ from msgspec.structs import replace
 from proxy.memory.known import Known
 from proxy.memory.model import VIEWS, Cell, Item, Mark, Memory, Message, View, chained
 from proxy.memory.sent import Sent
+from proxy.memory.stretch import Stretch
 from proxy.memory.verdict import Reconciled, compact, unsent
 
 MANY_CELLS = 16  # above it, what is covered is kept as one stretch: a view stays small however long the thread
@@ -32,9 +34,9 @@ def heard(
     """
     cut = memory.end if rec.cut is None else rec.cut
     chunks = tuple(chunk for chunk in memory.chunks if chunk.last <= cut)
-    kept = [m for m in memory.tail if m.seq <= cut]
+    kept = Stretch.of(memory.tail).through(cut)
     if rec.revive:
-        kept += [(revived or {})[seq] for seq in rec.revive]
+        kept = Stretch((*kept, *((revived or {})[seq] for seq in rec.revive)))
     fixed = chunks[-1].last if chunks else memory.coverage
     kept = _client_versions(kept, rec, sent, tokens, fixed)
     if rec.swaps or rec.revive:
@@ -45,7 +47,7 @@ def heard(
     fresh = tuple(_numbered(memory.next_seq, chain, [*_added(memory, rec, sent, tokens, now, cut), *answer]))
     after = replace(
         memory,
-        tail=(*kept, *fresh),
+        tail=kept.grown(fresh),
         next_seq=memory.next_seq + len(fresh),
         chunks=chunks,
         style=rec.style,
@@ -67,7 +69,7 @@ def _added(
     memory: Memory, rec: Reconciled, sent: Sent, tokens: Mapping[int, int], now: float, cut: int
 ) -> Iterator[tuple[Item, int, float]]:
     """The new messages; what only moves keeps its time."""
-    seen_at = {m.item.fp: m.at for m in memory.tail if m.seq > cut} if rec.new else {}
+    seen_at = {m.item.fp: m.at for m in Stretch.of(memory.tail).after(cut)} if rec.new else {}
     for index in rec.new:
         item = sent.item(index)
         yield item, tokens.get(index, 0), seen_at.get(item.fp, now)
@@ -80,9 +82,7 @@ def _numbered(seq: int, chain: bytes, added: Sequence[tuple[Item, int, float]]) 
         seq += 1
 
 
-def _client_versions(
-    messages: list[Message], rec: Reconciled, sent: Sent, tokens: Mapping[int, int], fixed: int
-) -> list[Message]:
+def _client_versions(messages: Stretch, rec: Reconciled, sent: Sent, tokens: Mapping[int, int], fixed: int) -> Stretch:
     """With the client's own version of what it altered, and its own bytes for what it only spells differently.
 
     Only the messages behind the recognised prefix are compared: the others were stored from these very bytes.
@@ -94,14 +94,14 @@ def _client_versions(
             source |= dict(_respelled(messages, cell, sent, recognised))
     if not source:
         return messages
-    return [_version(m, source[m.seq], sent, tokens) if m.seq in source else m for m in messages]
+    return Stretch(_version(m, source[m.seq], sent, tokens) if m.seq in source else m for m in messages)
 
 
-def _respelled(messages: Sequence[Message], cell: Cell, sent: Sent, recognised: int) -> Iterator[tuple[int, int]]:
-    inside = [m for m in messages if cell.from_seq <= m.seq <= cell.to_seq]
-    for index, message in zip(range(cell.sent_to - len(inside), cell.sent_to), inside, strict=True):
-        known = index < recognised or sent.raws[index] == message.item.raw
-        if not known and sent.item(index).fp == message.item.fp:
+def _respelled(messages: Stretch, cell: Cell, sent: Sent, recognised: int) -> Iterator[tuple[int, int]]:
+    inside = messages.between(cell.from_seq, cell.to_seq)
+    start = max(cell.sent_to - len(inside), recognised)
+    for index, message in zip(range(start, cell.sent_to), inside[start - cell.sent_to :], strict=True):
+        if sent.raws[index] != message.item.raw and sent.item(index).fp == message.item.fp:
             yield message.seq, index
 
 
@@ -109,12 +109,12 @@ def _version(message: Message, index: int, sent: Sent, tokens: Mapping[int, int]
     return replace(message, item=sent.item(index), tokens=tokens.get(index, message.tokens))
 
 
-def _rechained(chain: bytes, messages: Sequence[Message]) -> list[Message]:
+def _rechained(chain: bytes, messages: Sequence[Message]) -> Stretch:
     rechained = []
     for message in messages:
         chain = chained(chain, message.item.fp)
         rechained.append(message if message.chain == chain else replace(message, chain=chain))
-    return rechained
+    return Stretch(rechained)
 
 
 # ── the view ─────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -148,8 +148,14 @@ def _standing(memory: Memory, rec: Reconciled) -> int:
 
 def _least_useful(views: Sequence[View], memory: Memory) -> int:
     """The oldest attempt inside a turn, while there is one but for the newest: people come back to their own messages."""
-    asked = {m.seq for m in memory.marks if m.role == "user"}
-    return next((i for i, view in enumerate(views[:-2]) if view.seq not in asked), 0)
+    marks = memory.marks
+    return next((i for i, view in enumerate(views[:-2]) if not _asks(marks, view.seq)), 0)
+
+
+def _asks(marks: Sequence[Mark], seq: int) -> bool:
+    """Whether a user's message stands there."""
+    index = bisect_left(marks, seq, key=lambda mark: mark.seq)
+    return index < len(marks) and marks[index].seq == seq and marks[index].role == "user"
 
 
 def _view_chain(sent: Sent) -> bytes:

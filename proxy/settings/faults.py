@@ -13,8 +13,15 @@ from proxy.settings.source import Document, Key, written
 
 SECRETS = {"admin_token", "api_key", "key", "encryption_key", "token_secret"}
 
-_LOOKS_SECRET = re.compile(r"key|token|secret|password|credential", re.IGNORECASE)
-_NUMBER = re.compile(r"[-+]?[\d_]*\.?\d+")
+UNKNOWN = "is no setting"
+HIDDEN = "(hidden)"
+_SECTION, _LIST = "must be a mapping of keys", "must be a list"
+
+_LOOKS_SECRET = re.compile(r"key|token(?!s)|secret|passw|credential|header|auth|cookie", re.IGNORECASE)
+_QUANTITY = re.compile(
+    r"[-+]?[\d_]*\.?\d+ ?[A-Za-z]{0,3}"
+)  # with its unit; `message_tokens` and its like name no secret
+_OF_A_URL = re.compile("[@?#]")  # behind or before which it may hold a credential
 _RULES = {  # the start of pydantic's error type → our sentence; the first that fits
     "missing": "is required",
     "int_": "must be a whole number",
@@ -24,11 +31,11 @@ _RULES = {  # the start of pydantic's error type → our sentence; the first tha
     "string_too_short": "must not be empty",
     "string_pattern": "must match {pattern}",
     "string_": "must be text",
-    "tuple_": "must be a list",
-    "list_": "must be a list",
+    "tuple_": _LIST,
+    "list_": _LIST,
     "too_short": "must not be empty",
-    "model_": "must be a mapping of keys",
-    "dict_": "must be a mapping of keys",
+    "model_": _SECTION,
+    "dict_": _SECTION,
     "literal_error": "must be {expected}",
     "greater_than_equal": "must be {ge:g} or more",
     "greater_than": "must be more than {gt:g}",
@@ -47,7 +54,7 @@ def faults(exc: ValidationError) -> Iterator[tuple[Key, str]]:
         if kind == "om_rules":
             yield from (((*path, *path_of(key)), rule) for key, rule in context["broken"])
         elif kind == "extra_forbidden":
-            yield path, "is no setting"
+            yield path, UNKNOWN
         else:
             rules = (rule.format(**context) for start, rule in _RULES.items() if kind.startswith(start))
             yield path, next(rules, error["msg"])
@@ -59,11 +66,18 @@ def path_of(key: str) -> Key:
 
 
 def sentence(document: Document, settings: type[BaseModel], path: Key, rule: str) -> str:
-    """`file:line: key = value: rule`; for an unknown key with the known one that is nearest."""
-    if rule == "is no setting" and (near := _nearest(str(path[-1]), _known(settings, path[:-1]))):
-        rule = f"is no setting; did you mean {near}?"
-    where = document.origin(path)
-    return f"{f'{where}: ' if where else ''}{written(path)}{_shown(document, path)}: {rule}"
+    """`file:line: key = value: rule`; for an unknown key, without its value, the known one that is nearest.
+
+    What may be a credential is not repeated: sentences go to a terminal, and into the log of a server that reloads its settings.
+    """
+    where, shown = document.origin(path), ""
+    if rule == UNKNOWN:  # a secret's misspelt name is as likely as any
+        near = _nearest(str(path[-1]), _known(settings, path[:-1]))
+        rule = f"{UNKNOWN}; did you mean {near}?" if near else rule
+        path = path if near or not _may_be_key(path) else (*path[:-1], HIDDEN)
+    else:
+        shown = _shown(document, path, rule)
+    return f"{f'{where}: ' if where else ''}{written(path)}{shown}: {rule}"
 
 
 def _nearest(key: str, known: list[str]) -> str | None:
@@ -87,7 +101,12 @@ def _known(settings: type[BaseModel], path: Key) -> list[str]:
     return list(model.model_fields)
 
 
-def _shown(document: Document, path: Key) -> str:
+def _may_be_key(path: Key) -> bool:
+    """Whether an unknown name may be a credential itself, as in `auth: {keys: [{sk-…: acme}]}`."""
+    return path[0] == "auth" or _issued(str(path[-1]))
+
+
+def _shown(document: Document, path: Key, rule: str) -> str:
     """` = value`, where there is one."""
     value: Any = document.data
     for part in path:
@@ -97,16 +116,31 @@ def _shown(document: Document, path: Key) -> str:
             value = value[part]
         else:
             return ""
-    return f" = {_harmless(value, secret=path in document.hidden or path[-1] in SECRETS, key=str(path[-1]))}"
+    if isinstance(value, str) and (path in document.hidden or _may_be_secret(path, value, rule)):
+        return f" = {HIDDEN}"
+    return f" = {_short(value)}"
 
 
-def _harmless(value: Any, *, secret: bool, key: str) -> str:
-    """A value that may be a credential is not repeated: an unknown `apikey` is one more likely than not."""
+def _may_be_secret(path: Key, value: str, rule: str) -> bool:
+    """By where it stands, what stands there instead of a section or list, what it is, or what the setting is called."""
+    names = [part for part in path if isinstance(part, str)]
+    if names[:1] == ["auth"] or SECRETS.intersection(names) or rule.startswith((_SECTION, _LIST)):
+        return True
+    if _OF_A_URL.search(value) or _issued(value):
+        return True
+    return any(map(_LOOKS_SECRET.search, names)) and not _QUANTITY.fullmatch(value)
+
+
+def _issued(text: str) -> bool:
+    """Whether it has a credential's shape."""
+    from proxy.memory.redaction import redacted  # noqa: PLC0415 - as above
+
+    return redacted(text) != text
+
+
+def _short(value: Any) -> str:
     if isinstance(value, dict | list):
         return "{…}" if isinstance(value, dict) else "[…]"
     if not isinstance(value, str):
         return {True: "true", False: "false", None: "null"}.get(value, str(value))
-    number = _NUMBER.fullmatch(value) is not None
-    if secret or "@" in value or (_LOOKS_SECRET.search(key) and len(value) > 8 and not number):
-        return "(hidden)"
     return value if len(value) <= 60 else f"{value[:57]}…"

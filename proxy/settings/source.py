@@ -222,10 +222,14 @@ def _line(node: yaml.Node) -> int:
     return int(node.start_mark.line) + 1
 
 
+_NAMING = re.compile(r"\b(alias|anchor|tag|tag handle) .*", re.DOTALL)
+
+
 def _syntax(name: str, text: str, exc: yaml.YAMLError) -> str:
-    """Where the YAML breaks. Its own snippet is left out: the line may hold a key."""
+    """Where the YAML breaks. Its own snippet is left out, and names that it repeats: the line may hold a key."""
     mark = getattr(exc, "problem_mark", None) or getattr(exc, "context_mark", None)
     problem = getattr(exc, "problem", None) or getattr(exc, "reason", None) or "it cannot be read"
+    problem = _NAMING.sub(r"\1", str(problem))
     if mark is None:
         return f"{name}: this is no YAML: {problem}"
     line = text.splitlines()[mark.line] if mark.line < len(text.splitlines()) else ""

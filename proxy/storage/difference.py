@@ -40,13 +40,11 @@ class Difference:
 def difference(before: Memory, after: Memory, aside: Sequence[Message] = ()) -> Difference:
     """What turns the stored `before` into `after`. Raises `StorageError` if that would lose messages."""
     _must_keep_messages(before, after)
-    here = {m.seq for m in after.tail}
     return Difference(
         messages=_changed_messages(before, after),
         aside=tuple(Placed(m, _parent(after, m.seq)) for m in aside),
         # Falling coverage uncovers messages that neither tail need hold, so only the store can tell which are missing.
-        supersede=after.coverage < before.coverage
-        or any(m.seq not in here and m.seq > after.coverage for m in before.tail),
+        supersede=after.coverage < before.coverage or _supersedes(before, after),
         observations=_changed_observations(before, after),
         dropped=_dropped(before, after),
         entries=_changed_entries(before, after),
@@ -75,7 +73,23 @@ def _parent(memory: Memory, seq: int) -> int:
     return next((m.seq for m in reversed(memory.tail) if m.seq < seq), _before_tail(memory))
 
 
+def _supersedes(before: Memory, after: Memory) -> bool:
+    if _grows(before, after):
+        return False
+    here = {m.seq for m in after.tail}
+    return any(m.seq not in here and m.seq > after.coverage for m in before.tail)
+
+
+def _grows(before: Memory, after: Memory) -> bool:
+    """Whether the tail only has more at its end, behind what stands where it stood: the case of nearly every turn."""
+    return _before_tail(before) == _before_tail(after) and after.tail[: len(before.tail)] == before.tail
+
+
 def _changed_messages(before: Memory, after: Memory) -> tuple[Placed, ...]:
+    if _grows(before, after):
+        first = before.tail[-1].seq if before.tail else _before_tail(before)
+        fresh = after.tail[len(before.tail) :]
+        return tuple(map(Placed, fresh, [first, *(m.seq for m in fresh)]))
     known = {placed.message.seq: placed for placed in _placed(before)}
     return tuple(placed for placed in _placed(after) if known.get(placed.message.seq) != placed)
 

@@ -142,9 +142,8 @@ def _conflict(memory: Memory) -> Conflict:
 
 def _statements(after: Memory, d: Difference) -> list[Statement]:
     """All parameters but the thread's id, which comes first and is known only inside the transaction."""
-    tail = json.dumps([m.seq for m in after.tail])
     statements: list[Statement] = [
-        (SUPERSEDE, [(after.coverage, tail)] if d.supersede else []),
+        (SUPERSEDE, [(after.coverage, json.dumps([m.seq for m in after.tail]))] if d.supersede else []),
         (MESSAGES, [rows.message_row(placed, live=True) for placed in d.messages]),
         (ASIDE, [rows.message_row(placed, live=False) for placed in d.aside]),
         (OBSERVATIONS, [rows.observation_row(o, standing) for o, standing in d.observations]),

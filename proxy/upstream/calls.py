@@ -1,21 +1,23 @@
 """The one seam to the model servers: calls that end when they should, whatever becomes of who made them.
 
-httpx speaks at the seam, so a `httpx.MockTransport` stands in for a model server in tests. A call runs in a task of its own:
-whoever waits for it may be cancelled at any moment, the call is then ended by us, and its place given back only when it is.
+httpx speaks at the seam, so a `httpx.MockTransport` stands in for a model server in tests. Whoever waits for a call may be
+cancelled at any moment. A request in one piece (whole.py) is then over, and its place free; any other call runs in a task of its
+own, which is ended by us, and its place given back only when it is.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterable, Awaitable, Callable, Coroutine, Sequence
+from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Callable, Coroutine, Sequence
 from typing import Any
 
 import httpx
 
 from proxy.errors import Overloaded, UpstreamError, UpstreamTimeout
-from proxy.upstream.transport import AiohttpTransport, Answered
+from proxy.upstream.transport import AiohttpTransport, Answered, in_one_piece
 
 CLOSE_WITHIN = 1.0  # seconds until an abandoned connection is gone; http.md, "Transparency"
+BRINGING = ("POST", "PUT", "PATCH")  # whose meaning it is to bring a body: without one they say so (RFC 9110 8.6)
 STATUSES = range(200, 600)  # of a final answer
 
 # What httpx raises, and a transport of it by contract; ValueError: a header that cannot be written.
@@ -47,40 +49,49 @@ class Upstream:
         between two pieces of what is sent before it or read after it (connection.py).
 
         Adds no headers but host and the body's framing, follows no redirect, repeats nothing. (On a kept connection that the
-        server closes in that very moment, aiohttp sends an idempotent method once more, as RFC 9110 9.2.2 allows; no POST.)
+        server closes in that very moment, an idempotent method is sent once more, as RFC 9110 9.2.2 allows; no POST.)
         Raises UpstreamError, UpstreamTimeout, or Overloaded when no connection became free within `connect_timeout`.
         """
         if self._places.locked():
             await self._wait_for_place(connect_timeout)
         else:
             await self._places.acquire()
-        call = self._hold(self._ask(method, url, headers, content, connect_timeout, read_timeout))
+        asking = self._ask(method, url, headers, content, connect_timeout, read_timeout)
+        direct = isinstance(self._transport, AiohttpTransport) and in_one_piece(content)
+        answer = await (self._answered(asking) if direct else self._answered_in_a_task(asking))
+        if answer.status not in STATUSES:
+            await answer.aclose()
+            raise UpstreamError(f"the model server answered with a status that is none ({answer.status})")
+        return answer
+
+    async def _answered(self, asking: Awaitable[Answered]) -> Answer:
         try:
-            await until(call)
-        except asyncio.CancelledError:
-            self._hold(self._abandon(call))
-            raise
-        try:
-            answer = Answer(call.result(), self._close)
-        except asyncio.CancelledError:  # the call was, and its caller was not: we are closing
-            self._places.release()
-            raise UpstreamError("the call to the model server was given up: the proxy is stopping") from None
+            return Answer(await asking, self._close)
         except Foreign as exc:
             self._places.release()
             raise translated(exc, "could not be reached") from exc
         except BaseException:
             self._places.release()
             raise
-        if answer.status not in STATUSES:
-            await answer.aclose()
-            raise UpstreamError(f"the model server answered with a status that is none ({answer.status})")
-        return answer
+
+    async def _answered_in_a_task(self, asking: Coroutine[Any, Any, Answered]) -> Answer:
+        call = self._hold(asking)
+        try:
+            await until(call)
+        except asyncio.CancelledError:
+            self._hold(self._abandon(call))
+            raise
+        if call.cancelled():  # and its caller was not: we are closing
+            self._places.release()
+            raise UpstreamError("the call to the model server was given up: the proxy is stopping")
+        return await self._answered(call)
 
     async def _ask(
         self, method: str, url: str, headers: Headers, content: Content, connect: float, read: float
     ) -> Answered:
         if isinstance(self._transport, AiohttpTransport):
-            framing = [(b"content-length", b"%d" % len(content))] if isinstance(content, bytes) and content else []
+            announced = [len(content)] if isinstance(content, bytes) and (content or method in BRINGING) else []
+            framing = [(b"content-length", b"%d" % length) for length in announced]
             return await self._transport.ask(method, url, [*headers, *framing], content, connect, read)
         extensions = {"timeout": {"connect": connect, "read": read}}
         request = httpx.Request(method, url, headers=list(headers), content=content, extensions=extensions)
@@ -89,7 +100,7 @@ class Upstream:
         return Answered(response.status_code, response.headers.raw, response.stream)
 
     async def aclose(self) -> None:
-        """End what is still under way and close every connection."""
+        """End what is still under way and close every connection. A call that still connects ends with its connect timeout."""
         for task in self._held:
             task.cancel()
         if self._held:
@@ -141,24 +152,32 @@ class Upstream:
 class Answer:
     """A model server's answer, its body still to be read. Whoever holds it must `aclose` it."""
 
-    __slots__ = ("_answered", "_close", "_closed", "_read", "headers", "status")
+    __slots__ = ("_answered", "_body", "_close", "_closed", "_read", "headers", "status")
 
     def __init__(self, answered: Answered, close: Callable[[Answered, bool], Awaitable[None]]) -> None:
         self.status = answered.status
         self.headers = answered.headers
         self._answered = answered
+        self._body = aiter(answered.body)
         self._close = close
         self._closed = False
         self._read = False  # to its end
 
-    async def chunks(self) -> AsyncGenerator[bytes, None]:
+    def chunks(self) -> AsyncIterator[bytes]:
         """The body as it arrives: raw, not decompressed. Raises UpstreamError when it breaks off, after all that did come."""
+        return self
+
+    def __aiter__(self) -> AsyncIterator[bytes]:
+        return self
+
+    async def __anext__(self) -> bytes:
         try:
-            async for chunk in self._answered.body:
-                yield chunk
+            return await anext(self._body)
+        except StopAsyncIteration:
+            self._read = True
+            raise
         except Foreign as exc:
             raise translated(exc, "broke off its answer") from exc
-        self._read = True
 
     async def read(self) -> bytes:
         """The whole body, for short answers."""

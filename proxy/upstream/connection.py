@@ -1,9 +1,11 @@
 """One connection to a model server, as aiohttp has it and held to more: every answer was asked for, and all waiting ends.
 
-Found missing there (aiohttp 3.14), each with its test in tests/upstream/test_connection.py:
+Found missing there (aiohttp 3.14), each with its test in tests/upstream:
 
 - what a server sends on an idle connection (a second answer, a gateway's 408) became the answer to the next caller's request;
-- such a rest behind an answer, in the same packet, made that answer unreadable;
+- such a rest behind an answer, in the same packet, made that answer unreadable; where it was itself unfinished, the connection
+  went to the next caller all the same, and what came of it then became his answer; so it did out of TLS, which hands nothing over
+  while its reader is slow;
 - after an interim answer (1xx), or in a body that stopped making sense, the read timeout was off: the caller waited for ever;
 - a head that trickles, and a request that the server does not take, had no limit at all;
 - closing waited until a server that reads nothing had taken what was already written.
@@ -13,13 +15,16 @@ from __future__ import annotations
 
 import asyncio
 import select
+import ssl
 from collections.abc import Callable
 from typing import Any
 
 import aiohttp
 from aiohttp.client_proto import ResponseHandler
+from aiohttp.http_exceptions import HttpProcessingError
 
 END_OF_HEAD = b"\r\n\r\n"
+NEVER = float("inf")
 LESS = len(END_OF_HEAD) - 1  # of its bytes: what can be missed when it is cut in two
 
 
@@ -30,30 +35,47 @@ class Connection(ResponseHandler):
         super().__init__(loop=loop)
         self._asked = True  # an answer is due; what a full server says before the first request, is the answer to it
         self._before = b""  # the last bytes of an unfinished head: its end may be cut in two
-        self._head_due: asyncio.TimerHandle | None = None
+        self._head_by = self._read_by = NEVER  # the head altogether; the next bytes
+        self._look: asyncio.TimerHandle | None = None
+        self._looks_at = NEVER
         self._write_due: asyncio.TimerHandle | None = None
         self._poll: Callable[[int], object] | None = None
+        self._starts = False  # the answer's time begins when what is written has been taken
+        self._held_back = False  # TLS may have bytes for us that were not to be read yet
 
     # ── whose answer this is ─────────────────────────────────────────────────────────────────────────────────────────
 
     def set_response_params(self, **params: Any) -> None:
         """A request is about to go out."""
-        self._asked, self._before = True, b""
+        self._asked, self._before, self._head_by = True, b"", NEVER
         super().set_response_params(**params)
 
     def is_connected(self) -> bool:
-        """Whether the next request may use it; not when something is there to read: the end, or an answer nobody asked for."""
-        return bool(super().is_connected()) and not (self._at_rest() and self._is_readable())
+        """Whether the next request may use it; not when something is there to read: the end, or an answer nobody asked for. Nor
+        when such an answer has begun already: what comes of it later would be the next one's."""
+        if self._should_close or not super().is_connected():
+            return False
+        return not (self._at_rest() and self._has_more())
+
+    def _has_more(self) -> bool:
+        return self._is_readable() or self._has_begun() or (self._held_back and self._has_held_back())
+
+    def _has_begun(self) -> bool:
+        """Whether the packet that ended the answer held the beginning of another head. The parser tells at the end of what it gets."""
+        try:
+            return self._parser is not None and self._parser.feed_eof() is not None
+        except HttpProcessingError:
+            return True
 
     def feed_data(self, data: Any, size: int = 0) -> None:
         """The parser has a head. The final one is the answer; another behind it is nobody's."""
         if not self._asked:
-            self._should_close = True  # not to be used again
+            self._give_up()
             return
         super().feed_data(data, size)
         if data[0].code >= 200 or data[0].code == 101:
             self._asked = False
-            self._forget_head()
+            self._head_by = NEVER
 
     def data_received(self, data: bytes) -> None:
         """Heads are parsed by themselves: together with something behind them that fails, the parser would give none of it."""
@@ -64,10 +86,31 @@ class Connection(ResponseHandler):
         if start and start == len(data):
             return
         if data and self._at_rest() and self.transport is not None:
-            self._should_close = True  # nobody asked for this
-            self.transport.abort()
+            self._give_up()
             return
         self._received(data[start:] if start else data)
+
+    def pause_reading(self) -> None:
+        """Who reads is slow. What a server sends now waits in the socket, where it is seen, or behind TLS, where it is not."""
+        super().pause_reading()
+        self._held_back = True
+
+    def _has_held_back(self) -> bool:
+        """Whether TLS has something that it did not hand over while nothing was to be read; a turn of the loop later it will have."""
+        secured = self.transport.get_extra_info("ssl_object") if self.transport else None
+        try:
+            return secured is not None and secured.read(1) is not None  # what is read is nobody's
+        except ssl.SSLWantReadError:
+            self._held_back = False
+            return False
+        except ssl.SSLError:  # its end, or worse
+            return True
+
+    def _give_up(self) -> None:
+        """Nobody asked for this. The connection may be with the others that wait for a request, so that a mark alone is not enough."""
+        self._should_close = True
+        if self.transport is not None and not self.transport.is_closing():
+            self.transport.abort()
 
     def _end_of_head(self, data: bytes, start: int) -> int:
         """Where in these bytes the head ends that goes on, or begins, at `start`; 0 if it does not."""
@@ -96,6 +139,31 @@ class Connection(ResponseHandler):
             self._poll = _polling(self.transport.get_extra_info("socket") if self.transport else None)
         return bool(self._poll(0))
 
+    # ── a request in one piece (whole.py) ────────────────────────────────────────────────────────────────────────────
+
+    def write(self, *parts: bytes) -> None:
+        """All of a request; the answer is due from now on, or from when the server has taken it."""
+        if self.transport is None or self.transport.is_closing():
+            raise aiohttp.ServerDisconnectedError
+        # `writelines` of some versions does not say when it is too much (CVE-2024-12254)
+        self.transport.write(b"".join(parts))
+        if self.writing_paused:
+            self._starts = True
+        else:
+            self.start_timeout()
+
+    @property
+    def kept(self) -> bool:
+        """Whether it has served a request, and waited for the next."""
+        return self._parser is not None
+
+    def unwritten(self) -> int:
+        """Bytes the server has not taken yet, as far as it can be seen: asyncio's TLS does not tell once it is closed."""
+        try:
+            return self.transport.get_write_buffer_size() if self.transport else 0
+        except AttributeError:
+            return 0
+
     # ── how long it may take ─────────────────────────────────────────────────────────────────────────────────────────
 
     def start_timeout(self) -> None:
@@ -103,8 +171,37 @@ class Connection(ResponseHandler):
         if self._at_rest():
             return  # answered before it was written; an idle connection is not waited for
         super().start_timeout()
-        if self._asked and self._read_timeout and self._head_due is None:
-            self._head_due = self._loop.call_later(self._read_timeout, self._late)
+        if self._asked and self._read_timeout and self._head_by == NEVER:
+            self._head_by = self._read_by
+
+    def _reschedule_timeout(self) -> None:
+        """Moves the time by which the next bytes must be here, and not a timer: one for every piece costs more than reading it."""
+        self._read_by = self._loop.time() + self._read_timeout if self._read_timeout else NEVER
+        self._look_in_time()
+
+    def _drop_timeout(self) -> None:
+        self._read_by = NEVER
+
+    def _look_in_time(self) -> None:
+        due = min(self._read_by, self._head_by)
+        if due < self._looks_at:
+            self._stop_looking()
+            self._look, self._looks_at = self._loop.call_at(due, self._is_late), due
+
+    def _is_late(self) -> None:
+        self._look, self._looks_at = None, NEVER
+        now = self._loop.time()
+        if self._head_by <= now:
+            self._late()
+        elif self._read_by <= now:
+            self._on_read_timeout()
+        else:
+            self._look_in_time()
+
+    def _stop_looking(self) -> None:
+        if self._look is not None:
+            self._look.cancel()
+            self._look, self._looks_at = None, NEVER
 
     def pause_writing(self) -> None:
         """The server takes no more for now. It has the read timeout for the next bytes, however many there are."""
@@ -112,7 +209,7 @@ class Connection(ResponseHandler):
         self._wait_to_write()
 
     def _wait_to_write(self, left_before: float = float("inf")) -> None:
-        left = self.transport.get_write_buffer_size() if self.transport else 0
+        left = self.unwritten()
         if left >= left_before:
             self._late()
         elif self._read_timeout:
@@ -121,16 +218,14 @@ class Connection(ResponseHandler):
     def resume_writing(self) -> None:
         super().resume_writing()
         self._forget_write()
+        if self._starts:
+            self._starts = False
+            self.start_timeout()
 
     def _late(self) -> None:
         self._on_read_timeout()
         if self.transport is not None:
             self.transport.abort()
-
-    def _forget_head(self) -> None:
-        if self._head_due is not None:
-            self._head_due.cancel()
-            self._head_due = None
 
     def _forget_write(self) -> None:
         if self._write_due is not None:
@@ -141,14 +236,14 @@ class Connection(ResponseHandler):
 
     def close(self) -> None:
         """Now: whoever reads nothing is not waited for."""
-        self._forget_head()
+        self._stop_looking()
         self._forget_write()
-        if self.transport is not None and self.transport.get_write_buffer_size():
+        if self.transport is not None and self.unwritten():
             self.transport.abort()
         super().close()
 
     def connection_lost(self, exc: BaseException | None) -> None:
-        self._forget_head()
+        self._stop_looking()
         self._forget_write()
         super().connection_lost(exc)
 

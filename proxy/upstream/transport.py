@@ -6,24 +6,25 @@ a request at 16 at once, against 0.12 ms here.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterable, AsyncIterator, Sequence
+from collections.abc import AsyncIterable, AsyncIterator, Callable, Sequence
 from functools import lru_cache, partial
-from typing import NamedTuple
+from typing import NamedTuple, TypeGuard
 
 import aiohttp
 import httpx
+from aiohttp.http_exceptions import HttpProcessingError
 from multidict import CIMultiDict
 from yarl import URL
 
+from proxy.upstream import whole
 from proxy.upstream.connection import Connection
 
 KEEP_ALIVE = 15.0  # seconds an idle connection is kept; a server that closes earlier is noticed at once
-HEADER_LIMIT = 65_536  # bytes of one response header line; aiohttp's 8 190 is less than some cookies and policies take
-WHOLE = 1 << 20  # bytes up to which aiohttp takes a body in one piece without complaint
+WHOLE = 1 << 20  # bytes up to which a body is written at once, and joined to its head for that
 PIECE = 1 << 18  # bytes written at once of a larger one
 
 # What aiohttp raises, and the system below it; RuntimeError: its session was closed meanwhile.
-Below = (aiohttp.ClientError, OSError, RuntimeError)
+Below = (aiohttp.ClientError, HttpProcessingError, OSError, RuntimeError)
 
 
 class Answered(NamedTuple):
@@ -35,18 +36,23 @@ class Answered(NamedTuple):
 
 
 class AiohttpTransport(httpx.AsyncBaseTransport):
-    """httpx requests over an aiohttp session: no cookies, no proxies from the environment, no headers of its own."""
+    """httpx requests over an aiohttp session: no cookies, no proxies from the environment, no headers of its own.
+
+    A request in one piece takes the session's connections without the session (whole.py). What is larger or comes in pieces goes by
+    the session, which writes headers as text: there, bytes that are no UTF-8 are read as Latin-1 and arrive as UTF-8.
+    """
 
     def __init__(self) -> None:
         self._session: aiohttp.ClientSession | None = None
+        self._roads = whole.Roads()
 
     async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
         timeout = request.extensions.get("timeout", {})
         answered = await self.ask(
             request.method,
             str(request.url),
-            # httpx announces a streamed body as chunked, and so does aiohttp, which refuses to do it twice
-            [item for item in request.headers.raw if item[0].lower() != b"transfer-encoding"],
+            # what httpx says of the host and of a streamed body is said below it, and would be said twice
+            [item for item in request.headers.raw if item[0].lower() not in (b"host", b"transfer-encoding")],
             _content(request),
             timeout.get("connect"),
             timeout.get("read"),
@@ -65,6 +71,8 @@ class AiohttpTransport(httpx.AsyncBaseTransport):
         """The same without httpx's objects, which cost 50 µs a request; `url` goes out as it is given. Raises httpx's errors."""
         if self._session is None:  # made here because it belongs to the running loop
             self._session = _session()
+        if in_one_piece(content):
+            return await self._ask_whole(self._session, method, url, headers, content, _timeout(connect, read))
         try:
             response = await self._session.request(
                 method,
@@ -73,34 +81,77 @@ class AiohttpTransport(httpx.AsyncBaseTransport):
                 data=_body(content),
                 allow_redirects=False,
                 timeout=_timeout(connect, read),
+                ssl=whole.trust(url),
             )
         except Below as exc:
             raise _as_httpx(exc) from exc
-        return Answered(response.status, list(response.raw_headers), _Body(response))
+        return Answered(response.status, list(response.raw_headers), _Body(response.content, response.close))
+
+    async def _ask_whole(
+        self,
+        session: aiohttp.ClientSession,
+        method: str,
+        url: str,
+        headers: Sequence[tuple[bytes, bytes]],
+        content: bytes,
+        within: aiohttp.ClientTimeout,
+    ) -> Answered:
+        if session.closed or session.connector is None:
+            raise httpx.NetworkError("RuntimeError")
+        try:
+            answer = await whole.ask(session.connector, self._roads.to(method, url), headers, content, within)
+        except Below as exc:
+            raise _as_httpx(exc) from exc
+        except ValueError as exc:
+            raise httpx.LocalProtocolError(str(exc)) from exc
+        return Answered(answer.status, answer.headers, _Body(answer.content, answer.close))
 
     async def aclose(self) -> None:
         if self._session is not None:
             await self._session.close()
 
 
-class _Body(httpx.AsyncByteStream):
-    def __init__(self, response: aiohttp.ClientResponse) -> None:
-        self._response = response
+def in_one_piece(content: bytes | AsyncIterable[bytes]) -> TypeGuard[bytes]:
+    """Whether such a request needs no session (whole.py)."""
+    return isinstance(content, bytes) and len(content) <= WHOLE
 
-    async def __aiter__(self) -> AsyncIterator[bytes]:
-        content = self._response.content
+
+class _Body(httpx.AsyncByteStream):
+    """`close` ends the connection; a no-op for one that went back to the pool at the body's end.
+
+    An iterator of its own: the loop keeps a list of asynchronous generators, which costs more than a chunk does.
+    """
+
+    def __init__(self, content: aiohttp.StreamReader, close: Callable[[], None]) -> None:
+        self._content = content
+        self._close = close
+        self._broken: httpx.TransportError | None = None  # after what came before
+
+    def __aiter__(self) -> AsyncIterator[bytes]:
+        return self
+
+    async def __anext__(self) -> bytes:
+        if self._broken is not None:
+            raise self._broken
         try:
-            while chunk := await content.readany():
-                yield chunk
+            chunk = await self._content.readany()
         except Below as exc:
-            # aiohttp raises ahead of what it still holds, but what came before the break belongs to the client. It has no
-            # public way to ask for it; tests/test_upstream.py tells when this one goes.
-            if rest := content._read_nowait(-1):
-                yield rest
-            raise _as_httpx(exc) from exc
+            chunk = self._rest(exc)
+        if not chunk:
+            raise StopAsyncIteration
+        return chunk
+
+    def _rest(self, exc: Exception) -> bytes:
+        """aiohttp raises ahead of what it still holds, but what came before the break belongs to the client. It has no public way
+        to ask for it; tests/test_upstream.py tells when this one goes."""
+        self._broken = _as_httpx(exc)
+        self._broken.__cause__ = exc
+        if rest := self._content._read_nowait(-1):
+            return rest
+        raise self._broken
 
     async def aclose(self) -> None:
-        self._response.close()  # a no-op for a connection that went back to the pool at the body's end
+        self._close()
 
 
 async def _pieces(content: bytes) -> AsyncIterator[bytes]:
@@ -119,15 +170,13 @@ def _timeout(connect: float | None, read: float | None) -> aiohttp.ClientTimeout
 
 
 def _session() -> aiohttp.ClientSession:
-    connector = aiohttp.TCPConnector(limit=0, keepalive_timeout=KEEP_ALIVE, ssl=httpx.create_ssl_context())
+    connector = aiohttp.TCPConnector(limit=0, keepalive_timeout=KEEP_ALIVE)
     connector._factory = partial(Connection, connector._loop)  # type: ignore[assignment]  # a partial of the narrower class
     return aiohttp.ClientSession(
         connector=connector,
         cookie_jar=aiohttp.DummyCookieJar(),  # one caller's cookie must never travel with another's request
         skip_auto_headers=("accept", "accept-encoding", "user-agent", "content-type"),
-        auto_decompress=False,
-        max_line_size=HEADER_LIMIT,
-        max_field_size=HEADER_LIMIT,
+        **whole.READING,
     )
 
 
@@ -139,9 +188,9 @@ def _headers(headers: Sequence[tuple[bytes, bytes]]) -> CIMultiDict[str]:
         return CIMultiDict([(_text(name.lower()), _text(value)) for name, value in headers])
 
 
-def _body(content: bytes | AsyncIterable[bytes]) -> bytes | AsyncIterable[bytes] | None:
+def _body(content: bytes | AsyncIterable[bytes]) -> AsyncIterable[bytes]:
     if isinstance(content, bytes):
-        return (content if len(content) <= WHOLE else _pieces(content)) or None
+        return _pieces(content)  # longer than what needs no session
     return content
 
 
@@ -171,7 +220,12 @@ def _as_httpx(exc: Exception) -> httpx.TransportError:
             kind = httpx.ConnectError
         case aiohttp.InvalidURL():
             kind = httpx.UnsupportedProtocol
-        case aiohttp.ClientResponseError() | aiohttp.ClientPayloadError() | aiohttp.ServerDisconnectedError():
+        case (
+            aiohttp.ClientResponseError()
+            | HttpProcessingError()
+            | aiohttp.ClientPayloadError()
+            | aiohttp.ServerDisconnectedError()
+        ):
             kind = httpx.RemoteProtocolError
         case _:
             kind = httpx.NetworkError

@@ -2,7 +2,7 @@
 
 A request is split, not parsed: a thread's known messages come again with every call, so they stay raw slices until
 someone asks for one. msgspec finds the slices at about 0.3 ms/MB; parsing everything takes three times that, and
-writing it back would change numbers and keys we do not know.
+writing it back would change numbers and keys we do not know. Behind a known split (split.py) only what follows is split at all.
 """
 
 from __future__ import annotations
@@ -16,9 +16,11 @@ from typing import Any
 import msgspec
 from msgspec import Raw
 
+from proxy.memory.digests import Digests
 from proxy.memory.fingerprint import fingerprint
 from proxy.memory.model import Item
 from proxy.wire.members import place_of
+from proxy.wire.split import HERE, Slices, Split, split_of
 from proxy.wire.surrogates import without_halves
 
 LONGEST_NAME = 512  # characters of a model's name; what is remembered by it stays small
@@ -33,7 +35,8 @@ class Unreadable(ValueError):
 
 _NULL = Raw(b"null")
 QUOTE = ord('"')
-_TEXT_OR_VALUE = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"|[,\[{]', re.DOTALL)
+# a text without an end goes on to the body's: else each quote in it would be tried as the beginning of another one
+_TEXT_OR_VALUE = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"?|[,\[{]', re.DOTALL)
 
 
 class _Body(msgspec.Struct):
@@ -58,13 +61,14 @@ class ChatRequest(msgspec.Struct, frozen=True):
     """A request as sent. Messages are JSON texts, copied out of the body so that keeping one does not keep the body."""
 
     body: bytes
-    readable: bytes  # the same, half characters aside (wire/surrogates.py); of the same length
+    frame: bytes  # the same, known messages left out
+    readable: bytes  # that, half characters aside (wire/surrogates.py); of the same length
     model: str | None  # None: absent, not a string, or longer than any model's name
     stream: bool
     n: int
     instructions: tuple[bytes, ...]  # the leading run of system and developer messages
     instruction_roles: tuple[str, ...]  # theirs, in order
-    messages: tuple[bytes, ...]  # all that follow; not looked at yet
+    messages: Sequence[bytes]  # all that follow; not looked at yet
 
     def __repr__(self) -> str:
         return f"<ChatRequest {self.model} {len(self.instructions)}+{len(self.messages)} messages>"
@@ -75,10 +79,15 @@ class ChatRequest(msgspec.Struct, frozen=True):
         return _members.decode(self.readable)
 
 
-def parse(body: bytes) -> ChatRequest:
-    """Split a request. Raises Unreadable for whatever is not an object with a list of messages, and for one beyond all measure."""
+def parse(body: bytes, known: Split | None = None) -> ChatRequest:
+    """Split a request. Raises Unreadable for whatever is not an object with a list of messages, and for one beyond all measure.
+
+    `known`: the last split of the same thread. It makes the same request of the same body, in less time.
+    """
     if len(body) > LARGE and _is_endless(body):
         raise Unreadable("more JSON values than any model reads")
+    if known is not None and (request := _continued(body, known)):
+        return request
     readable, split = body, _split(body)
     if split is None and (whole := without_halves(body)) is not None:
         readable, split = whole, _split(whole)
@@ -86,17 +95,14 @@ def parse(body: bytes) -> ChatRequest:
         raise Unreadable("not a JSON object with a list of messages")
     raws = tuple(map(bytes, split.messages))
     roles = tuple(_leading_roles(raws))
-    n = _value(split.n)
-    return ChatRequest(
-        body=body,
-        readable=readable,
-        model=model if isinstance(model := _value(split.model), str) and len(model) <= LONGEST_NAME else None,
-        stream=_value(split.stream) is True,
-        n=n if type(n) is int and n > 0 else 1,
-        instructions=raws[: len(roles)],
-        instruction_roles=roles,
-        messages=raws[len(roles) :],
-    )
+    return _request(body, body, readable, split, raws[: len(roles)], roles, raws[len(roles) :])
+
+
+def kept_of(request: ChatRequest, digests: Digests, seed: int = 0) -> Split | None:
+    """What the thread's next request is split behind. `digests`: of the messages, `Sent.digests`; `seed`: 64 bits that are secret."""
+    if request.readable is not request.frame:
+        return None  # half characters: the messages are not the bytes that were sent
+    return split_of(request.body, request.instructions, request.messages, digests, seed)
 
 
 def with_messages(request: ChatRequest, messages: Sequence[bytes]) -> bytes:
@@ -104,9 +110,9 @@ def with_messages(request: ChatRequest, messages: Sequence[bytes]) -> bytes:
 
     Of a member that was sent twice only the last value is kept, as parsers have it.
     """
-    members = request.fields
+    members, frame = request.fields, request.frame
     if place := place_of("messages", members, request.readable):
-        return b"".join((request.body[: place.start], b"[", b",".join(messages), b"]", request.body[place.stop :]))
+        return b"".join((frame[: place.start], b"[", b",".join(messages), b"]", frame[place.stop :]))
     parts: list[bytes | Raw] = []
     separator = b"{"
     for name, raw in members.items():
@@ -148,8 +154,51 @@ def _is_endless(body: bytes) -> bool:
     """More values than MOST. First as if every comma were one between values: prose and code have fewer, tables in a text more."""
     if sum(map(body.count, (b",", b"[", b"{"))) <= MOST:
         return False
-    between = (found for found in _TEXT_OR_VALUE.finditer(body) if found[0][0] != QUOTE)
-    return next(islice(between, MOST, None), None) is not None
+    found = _TEXT_OR_VALUE.finditer(body)
+    between = (each for each in islice(found, 3 * MOST) if body[each.start()] != QUOTE)
+    # JSON has at most two texts to a value: of `""""""` no more is looked at than that
+    return next(islice(between, MOST, None), None) is not None or next(found, None) is not None
+
+
+def _continued(body: bytes, known: Split) -> ChatRequest | None:
+    """Split behind what is known; None where that does not stand in the body as it stood, or not right behind instructions."""
+    start = known.found_in(body)
+    if start is None:
+        return None
+    frame = b"".join((body[:start], HERE, body[start + known.ends[-1] :]))
+    split = _split(frame) if frame.count(HERE) == 1 else None
+    raws = tuple(map(bytes, split.messages)) if split else ()
+    if split is None or HERE not in raws:
+        return None
+    place = raws.index(HERE)
+    roles = tuple(_leading_roles(raws[:place]))
+    if len(roles) < place:
+        return None
+    messages = Slices(body, start, known, raws[place + 1 :])
+    return _request(body, frame, frame, split, raws[:place], roles, messages)
+
+
+def _request(
+    body: bytes,
+    frame: bytes,
+    readable: bytes,
+    split: _Body,
+    instructions: tuple[bytes, ...],
+    roles: tuple[str, ...],
+    messages: Sequence[bytes],
+) -> ChatRequest:
+    n = _value(split.n)
+    return ChatRequest(
+        body=body,
+        frame=frame,
+        readable=readable,
+        model=model if isinstance(model := _value(split.model), str) and len(model) <= LONGEST_NAME else None,
+        stream=_value(split.stream) is True,
+        n=n if type(n) is int and n > 0 else 1,
+        instructions=instructions,
+        instruction_roles=roles,
+        messages=messages,
+    )
 
 
 def _split(body: bytes) -> _Body | None:

@@ -22,10 +22,15 @@ NESTED = frozenset(("audio", "function", "function_call"))  # objects that come 
 class _Text:
     """Pieces of a string: joined once, for a reply of a thousand deltas."""
 
-    __slots__ = ("pieces",)
+    __slots__ = ("length", "pieces")
 
     def __init__(self) -> None:
         self.pieces: list[str] = []
+        self.length = 0  # of all of them
+
+    def add(self, piece: str) -> None:
+        self.pieces.append(piece)
+        self.length += len(piece)
 
     def __str__(self) -> str:
         return "".join(self.pieces)
@@ -33,12 +38,13 @@ class _Text:
 
 @dataclass(slots=True)
 class _Call:
+    place: int  # in the order in which calls began
     index: int | None
     fields: dict[str, Any] = field(default_factory=dict)
 
     @property
-    def id(self) -> str | None:
-        return self.fields.get("id")
+    def id(self) -> Any:
+        return _id(self.fields)
 
     @property
     def has_name(self) -> bool:
@@ -52,12 +58,14 @@ class MessageBuilder:
     def __init__(self) -> None:
         self._fields: dict[str, Any] = {}
         self._calls: list[_Call] = []
+        self._newest: dict[int, _Call] = {}  # by index
+        self._named: dict[Any, _Call] = {}  # by id, the first call of each
 
     def add(self, delta: Mapping[str, Any]) -> None:
         calls = delta.get("tool_calls")
         for call in calls if isinstance(calls, list) else ():
             if isinstance(call, dict):
-                _merge(self._place(call).fields, call)
+                self._take(call)
         _merge(self._fields, delta)
 
     def message(self) -> dict[str, Any]:
@@ -70,24 +78,30 @@ class MessageBuilder:
             content = ""  # an empty reply; many servers refuse a `null` without tool calls beside it
         return {"role": role, "content": content, **rest}
 
-    def _place(self, delta: Mapping[str, Any]) -> _Call:
-        index = delta.get("index")
-        index = index if type(index) is int else None
-        call = self._known(index, delta)
-        if call is None:
-            call = _Call(index)
-            self._calls.append(call)
+    def _take(self, delta: Mapping[str, Any]) -> None:
+        call = self._known(delta) or self._begun(delta)
+        _merge(call.fields, delta)
+        if id_ := _id(call.fields):
+            first = self._named.setdefault(id_, call)
+            if call.place < first.place:  # it got its id later
+                self._named[id_] = call
+
+    def _begun(self, delta: Mapping[str, Any]) -> _Call:
+        call = _Call(len(self._calls), _index(delta))
+        self._calls.append(call)
+        if call.index is not None:
+            self._newest[call.index] = call
         return call
 
-    def _known(self, index: int | None, delta: Mapping[str, Any]) -> _Call | None:
+    def _known(self, delta: Mapping[str, Any]) -> _Call | None:
         """The call this delta goes on with; None: it begins one. The module's docstring has the cases."""
-        id_, named = delta.get("id"), _names(delta)
+        index, id_, named = _index(delta), _id(delta), _names(delta)
         if index is not None:
-            call = next((call for call in reversed(self._calls) if call.index == index), None)
+            call = self._newest.get(index)
             begins = call is not None and bool(id_ and call.id and id_ != call.id) and named
             return None if begins else call
         if id_:
-            return next((call for call in self._calls if call.id == id_), None)
+            return self._named.get(id_)
         last = self._calls[-1] if self._calls else None
         return None if last is not None and named and last.has_name else last
 
@@ -95,6 +109,17 @@ class MessageBuilder:
         if any(call.index is None for call in self._calls):
             return self._calls
         return sorted(self._calls, key=lambda call: call.index or 0)
+
+
+def _index(call: Mapping[str, Any]) -> int | None:
+    index = call.get("index")
+    return index if type(index) is int else None
+
+
+def _id(call: Mapping[str, Any]) -> Any:
+    """A string, or the number some servers count with; None for what names nothing."""
+    id_ = call.get("id")
+    return id_ if isinstance(id_, str | int | float) and id_ else None
 
 
 def _names(call: Mapping[str, Any]) -> bool:
@@ -114,19 +139,22 @@ def _merged(name: str, old: Any, new: Any) -> Any:
     if isinstance(new, str):
         return (old or new) if name in SAID_ONCE else _longer(name, old, new)
     if isinstance(new, list):
-        return [*old, *new] if isinstance(old, list) else new
-    if isinstance(new, dict) and name in NESTED:
-        merged = old if isinstance(old, dict) else {}
-        _merge(merged, new)
+        merged = old if isinstance(old, list) else []  # always one of our own: it grows in place
+        merged.extend(new)
         return merged
+    if isinstance(new, dict) and name in NESTED:
+        inner = old if isinstance(old, dict) else {}
+        _merge(inner, new)
+        return inner
     return new
 
 
 def _longer(name: str, old: Any, piece: str) -> _Text:
     text = old if isinstance(old, _Text) else _Text()
-    repeated = name == "name" and str(text) == piece  # a function's name, told again with every piece of its arguments
+    # a function's name, told again with every piece of its arguments
+    repeated = name == "name" and text.length == len(piece) and str(text) == piece
     if piece and not repeated:
-        text.pieces.append(piece)
+        text.add(piece)
     return text
 
 
@@ -135,4 +163,6 @@ def _plain(value: Any) -> Any:
         return str(value)
     if isinstance(value, dict):
         return {name: _plain(inner) for name, inner in value.items()}
+    if isinstance(value, list):
+        return [*value]  # ours goes on growing
     return value

@@ -15,6 +15,7 @@ from proxy.wire.deltas import MessageBuilder
 from proxy.wire.sse import DONE, Event, EventDecoder
 from proxy.wire.surrogates import without_halves
 
+BATCH = 1 << 16  # bytes of a stream that are read together: 300 events, a millisecond
 LIMIT = 64 << 20  # bytes of a reply that are read; a longer one is relayed but not remembered
 
 
@@ -133,6 +134,8 @@ class _Events:
     """A streamed reply; its message is put together from the deltas."""
 
     def __init__(self) -> None:
+        self._unread: list[bytes] = []
+        self._waiting = 0  # bytes of them
         self._decoder = EventDecoder()
         self._choices: dict[int, MessageBuilder] = {}
         self._finish_reason: str | None = None
@@ -141,11 +144,20 @@ class _Events:
         self._error = False
 
     def feed(self, data: bytes) -> None:
+        """Collects: a stream has a thousand events, and read one by one each costs a quarter of what passing it on does."""
+        self._unread.append(data)
+        self._waiting += len(data)
+        if self._waiting >= BATCH:
+            self._read()
+
+    def _read(self) -> None:
+        data, self._unread, self._waiting = b"".join(self._unread), [], 0
         for event in self._decoder.feed(data):
             if not self._done:  # what comes after is nobody's reply
                 self._take(event)
 
     def finish(self) -> Reply:
+        self._read()
         messages = {index: msgspec.json.encode(built.message()) for index, built in sorted(self._choices.items())}
         return Reply(
             message=messages.pop(0, None),
@@ -168,7 +180,9 @@ class _Events:
 
     def _choose(self, index: int, choice: _Spoken) -> None:
         if isinstance(choice.delta, dict):
-            self._choices.setdefault(index, MessageBuilder()).add(choice.delta)
+            if (message := self._choices.get(index)) is None:
+                message = self._choices[index] = MessageBuilder()
+            message.add(choice.delta)
         if index == 0:
             self._finish_reason = _text(choice.finish_reason) or self._finish_reason
 

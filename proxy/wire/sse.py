@@ -32,6 +32,22 @@ class EventDecoder:
 
     def feed(self, data: bytes) -> Iterator[Event]:
         """The events these bytes complete. An event still open when the stream ends is, by the standard, none."""
+        if b"\r" in data:
+            yield from self._feed(data)
+            return
+        blocks = data.split(b"\n\n")
+        for block in blocks[:-1]:
+            if block.startswith(b"data:") and b"\n" not in block and self._at_rest():  # as model servers write them
+                yield Event(b"message", block[5:].removeprefix(b" "))
+            else:
+                yield from self._feed(block + b"\n\n")
+        yield from self._feed(blocks[-1])
+
+    def _at_rest(self) -> bool:
+        """Whether what comes next begins an event."""
+        return not (self._line or self._data or self._type or self._after_cr or self._first)
+
+    def _feed(self, data: bytes) -> Iterator[Event]:
         if self._after_cr and data.startswith(b"\n"):
             data = data[1:]
             self._after_cr = False

@@ -19,6 +19,8 @@ def without_halves(data: bytes) -> bytes | None:
 
     Clients that cut text by UTF-16 units send them (`"\\ud83d"`), and strict parsers refuse a whole body for one.
     """
+    if b"\\ud" not in data and b"\\uD" not in data:
+        return None
     whole = bytearray()
     for number, half in enumerate(_HALVES.finditer(data)):
         if number >= MOST:

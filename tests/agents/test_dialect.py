@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from proxy.agents.dialect import NEW, OLD, Dialect
+from proxy.agents.dialect import NEW, NOT_SHOWN, OLD, Dialect
 from proxy.agents.llm import Image, Prompt
 
 PROMPT = Prompt("be exact", ("look", Image("data:image/png;base64,AA"), "and say"), 0.3, 1_000)
@@ -95,3 +95,31 @@ def test_mended_bodies() -> None:
     body = Dialect(limit=None, temperature=False, images=False).body("m", PROMPT)
     assert set(body) == {"model", "messages"}
     assert body["messages"][1]["content"] == "look\n\nand say"
+
+
+@pytest.mark.parametrize(
+    ("url", "shown"),
+    [
+        ("data:image/png;base64,AA==", True),
+        ("data:image/svg+xml;charset=utf-8;base64,AA_-", True),
+        ("https://host.example/x.png", False),
+        ("HTTP://host.example/x.png", False),
+        ("//host.example/x.png", False),
+        ("gs://bucket/x.png", False),
+        ("file:///etc/passwd", False),
+        ("data:image/png,AA", False),
+        ("data:image/png,https://host.example/x;base64,", False),
+        ("data:image/png;base64,https://host.example/x.png", False),
+        ("data:image/png;url=http://host.example/;base64,AA", False),
+        (" data:image/png;base64,AA", False),
+        ("data:application/pdf;base64,AA", False),
+        ("", False),
+    ],
+)
+def test_images_by_their_addresses(url: str, shown: bool) -> None:
+    """Where no addresses may go out, an image that is not its own bytes is told in words, in its place; else it goes as it came."""
+    prompt = Prompt("s", ("Image #1:", Image(url), "and say"))
+    content = Dialect(addresses=False).body("m", prompt)["messages"][1]["content"]
+    as_it_came = Dialect().body("m", prompt)["messages"][1]["content"]
+    assert as_it_came[1] == {"type": "image_url", "image_url": {"url": url}}
+    assert content == (as_it_came if shown else f"Image #1:\n\n{NOT_SHOWN}\n\nand say")

@@ -57,6 +57,7 @@ async def test_an_answer(direct: Direct) -> None:
         target = Target("m", base_url=server.base + "/", headers=(("api-key", "k1"),))
         answer = await direct.complete(target, PROMPT)
     assert (answer.text, answer.model) == ("noted", "m-1")
+    assert len(server.seen[0].header(b"host")) == 1
     assert (answer.input_tokens, answer.output_tokens, answer.cached_tokens) == (9, 2, 4)
     (seen,) = server.seen
     assert seen.line == b"POST /v1/chat/completions HTTP/1.1"

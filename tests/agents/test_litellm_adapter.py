@@ -3,15 +3,26 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import socket
+import sys
 import time
 from collections.abc import Iterator
+from random import Random
+from typing import Any
 
 import orjson
 import pytest
 
+from proxy.agents.dialect import NOT_SHOWN
+from proxy.agents.fitting import Unknown
 from proxy.agents.litellm_adapter import LiteLLM
 from proxy.agents.llm import Image, Prompt, Target
+from proxy.agents.observer import Observer, ObserverTask
 from proxy.errors import ModelBusy, ModelError, PromptTooLong
+from tests.agents.messages import messages, user
+from tests.agents.scripted_llm import Waits, bullets, words
+from tests.agents.test_observer import Settings
 from tests.support.upstream_server import Call, Script, answering, upstream_server
 
 pytestmark = pytest.mark.slow
@@ -30,6 +41,25 @@ FINE = {
         "prompt_tokens_details": {"cached_tokens": 4},
     },
 }
+
+NOTES = bullets("User showed a picture")
+IN_THEIR_LANGUAGE: dict[str, dict[str, Any]] = {
+    "hosted_vllm/m": {**FINE, "choices": [{"index": 0, "message": {"role": "assistant", "content": NOTES}}]},
+    "gemini/gemini-2.5-flash": {
+        "candidates": [{"content": {"role": "model", "parts": [{"text": NOTES}]}, "finishReason": "STOP"}],
+        "usageMetadata": {"promptTokenCount": 9, "candidatesTokenCount": 2, "totalTokenCount": 11},
+    },
+    "anthropic/claude-sonnet-4-5": {
+        "type": "message",
+        "role": "assistant",
+        "model": "claude-sonnet-4-5",
+        "stop_reason": "end_turn",
+        "content": [{"type": "text", "text": NOTES}],
+        "usage": {"input_tokens": 9, "output_tokens": 2},
+    },
+    "ollama_chat/llava": {"model": "llava", "message": {"role": "assistant", "content": NOTES}, "done": True},
+}
+INLINE = "QUJDREVG"  # an image's bytes
 
 
 @pytest.fixture(scope="module")
@@ -114,6 +144,119 @@ async def test_unknown_provider(litellm: LiteLLM) -> None:
     with pytest.raises(ModelError) as raised:
         await litellm.complete(Target("no-such-provider/m", "litellm"), PROMPT)
     assert type(raised.value) is ModelError
+
+
+@pytest.fixture
+def looked_up(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Hosts whose address somebody in this process wants to know. Only this machine's is told."""
+    hosts: list[str] = []
+    known = socket.getaddrinfo
+
+    def getaddrinfo(host: Any, *args: Any, **kwargs: Any) -> Any:
+        hosts.append(host)
+        if host != "127.0.0.1":
+            raise socket.gaierror(socket.EAI_NONAME, "unknown here")
+        return known(host, *args, **kwargs)
+
+    monkeypatch.setattr(socket, "getaddrinfo", getaddrinfo)
+    return hosts
+
+
+def addressed(base: str) -> list[dict[str, Any]]:
+    """Parts of a message that name an address, in every form a client may write, and one image that is its own bytes."""
+    return [
+        {"type": "image_url", "image_url": {"url": f"{base}/x.png"}},
+        {"type": "image_url", "image_url": f"{base}/y.png"},
+        {"type": "image_url", "image_url": {"url": "https://pictures.example/z.png"}},
+        {"type": "image_url", "image_url": {"url": "http://pictures.example/z"}},
+        {"type": "image_url", "image_url": {"url": f"data:image/png,{base}/x.png"}},
+        {"type": "image_url", "image_url": {"url": f"data:image/png;base64,{base}/x.png"}},
+        {"type": "image", "source": {"type": "url", "url": f"{base}/x.png"}},
+        {"type": "image_file", "image_file": {"url": f"{base}/x.png"}},
+        {"type": "file", "file": {"file_id": f"{base}/x.pdf"}},
+        {"type": "file", "file": {"file_data": f"{base}/x.pdf", "filename": "x.pdf"}},
+        {"type": "input_audio", "input_audio": {"data": f"{base}/x.wav", "format": "wav"}},
+        {"type": "video_url", "video_url": {"url": f"{base}/x.mp4"}},
+        {"type": "image_url", "image_url": {"url": f"data:image/png;base64,{INLINE}"}},
+    ]
+
+
+@pytest.mark.parametrize("model", IN_THEIR_LANGUAGE)
+async def test_addresses_in_messages(litellm: LiteLLM, looked_up: list[str], model: str) -> None:
+    """Nothing in a message makes us look up a host or connect to one; it is observed all the same, inline images seen."""
+    observer = Observer(
+        litellm, tokens=words, sleep=Waits(), rng=Random(1), abilities=lambda _model: Unknown(takes_images=True)
+    )
+    answer = answering(orjson.dumps(IN_THEIR_LANGUAGE[model]), b"Content-Type: application/json")
+    async with upstream_server(answer) as provider, upstream_server(answering(b"secret")) as stranger:
+        task = ObserverTask(messages=messages(user(addressed(f"http://127.0.0.1:{stranger.port}"))))
+        made = await observer.observe(task, [target(provider.base, model)], Settings())
+    assert "User showed a picture" in made.text
+    assert stranger.accepted == 0
+    default = (
+        {"localhost"} if model.startswith("ollama") else set()
+    )  # asked what the model can do, whatever its address
+    assert set(looked_up) <= {"127.0.0.1"} | default
+    (sent,) = (seen.body for seen in provider.seen if b"[Image #3: z.png]" in seen.body)  # Ollama is asked for more
+    assert INLINE.encode() in sent
+    assert sent.count(NOT_SHOWN.encode()) == 7
+    assert b"pictures.example" not in sent
+    assert b":%d" % stranger.port not in sent
+
+
+CASES = {
+    "refused": failing(401, "bad key sk-CANARY-ECHO: CANARY-TEXT"),
+    "broke": failing(500, "CANARY-ECHO"),
+    "page": answering(b"<html>CANARY-ECHO"),
+    "nothing": answering(b"{}", b"Content-Type: application/json"),
+    "half": answering(b'{"choices": [{"message": {"content": "CANARY-ECHO', b"Content-Type: application/json"),
+    "list": answering(
+        orjson.dumps({**FINE, "choices": [{"message": {"role": "assistant", "content": ["CANARY-ECHO"]}}]}),
+        b"Content-Type: application/json",
+    ),
+    "odd": answering(
+        b'{"id": 1, "type": "message", "role": "CANARY-ECHO", "model": "m", "stop_reason": "CANARY-ECHO", "content": '
+        b'[{"type": "text", "text": "CANARY-ECHO"}, {"type": "CANARY-ECHO"}], "usage": {"input_tokens": 1, "output_tokens": 1}, '
+        b'"choices": [{"index": 0, "finish_reason": "CANARY-ECHO", "message": {"role": "assistant", "content": ["CANARY-ECHO"]}}], '
+        b'"candidates": [{"finishReason": "CANARY-ECHO", "content": {"role": "model", "parts": [{"text": "CANARY-ECHO"}]}}]}',
+        b"Content-Type: application/json",
+    ),
+}
+LOUD = {
+    "LITELLM_LOG": "DEBUG",
+    "JSON_LOGS": "true",
+    "LITELLM_PRINT_STANDARD_LOGGING_PAYLOAD": "1",
+    "OPENAI_LOG": "debug",
+    "MAX_IMAGE_URL_DOWNLOAD_SIZE_MB": "50",
+    "PYTHONWARNINGS": "always",
+}
+
+
+@pytest.mark.parametrize("wishes", [{}, LOUD], ids=["as it comes", "told to be loud"])
+async def test_nothing_is_said(wishes: dict[str, str]) -> None:
+    """Whatever goes wrong, and whatever the environment wishes: no word of prompt, key, header, address or answer is written
+    by litellm or anybody below it."""
+
+    async def script(call: Call) -> None:
+        (case,) = (case for case in CASES if f"/{case}".encode() in call.seen.line)
+        await CASES[case](call)
+
+    async with upstream_server(script) as server:
+        places = [f"{model}@{server.base}/{case}" for model in IN_THEIR_LANGUAGE for case in CASES]
+        process = await asyncio.create_subprocess_exec(
+            sys.executable,
+            *("-m", "tests.agents.asking_litellm", *places, "no-such-provider/m@http://127.0.0.1:9"),
+            env={**os.environ, **wishes},
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.PIPE,
+        )
+        out, err = await process.communicate()
+    assert b"CANARY" not in out + err
+    assert b"LiteLLM" not in err
+    said = orjson.loads(out)
+    assert len(server.seen) == len(places)
+    assert {"ModelBusy", "ModelError", "Answer"} == set(said["outcomes"])
+    assert (said["heard"], said["loud"], said["largest_download"]) == ([], [], 0)
 
 
 async def test_cancelled(litellm: LiteLLM) -> None:

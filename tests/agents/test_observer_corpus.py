@@ -6,14 +6,10 @@ a memory that has something to lose.
 
 from __future__ import annotations
 
-import sys
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import suppress
 from functools import partial
 from random import Random
-from types import FrameType
-from typing import Any
 
 import pytest
 from msgspec.structs import replace
@@ -32,6 +28,7 @@ from tests.agents.corpus.wordlist import sentence
 from tests.agents.messages import messages, user
 from tests.agents.scripted_llm import ScriptedLLM, Waits, bullets, words
 from tests.memory.building import KEY, chat, chunk
+from tests.support.counting import TIMES, seconds, steps
 from tests.support.performing import NOTES, Parts, parts
 
 MODEL = Target("a")
@@ -209,7 +206,7 @@ async def test_an_unusable_answer_is_no_reflection(entry: Entry) -> None:
 
 # ── the time it takes ────────────────────────────────────────────────────────────────────────────────────────────────
 
-SHORT, TIMES = 40_000, 8  # tokens: 8 times as many are more than 300 000
+SHORT = 40_000  # tokens: TIMES as many are more than 300 000
 
 
 def alike(tokens: int) -> str:
@@ -258,35 +255,6 @@ def judge(answer: str) -> int:
     with suppress(Unusable):
         parse(answer, source_tokens=1_000_000, tokens=counted)
     return sum(given)
-
-
-def steps(work: Callable[[], Any]) -> int:
-    """Lines of Python run by it: the same number on every machine and at every hour."""
-    count = 0
-
-    def line(frame: FrameType, event: str, _: Any) -> Any:
-        nonlocal count
-        count += event == "line"
-        return line
-
-    before = sys.gettrace()
-    sys.settrace(line)
-    try:
-        work()
-    finally:
-        sys.settrace(before)
-    return count
-
-
-def seconds(work: Callable[[], Any]) -> float:
-    """Of this thread's own processor time, the best of five."""
-
-    def once() -> float:
-        began = time.thread_time()
-        work()
-        return time.thread_time() - began
-
-    return min(once() for _ in range(5))
 
 
 def sizes(shape: str) -> Iterator[str]:

@@ -88,6 +88,14 @@ def test_content_parts() -> None:
     )
 
 
+def test_an_address_for_a_name() -> None:
+    """A file that is named by its address is told like one that has an address: without host and query, and it is no image."""
+    content = [{"type": "file", "file": {"file_id": "https://host.example/a/report.pdf?sig=1"}}]
+    made = shown(user(content))
+    assert made.text.splitlines()[2] == "User (12:00): [File #1: report.pdf]"
+    assert made.images == ()
+
+
 def test_bytes_in_a_result() -> None:
     """A screenshot inside a tool's text is named, not shown."""
     text = shown(

@@ -113,10 +113,14 @@ async def client_of(base: str, thread: str) -> AsyncIterator[openai.AsyncOpenAI]
 async def ask(
     client: openai.AsyncOpenAI, call: Call, *, stream: bool, model: str = "gpt-4o"
 ) -> tuple[Message, dict[str, str]]:
-    """Make the call through the SDK; the reply's role, content and calls, and the receipt."""
+    """Make the call through the SDK; the reply's role, content and calls, and the receipt.
+
+    The history goes beside the arguments: typed, the SDK walks it by its annotations, which took nine tenths of these tests.
+    """
     arguments: dict[str, Any] = {
         "model": model,
-        "messages": call.sent,
+        "messages": [],
+        "extra_body": {"messages": call.sent},
         "extra_headers": {"x-test-call": str(call.index)},
     }
     if not stream:

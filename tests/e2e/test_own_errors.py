@@ -104,3 +104,16 @@ def check_error(got: Got, status: int, code: str, param: str | None, *, retry: b
     assert len(message) > 20
     assert "sk-" not in message
     assert got.header(b"x-should-retry") == [retry]
+
+
+async def test_a_split_that_cannot_be_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What only saves time costs no turn when it fails."""
+
+    def broken(*_: object) -> None:
+        raise MemoryError
+
+    monkeypatch.setattr("proxy.edge.chat.kept_of", broken)
+    async with between(tmp_path) as site:
+        got = await site.ask(chat_body("hello"), T)
+        assert (got.header(b"x-om-status"), got.header(b"x-om-reason")) == ([b"raw"], [])
+        assert await live(site) == 2

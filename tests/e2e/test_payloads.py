@@ -17,7 +17,6 @@ from zoneinfo import ZoneInfo
 
 import orjson
 import pytest
-import structlog
 
 from proxy.agents.llm import Target
 from proxy.agents.observer import Observer, ObserverTask
@@ -36,6 +35,7 @@ from tests.agents.test_observer import Settings
 from tests.e2e.payloads import COUNT, LABEL, payloads
 from tests.e2e.running import running
 from tests.e2e.tenancy.world import Minds
+from tests.e2e.written import written
 from tests.memory.test_escaping import tags_of
 
 UTC = ZoneInfo("UTC")
@@ -173,19 +173,25 @@ def pieces(count: int) -> Iterable[str]:
 
 
 async def test_through_the_whole_house(tmp_path: Path) -> None:
-    """Said to a real server, noted, condensed and shown again: every prompt of ours holds our tags in pairs, and no log a word of it."""
-    models, out = Minds(), io.BytesIO()
+    """Said to a real server, noted, condensed and shown again: every prompt of ours holds our tags in pairs.
+
+    No log holds a word of it, nor of its headers.
+    """
+    models = Minds()
+    told = {"x-om-resource": "told-resource", "x-om-timezone": "Antarctica/Vostok"}
     small = "observation: {message_tokens: 6000, buffer_tokens: 1500, block_timeout: 5s}, reflection: {observation_tokens: 3000}"
-    structlog.configure(processors=[json_line], logger_factory=lambda *_: Lines(out), cache_logger_on_first_use=False)
-    try:
+    with written() as out:
         async with running(tmp_path, small, models=models) as run:
-            talk = run.chat("payloads")
+            talk = run.chat("told-thread", key="sk-told", **told)
             for text in pieces(10):
                 _, receipt = await talk.say(text.replace("\x00", ""))
                 assert receipt["status"] != "degraded", receipt
                 await run.app.background.wait_idle()
-    finally:
-        structlog.reset_defaults()
+            talk.headers["x-om-task"] = "told-task"
+            await talk.say("pay0load")
+        text = out.text
+    assert text
+    assert not re.search(r"pay\d+load|told-|Vostok", text)
     minds = {mind: models.to(mind) for mind in (OBSERVER, REFLECTOR)}
     assert minds[OBSERVER]
     shown = [text_of(seen.messages[-1]) for found in minds.values() for seen in found]
@@ -198,5 +204,3 @@ async def test_through_the_whole_house(tmp_path: Path) -> None:
         assert ours[::2] == [tag.replace("/", "") for tag in ours[1::2]]
         assert len(set(ours)) == len(ours)
         assert len(tags_of(text)) == len(ours)
-    assert out.getvalue()
-    assert not re.search(rb"pay\d+load", out.getvalue())

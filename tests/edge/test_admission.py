@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
 
 import pytest
 from starlette.types import Message, Scope
 
-from proxy.edge.admission import Admission, Held, Passing
+from proxy.edge.admission import HELD, Admission, Held, Passing
 from proxy.errors import Overloaded, TooLarge
 from proxy.settings.service import LimitSettings
 
@@ -75,7 +76,7 @@ async def test_no_place_at_all() -> None:
             await second.receive()
         assert client.asked == 0
         with pytest.raises(Overloaded):
-            Passing(site, scope(), client.receive)
+            Passing(site, client.receive)
         assert counts(site) == (1, 0, 1)
 
 
@@ -105,38 +106,225 @@ async def test_an_announced_body() -> None:
     assert client.asked == 0
 
 
-async def test_bodies_together() -> None:
-    """No body is too large, and all together are."""
-    site = admission(body=10)
-    with Held(site, scope(), Client(b"x" * 10).receive) as last:
-        held = [Held(site, scope(), Client(b"x" * 10).receive) for _ in range(16)]
-        for one in held:
-            await one.receive()
-        with pytest.raises(Overloaded, match="large"):
-            await last.receive()
-        for one in held:
-            one.__exit__()
-    assert counts(site) == (0, 0, 0)
+class Waiting(Client):
+    """Sends these pieces, and then neither more nor its leave."""
+
+    async def receive(self) -> Message:
+        if not self._messages:
+            await asyncio.Event().wait()
+        return {**await super().receive(), "more_body": True}
+
+
+async def rounds() -> None:
+    """Until everything that can go on has."""
+    for _ in range(10):
+        await asyncio.sleep(0)
+
+
+class Crowd:
+    """Requests of one server, each in a task that reads its body and then is served until `leave`."""
+
+    def __init__(self, **limits: int) -> None:
+        self.site = admission(**limits)
+        self.tasks: list[asyncio.Task[str]] = []
+        self._leave = asyncio.Event()
+
+    def come(self, receive: Callable[[], Awaitable[Message]]) -> int:
+        """Its number."""
+        self.tasks.append(asyncio.create_task(self._request(receive)))
+        return len(self.tasks) - 1
+
+    async def _request(self, receive: Callable[[], Awaitable[Message]]) -> str:
+        try:
+            with Held(self.site, scope(), receive) as held:
+                while (await held.receive()).get("more_body"):
+                    pass
+                await self._leave.wait()
+                return "served"
+        except Overloaded as exc:
+            return str(exc)
+
+    async def refused(self) -> list[int]:
+        """Those that were, by number."""
+        await rounds()
+        return [n for n, task in enumerate(self.tasks) if task.done() and "too many" in task.result()]
+
+    async def end(self) -> None:
+        self._leave.set()
+        await rounds()
+        for task in self.tasks:
+            task.cancel()
+        await asyncio.gather(*self.tasks, return_exceptions=True)
+        assert counts(self.site) == (0, 0, 0)
+
+
+BODY = 6_400
+SMALL = BODY // 64
+
+
+async def test_whole_bodies_together() -> None:
+    """No body is too large, and all together are: the next large one is refused, a small one is not."""
+    crowd = Crowd(body=BODY)
+    for _ in range(HELD):
+        crowd.come(Client(b"x" * BODY).receive)
+    assert await crowd.refused() == []
+    large = crowd.come(Client(b"x" * (SMALL + 1)).receive)
+    crowd.come(Client(b"x" * SMALL).receive)
+    crowd.come(Client(b"x" * (SMALL // 2), b"x" * (SMALL // 2)).receive)
+    assert await crowd.refused() == [large]
+    assert crowd.site.held == HELD * BODY + 2 * SMALL
+    await crowd.end()
+
+
+async def test_bodies_that_stop_short() -> None:
+    """One of them gives way to each that gets on; that it had come first keeps it nothing."""
+    crowd = Crowd(body=BODY)
+    for _ in range(HELD):
+        crowd.come(Waiting(b"x" * (BODY - 1)).receive)
+    assert await crowd.refused() == []
+    crowd.come(Client(*[b"x" * 200] * 32).receive)
+    assert await crowd.refused() == [0]
+    crowd.come(Client(b"x" * BODY).receive)
+    assert await crowd.refused() == [0, 1]
+    assert crowd.site.held == (HELD - 2) * (BODY - 1) + 2 * BODY
+    await crowd.end()
+
+
+async def test_the_one_that_gets_on_least_gives_way() -> None:
+    """By whole small sizes: a byte now and then keeps nobody's place."""
+    crowd, begun = Crowd(body=BODY), b"x" * (BODY - 2 * SMALL)
+    queues = [asyncio.Queue[Message]() for _ in range(HELD)]
+    for queue in queues:
+        crowd.come(queue.get)
+        queue.put_nowait({"type": "http.request", "body": begun, "more_body": True})
+    await rounds()
+    for size, of in ((SMALL, 0), (1, 1), (SMALL, 3)):
+        queues[of].put_nowait({"type": "http.request", "body": b"x" * size, "more_body": True})
+        await rounds()
+    for _ in range(2):
+        crowd.come(Client(b"x" * BODY).receive)
+    assert await crowd.refused() == [1, 2]
+    await crowd.end()
+
+
+async def test_the_newcomer_that_gets_on_least() -> None:
+    """It is refused itself, and nobody for it."""
+    crowd = Crowd(body=BODY)
+    queue = asyncio.Queue[Message]()
+    crowd.come(queue.get)
+    queue.put_nowait({"type": "http.request", "body": b"x" * (SMALL + 1), "more_body": True})
+    await rounds()
+    for _ in range(HELD - 1):
+        crowd.come(Waiting(b"x" * BODY).receive)
+    crowd.come(Waiting(b"x" * (BODY - SMALL - 1)).receive)
+    assert await crowd.refused() == []
+    queue.put_nowait({"type": "http.request", "body": b"x", "more_body": True})
+    assert await crowd.refused() == [0]
+    await crowd.end()
+
+
+async def test_one_that_becomes_large_by_a_byte() -> None:
+    """It is among the large ones then, and no longer among the small."""
+    crowd = Crowd(body=BODY, in_flight=4)
+    crowd.come(Waiting(b"x" * SMALL, b"x").receive)
+    await rounds()
+    assert (crowd.site.small.held, crowd.site.large.held) == (0, SMALL + 1)
+    for _ in range(5):
+        crowd.come(Waiting(b"x" * (SMALL - 1)).receive)
+    assert await crowd.refused() == [1]
+    await crowd.end()
+
+
+async def test_small_bodies_that_stop_short() -> None:
+    """As many bytes as all places could be given to small ones; then they give way, too, to what is whole and to newcomers."""
+    crowd = Crowd(body=BODY, in_flight=4)
+    for _ in range(5):
+        crowd.come(Waiting(b"x" * (SMALL - 20)).receive)
+    assert await crowd.refused() == []
+    crowd.come(Waiting(b"x").receive)
+    assert await crowd.refused() == [0]
+    for _ in range(4):
+        crowd.come(Client(b"x" * (SMALL // 2), b"x" * (SMALL // 2)).receive)
+    assert await crowd.refused() == list(range(6))
+    assert counts(crowd.site) == (4, 0, 4 * SMALL)
+    await crowd.end()
+
+
+@pytest.mark.parametrize("later", [0, 1])
+async def test_one_that_gives_way_can_be_cancelled(later: int) -> None:
+    """What comes from outside is not taken for ours, whichever is first."""
+    crowd = Crowd(body=BODY)
+    for _ in range(HELD):
+        crowd.come(Waiting(b"x" * BODY).receive)
+    await rounds()
+    crowd.come(Client(b"x" * BODY).receive)
+    for _ in range(later):
+        await asyncio.sleep(0)
+    crowd.tasks[0].cancel()
+    await asyncio.wait(crowd.tasks[:1])
+    assert crowd.tasks[0].cancelled()
+    await crowd.end()
+
+
+async def test_a_piece_that_comes_too_late() -> None:
+    """Its request has given way in the same moment."""
+    crowd, queue = Crowd(body=BODY), asyncio.Queue[Message]()
+    crowd.come(queue.get)
+    queue.put_nowait({"type": "http.request", "body": b"x" * (BODY - 1), "more_body": True})
+    await rounds()
+    for _ in range(HELD):
+        crowd.come(Client(b"x" * BODY).receive)
+    queue.put_nowait({"type": "http.request", "body": b"x"})
+    assert await crowd.refused() == [0]
+    await crowd.end()
 
 
 async def test_uploads_have_half_of_the_places() -> None:
-    """A body that is passed on takes one of theirs until it has come; other requests have the rest."""
-    site, upload = admission(in_flight=4), scope((b"transfer-encoding", b"chunked"))
-    one, two = (Passing(site, upload, Client(b"x", b"y").receive) for _ in range(2))
+    """A body that is passed on takes one of theirs until it has come; others have the rest, whole bodies among them."""
+    site = admission(in_flight=4)
+    one, two = (Passing(site, Client(b"x", b"y", b"z").receive) for _ in range(2))
     with one, two:
+        assert counts(site) == (0, 0, 0)  # their clients have said no more than that a body will come
+        await one.receive()
+        await two.receive()
         assert counts(site) == (2, 2, 0)
-        with pytest.raises(Overloaded, match="uploads"):
-            Passing(site, upload, Client(b"").receive)
-        with Passing(site, scope((b"content-length", b"0")), Client(b"").receive):
-            assert counts(site) == (3, 2, 0)
+        with Passing(site, Client(b"x", b"y").receive) as upload, pytest.raises(Overloaded, match="uploads"):
+            await upload.receive()
+        with (
+            Passing(site, Client(b"x").receive) as whole,
+            Passing(site, Client(b"").receive) as bodiless,
+        ):
+            await whole.receive()
+            await bodiless.receive()
+            assert counts(site) == (4, 2, 0)
         await one.receive()
         assert counts(site) == (2, 2, 0)
         await one.receive()
         assert counts(site) == (2, 1, 0)
         await one.receive()
-        with Passing(site, upload, Client(b"").receive):
+        with Passing(site, Client(b"x", b"y").receive) as upload:
+            await upload.receive()
             assert counts(site) == (3, 2, 0)
     assert counts(site) == (0, 0, 0)
+
+
+async def test_no_place_any_more_for_what_is_passed_on() -> None:
+    """Known before anything of the body is."""
+    site = admission(in_flight=1)
+    with Passing(site, Client(b"x").receive) as first, Passing(site, Client(b"x").receive) as second:
+        await first.receive()
+        with pytest.raises(Overloaded, match=r"limits\.in_flight"):
+            await second.receive()
+        assert counts(site) == (1, 0, 0)
+    assert counts(site) == (0, 0, 0)
+
+
+async def test_one_that_left_before_its_body() -> None:
+    """It takes no place."""
+    site = admission()
+    with Passing(site, Client().receive) as passing:
+        assert await passing.receive() == {"type": "http.disconnect"}
+        assert counts(site) == (0, 0, 0)
 
 
 @pytest.mark.parametrize(("served", "busy"), [(0, False), (7, False), (8, True), (10, True)])

@@ -90,3 +90,19 @@ async def test_who_waits_for_the_body_leaves() -> None:
     with pytest.raises(asyncio.CancelledError):
         await reading
     assert body.closed
+
+
+async def test_a_body_in_many_pieces() -> None:
+    """What came is counted as it comes, not again with every piece."""
+    counted = 0
+
+    class Piece(bytes):
+        def __len__(self) -> int:
+            nonlocal counted
+            counted += 1
+            return super().__len__()
+
+    body = Chunks(*(Piece(b"a") for _ in range(1_000)))
+    _, read = await kept(await answer_of(body, status=400), 1_000)
+    assert read == b"a" * 1_000
+    assert counted <= 2_000

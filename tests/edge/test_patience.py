@@ -35,6 +35,7 @@ def at(stage: Stage, *, request: int = 0, received: int = 0, unsent: int = 0, re
         ("rest", ("rest", 30)),
         ("idle", ("idle", IDLE)),
         ("left", ("left", LINGER)),
+        ("behind", ("behind", 1)),
         ("ours", (None, 0)),
     ],
 )

@@ -14,8 +14,8 @@ import pytest
 from starlette.types import Receive, Scope, Send
 
 from proxy.demo.loopback import serving
-from proxy.edge import answers
-from proxy.edge.disconnect import watching
+from proxy.edge import answers, sockets
+from proxy.edge.disconnect import until_gone, watching, while_there
 from proxy.edge.guard import GUARD, Guard, Timer, Watched
 from proxy.edge.patience import LINGER
 from proxy.edge.protocol import MOST_HEADERS, Protocol
@@ -55,6 +55,94 @@ async def test_a_client_that_leaves(size: int) -> None:
         await other
 
 
+# ── leaving while nothing is read from it ────────────────────────────────────────────────────────────────────────────
+
+
+async def gone(s: Site) -> None:
+    """Until its one connection is."""
+    await s.until(lambda: s.look(0) or not list(s.guard.connections))
+
+
+async def behind(s: Site, client: RawClient) -> None:
+    """Send another request; while the first one waits it is not served, and no more is read."""
+    client.writer.write(HOLD)
+    await s.until(lambda: s.protocol.flow.read_paused)
+
+
+HOLD = b"POST /hold HTTP/1.1\r\nhost: h\r\ncontent-length: 1\r\n\r\nx"
+WAIT = b"POST /wait HTTP/1.1\r\nhost: h\r\ncontent-length: 1\r\n\r\nx"
+UPLOAD = b"POST /stall HTTP/1.1\r\nhost: h\r\ncontent-length: 900000\r\n\r\n" + b"x" * 100_000
+
+
+@pytest.mark.parametrize("leave", [RawClient.leave, lambda client: client.writer.write_eof()], ids=["gone", "half"])
+@pytest.mark.parametrize("paused", [False, True], ids=["reading", "paused"])
+async def test_leaving_behind_another_request(paused: bool, leave: Callable[[RawClient], None]) -> None:
+    """While one request waits for another nothing is read, and all the same it is seen that the client has gone, or sends no more: to
+    who is told by the connection, and to who waits in `receive`."""
+    for ask in (HOLD, WAIT):
+        async with site() as s:
+            client = await s.client(ask, lambda _: s.waits)
+            if paused:
+                await behind(s, client)
+            leave(client)
+            await gone(s)
+            await s.until(lambda: s.left)
+            assert len(s.bodies) == 1
+
+
+async def too_much_behind(s: Site) -> RawClient:
+    """A client with a request that waits, and so much behind it that the system takes no more."""
+    client = await s.client(HOLD, lambda _: s.waits)
+    client.writer.write(HOLD + b"POST / HTTP/1.1\r\nhost: h\r\ncontent-length: 900000\r\n\r\n" + b"x" * 900_000)
+    await s.until(lambda: s.protocol._stage() == "behind")
+    assert s.look(0) == []
+    assert s.look(1) == ["behind"]
+    return client
+
+
+async def test_leaving_behind_more_than_the_system_takes() -> None:
+    """All of it is given up, and so the end behind it is seen."""
+    async with site() as s:
+        client = await too_much_behind(s)
+        client.leave()
+        await gone(s)
+        await s.until(lambda: s.left)
+        assert len(s.bodies) == 1
+
+
+async def test_staying_behind_more_than_the_system_takes() -> None:
+    """What was asked first is answered, and the connection ends."""
+    async with site() as s:
+        client = await too_much_behind(s)
+        await s.until(
+            lambda: not client.writer.transport.get_write_buffer_size() + sockets.unread(s.protocol.transport)
+        )
+        s.go.set()
+        assert (await client.answer()).body == b"held"
+        assert await ended(client) == b""
+        assert len(s.bodies) == 1
+
+
+async def test_leaving_in_a_body_that_nobody_takes() -> None:
+    """What was sent of it lies in the system, and the end behind it is seen."""
+    async with site() as s:
+        client = await s.client(UPLOAD, lambda p: p.flow.read_paused and s.waits)
+        client.leave()
+        await gone(s)
+        await s.until(lambda: s.left)
+
+
+async def test_staying_while_nothing_is_read() -> None:
+    """However often it is looked at."""
+    async with site() as s:
+        client = await s.client(HOLD, lambda _: s.waits)
+        await behind(s, client)
+        for _ in range(100):
+            assert s.look(60) == []
+        s.go.set()
+        assert [(await client.answer()).body for _ in range(2)] == [b"held", b"held"]
+
+
 # ── bounds ───────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
@@ -69,13 +157,15 @@ class Still(Guard):
 
 @dataclass
 class Site:
-    """An application that reads each body and answers with its length; `/hold` waits for `go` first, `/flood` writes for ever,
-    `/early` answers before it has read."""
+    """An application that reads each body and answers with its length; `/hold` waits for `go` first, `/wait` for its client to
+    leave, `/flood` writes for ever, `/early` answers before it has read, `/stall` never reads."""
 
     port: int = 0
     guard: Still = field(default_factory=Still)
     heads: list[list[tuple[bytes, bytes]]] = field(default_factory=list)
     bodies: list[bytes | None] = field(default_factory=list)  # None: its client has left
+    waits: int = 0  # requests that have begun to wait
+    left: int = 0  # of them: whose client has left
     go: asyncio.Event = field(default_factory=asyncio.Event)
     now: float = 1_000.0
     clients: list[RawClient] = field(default_factory=list)
@@ -85,27 +175,48 @@ class Site:
             await self._lifespan(scope, receive, send)
             return
         self.heads.append(list(scope["headers"]))
-        if scope["path"] == "/early":
-            await answers.error(send, TooLarge("too large"))
-            return
+        match scope["path"]:
+            case "/early":
+                await answers.error(send, TooLarge("too large"))
+            case "/stall":
+                await self._wait(scope, receive)
+            case _:
+                await self._read(scope, receive, send)
+
+    async def _read(self, scope: Scope, receive: Receive, send: Send) -> None:
         try:
             self.bodies.append(await answers.read_body(receive, 1 << 30))
         except answers.Disconnected:
             self.bodies.append(None)
             return
-        if scope["path"] == "/flood":
-            await send({"type": "http.response.start", "status": 200, "headers": []})
-            async with watching(scope, receive) as gone:
-                while not gone.done():
-                    await send({"type": "http.response.body", "body": b"x" * 65_536, "more_body": True})
-            self.go.set()
-            return
-        if scope["path"] == "/hold":
-            await send({"type": "http.response.start", "status": 200, "headers": []})
-            await self.go.wait()
-            await send({"type": "http.response.body", "body": b"held"})
-            return
-        await answers.as_json(send, 200, len(self.bodies[-1] or b""))
+        match scope["path"]:
+            case "/flood":
+                await self._flood(scope, receive, send)
+            case "/hold":
+                await send({"type": "http.response.start", "status": 200, "headers": []})
+                if await self._wait(scope, receive):
+                    await send({"type": "http.response.body", "body": b"held"})
+            case "/wait":
+                self.waits += 1
+                await until_gone(receive)
+                self.left += 1
+            case _:
+                await answers.as_json(send, 200, len(self.bodies[-1] or b""))
+
+    async def _flood(self, scope: Scope, receive: Receive, send: Send) -> None:
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+        async with watching(scope, receive) as gone:
+            while not gone.done():
+                await send({"type": "http.response.body", "body": b"x" * 65_536, "more_body": True})
+        self.go.set()
+
+    async def _wait(self, scope: Scope, receive: Receive) -> bool:
+        """Whether its client is still there."""
+        self.waits += 1
+        async with watching(scope, receive) as gone:
+            there = await while_there(gone, self.go.wait()) is not None
+        self.left += not there
+        return there
 
     async def _lifespan(self, scope: Scope, receive: Receive, send: Send) -> None:
         await receive()
@@ -486,6 +597,8 @@ async def test_waiting_for_the_word_to_go_on() -> None:
         b"GET \xff HTTP/1.1\r\nhost: h\r\n\r\n",
         b"POST / HTTP/1.1\r\nhost: h\r\ncontent-length: 1\r\ntransfer-encoding: chunked\r\n\r\n",
         b"POST / HTTP/1.1\r\nhost: h\r\ncontent-length: -1\r\n\r\n",
+        b"CONNECT h:443 HTTP/1.1\r\nhost: h:443\r\n\r\n",
+        b"GET http://h HTTP/1.1\r\nhost: h\r\n\r\n",
     ],
 )
 async def test_what_cannot_be_read(sent: bytes) -> None:

@@ -7,7 +7,7 @@ import pytest
 from pydantic import SecretStr
 
 from proxy.edge.headers import CREDENTIALS
-from proxy.edge.site import CALLS, Site
+from proxy.edge.site import CALLS, LONGEST, Site
 from proxy.observing import Call
 from proxy.settings import UpstreamSettings
 from proxy.settings import parse as settings_of
@@ -160,6 +160,18 @@ def test_calls_are_not_kept_for_ever() -> None:
         site.call((number,), a_call)
     assert len(site.calls) <= CALLS
     assert not Site.of(settings_of("")).calls
+
+
+def test_calls_with_long_credentials_are_not_kept() -> None:
+    """A thousand credentials as long as headers may be would be many megabytes; nor do they push out what is kept."""
+    site = Site.of(settings_of(""))
+    kept = site.call(("m", "r", "u", ((b"authorization", b"k" * (LONGEST // 2)),)), a_call)
+    for number in range(CALLS + 1):
+        long = (b"authorization", b"%d" % number + b"k" * LONGEST)
+        site.call(("m", "r", "u", (long,)), a_call)
+    short = [(b"x-api-key", b"k" * (LONGEST // 3))] * 3
+    site.call(("m", "r", "u", tuple(short)), a_call)
+    assert list(site.calls.values()) == [kept]
 
 
 def test_no_credential_in_its_repr() -> None:

@@ -45,6 +45,7 @@ SHAPES = {  # kind → what its issuers make: {A36} stands for 36 letters and di
     "Docker token": ["dckr_pat_{w27}"],
     "Hugging Face token": ["hf_{l34}"],
     "Groq key": ["gsk_{A52}"],
+    "NVIDIA key": ["nvapi-{A63}7", "nvapi-{w60}9xYz"],
     "xAI key": ["xai-{A80}"],
     "Perplexity key": ["pplx-{A48}"],
     "Replicate token": ["r8_{A37}"],
@@ -81,6 +82,9 @@ SHAPES = {  # kind → what its issuers make: {A36} stands for 36 letters and di
 SURROUNDINGS = [
     "{}", "* 🔴 (09:14) User's key is {}", "* 🟡 (09:14) it is `{}`, and works", 'the file holds "{}"', "export API={} && run",
     "they sent {}.", "({})", "['{}']", "<{}>", "https://host/path?x={}", "{}\n  * and then more", "密钥是：{}。",
+    # text within text: of JSON as a string of JSON, and of addresses as a part of an address
+    "line\\n{}\\nline", "a\\r\\n{}", "name\\t{}\\t", "say \\\"{}\\\"", "in a string of a string\\\\n{}\\\\n", "key\\u003d{}\\u0026x",
+    "\\x1b[0m\\x20{}", "https://host/?next=x%3D{}%26y", "%22{}%22", "of%20{}", "x%253D{}",
 ]  # fmt: skip
 
 
@@ -120,14 +124,47 @@ PLACED = [
     ("password", "* 🔴 (10:00) User's Wi-Fi password is {}", PASSWORDS),
     ("password", "the password for the staging router is `{}`", PASSWORDS),
     ("password", "passphrase := {}", PASSWORDS),
+    ("password", '{{\\"user\\": \\"ann\\", \\"password\\": \\"{}\\"}}', PASSWORDS),
+    ("password", '{{\\\\\\"password\\\\\\": \\\\\\"{}\\\\\\"}}', PASSWORDS),
+    ("password", "user: ann\\npassword: {}\\nport: 5432", PASSWORDS),
+    ("password", "user=ann\\npwd={}\\n", PASSWORDS),
+    ("password", "password\\u003d{}", PASSWORDS),
+    ("password", "q=user%3Dann%26password%3D{}", ["hunter2", "x7pKqm2"]),
+    ("password", "mysqldump --user root --password {} app", PASSWORDS),
+    ("password", "run --db-password '{}' --verbose", PASSWORDS),
+    ("password", '["run", "--password", "{}"]', PASSWORDS),
+    ("password", '[\\"run\\", \\"--passphrase\\", \\"{}\\"]', PASSWORDS),
+    ("password", "curl -u ann:{} https://host/x", [*PASSWORDS, "letmein"]),
+    ("password", "curl -sSL https://host/x -u 'ann:{}' | jq .", [*PASSWORDS, "a:b"]),
+    ("password", 'curl -X POST --user "ann@host:{}" https://host/x', PASSWORDS),
+    ("password", '{{"command": "curl -suann:{}"}}', PASSWORDS),
+    ("password", "curl -X POST \\\n  https://host/x \\\n  -u ann:{}\n", PASSWORDS),
+    ("password", "curl -X POST \\\\\\n  https://host/x \\\\\\n  -u ann:{}\\n", PASSWORDS),
+    ("password", "curl -u $ME:$PW --proxy-user ann:{} https://host", PASSWORDS),
+    ("password", "set -e\\ncurl https://host/1\\ncurl -u ann:{}\\nls", PASSWORDS),
+    ("password", '{{\\"command\\": [\\"curl\\", \\"-u\\", \\"ann:{}\\"]}}', PASSWORDS),
     ("credential", "Authorization: Bearer {}", KEYS[:2]),
+    ("credential", "Authorization: Token {}", ["{h39}1", "{A31}7"]),
+    ("credential", "-H 'Authorization: token {}'", ["{h38}1a"]),
+    ("credential", '{{\\"Authorization\\": \\"Token {}\\"}}', ["{h38}1a"]),
+    ("credential", "Authorization: ApiKey {}", ["{A38}1a"]),
+    ("credential", "authorization = {}", ["{h38}1a"]),
+    ("credential", "GET /\\nAuthorization:%20Bearer%20{}", KEYS[:2]),
+    ("credential", "it sends\\nBearer {}\\nand so on", KEYS[:2]),
     ("credential", "-H 'authorization: basic {}'", KEYS[:2]),
     ("signature", "https://acct.blob.host/c/f?sv=1&sig={}", ["{A43}7%3D"]),
     ("signature", "https://host/f?X-Amz-Signature={}&x=1", ["{h63}1"]),
+    ("signature", "https://host/f?x=1\\u0026sig={}\\u0026y=1", ["{A43}7"]),
+    ("signature", "https://host/f?x\\u003d1\\u0026sig\\u003d{}", ["{A43}7"]),
     ("secret", "aws_secret_access_key = {}", KEYS),
     ("secret", "AccountKey={};EndpointSuffix=core", ["{b85}1A=="]),
     ("secret", "api_key: '{}'", KEYS),
     ("secret", "client-secret={}", KEYS),
+    ("secret", '{{\\"api_key\\": \\"{}\\"}}', KEYS),
+    ("secret", "API_KEY%3D{}%26x", KEYS[:2]),
+    ("secret", "login --token {} --yes", KEYS),
+    ("secret", "login --api-key {}", KEYS),
+    ("secret", '["login", "--client-secret", "{}"]', KEYS),
     ("secret", "ACCESS_TOKEN={}", KEYS),
     ("secret", "* 🔴 (10:00) the API key is {}", KEYS),
     ("secret", "the token for the weather service was {}", KEYS),
@@ -153,6 +190,23 @@ def test_private_keys(kind: str) -> None:
     begin, end = f"-----BEGIN {kind}PRIVATE KEY-----", f"-----END {kind}PRIVATE KEY-----"
     assert redacted(f"a\n{begin}\n{lines}\n{end}\nb") == "a\n[redacted: private key]\nb"
     assert redacted(f"a\n{begin}\n{lines}\nand so on") == "a\n[redacted: private key]\nand so on"
+    assert redacted(f"{begin}\nNote: the rest was not shown") == "[redacted: private key]\nNote: the rest was not shown"
+    assert redacted(rf"{begin}\nand so on") == r"[redacted: private key]\nand so on"
+
+
+@pytest.mark.parametrize("end", ["\\n", "\\r\\n", "\\\\n", "\n", "\r\n", "\n    "])
+@pytest.mark.parametrize(
+    "head", [[], ["Proc-Type: 4,ENCRYPTED", "DEK-Info: AES-128-CBC,0123456789ABCDEF", ""], ["Version: GnuPG v2", ""]]
+)
+def test_private_keys_with_other_line_ends(head: list[str], end: str) -> None:
+    """A key within JSON has its line ends as two characters; before some keys stand lines about them."""
+    rng = Random(end)
+    begin = end.join(["-----BEGIN RSA PRIVATE KEY-----", *head])
+    lines = end.join(filled("{b64}", rng) for _ in range(20))
+    whole = f'{{"key": "{begin}{end}{lines}{end}-----END RSA PRIVATE KEY-----{end}"}}'
+    assert redacted(whole) == f'{{"key": "[redacted: private key]{end}"}}'
+    assert redacted(f'{{"key": "{begin}{end}{lines}') == '{"key": "[redacted: private key]'
+    assert redacted(f"{begin}{end}{lines}{end}and so on") == f"[redacted: private key]{end}and so on"
 
 
 @pytest.mark.parametrize(
@@ -179,6 +233,30 @@ def test_private_keys(kind: str) -> None:
         "https://host/list?page_token=3&key=name&token=abc",
         "SKU SK1234567890, key-value-store-2, order key-12345",
         "arr[0] -> node.next, List<str>, 12:30:45, 1//0",
+        # within JSON and addresses
+        r"commit\n4f2a9c1d8e7b6a5f4e3d2c1b0a9f8e7d6c5b4a39\nAuthor: ann\n\n3f2504e0-4f89-11d3-9a0c-0305e82c3301",
+        "diff%204f2a9c1d8e7b6a5f4e3d2c1b0a9f8e7d6c5b4a39%22 at%3D3f2504e0-4f89-11d3-9a0c-0305e82c3301",
+        r"C:\new\reports\token2\secret-santa-2024.txt, C:\temp\basic-training-2024-05-01.md",
+        r"password:\n2024-05-01 it was changed, {\"password\": \"must have 12 characters\"}",
+        r"secret: /run/secrets/db1-password\ntoken = ./tokens/dev2.txt\n",
+        r"{\"token_count\": 12345678901234567890, \"page_token\": \"3\", \"api_key\": \"${KEY_1}\"}",
+        "https://host/?next=%2Flist%3Fpage_token%3D3%26name%3Dabcdefghijkl2024&token=abc",
+        r"\nsk-loading-spinner-container-wrapper\nghp_xxx\nnvapi-docs, nvapi-reference-manual-for-driver-developers",
+        # flags, and what stands behind them
+        "use --password or --token, --password must be given since v2, --token was added in 2.4.1-beta-3",
+        "--password-file /run/secrets/db1 --password-stdin --token-limit 128000 --max-tokens 100000",
+        "--password $DB_PASSWORD1 --token <your-token-1> --token ${TOKEN_2} --password ********1 --token ./tokens/dev2.txt",
+        "docker build --secret id=npmrc-token-2024,src=.npmrc2 --private-key keys/deploy-2024-05.pem",
+        "docker run -u 1000:1000 --user node1:node2 -p 8080:80 app2, chown -R app1:app1 data",
+        "curl -u user:password https://host/1, curl -u $USER:$PASS1 x, curl -u ann:<token-1> x, curl --user 'ann:***' x",
+        "curl -sS -X POST https://host:8400/v1/users/1:2 -o out2.txt -H 'Accept: text/html'",
+        "curl --upload-file a1:b2.txt and curl --unix-socket /run/x:1.sock, curl -url=https://host/x1",
+        "curl -uann and later on user:admin2024",
+        "curl https://host/1\ndocker run -u app1:app1",
+        r"curl https://host/1\ndocker run -u app1:app1",
+        # headers
+        "Authorization: Token <your-token-1>, Authorization: Bearer ${TOKEN_1}, Authorization: token",
+        "authorization: required since v2, authorization is role-based, Token 2 of 3, key 4",
     ],
 )
 def test_what_is_no_secret_stays(text: str) -> None:
@@ -195,6 +273,7 @@ def test_honest_notes_stay() -> None:
 
 PIECES = [
     "sk-", "ghp_", "AKIA", "eyJ", ".eyJ", ".", "password", "token", ":=", " is ", "=", "://", "@", "a:b", "[redacted: x]", "-", "_", "9",
+    "\\n", '\\"', "%3D", "\\u003d", "--password ", "--token ", "curl -u a:", "Authorization: ", "Token ",
     "A1b2C3d4E5f6G7h8I9j0K1l2M3n4O5p6Q7r8S9t0", "-----BEGIN PRIVATE KEY-----", "\n", " ",
 ]  # fmt: skip
 
@@ -213,6 +292,13 @@ class Made:
     calls: int = 1
 
 
+def test_several_in_one_command() -> None:
+    """Each goes: were one left, it would go the next time."""
+    said = "curl -u a:hunter2 --proxy-user b:hunter3 https://host && curl -u c:hunter4 x"
+    gone = "[redacted: password]"
+    assert redacted(said) == f"curl -u a:{gone} --proxy-user b:{gone} https://host && curl -u c:{gone} x"
+
+
 def test_hints_and_title_too() -> None:
     """All that is kept of an answer, and nothing else of it."""
     key = "ghp_" + "a1B2" * 9
@@ -223,6 +309,10 @@ def test_hints_and_title_too() -> None:
 HOSTILE = [
     "<", "a.", "password=", "password:", "password is ", "sk-", "sk-a", "eyJ", "eyJaaaaaaaaaaa-", "eyJaaaaaaaaaaa.", "http://", "http://a:",
     "dp.pt.", "SG.", "?sig=", "token=a1", "token for ", "bearer ", "1", "a1", "A3-AAAAA-", "-----BEGIN PRIVATE KEY-----", "\u200b",
+    "\\n", "\\u003d", "%20", "%", "\\", '\\"', "-----BEGIN PRIVATE KEY-----\\n", "-----BEGIN PRIVATE KEY-----\nVersion: ", "--", "--a-",
+    "--password ", "--token \\", "--password\\n", "curl ", "curl -u", "curl -u a", "curl -u a:", "-u a", "authorization:",
+    "authorization: token ",
+    "password\\", "password%3D", 'password\\"', "\\u0026sig=", "sig\\u003d", "%22%3D", "nvapi-", "nvapi-1",
 ]  # fmt: skip
 
 

@@ -12,7 +12,7 @@ from proxy.agents.observer import Observer
 from proxy.agents.reflector import Reflector
 from proxy.background import Background
 from proxy.catalogue import Catalogue
-from proxy.edge import chat as edge
+from proxy.edge import exchange as edge
 from proxy.edge.chat import ChatRoute
 from proxy.edge.site import Site
 from proxy.engine import Engine

@@ -15,6 +15,7 @@ import structlog
 
 from proxy.catalogue import encoder
 from proxy.edge import chat as edge
+from proxy.edge.protocol import GONE
 from proxy.edge.site import Site
 from proxy.errors import StorageError
 from proxy.memory import lifecycle
@@ -186,6 +187,7 @@ class World:
             "raw_path": path.encode(),
             "query_string": b"",
             "headers": [(n.encode(), v.encode()) for n, v in headers.items()],
+            "extensions": {GONE: {"future": made.gone}},  # as our own server's connections bring it along
         }
 
     def _receive(self, made: Exchange) -> Callable[[], Any]:

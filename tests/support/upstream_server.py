@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import socket
+import ssl
 import struct
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
@@ -118,6 +119,10 @@ class _Connection(asyncio.Protocol):
             line, *lines = head[:-4].split(b"\r\n")
             headers = [(name, value.strip()) for name, _, value in (entry.partition(b":") for entry in lines)]
             seen = Seen(line, headers)
+            if len(seen.header(b"host")) > 1:  # RFC 9112 3.2, as real ones do
+                self.transport.write(b"HTTP/1.1 400 Two Hosts\r\nConnection: close\r\nContent-Length: 0\r\n\r\n")
+                self.transport.close()
+                return
             seen.chunked = any(b"chunked" in value for value in seen.header(b"transfer-encoding"))
             if not self._server.early:
                 seen.body = await self.read_body(seen)
@@ -173,6 +178,7 @@ class UpstreamServer:
     connections: set[_Connection] = field(default_factory=set)
     accepted: int = 0
     port: int = 0
+    tls: ssl.SSLContext | None = None
     _news: asyncio.Event = field(default_factory=asyncio.Event)
 
     def note(self, seen: Seen) -> None:
@@ -187,14 +193,16 @@ class UpstreamServer:
 
     @property
     def base(self) -> str:
-        return f"http://127.0.0.1:{self.port}/v1"
+        return f"http{'s' if self.tls else ''}://127.0.0.1:{self.port}/v1"
 
 
 @asynccontextmanager
-async def upstream_server(script: Script, *, early: bool = False) -> AsyncIterator[UpstreamServer]:
+async def upstream_server(
+    script: Script, *, early: bool = False, tls: ssl.SSLContext | None = None
+) -> AsyncIterator[UpstreamServer]:
     """It listens on a loopback port of its own until the block ends."""
-    server = UpstreamServer(script, early)
-    listening = await asyncio.get_running_loop().create_server(lambda: _Connection(server), "127.0.0.1", 0)
+    server = UpstreamServer(script, early, tls=tls)
+    listening = await asyncio.get_running_loop().create_server(lambda: _Connection(server), "127.0.0.1", 0, ssl=tls)
     server.port = listening.sockets[0].getsockname()[1]
     try:
         yield server

@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
+from functools import partial
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from proxy.wire import chat
 from proxy.wire.chat import LARGE, MOST, Unreadable, parse
 from proxy.wire.surrogates import MOST as MOST_HALVES
 from proxy.wire.surrogates import without_halves
+from tests.support.counting import TIMES, seconds
 
 PIECES = ("\\ud83d", "\\ude00", "\\uDBff", "\\\\", "\\n", "\\u00e9", "x", "\\uD83D\\uDE00", "é", "d83d")
 
@@ -64,3 +69,78 @@ def test_depth_without_end(body: bytes) -> None:
     """Nested as deep as a body is long."""
     with pytest.raises(Unreadable):
         parse(body)
+
+
+JSON: st.SearchStrategy[Any] = st.recursive(
+    st.none() | st.integers() | st.text(st.sampled_from('"\\\\,[{}]:a\n')),
+    lambda inner: (
+        st.lists(inner, max_size=4) | st.dictionaries(st.text(st.sampled_from('"\\\\,[{}]')), inner, max_size=4)
+    ),
+    max_leaves=30,
+)
+
+
+def values(value: Any) -> int:
+    """Commas between values, and brackets that open."""
+    if not isinstance(value, list | dict):
+        return 0
+    inner = list(value.values()) if isinstance(value, dict) else value
+    return 1 + max(len(inner) - 1, 0) + sum(map(values, inner))
+
+
+@given(JSON, st.sampled_from([None, 1]))
+def test_values_are_counted(value: Any, indent: int | None) -> None:
+    """To the very number, whatever stands in the texts between them."""
+    body, count = json.dumps(value, indent=indent).encode(), values(value)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(chat, "MOST", max(count, 1))
+        assert not chat._is_endless(body)
+        if count > 1:
+            patch.setattr(chat, "MOST", count - 1)
+            assert chat._is_endless(body)
+
+
+@pytest.mark.parametrize("end", [b"", b"\\", b"\\\\", b'\\"', b'\\" \\'])
+def test_a_text_without_an_end(end: bytes) -> None:
+    """It reaches to the end of the body, and what stands in it are no values."""
+    body = b'{"messages":[],"x":"' + b'\\",' * (MOST + 1) + b" " * LARGE + end
+    with pytest.raises(Unreadable, match="not a JSON object"):
+        parse(body)
+
+
+COMMAS = b"," * 40_000
+OPEN: dict[str, Callable[[int], bytes]] = {
+    "quotes": lambda count: b'{"x":"' + b'\\"' * count + COMMAS[: 40 * count],
+    "backslashes": lambda count: b'{"x":"' + b"\\\\" * count + COMMAS[: 40 * count] + b"\\",
+    "one quote each": lambda count: b'{"x":' + b'",\\"' * count + COMMAS[: 40 * count] + b"\\",
+}
+
+
+@pytest.mark.parametrize("shape", OPEN)
+def test_a_text_without_an_end_is_read_once(shape: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not again from every quote in it: eight times the text takes less than the 64 times of a square."""
+    monkeypatch.setattr(chat, "MOST", 100)
+    shorter, longer = (OPEN[shape](count) for count in (1_000 // TIMES, 1_000))
+    assert seconds(partial(chat._is_endless, longer)) < 5 * TIMES * max(
+        seconds(partial(chat._is_endless, shorter)), 0.001
+    )
+
+
+def test_texts_without_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    """JSON has no more than two texts to a value: a body with more is not read to its end. Each of 32 million empty ones would be
+    looked at else."""
+    monkeypatch.setattr(chat, "MOST", 100)
+    looked_at = 0
+
+    class Counting:
+        @staticmethod
+        def finditer(body: bytes) -> Any:
+            nonlocal looked_at
+            for found in pattern.finditer(body):
+                looked_at += 1
+                yield found
+
+    pattern = chat._TEXT_OR_VALUE
+    monkeypatch.setattr(chat, "_TEXT_OR_VALUE", Counting)
+    assert chat._is_endless(b'""' * 100_000 + b'"' + b"," * 101 + b'"')
+    assert looked_at <= 302

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from proxy.wire import reply as reading
 from proxy.wire.reply import Reply, ReplyReader
 
 
@@ -66,12 +67,25 @@ STREAM = b"".join(
 
 @pytest.mark.parametrize("size", [None, 1, 2, 3, 7, 50])
 @pytest.mark.parametrize("ends", [b"\n", b"\r\n", b"\r"])
-def test_stream(size: int | None, ends: bytes) -> None:
-    """The deltas make the message, wherever the bytes are cut and however lines end."""
+@pytest.mark.parametrize("batch", [1, 100, reading.BATCH])
+def test_stream(size: int | None, ends: bytes, batch: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The deltas make the message, wherever the bytes are cut, however lines end, and however many are read together."""
+    monkeypatch.setattr(reading, "BATCH", batch)
     reply = read(STREAM.replace(b"\n", ends), size=size)
     assert reply == Reply(
         '{"role":"assistant","content":"Grüße 😀"}'.encode(), True, "stop", {"total_tokens": 7}, False, ()
     )
+
+
+def test_a_long_stream_is_read_on_its_way() -> None:
+    """What waits to be read stays small, however long the stream."""
+    reader, piece = ReplyReader(stream=True), delta({"content": "x" * 1_000})
+    for _ in range(1_000):
+        reader.feed(piece)
+        events = reader._reading
+        assert isinstance(events, reading._Events)
+        assert sum(map(len, events._unread)) == events._waiting < reading.BATCH
+    assert len(reader.finish().message or b"") > 1_000_000
 
 
 def test_cut_stream() -> None:

@@ -1,14 +1,17 @@
 """Clients that are slow on purpose, as a process of its own: heads and bodies that trickle, readers that hardly read.
 
-A trickling one comes again as soon as it is cut off. A reader does not: its first reply costs what any reader's costs. Prints a line
-once all have come, and at the end, which is that of its standard input, a line of JSON: kind → how many connections, how many were
-ended by the server, after how many seconds at most.
+Of readers there are two kinds: of streams without an end, and of replies of 0.9 MB, which all begin in the same moment where the
+clients come in one. A trickling one comes again as soon as it is cut off; a reader does not: its first reply costs what any reader's
+costs. They come after a line on standard input and leave together at its end. Prints a line when it is ready, one when all have
+come, and one of JSON when they have left: kind → how many connections, how many the server ended, after how many seconds at most.
 """
 
 from __future__ import annotations
 
 import argparse
 import asyncio
+import os
+import random
 import socket
 import sys
 import time
@@ -29,6 +32,16 @@ TRICKLE = 0.5  # seconds between two bytes
 CHAT = b"POST /v1/chat/completions HTTP/1.1\r\nhost: h\r\nx-om-thread: slow-%d\r\n"
 ESTABLISHED = 1  # first byte of the system's TCP_INFO
 FLOOD = b'{"model":"flood","stream":true,"messages":[{"role":"user","content":"more"}]}'
+LARGE = b'{"model":"large","messages":[{"role":"user","content":"more"}]}'
+AT_LARGE = b"/large/"  # in the address of the model server's large replies
+STORY = b"a model tells a long story " * (900_000 // 27)
+COMPLETION = (
+    b'{"object":"chat.completion","choices":[{"index":0,"finish_reason":"stop","message":{"role":"assistant",'
+    b'"content":"%s"}}]}' % STORY
+)
+REPLY = (
+    b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n" % len(COMPLETION) + COMPLETION
+)
 
 
 @dataclass
@@ -64,9 +77,17 @@ async def body(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, numbe
     await trickling(reader, writer, CHAT % number + b'content-length: 1000000\r\n\r\n{"model":"m","messages":[')
 
 
-async def reading(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, number: int) -> None:
-    """A stream that never ends, of which a byte now and then is read. Who reads so slowly does not see an end: the system does."""
-    writer.write(CHAT % number + b"content-length: %d\r\n\r\n" % len(FLOOD) + FLOOD)
+async def stream(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, number: int) -> None:
+    await reading(reader, writer, number, FLOOD)
+
+
+async def reply(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, number: int) -> None:
+    await reading(reader, writer, number, LARGE)
+
+
+async def reading(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, number: int, asked: bytes) -> None:
+    """A byte now and then. Who reads so slowly does not see an end: the system does."""
+    writer.write(CHAT % number + b"content-length: %d\r\n\r\n" % len(asked) + asked)
     sock = writer.get_extra_info("socket")
     while sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 1)[0] == ESTABLISHED:
         await reader.read(1)
@@ -74,12 +95,13 @@ async def reading(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, nu
 
 
 Slowness = Callable[[asyncio.StreamReader, asyncio.StreamWriter, int], Awaitable[None]]
+KINDS: dict[str, Slowness] = {"heads": head, "bodies": body, "streams": stream, "replies": reply}
 
 
 async def again_and_again(port: int, slowness: Slowness, number: int, told: Told, come: asyncio.Semaphore) -> None:
     again = True
     while again:
-        again = slowness is not reading
+        again = slowness in (head, body)
         sock = socket.socket()
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4_096)
         sock.setblocking(False)
@@ -97,36 +119,54 @@ async def again_and_again(port: int, slowness: Slowness, number: int, told: Told
             writer.transport.abort()
 
 
-async def flooding(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-    """The model server: a stream that goes on for as long as it is read."""
-    try:
-        await reader.readuntil(b"\r\n\r\n")
+class Models:
+    """The model server: streams that go on for as long as they are read, and large replies, the first when `together` are asked for."""
+
+    def __init__(self, together: int) -> None:
+        self._missing = together
+        self._begin = asyncio.Event()
+
+    async def __call__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        try:
+            asked = await reader.readuntil(b"\r\n\r\n")
+            await (self._reply if AT_LARGE in asked else self._flood)(writer)
+            await reader.read()
+        except (
+            ConnectionError,
+            asyncio.IncompleteReadError,
+            asyncio.CancelledError,
+        ):  # asyncio's own do not cancel it quietly
+            writer.transport.abort()
+
+    async def _reply(self, writer: asyncio.StreamWriter) -> None:
+        self._missing -= 1
+        if self._missing <= 0:
+            self._begin.set()
+        await self._begin.wait()
+        writer.write(REPLY)
+
+    async def _flood(self, writer: asyncio.StreamWriter) -> None:
         writer.write(SSE_HEAD)
         while True:
             writer.write(chunk(EVENT) * 4)
             await writer.drain()
-    except (
-        ConnectionError,
-        asyncio.IncompleteReadError,
-        asyncio.CancelledError,
-    ):  # asyncio's own streams do not cancel it quietly
-        writer.transport.abort()
 
 
-async def attack(port: int, flood: int, heads: int, bodies: int, readers: int) -> dict[str, Told]:
-    kinds: list[tuple[str, Slowness, int]] = [
-        ("heads", head, heads),
-        ("bodies", body, bodies),
-        ("readers", reading, readers),
-    ]
-    told, come = {name: Told() for name, _, _ in kinds}, asyncio.Semaphore(0)
-    async with await asyncio.start_server(flooding, "127.0.0.1", flood):
-        ends = asyncio.ensure_future(asyncio.to_thread(sys.stdin.read))
-        tasks = [
-            asyncio.create_task(again_and_again(port, slowness, number, told[name], come))
-            for name, slowness, count in kinds
-            for number in range(count)
-        ]
+async def attack(port: int, flood: int, numbers: list[int], spread: float) -> dict[str, Told]:
+    kinds = dict(zip(KINDS, numbers, strict=True))
+    told, come = {name: Told() for name in kinds}, asyncio.Semaphore(0)
+    coming = [(name, number) for name, count in kinds.items() for number in range(count)]
+    random.Random(0).shuffle(coming)  # the same order each time
+    models = Models(1 if spread else kinds["replies"])
+    async with await asyncio.start_server(models, "127.0.0.1", flood, backlog=len(coming) or 1):
+        print("ready", flush=True)
+        await asyncio.to_thread(sys.stdin.readline)
+        ends, tasks = asyncio.ensure_future(asyncio.to_thread(sys.stdin.read)), []
+        begun = time.monotonic()
+        for place, (name, number) in enumerate(coming):
+            if (early := begun + spread * place / len(coming) - time.monotonic()) > 0:
+                await asyncio.sleep(early)
+            tasks.append(asyncio.create_task(again_and_again(port, KINDS[name], number, told[name], come)))
         for _ in tasks:
             await come.acquire()
         print("all have come", flush=True)
@@ -139,9 +179,14 @@ async def attack(port: int, flood: int, heads: int, bodies: int, readers: int) -
 
 def main() -> None:
     options = argparse.ArgumentParser(description=__doc__)
-    for name in ("port", "flood", "heads", "bodies", "readers"):
+    for name in ("port", "flood", *KINDS):
         options.add_argument(name, type=int)
-    print(orjson.dumps(asyncio.run(attack(**vars(options.parse_args())))).decode(), flush=True)
+    options.add_argument("spread", type=float)
+    given = options.parse_args()
+    numbers = [getattr(given, name) for name in KINDS]
+    if hasattr(os, "sched_setaffinity"):
+        os.sched_setaffinity(0, {max(os.sched_getaffinity(0))})  # not where the proxy is
+    print(orjson.dumps(asyncio.run(attack(given.port, given.flood, numbers, given.spread))).decode(), flush=True)
 
 
 if __name__ == "__main__":

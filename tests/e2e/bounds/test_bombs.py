@@ -29,12 +29,18 @@ def filled(start: bytes, piece: bytes, end: bytes) -> bytes:
     return start + piece * ((BODY - len(start) - len(end)) // len(piece)) + end
 
 
+MESSAGE = b'{"role":"user","content":"%s"}' % (b"word " * 500)
 REQUESTS: dict[str, Callable[[], bytes]] = {
     "messages in messages": lambda: filled(b'{"messages":', b"[", b""),
     "numbers": lambda: filled(b'{"messages":[', b"0,", b"0]}"),
     "parts of a message": lambda: filled(b'{"messages":[{"role":"user","content":[', b"{},", b"{}]}]}"),
     "half characters": lambda: filled(b'{"messages":[{"role":"user","content":"', b"\\ud83d", b'"}]}'),
     "escapes and a half character": lambda: filled(b'{"messages":[{"role":"user","content":"', b"\\\\", b'\\ud83d"}]}'),
+    "white space": lambda: filled(
+        b'{"messages":[' + MESSAGE + b" " * (1 << 20) + b",", MESSAGE + b",", MESSAGE + b"]}"
+    ),
+    "a text without an end": lambda: filled(b'{"messages":[],"x":"', b'\\",,', b""),
+    "texts": lambda: filled(b'{"messages":[],"x":"' + b"," * (1 << 20) + b'"', b'""', b""),
     "one text": lambda: filled(b'{"messages":[{"role":"user","content":"', b"word ", b'"}]}'),
 }
 

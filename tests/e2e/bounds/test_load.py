@@ -46,11 +46,25 @@ class Full:
     site: Between
     models: Models
     waiting: list[asyncio.Task[Got]] = field(default_factory=list)
+    clients: list[RawClient] = field(default_factory=list)
 
     async def hold(self, count: int, path: str = "/v1/chat/completions") -> None:
         """So many requests more that are being served."""
         self.waiting += [asyncio.create_task(ask(self.site.port, chat_body("hold"), path=path)) for _ in range(count)]
         await self.until(lambda: self.models.held == len(self.waiting))
+
+    async def stopping_short(self, count: int, path: str, sent: bytes, announced: int = 1_000) -> list[RawClient]:
+        """So many clients that announce a body and send only this of it."""
+        clients = [await RawClient.connect(self.site.port) for _ in range(count)]
+        self.clients += clients
+        for client in clients:
+            client.send_head("POST", path, b"Content-Length: %d" % announced)
+            client.writer.write(sent)
+        return clients
+
+    def leave(self) -> None:
+        for client in self.clients:
+            client.leave()
 
     async def release(self) -> list[Got]:
         self.models.go.set()
@@ -79,6 +93,7 @@ async def full(tmp_path: Path, in_flight: int, more: str = "") -> AsyncIterator[
         try:
             yield made
         finally:
+            made.leave()
             await made.release()
 
 
@@ -102,48 +117,72 @@ async def test_no_place(tmp_path: Path, path: str) -> None:
 async def test_bodies_that_come_slowly_take_no_place(tmp_path: Path) -> None:
     """Whoever is complete first is served."""
     async with full(tmp_path, 1) as f:
-        slow = [await RawClient.connect(f.site.port) for _ in range(20)]
-        for client in slow:
-            client.send_head("POST", "/v1/chat/completions", b"Content-Length: 1000")
-            client.writer.write(b"{")
+        await f.stopping_short(20, "/v1/chat/completions", b"{")
         await f.until(lambda: f.site.app.admission.held == 20)
         assert (await ask(f.site.port, chat_body("hi"))).status == 200
-        for client in slow:
-            client.leave()
+        f.leave()
         await f.until(lambda: f.site.app.admission.held == 0)
 
 
 async def test_uploads_leave_half_of_the_places(tmp_path: Path) -> None:
     """Bodies that are passed on as they come do take places; chat has as many."""
     async with full(tmp_path, 4) as f:
-        uploads = [await RawClient.connect(f.site.port) for _ in range(3)]
-        for client in uploads:
-            client.send_head("POST", "/v1/files", b"Content-Length: 1000")
-            client.writer.write(b"{")
+        await f.stopping_short(2, "/v1/files", b"{")
         await f.until(lambda: f.site.app.admission.uploads == 2)
-        assert (await uploads[2].answer()).status == 503
+        (third,) = await f.stopping_short(1, "/v1/files", b"{")
+        assert (await third.answer()).status == 503
         await f.hold(2)
         assert (await ask(f.site.port, chat_body("hi"))).status == 503
-        for client in uploads:
-            client.leave()
+        f.leave()
         await f.until(lambda: f.site.app.admission.uploads == 0)
         assert (await ask(f.site.port, chat_body("hi"))).status == 200
 
 
+@pytest.mark.parametrize("path", ["/v1/embeddings", "/v1/responses"])
+async def test_what_is_there_whole_is_no_upload(tmp_path: Path, path: str) -> None:
+    """However many stop short, on the same route too; the model server has seen nothing of one that was refused."""
+    async with full(tmp_path, 4) as f:
+        await f.stopping_short(2, "/v1/embeddings", b"{")
+        await f.until(lambda: f.site.app.admission.uploads == 2)
+        (third,) = await f.stopping_short(1, path, b"{")
+        got = await third.answer()
+        assert (got.status, got.header(b"retry-after"), got.header(b"x-should-retry")) == (503, [b"1"], [b"true"])
+        assert (await ask(f.site.port, chat_body("hi"), path=path)).status == 200
+        assert (await ask(f.site.port, b"", method="GET", path="/v1/models")).status == 200
+        f.leave()
+        await f.until(lambda: f.site.app.admission.in_flight == 0)
+        assert len([seen for seen in f.site.server.seen if seen.whole]) == 2
+        assert len(f.site.server.seen) <= 4  # with the halves of the two that were under way
+
+
+async def test_a_head_takes_no_place(tmp_path: Path) -> None:
+    """Only a body that begins to come does."""
+    async with full(tmp_path, 1) as f:
+        heads = await f.stopping_short(20, "/v1/embeddings", b"")
+        for path in ("/v1/embeddings", "/v1/chat/completions"):
+            assert (await ask(f.site.port, chat_body("hi"), path=path)).status == 200
+        await f.hold(1)
+        for client in heads:
+            client.writer.write(b"x" * 1_000)
+        assert {(await client.answer()).status for client in heads} == {503}
+
+
 async def test_bodies_together(tmp_path: Path) -> None:
-    """None is above limits.body, and together they are beyond what is held: the next is told to come again."""
+    """None is above limits.body, and together they are beyond what is held: one is told to come again. Those that stop short keep
+    nobody out, be it small or large."""
     async with full(tmp_path, 100) as f:
-        clients = [await RawClient.connect(f.site.port) for _ in range(17)]
-        for client in clients:
-            client.send_head("POST", "/v1/chat/completions", b"Content-Length: %d" % (1 << 20))
-            client.writer.write(b"x" * ((1 << 20) - 1))
+        clients = await f.stopping_short(17, "/v1/chat/completions", b"x" * ((1 << 20) - 1), 1 << 20)
         answered = [asyncio.create_task(client.answer()) for client in clients]
         done, _ = await asyncio.wait(answered, timeout=10, return_when=asyncio.FIRST_COMPLETED)
         assert [task.result().status for task in done] == [503]
-        for client in clients:
-            client.leave()
+        await f.until(lambda: f.site.app.admission.held == 16 * ((1 << 20) - 1))
+        for size in (1, 16_000, 900_000):
+            assert (await ask(f.site.port, chat_body("x" * size))).status == 200
+        await f.until(lambda: f.site.app.admission.held <= 16 * ((1 << 20) - 1))
+        assert sum(task.done() and task.result().status == 503 for task in answered) == 2
+        f.leave()
         await asyncio.wait(answered)
-        assert all(task.exception() is not None or task in done for task in answered)
+        assert sum(task.exception() is None for task in answered) == 2
 
 
 async def test_memory_gives_way(tmp_path: Path) -> None:

@@ -11,7 +11,10 @@ from tests.e2e.bounds.slow import measured
 
 LIMITS = "{header_timeout: 1s, body_timeout: 1s, write_timeout: 3s}"
 LATE = 5.0  # seconds a cut may come after its time: one for the looks, the rest for a machine that is busy
-NOISE = 20.0  # ms that a busy machine makes of itself
+NOISE = 60.0  # ms that a busy machine, on which other tests run meanwhile, makes of itself
+
+
+NUMBERS = {"heads": 80, "bodies": 80, "streams": 4, "replies": 16}
 
 
 @needs_proc
@@ -19,8 +22,8 @@ NOISE = 20.0  # ms that a busy machine makes of itself
 async def test_slow_clients(tmp_path: Path) -> None:
     """All readers are cut off, and of those that trickle the first and their next. The good client is served as before; its p99,
     which needs a quiet machine, the script looks at."""
-    found = await measured(tmp_path, heads=80, bodies=80, readers=4, seconds=4, window=1.5, limits=LIMITS)
-    for name, within in (("heads", 1), ("bodies", 1), ("readers", 3)):
+    found = await measured(tmp_path, NUMBERS, seconds=8, window=1.5, limits=LIMITS)
+    for name, within in (("heads", 1), ("bodies", 1), ("streams", 3), ("replies", 3)):
         kind = found.slow[name]
         assert kind["connections"] / 2 <= kind["ended"] >= 4, found
         assert within <= kind["longest"] < within + LATE, found

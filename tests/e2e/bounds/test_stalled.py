@@ -101,3 +101,24 @@ async def test_what_they_hold(tmp_path: Path) -> None:
         for client in clients:
             client.leave()
         await call.closed.wait()
+
+
+async def test_leaving_while_nothing_is_read(tmp_path: Path) -> None:
+    """The only place there is, of a client that sent a request behind the one that is served, is free again when it has left."""
+    calls: asyncio.Queue[Call] = asyncio.Queue()
+    async with (
+        upstream_server(calls.put) as server,
+        proxied(tmp_path, server, "{in_flight: 1}") as proxy,
+        asyncio.timeout(20),
+    ):
+        client = await connected(proxy.port)
+        client.send(ASK, path="/v1/responses")
+        call = await calls.get()
+        client.send(ASK, path="/v1/responses")
+        await proxy.rests()
+        left = time.monotonic()
+        client.leave()
+        await call.closed.wait()
+        assert time.monotonic() - left < 2
+        server.script = completing()
+        assert (await ask(proxy.port, ASK)).status == 200

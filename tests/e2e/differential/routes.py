@@ -102,6 +102,7 @@ HEADERS = [
     ("twice, in both orders", (b"X-A: 1", b"X-B: 1", b"X-a: 2", b"x-b: 0", b"X-A: 1")),
     ("cookies", (b'Cookie: a=b; c="d e"; $x=1', b"Cookie: e=f")),
     ("UTF-8", ("X-A: hé €".encode(),)),
+    ("Latin-1", (b"X-A: h\xe9 \xff", b"X-B: \xe9")),
     ("tabs and spaces", (b"X-A: \t a\tb  c \t",)),
     ("odd names", (b"X!#$%&'*+.^_`|~9: 1", b"_: 2", b"9: 3", b"x_om_thread: t")),
     ("many", tuple(b"X-%d: %d" % (n, n) for n in range(60))),

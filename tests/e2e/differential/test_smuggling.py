@@ -131,6 +131,7 @@ REFUSED = [
     ("a host in brackets that are open", get(b"Host: [::1"), 400),
     ("a host in UTF-8", get(b"Host: h\xc3\xb6st"), 400),
     ("a host on the chat route", post(b"Content-Length: %d" % len(CHAT), body=CHAT, target=b"/v1/chat/completions", host=b"Host: a/b"), 400),
+    ("a tunnel to a path", b"CONNECT /v1/models HTTP/1.1\r\nHost: h\r\n\r\n", 501),
     ("every host", b"OPTIONS * HTTP/1.1\r\nHost: h\r\n\r\n", 400),
     ("a thread twice", post(b"X-OM-Thread: t", b"X-OM-Thread: t", b"Content-Length: %d" % len(CHAT), body=CHAT, target=b"/v1/chat/completions"), 400),
     ("two threads", post(b"X-OM-Thread: t", b"x-om-thread: u", b"Content-Length: %d" % len(CHAT), body=CHAT, target=b"/v1/chat/completions"), 400),
@@ -228,6 +229,27 @@ async def test_taken(site: Between, wire: bytes, body: bytes, apart: bool) -> No
     first, second = site.server.seen
     assert (first.body, second.line, second.body) == (body, b"GET /v1/next HTTP/1.1", b"")
     assert len(first.header(b"content-length")) + len(first.header(b"transfer-encoding")) == (1 if body else 0)
+
+
+OLD = [
+    ("a length", post(LENGTH), b"hello"),
+    ("a length, to be kept", post(LENGTH, b"Connection: keep-alive"), b"hello"),
+    ("chunks, which it does not have", post(CHUNKED, body=CHUNKS), b"hello"),
+    ("no body", get(b"Host: h"), b""),
+    ("no host", get(), b""),
+]
+
+
+@pytest.mark.parametrize("apart", [False, True], ids=["in one packet", "in two"])
+@pytest.mark.parametrize(("wire", "body"), [pytest.param(*row[1:], id=row[0]) for row in OLD])
+async def test_old(site: Between, wire: bytes, body: bytes, apart: bool) -> None:
+    """A request of HTTP/1.0 is its connection's last, whatever it asks and whatever follows (RFC 9112 6.1)."""
+    wire = wire.replace(b"HTTP/1.1", b"HTTP/1.0")
+    got = await said(site, *(cut(wire) if apart else [wire]))
+    assert statuses(got) == [200]
+    assert b"connection: close" in got
+    (seen,) = site.server.seen
+    assert seen.body == body
 
 
 async def test_trailers_are_no_headers(site: Between) -> None:

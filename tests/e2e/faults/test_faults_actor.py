@@ -32,11 +32,14 @@ async def test_the_faults() -> None:
     ]  # fmt: skip
 
 
+RATE = 2 << 20  # bytes a second that server, proxy and client in one process make on a busy machine
+
+
 @pytest.mark.parametrize("cell", CELLS, ids=str)
 async def test_actor(done: Done, cell: Cell) -> None:
     """With a thread and without: status, headers and bytes as sent, no clean end that the server did not make, all in time."""
     found = done[0][str(cell)]
-    assert found.seconds < LIMIT + SLACK
+    assert found.seconds < LIMIT + SLACK + len(found.with_thread.body) / RATE
     assert found.with_thread.header(b"x-om-status") == [b"raw"]
     for got in (found.with_thread, found.without):
         check(cell, got)

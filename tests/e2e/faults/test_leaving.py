@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
+import time
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ import orjson
 import pytest
 
 from proxy.app import CONNECTIONS
+from proxy.edge.protocol import Protocol
 from proxy.memory.identity import LOCAL
 from proxy.memory.model import Key
 from tests.e2e.between import Between, between, completing
@@ -33,6 +35,105 @@ def user(text: str) -> dict[str, Any]:
 
 def assistant(text: str) -> dict[str, Any]:
     return {"role": "assistant", "content": text}
+
+
+CHAT = "/v1/chat/completions"
+THREAD = (b"X-OM-Thread: t",)
+LATEST = 2.0  # seconds from a client's leaving to its upstream's end (http.md: one), a busy machine's second included
+
+
+def wire(path: str, body: bytes, *headers: bytes) -> bytes:
+    return b"\r\n".join(
+        (f"POST {path} HTTP/1.1".encode(), b"Host: h", *headers, b"Content-Length: %d" % len(body), b"", body)
+    )
+
+
+@pytest.fixture
+def connections(monkeypatch: pytest.MonkeyPatch) -> list[Protocol]:
+    """Those of the server, as they are made."""
+    found: list[Protocol] = []
+    make = Protocol.connection_made
+
+    def made(protocol: Protocol, transport: asyncio.Transport) -> None:
+        found.append(protocol)
+        make(protocol, transport)
+
+    monkeypatch.setattr(Protocol, "connection_made", made)
+    return found
+
+
+@pytest.mark.parametrize("stream", [False, True], ids=["whole", "stream"])
+@pytest.mark.parametrize(
+    ("path", "headers"),
+    [(CHAT, THREAD), (CHAT, ()), ("/v1/responses", ())],
+    ids=["with memory", "without a thread", "passed through"],
+)
+async def test_leaving_with_another_request_sent_behind(
+    tmp_path: Path, path: str, headers: tuple[bytes, ...], stream: bool, connections: list[Protocol]
+) -> None:
+    """While one is answered the next is not read, and a client that leaves then has left: its upstream ends, and its place is free."""
+    calls: asyncio.Queue[Call] = asyncio.Queue()
+
+    async def hold(call: Call) -> None:
+        if stream:
+            call.send(SSE_HEAD + chunk(Content(SAID, True).events[0]))
+        calls.put_nowait(call)
+        await call.closed.wait()
+
+    async with between(tmp_path) as site, asyncio.timeout(20):
+        site.server.script = hold
+        ask = wire(path, orjson.dumps({"model": "m", "stream": stream, "messages": [user("Hello")]}), *headers)
+        client = await RawClient.connect(site.port)
+        client.writer.write(ask)
+        call = await calls.get()
+        if stream:
+            await client.until(b"\n\n")
+        client.writer.write(ask)
+        await until(lambda: connections[-1].flow.read_paused)
+        left = time.monotonic()
+        client.leave()
+        await call.closed.wait()
+        assert time.monotonic() - left < LATEST
+        await until(lambda: site.app.admission.in_flight == 0)
+        assert calls.empty()
+
+
+async def test_leaving_an_upload_that_is_not_taken(tmp_path: Path, connections: list[Protocol]) -> None:
+    """The model server reads nothing, the client has left: it is cut off, and the place is free."""
+    calls: asyncio.Queue[Call] = asyncio.Queue()
+
+    async def stall(call: Call) -> None:
+        call.pause_reading()
+        calls.put_nowait(call)
+
+    async with between(tmp_path) as site, asyncio.timeout(20):
+        site.server.early, site.server.script = True, stall
+        client = await RawClient.connect(site.port)
+        client.send_head("POST", "/v1/files", b"Transfer-Encoding: chunked")
+        client.writer.write(chunk(b"x" * 1_000))
+        call = await calls.get()
+        await until(lambda: site.app.admission.uploads == 1)
+        while not await stuck(connections[-1]):
+            client.writer.write(chunk(b"x" * 60_000))
+        client.leave()
+        await until(lambda: site.app.admission.in_flight + site.app.admission.uploads == 0)
+        call.resume_reading()
+        await call.closed.wait()
+
+
+async def stuck(connection: Protocol) -> bool:
+    """Whether no more is read for a while."""
+    for _ in range(50):
+        await asyncio.sleep(0.001)
+        if not connection.flow.read_paused:
+            return False
+    return True
+
+
+async def until(seen: Callable[[], bool]) -> None:
+    async with asyncio.timeout(LATEST):
+        while not seen():  # noqa: ASYNC110 - of a server's inside, which tells nobody; bounded above
+            await asyncio.sleep(0.001)
 
 
 class Scene:
@@ -180,3 +281,37 @@ async def test_drain(tmp_path: Path, stream: bool) -> None:
         assert await at.live() == [*before, user("And now?"), assistant(SAID)]
         assert await at.dead() == 0
         assert at.site.app.upstream._places._value == CONNECTIONS
+
+
+@pytest.mark.parametrize("policy", ["close", "drain"])
+async def test_leaving_before_anybody_was_asked(tmp_path: Path, policy: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What hangs in a slow store while its client leaves never happened: it may have been asked again, and answered, since.
+    Under `drain` it is asked all the same."""
+    async with scene(tmp_path, f", on_disconnect: {policy}") as at:
+        before, opening, left = await beginning(at), asyncio.Event(), asyncio.Event()
+        engine = at.site.app.chat._engine
+        open_turn, leaving = engine.open_turn, Protocol._left
+
+        async def slowly(*args: Any) -> Any:
+            opening.set()
+            await left.wait()
+            return await open_turn(*args)
+
+        def leave(protocol: Protocol) -> None:
+            leaving(protocol)
+            left.set()
+
+        monkeypatch.setattr(engine, "open_turn", slowly)
+        monkeypatch.setattr(Protocol, "_left", leave)
+        at.hold = False
+        with stories() as told:
+            client = await RawClient.connect(at.site.port)
+            client.send(at._body([*before, user("And now?")], stream=False), headers=(b"X-OM-Thread: t",))
+            await asyncio.wait_for(opening.wait(), 5)
+            client.leave()
+            story = await told.next()
+        await at.site.app.background.wait_idle()
+        drained = policy == "drain"
+        assert (story["end"], story["status"]) == (("complete", 200) if drained else ("disconnected", 499))
+        assert len(at.site.server.seen) == drained
+        assert await at.live() == ([*before, user("And now?"), assistant(SAID)] if drained else before)

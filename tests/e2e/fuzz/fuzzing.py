@@ -1,18 +1,23 @@
 """Bent requests by the thousand, sent to a live proxy with memory on; what must hold of every answer, and of the proxy after all.
 
-A case has failed when an error of ours is a 5xx, when an answer is cut off, or when neither an answer nor the connection's end
-comes. A request of which nobody can tell where it ends is over by the server's own limits, which are short here.
+A case has failed when its answer is a 5xx, is none, or is cut off before the end its own framing announces, or when neither an
+answer nor the connection's end comes. A request of which nobody can tell where it ends is over by the server's own limits, which are
+short here. No answer is due only to a client that sent nothing at all, that left, or whose connection was reset while it was still
+sending: what has come by then is lost to it. All cases together have failed when the proxy grew by more than `GROWN` MiB.
+
+Not judged: what comes after the first answer, and where an answer ends that announces no length and is not in chunks.
 """
 
 from __future__ import annotations
 
 import argparse
 import asyncio
+import re
 import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -32,7 +37,8 @@ HANG = 10.0  # seconds; the limits take one, and a machine may be slow
 AT_ONCE = 64
 EPOCH = 500  # cases with the same threads: these get long, and are forked at every turn
 WARM = 0.2  # of the cases, before memory is measured: what is remembered at all is remembered by then
-OURS = b'"type":"om_error"'
+GROWN = 32  # MiB, of a proxy that is warm
+CHUNK = re.compile(rb"([0-9a-fA-F]+)(?:;[^\r\n]*)?\r\n")  # its size, and what follows that is data
 NOTES = orjson.dumps({"choices": [{"message": {"content": bullets("the dock takes no van above 2.85 m")}}]})
 
 
@@ -89,46 +95,73 @@ async def attempted(port: int, seed: int, number: int, told: Told) -> None:
             got = await answered(port, packets, patient=patient)
     except TimeoutError:
         told.wrong.append(("no end", number))
-        got = b""
+        got = None
     told.cases += 1
     told.slowest = max(told.slowest, time.monotonic() - begun)
-    for what in judged(got, told) if patient else ():
-        told.wrong.append((what, number))
+    if got is None:
+        told.answers["none"] += 1
+    elif patient:
+        told.wrong += [(what, number) for what in judged(b"".join(packets), got, told)]
 
 
-async def answered(port: int, packets: list[bytes], *, patient: bool) -> bytes:
-    """All that comes until the server closes, which it is asked to when an answer has come."""
+async def answered(port: int, packets: list[bytes], *, patient: bool) -> bytes | None:
+    """All that comes until an answer is whole, or the server closes. None: reset by the server before all was sent."""
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
-    got = b""
+    sending = asyncio.create_task(sent(writer, packets))
+    request, got = b"".join(packets), b""
     try:
-        for packet in packets:
-            writer.write(packet)
-            await asyncio.sleep(0)
-        while patient and not whole(got) and (data := await reader.read(65_536)):
+        while patient and not whole(request, got) and (data := await reader.read(65_536)):
             got += data
+        await asyncio.wait((sending,))
     except ConnectionError:
-        return got
+        return got if sending.done() and sending.result() else None
     finally:
+        sending.cancel()
         writer.transport.abort()
     return got
 
 
-def whole(got: bytes) -> bool:
-    """Whether the first answer is complete. An answer to HEAD looks as if it were not, and ends with the connection."""
+async def sent(writer: asyncio.StreamWriter, packets: list[bytes]) -> bool:
+    """Whether the connection stood until the last of them."""
+    for packet in packets:
+        if writer.transport.is_closing():
+            return False
+        writer.write(packet)
+        await asyncio.sleep(0)
+    return not writer.transport.is_closing()
+
+
+def whole(request: bytes, got: bytes) -> bool:
+    """Whether the first answer is complete, as far as can be told before the connection ends."""
     head, end, body = got.partition(b"\r\n\r\n")
     if not end:
         return False
     if head.startswith(b"HTTP/1.1 100"):
-        return whole(body)
-    lowered = head.lower()
-    if b"transfer-encoding: chunked" in lowered:
-        return body.endswith(b"0\r\n\r\n")
-    length = lowered.partition(b"content-length: ")[2].partition(b"\r\n")[0]
-    return not length or len(body) >= int(length)
+        return whole(request, body)
+    lines = (line.lower().partition(b":") for line in head.split(b"\r\n")[1:])
+    framing = {name: value.strip() for name, _, value in lines}
+    if request.lstrip(b"\r\n").startswith(b"HEAD "):
+        return True
+    if b"transfer-encoding" in framing:
+        return ended(body)
+    return len(body) >= int(framing.get(b"content-length", 0))
 
 
-def judged(got: bytes, told: Told) -> list[str]:
-    """What is wrong with an answer."""
+def ended(body: bytes) -> bool:
+    """Whether the last chunk is there. What is not even a chunk has no end."""
+    while match := CHUNK.match(body):
+        size, after = int(match[1], 16), match.end()
+        if body[after + size : after + size + 2] != b"\r\n":
+            return False
+        if not size:
+            return True
+        body = body[after + size + 2 :]
+    return False
+
+
+def judged(request: bytes, got: bytes, told: Told) -> list[str]:
+    """What is wrong with the answer to a request whose client waited for it."""
+    complete = whole(request, got)
     while got.startswith(b"HTTP/1.1 100"):
         got = got.partition(b"\r\n\r\n")[2]
     status = got[9:12].decode("ascii", "replace") if got.startswith(b"HTTP/1.1 ") else "none"
@@ -136,33 +169,41 @@ def judged(got: bytes, told: Told) -> list[str]:
     head = got.partition(b"\r\n\r\n")[0]
     if b"x-om-status: degraded" in head:
         told.degraded[head.partition(b"x-om-reason: ")[2].partition(b"\r\n")[0].decode()] += 1
-    if got and status == "none":
+    if not got:
+        return ["no answer"] if request else []
+    if status == "none":
         return [f"no HTTP: {got[:40]!r}"]
     if status.startswith("5") and status != "501":  # a WebSocket is not relayed, and that is the answer
         return [f"{status}: {got[-200:]!r}"]
-    return []
+    return [] if complete else [f"cut off: {got[-200:]!r}"]
+
+
+def faults(told: Told) -> list[str]:
+    """One line for each thing that is wrong."""
+    found = [f"case {number}: {what}" for what, number in told.wrong]
+    return [*found, f"memory grew by {told.grown} MiB, more than {GROWN}"] if told.grown > GROWN else found
 
 
 async def fuzzed(folder: Path, cases: int, seed: int, first: int = 0) -> Told:
     """So many cases, `AT_ONCE` at a time; and then the proxy serves as before."""
     told, begun = Told(), time.monotonic()
+    warm, end = first + round(WARM * cases), first + cases
     async with target(folder) as (server, proxy):
-        numbers = iter(range(first, first + cases))
-        before = 0
 
-        async def some() -> None:
-            nonlocal before
+        async def some(numbers: Iterator[int]) -> None:
             for number in numbers:
                 await attempted(proxy.port, seed, number, told)
                 server.seen.clear()
                 if told.cases % 10_000 == 0:
                     print(f"{told.cases} cases, {proxy.resident()} MiB", file=sys.stderr, flush=True)
-                if not before and told.cases >= WARM * cases:
-                    before = proxy.resident()
 
-        await asyncio.gather(*(some() for _ in range(AT_ONCE)))
-        await proxy.rests()
-        told.grown = proxy.resident() - before
+        async def resident_after(numbers: Iterator[int]) -> int:
+            await asyncio.gather(*(some(numbers) for _ in range(AT_ONCE)))
+            await proxy.rests()
+            return proxy.resident()
+
+        before = await resident_after(iter(range(first, warm)))
+        told.grown = await resident_after(iter(range(warm, end))) - before
         good = await ask(proxy.port, chat_body("hi"), headers=(b"X-OM-Thread: good",))
         if (good.status, good.body) != (200, COMPLETION):
             told.wrong.append(("the good request afterwards", -1))
@@ -184,10 +225,9 @@ def main() -> int:
         told = asyncio.run(fuzzed(Path(folder), asked.cases, asked.seed, asked.first))
     print(f"{told.cases} cases in {told.seconds:.0f} s, the slowest {told.slowest:.1f} s; memory {told.grown:+d} MiB")
     print("answers:", dict(sorted(told.answers.items())), "degraded:", dict(told.degraded))
-    for what, number in told.wrong[:40]:
-        print(f"case {number}: {what}")
-    print(f"{len(told.wrong)} wrong")
-    return 1 if told.wrong else 0
+    found = faults(told)
+    print(*found[-40:], f"{len(found)} wrong", sep="\n")
+    return 1 if found else 0
 
 
 if __name__ == "__main__":

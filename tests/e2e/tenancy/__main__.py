@@ -50,7 +50,8 @@ def heard(folder: Path) -> Iterator[Path]:
 
 def told(name: str, findings: Findings, took: float) -> str:
     total = sum(findings.operations.values())
-    return f"{name}: {total} operations in {took:.0f} s; {dict(findings.statuses)}; canaries in {dict(findings.sinks)}"
+    seen = f"{dict(findings.statuses)}; canaries in {dict(findings.sinks)}"
+    return f"{name}: {total} operations in {took:.0f} s; {len(findings.wrong)} breaches; {seen}"
 
 
 def judged(names: Sequence[str], operations: int, seed: int) -> list[str]:

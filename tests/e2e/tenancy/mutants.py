@@ -81,12 +81,8 @@ def predicates() -> Iterator[Mutant]:
 
 _STORAGE = "proxy/storage"
 _IDENTITY, _TOKEN, _SITE = "proxy/memory/identity.py", "proxy/memory/user_token.py", "proxy/edge/site.py"
-_MEMORIES, _BACKGROUND, _ENGINE, _CHAT = (
-    "proxy/memories.py",
-    "proxy/background.py",
-    "proxy/engine.py",
-    "proxy/edge/chat.py",
-)
+_MEMORIES, _BACKGROUND = "proxy/memories.py", "proxy/background.py"
+_ENGINE, _EXCHANGE = "proxy/engine.py", "proxy/edge/exchange.py"
 _HMAC = '.encode("latin-1"), hashlib.sha256).hexdigest()'
 _CACHED = "cached = self._cached.get(key)\n        "
 _STANDS = "if cached and await self.store.version(key) == cached[0].version:"
@@ -104,7 +100,7 @@ OTHERS = (
     # who the tenant is
     Mutant(_IDENTITY, f"key{_HMAC}", f"key[:4]{_HMAC}", IDENTITY),
     Mutant(_IDENTITY, "key = Key(tenant, ", 'key = Key("", ', IDENTITY),
-    Mutant(_IDENTITY, "return LOCAL if rules.loopback and not _rebound(named) else None", "return LOCAL", IDENTITY),
+    Mutant(_IDENTITY, "return LOCAL if rules.loopback and not _foreign(named) else None", "return LOCAL", IDENTITY),
     Mutant(_IDENTITY, "*_CREDENTIALS, *_SAID]", "*_SAID]", IDENTITY),
     Mutant(_IDENTITY, "if len(found) > 1:", "if len(found) > 9:", IDENTITY),
     Mutant(_IDENTITY, "if hmac.compare_digest(sent, known):", "if sent:", IDENTITY, ("keys",)),
@@ -116,7 +112,7 @@ OTHERS = (
     Mutant(_SITE, "if own else self.own_headers", "if True else self.own_headers", IDENTITY, ("keys",)),
     Mutant("proxy/edge/admin.py", "own = identity.tenant(", 'own = query.get("tenant") or identity.tenant('),
     # what is remembered by tenant
-    Mutant(_CHAT, "key = (model, resource, upstream.name, credential)", "key = (model, resource, upstream.name)"),
+    Mutant(_EXCHANGE, "key = (model, resource, upstream.name, credential)", "key = (model, resource, upstream.name)"),
     Mutant("proxy", "fingerprint_key(self._secret, key.tenant)", 'fingerprint_key(self._secret, "")'),
     Mutant(_BACKGROUND, "self._calls.get(key)", "next((c for k, c in self._calls.items() if k[1:] == key[1:]), None)"),
     Mutant(_MEMORIES, f"{_CACHED}{_STANDS}", f"{_ANYBODY_S}if cached:"),

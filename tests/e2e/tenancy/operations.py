@@ -15,8 +15,9 @@ import orjson
 from proxy.memory.user_token import Claims, signed
 from tests.e2e.tenancy.world import LETTERS, SIGNING, World, canary, key_of
 
-THREADS, RESOURCES = ("t", "Chat:2"), ("user", "agent/7")
+THREADS, USERS = ("t", "Chat:2"), ("user", "agent/7")
 LONGEST = 24  # turns of a thread; then every tenant goes on in the next one
+LIVES = 8  # threads of a resource; then in the next one, or a shared log would grow with the run: no canary can be condensed
 AT_ONCE = 8
 
 Headers = list[tuple[str, str]]
@@ -27,7 +28,7 @@ class Chat:
     """A tenant's client for one thread, which keeps its history."""
 
     letter: str
-    resource: str
+    user: str
     name: str
     history: list[dict[str, Any]] = field(default_factory=list)
     number: int = 0  # of the thread: a new one every LONGEST turns
@@ -37,6 +38,10 @@ class Chat:
     def thread(self) -> str:
         return f"{self.name}-{self.number}"
 
+    @property
+    def resource(self) -> str:
+        return f"{self.user}-{self.number // LIVES}"
+
 
 class Operations:
     """Performs one random operation after another; everything it learns goes into the world's findings."""
@@ -45,10 +50,8 @@ class Operations:
         self._world = world
         self._rng = Random(f"{world.name} {seed}")
         self._count = 0
-        self._chats = [Chat(x, r, t) for x in LETTERS for r in RESOURCES for t in THREADS]
-        self._often = [
-            8 if (c.resource, c.name) == (RESOURCES[0], THREADS[0]) else 1 for c in self._chats
-        ]  # one is long soon
+        self._chats = [Chat(x, r, t) for x in LETTERS for r in USERS for t in THREADS]
+        self._often = [8 if (c.user, c.name) == (USERS[0], THREADS[0]) else 1 for c in self._chats]  # one is long soon
 
     async def run(self, count: int) -> None:
         await asyncio.gather(*(self._some(count // AT_ONCE) for _ in range(AT_ONCE)))

@@ -1,0 +1,107 @@
+"""One request on its way through: what it is, what memory work needs of it, and the receipt it gets."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from urllib.parse import urlsplit
+
+from starlette.types import Scope
+
+from proxy.agents.llm import Target
+from proxy.edge.headers import Header
+from proxy.edge.site import Site
+from proxy.errors import BadRequest
+from proxy.memory.context import ContextOptions, layout_for
+from proxy.memory.identity import Caller
+from proxy.memory.transcript import Hints
+from proxy.observing import Call, priced
+from proxy.settings import UpstreamSettings
+from proxy.turn import Turn
+from proxy.wire.chat import ChatRequest
+
+OF_THE_CALLER = (b"authorization", b"x-api-key", b"api-key", b"openai-organization", b"openai-project")
+
+
+@dataclass(slots=True)
+class Exchange:
+    """One request on its way through."""
+
+    scope: Scope
+    body: bytes
+    request: ChatRequest | None
+    caller: Caller
+    upstream: UpstreamSettings
+    started: float
+    turn: Turn | None = None
+    status: str = "off"
+    reason: str | None = None
+    overhead_ms: float = 0.0
+    headers: list[tuple[bytes, bytes]] = field(default_factory=list)
+    asked: bool = False  # a model server, or a place to ask it from
+
+
+def why_off(exchange: Exchange, site: Site) -> str | None:
+    """The word for why this request has no memory; None: it has."""
+    if exchange.caller.reason:
+        return exchange.caller.reason
+    if exchange.request is None:
+        return "unreadable"
+    if site.is_side_request(exchange.request):
+        return "side-request"
+    if not exchange.request.messages:
+        return "no-messages"
+    return None
+
+
+def must_name_resource(caller: Caller, call: Call) -> None:
+    """Raises BadRequest for resource scope without a resource: whose threads are to share a log? (behaviour.md 2)"""
+    if (caller.scope or call.effective.memory.scope) == "resource" and not caller.names_resource:
+        raise BadRequest(
+            "this thread's memory is its resource's (scope: resource): name the resource in X-OM-Resource",
+            "om_no_resource",
+            "X-OM-Resource",
+        )
+
+
+def hints_of(exchange: Exchange) -> Hints:
+    retried = next((v for n, v in exchange.scope["headers"] if n == b"x-stainless-retry-count"), b"0")
+    return Hints(history=exchange.caller.history, sdk_retry=retried not in (b"0", b""))
+
+
+def call_of(exchange: Exchange, site: Site) -> Call:
+    """What memory work needs of this request; the credential stays in memory only."""
+    assert exchange.request is not None  # noqa: S101 — unreadable bodies have no memory
+    assert exchange.caller.key is not None  # noqa: S101 — nor have requests without a thread
+    model, resource, upstream = exchange.request.model, exchange.caller.key.resource, exchange.upstream
+    credential = tuple((n, v) for n, v in exchange.headers if n in OF_THE_CALLER)
+    key = (model, resource, upstream.name, credential)
+    return site.call(key, lambda: made_call(site, model, resource, upstream, credential))
+
+
+def made_call(
+    site: Site, model: str | None, resource: str, upstream: UpstreamSettings, credential: Sequence[Header]
+) -> Call:
+    effective = priced(site.settings.effective(model, resource), model)
+    headers = tuple((n.decode("latin-1"), v.decode("latin-1")) for n, v in credential)
+    layout = upstream.layout if effective.context.layout == "auto" else effective.context.layout
+    return Call(
+        effective=effective,
+        inherited=Target(model, base_url=upstream.base_url, headers=headers) if model else None,
+        layout=layout_for(urlsplit(upstream.base_url).hostname or "", layout),
+        context_options=ContextOptions(effective.context.relative_time, effective.context.priorities),
+    )
+
+
+def receipt(exchange: Exchange) -> list[tuple[bytes, bytes]]:
+    """The X-OM-* response headers (http.md)."""
+    turn = exchange.turn
+    said = [(b"x-om-status", exchange.status.encode())]
+    if exchange.reason:
+        said.append((b"x-om-reason", exchange.reason.encode()))
+    if exchange.caller.key:
+        said.append((b"x-om-thread", exchange.caller.key.thread.encode()))
+    if turn:
+        said += [(b"x-om-" + name.encode(), b"%d" % value) for name, value in turn.receipt.items()]
+    said.append((b"x-om-overhead-ms", b"%.2f" % exchange.overhead_ms))
+    return said

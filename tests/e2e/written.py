@@ -1,0 +1,40 @@
+"""All that is logged while something goes on, as the lines that an operator would read."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import orjson
+import structlog
+
+from proxy.logs import Lines, json_line
+
+
+class Written:
+    def __init__(self) -> None:
+        self._out = io.BytesIO()
+        self.lines = Lines(self._out)
+
+    @property
+    def text(self) -> str:
+        self.lines.flush()
+        return self._out.getvalue().decode()
+
+    def threads(self, *events: str) -> dict[str, set[str | None]]:
+        """What lines about these events call their threads."""
+        told: list[dict[str, Any]] = [orjson.loads(line) for line in self.text.splitlines()]
+        return {event: {line["thread"] for line in told if line["event"] == event} for event in events}
+
+
+@contextmanager
+def written() -> Iterator[Written]:
+    """While the block lasts, log events go here and nowhere else."""
+    found = Written()
+    structlog.configure(processors=[json_line], logger_factory=lambda *_: found.lines, cache_logger_on_first_use=False)
+    try:
+        yield found
+    finally:
+        structlog.reset_defaults()

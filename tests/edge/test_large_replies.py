@@ -1,0 +1,76 @@
+"""Large replies are kept one at a time, and none waits for one that the store refuses."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Coroutine
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from proxy.edge import chat
+from proxy.edge.turnstile import LARGE
+from proxy.errors import StorageError
+from proxy.wire.reply import Reply
+
+BIG = Reply(message=b"x" * (LARGE + 1), complete=True)
+SMALL = Reply(message=b"x", complete=True)
+
+
+class Engine:
+    """A store that takes what it is let take."""
+
+    def __init__(self) -> None:
+        self.under_way = self.most = 0
+        self.kept: list[str] = []
+        self.go_on = asyncio.Event()
+
+    async def close_turn(self, turn: Any, reply: Reply, *, accepted: bool) -> None:
+        if turn.name == "refused":
+            raise StorageError("locked")
+        self.under_way += 1
+        self.most = max(self.most, self.under_way)
+        await self.go_on.wait()
+        self.under_way -= 1
+        self.kept.append(turn.name)
+
+
+class Background:
+    def hold(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        return asyncio.create_task(work)
+
+
+def closing(route: chat.ChatRoute, name: str, reply: Reply) -> asyncio.Task[None]:
+    memory = SimpleNamespace(turns=1)
+    turn = SimpleNamespace(name=name, standing=SimpleNamespace(memory=memory), key=SimpleNamespace(thread="t"))
+    return route._close(cast(Any, SimpleNamespace(turn=turn)), reply, 200)
+
+
+async def test_one_at_a_time() -> None:
+    """Small ones beside it."""
+    engine = Engine()
+    route = chat.ChatRoute(cast(Any, engine), cast(Any, Background()), cast(Any, None), b"s")
+    closings = [closing(route, "large", BIG) for _ in range(5)]
+    await asyncio.sleep(0)
+    assert engine.most == 1
+    closings += [closing(route, "small", SMALL) for _ in range(5)]
+    await asyncio.sleep(0)
+    assert engine.most == 6
+    engine.go_on.set()
+    await asyncio.gather(*closings)
+    assert engine.kept.count("large") == engine.kept.count("small") == 5
+
+
+async def test_one_that_is_refused_holds_nobody_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Between its tries the others are kept."""
+    monkeypatch.setattr(chat, "PAUSES", (60.0,))
+    engine = Engine()
+    engine.go_on.set()
+    route = chat.ChatRoute(cast(Any, engine), cast(Any, Background()), cast(Any, None), b"s")
+    refused = [closing(route, "refused", BIG) for _ in range(3)]
+    await asyncio.wait_for(closing(route, "large", BIG), 5)
+    assert engine.kept == ["large"]
+    for task in refused:
+        task.cancel()
+    await asyncio.wait(refused)

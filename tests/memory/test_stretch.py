@@ -1,0 +1,79 @@
+"""A tail that keeps its sums says what a plain one would say."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from unittest.mock import patch
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from proxy.memory import stretch
+from proxy.memory.model import PER_MESSAGE, ROOT, Mark, Memory, Message
+from proxy.memory.stretch import Stretch
+from tests.memory.building import KEY, message
+
+
+@pytest.fixture(autouse=True, scope="module", params=[1, stretch.MANY], ids=["carried over", "told anew"])
+def _many(request: pytest.FixtureRequest) -> Iterator[None]:
+    with patch.object(stretch, "MANY", request.param):
+        yield
+
+
+def numbered(seqs: Sequence[int]) -> tuple[Message, ...]:
+    return tuple(message(seq, ROOT, "user", PER_MESSAGE + seq % 7) for seq in seqs)
+
+
+def told(messages: Sequence[Message]) -> tuple[tuple[Mark, ...], int, int]:
+    weight = sum(m.tokens + PER_MESSAGE for m in messages)
+    return tuple(m.mark for m in messages), weight, sum(len(m.item.raw) for m in messages)
+
+
+def tells(stretch: Stretch) -> tuple[tuple[Mark, ...], int, int]:
+    return stretch.marks, stretch.weight, stretch.text
+
+
+SEQS = st.lists(st.integers(1, 40), max_size=20, unique=True).map(sorted)
+STEPS = st.lists(st.tuples(st.sampled_from(["through", "grown", "asked"]), st.integers(0, 50)), max_size=8)
+
+
+@given(SEQS, STEPS)
+def test_cut_and_grown_it_tells_the_same(seqs: list[int], steps: list[tuple[str, int]]) -> None:
+    """Whatever is cut off and added, and whenever somebody asked, the sums are those of the messages that are there."""
+    plain, tail = numbered(seqs), Stretch(numbered(seqs))
+    for step, number in steps:
+        if step == "through":
+            plain, tail = tuple(m for m in plain if m.seq <= number), tail.through(number)
+        elif step == "grown":
+            start = plain[-1].seq + 1 if plain else 1
+            fresh = numbered(range(start, start + number % 4))
+            plain, tail = plain + fresh, tail.grown(fresh)
+        else:
+            assert tells(tail) == told(plain)
+        assert tail == plain
+    assert tells(tail) == told(plain)
+
+
+@given(SEQS, st.integers(0, 45), st.integers(0, 45))
+def test_a_part_of_it(seqs: list[int], first: int, last: int) -> None:
+    """By seq, whether such messages are there or not."""
+    plain, tail = numbered(seqs), Stretch(numbered(seqs))
+    inside = tuple(m for m in plain if first <= m.seq <= last)
+    assert tail.between(first, last) == inside
+    assert tail.weight_between(first, last) == told(inside)[1]
+    assert tail.after(first) == tuple(m for m in plain if m.seq > first)
+
+
+@given(SEQS)
+def test_in_a_memory_it_is_a_tail_like_any_other(seqs: list[int]) -> None:
+    """Two memories with the same messages are equal, and say the same of them."""
+    plain, summed = (Memory(key=KEY, tail=tail, next_seq=99) for tail in (numbered(seqs), Stretch(numbered(seqs))))
+    assert plain == summed
+    assert (plain.marks, plain.pending, plain.end) == (summed.marks, summed.pending, summed.end)
+
+
+def test_what_has_not_changed_is_itself() -> None:
+    """Nothing is copied where nothing is cut off and nothing added."""
+    stretch = Stretch(numbered([1, 2, 5]))
+    assert stretch.through(5) is stretch.grown(()) is Stretch.of(stretch) is stretch

@@ -1,0 +1,256 @@
+"""Model servers behind TLS, as nearly all are: what holds on a bare socket holds here, on both event loops."""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+import trustme
+import uvloop
+
+from proxy.errors import UpstreamError
+from proxy.upstream import Answer, Upstream, whole
+from tests.support.upstream_server import Call, Script, UpstreamServer, answering, upstream_server
+
+SLACK = 5.0  # seconds after which something hangs
+OK = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok"
+LARGE = 3 << 20  # bytes: more than goes out in one piece
+
+Running = Callable[[Coroutine[Any, Any, None]], None]
+
+
+@pytest.fixture(params=[asyncio.new_event_loop, uvloop.new_event_loop], ids=["asyncio", "uvloop"])
+def run(request: pytest.FixtureRequest) -> Iterator[Running]:
+    """uvloop, which serves, has a TLS of its own."""
+    with asyncio.Runner(loop_factory=request.param) as runner:
+        yield runner.run
+
+
+@pytest.fixture
+def tls(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[ssl.SSLContext]:
+    """A server's, with a certificate for 127.0.0.1 that we trust."""
+    authority, made = trustme.CA(), ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    authority.cert_pem.write_to_path(str(tmp_path / "authority.pem"))
+    authority.issue_cert("127.0.0.1").configure_cert(made)
+    monkeypatch.setenv("SSL_CERT_FILE", str(tmp_path / "authority.pem"))
+    whole._trusted.cache_clear()
+    yield made
+    whole._trusted.cache_clear()
+
+
+@asynccontextmanager
+async def between(script: Script, tls: ssl.SSLContext, **more: bool) -> AsyncIterator[tuple[Upstream, UpstreamServer]]:
+    upstream = Upstream(connections=2)
+    async with asyncio.timeout(4 * SLACK), upstream_server(script, tls=tls, **more) as server:
+        yield upstream, server
+        await upstream.aclose()
+
+
+async def ask(
+    upstream: Upstream, server: UpstreamServer, content: bytes | AsyncIterator[bytes] = b"{}", method: str = "POST"
+) -> Answer:
+    return await upstream.send(method, f"{server.base}/x", (), content, connect_timeout=SLACK, read_timeout=SLACK)
+
+
+async def whole_answer(answer: Answer) -> bytes:
+    try:
+        return await answer.read()
+    finally:
+        await answer.aclose()
+
+
+async def read_into(got: list[bytes], answer: Answer) -> None:
+    async for chunk in answer.chunks():
+        got.append(chunk)
+
+
+def test_it_is_not_read_before_it_is_needed(tls: ssl.SSLContext) -> None:
+    assert whole.trust("http://127.0.0.1/v1") is True
+    assert whole._trusted.cache_info().currsize == 0
+    assert isinstance(whole.trust("https://127.0.0.1/v1"), ssl.SSLContext)
+
+
+@pytest.mark.parametrize(
+    ("content", "method"), [(b"{}", "POST"), (b"x" * LARGE, "POST"), (b"", "GET"), (b"x" * LARGE, "PUT")]
+)
+def test_requests_share_a_connection(run: Running, tls: ssl.SSLContext, content: bytes, method: str) -> None:
+    """One handshake for all that follow, with what goes out in one piece and with what goes by aiohttp's session."""
+    reply = b"y" * LARGE
+
+    async def scene() -> None:
+        async with between(answering(reply), tls) as (upstream, server):
+            for _ in range(3):
+                assert await whole_answer(await ask(upstream, server, content, method)) == reply
+                assert await whole_answer(await ask(upstream, server)) == reply
+            assert [seen.body for seen in server.seen] == [content, b"{}"] * 3
+            assert server.accepted == 1
+
+    run(scene())
+
+
+def test_nobody_we_trust(run: Running, tls: ssl.SSLContext, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A certificate of another authority: nothing of the request is shown to whoever has it."""
+
+    async def scene() -> None:
+        monkeypatch.delenv("SSL_CERT_FILE")
+        async with between(answering(b"ok"), tls) as (upstream, server):
+            for content in (b"{}", b"x" * LARGE):
+                with pytest.raises(UpstreamError, match="could not be reached"):
+                    await ask(upstream, server, content)
+            assert server.seen == []
+
+    run(scene())
+
+
+@pytest.mark.parametrize("content", [b"{}", b"x" * LARGE])
+def test_leaving(run: Running, tls: ssl.SSLContext, content: bytes) -> None:
+    """Who leaves before the head, or within an endless body, takes the connection along: the server does not go on for nobody."""
+
+    async def script(call: Call) -> None:
+        if len(server_of) == 1:
+            return  # never a word
+        call.send(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n")
+        while not call.closed.is_set():
+            call.send(b"4\r\nmore\r\n")
+            await asyncio.sleep(0.01)
+
+    server_of: list[UpstreamServer] = []
+
+    async def scene() -> None:
+        async with between(script, tls) as (upstream, server):
+            server_of.append(server)
+            waiting = asyncio.create_task(ask(upstream, server, content))
+            await server.wait_seen(1)
+            (first,) = server.connections
+            waiting.cancel()
+            await asyncio.wait((waiting,))
+            await asyncio.wait_for(first.closed.wait(), 1)
+
+            server_of.append(server)
+            answer = await ask(upstream, server, content)
+            assert await anext(aiter(answer.chunks())) == b"more"
+            (second,) = server.connections
+            await answer.aclose()
+            await asyncio.wait_for(second.closed.wait(), 1)
+
+    run(scene())
+
+
+@pytest.mark.parametrize("rest", [b"", b"half"])
+def test_a_body_that_breaks_off(run: Running, tls: ssl.SSLContext, rest: bytes) -> None:
+    """What came is given, and then it is no whole answer."""
+
+    async def script(call: Call) -> None:
+        call.send(b"HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\n" + rest)
+        await call.drained()
+        call.close()
+
+    async def scene() -> None:
+        async with between(script, tls) as (upstream, server):
+            answer = await ask(upstream, server)
+            got: list[bytes] = []
+            with pytest.raises(UpstreamError, match="broke off"):
+                await read_into(got, answer)
+            await answer.aclose()
+            assert b"".join(got) == rest
+
+    run(scene())
+
+
+def test_a_refusal_ahead_of_a_large_request(run: Running, tls: ssl.SSLContext) -> None:
+    """The rest of a request that was refused early does not become the beginning of the next one."""
+
+    async def script(call: Call) -> None:
+        call.send(b"HTTP/1.1 413 Too Large\r\nContent-Length: 2\r\n\r\nno")
+        await call.rest_of_body()
+
+    async def scene() -> None:
+        async with between(script, tls, early=True) as (upstream, server):
+            for _ in range(2):
+                answer = await ask(upstream, server, b"x" * (1 << 20))
+                assert (answer.status, await whole_answer(answer)) == (413, b"no")
+            assert [seen.line for seen in server.seen] == [b"POST /v1/x HTTP/1.1"] * 2
+
+    run(scene())
+
+
+UNASKED = b"HTTP/1.1 200 OK\r\nContent-Length: 6\r\n\r\nleaked"
+
+
+async def streamed() -> AsyncIterator[bytes]:
+    yield b"first"
+
+
+@pytest.mark.parametrize("streams", [False, True], ids=["in one piece", "by the session"])
+@pytest.mark.parametrize("cut", [1, 10, 30, 40, 44, len(UNASKED)])
+def test_unasked_in_the_record_that_ends_an_answer(run: Running, tls: ssl.SSLContext, cut: int, streams: bool) -> None:
+    """What follows an answer is nobody's, and its rest is not read by the next caller."""
+
+    async def script(call: Call) -> None:
+        if call.seen.body != b"first":
+            call.send((UNASKED[cut:] if server_of[0].accepted == 1 else b"") + OK)
+            return
+        call.send(OK[:-1])
+        await heard.wait()
+        call.send(OK[-1:] + UNASKED[:cut])
+
+    server_of: list[UpstreamServer] = []
+    heard = asyncio.Event()
+
+    async def scene() -> None:
+        async with between(script, tls) as (upstream, server):
+            server_of.append(server)
+            answer = await ask(upstream, server, streamed() if streams else b"first")
+            heard.set()
+            assert await whole_answer(answer) == b"ok"
+            assert await whole_answer(await ask(upstream, server)) == b"ok"
+
+    run(scene())
+
+
+def test_unasked_while_the_answer_waits_to_be_read(run: Running, tls: ssl.SSLContext) -> None:
+    """What TLS holds back for a slow reader is on no socket to be seen: the next caller does not get it as an answer."""
+    long = 70_000  # bytes: a little more than are read ahead, all of them come before the reader is slow
+
+    async def script(call: Call) -> None:
+        if call.seen.body != b"first":
+            call.send(OK)
+            return
+        call.send(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n" % long + b"x" * long)
+        await heard.wait()
+        call.send(UNASKED)
+        sent.set()
+
+    heard, sent = asyncio.Event(), asyncio.Event()
+
+    async def scene() -> None:
+        async with between(script, tls) as (upstream, server):
+            answer = await ask(upstream, server, b"first")
+            await asyncio.sleep(0.1)  # until no more is read
+            heard.set()
+            await sent.wait()
+            await asyncio.sleep(0.1)
+            assert len(await whole_answer(answer)) == long
+            assert await whole_answer(await ask(upstream, server)) == b"ok"
+
+    run(scene())
+
+
+def test_what_is_no_answer(run: Running, tls: ssl.SSLContext) -> None:
+    """It is told as what it is; asyncio's TLS, once closed, does not know any more what lies unsent."""
+
+    async def script(call: Call) -> None:
+        call.send(b"garbage\r\n\r\n")
+
+    async def scene() -> None:
+        async with between(script, tls) as (upstream, server):
+            for _ in range(2):
+                with pytest.raises(UpstreamError, match="HttpProcessingError"):
+                    await ask(upstream, server)
+
+    run(scene())
