@@ -1,3 +1,5 @@
+"""What the pretended model server promises its tests."""
+
 from __future__ import annotations
 
 import asyncio
