@@ -74,7 +74,14 @@ class Process:
         upstream = Upstream(transport=world.actor)
         self.chat = WatchedRoute(engine, self.background, upstream, SECRET)
         self.chat.world = world
-        self.spawn(self.background.look_for_due(lambda: world.settings.background.observer_interval))
+        self._seen, self._idle = world.steps, 0
+        self.spawn(self.background.look_for_due(self._interval))
+
+    def _interval(self) -> float:
+        """Longer by night: most of virtual time is a client's pause of hours, in which every look costs what a turn costs."""
+        self._seen, quiet = self.world.steps, self._seen == self.world.steps
+        self._idle = min(self._idle + 1, 3) if quiet else 0
+        return self.world.settings.background.observer_interval * 2**self._idle
 
     def spawn(self, work: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
         return self.world.loop.create_task(work, context=self.context)
