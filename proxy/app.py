@@ -24,7 +24,7 @@ from proxy.edge.chat import ChatRoute
 from proxy.edge.guard import GUARD, Guard
 from proxy.edge.headers import fault_of_head, header
 from proxy.edge.passthrough import passthrough
-from proxy.edge.routing import route
+from proxy.edge.routing import may_name, server_for
 from proxy.edge.site import Site
 from proxy.engine import Engine
 from proxy.errors import ConfigError, OmError, Unsupported
@@ -194,20 +194,25 @@ class App:
         return self._site
 
     async def _pass(self, scope: Scope, receive: Receive, send: Send, site: Site) -> None:
+        look = may_name(scope, site)
         try:
             identity.admit(scope["headers"], site.identity)
-            passing = Passing(self.admission, receive)
+            place = Held(self.admission, scope, receive) if look else Passing(self.admission, receive)
         except OmError as exc:
             await answers.error(send, exc)
             return
-        with passing:
+        with place:
             try:
-                upstream, following = await route(scope, passing.receive, site)
+                body = await answers.read_body(place.receive, site.settings.limits.body) if look else None
+                upstream = server_for(scope, site, body)
             except OmError as exc:
                 await answers.error(send, exc)
                 return
+            except answers.Disconnected:
+                return
             headers = site.sent_on(scope["headers"], upstream)
-            await passthrough(scope, following, send, upstream=self.upstream, settings=upstream, headers=headers)
+            relayed = partial(passthrough, upstream=self.upstream, settings=upstream, headers=headers, body=body)
+            await relayed(scope, place.receive, send)
 
     async def _lifespan(self, scope: Scope, receive: Receive, send: Send) -> None:
         await receive()

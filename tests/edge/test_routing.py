@@ -9,13 +9,14 @@ from pathlib import Path
 import httpx
 import pytest
 
-from proxy.app import create_app
+from proxy.app import App, create_app
 from proxy.demo.loopback import serving
-from proxy.edge.routing import LOOKED_INTO
 from proxy.settings import parse
-from tests.support.upstream_server import UpstreamServer, answering, upstream_server
+from tests.support.upstream_server import Call, Script, UpstreamServer, answering, upstream_server
 
+MOST = 4_000_000  # bytes of a body that is read
 FORM = "multipart/form-data; boundary=x"
+FINE = answering(b"{}")
 
 
 def form(model: str, file: bytes = b"RIFF", *, first: bool = False) -> bytes:
@@ -28,22 +29,24 @@ def form(model: str, file: bytes = b"RIFF", *, first: bool = False) -> bytes:
 
 @asynccontextmanager
 async def two(
-    folder: Path, local: str = "*"
-) -> AsyncIterator[tuple[httpx.AsyncClient, UpstreamServer, UpstreamServer]]:
+    folder: Path, local: str = "*", script: Script = FINE
+) -> AsyncIterator[tuple[httpx.AsyncClient, UpstreamServer, UpstreamServer, App]]:
     """A proxy before a server for `gpt-*` and `whisper-*`, and one for the rest."""
-    async with upstream_server(answering(b"{}")) as openai, upstream_server(answering(b"{}")) as rest:
+    async with upstream_server(FINE) as openai, upstream_server(script) as rest:
         settings = parse(f"""
             upstream:
               - {{name: openai, match: ["gpt-*", "whisper-*"], base_url: "{openai.base}"}}
               - {{name: local, match: ["{local}"], base_url: "{rest.base}"}}
             storage: {{url: "sqlite:///{folder}/om.db"}}
+            limits: {{body: {MOST}}}
             telemetry: {{log: "off"}}
         """)
+        app = create_app(settings)
         async with (
-            serving(create_app(settings)) as base,
+            serving(app) as base,
             httpx.AsyncClient(base_url=base, headers={"authorization": "Bearer sk-openai"}) as http,
         ):
-            yield http, openai, rest
+            yield http, openai, rest, app
 
 
 @pytest.mark.parametrize(
@@ -55,21 +58,19 @@ async def two(
         ("/v1/responses", "application/json", b'{"model": "gpt-4o", "input": "%b"}' % (b"x" * 300_000), "openai"),
         ("/v1/audio/transcriptions", FORM, form("whisper-1"), "openai"),
         ("/v1/audio/transcriptions", FORM, form("whisper-1", b"\0" * 3_000_000, first=True), "openai"),
+        ("/v1/audio/transcriptions", FORM, form("whisper-1", b"\0" * 3_000_000), "openai"),
+        ("/v1/embeddings", "application/json", b'{"input": "%b", "model": "gpt-4o"}' % (b"x" * 3_000_000), "openai"),
         # nobody says which: the server for all models
         ("/v1/files", FORM, form("", b"\0" * 3_000_000), "rest"),
-        (
-            "/v1/embeddings",
-            "application/json",
-            b'{"input": "%b", "model": "gpt-4o"}' % (b"x" * 2 * LOOKED_INTO),
-            "rest",
-        ),
+        ("/v1/files", FORM, form("gpt-4o", b"\0" * 3_000_000), "rest"),
+        ("/v1/uploads/u/parts", FORM, form("gpt-4o"), "rest"),
         ("/v1/threads", "application/json", b"", "rest"),
         ("/v1/embeddings", "application/json", b"{broken", "rest"),
     ],
 )
 async def test_route(tmp_path: Path, path: str, kind: str, body: bytes, to: str) -> None:
     """The bytes arrive as they were sent, at one of the two and with the caller's key there only."""
-    async with two(tmp_path) as (http, openai, rest):
+    async with two(tmp_path) as (http, openai, rest, _):
         answer = await http.post(path, content=body, headers={"content-type": kind})
         assert answer.status_code == 200
         there, elsewhere = (openai, rest) if to == "openai" else (rest, openai)
@@ -79,16 +80,47 @@ async def test_route(tmp_path: Path, path: str, kind: str, body: bytes, to: str)
 
 
 async def test_what_names_no_model(tmp_path: Path) -> None:
-    async with two(tmp_path) as (http, openai, rest):
+    async with two(tmp_path) as (http, openai, rest, _):
         assert (await http.get("/v1/models")).status_code == 200
         assert (len(openai.seen), len(rest.seen)) == (0, 1)
 
 
 async def test_a_model_for_nobody(tmp_path: Path) -> None:
     """Refused as for chat: it is nobody's, so no server gets it with a key that is meant for another one."""
-    async with two(tmp_path, local="llama-*") as (http, openai, rest):
+    async with two(tmp_path, local="llama-*") as (http, openai, rest, _):
         answer = await http.post("/v1/embeddings", json={"model": "qwen", "input": "x"})
         assert (answer.status_code, answer.json()["error"]["code"]) == (400, "om_no_upstream")
         assert openai.seen == rest.seen == []
         assert (await http.get("/v1/models")).status_code == 200
         assert (len(openai.seen), len(rest.seen)) == (1, 0)
+
+
+@pytest.mark.parametrize("announced", [True, False], ids=["announced", "in chunks"])
+async def test_too_large_to_look_into(tmp_path: Path, announced: bool) -> None:
+    """It is refused, for it may be any server's. What names no model is passed on, however large."""
+    body = b"x" * (MOST + 1)
+
+    async def pieces() -> AsyncIterator[bytes]:
+        yield body
+
+    async with two(tmp_path) as (http, openai, rest, _):
+        sent = body if announced else pieces()
+        answer = await http.post("/v1/embeddings", content=sent, headers={"content-type": "application/json"})
+        assert (answer.status_code, answer.json()["error"]["code"]) == (413, "om_too_large")
+        assert openai.seen == rest.seen == []
+        assert (await http.post("/v1/files", content=body, headers={"content-type": FORM})).status_code == 200
+        assert [seen.body for seen in rest.seen] == [body]
+
+
+async def test_what_is_read_is_counted(tmp_path: Path) -> None:
+    """As the bodies of chat, until it is answered: so they are bounded together."""
+    body, held = b'{"input": "%b", "model": "qwen"}' % (b"x" * 3_000_000), []
+
+    async def script(call: Call) -> None:
+        held.append(app.admission.held)
+        call.send(b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n")
+
+    async with two(tmp_path, script=script) as (http, _, _, app):
+        assert (await http.post("/v1/embeddings", content=body)).status_code == 200
+        assert held == [len(body)]
+        assert app.admission.held == 0

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from proxy.wire.named import model_of
+from tests.support.counting import TIMES, seconds
 
 JSON, FORM = b"application/json", b'multipart/form-data; boundary="x"'
 
@@ -35,6 +38,13 @@ def part(name: bytes, value: bytes, more: bytes = b"") -> bytes:
         (part(b'name="file"; filename="model"', b"m"), FORM, None),
         (part(b'name="model"', b"m")[:-2], FORM, None),
         (part(b'name="model"', b"m"), JSON, None),
+        (b"preamble\r\n" + part(b'name="model"', b"m") + b"--x--", FORM, "m"),
+        (part(b'name="file"; filename="a"', b'name="model"\r\n\r\nm\r\n') + part(b'name="model"', b"n") + b"--x--", FORM, "n"),
+        (part(b'name="model"', b"m" * 257) + b"--x--", FORM, None),
+        (part(b'x-name="model"', b"m") + b"--x--", FORM, None),
+        (part(b'name="model"', b"m") + b"--x--", b"multipart/form-data", None),
+        (part(b'name="model"', b"m") + b"--x--", b"multipart/form-data; boundary=y", None),
+        (part(b'name="a"', b"b") * 1_000 + part(b'name="model"', b"m") + b"--x--", FORM, None),
     ],
 )  # fmt: skip
 def test_model(body: bytes, kind: bytes, model: str | None) -> None:
@@ -42,7 +52,24 @@ def test_model(body: bytes, kind: bytes, model: str | None) -> None:
     assert model_of(body, kind) == model
 
 
-@given(st.binary(), st.sampled_from([JSON, FORM, b"", b"text/plain"]))
+HOSTILE = [
+    b"name=model\r\n",
+    b"\r\n--x",
+    b"\r\n--x\r\n",
+    b"--x\r\nContent-Disposition: form-data; name=model\r\n",
+    b"\r\n\r\n",
+    b";\t",
+]
+
+
+@pytest.mark.parametrize("piece", HOSTILE)
+def test_a_form_costs_no_more_than_its_length(piece: bytes) -> None:
+    """The event loop waits for it: it is looked through once, whatever it is made of."""
+    took = [seconds(partial(model_of, b"--x\r\n" + piece * count, FORM)) for count in (50_000, 50_000 * TIMES)]
+    assert took[1] < 3 * TIMES * max(took[0], 0.002)
+
+
+@given(st.binary(), st.sampled_from([JSON, FORM, b"", b"text/plain", b"multipart/", b'multipart/x; boundary="\xe9']))
 def test_anything(body: bytes, kind: bytes) -> None:
     """Whatever comes, there is an answer."""
     assert isinstance(model_of(body, kind), str | None)
