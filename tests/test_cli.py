@@ -30,7 +30,7 @@ from proxy.storage.sqlite import SqliteStore
 from tests.e2e.process import free_port
 
 ROOT = Path(__file__).parents[1]
-START = 3.0  # seconds on a busy machine; the real figure is the benchmark's
+START = 10.0  # seconds on a very busy machine; the real figure is the benchmark's
 CONFIG = 'upstream: [{base_url: "http://127.0.0.1:9/v1"}]\nstorage: {url: "sqlite:///om.db"}\n'
 
 
