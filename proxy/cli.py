@@ -89,11 +89,12 @@ def serve(options: argparse.Namespace) -> int:
     keep_freed_memory()
     with starting():
         from proxy.app import create_app
-        from proxy.logs import configure
+        from proxy.logs import configure, hear_python
         from proxy.settings import Watched, load
 
         settings = load(options.config)
         configure(settings.telemetry.log)
+        hear_python()
         raise_open_files()
         if settings.server.workers == 1:
             server = server_of(create_app(Watched(settings, path=options.config)), settings)
@@ -162,11 +163,12 @@ def worker() -> App:
     keep_freed_memory()
     with starting():
         from proxy.app import create_app
-        from proxy.logs import configure
+        from proxy.logs import configure, hear_python
         from proxy.settings import Watched, load
 
         settings = load(None)
         configure(settings.telemetry.log)
+        hear_python()
         return create_app(Watched(settings))
 
 

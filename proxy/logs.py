@@ -9,8 +9,10 @@ import logging
 import sys
 import threading
 import traceback
+import warnings
 from datetime import UTC, datetime
 from functools import lru_cache
+from types import TracebackType
 from typing import Any, BinaryIO, Literal
 
 import orjson
@@ -41,6 +43,20 @@ def configure(log: Literal["auto", "json", "console", "off"]) -> None:
     logging.basicConfig(handlers=[logging.NullHandler()], force=True)  # also silences logging's last resort
     for name in OTHERS:
         logging.getLogger(name).handlers = [_Heard(logging.WARNING)]
+
+
+def hear_python() -> None:
+    """What Python itself writes to stderr is an event too: warnings, and errors that end a thread or happen in a finaliser. Their words
+    may hold anything (pydantic's warnings hold the value they are about), so a class and a place are all that is said. For a process
+    of our own, for good."""
+    warnings.showwarning = lambda message, category, filename, lineno, *_: _python(category, (filename, lineno))
+    sys.unraisablehook = lambda told: _python(told.exc_type, _place_of(told.exc_traceback))
+    threading.excepthook = lambda told: _python(told.exc_type, _place_of(told.exc_traceback))
+
+
+def _python(kind: type[BaseException], at: tuple[str, int | None] | None) -> None:
+    if not issubclass(kind, SystemExit):  # how a thread may end
+        structlog.get_logger("python").warning("library", logger="python", error=kind.__name__, at=_short(at))
 
 
 @lru_cache(maxsize=THREADS)  # 10 µs, and every request says it
@@ -151,9 +167,18 @@ class _Heard(logging.Handler):
         if str(record.msg).startswith("ASGI callable returned without completing"):
             return  # how a reply that the upstream broke off is broken off here too; the `turn` event tells of it
         exc = record.exc_info[1] if record.exc_info else None
-        frames = traceback.extract_tb(exc.__traceback__)[-1:] if exc else []
-        at = [f"{frame.filename.rpartition('/')[2]}:{frame.lineno}" for frame in frames]
+        at = _short(_place_of(exc.__traceback__)) if exc else None
         own = record.name == OTHERS[0] and exc is None
         said = record.getMessage().strip() if own else f"{record.filename}:{record.lineno}"
         log = structlog.get_logger(record.name)
         log.log(record.levelno, "library", logger=record.name, said=said, error=exc, at=at)
+
+
+def _place_of(trace: TracebackType | None) -> tuple[str, int | None] | None:
+    """The file and line that raised."""
+    last = traceback.extract_tb(trace)[-1:]
+    return (last[0].filename, last[0].lineno) if last else None
+
+
+def _short(place: tuple[str, int | None] | None) -> str | None:
+    return f"{place[0].rpartition('/')[2]}:{place[1]}" if place else None

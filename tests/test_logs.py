@@ -151,8 +151,41 @@ def test_libraries(capsys: pytest.CaptureFixture[str]) -> None:
     (event,) = events(capsys)
     assert (event["event"], event["logger"], event["error"]) == ("library", "uvicorn.error", "ValueError")
     assert str(event["said"]).startswith("test_logs.py:")
-    assert str(event["at"]).startswith("['test_logs.py:")
+    assert str(event["at"]).startswith("test_logs.py:")
     assert "hush" not in str(event)
+
+
+NOISE = """
+import sys, threading, warnings
+from proxy.logs import configure, hear_python
+
+configure("json")
+hear_python()
+warnings.simplefilter("always")
+warnings.warn("input_value='hush'", UserWarning, stacklevel=1)
+
+class Finalised:
+    def __del__(self):
+        raise ValueError("hush")
+
+def broken():
+    raise KeyError("hush")
+
+Finalised()
+for work in (broken, sys.exit):
+    thread = threading.Thread(target=work)
+    thread.start()
+    thread.join()
+"""
+
+
+def test_python_s_own_words(tmp_path: Path) -> None:
+    """A warning, an error in a finaliser and one that ends a thread: each an event that tells its class and place, and no more."""
+    ended = subprocess.run([sys.executable, "-c", NOISE], capture_output=True, check=True, cwd=tmp_path)
+    assert b"hush" not in ended.stderr
+    said = [orjson.loads(line) for line in ended.stderr.splitlines()]
+    assert [event["error"] for event in said] == ["UserWarning", "ValueError", "KeyError"]
+    assert all(event["at"].startswith("<string>:") for event in said)
 
 
 KEY = Key("tenant", "alice@example.com", "divorce-lawyer")
