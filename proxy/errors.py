@@ -101,7 +101,13 @@ class Conflict(StorageError):
 
 
 class ModelError(OmError):
+    """`advice`: what the operator can do, in words of ours alone, so that a log may hold it; the message may quote a server's code."""
+
     code = "om_model"
+
+    def __init__(self, message: str, advice: str = "") -> None:
+        super().__init__(f"{message}: {advice}" if advice else message)
+        self.advice = advice
 
 
 class ModelBusy(ModelError):

@@ -126,7 +126,8 @@ class Observing:
     async def _failed(self, memory: Memory, decision: Decision, exc: ModelError) -> None:
         what = type(decision).__name__.lower()
         label = self._memories.label(memory.key)
-        log.warning(f"{what}.failed", thread=label, error=exc.code, failures=memory.trouble.failures + 1)
+        failures, advice = memory.trouble.failures + 1, {"advice": exc.advice} if exc.advice else {}
+        log.warning(f"{what}.failed", thread=label, error=exc.code, failures=failures, **advice)
         now, jitter, size = self._clock(), self._jitter(), memory.log_tokens
         if isinstance(decision, Reflect):
             await self._memories.update(memory.key, lambda m: lifecycle.unproductive(m, size))

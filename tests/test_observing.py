@@ -233,12 +233,13 @@ async def test_a_success_ends_the_trouble() -> None:
 
 async def test_no_word_reaches_the_log() -> None:
     """Neither what was observed nor what was noted stands in the program's log."""
-    async with parts(ModelError("prompt: user 1"), NOTES) as p:
+    async with parts(ModelError("prompt: user 1", "set a key"), NOTES) as p:
         await p.stored(chat(4, 50))
         with capture_logs() as logs:
             await p.observing.perform(KEY, SIX, p.call())
             await p.observing.perform(KEY, SIX, p.call())
         assert [entry["event"] for entry in logs] == ["observe.failed", "observed"]
+        assert logs[0]["advice"] == "set a key"
         assert not [entry for entry in logs if "user 1" in str(entry) or "2.85" in str(entry)]
 
 

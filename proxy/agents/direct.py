@@ -36,7 +36,7 @@ class Direct:
     async def complete(self, target: Target, prompt: Prompt) -> Answer:
         """One answer. A refusal of a parameter (dialect.py) is mended and remembered; that is no retry of a failed call."""
         if target.base_url is None:
-            raise ModelError(f"no address for {target.model}: set memory.api_base")
+            raise ModelError(f"no address for {target.model}", "set memory.api_base")
         place = (target.base_url, target.model)
         dialect = self._dialects.get(place) or Dialect.of(target.base_url)
         for _ in range(MENDS + 1):
@@ -69,9 +69,8 @@ class Direct:
                 extensions={"timeout": {"connect": CONNECT, "read": READ, "write": READ, "pool": CONNECT}},
             )
         except (httpx.InvalidURL, ValueError, TypeError) as exc:
-            raise ModelError(
-                f"the request could not be written ({type(exc).__name__}): check memory.api_base and key"
-            ) from exc
+            said = f"the request could not be written ({type(exc).__name__})"
+            raise ModelError(said, "check memory.api_base and key") from exc
         try:
             response = await self._transport.handle_async_request(request)
             try:

@@ -27,13 +27,13 @@ def failure(
     if status == 413 or (400 <= status < 500 and status not in BUSY and means_too_long(f"{named} {message}")):
         return PromptTooLong(f"{said}: the prompt is too long")
     if named in BROKE:
-        return ModelError(f"{said}: see to the account's quota, or choose another memory.model")
+        return ModelError(said, "see to the account's quota, or choose another memory.model")
     if status in BUSY or status >= 500:
         return ModelBusy(said, retry_after(headers, now))
     if status in (401, 403):
-        return ModelError(f"{said}: check memory.api_key, or the credential the model is inherited with")
+        return ModelError(said, "check memory.api_key, or the credential the model is inherited with")
     if status == 404:
-        return ModelError(f"{said}: check memory.model and memory.api_base")
+        return ModelError(said, "check memory.model and memory.api_base")
     return ModelError(said)
 
 

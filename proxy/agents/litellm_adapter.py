@@ -73,7 +73,8 @@ class LiteLLM:
         try:
             response = await litellm.acompletion(**_arguments(target, prompt))
         except Exception as exc:  # whatever a provider's client raises; translated here, once
-            raise _translated(exc, self._clock()) from None  # its text may quote the prompt
+            failed = _keyless(litellm, target, exc) or _translated(exc, self._clock())
+            raise failed from None  # its text may quote the prompt
         return answer_from(response.model_dump(), target.model)
 
 
@@ -130,6 +131,19 @@ def _arguments(target: Target, prompt: Prompt) -> dict[str, Any]:
     }
 
 
+def _keyless(litellm: Any, target: Target, exc: Exception) -> ModelError | None:
+    """litellm tells of a missing key in as many ways as it has providers, and of some as of a server that cannot be reached. Clouds
+    (AWS_…, VERTEX…) have other ways to credentials than the environment."""
+    if target.api_key or target.base_url or target.headers or getattr(exc, "status_code", 500) != 500:
+        return None
+    missing = litellm.validate_environment(model=target.model)["missing_keys"]
+    if not missing or any(name.startswith(("AWS_", "VERTEX")) for name in missing):
+        return None
+    return ModelError(
+        "litellm has no key for the memory model", f"set {' or '.join(missing)} where the proxy runs, or memory.api_key"
+    )
+
+
 def _translated(exc: Exception, now: float) -> ModelError:
     """By status where there is one; else a connection that failed, or something only the operator can mend."""
     name = type(exc).__name__
@@ -137,7 +151,7 @@ def _translated(exc: Exception, now: float) -> ModelError:
         return ModelBusy("the memory model's server could not be reached")
     status = getattr(exc, "status_code", None)
     if not isinstance(status, int):
-        return ModelError(f"litellm could not ask the model ({name}): check memory.model")
+        return ModelError(f"litellm could not ask the model ({name})", "check memory.model")
     too_long = "context_length_exceeded" if name == "ContextWindowExceededError" else None
     return failure(status, code=too_long or name, message=str(exc), headers=_headers_of(exc), now=now)
 

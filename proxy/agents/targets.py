@@ -54,7 +54,7 @@ def targets(
     )
     if not found:
         raise ModelError(
-            "no model to ask: `inherit` needs a request's credential, which is gone; the next request brings it"
+            "no model to ask", "`inherit` needs a request's credential, which is gone; the next request brings it"
         )
     return found
 

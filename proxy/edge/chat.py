@@ -66,21 +66,21 @@ class ChatRoute:
         self._log = log.bind()  # the logger itself: a lazy one is looked up anew for every event
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send, site: Site) -> None:
-        started = time.perf_counter()
         try:
-            exchange = await self._accept(scope, receive, site, started)
+            exchange = await self._accept(scope, receive, site)
             await self._open(exchange, site)
         except OmError as exc:
             await answers.error(send, exc, NO_MEMORY)
             return
         except answers.Disconnected:
             return
-        exchange.overhead_ms = (time.perf_counter() - started) * 1_000
+        exchange.overhead_ms = (time.perf_counter() - exchange.started) * 1_000
         await self._forward(exchange, receive, send)
 
-    async def _accept(self, scope: Scope, receive: Receive, site: Site, started: float) -> Exchange:
+    async def _accept(self, scope: Scope, receive: Receive, site: Site) -> Exchange:
         caller = identity.identify(scope["headers"], site.identity, self._secret, time.time())
         body = await answers.read_body(receive, site.settings.limits.body)
+        started = time.perf_counter()  # how long a client takes to send is its own time
         request = self._read(body, caller, site)
         upstream = site.server_for(request.model) if request else site.settings.upstream[0]
         headers = site.sent_on(scope["headers"], upstream)

@@ -32,7 +32,7 @@ class Exchange:
     request: ChatRequest | None
     caller: Caller
     upstream: UpstreamSettings
-    started: float
+    started: float  # when its body had come, by perf_counter
     turn: Turn | None = None
     status: str = "off"
     reason: str | None = None

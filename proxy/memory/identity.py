@@ -29,6 +29,8 @@ Scope = Literal["thread", "resource"]  # X-OM-Scope: how far the memory reaches
 _ID = re.compile(r"[A-Za-z0-9._:@/+=-]{1,256}")
 _BLANKS = " \t"  # white space to HTTP (RFC 9110 5.6.3); left to itself, `strip` would take U+0085 and U+00A0 with it
 _ORIGIN = re.compile(r"https?://(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9.-]+)(:[0-9]+)?")  # of a page that a web server gave
+_FORWARDED = ("x-forwarded-for", "x-real-ip", "forwarded")  # by which a proxy before us tells who asked it
+_FOR = re.compile(r"\bfor=\"?(\[[^\]]{0,64}\][^;,\"]*|[^;,\"]*)", re.IGNORECASE)  # RFC 7239
 _CREDENTIALS = ("authorization", "x-api-key", "api-key")
 GATEWAY = ("x-om-authorization", "x-memory-gateway-authorization")  # a key of `auth.keys` beside the provider's own
 _SAID = ("x-om-mode", "x-om-history", "x-om-task", "x-om-timezone")
@@ -64,7 +66,7 @@ class Rules:
 
     def __post_init__(self) -> None:
         names = [*self.thread_headers, *self.resource_headers, *_CREDENTIALS, *_SAID]
-        names += ["host", "origin"] if self.loopback and not self.keys else []
+        names += ["host", "origin", *_FORWARDED] if self.loopback and not self.keys else []
         names += [_SCOPE] if self.scope_override else []
         names += [_VOUCHER] if self.token_secret else []
         names += GATEWAY if self.keys else []
@@ -270,7 +272,7 @@ def _tenant(named: Mapping[str, list[str]], rules: Rules, secret: bytes) -> str 
         return _owner(_key_to_us(named), rules)
     key = _credential(named, _CREDENTIALS)
     if key is None:
-        return LOCAL if rules.loopback and not _foreign(named) else None
+        return LOCAL if rules.loopback and not (_foreign(named) or _forwarded(named)) else None
     return hmac.new(secret, key.encode("latin-1"), hashlib.sha256).hexdigest()
 
 
@@ -279,6 +281,21 @@ def _foreign(named: Mapping[str, list[str]]) -> bool:
     its visitor's own programs may have, it may not. A browser tells the origin with every POST; a program need not."""
     origins, hosts = named.get("origin", []), named.get("host", [])
     return bool(origins) and not (_served_here(origins) and all(is_loopback(host) for host in hosts))
+
+
+def _forwarded(named: Mapping[str, list[str]]) -> bool:
+    """Whether a proxy on this machine says that it asks for somebody on another: all that it serves come from loopback. Who lies with
+    such a header loses by it only."""
+    *plain, standard = (",".join(named.get(name, [])) for name in _FORWARDED)
+    told = [address for value in plain if value for address in value.split(",")] + _FOR.findall(standard)
+    return not all(map(_is_here, told))
+
+
+def _is_here(address: str) -> bool:
+    try:
+        return ipaddress.ip_address(address.strip(_BLANKS)).is_loopback
+    except ValueError:
+        return is_loopback(address.strip(_BLANKS))  # with a port, or in brackets; a name that hides one is none
 
 
 def _served_here(origins: Sequence[str]) -> bool:

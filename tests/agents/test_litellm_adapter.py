@@ -123,6 +123,24 @@ async def test_failures(litellm: LiteLLM, script: Script, kind: type[ModelError]
     assert len(server.seen) == 1
 
 
+@pytest.mark.parametrize(
+    ("model", "named"),
+    [
+        ("gemini/gemini-2.5-flash", "GEMINI_API_KEY"),
+        ("openai/gpt-4o", "OPENAI_API_KEY"),
+        ("anthropic/claude-x", "memory.api_key"),
+    ],
+)
+async def test_without_a_key(litellm: LiteLLM, monkeypatch: pytest.MonkeyPatch, model: str, named: str) -> None:
+    """litellm raises of some providers what it raises of a server that is down; nobody waits for a key to come back."""
+    for name in ("GEMINI_API_KEY", "GOOGLE_API_KEY", "OPENAI_API_KEY", "ANTHROPIC_API_KEY"):
+        monkeypatch.delenv(name, raising=False)
+    with pytest.raises(ModelError) as raised:
+        await litellm.complete(Target(model, "litellm"), PROMPT)
+    assert type(raised.value) is ModelError
+    assert named in raised.value.advice
+
+
 async def test_retry_after(litellm: LiteLLM) -> None:
     """The server's own time reaches the asker."""
     async with upstream_server(failing(429, "slow down", b"Retry-After: 3")) as server:

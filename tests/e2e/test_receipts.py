@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
 import sqlite3
 from pathlib import Path
@@ -19,7 +20,7 @@ from tests.e2e.between import COMPLETION, Between, between, chat_body, reason
 from tests.e2e.playing import Model, Play, stories
 from tests.e2e.running import running
 from tests.e2e.trouble import in_front_of_the_store
-from tests.support.raw_client import ask
+from tests.support.raw_client import RawClient, ask
 from tests.support.upstream_server import Call, Script, answering
 
 T = b"X-OM-Thread: t"
@@ -55,6 +56,21 @@ async def test_off_raw_applied(tmp_path: Path) -> None:
         assert reason(got) == "applied"
         assert int(got.header(b"x-om-tokens-sent")[0]) > int(got.header(b"x-om-tokens-received")[0])
         assert reason(await site.ask(chat_body("and now?"), T, b"X-OM-Mode: write")) == "raw/write-only"
+
+
+async def test_how_long_a_client_sends_is_not_ours(tmp_path: Path) -> None:
+    """The overhead counts from the body's end."""
+    async with between(tmp_path) as site:
+        client, body = await RawClient.connect(site.port), chat_body("hi")
+        client.send_head("POST", "/v1/chat/completions", b"Content-Length: %d" % len(body), T)
+        client.writer.write(body[:10])
+        await client.writer.drain()
+        await asyncio.sleep(0.5)  # an upload that takes its time
+        client.writer.write(body[10:])
+        got = await client.answer()
+        client.leave()
+        assert reason(got) == "raw"
+        assert float(got.header(b"x-om-overhead-ms")[0]) < 400
 
 
 async def test_side_requests_by_model(tmp_path: Path) -> None:

@@ -563,6 +563,33 @@ def test_a_token_makes_no_page_somebody() -> None:
     assert identify([*sent, (b"authorization", b"Bearer k")], SIGNED, SECRET, NOW).key == (tenant_of("k"), "ada", "t")
 
 
+FROM_HERE = [
+    ("x-forwarded-for", "127.0.0.1"), ("x-forwarded-for", " ::1 "), ("x-forwarded-for", "127.0.0.1, ::1"), ("x-forwarded-for", "127.0.0.1:4711"),
+    ("x-real-ip", "127.0.0.1"), ("forwarded", "for=127.0.0.1;proto=http"), ("forwarded", 'For="[::1]:4711"'), ("forwarded", "proto=https"),
+]  # fmt: skip
+FROM_ELSEWHERE = [
+    ("x-forwarded-for", "8.8.8.8"), ("x-forwarded-for", "8.8.8.8, 127.0.0.1"), ("x-forwarded-for", "127.0.0.1, 192.168.1.7"),
+    ("x-forwarded-for", "2001:db8::1"), ("x-forwarded-for", "unknown"), ("x-forwarded-for", "127.0.0.1,"), ("x-real-ip", "10.0.0.8"),
+    ("forwarded", "for=192.0.2.60;proto=http"), ("forwarded", 'for="[2001:db8::1]:4711"'), ("forwarded", "for=127.0.0.1, FOR=8.8.8.8"),
+    ("forwarded", "for=_hidden"), ("forwarded", "for=unknown"), ("forwarded", "for="), ("forwarded", 'for="8.8.8.8'),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "known"), [*((*of, True) for of in FROM_HERE), *((*of, False) for of in FROM_ELSEWHERE)]
+)
+def test_who_a_proxy_asks_for(name: str, value: str, known: bool) -> None:
+    """A proxy on this machine comes from loopback whoever asks it; where it says that somebody elsewhere does, nobody is local."""
+    assert_known([*asked(HERE), (name.encode(), value.encode())], known)
+
+
+def test_a_credential_is_no_matter_of_place() -> None:
+    """Nor is a key of ours: both are known wherever they come from."""
+    sent = [*headers(x_om_thread="t", authorization="Bearer key-a"), (b"x-forwarded-for", b"8.8.8.8")]
+    assert identify(sent, RULES, SECRET).key is not None
+    assert identify(sent, KEYED, SECRET).tenant == "acme"
+
+
 def test_with_keys_the_origin_says_nothing() -> None:
     """A key says who asks, wherever the page comes from that sends it; without one there is no memory for anybody."""
     page = asked("proxy.example", "https://app.example")
