@@ -1,6 +1,7 @@
 """A thread with the OpenAI SDK: the client keeps sending its whole history, the proxy keeps the prompt bounded.
 
 Needs a running proxy (`om-proxy serve`) and OPENAI_API_KEY. Usage: python openai_sdk.py [model]
+Run again under the same thread id, it goes on with the old conversation: a new one needs a new id.
 """
 
 import os
@@ -20,5 +21,6 @@ for text in ("The worktop is 312 cm long.", "The sink is 60 cm wide.", "How much
     answer = client.chat.completions.with_raw_response.create(model=model, messages=history)
     reply = answer.parse().choices[0].message.content
     history.append({"role": "assistant", "content": reply})
-    status, sent = answer.headers["x-om-status"], answer.headers["x-om-tokens-sent"]
+    status = answer.headers.get("x-om-status", "not asked")  # where no om-proxy answers
+    sent = answer.headers.get("x-om-tokens-sent", "uncounted")  # where memory is off
     print(f"you: {text}\nmodel: {reply}\n       memory {status}, {sent} tokens sent\n")

@@ -1,6 +1,7 @@
 """The same, streamed: tokens arrive as the model writes them; when the stream has ended, the turn is stored.
 
 Needs a running proxy (`om-proxy serve`) and OPENAI_API_KEY. Usage: python openai_sdk_stream.py [model]
+Run again under the same thread id, it goes on with the old conversation: a new one needs a new id.
 """
 
 import os

@@ -255,15 +255,19 @@ class Background:
     async def _run(self, key: Key, run: Run, waited_for: Decision | None) -> None:
         if waited_for is None and await self._next(key) is None:
             return  # mostly: a lease costs two commits, so it is taken only where there is work
-        leased = await self._memories.store.lease(key, self._holder, LEASE)
-        if not leased and waited_for is None:
-            return  # but a request does not wait for a process that may have crashed: a lease only saves money
-        renewing = self.hold(self._renew(key))
+        renewing: asyncio.Task[None] | None = None
+        leased: bool | None = None  # not known: it may be taken while this is cancelled
         try:
+            leased = await self._memories.store.lease(key, self._holder, LEASE)
+            if not leased and waited_for is None:
+                return  # but a request does not wait for a process that may have crashed: a lease only saves money
+            renewing = self.hold(self._renew(key))
             await self._work(key, run, waited_for)
         finally:
-            renewing.cancel()
-            await self._memories.store.release(key, self._holder)
+            if renewing is not None:
+                renewing.cancel()
+            if leased is not False:
+                await self._memories.store.release(key, self._holder)
 
     async def _renew(self, key: Key) -> None:
         while True:

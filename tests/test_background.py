@@ -551,6 +551,26 @@ class Leases(SqliteStore):
         await super().release(key, holder)
 
 
+async def test_a_lease_is_given_back_that_was_taken_at_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A server that ends while it waits for a lease keeps nobody from the work."""
+    taken = asyncio.Event()
+    async with parts() as p:
+        await p.stored(chat(3, 50))
+        lease = p.store.lease
+
+        async def slowly(key: Key, holder: str, seconds: float) -> bool:
+            leased = await lease(key, holder, seconds)
+            taken.set()
+            await asyncio.Event().wait()
+            return leased
+
+        monkeypatch.setattr(p.store, "lease", slowly)
+        p.background.wake(KEY)
+        await taken.wait()
+        await p.background.close()
+        assert await lease(KEY, "another process", 60)
+
+
 async def test_a_thread_with_nothing_to_do_costs_no_lease() -> None:
     """Most wakes find nothing due; a lease would cost two commits each."""
     async with parts(opened=Leases) as p:

@@ -27,6 +27,7 @@ from proxy.memory.model import Key
 from proxy.memory.transcript import Hints, History
 from proxy.settings import Settings, UpstreamSettings, effective_lines, parse
 from proxy.settings.report import NOT_IN_EFFECT
+from proxy.settings.watching import RESTART
 from proxy.turn import Turn
 from tests.memory.clients import chat, raw, told
 
@@ -203,6 +204,36 @@ def words(node: ast.expr) -> set[str]:
 def test_reasons() -> None:
     """The table of reasons is the closed list."""
     assert set(table("reason")) == reasons()
+
+
+# Raised where no client can see them: the tree's root, and what a memory model did.
+UNSEEN = {"om_internal", "om_model", "om_model_busy", "om_prompt_too_long", "om_unusable"}
+NO_CODES = {"om_error", "om_rules"}  # what all of them have as `type`, and a name within the settings' own checks
+
+
+def test_errors() -> None:
+    """The table of errors is the closed list, each with the status of its class."""
+    texts = [file.read_text(encoding="utf-8") for file in modules() if "proxy" in file.relative_to(ROOT).parts[:1]]
+    codes = {code for text in texts for code in re.findall(r'"(om_[a-z_]+)"', text)}
+    rows = table("code")
+    assert set(rows) == codes - UNSEEN - NO_CODES
+    for kind in raised_classes():
+        if kind.code in rows:
+            assert str(kind.status) in re.findall(r"\d{3}", rows[kind.code].split("|")[0]), kind
+
+
+def raised_classes(kind: type[OmError] = OmError) -> Iterator[type[OmError]]:
+    yield kind
+    for one in kind.__subclasses__():
+        yield from raised_classes(one)
+
+
+def test_what_needs_a_restart() -> None:
+    """README and the file name every setting that is read at the start only."""
+    for text in (README, CONFIG):
+        (told_of,) = re.findall(r"([^.]*(?:\.\w[^.]*)*) need a\s+restart", " ".join(text.replace("#", "").split()))
+        for key in RESTART:
+            assert key.rstrip(".") in told_of.lower()
 
 
 def test_statuses() -> None:

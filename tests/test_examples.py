@@ -17,6 +17,7 @@ from tests.e2e.running import Running, running
 
 EXAMPLES = Path(__file__).parents[1] / "examples"
 DOCKERFILE = EXAMPLES.parent / "Dockerfile"
+README = EXAMPLES.parent / "README.md"
 
 
 async def run(proxy: Running, *command: str | Path) -> str:
@@ -58,6 +59,30 @@ async def test_openai_sdk(tmp_path: Path) -> None:
         assert (memory.key.resource, memory.key.thread, memory.count) == ("user-42", "kitchen-rebuild", 6)
 
 
+async def test_openai_sdk_without_memory(tmp_path: Path) -> None:
+    """Where memory is off there is less of a receipt, and the conversation goes on all the same."""
+    async with running(tmp_path, "enabled: false") as proxy:
+        out = await run(proxy, sys.executable, EXAMPLES / "openai_sdk.py")
+        assert re.findall(r"memory (.+)$", out, flags=re.M) == ["off, uncounted tokens sent"] * 3
+
+
+async def test_readme_s_own(tmp_path: Path) -> None:
+    """The program in README runs as it stands there, its address aside."""
+    (text,) = re.findall(r"```python\n(.*?)```", README.read_text(encoding="utf-8"), flags=re.S)
+    async with running(tmp_path) as proxy:
+        out = await run(proxy, sys.executable, "-c", text.replace("http://127.0.0.1:8400", proxy.base))
+        assert out.strip()
+        memory = await proxy.memory()
+        assert (memory.key.resource, memory.key.thread, memory.count) == ("user-42", "trip-to-lisbon", 2)
+
+
+def test_no_two_share_a_thread() -> None:
+    """Whoever tries one after the other does not mix their conversations."""
+    texts = [file.read_text(encoding="utf-8") for file in (*EXAMPLES.iterdir(), README) if file.is_file()]
+    named = [name for text in texts for name in re.findall(r'X-OM-Thread"?: "?([a-z][a-z-]+)"', text)]
+    assert len(named) == len(set(named)) == 4
+
+
 async def test_openai_sdk_stream(tmp_path: Path) -> None:
     """The reply is printed as it comes, and the turns are stored when the streams have ended."""
     async with running(tmp_path) as proxy:
@@ -81,7 +106,7 @@ async def test_curl(tmp_path: Path) -> None:
         assert head.startswith("HTTP/1.1 200")
         assert "x-om-status: raw" in head
         assert "Noted: The worktop is 312 cm long." in body
-        assert (await proxy.memory()).key.thread == "kitchen-rebuild"
+        assert (await proxy.memory()).key.thread == "kitchen-worktop"
 
 
 async def test_curl_without_a_key(tmp_path: Path) -> None:

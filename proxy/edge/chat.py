@@ -23,6 +23,7 @@ from proxy.edge.exchange import Exchange, call_of, hints_of, must_name_resource,
 from proxy.edge.headers import asking_identity
 from proxy.edge.kept import kept
 from proxy.edge.limited import Limited
+from proxy.edge.routing import server_for
 from proxy.edge.site import Site
 from proxy.edge.tee import relay
 from proxy.edge.turnstile import LARGE
@@ -82,7 +83,7 @@ class ChatRoute:
         body = await answers.read_body(receive, site.settings.limits.body)
         started = time.perf_counter()  # how long a client takes to send is its own time
         request = self._read(body, caller, site)
-        upstream = site.server_for(request.model) if request else site.settings.upstream[0]
+        upstream = site.server_for(request.model) if request else server_for(scope, site, body)
         headers = site.sent_on(scope["headers"], upstream)
         return Exchange(scope, body, request, caller, upstream, started, headers=headers)
 

@@ -20,6 +20,7 @@ from typing import Any
 from uvicorn.protocols.http.httptools_impl import RequestResponseCycle
 
 from proxy.edge import answers, sockets
+from proxy.edge.expecting import Expecting
 from proxy.edge.guard import Guard
 from proxy.edge.patience import Late, Patience, Seen, Stage
 from proxy.edge.unchunked import Unchunked
@@ -126,6 +127,8 @@ class Protocol(Upgradeless):
         self._served = cycle
         if cycle.scope["http_version"] == OLD:
             app = Unchunked(app, cycle)
+        if cycle.waiting_for_100_continue:
+            app = Expecting(app, cycle)
         super()._start_asgi_task(cycle, app)
 
     # ── what is too much or too slow ─────────────────────────────────────────────────────────────────────────────────

@@ -1,8 +1,8 @@
 """Which model server a request goes to that is no chat completion: the one whose `match` fits the model it names, as for chat.
 
 A caller's key must not reach a server that another model is meant for, so where there are several, a body that may name a model is
-read whole before any of it is passed on: clients write the name behind the input, or the file. Where nothing is named (lists, or
-bodies that are neither JSON nor a form), it is the server for all models, or the first.
+read whole before any of it is passed on: clients write the name behind the input, or the file. What may name one that we cannot read
+is refused. Where nothing is named (lists, or bodies that are neither JSON nor a form), it is the server for all models, or the first.
 """
 
 from __future__ import annotations
@@ -13,9 +13,11 @@ from starlette.types import Scope
 
 from proxy.edge.headers import header
 from proxy.edge.site import Site
+from proxy.errors import BadRequest
 from proxy.settings import UpstreamSettings
-from proxy.wire.named import model_of
+from proxy.wire.named import Illegible, model_of
 
+UNREAD = "which model this is for cannot be read, and each has a server of its own; send valid JSON, or a form, with a short `model`"
 _FILES = re.compile(rb"/(?:files|uploads)(?:/|\Z)")  # of OpenAI's API: as large as they come, and no model's
 
 
@@ -25,6 +27,14 @@ def may_name(scope: Scope, site: Site) -> bool:
 
 
 def server_for(scope: Scope, site: Site, body: bytes | None) -> UpstreamSettings:
-    """`body`: None where it was not looked into. Raises BadRequest where the request names a model that no server is for."""
-    named = None if body is None else model_of(body, header(scope["headers"], b"content-type") or b"")
-    return site.server_for(named) if named is not None else site.upstream_for(None) or site.settings.upstream[0]
+    """`body`: None where it does not matter. Raises BadRequest where the request names a model that no server is for, or one that
+    cannot be read."""
+    anyway = site.upstream_for(None) or site.settings.upstream[0]
+    if body is None or site.meets_all:
+        return anyway
+    kind, encoding = (header(scope["headers"], name) or b"" for name in (b"content-type", b"content-encoding"))
+    try:
+        named = model_of(body, kind, encoding, limit=site.settings.limits.body)
+    except Illegible:
+        raise BadRequest(UNREAD, "om_no_upstream", "model") from None
+    return anyway if named is None else site.server_for(named)

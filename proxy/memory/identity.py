@@ -27,6 +27,7 @@ History = Literal["auto", "full", "window", "new"]  # X-OM-History: what the sen
 Scope = Literal["thread", "resource"]  # X-OM-Scope: how far the memory reaches
 
 _ID = re.compile(r"[A-Za-z0-9._:@/+=-]{1,256}")
+_ZONE = re.compile(r"[\w+-]{1,32}(?:/[\w+-]{1,32}){0,2}", re.ASCII)
 _BLANKS = " \t"  # white space to HTTP (RFC 9110 5.6.3); left to itself, `strip` would take U+0085 and U+00A0 with it
 _ORIGIN = re.compile(r"https?://(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9.-]+)(:[0-9]+)?")  # of a page that a web server gave
 _FORWARDED = ("x-forwarded-for", "x-real-ip", "forwarded")  # by which a proxy before us tells who asked it
@@ -240,7 +241,7 @@ def _timezone(named: Mapping[str, list[str]]) -> str | None:
     if not name:
         return None
     try:
-        return ZoneInfo(name).key
+        return ZoneInfo(name if _ZONE.fullmatch(name) else "").key  # it looks for each segment as for a package in the last one
     except (OSError, ValueError, KeyError) as exc:
         raise BadRequest(
             "header x-om-timezone must be an IANA time zone, as in Europe/Berlin", "om_bad_header", "x-om-timezone"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -65,7 +66,11 @@ async def two(
         ("/v1/files", FORM, form("gpt-4o", b"\0" * 3_000_000), "rest"),
         ("/v1/uploads/u/parts", FORM, form("gpt-4o"), "rest"),
         ("/v1/threads", "application/json", b"", "rest"),
-        ("/v1/embeddings", "application/json", b"{broken", "rest"),
+        ("/v1/audio/speech", "application/octet-stream", b"\x00\x01", "rest"),
+        # whatever a server may make of it
+        ("/v1/embeddings", "application/json", b'{"model": "gpt-4o", "input": "cut \\ud83d"}', "openai"),
+        ("/v1/embeddings", "application/json", b'\xef\xbb\xbf{"model": "gpt-4o", "input": NaN}', "openai"),
+        ("/v1/chat/completions", "application/json", b'{"messages": 7, "model": "gpt-4o"}', "openai"),
     ],
 )
 async def test_route(tmp_path: Path, path: str, kind: str, body: bytes, to: str) -> None:
@@ -77,6 +82,39 @@ async def test_route(tmp_path: Path, path: str, kind: str, body: bytes, to: str)
         assert [seen.body for seen in there.seen] == [body]
         assert there.seen[0].header(b"authorization") == [b"Bearer sk-openai"]
         assert elsewhere.seen == []
+
+
+@pytest.mark.parametrize("path", ["/v1/embeddings", "/v1/chat/completions"])
+@pytest.mark.parametrize(
+    ("kind", "body"),
+    [
+        ("application/json", b'{"model": "gpt-4o"'),
+        ("application/json", b'{"model": "%b"}' % (b"x" * 100_000)),
+        ("multipart/form-data; " + ";" * 8_000, form("whisper-1")),
+        ("multipart/form-data", form("whisper-1")),
+        ("multipart/form-data; boundary*=punycode''%ff", form("whisper-1")),
+    ],
+    ids=["broken", "long", "long type", "no boundary", "odd boundary"],
+)
+async def test_what_cannot_be_read(tmp_path: Path, path: str, kind: str, body: bytes) -> None:
+    """It may be for either, and the caller's key is one's alone: refused, and nothing of it is remembered."""
+    async with two(tmp_path) as (http, openai, rest, app):
+        answer = await http.post(path, content=body, headers={"content-type": kind})
+        assert (answer.status_code, answer.json()["error"]["code"]) == (400, "om_no_upstream")
+        assert openai.seen == rest.seen == []
+        assert sum(len(name or "") for name in app._current_site().upstreams) < 1_000
+
+
+async def test_a_compressed_body(tmp_path: Path) -> None:
+    """It is read, and passed on as it came."""
+    body = gzip.compress(b'{"model": "gpt-4o", "input": "x"}')
+    async with two(tmp_path) as (http, openai, rest, _):
+        headers = {"content-type": "application/json", "content-encoding": "gzip"}
+        assert (await http.post("/v1/embeddings", content=body, headers=headers)).status_code == 200
+        assert [seen.body for seen in openai.seen] == [body]
+        headers["content-encoding"] = "zstd"
+        assert (await http.post("/v1/embeddings", content=body, headers=headers)).status_code == 400
+        assert rest.seen == []
 
 
 async def test_what_names_no_model(tmp_path: Path) -> None:

@@ -172,12 +172,15 @@ async def test_a_compressed_request(tmp_path: Path) -> None:
 
 
 async def test_an_announced_body(tmp_path: Path) -> None:
-    """A client that asks whether its body is welcome is told so before it sends a byte of one that is not."""
+    """A client that asks whether its body is welcome is told so before it sends a byte of one that is not. There the connection
+    ends: of what came next nobody could tell whether it is that body."""
     async with upstream_server(completing()) as server, proxied(tmp_path, server, "{body: 1MiB}") as proxy:
         client = await RawClient.connect(proxy.port)
         length = b"Content-Length: %d" % ((1 << 20) + 1)
         client.send_head("POST", "/v1/chat/completions", length, b"Expect: 100-continue")
         got = await client.answer()
         assert (got.status, orjson.loads(got.body)["error"]["code"]) == (413, "om_too_large")
+        assert got.header(b"connection") == [b"close"]
+        assert await asyncio.wait_for(client.reader.read(), 5) == b""
         assert server.seen == []
         await client.close()
