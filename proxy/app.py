@@ -7,7 +7,6 @@ import time
 from collections.abc import Callable
 from functools import partial
 
-import structlog
 from starlette.types import Receive, Scope, Send
 
 from proxy.agents.direct import Direct
@@ -27,7 +26,8 @@ from proxy.edge.passthrough import passthrough
 from proxy.edge.routing import may_name, server_for
 from proxy.edge.site import Site
 from proxy.engine import Engine
-from proxy.errors import ConfigError, OmError, Unsupported
+from proxy.errors import ConfigError, OmError, StorageError, Unsupported
+from proxy.logs import start_failed
 from proxy.memories import Memories
 from proxy.memory import identity, lifecycle
 from proxy.memory.model import Memory
@@ -38,8 +38,6 @@ from proxy.steering import Steering
 from proxy.storage.base import Stir, Store
 from proxy.storage.sqlite import SqliteStore
 from proxy.upstream import AiohttpTransport, Upstream
-
-log = structlog.get_logger("server")
 
 CHAT = ("/v1/chat/completions", "/chat/completions")
 CONNECTIONS = 1_000  # to model servers, for chat
@@ -69,10 +67,6 @@ class App:
 
     async def start(self) -> None:
         settings = self._watched.current
-        if settings.storage.encryption_key is not None:
-            raise ConfigError(
-                "storage.encryption_key is set, but this version does not encrypt what it stores: take it out to go on without"
-            )
         self.store = await open_store(settings.storage.url, settings.retention.generations)
         try:
             await self._compose(settings, await self.store.secret())
@@ -219,9 +213,9 @@ class App:
         scope.get("state", {})[GUARD] = Guard(lambda: self._watched.current.limits)
         try:
             await self.start()
-        except OmError as exc:
-            log.error("start.failed", error=str(exc))
-            await send({"type": "lifespan.startup.failed", "message": str(exc)})
+        except Exception as exc:
+            start_failed(exc)  # whatever it is: in one line for who started the server, which does not begin to serve
+            await send({"type": "lifespan.startup.failed"})
             return
         await send({"type": "lifespan.startup.complete"})
         await receive()
@@ -249,7 +243,12 @@ async def open_store(url: str, generations: int | None = None) -> Store:
     scheme, _, rest = url.partition("://")
     if scheme != "sqlite":
         raise ConfigError(f"storage.url: no backend for {scheme}:// in this version; use sqlite:///path/to/file.db")
-    return await SqliteStore.open(rest.removeprefix("/") or ":memory:", generations=generations)
+    try:
+        return await SqliteStore.open(rest.removeprefix("/") or ":memory:", generations=generations)
+    except StorageError as exc:
+        raise StorageError(
+            f"storage.url: {exc}; name a file of ours or a new one, where this process may write"
+        ) from exc
 
 
 def create_app(

@@ -1,4 +1,7 @@
-"""The command: `om-proxy serve`, `check`, `doctor`, `token`, `demo`."""
+"""The command: `om-proxy serve`, `check`, `doctor`, `token`, `demo`.
+
+Its exit status: 0; 2 where the settings or the options are wrong; 3 where they are right, and it cannot start all the same.
+"""
 
 from __future__ import annotations
 
@@ -15,6 +18,7 @@ from proxy.errors import ConfigError, OmError
 
 if TYPE_CHECKING:
     import socket
+    from pathlib import Path
 
     import uvicorn
 
@@ -22,6 +26,7 @@ if TYPE_CHECKING:
     from proxy.settings import Effective, Settings
 
 START_WITHIN = 60.0  # seconds a worker may take until it serves
+CANNOT_START = 3  # uvicorn's own status for it: a supervisor tries again, as it does not after 0
 STOP_WITHIN = 30  # seconds running streams may take after SIGTERM
 
 # What libraries import where they find it, and a server never uses: tracebacks in colour and httpx's command line (3 MB, 50 ms),
@@ -49,7 +54,13 @@ def parser() -> argparse.ArgumentParser:
     top.add_argument("--version", action="version", version=__version__)
     commands = top.add_subparsers(dest="command", required=True)
 
-    serve_command = commands.add_parser("serve", help="run the proxy")
+    serve_command = commands.add_parser(
+        "serve",
+        help="run the proxy",
+        description="Run the proxy until SIGTERM or SIGINT.",
+        epilog="Where it listens is told by server.host and server.port in the file (without them 127.0.0.1 and 8400), or by "
+        "OM_PROXY__SERVER__HOST and OM_PROXY__SERVER__PORT in the environment, which come first.",
+    )
     serve_command.add_argument("--config", help="the YAML file; else OM_PROXY_CONFIG, else ./config/om-proxy.yaml")
     serve_command.set_defaults(run=serve)
 
@@ -89,7 +100,7 @@ def serve(options: argparse.Namespace) -> int:
     keep_freed_memory()
     with starting():
         from proxy.app import create_app
-        from proxy.logs import configure, hear_python
+        from proxy.logs import configure, hear_python, start_failed
         from proxy.settings import Watched, load
 
         settings = load(options.config)
@@ -98,11 +109,16 @@ def serve(options: argparse.Namespace) -> int:
         raise_open_files()
         if settings.server.workers == 1:
             server = server_of(create_app(Watched(settings, path=options.config)), settings)
-    if settings.server.workers > 1:
-        return serve_by_many(options, settings)
+    try:
+        sockets = listeners(settings.server.host, settings.server.port)
+        if settings.server.workers > 1:
+            return serve_by_many(options, settings, sockets)
+    except OmError as exc:
+        start_failed(exc)
+        return CANNOT_START
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: None)  # uvicorn raises it once more after a clean end; that is no failure
-    server.run()  # exits with status 3 where it could not start, the reason in the log
+    server.run(sockets)  # exits with CANNOT_START where the app could not, which has said why
     return 0
 
 
@@ -134,16 +150,68 @@ def spared(names: Sequence[str]) -> Iterator[None]:
             del sys.modules[name]
 
 
-def serve_by_many(options: argparse.Namespace, settings: Settings) -> int:
-    """Serve with `server.workers` processes on one port. What they have in common is the store; one that dies is replaced."""
+def listeners(host: str, port: int) -> list[socket.socket]:
+    """A socket for each address of this host, bound as asyncio does it. Raises ConfigError, which names the setting."""
+    import errno
+    import socket
+
+    host = host.strip("[]")
+    absent = {errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT}  # `localhost` is ::1 too where there is no IPv6
+    try:
+        found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+    except OSError:
+        found = []
+    bound = []
+    for family, kind, protocol, _, address in dict.fromkeys(found):
+        try:
+            bound.append(listener(family, kind, protocol, address))
+        except OSError as exc:
+            if exc.errno not in absent:
+                raise ConfigError(f"server.port: {port} of {host} {unusable(exc)}") from exc
+    if not bound:
+        raise ConfigError(f"server.host: {host} is no address of this machine: 127.0.0.1 is, and 0.0.0.0 is all it has")
+    return bound
+
+
+def listener(family: int, kind: int, protocol: int, address: Any) -> socket.socket:
+    """One that an old server's last connections do not keep from its port, and that workers inherit. Raises OSError."""
+    import os
+    import socket
+
+    made = socket.socket(family, kind, protocol)  # its protocol named: asyncio sets TCP_NODELAY on such ones only
+    try:
+        if os.name == "posix":  # elsewhere it would let two servers have one port
+            made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        if family == socket.AF_INET6:
+            made.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)  # IPv4 has a socket of its own
+        made.bind(address)
+    except OSError:
+        made.close()
+        raise
+    made.set_inheritable(True)
+    return made
+
+
+def unusable(exc: OSError) -> str:
+    """What is the matter with a port, and what to do."""
+    import errno
+
+    if exc.errno == errno.EADDRINUSE:
+        return "is in use: end what listens there, or set another port (OM_PROXY__SERVER__PORT)"
+    if exc.errno in {errno.EACCES, errno.EPERM}:
+        return "is not for this user to listen on: set a port from 1024 on (OM_PROXY__SERVER__PORT)"
+    return f"cannot be listened on ({exc.strerror}): set another (OM_PROXY__SERVER__PORT)"
+
+
+def serve_by_many(options: argparse.Namespace, settings: Settings, sockets: list[socket.socket]) -> int:
+    """Serve with `server.workers` processes on one port. What they have in common is the store; one that dies is replaced, but for
+    one that cannot start: then all end."""
+    import asyncio
     import os
 
     from uvicorn.supervisors import Multiprocess
 
-    if ":memory:" in settings.storage.url:
-        raise ConfigError(
-            "server.workers is above 1, but a store in memory is one process's own: name a file in storage.url"
-        )
+    asyncio.run(usable(settings))
 
     class Workers(Multiprocess):
         def init_processes(self) -> None:
@@ -154,8 +222,16 @@ def serve_by_many(options: argparse.Namespace, settings: Settings) -> int:
     if options.config:
         os.environ["OM_PROXY_CONFIG"] = options.config  # the workers read it themselves, and watch it
     config = served("proxy.cli:worker", settings, factory=True, workers=settings.server.workers)
-    Workers(config, sockets=[config.bind_socket()]).run()
-    return 0
+    workers = Workers(config, sockets=sockets)
+    workers.run()
+    return CANNOT_START if any(process.exitcode == CANNOT_START for process in workers.processes) else 0
+
+
+async def usable(settings: Settings) -> None:
+    """Raise StorageError, once, for what each worker would find out for itself."""
+    from proxy.app import open_store
+
+    await (await open_store(settings.storage.url, settings.retention.generations)).close()
 
 
 def worker() -> App:
@@ -238,7 +314,7 @@ def served(app: App | str, settings: Settings, **more: Any) -> uvicorn.Config:
 
 def banner(settings: Settings, port: int) -> None:
     """The address, and the memory settings in force."""
-    from proxy.settings import without_effect
+    from proxy.settings import shown, upstream_warnings, without_effect
 
     effective = settings.effective(None, None)
     limits = effective.limits
@@ -247,10 +323,12 @@ def banner(settings: Settings, port: int) -> None:
     print(f"om-proxy {__version__} on http://{settings.server.host}:{port}/v1", flush=True)
     print(
         f"memory {state}: observed at {limits.observe_at} tokens (buffered {interval}, waited for at {limits.block_at}), "
-        f"reflected at {limits.reflect_at}; model {effective.observer_model}; store {settings.storage.url.split('@')[-1]}",
+        f"reflected at {limits.reflect_at}; model {shown(('model',), effective.observer_model)}; "
+        f"store {shown(('url',), settings.storage.url)}",
         flush=True,
     )
-    for warning in (*model_warnings(effective, None), *without_effect(settings, effective)):
+    found = (*model_warnings(effective, None), *upstream_warnings(settings), *without_effect(settings, effective))
+    for warning in found:
         print(f"warning: {warning}", flush=True)
 
 
@@ -323,7 +401,9 @@ async def examined(options: argparse.Namespace) -> int:
     from proxy.app import open_store
     from proxy.settings import load
 
-    store = await open_store(load(options.config).storage.url)
+    settings = load(options.config)
+    print(f"looking at {database(settings)}")
+    store = await open_store(settings.storage.url)
     troubled, cursor = 0, None
     try:
         while page := await store.threads(None, cursor=cursor):
@@ -340,3 +420,20 @@ async def examined(options: argparse.Namespace) -> int:
         await store.close()
     print(f"{troubled} threads in trouble" if troubled else "no thread is in trouble")
     return 0
+
+
+def database(settings: Settings) -> Path:
+    """The file that storage.url names. Raises ConfigError where there is none: opening would make one, in which all is well."""
+    from pathlib import Path
+
+    if settings.storage.file is None:
+        raise ConfigError(
+            "storage.url names no file, but a store in the server's own memory: there is nothing to look at"
+        )
+    file = Path(settings.storage.file).resolve()
+    if not file.is_file():
+        where = settings.origin(("storage", "url")) or "the default"
+        raise ConfigError(
+            f"{file}: there is no such file; storage.url ({where}) names it: run this in the server's folder, with its configuration"
+        )
+    return file

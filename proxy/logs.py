@@ -19,14 +19,20 @@ import orjson
 import structlog
 from structlog.typing import EventDict, Processor
 
+from proxy.errors import OmError
 from proxy.memory.identity import label
 from proxy.memory.model import Key
+from proxy.memory.redaction import redacted
 
 SOON = 0.05  # seconds a line may wait for its neighbours
 LONGEST = 300  # characters of a field: an identifier fits, a conversation does not
 THREADS = 4_096  # whose labels are at hand
 LEVELS = {"exception": "error", "warn": "warning"}  # methods that are named otherwise than their level
 PLAIN = frozenset((int, float, bool, type(None)))
+SAID_ELSEWHERE = (
+    "ASGI callable returned without completing",  # how a reply the upstream broke off is broken off here too: the `turn` event
+    "Application startup failed",  # `start_failed` says why
+)
 OTHERS = ("uvicorn.error", "asyncio")  # the libraries heard; HTTP clients log URLs and bodies, so nobody else is
 
 
@@ -52,6 +58,16 @@ def hear_python() -> None:
     warnings.showwarning = lambda message, category, filename, lineno, *_: _python(category, (filename, lineno))
     sys.unraisablehook = lambda told: _python(told.exc_type, _place_of(told.exc_traceback))
     threading.excepthook = lambda told: _python(told.exc_type, _place_of(told.exc_traceback))
+
+
+def start_failed(exc: Exception) -> None:
+    """Why a program cannot start, for whoever started it: one line on stderr, whatever `telemetry.log` says, for there will be no
+    other. Of an error that is none of ours its class and place."""
+    unforeseen = f"it cannot start: {type(exc).__name__} at {_short(_place_of(exc.__traceback__))}"
+    said = str(exc) if isinstance(exc, OmError) else unforeseen
+    with contextlib.suppress(OSError, ValueError):  # as for `Lines`
+        sys.stderr.write(f"om-proxy: {redacted(said)}\n")
+        sys.stderr.flush()
 
 
 def _python(kind: type[BaseException], at: tuple[str, int | None] | None) -> None:
@@ -164,8 +180,8 @@ class _Heard(logging.Handler):
     server speaks of itself (a port in use): beside an exception, or from asyncio, they may hold an exception's text."""
 
     def emit(self, record: logging.LogRecord) -> None:
-        if str(record.msg).startswith("ASGI callable returned without completing"):
-            return  # how a reply that the upstream broke off is broken off here too; the `turn` event tells of it
+        if str(record.msg).startswith(SAID_ELSEWHERE):
+            return
         exc = record.exc_info[1] if record.exc_info else None
         at = _short(_place_of(exc.__traceback__)) if exc else None
         own = record.name == OTHERS[0] and exc is None

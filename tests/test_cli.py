@@ -18,14 +18,16 @@ from pathlib import Path
 
 import httpx
 import pytest
+from starlette.types import Message
 
 from proxy import __version__
+from proxy.app import create_app
 from proxy.cli import main, spared
 from proxy.edge.site import Site
 from proxy.errors import Unauthorized
 from proxy.memory.identity import identify
 from proxy.memory.model import Key, Memory, Trouble
-from proxy.settings import load
+from proxy.settings import Settings, load
 from proxy.storage.sqlite import SqliteStore
 from tests.e2e.process import free_port
 
@@ -135,25 +137,105 @@ def test_serve_on_a_free_port(tmp_path: Path) -> None:
     assert process.returncode == 0
 
 
-def test_serve_twice_on_one_port(tmp_path: Path) -> None:
-    """A port that is taken is a failure that ends, with the store closed."""
+LOGS = pytest.mark.parametrize("log", ["json", "console", "off"])
+WORKERS = pytest.mark.parametrize("workers", ["1", "2"])
+
+
+def the_line(failed: subprocess.CompletedProcess[str]) -> str:
+    """Why a start failed: status 3 for whoever would start it again, and all that was said is one line on stderr."""
+    assert failed.returncode == 3, failed.stderr
+    assert failed.stdout == "", "no address is announced that does not answer"
+    (line,) = failed.stderr.splitlines()
+    assert line.startswith("om-proxy: ")
+    return line
+
+
+@LOGS
+@WORKERS
+def test_serve_twice_on_one_port(tmp_path: Path, workers: str, log: str) -> None:
+    """A port that is taken is a failure that ends, and names the port and the setting; who had it serves on."""
     with served(tmp_path) as (_, base):
         port = base.rpartition(":")[2]
-        again = om_proxy("serve", "--config", "om.yaml", cwd=tmp_path, OM_PROXY__SERVER__PORT=port)
-        assert again.returncode == 3  # uvicorn's status for a start that failed
-        assert again.stdout == "", "no address is announced that does not answer"
-        assert "address already in use" in again.stderr
-        assert "Traceback" not in again.stderr
+        env = {"OM_PROXY__SERVER__PORT": port, "OM_PROXY__SERVER__WORKERS": workers, "OM_PROXY__TELEMETRY__LOG": log}
+        line = the_line(om_proxy("serve", "--config", "om.yaml", cwd=tmp_path, **env))
+        assert f"server.port: {port} of 127.0.0.1 is in use" in line
         assert httpx.get(f"{base}/readyz", trust_env=False).status_code == 200
 
 
-def test_serve_without_a_usable_store(tmp_path: Path) -> None:
-    """A start that fails says why and ends, with nothing left running."""
+@LOGS
+@WORKERS
+def test_serve_without_a_usable_store(tmp_path: Path, workers: str, log: str) -> None:
+    """A start that fails says which setting it is and what to do, and ends with nothing left running."""
     (tmp_path / "om.yaml").write_text(CONFIG.replace("om.db", "om.yaml/om.db"))
-    failed = om_proxy("serve", "--config", "om.yaml", cwd=tmp_path)
-    assert failed.returncode == 3
-    assert "start.failed" in failed.stderr
-    assert "Traceback" not in failed.stderr
+    env = {"OM_PROXY__SERVER__PORT": "0", "OM_PROXY__SERVER__WORKERS": workers, "OM_PROXY__TELEMETRY__LOG": log}
+    line = the_line(om_proxy("serve", "--config", "om.yaml", cwd=tmp_path, **env))
+    assert "storage.url: cannot use om.yaml/om.db" in line
+    assert "name a file of ours or a new one" in line
+
+
+@LOGS
+def test_serve_with_a_file_that_is_no_database(tmp_path: Path, log: str) -> None:
+    """SQLite's own words come with the setting's name too."""
+    (tmp_path / "om.yaml").write_text(CONFIG)
+    (tmp_path / "om.db").write_text("no database at all, but longer than the head of one " * 9)
+    env = {"OM_PROXY__SERVER__PORT": "0", "OM_PROXY__TELEMETRY__LOG": log}
+    line = the_line(om_proxy("serve", "--config", "om.yaml", cwd=tmp_path, **env))
+    assert "storage.url: " in line
+    assert "not a database" in line
+
+
+@WORKERS
+def test_serve_on_an_address_of_another_machine(tmp_path: Path, workers: str) -> None:
+    """An address that is not ours, or none at all, is told by the setting it stands in."""
+    for host in ("192.0.2.1", "no-such-host.invalid"):
+        (tmp_path / "om.yaml").write_text(CONFIG + f"server: {{host: {host}, admin_token: t, workers: {workers}}}\n")
+        line = the_line(om_proxy("serve", "--config", "om.yaml", cwd=tmp_path))
+        assert f"server.host: {host} is no address of this machine" in line
+
+
+def test_a_start_that_fails_unforeseen(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """What nobody thought of is told by its class and place: an exception's own words may hold anything."""
+    app = create_app(Settings())
+
+    async def broken() -> None:
+        raise ValueError("hush")
+
+    sent: list[Message] = []
+
+    async def receive() -> Message:
+        return {"type": "lifespan.startup"}
+
+    async def send(message: Message) -> None:
+        sent.append(message)
+
+    monkeypatch.setattr(app, "start", broken)
+    asyncio.run(app({"type": "lifespan"}, receive, send))
+    assert [message["type"] for message in sent] == ["lifespan.startup.failed"]
+    assert re.fullmatch(r"om-proxy: it cannot start: ValueError at test_cli.py:\d+\n", capsys.readouterr().err)
+
+
+def test_a_worker_that_cannot_start_is_a_failure(tmp_path: Path) -> None:
+    """Also where only the workers find out, and later than the first start: whoever watches over us starts us again."""
+    (tmp_path / "sitecustomize.py").write_text(LATE)
+    (tmp_path / "om.yaml").write_text(CONFIG)
+    env = {"OM_PROXY__SERVER__PORT": "0", "OM_PROXY__SERVER__WORKERS": "2", "OM_PROXY__TELEMETRY__LOG": "off"}
+    failed = om_proxy("serve", "--config", "om.yaml", cwd=tmp_path, PYTHONPATH=f"{tmp_path}{os.pathsep}{ROOT}", **env)
+    assert (failed.returncode, failed.stdout) == (3, "")
+    assert set(failed.stderr.splitlines()) == {"om-proxy: storage.url: the disk is gone"}
+
+
+LATE = """
+import sys
+if any("spawn_main" in argument for argument in sys.orig_argv):  # a worker
+    import proxy.storage.sqlite
+    from proxy.errors import StorageError
+
+    async def gone(*_, **__):
+        raise StorageError("storage.url: the disk is gone")
+
+    import proxy.app
+    proxy.app.open_store = gone
+"""
 
 
 def test_serve_tells_no_secret(tmp_path: Path) -> None:
@@ -198,7 +280,7 @@ def test_check_of_a_model(tmp_path: Path) -> None:
 def test_check_warns_of_what_is_not_in_effect(tmp_path: Path) -> None:
     """Who sets something that does nothing yet is told so; for the defaults nobody is."""
     (tmp_path / "x.yaml").write_text(
-        "memory: {retrieval: true}\nstorage: {encryption_key: hush}\nmodels: {small: {retrieval: {max_steps: 3}}}\n"
+        "memory: {retrieval: true}\nstorage: {prefix: other}\nmodels: {small: {retrieval: {max_steps: 3}}}\n"
     )
     warned = {
         model: warnings(om_proxy("check", "--config", "x.yaml", "--model", model, cwd=tmp_path))
@@ -206,7 +288,7 @@ def test_check_warns_of_what_is_not_in_effect(tmp_path: Path) -> None:
     }
     assert warned["a"] == [
         f"{what} is accepted, but not in effect yet"
-        for what in ("storage.encryption_key = (set)", "memory.retrieval.enabled = true")
+        for what in ("storage.prefix = other", "memory.retrieval.enabled = true")
     ]
     more = set(warned["small"]) - set(warned["a"])
     assert more == {"memory.retrieval.max_steps = 3 is accepted, but not in effect yet"}
@@ -224,8 +306,15 @@ def warnings(done: subprocess.CompletedProcess[str]) -> list[str]:
         ("memmory: {}\n", r"x\.yaml:1.*memmory"),
         ("memory: [\n", r"x\.yaml"),
         ("server: {host: 0.0.0.0}\n", r"admin_token"),
+        ("storage: {url: 'postgresql://db/om'}\n", r"x\.yaml:1.*storage\.url.*sqlite:///"),
+        ("storage: {url: 'redis://cache'}\n", r"x\.yaml:1.*storage\.url.*sqlite:///"),
+        ("storage: {encryption_key: k}\n", r"x\.yaml:1.*storage\.encryption_key.*take it out"),
+        ("server: {workers: 2}\nstorage: {url: 'sqlite:///:memory:'}\n", r"x\.yaml:1.*server\.workers.*name a file"),
     ],
-    ids=["wrong type", "unknown key", "no YAML", "open without a token"],
+    ids=[
+        *("wrong type", "unknown key", "no YAML", "open without a token", "PostgreSQL", "Redis", "encryption"),
+        "many and no file",
+    ],
 )
 def test_a_faulty_file(tmp_path: Path, command: str, text: str, said: str) -> None:
     """Status 2, and no traceback: the key, the value, the rule and the line."""
@@ -242,6 +331,37 @@ def test_a_missing_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> N
     assert main(["check", "--config", str(tmp_path / "nowhere.yaml")]) == 2
     (line,) = capsys.readouterr().err.splitlines()
     assert "nowhere.yaml" in line
+
+
+KEY = "sk-proj-0hush1hush2hush3hush4hush5hush6"
+MISPLACED = f"""
+upstream: [{{name: {KEY}, base_url: "http://127.0.0.1:9/{KEY}/v1"}}]
+auth: {{keys: [{{tenant: {KEY}, key: k}}]}}
+side_requests: {{models: [{KEY}]}}
+storage: {{url: "sqlite:///om.db?key={KEY}"}}
+memory: {{model: {KEY}, observation: {{instruction: "{"x" * 60} {KEY}"}}}}
+models: {{"{KEY}": {{scope: resource}}}}
+"""
+
+
+def test_check_repeats_no_secret(tmp_path: Path) -> None:
+    """A key that stands in the wrong place goes no further than the file, and what is around it is still shown."""
+    (tmp_path / "x.yaml").write_text(MISPLACED)
+    done = om_proxy("check", "--config", "x.yaml", "--model", KEY, cwd=tmp_path)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "hush" not in done.stdout
+    assert "sk-proj" not in done.stdout
+    assert re.search(r"^upstream\[0\]\.base_url = http://127\.0\.0\.1:9/\S.*/v1 ", done.stdout, flags=re.M)
+
+
+def test_the_banner_repeats_no_secret(tmp_path: Path) -> None:
+    """What a server prints at its start is kept in logs."""
+    with served(tmp_path, MISPLACED) as (process, _):
+        process.terminate()
+        out, err = process.communicate(timeout=10)
+    assert "sqlite:///om.db" in out
+    assert "hush" not in out + err
+    assert "sk-proj" not in out + err
 
 
 # ── the rest ─────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -269,6 +389,16 @@ def test_help_names_every_command(capsys: pytest.CaptureFixture[str]) -> None:
         main(["--help"])
     out = capsys.readouterr().out
     assert all(re.search(rf"^\s+{command}\s+\S", out, flags=re.M) for command in ("serve", "check", "demo"))
+
+
+def test_help_says_where_it_listens(capsys: pytest.CaptureFixture[str]) -> None:
+    """There are no options for it, so the help says what there is instead."""
+    with pytest.raises(SystemExit):
+        main(["serve", "--help"])
+    out = capsys.readouterr().out
+    assert all(
+        name in out for name in ("server.host", "server.port", "OM_PROXY__SERVER__HOST", "OM_PROXY__SERVER__PORT")
+    )
 
 
 def test_the_demo_has_options_of_its_own(capsys: pytest.CaptureFixture[str]) -> None:
@@ -301,13 +431,34 @@ def test_doctor_lists_the_threads_in_trouble_and_revives_them(
     config = tmp_path / "om-proxy.yaml"
     config.write_text(f'storage: {{url: "sqlite:///{tmp_path}/om.db"}}')
     assert main(["doctor", "--config", str(config)]) == 0
-    assert "user-42 / kitchen: 8 failures in a row, parked" in capsys.readouterr().out
+    out = capsys.readouterr().out
+    assert out.splitlines()[0] == f"looking at {tmp_path.resolve()}/om.db"
+    assert "user-42 / kitchen: 8 failures in a row, parked" in out
     assert asyncio.run(trouble()).parked
     assert main(["doctor", "--config", str(config), "--revive"]) == 0
     assert "revived" in capsys.readouterr().out
     assert asyncio.run(trouble()) == Trouble()
     assert main(["doctor", "--config", str(config)]) == 0
     assert "no thread is in trouble" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("url", "said"),
+    [("sqlite:///gone.db", "gone.db"), ("sqlite:///:memory:", "no file"), ("sqlite:///folder", "folder")],
+)
+def test_doctor_looks_at_a_file_that_is_there(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, url: str, said: str
+) -> None:
+    """In the wrong folder there is nothing to look at: it says so, and makes no database that would have no trouble."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "x.yaml").write_text(f'storage: {{url: "{url}"}}')
+    assert main(["doctor", "--config", "x.yaml"]) == 2
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert "storage.url" in captured.err
+    assert said in captured.err
+    assert {path.name for path in tmp_path.iterdir()} == {"x.yaml", "folder"}
 
 
 # ── token ────────────────────────────────────────────────────────────────────────────────────────────────────────────

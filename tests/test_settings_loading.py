@@ -58,6 +58,24 @@ def test_defaults() -> None:
         ("identity: {thread_headers: ['x y']}", "identity.thread_headers[0] = (hidden): must match"),
         ("side_requests: {prompts: ['(']}", "side_requests.prompts = […]: must be regular expressions"),
         ("storage: {url: 'mysql://h'}", "storage.url = mysql://h: must be sqlite:///"),
+        ("storage: {url: 'postgresql://db/om'}", "storage.url = postgresql://db/om: must be sqlite:///<file>"),
+        ("storage: {url: 'redis://cache'}", "storage.url = redis://cache: must be sqlite:///<file>"),
+        ("storage: {encryption_key: hush}", "storage.encryption_key = (hidden): this version does not encrypt what it stores: take it"),
+        ("{server: {workers: 2}, storage: {url: 'sqlite:///:memory:'}}", "server.workers = 2: above 1 needs a file in storage.url"),
+        ("identity: {thread_headers: [Authorization]}", "identity.thread_headers = […]: may not hold authorization: it carries"),
+        ("identity: {resource_headers: [a, x-api-key]}", "identity.resource_headers = […]: may not hold x-api-key: it carries"),
+        ("upstream: [{base_url: 'http://h/v1/chat/completions/'}]",
+         "upstream[0].base_url = http://h/v1/chat/completions/: must end before /chat"),
+        ("memory: {api_base: 'http://h/v1/chat/completions'}", "memory.api_base = http://h/v1/chat/completions: must end before /chat"),
+        ("upstream: [{base_url: 'http://h', match: 'gpt-*'}]", 'upstream[0].match = (hidden): must be a list: write it as ["…"]'),
+        ("auth: {keys: hush}", "auth.keys = (hidden): must be a list: write it as [{…}]"),
+        ("memory: {message_tokens: 1}", "memory.message_tokens: is no setting; did you mean observation.message_tokens?"),
+        ("memory: {observation_tokens: 1}", "memory.observation_tokens: is no setting; did you mean reflection.observation_tokens?"),
+        ("models: {'gpt-4o*': {message_tokens: 1}}",
+         'models["gpt-4o*"].message_tokens: is no setting; did you mean observation.message_tokens?'),
+        ("resources: {x: {memory: {block_after: 2}}}",
+         "resources.x.memory.block_after: is no setting; did you mean observation.block_after or reflection.block_after?"),
+        ("port: 1", "port: is no setting; did you mean server.port?"),
         ("storage: {prefix: A-B}", "storage.prefix = A-B: must match"),
         ("memory: {mode: dead}", "memory.mode = dead: must be 'live' or 'shadow'"),
         ("memory: {timezone: Mars}", "memory.timezone = Mars: must be an IANA time zone"),
@@ -242,7 +260,7 @@ def test_every_secret_is_hidden() -> None:
 
 def test_settings_keep_secrets() -> None:
     """Neither repr nor str of the settings shows a credential."""
-    text = "server: {admin_token: hush}\nauth: {keys: [{tenant: a, key: hush}]}\nmemory: {api_key: hush}\nstorage: {encryption_key: hush}"
+    text = "server: {admin_token: hush}\nauth: {keys: [{tenant: a, key: hush}]}\nmemory: {api_key: hush}"
     settings = parse(text)
     assert "hush" not in f"{settings!r}{settings}{settings.effective('m', 'r')!r}"
     assert settings.auth.keys[0].key.get_secret_value() == "hush"
@@ -253,6 +271,34 @@ def test_fault_of_an_environment_override() -> None:
     assert faults_of("", OM_PROXY__SERVER__PRT="1") == [
         "env OM_PROXY__SERVER__PRT: server.prt: is no setting; did you mean port?"
     ]
+
+
+@pytest.mark.parametrize(
+    ("text", "variable", "said"),
+    [
+        ("", "OM_PROXY__SERVR__PORT", "servr: is no setting; did you mean server?"),
+        ("memory: true", "OM_PROXY__MEMORY__OBSERVTION__PROMPT", "memory.observtion: is no setting; did you mean observation?"),
+        ("upstream: [{base_url: 'http://h'}]", "OM_PROXY__UPSTREAM__1__NAME", "upstream[1].base_url: is required"),
+        ("", "OM_PROXY__MODELS__X__OBSERVTION__PROMPT", "models.x.observtion: is no setting; did you mean observation?"),
+    ],
+)  # fmt: skip
+def test_fault_of_what_only_an_override_made(text: str, variable: str, said: str) -> None:
+    """The section it speaks of stands in no file: the variable is where to look."""
+    assert faults_of(text, **{variable: "x"}) == [f"env {variable}: {said}"]
+
+
+CREDENTIALS = (
+    *("authorization", "proxy-authorization", "x-api-key", "api-key", "cookie", "x-om-authorization"),
+    *("x-memory-gateway-authorization", "x-om-admin", "x-om-token"),
+)
+
+
+@pytest.mark.parametrize("key", ["thread_headers", "resource_headers"])
+@pytest.mark.parametrize("header", CREDENTIALS)
+def test_a_credential_names_no_thread(key: str, header: str) -> None:
+    """A name is stored, listed and sent back; and a key that is the thread's name would be kept from the model server."""
+    (fault,) = faults_of(f"identity: {{{key}: [x-mine, {header.title()}]}}")
+    assert f"may not hold {header}" in fault
 
 
 def test_digits_stay_digits() -> None:

@@ -6,7 +6,7 @@ from proxy.settings import Settings, effective_lines, parse
 
 TEXT = """
 server: {admin_token: hush}
-storage: {url: "postgresql://me:hush@db/om"}
+storage: {url: "sqlite:///om.db?password=hush"}
 memory:
   activate_after_idle: 90s
   observation: {buffer_tokens: 3000}
@@ -31,7 +31,7 @@ def line(lines: list[str], start: str) -> str:
         "server.admin_token = (set)  (x.yaml:2)",
         "limits.body = 64MiB  (default)",
         "upstream[0].match = [*]  (default)",
-        "storage.url = postgresql://…@db/om  (x.yaml:3)",
+        "storage.url = sqlite:///om.db?…  (x.yaml:3)",
         "memory.activate_after_idle = 90s  (x.yaml:5)",
         "memory.observation.message_tokens = 20000  (models[\"gpt-4o*\"], x.yaml:9)",
         "memory.observation.buffer_tokens = 3000  (x.yaml:6)",
@@ -112,6 +112,36 @@ def test_warning(text: str, warning: str) -> None:
     assert warning in warnings[0]
 
 
+KEYED = "auth: {keys: [{tenant: a, key: k}]}\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "warning"),
+    [
+        (KEYED + "upstream: [{name: local, base_url: 'http://h'}]", "upstream local has no api_key, and auth.keys is set"),
+        (KEYED + "upstream: [{base_url: 'http://h', api_key: k}]", None),
+        ("upstream: [{base_url: 'http://h'}]", None),
+        ("upstream: [{match: ['gpt-*']}, {name: b, match: ['gpt-4*']}]", "upstream b can never be reached"),
+        ("upstream: [{match: ['*']}, {name: b, match: ['gpt-4?', 'o[13]']}]", "upstream b can never be reached"),
+        ("upstream: [{match: [a]}, {match: ['b*'], name: c}, {name: b, match: [a, bc]}]", "upstream b can never be reached"),
+        ("upstream: [{match: ['x[ab]']}, {name: b, match: ['x[ab]']}]", "upstream b can never be reached"),
+        ("upstream: [{match: ['gpt-*']}, {name: b, match: ['gpt-4*', 'o1']}]", None),
+        ("upstream: [{match: ['gpt-4*']}, {name: b, match: ['gpt-*']}]", None),
+        ("upstream: [{match: ['a?']}, {name: b, match: ['a*']}]", None),
+        ("upstream: [{match: ['*a*']}, {name: b, match: ['[ab]']}]", None),
+        ("upstream: [{match: ['[*]']}, {name: b, match: ['*']}]", None),
+    ],
+)  # fmt: skip
+def test_warning_of_an_upstream(text: str, warning: str | None) -> None:
+    """One that gets no credential, or nothing at all, is told by its name."""
+    text = text.replace("{match", "{base_url: 'http://h', match").replace(
+        "{name: b, ", "{name: b, base_url: 'http://h', "
+    )
+    found = [line for line in effective_lines(parse(text)) if line.startswith("warning: ")]
+    assert len(found) == (1 if warning else 0)
+    assert all(line.startswith(f"warning: {warning}") for line in found)
+
+
 def test_upstream_that_takes_nothing() -> None:
     """A model no upstream takes is told."""
     lines = effective_lines(parse("upstream: [{base_url: 'http://h', match: [a]}]"), "b")
@@ -119,7 +149,11 @@ def test_upstream_that_takes_nothing() -> None:
 
 
 def test_long_instruction_is_cut() -> None:
-    """A setting is one line, however long its text."""
+    """A setting is one line, however long its text, and whatever address is in it."""
+    of_a_page = effective_lines(
+        parse(f'memory: {{observation: {{instruction: "as http://h/?a=b says: {"x" * 500}"}}}}')
+    )
+    assert len(line(of_a_page, "memory.observation.instruction = as http://h/?a=b says")) < 140
     lines = effective_lines(
         parse(f'memory: {{observation: {{instruction: {"x" * 500}}}, reflection: {{instruction: "a\\nb"}}}}')
     )

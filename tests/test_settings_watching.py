@@ -95,15 +95,28 @@ async def test_a_file_that_goes_is_refused(tmp_path: Path) -> None:
         assert await following()
 
 
+LATER = """
+server: {host: localhost, port: 1, workers: 2, admin_token: read at each request}
+storage: {url: "sqlite:///other.db", prefix: other}
+limits: {in_flight: 5}
+background: {concurrency: 3, observer_interval: 3s}
+retention: {generations: 9}
+telemetry: {log: json}
+"""
+
+
 async def test_what_needs_a_restart_is_named(tmp_path: Path) -> None:
-    """A change of server or storage is taken over, and the log says that it waits for the next start."""
+    """What is read once at the start is taken over too, and the log says that it waits for the next one; nothing else is named."""
     file = tmp_path / "x.yaml"
     with capture_logs() as logs:
         async with watching(file, "memory: true") as (_, following):
-            file.write_text("server: {port: 1}\nstorage: {prefix: other}\nlimits: {in_flight: 5}")
+            file.write_text(LATER)
             assert await following()
     assert logs[-1]["event"] == "settings.restart_needed"
-    assert logs[-1]["changed"] == ["server.port", "storage.prefix"]
+    assert logs[-1]["changed"] == [
+        *("background.concurrency", "retention.generations", "server.host", "server.port", "server.workers"),
+        *("storage.prefix", "storage.url", "telemetry.log"),
+    ]
 
 
 async def test_who_stops_watching_leaves_no_thread(tmp_path: Path) -> None:

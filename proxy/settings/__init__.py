@@ -4,8 +4,9 @@ from proxy.settings.effective import Effective, limits, thread_overrides
 from proxy.settings.loading import config_file, load, parse
 from proxy.settings.memory import ContextSettings, MemorySettings
 from proxy.settings.model import Settings
-from proxy.settings.report import effective_lines, without_effect
+from proxy.settings.report import effective_lines, shown, without_effect
 from proxy.settings.service import UpstreamSettings
+from proxy.settings.upstreams import upstream_warnings
 from proxy.settings.watching import Watched
 
 __all__ = [
@@ -20,6 +21,8 @@ __all__ = [
     "limits",
     "load",
     "parse",
+    "shown",
     "thread_overrides",
+    "upstream_warnings",
     "without_effect",
 ]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from pydantic import BaseModel, ValidationError
@@ -13,6 +13,7 @@ from proxy.settings.source import Document, Key, written
 
 SECRETS = {"admin_token", "api_key", "key", "encryption_key", "token_secret"}
 
+OF_SECTIONS = {"upstream", "keys"}  # the lists that hold sections; the others hold texts
 UNKNOWN = "is no setting"
 HIDDEN = "(hidden)"
 _SECTION, _LIST = "must be a mapping of keys", "must be a list"
@@ -72,9 +73,12 @@ def sentence(document: Document, settings: type[BaseModel], path: Key, rule: str
     """
     where, shown = document.origin(path), ""
     if rule == UNKNOWN:  # a secret's misspelt name is as likely as any
-        near = _nearest(str(path[-1]), _known(settings, path[:-1]))
+        known = _known(settings, path[:-1])
+        near = _deeper(str(path[-1]), known) or _nearest(str(path[-1]), list(known))
         rule = f"{UNKNOWN}; did you mean {near}?" if near else rule
         path = path if near or not _may_be_key(path) else (*path[:-1], HIDDEN)
+    elif rule == _LIST:
+        shown, rule = _shown(document, path, rule), f"{rule}: write it as {_form(path)}"
     else:
         shown = _shown(document, path, rule)
     return f"{f'{where}: ' if where else ''}{written(path)}{shown}: {rule}"
@@ -86,24 +90,39 @@ def _nearest(key: str, known: list[str]) -> str | None:
     return next(iter(difflib.get_close_matches(key, known, n=1)), None)
 
 
-def _known(settings: type[BaseModel], path: Key) -> list[str]:
-    """The keys the section at this path may have."""
+def _deeper(key: str, known: Mapping[str, Any]) -> str | None:
+    """Where the key is one of a section beside it: `observation.message_tokens`. Each of them, where there are several."""
+    sections = {name: kind for name, kind in known.items() if isinstance(kind, type) and issubclass(kind, BaseModel)}
+    return " or ".join(f"{name}.{key}" for name, kind in sections.items() if key in kind.model_fields) or None
+
+
+def _form(path: Key) -> str:
+    """How such a list is written, without what stands there: it may be secret."""
+    return "[{…}]" if path[-1] in OF_SECTIONS else '["…"]'
+
+
+def _known(settings: type[BaseModel], path: Key) -> dict[str, Any]:
+    """The keys the section at this path may have, each with its type."""
     model, rest = settings, path
     if path[:1] in {("models",), ("resources",)}:
         inner = path[3:] if path[2:3] in {("memory",), ("context",)} else path[2:]
         if not inner:
-            return [*MemorySettings.model_fields, *ContextSettings.model_fields]
+            return _kinds(MemorySettings) | _kinds(ContextSettings)
         model, rest = MemorySettings, inner
     for part in rest:
         if isinstance(part, str):
-            annotation: Any = model.model_fields[part].annotation
+            annotation = _kinds(model)[part]
             model = getattr(annotation, "__args__", (annotation,))[0]  # Section, or tuple[Section, ...]
-    return list(model.model_fields)
+    return _kinds(model)
+
+
+def _kinds(model: type[BaseModel]) -> dict[str, Any]:
+    return {name: field.annotation for name, field in model.model_fields.items()}
 
 
 def _may_be_key(path: Key) -> bool:
     """Whether an unknown name may be a credential itself, as in `auth: {keys: [{sk-…: acme}]}`."""
-    return path[0] == "auth" or _issued(str(path[-1]))
+    return path[0] == "auth" or issued(str(path[-1]))
 
 
 def _shown(document: Document, path: Key, rule: str) -> str:
@@ -126,16 +145,21 @@ def _may_be_secret(path: Key, value: str, rule: str) -> bool:
     names = [part for part in path if isinstance(part, str)]
     if names[:1] == ["auth"] or SECRETS.intersection(names) or rule.startswith((_SECTION, _LIST)):
         return True
-    if _OF_A_URL.search(value) or _issued(value):
+    if _OF_A_URL.search(value) or issued(value):
         return True
     return any(map(_LOOKS_SECRET.search, names)) and not _QUANTITY.fullmatch(value)
 
 
-def _issued(text: str) -> bool:
+def issued(text: str) -> bool:
     """Whether it has a credential's shape."""
+    return without_issued(text) != text
+
+
+def without_issued(text: str) -> str:
+    """The text without what has a credential's shape: settings are shown on terminals, and at each start in a log."""
     from proxy.memory.redaction import redacted  # noqa: PLC0415 - as above
 
-    return redacted(text) != text
+    return redacted(text)
 
 
 def _short(value: Any) -> str:

@@ -63,9 +63,17 @@ class Settings(Section):
     @model_validator(mode="after")
     def _check(self) -> Self:
         names = [u.name for u in self.upstream]
-        refuse(
-            [(f"upstream.{i}.name", "is taken by an earlier upstream") for i, n in enumerate(names) if n in names[:i]]
-        )
+        broken = [
+            (f"upstream.{i}.name", "is taken by an earlier upstream") for i, n in enumerate(names) if n in names[:i]
+        ]
+        if self.server.workers > 1 and self.storage.file is None:
+            broken.append(
+                (
+                    "server.workers",
+                    "above 1 needs a file in storage.url, for a store in memory is one process's own: name a file",
+                )
+            )
+        refuse(broken)
         return self
 
     def model_post_init(self, context: Any, /) -> None:

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from typing import Any
-from urllib.parse import urlsplit
 
 from pydantic import BaseModel, SecretStr
 
 from proxy.memory.thresholds import LEAST_RAW, Limits
 from proxy.settings.choice import Agent, chosen
 from proxy.settings.effective import Effective, Layer, levels_of
+from proxy.settings.faults import without_issued
 from proxy.settings.model import Settings
 from proxy.settings.quantities import written_duration, written_size
 from proxy.settings.source import Key, written
+from proxy.settings.upstreams import upstream_warnings
 
 DURATIONS = {
     "header_timeout",
@@ -45,6 +47,7 @@ NOT_IN_EFFECT = (  # accepted and checked, but nothing acts on them yet; config/
 )
 LONGEST = 80  # characters of an instruction that are shown
 SIZES = {"body", "headers"}
+_ADDRESS = re.compile(r"[a-z]+://\S*")
 
 
 def effective_lines(settings: Settings, model: str | None = None, resource: str | None = None) -> list[str]:
@@ -55,9 +58,9 @@ def effective_lines(settings: Settings, model: str | None = None, resource: str 
         for key, value in _view(settings, effective)
     ]
     upstream = settings.upstream_for(model)
-    lines += ["", f"upstream: {upstream.name if upstream else 'none: the request is refused'}"]
+    lines += ["", f"upstream: {without_issued(upstream.name) if upstream else 'none: the request is refused'}"]
     lines += [f"tokens: {line}" for line in token_lines(effective.limits)]
-    found = [*warnings(effective), *without_effect(settings, effective)]
+    found = [*warnings(effective), *upstream_warnings(settings), *without_effect(settings, effective)]
     return lines + [f"warning: {text}" for text in found]
 
 
@@ -155,13 +158,20 @@ def _plain(value: Any) -> str:
         return f"[{', '.join(_plain(item) for item in value)}]"
     if isinstance(value, dict):
         return f"{{{', '.join(f'{key}: {_plain(item)}' for key, item in value.items())}}}"
-    if isinstance(value, str) and "://" in value:
-        parts = urlsplit(value)
-        return value.replace(f"{parts.netloc.rpartition('@')[0]}@", "…@") if "@" in parts.netloc else value
     if isinstance(value, float):
         return f"{value:.0f}" if value.is_integer() else f"{value:g}"
-    text = str(value)
+    text = without_issued(str(value))  # before it is clipped: half a key has no shape
+    if _ADDRESS.fullmatch(text):
+        return _url(text)
     return text if len(text) <= LONGEST and "\n" not in text else f"{text.splitlines()[0][:LONGEST]}…"
+
+
+def _url(text: str) -> str:
+    """Without its user and its query, either of which may be a credential."""
+    text, query, _ = text.partition("?")
+    scheme, _, rest = text.partition("://")
+    host, slash, path = rest.partition("/")
+    return f"{scheme}://{'…@' if '@' in host else ''}{host.rpartition('@')[2]}{slash}{path}{'?…' if query else ''}"
 
 
 def _view(settings: Settings, effective: Effective) -> Iterator[tuple[Key, Any]]:
@@ -210,7 +220,7 @@ def _model_origin(settings: Settings, effective: Effective, agent: Agent) -> str
 
 def _layer_origin(settings: Settings, layer: Layer, inner: Key) -> str:
     where = settings.origin(layer.written_at(inner)) or settings.origin((layer.kind, layer.glob))
-    return f'{layer.kind}["{layer.glob}"]{f", {where}" if where else ""}'
+    return f'{layer.kind}["{without_issued(layer.glob)}"]{f", {where}" if where else ""}'
 
 
 def _says(values: Any, key: Key) -> bool:

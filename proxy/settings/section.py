@@ -14,6 +14,7 @@ Scope = Literal["thread", "resource"]
 Count = Annotated[int, Field(ge=1)]
 Tokens = Annotated[int, Field(ge=1, le=10**9)]  # a threshold; no window is as large
 Text = Annotated[str, Field(min_length=1)]
+ENDPOINT = "/chat/completions"
 
 
 def _none_if_empty(value: Any) -> Any:
@@ -44,7 +45,12 @@ def plain_url(value: str) -> str:
         plain = False
     if not plain or parts.username or parts.query or parts.fragment:
         raise ValueError("must be http:// or https:// with a host, and without a user, query or fragment")
-    return value.rstrip("/")
+    base = value.rstrip("/")
+    if base.endswith(
+        ENDPOINT
+    ):  # copied from an example of curl: each request would go to …/chat/completions/chat/completions
+        raise ValueError(f"must end before {ENDPOINT}, as in https://api.openai.com/v1: requests add that themselves")
+    return base
 
 
 Url = Annotated[str, AfterValidator(plain_url)]

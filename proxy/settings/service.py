@@ -8,6 +8,7 @@ from typing import Annotated, Literal, Self
 
 from pydantic import BeforeValidator, Field, SecretStr, field_validator, model_validator
 
+from proxy.memory.identity import GATEWAY
 from proxy.memory.user_token import LEAST_SECRET
 from proxy.settings.quantities import Duration, Size, switch
 from proxy.settings.section import Count, Layout, Secret, Section, Text, Url, refuse
@@ -83,10 +84,39 @@ class AuthSettings(Section):
 Header = Annotated[str, Field(pattern=r"^[a-z0-9!#$%&'*+.^_`|~-]+$"), BeforeValidator(lambda v: str(v).lower())]
 
 
+CREDENTIALS = (
+    "authorization",
+    "proxy-authorization",
+    "x-api-key",
+    "api-key",
+    "cookie",
+    *GATEWAY,
+    "x-om-admin",
+    "x-om-token",
+)
+
+
 class IdentitySettings(Section):
     thread_headers: tuple[Header, ...] = ("x-om-thread", "x-thread-id", "x-openwebui-chat-id")
     resource_headers: tuple[Header, ...] = ("x-om-resource", "x-resource-id", "x-openwebui-user-id")
     scope_override: bool = False
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        """A name is stored, listed and sent back in receipts, and its header is kept from the model server."""
+        named = {"thread_headers": self.thread_headers, "resource_headers": self.resource_headers}
+        refuse(
+            [
+                (
+                    key,
+                    f"may not hold {header}: it carries a credential, and names are stored and shown; take another header",
+                )
+                for key, headers in named.items()
+                for header in headers
+                if header in CREDENTIALS
+            ]
+        )
+        return self
 
 
 class SideRequestSettings(Section):
@@ -117,9 +147,22 @@ class StorageSettings(Section):
     @field_validator("url")
     @classmethod
     def _known(cls, value: str) -> str:
-        if not re.match(r"(sqlite:///|postgres(ql)?://|rediss?://).", value):
-            raise ValueError("must be sqlite:///<file>, postgresql://… or redis://…")
+        if not re.match(r"sqlite:///.", value):
+            raise ValueError("must be sqlite:///<file>: this version has no other backend")
         return value
+
+    @field_validator("encryption_key")
+    @classmethod
+    def _not_yet(cls, value: SecretStr | None) -> SecretStr | None:
+        if value is not None:  # who asks for encryption must not believe to have it
+            raise ValueError("this version does not encrypt what it stores: take it out to go on without")
+        return value
+
+    @property
+    def file(self) -> str | None:
+        """The database's file; None where it lives in memory."""
+        path = self.url.removeprefix("sqlite:///")
+        return None if path == ":memory:" else path
 
 
 class BackgroundSettings(Section):

@@ -36,11 +36,14 @@ class Document:
     hidden: set[Key] = field(default_factory=set)
 
     def origin(self, path: Key) -> str | None:
-        """Of the path, or of the nearest thing around it that was written."""
+        """Of the path, of what was written inside it (an override makes sections that stand nowhere), or of the nearest around it."""
         for length in range(len(path), 0, -1):
-            if found := self.origins.get(path[:length]):
+            if found := self.origins.get(path[:length]) or self._within(path[:length]):
                 return found
         return None
+
+    def _within(self, path: Key) -> str | None:
+        return next((origin for known, origin in self.origins.items() if known[: len(path)] == path), None)
 
 
 def read(text: str, name: str, env: Mapping[str, str]) -> Document:

@@ -19,7 +19,9 @@ from proxy.settings.model import Settings
 log = structlog.get_logger("settings")
 
 LOOK = 5.0  # seconds after which the file is read without having been told: bind mounts do not always deliver events
-RESTART = ("server.", "storage.", "background.concurrency", "telemetry.log")  # read at start only
+# Read at the start only, by `cli` and `App.start`.
+RESTART = ("server.", "storage.", "background.concurrency", "retention.generations", "telemetry.log")
+AT_ONCE = ("server.admin_token",)  # one of these, but each request reads it
 
 
 class Watched:
@@ -68,7 +70,7 @@ class Watched:
         changed = changed_keys(self.current, settings)
         self.current = settings
         log.info("settings.reloaded", file=str(file), changed=changed)
-        if late := [key for key in changed if key.startswith(RESTART)]:
+        if late := [key for key in changed if key.startswith(RESTART) and key not in AT_ONCE]:
             log.warning("settings.restart_needed", changed=late)
         return True
 
