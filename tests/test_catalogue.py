@@ -179,6 +179,13 @@ async def test_unreadable_messages(raw: bytes) -> None:
     assert (await Catalogue().count({1: raw}, "gpt-4o"))[1] > 0
 
 
+async def test_parts_that_are_read_and_not_written() -> None:
+    """Some brackets fewer than cannot be read any more cannot be written any more."""
+    for depth in range(800, 1_000):
+        raw = b'{"role":"user","content":[{"type":"x","x":' + b"[" * depth + b"]" * depth + b"}]}"
+        assert (await Catalogue().count({1: raw}, "gpt-4o"))[1] > 0
+
+
 # ── prices and limits ────────────────────────────────────────────────────────────────────────────────────────────────
 
 

@@ -10,9 +10,8 @@ from urllib.parse import unquote, urlsplit
 from proxy.agents.llm import Image
 
 NAME = 80  # characters of an attachment's name that are shown
-_INLINE = re.compile(
-    r"data:([\w.+-]+/[\w.+-]+)(?:;[\w=.+-]+)*;base64,[A-Za-z0-9+/=_-]{256,}"
-)  # in text; tools return screenshots so
+# in text; tools return screenshots so. Possessive: a way back from each parameter would be kept, and none of them leads anywhere
+_INLINE = re.compile(r"data:([\w.+-]++/[\w.+-]++)(?:;(?!base64,)[\w=.+-]++)*+;base64,[A-Za-z0-9+/=_-]{256,}+")
 _DATA = re.compile(r"data:([\w.+-]+/[\w.+-]+)[;,]")
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import orjson
 
-from proxy.agents.failures import failure
+from proxy.agents.failures import complaint, failure
 from proxy.agents.llm import Answer
 from proxy.errors import ModelBusy
 
@@ -23,7 +23,7 @@ def answer_of(body: bytes, model: str, headers: Mapping[str, str], now: float) -
     if error := _mapping(completion.get("error")):
         code = error.get("code")
         status = code if isinstance(code, int) and 400 <= code < 600 else 502
-        raise failure(status, code=code, message=str(error.get("message")), headers=headers, now=now)
+        raise failure(status, code=code, message=complaint(error)[1], headers=headers, now=now)
     return answer_from(completion, model)
 
 
@@ -48,10 +48,9 @@ def answer_from(completion: Mapping[str, Any], model: str) -> Answer:
 
 
 def _text(content: Any) -> str:
-    """A string, or the texts of its parts."""
-    if isinstance(content, list):
-        return "".join(_text(_mapping(part).get("text")) for part in content)
-    return content if isinstance(content, str) else ""
+    """A string, or the texts of its parts; parts have no parts."""
+    texts = [_mapping(part).get("text") for part in content] if isinstance(content, list) else [content]
+    return "".join(text for text in texts if isinstance(text, str))
 
 
 def _count(value: Any) -> int:

@@ -24,7 +24,8 @@ _LIMIT = re.compile(r"max_(?:completion_|output_)?tokens|maxoutputtokens|in the 
 _TOO_LARGE = re.compile(
     r"large|high|at most|exceed|maximum|less than|greater than|range|in the completion", re.IGNORECASE
 )
-_INLINE = re.compile(r"data:image/[\w.+-]+(?:;[\w=.+-]+)*;base64,")
+# possessive: a way back from each parameter would be kept, and none of them leads anywhere
+_INLINE = re.compile(r"data:image/[\w.+-]++(?:;(?!base64,)[\w=.+-]++)*+;base64,")
 _IMAGE = re.compile(r"image|vision|multi-?modal", re.IGNORECASE)
 
 NOT_SHOWN = "[not shown: only its address was given]"

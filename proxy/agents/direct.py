@@ -14,10 +14,11 @@ import orjson
 
 from proxy.agents.completion import answer_of
 from proxy.agents.dialect import Dialect
-from proxy.agents.failures import failure
+from proxy.agents.failures import complaint, failure
 from proxy.agents.llm import Answer, Prompt, Target
 from proxy.errors import ModelBusy, ModelError
 from proxy.wire.encoding import TooMuch, decoder
+from proxy.wire.refusals import TEXT
 
 CONNECT, READ = 5.0, 600.0  # seconds; a non-streaming answer of 100 000 tokens says nothing until it is complete
 LARGEST = 16 << 20  # bytes of an answer; 100 000 tokens are half a megabyte
@@ -43,13 +44,13 @@ class Direct:
             status, headers, body = await self._post(target, dialect.body(target.model, prompt))
             if status == 200:
                 return answer_of(body, target.model, headers, self._clock())
-            code, complaint = _complaint(body)
-            mended = dialect.mended(prompt, f"{code} {complaint}") if _is_refusal(status) else None
+            code, message = _complaint(body)
+            mended = dialect.mended(prompt, f"{code} {message}") if _is_refusal(status) else None
             if mended is None:
                 break
             dialect = mended
             self._learn(place, dialect)
-        raise failure(status, code=code, message=complaint, headers=headers, now=self._clock())
+        raise failure(status, code=code, message=message, headers=headers, now=self._clock())
 
     def _learn(self, place: tuple[str, str], dialect: Dialect) -> None:
         """All but the images: it may be one of them that was refused, not every one."""
@@ -118,13 +119,10 @@ def _is_refusal(status: int) -> bool:
     return status in (400, 404, 415, 422, 500, 501)
 
 
-def _complaint(body: bytes) -> tuple[object, str]:
-    """Code and message of an error, in whatever form; for matching only, never for showing."""
+def _complaint(body: bytes) -> tuple[str | None, str]:
+    """Code and message of an error, in whatever form."""
     try:
         parsed = orjson.loads(body)
     except orjson.JSONDecodeError:
-        return None, body[:2000].decode("utf-8", "replace")
-    error = parsed.get("error", parsed) if isinstance(parsed, dict) else parsed
-    if isinstance(error, dict) and isinstance(error.get("message"), str):
-        return error.get("code") or error.get("type"), f"{error.get('param') or ''} {error['message']}"
-    return None, orjson.dumps(error)[:2000].decode("utf-8", "replace")
+        return None, body[:TEXT].decode("utf-8", "replace")
+    return complaint(parsed.get("error", parsed) if isinstance(parsed, dict) else parsed)

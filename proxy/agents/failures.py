@@ -5,9 +5,12 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from email.utils import parsedate_to_datetime
+from typing import Any
+
+import orjson
 
 from proxy.errors import ModelBusy, ModelError, PromptTooLong
-from proxy.wire.refusals import means_too_long
+from proxy.wire.refusals import TEXT, means_too_long
 
 BUSY = frozenset({408, 409, 425, 429})  # and every 5xx
 BROKE = frozenset(
@@ -21,10 +24,10 @@ def failure(
     status: int, *, code: object, message: str, headers: Mapping[str, str], now: float
 ) -> ModelBusy | PromptTooLong | ModelError:
     """The error for an answer with this status. `message` is the server's; it is read here and never passed on, as it may
-    quote the prompt. `now`: unix seconds, for a Retry-After that names a date. Header names in lower case."""
+    quote the prompt; its beginning is enough. `now`: unix seconds, for a Retry-After that names a date. Header names in lower case."""
     named = str(code) if isinstance(code, str | int) and _WORD.fullmatch(str(code)) else ""
     said = f"the memory model's server answered {status} {named}".rstrip()
-    if status == 413 or (400 <= status < 500 and status not in BUSY and means_too_long(f"{named} {message}")):
+    if status == 413 or (400 <= status < 500 and status not in BUSY and means_too_long(f"{named} {message[:TEXT]}")):
         return PromptTooLong(f"{said}: the prompt is too long")
     if named in BROKE:
         return ModelError(said, "see to the account's quota, or choose another memory.model")
@@ -35,6 +38,19 @@ def failure(
     if status == 404:
         return ModelError(said, "check memory.model and memory.api_base")
     return ModelError(said)
+
+
+def complaint(error: Any) -> tuple[str | None, str]:
+    """Code and message of an error's JSON, in whatever form; for matching only, never for showing. Servers repeat prompts in them:
+    no more is taken than says what is wrong."""
+    if isinstance(error, Mapping) and isinstance(error.get("message"), str):
+        code, param = error.get("code") or error.get("type"), error.get("param")
+        message = f"{param if isinstance(param, str) else ''} {error['message']}"[:TEXT]
+        return str(code)[:TEXT] if isinstance(code, str | int) else None, message
+    try:
+        return None, orjson.dumps(error)[:TEXT].decode("utf-8", "replace")
+    except orjson.JSONEncodeError:  # it reads more levels than it writes
+        return None, ""
 
 
 def retry_after(headers: Mapping[str, str], now: float) -> float | None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from zoneinfo import ZoneInfo
 
@@ -107,9 +107,10 @@ class Observer(Mind):
         self, tasks: Mapping[str, ObserverTask], answer: Answer, spent: Spent
     ) -> dict[str, Observed]:
         made: dict[str, Observed] = {}
-        for label, said in sections.by_thread(answer.text, tasks.keys()).items():
+        told = await asyncio.to_thread(_apart, answer.text, tasks.keys())
+        for label, said in told.items():
             try:
-                parsed = await self._parsed(tasks[label], replace(answer, text=_as_alone(said)))
+                parsed = await self._parsed(tasks[label], replace(answer, text=said))
             except Unusable:
                 continue
             made[label] = _observed(parsed, answer, spent)
@@ -148,6 +149,11 @@ def _user_of_several(
             yield f"Image #{number} of conversation {label}:"
             yield image
     yield "Write the observations of these new messages now, conversation by conversation, in the format you were told."
+
+
+def _apart(answer: str, labels: Collection[str]) -> dict[str, str]:
+    """What an answer says of each thread, as answers of their own."""
+    return {label: _as_alone(said) for label, said in sections.by_thread(answer, labels).items()}
 
 
 def _as_alone(said: str) -> str:

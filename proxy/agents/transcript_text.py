@@ -73,9 +73,8 @@ def render(
 
 def _lines(message: Message, tools: Mapping[str, str], attachments: Attachments) -> Iterator[Line]:
     """A message's text, then its tool calls; nothing for an empty one. What a model thought before it spoke is not shown."""
-    try:
-        said = _message.decode(message.item.raw)
-    except (ValueError, RecursionError):
+    said = _read(message)
+    if said is None:
         yield Line(message.item.role.capitalize(), message.item.raw.decode("utf-8", "replace"), message.at)
         return
     text = _text(said, attachments)
@@ -86,6 +85,14 @@ def _lines(message: Message, tools: Mapping[str, str], attachments: Attachments)
         yield Line(_speaker(message.item.role, said.get("name")), text, message.at)
     for _, name, arguments in _calls(said):
         yield Line(f"Tool call {name}", arguments or "[no arguments]", message.at, ARGUMENTS)
+
+
+def _read(message: Message) -> dict[str, Any] | None:
+    """None for what cannot be read: numbers beyond all bounds, levels without end."""
+    try:
+        return _message.decode(message.item.raw)
+    except (ValueError, RecursionError):
+        return None
 
 
 def _speaker(role: str, name: Any) -> str:
@@ -115,8 +122,8 @@ def _json(value: Any) -> str:
 
 def _tool_names(messages: Sequence[Message]) -> dict[str, str]:
     """Names of the called tools by the call's id: results carry only the id."""
-    said = (_message.decode(message.item.raw) for message in messages if message.item.calls)
-    return {call: name for message in said for call, name, _ in _calls(message)}
+    said = (_read(message) for message in messages if message.item.calls)
+    return {call: name for message in said if message for call, name, _ in _calls(message)}
 
 
 def _fitted(lines: Sequence[Line], tokens: Callable[[str], int], clip_tokens: int | None) -> list[Line]:

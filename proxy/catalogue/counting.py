@@ -6,6 +6,7 @@ import asyncio
 import hashlib
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from typing import Any
 
 import msgspec
@@ -59,8 +60,8 @@ def _counted(raws: Mapping[int, bytes], encode: Callable[[str], int], model: str
 
 def _tokens(raw: bytes, encode: Callable[[str], int], model: str) -> int:
     """Of a message's payload; one that cannot be read counts as what it is, text."""
-    try:
-        message = _message.decode(raw)
-    except (ValueError, RecursionError):  # a few thousand nested brackets raise RecursionError
-        return encode(raw.decode("utf-8", "replace"))
-    return tokens.count(message, encode, model)
+    with suppress(
+        ValueError, RecursionError
+    ):  # nested brackets: a few thousand to read them, one thousand to write them
+        return tokens.count(_message.decode(raw), encode, model)
+    return encode(raw.decode("utf-8", "replace"))

@@ -28,8 +28,9 @@ FREE = 1_000  # tokens: a text up to here is never too long for what it is about
 TIMES = 2  # longer than its source an observation may be beyond that
 HINT_LENGTH = 2_000  # characters of a current task or suggested response; they are in every prompt
 TITLE_LENGTH = 100
+BEGINNING = 2_000  # characters of an answer or a bullet in which a refusal begins, if it is one
 
-# Quantifiers that could meet a run of blanks twice are possessive: an answer may be long, and is a model's.
+# Quantifiers that could meet a run of blanks or marks twice are possessive: an answer may be long, and is a model's.
 _TAG = re.compile(
     r"<\s*+(?P<close>/?)\s*+(?:(?P<observations>observations?)|(?P<task>current[-_ ]?task)"
     r"|(?P<suggestion>suggested[-_ ]?response)|(?P<title>thread[-_ ]?title))(?:\s[^<>\n]*)?/?>",
@@ -47,14 +48,14 @@ _BULLET = re.compile(
     r"\s*+(?:(?:[*+•‣◦–—-]|\d{1,3}[.)])(?:\s++|(?=[🔴🟡🟢✅(]))|(?:[・·●]\s*+)?(?=[🔴🟡🟢✅]))"
     r"(?:[🔴🟡🟢✅]\ufe0f?\s*+)?(?:\(\d{1,2}:\d{2}\)\s*+)?(?P<said>.*\w.*)"
 )
-_DATE_LINE = re.compile(r"\W*date:\s*\S", re.IGNORECASE)
+_DATE_LINE = re.compile(r"\W*+date:\s*\S", re.IGNORECASE)
 _NEXT_BULLET = re.compile(r"(?<![ \t])[ \t]++(?=[*•-][ \t]*[🔴🟡🟢✅])")
 _NOTED = re.compile(r"[🔴🟡🟢✅]|\(\d{1,2}:\d{2}\)|^[ \t#*]*+date:", re.IGNORECASE | re.MULTILINE)
 _SENTENCE = re.compile(
     r"\s*+(?!#|\*\*)(?:\S++\s++\S++\s++\S++\s++\S|\S.{23})"
 )  # four words, or 24 characters where none stand apart
 _REFUSAL = re.compile(
-    r"\W*(?:(?:i['’]?m|i am|we['’]?re) (?:really |very |so )?(?:sorry|unable|not able|afraid)|sorry\b|as an ai\b|unfortunately,? i\b"
+    r"\W*+(?:(?:i['’]?m|i am|we['’]?re) (?:really |very |so )?(?:sorry|unable|not able|afraid)|sorry\b|as an ai\b|unfortunately,? i\b"
     r"|i (?:can['’]?t|can ?not|won['’]?t|must (?:respectfully )?decline|apologi[sz]e|do not feel comfortable)|(?:my )?apologies\b"
     r"|request (?:blocked|refused)|this (?:request|content) (?:violates|was blocked)"
     r"|(?:es )?tut mir (?:sehr )?leid|leider kann ich|(?:je suis )?(?:vraiment )?désolée?\b|je ne peux pas|lo siento|no puedo"
@@ -251,15 +252,19 @@ def _unusable(text: str, rest: str) -> str | None:
     said = [bullet["said"] for line in text.split("\n") if (bullet := _BULLET.match(line))]
     if not said:
         words = _TAG.sub("", text or rest).strip()
-        return "empty" if not words else "refusal" if _REFUSAL.match(words) else "prose"
+        return "empty" if not words else "refusal" if _refuses(words) else "prose"
     if all(map(_NOTHING.fullmatch, said)):
         return "empty"
     untagged = not _TAG.search(rest)
-    if all(map(_REFUSAL.match, said)) or (untagged and _REFUSAL.match(rest)):
+    if all(map(_refuses, said)) or (untagged and _refuses(rest)):
         return "refusal"  # a polite opening before a tagged block is none; a list of alternatives after a refusal is
     if untagged and _addressed(rest):
         return "prose"
     return "loop" if loops(text) else None
+
+
+def _refuses(said: str) -> bool:
+    return _REFUSAL.match(said, 0, BEGINNING) is not None
 
 
 def _addressed(rest: str) -> bool:

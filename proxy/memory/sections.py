@@ -19,9 +19,11 @@ from proxy.memory.observations import without_reasoning
 
 _STORED = re.compile(r'^<thread id="(?P<label>[0-9a-f]{16})">\n(?P<text>.*?)\n</thread>$', re.MULTILINE | re.DOTALL)
 _QUOTE = "[\"'`“”„‘’«»]"
-# As models write it: any case, any quotes, anything else in the tag. The blanks are possessive: an answer may be long.
+# As models write it: any case, any quotes, anything else in the tag. The blanks are possessive, and a run of them is begun at its
+# first only: an answer may be long.
 _WRITTEN = re.compile(
-    rf"[ \t]*+<\s*+(?:(?P<close>/)\s*+thread\s*+>|thread\s++(?:id\s*+=\s*+)?{_QUOTE}?(?P<label>[0-9a-f]{{16}})(?!\w){_QUOTE}?[^<>\n]*+>)",
+    r"(?<![ \t])[ \t]*+<\s*+"
+    rf"(?:(?P<close>/)\s*+thread\s*+>|thread\s++(?:id\s*+=\s*+)?{_QUOTE}?(?P<label>[0-9a-f]{{16}})(?!\w){_QUOTE}?[^<>\n]*+>)",
     re.IGNORECASE,
 )
 # A line that a parser of notes keeps wherever it stands, for it takes it for a date. 0: no thread.

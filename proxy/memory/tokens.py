@@ -30,12 +30,17 @@ FILE_LEAST = 500
 FILE_BYTES = 20  # per token
 SOUND_BYTES = {"wav": 48_000, "pcm16": 48_000}  # per second: 24 kHz, 16 bit, one channel, as OpenAI asks for
 SOUND_BYTES_ELSE = 16_000
+HEAD = 4_096  # characters of the head of a `data:` URL, which may hold the name of a file; a longer one is none that is meant
+PIECE = 16_384  # bytes unquoted, or parts written, at a time
+CLOSELY = 32  # content parts of unknown kinds that are looked at one by one; no ordinary message has as many
 REASONING = frozenset({"thinking", "redacted_thinking", "reasoning", "reasoning_content"})
 
 _WIDE = re.compile(
     "[\u1100-\u11ff\u2e80-\ua4cf\ua960-\ua97f\uac00-\ud7ff\uf900-\ufaff\uff00-\uffef\U00020000-\U0003ffff]+"
 )
-_DATA_URL = re.compile(r"data:(?P<mime>[\w.+/-]*)(?:;(?!base64,)[^;,]*)*(?P<base64>;base64)?,", re.IGNORECASE)
+# possessive: a way back from each parameter would be kept, 200 bytes, and none of them leads anywhere
+_DATA_URL = re.compile(r"data:(?P<mime>[\w.+/-]*+)(?:;(?!base64,)[^;,]*+)*+(?P<base64>;base64)?,", re.IGNORECASE)
+_json = json.JSONEncoder(check_circular=False).encode  # what was read from JSON holds nothing in circles
 
 
 def count(message: Mapping[str, Any], encode: Encode, model: str = "") -> int:
@@ -67,12 +72,21 @@ def _calls(message: Mapping[str, Any]) -> Iterator[Any]:
 
 
 def _content(content: Any, encode: Encode, model: str) -> int:
-    if isinstance(content, list):
-        return sum(_part(part, encode, model) for part in content)
-    return _text(content, encode)
+    if not isinstance(content, list):
+        return _text(content, encode)
+    counts = [_part(part, encode, model) for part in content]
+    unknown = [part for part, tokens in zip(content, counts, strict=True) if tokens is None]
+    return sum(tokens for tokens in counts if tokens is not None) + _unknown(unknown)
 
 
-def _part(part: Any, encode: Encode, model: str) -> int:
+def _unknown(parts: list[Any]) -> int:
+    """Parts as the JSON they are. A few each for itself; a body of `{},` would take seconds so, and is written in pieces."""
+    pieces = (parts[at : at + PIECE] for at in range(CLOSELY, len(parts), PIECE))
+    return sum(estimate(_json(each)) for each in (*parts[:CLOSELY], *pieces))
+
+
+def _part(part: Any, encode: Encode, model: str) -> int | None:
+    """None for a part of which nothing is known."""
     if not isinstance(part, dict):
         return _text(part, encode)
     kind = str(part.get("type"))  # whatever stands there; a list would not be hashable
@@ -85,7 +99,7 @@ def _part(part: Any, encode: Encode, model: str) -> int:
     if kind in ("file", "input_file"):
         return _file(part.get("file") or part, encode, model)
     texts = [text for key in ("text", "refusal") if isinstance(text := part.get(key), str)]
-    return sum(_text(text, encode) for text in texts) if texts else estimate(json.dumps(part))
+    return sum(_text(text, encode) for text in texts) if texts else None
 
 
 def _image(source: Any, detail: Any, model: str) -> int:
@@ -119,13 +133,24 @@ def _file(file: Any, encode: Encode, model: str) -> int:
 
 def _data(url: str, most: int | None = None) -> tuple[str, bytes] | None:
     """Type and bytes of a `data:` URL, of at most `most` characters; None for any other address. What is no base64 has no bytes."""
-    head = _DATA_URL.match(url)
+    head = _DATA_URL.match(url, 0, HEAD)
     if head is None:
         return None
-    body = url[head.end() :][:most]
+    body = url[head.end() : None if most is None else head.end() + most]
     if not head["base64"]:
-        return head["mime"].lower(), unquote_to_bytes(body)
+        return head["mime"].lower(), b"".join(map(unquote_to_bytes, _pieces(body.encode())))
     try:
         return head["mime"].lower(), b64decode(body + "=" * (-len(body) % 4))
     except ValueError:
         return head["mime"].lower(), b""
+
+
+def _pieces(quoted: bytes) -> Iterator[bytes]:
+    """For unquoting, which makes an object of each escape: 75 bytes for each of the text. No piece ends inside of an escape."""
+    start = 0
+    while start < len(quoted):
+        end = start + PIECE
+        sign = quoted.rfind(b"%", end - 2, end)  # an escape is a percent sign and two digits
+        end = sign if sign >= 0 else end
+        yield quoted[start:end]
+        start = end

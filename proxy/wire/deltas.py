@@ -7,6 +7,9 @@ one the client makes of it:
 - several calls under the same index: a new id together with a name begins a new call;
 - a new id in every piece of the same call: without a name it goes on with the call it has;
 - no index at all: an id names its call, a name begins one, anything else goes on with the last.
+
+What one reply may make us keep is bounded (`Room`): a few bytes of JSON become hundreds of memory, and a reply is read on the
+event loop.
 """
 
 from __future__ import annotations
@@ -15,8 +18,43 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from proxy.wire.chat import MOST
+
+MEMBER = 10  # values that one weighs, by the memory it takes: no message has a hundred thousand
+CALL = 100  # the same: no reply has ten thousand tool calls
 SAID_ONCE = frozenset(("id", "role", "type"))
+CONTAINERS = (list, dict)
 NESTED = frozenset(("audio", "function", "function_call"))  # objects that come in pieces themselves
+
+
+class Beyond(ValueError):
+    """The reply is larger than any model's: it is not read on."""
+
+
+class Room:
+    """How many JSON values one reply may still make us keep, all its choices together.
+
+    Pieces of text are not counted: they take the memory they came in. Nor is what goes on with a call, one in each event.
+    """
+
+    __slots__ = ("_left",)
+
+    def __init__(self, values: int = MOST) -> None:
+        self._left = values
+
+    def take(self, values: int) -> None:
+        """Raises Beyond where that is more than is left."""
+        self._left -= values
+        if self._left < 0:
+            raise Beyond("more JSON values than any model says")
+
+    def keep(self, value: Any) -> None:
+        """Take what is in it, counted as a request's values are: brackets, and commas between values."""
+        found = [value]
+        for each in found:  # grows meanwhile; no recursion: it may be nested as deep as the parser goes
+            inner = each.values() if isinstance(each, dict) else each
+            self.take(len(inner) or 1)
+            found += [one for one in inner if isinstance(one, CONTAINERS)]
 
 
 class _Text:
@@ -53,20 +91,19 @@ class _Call:
 
 
 class MessageBuilder:
-    """One choice's message, growing by deltas."""
+    """One choice's message, growing by deltas. Raises Beyond where the reply's room ends."""
 
-    def __init__(self) -> None:
+    def __init__(self, room: Room | None = None) -> None:
+        self._room = room or Room()
         self._fields: dict[str, Any] = {}
         self._calls: list[_Call] = []
         self._newest: dict[int, _Call] = {}  # by index
         self._named: dict[Any, _Call] = {}  # by id, the first call of each
 
     def add(self, delta: Mapping[str, Any]) -> None:
-        calls = delta.get("tool_calls")
-        for call in calls if isinstance(calls, list) else ():
-            if isinstance(call, dict):
-                self._take(call)
-        _merge(self._fields, delta)
+        if isinstance(calls := delta.get("tool_calls"), list):
+            self._take_all(calls)
+        _merge(self._fields, delta, self._room)
 
     def message(self) -> dict[str, Any]:
         """The message so far, in the form a server sends when it does not stream."""
@@ -78,15 +115,23 @@ class MessageBuilder:
             content = ""  # an empty reply; many servers refuse a `null` without tool calls beside it
         return {"role": role, "content": content, **rest}
 
+    def _take_all(self, calls: list[Any]) -> None:
+        if len(calls) > 1:
+            self._room.take(len(calls))
+        for call in calls:
+            if isinstance(call, dict):
+                self._take(call)
+
     def _take(self, delta: Mapping[str, Any]) -> None:
         call = self._known(delta) or self._begun(delta)
-        _merge(call.fields, delta)
+        _merge(call.fields, delta, self._room)
         if id_ := _id(call.fields):
             first = self._named.setdefault(id_, call)
             if call.place < first.place:  # it got its id later
                 self._named[id_] = call
 
     def _begun(self, delta: Mapping[str, Any]) -> _Call:
+        self._room.take(CALL)
         call = _Call(len(self._calls), _index(delta))
         self._calls.append(call)
         if call.index is not None:
@@ -127,25 +172,29 @@ def _names(call: Mapping[str, Any]) -> bool:
     return isinstance(function, dict) and bool(function.get("name"))
 
 
-def _merge(into: dict[str, Any], delta: Mapping[str, Any]) -> None:
+def _merge(into: dict[str, Any], delta: Mapping[str, Any], room: Room) -> None:
     for name, value in delta.items():
         if value is None or name in ("tool_calls", "index"):
             continue
-        into[name] = _merged(name, into.get(name), value)
+        if (old := into.get(name)) is None:
+            room.take(MEMBER)
+        into[name] = _merged(name, old, value, room)
 
 
-def _merged(name: str, old: Any, new: Any) -> Any:
+def _merged(name: str, old: Any, new: Any, room: Room) -> Any:
     """What a member becomes; where old and new are of different kinds the new one counts."""
     if isinstance(new, str):
         return (old or new) if name in SAID_ONCE else _longer(name, old, new)
+    if isinstance(new, dict) and name in NESTED:
+        inner = old if isinstance(old, dict) else {}
+        _merge(inner, new, room)
+        return inner
+    if isinstance(new, CONTAINERS):
+        room.keep(new)
     if isinstance(new, list):
         merged = old if isinstance(old, list) else []  # always one of our own: it grows in place
         merged.extend(new)
         return merged
-    if isinstance(new, dict) and name in NESTED:
-        inner = old if isinstance(old, dict) else {}
-        _merge(inner, new)
-        return inner
     return new
 
 

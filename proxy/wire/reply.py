@@ -1,6 +1,9 @@
 """What a chat completion said: from its bytes, streamed or not, to the assistant's message.
 
 It reads a copy, so nothing here may fail: what cannot be understood is passed over, and `complete` stays False.
+
+It reads on the event loop, so what a reply may make of it is bounded: one with more values than a request may have, or with more
+choices than can be asked for, is as good as unreadable. Its bytes went to the client all the same.
 """
 
 from __future__ import annotations
@@ -11,12 +14,15 @@ from typing import Any
 import msgspec
 from msgspec import Raw
 
-from proxy.wire.deltas import MessageBuilder
+from proxy.wire.chat import LARGE, _is_endless  # one rule for both directions
+from proxy.wire.deltas import Beyond, MessageBuilder, Room
 from proxy.wire.sse import DONE, Event, EventDecoder
 from proxy.wire.surrogates import without_halves
 
 BATCH = 1 << 16  # bytes of a stream that are read together: 300 events, a millisecond
 LIMIT = 64 << 20  # bytes of a reply that are read; a longer one is relayed but not remembered
+MOST_CHOICES = 128  # what OpenAI's `n` goes up to
+LONGEST_REMARK = 1 << 16  # bytes of what is read beside the messages: a word each, a count of tokens
 
 
 class Reply(msgspec.Struct, frozen=True):
@@ -57,44 +63,60 @@ class ReplyReader:
         return self._reading.finish() if self._reading is not None else Reply()
 
 
+_NULL = Raw(b"null")
+Scalar = str | int | float | bool | None
+
+
 class _Choice(msgspec.Struct):
-    index: Any = None
-    message: Raw = Raw(b"null")
-    finish_reason: Any = None
+    index: Raw = _NULL
+    message: Raw = _NULL
+    finish_reason: Raw = _NULL
 
 
 NO_CHOICE = _Choice()
 
 
 class _Completion(msgspec.Struct):
-    choices: list[_Choice] | None = None
-    usage: Any = None
-    error: Any = None
+    """Nothing in it is built before its length is known."""
+
+    choices: Raw = _NULL
+    usage: Raw = _NULL
+    error: Raw = _NULL
 
 
 class _Spoken(msgspec.Struct):
-    index: Any = None
+    index: Scalar = None
     delta: Any = None
-    finish_reason: Any = None
+    finish_reason: Scalar = None
 
 
 class _Chunk(msgspec.Struct):
     """What is read of an event, and nothing built of the rest: likelihoods are twenty times what they belong to."""
 
     choices: list[_Spoken] = []
-    usage: Any = None
-    error: Any = None
+    usage: Raw = _NULL
+    error: Raw = _NULL
 
 
 class _Speaker(msgspec.Struct):
-    role: Any = None
+    role: Raw = _NULL
 
 
+# A list of at most so many, refused at the first beyond: a list type would be built to its end to learn its length.
+_Countable = msgspec.defstruct(
+    "_Countable",
+    [(f"_{place}", Raw, _NULL) for place in range(MOST_CHOICES)],
+    array_like=True,
+    forbid_unknown_fields=True,
+)
 NOTHING_SPOKEN = _Spoken()
 _speaker = msgspec.json.Decoder(_Speaker)
 _completion = msgspec.json.Decoder(_Completion)
+_countable = msgspec.json.Decoder(_Countable)
+_choices = msgspec.json.Decoder(list[_Choice])
 _chunk = msgspec.json.Decoder(_Chunk)
 _object = msgspec.json.Decoder(dict[str, Any])
+_any = msgspec.json.Decoder()
 
 
 class _Body:
@@ -107,25 +129,36 @@ class _Body:
         self._parts.append(data)
 
     def finish(self) -> Reply:
-        completion: _Completion | None = _decoded(_completion, b"".join(self._parts))
-        if completion is None:
+        body = b"".join(self._parts)
+        completion: _Completion | None = None if _is_beyond(body) else _decoded(_completion, body)
+        if completion is None or (listed := _listed(completion.choices)) is None:
             return Reply()
-        choices = {_index(choice.index, place): choice for place, choice in enumerate(completion.choices or ())}
+        choices = {_index(_remark(choice.index), place): choice for place, choice in enumerate(listed)}
         first = choices.pop(0, NO_CHOICE)
         others = [bytes(choice.message) for _, choice in sorted(choices.items())] if choices else ()
+        error = _is_said(completion.error)
         return Reply(
             message=_spoken(_object_or_none(bytes(first.message))),
-            complete=not completion.error,
-            finish_reason=_text(first.finish_reason),
-            usage=_mapping(completion.usage),
-            error=bool(completion.error),
+            complete=not error,
+            finish_reason=_text(_remark(first.finish_reason)),
+            usage=_mapping(_remark(completion.usage)),
+            error=error,
             others=tuple(raw for raw in others if _object_or_none(raw)),
         )
 
 
+def _listed(choices: Raw) -> list[_Choice] | None:
+    """None for what is no list of choices, or more than can be asked for."""
+    if choices == _NULL:
+        return []
+    if bytes(choices).count(b"{") > MOST_CHOICES and _decoded(_countable, choices) is None:
+        return None
+    return _decoded(_choices, choices)  # type: ignore[no-any-return]  # the decoder's own type
+
+
 def _spoken(message: bytes | None) -> bytes | None:
     """With the role some servers leave out; a stream's message has it by default too."""
-    if message is None or isinstance(_speaker.decode(message).role, str):
+    if message is None or isinstance(_remark(_speaker.decode(message).role), str):
         return message
     return msgspec.json.encode(_object.decode(message) | {"role": "assistant"})
 
@@ -137,14 +170,18 @@ class _Events:
         self._unread: list[bytes] = []
         self._waiting = 0  # bytes of them
         self._decoder = EventDecoder()
+        self._room = Room()
         self._choices: dict[int, MessageBuilder] = {}
         self._finish_reason: str | None = None
         self._usage: Mapping[str, Any] | None = None
         self._done = False
         self._error = False
+        self._beyond = False
 
     def feed(self, data: bytes) -> None:
         """Collects: a stream has a thousand events, and read one by one each costs a quarter of what passing it on does."""
+        if self._beyond:
+            return
         self._unread.append(data)
         self._waiting += len(data)
         if self._waiting >= BATCH:
@@ -152,13 +189,22 @@ class _Events:
 
     def _read(self) -> None:
         data, self._unread, self._waiting = b"".join(self._unread), [], 0
-        for event in self._decoder.feed(data):
-            if not self._done:  # what comes after is nobody's reply
-                self._take(event)
+        try:
+            for event in self._decoder.feed(data):
+                if not self._done:  # what comes after is nobody's reply
+                    self._take(event)
+        except (Beyond, RecursionError):
+            self._beyond, self._decoder = True, EventDecoder()
+            self._choices.clear()
 
     def finish(self) -> Reply:
         self._read()
-        messages = {index: msgspec.json.encode(built.message()) for index, built in sorted(self._choices.items())}
+        try:
+            messages = {index: msgspec.json.encode(built.message()) for index, built in sorted(self._choices.items())}
+        except RecursionError:
+            self._beyond = True
+        if self._beyond:
+            return Reply()
         return Reply(
             message=messages.pop(0, None),
             complete=not self._error and (self._done or self._finish_reason is not None),
@@ -172,42 +218,77 @@ class _Events:
         if event.data.startswith(DONE):
             self._done = True
             return
-        chunk: _Chunk = _decoded(_chunk, event.data) or _odd(_decoded(_object, event.data) or {})
-        self._error = self._error or event.type == b"error" or bool(chunk.error)
-        self._usage = _mapping(chunk.usage) or self._usage
+        chunk = _chunk_of(event.data)
+        self._error = self._error or event.type == b"error" or _is_said(chunk.error)
+        if chunk.usage != _NULL:
+            self._usage = _mapping(_remark(chunk.usage)) or self._usage
         for place, choice in enumerate(chunk.choices):
             self._choose(_index(choice.index, place), choice)
 
     def _choose(self, index: int, choice: _Spoken) -> None:
         if isinstance(choice.delta, dict):
-            if (message := self._choices.get(index)) is None:
-                message = self._choices[index] = MessageBuilder()
-            message.add(choice.delta)
+            (self._choices.get(index) or self._begun(index)).add(choice.delta)
         if index == 0:
             self._finish_reason = _text(choice.finish_reason) or self._finish_reason
 
+    def _begun(self, index: int) -> MessageBuilder:
+        if len(self._choices) >= MOST_CHOICES:
+            raise Beyond("more choices than can be asked for")
+        message = self._choices[index] = MessageBuilder(self._room)
+        return message
 
-def _odd(chunk: Mapping[str, Any]) -> _Chunk:
+
+def _chunk_of(data: bytes) -> _Chunk:
+    """What an event says; nothing where it is not the JSON we expect. Raises Beyond."""
+    if _is_beyond(data):
+        raise Beyond("more JSON values than any model says")
+    chunk: _Chunk = _decoded(_chunk, data) or _oddly(data)
+    if len(chunk.choices) > MOST_CHOICES:
+        raise Beyond("more choices than can be asked for")
+    return chunk
+
+
+def _oddly(data: bytes) -> _Chunk:
     """One whose choices are no list of objects: what is none keeps its place."""
-    choices = chunk.get("choices")
+    odd: _Completion | None = _decoded(_completion, data)
+    if odd is None:
+        return _Chunk()
+    choices = _remark(odd.choices)
     spoken = [
         _Spoken(c.get("index"), c.get("delta"), c.get("finish_reason")) if isinstance(c, dict) else NOTHING_SPOKEN
         for c in (choices if isinstance(choices, list) else ())
     ]
-    return _Chunk(spoken, chunk.get("usage"), chunk.get("error"))
+    return _Chunk(spoken, odd.usage, odd.error)
 
 
-def _decoded(decoder: msgspec.json.Decoder[Any], data: bytes) -> Any:
+def _is_beyond(data: bytes) -> bool:
+    return len(data) > LARGE and _is_endless(data)
+
+
+def _decoded(decoder: msgspec.json.Decoder[Any], data: bytes | Raw) -> Any:
     """None for what is not the JSON we expect, however odd."""
     try:
         return decoder.decode(data)
     except (ValueError, RecursionError):
-        whole = without_halves(data)
+        whole = without_halves(bytes(data))
         return None if whole is None else _decoded(decoder, whole)
 
 
 def _index(value: Any, place: int) -> int:
     return value if type(value) is int else place
+
+
+def _remark(raw: Raw) -> Any:
+    """What it says; None where nothing, or more than anyone says there."""
+    return None if raw == _NULL or len(raw) > LONGEST_REMARK else _decoded(_any, raw)
+
+
+def _is_said(error: Raw) -> bool:
+    """Also one that is too long to be looked at, or that cannot be read."""
+    if error == _NULL:
+        return False
+    said = _remark(error)
+    return said is None or bool(said)
 
 
 def _text(value: Any) -> str | None:

@@ -28,6 +28,8 @@ def read(parsed: Any) -> Answer:
         ({"content": None, "refusal": "I will not"}, "I will not"),
         ({"content": None}, ""),
         ({"content": [None, 3]}, ""),
+        ({"content": [{"text": 3}, {"text": None}, {"text": "x"}]}, "x"),
+        ({"content": [{"text": [{"text": "no part of ours"}]}]}, ""),
         ({}, ""),
         (None, ""),
     ],
@@ -35,6 +37,25 @@ def read(parsed: Any) -> Answer:
 def test_text(message: Any, text: str) -> None:
     """A string, parts, a refusal, or nothing: the parser of notes judges what it is worth."""
     assert read(completion(message)).text == text
+
+
+def nested(before: str, after: str, levels: int) -> bytes:
+    """JSON of as many levels, which orjson reads and does not write."""
+    return (before * levels + '"x"' + after * levels).encode()
+
+
+def test_parts_without_end() -> None:
+    """Parts inside of parts by the hundred say nothing, and are no error of ours."""
+    body = b'{"choices":[{"message":{"content":' + nested('[{"text":', "}]", 400) + b"}}]}"
+    assert answer_of(body, "m", {}, 0.0).text == ""
+
+
+@pytest.mark.parametrize("where", ["message", "code", "param", "type"])
+def test_an_error_without_end(where: str) -> None:
+    """A failure told in hundreds of levels is a failure like another."""
+    body = b'{"error":{"type":"odd","' + where.encode() + b'":' + nested("[", "]", 1_015) + b"}}"
+    with pytest.raises(ModelBusy):
+        answer_of(body, "m", {}, 0.0)
 
 
 @pytest.mark.parametrize(

@@ -6,6 +6,7 @@ import pytest
 
 from proxy.agents.dialect import NEW, NOT_SHOWN, OLD, Dialect
 from proxy.agents.llm import Image, Prompt
+from tests.support.weighing import peak
 
 PROMPT = Prompt("be exact", ("look", Image("data:image/png;base64,AA"), "and say"), 0.3, 1_000)
 TEXT = Prompt("be exact", ("one", "two"), 0.3, 1_000)
@@ -107,6 +108,10 @@ def test_mended_bodies() -> None:
         ("//host.example/x.png", False),
         ("gs://bucket/x.png", False),
         ("file:///etc/passwd", False),
+        ("data:image/png;base64;base64,AA", True),
+        ("data:image/png;base64=1;base64,AA", True),
+        ("data:image/png;;base64,AA", False),
+        ("data:image/png;base64", False),
         ("data:image/png,AA", False),
         ("data:image/png,https://host.example/x;base64,", False),
         ("data:image/png;base64,https://host.example/x.png", False),
@@ -123,3 +128,10 @@ def test_images_by_their_addresses(url: str, shown: bool) -> None:
     as_it_came = Dialect().body("m", prompt)["messages"][1]["content"]
     assert as_it_came[1] == {"type": "image_url", "image_url": {"url": url}}
     assert content == (as_it_came if shown else f"Image #1:\n\n{NOT_SHOWN}\n\nand say")
+
+
+@pytest.mark.parametrize("parameter", [";a", ";base64"])
+def test_an_image_with_parameters_without_end(parameter: str) -> None:
+    """They take no memory: matched one by one, each with a way back, they took a hundred bytes a character."""
+    image = Image("data:image/png" + parameter * 100_000)
+    assert peak(lambda: Dialect(addresses=False).body("m", Prompt("s", (image,)))) < len(image.url)

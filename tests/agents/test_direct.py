@@ -141,6 +141,37 @@ async def test_an_endless_complaint(direct: Direct) -> None:
     assert len(server.seen) == 4  # as it is, limit renamed, limit left out, temperature left out
 
 
+@pytest.mark.parametrize("member", ["message", "param", "code"])
+async def test_a_complaint_of_megabytes(direct: Direct, member: str) -> None:
+    """Its beginning is read for what may be mended, whatever the server repeats behind it."""
+    told = [
+        {"error": {"message": "no", member: text}}
+        for text in ("temperature" + "x" * 2_000, "x" * 2_000 + "temperature")
+    ]
+    async with upstream_server(steps((400, told[0]), (400, told[1]))) as server:
+        with pytest.raises(ModelError):
+            await direct.complete(Target("m", base_url=server.base), PROMPT)
+    assert ["temperature" in body for body in bodies(server)] == [True, False]
+    async with upstream_server(steps((400, told[1]))) as server:
+        with pytest.raises(ModelError):
+            await direct.complete(Target("m", base_url=server.base), PROMPT)
+    assert len(server.seen) == 1
+
+
+@pytest.mark.parametrize(
+    "error",
+    ["%s", '{"error":%s}', '{"error":{"message":%s}}', '{"message":"x","code":%s}', '{"message":"x","param":%s}'],
+)
+async def test_a_complaint_without_end(direct: Direct, error: str) -> None:
+    """One in hundreds of levels, which are read and cannot be written, is a complaint like another."""
+    body = (error % ("[" * 1_015 + "]" * 1_015)).encode()
+    async with upstream_server(answering(body, status=b"400 X")) as server:
+        with pytest.raises(ModelError) as raised:
+            await direct.complete(Target("m", base_url=server.base), PROMPT)
+    assert type(raised.value) is ModelError
+    assert len(server.seen) == 1
+
+
 @pytest.mark.parametrize("status", [408, 409, 425, 429, 500, 503])
 async def test_busy(direct: Direct, status: int) -> None:
     """Asked once: trying again is the asker's."""

@@ -56,6 +56,13 @@ def test_too_long(status: int, code: object, message: str) -> None:
     assert type(failed(status, code, message)) is PromptTooLong
 
 
+def test_only_the_beginning_is_read() -> None:
+    """A server may repeat megabytes of prompt, and looking through them keeps everybody else waiting."""
+    said = "this model's maximum context length is 8192 tokens"
+    assert type(failed(400, None, said + " x" * 10_000)) is PromptTooLong
+    assert type(failed(400, None, "x " * 1_000 + said)) is ModelError
+
+
 @pytest.mark.parametrize(
     ("status", "message"),
     [

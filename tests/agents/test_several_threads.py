@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+import threading
+from collections.abc import Collection
 from dataclasses import replace
 from random import Random
 from typing import Any
@@ -119,6 +121,21 @@ async def test_what_is_taken_of_an_answer(answer: str, expected: dict[str, str])
         label: text if "(12:0" in text else notes(text) for label, text in expected.items()
     }
     assert len(llm.asked) == 1
+
+
+async def test_an_answer_is_taken_apart_beside_the_loop(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It may be megabytes, and requests are waiting."""
+    places: list[int] = []
+    by_thread = sections.by_thread
+
+    def noted(answer: str, labels: Collection[str]) -> dict[str, str]:
+        places.append(threading.get_ident())
+        return by_thread(answer, labels)
+
+    monkeypatch.setattr(sections, "by_thread", noted)
+    await together(BOTH)
+    assert places
+    assert threading.get_ident() not in places
 
 
 @pytest.mark.parametrize(

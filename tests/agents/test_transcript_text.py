@@ -152,6 +152,15 @@ def test_an_unreadable_message() -> None:
     assert 'User (12:00): {"role":"user",' in render([bad], UTC, tokens=words).text
 
 
+@pytest.mark.parametrize("odd", [b"1e999", b"[" * 990 + b"]" * 990], ids=["no number", "no end"])
+def test_an_unreadable_message_with_calls(odd: bytes) -> None:
+    """It is shown as it is too; what its calls are named stays unknown, and the others are observed with it."""
+    raw = b'{"role":"assistant","x":' + odd + b',"tool_calls":[{"id":"c","function":{"name":"f","arguments":"{}"}}]}'
+    bad = Message(1, Item(raw, "assistant", b"", ("c",)), ROOT, 1, NOON)
+    lines = render([bad, message(result("c", "3"), 2)], UTC, tokens=words).text.splitlines()
+    assert lines[2:-1] == [f"Assistant (12:00): {raw.decode()}", "Tool result (12:00): 3"]
+
+
 def test_long_results_and_arguments_are_clipped() -> None:
     """Long ones keep head and tail, with a note of how much is missing; what people say is shown whole."""
     long = " ".join(f"w{n}" for n in range(9_000))

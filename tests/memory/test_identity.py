@@ -576,7 +576,8 @@ def test_a_token_makes_no_page_somebody() -> None:
 
 
 FROM_HERE = [
-    ("x-forwarded-for", "127.0.0.1"), ("x-forwarded-for", " ::1 "), ("x-forwarded-for", "127.0.0.1, ::1"), ("x-forwarded-for", "127.0.0.1:4711"),
+    ("x-forwarded-for", "127.0.0.1"), ("x-forwarded-for", " ::1 "), ("x-forwarded-for", "127.0.0.1, ::1"),
+    ("x-forwarded-for", "127.0.0.1:4711"),
     ("x-real-ip", "127.0.0.1"), ("forwarded", "for=127.0.0.1;proto=http"), ("forwarded", 'For="[::1]:4711"'), ("forwarded", "proto=https"),
 ]  # fmt: skip
 FROM_ELSEWHERE = [

@@ -8,7 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from proxy.memory.layout import SEPARATE_BLOCKS, Layout, assemble, layout_for
+from proxy.memory.layout import SEPARATE_BLOCKS, WRITTEN, Layout, assemble, layout_for
+from tests.support.counting import steps
+from tests.support.weighing import kept
 
 USER = b'{"role":"user","content":"hi","x":1.0}'
 REPLY = b'{"role": "assistant", "content": "hello"}'
@@ -163,3 +165,25 @@ def test_any_text_arrives(theirs: str, name: str, block: str) -> None:
 def test_layout_for(host: str, configured: str, layout: Layout) -> None:
     """What is configured holds; `auto` separates only for hosts known to take it."""
     assert layout_for(host, configured) == layout
+
+
+def written(block: str) -> bytes:
+    return assemble([], [], block, "", [USER], "blocks")[0]
+
+
+def test_a_block_is_written_once() -> None:
+    """The same one comes with every request between two activations."""
+    block = "* 🔴 a long one\n" * 1_000
+    first = steps(lambda: written(block))
+    assert steps(lambda: written("".join(list(block)))) < first
+
+
+def test_what_is_kept_of_blocks() -> None:
+    """A bounded number of bytes, whatever their number and length: one 🔴 makes four bytes of each character."""
+
+    def many() -> None:
+        for number in range(80):
+            written(f"{number} 🔴 " + "a" * 160_000)
+
+    assert kept(many) < WRITTEN * 1.1
+    assert kept(lambda: written("🔴" + "a" * WRITTEN)) < 2**20

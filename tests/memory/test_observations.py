@@ -4,6 +4,7 @@ import random
 import re
 import time
 from contextlib import suppress
+from functools import partial
 
 import pytest
 from hypothesis import given
@@ -12,6 +13,7 @@ from hypothesis import strategies as st
 from proxy.errors import Unusable
 from proxy.memory.escaping import escape
 from proxy.memory.observations import HINT_LENGTH, TITLE_LENGTH, Parsed, parse, parse_reflection
+from tests.support.counting import TIMES, seconds
 
 
 def words(text: str) -> int:
@@ -294,3 +296,26 @@ def test_reading_is_linear(answer: str) -> None:
     with suppress(Unusable):
         read(answer)
     assert time.process_time() - began < 2.0
+
+
+@pytest.mark.parametrize("marks", [".", "* ", "🔴", "\u200b"])
+def test_marks_cost_little_more_than_letters(marks: str) -> None:
+    """Before a refusal there may be marks; what no refusal follows is not searched for each of its wordings at every mark. Nobody
+    else's Python runs while a pattern is matched."""
+
+    def cost(piece: str) -> float:
+        return seconds(partial(judged, piece * (400_000 // len(piece))))
+
+    assert cost(marks) < 2 * TIMES * max(cost("a"), 0.002)
+
+
+def judged(answer: str) -> None:
+    with suppress(Unusable):
+        read(answer)
+
+
+@pytest.mark.parametrize("marks", ["", "…", "* \n\n> ", "!" * 1_000])
+def test_a_refusal_behind_marks(marks: str) -> None:
+    """It is one all the same."""
+    with pytest.raises(Unusable, match="refusal"):
+        read(f"{marks}I'm sorry, I can't help with that.")

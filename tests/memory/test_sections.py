@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Collection
+from functools import partial
 from itertools import pairwise
 
 import pytest
@@ -15,6 +17,7 @@ from proxy.memory.observations import parse_reflection
 from proxy.memory.redaction import redacted
 from proxy.memory.sections import Section, by_thread, marked, reflected, shown, stored
 from tests.memory.sharing import LABELS, entry, tokens
+from tests.support.counting import TIMES, seconds
 
 A, B, C = (LABELS[name] for name in "ABC")
 ALL = {A, B, C}
@@ -111,6 +114,23 @@ def test_any_answer_is_read(text: str, pieces: list[str]) -> None:
     said = by_thread(answer, ALL)
     assert said.keys() <= {A, B}
     assert sum(len(part) for part in said.values()) <= len(answer) + len(pieces)
+
+
+@pytest.mark.parametrize("read", [by_thread, marked])
+@pytest.mark.parametrize("blank", [" ", "\t"])
+def test_blanks_are_looked_at_once(read: Callable[[str, Collection[str]], object], blank: str) -> None:
+    """A run of blanks before no tag is passed in proportion to its length: less than the 64 times of a square, for eight times."""
+    shorter, longer = (f"* a{blank * count}b" for count in (6_000, TIMES * 6_000))
+    assert seconds(partial(read, longer, ALL)) < 5 * TIMES * max(seconds(partial(read, shorter, ALL)), 0.005)
+
+
+@pytest.mark.parametrize("blanks", ["", " ", "\t", " \t  "])
+def test_blanks_before_a_tag_are_the_tag_s(blanks: str) -> None:
+    """However many, and behind another tag as well."""
+    said = by_thread(
+        f'{blanks}<thread id="{A}">* a{blanks}</thread>{blanks}<thread id="{B}">* b{blanks}<thread id="{A}">', ALL
+    )
+    assert said == {A: "* a", B: "* b"}
 
 
 # ── what a reflector answers ─────────────────────────────────────────────────────────────────────────────────────────

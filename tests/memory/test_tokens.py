@@ -1,14 +1,18 @@
 """What a message's payload counts."""
 
+import json
 from base64 import b64encode
 from typing import Any
+from urllib.parse import unquote_to_bytes
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from proxy.memory.tokens import FILE_LEAST, FILE_UNSEEN, count, estimate
+from proxy.memory.tokens import CLOSELY, FILE_LEAST, FILE_UNSEEN, HEAD, PIECE, count, estimate
 from tests.memory.test_images import png
+from tests.support.counting import steps
+from tests.support.weighing import peak
 
 PNG = "data:image/png;base64," + b64encode(png(512, 512)).decode()
 
@@ -92,6 +96,72 @@ def file(mime: str, data: bytes) -> dict[str, Any]:
 def test_payload(message: dict[str, Any], tokens: int) -> None:
     """Text, calls with arguments, results, names, attachments by rule; not ids, roles or reasoning."""
     assert count(message, words) == tokens
+
+
+def at(url: str, kind: str = "file") -> dict[str, Any]:
+    return {"content": [{"type": kind, "file_data": url, "image_url": url}]}
+
+
+@pytest.mark.parametrize(
+    ("head", "tokens"),
+    [
+        ("data:text/plain,", 2),
+        ("DATA:Text/Plain,", 2),
+        ("data:text/plain;charset=utf-8;name=a%20b.txt,", 2),
+        ("data:text/plain;;;,", 2),
+        ("data:text/plain;base64;a,", 2),
+        ("data:text/plain;" + "n" * (HEAD - 17) + ",", 2),
+        ("data:text/plain;" + "n" * (HEAD - 16) + ",", FILE_LEAST),
+        ("data:text/plain", FILE_LEAST),
+        ("data:text/pl ain,", FILE_LEAST),
+    ],
+)
+def test_the_head_of_a_data_url(head: str, tokens: int) -> None:
+    """Any parameters, in any case. One longer than any that is meant is an address we know nothing of."""
+    assert count(at(head + "one%20two"), words) == tokens
+
+
+@pytest.mark.parametrize("kind", ["file", "image_url"])
+@pytest.mark.parametrize("head", ["data:a" + ";" * 200_000, "data:a" + ";a=b" * 50_000, "data:" + "a" * 200_000])
+def test_a_head_without_end(head: str, kind: str) -> None:
+    """It takes no memory: its parameters, matched one by one, each with a way back, took two hundred bytes a character."""
+    assert peak(lambda: count(at(head, kind), words)) < len(head)
+
+
+@given(st.lists(st.sampled_from(["%41", "%", "4", "%%41", "%c3%a9", "é", "x" * (PIECE - 3), "%4", " "])).map("".join))
+def test_a_quoted_text(quoted: str) -> None:
+    """Unquoted in pieces it is what it would be as a whole."""
+    text = unquote_to_bytes(quoted).decode("utf-8", "replace")
+    assert count(at("data:text/plain," + quoted), len) == len(text)
+
+
+@pytest.mark.parametrize("mime", ["", "text/plain", "image/svg+xml"])
+def test_a_quoted_file_without_end(mime: str) -> None:
+    """It takes memory for its bytes, not for each as an object of its own: that was 75 bytes for each character."""
+    url = f"data:{mime}," + "%41" * 400_000
+    assert peak(lambda: count(at(url), len)) < 5 * len(url)
+
+
+UNKNOWN = st.dictionaries(st.text(max_size=3), st.integers() | st.text(max_size=9) | st.floats(), max_size=3).map(
+    lambda part: {**part, "type": "strange"}
+)
+
+
+@given(st.lists(UNKNOWN, max_size=8))
+def test_unknown_parts(parts: list[dict[str, Any]]) -> None:
+    """Each counts as the JSON it is."""
+    assert count({"content": parts}, words) == sum(estimate(json.dumps(part)) for part in parts)
+
+
+@pytest.mark.parametrize("part", [{}, {"a": 1}, {"type": "strange", "value": "é" * 80}])
+def test_unknown_parts_without_end(part: dict[str, Any]) -> None:
+    """Of many the others are written together, which makes a token more of one at most; a text among them counts as ever."""
+    text = {"type": "text", "text": "one two"}
+    many = {"content": [*[part] * 20 * CLOSELY, text, *[part] * 20 * CLOSELY]}
+    apart = 40 * CLOSELY * count({"content": [part]}, words) + 2
+    assert apart <= count(many, words) <= apart + 40 * CLOSELY
+    texts = {"content": [text] * 40 * CLOSELY}
+    assert steps(lambda: count(many, words)) < 2 * steps(lambda: count(texts, words))
 
 
 def test_the_model_chooses_the_rule() -> None:

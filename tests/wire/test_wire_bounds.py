@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import tracemalloc
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -13,6 +14,9 @@ from hypothesis import strategies as st
 
 from proxy.wire import chat
 from proxy.wire.chat import LARGE, MOST, Unreadable, parse
+from proxy.wire.deltas import CALL
+from proxy.wire.reply import MOST_CHOICES, Reply, ReplyReader
+from proxy.wire.sse import EventDecoder
 from proxy.wire.surrogates import MOST as MOST_HALVES
 from proxy.wire.surrogates import without_halves
 from tests.support.counting import TIMES, seconds
@@ -144,3 +148,138 @@ def test_texts_without_end(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(chat, "_TEXT_OR_VALUE", Counting)
     assert chat._is_endless(b'""' * 100_000 + b'"' + b"," * 101 + b'"')
     assert looked_at <= 302
+
+
+def replied(*parts: bytes, stream: bool) -> Reply:
+    reader = ReplyReader(stream)
+    for part in parts:
+        reader.feed(part)
+    return reader.finish()
+
+
+def peak(work: Callable[[], Any]) -> int:
+    """Bytes that it takes at most."""
+    tracemalloc.start()
+    try:
+        work()
+        return tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+
+
+def event(data: bytes) -> bytes:
+    return b"data: " + data + b"\n\n"
+
+
+def spoken(index: int, delta: bytes) -> bytes:
+    return b'{"index":%d,"delta":%s,"finish_reason":"stop"}' % (index, delta)
+
+
+def listed(choices: list[bytes], more: bytes = b"") -> bytes:
+    return b'{"choices":[' + b",".join(choices) + b"]" + more + b"}"
+
+
+def test_choices_without_end() -> None:
+    """As many as can be asked for are kept; one more, and the reply is as good as unreadable."""
+    said = [b'{"index":%d,"message":{"role":"assistant","tool_calls":[{},{}]}}' % i for i in range(MOST_CHOICES + 1)]
+    most = replied(listed(said[:-1]), stream=False)
+    assert (most.complete, len(most.others)) == (True, MOST_CHOICES - 1)
+    assert replied(listed(said), stream=False) == Reply()
+
+
+def test_braces_are_no_choices() -> None:
+    """A message may have any number of them."""
+    calls = b",".join([b'{"id":"c","function":{"name":"f","arguments":"{}"}}'] * 500)
+    message = b'{"role":"assistant","tool_calls":[' + calls + b"]}"
+    assert replied(listed([b'{"message":' + message + b"}"]), stream=False) == Reply(message, True)
+
+
+def test_streamed_choices_without_end() -> None:
+    """In one event or one in each."""
+    said = [spoken(i, b'{"content":"x"}') for i in range(MOST_CHOICES + 1)]
+    for most in ([event(listed(said[:-1]))], [event(listed([one])) for one in said[:-1]]):
+        reply = replied(*most, stream=True)
+        assert (reply.message, reply.complete) == (b'{"role":"assistant","content":"x"}', True)
+        assert len(reply.others) == MOST_CHOICES - 1
+    for more in ([event(listed(said))], [event(listed([one])) for one in said]):
+        assert replied(*more, event(listed(said[:1])), event(b"[DONE]"), stream=True) == Reply()
+
+
+def test_many_pieces_of_one_choice() -> None:
+    """Its number is what counts, not how often it is named."""
+    reply = replied(*[event(listed([spoken(700, b'{"content":"x"}')]))] * 1_000, stream=True)
+    assert reply.others == (b'{"role":"assistant","content":"' + b"x" * 1_000 + b'"}',)
+
+
+VALUES = b",".join([b"[]"] * (MOST // 2))
+CALLS = b",".join(b'{"index":%d}' % i for i in range(MOST // CALL + 1))
+ENDLESS = {
+    "calls": [spoken(0, b'{"tool_calls":[' + CALLS + b"]}")],
+    "calls of two choices": [
+        spoken(i, b'{"tool_calls":[' + CALLS[: len(CALLS) * 2 // 3].rpartition(b",")[0] + b"]}") for i in range(2)
+    ],
+    "pieces of a call": [spoken(0, b'{"tool_calls":[' + b",".join([b"{}"] * (MOST // 2)) + b"]}")] * 2,
+    "values": [spoken(0, b'{"x":[' + VALUES + b"]}")] * 2,
+    "members": [spoken(0, b"{" + b",".join(b'"%d":0' % i for i in range(MOST // 10 + 1)) + b"}")],
+}
+
+
+@pytest.mark.parametrize("shape", ENDLESS)
+def test_streamed_values_without_end(shape: str) -> None:
+    """Whatever they are kept in, and however many events they come in; what comes after is not read."""
+    reader = ReplyReader(stream=True)
+    for choice in ENDLESS[shape]:
+        reader.feed(event(listed([choice])))
+    assert reader.finish() == Reply()
+    reader.feed(event(listed([spoken(0, b'{"content":"x"}')])) + event(b"[DONE]"))
+    assert reader.finish() == reader.finish() == Reply()
+
+
+ENDLESS_VALUES = b'{"a":[' + b",".join([b"[]"] * (LARGE // 3 + 1)) + b"]}"
+
+
+@pytest.mark.parametrize("member", [b"usage", b"error", b"x"])
+def test_a_large_reply_of_values(member: bytes) -> None:
+    """By the rule for requests; a stream is not read on."""
+    reply = listed([b'{"message":{"role":"assistant"}}'], b',"' + member + b'":' + ENDLESS_VALUES)
+    assert replied(reply, stream=False) == Reply()
+    assert replied(event(listed([spoken(0, b'{"content":"x"}')])), event(reply), stream=True) == Reply()
+
+
+def test_a_large_reply_of_text() -> None:
+    """Commas and brackets inside of texts are no values."""
+    text = b"[1, {2, 3}], " * (LARGE // 4)
+    message = b'{"role":"assistant","content":"' + text + b'"}'
+    assert replied(listed([b'{"message":' + message + b"}"]), stream=False) == Reply(message, True)
+    assert replied(event(listed([spoken(0, message)])), stream=True) == Reply(message, True, "stop")
+
+
+FLAT = {
+    "choices": (False, listed([b"{}"] * 300_000)),
+    "choices that are none": (False, listed([b"[]"] * 300_000)),
+    "usage": (False, listed([], b',"usage":' + ENDLESS_VALUES[:900_000] + b"]}")),
+    "index": (False, listed([b'{"index":' + ENDLESS_VALUES[:900_000] + b"]}}"])),
+    "usage of an event": (True, event(listed([], b',"usage":' + ENDLESS_VALUES[:900_000] + b"]}"))),
+    "index of an event": (True, event(listed([b'{"index":' + ENDLESS_VALUES[:900_000] + b"]}}"]))),
+    "error of an event": (True, event(listed([], b',"error":' + ENDLESS_VALUES[:900_000] + b"]}"))),
+    "lines of an event": (True, b"data:xy\n" * 100_000),
+}
+
+
+@pytest.mark.parametrize("shape", FLAT)
+def test_what_is_not_kept_is_not_built(shape: str) -> None:
+    """A megabyte that is small enough to be read takes some copies of itself, not ninety."""
+    stream, data = FLAT[shape]
+    assert peak(partial(replied, data, stream=stream)) < 12 * len(data)
+
+
+def test_short_lines_are_kept_as_one_text() -> None:
+    """An event's lines, in pieces as they come from a network, take about their own length."""
+    decoder, lines = EventDecoder(), b"data:xy\n" * 1_000
+    assert peak(lambda: [list(decoder.feed(lines)) for _ in range(50)]) < len(lines) * 50
+
+
+def test_a_delta_too_deep_to_be_merged() -> None:
+    """It is beyond as well, and raises nothing."""
+    deep = b'{"function":' * 900 + b"{}" + b"}" * 900
+    assert replied(event(listed([spoken(0, deep)])), event(b"[DONE]"), stream=True).message is None

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from proxy.wire.deltas import MessageBuilder
+from proxy.wire.deltas import CALL, MEMBER, Beyond, MessageBuilder, Room
 from tests.support.counting import TIMES, seconds, steps
 
 Delta = dict[str, Any]
@@ -116,3 +116,45 @@ def test_what_is_no_id_names_no_call(id_: Any) -> None:
     """A name begins one, anything else goes on with the last."""
     deltas = [call(id=id_, function={"name": "f"}), call(id=id_, x="y"), call(id=id_, function={"name": "g"})]
     assert [each.get("x") for each in built(deltas)["tool_calls"]] == ["y", None]
+
+
+@pytest.mark.parametrize(
+    ("delta", "values"),
+    [
+        ({"content": "x"}, MEMBER),
+        ({"tool_calls": [{"index": 0, "id": "c"}]}, CALL + MEMBER),
+        ({"tool_calls": [{"index": 0}, {"index": 0}, {"index": 0}, 7]}, CALL + 4),
+        ({"function_call": {"name": "f", "arguments": ""}}, 3 * MEMBER),
+        ({"parts": [{"a": 1, "b": [1, 2, "3"]}, [], {}, "x"]}, MEMBER + 4 + 2 + 3 + 1 + 1),
+        ({"x": {"y": {}}}, MEMBER + 2),
+    ],
+)
+def test_what_is_kept_takes_room(delta: Delta, values: int) -> None:
+    """Of all builders that share it; with one value less there is no room for it."""
+    room = Room(2 * values)
+    MessageBuilder(room).add(delta)
+    builder = MessageBuilder(room)
+    builder.add(delta)
+    with pytest.raises(Beyond):
+        builder.add({"one more": "x"})
+    with pytest.raises(Beyond):
+        MessageBuilder(Room(values - 1)).add(delta)
+
+
+@pytest.mark.parametrize("shape", [{"content": "x", "reasoning": "y"}, call(index=0, function={"arguments": "x"})])
+def test_pieces_of_text_take_no_room(shape: Delta) -> None:
+    """What goes on is as long as it likes."""
+    builder = MessageBuilder(Room(CALL + 3 * MEMBER))
+    for _ in range(1_000):
+        builder.add(shape)
+    assert "x" * 1_000 in str(builder.message())
+
+
+def test_what_is_deep_is_counted() -> None:
+    """However deep: nothing is called for each level of it."""
+    deep: Any = []
+    for _ in range(100_000):
+        deep = [deep]
+    Room().keep(deep)
+    with pytest.raises(Beyond):
+        Room(100_000).keep(deep)
