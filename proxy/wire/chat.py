@@ -84,7 +84,7 @@ def parse(body: bytes, known: Split | None = None) -> ChatRequest:
 
     `known`: the last split of the same thread. It makes the same request of the same body, in less time.
     """
-    if len(body) > LARGE and _is_endless(body):
+    if len(body) > LARGE and is_endless(body):
         raise Unreadable("more JSON values than any model reads")
     if known is not None and (request := _continued(body, known)):
         return request
@@ -150,7 +150,7 @@ def prompt_text(raw: bytes) -> str:
     return "\n".join(_texts(content))
 
 
-def _is_endless(body: bytes) -> bool:
+def is_endless(body: bytes) -> bool:
     """More values than MOST. First as if every comma were one between values: prose and code have fewer, tables in a text more."""
     if sum(map(body.count, (b",", b"[", b"{"))) <= MOST:
         return False

@@ -14,7 +14,7 @@ from typing import Any
 import msgspec
 from msgspec import Raw
 
-from proxy.wire.chat import LARGE, _is_endless  # one rule for both directions
+from proxy.wire.chat import LARGE, is_endless  # one rule for both directions
 from proxy.wire.deltas import Beyond, MessageBuilder, Room
 from proxy.wire.sse import DONE, Event, EventDecoder
 from proxy.wire.surrogates import without_halves
@@ -262,7 +262,7 @@ def _oddly(data: bytes) -> _Chunk:
 
 
 def _is_beyond(data: bytes) -> bool:
-    return len(data) > LARGE and _is_endless(data)
+    return len(data) > LARGE and is_endless(data)
 
 
 def _decoded(decoder: msgspec.json.Decoder[Any], data: bytes | Raw) -> Any:

@@ -98,10 +98,10 @@ def test_values_are_counted(value: Any, indent: int | None) -> None:
     body, count = json.dumps(value, indent=indent).encode(), values(value)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(chat, "MOST", max(count, 1))
-        assert not chat._is_endless(body)
+        assert not chat.is_endless(body)
         if count > 1:
             patch.setattr(chat, "MOST", count - 1)
-            assert chat._is_endless(body)
+            assert chat.is_endless(body)
 
 
 @pytest.mark.parametrize("end", [b"", b"\\", b"\\\\", b'\\"', b'\\" \\'])
@@ -125,8 +125,8 @@ def test_a_text_without_an_end_is_read_once(shape: str, monkeypatch: pytest.Monk
     """Not again from every quote in it: eight times the text takes less than the 64 times of a square."""
     monkeypatch.setattr(chat, "MOST", 100)
     shorter, longer = (OPEN[shape](count) for count in (1_000 // TIMES, 1_000))
-    assert seconds(partial(chat._is_endless, longer)) < 5 * TIMES * max(
-        seconds(partial(chat._is_endless, shorter)), 0.001
+    assert seconds(partial(chat.is_endless, longer)) < 5 * TIMES * max(
+        seconds(partial(chat.is_endless, shorter)), 0.001
     )
 
 
@@ -146,7 +146,7 @@ def test_texts_without_end(monkeypatch: pytest.MonkeyPatch) -> None:
 
     pattern = chat._TEXT_OR_VALUE
     monkeypatch.setattr(chat, "_TEXT_OR_VALUE", Counting)
-    assert chat._is_endless(b'""' * 100_000 + b'"' + b"," * 101 + b'"')
+    assert chat.is_endless(b'""' * 100_000 + b'"' + b"," * 101 + b'"')
     assert looked_at <= 302
 
 
