@@ -97,6 +97,8 @@ def parser() -> argparse.ArgumentParser:
 
 def serve(options: argparse.Namespace) -> int:
     """Serve until SIGTERM or SIGINT; then let running streams end and stop cleanly."""
+    from proxy.host import keep_freed_memory, listeners, raise_open_files
+
     keep_freed_memory()
     with starting():
         from proxy.app import create_app
@@ -150,59 +152,6 @@ def spared(names: Sequence[str]) -> Iterator[None]:
             del sys.modules[name]
 
 
-def listeners(host: str, port: int) -> list[socket.socket]:
-    """A socket for each address of this host, bound as asyncio does it. Raises ConfigError, which names the setting."""
-    import errno
-    import socket
-
-    host = host.strip("[]")
-    absent = {errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT}  # `localhost` is ::1 too where there is no IPv6
-    try:
-        found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
-    except OSError:
-        found = []
-    bound = []
-    for family, kind, protocol, _, address in dict.fromkeys(found):
-        try:
-            bound.append(listener(family, kind, protocol, address))
-        except OSError as exc:
-            if exc.errno not in absent:
-                raise ConfigError(f"server.port: {port} of {host} {unusable(exc)}") from exc
-    if not bound:
-        raise ConfigError(f"server.host: {host} is no address of this machine: 127.0.0.1 is, and 0.0.0.0 is all it has")
-    return bound
-
-
-def listener(family: int, kind: int, protocol: int, address: Any) -> socket.socket:
-    """One that an old server's last connections do not keep from its port, and that workers inherit. Raises OSError."""
-    import os
-    import socket
-
-    made = socket.socket(family, kind, protocol)  # its protocol named: asyncio sets TCP_NODELAY on such ones only
-    try:
-        if os.name == "posix":  # elsewhere it would let two servers have one port
-            made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        if family == socket.AF_INET6:
-            made.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)  # IPv4 has a socket of its own
-        made.bind(address)
-    except OSError:
-        made.close()
-        raise
-    made.set_inheritable(True)
-    return made
-
-
-def unusable(exc: OSError) -> str:
-    """What is the matter with a port, and what to do."""
-    import errno
-
-    if exc.errno == errno.EADDRINUSE:
-        return "is in use: end what listens there, or set another port (OM_PROXY__SERVER__PORT)"
-    if exc.errno in {errno.EACCES, errno.EPERM}:
-        return "is not for this user to listen on: set a port from 1024 on (OM_PROXY__SERVER__PORT)"
-    return f"cannot be listened on ({exc.strerror}): set another (OM_PROXY__SERVER__PORT)"
-
-
 def serve_by_many(options: argparse.Namespace, settings: Settings, sockets: list[socket.socket]) -> int:
     """Serve with `server.workers` processes on one port. What they have in common is the store; one that dies is replaced, but for
     one that cannot start: then all end."""
@@ -236,6 +185,8 @@ async def usable(settings: Settings) -> None:
 
 def worker() -> App:
     """The app of one of several processes."""
+    from proxy.host import keep_freed_memory
+
     keep_freed_memory()
     with starting():
         from proxy.app import create_app
@@ -246,34 +197,6 @@ def worker() -> App:
         configure(settings.telemetry.log)
         hear_python()
         return create_app(Watched(settings))
-
-
-def raise_open_files() -> None:
-    """Take as many files as we may have: each connection is one, and the usual 1 024 are few where clients are slow."""
-    try:
-        import resource
-
-        _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
-        resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
-    except (ImportError, ValueError):  # Windows has no such limit; macOS says it has none, and does not let it be taken
-        return
-
-
-# glibc's names for mallopt(3): from how many bytes on a block is a mapping of its own, how much may lie free at the heap's end before it
-# is given back, and how much the heap grows at once. As in the Dockerfile, but for 32 MiB, which is the most mallopt takes everywhere.
-MALLOC = {-3: 32 << 20, -1: 512 << 20, -2: 64 << 20}
-
-
-def keep_freed_memory() -> bool:
-    """Bodies of a megabyte stay off fresh pages: half the time of such a request, for 20 MB of memory. Whoever has set MALLOC_* in the
-    environment has decided; other allocators than glibc's have no such settings."""
-    import ctypes
-    import os
-
-    if sys.platform != "linux" or any(name.startswith("MALLOC_") for name in os.environ):
-        return False
-    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
-    return mallopt is not None and all(mallopt(name, value) for name, value in MALLOC.items())
 
 
 def server_of(app: App, settings: Settings) -> uvicorn.Server:

@@ -520,7 +520,7 @@ def test_no_token_that_would_be_refused(
 
 MAPPED = """
 import ctypes, sys
-from proxy.cli import keep_freed_memory
+from proxy.host import keep_freed_memory
 
 class Info(ctypes.Structure):
     _fields_ = [(name, ctypes.c_size_t) for name in "arena ordblks smblks mapped rest1 rest2 rest3 rest4 rest5 rest6".split()]

@@ -241,7 +241,8 @@ def _timezone(named: Mapping[str, list[str]]) -> str | None:
     if not name:
         return None
     try:
-        return ZoneInfo(name if _ZONE.fullmatch(name) else "").key  # it looks for each segment as for a package in the last one
+        # it looks for each segment as for a package in the last one
+        return ZoneInfo(name if _ZONE.fullmatch(name) else "").key
     except (OSError, ValueError, KeyError) as exc:
         raise BadRequest(
             "header x-om-timezone must be an IANA time zone, as in Europe/Berlin", "om_bad_header", "x-om-timezone"
