@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import accumulate
 
 from proxy.memory.blocks import closed_ends
 from proxy.memory.model import PER_MESSAGE, Cell, Mark, Memory
@@ -49,7 +50,11 @@ def within(pieces: Sequence[Piece], limit: int | None) -> tuple[Sequence[Piece],
     """The newest whole blocks that fit `context.tail_limit`, and whether any was left out: a last resort (behaviour.md 8)."""
     if limit is None or sent_on(pieces) <= limit:
         return pieces, False
+    newest = [
+        0,
+        *accumulate(_weight(p) for p in reversed(pieces)),
+    ]  # the last so many together: summed once, not per start
     marks = [Mark(p.seq, b"", b"", p.role, p.calls, p.answers, _weight(p)) for p in pieces]
     starts = [end + 1 for end in closed_ends(marks) if end + 1 < len(pieces)]
-    start = next((s for s in starts if sent_on(pieces[s:]) <= limit), starts[-1] if starts else 0)
+    start = next((s for s in starts if newest[len(pieces) - s] <= limit), starts[-1] if starts else 0)
     return pieces[start:], start > 0

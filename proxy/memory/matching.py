@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 from proxy.memory.model import Item, Mark
 
+Key = TypeVar("Key", bound=Hashable)
+
 REMINDERS = ("system", "developer")  # in mid-conversation: they wander
 
-# reconcile.md, "How to do it cheaply", 6
-BY_ID, ALTERED_BY_ID, UNIQUE, REPEATED, UNSEEN_ASSISTANT, USER_ON_USER = 12.0, 9.0, 10.0, 5.0, 0.9, -0.5
+# reconcile.md, "How to do it cheaply", 6; in hundredths: sums of them are exact, in whatever order they are made
+BY_ID, ALTERED_BY_ID, UNIQUE, REPEATED, UNSEEN_ASSISTANT, USER_ON_USER = 1200, 900, 1000, 500, 90, -50
 
 
 class Pair(NamedTuple):
@@ -27,7 +29,7 @@ class Pair(NamedTuple):
 class Fit(NamedTuple):
     """How well two messages match."""
 
-    score: float
+    score: int  # hundredths
     same: bool = False
     hard: bool = False
     proof: bool = False  # unique in the thread
@@ -67,15 +69,73 @@ class Census:
             return Fit(BY_ID if by_id else UNIQUE if proof else REPEATED, True, True, proof, holds)
         if by_id:
             return Fit(ALTERED_BY_ID, False, True, True, True)
-        if item.fp in self.seen or item.calls or mark.calls or mark.role == "tool":
+        return None if mark.calls else self.changed(item)
+
+    def changed(self, item: Item) -> Fit | None:
+        """How well it fits a message without calls of its role, if that was another text; None: it cannot have been."""
+        if item.fp in self.seen or item.calls or item.role == "tool":
             return None
-        return Fit(UNSEEN_ASSISTANT if mark.role == "assistant" else USER_ON_USER)
+        return Fit(UNSEEN_ASSISTANT if item.role == "assistant" else USER_ON_USER)
 
     def _same_ids(self, item: Item, mark: Mark) -> bool:
         """By ids that mean something: some servers count their calls from zero in every reply."""
         if mark.answers is not None:
             return item.answers == mark.answers and self.answers[mark.answers] == 1
         return bool(mark.calls) and item.calls == mark.calls and self.calls[mark.calls] == 1
+
+
+Fits = Mapping[Fit, tuple[int, ...]]  # the places a message fits, by how well it does
+
+
+class Places:
+    """Where among stored messages a sent one fits. Looked up by text and by id, not tried place by place: how long the ids are,
+    and how many places it does not fit, costs nothing."""
+
+    def __init__(self, stored: Sequence[Mark], census: Census) -> None:
+        self._stored, self._census = stored, census
+        self._texts = _indexed((mark.fp, j) for j, mark in enumerate(stored))
+        self._calls = _indexed((mark.calls, j) for j, mark in enumerate(stored) if mark.calls)
+        self._answers = _indexed((mark.answers, j) for j, mark in enumerate(stored) if mark.answers is not None)
+        self._changed = _indexed((mark.role, j) for j, mark in enumerate(stored) if not mark.calls)
+        self._known: dict[tuple[object, ...], Fits] = {}
+
+    def of(self, item: Item, asked: bool) -> Fits:
+        """As `Census.fit` says of each place. `asked`: it stands behind the last assistant message."""
+        asked = asked and item.role == "user"
+        like = (item.role, item.fp, item.calls, item.answers, asked)
+        fits = self._known.get(like)
+        if fits is None:
+            fits = self._known[like] = self._looked_up(item, asked)
+        return fits
+
+    def _looked_up(self, item: Item, asked: bool) -> Fits:
+        hard = {}
+        for j in sorted(self._candidates(item)):
+            fit = self._census.fit(item, self._stored[j])
+            if fit and fit.hard:
+                # what is asked now may well have been asked before: "ok" proves no place
+                hard[j] = fit._replace(proof=fit.proof and not asked)
+        fits = _indexed((fit, j) for j, fit in hard.items())
+        changed, places = self._census.changed(item), self._changed.get(item.role, ())
+        if changed and places:
+            fits[changed] = tuple(j for j in places if j not in hard) if hard else places
+        return fits
+
+    def _candidates(self, item: Item) -> set[int]:
+        """An id that stands at several places proves none of them."""
+        found = set(self._texts.get(item.fp, ()))
+        if item.calls and self._census.calls[item.calls] == 1:
+            found.update(self._calls.get(item.calls, ()))
+        if item.answers is not None and self._census.answers[item.answers] == 1:
+            found.update(self._answers.get(item.answers, ()))
+        return found
+
+
+def _indexed(places: Iterable[tuple[Key, int]]) -> dict[Key, tuple[int, ...]]:
+    found: dict[Key, list[int]] = {}
+    for key, j in places:
+        found.setdefault(key, []).append(j)
+    return {key: tuple(js) for key, js in found.items()}
 
 
 def equal(item: Item, mark: Mark) -> bool:

@@ -4,16 +4,21 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Sequence
+from functools import partial
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from proxy.memory import account, lifecycle, turns
-from proxy.memory.model import PER_MESSAGE, Cell, Item, Memory, View
+from proxy.memory.blocks import closed_ends
+from proxy.memory.model import PER_MESSAGE, Cell, Item, Mark, Memory, View
 from proxy.memory.sent import Sent
 from proxy.memory.tail import Piece
 from proxy.memory.transcript import Known, NeedOutline, reconcile
 from tests.memory.building import chat, chunk, memory
+from tests.support.counting import TIMES, steps
 
 
 def parsed(raw: bytes) -> Item:
@@ -137,3 +142,36 @@ def test_a_call_that_waits_for_its_results_stays_with_them() -> None:
     """What the request itself asks is one block, and stays whole."""
     pieces = [piece(1, 96), piece(2, 96, "assistant", ["x"]), piece(3, 96, "tool", answers="x")]
     assert account.within(pieces, 50) == (pieces[1:], True)
+
+
+def told(pieces: Sequence[Piece], limit: int) -> tuple[Sequence[Piece], bool]:
+    """As the rule is told: each place it may start at, summed anew."""
+    if account.sent_on(pieces) <= limit:
+        return pieces, False
+    marks = [Mark(p.seq, b"", b"", p.role, p.calls, p.answers, 1) for p in pieces]
+    starts = [end + 1 for end in closed_ends(marks) if end + 1 < len(pieces)]
+    start = next((s for s in starts if account.sent_on(pieces[s:]) <= limit), starts[-1] if starts else 0)
+    return pieces[start:], start > 0
+
+
+TOKENS = st.one_of(st.none(), st.integers(0, 300))
+PIECES = st.one_of(
+    st.builds(piece, st.just(0), TOKENS, st.sampled_from(["user", "assistant"])),
+    st.builds(piece, st.just(0), TOKENS, st.just("assistant"), st.lists(st.sampled_from("xyz"), max_size=2)),
+    st.builds(piece, st.just(0), TOKENS, st.just("tool"), answers=st.sampled_from("xyz")),
+)
+
+
+@given(st.lists(PIECES, max_size=12), st.integers(0, 2_000))
+def test_what_fits_is_as_the_rule_is_told(pieces: list[Piece], limit: int) -> None:
+    """The first place to start at from which all fits, else the last one."""
+    assert account.within(pieces, limit) == told(pieces, limit)
+
+
+def test_what_fits_is_found_in_time_in_proportion() -> None:
+    """However long the tail is that does not fit."""
+
+    def work(count: int) -> partial[object]:
+        return partial(account.within, [piece(n, 96) for n in range(count)], 300)
+
+    assert steps(work(100 * TIMES)) <= (TIMES + 1) * steps(work(100))
