@@ -22,7 +22,7 @@ from msgspec import Raw
 Layout = Literal["blocks", "merged"]
 
 BREAK = b"\\n\\n"  # an empty line, inside a JSON string
-WRITTEN = 32 * 2**20  # bytes of texts kept with their JSON; a full block is 0.3 MB, and 0.8 with one 🔴 in it
+WRITTEN = 8 * 2**20  # bytes of texts kept with their JSON; a full block is 0.3 MB, and 0.8 with one 🔴 in it
 
 SEPARATE_BLOCKS = (  # hosts, each with its subdomains, whose services take several system messages; reference/ecosystem.md 2
     "api.openai.com",
