@@ -17,7 +17,7 @@ from proxy.wire.surrogates import without_halves
 TYPE = 1_024  # bytes of a Content-Type
 HEAD = 1_024  # bytes of a part's head
 PARTS = 200  # of a form; providers take fewer
-LAX = 1 << 20  # bytes of JSON that is read once more, by Python's own rules
+LAX = 1 << 20  # bytes of what is read by Python's own rules: fields, and JSON that strict ones refuse
 BOM = b"\xef\xbb\xbf"
 BEGINNINGS = (b"{", b"\0{", b"\xff\xfe", b"\xfe\xff")  # of JSON, in UTF-16 too
 
@@ -86,7 +86,7 @@ def _decoded(body: bytes) -> object:
 
 def _in_fields(body: bytes) -> str | None:
     try:
-        found = parse_qs(body.decode(), max_num_fields=PARTS).get("model", [""])[0]
+        found = _illegible() if len(body) > LAX else parse_qs(body.decode(), max_num_fields=PARTS).get("model", [""])[0]
     except ValueError:
         raise Illegible from None
     return _name(found.encode()) or None

@@ -78,6 +78,7 @@ def test_model(body: bytes, kind: bytes, model: str | None) -> None:
         (b'{"a":' + b"[" * 100_000, JSON),
         (MODEL, JSON),
         (b"model=%ff&" * 201, b"application/x-www-form-urlencoded"),
+        (b"model=m&x=" + b"%41" * 400_000, b"application/x-www-form-urlencoded"),
         (b"model=" + b"m" * 513, b"application/x-www-form-urlencoded"),
         (MODEL[:-2], FORM),
         (part(b'name="model"', b"m" * 513) + END, FORM),
