@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import tracemalloc
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -20,6 +19,7 @@ from proxy.wire.sse import EventDecoder
 from proxy.wire.surrogates import MOST as MOST_HALVES
 from proxy.wire.surrogates import without_halves
 from tests.support.counting import TIMES, seconds
+from tests.support.weighing import peak
 
 PIECES = ("\\ud83d", "\\ude00", "\\uDBff", "\\\\", "\\n", "\\u00e9", "x", "\\uD83D\\uDE00", "é", "d83d")
 
@@ -155,16 +155,6 @@ def replied(*parts: bytes, stream: bool) -> Reply:
     for part in parts:
         reader.feed(part)
     return reader.finish()
-
-
-def peak(work: Callable[[], Any]) -> int:
-    """Bytes that it takes at most."""
-    tracemalloc.start()
-    try:
-        work()
-        return tracemalloc.get_traced_memory()[1]
-    finally:
-        tracemalloc.stop()
 
 
 def event(data: bytes) -> bytes:

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import json
-import tracemalloc
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 from unittest.mock import patch
 
@@ -19,6 +18,7 @@ from proxy.memory.sent import LOOSE, recognise
 from proxy.wire import split
 from proxy.wire.chat import ChatRequest, Unreadable, kept_of, parse, with_messages
 from proxy.wire.split import BYTES, HERE, Slices, Split, Splits
+from tests.support.weighing import peak
 
 SYSTEM = b'{"role":"system","content":"be kind"}'
 NEXT = b'{"role":"user","content":"next"}'
@@ -227,16 +227,6 @@ def test_nothing_is_kept_of_what_is_small_or_uneven() -> None:
     assert isinstance(grown.messages, Slices)
     with patch.object(split, "LEAST", 0):
         assert kept_of(grown, recognise((), grown.messages).digests) is None
-
-
-def peak(work: Callable[[], object]) -> int:
-    """Bytes it holds at most."""
-    tracemalloc.start()
-    try:
-        work()
-        return tracemalloc.get_traced_memory()[1]
-    finally:
-        tracemalloc.stop()
 
 
 @pytest.mark.parametrize("uneven", [1, 20])
