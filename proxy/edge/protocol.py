@@ -111,6 +111,19 @@ class Protocol(Upgradeless):
         if not self.pipeline:
             self.flow.resume_reading()
 
+    def on_response_complete(self) -> None:
+        self.timeout_keep_alive = self._guard.limits.keep_alive  # type: ignore[assignment] # parts of a second too
+        super().on_response_complete()
+
+    def timeout_keep_alive_handler(self) -> None:
+        """A request that the system holds already has come in time: a busy loop reads it after its timers. Closing now would
+        lose it, and its client could not know whether it was served."""
+        if not self._has_unread():
+            super().timeout_keep_alive_handler()
+
+    def _has_unread(self) -> bool:
+        return not self.transport.is_closing() and sockets.unread(self.transport) > 0
+
     def resume_writing(self) -> None:
         super().resume_writing()
         self._resumed += 1
@@ -142,7 +155,9 @@ class Protocol(Upgradeless):
         self._patience = self._patience or Patience()
         unsent = self.transport.get_write_buffer_size()
         seen = Seen(self._stage(), self._requests, self._received, unsent, self._resumed)
-        late = self._patience.late(seen, now, limits, self.timeout_keep_alive)
+        late = self._patience.late(seen, now, limits, limits.keep_alive)
+        if late == "idle" and self._has_unread():
+            return None
         if seen.stage == "rest" and self._received > 2 * limits.body:
             late = "rest"  # it was answered long ago, and sends on
         match late:

@@ -21,6 +21,7 @@ DURATIONS = {
     "header_timeout",
     "body_timeout",
     "write_timeout",
+    "keep_alive",
     "connect_timeout",
     "read_timeout",
     "block_timeout",

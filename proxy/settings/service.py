@@ -42,6 +42,7 @@ class LimitSettings(Section):
     header_timeout: Duration = 10.0
     body_timeout: Duration = 30.0
     write_timeout: Duration = 60.0
+    keep_alive: Duration = 75.0
     in_flight: Count = 1_000
 
 

@@ -373,12 +373,63 @@ async def test_silence_between_requests() -> None:
         client = await s.client(b"POST / HTTP/1.1\r\nhost: h\r\ncontent-length: 1\r\n\r\nx", lambda _: s.bodies)
         assert (await client.answer()).status == 200
         s.look(0)
-        assert s.look(4.9) == []
+        assert s.look(74.9) == []
         client.writer.write(b"POST / HTTP/1.1\r\nhost: h\r\ncontent-length: 2\r\n\r\nxy")
         assert (await client.answer()).body == b"2"
-        assert s.look(4.9) == []
-        assert s.look(5.1) == ["idle"]
+        assert s.look(74.9) == []
+        assert s.look(75.1) == ["idle"]
         assert await ended(client) == b""
+
+
+ONE = b"POST / HTTP/1.1\r\nhost: h\r\ncontent-length: 1\r\n\r\nx"
+
+
+@pytest.mark.parametrize("seconds", [0.5, 75.0, 600.0])
+async def test_how_long_a_silent_connection_is_kept(seconds: float) -> None:
+    """As long as `limits.keep_alive` says when the answer is complete, and never by uvicorn's own five seconds."""
+    async with site() as s:
+        s.guard.limits = LimitSettings(keep_alive=seconds)
+        client = await s.client(ONE, lambda _: s.bodies)
+        await client.answer()
+        timer: Any = s.protocol.timeout_keep_alive_task
+        assert seconds - 10 < timer.when() - asyncio.get_running_loop().time() <= seconds
+
+
+@pytest.mark.parametrize("by", ["timer", "guard"])
+async def test_a_request_that_comes_as_the_silence_ends(by: str) -> None:
+    """A POST that has come before the connection is closed is answered: a busy loop has it unread when the time is over."""
+    async with site() as s:
+        client = await s.client(ONE, lambda _: s.bodies)
+        await client.answer()
+        s.look(0)
+        protocol = s.protocol
+        client.writer.write(ONE)  # written at once, and read no earlier than the next pass of the loop
+        assert sockets.unread(protocol.transport) == len(ONE)
+        if by == "guard":
+            assert s.look(76) == []
+        else:
+            protocol.timeout_keep_alive_handler()
+        assert (await client.answer()).status == 200
+        assert s.look(0) == []
+        if by == "guard":
+            assert s.look(76) == ["idle"]
+        else:
+            protocol.timeout_keep_alive_handler()
+        assert await ended(client) == b""
+
+
+async def test_a_head_that_has_begun_is_no_silence() -> None:
+    """Its time is `limits.header_timeout`, on a kept connection too."""
+    async with site() as s:
+        client = await s.client(ONE, lambda _: s.bodies)
+        await client.answer()
+        s.look(0)
+        assert s.look(60) == []
+        client.writer.write(PARTIAL)
+        await s.until(lambda: s.protocol._came == len(PARTIAL))
+        assert s.look(1) == []
+        assert s.look(10.1) == ["head"]
+        refused(await client.answer(), 408, "om_too_slow")
 
 
 async def test_line_ends_do_not_keep_a_connection() -> None:
@@ -390,8 +441,8 @@ async def test_line_ends_do_not_keep_a_connection() -> None:
         for n in range(1, 5):
             client.writer.write(b"\r\n")
             await s.until(lambda n=n: s.protocol._came == 2 * n)  # type: ignore[misc] # binds the loop's n
-            assert s.look(1) == []
-        assert s.look(1.1) == ["idle"]
+            assert s.look(18) == []
+        assert s.look(3.1) == ["idle"]
         assert await ended(client) == b""
 
 
