@@ -18,6 +18,7 @@ RUN awk '/^[^ #]/ {on = /^setuptools==/} on' requirements.lock > build.lock \
  && /build/bin/pip --python /opt/om-proxy install --no-cache-dir --only-binary=:all: --require-hashes -r requirements.runtime.lock
 COPY pyproject.toml README.md LICENSE ./
 COPY proxy proxy
+COPY config config
 RUN /build/bin/pip wheel --no-cache-dir --no-deps --no-build-isolation --wheel-dir /wheels . \
  && /build/bin/pip --python /opt/om-proxy install --no-cache-dir --no-deps /wheels/*.whl \
  && pth="$(find /opt/om-proxy -name '*.pth')" \

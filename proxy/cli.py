@@ -1,4 +1,4 @@
-"""The command: `om-proxy serve`, `check`, `doctor`, `token`, `demo`.
+"""The command: `om-proxy serve`, `check`, `doctor`, `init`, `token`, `demo`.
 
 Its exit status: 0; 2 where the settings or the options are wrong; 3 where they are right, and it cannot start all the same.
 """
@@ -37,16 +37,38 @@ SPARED = ("rich", "pygments", "frozenlist._frozenlist")
 def main(argv: Sequence[str] | None = None) -> int:
     """Run a command; its exit status. Errors of ours are one line on stderr that says what to do."""
     arguments = list(sys.argv[1:] if argv is None else argv)
+    try:
+        status = run_command(arguments)
+        sys.stdout.flush()  # here, where a reader that has left can still be noticed
+        return status
+    except BrokenPipeError:  # `om-proxy check | head`: the reader has seen enough
+        discard_output()
+        return 0
+    except OmError as exc:
+        print(f"om-proxy: {exc}", file=sys.stderr)
+        return 2
+
+
+def run_command(arguments: list[str]) -> int:
+    """Run the command that the arguments name; without any, print the help."""
     if arguments[:1] == ["demo"]:  # it has options of its own
         from proxy.demo.play import main as play
 
         return play(arguments[1:])
+    if not arguments:
+        parser().print_help()
+        return 0
     options = parser().parse_args(arguments)
-    try:
-        return int(options.run(options))
-    except OmError as exc:
-        print(f"om-proxy: {exc}", file=sys.stderr)
-        return 2
+    return int(options.run(options))
+
+
+def discard_output() -> None:
+    """Send the rest of stdout nowhere: Python flushes it once more at its exit, and would fail again."""
+    import os
+
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, sys.stdout.fileno())
+    os.close(nowhere)
 
 
 def parser() -> argparse.ArgumentParser:
@@ -58,19 +80,28 @@ def parser() -> argparse.ArgumentParser:
         "serve",
         help="run the proxy",
         description="Run the proxy until SIGTERM or SIGINT.",
-        epilog="Where it listens is told by server.host and server.port in the file (without them 127.0.0.1 and 8400), or by "
-        "OM_PROXY__SERVER__HOST and OM_PROXY__SERVER__PORT in the environment, which come first.",
+        epilog="Without --host and --port, the environment (OM_PROXY__SERVER__HOST, OM_PROXY__SERVER__PORT) says where it "
+        "listens, then server.host and server.port in the file, then 127.0.0.1 and 8400.",
     )
     serve_command.add_argument("--config", help="the YAML file; else OM_PROXY_CONFIG, else ./config/om-proxy.yaml")
+    serve_command.add_argument("--host", help="the address to listen on, in place of server.host")
+    serve_command.add_argument("--port", help="the port to listen on, in place of server.port; 0 takes a free one")
     serve_command.set_defaults(run=serve)
 
     check_command = commands.add_parser(
-        "check", help="print the effective settings of a model, or what is wrong with them"
+        "check", help="say what the settings come to for a model, and what needs attention"
     )
     check_command.add_argument("--config", help="the YAML file; else OM_PROXY_CONFIG, else ./config/om-proxy.yaml")
     check_command.add_argument("--model", help="the actor's model, as the client names it")
     check_command.add_argument("--resource", help="the resource, as the client names it")
+    check_command.add_argument("--all", action="store_true", help="also print every setting and where it comes from")
     check_command.set_defaults(run=check)
+
+    init_command = commands.add_parser("init", help="write the annotated configuration file, to be edited")
+    init_command.add_argument(
+        "path", nargs="?", default="config/om-proxy.yaml", help="where to (default: config/om-proxy.yaml)"
+    )
+    init_command.set_defaults(run=init)
 
     doctor_command = commands.add_parser(
         "doctor", help="list the threads whose observing fails; give the parked ones another try"
@@ -99,6 +130,7 @@ def serve(options: argparse.Namespace) -> int:
     """Serve until SIGTERM or SIGINT; then let running streams end and stop cleanly."""
     from proxy.host import keep_freed_memory, listeners, raise_open_files
 
+    set_address(options)
     keep_freed_memory()
     with starting():
         from proxy.app import create_app
@@ -122,6 +154,17 @@ def serve(options: argparse.Namespace) -> int:
         signal.signal(number, lambda *_: None)  # uvicorn raises it once more after a clean end; that is no failure
     server.run(sockets)  # exits with CANNOT_START where the app could not, which has said why
     return 0
+
+
+def set_address(options: argparse.Namespace) -> None:
+    """Put --host and --port where the settings are read from, by this process and by its workers.
+
+    They are settings like all others then: what depends on the address (who counts as local) sees them too."""
+    import os
+
+    for name in ("host", "port"):
+        if (value := getattr(options, name)) is not None:
+            os.environ[f"OM_PROXY__SERVER__{name.upper()}"] = value
 
 
 @contextmanager
@@ -221,7 +264,7 @@ def served(app: App | str, settings: Settings, **more: Any) -> uvicorn.Config:
         app,
         host=settings.server.host,
         port=settings.server.port,
-        loop="uvloop",
+        loop="auto",  # uvloop where it is installed: there is none for Windows
         http=Protocol,
         ws="none",  # WebSockets are answered 501 by the app
         lifespan="on",
@@ -236,34 +279,58 @@ def served(app: App | str, settings: Settings, **more: Any) -> uvicorn.Config:
 
 
 def banner(settings: Settings, port: int) -> None:
-    """The address, and the memory settings in force."""
-    from proxy.settings import shown, upstream_warnings, without_effect
+    """The address, the servers behind it, and the memory settings in force."""
+    from proxy.settings import attention_lines, shown, upstream_lines
 
     effective = settings.effective(None, None)
     limits = effective.limits
     state = "on" if settings.memory.enabled else "off"
     interval = f"every {limits.interval}" if limits.interval else "off"
     print(f"om-proxy {__version__} on http://{settings.server.host}:{port}/v1", flush=True)
+    for line in upstream_lines(settings):
+        print(line, flush=True)
     print(
         f"memory {state}: observed at {limits.observe_at} tokens (buffered {interval}, waited for at {limits.block_at}), "
         f"reflected at {limits.reflect_at}; model {shown(('model',), effective.observer_model)}; "
         f"store {shown(('url',), settings.storage.url)}",
         flush=True,
     )
-    found = (*model_warnings(effective, None), *upstream_warnings(settings), *without_effect(settings, effective))
-    for warning in found:
+    for warning in (*model_warnings(effective, None), *attention_lines(settings)):
         print(f"warning: {warning}", flush=True)
 
 
 def check(options: argparse.Namespace) -> int:
-    """Print every effective setting with where it comes from, and what is known against the models that observe."""
-    from proxy.settings import effective_lines, load
+    """Print what the settings come to for a model, with `--all` each of them, and last what needs attention."""
+    from proxy.settings import attention_lines, effective_lines, load, summary_lines
 
-    settings = load(options.config)
-    for line in effective_lines(settings, options.model, options.resource):
-        print(line)
-    for warning in model_warnings(settings.effective(options.model, options.resource), options.model):
-        print(f"warning: {warning}")
+    settings, whose = load(options.config), (options.model, options.resource)
+    lines = summary_lines(settings, *whose)
+    if options.all:
+        lines += ["", *effective_lines(settings, *whose)]
+    else:
+        lines += ["every setting and where it comes from: om-proxy check --all"]
+    found = [*attention_lines(settings, *whose), *model_warnings(settings.effective(*whose), options.model)]
+    lines += ["", *(f"warning: {text}" for text in found)] if found else ["", "nothing needs attention"]
+    print("\n".join(lines))
+    return 0
+
+
+def init(options: argparse.Namespace) -> int:
+    """Write the annotated configuration file. An existing file stays as it is: somebody may have edited it."""
+    from pathlib import Path
+
+    from proxy.settings.shipped import read_annotated_file
+
+    text, path = read_annotated_file(), Path(options.path)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with path.open("x", encoding="utf-8") as file:
+            file.write(text)
+    except FileExistsError as exc:
+        raise ConfigError(f"{path} exists already: edit it, or name another path") from exc
+    except OSError as exc:
+        raise ConfigError(f"{path} cannot be written ({exc.strerror}): name a path where you may write") from exc
+    print(f"wrote {path}; every setting in it stands at its default. Edit it, then: om-proxy check --config {path}")
     return 0
 
 

@@ -91,9 +91,10 @@ def test_serve(tmp_path: Path, number: signal.Signals) -> None:
         process.send_signal(number)
         out, err = process.communicate(timeout=10)
     assert process.returncode == 0
-    first, second = out.splitlines()
-    assert first == f"om-proxy {__version__} on {base}/v1"
-    assert second == (
+    address, upstream, memory = out.splitlines()
+    assert address == f"om-proxy {__version__} on {base}/v1"
+    assert upstream == "upstream: upstream at http://127.0.0.1:9/v1, for every model"
+    assert memory == (
         "memory on: observed at 30000 tokens (buffered every 6000, waited for at 36000), reflected at 40000; "
         "model inherit; store sqlite:///om.db"
     )
@@ -125,10 +126,12 @@ def test_what_is_in_use_is_not_spared(tmp_path: Path, monkeypatch: pytest.Monkey
     assert importlib.import_module("ornament")
 
 
-def test_serve_on_a_free_port(tmp_path: Path) -> None:
-    """Port 0 takes a free one, and the address that is printed is the real one."""
-    command = [sys.executable, "-m", "proxy", "serve"]
-    env = environment() | {"OM_PROXY__SERVER__PORT": "0"}
+@pytest.mark.parametrize("by", ["environment", "option"])
+def test_serve_on_a_free_port(tmp_path: Path, by: str) -> None:
+    """Port 0 takes a free one, and the address that is printed is the real one. An option comes before the environment."""
+    options = ["--host", "127.0.0.1", "--port", "0"] if by == "option" else []
+    command = [sys.executable, "-m", "proxy", "serve", *options]
+    env = environment() | {"OM_PROXY__SERVER__PORT": "1" if options else "0"}
     with subprocess.Popen(command, cwd=tmp_path, env=env, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
         base = process.stdout.readline().split()[-1].removesuffix("/v1")
@@ -180,6 +183,16 @@ def test_serve_with_a_file_that_is_no_database(tmp_path: Path) -> None:
     line = the_line(om_proxy("serve", "--config", "om.yaml", cwd=tmp_path, OM_PROXY__SERVER__PORT="0"))
     assert "storage.url: " in line
     assert "not a database" in line
+
+
+def test_serve_on_an_open_address_needs_the_admin_token(tmp_path: Path) -> None:
+    """`--host` is the setting itself: what the settings demand of an address holds for it, and a wrong port is told."""
+    opened = om_proxy("serve", "--host", "0.0.0.0", cwd=tmp_path)  # noqa: S104 — it is refused
+    assert (opened.returncode, opened.stdout) == (2, "")
+    assert "needs server.admin_token" in opened.stderr
+    wrong = om_proxy("serve", "--port", "eighty", cwd=tmp_path)
+    assert (wrong.returncode, wrong.stdout) == (2, "")
+    assert "server.port = eighty: must be a whole number" in wrong.stderr
 
 
 @WORKERS
@@ -257,20 +270,75 @@ def test_serve_tells_no_secret(tmp_path: Path) -> None:
 
 
 def test_check(tmp_path: Path) -> None:
-    """Every setting with where it comes from, what the ratios come to, and status 0, in a folder without any file."""
+    """In a folder without any file: what the settings come to in a screen of lines, and last that all is well."""
     done = om_proxy("check", cwd=tmp_path)
     assert (done.returncode, done.stderr) == (0, "")
     lines = done.stdout.splitlines()
-    assert "memory.observation.message_tokens = 30000  (default)" in lines
+    assert len(lines) <= 12
+    assert lines[0] == "settings: the built-in defaults; om-proxy init writes a file to edit"
+    assert "upstream: openai at https://api.openai.com/v1, for every model" in lines
     assert any(line.startswith("tokens: messages are observed at 30000") for line in lines)
-    assert "warning" not in done.stdout
+    assert lines[-1] == "nothing needs attention"
+
+
+def test_check_all(tmp_path: Path) -> None:
+    """With --all every setting stands there with where it comes from, and what needs attention still stands last."""
+    done = om_proxy("check", "--all", cwd=tmp_path, OM_PROXY__STORAGE__PREFIX="other")
+    lines = done.stdout.splitlines()
+    assert "memory.observation.message_tokens = 30000  (default)" in lines
+    assert lines[-1] == "warning: storage.prefix = other is accepted, but not in effect yet"
+
+
+@pytest.mark.parametrize("arguments", [("check", "--all"), ("--help",), ("demo", "--help")], ids=" ".join)
+def test_a_reader_that_leaves(tmp_path: Path, arguments: tuple[str, ...]) -> None:
+    """`om-proxy check | head -1` ends with status 0 and without a traceback."""
+    read, write = os.pipe()
+    os.close(read)  # the reader has left before the first line
+    command = [sys.executable, "-m", "proxy", *arguments]
+    with open(write, "wb") as gone:
+        done = subprocess.run(
+            command, cwd=tmp_path, env=environment(), stdout=gone, stderr=subprocess.PIPE, check=False, timeout=30
+        )
+    assert (done.returncode, done.stderr) == (0, b"")
+
+
+# ── init ─────────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_init_writes_the_annotated_file(tmp_path: Path) -> None:
+    """What it writes is the project's own file, which `check` then reads by itself."""
+    done = om_proxy("init", cwd=tmp_path)
+    assert (done.returncode, done.stderr) == (0, "")
+    written = tmp_path / "config" / "om-proxy.yaml"
+    assert written.read_text(encoding="utf-8") == (ROOT / "config" / "om-proxy.yaml").read_text(encoding="utf-8")
+    assert om_proxy("check", cwd=tmp_path).stdout.startswith("settings: config/om-proxy.yaml\n")
+
+
+def test_init_overwrites_nothing(tmp_path: Path) -> None:
+    """A file that somebody has edited stays, and the error says what to do."""
+    (tmp_path / "mine.yaml").write_text("memory: false\n")
+    done = om_proxy("init", "mine.yaml", cwd=tmp_path)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "mine.yaml exists already" in done.stderr
+    assert (tmp_path / "mine.yaml").read_text() == "memory: false\n"
+
+
+def test_init_where_nothing_may_be_written(tmp_path: Path) -> None:
+    """A place that is no folder is told, in one line."""
+    (tmp_path / "file").touch()
+    done = om_proxy("init", "file/om-proxy.yaml", cwd=tmp_path)
+    assert done.returncode == 2
+    assert re.match(r"om-proxy: file/om-proxy\.yaml .*\n$", done.stderr)
+
+
+# ── what check says ──────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 def test_check_of_a_model(tmp_path: Path) -> None:
     """What holds for this model and resource, file and environment together."""
     (tmp_path / "x.yaml").write_text('models: {"gpt-4o*": {observation: {message_tokens: 20000}}}\n')
     env = {"OM_PROXY__MEMORY__TIMEZONE": "Asia/Tokyo", "OM_PROXY_CONFIG": "x.yaml"}
-    done = om_proxy("check", "--model", "gpt-4o-mini", "--resource", "u", cwd=tmp_path, **env)
+    done = om_proxy("check", "--all", "--model", "gpt-4o-mini", "--resource", "u", cwd=tmp_path, **env)
     assert 'memory.observation.message_tokens = 20000  (models["gpt-4o*"], x.yaml:1)' in done.stdout.splitlines()
     assert "memory.timezone = Asia/Tokyo  (env OM_PROXY__MEMORY__TIMEZONE)" in done.stdout.splitlines()
 
@@ -353,7 +421,7 @@ models: {{"{KEY}": {{scope: resource}}}}
 def test_check_repeats_no_secret(tmp_path: Path) -> None:
     """A key that stands in the wrong place goes no further than the file, and what is around it is still shown."""
     (tmp_path / "x.yaml").write_text(MISPLACED)
-    done = om_proxy("check", "--config", "x.yaml", "--model", KEY, cwd=tmp_path)
+    done = om_proxy("check", "--all", "--config", "x.yaml", "--model", KEY, cwd=tmp_path)
     assert (done.returncode, done.stderr) == (0, "")
     assert "hush" not in done.stdout
     assert "sk-proj" not in done.stdout
@@ -380,7 +448,7 @@ def test_version(capsys: pytest.CaptureFixture[str]) -> None:
     assert (ended.value.code, capsys.readouterr().out) == (0, f"{__version__}\n")
 
 
-@pytest.mark.parametrize("arguments", [[], ["fly"], ["serve", "--fast"]], ids=["none", "unknown", "unknown option"])
+@pytest.mark.parametrize("arguments", [["fly"], ["serve", "--fast"]], ids=["unknown", "unknown option"])
 def test_a_command_there_is_none_of(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     """Status 2, and how it is used."""
     with pytest.raises(SystemExit) as ended:
@@ -389,21 +457,22 @@ def test_a_command_there_is_none_of(arguments: list[str], capsys: pytest.Capture
     assert "usage: om-proxy" in capsys.readouterr().err
 
 
-def test_help_names_every_command(capsys: pytest.CaptureFixture[str]) -> None:
-    """What there is to run."""
-    with pytest.raises(SystemExit):
-        main(["--help"])
+@pytest.mark.parametrize("arguments", [[], ["--help"]], ids=["nothing", "--help"])
+def test_help_names_every_command(capsys: pytest.CaptureFixture[str], arguments: list[str]) -> None:
+    """Whoever types the command alone, or asks for help, learns what there is to run."""
+    with contextlib.suppress(SystemExit):
+        assert main(arguments) == 0
     out = capsys.readouterr().out
-    assert all(re.search(rf"^\s+{command}\s+\S", out, flags=re.M) for command in ("serve", "check", "demo"))
+    assert all(re.search(rf"^\s+{command}\s+\S", out, flags=re.M) for command in ("serve", "check", "init", "demo"))
 
 
 def test_help_says_where_it_listens(capsys: pytest.CaptureFixture[str]) -> None:
-    """There are no options for it, so the help says what there is instead."""
+    """The help names the options, the settings and the variables, and which of them comes first."""
     with pytest.raises(SystemExit):
         main(["serve", "--help"])
     out = capsys.readouterr().out
     assert all(
-        name in out for name in ("server.host", "server.port", "OM_PROXY__SERVER__HOST", "OM_PROXY__SERVER__PORT")
+        name in out for name in ("--host", "--port", "server.port", "OM_PROXY__SERVER__HOST", "OM_PROXY__SERVER__PORT")
     )
 
 

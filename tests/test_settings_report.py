@@ -2,7 +2,7 @@
 
 import pytest
 
-from proxy.settings import Settings, effective_lines, parse
+from proxy.settings import Settings, attention_lines, effective_lines, parse, summary_lines
 
 TEXT = """
 server: {admin_token: hush}
@@ -41,7 +41,7 @@ def line(lines: list[str], start: str) -> str:
         "memory.reflection.observation_tokens = 1000  (resources[\"boss\"], x.yaml:11)",
         "memory.reflection.model_settings.temperature = 0  (default)",
         "context.relative_time = false  (models[\"gpt-4o*\"], x.yaml:9)",
-        "upstream: openai",
+        "upstream: openai at https://api.openai.com/v1, for every model",
         "tokens: messages are observed at 20000, every 3000 new ones; about 4000 stay raw; a request waits at 24000",
         "tokens: observations are reflected at 1000, prepared from 500; a request waits at 1200",
     ],
@@ -49,7 +49,8 @@ def line(lines: list[str], start: str) -> str:
 def test_line(expected: str) -> None:
     """Each setting with its value as the file writes it, and the place that decided."""
     settings = parse(TEXT, "x.yaml", {"OM_PROXY__SERVER__PORT": "9"})
-    assert expected in effective_lines(settings, "gpt-4o-mini", "boss")
+    whose = ("gpt-4o-mini", "boss")
+    assert expected in [*effective_lines(settings, *whose), *summary_lines(settings, *whose)]
 
 
 @pytest.mark.parametrize(
@@ -58,32 +59,32 @@ def test_line(expected: str) -> None:
 )
 def test_pauses(model: str, idle: str, pause: str | None) -> None:
     """What `auto` comes to with this model's provider; with `buffer_on_idle` also where idle activation is off."""
-    lines = effective_lines(
-        parse(f"memory: {{activate_after_idle: {idle}, observation: {{buffer_on_idle: true}}}}"), model
-    )
+    settings = parse(f"memory: {{activate_after_idle: {idle}, observation: {{buffer_on_idle: true}}}}")
+    lines = summary_lines(settings, model)
     active = [text for text in lines if text.endswith("what was observed ahead becomes active")]
     assert active == ([f"tokens: after a pause of {pause}, what was observed ahead becomes active"] if pause else [])
     assert f"tokens: after a pause of {pause or '5m'}, 3000 new ones are enough to be observed ahead" in lines
-    assert not [text for text in lines if text.startswith("warning")]
+    assert attention_lines(settings, model) == []
 
 
 def test_a_shared_budget_is_told() -> None:
     """How far it moves the thresholds, which the settings alone do not show."""
-    lines = effective_lines(parse("memory: {share_token_budget: true}"))
+    lines = summary_lines(parse("memory: {share_token_budget: true}"))
     assert "messages are observed at 70000 and a request waits at 84000" in line(lines, "tokens: the two share")
-    assert not [text for text in effective_lines(Settings()) if "share what" in text]
+    assert not [text for text in summary_lines(Settings()) if "share what" in text]
 
 
 def test_no_secret() -> None:
     """No line shows a credential."""
-    assert "hush" not in "".join(effective_lines(parse(TEXT, "x.yaml")))
+    settings = parse(TEXT, "x.yaml")
+    lines = [*summary_lines(settings), *effective_lines(settings), *attention_lines(settings)]
+    assert "hush" not in "".join(lines)
 
 
 def test_defaults_need_no_warning() -> None:
     """The defaults warn of nothing, and all stem from nowhere."""
-    lines = effective_lines(Settings())
-    assert not [text for text in lines if text.startswith("warning")]
-    assert all(text.endswith("(default)") for text in lines if " = " in text)
+    assert attention_lines(Settings()) == []
+    assert all(text.endswith("(default)") for text in effective_lines(Settings()))
 
 
 @pytest.mark.parametrize(
@@ -107,9 +108,8 @@ def test_defaults_need_no_warning() -> None:
 )
 def test_warning(text: str, warning: str) -> None:
     """What is allowed and will disappoint is said."""
-    warnings = [line for line in effective_lines(parse(text)) if line.startswith("warning: ")]
-    assert len(warnings) == 1
-    assert warning in warnings[0]
+    (found,) = attention_lines(parse(text))
+    assert warning in found
 
 
 KEYED = "auth: {keys: [{tenant: a, key: k}]}\n"
@@ -137,14 +137,14 @@ def test_warning_of_an_upstream(text: str, warning: str | None) -> None:
     text = text.replace("{match", "{base_url: 'http://h', match").replace(
         "{name: b, ", "{name: b, base_url: 'http://h', "
     )
-    found = [line for line in effective_lines(parse(text)) if line.startswith("warning: ")]
+    found = attention_lines(parse(text))
     assert len(found) == (1 if warning else 0)
-    assert all(line.startswith(f"warning: {warning}") for line in found)
+    assert all(line.startswith(str(warning)) for line in found)
 
 
 def test_upstream_that_takes_nothing() -> None:
     """A model no upstream takes is told."""
-    lines = effective_lines(parse("upstream: [{base_url: 'http://h', match: [a]}]"), "b")
+    lines = summary_lines(parse("upstream: [{base_url: 'http://h', match: [a]}]"), "b")
     assert line(lines, "upstream: ") == "upstream: none: the request is refused"
 
 

@@ -4,9 +4,8 @@ from proxy.settings.effective import Effective, limits, thread_overrides
 from proxy.settings.loading import config_file, load, parse
 from proxy.settings.memory import ContextSettings, MemorySettings
 from proxy.settings.model import Settings
-from proxy.settings.report import effective_lines, shown, without_effect
+from proxy.settings.report import attention_lines, effective_lines, shown, summary_lines, upstream_lines
 from proxy.settings.service import UpstreamSettings
-from proxy.settings.upstreams import upstream_warnings
 from proxy.settings.watching import Watched
 
 __all__ = [
@@ -16,13 +15,14 @@ __all__ = [
     "Settings",
     "UpstreamSettings",
     "Watched",
+    "attention_lines",
     "config_file",
     "effective_lines",
     "limits",
     "load",
     "parse",
     "shown",
+    "summary_lines",
     "thread_overrides",
-    "upstream_warnings",
-    "without_effect",
+    "upstream_lines",
 ]

@@ -1,4 +1,4 @@
-"""What `om-proxy check` prints: each effective setting with its value and where it came from, the tokens it means, and warnings."""
+"""What `om-proxy check` prints: what the settings come to, each with its value and where it came from, and warnings."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from proxy.settings.effective import Effective, Layer, levels_of
 from proxy.settings.faults import without_issued
 from proxy.settings.model import Settings
 from proxy.settings.quantities import written_duration, written_size
+from proxy.settings.service import UpstreamSettings
 from proxy.settings.source import Key, written
 from proxy.settings.upstreams import upstream_warnings
 
@@ -46,23 +47,55 @@ NOT_IN_EFFECT = (  # accepted and checked, but nothing acts on them yet; config/
     "telemetry.thread_labels",
     "telemetry.debug_events",
 )
+NO_UPSTREAM = "none: the request is refused"
 LONGEST = 80  # characters of an instruction that are shown
 SIZES = {"body", "headers"}
 _ADDRESS = re.compile(r"[a-z]+://\S*")
 
 
+def summary_lines(settings: Settings, model: str | None = None, resource: str | None = None) -> list[str]:
+    """What a reader wants to know first: which file, which server, who observes, at how many tokens."""
+    effective, upstream = settings.effective(model, resource), settings.upstream_for(model)
+    memory = effective.memory
+    who = ", ".join(
+        f"{agent} {shown(('model',), choice)}"
+        for agent, choice in (("observer", effective.observer_model), ("reflector", effective.reflector_model))
+    )
+    return [
+        f"settings: {settings.file or 'the built-in defaults; om-proxy init writes a file to edit'}",
+        f"listens on: {settings.server.host}:{settings.server.port}",
+        *(upstream_lines(settings) if model is None else ()),
+        *(() if model is None else (f"upstream: {_upstream_line(upstream) if upstream else NO_UPSTREAM}",)),
+        f"memory: {'on' if memory.enabled else 'off'}, scope {memory.scope}, {who}",
+        f"store: {shown(('url',), settings.storage.url)}",
+        *(f"tokens: {line}" for line in token_lines(effective.limits)),
+    ]
+
+
+def upstream_lines(settings: Settings) -> list[str]:
+    """One line for each model server: its name, its address, and which models go there."""
+    return [f"upstream: {_upstream_line(upstream)}" for upstream in settings.upstream]
+
+
+def _upstream_line(upstream: UpstreamSettings) -> str:
+    models = "every model" if "*" in upstream.match else "models " + shown(("match",), upstream.match)
+    address = shown(("base_url",), upstream.base_url)
+    return f"{without_issued(upstream.name)} at {address}, for {models}"
+
+
 def effective_lines(settings: Settings, model: str | None = None, resource: str | None = None) -> list[str]:
-    """One line a setting, `key = value  (origin)`, as it holds for this model and resource; then tokens, then warnings."""
+    """One line a setting, `key = value  (origin)`, as it holds for this model and resource."""
     effective = settings.effective(model, resource)
-    lines = [
+    return [
         f"{written(key)} = {shown(key, value)}  ({_origin(settings, effective, key)})"
         for key, value in _view(settings, effective)
     ]
-    upstream = settings.upstream_for(model)
-    lines += ["", f"upstream: {without_issued(upstream.name) if upstream else 'none: the request is refused'}"]
-    lines += [f"tokens: {line}" for line in token_lines(effective.limits)]
-    found = [*warnings(effective), *upstream_warnings(settings), *without_effect(settings, effective)]
-    return lines + [f"warning: {text}" for text in found]
+
+
+def attention_lines(settings: Settings, model: str | None = None, resource: str | None = None) -> list[str]:
+    """What is allowed and will disappoint, or does nothing."""
+    effective = settings.effective(model, resource)
+    return [*warnings(effective), *upstream_warnings(settings), *without_effect(settings, effective)]
 
 
 def token_lines(limits: Limits) -> list[str]:
