@@ -25,6 +25,7 @@ from aiohttp.http_exceptions import HttpProcessingError
 
 END_OF_HEAD = b"\r\n\r\n"
 NEVER = float("inf")
+READ_FIRST = 0.01  # seconds: the loop reads in between
 LESS = len(END_OF_HEAD) - 1  # of its bytes: what can be missed when it is cut in two
 
 
@@ -38,6 +39,7 @@ class Connection(ResponseHandler):
         self._head_by = self._read_by = NEVER  # the head altogether; the next bytes
         self._look: asyncio.TimerHandle | None = None
         self._looks_at = NEVER
+        self._has_read_first = False  # before it called the server late
         self._write_due: asyncio.TimerHandle | None = None
         self._poll: Callable[[int], object] | None = None
         self._starts = False  # the answer's time begins when what is written has been taken
@@ -188,15 +190,35 @@ class Connection(ResponseHandler):
             self._stop_looking()
             self._look, self._looks_at = self._loop.call_at(due, self._is_late), due
 
+    def begin_wait(self) -> None:
+        """A reader has taken all there was and waits for more: the server's time begins here. What the proxy did between two reads
+        (a commit, other streams' turns) is not the server's delay."""
+        self._reschedule_timeout()
+
     def _is_late(self) -> None:
         self._look, self._looks_at = None, NEVER
-        now = self._loop.time()
-        if self._head_by <= now:
-            self._late()
-        elif self._read_by <= now:
-            self._on_read_timeout()
-        else:
+        now, is_again = self._loop.time(), self._has_read_first
+        self._has_read_first = False
+        if self._read_by <= now and self._is_unread():
+            self._read_by = NEVER  # until `begin_wait`
+        if now < min(self._head_by, self._read_by):
             self._look_in_time()
+        elif not is_again and self._is_readable():
+            self._read_first(now)
+        elif self._head_by <= now:
+            self._late()
+        else:
+            self._on_read_timeout()
+
+    def _is_unread(self) -> bool:
+        """Whether no reader waits for what comes of the body."""
+        return not self._asked and getattr(self._payload, "_waiter", None) is None
+
+    def _read_first(self, now: float) -> None:
+        """The bytes are here, and a busy loop comes to its timers before it reads them."""
+        self._has_read_first = True
+        self._looks_at = now + READ_FIRST
+        self._look = self._loop.call_at(self._looks_at, self._is_late)
 
     def _stop_looking(self) -> None:
         if self._look is not None:

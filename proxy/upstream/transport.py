@@ -133,8 +133,11 @@ class _Body(httpx.AsyncByteStream):
     async def __anext__(self) -> bytes:
         if self._broken is not None:
             raise self._broken
+        content = self._content
+        if not content.at_eof() and not content._buffer:
+            content._protocol.begin_wait()  # type: ignore[attr-defined] # a Connection of ours
         try:
-            chunk = await self._content.readany()
+            chunk = await content.readany()
         except Below as exc:
             chunk = self._rest(exc)
         if not chunk:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import AsyncIterator, Callable
 
 import pytest
@@ -335,3 +336,56 @@ async def test_a_slow_body_is_no_fault(upstream: Upstream) -> None:
 
     async with asyncio.timeout(5), upstream_server(script) as server:
         assert await body(upstream, server) == b"x" * 8
+
+
+async def test_a_pause_of_our_own_is_no_fault(upstream: Upstream) -> None:
+    """What the proxy does between two reads (a commit, the turns of other streams) is not counted: the server's time begins with
+    the waiting for it, and then it has all of it (inspection R14)."""
+    reading, late = asyncio.Event(), asyncio.Event()
+
+    async def script(call: Call) -> None:
+        call.send(CHUNKED + chunk(b"data: [DONE]"))
+        await reading.wait()
+        if not late.is_set():
+            call.send(chunk(b""))
+        await call.closed.wait()
+
+    for is_late in (False, True):
+        reading.clear()
+        async with asyncio.timeout(2 * SLACK), upstream_server(script) as server:
+            answer = await ask(upstream, server)
+            chunks = aiter(answer.chunks())
+            assert await anext(chunks) == b"data: [DONE]"
+            await asyncio.sleep(3 * LIMIT)
+            if is_late:
+                late.set()
+                with pytest.raises(UpstreamTimeout):
+                    await anext(chunks)
+            else:
+                rest = asyncio.create_task(anext(chunks, b"the end"))
+                await asyncio.sleep(0)
+                reading.set()
+                assert await rest == b"the end"
+            await answer.aclose()
+
+
+def test_a_busy_loop_is_no_fault_of_the_server() -> None:
+    """What has come is read before the server is called late: uvloop comes to its timers before it reads."""
+    uvloop = pytest.importorskip("uvloop")
+
+    async def script(call: Call) -> None:
+        call.send(CHUNKED + chunk(b"half"))
+        await asyncio.sleep(0.05)
+        call.send(chunk(b"whole") + chunk(b""))
+        time.sleep(2 * LIMIT)  # noqa: ASYNC251 - a loop that is held up
+
+    async def read() -> bytes:
+        upstream = Upstream(connections=1)
+        async with asyncio.timeout(LIMIT + SLACK), upstream_server(script) as server:
+            try:
+                return await body(upstream, server)
+            finally:
+                await upstream.aclose()
+
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        assert runner.run(read()) == b"halfwhole"
