@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import subprocess
 import sys
 from pathlib import Path
 
@@ -94,3 +95,96 @@ async def test_a_busy_one_lets_the_next_in(tmp_path: Path) -> None:
     await writing
     busy.close()
     quiet.close()
+
+
+# ── its files ──
+
+
+def names(folder: Path) -> set[str]:
+    return {file.name for file in folder.iterdir()}
+
+
+async def test_a_clean_end_leaves_nothing_but_the_database(tmp_path: Path) -> None:
+    store = await SqliteStore.open(tmp_path / "om.db")
+    await store.secret()
+    assert {"om.db-next", "om.db-writer"} <= names(tmp_path)
+    await store.close()
+    assert names(tmp_path) == {"om.db"}
+
+
+async def test_the_files_go_with_the_last_one(tmp_path: Path) -> None:
+    """Stores that end one after the other leave nothing, and each can write until its own end."""
+    stores = [await SqliteStore.open(tmp_path / "om.db") for _ in range(3)]
+    while stores:
+        await stores.pop(0).close()
+        for store in stores:
+            await store.ping()
+    assert names(tmp_path) == {"om.db"}
+
+
+async def test_files_in_use_stay(tmp_path: Path) -> None:
+    """A process that ends while another one writes leaves the lock alone: a new one must wait behind the writer."""
+    writing, ending = OneWriter(f"{tmp_path}/om.db", 5.0), OneWriter(f"{tmp_path}/om.db", 5.0)
+    async with ending:
+        pass
+    async with writing:
+        ending.close()
+        new = OneWriter(f"{tmp_path}/om.db", 0.05)
+        with pytest.raises(StorageError, match="another process"):
+            async with new:
+                raise AssertionError("both have it")
+        new.close()
+    writing.close()
+    assert names(tmp_path) == set()
+
+
+async def test_a_lock_on_a_removed_file_is_none(tmp_path: Path) -> None:
+    """Who waited for a file that its holder removed at its end does not write beside who has opened the new one."""
+    ended, waiting, new = (OneWriter(f"{tmp_path}/om.db", 5.0) for _ in range(3))
+    for one in (waiting, ended):
+        async with one:  # both have the first file open
+            pass
+    ended.close()
+    inside = 0
+
+    async def write(one: OneWriter) -> None:
+        nonlocal inside
+        for _ in range(5):
+            async with one:
+                inside += 1
+                assert inside == 1
+                await asyncio.sleep(0.01)
+                inside -= 1
+
+    await asyncio.gather(write(new), write(waiting))
+    waiting.close()
+    new.close()
+
+
+COUNTING = """
+import asyncio, sys
+from pathlib import Path
+from proxy.storage.one_writer import OneWriter
+
+async def main(folder):
+    count = Path(folder, "count")
+    for _ in range(60):
+        turn = OneWriter(f"{folder}/om.db", 60.0)
+        async with turn:
+            seen = int(count.read_text())
+            await asyncio.sleep(0)
+            count.write_text(str(seen + 1))
+        turn.close()
+
+asyncio.run(main(sys.argv[1]))
+"""
+
+
+def test_processes_that_end_and_begin_all_the_time(tmp_path: Path) -> None:
+    """Each removes the files at its end, which is after every write: no two ever write at once."""
+    (tmp_path / "count").write_text("0")
+    command, root = [sys.executable, "-c", COUNTING, str(tmp_path)], Path(__file__).parents[2]
+    running = [subprocess.Popen(command, cwd=root) for _ in range(4)]
+    assert [process.wait(120) for process in running] == [0] * 4
+    assert (tmp_path / "count").read_text() == "240"
+    assert names(tmp_path) == {"count"}
