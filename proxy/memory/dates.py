@@ -4,8 +4,11 @@ Annotations are added when the log is rendered and never stored. Three places ge
 
 - a `Date:` heading, at its end: `Date: May 15, 2023 (2 weeks ago)`
 - the way from one heading to the next, when it is longer than a day: a line `[3 days later]`
-- an estimate in the text, inside its brackets: `(meaning May 22, 2023 - 1 week ago, likely already happened)`; the last words
-  only where the line spoke of an intention.
+- an estimate in the text, behind the first date in its brackets: `(meaning May 22, 2023 - 1 week ago, likely already happened)`;
+  the last words only where the line spoke of an intention and the whole span is past.
+
+A heading may also be a bound, of messages that came together and told no times: `Date: on or before May 15, 2023, times not known`
+becomes `… (2 weeks ago or earlier)`, and no gap is told before or behind it.
 
 What cannot be read as a date stays as it is. Everything counts in calendar days.
 """
@@ -39,20 +42,25 @@ _DAY = r"(?P<day>\d{1,2})(?:st|nd|rd|th)?"
 _YEAR = r",?\s+(?P<year>\d{4})\b"
 _ISO = re.compile(r"(?<!\d)(?P<year>\d{4})-(?P<number>\d{1,2})-(?P<day>\d{1,2})(?!\d)")
 _MONTH_DAY = re.compile(rf"\b{_MONTH}\s+{_DAY}{_YEAR}", re.IGNORECASE)
-_DAYS = re.compile(rf"\b{_MONTH}\s+{_DAY}\s*[-–—]\s*\d{{1,2}}{_YEAR}", re.IGNORECASE)
+_TO = r"\s*(?:[-–—]|\b(?:to|through|until)\b)\s*"
+_LAST = r"(?P<last>\d{1,2})(?:st|nd|rd|th)?"
+_DAYS = re.compile(rf"\b{_MONTH}\s+{_DAY}{_TO}{_LAST}{_YEAR}", re.IGNORECASE)
+_ACROSS = re.compile(  # two months
+    rf"\b{_MONTH}\s+{_DAY}{_TO}(?P<last_month>{_NAMES})\.?\s+{_LAST}{_YEAR}", re.IGNORECASE
+)
+_DAYS_MONTH = re.compile(rf"\b{_DAY}{_TO}{_LAST}\s+{_MONTH}{_YEAR}", re.IGNORECASE)
 _DAY_MONTH = re.compile(rf"\b{_DAY}\s+{_MONTH}{_YEAR}", re.IGNORECASE)
 _PART = re.compile(rf"\b(?P<part>early|mid|late)[\s-]+{_MONTH}{_YEAR}", re.IGNORECASE)
-_SPAN = re.compile(rf"\b(?:{_NAMES})\.?\s+to\s+(?:early\s+)?{_MONTH}{_YEAR}", re.IGNORECASE)
-_IN_TEXT = (_MONTH_DAY, _DAYS, _DAY_MONTH, _PART, _SPAN, _ISO)  # tried in this order
+_SPAN = re.compile(rf"\b(?:{_NAMES})\.?\s+to\s+(?:(?P<part>early)\s+)?{_MONTH}{_YEAR}", re.IGNORECASE)
+_IN_TEXT = (_MONTH_DAY, _DAYS, _ACROSS, _DAYS_MONTH, _DAY_MONTH, _PART, _SPAN, _ISO)
 _IN_HEADING = (_MONTH_DAY, _DAY_MONTH, _ISO)
 _DAY_OF_PART = {"early": 7, "mid": 15, "late": 23}
 
 _HEADING = re.compile(r"\s*+(?:#+\s*+)?(?:\*\*)?date:(?:\*\*)?(?P<date>.{4,60}?)(?:\*\*)?\s*", re.IGNORECASE)
 _WEEKDAY = r"(?:mon|tues?|wed(?:nes)?|thu(?:rs?)?|fri|sat(?:ur)?|sun)(?:day)?\.?"
 _BESIDE_DATE = re.compile(rf"[\s,()]*+(?:{_WEEKDAY})?[\s,()]*+", re.IGNORECASE)
-_ESTIMATE = re.compile(
-    r"\((?P<kind>estimated|meaning)\s++(?P<date>[^()\n]+\d{4}|[^()\n]*\d{4}-\d{1,2}-\d{1,2})\)", re.IGNORECASE
-)
+_BOUND = re.compile(r"\s*+on or before\s+(?P<date>.{4,40}?)(?:,?\s+times not known)?\s*+", re.IGNORECASE)
+_ESTIMATE = re.compile(r"\((?P<kind>estimated|meaning)\s++(?P<date>[^()\n]++)\)", re.IGNORECASE)
 _INTENDED = re.compile(  # `will` in small letters only: Will is a name
     r"\bwill\b|[’']ll\b|\b(?i:plans?\s+to|planning\s+to|looking\s+forward\s+to|going\s+to|intends?\s+to|wants?\s+to"
     r"|needs?\s+to|about\s+to)\b"
@@ -82,25 +90,37 @@ def annotated(entries: Sequence[str], today: date) -> Iterator[str]:
     for entry in entries:
         lines: list[str] = []
         for line in entry.split("\n"):
-            day = heading(line)
-            if day is None:
+            if day := heading(line):
+                lines += _gap_lines(last, day, lines)
+                lines.append(f"{line.rstrip()} ({relative(day, today)})")
+                last = day
+            elif day := bound(line):
+                lines.append(f"{line.rstrip()} ({relative(day, today)} or earlier)")
+                last = None
+            else:
                 lines.append(_with_estimates(line, today))
-                continue
-            lines += _gap_lines(last, day, lines)
-            lines.append(f"{line.rstrip()} ({relative(day, today)})")
-            last = day
         yield "\n".join(lines)
 
 
 def heading(line: str) -> date | None:
     """The day of a `Date:` heading: the line holds the date, a weekday perhaps, and nothing else."""
     found = _HEADING.fullmatch(line)
-    if found is None:
-        return None
+    return _alone(found["date"]) if found else None
+
+
+def bound(line: str) -> date | None:
+    """The day of a heading that says no more than that something was said on it or before."""
+    found = _HEADING.fullmatch(line)
+    bounded = _BOUND.fullmatch(found["date"]) if found else None
+    return _alone(bounded["date"]) if bounded else None
+
+
+def _alone(text: str) -> date | None:
+    """The date a text holds, if beside it there is at most a weekday."""
     for form in _IN_HEADING:
-        if written := form.search(found["date"]):
-            around = f"{found['date'][: written.start()]} {found['date'][written.end() :]}"
-            return _day(written) if _BESIDE_DATE.fullmatch(around) else None
+        if found := form.search(text):
+            around = f"{text[: found.start()]} {text[found.end() :]}"
+            return _day(found) if _BESIDE_DATE.fullmatch(around) else None
     return None
 
 
@@ -143,19 +163,27 @@ def _with_estimates(line: str, today: date) -> str:
     intended_from = intention.end() if intention else len(line)
 
     def told(found: re.Match[str]) -> str:
-        day = written(found["date"])
-        if day is None:
+        named = _first_date(found["date"])
+        day = _day(named) if named else None
+        if named is None or day is None:
             return found[0]
-        passed = ", likely already happened" if day < today and intended_from <= found.start() else ""
-        return f"({found['kind']} {found['date']} - {relative(day, today)}{passed})"
+        is_past = _last_day(named, day) < today and intended_from <= found.start()
+        passed = ", likely already happened" if is_past else ""
+        end = found.start("date") + named.end() - found.start()
+        return f"{found[0][:end]} - {relative(day, today)}{passed}{found[0][end:]}"
 
     return _ESTIMATE.sub(told, line)
 
 
 def written(text: str) -> date | None:
     """The first day of what a text calls a date: `May 22, 2023`, `May 27-28, 2023`, `late April 2023`, `April to May 2023`."""
-    found = next((match for form in _IN_TEXT if (match := form.search(text))), None)
+    found = _first_date(text)
     return _day(found) if found else None
+
+
+def _first_date(text: str) -> re.Match[str] | None:
+    """The date that begins first; of those that begin together, the form that stands first."""
+    return min((match for form in _IN_TEXT if (match := form.search(text))), key=lambda m: m.start(), default=None)
 
 
 def _day(found: re.Match[str]) -> date | None:
@@ -164,8 +192,22 @@ def _day(found: re.Match[str]) -> date | None:
     part = groups.get("part")
     day = _DAY_OF_PART[part.lower()] if part else int(groups.get("day") or 1)
     month = int(groups["number"]) if "number" in groups else _month(groups["month"])
+    last_month = _month(groups["last_month"]) if groups.get("last_month") else month
+    return _of_calendar(int(groups["year"]) - (last_month < month), month, day)  # Dec 28 to Jan 3, 2023
+
+
+def _last_day(found: re.Match[str], first: date) -> date:
+    """The last day of a span; of anything else its first."""
+    groups = found.groupdict()
+    if not groups.get("last"):
+        return first
+    month = _month(groups["last_month"]) if groups.get("last_month") else first.month
+    return _of_calendar(int(groups["year"]), month, int(groups["last"])) or first
+
+
+def _of_calendar(year: int, month: int, day: int) -> date | None:
     try:
-        return date(int(groups["year"]), month, day)
+        return date(year, month, day)
     except ValueError:
         return None
 

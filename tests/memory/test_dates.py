@@ -120,6 +120,15 @@ def test_heading(line: str, day: date | None) -> None:
         ("Late April 2023", date(2023, 4, 23)),
         ("April to May 2023", date(2023, 5, 1)),
         ("April to early May 2023", date(2023, 5, 7)),
+        ("May 29 to Jun 4, 2023", date(2023, 5, 29)),
+        ("May 29 - June 4, 2023", date(2023, 5, 29)),
+        ("May 29–Jun 4, 2023", date(2023, 5, 29)),
+        ("Dec 28 to Jan 3, 2023", date(2022, 12, 28)),
+        ("Dec 28, 2022 to Jan 3, 2023", date(2022, 12, 28)),
+        ("May 15 to 21, 2023", date(2023, 5, 15)),
+        ("15-21 May 2023", date(2023, 5, 15)),
+        ("Oct 5-6, 2022, before Nov 1, 2022", date(2022, 10, 5)),
+        ("May 29 to Jun 40, 2023", date(2023, 5, 29)),
         ("Dec to January 2023", date(2023, 1, 1)),
         ("2023-05-22", date(2023, 5, 22)),
         ("May 2023", None),
@@ -147,6 +156,19 @@ def test_written(text: str, day: date | None) -> None:
         ("* Will went home (meaning May 22, 2023)", "* Will went home (meaning May 22, 2023 - 1 week ago)"),
         ("* went (meaning May 22, 2023), will rest", "* went (meaning May 22, 2023 - 1 week ago), will rest"),
         ("* x (meaning 2023-05-27)", "* x (meaning 2023-05-27 - 2 days ago)"),
+        ("* x (meaning May 22, 2023; photo: tart)", "* x (meaning May 22, 2023 - 1 week ago; photo: tart)"),
+        ("* x (Meaning Monday, May 22, 2023, at noon)", "* x (Meaning Monday, May 22, 2023 - 1 week ago, at noon)"),
+        (
+            "* x (estimated early May 2023 or May 22, 2023)",
+            "* x (estimated early May 2023 - 3 weeks ago or May 22, 2023)",
+        ),
+        ("* fährt (meaning May 30, 2023)", "* fährt (meaning May 30, 2023 - tomorrow)"),
+        ("* will go (meaning May 27-30, 2023)", "* will go (meaning May 27-30, 2023 - 2 days ago)"),
+        ("* will go (meaning May 27 to Jun 2, 2023)", "* will go (meaning May 27 to Jun 2, 2023 - 2 days ago)"),
+        (
+            "* will go (meaning May 22-28, 2023)",
+            "* will go (meaning May 22-28, 2023 - 1 week ago, likely already happened)",
+        ),
         ("* x (meaning May 2023)", "* x (meaning May 2023)"),
         ("* x (meaning the Feb 30, 2023)", "* x (meaning the Feb 30, 2023)"),
         ("* x (meaning soon)", "* x (meaning soon)"),
@@ -198,6 +220,28 @@ def test_a_whole_log() -> None:
         "[3 weeks later]\n\nDate: May 28, 2023 (yesterday)\n* c",
         "* no heading",
     ]
+
+
+@pytest.mark.parametrize(
+    ("line", "shown"),
+    [
+        ("Date: on or before May 15, 2023, times not known", " (2 weeks ago or earlier)"),
+        ("Date: on or before Monday, May 15, 2023, times not known", " (2 weeks ago or earlier)"),
+        ("**Date:** on or before May 28, 2023", " (yesterday or earlier)"),
+        ("Date: on or before noon", ""),
+        ("Date: before May 15, 2023", ""),
+    ],
+)
+def test_a_bound(line: str, shown: str) -> None:
+    """What was said on a day or before was said so long ago or longer; it is no heading of that day."""
+    assert annotate(line, TODAY) == line + shown
+    assert heading(line) is None
+
+
+def test_no_gap_beside_a_bound() -> None:
+    """How long it was from a time nobody knows is not told."""
+    log = "Date: May 1, 2023\n* a\nDate: on or before May 15, 2023\n* b\nDate: May 20, 2023\n* c"
+    assert "later]" not in annotate(log, TODAY)
 
 
 def test_a_moment_is_taken_as_its_day() -> None:
