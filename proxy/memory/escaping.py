@@ -25,6 +25,7 @@ TAGS = (  # every tag any of our prompts uses; who needs another one adds it her
     "thread",
     "other-conversation",
     "transcript",
+    "about-assistant",
 )
 
 # Characters a reader does not see: soft hyphen, joiners, direction marks, variation selectors, tag characters.

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from proxy.agents import wording
+from proxy.catalogue import Catalogue
 from proxy.errors import ModelError
 from proxy.memory.dates import annotate
 from proxy.memory.escaping import TAGS
@@ -20,7 +21,19 @@ LESSONS = {
     "assertion against question": r"Never turn a question into a fact|never turn one into the other",
     "who said it": r"who(?:se words)? (?:said|or deeds)|Who said it",
     "state changes supersede": r"what it replaces",
-    "relative times are anchored": r"next week.*\(meaning the week of May 22, 2023\)",
+    "weeks are anchored with their days": r"next week.*\(meaning May 29 to Jun 4, 2023\)",
+    "a message's own date counts": r"own was said then|date of its own[^.]*was said then",
+    "on or before": r"[Uu]nder a heading `on or before`",
+    "recently and soon need no anchor": r"\"soon\" (?:get none|need no anchor)",
+    "anchors are English": r"these two words are English|`meaning` and `estimated`[^.]*stay",
+    "nothing else stands in an anchor": r"nothing else inside|only word and date",
+    "short statements keep their words": r"in a few words keeps those words",
+    "events": r"[Ww]ho(?: was there and)?(?:,)? in which role, where, when",
+    "counts first": r"the count first",
+    "forms of address": r"what they call each other|how people call each other",
+    "what the assistant advised or promised": r"(?:advised, thinks, made or promised|thinks, advises or promises)",
+    "a text both work on": r"text[^.]* work on[^.]*newest version",
+    "surroundings": r"commands that work here[^.]*those that do not",
     "vague times are estimated": r"\(estimated early February 2023\)",
     "every line has its time": r"\(HH:MM\)",
     "names": r"\b[Nn]ames\b",
@@ -39,12 +52,12 @@ LESSONS = {
     "work still pending": r"pending",
     "density per token": r"token",
     "language of the conversation": r"language of the conversation",
-    "the format of dates": r"Date: Mon D, YYYY",
+    "the format of dates": r"heading like `Date: May 22, 2023`",
     "the format of bullets": r"^\* 🔴 \(09:14\)",
     "sub-bullets": r"^  \* ",
     "red": r"🔴 what the user stated",
-    "yellow": r"🟡 questions, requests",
-    "green": r"🟢 uncertain or minor",
+    "yellow": r"🟡 what was asked, and what was learnt",
+    "green": r"🟢 uncertain or minor, nothing else",
     "current task": r"<current-task>",
     "suggested response": r"<suggested-response>",
     "leaving a hint out keeps the old": r"keeps the old one",
@@ -54,9 +67,15 @@ LESSONS = {
 
 # What the reflector must be told (behaviour.md 7).
 REFLECTING = {
-    "the observer's format": r"🔴 what the user stated(.|\n)*🟡 questions(.|\n)*🟢 uncertain(.|\n)*✅ completed",
+    "the observer's format": r"🔴 what the user stated(.|\n)*🟡 what was asked, and what was learnt(.|\n)*🟢 uncertain(.|\n)*✅ completed",
     "this is the entire memory": r"\*\*entire\*\* memory",
     "combine": r"\*\*Combine\.\*\*",
+    "lines are merged, not facts": r"Merge lines, not facts",
+    "merged lines have one place": r"under the last of these days(.|\n)*stand under the last of them",
+    "what happens again is counted": r"counts it and keeps each date",
+    "clock times of older days go": r"`\(HH:MM\)`, stay for the newest two days only",
+    "the only green line about a matter": r"🟢 that is the only line about its matter stays",
+    "the assistant's words": r"advised, promised or told of itself",
     "patterns, habits, preferences": r"patterns(.|\n)*habits, preferences",
     "drop what no longer matters": r"Drop what no longer matters",
     "older more than newer": r"Condense older more than newer",
@@ -81,6 +100,21 @@ def test_the_observer_is_taught(variant: str, lesson: str) -> None:
 def test_the_reflector_is_told(level: wording.Level, lesson: str) -> None:
     """Each lesson stands in the prompt of every level."""
     assert re.search(REFLECTING[lesson], wording.reflector(level, instruction=None))
+
+
+def test_the_observer_s_prompt_is_bounded() -> None:
+    """At most 2,300 tokens: it is paid for with every call. The reflector's is long enough for a provider's prompt cache."""
+    count = Catalogue().tokens
+    assert count(wording.observer("default", want_title=False, instruction=None)) <= 2_300
+    assert count(wording.reflector("none", instruction=None)) >= 1_024
+
+
+def test_findings_and_advice_are_not_minor() -> None:
+    """No example marks what the assistant said or a tool found as uncertain or minor: that is what goes first."""
+    for variant in ("default", "condensed"):
+        text = wording.observer(variant, want_title=False, instruction=None)
+        green = [line for line in text.splitlines() if "`🟢" in line or line.startswith(("* 🟢", "`* 🟢"))]
+        assert all(line.startswith(("Bad:", "* 🟢 (08:02) User may")) for line in green), green
 
 
 def test_condensed_is_shorter() -> None:
@@ -152,7 +186,7 @@ def test_the_example_is_what_we_read() -> None:
     assert parsed.suggestion
     text = wording.reflector("none", instruction=None)
     example = text[text.index("\n<observations>") : text.index("</suggested-response>") + len("</suggested-response>")]
-    assert parse_reflection(example, source_tokens=1_000, tokens=words).text.startswith("Date: May 22, 2023")
+    assert parse_reflection(example, source_tokens=1_000, tokens=words).text.startswith("Date: May 3, 2023")
 
 
 def test_the_anchors_are_what_we_read() -> None:
