@@ -76,6 +76,10 @@ def test_defaults() -> None:
         ("resources: {x: {memory: {block_after: 2}}}",
          "resources.x.memory.block_after: is no setting; did you mean observation.block_after or reflection.block_after?"),
         ("port: 1", "port: is no setting; did you mean server.port?"),
+        (
+            "memory: {observation: {buffer_token: 1}}",
+            "memory.observation.buffer_token: is no setting; did you mean buffer_tokens or buffer_on_idle?",
+        ),
         ("storage: {prefix: A-B}", "storage.prefix = A-B: must match"),
         ("memory: {mode: dead}", "memory.mode = dead: must be 'live' or 'shadow'"),
         ("memory: {timezone: Mars}", "memory.timezone = Mars: must be an IANA time zone"),

@@ -74,7 +74,7 @@ def sentence(document: Document, settings: type[BaseModel], path: Key, rule: str
     where, shown = document.origin(path), ""
     if rule == UNKNOWN:  # a secret's misspelt name is as likely as any
         known = _known(settings, path[:-1])
-        near = _deeper(str(path[-1]), known) or _nearest(str(path[-1]), list(known))
+        near = _deeper(str(path[-1]), known) or _two_nearest(str(path[-1]), list(known))
         rule = f"{UNKNOWN}; did you mean {near}?" if near else rule
         path = path if near or not _may_be_key(path) else (*path[:-1], HIDDEN)
     elif rule == _LIST:
@@ -84,10 +84,10 @@ def sentence(document: Document, settings: type[BaseModel], path: Key, rule: str
     return f"{f'{where}: ' if where else ''}{written(path)}{shown}: {rule}"
 
 
-def _nearest(key: str, known: list[str]) -> str | None:
+def _two_nearest(key: str, known: list[str]) -> str | None:
     import difflib  # noqa: PLC0415 - 6 ms of every start, for where something is wrong only
 
-    return next(iter(difflib.get_close_matches(key, known, n=1)), None)
+    return " or ".join(difflib.get_close_matches(key, known, n=2)) or None
 
 
 def _deeper(key: str, known: Mapping[str, Any]) -> str | None:
