@@ -441,3 +441,9 @@ def test_any_value_of(path: tuple[str, ...]) -> None:
         for part in reversed(path):
             data = {part: data}
         assert all(line.startswith("x.yaml:1: ") for line in faults_if_any(data)), odd
+
+
+def test_each_upstream_knows_its_place() -> None:
+    """An error about a server names where it stands in the file."""
+    two = parse("upstream: [{base_url: 'http://a', match: [a]}, {name: b, base_url: 'http://b'}]").upstream
+    assert [server.place for server in (*two, *Settings().upstream)] == ["upstream[0]", "upstream[1]", "upstream[0]"]

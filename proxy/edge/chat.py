@@ -244,6 +244,7 @@ class ChatRoute:
             body,
             connect_timeout=upstream.connect_timeout,
             read_timeout=upstream.read_timeout,
+            setting=upstream.place,
         )
 
     async def _relay(self, exchange: Exchange, answer: Answer, send: Send, gone: asyncio.Future[None] | None) -> None:

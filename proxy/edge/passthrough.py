@@ -47,8 +47,15 @@ async def passthrough(
 
     async def exchange(content: bytes | _Upload, gone: asyncio.Future[None]) -> None:
         watched = None if settings.on_disconnect == "drain" else gone
-        timeouts = {"connect_timeout": settings.connect_timeout, "read_timeout": settings.read_timeout}
-        asking = upstream.send(scope["method"], url, headers, content, **timeouts)
+        asking = upstream.send(
+            scope["method"],
+            url,
+            headers,
+            content,
+            connect_timeout=settings.connect_timeout,
+            read_timeout=settings.read_timeout,
+            setting=settings.place,
+        )
         try:
             answer = await while_there(watched, asking)
         except OmError as exc:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Annotated, Any, Self
 from urllib.parse import urlsplit
 
-from pydantic import BeforeValidator, Field, PrivateAttr, ValidationError, model_validator
+from pydantic import BeforeValidator, Field, PrivateAttr, ValidationError, field_validator, model_validator
 
 from proxy.errors import ConfigError
 from proxy.memory.prompt_cache import cache_lifetime
@@ -41,7 +41,9 @@ class Settings(Section):
 
     server: ServerSettings = ServerSettings()
     limits: LimitSettings = LimitSettings()
-    upstream: tuple[UpstreamSettings, ...] = Field(default=(UpstreamSettings.model_validate(UPSTREAM),), min_length=1)
+    upstream: tuple[UpstreamSettings, ...] = Field(
+        default=(UpstreamSettings.model_validate(UPSTREAM).placed(0),), min_length=1
+    )
     auth: AuthSettings = AuthSettings()
     identity: IdentitySettings = IdentitySettings()
     side_requests: SideRequestSettings = SideRequestSettings()
@@ -53,6 +55,11 @@ class Settings(Section):
     models: dict[str, Override] = Field(default_factory=dict)
     resources: dict[str, Override] = Field(default_factory=dict)
     telemetry: TelemetrySettings = TelemetrySettings()
+
+    @field_validator("upstream")
+    @classmethod
+    def _place_upstreams(cls, upstreams: tuple[UpstreamSettings, ...]) -> tuple[UpstreamSettings, ...]:
+        return tuple(upstream.placed(index) for index, upstream in enumerate(upstreams))
 
     _origins: Mapping[Key, str] = PrivateAttr(default_factory=dict)
     _file: Path | None = PrivateAttr(default=None)

@@ -6,7 +6,7 @@ import ipaddress
 import re
 from typing import Annotated, Literal, Self
 
-from pydantic import BeforeValidator, Field, SecretStr, field_validator, model_validator
+from pydantic import BeforeValidator, Field, PrivateAttr, SecretStr, field_validator, model_validator
 
 from proxy.memory.identity import GATEWAY
 from proxy.memory.user_token import LEAST_SECRET
@@ -55,6 +55,19 @@ class UpstreamSettings(Section):
     connect_timeout: Duration = 5.0
     read_timeout: Duration = 600.0
     on_disconnect: Literal["close", "drain"] = "close"
+
+    _place: str = PrivateAttr(default="upstream")
+
+    @property
+    def place(self) -> str:
+        """Where it stands in the settings, as an error names it: `upstream[0]`."""
+        return self._place
+
+    def placed(self, index: int) -> Self:
+        """The same, knowing that it is the `index`-th of the list."""
+        copy = self.model_copy()
+        copy._place = f"upstream[{index}]"
+        return copy
 
 
 class TenantKey(Section):

@@ -13,7 +13,8 @@ from typing import Any
 
 import httpx
 
-from proxy.errors import Overloaded, UpstreamError, UpstreamTimeout
+from proxy.errors import Overloaded, UpstreamError
+from proxy.upstream.causes import broken_off, unreachable
 from proxy.upstream.transport import AiohttpTransport, Answered, in_one_piece
 
 CLOSE_WITHIN = 1.0  # seconds until an abandoned connection is gone; http.md, "Transparency"
@@ -44,13 +45,15 @@ class Upstream:
         *,
         connect_timeout: float,
         read_timeout: float,
+        setting: str = "upstream",
     ) -> Answer:
         """Send a request and wait for the head of its answer. Times in seconds; `read_timeout` is for the head altogether, and
         between two pieces of what is sent before it or read after it (connection.py).
 
         Adds no headers but host and the body's framing, follows no redirect, repeats nothing. (On a kept connection that the
         server closes in that very moment, an idempotent method is sent once more, as RFC 9110 9.2.2 allows; no POST.)
-        Raises UpstreamError, UpstreamTimeout, or Overloaded when no connection became free within `connect_timeout`.
+        Raises UpstreamError, UpstreamTimeout, or Overloaded when no connection became free within `connect_timeout`; the first two
+        name the server's origin and what to check below `setting`, the place of the server in the settings.
         """
         if self._places.locked():
             await self._wait_for_place(connect_timeout)
@@ -58,23 +61,23 @@ class Upstream:
             await self._places.acquire()
         asking = self._ask(method, url, headers, content, connect_timeout, read_timeout)
         direct = isinstance(self._transport, AiohttpTransport) and in_one_piece(content)
-        answer = await (self._answered(asking) if direct else self._answered_in_a_task(asking))
+        try:
+            answer = await (self._answered(asking, url) if direct else self._answered_in_a_task(asking, url))
+        except Foreign as exc:
+            raise unreachable(exc, url, setting) from exc
         if answer.status not in STATUSES:
             await answer.aclose()
             raise UpstreamError(f"the model server answered with a status that is none ({answer.status})")
         return answer
 
-    async def _answered(self, asking: Awaitable[Answered]) -> Answer:
+    async def _answered(self, asking: Awaitable[Answered], url: str) -> Answer:
         try:
-            return Answer(await asking, self._close)
-        except Foreign as exc:
-            self._places.release()
-            raise translated(exc, "could not be reached") from exc
+            return Answer(await asking, self._close, url)
         except BaseException:
             self._places.release()
             raise
 
-    async def _answered_in_a_task(self, asking: Coroutine[Any, Any, Answered]) -> Answer:
+    async def _answered_in_a_task(self, asking: Coroutine[Any, Any, Answered], url: str) -> Answer:
         call = self._hold(asking)
         try:
             await until(call)
@@ -84,7 +87,7 @@ class Upstream:
         if call.cancelled():  # and its caller was not: we are closing
             self._places.release()
             raise UpstreamError("the call to the model server was given up: the proxy is stopping")
-        return await self._answered(call)
+        return await self._answered(call, url)
 
     async def _ask(
         self, method: str, url: str, headers: Headers, content: Content, connect: float, read: float
@@ -152,14 +155,15 @@ class Upstream:
 class Answer:
     """A model server's answer, its body still to be read. Whoever holds it must `aclose` it."""
 
-    __slots__ = ("_answered", "_body", "_close", "_closed", "_read", "headers", "status")
+    __slots__ = ("_answered", "_body", "_close", "_closed", "_read", "_url", "headers", "status")
 
-    def __init__(self, answered: Answered, close: Callable[[Answered, bool], Awaitable[None]]) -> None:
+    def __init__(self, answered: Answered, close: Callable[[Answered, bool], Awaitable[None]], url: str = "") -> None:
         self.status = answered.status
         self.headers = answered.headers
         self._answered = answered
         self._body = aiter(answered.body)
         self._close = close
+        self._url = url  # whose answer it is, for an error's message
         self._closed = False
         self._read = False  # to its end
 
@@ -177,7 +181,7 @@ class Answer:
             self._read = True
             raise
         except Foreign as exc:
-            raise translated(exc, "broke off its answer") from exc
+            raise broken_off(exc, self._url) from exc
 
     async def read(self) -> bytes:
         """The whole body, for short answers."""
@@ -203,9 +207,3 @@ async def until(task: asyncio.Task[Any]) -> None:
 
     task.add_done_callback(tell)
     await ended
-
-
-def translated(exc: Exception, what: str) -> UpstreamError:
-    """Ours, naming the class of the cause; its text may hold an address with a key in it."""
-    kind = UpstreamTimeout if isinstance(exc, httpx.TimeoutException) else UpstreamError
-    return kind(f"the model server {what} ({type(exc.__cause__ or exc).__name__})")

@@ -256,11 +256,12 @@ async def test_keep_alive(both: Both) -> None:
 
 
 async def test_unreachable(both: Both) -> None:
-    """An upstream that is not there is a 502 that names the class of the cause."""
+    """An upstream that is not there is a 502 that names the host, the cause and the setting to look at."""
     both.configure(base_url="http://127.0.0.1:1/v1")
     got = await ask(both.port, b"", method="GET", path="/v1/models")
     assert got.status == 502
-    assert b"(ClientConnectorError)" in got.body
+    said = b"could not reach http://127.0.0.1:1: nothing listens there (ClientConnectorError); check upstream.base_url"
+    assert said in got.body
     assert got.header(b"x-om-status") == [b"off"]
 
 

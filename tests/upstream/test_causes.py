@@ -1,0 +1,80 @@
+"""What an operator reads where a model server could not be reached."""
+
+from __future__ import annotations
+
+import errno
+from types import SimpleNamespace
+from typing import Any
+
+import aiohttp
+import httpx
+import pytest
+
+from proxy.errors import UpstreamError, UpstreamTimeout
+from proxy.upstream.causes import broken_off, origin, unreachable
+
+KEY: Any = SimpleNamespace(host="s3cret", port=1, ssl=True, is_ssl=True)
+URL = "https://user:s3cret@api.example:8443/v1/s3cret?key=s3cret"
+
+
+def because(raised: type[httpx.HTTPError], cause: Exception) -> httpx.HTTPError:
+    """What the transport raises: httpx's class, from the library's."""
+    exc = raised("s3cret")
+    exc.__cause__ = cause
+    return exc
+
+
+@pytest.mark.parametrize(
+    ("exc", "kind", "said"),
+    [
+        (
+            because(httpx.ConnectError, aiohttp.ClientConnectorDNSError(KEY, OSError(-2, "s3cret"))),
+            UpstreamError,
+            "name not resolved (ClientConnectorDNSError); check upstream[2].base_url",
+        ),
+        (
+            because(httpx.ConnectError, aiohttp.ClientConnectorError(KEY, OSError(errno.ECONNREFUSED, "s3cret"))),
+            UpstreamError,
+            "nothing listens there (ClientConnectorError); check upstream[2].base_url",
+        ),
+        (
+            because(httpx.ConnectError, aiohttp.ClientConnectorError(KEY, OSError(errno.EHOSTUNREACH, "s3cret"))),
+            UpstreamError,
+            "no route to it (ClientConnectorError); check upstream[2].base_url",
+        ),
+        (
+            because(httpx.ConnectTimeout, aiohttp.ConnectionTimeoutError("s3cret")),
+            UpstreamTimeout,
+            "no connection in time (ConnectionTimeoutError); check upstream[2].connect_timeout",
+        ),
+        (
+            because(httpx.ReadTimeout, aiohttp.SocketTimeoutError("s3cret")),
+            UpstreamTimeout,
+            "no answer in time (SocketTimeoutError); check upstream[2].read_timeout",
+        ),
+        (
+            because(httpx.RemoteProtocolError, aiohttp.ServerDisconnectedError("s3cret")),
+            UpstreamError,
+            "ServerDisconnectedError; check upstream[2].base_url",
+        ),
+        (httpx.InvalidURL("s3cret"), UpstreamError, "InvalidURL; check upstream[2].base_url"),
+    ],
+    ids=["name", "port", "route", "slow to connect", "slow to answer", "hung up", "no address"],
+)
+def test_unreachable(exc: Exception, kind: type[UpstreamError], said: str) -> None:
+    """Host, cause in plain words, class, and the setting to look at; no text of the exception, path, query or user."""
+    error = unreachable(exc, URL, "upstream[2]")
+    assert type(error) is kind
+    assert str(error) == f"could not reach https://api.example:8443: {said}"
+
+
+def test_broken_off() -> None:
+    """An answer that ended too early names its server and the class."""
+    error = broken_off(because(httpx.RemoteProtocolError, aiohttp.ClientPayloadError("s3cret")), URL)
+    assert str(error) == "https://api.example:8443 broke off its answer (ClientPayloadError)"
+
+
+@pytest.mark.parametrize("url", ["", "nonsense", "http://", "http://[::1/v1", "//host"])
+def test_an_address_that_is_none(url: str) -> None:
+    """What cannot be named is described."""
+    assert origin(url) == "the model server"
