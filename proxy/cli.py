@@ -138,7 +138,7 @@ def serve(options: argparse.Namespace) -> int:
         from proxy.settings import Watched, load
 
         settings = load(options.config)
-        configure(settings.telemetry.log)
+        configure(settings.telemetry.log, names_threads=settings.server.loopback)
         hear_python()
         raise_open_files()
         if settings.server.workers == 1:
@@ -237,7 +237,7 @@ def worker() -> App:
         from proxy.settings import Watched, load
 
         settings = load(None)
-        configure(settings.telemetry.log)
+        configure(settings.telemetry.log, names_threads=settings.server.loopback)
         hear_python()
         return create_app(Watched(settings))
 

@@ -81,6 +81,7 @@ class Engine:
             sent,
             standing,
             scope=scope,
+            case=standing.rec.case,
             timezone=caller.timezone,
             found_date=standing.memory.render_date,
             stores=stores,

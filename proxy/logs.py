@@ -6,6 +6,7 @@ import asyncio
 import atexit
 import contextlib
 import logging
+import os
 import sys
 import threading
 import traceback
@@ -19,6 +20,7 @@ import orjson
 import structlog
 from structlog.typing import EventDict, Processor
 
+from proxy.console import render_event
 from proxy.errors import OmError
 from proxy.memory.identity import label
 from proxy.memory.model import Key
@@ -36,10 +38,15 @@ SAID_ELSEWHERE = (
 OTHERS = ("uvicorn.error", "asyncio")  # the libraries heard; HTTP clients log URLs and bodies, so nobody else is
 
 
-def configure(log: Literal["auto", "json", "console", "off"]) -> None:
-    """Set up `telemetry.log`; may be called again. `auto` is console on a terminal, JSON elsewhere."""
+def configure(log: Literal["auto", "json", "console", "off"], *, names_threads: bool = False) -> None:
+    """Set up `telemetry.log`; may be called again. `auto` is console on a terminal, JSON elsewhere.
+
+    `names_threads`: whether a console shows a thread's own name, which is a header's value. Only where nobody but this
+    machine's user is served; JSON lines, which are collected, never hold it.
+    """
     console = log == "console" or (log == "auto" and sys.stderr.isatty())
-    processors: list[Processor] = [flat, structlog.dev.ConsoleRenderer()] if console else [json_line]
+    processors: list[Processor] = [ConsoleLine()] if console else [json_line]
+    _Shown.thread_names = console and names_threads
     structlog.configure(
         processors=processors,
         wrapper_class=_Events,
@@ -73,6 +80,23 @@ def start_failed(exc: Exception) -> None:
 def _python(kind: type[BaseException], at: tuple[str, int | None] | None) -> None:
     if not issubclass(kind, SystemExit):  # how a thread may end
         structlog.get_logger("python").warning("library", logger="python", error=kind.__name__, at=_short(at))
+
+
+class _Shown:
+    """What the log that is set up may show."""
+
+    thread_names = False
+
+
+def thread_name(key: Key | None) -> str | None:
+    """The thread's own name, for a console that may show it; else None, and the label stands for it."""
+    return key.thread if key and _Shown.thread_names else None
+
+
+@lru_cache(maxsize=THREADS)  # redacting costs 20 µs, and every request names its model
+def model_name(model: str | None) -> str | None:
+    """The model as the client names it: clipped, without what has a credential's shape."""
+    return redacted(model[:LONGEST]) if model else None
 
 
 @lru_cache(maxsize=THREADS)  # 10 µs, and every request says it
@@ -155,6 +179,18 @@ def _flat(value: Any) -> Any:
     if isinstance(value, str):
         return value if len(value) <= LONGEST else f"{value[:LONGEST]}…"
     return value if value is None or isinstance(value, bool | int | float) else type(value).__name__
+
+
+class ConsoleLine:
+    """Renders events for people, in colour where stderr is a terminal (and `NO_COLOR` is not set)."""
+
+    def __init__(self) -> None:
+        self._colored = sys.stderr.isatty() and not os.environ.get("NO_COLOR")
+
+    def __call__(self, logger: Any, level: str, event: EventDict) -> str:
+        said = flat(logger, level, event)
+        clock_time = datetime.fromisoformat(said["timestamp"]).astimezone().strftime("%H:%M:%S")
+        return render_event(said, clock_time, colored=self._colored)
 
 
 def json_line(logger: Any, level: str, event: EventDict) -> bytes:

@@ -36,6 +36,7 @@ class Turn:
     sent: Sent
     standing: Standing
     scope: Scope = "thread"  # whether the log is to be the thread's own or its resource's
+    case: str = ""  # how the request stood when it came; what is stored while it waits makes it look like a retry
     status: str = "raw"
     reason: str | None = None
     body: bytes | None = None  # the rewritten request; None: the original bytes go upstream

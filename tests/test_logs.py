@@ -2,18 +2,22 @@
 
 import asyncio
 import logging
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Literal
 
 import orjson
 import pytest
 import structlog
 
-from proxy.logs import SOON, THREADS, Lines, configure, thread_label
+from proxy.logs import SOON, THREADS, Lines, configure, model_name, thread_label, thread_name
 from proxy.memory.identity import label
 from proxy.memory.model import Key
+
+KEY = Key("tenant", "alice@example.com", "divorce-lawyer")
 
 
 @pytest.fixture(autouse=True)
@@ -21,6 +25,8 @@ def _as_it_was() -> Iterator[None]:
     """Logging is global: give it back as it was."""
     handlers = {name: logging.getLogger(name).handlers[:] for name in (None, "uvicorn.error", "asyncio")}
     yield
+    structlog.reset_defaults()
+    configure("off")
     structlog.reset_defaults()
     for name, kept in handlers.items():
         logging.getLogger(name).handlers = kept
@@ -130,12 +136,30 @@ def test_auto_without_a_terminal_is_json(capsys: pytest.CaptureFixture[str]) -> 
 
 
 def test_console(capsys: pytest.CaptureFixture[str]) -> None:
-    """For people: no JSON."""
+    """For people: one line, with the time of day and without colours where no terminal is."""
     configure("console")
-    structlog.get_logger("x").info("turn", thread="t")
+    structlog.get_logger("x").warning("observe.failed", thread="t", failures=2)
     text = capsys.readouterr().err
-    assert "turn" in text
-    assert "{" not in text
+    assert re.fullmatch(r"\d\d:\d\d:\d\d  warning  observe.failed  thread=t  failures=2\n", text)
+
+
+@pytest.mark.parametrize(
+    ("log", "names_threads", "name"),
+    [("console", True, "divorce-lawyer"), ("console", False, None), ("json", True, None), ("auto", True, None)],
+)
+def test_a_thread_s_own_name(log: Literal["console", "json", "auto"], names_threads: bool, name: str | None) -> None:
+    """Only a console that is told to shows it: JSON lines are collected."""
+    configure(log, names_threads=names_threads)
+    assert thread_name(KEY) == name
+    assert thread_name(None) is None
+
+
+def test_a_model_s_name() -> None:
+    """A key that stands where the model should is not repeated, and a name has an end."""
+    assert model_name("sk-proj-0hush1hush2hush3hush4hush5hush6") is not None
+    assert "hush" not in str(model_name("sk-proj-0hush1hush2hush3hush4hush5hush6"))
+    assert len(str(model_name("m" * 10_000))) == 300
+    assert model_name(None) is None
 
 
 def test_libraries(capsys: pytest.CaptureFixture[str]) -> None:
@@ -186,9 +210,6 @@ def test_python_s_own_words(tmp_path: Path) -> None:
     said = [orjson.loads(line) for line in ended.stderr.splitlines()]
     assert [event["error"] for event in said] == ["UserWarning", "ValueError", "KeyError"]
     assert all(event["at"].startswith("<string>:") for event in said)
-
-
-KEY = Key("tenant", "alice@example.com", "divorce-lawyer")
 
 
 def test_a_thread_s_label() -> None:

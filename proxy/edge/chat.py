@@ -29,9 +29,10 @@ from proxy.edge.tee import relay
 from proxy.edge.turnstile import LARGE
 from proxy.engine import Engine
 from proxy.errors import BadRequest, Conflict, OmError, StorageError
-from proxy.logs import thread_label
+from proxy.logs import model_name, thread_label, thread_name
 from proxy.memory import identity
 from proxy.memory.identity import Caller
+from proxy.memory.model import Key
 from proxy.observing import Call
 from proxy.turn import Turn
 from proxy.upstream import Answer, Upstream, join
@@ -276,19 +277,31 @@ class ChatRoute:
         self._story(exchange, answer.status, relayed.outcome)
 
     def _story(self, exchange: Exchange, status: int, end: str) -> None:
-        """One line a request."""
-        turn = exchange.turn
-        self._log.info(
+        """One line a request. A failure of ours is a warning; the model server's own answers are not."""
+        turn, key = exchange.turn, exchange.caller.key
+        say = self._log.warning if status >= 500 and end.startswith("om_") else self._log.info
+        counts = turn.receipt if turn else {}
+        say(
             "turn",
             status=status,
             memory=exchange.status,
             reason=exchange.reason,
-            thread=thread_label(self._secret, exchange.caller.key),
-            case=turn.standing.rec.case if turn else None,
+            thread=thread_label(self._secret, key),
+            **_named(key),
+            model=model_name(exchange.request.model) if exchange.request else None,
+            tokens_received=counts.get("tokens-received"),
+            tokens_sent=counts.get("tokens-sent"),
+            case=turn.case if turn else None,
             end=end,
             overhead_ms=round(exchange.overhead_ms, 2),
             total_ms=round((time.perf_counter() - exchange.started) * 1_000, 1),
         )
+
+
+def _named(key: Key | None) -> dict[str, str]:
+    """The thread's own name, where the log may show it."""
+    name = thread_name(key)
+    return {"name": name} if name else {}
 
 
 async def insisting(commit: Callable[[], Awaitable[None]]) -> None:

@@ -23,10 +23,14 @@ class Written:
         self.lines.flush()
         return self._out.getvalue().decode()
 
+    def events(self, *names: str) -> list[dict[str, Any]]:
+        """The lines about these events, in order."""
+        told: list[dict[str, Any]] = [orjson.loads(line) for line in self.text.splitlines()]
+        return [line for line in told if line["event"] in names]
+
     def threads(self, *events: str) -> dict[str, set[str | None]]:
         """What lines about these events call their threads."""
-        told: list[dict[str, Any]] = [orjson.loads(line) for line in self.text.splitlines()]
-        return {event: {line["thread"] for line in told if line["event"] == event} for event in events}
+        return {event: {line["thread"] for line in self.events(event)} for event in events}
 
 
 @contextmanager
