@@ -16,8 +16,11 @@ OmError
 │   └── Conflict           –   someone committed first: load again, change again
 └── ModelError             –   a memory model failed; never reaches a client
     ├── ModelBusy          –   worth another try (429, 5xx, network); may say when
+    │   └── BrokenAnswer   –   it began to answer, and the connection ended: as if cut off
     ├── PromptTooLong      –   send less
     └── Unusable           –   it answered, but nothing that may enter a memory
+        ├── CutOff         –   its answer has no end: ask about less
+        └── Oversized      –   its answer is longer than what it is about
 """
 
 
@@ -120,9 +123,21 @@ class ModelBusy(ModelError):
         self.retry_after = retry_after
 
 
+class BrokenAnswer(ModelBusy):
+    code = "om_broken_answer"
+
+
 class PromptTooLong(ModelError):
     code = "om_prompt_too_long"
 
 
 class Unusable(ModelError):
     code = "om_unusable"
+
+
+class CutOff(Unusable):
+    code = "om_cut_off"
+
+
+class Oversized(Unusable):
+    code = "om_oversized"

@@ -16,7 +16,7 @@ from proxy.agents.observer import Observed, Observer, ObserverTask
 from proxy.agents.reflector import Reflected, Reflector
 from proxy.agents.targets import DEFAULT, Choice, above_largest, first, targets
 from proxy.catalogue import prices
-from proxy.errors import ModelBusy, ModelError, OmError, PromptTooLong, Unusable
+from proxy.errors import BrokenAnswer, CutOff, ModelBusy, ModelError, OmError, PromptTooLong, Unusable
 from proxy.memories import Memories
 from proxy.memory import blocks, lifecycle, sections
 from proxy.memory.context import ContextOptions, Layout, hints
@@ -166,20 +166,25 @@ class Observing:
     async def _ask(
         self, memory: Memory, messages: tuple[Message, ...], call: Call
     ) -> tuple[tuple[Message, ...], Observed]:
-        """The observer's answer and the messages it is about: fewer than asked where the prompt was too long (behaviour.md 6)."""
+        """The observer's answer and the messages it is about: fewer than asked where the prompt was too long, or the answer was
+        cut off (behaviour.md 6). One block that is cut off each time ends in a failure: nothing of it is covered."""
         clip: int | None = None
+        cut_alone = 0  # answers about one block that were cut off
         while True:
             task = await asyncio.to_thread(self._task, memory, messages, call, clip)
             models = self._targets(call.effective.observer_model, call, weight(messages))
             try:
                 return messages, await self._observer.observe(
-                    task, models, call.effective.memory.observation.model_settings
+                    task, _rotated(models, cut_alone), call.effective.memory.observation.model_settings
                 )
-            except PromptTooLong:
+            except (PromptTooLong, CutOff, BrokenAnswer) as exc:
                 half = self._half(messages)
                 if half:
                     messages = half
                     continue
+                cut_alone += not isinstance(exc, PromptTooLong)
+                if cut_alone == 1 and not isinstance(exc, PromptTooLong):
+                    continue  # a network may do that once: the next model, or the same again, is shown the same
                 clip = (clip or min(weight(messages), call.effective.limits.observe_at)) // 2
                 if clip < LEAST_CLIP:
                     raise
@@ -328,6 +333,11 @@ class Observing:
                     raise
                 # not half of them: a refusal costs little, and with too few the oldest one is condensed over and over
                 sources = sources[: len(sources) * 3 // 4]
+
+
+def _rotated(models: tuple[Target, ...], by: int) -> tuple[Target, ...]:
+    """The models in order from another one on."""
+    return models[by % len(models) :] + models[: by % len(models)]
 
 
 async def _kept_of(made: Notes, call: Call) -> Notes:

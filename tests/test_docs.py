@@ -207,7 +207,16 @@ def test_reasons() -> None:
 
 
 # Raised where no client can see them: the tree's root, and what a memory model did.
-UNSEEN = {"om_internal", "om_model", "om_model_busy", "om_prompt_too_long", "om_unusable"}
+UNSEEN = {
+    "om_internal",
+    "om_model",
+    "om_model_busy",
+    "om_prompt_too_long",
+    "om_unusable",
+    "om_broken_answer",
+    "om_cut_off",
+    "om_oversized",
+}
 NO_CODES = {"om_error", "om_rules"}  # what all of them have as `type`, and a name within the settings' own checks
 
 

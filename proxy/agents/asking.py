@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from random import Random
 
 from proxy.agents.llm import LLM, Answer, Prompt, Target
-from proxy.errors import ModelBusy, ModelError, PromptTooLong
+from proxy.errors import BrokenAnswer, ModelBusy, ModelError, PromptTooLong
 
 TRIES = 3  # behaviour.md 6, "Failure"; of a longer list every model gets one
 BASE = 1.0  # seconds; the first wait is drawn from [0, BASE], each further one from twice that
@@ -52,7 +52,7 @@ class Asker:
         """The first answer, and what it took to get it.
 
         A busy model is asked again, after a wait, as often as `schedule` says; a model that fails otherwise is not. Raises
-        the last ModelError, or PromptTooLong at once: the next model would be sent the same, and less is what helps.
+        the last ModelError; PromptTooLong or BrokenAnswer at once: the next model would be sent the same, and less is what helps.
         """
         order = schedule(targets)
         failed: ModelError = ModelError("no model to ask")
@@ -63,7 +63,7 @@ class Asker:
             asked = prompt(target)
             try:
                 answer = await self._llm.complete(target, asked)
-            except PromptTooLong:
+            except (PromptTooLong, BrokenAnswer):
                 raise
             except ModelError as exc:
                 failed = exc

@@ -9,7 +9,8 @@ import orjson
 
 from proxy.agents.failures import complaint, failure
 from proxy.agents.llm import Answer
-from proxy.errors import ModelBusy
+from proxy.errors import BrokenAnswer, ModelBusy
+from proxy.memory.cut_off import Finish, read_finish
 
 
 def answer_of(body: bytes, model: str, headers: Mapping[str, str], now: float) -> Answer:
@@ -18,6 +19,8 @@ def answer_of(body: bytes, model: str, headers: Mapping[str, str], now: float) -
     try:
         parsed = orjson.loads(body)
     except orjson.JSONDecodeError as exc:
+        if body.lstrip().startswith(b"{"):  # a connection that ends without a length to tell it by
+            raise BrokenAnswer("the memory model's answer broke off") from exc
         raise ModelBusy("the memory model's server answered something that is no JSON") from exc
     completion = _mapping(parsed)
     if error := _mapping(completion.get("error")):
@@ -32,7 +35,8 @@ def answer_from(completion: Mapping[str, Any], model: str) -> Answer:
     choices = completion.get("choices")
     if not isinstance(choices, list) or not choices:
         raise ModelBusy("the memory model's server answered without a choice")
-    message = _mapping(_mapping(choices[0]).get("message"))
+    choice = _mapping(choices[0])
+    message = _mapping(choice.get("message"))
     usage = _mapping(completion.get("usage"))
     details = _mapping(usage.get("prompt_tokens_details"))
     named = completion.get("model")
@@ -44,7 +48,17 @@ def answer_from(completion: Mapping[str, Any], model: str) -> Answer:
         cached_tokens=_count(
             details.get("cached_tokens") or usage.get("prompt_cache_hit_tokens")
         ),  # the latter: DeepSeek
+        finish=_finish(choice),
     )
+
+
+def _finish(choice: Mapping[str, Any]) -> Finish:
+    """How the choice ended. litellm calls every word that it does not know `stop`, and keeps the word itself beside it."""
+    told = choice.get("finish_reason")
+    native = _mapping(choice.get("provider_specific_fields")).get("native_finish_reason")
+    if native and read_finish(told) == "stop":
+        return read_finish(native)
+    return read_finish(told)
 
 
 def _text(content: Any) -> str:

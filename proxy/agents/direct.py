@@ -16,7 +16,7 @@ from proxy.agents.completion import answer_of
 from proxy.agents.dialect import Dialect
 from proxy.agents.failures import complaint, failure
 from proxy.agents.llm import Answer, Prompt, Target
-from proxy.errors import ModelBusy, ModelError
+from proxy.errors import BrokenAnswer, ModelBusy, ModelError
 from proxy.wire.encoding import TooMuch, decoder
 from proxy.wire.refusals import TEXT
 
@@ -75,7 +75,7 @@ class Direct:
         try:
             response = await self._transport.handle_async_request(request)
             try:
-                return response.status_code, dict(response.headers), await _read(response)
+                return response.status_code, dict(response.headers), await _read_whole(response)
             finally:
                 await response.aclose()
         except (httpx.HTTPError, httpx.StreamError) as exc:
@@ -92,6 +92,16 @@ def _address(base_url: str) -> httpx.URL:
     """The base with the endpoint's path; a query in the base (Azure's api-version) stays."""
     base = httpx.URL(base_url)
     return base.copy_with(path=base.path.rstrip("/") + "/chat/completions")
+
+
+async def _read_whole(response: httpx.Response) -> bytes:
+    """The body. Of an answer that has begun, a connection that ends is no busy server: the answer was cut off."""
+    try:
+        return await _read(response)
+    except (httpx.HTTPError, httpx.StreamError) as exc:
+        if response.status_code != 200:
+            raise
+        raise BrokenAnswer(f"the memory model's answer broke off ({type(exc).__name__})") from exc
 
 
 async def _read(response: httpx.Response) -> bytes:

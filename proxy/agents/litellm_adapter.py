@@ -10,6 +10,7 @@ given no addresses (dialect.py), and nobody hears it.
 from __future__ import annotations
 
 import asyncio
+import json
 import logging
 import os
 import threading
@@ -19,13 +20,16 @@ from collections.abc import Callable, Mapping
 from functools import cache
 from typing import Any
 
+import httpx
+
 from proxy.agents.completion import answer_from
 from proxy.agents.dialect import Dialect
 from proxy.agents.failures import failure
 from proxy.agents.llm import Answer, Prompt, Target
-from proxy.errors import ModelBusy, ModelError
+from proxy.errors import BrokenAnswer, ModelBusy, ModelError
 
 TIMEOUT = 600.0  # seconds for one answer
+MAX_CAUSES = 10  # exceptions that are looked at behind the one it raises
 
 _DEFAULTS = {"LITELLM_LOCAL_MODEL_COST_MAP": "True", "LITELLM_MODE": "PRODUCTION"}
 _FIXED = {  # whatever the operator's environment says
@@ -146,6 +150,8 @@ def _keyless(litellm: Any, target: Target, exc: Exception) -> ModelError | None:
 
 def _translated(exc: Exception, now: float) -> ModelError:
     """By status where there is one; else a connection that failed, or something only the operator can mend."""
+    if _broke_off(exc):
+        return BrokenAnswer("the memory model's answer broke off")
     name = type(exc).__name__
     if name == "APIConnectionError":
         return ModelBusy("the memory model's server could not be reached")
@@ -154,6 +160,22 @@ def _translated(exc: Exception, now: float) -> ModelError:
         return ModelError(f"litellm could not ask the model ({name})", "check memory.model")
     too_long = "context_length_exceeded" if name == "ContextWindowExceededError" else None
     return failure(status, code=too_long or name, message=str(exc), headers=_headers_of(exc), now=now)
+
+
+def _broke_off(exc: BaseException) -> bool:
+    """Whether the connection ended within an answer. litellm calls that by many names; what it was raised from tells."""
+    cause: BaseException | None = exc
+    for _ in range(MAX_CAUSES):
+        if cause is None:
+            return False
+        if type(cause).__name__ == "ClientPayloadError":  # aiohttp's, which litellm uses where it is there
+            return True
+        if isinstance(cause, httpx.RemoteProtocolError) and "message body" in str(cause):
+            return True
+        if isinstance(cause, json.JSONDecodeError) and cause.doc.lstrip().startswith("{"):
+            return True
+        cause = cause.__cause__ or cause.__context__
+    return False
 
 
 def _headers_of(exc: Exception) -> Mapping[str, str]:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Literal, Protocol
 
+from proxy.memory.cut_off import Finish
+
 Via = Literal["direct", "litellm"]
 
 
@@ -27,13 +29,17 @@ class Prompt:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """`cached_tokens` are a part of `input_tokens`. A server that reports no usage leaves all three at 0."""
+    """`cached_tokens` are a part of `input_tokens`. A server that reports no usage leaves all three at 0.
+
+    `finish`: how the model ended it, as far as its server says.
+    """
 
     text: str = field(repr=False)
     model: str
     input_tokens: int = 0
     output_tokens: int = 0
     cached_tokens: int = 0
+    finish: Finish = "unknown"
 
 
 @dataclass(frozen=True, slots=True)

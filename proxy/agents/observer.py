@@ -14,11 +14,11 @@ from proxy.agents.fitting import fitted, shows_images
 from proxy.agents.llm import Answer, Image, ModelSettings, Prompt, Target
 from proxy.agents.mind import Mind
 from proxy.agents.transcript_text import Rendered, render
-from proxy.errors import Unusable
+from proxy.errors import CutOff, Unusable
 from proxy.memory import sections
 from proxy.memory.escaping import escape
 from proxy.memory.model import Message, weight
-from proxy.memory.observations import Parsed, parse
+from proxy.memory.observations import Parsed, parse, refuse_cut_off
 
 UTC = ZoneInfo("UTC")
 _OBSERVATIONS = re.compile(r"<\s*observations?\b", re.IGNORECASE)
@@ -61,7 +61,8 @@ class Observer(Mind):
     """Turns messages into notes."""
 
     async def observe(self, task: ObserverTask, targets: Sequence[Target], settings: ModelSettings) -> Observed:
-        """Raises Unusable after two answers that may not enter a memory, PromptTooLong, or the last model's ModelError."""
+        """Raises Unusable after two answers that may not enter a memory, CutOff after one without its end (less is what helps),
+        PromptTooLong, or the last model's ModelError."""
         system = wording.observer(task.variant, want_title=task.want_title, instruction=task.instruction)
         shown = await self._rendered(task)
 
@@ -73,6 +74,8 @@ class Observer(Mind):
         answer, spent = await self._asker.ask(targets, prompt)
         try:
             return _observed(await self._parsed(task, answer), answer, spent)
+        except CutOff:
+            raise
         except Unusable:
             answer, more = await self._asker.ask(
                 [*targets[1:], targets[0]], prompt
@@ -84,7 +87,7 @@ class Observer(Mind):
     ) -> dict[str, Observed]:
         """Notes of several threads from one call, by the label each is named by (memory/sections.py); a thread of which the answer
         says nothing usable is missing. The tasks differ in nothing but their thread. Raises like `observe`, Unusable only where
-        nothing at all can be used."""
+        nothing at all can be used, CutOff at once: of which thread the end is missing, nobody can say."""
         one = next(iter(tasks.values()))
         system = wording.observer(one.variant, want_title=one.want_title, instruction=one.instruction, threads=True)
         shown = {label: await self._rendered(task) for label, task in tasks.items()}
@@ -107,10 +110,10 @@ class Observer(Mind):
         self, tasks: Mapping[str, ObserverTask], answer: Answer, spent: Spent
     ) -> dict[str, Observed]:
         made: dict[str, Observed] = {}
-        told = await asyncio.to_thread(_apart, answer.text, tasks.keys())
+        told = await asyncio.to_thread(_apart, answer, tasks.keys())
         for label, said in told.items():
             try:
-                parsed = await self._parsed(tasks[label], replace(answer, text=said))
+                parsed = await self._parsed(tasks[label], replace(answer, text=said, finish="stop"))
             except Unusable:
                 continue
             made[label] = _observed(parsed, answer, spent)
@@ -123,7 +126,9 @@ class Observer(Mind):
 
     async def _parsed(self, task: ObserverTask, answer: Answer) -> Parsed:
         source = weight(task.messages)
-        parsed = await asyncio.to_thread(parse, answer.text, source_tokens=source, tokens=self._tokens)
+        parsed = await asyncio.to_thread(
+            parse, answer.text, source_tokens=source, tokens=self._tokens, finish=answer.finish
+        )
         return parsed if task.want_title else replace(parsed, title=None)  # models volunteer what nobody asked for
 
 
@@ -151,9 +156,10 @@ def _user_of_several(
     yield "Write the observations of these new messages now, conversation by conversation, in the format you were told."
 
 
-def _apart(answer: str, labels: Collection[str]) -> dict[str, str]:
-    """What an answer says of each thread, as answers of their own."""
-    return {label: _as_alone(said) for label, said in sections.by_thread(answer, labels).items()}
+def _apart(answer: Answer, labels: Collection[str]) -> dict[str, str]:
+    """What an answer says of each thread, as answers of their own. Raises CutOff where the end of the whole answer is missing."""
+    refuse_cut_off(answer.text, answer.finish)
+    return {label: _as_alone(said) for label, said in sections.by_thread(answer.text, labels).items()}
 
 
 def _as_alone(said: str) -> str:

@@ -2,7 +2,7 @@
 
 Lenient in form, strict in substance (behaviour.md 6). Tags count wherever they stand, in any case, on one line, inside code
 fences, unclosed, several times; without them, bullet lines count, unless they are the list of an answer to somebody. But what is
-empty, a refusal, prose, a loop, or much longer than what it is about, is `Unusable`.
+empty, a refusal, prose, a loop, cut off, or much longer than what it is about, is `Unusable`.
 
 The one hard question of form is whether a tag is meant or talked about (notes on a conversation about this very format). A tag
 is *placed* if nothing but decoration shares its side of the line: an opening tag with what is before it, a closing tag with
@@ -17,10 +17,12 @@ from dataclasses import dataclass, field
 from itertools import pairwise, takewhile
 from typing import NamedTuple
 
-from proxy.errors import Unusable
+from proxy.errors import CutOff, Oversized, Unusable
+from proxy.memory.cut_off import Finish, is_cut_off
 from proxy.memory.escaping import unescape
 from proxy.memory.loops import loops
 from proxy.memory.previous import previous_observations
+from proxy.memory.tags import TAG, Tag, read_tags
 
 __all__ = ["Parsed", "parse", "parse_reflection", "previous_observations"]
 
@@ -31,13 +33,6 @@ TITLE_LENGTH = 100
 BEGINNING = 2_000  # characters of an answer or a bullet in which a refusal begins, if it is one
 
 # Quantifiers that could meet a run of blanks or marks twice are possessive: an answer may be long, and is a model's.
-_TAG = re.compile(
-    r"<\s*+(?P<close>/?)\s*+(?:(?P<observations>observations?)|(?P<task>current[-_ ]?task)"
-    r"|(?P<suggestion>suggested[-_ ]?response)|(?P<title>thread[-_ ]?title))(?:\s[^<>\n]*)?/?>",
-    re.IGNORECASE,
-)
-_DECORATION_BEFORE = re.compile(r"\s*+(?:>\s*+)*+(?:\*\*|#{1,6}\s++|```\w*\s*+)?")
-_DECORATION_AFTER = re.compile(r"\s*+(?:\*\*|```)?\s*+")
 _REASONING = re.compile(
     r"\A\s*+<think(?:ing)?>(?:.*?</think(?:ing)?>|.*)|\A.*?^[ \t]*+</think(?:ing)?>",
     re.DOTALL | re.MULTILINE | re.IGNORECASE,
@@ -82,14 +77,6 @@ class Parsed:
     title: str | None = field(default=None, repr=False)
 
 
-class Tag(NamedTuple):
-    name: str
-    closes: bool
-    start: int
-    end: int
-    placed: bool
-
-
 class Span(NamedTuple):
     """A tagged section: the characters it takes with its tags, and what is between them."""
 
@@ -98,26 +85,40 @@ class Span(NamedTuple):
     body: str
 
 
-def parse(answer: str, *, source_tokens: int, tokens: Callable[[str], int]) -> Parsed:
-    """An observer's answer about messages of `source_tokens`.
+def parse(answer: str, *, source_tokens: int, tokens: Callable[[str], int], finish: Finish = "stop") -> Parsed:
+    """An observer's answer about messages of `source_tokens`; `finish`: how the model ended it.
 
-    Raises `Unusable` naming one of: empty, refusal, prose, loop, oversized. The text of the answer is never in the error.
+    Raises `Unusable` naming one of: empty, refusal, prose, loop, oversized; `CutOff` where its end is missing. The text of the
+    answer is never in the error.
     """
+    if finish == "cut":
+        refuse_cut_off(answer, finish)
     answer = without_reasoning(answer)
     rest, hints = _without_hints(answer)
     text, outside = _observations(rest)
-    if reason := _unusable(text, rest) or _oversized(text, source_tokens, tokens):
+    if reason := _unusable(text, rest):
         raise Unusable(f"the answer is no observation: {reason}")
+    if _is_oversized(text, source_tokens, tokens):
+        raise Oversized("the answer is no observation: oversized")
+    refuse_cut_off(answer, finish)
     for name in ("task", "suggestion", "title"):
         hints.setdefault(name, _loose_hint(outside, name))
     title = " ".join((hints["title"] or "").split()).strip("\"'`*# ")[:TITLE_LENGTH].strip()
     return Parsed(unescape(text), hints["task"], hints["suggestion"], title or None)
 
 
-def parse_reflection(answer: str, *, source_tokens: int, tokens: Callable[[str], int]) -> Parsed:
+def parse_reflection(
+    answer: str, *, source_tokens: int, tokens: Callable[[str], int], finish: Finish = "stop"
+) -> Parsed:
     """A reflector's answer about entries of `source_tokens`: read alike, but a reflection names no thread."""
-    parsed = parse(answer, source_tokens=source_tokens, tokens=tokens)
+    parsed = parse(answer, source_tokens=source_tokens, tokens=tokens, finish=finish)
     return Parsed(parsed.text, parsed.task, parsed.suggestion)
+
+
+def refuse_cut_off(answer: str, finish: Finish) -> None:
+    """Raise `CutOff` where the end of an answer is missing."""
+    if is_cut_off(without_reasoning(answer), finish):
+        raise CutOff("the answer has no end: it was cut off")
 
 
 def without_reasoning(answer: str) -> str:
@@ -136,14 +137,14 @@ def _observations(text: str) -> tuple[str, str]:
     joined = "\n".join(bodies)
     if any(map(_BULLET.match, joined.split("\n"))):
         return joined, outside
-    lines = _TAG.sub("", text).split("\n")
+    lines = TAG.sub("", text).split("\n")
     kept = [line.rstrip() for line in lines if _BULLET.match(line) or _DATE_LINE.match(line)]
     return ("\n".join(kept), outside) if any(map(_BULLET.match, kept)) else (joined, outside)
 
 
 def _blocks(text: str) -> Iterator[Span]:
     """From each opening tag to the last closing one before the next: a block may quote the tag that ends it."""
-    tags = [tag for tag in _tags(text) if tag.name == "observations"]
+    tags = [tag for tag in read_tags(text) if tag.name == "observations"]
     believed = any(tag.placed and not tag.closes for tag in tags)
     opened: Tag | None = None
     close: Tag | None = None
@@ -172,20 +173,20 @@ def _without_hints(text: str) -> tuple[str, dict[str, str | None]]:
     """The text without its placed hint sections, and what they say: of several the last that says something."""
     hints: dict[str, str | None] = {}
     spans: list[Span] = []
-    for tag, following in pairwise([*(t for t in _tags(text) if t.placed), None]):
+    for tag, following in pairwise([*(t for t in read_tags(text) if t.placed), None]):
         if tag is None or tag.closes or tag.name == "observations":
             continue
         close = following if following and following.closes and following.name == tag.name else None
         span = _span(text, tag, close, following.start if following else len(text))
         spans.append(span)
-        if hint := _hint(_TAG.sub("", span.body)):
+        if hint := _hint(TAG.sub("", span.body)):
             hints[tag.name] = hint
     return _cut_out(text, spans), hints
 
 
 def _loose_hint(text: str, name: str) -> str | None:
     """A hint whose tags stand in the middle of a line outside the observations; both tags must be there."""
-    for tag, close in pairwise(tag for tag in _tags(text) if tag.name == name):
+    for tag, close in pairwise(tag for tag in read_tags(text) if tag.name == name):
         if not tag.closes and close.closes and (hint := _hint(text[tag.end : close.start])):
             return hint
     return None
@@ -197,25 +198,6 @@ def _hint(body: str) -> str | None:
     if _NO_HINT.fullmatch(said) or loops(said):
         return None
     return said if len(said) <= HINT_LENGTH else said[: HINT_LENGTH - 1].rstrip() + "…"
-
-
-def _tags(text: str) -> list[Tag]:
-    found = list(_TAG.finditer(text))
-    ends = [0, *(tag.end() for tag in found)]
-    starts = [*(tag.start() for tag in found[1:]), len(text)]
-    return [
-        Tag(tag.lastgroup or "", bool(tag["close"]), tag.start(), tag.end(), _placed(text, tag, before, after))
-        for tag, before, after in zip(found, ends, starts, strict=False)
-    ]
-
-
-def _placed(text: str, tag: re.Match[str], previous_end: int, next_start: int) -> bool:
-    """A neighbouring tag on the same line counts as the line's end."""
-    before = text[previous_end : tag.start()].rpartition("\n")[2]
-    if _DECORATION_BEFORE.fullmatch(before):
-        return True
-    after = text[tag.end() : next_start].partition("\n")[0]
-    return bool(tag["close"] and _DECORATION_AFTER.fullmatch(after))
 
 
 def _cut_out(text: str, spans: list[Span]) -> str:
@@ -238,7 +220,7 @@ def _tidy(body: str) -> str:
 def _without_closing(body: str) -> str:
     """Without the closing tags it ends in: of tags inside of tags."""
     end = len(body)
-    for tag in reversed(_tags(body)):
+    for tag in reversed(read_tags(body)):
         if not tag.closes or body[tag.end : end].strip():
             break
         end = tag.start
@@ -251,11 +233,11 @@ def _without_closing(body: str) -> str:
 def _unusable(text: str, rest: str) -> str | None:
     said = [bullet["said"] for line in text.split("\n") if (bullet := _BULLET.match(line))]
     if not said:
-        words = _TAG.sub("", text or rest).strip()
+        words = TAG.sub("", text or rest).strip()
         return "empty" if not words else "refusal" if _refuses(words) else "prose"
     if all(map(_NOTHING.fullmatch, said)):
         return "empty"
-    untagged = not _TAG.search(rest)
+    untagged = not TAG.search(rest)
     if all(map(_refuses, said)) or (untagged and _refuses(rest)):
         return "refusal"  # a polite opening before a tagged block is none; a list of alternatives after a refusal is
     if untagged and _addressed(rest):
@@ -276,6 +258,6 @@ def _addressed(rest: str) -> bool:
     return not _NOTED.search(rest) and any(map(_SENTENCE.match, ahead))
 
 
-def _oversized(text: str, source_tokens: int, tokens: Callable[[str], int]) -> str | None:
+def _is_oversized(text: str, source_tokens: int, tokens: Callable[[str], int]) -> bool:
     size = tokens(text)
-    return "oversized" if size > FREE and size > TIMES * source_tokens else None
+    return size > FREE and size > TIMES * source_tokens

@@ -25,7 +25,7 @@ class ScriptedLLM:
         step = self.steps.pop(0)
         if isinstance(step, ModelError):
             raise step
-        return Answer(step, target.model, 100, 10, 40) if isinstance(step, str) else step
+        return Answer(step, target.model, 100, 10, 40, "stop") if isinstance(step, str) else step
 
     @property
     def models(self) -> list[str]:

@@ -7,9 +7,9 @@ from typing import Any
 import orjson
 import pytest
 
-from proxy.agents.completion import answer_of
+from proxy.agents.completion import answer_from, answer_of
 from proxy.agents.llm import Answer
-from proxy.errors import ModelBusy, ModelError, PromptTooLong
+from proxy.errors import BrokenAnswer, ModelBusy, ModelError, PromptTooLong
 
 
 def completion(message: Any, **more: Any) -> dict[str, Any]:
@@ -101,3 +101,32 @@ def test_an_error_wrapped_in_a_200(error: dict[str, Any], kind: type[ModelError]
     with pytest.raises(ModelError) as raised:
         read({"error": error})
     assert type(raised.value) is kind
+
+
+@pytest.mark.parametrize(
+    ("choice", "finish"),
+    [
+        ({"finish_reason": "stop"}, "stop"),
+        ({"finish_reason": "length"}, "cut"),
+        ({"finish_reason": None}, "unknown"),
+        ({}, "unknown"),
+        ({"finish_reason": "stop", "provider_specific_fields": {"native_finish_reason": "SPII"}}, "cut"),
+        ({"finish_reason": "stop", "provider_specific_fields": {"native_finish_reason": "new_word"}}, "unknown"),
+        ({"finish_reason": "stop", "provider_specific_fields": {"native_finish_reason": "end_turn"}}, "stop"),
+        ({"finish_reason": "length", "provider_specific_fields": {"native_finish_reason": "stop"}}, "cut"),
+    ],
+)
+def test_how_it_ended(choice: dict[str, Any], finish: str) -> None:
+    """As the server says; litellm says `stop` for every word it does not know, and keeps the word."""
+    message = {"role": "assistant", "content": "noted"}
+    assert answer_from({"choices": [{"message": message, **choice}]}, "m").finish == finish
+
+
+@pytest.mark.parametrize("body", [b'{"choices": [{"mess', b" {"])
+def test_half_a_completion(body: bytes) -> None:
+    """An answer that ends with its connection was cut off; a page of a gateway was not."""
+    with pytest.raises(BrokenAnswer):
+        answer_of(body, "m", {}, 0.0)
+    with pytest.raises(ModelBusy) as raised:
+        answer_of(b"<html>", "m", {}, 0.0)
+    assert type(raised.value) is ModelBusy

@@ -273,7 +273,7 @@ async def test_nothing_is_said(wishes: dict[str, str]) -> None:
     assert b"LiteLLM" not in err
     said = orjson.loads(out)
     assert len(server.seen) == len(places)
-    assert {"ModelBusy", "ModelError", "Answer"} == set(said["outcomes"])
+    assert {"ModelBusy", "BrokenAnswer", "ModelError", "Answer"} == set(said["outcomes"])
     assert (said["heard"], said["loud"], said["largest_download"]) == ([], [], 0)
 
 

@@ -48,7 +48,7 @@ class Held:
     given_up: bool = False
 
 
-Step = str | ModelError | Held
+Step = str | Answer | ModelError | Held
 
 
 @dataclass
@@ -65,15 +65,16 @@ class Models:
         self.under_way += 1
         self.most = max(self.most, self.under_way)
         try:
-            return Answer(await self._next(), target.model, 100, 10)
+            text = await self._next()
+            return text if isinstance(text, Answer) else Answer(text, target.model, 100, 10, finish="stop")
         finally:
             self.under_way -= 1
 
-    async def _next(self) -> str:
+    async def _next(self) -> str | Answer:
         step: Step = self.steps.pop(0) if self.steps else NOTES
         if isinstance(step, ModelError):
             raise step
-        if isinstance(step, str):
+        if isinstance(step, str | Answer):
             return step
         step.asked.set()
         try:
