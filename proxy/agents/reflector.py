@@ -1,4 +1,8 @@
-"""The reflector: rewrites a long log shorter, with firmer guidance until it is short enough (behaviour.md 7)."""
+"""The reflector: rewrites a long log shorter, with firmer guidance until it is short enough (behaviour.md 7).
+
+Guidance rises by level. Only an answer that is too long climbs: one that cannot be used (empty, prose, cut off) says nothing about
+length, and a firmer level would cost facts for nothing. It is asked for again at its level, from the next model where there is one.
+"""
 
 from __future__ import annotations
 
@@ -11,10 +15,16 @@ from proxy.agents.asking import Spent
 from proxy.agents.fitting import fitted
 from proxy.agents.llm import Answer, ModelSettings, Prompt, Target
 from proxy.agents.mind import Mind
-from proxy.errors import ModelError, Unusable
+from proxy.errors import BrokenAnswer, CutOff, ModelError, Oversized, Unusable
 from proxy.memory import sections
 from proxy.memory.escaping import escape
-from proxy.memory.observations import Parsed, parse_reflection
+from proxy.memory.observations import Parsed, parse_reflection, refuse_cut_off
+
+MAX_ANSWERS = 4
+# What each level asks for, as a share of the notes' size, and as a share of what is accepted where that is less: behind a request
+# that a model obeys there is always an answer that is taken, with some room for those that count badly.
+SIZE_SHARES: dict[wording.Level, float] = {"none": 0.65, "gentle": 0.55, "strong": 0.4, "stronger": 0.25}
+ACCEPTED_SHARES: dict[wording.Level, float] = {"none": 0.9, "gentle": 0.8, "strong": 0.7, "stronger": 0.6}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,6 +42,33 @@ class Reflected:
     calls: int = 0
 
 
+@dataclass(frozen=True, slots=True)
+class Attempt:
+    """A level of guidance, and what was wrong with the answer before."""
+
+    level: wording.Level = "none"
+    earlier: wording.Earlier | None = None
+
+    def climb(self) -> Attempt:
+        """The next level, after an answer that was too long."""
+        higher = wording.LEVELS.index(self.level) + 1
+        return Attempt(wording.LEVELS[min(higher, len(wording.LEVELS) - 1)], "too-long")
+
+    def repeat(self, earlier: wording.Earlier) -> Attempt:
+        """The same level, after an answer that could not be used."""
+        return replace(self, earlier=earlier)
+
+    def guidance(self, source_tokens: int, accept_below: int) -> str:
+        most = size_asked_for(self.level, source_tokens, accept_below)
+        return wording.guidance(self.level, source_tokens=source_tokens, most_tokens=most, earlier=self.earlier)
+
+
+def size_asked_for(level: wording.Level, source_tokens: int, accept_below: int) -> int:
+    """Tokens that a level asks for: always accepted where a model keeps to it."""
+    size = min(SIZE_SHARES[level] * source_tokens, ACCEPTED_SHARES[level] * accept_below)
+    return max(1, min(int(size), accept_below - 1))
+
+
 class Reflector(Mind):
     """Turns a long log into a shorter one. A deadline is the caller's, around `reflect`."""
 
@@ -47,8 +84,8 @@ class Reflector(Mind):
     ) -> Reflected:
         """The first result below `target_tokens`, else the smallest usable one that is smaller than `text`.
 
-        At most four answers, one for each level of guidance. A model that fails ends it, with what there is. Raises
-        Unusable when no answer was both usable and smaller, or the ModelError when there was no answer at all.
+        At most `MAX_ANSWERS`. A model that fails ends it, with what there is. Raises Unusable when no answer was both usable and
+        smaller, or the ModelError when there was no answer at all.
 
         `labels`: of a log that several threads share, theirs; `text` is then escaped and in sections already (memory/sections.py),
         and so is what comes back.
@@ -56,40 +93,50 @@ class Reflector(Mind):
         source = await asyncio.to_thread(self._tokens, text)
         best: Reflected | None = None
         failure: ModelError = Unusable("no answer was shorter than the log")
-        spent = Spent()
-        for level in wording.LEVELS:
+        spent, attempt, models = Spent(), Attempt(), tuple(targets)
+        for _ in range(MAX_ANSWERS):
+            guidance = attempt.guidance(source, target_tokens)
             try:
                 answer, cost = await self._asker.ask(
-                    targets, self._prompt(text, level, instruction, settings, bool(labels))
+                    models, self._prompt(text, guidance, instruction, settings, bool(labels))
                 )
+            except BrokenAnswer as exc:
+                failure, attempt = exc, attempt.repeat("cut-off")
+                models = (*models[1:], models[0])
+                continue
             except ModelError as exc:
                 failure = exc
                 break
             spent += cost
             try:
                 made = await asyncio.to_thread(self._parsed, answer, source, labels)
+            except Oversized as exc:
+                failure, attempt = exc, attempt.climb()
+                continue
             except Unusable as exc:
-                failure = exc
+                failure, attempt = exc, attempt.repeat("cut-off" if isinstance(exc, CutOff) else "unusable")
+                models = (*models[1:], models[0])
                 continue
             if made.tokens < min(best.tokens if best else source, source):
                 best = made
             if best and best.tokens < target_tokens:
                 break
+            attempt = attempt.climb()
         if best is None:
             raise failure
         return _paid(best, spent)
 
     def _prompt(
-        self, text: str, level: wording.Level, instruction: str | None, settings: ModelSettings, threads: bool
+        self, text: str, guidance: str, instruction: str | None, settings: ModelSettings, threads: bool
     ) -> Callable[[Target], Prompt]:
-        system = wording.reflector(level, instruction=instruction, threads=threads)
-        user = (
-            f"<previous-observations>\n{text if threads else escape(text)}\n</previous-observations>",
-            "Rewrite these notes now, in the format you were told and nothing else.",
-        )
+        """What changes between two tries stands behind the notes, so that the second reads them from the model's prompt cache."""
+        system = wording.reflector(instruction=instruction, threads=threads)
+        notes = f"<previous-observations>\n{text if threads else escape(text)}\n</previous-observations>"
+        user = (notes, guidance)
         return lambda target: fitted(system, user, settings, self._abilities(target.model))
 
     def _parsed(self, answer: Answer, source_tokens: int, labels: Collection[str]) -> Reflected:
+        refuse_cut_off(answer.text, answer.finish)
         said = sections.marked(answer.text, labels) if labels else answer.text
         parsed: Parsed = parse_reflection(said, source_tokens=source_tokens, tokens=self._tokens)
         text = sections.stored(parsed.text, labels) if labels else parsed.text

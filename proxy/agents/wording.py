@@ -11,6 +11,13 @@ from proxy.errors import ModelError
 
 Level = Literal["none", "gentle", "strong", "stronger"]
 LEVELS: tuple[Level, ...] = ("none", "gentle", "strong", "stronger")
+Earlier = Literal["too-long", "cut-off", "unusable"]
+EARLIER: dict[Earlier, str] = {
+    "too-long": "An earlier rewriting of these notes was too long.",
+    "cut-off": "An earlier answer was cut off before `</observations>`: keep to the size, so that yours can end.",
+    "unusable": "An earlier answer was not in the format you were told.",
+}
+REWRITE = "Rewrite these notes now, in the format you were told and nothing else."
 
 _SHIPPED = {"default": "observer", "condensed": "observer-condensed"}
 
@@ -28,11 +35,21 @@ def observer(variant: str, *, want_title: bool, instruction: str | None, threads
     return _joined(lessons, output, several, _asked(instruction))
 
 
-def reflector(level: Level, *, instruction: str | None, threads: bool = False) -> str:
-    """`threads`: the notes are of several conversations."""
-    guidance = None if level == "none" else _shipped(f"reflector-{level}")
+def reflector(*, instruction: str | None, threads: bool = False) -> str:
+    """The same at every level of guidance, so that a second try reads it and the notes from the model's prompt cache.
+
+    `threads`: the notes are of several conversations.
+    """
     several = _shipped("reflector-threads") if threads else None
-    return _joined(_shipped("reflector"), _shipped("reflector-output"), several, guidance, _asked(instruction))
+    return _joined(_shipped("reflector"), _shipped("reflector-output"), several, _asked(instruction))
+
+
+def guidance(level: Level, *, source_tokens: int, most_tokens: int, earlier: Earlier | None = None) -> str:
+    """What a reflector is told behind the notes: how long they are and may become, and what was wrong with an earlier answer."""
+    sizes = f"The notes above have about {source_tokens} tokens; write at most {most_tokens}."
+    said = EARLIER[earlier] if earlier else None
+    lesson = None if level == "none" else _shipped(f"reflector-{level}")
+    return _joined("# This time", _line(said, sizes), lesson, REWRITE)
 
 
 @cache
@@ -52,6 +69,10 @@ def _own(variant: str) -> str:
 
 def _asked(instruction: str | None) -> str | None:
     return f"# Also asked of you\n\n{instruction.strip()}" if instruction and instruction.strip() else None
+
+
+def _line(*sentences: str | None) -> str:
+    return " ".join(filter(None, sentences))
 
 
 def _joined(*parts: str | None) -> str:

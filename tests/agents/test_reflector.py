@@ -5,11 +5,15 @@ from __future__ import annotations
 from random import Random
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from proxy.agents import wording
-from proxy.agents.llm import Target
-from proxy.agents.reflector import Reflected, Reflector
-from proxy.errors import ModelBusy, ModelError, Unusable
+from proxy.agents.dialect import Dialect
+from proxy.agents.llm import Answer, Target
+from proxy.agents.reflector import Reflected, Reflector, size_asked_for
+from proxy.errors import CutOff, ModelBusy, ModelError, Unusable
+from proxy.memory.cut_off import Finish
 from tests.agents.scripted_llm import ScriptedLLM, Waits, texts, words
 from tests.agents.test_observer import Settings
 
@@ -18,7 +22,7 @@ def sized(size: int) -> str:
     return f"<observations>\n* 🔴 (10:00) {' '.join(f'w{n}' for n in range(size - 3))}\n</observations>"
 
 
-async def reflect(*steps: str | ModelError, target: int = 40) -> tuple[Reflected, ScriptedLLM]:
+async def reflect(*steps: str | Answer | ModelError, target: int = 40) -> tuple[Reflected, ScriptedLLM]:
     llm = ScriptedLLM.of(*steps)
     reflector = Reflector(llm, tokens=words, sleep=Waits(), rng=Random(1))
     made = await reflector.reflect(
@@ -31,7 +35,7 @@ async def test_accepted_at_once() -> None:
     """Smaller than the target: one call."""
     made, llm = await reflect(sized(39) + "<current-task>ship it</current-task>")
     assert (made.tokens, made.task, made.suggestion, made.calls, made.model) == (39, "ship it", None, 1, "a")
-    assert llm.asked[0][1].system == wording.reflector("none", instruction=None)
+    assert llm.asked[0][1].system == wording.reflector(instruction=None)
 
 
 async def test_the_prompt() -> None:
@@ -53,8 +57,10 @@ async def test_the_prompt() -> None:
 async def test_guidance_rises() -> None:
     """Each answer that is not small enough brings firmer guidance; the first that is ends it."""
     made, llm = await reflect(sized(90), sized(40), sized(30))
-    assert [prompt.system for _, prompt in llm.asked] == [
-        wording.reflector(level, instruction=None) for level in ("none", "gentle", "strong")
+    levels: list[wording.Level] = ["none", "gentle", "strong"]
+    assert [str(prompt.user[-1]) for _, prompt in llm.asked] == [
+        wording.guidance(level, source_tokens=100, most_tokens=most, earlier="too-long" if level != "none" else None)
+        for level, most in zip(levels, (36, 32, 28), strict=True)
     ]
     assert (made.tokens, made.calls, made.input_tokens) == (30, 3, 300)
 
@@ -75,11 +81,90 @@ async def test_nothing_smaller() -> None:
         await reflect(sized(100), sized(120), "", "prose without a bullet")
 
 
-async def test_an_unusable_answer_is_passed_over() -> None:
-    """Empty and looping answers count as too long."""
-    loop = "<observations>\n" + "* 🔴 (10:00) the same line once more again\n" * 200 + "</observations>"
-    made, _ = await reflect("", loop, sized(30))
+LOOP = "<observations>\n" + "* 🔴 (10:00) the same line once more again\n" * 200 + "</observations>"
+WHOLE = sized(30)
+CUT = WHOLE[: WHOLE.index(" w20")] + " (from"
+
+
+def levels(llm: ScriptedLLM) -> list[str]:
+    """The level of guidance in each request, told by its lesson."""
+    lessons = {"gentle": "cut words before", "strong": "must become clearly", "stronger": "must become much"}
+    asked = [str(prompt.user[-1]) for _, prompt in llm.asked]
+    return [next((level for level, lesson in lessons.items() if lesson in text), "none") for text in asked]
+
+
+@pytest.mark.parametrize(
+    "bad",
+    ["", LOOP, "I kept what matters.", "I'm sorry, but I can't help with that.", CUT],
+    ids=["empty", "loop", "prose", "refusal", "unclosed"],
+)
+async def test_an_unusable_answer_repeats_its_level(bad: str) -> None:
+    """It says nothing about length: no firmer guidance follows, and the model is not told that it wrote too much."""
+    made, llm = await reflect(bad, bad, WHOLE)
     assert (made.tokens, made.calls) == (30, 3)
+    assert levels(llm) == ["none"] * 3
+    assert not any("too long" in str(prompt.user[-1]) for _, prompt in llm.asked)
+
+
+async def test_a_too_long_answer_behind_an_unusable_one_climbs_once() -> None:
+    """The two are told apart within one reflection."""
+    _, llm = await reflect(sized(90), "", sized(60), WHOLE)
+    assert levels(llm) == ["none", "gentle", "gentle", "strong"]
+
+
+async def test_an_oversized_answer_climbs() -> None:
+    """More than twice as long as the notes is too long, above all."""
+    made, llm = await reflect(f"<observations>\n{wordy(1_200)}\n</observations>", WHOLE)
+    assert (made.tokens, levels(llm)) == (30, ["none", "gentle"])
+
+
+def wordy(size: int) -> str:
+    return "\n".join(f"* 🔴 (10:00) fact {n} is known by number {n * n}" for n in range(size // 8))
+
+
+async def test_the_next_model_is_asked_after_an_unusable_answer() -> None:
+    """Where there is a list, it gets the second try; after the last model the first again."""
+    llm = ScriptedLLM.of("", "", WHOLE)
+    reflector = Reflector(llm, tokens=words, sleep=Waits(), rng=Random(1))
+    made = await reflector.reflect(
+        "word " * 100, target_tokens=40, instruction=None, targets=[Target("a"), Target("b")], settings=Settings()
+    )
+    assert (llm.models, made.model) == (["a", "b", "a"], "a")
+
+
+@pytest.mark.parametrize("finish", ["cut", "unknown", "stop"])
+async def test_a_cut_off_reflection_never_counts(finish: Finish) -> None:
+    """However short it is: what follows is missing."""
+    with pytest.raises(CutOff):
+        await reflect(*[Answer(CUT, "a", finish=finish)] * 4)
+    with pytest.raises(CutOff):
+        await reflect(*[Answer(WHOLE, "a", finish="cut")] * 4)
+
+
+async def test_tries_share_all_but_their_guidance() -> None:
+    """System prompt and notes are the same bytes, so that a second try reads them from the memory model's prompt cache."""
+    _, llm = await reflect(sized(90), "", sized(60), WHOLE)
+    first, *others = [Dialect().body("a", prompt)["messages"] for _, prompt in llm.asked]
+    notes_end = first[1]["content"].index("</previous-observations>") + len("</previous-observations>\n\n")
+    for messages in others:
+        assert messages[0] == first[0]
+        assert messages[1]["content"][:notes_end] == first[1]["content"][:notes_end]
+        assert messages[1]["content"][notes_end:].startswith("# This time")
+
+
+@given(st.integers(1, 10**6), st.floats(0.001, 2))
+@settings(deadline=None)
+def test_no_level_asks_for_more_than_is_accepted(source: int, share: float) -> None:
+    """What a model writes that keeps to the size asked for is taken; a higher level never asks for more."""
+    accept_below = max(2, int(source * share))
+    sizes = [size_asked_for(level, source, accept_below) for level in wording.LEVELS]
+    assert all(1 <= size < accept_below for size in sizes)
+    assert sizes == sorted(sizes, reverse=True)
+
+
+def test_a_background_reflection_asks_for_its_shares() -> None:
+    """Accepted at three quarters, the levels ask for 0.65, 0.55, 0.4 and 0.25 of the notes."""
+    assert [size_asked_for(level, 20_000, 15_001) for level in wording.LEVELS] == [13_000, 11_000, 8_000, 5_000]
 
 
 async def test_a_failing_model_leaves_what_there_is() -> None:

@@ -13,11 +13,12 @@ import pytest
 
 from proxy.agents import wording
 from proxy.agents.fitting import Unknown
-from proxy.agents.llm import Image, Target
+from proxy.agents.llm import Answer, Image, Target
 from proxy.agents.observer import Observed, ObserverTask
 from proxy.agents.reflector import Reflected, Reflector
-from proxy.errors import ModelBusy, ModelError, PromptTooLong, Unusable
+from proxy.errors import CutOff, ModelBusy, ModelError, PromptTooLong, Unusable
 from proxy.memory import sections
+from proxy.memory.cut_off import Finish
 from tests.agents.messages import assistant, messages, user
 from tests.agents.scripted_llm import ScriptedLLM, Waits, texts, words
 from tests.agents.test_observer import PICTURE, Settings, observer
@@ -49,7 +50,7 @@ CODE = "the code is\n  def load(van):\n      return van"
 
 
 async def together(
-    *steps: str | ModelError, tasks: dict[str, ObserverTask] = TASKS
+    *steps: str | Answer | ModelError, tasks: dict[str, ObserverTask] = TASKS
 ) -> tuple[dict[str, Observed], ScriptedLLM]:
     llm = ScriptedLLM.of(*steps)
     return await observer(llm).observe_together(tasks, [Target("a"), Target("b")], Settings()), llm
@@ -157,6 +158,27 @@ async def test_a_failing_model_is_told(failure: ModelError) -> None:
         await together(*[failure] * 9)
 
 
+@pytest.mark.parametrize(
+    ("text", "finish"),
+    [
+        (BOTH, "cut"),
+        (BOTH.removesuffix("</thread>\n</observations>"), "stop"),
+        (BOTH.removesuffix("\n</observations>"), "unknown"),
+    ],
+)
+async def test_a_cut_off_answer_is_of_no_thread(text: str, finish: Finish) -> None:
+    """Which thread's notes lack their end, nobody can say: none of them is taken, and nobody is asked again about as much."""
+    with pytest.raises(CutOff):
+        await together(Answer(text, "a", finish=finish), BOTH)
+
+
+async def test_only_the_closing_tag_is_missing() -> None:
+    """Each thread was closed, and the model stopped by itself."""
+    made, llm = await together(BOTH.removesuffix("\n</observations>"))
+    assert made.keys() == {A, B}
+    assert len(llm.asked) == 1
+
+
 async def test_a_busy_model_is_tried_again() -> None:
     made, _ = await together(ModelBusy("busy"), BOTH)
     assert made.keys() == {A, B}
@@ -190,7 +212,7 @@ async def test_a_reflection_keeps_threads_apart() -> None:
     ]
     assert made.tokens == words(made.text)
     prompt = llm.asked[0][1]
-    assert prompt.system == wording.reflector("none", instruction=None, threads=True)
+    assert prompt.system == wording.reflector(instruction=None, threads=True)
     assert f"<previous-observations>\n{LOG}\n</previous-observations>" in texts(prompt)
 
 

@@ -96,10 +96,9 @@ def test_the_observer_is_taught(variant: str, lesson: str) -> None:
 
 
 @pytest.mark.parametrize("lesson", REFLECTING)
-@pytest.mark.parametrize("level", wording.LEVELS)
-def test_the_reflector_is_told(level: wording.Level, lesson: str) -> None:
-    """Each lesson stands in the prompt of every level."""
-    assert re.search(REFLECTING[lesson], wording.reflector(level, instruction=None))
+def test_the_reflector_is_told(lesson: str) -> None:
+    """Each lesson stands in the prompt, which is the same at every level."""
+    assert re.search(REFLECTING[lesson], wording.reflector(instruction=None))
 
 
 def test_the_observer_s_prompt_is_bounded() -> None:
@@ -130,17 +129,34 @@ def test_title_only_when_asked() -> None:
 
 
 def test_levels_differ() -> None:
-    """Each level adds guidance of its own to the same prompt."""
-    plain, *guided = (wording.reflector(level, instruction=None) for level in wording.LEVELS)
-    assert all(text.startswith(plain) and len(text) > len(plain) for text in guided)
-    assert len(set(guided)) == 3
+    """Each level has guidance of its own, and all of them name both sizes."""
+    told = [wording.guidance(level, source_tokens=21_000, most_tokens=13_000) for level in wording.LEVELS]
+    assert len(set(told)) == 4
+    assert all("about 21000 tokens; write at most 13000." in text for text in told)
+    assert all(text.endswith(wording.REWRITE) for text in told)
+
+
+@pytest.mark.parametrize("earlier", [None, *wording.EARLIER])
+def test_only_what_was_too_long_is_called_so(earlier: wording.Earlier | None) -> None:
+    """A model is told what was wrong with its answer, and nothing that was not."""
+    text = wording.guidance("gentle", source_tokens=100, most_tokens=55, earlier=earlier)
+    assert ("too long" in text) is (earlier == "too-long")
+    assert ("cut off" in text) is (earlier == "cut-off")
+    assert ("not in the format" in text) is (earlier == "unusable")
+
+
+def test_strong_keeps_what_the_assistant_told() -> None:
+    """It drops what is minor or closed, but neither the assistant's words nor the only line about a matter."""
+    text = wording.guidance("strong", source_tokens=100, most_tokens=40)
+    assert "drop 🟢, but for one that is the only line" in text
+    assert "drop 🟡 whose matter is closed; what the assistant advised" in text
 
 
 def test_instruction() -> None:
     """The operator's instruction stands at the end, under a heading of its own; blank ones leave no heading."""
     text = wording.observer("default", want_title=False, instruction=" Note every allergy.\n")
     assert text.endswith("# Also asked of you\n\nNote every allergy.")
-    assert wording.reflector("none", instruction="Keep allergies.").endswith("\n\nKeep allergies.")
+    assert wording.reflector(instruction="Keep allergies.").endswith("\n\nKeep allergies.")
     assert "Also asked" not in wording.observer("default", want_title=False, instruction="  ")
 
 
@@ -167,7 +183,7 @@ def test_a_file_that_is_gone(tmp_path: Path) -> None:
     [
         wording.observer("default", want_title=True, instruction=None),
         wording.observer("condensed", want_title=True, instruction=None),
-        wording.reflector("stronger", instruction=None),
+        wording.reflector(instruction=None),
     ],
 )
 def test_tags_of_the_prompts_are_escaped_in_texts(text: str) -> None:
@@ -184,7 +200,7 @@ def test_the_example_is_what_we_read() -> None:
     assert parsed.text.count("\n  * ") == 2
     assert parsed.task
     assert parsed.suggestion
-    text = wording.reflector("none", instruction=None)
+    text = wording.reflector(instruction=None)
     example = text[text.index("\n<observations>") : text.index("</suggested-response>") + len("</suggested-response>")]
     assert parse_reflection(example, source_tokens=1_000, tokens=words).text.startswith("Date: May 3, 2023")
 
@@ -192,7 +208,7 @@ def test_the_example_is_what_we_read() -> None:
 def test_the_anchors_are_what_we_read() -> None:
     """Each anchored time the prompts show is one that relative dates are computed from."""
     texts = [wording.observer(v, want_title=False, instruction=None) for v in ("default", "condensed")]
-    texts.append(wording.reflector("none", instruction=None))
+    texts.append(wording.reflector(instruction=None))
     anchors = {anchor for text in texts for anchor in re.findall(r"\((?:meaning|estimated) [^)]*\)", text)}
     assert len(anchors) >= 4
     for anchor in anchors:
