@@ -62,6 +62,7 @@ class App:
         self.chat: ChatRoute
         self.admin: AdminApi
         self._tasks: list[asyncio.Task[None]] = []
+        self._warm_up: asyncio.Task[None] | None = None
 
     # ── its life ─────────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -100,7 +101,9 @@ class App:
         engine = Engine(memories, self.background, Prompts(), catalogue, secret, clock=self._clock)
         self.chat = ChatRoute(engine, self.background, self.upstream, secret)
         self.admin = AdminApi(Steering(memories, self._effective, clock=self._clock), secret)
+        self._warm_up = asyncio.create_task(catalogue.warm_up()) if may_remember(settings) else None
         self._tasks = [
+            *([self._warm_up] if self._warm_up else []),
             asyncio.create_task(self._watched.watch()),
             asyncio.create_task(
                 self.background.look_for_due(lambda: self._watched.current.background.observer_interval)
@@ -226,13 +229,22 @@ class App:
         await answers.as_json(send, 200, {"status": "ok"})
 
     async def ready(self, send: Send) -> None:
-        """200 while chat can be served; says `degraded` when memory cannot."""
+        """200 while chat can be served; says `degraded` when memory cannot. 503 at first, while the first request with memory would
+        wait for what is being loaded; one that comes all the same is served."""
+        if self._warm_up is not None and not self._warm_up.done():
+            await answers.as_json(send, 503, {"status": "starting"}, [(b"retry-after", b"1")])
+            return
         try:
             await self.store.ping()
         except OmError as exc:
             await answers.as_json(send, 200, {"status": "degraded", "reason": exc.code})
             return
         await answers.as_json(send, 200, {"status": "ok"})
+
+
+def may_remember(settings: Settings) -> bool:
+    """Whether any request may have memory: overrides can switch it on."""
+    return settings.memory.enabled or bool(settings.models or settings.resources)
 
 
 OURS = {"/healthz": App.alive, "/readyz": App.ready}

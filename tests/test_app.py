@@ -6,17 +6,19 @@ import asyncio
 import contextlib
 import sqlite3
 import threading
+from collections.abc import Callable
 from pathlib import Path
 
 import httpx
 import pytest
 
 from proxy.app import create_app, open_store
+from proxy.catalogue import encodings
 from proxy.demo.loopback import serving
 from proxy.demo.scripted import Scripted
 from proxy.errors import ConfigError, OmError, StorageError
 from proxy.settings import Settings, parse
-from tests.e2e.running import running
+from tests.e2e.running import Running, running
 
 
 def settings_in(folder: Path, upstream: str = "http://127.0.0.1:9", more: str = "") -> Settings:
@@ -38,17 +40,92 @@ def threads() -> list[str]:
     return [thread.name for thread in lasting if thread.is_alive()]
 
 
+async def ready(run: Running) -> dict[str, str]:
+    """What `/readyz` says once it has started."""
+    async with asyncio.timeout(30):
+        while (answer := await run.http.get(f"{run.base}/readyz")).status_code == 503:  # noqa: ASYNC110 - see below
+            await asyncio.sleep(0.01)  # ranks are loaded in a thread, which tells nobody else; bounded above
+    assert answer.status_code == 200
+    found: dict[str, str] = answer.json()
+    return found
+
+
+async def until(seen: Callable[[], bool]) -> None:
+    async with asyncio.timeout(30):
+        while not seen():  # noqa: ASYNC110 - of a server's inside, which tells nobody; bounded above
+            await asyncio.sleep(0.001)
+
+
 async def test_alive_and_ready(tmp_path: Path) -> None:
     """Both say ok while everything works."""
     async with running(tmp_path) as run:
-        for path in ("/healthz", "/readyz"):
-            answer = await run.http.get(run.base + path)
-            assert (answer.status_code, answer.json()) == (200, {"status": "ok"})
+        assert await ready(run) == {"status": "ok"}
+        answer = await run.http.get(f"{run.base}/healthz")
+        assert (answer.status_code, answer.json()) == (200, {"status": "ok"})
+
+
+class Ranks:
+    """Loading them takes until a test says so."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.asked, self.here = 0, asyncio.Event()
+        monkeypatch.setattr(encodings, "load", self.load)
+
+    async def load(self, model: str = "") -> None:
+        self.asked += 1
+        await self.here.wait()
+
+
+async def test_ready_when_the_first_count_is_quick(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ranks are loaded from the start on, and until they are here it is not ready; chat without memory is served at once, and
+    with memory as soon as they are (inspection M7)."""
+    ranks = Ranks(monkeypatch)
+    async with running(tmp_path) as run:
+        answer = await run.http.get(f"{run.base}/readyz")
+        assert (answer.status_code, answer.json(), answer.headers["retry-after"]) == (503, {"status": "starting"}, "1")
+        assert (await run.http.get(f"{run.base}/healthz")).json() == {"status": "ok"}
+        body = {"model": "scripted-actor", "messages": [{"role": "user", "content": "hi"}]}
+        assert (await run.http.post(f"{run.base}/v1/chat/completions", json=body)).status_code == 200
+        assert ranks.asked == 1
+        saying = asyncio.create_task(run.chat().say("The dock is 2.85 m high."))
+        await until(lambda: ranks.asked == 2)
+        ranks.here.set()
+        assert (await saying)[1]["status"] == "raw"
+        assert (await run.http.get(f"{run.base}/readyz")).json() == {"status": "ok"}
+
+
+async def test_ready_without_anything_to_count(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where no request has memory nothing is loaded, and nothing waited for."""
+    ranks = Ranks(monkeypatch)
+    async with running(tmp_path, "enabled: false") as run:
+        assert (await run.http.get(f"{run.base}/readyz")).json() == {"status": "ok"}
+        assert ranks.asked == 0
+
+
+async def test_ready_though_ranks_cannot_be_loaded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each request that counts says so itself; the server is no less ready for the others."""
+
+    async def failing(model: str = "") -> None:
+        raise MemoryError
+
+    monkeypatch.setattr(encodings, "load", failing)
+    async with running(tmp_path) as run:
+        assert (await ready(run)) == {"status": "ok"}
+        _, receipt = await run.chat().say("The dock is 2.85 m high.")
+        assert (receipt["status"], receipt["reason"]) == ("degraded", "memory-error")
+
+
+async def test_ending_while_ranks_are_loaded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The end does not wait for them."""
+    Ranks(monkeypatch)
+    async with asyncio.timeout(10), running(tmp_path):
+        pass
 
 
 async def test_ready_without_memory(tmp_path: Path) -> None:
     """Chat can be served without a store: ready, and the answer says what is degraded."""
     async with running(tmp_path) as run:
+        await ready(run)
         await run.app.store.close()
         answer = await run.http.get(f"{run.base}/readyz")
         assert (answer.status_code, answer.json()) == (200, {"status": "degraded", "reason": "om_storage"})

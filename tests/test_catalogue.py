@@ -6,6 +6,7 @@ import os
 import shutil
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -146,6 +147,22 @@ def test_loading_is_late() -> None:
         "sys.exit(bool(encodings._known) or models._table.cache_info().currsize)"
     )
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+async def test_loading_leaves_the_event_loop_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Neither the ranks nor tiktoken itself, which naming an encoding imports, are loaded on it; with both here nothing waits."""
+    monkeypatch.setattr(encodings, "_known", {})
+    name, threads = encodings._encoding_name, list[threading.Thread]()
+
+    def naming(model: str) -> str:
+        threads.append(threading.current_thread())
+        return name(model)
+
+    monkeypatch.setattr(encodings, "_encoding_name", naming)
+    await Catalogue().warm_up()
+    assert threads
+    assert threading.main_thread() not in threads
+    assert encodings.loaded("gpt-4o")
 
 
 # ── counting messages ────────────────────────────────────────────────────────────────────────────────────────────────

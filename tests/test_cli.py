@@ -78,6 +78,13 @@ def wait_listening(process: subprocess.Popen[str], port: int) -> None:
     pytest.fail(f"it does not listen; exit status {process.poll()}")
 
 
+def is_ready(base: str, within: float = 30.0) -> bool:
+    until = time.monotonic() + within
+    while (answer := httpx.get(f"{base}/readyz", trust_env=False)).status_code == 503 and time.monotonic() < until:
+        time.sleep(0.01)  # it loads token ranks
+    return answer.json() == {"status": "ok"}
+
+
 # ── serve ────────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
@@ -87,7 +94,7 @@ def test_serve(tmp_path: Path, number: signal.Signals) -> None:
     started = time.monotonic()
     with served(tmp_path) as (process, base):
         took = time.monotonic() - started
-        assert httpx.get(f"{base}/readyz", trust_env=False).json() == {"status": "ok"}
+        assert is_ready(base)
         process.send_signal(number)
         out, err = process.communicate(timeout=10)
     assert process.returncode == 0
@@ -162,7 +169,7 @@ def test_serve_twice_on_one_port(tmp_path: Path, workers: str, log: str) -> None
         env = {"OM_PROXY__SERVER__PORT": port, "OM_PROXY__SERVER__WORKERS": workers, "OM_PROXY__TELEMETRY__LOG": log}
         line = the_line(om_proxy("serve", "--config", "om.yaml", cwd=tmp_path, **env))
         assert f"server.port: {port} of 127.0.0.1 is in use" in line
-        assert httpx.get(f"{base}/readyz", trust_env=False).status_code == 200
+        assert is_ready(base)
 
 
 @LOGS

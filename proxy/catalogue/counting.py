@@ -10,10 +10,13 @@ from contextlib import suppress
 from typing import Any
 
 import msgspec
+import structlog
 
 from proxy.catalogue import encodings
 from proxy.memory import tokens
 from proxy.memory.model import PER_MESSAGE
+
+log = structlog.get_logger("tokens")
 
 _message = msgspec.json.Decoder(dict[str, Any])
 
@@ -26,6 +29,13 @@ class Catalogue:
     def __init__(self) -> None:
         self._encode = encodings.encoder("")
         self._instructions: OrderedDict[tuple[str, bytes], int] = OrderedDict()
+
+    async def warm_up(self) -> None:
+        """Load the ranks that most models are counted with. Without it the first request with memory waits up to 1.5 s for them."""
+        try:
+            await encodings.load()
+        except Exception as exc:  # the first count tries again, and its request says what failed
+            log.warning("tokens.unloaded", error=type(exc).__name__)
 
     def tokens(self, text: str) -> int:
         """Of a text of ours, whoever will read it. Blocks while the ranks load: the first call is best made in a thread."""

@@ -61,11 +61,16 @@ def encoder_name(model: str) -> str:
 async def load(model: str = "") -> None:
     """Have the ranks of the model's encoding in memory, without holding up the event loop."""
     if not loaded(model):
-        await asyncio.to_thread(_encoding, _encoding_name(model))
+        await asyncio.to_thread(_load, model)
 
 
 def loaded(model: str) -> bool:
-    return _encoding_name(model) in _known
+    # with nothing known, naming an encoding imports tiktoken: up to 0.5 s, and not on the event loop
+    return bool(_known) and _encoding_name(model) in _known
+
+
+def _load(model: str) -> None:
+    _encoding(_encoding_name(model))
 
 
 async def count(model: str, text: str) -> int:

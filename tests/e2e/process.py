@@ -38,7 +38,8 @@ class Process:
                     if (await http.get(f"{self.base}/readyz")).status_code == 200:
                         return
                 except httpx.TransportError:
-                    await asyncio.sleep(0.02)  # not listening yet; bounded by the time-out above
+                    pass  # not listening yet
+                await asyncio.sleep(0.02)  # bounded by the time-out above
 
     @property
     def alive(self) -> bool:
