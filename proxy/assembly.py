@@ -30,18 +30,18 @@ class Assembly:
         if turn.standing.virtual.hub:
             await self._tell_of_others(turn)
         virtual, sent = turn.standing.virtual, turn.sent
-        told = bool(virtual.log or virtual.others)
-        if not told and shows_everything(virtual, sent):
+        told, limit = bool(virtual.log or virtual.others), turn.call.effective.limits.tail_limit
+        if not told and limit is None and shows_everything(virtual, sent):
             await self.receipt(turn)
             return
         pieces = forwarded(virtual, turn.standing.rec, sent)
-        if not told and [p.raw for p in pieces] == list(turn.request.messages):
+        kept, left_out = account.within(pieces, limit)
+        if not told and not left_out and [p.raw for p in pieces] == list(turn.request.messages):
             await self.receipt(turn)
             return
         virtual = self._dated(turn)
         turn.standing = replace(turn.standing, virtual=virtual)
-        kept, left_out = account.within(pieces, turn.call.effective.limits.tail_limit)
-        prompt = self._prompts.assemble(turn.request, virtual, kept, turn.call)
+        prompt = self._prompts.assemble(turn.request, virtual, kept, turn.call, left_out=left_out)
         turn.body = chat.with_messages(turn.request, prompt.messages)
         turn.status = "degraded" if left_out else "applied"
         turn.reason = "tail-limit" if left_out else turn.reason

@@ -36,17 +36,23 @@ class Prompts:
         self._rendered: OrderedDict[tuple[object, ...], str] = OrderedDict()
         self._held = 0  # bytes
 
-    def assemble(self, request: ChatRequest, memory: Memory, pieces: Sequence[Piece], call: Call) -> Prompt:
-        """The prompt of this request. `memory.render_date` is set."""
+    def assemble(
+        self, request: ChatRequest, memory: Memory, pieces: Sequence[Piece], call: Call, *, left_out: bool = False
+    ) -> Prompt:
+        """The prompt of this request. `memory.render_date` is set. `left_out`: `pieces` lack the oldest messages of the tail."""
         date = datetime.fromtimestamp(memory.render_date or 0.0, zone(memory.timezone, call.effective.memory.timezone))
         told = bool(memory.log or memory.others)
         block = self._block(memory, date, call) if told else ""
-        hint = context.continuation_hint(date, begun=memory.coverage > 0) if told else ""
+        hint = ""
+        if told:
+            hint = context.continuation_hint(date, begun=memory.coverage > 0)
+        elif left_out:  # the actor must not take the first message that is left for the beginning
+            hint = context.hint_without_notes(date)
         messages = context.assemble(
             request.instructions, request.instruction_roles, block, hint, [p.raw for p in pieces], call.layout
         )
         entries = sum(len(o.text) for o in memory.log)
-        ours = memory.log_tokens + (len(block) + len(hint) - entries) // 4 if block else 0
+        ours = memory.log_tokens + (len(block) + len(hint) - entries) // 4
         return Prompt(messages, max(ours, 0))
 
     def _block(self, memory: Memory, date: datetime, call: Call) -> str:

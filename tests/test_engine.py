@@ -14,6 +14,7 @@ from msgspec.structs import replace
 
 from proxy.catalogue import Catalogue
 from proxy.engine import Engine
+from proxy.errors import ModelError
 from proxy.memory.identity import Caller, Mode
 from proxy.memory.transcript import Hints
 from proxy.prompt import Prompts
@@ -336,7 +337,57 @@ async def test_tail_limit() -> None:
         assert (await t.live()) == texts(sent)
 
 
+async def test_tail_limit_while_there_are_no_notes() -> None:
+    """Inspection M2: an observer that fails from the first call on must not leave a small window with a prompt too long for it."""
+    failing = [ModelError("refused") for _ in range(9)]
+    async with turns(*failing, settings=LIMITED) as t:
+        sent: list[Message] = []
+        for number in range(3):
+            sent += [user(f"question {number}: {LONG}")]
+            await t.turn(sent, f"answer {number}: {LONG}")
+            await t.parts.background.wait_idle()
+            sent += [assistant(f"answer {number}: {LONG}")]
+        assert (await t.parts.memory()).log == ()
+        opened = await t.open([*sent, user("and now?")])
+        assert (opened.status, opened.reason) == ("degraded", "tail-limit")
+        instructions, *shown = texts(forwarded(opened))
+        assert instructions.startswith("Be brief.")
+        assert "does not fit and is not shown" in instructions
+        assert (shown[-1], sent[0]["content"] in shown) == ("and now?", False)
+        assert opened.receipt["tokens-sent"] < opened.receipt["tokens-received"]
+        await t.engine.close_turn(opened, said("done"), accepted=True)
+        assert await t.live() == [*texts(sent), "and now?", "done"]
+
+
+async def test_a_tail_within_its_limit_goes_as_it_came() -> None:
+    """Until notes exist, and while all of it fits, the client's bytes are left alone."""
+    async with turns(settings=LIMITED) as t:
+        opened = await t.open([user("hello"), assistant("hi"), user("and now?")])
+        assert (opened.status, opened.body) == ("raw", None)
+
+
 # ── waiting ──────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+async def test_a_call_that_hangs_is_waited_for_once() -> None:
+    """Inspection R3: 8 of 8 requests waited 20 s each for the same call that hung. Later ones go raw at once, and commit nothing before."""
+    held = Held()
+    patient = UNBUFFERED.replace("block_timeout: 5s", "block_timeout: 20ms")
+    async with turns(held, settings=patient) as t:
+        await t.turn([user("hello")], "hi")
+        history, waits = [user("hello"), assistant("hi"), *talk(4)], list[float]()
+        for number in range(8):
+            opened = await t.engine.open_turn(
+                Caller(KEY, KEY.tenant, "on"), request(history), t.parts.call(), Hints(), waits.append
+            )
+            assert (opened.status, opened.reason) == ("raw", "observer-late")
+            await t.engine.close_turn(opened, said(f"answer {number}"), accepted=True)
+            history += [assistant(f"answer {number}"), user(f"and {number}?")]
+        assert waits == [0.02]
+        assert len(t.parts.models.asked) == 1
+        held.go.set()
+        await t.parts.background.wait_idle()
+        assert (await t.open(history)).status == "applied"  # the late answer counts
 
 
 async def test_what_is_waited_for_is_stored_first() -> None:

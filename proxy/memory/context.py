@@ -52,6 +52,11 @@ Note from the system, not from the user: today is {weekday}, {month} {day}, {yea
 with this user; this conversation begins with the messages that follow. Use what helps, and do not mention the notes, memory or \
 this note."""
 
+_HINT_WITHOUT_NOTES = """\
+Note from the system, not from the user: today is {weekday}, {month} {day}, {year}. This conversation is longer than the messages \
+that follow; what came before them does not fit and is not shown. Go on naturally from the newest message, and do not mention this \
+note."""
+
 
 @dataclass(frozen=True, slots=True)
 class ContextOptions:
@@ -80,7 +85,8 @@ def observation_block(
     dated = dates.annotated(entries, render_date.date()) if options.relative_time else entries
     marked = (_without_marks(entry, options) for entry in dated)
     log = shown(Section(label, entry) for label, entry in zip(labels or [None] * len(entries), marked, strict=True))
-    parts = [_preamble(scope, options), f"<observations>\n{log}\n</observations>"]
+    parts = [_preamble(scope, options)]
+    parts += [f"<observations>\n{log}\n</observations>"] if entries else []
     parts += [others] if others else []
     parts += [_tagged("current-task", task)] if task else []
     parts += [_tagged("suggested-response", suggestion)] if suggestion else []
@@ -92,7 +98,16 @@ def continuation_hint(render_date: date, *, begun: bool = True) -> str:
 
     `begun`: whether notes stand for part of this very conversation; else it is shown whole, and the notes are of others.
     """
-    return (_HINT if begun else _HINT_AT_FIRST).format(
+    return _dated_text(_HINT if begun else _HINT_AT_FIRST, render_date)
+
+
+def hint_without_notes(render_date: date) -> str:
+    """What tells the actor that older messages are left out (`context.tail_limit`), of which there are no notes yet."""
+    return _dated_text(_HINT_WITHOUT_NOTES, render_date)
+
+
+def _dated_text(text: str, render_date: date) -> str:
+    return text.format(
         weekday=dates.WEEKDAYS[render_date.weekday()],
         month=dates.MONTHS[render_date.month - 1],
         day=render_date.day,

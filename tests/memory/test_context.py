@@ -24,9 +24,16 @@ def block(
     suggestion: str | None = None,
     scope: str = "thread",
     options: ContextOptions | None = None,
+    others: str = "",
 ) -> str:
     return observation_block(
-        entries, task=task, suggestion=suggestion, scope=scope, render_date=NOW, options=options or ContextOptions()
+        entries,
+        task=task,
+        suggestion=suggestion,
+        scope=scope,
+        render_date=NOW,
+        options=options or ContextOptions(),
+        others=others,
     )
 
 
@@ -44,6 +51,13 @@ def test_parts_in_their_order() -> None:
     assert tags == [tag for name in names for tag in (f"<{name}>", f"</{name}>")]
     assert not shown.startswith("<")
     assert (inside(shown, "current-task"), inside(shown, "suggested-response")) == ("Prune", "Ask")
+
+
+def test_without_notes_there_is_no_place_for_them() -> None:
+    """Inspection R15: a new thread of a shared log that only others' words are told to sees no empty list of notes."""
+    shown = block([], others="<other-conversation>hello</other-conversation>")
+    assert "<observations>" not in shown
+    assert shown.endswith("</other-conversation>")
 
 
 @pytest.mark.parametrize("missing", [None, ""])
