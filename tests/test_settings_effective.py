@@ -4,7 +4,7 @@ import pytest
 
 from proxy.errors import ConfigError
 from proxy.memory.thresholds import Limits
-from proxy.settings import MemorySettings, Settings, limits, parse
+from proxy.settings import MemorySettings, Settings, limits, parse, thread_overrides
 from proxy.settings.model import PAIRS
 
 
@@ -213,6 +213,18 @@ def test_overrides_that_could_not_be_checked_together() -> None:
     assert settings.effective("a").limits.observe_at == 9_000
     with pytest.raises(ConfigError, match=r"models\.a\*, models\.\*b contradict each other: .*message_tokens \(9000\)"):
         settings.effective("ab")
+
+
+def test_a_thread_may_not_have_requests_wait_for_hours() -> None:
+    """Inspection R15: each waiting request holds a place of the server's. What was stored before the bound is held to it as well."""
+    base = parse("").effective(None)
+    with pytest.raises(ConfigError, match="block_timeout of a thread is at most 2m"):
+        thread_overrides(base, {"observation": {"block_timeout": "10000s"}})
+    stored = b'{"observation": {"block_timeout": "10000s"}}'
+    assert base.overridden(stored).limits.block_timeout == 120
+    assert thread_overrides(base, {"observation": {"block_timeout": "2m"}})
+    patient = parse("memory: {observation: {block_timeout: 5m}}").effective(None)
+    assert patient.overridden(stored).limits.block_timeout == 300
 
 
 def test_enabled_stays_off_under_overrides() -> None:

@@ -16,10 +16,11 @@ from proxy.memory.thresholds import Limits
 from proxy.settings.choice import INHERIT, Choice, chosen
 from proxy.settings.faults import faults
 from proxy.settings.memory import ContextSettings, MemorySettings, expanded
-from proxy.settings.quantities import TOKENS_FROM, kept, multiplied, resolved
+from proxy.settings.quantities import TOKENS_FROM, kept, multiplied, resolved, written_duration
 from proxy.settings.source import Key
 
 THREADS = 256  # with thresholds of their own whose settings are kept made
+MAX_THREAD_BLOCK_TIMEOUT_S = 120.0  # what a memory call may take by default: nothing is waited for beyond it
 CERTAINLY_COLD = 3_600.0  # seconds; OpenAI's short-lived caches may last so long at quiet times (behaviour.md 8: 1 h)
 
 
@@ -91,7 +92,8 @@ class Effective:
             found = layered(self.memory, self.context, (layer,), cache_lives=self.cold)
         except ValidationError:
             return self
-        return replace(found, limits=replace(found.limits, prices=self.limits.prices))
+        longest = min(found.limits.block_timeout, longest_thread_wait(self))
+        return replace(found, limits=replace(found.limits, prices=self.limits.prices, block_timeout=longest))
 
 
 OWN = {  # what a thread may have of its own; the rest is the operator's
@@ -110,6 +112,11 @@ OWN = {  # what a thread may have of its own; the rest is the operator's
 }
 
 
+def longest_thread_wait(base: Effective) -> float:
+    """The longest `block_timeout` in seconds that a thread may have of its own: each waiting request holds a place of the server's."""
+    return max(base.limits.block_timeout, MAX_THREAD_BLOCK_TIMEOUT_S)
+
+
 def thread_overrides(base: Effective, wanted: Mapping[str, Any], over: bytes | None = None) -> bytes | None:
     """A thread's own thresholds as they are stored, laid over those it has; None for none. A value of null takes one back.
 
@@ -125,9 +132,11 @@ def thread_overrides(base: Effective, wanted: Mapping[str, Any], over: bytes | N
     kept = {section: {k: v for k, v in values.items() if v is not None} for section, values in merged.items()}
     kept = {section: values for section, values in kept.items() if values}
     try:
-        layered(base.memory, base.context, (Layer("threads", "*", kept),), cache_lives=base.cold)
+        found = layered(base.memory, base.context, (Layer("threads", "*", kept),), cache_lives=base.cold)
     except ValidationError as exc:
         raise ConfigError("; ".join(f"{'.'.join(map(str, path))} {rule}" for path, rule in faults(exc))) from None
+    if found.limits.block_timeout > (longest := longest_thread_wait(base)):
+        raise ConfigError(f"observation.block_timeout of a thread is at most {written_duration(longest)}")
     return json.dumps(kept, sort_keys=True).encode() if kept else None
 
 
