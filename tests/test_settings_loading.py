@@ -80,6 +80,7 @@ def test_defaults() -> None:
             "memory: {observation: {buffer_token: 1}}",
             "memory.observation.buffer_token: is no setting; did you mean buffer_tokens or buffer_on_idle?",
         ),
+        ("background: {reflector_interval: 30s}", "background.reflector_interval = 30s: is a setting no more"),
         ("storage: {prefix: A-B}", "storage.prefix = A-B: must match"),
         ("memory: {mode: dead}", "memory.mode = dead: must be 'live' or 'shadow'"),
         ("memory: {timezone: Mars}", "memory.timezone = Mars: must be an IANA time zone"),

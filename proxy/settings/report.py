@@ -27,7 +27,7 @@ DURATIONS = {
     "read_timeout",
     "block_timeout",
     "observer_interval",
-    "reflector_interval",
+    "call_timeout",
 }
 NOT_IN_EFFECT = (  # accepted and checked, but nothing acts on them yet; config/om-proxy.yaml marks the same ones
     "storage.prefix",
@@ -37,7 +37,6 @@ NOT_IN_EFFECT = (  # accepted and checked, but nothing acts on them yet; config/
     "memory.retrieval.scope",
     "memory.retrieval.max_steps",
     "memory.retrieval.embedding_model",
-    "background.reflector_interval",
     "retention.ttl_days",
     "retention.max_observations",
     "retention.max_reflections",

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import ipaddress
 import re
-from typing import Annotated, Literal, Self
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import BeforeValidator, Field, PrivateAttr, SecretStr, field_validator, model_validator
 
@@ -181,8 +182,15 @@ class StorageSettings(Section):
 
 class BackgroundSettings(Section):
     observer_interval: Duration = 10.0
-    reflector_interval: Duration = 30.0
     concurrency: Count = 8
+    call_timeout: Duration = 120.0
+
+    @model_validator(mode="before")
+    @classmethod
+    def _gone(cls, value: Any) -> Any:
+        if isinstance(value, Mapping) and "reflector_interval" in value:
+            refuse([("reflector_interval", "is a setting no more, and never did anything: take it out")])
+        return value
 
 
 class RetentionSettings(Section):
