@@ -31,7 +31,7 @@ from proxy.logs import start_failed
 from proxy.memories import Memories
 from proxy.memory import identity, lifecycle
 from proxy.memory.model import Memory
-from proxy.observing import MODEL_WITHIN, Call, Observing, priced
+from proxy.observing import Call, Observing, priced
 from proxy.prompt import Prompts
 from proxy.settings import Effective, Settings, Watched
 from proxy.steering import Steering
@@ -47,7 +47,7 @@ class App:
     """The program: everything it consists of, made in `start`, ended in `stop`; called as an ASGI app."""
 
     def __init__(
-        self, watched: Watched, *, clock: Callable[[], float] = time.time, model_within: float = MODEL_WITHIN
+        self, watched: Watched, *, clock: Callable[[], float] = time.time, model_within: float | None = None
     ) -> None:
         self._watched = watched
         self._model_within = model_within
@@ -88,7 +88,7 @@ class App:
             Reflector(llm, tokens=catalogue.tokens, abilities=limits),
             catalogue.tokens,
             clock=self._clock,
-            within=self._model_within,
+            within=self._call_timeout,
         )
         self.background = Background(
             memories,
@@ -109,6 +109,10 @@ class App:
                 self.background.look_for_due(lambda: self._watched.current.background.observer_interval)
             ),
         ]
+
+    def _call_timeout(self) -> float:
+        """Seconds a memory call may take, as the configuration says now."""
+        return self._model_within or self._watched.current.background.call_timeout
 
     async def stop(self) -> None:
         for task in self._tasks:
@@ -264,7 +268,7 @@ async def open_store(url: str, generations: int | None = None) -> Store:
 
 
 def create_app(
-    settings: Settings | Watched, *, clock: Callable[[], float] = time.time, model_within: float = MODEL_WITHIN
+    settings: Settings | Watched, *, clock: Callable[[], float] = time.time, model_within: float | None = None
 ) -> App:
     """The app for these settings. `clock` gives unix seconds: when messages are first seen, what dates are relative to.
     `model_within`: seconds a memory model may take."""

@@ -11,7 +11,7 @@ import sys
 import time
 import uuid
 from collections import Counter, OrderedDict
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from typing import Any
 
 import structlog
@@ -75,21 +75,62 @@ class Line:
         return len(self._tenants) > (tenant in self._tenants)
 
 
+class Patience:
+    """How long requests still wait for one piece of work: `seconds` from when the first of them began to, then no longer.
+
+    So a memory call that hangs makes one request late, or those that came together, and not every later one (inspection R3).
+    """
+
+    __slots__ = ("_since",)
+
+    def __init__(self) -> None:
+        self._since: float | None = None
+
+    def left(self, seconds: float, now: float) -> float:
+        """`now`: the event loop's time."""
+        return seconds if self._since is None else self._since + seconds - now
+
+    def begin(self, now: float) -> None:
+        self._since = now if self._since is None else self._since
+
+
 class Run:
-    """The work under way on one thread. `done` resolves when the decision being performed is through, or the run has ended."""
+    """The work under way on one thread. `done` resolves when the decision being performed is through, or the run has ended; of a
+    Gather also whenever one of its calls is."""
 
-    __slots__ = ("decision", "done", "in_place", "task")
+    __slots__ = ("_running", "decision", "done", "in_place", "patience", "reading", "task")
 
-    def __init__(self, *, in_place: bool) -> None:
+    def __init__(self, running: Mapping[Key, Run], *, in_place: bool) -> None:
+        self._running = running  # all there are
         self.in_place = in_place  # it holds one of the places
         self.decision: Decision | Gather | Settle | None = None
         self.done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self.task: asyncio.Task[None] | None = None
+        self.patience = Patience()
+        self.reading: dict[Key, Patience] = {}  # the threads of a Gather whose call is under way; of one call the same
 
     def step_done(self) -> None:
+        self.decision, self.patience, self.reading = None, Patience(), {}
+        self._tell()
+
+    def _tell(self) -> None:
         done, self.done = self.done, asyncio.get_running_loop().create_future()
-        self.decision = None
         done.set_result(None)
+
+    # ── a Gather tells how far it is (observing.Progress) ────────────────────────────────────────────────────────────
+
+    def begin(self, keys: Sequence[Key]) -> tuple[Key, ...]:
+        mine = tuple(key for key in keys if key not in self._running)  # a request has one of the others observed
+        self.reading |= dict.fromkeys(mine, Patience())
+        return mine
+
+    def end(self, keys: Sequence[Key]) -> None:
+        for key in keys:
+            self.reading.pop(key, None)
+        self._tell()
+
+    def patience_of(self, key: Key) -> Patience:
+        return self.reading.get(key, self.patience)
 
 
 class Background:
@@ -148,36 +189,41 @@ class Background:
             case Observe(last=last):
                 return last
             case Gather():
-                return sys.maxsize  # all there was when it was begun
+                return sys.maxsize  # all there was when its call was begun
             case _:
                 return 0
 
     def _under_way(self, key: Key) -> Run | None:
-        """The work on this thread: its own, or that of its resource while it is one of those observed together."""
+        """The work on this thread: its own, or that of its resource while a call reads it together with others. A batch that has not
+        begun is no work on it: who waited for it would stand behind the calls before it."""
         if own := self._running.get(key):
             return own
         run = self._running.get(hub_of(key))
-        gathers = run is not None and isinstance(run.decision, Gather) and any(key in b for b in run.decision.batches)
-        return run if gathers else None
+        return run if run is not None and key in run.reading else None
+
+    def patience_left(self, key: Key, seconds: float) -> float:
+        """How long a request that waits `seconds` at most may still wait for what is under way on this thread; 0: not at all."""
+        if self._busy():
+            return 0.0
+        run = self._under_way(key)
+        return seconds if run is None else max(run.patience_of(key).left(seconds, _loop_time()), 0.0)
 
     async def done_within(self, key: Key, decision: Decision, call: Call, seconds: float) -> bool:
-        """Have this done, or join what is under way on the thread; False when the deadline passed first. The work goes on."""
+        """Have this done, or join what is under way on the thread; False when the deadline passed first, which is counted from when
+        the first request waited for that work. The work goes on."""
         if self._busy():
             return False
-        try:
-            async with asyncio.timeout(seconds):
-                while run := self._under_way(key):
-                    joined = run.decision
-                    await asyncio.shield(run.done)
-                    if type(joined) is type(decision) or isinstance(joined, Gather):
-                        return True
-                if self._closing:
-                    return False
-                self._remember(key, call)
-                await asyncio.shield(self._start(key, decision).done)
+        ends = _loop_time() + seconds
+        while run := self._under_way(key):
+            joined = run.decision
+            if not await _done_by(run, key, seconds, ends):
+                return False
+            if type(joined) is type(decision) or (isinstance(joined, Gather) and isinstance(decision, Observe)):
                 return True
-        except TimeoutError:
+        if self._closing:
             return False
+        self._remember(key, call)
+        return await _done_by(self._start(key, decision), key, seconds, ends)
 
     async def wait_idle(self) -> None:
         """Until nothing is under way."""
@@ -229,7 +275,7 @@ class Background:
     def _start(self, key: Key, waited_for: Decision | None = None) -> Run:
         """What a request waits for takes no place: others' slow models must not make it late. What is due besides comes
         after it, in a place."""
-        run = self._running[key] = Run(in_place=waited_for is None)
+        run = self._running[key] = Run(self._running, in_place=waited_for is None)
         if waited_for:
             self._line.leave(key)
             self._again.add(key)
@@ -285,7 +331,7 @@ class Background:
         going = True
         while going and (due := await self._next(key, waited_for)):
             run.decision, call = due
-            going = await self._observing.perform(key, run.decision, call) and waited_for is None
+            going = await self._observing.perform(key, run.decision, call, run) and waited_for is None
             run.step_done()
             if going and self._line.holds_another(key.tenant):
                 self._again.add(key)
@@ -331,3 +377,21 @@ class Background:
         if memory.trouble.parked or self._clock() < memory.trouble.until:
             return None
         return lifecycle.after_reply(memory, call.effective.limits, self._clock())
+
+
+def _loop_time() -> float:
+    return asyncio.get_running_loop().time()
+
+
+async def _done_by(run: Run, key: Key, seconds: float, ends: float) -> bool:
+    """Wait for the next piece of this work, until `ends` or as long as requests wait for it at all; whether it is done."""
+    now, patience, is_read = _loop_time(), run.patience_of(key), key in run.reading
+    patience.begin(now)
+    try:
+        async with asyncio.timeout_at(min(ends, now + patience.left(seconds, now))):
+            await asyncio.shield(run.done)
+            while is_read and key in run.reading:  # another call of the same Gather was through
+                await asyncio.shield(run.done)
+            return True
+    except TimeoutError:
+        return False

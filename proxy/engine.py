@@ -152,15 +152,22 @@ class Engine:
         standing = turn.standing
         if not standing.memory.turns:
             return  # nobody has accepted this caller's credential yet: nothing is stored or asked on its word
-        if isinstance(decision, Observe) and standing.rec.cut is None:
-            await self._store(turn)
-        elif isinstance(decision, Observe) and not stored_through(standing, decision.last):
+        if (
+            isinstance(decision, Observe)
+            and standing.rec.cut is not None
+            and not stored_through(standing, decision.last)
+        ):
             turn.reason = "fork-not-waited"
             return
-        timeout = turn.call.effective.limits.block_timeout
-        turn.longer(timeout)
         log_of_all = isinstance(decision, Reflect) and standing.memory.hub
         where = hub_of(turn.key) if log_of_all else turn.key
+        timeout = turn.call.effective.limits.block_timeout
+        if not (left := self._background.patience_left(where, timeout)):
+            turn.reason = "observer-late"  # another request has waited for this very call: nobody does so twice
+            return
+        if isinstance(decision, Observe) and standing.rec.cut is None:
+            await self._store(turn)
+        turn.longer(left)
         if not await self._background.done_within(where, decision, turn.call, timeout):
             turn.reason = "observer-late"
 

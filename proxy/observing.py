@@ -8,6 +8,7 @@ import time
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
+from typing import Protocol
 
 import structlog
 
@@ -32,7 +33,11 @@ from proxy.settings import Effective
 
 log = structlog.get_logger("memory")
 
-MODEL_WITHIN = 300.0  # seconds one observation or reflection may take, retries included; then it has failed
+CALL_TIMEOUT_S = 120.0  # `background.call_timeout`: what one memory call may take, retries included; then it has failed
+REFLECTED_TOKENS_PER_TIMEOUT = (
+    10_000  # a reflection writes nearly as much as it reads, and has the deadline for each so many tokens
+)
+LATE = "the memory model did not answer in time"
 BATCHES_AT_ONCE = 4  # calls for one resource
 LEAST_CLIP = 500  # tokens of one message below which an observer that finds it too long is given up on
 
@@ -70,6 +75,16 @@ def priced(effective: Effective, actor: str | None) -> Effective:
     return replace(effective, limits=replace(effective.limits, prices=known))
 
 
+class Progress(Protocol):
+    """What is told of the calls of a Gather, so that nobody waits for more than the one that reads their thread."""
+
+    def begin(self, keys: Sequence[Key]) -> tuple[Key, ...]:
+        """A call for these is about to begin; of which of them it is to be."""
+
+    def end(self, keys: Sequence[Key]) -> None:
+        """It is through."""
+
+
 class Observing:
     """`perform` never raises for a model's failure: it records it with the thread and says that the work stops here."""
 
@@ -81,8 +96,9 @@ class Observing:
         tokens: Callable[[str], int],
         clock: Callable[[], float] = time.time,
         jitter: Callable[[], float] = random.random,
-        within: float = MODEL_WITHIN,
+        within: Callable[[], float] = lambda: CALL_TIMEOUT_S,
     ) -> None:
+        """`within`: seconds one memory call may take."""
         self._within = within
         self._memories = memories
         self._observer = observer
@@ -91,10 +107,12 @@ class Observing:
         self._clock = clock
         self._jitter = jitter
 
-    async def perform(self, key: Key, decision: Decision | Gather | Settle, call: Call) -> bool:
+    async def perform(
+        self, key: Key, decision: Decision | Gather | Settle, call: Call, progress: Progress | None = None
+    ) -> bool:
         """Whether it worked, so that more may follow."""
         if isinstance(decision, Gather):
-            return await self._gather(decision, call)
+            return await self._gather(decision, call, progress)
         if isinstance(decision, Settle):
             return await self._settle(decision)
         memory = await self._memories.load(key)
@@ -106,22 +124,33 @@ class Observing:
         elif isinstance(decision, Reflect):
             await self._reflect(memory, decision, call)
 
-    async def _guarded(self, memory: Memory, decision: Decision, work: Awaitable[None]) -> bool:
-        """Whether the work was done in time and without a failure of its model; else that is recorded with the thread."""
+    async def _guarded(
+        self, memory: Memory, decision: Decision, work: Awaitable[None], *, raise_late: bool = False
+    ) -> bool:
+        """Whether the work was done in time and without a failure of its model; else that is recorded with the thread.
+
+        `raise_late`: raise TimeoutError, when it has been recorded, where the deadline was missed."""
         try:
-            async with asyncio.timeout(self._within):
+            async with asyncio.timeout(self._deadline(memory, decision)):
                 await work
             return True
         except TimeoutError:
-            failure: ModelError = ModelBusy("the memory model did not answer in time")
+            await self._failed(memory, decision, ModelBusy(LATE))
+            if raise_late:
+                raise
+            return False
         except ModelError as exc:
-            failure = exc
+            failure: ModelError = exc
         except OmError:
             raise  # the store's: nothing is known against the model
         except Exception as exc:  # whatever a memory model's library does counts as its failure: the thread backs off
             failure = ModelError(type(exc).__name__)
         await self._failed(memory, decision, failure)
         return False
+
+    def _deadline(self, memory: Memory, decision: Decision) -> float:
+        size = memory.log_tokens if isinstance(decision, Reflect) else 0
+        return self._within() * max(size / REFLECTED_TOKENS_PER_TIMEOUT, 1.0)
 
     async def _failed(self, memory: Memory, decision: Decision, exc: ModelError) -> None:
         what = type(decision).__name__.lower()
@@ -224,13 +253,25 @@ class Observing:
 
     # ── observing a resource's threads together ──────────────────────────────────────────────────────────────────────
 
-    async def _gather(self, decision: Gather, call: Call) -> bool:
-        """All batches, a few at a time; whether any of them worked, so that another look is worth it."""
-        places = asyncio.Semaphore(BATCHES_AT_ONCE)
+    async def _gather(self, decision: Gather, call: Call, progress: Progress | None) -> bool:
+        """All batches, a few at a time; whether any of them worked, so that another look is worth it. Once a call was not answered
+        in time, no further one is begun: a server that hangs would hold this place for each of them."""
+        places, hangs = asyncio.Semaphore(BATCHES_AT_ONCE), False
 
         async def placed(batch: Sequence[Key]) -> bool:
+            nonlocal hangs
             async with places:
-                return await self._batch(batch, call)
+                if hangs:
+                    return False
+                mine = progress.begin(batch) if progress else batch
+                try:
+                    return await self._batch(mine, call)
+                except TimeoutError:
+                    hangs = True
+                    return False
+                finally:
+                    if progress:
+                        progress.end(mine)
 
         done = await asyncio.gather(*(placed(batch) for batch in decision.batches), return_exceptions=True)
         for outcome in done:  # all have ended: nothing goes on without the lease
@@ -239,16 +280,21 @@ class Observing:
         return any(done)
 
     async def _batch(self, keys: Sequence[Key], call: Call) -> bool:
-        """One call for these threads; one for each where they cannot be answered together. Whether anything came of it."""
+        """One call for these threads; one for each where they cannot be answered together. Whether anything came of it. Raises
+        TimeoutError, when the failure has been recorded."""
         found = [
             (memory, due) for memory in [await self._memories.load(key) for key in keys] if (due := _due(memory, call))
         ]
         if len(found) < 2:
             return bool(found) and await self._alone(*found[0], call)
         try:
-            async with asyncio.timeout(self._within):
+            async with asyncio.timeout(self._within()):
                 await self._together(found, call)
             return True
+        except TimeoutError:
+            for memory, due in found:  # each is asked about alone next time (gathering.batches)
+                await self._failed(memory, due, ModelBusy(LATE))
+            raise
         except OmError as exc:
             if not isinstance(exc, ModelError):
                 raise  # the store's
@@ -258,7 +304,7 @@ class Observing:
         return any([await self._alone(memory, due, call) for memory, due in found])
 
     async def _alone(self, memory: Memory, due: Observe, call: Call) -> bool:
-        return await self._guarded(memory, due, self._observe(memory, due, call))
+        return await self._guarded(memory, due, self._observe(memory, due, call), raise_late=True)
 
     async def _together(self, found: Sequence[tuple[Memory, Observe]], call: Call) -> None:
         """A thread that the answer leaves out stays unobserved, and is asked about again after a pause."""

@@ -13,12 +13,12 @@ import pytest
 from msgspec.structs import replace
 
 from proxy.agents.llm import Target
-from proxy.background import DUE_AT_ONCE, Background, Line
+from proxy.background import DUE_AT_ONCE, Background, Line, Patience
 from proxy.errors import ModelError
 from proxy.memory import lifecycle
 from proxy.memory.lifecycle import BACK_OFF, Observe, Reflect
 from proxy.memory.model import Key, Trouble
-from proxy.observing import Call
+from proxy.observing import Call, Progress
 from proxy.storage.sqlite import SqliteStore
 from tests.agents.scripted_llm import bullets, texts
 from tests.memory.building import KEY, chat, chunk
@@ -206,6 +206,46 @@ async def test_at_the_deadline_the_request_goes_on_and_so_does_the_work() -> Non
         assert (await last_of_chunks(p))[0] == 2
 
 
+async def test_nobody_waits_twice_for_a_call_that_hangs() -> None:
+    """Inspection R3: patience is the call's, not the request's: whoever comes when it is used up goes on at once."""
+    held = Held()
+    async with parts(held) as p:
+        await due_thread(p)
+        assert p.background.patience_left(KEY, 0.02) == 0.02
+        assert not await p.background.done_within(KEY, FIRST_TWO, p.call(), 0.02)
+        assert p.background.patience_left(KEY, 0.02) == 0.0
+        assert not await p.background.done_within(KEY, FIRST_TWO, p.call(), 0.02)
+        assert len(p.models.asked) == 1
+        other = KEY._replace(thread="other")
+        assert p.background.patience_left(other, 0.02) == 0.02  # another thread's is another call
+        held.go.set()
+        await p.background.wait_idle()
+        assert p.background.patience_left(KEY, 0.02) == 0.02
+
+
+async def test_who_comes_together_waits_together() -> None:
+    """Requests that find the same call wait until the same moment, and all have what comes of it."""
+    held = Held()
+    async with parts(held) as p:
+        await due_thread(p)
+        waiting = [asyncio.create_task(p.background.done_within(KEY, FIRST_TWO, p.call(), 30.0)) for _ in range(5)]
+        await held.asked.wait()
+        held.go.set()
+        assert await asyncio.gather(*waiting) == [True] * 5
+        await p.background.wait_idle()
+
+
+def test_patience_is_counted_from_the_first_who_waits() -> None:
+    """However long the work has gone on before, and whoever joins."""
+    patience = Patience()
+    assert patience.left(20.0, now=500.0) == 20.0
+    patience.begin(500.0)
+    patience.begin(515.0)
+    assert patience.left(20.0, now=515.0) == 5.0
+    assert patience.left(20.0, now=530.0) == -10.0
+    assert patience.left(60.0, now=530.0) == 30.0  # a thread of its own block_timeout
+
+
 async def test_a_failure_is_no_reason_to_wait_longer() -> None:
     """The request goes on as soon as the work has failed."""
     async with parts(ModelError("refused")) as p:
@@ -375,9 +415,9 @@ class Told:
         self._real = p.observing.perform
         p.observing.perform = self.perform  # type: ignore[method-assign]  # nothing else sees the order
 
-    async def perform(self, key: Key, decision: lifecycle.Decision, call: Call) -> bool:
+    async def perform(self, key: Key, decision: lifecycle.Decision, call: Call, progress: Progress) -> bool:
         self.order.append(key.thread)
-        return await self._real(key, decision, call)
+        return await self._real(key, decision, call, progress)
 
 
 async def test_a_flood_leaves_the_next_place_to_another_tenant() -> None:

@@ -222,6 +222,17 @@ async def test_a_model_that_does_not_answer_in_time() -> None:
         assert (await p.memory()).trouble == Trouble(1, p.clock.now + BACK_OFF)
 
 
+@pytest.mark.parametrize(("size", "deadlines"), [(500, 1.0), (10_000, 1.0), (25_000, 2.5)])
+async def test_a_reflection_has_its_deadline_by_its_length(size: int, deadlines: float) -> None:
+    """It writes nearly as much as it reads: 20 000 tokens of notes take a good model more than two minutes."""
+    async with parts(within=120.0) as p:
+        memory = await p.stored(chat(4, 50))
+        logged = lifecycle.observed(memory, chunk(memory, 6, tokens=size))
+        logged = lifecycle.activated(logged, [logged.chunks[0].id], 5.0)
+        assert p.observing._deadline(logged, Reflect(1, 400)) == 120.0 * deadlines
+        assert p.observing._deadline(logged, SIX) == 120.0
+
+
 async def test_a_success_ends_the_trouble() -> None:
     """After a success the thread is as good as any."""
     async with parts() as p:

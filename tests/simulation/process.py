@@ -22,7 +22,7 @@ from proxy.memory import identity, lifecycle
 from proxy.memory.gathering import Gather, Settle
 from proxy.memory.lifecycle import Decision
 from proxy.memory.model import Key, Memory
-from proxy.observing import Call, Observing
+from proxy.observing import Call, Observing, Progress
 from proxy.prompt import Prompts
 from proxy.storage.base import Stir
 from proxy.turn import Turn
@@ -120,11 +120,14 @@ class Process:
 class WatchedObserving(Observing):
     world: World
 
-    async def perform(self, key: Key, decision: Decision | Gather | Settle, call: Call) -> bool:
+    async def perform(
+        self, key: Key, decision: Decision | Gather | Settle, call: Call, progress: Progress | None = None
+    ) -> bool:
+        perform = partial(super().perform, key, decision, call)
         if self.world.calm or self.world.rng.random() >= 0.1:
-            return await super().perform(key, decision, call)
+            return await perform(progress)
         self.world.told(f"{type(decision).__name__} twice")  # as when a lease has run out: both are answered
-        done = await asyncio.gather(*(super(WatchedObserving, self).perform(key, decision, call) for _ in range(2)))
+        done = await asyncio.gather(perform(progress), perform())
         return done[0]
 
     async def _failed(self, memory: Memory, decision: Decision, exc: ModelError) -> None:

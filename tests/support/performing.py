@@ -136,7 +136,7 @@ async def parts(
         words,
         clock=clock,
         jitter=lambda: 0.0,
-        within=within,
+        within=lambda: within,
     )
 
     def configured_call(memory: Memory) -> Call | None:
