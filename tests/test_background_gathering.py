@@ -73,7 +73,7 @@ async def test_a_thread_whose_call_has_not_begun_gets_one_of_its_own() -> None:
 async def test_a_server_that_hangs_costs_one_deadline() -> None:
     """All calls end at it, each thread backs off by itself, and no further batch is begun on the same server."""
     held = [Held() for _ in range(2 * BATCHES_AT_ONCE)]
-    async with parts(*held, settings=ALONE, within=0.05) as p:
+    async with parts(*held, settings=ALONE, within=1.0) as p:
         keys = threads(2 * BATCHES_AT_ONCE)
         await gathering(p, keys, held[:BATCHES_AT_ONCE])
         await p.background.wait_idle()
@@ -85,7 +85,7 @@ async def test_a_server_that_hangs_costs_one_deadline() -> None:
 async def test_threads_that_were_asked_about_together_back_off_together() -> None:
     """Their one call was not answered in time: nobody asks about each of them in a row while the server hangs."""
     held = Held()
-    async with parts(held, settings=ALONE.replace("300,", "10000,"), within=0.05) as p:
+    async with parts(held, settings=ALONE.replace("300,", "10000,"), within=1.0) as p:
         keys = threads(3)
         await gathering(p, keys, [held])
         await p.background.wait_idle()

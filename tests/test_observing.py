@@ -215,7 +215,7 @@ async def test_an_unusable_answer_is_asked_for_once_more() -> None:
 async def test_a_model_that_does_not_answer_in_time() -> None:
     """A time-out is a failure like any other, and the call is given up."""
     held = Held()
-    async with parts(held, within=0.02) as p:
+    async with parts(held, within=1.0) as p:
         await p.stored(chat(4, 50))
         assert not await p.observing.perform(KEY, SIX, p.call())
         assert held.given_up
