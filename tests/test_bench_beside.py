@@ -97,7 +97,13 @@ def test_merged_events_are_no_figure() -> None:
 
 @pytest.mark.parametrize(
     ("cell", "kinds"),
-    [("1k_n:1", [P50, CPU]), ("1k_n:64", [RATE, CORE, CPU]), ("sse1000:1", [FIRST]), ("sse1000:16", [FIRST, EVENT])],
+    [
+        ("1k_n:1", [P50, CPU]),
+        ("1k_n:64", [RATE, CORE, CPU]),
+        ("sse1000:1", [FIRST]),
+        ("sse1000:16", [FIRST, EVENT]),
+        ("growpaced:1", [P50]),
+    ],
 )
 def test_figures_of_a_cell(cell: str, kinds: Sequence[Any]) -> None:
     """How long one waits, how much many get, and what it costs."""
@@ -314,6 +320,15 @@ def test_port_taken_meanwhile(tmp_path: Path, text: str) -> None:
         measured(script, STEP, tmp_path)
 
 
+def test_targets_of_a_step(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Several of one step are one run; the log of each is looked at."""
+    text = "d = out.parent / 'd'; d.mkdir(); (d / 'b.log').write_text('no such model'); print(sys.argv[1:3], 'b never answered 200')"
+    assert measured(stand_in(tmp_path, text), Step(1, "a b", "1k_n:1", 0.5), tmp_path) == []
+    said = capsys.readouterr().out
+    assert "['a', 'b']" in said
+    assert "no such model" in said
+
+
 def test_failed_run(tmp_path: Path) -> None:
     """A run that breaks is not a run without figures."""
     with pytest.raises(SystemExit, match=r"run\.py ended with 7"):
@@ -376,15 +391,16 @@ def test_family() -> None:
     [
         (["thread", "--turns", "3"], "{root}/tests/bench/long_thread.py --turns 3"),
         (["cost", "--only", "coding"], "-m tests.bench.cost --only coding"),
+        (["before", "../old"], "-m tests.bench.before --bench {root}/bench ../old"),
         (["om_raw", "--cells", "1k_n:16"], "-m tests.bench.beside --bench {root}/bench om_raw --cells 1k_n:16"),
         ([], "-m tests.bench.beside --bench {root}/bench"),
     ],
 )
 def test_script(tmp_path: Path, arguments: Sequence[str], program: str) -> None:
-    """`thread` and `cost` are programs of their own; all else is side by side."""
+    """`thread`, `cost` and `before` are programs of their own; all else is side by side."""
     shutil.copytree(ROOT / "scripts", tmp_path / "scripts")
     (tmp_path / "bench").mkdir()
-    (tmp_path / "bench" / "run.py").touch()
+    (tmp_path / "bench" / "upstream.c").touch()
     tools = tmp_path / ".venv" / "bin"
     tools.mkdir(parents=True)
     for tool in ("python", "om-proxy"):
@@ -401,7 +417,7 @@ def test_command(tmp_path: Path) -> None:
     """From a stand-in's rows to the table and the rows' file, run as the script runs it; goals that are missed are no failure."""
     rows = [row("om_raw", "1k_n:16", rps=10.0)]
     stand_in(tmp_path, f"out.write_text({json.dumps(rows[0])!r} + '\\n')")
-    program = "from tests.bench import beside; beside.PORTS = (); beside.main()"
+    program = "from pathlib import Path; from tests.bench import beside; beside.PORTS = (); beside.RUN = Path('run.py'); beside.main()"
     arguments: list[str | Path] = [
         "--bench",
         tmp_path,
@@ -413,6 +429,7 @@ def test_command(tmp_path: Path) -> None:
     ]
     said = subprocess.run(
         [sys.executable, "-c", program, *arguments],
+        cwd=tmp_path,
         env=os.environ | {"PYTHONPATH": str(ROOT)},
         capture_output=True,
         text=True,

@@ -1,7 +1,8 @@
-"""Measures proxies side by side, round by round, with the shared bench folder's run.py, and prints one table of what it found.
+"""Measures proxies side by side, round by round, with run.py and the shared bench folder, and prints one table of what it found.
 
 Targets: nginx; floor_aiohttp and floor_httpx, which only forward; om_off (no thread, passed through), om_raw (memory on, history known,
 nothing rewritten), om_applied (every prompt rewritten); litellm. And direct: no proxy at all, which is what a request costs anyway.
+What the cells play: loads.py.
 """
 
 from __future__ import annotations
@@ -22,17 +23,23 @@ from pathlib import Path
 from typing import NamedTuple
 
 from tests.bench.figures import Row
+from tests.bench.servers import PORTS, family
 from tests.bench.table import FLOOR, LITELLM, noise, table, trouble
 
 TARGETS = ("direct", "nginx", FLOOR, "floor_httpx", "om_off", "om_raw", "om_applied", LITELLM)
-CELLS = "1k_n:1,1k_n:16,1k_n:64,100k_n:1,100k_n:16,1m_n:1,1m_n:16,1m10k_n:1,sse1000:1,sse1000:16,sse10000:1,sse10000:16"
+CELLS = (
+    "1k_n:1,1k_n:16,1k_n:64,grow:1,grow:16,paced:1,growpaced:1,100k_n:1,100k_n:16,1m_n:1,1m_n:16,1m10k_n:1,"
+    "sse1000:1,sse1000:16,sse10000:1,sse10000:16"
+)
 ONCE = "sse10000:16"  # to make its sixteen histories known takes 40 s
-FEW = "1k_n:1,1k_n:16,100k_n:1,1m_n:1,sse1000:1,sse1000:16"  # for LiteLLM: what it still works off spoils the next cell
+FEW = "1k_n:1,1k_n:16,grow:1,grow:16,100k_n:1,1m_n:1,sse1000:1,sse1000:16"  # for LiteLLM: what it works off spoils the next cell
+RUN = Path(__file__).with_name("run.py")
 LONGER = 4  # times, for LiteLLM: at 0.2 s a request, many of a short cell are cut off at its end and it would look slower than it is
 COMMANDS = {"nginx": "nginx", LITELLM: os.environ.get("LITELLM", "litellm")}
-PORTS = (9000, 9001, 9100, 9110, 9170, 9180)  # run.py's own: upstream, observer, and one each kind of target
 GRACE = 5.0  # seconds for the last run's servers to be gone
 NOTES = """
+  grow, growpaced: real turns, each recognised, counted and committed. All other cells with memory repeat one body: retries.
+  paced, growpaced: one request each 50 ms. om_applied plays no turns: at its threshold each other one waits for the memory model.
   of, above, ×: how om_raw (and om_applied, where there is a goal) stands beside direct, floor_aiohttp and litellm.
   requests/s, full core: 1e6 / CPU µs a request, which holds on a busy machine too; goals are held against the measured ones.
   CPU µs/event: (CPU of a stream - CPU of a 1k_n:16 request) / 53 events; streams are counted as concurrency / p50 a second.
@@ -41,6 +48,8 @@ NOTES = """
 
 
 class Step(NamedTuple):
+    """`target`: one, or several that are up at the same time, with blanks between them."""
+
     round: int
     target: str
     cells: str
@@ -97,10 +106,11 @@ def measured(script: Path, step: Step, folder: Path) -> list[Row]:
     """Raises SystemExit where another run took a port meanwhile: that one's servers would have been measured."""
     found = folder / "rows.jsonl"
     found.write_text("")
-    command = [sys.executable, str(script), step.target, "--cells", step.cells]
+    command = [sys.executable, str(script), *step.target.split(), "--cells", step.cells]
     command += ["--seconds", str(step.seconds), "--out", str(found)]
     said = run(command, os.environ | {"TMPDIR": str(folder)})
-    log = "".join(path.read_text(errors="replace") for path in folder.glob(f"*/{step.target}.log"))
+    logs = (path for target in step.target.split() for path in folder.glob(f"*/{target}.log"))
+    log = "".join(path.read_text(errors="replace") for path in logs)
     if "address already in use" in (said + log).casefold():
         raise SystemExit("scripts/bench: another run took a port meanwhile; what was measured last is thrown away")
     if "never answered" in said:
@@ -128,15 +138,6 @@ def run(command: Sequence[str], environment: dict[str, str]) -> str:
     return said
 
 
-def family(pid: int) -> list[int]:
-    """A process and all below it; nobody, where it has ended."""
-    try:
-        children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
-    except (FileNotFoundError, ProcessLookupError):
-        return []
-    return [pid, *(below for child in children for below in family(int(child)))]
-
-
 # ── the command ──────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
@@ -145,7 +146,7 @@ def arguments() -> argparse.Namespace:
         prog="scripts/bench", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     options.add_argument("targets", nargs="*", metavar="TARGET", help=f"default: {' '.join(TARGETS)}")
-    options.add_argument("--bench", type=Path, required=True, help="the folder of run.py; scripts/bench names it")
+    options.add_argument("--bench", type=Path, required=True, help="the shared bench folder; scripts/bench names it")
     options.add_argument("--seconds", type=float, default=1.0, help="a cell; sse10000 needs one, or no stream ends")
     options.add_argument("--rounds", type=int, default=1, help="of which the table shows the medians")
     options.add_argument("--cells", help=f"body:concurrency,…; default: {CELLS}, and fewer for litellm")
@@ -164,7 +165,8 @@ def main() -> None:
         raise SystemExit("scripts/bench: nothing left to measure")
     wait_free()  # before an earlier run's rows are written over
     out = chosen.out or Path(tempfile.mkdtemp(prefix="om-bench-")) / "rows.jsonl"
-    rows = measure(list(plan(targets, chosen.cells, chosen.rounds, chosen.seconds)), chosen.bench / "run.py", out)
+    os.environ["OM_BENCH"] = str(chosen.bench)  # run.py's
+    rows = measure(list(plan(targets, chosen.cells, chosen.rounds, chosen.seconds)), RUN, out)
     print("", table(rows, targets, (chosen.cells or CELLS).split(",")), NOTES, "", sep="\n")
     remarks = dict.fromkeys(trouble(rows))  # the same in several rounds: once
     for line in (noise(rows, FLOOR if FLOOR in targets else targets[0]), *remarks, f"Rows: {out}"):

@@ -95,11 +95,14 @@ START = Kind("start to 5 answers, s", _field("first_200_s"))
 
 
 def figures(cells: Sequence[str]) -> Iterator[tuple[str, Kind]]:
-    """CPU per event only of many streams: the clock ticks every 10 ms, and one stream takes as much in a second."""
+    """CPU per event only of many streams, and none of paced requests: the clock ticks every 10 ms, and twenty requests or one stream take
+    little more in a second."""
     for cell in cells:
         alone = cell.endswith(":1")
-        if streams(cell):
-            kinds: tuple[Kind, ...] = (FIRST,) if alone else (FIRST, EVENT)
+        if cell.partition(":")[0].endswith("paced"):
+            kinds: tuple[Kind, ...] = (P50,)
+        elif streams(cell):
+            kinds = (FIRST,) if alone else (FIRST, EVENT)
         else:
             kinds = (P50, CPU) if alone else (RATE, CORE, CPU)
         yield from ((cell, kind) for kind in kinds)

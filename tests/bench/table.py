@@ -93,7 +93,7 @@ def table(rows: Sequence[Row], targets: Sequence[str], cells: Sequence[str]) -> 
     for cell, kind in figures(cells):
         lines += _lines(found, targets, cell, kind)
     widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
-    return "\n".join(_aligned(line, widths) for line in lines)
+    return "\n".join(aligned(line, widths) for line in lines)
 
 
 def _lines(found: Found, targets: Sequence[str], cell: str, kind: Kind) -> Iterator[list[str]]:
@@ -110,7 +110,7 @@ def _lines(found: Found, targets: Sequence[str], cell: str, kind: Kind) -> Itera
         yield [*left, *[""] * (len(COLUMNS) + 3)]
 
 
-def _aligned(line: Sequence[str], widths: Sequence[int]) -> str:
+def aligned(line: Sequence[str], widths: Sequence[int]) -> str:
     label, *cells = (cell.rjust(width) for cell, width in zip(line, widths, strict=True))
     return "  ".join([line[0].ljust(len(label)), *cells]).rstrip()
 
