@@ -225,6 +225,32 @@ def test_setup_without_python_says_what_to_do(tmp_path: Path) -> None:
     assert not (tmp_path / ".venv").exists()
 
 
+@pytest.mark.parametrize(
+    ("uv", "installers"),
+    [(None, ["pip", "pip"]), (0, ["uv", "uv"]), (1, ["uv", "pip", "uv", "pip"])],
+    ids=["no uv", "uv", "uv fails"],
+)
+def test_setup_takes_uv_where_it_is(tree: Path, uv: int | None, installers: list[str]) -> None:
+    """uv installs where it is there, pip where it is not or fails; both insist on the hashes; each phase is one line."""
+    shutil.copy(ROOT / "scripts" / "setup", tree / "scripts" / "setup")
+    tools = tree / "bin"
+    tools.mkdir()
+    if uv is not None:
+        stand_in(tools / "uv", "uv", uv)
+    env = {"PATH": f"{tools}:/usr/bin:/bin", "RAN": str(tree / "ran")}
+    done = subprocess.run([tree / "scripts/setup"], env=env, capture_output=True, text=True, check=False)
+    assert done.returncode == 0
+    assert (tree / ".venv" / "installed.lock").read_text() == "x==1\n"
+    installs = [line for line in (tree / "ran").read_text().splitlines() if " install " in line]
+    assert ["uv" if line.startswith("uv ") else "pip" for line in installs] == installers
+    assert "--require-hashes -r requirements.lock" in installs[0]
+    assert [line.split()[:2] for line in done.stderr.splitlines()] == [
+        ["setup:", "installing"],
+        ["setup:", "installing"],
+        ["setup:", "done"],
+    ]
+
+
 def test_image_has_few_rights() -> None:
     """The image runs as a user without rights, from hash-locked wheels, and writes to /data only."""
     text = (ROOT / "Dockerfile").read_text(encoding="utf-8")
