@@ -473,7 +473,7 @@ async def test_what_found_no_room_in_the_line_is_found_again() -> None:
         assert len(p.models.asked) == 11
         assert await p.store.due(p.clock.now, 100) == tuple(flood[11:])
         looking = asyncio.create_task(background.look_for_due(lambda: 0.001))
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(30):
             while await p.store.due(p.clock.now, 100):
                 await background.wait_idle()
         looking.cancel()
@@ -504,7 +504,7 @@ async def test_what_is_due_no_longer_hides_nobody() -> None:
         (hidden,) = threads_of("a", DUE_AT_ONCE + 1)[-1:]
         await p.stored(chat(3, 50), hidden)
         looking = asyncio.create_task(p.background.look_for_due(lambda: 0.001))
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(30):
             while await p.store.due(p.clock.now, 1_000):
                 await p.background.wait_idle()
         looking.cancel()
@@ -686,7 +686,7 @@ async def test_due_work_is_found_after_a_restart(tmp_path: Path) -> None:
     held = Held()
     async with parts(held, path=tmp_path / "om.db") as p:
         looking = asyncio.create_task(p.background.look_for_due(lambda: 60.0))
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(30):
             await held.asked.wait()
         held.go.set()
         await p.background.wait_idle()
@@ -736,7 +736,7 @@ async def test_a_store_that_fails_does_not_end_the_looking(tmp_path: Path) -> No
 
         await p.store.close()
         looking = asyncio.create_task(p.background.look_for_due(interval))
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(30):
             await third.wait()
         assert not looking.done()
         looking.cancel()

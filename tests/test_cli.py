@@ -32,7 +32,7 @@ from proxy.storage.sqlite import SqliteStore
 from tests.e2e.process import free_port
 
 ROOT = Path(__file__).parents[1]
-START = 10.0  # seconds on a very busy machine; the real figure is the benchmark's
+START = 60.0  # seconds on a very busy machine; the real figure is the benchmark's
 CONFIG = 'upstream: [{base_url: "http://127.0.0.1:9/v1"}]\nstorage: {url: "sqlite:///om.db"}\n'
 
 
@@ -44,7 +44,7 @@ def environment() -> dict[str, str]:
 def om_proxy(*arguments: str, cwd: Path, **env: str) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "proxy", *arguments]
     return subprocess.run(
-        command, cwd=cwd, env=environment() | env, capture_output=True, text=True, timeout=30, check=False
+        command, cwd=cwd, env=environment() | env, capture_output=True, text=True, timeout=120, check=False
     )
 
 
@@ -70,7 +70,7 @@ def served(folder: Path, text: str = CONFIG, **env: str) -> Iterator[tuple[subpr
 
 
 def wait_listening(process: subprocess.Popen[str], port: int) -> None:
-    until = time.monotonic() + 20
+    until = time.monotonic() + 60
     while time.monotonic() < until and process.poll() is None:
         with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port), 1):
             return
@@ -96,7 +96,7 @@ def test_serve(tmp_path: Path, number: signal.Signals) -> None:
         took = time.monotonic() - started
         assert is_ready(base)
         process.send_signal(number)
-        out, err = process.communicate(timeout=10)
+        out, err = process.communicate(timeout=60)
     assert process.returncode == 0
     address, upstream, memory = out.splitlines()
     assert address == f"om-proxy {__version__} on {base}/v1"
@@ -267,7 +267,7 @@ def test_serve_tells_no_secret(tmp_path: Path) -> None:
         body = {"model": "m", "messages": [{"role": "user", "content": "between us"}]}
         httpx.post(f"{base}/v1/chat/completions", json=body, headers=headers, trust_env=False)
         process.terminate()
-        out, err = process.communicate(timeout=10)
+        out, err = process.communicate(timeout=60)
     assert '"event":"turn"' in err or "store" in out
     assert "hush" not in out + err
     assert "between us" not in out + err
@@ -439,7 +439,7 @@ def test_the_banner_repeats_no_secret(tmp_path: Path) -> None:
     """What a server prints at its start is kept in logs."""
     with served(tmp_path, MISPLACED) as (process, _):
         process.terminate()
-        out, err = process.communicate(timeout=10)
+        out, err = process.communicate(timeout=60)
     assert "sqlite:///om.db" in out
     assert "hush" not in out + err
     assert "sk-proj" not in out + err

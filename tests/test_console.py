@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from proxy.console import escape_controls, render_event, render_tokens
@@ -91,7 +91,6 @@ def test_colors(level: str, shown: str) -> None:
 
 
 @given(st.text())
-@settings(deadline=None)
 def test_nothing_that_a_terminal_obeys(text: str) -> None:
     """A client names its models and threads: no escape sequence, line end or lone surrogate of theirs reaches the terminal."""
     shown = line(model=text, name=text, end=text)

@@ -22,7 +22,7 @@ async def watching(file: Path, text: str) -> AsyncIterator[tuple[Watched, Next]]
     seen: asyncio.Queue[bool] = asyncio.Queue()
     watched = Watched(load(file, {}), env={}, seen=seen.put_nowait, look=0.2)
     task = asyncio.create_task(watched.watch())
-    yield watched, lambda: asyncio.wait_for(seen.get(), 10)
+    yield watched, lambda: asyncio.wait_for(seen.get(), 30)
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
         await task
@@ -137,7 +137,7 @@ async def test_who_stops_watching_leaves_no_thread(tmp_path: Path) -> None:
 async def test_without_a_file_there_is_nothing_to_watch() -> None:
     """Settings made in code stay as they are."""
     watched = Watched(Settings(), env={})
-    await asyncio.wait_for(watched.watch(), 10)
+    await asyncio.wait_for(watched.watch(), 30)
     assert watched.current == Settings()
 
 

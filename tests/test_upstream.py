@@ -226,7 +226,7 @@ async def test_cookies_do_not_travel_on(upstream: Upstream) -> None:
     async with upstream_server(answering(b"", b"Set-Cookie: session=alice; Path=/")) as server:
         for _ in range(2):
             url = f"http://localhost:{server.port}/v1"  # an address of numbers gets no cookies in any case
-            await (await upstream.send("GET", url, (), b"", connect_timeout=5, read_timeout=5)).aclose()
+            await (await upstream.send("GET", url, (), b"", connect_timeout=30, read_timeout=30)).aclose()
     assert server.seen[1].header(b"cookie") == []
 
 
@@ -357,7 +357,7 @@ async def test_no_answer_in_time(upstream: Upstream) -> None:
     async with upstream_server(silent) as server:
         with pytest.raises(UpstreamTimeout, match="SocketTimeoutError"):
             await ask(upstream, server, read_timeout=0.05)
-        await asyncio.wait_for(asyncio.gather(*(c.closed.wait() for c in server.connections)), 1)
+        await asyncio.wait_for(asyncio.gather(*(c.closed.wait() for c in server.connections)), 30)
 
 
 async def test_no_more_in_time(upstream: Upstream) -> None:
@@ -453,7 +453,7 @@ async def test_unread_answer_is_cut(upstream: Upstream) -> None:
         answer = await ask(upstream, server)
         await anext(aiter(answer.chunks()))
         await answer.aclose()
-        await asyncio.wait_for(gone.wait(), 1)
+        await asyncio.wait_for(gone.wait(), 30)
 
 
 @pytest.mark.parametrize("turns", range(6))
@@ -469,7 +469,7 @@ async def test_cancelled_callers(turns: int) -> None:
             with pytest.raises(asyncio.CancelledError):
                 await caller
         server.script = answering(b"ok")
-        answers = [await ask(upstream, server, connect_timeout=1) for _ in range(2)]
+        answers = [await ask(upstream, server, connect_timeout=30) for _ in range(2)]
         assert [await answer.read() for answer in answers] == [b"ok", b"ok"]
         for answer in answers:
             await answer.aclose()
@@ -485,7 +485,7 @@ async def test_cancelled_while_closing(upstream: Upstream) -> None:
         await asyncio.sleep(0)
         closer.cancel()
         await asyncio.wait((closer,))
-        await asyncio.wait_for(asyncio.gather(*(c.closed.wait() for c in server.connections)), 1)
+        await asyncio.wait_for(asyncio.gather(*(c.closed.wait() for c in server.connections)), 30)
 
 
 async def test_closing_ends_what_is_under_way() -> None:
@@ -493,7 +493,7 @@ async def test_closing_ends_what_is_under_way() -> None:
     upstream = Upstream()
     async with upstream_server(silent) as server:
         callers = [asyncio.create_task(ask(upstream, server)) for _ in range(5)]
-        await asyncio.wait_for(server.wait_seen(5), 1)
+        await asyncio.wait_for(server.wait_seen(5), 30)
         with warnings.catch_warnings():
             warnings.simplefilter("error")
             await upstream.aclose()

@@ -208,7 +208,7 @@ async def test_serving_tells_of_a_failed_start() -> None:
         await send({"type": "lifespan.startup.failed", "message": "no"})
 
     with pytest.raises(OmError, match="did not start"):
-        async with asyncio.timeout(5), serving(broken, lifespan="on"):
+        async with asyncio.timeout(30), serving(broken, lifespan="on"):
             pass
 
 

@@ -62,7 +62,7 @@ class Stories:
 
     async def next(self) -> EventDict:
         """The story is told after the client has its answer, so it is waited for."""
-        return await asyncio.wait_for(self.told.get(), 5)
+        return await asyncio.wait_for(self.told.get(), 30)
 
 
 @contextmanager

@@ -51,7 +51,7 @@ async def processes(path: Path, *steps: Sequence[Step]) -> AsyncIterator[list[Pa
 
 async def under_way(held: Held) -> None:
     """The model has been asked, and holds its answer back."""
-    await asyncio.wait_for(held.asked.wait(), 5)
+    await asyncio.wait_for(held.asked.wait(), 30)
 
 
 def covered_once(made: Memory, count: int) -> bool:

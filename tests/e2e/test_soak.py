@@ -30,7 +30,7 @@ FIRST, MORE = 60, 150  # threads
 FEW = 40  # of everything are remembered, where it is thousands otherwise
 NOISE = 60  # things by which a container may grow that holds none by thread
 STRAY = 4  # descriptors that come and go with threads and files; seventy clients leave
-ENDS = 5.0  # seconds
+ENDS = 30.0  # seconds
 FOR_GOOD = Path("/proc/self/fd")
 
 

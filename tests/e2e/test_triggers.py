@@ -108,7 +108,7 @@ async def test_what_is_left_over_is_buffered_once_idle(tmp_path: Path, idle: str
         assert (made.chunks, made.due) == ((), start + seconds)
         assert await run.app.store.due(start + seconds - 0.1, 10) == ()
         run.clock.now += seconds
-        await asyncio.wait_for(minds(run).asked.wait(), 5)
+        await asyncio.wait_for(minds(run).asked.wait(), 30)
         await run.app.background.wait_idle()
         made = await run.memory()
         assert ([c.last for c in made.chunks], made.due) == ([2], None)
@@ -125,7 +125,7 @@ async def test_it_is_found_after_a_restart(tmp_path: Path) -> None:
         assert (await run.memory()).chunks == ()
     async with running(tmp_path, memory, models=Minds(), more=SCANNING) as run:
         run.clock.now += 300
-        await asyncio.wait_for(minds(run).asked.wait(), 5)
+        await asyncio.wait_for(minds(run).asked.wait(), 30)
         await run.app.background.wait_idle()
         assert len((await run.memory()).chunks) == 1
 

@@ -132,7 +132,7 @@ async def test_watching() -> None:
         await asyncio.sleep(0)
         assert not gone.done()
         messages.put_nowait({"type": "http.disconnect"})
-        await asyncio.wait_for(gone, 1)
+        await asyncio.wait_for(gone, 30)
     async with watching({}, messages.get) as gone:
         pass
     await asyncio.wait((gone,))

@@ -69,7 +69,7 @@ async def test_one_that_is_refused_holds_nobody_up(monkeypatch: pytest.MonkeyPat
     engine.go_on.set()
     route = chat.ChatRoute(cast(Any, engine), cast(Any, Background()), cast(Any, None), b"s")
     refused = [closing(route, "refused", BIG) for _ in range(3)]
-    await asyncio.wait_for(closing(route, "large", BIG), 5)
+    await asyncio.wait_for(closing(route, "large", BIG), 30)
     assert engine.kept == ["large"]
     for task in refused:
         task.cancel()

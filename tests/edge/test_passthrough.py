@@ -217,7 +217,7 @@ async def test_upload_streams(both: Both, framing: bytes) -> None:
     assert await client.until(b"\r\n\r\n") == b"HTTP/1.1 100 Continue\r\n\r\n"
     chunked = b"chunked" in framing
     client.writer.write(chunk(b"one") if chunked else b"one")
-    await asyncio.wait_for(half.wait(), 5)
+    await asyncio.wait_for(half.wait(), 30)
     client.writer.write(chunk(b"two") + chunk(b"") if chunked else b"two")
     assert (await client.answer()).body == b"onetwo"
     assert both.server.seen[0].chunked is chunked
@@ -302,9 +302,9 @@ async def test_leaving_in_the_middle_of_an_upload(both: Both) -> None:
     client = await RawClient.connect(both.port)
     client.send_head("POST", "/v1/files", b"Transfer-Encoding: chunked")
     client.writer.write(chunk(b"half"))
-    await asyncio.wait_for(seen.wait(), 5)
+    await asyncio.wait_for(seen.wait(), 30)
     client.leave()
-    await asyncio.wait_for(cut.wait(), 1)
+    await asyncio.wait_for(cut.wait(), 30)
     assert both.server.seen[0].whole is False
 
 
@@ -329,11 +329,11 @@ async def test_leaving_while_waiting(both: Both, upload: bool, head: bytes) -> N
         client.writer.write(chunk(b"two") + chunk(b""))
     else:
         client.send(path="/v1/embeddings")
-    await asyncio.wait_for(seen.wait(), 5)
+    await asyncio.wait_for(seen.wait(), 30)
     if head:
         await client.until(b"\r\n\r\n")
     client.leave()
-    await asyncio.wait_for(cut.wait(), 1)
+    await asyncio.wait_for(cut.wait(), 30)
 
 
 async def test_draining(both: Both) -> None:
@@ -355,8 +355,8 @@ async def test_draining(both: Both) -> None:
     both.server.script = script
     client = await RawClient.connect(both.port)
     client.send(path="/v1/embeddings")
-    await asyncio.wait_for(seen.wait(), 5)
+    await asyncio.wait_for(seen.wait(), 30)
     await client.until(b"\r\n\r\n")
     client.leave()
     gone.set()
-    await asyncio.wait_for(whole.wait(), 5)
+    await asyncio.wait_for(whole.wait(), 30)

@@ -38,7 +38,7 @@ async def test_a_client_that_leaves(size: int) -> None:
             await gone
             left.set()
 
-    async with serving(app, lifespan="off") as base, asyncio.timeout(10):
+    async with serving(app, lifespan="off") as base, asyncio.timeout(30):
         port = int(base.rpartition(":")[2])
         first, second = await RawClient.connect(port), await RawClient.connect(port)
         first.send_head("POST", "/", b"Content-Length: %d" % size)
@@ -250,7 +250,7 @@ class Site:
         return client
 
     async def until(self, seen: Callable[[], Any]) -> None:
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(30):
             while not seen():  # noqa: ASYNC110 - of a server's inside, which tells nobody; bounded above
                 await asyncio.sleep(0.001)
 
@@ -284,7 +284,7 @@ def refused(got: Got, status: int, code: str) -> None:
 async def ended(client: RawClient) -> bytes:
     """What still comes until the connection's end."""
     try:
-        return await asyncio.wait_for(client.reader.read(), 10)
+        return await asyncio.wait_for(client.reader.read(), 30)
     except ConnectionResetError:
         return b""
 
@@ -457,7 +457,7 @@ async def test_a_reader_that_stalls() -> None:
         assert s.look(59.9) == []
         assert not s.go.is_set()
         assert s.look(0.2) == ["write"]
-        await asyncio.wait_for(s.go.wait(), 10)
+        await asyncio.wait_for(s.go.wait(), 30)
         client.leave()
 
 
@@ -470,11 +470,11 @@ async def test_a_reader_that_takes_its_time() -> None:
         for _ in range(5):
             before, taken = s.protocol._resumed, 0
             while s.protocol._resumed == before:
-                taken += len(await asyncio.wait_for(client.reader.read(65_536), 10))
+                taken += len(await asyncio.wait_for(client.reader.read(65_536), 30))
             assert taken > 0
             assert s.look(59) == []
         client.leave()
-        await asyncio.wait_for(s.go.wait(), 10)
+        await asyncio.wait_for(s.go.wait(), 30)
 
 
 # ── heads ────────────────────────────────────────────────────────────────────────────────────────────────────────────

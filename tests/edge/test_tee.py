@@ -235,7 +235,7 @@ class Proxy:
         reader = ReplyReader(stream=True)
         async with watching(scope, receive) as gone:
             asking = self.upstream.send(
-                "POST", f"{self.base}/chat/completions", (), body, connect_timeout=5, read_timeout=5
+                "POST", f"{self.base}/chat/completions", (), body, connect_timeout=30, read_timeout=30
             )
             answer = await while_there(gone, asking)
             relayed = answer and await relay(
@@ -248,7 +248,7 @@ class Proxy:
             await self.keeping()
 
     async def result(self) -> tuple[Relayed | None, Reply]:
-        return await asyncio.wait_for(self.results.get(), 5)
+        return await asyncio.wait_for(self.results.get(), 30)
 
 
 @dataclass
@@ -368,7 +368,7 @@ async def test_done_waits_until_the_turn_is_kept(both: Both) -> None:
     client = await RawClient.connect(both.port)
     client.send()
     await client.until(TWO)
-    await asyncio.wait_for(started.wait(), 5)
+    await asyncio.wait_for(started.wait(), 30)
     waiting = asyncio.create_task(client.until(b"[DONE]"))
     assert not (await asyncio.wait((waiting,), timeout=0.05))[0]
     both.front.loop.call_soon_threadsafe(releases[0].set)
@@ -437,7 +437,7 @@ async def test_reset_over_a_socket(both: Both) -> None:
     client.send()
     await client.until(ONE + b"\r\n")
     seen.set()
-    assert await asyncio.wait_for(client.reader.read(), 5) == b""
+    assert await asyncio.wait_for(client.reader.read(), 30) == b""
     relayed, reply = await both.proxy.result()
     assert relayed == Relayed("truncated", len(ONE))
     assert (reply.complete, reply.message) == (False, '{"role":"assistant","content":"Grüße"}'.encode())
@@ -485,7 +485,7 @@ async def test_leaving(both: Both, script: Callable[[Call], Awaitable[None]], un
         await client.until(until)
     (connection,) = both.server.connections
     client.leave()
-    await asyncio.wait_for(connection.closed.wait(), 1)
+    await asyncio.wait_for(connection.closed.wait(), 30)
     relayed, _ = await both.proxy.result()
     assert relayed is None or relayed.outcome == "disconnected"
 

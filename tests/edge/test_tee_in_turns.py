@@ -59,7 +59,7 @@ async def test_leaving_in_the_queue() -> None:
     ]
     await asyncio.sleep(0)
     gone.set_result(None)
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(30):
         relayed = await asyncio.gather(*relays)
     assert relayed[2] == Relayed("disconnected", 0)
     assert [one for at, one in enumerate(relayed) if at != 2] == [Relayed("complete", 3 * len(BODY))] * 4
@@ -93,7 +93,7 @@ async def test_what_a_large_part_comes_to_waits_for_a_turn() -> None:
     answers = [await answer_of(Chunks(BODY, BODY), JSON) for _ in range(10)]
     leaving = asyncio.gather(*map(one, answers))
     count()
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(30):
         while stalled < 10:  # noqa: ASYNC110 - what is counted tells nobody; bounded above
             await asyncio.sleep(0)
         gone.set_result(None)

@@ -24,7 +24,7 @@ async def echo(scope: Scope, receive: Receive, send: Send) -> None:
 
 @pytest.fixture
 async def client() -> AsyncIterator[RawClient]:
-    async with serving(echo, lifespan="off") as base, asyncio.timeout(10):
+    async with serving(echo, lifespan="off") as base, asyncio.timeout(30):
         client = await RawClient.connect(int(base.rpartition(":")[2]))
         yield client
         client.leave()

@@ -42,7 +42,7 @@ class RawClient:
         self.writer.write(b"\r\n".join([f"{method} {path} HTTP/1.1".encode(), b"Host: proxy", *headers, b"", b""]))
 
     async def until(self, end: bytes) -> bytes:
-        return await asyncio.wait_for(self.reader.readuntil(end), 5)
+        return await asyncio.wait_for(self.reader.readuntil(end), 30)
 
     async def answer(self, *, bodiless: bool = False) -> Got:
         """The whole answer; it ends where its framing, or the connection, says."""
@@ -56,7 +56,7 @@ class RawClient:
             if got.header(b"transfer-encoding"):
                 await self._chunked(got)
             else:
-                got.body = await asyncio.wait_for(self.reader.readexactly(int(got.header(b"content-length")[0])), 5)
+                got.body = await asyncio.wait_for(self.reader.readexactly(int(got.header(b"content-length")[0])), 30)
                 got.raw += got.body
         except asyncio.IncompleteReadError as cut:
             got.whole = False
@@ -69,7 +69,7 @@ class RawClient:
         while True:
             line = await self.until(b"\r\n")
             got.raw += line
-            data = await asyncio.wait_for(self.reader.readexactly(int(line, 16) + 2), 5)
+            data = await asyncio.wait_for(self.reader.readexactly(int(line, 16) + 2), 30)
             got.raw += data
             got.body += data[:-2]
             if line == b"0\r\n":

@@ -17,7 +17,7 @@ CHUNKED = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"
 YES = b"HTTP/1.1 200 OK\r\nContent-Length: 3\r\n\r\nyes"
 EARLY = b"HTTP/1.1 103 Early Hints\r\nLink: </x>\r\n\r\n"
 LIMIT = 0.3  # seconds a read may take
-SLACK = 5.0  # seconds beyond it after which something hangs; a busy machine may stop for one
+SLACK = 30.0  # seconds beyond it after which something hangs; a busy machine may stop for one
 
 
 @pytest.fixture
@@ -73,7 +73,7 @@ async def test_unasked_behind_an_answer(upstream: Upstream, unasked: bytes) -> N
     async def script(call: Call) -> None:
         call.send(OK + unasked)
 
-    async with asyncio.timeout(5), upstream_server(once(script)) as server:
+    async with asyncio.timeout(30), upstream_server(once(script)) as server:
         assert [await body(upstream, server) for _ in range(3)] == [b"ok"] * 3
 
 
@@ -90,10 +90,10 @@ async def test_unasked_on_an_idle_connection(upstream: Upstream, unasked: bytes)
         gone.set()
 
     served = asyncio.Event()
-    async with asyncio.timeout(5), upstream_server(once(script)) as server:
+    async with asyncio.timeout(30), upstream_server(once(script)) as server:
         assert await body(upstream, server) == b"ok"
         served.set()
-        await asyncio.wait_for(gone.wait(), 1)
+        await asyncio.wait_for(gone.wait(), 30)
         assert [await body(upstream, server) for _ in range(2)] == [b"ok"] * 2
 
 
@@ -106,7 +106,7 @@ async def test_unasked_just_before_the_next_request(upstream: Upstream, unasked:
         calls.append(call)
         call.send(OK)
 
-    async with asyncio.timeout(5), upstream_server(script) as server:
+    async with asyncio.timeout(30), upstream_server(script) as server:
         assert await body(upstream, server) == b"ok"
         if unasked:
             calls[0].send(unasked)  # written to the socket at once; the loop has had no turn to read it
@@ -154,7 +154,7 @@ async def test_a_longer_body_than_announced(upstream: Upstream) -> None:
     async def script(call: Call) -> None:
         call.send(b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\n12345678")
 
-    async with asyncio.timeout(5), upstream_server(once(script)) as server:
+    async with asyncio.timeout(30), upstream_server(once(script)) as server:
         assert [await body(upstream, server) for _ in range(2)] == [b"12345", b"ok"]
 
 
@@ -167,7 +167,7 @@ async def test_a_head_in_two_packets(upstream: Upstream, cut: int) -> None:
         await asyncio.sleep(0.005)
         call.send(OK[cut:] + b"garbage")
 
-    async with asyncio.timeout(5), upstream_server(once(script)) as server:
+    async with asyncio.timeout(30), upstream_server(once(script)) as server:
         assert [await body(upstream, server) for _ in range(2)] == [b"ok"] * 2
 
 
@@ -178,7 +178,7 @@ async def test_a_head_byte_by_byte(upstream: Upstream) -> None:
         await call.send_slowly(EARLY + EARLY + OK)
         call.send(b"garbage")
 
-    async with asyncio.timeout(5), upstream_server(once(script)) as server:
+    async with asyncio.timeout(30), upstream_server(once(script)) as server:
         assert [await body(upstream, server) for _ in range(2)] == [b"ok"] * 2
 
 
@@ -190,7 +190,7 @@ async def test_connections_are_still_reused(upstream: Upstream) -> None:
     async def script(call: Call) -> None:
         call.send(left.pop(0))
 
-    async with asyncio.timeout(5), upstream_server(script) as server:
+    async with asyncio.timeout(30), upstream_server(script) as server:
         assert [await body(upstream, server) for _ in answers] == [b"ok", b"ok", b"ok", b"", b"ok"]
         assert server.accepted == 1
 
@@ -268,7 +268,7 @@ async def test_leaving_a_server_that_reads_nothing(upstream: Upstream) -> None:
         reading.set()
         await asyncio.Event().wait()
 
-    async with asyncio.timeout(5), upstream_server(script, early=True) as server:
+    async with asyncio.timeout(30), upstream_server(script, early=True) as server:
         calling = asyncio.create_task(ask(upstream, server, b"x" * (9 << 20), read=60.0))
         await reading.wait()
         await asyncio.sleep(0.1)  # both sockets are full
@@ -276,7 +276,7 @@ async def test_leaving_a_server_that_reads_nothing(upstream: Upstream) -> None:
         calling.cancel()
         await asyncio.wait((calling,))
         connection.transport.resume_reading()  # what was sent, and then the end
-        await asyncio.wait_for(connection.closed.wait(), 1)
+        await asyncio.wait_for(connection.closed.wait(), 30)
         assert len(connection._buffer) < 9 << 20
 
 
@@ -334,7 +334,7 @@ async def test_a_slow_body_is_no_fault(upstream: Upstream) -> None:
             call.send(chunk(b"x"))
         call.send(chunk(b""))
 
-    async with asyncio.timeout(5), upstream_server(script) as server:
+    async with asyncio.timeout(30), upstream_server(script) as server:
         assert await body(upstream, server) == b"x" * 8
 
 

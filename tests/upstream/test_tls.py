@@ -17,7 +17,7 @@ from proxy.errors import UpstreamError
 from proxy.upstream import Answer, Upstream, whole
 from tests.support.upstream_server import Call, Script, UpstreamServer, answering, upstream_server
 
-SLACK = 5.0  # seconds after which something hangs
+SLACK = 30.0  # seconds after which something hangs
 OK = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok"
 LARGE = 3 << 20  # bytes: more than goes out in one piece
 
@@ -129,14 +129,14 @@ def test_leaving(run: Running, tls: ssl.SSLContext, content: bytes) -> None:
             (first,) = server.connections
             waiting.cancel()
             await asyncio.wait((waiting,))
-            await asyncio.wait_for(first.closed.wait(), 1)
+            await asyncio.wait_for(first.closed.wait(), 30)
 
             server_of.append(server)
             answer = await ask(upstream, server, content)
             assert await anext(aiter(answer.chunks())) == b"more"
             (second,) = server.connections
             await answer.aclose()
-            await asyncio.wait_for(second.closed.wait(), 1)
+            await asyncio.wait_for(second.closed.wait(), 30)
 
     run(scene())
 

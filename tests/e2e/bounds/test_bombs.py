@@ -20,7 +20,7 @@ MOST = 64 << 20  # bytes that are read of a reply
 BODY = 16 << 20  # limits.body, here a quarter of its default; the whole has been sent too, and takes four times as long
 THREAD = b"X-OM-Thread: t"
 GROWN = 256  # MiB; two million messages were a gigabyte
-STILL = 5.0  # seconds in which others are answered while a bomb is looked at, on a machine three times as busy as it has cores
+STILL = 10.0  # seconds in which others are answered while a bomb is looked at, on a machine three times as busy as it has cores
 
 pytestmark = needs_proc
 
@@ -152,7 +152,7 @@ async def test_an_observers_answers(tmp_path: Path) -> None:
         while bombs:
             named = (b"X-OM-Thread: t%d" % len(bombs), b"X-OM-History: new")
             await ask(proxy.port, chat_body("a long story of a van " * 60), headers=named)
-            await asyncio.wait_for(asked.wait(), 10)
+            await asyncio.wait_for(asked.wait(), 30)
             await proxy.rests()
             assert proxy.resident("VmHWM") - before < 96
             got = await ask(proxy.port, chat_body("hi"), headers=named)
@@ -181,6 +181,6 @@ async def test_an_announced_body(tmp_path: Path) -> None:
         got = await client.answer()
         assert (got.status, orjson.loads(got.body)["error"]["code"]) == (413, "om_too_large")
         assert got.header(b"connection") == [b"close"]
-        assert await asyncio.wait_for(client.reader.read(), 5) == b""
+        assert await asyncio.wait_for(client.reader.read(), 30) == b""
         assert server.seen == []
         await client.close()

@@ -72,7 +72,7 @@ class Full:
 
     async def until(self, seen: object) -> None:
         assert callable(seen)
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(30):
             while not seen():  # noqa: ASYNC110 - of a server's inside, which tells nobody; bounded above
                 await asyncio.sleep(0.005)
 

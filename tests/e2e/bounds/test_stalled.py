@@ -66,14 +66,14 @@ async def test_a_reader_that_stalls(tmp_path: Path, path: str, headers: tuple[by
     async with (
         upstream_server(flood) as server,
         proxied(tmp_path, server, f"{{write_timeout: {WITHIN}s}}") as proxy,
-        asyncio.timeout(20),
+        asyncio.timeout(60),
     ):
         client = await connected(proxy.port)
         client.send(ASK, path=path, headers=headers)
         begun = time.monotonic()
         call = await flood.calls.get()
         await call.closed.wait()
-        assert WITHIN <= time.monotonic() - begun < WITHIN + 3
+        assert WITHIN <= time.monotonic() - begun < WITHIN + 10
         await what_comes(client)
         client.leave()
         server.script = completing()
@@ -84,7 +84,7 @@ async def test_a_reader_that_stalls(tmp_path: Path, path: str, headers: tuple[by
 async def test_what_they_hold(tmp_path: Path) -> None:
     """Twenty of them, with memory on, each hold a bounded part of their endless replies, and while they do others are served."""
     flood = Flood()
-    async with upstream_server(flood) as server, proxied(tmp_path, server) as proxy, asyncio.timeout(20):
+    async with upstream_server(flood) as server, proxied(tmp_path, server) as proxy, asyncio.timeout(60):
         server.script = completing()
         await ask(proxy.port, ASK, headers=(b"X-OM-Thread: warm",))
         server.script = flood
@@ -109,7 +109,7 @@ async def test_leaving_while_nothing_is_read(tmp_path: Path) -> None:
     async with (
         upstream_server(calls.put) as server,
         proxied(tmp_path, server, "{in_flight: 1}") as proxy,
-        asyncio.timeout(20),
+        asyncio.timeout(60),
     ):
         client = await connected(proxy.port)
         client.send(ASK, path="/v1/responses")
@@ -119,6 +119,6 @@ async def test_leaving_while_nothing_is_read(tmp_path: Path) -> None:
         left = time.monotonic()
         client.leave()
         await call.closed.wait()
-        assert time.monotonic() - left < 2
+        assert time.monotonic() - left < 10
         server.script = completing()
         assert (await ask(proxy.port, ASK)).status == 200

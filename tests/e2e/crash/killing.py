@@ -75,7 +75,7 @@ class Trapped(Process):
     async def wait_killed(self) -> None:
         """Died of the trap, and of nothing else."""
         assert self._process is not None
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(30):
             assert await self._process.wait() == -signal.SIGKILL
         self._trap.unlink()
 

@@ -181,7 +181,7 @@ async def test_each_event_at_once(remembering: Between, target: str, named: bool
         call.send(SSE_HEAD)
         for event, arrived in zip(EVENTS, heard, strict=True):
             call.send(chunk(event))
-            await asyncio.wait_for(arrived.wait(), 5)
+            await asyncio.wait_for(arrived.wait(), 30)
         call.send(chunk(b""))
 
     remembering.server.script = script
@@ -190,9 +190,9 @@ async def test_each_event_at_once(remembering: Between, target: str, named: bool
     writer.write(exchange.with_headers(*([thread()] if named else [])).wire(b"h", target))
     await reader.readuntil(b"\r\n\r\n")
     for event, arrived in zip(EVENTS, heard, strict=True):
-        assert chunk(event) == await asyncio.wait_for(reader.readexactly(len(chunk(event))), 5)
+        assert chunk(event) == await asyncio.wait_for(reader.readexactly(len(chunk(event))), 30)
         arrived.set()
-    assert await asyncio.wait_for(reader.readexactly(5), 5) == chunk(b"")
+    assert await asyncio.wait_for(reader.readexactly(5), 30) == chunk(b"")
     writer.transport.abort()
     await remembering.app.background.wait_idle()
 
@@ -207,7 +207,7 @@ async def test_expecting_100(site: Between, target: str) -> None:
     async with await Talker.connect(site.port) as talker:
         talker.write(head + b"\r\n\r\n")
         hearing = asyncio.create_task(talker.hear())
-        await asyncio.wait_for(talker.continued.wait(), 5)
+        await asyncio.wait_for(talker.continued.wait(), 30)
         assert site.server.seen == []
         talker.write(body)
         assert (await hearing).body == b"{}"

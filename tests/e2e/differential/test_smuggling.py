@@ -181,7 +181,7 @@ async def said(site: Between, *packets: bytes) -> bytes:
         for packet in (*packets, NEXT):
             writer.write(packet)
             await asyncio.sleep(0)
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(30):
             with contextlib.suppress(ConnectionError):
                 while b"GET /v1/next" not in got and (data := await reader.read(1 << 16)):
                     got += data
