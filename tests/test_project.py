@@ -181,6 +181,15 @@ def test_arguments_reach_the_tools(tree: Path) -> None:
     assert ran(tree, "scripts/demo", "--show-prompt") == (0, ["om-proxy demo --show-prompt"])
 
 
+def test_the_fast_tests(tree: Path) -> None:
+    """`scripts/test fast` runs on all cores what starts no process of its own; more arguments narrow it down."""
+    status, (command,) = ran(tree, "scripts/test", "fast", "-k", "a")
+    assert (status, command.split()[:4]) == (0, ["python", "-m", "pytest", "-n"])
+    assert "-m not slow tests/memory" in command
+    assert "tests/e2e" not in command
+    assert command.endswith(" -k a")
+
+
 @pytest.mark.parametrize("script", ["scripts/test", "scripts/check", "scripts/demo"])
 @pytest.mark.parametrize("stale", ["missing", "old"])
 def test_setup_runs_where_the_environment_is_not_the_locks(tree: Path, script: str, stale: str) -> None:
