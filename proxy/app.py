@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import time
 from collections.abc import Callable
 from functools import partial
@@ -89,6 +90,7 @@ class App:
             catalogue.tokens,
             clock=self._clock,
             within=self._call_timeout,
+            environ=os.environ,
         )
         self.background = Background(
             memories,

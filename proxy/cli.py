@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     import uvicorn
 
     from proxy.app import App
-    from proxy.settings import Effective, Settings
+    from proxy.settings import Settings
 
 START_WITHIN = 60.0  # seconds a worker may take until it serves
 CANNOT_START = 3  # uvicorn's own status for it: a supervisor tries again, as it does not after 0
@@ -280,6 +280,9 @@ def served(app: App | str, settings: Settings, **more: Any) -> uvicorn.Config:
 
 def banner(settings: Settings, port: int) -> None:
     """The address, the servers behind it, and the memory settings in force."""
+    import os
+
+    from proxy.doctor.models import missing_credentials, model_warnings
     from proxy.settings import attention_lines, shown, upstream_lines
 
     effective = settings.effective(None, None)
@@ -295,21 +298,27 @@ def banner(settings: Settings, port: int) -> None:
         f"store {shown(('url',), settings.storage.url)}",
         flush=True,
     )
-    for warning in (*model_warnings(effective, None), *attention_lines(settings)):
+    missing = missing_credentials(settings, effective, os.environ)
+    for warning in (*missing, *model_warnings(effective, None), *attention_lines(settings)):
         print(f"warning: {warning}", flush=True)
 
 
 def check(options: argparse.Namespace) -> int:
     """Print what the settings come to for a model, with `--all` each of them, and last what needs attention."""
+    import os
+
+    from proxy.doctor.models import missing_credentials, model_warnings
     from proxy.settings import attention_lines, effective_lines, load, summary_lines
 
     settings, whose = load(options.config), (options.model, options.resource)
+    effective = settings.effective(*whose)
     lines = summary_lines(settings, *whose)
     if options.all:
         lines += ["", *effective_lines(settings, *whose)]
     else:
         lines += ["every setting and where it comes from: om-proxy check --all"]
-    found = [*attention_lines(settings, *whose), *model_warnings(settings.effective(*whose), options.model)]
+    found = [*missing_credentials(settings, effective, os.environ), *attention_lines(settings, *whose)]
+    found += model_warnings(effective, options.model)
     lines += ["", *(f"warning: {text}" for text in found)] if found else ["", "nothing needs attention"]
     print("\n".join(lines))
     return 0
@@ -365,19 +374,6 @@ def tenant_for(named: str | None, known: Sequence[str]) -> str | None:
     if named not in known:
         raise ConfigError(f"--tenant must be one of auth.keys: {', '.join(known) or 'there are none'}")
     return named
-
-
-def model_warnings(effective: Effective, actor: str | None) -> list[str]:
-    """What is known against the configured memory models (behaviour.md 6); `inherit` stands for the actor's, where one is named."""
-    from proxy.catalogue import warnings
-
-    def named(choice: object) -> str | None:
-        return actor if choice == "inherit" else choice if isinstance(choice, str) and choice != "default" else None
-
-    observer, reflector = named(effective.observer_model), named(effective.reflector_model)
-    found = [*warnings(observer)] if observer else []
-    found += warnings(reflector, reflect_at=effective.limits.reflect_at) if reflector else ()
-    return list(dict.fromkeys(found))
 
 
 def doctor(options: argparse.Namespace) -> int:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import random
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Protocol
@@ -97,8 +97,10 @@ class Observing:
         clock: Callable[[], float] = time.time,
         jitter: Callable[[], float] = random.random,
         within: Callable[[], float] = lambda: CALL_TIMEOUT_S,
+        environ: Mapping[str, str] | None = None,
     ) -> None:
-        """`within`: seconds one memory call may take."""
+        """`within`: seconds one memory call may take. `environ` is where the keys of providers are looked for."""
+        self._environ = environ or {}
         self._within = within
         self._memories = memories
         self._observer = observer
@@ -248,7 +250,12 @@ class Observing:
         if above_largest(choice, input_tokens):
             log.warning("model.above_tiers", input=input_tokens)  # the largest tier's model is asked (behaviour.md 6)
         return targets(
-            choice, inherited=call.inherited, api_base=config.api_base, api_key=key, input_tokens=input_tokens
+            choice,
+            inherited=call.inherited,
+            api_base=config.api_base,
+            api_key=key,
+            input_tokens=input_tokens,
+            environ=self._environ,
         )
 
     # ── observing a resource's threads together ──────────────────────────────────────────────────────────────────────

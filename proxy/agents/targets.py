@@ -6,17 +6,23 @@ Rules, first that fits:
 - `openai/<name>`: straight over HTTP, to `api_base` or OpenAI itself.
 - any name with an `api_base`: straight, unless its provider speaks a language of its own (Anthropic, Bedrock, …).
 - all others: through litellm.
+
+The key, first that is there: the model's own, the configured one, the provider's variable in the environment (credentials.py), and
+on the very server the request itself goes to, the request's credential. A shared key is for the shared address: a model with an
+address of its own does not get it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any, TypeAlias
 
+from proxy.agents.credentials import find_key, reveal
 from proxy.agents.llm import Target
 from proxy.errors import ModelError
 
-# a name, a list of choices, {"up_to": {tokens: choice}}, or {"model": name, "max_retries": n}
+# a name, a list of choices, {"up_to": {tokens: choice}}, or {"model": name} with max_retries, api_base, api_key
 Choice: TypeAlias = str | Sequence[Any] | Mapping[Any, Any]
 
 DEFAULT = "gemini/gemini-2.5-flash"
@@ -39,18 +45,34 @@ NATIVE = frozenset({
 # fmt: on
 
 
+@dataclass(frozen=True, slots=True)
+class Named:
+    """A model as the settings name it, with what they say of this one."""
+
+    name: str
+    retries: int = RETRIES
+    base: str | None = None
+    key: str | None = field(default=None, repr=False)
+
+
 def targets(
-    choice: Choice, *, inherited: Target | None, api_base: str | None, api_key: str | None, input_tokens: int
+    choice: Choice,
+    *,
+    inherited: Target | None,
+    api_base: str | None,
+    api_key: str | None,
+    input_tokens: int,
+    environ: Mapping[str, str] | None = None,
 ) -> tuple[Target, ...]:
     """The models to try, in order; never empty.
 
     `inherited` is None when no request's credential is at hand: `inherit` is then skipped, and a ModelError if nothing
-    else is chosen. `input_tokens` choose the tier.
+    else is chosen. `input_tokens` choose the tier. `environ` is where providers' keys are looked for.
     """
     found = tuple(
         target
-        for name, retries in _models(choice, input_tokens)
-        if (target := _target(name, retries, inherited, api_base, api_key))
+        for model in _models(choice, input_tokens)
+        if (target := _target(_shared(model, api_base, api_key), inherited, environ or {}))
     )
     if not found:
         raise ModelError(
@@ -61,7 +83,7 @@ def targets(
 
 def first(choice: Choice, input_tokens: int) -> str:
     """The name that is tried first, as written: `inherit` included."""
-    return _models(choice, input_tokens)[0][0]
+    return _models(choice, input_tokens)[0].name
 
 
 def above_largest(choice: Choice, input_tokens: int) -> bool:
@@ -70,16 +92,23 @@ def above_largest(choice: Choice, input_tokens: int) -> bool:
     return bool(tiers) and input_tokens > max(tiers)
 
 
-def _models(choice: Choice, input_tokens: int) -> list[tuple[str, int]]:
-    """Names and their retries, tiers resolved."""
+def _shared(model: Named, api_base: str | None, api_key: str | None) -> Named:
+    """With the address and key that all models share, as far as it has none of its own."""
+    key = model.key or (api_key if model.base in (None, api_base) else None)
+    return replace(model, base=model.base or api_base, key=key)
+
+
+def _models(choice: Choice, input_tokens: int) -> list[Named]:
+    """The models with what is said of each, tiers resolved."""
     if isinstance(choice, str):
-        return [(choice, RETRIES)]
+        return [Named(choice)]
     if isinstance(choice, Mapping):
         if tiers := _tiers(choice):
             fitting = min((limit for limit in tiers if input_tokens <= limit), default=max(tiers))
             return _models(tiers[fitting], input_tokens)
         retries = choice.get("max_retries")
-        return [(str(choice["model"]), RETRIES if retries is None else int(retries))]
+        own = choice.get("api_base"), reveal(choice.get("api_key"))
+        return [Named(str(choice["model"]), RETRIES if retries is None else int(retries), *own)]
     return [model for item in choice for model in _models(item, input_tokens)]
 
 
@@ -90,24 +119,21 @@ def _tiers(choice: Choice) -> dict[int, Choice]:
     return {}
 
 
-def _target(
-    name: str, retries: int, inherited: Target | None, api_base: str | None, api_key: str | None
-) -> Target | None:
-    if name == "inherit":
+def _target(model: Named, inherited: Target | None, environ: Mapping[str, str]) -> Target | None:
+    if model.name == "inherit":
         return inherited
-    if name == "default":
-        name = DEFAULT
+    name, base = DEFAULT if model.name == "default" else model.name, model.base
     provider, _, rest = name.partition("/")
     if provider == "openai" and rest:
-        return _direct(rest, api_base or OPENAI, api_key, retries, inherited)
-    if api_base and not (rest and provider in NATIVE):
-        return _direct(rest if rest and provider in PLAIN else name, api_base, api_key, retries, inherited)
-    return Target(name, "litellm", api_base, api_key=api_key, max_retries=retries)
+        return _direct(model, rest, base or OPENAI, inherited, environ)
+    if base and not (rest and provider in NATIVE):
+        return _direct(model, rest if rest and provider in PLAIN else name, base, inherited, environ)
+    return Target(name, "litellm", base, api_key=model.key, max_retries=model.retries)
 
 
-def _direct(model: str, base: str, api_key: str | None, retries: int, inherited: Target | None) -> Target:
+def _direct(model: Named, name: str, base: str, inherited: Target | None, environ: Mapping[str, str]) -> Target:
     """Without a key of its own, a model of the very server the request itself goes to is asked with the request's credential."""
-    shared = not api_key and inherited is not None and inherited.base_url == base
-    headers = inherited.headers if shared and inherited else ()
-    key = inherited.api_key if shared and inherited else api_key
-    return Target(model, "direct", base, headers, key, retries)
+    key = model.key or find_key(model.name, base, environ)
+    if not key and inherited is not None and inherited.base_url == base:
+        return Target(name, "direct", base, inherited.headers, inherited.api_key, model.retries)
+    return Target(name, "direct", base, (), key, model.retries)

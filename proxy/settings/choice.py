@@ -2,21 +2,36 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Annotated, Any, Literal, NamedTuple
 
-from pydantic import PlainValidator
+from pydantic import PlainValidator, SecretStr
+
+from proxy.settings.section import plain_url
 
 INHERIT = "inherit"  # the request's own model, upstream and credential; counts as unset (behaviour.md 6)
 
 Agent = Literal["observation", "reflection"]
-Names = str | list[str | dict[str, Any]]  # a name, or several to try in order, each a name or {model, max_retries}
+
+# Prefixes that name who is paid. Others name a language (`hosted_vllm`, `litellm_proxy`), or are a part of the model's own name.
+# fmt: off
+PROVIDERS = frozenset({
+    "openai", "anthropic", "azure", "azure_ai", "bedrock", "cerebras", "cohere", "cohere_chat", "dashscope", "deepinfra", "deepseek",
+    "fireworks_ai", "gemini", "groq", "huggingface", "mistral", "moonshot", "nvidia_nim", "ollama", "ollama_chat", "openrouter",
+    "perplexity", "predibase", "replicate", "sagemaker", "sagemaker_chat", "snowflake", "text-completion-openai", "together_ai",
+    "vertex_ai", "vertex_ai_beta", "watsonx", "watsonx_text", "xai", "zai"
+})
+# fmt: on
+_FAMILIES = {"gpt": "openai", "claude": "anthropic", "command": "cohere"}
+Item = str | dict[str, Any]  # a name, or {model, api_base, api_key, max_retries}
+Names = Item | list[Item]  # one, or several to try in order
 Choice = Names | dict[str, dict[int, Names]]  # or {"up_to": {input tokens: names}}
 
 _RULE = (
-    "must be inherit, default, a model's name, a list of names (or {model, max_retries}), "
-    "or {up_to: {<input tokens>: <name>}}"
+    "must be inherit, default, a model's name, {model, api_base, api_key, max_retries}, a list of these, "
+    "or {up_to: {<input tokens>: <one of these>}}"
 )
+ITEM_KEYS = {"model", "api_base", "api_key", "max_retries"}
 
 
 def choice(value: Any) -> Choice:
@@ -30,18 +45,42 @@ def choice(value: Any) -> Choice:
 def _names(value: Any) -> Names:
     if isinstance(value, list | tuple) and value:
         return [_item(item) for item in value]
-    return _name(value)
+    return _item(value)
 
 
-def _item(value: Any) -> str | dict[str, Any]:
+def _item(value: Any) -> Item:
     if not isinstance(value, Mapping):
         return _name(value)
-    if not {"model"} <= set(value) <= {"model", "max_retries"}:
+    if not {"model"} <= set(value) <= ITEM_KEYS:
         raise ValueError(_RULE)
     item: dict[str, Any] = {"model": _name(value["model"])}
     if "max_retries" in value:
         item["max_retries"] = _whole(value["max_retries"], 0)
+    if value.get("api_base") is not None:
+        item["api_base"] = _base(value["api_base"])
+    if value.get("api_key"):
+        item["api_key"] = _key(value["api_key"])
+    if item["model"] == INHERIT and {"api_base", "api_key"} & set(item):
+        raise ValueError("inherit takes address and credential from the request: leave api_base and api_key out")
     return item
+
+
+def _base(value: Any) -> str:
+    if not isinstance(value, str):
+        raise ValueError(_RULE)
+    try:
+        return plain_url(value)
+    except ValueError as exc:
+        raise ValueError(f"api_base {exc}") from exc
+
+
+def _key(value: Any) -> SecretStr:
+    """A secret from here on: it stands in no repr, log or listing. It is never named in an error."""
+    if isinstance(value, SecretStr):
+        return value
+    if not isinstance(value, str | int) or isinstance(value, bool):
+        raise ValueError("api_key must be text")
+    return SecretStr(str(value))
 
 
 def _name(value: Any) -> str:
@@ -61,6 +100,54 @@ def _whole(value: Any, least: int) -> int:
 
 
 ModelChoice = Annotated[Choice, PlainValidator(choice)]
+
+
+def cross_provider_fault(written: Any, *, api_base: str | None, has_key: bool) -> str | None:
+    """The rule that a choice of models breaks under one shared `api_base` or `api_key` (inspection M8); None: none.
+
+    One provider's key must not go to another, and one address serves one of them. A name without a provider, or with the mere
+    language of a server (`hosted_vllm/…`), is whatever stands at the shared address.
+    """
+    models = [item for item in _flat(written) if item["model"] != INHERIT]
+    by_key = {
+        _provider(item) for item in models if not item.get("api_key") and item.get("api_base") in (None, api_base)
+    }
+    by_base = {_provider(item) for item in models if not item.get("api_base")}
+    if has_key and len(by_key - {None}) > 1:
+        return _refusal("api_key", by_key)
+    if api_base and len(by_base - {None}) > 1:
+        return _refusal("api_base", by_base)
+    return None
+
+
+def _refusal(key: str, providers: set[str | None]) -> str:
+    names = ", ".join(sorted(name for name in providers if name))
+    return (
+        f"names models of several providers ({names}) under one memory.{key}: give each its own, as in "
+        f"{{model: <name>, {key}: …}}, and take memory.{key} out, or leave it out and set each provider's variable"
+    )
+
+
+def _flat(written: Any) -> Iterator[dict[str, Any]]:
+    if isinstance(written, str):
+        yield {"model": written}
+    elif isinstance(written, Mapping):
+        if "up_to" in written:
+            for names in written["up_to"].values():
+                yield from _flat(names)
+        else:
+            yield dict(written)
+    elif isinstance(written, list | tuple):
+        for item in written:
+            yield from _flat(item)
+
+
+def _provider(item: Mapping[str, Any]) -> str | None:
+    name = str(item["model"])
+    if name == "default":
+        return "gemini"
+    prefix, slash, rest = name.partition("/")
+    return prefix if slash and rest and prefix in PROVIDERS else _FAMILIES.get(name.partition("-")[0])
 
 
 def excluded(level: Mapping[str, Any]) -> tuple[Agent, ...]:

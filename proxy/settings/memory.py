@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Literal, Self
 from zoneinfo import ZoneInfo
 
 from pydantic import Field, field_validator, model_validator
 
-from proxy.settings.choice import INHERIT, ModelChoice, excluded
+from proxy.settings.choice import INHERIT, ModelChoice, cross_provider_fault, excluded
 from proxy.settings.quantities import (
     Duration,
     Idle,
@@ -142,10 +142,19 @@ class MemorySettings(Section):
 
     @model_validator(mode="after")
     def _check(self) -> Self:
-        refuse(
-            model_conflicts(self.model_dump(include={"model": True, "observation": {"model"}, "reflection": {"model"}}))
-        )
+        level = self.model_dump(include={"model": True, "observation": {"model"}, "reflection": {"model"}})
+        refuse([*model_conflicts(level), *self._cross_provider_faults()])
         return self
+
+    def _cross_provider_faults(self) -> Iterator[tuple[str, str]]:
+        places = {
+            "model": self.model,
+            "observation.model": self.observation.model,
+            "reflection.model": self.reflection.model,
+        }
+        for key, written in places.items():
+            if fault := cross_provider_fault(written, api_base=self.api_base, has_key=self.api_key is not None):
+                yield key, fault
 
 
 class ContextSettings(Section):

@@ -185,8 +185,8 @@ def shown(key: Key, value: Any) -> str:
 
 
 def _plain(value: Any) -> str:
-    if isinstance(value, bool):
-        return str(value).lower()
+    if isinstance(value, bool | SecretStr):
+        return "(set)" if isinstance(value, SecretStr) else str(value).lower()
     if isinstance(value, list | tuple):
         return f"[{', '.join(_plain(item) for item in value)}]"
     if isinstance(value, dict):

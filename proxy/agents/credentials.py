@@ -1,0 +1,117 @@
+"""Which environment variable holds the key of which provider, and which configured model finds none (inspection M1, M8).
+
+A provider's variable serves that provider alone: it is never sent to another server's address. Where litellm asks, it reads the
+same variables itself; the table is here so that a missing one can be named without importing litellm (2 to 6 s).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from typing import Any
+from urllib.parse import urlsplit
+
+# Any one of a provider's variables is enough; the first is the one to name. tests/agents/test_credentials.py holds them against
+# litellm. Clouds (bedrock, sagemaker, vertex_ai) find credentials in other ways as well, local servers need none: none is missed.
+VARIABLES: Mapping[str, tuple[str, ...]] = {
+    "anthropic": ("ANTHROPIC_API_KEY", "ANTHROPIC_AUTH_TOKEN"),
+    "azure": ("AZURE_API_KEY", "AZURE_OPENAI_API_KEY", "AZURE_AD_TOKEN"),
+    "azure_ai": ("AZURE_AI_API_KEY", "AZURE_API_KEY"),
+    "cerebras": ("CEREBRAS_API_KEY",),
+    "cohere": ("COHERE_API_KEY", "CO_API_KEY"),
+    "cohere_chat": ("COHERE_API_KEY", "CO_API_KEY"),
+    "dashscope": ("DASHSCOPE_API_KEY",),
+    "deepinfra": ("DEEPINFRA_API_KEY",),
+    "deepseek": ("DEEPSEEK_API_KEY",),
+    "fireworks_ai": ("FIREWORKS_AI_API_KEY", "FIREWORKS_API_KEY", "FIREWORKSAI_API_KEY", "FIREWORKS_AI_TOKEN"),
+    "gemini": ("GEMINI_API_KEY", "GOOGLE_API_KEY"),
+    "groq": ("GROQ_API_KEY",),
+    "huggingface": ("HUGGINGFACE_API_KEY", "HF_TOKEN"),
+    "mistral": ("MISTRAL_API_KEY",),
+    "moonshot": ("MOONSHOT_API_KEY",),
+    "nvidia_nim": ("NVIDIA_NIM_API_KEY",),
+    "openai": ("OPENAI_API_KEY",),
+    "openrouter": ("OPENROUTER_API_KEY", "OR_API_KEY"),
+    "perplexity": ("PERPLEXITYAI_API_KEY", "PERPLEXITY_API_KEY"),
+    "replicate": ("REPLICATE_API_KEY", "REPLICATE_API_TOKEN"),
+    "text-completion-openai": ("OPENAI_API_KEY",),
+    "together_ai": ("TOGETHERAI_API_KEY", "TOGETHER_API_KEY", "TOGETHER_AI_API_KEY", "TOGETHER_AI_TOKEN"),
+    "xai": ("XAI_API_KEY",),
+    "zai": ("ZAI_API_KEY",),
+}
+# The hosts a provider's variable may be sent to, with their subdomains, where we ask it over HTTP ourselves.
+HOSTS: Mapping[str, tuple[str, ...]] = {
+    "cerebras": ("api.cerebras.ai",),
+    "dashscope": ("dashscope.aliyuncs.com", "dashscope-intl.aliyuncs.com", "dashscope-us.aliyuncs.com"),
+    "deepinfra": ("api.deepinfra.com",),
+    "deepseek": ("api.deepseek.com",),
+    "fireworks_ai": ("api.fireworks.ai",),
+    "groq": ("api.groq.com",),
+    "mistral": ("api.mistral.ai",),
+    "moonshot": ("api.moonshot.ai", "api.moonshot.cn"),
+    "nvidia_nim": ("integrate.api.nvidia.com",),
+    "openai": ("api.openai.com",),
+    "openrouter": ("openrouter.ai",),
+    "perplexity": ("api.perplexity.ai",),
+    "together_ai": ("api.together.xyz", "api.together.ai"),
+    "xai": ("api.x.ai",),
+    "zai": ("api.z.ai",),
+}
+_FAMILIES = (  # names that litellm knows without their provider's prefix
+    (re.compile(r"gpt-|o\d(?:-|$)"), "openai"),
+    (re.compile(r"claude-"), "anthropic"),
+    (re.compile(r"command-"), "cohere"),
+)
+
+
+def read_provider(model: str) -> str | None:
+    """The provider that a model's name tells; None where it tells none."""
+    if model == "default":
+        return "gemini"
+    prefix, slash, rest = model.partition("/")
+    if slash and rest:
+        return prefix
+    return next((provider for pattern, provider in _FAMILIES if pattern.match(model)), None)
+
+
+def find_key(model: str, base_url: str | None, environ: Mapping[str, str]) -> str | None:
+    """The key in the provider's own variable, where the address is the provider's own; None where there is none."""
+    provider = read_provider(model) or ""
+    if base_url is not None and not is_home(provider, base_url):
+        return None
+    return next((environ[name] for name in VARIABLES.get(provider, ()) if environ.get(name)), None)
+
+
+def is_home(provider: str, base_url: str) -> bool:
+    """Whether an address is one of the provider's own. Only over https: a key does not travel in the clear."""
+    parts = urlsplit(base_url)
+    host = parts.hostname or ""
+    return parts.scheme == "https" and any(host == own or host.endswith(f".{own}") for own in HOSTS.get(provider, ()))
+
+
+def missing_variables(model: str, base_url: str | None, environ: Mapping[str, str]) -> tuple[str, ...]:
+    """The variables of which none is set, for a model without a key of its own; empty where nothing is known to be missing."""
+    provider = read_provider(model) or ""
+    own = base_url is None or is_home(provider, base_url)
+    names = VARIABLES.get(provider, ()) if own else ()
+    return () if any(environ.get(name) for name in names) else names
+
+
+def reveal(secret: Any) -> str | None:
+    """The text of a secret as settings hold it; None for an empty one."""
+    return (secret if isinstance(secret, str) else secret.get_secret_value()) or None if secret else None
+
+
+def list_models(choice: Any) -> Iterator[tuple[str, str | None, bool]]:
+    """Every model that a choice may come to: its name, its own address, and whether it has a key of its own."""
+    if isinstance(choice, str):
+        yield choice, None, False
+    elif isinstance(choice, Mapping):
+        if "up_to" in choice:
+            for item in choice["up_to"].values():
+                yield from list_models(item)
+        else:
+            yield str(choice["model"]), choice.get("api_base"), bool(choice.get("api_key"))
+    else:
+        for item in choice:
+            yield from list_models(item)

@@ -1,0 +1,96 @@
+"""What `check`, `doctor` and the start say of the memory models."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from proxy.cli import banner, main
+from proxy.doctor.models import missing_credentials, model_warnings
+from proxy.settings import load, parse
+
+VARIABLES = ("OPENAI_API_KEY", "GEMINI_API_KEY", "GOOGLE_API_KEY", "ANTHROPIC_API_KEY", "ANTHROPIC_AUTH_TOKEN")
+
+
+@pytest.fixture(autouse=True)
+def no_keys(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in VARIABLES:
+        monkeypatch.delenv(name, raising=False)
+
+
+def missed(text: str, **environ: str) -> list[str]:
+    settings = parse(text)
+    return missing_credentials(settings, settings.effective(None), environ)
+
+
+@pytest.mark.parametrize(
+    ("memory", "said"),
+    [
+        ("{model: openai/a}", ["observer and reflector openai/a", "OPENAI_API_KEY"]),
+        ("{model: default}", ["default finds no credential", "GEMINI_API_KEY or GOOGLE_API_KEY"]),
+        ("{model: [inherit, anthropic/a]}", ["anthropic/a", "ANTHROPIC_API_KEY"]),
+        ("{model: {up_to: {10: anthropic/a}}}", ["anthropic/a", "memory.api_key"]),
+        ("{reflection: {model: openai/a}}", ["openai/a"]),
+    ],
+)
+def test_a_missing_credential_is_named(memory: str, said: list[str]) -> None:
+    """The model, and the variable that would hold its key."""
+    (line,) = missed(f"memory: {memory}")
+    assert all(text in line for text in said)
+
+
+@pytest.mark.parametrize(
+    "memory",
+    [
+        "{model: inherit}",
+        "{model: openai/a, api_key: k}",
+        "{model: [{model: openai/a, api_key: k}]}",
+        '{model: openai/a, api_base: "http://127.0.0.1:1/v1"}',
+        "{model: openai/a, enabled: false}",
+        "{model: ollama_chat/qwen3}",
+    ],
+)
+def test_nothing_is_missing(memory: str) -> None:
+    """Where there is a key, none is needed, or none can be known to be."""
+    assert missed(f"memory: {memory}") == []
+    assert missed("memory: {model: openai/a}", OPENAI_API_KEY="k") == []
+
+
+def test_a_shared_key_is_not_for_another_address() -> None:
+    """A model with an address of its own does not get it."""
+    (line,) = missed('memory: {api_key: k, model: [{model: openai/a, api_base: "https://api.openai.com/v1"}]}')
+    assert "OPENAI_API_KEY" in line
+
+
+def test_the_request_s_own_server() -> None:
+    """There the request's credential serves; the line says for how long."""
+    (own,) = missed("memory: {model: openai/a}")
+    (other,) = missed("memory: {model: openai/a}\nupstream: [{name: u, base_url: 'https://other.example/v1'}]")
+    assert "with the credential of the request" in own
+    assert "with the credential of the request" not in other
+
+
+def test_models_in_lists_are_warned_of() -> None:
+    """What is known against a model is told wherever it stands."""
+    names = ["anthropic/claude-opus-4-1", "openai/gpt-4.1-nano"]
+    settings = parse(f"memory: {{model: [{', '.join(names)}]}}")
+    alone = [model_warnings(parse(f"memory: {{model: {name}}}").effective(None), None) for name in names]
+    assert model_warnings(settings.effective(None), None) == list(
+        dict.fromkeys(text for found in alone for text in found)
+    )
+
+
+def test_check_and_start_say_so(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Both name the variable while it is missing, and no value once it is there."""
+    file = tmp_path / "om-proxy.yaml"
+    file.write_text("memory: {model: openai/gpt-5-mini}", encoding="utf-8")
+    for said in (True, False):
+        assert main(["check", "--config", str(file)]) == 0
+        banner(load(file), 1)
+        out = capsys.readouterr().out
+        assert out.count("OPENAI_API_KEY") == 2 * said
+        monkeypatch.setenv("OPENAI_API_KEY", "sk-proj-a-secret-of-the-operator")
+    assert "a-secret" not in out
