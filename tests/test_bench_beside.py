@@ -391,9 +391,9 @@ def test_family() -> None:
     [
         (["thread", "--turns", "3"], "{root}/tests/bench/long_thread.py --turns 3"),
         (["cost", "--only", "coding"], "-m tests.bench.cost --only coding"),
-        (["before", "../old"], "-m tests.bench.before --bench {root}/bench ../old"),
-        (["om_raw", "--cells", "1k_n:16"], "-m tests.bench.beside --bench {root}/bench om_raw --cells 1k_n:16"),
-        ([], "-m tests.bench.beside --bench {root}/bench"),
+        (["before", "../old"], "-P -m tests.bench.before --bench {root}/bench ../old"),
+        (["om_raw", "--cells", "1k_n:16"], "-P -m tests.bench.beside --bench {root}/bench om_raw --cells 1k_n:16"),
+        ([], "-P -m tests.bench.beside --bench {root}/bench"),
     ],
 )
 def test_script(tmp_path: Path, arguments: Sequence[str], program: str) -> None:

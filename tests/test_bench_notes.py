@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import subprocess
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
@@ -383,3 +384,16 @@ def test_settings_of_the_command() -> None:
     with pytest.raises(ValueError, match="KEY=VALUE"):
         settings_of(arguments(["x", "--folder", "f", "--set", "a.b"]))
     assert merge({"a": {"b": 1, "c": 2}}, {"a": {"b": 3}, "d": 4}) == {"a": {"b": 3, "c": 2}, "d": 4}
+
+
+def test_script_runs_anywhere(tmp_path: Path) -> None:
+    """A caller's folder with modules of its own changes nothing: `python -m` would import them."""
+    (tmp_path / "yaml.py").write_text("raise SystemExit('not this one')", encoding="utf-8")
+    script = Path(__file__).parents[1] / "scripts" / "notes"
+    said = subprocess.run(
+        [script, "nowhere", "--folder", "f"], cwd=tmp_path, capture_output=True, text=True, check=False
+    )
+    assert (said.returncode, said.stderr) == (
+        1,
+        "scripts/notes: no recording at nowhere; name a file, or the recordings' folder with --data\n",
+    )
