@@ -70,6 +70,7 @@ class Engine:
         key = caller.key
         assert key is not None  # noqa: S101 — only requests with a thread get here
         scope = caller.scope or call.effective.memory.scope
+        forgets = self._memories.forgets
         call, sent, standing = await self._standings.first(caller, key, request, call, hints, scope)
         stores = caller.mode != "read"
         rewrites = caller.mode != "write" and call.effective.memory.mode != "shadow"
@@ -84,6 +85,8 @@ class Engine:
             case=standing.rec.case,
             timezone=caller.timezone,
             found_date=standing.memory.render_date,
+            born=standing.memory.born,
+            forgets=forgets,
             stores=stores,
             rewrites=rewrites,
             longer=longer,
@@ -111,13 +114,13 @@ class Engine:
             match decision:
                 case Activate(count=count):
                     ids = tuple(c.id for c in turn.standing.virtual.chunks[:count])
-                    await self._memories.update(
-                        turn.key, partial(lifecycle.activated, ids=ids, now=self._clock()), turn.scope
-                    )
+                    activated = partial(lifecycle.activated, ids=ids, now=self._clock())
+                    await self._memories.update(turn.key, activated, turn.scope, born=turn.born)
                 case Swap():
                     # in the log itself: a thread nobody has heard of gets no row before its credential is accepted
-                    where = hub_of(turn.key) if turn.standing.virtual.hub else turn.key
-                    await self._memories.update(where, partial(lifecycle.swapped, now=self._clock()))
+                    hub = turn.standing.virtual.hub
+                    where, born = (hub_of(turn.key), hub.born) if hub else (turn.key, turn.born)
+                    await self._memories.update(where, partial(lifecycle.swapped, now=self._clock()), born=born)
                 case Observe() | Reflect():
                     waited = True
                     await self._wait(turn, decision)
@@ -214,6 +217,9 @@ class Engine:
 
     async def _attempt(self, turn: Turn, reply: Item | None, interrupted: Item | None) -> bool:
         standing = await self._standings.settled(turn)
+        if self._standings.is_forgotten(turn, standing.memory):
+            self._memories.tell_forgotten(turn.key)
+            return False
         overtaken = standing.memory.end != turn.standing.memory.end
         if standing.rec.cut is not None and (reply is None or (turn.broken and overtaken)):
             return False  # another attempt's reply stands: nothing is superseded but by one that was seen whole
@@ -224,7 +230,8 @@ class Engine:
         if not left and replace(after, turn_at=standing.memory.turn_at) == standing.memory:
             return False  # a retry of what is stored already
         after = replace(self._with_date(turn, after), model=turn.request.model)
-        await self._memories.commit(standing.memory, after, left)
+        committed = await self._memories.commit(standing.memory, after, left)
+        turn.born = turn.born or committed.born
         return True
 
     async def _heard(

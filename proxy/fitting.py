@@ -57,7 +57,8 @@ class Fitting:
         before = turn.standing.virtual.coverage
         await self._observe_all(turn)
         if ids := overflow.ready(turn.standing.virtual, self._may_leave(turn)):
-            await self._memories.update(turn.key, partial(lifecycle.activated, ids=ids, now=self._clock()))
+            activated = partial(lifecycle.activated, ids=ids, now=self._clock())
+            await self._memories.update(turn.key, activated, born=turn.born)
             await self._standings.again(turn)
         if turn.standing.virtual.coverage <= before:
             return False

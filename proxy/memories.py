@@ -11,17 +11,20 @@ from sys import getsizeof
 from typing import TypeVar
 from weakref import WeakValueDictionary
 
+import structlog
 from msgspec.structs import replace
 
 from proxy.errors import Conflict
 from proxy.memory import shared
 from proxy.memory.model import HUB, Key, Memory, Message, Observation, Reflection, Scope, hub_of
 from proxy.memory.stretch import Stretch
-from proxy.storage.base import Change, Stir, Store
+from proxy.storage.base import Change, Forgotten, Stir, Store
 
+log = structlog.get_logger("memory")
 _T = TypeVar("_T")
 
 CACHE_BYTES = 64 * 2**20  # as CPython holds them: a default thread takes 0.2 MB, and 0.9 MB with a full log
+FORGETS_REMEMBERED = 10_000  # threads; only a turn of which nothing was stored yet depends on it
 ATTEMPTS = 20  # commits of one change before giving up: each lost one means that another turn of the thread won
 
 
@@ -58,6 +61,8 @@ class Memories:
         self._stir = stir
         self._cache_bytes = cache_bytes
         self._held = 0
+        self.forgets = 0  # calls of `forget` so far
+        self._forgotten: OrderedDict[Key, int] = OrderedDict()  # the number of each thread's last one
         self._cached: OrderedDict[Key, tuple[Memory, int]] = OrderedDict()
         # by hub: thread, hub, and the two together, of cached threads; all go with the hub, whose log they would hold for ever
         self._joint: dict[Key, dict[Key, tuple[Memory, Memory, Memory]]] = {}
@@ -125,13 +130,21 @@ class Memories:
         cached = self._cached.get(key)
         return cached[0] if cached else await self._load(key)
 
-    async def update(self, key: Key, change: Callable[[Memory], Memory], scope: Scope | None = None) -> Memory:
-        """Apply a pure change to the memory as it stands; computed again whenever someone committed first. `scope`: see `load`."""
-        async with self.lock(key):
-            return await persistently(partial(self._update, key, change, scope))
+    async def update(
+        self, key: Key, change: Callable[[Memory], Memory], scope: Scope | None = None, *, born: int = 0
+    ) -> Memory:
+        """Apply a pure change to the memory as it stands; computed again whenever someone committed first. `scope`: see `load`.
 
-    async def _update(self, key: Key, change: Callable[[Memory], Memory], scope: Scope | None) -> Memory:
+        `born`: of the memory that the change was made from. Where that one has been forgotten since, nothing is written.
+        """
+        async with self.lock(key):
+            return await persistently(partial(self._update, key, change, scope, born))
+
+    async def _update(self, key: Key, change: Callable[[Memory], Memory], scope: Scope | None, born: int) -> Memory:
         before = await self.latest(key, scope)
+        if is_forgotten(before, born):
+            self.tell_forgotten(key)
+            return before
         after = change(before)
         return before if after == before else await self.commit(before, after)
 
@@ -171,6 +184,29 @@ class Memories:
     def _with_due(self, change: Change) -> Change:
         return change._replace(after=replace(change.after, due=self._due(change.after)))
 
+    async def forget(self, key: Key) -> Forgotten:
+        """Remove the thread, from what this process holds as well; other processes find it gone with their next look. A turn that is
+        under way here stores nothing from now on, also if it is the thread's first."""
+        self.forgets += 1
+        self._forgotten[key] = self.forgets
+        if len(self._forgotten) > FORGETS_REMEMBERED:
+            self._forgotten.popitem(last=False)
+        async with self.lock(key):
+            if not await self.store.version(key):
+                return Forgotten()
+            forgotten = await self.store.forget(key)
+            for held in [held for held in self._cached if held[:2] == key[:2]]:  # others may have told of it
+                self.drop(held)
+            return forgotten
+
+    def is_forgotten_since(self, memory: Memory, born: int, forgets: int) -> bool:
+        """Whether a turn that began on the row `born`, when `forgets` stood at this number, is of a thread forgotten since."""
+        return is_forgotten(memory, born) or self._forgotten.get(memory.key, 0) > forgets
+
+    def tell_forgotten(self, key: Key) -> None:
+        """Say in the log that work was dropped because its thread has been forgotten since it began."""
+        log.info("memory.forgotten_meanwhile", thread=self.label(key))
+
     def drop(self, key: Key) -> None:
         self._forget_joint(key)
         if cached := self._cached.pop(key, None):
@@ -194,6 +230,11 @@ class Memories:
             self._joint.pop(key, None)
         elif threads := self._joint.get(hub_of(key)):
             threads.pop(key, None)
+
+
+def is_forgotten(memory: Memory, born: int) -> bool:
+    """Whether work that stood on the row `born` finds that row gone, or another in its place. Work that stood on nothing finds none."""
+    return bool(born) and memory.born != born
 
 
 def _shares(memory: Memory, scope: Scope | None = None) -> bool:

@@ -161,9 +161,9 @@ class Observing:
         log.warning(f"{what}.failed", thread=label, error=exc.code, failures=failures, **advice)
         now, jitter, size = self._clock(), self._jitter(), memory.log_tokens
         if isinstance(decision, Reflect):
-            await self._memories.update(memory.key, lambda m: lifecycle.unproductive(m, size))
+            await self._memories.update(memory.key, lambda m: lifecycle.unproductive(m, size), born=memory.born)
         else:
-            await self._memories.update(memory.key, lambda m: lifecycle.failed(m, now, jitter))
+            await self._memories.update(memory.key, lambda m: lifecycle.failed(m, now, jitter), born=memory.born)
 
     # ── observing ────────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -189,7 +189,7 @@ class Observing:
             title=made.title if call.effective.memory.observation.thread_title else None,  # nobody asked for one
             model=made.model,
         )
-        now = await self._memories.update(memory.key, lambda m: lifecycle.observed(m, chunk))
+        now = await self._memories.update(memory.key, lambda m: lifecycle.observed(m, chunk), born=memory.born)
         kept = bool(now.chunks) and now.chunks[-1].last == chunk.last
         label = self._memories.label(memory.key)
         log.info("observed", thread=label, source=chunk.source_tokens, tokens=chunk.tokens, kept=kept)
@@ -332,9 +332,11 @@ class Observing:
     async def _settle(self, decision: Settle) -> bool:
         moved = False
         for key in decision.keys:
-            ids = tuple(c.id for c in lifecycle.settling(await self._memories.load(key)))
+            memory = await self._memories.load(key)
+            ids = tuple(c.id for c in lifecycle.settling(memory))
             if ids:
-                await self._memories.update(key, partial(lifecycle.activated, ids=ids, now=self._clock()))
+                activated = partial(lifecycle.activated, ids=ids, now=self._clock())
+                await self._memories.update(key, activated, born=memory.born)
                 moved = True
         return moved
 
@@ -358,7 +360,7 @@ class Observing:
             suggestion=made.suggestion,
             model=made.model,
         )
-        await self._memories.update(memory.key, lambda m: lifecycle.reflected(m, reflection))
+        await self._memories.update(memory.key, lambda m: lifecycle.reflected(m, reflection), born=memory.born)
         log.info("reflected", thread=self._memories.label(memory.key), source=size, tokens=reflection.tokens)
 
     async def _condense(

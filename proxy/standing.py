@@ -145,15 +145,21 @@ class Standings:
         if memory.version == standing.memory.version and memory.hub == standing.memory.hub:
             return standing
         if memory.scope != turn.scope:
-            memory = await self._rescoped(memory, turn.scope, stores=turn.stores)
+            stores = turn.stores and not self.is_forgotten(turn, memory)
+            memory = await self._rescoped(memory, turn.scope, stores=stores)
         if memory.end == standing.memory.end:
             rec: Reconciled | None = standing.rec
         elif (rec := turns.merged(memory, standing.rec, turn.sent)) is None:
             turn.sent = self.sent(turn.request, memory)  # its recognised views were those of another memory
         return await self._stand(memory, turn.sent, turn.hints, turn.request.model, turn.call, rec)
 
+    def is_forgotten(self, turn: Turn, memory: Memory) -> bool:
+        """Whether the turn's thread has been forgotten since it began; `memory`: as it is now."""
+        return self._memories.is_forgotten_since(memory, turn.born, turn.forgets)
+
     async def again(self, turn: Turn) -> None:
         turn.standing = await persistently(partial(self.settled, turn))
+        turn.born = turn.born or turn.standing.memory.born
 
     def item(self, key: Key, reply: Reply | None) -> Item | None:
         if reply is None or reply.message is None:

@@ -42,6 +42,8 @@ class Turn:
     body: bytes | None = None  # the rewritten request; None: the original bytes go upstream
     timezone: str | None = None  # the client's, where it names one
     found_date: float | None = None  # the render date the request found
+    born: int = 0  # of the row it stands on: once that has been forgotten, nothing of the turn is stored
+    forgets: int = 0  # `Memories.forgets` when it began: of a first turn there is no row yet
     stores: bool = True
     rewrites: bool = True  # whether its prompt may differ from the client's
     broken: bool = (

@@ -11,11 +11,13 @@ from typing import Any
 import orjson
 import pytest
 from msgspec.structs import replace
+from structlog.testing import capture_logs
 
 from proxy.catalogue import Catalogue
 from proxy.engine import Engine
 from proxy.errors import ModelError
 from proxy.memory.identity import Caller, Mode
+from proxy.memory.model import Memory
 from proxy.memory.transcript import Hints
 from proxy.prompt import Prompts
 from proxy.turn import Turn
@@ -127,6 +129,66 @@ async def test_the_conversation_goes_on() -> None:
         opened = await t.turn(history, "d")
         assert opened.standing.rec.case == "extend"
         assert await t.live() == ["a", "b", "c", "d"]
+
+
+@pytest.mark.parametrize("turns_before", [0, 1, 4], ids=["its first turn", "its second turn", "a long thread"])
+@pytest.mark.parametrize("complete", [True, False], ids=["answered", "broken off"])
+async def test_a_turn_under_way_does_not_bring_its_thread_back(turns_before: int, complete: bool) -> None:
+    """Nothing of it is written; the receipt stands, and what begins afterwards is a thread of its own."""
+    async with turns() as t:
+        sent = await t.history(turns_before)
+        opened = await t.open(sent)
+        receipt = dict(opened.receipt)
+        await t.parts.memories.forget(KEY)
+        with capture_logs() as logs:
+            await t.engine.close_turn(opened, said("too late", complete=complete), accepted=True)
+            await t.engine.keep_unanswered(opened)
+        assert [entry["event"] for entry in logs] == ["memory.forgotten_meanwhile"] * 2
+        assert await t.parts.memory() == Memory(key=KEY)
+        assert opened.receipt == receipt
+        await t.turn([user("hello again")], "hi")
+        assert await t.live() == ["hello again", "hi"]
+
+
+async def test_a_turn_under_way_stays_out_of_the_thread_that_follows() -> None:
+    """Its client may have begun anew before the old reply came."""
+    async with turns() as t:
+        opened = await t.open(await t.history(2))
+        await t.parts.memories.forget(KEY)
+        await t.turn([user("hello again")], "hi")
+        await t.engine.close_turn(opened, said("too late"), accepted=True)
+        assert await t.live() == ["hello again", "hi"]
+
+
+async def test_a_thread_that_another_process_has_forgotten() -> None:
+    """The store alone says so: the row it stood on is gone, or another stands in its place."""
+    async with turns() as t:
+        history = await t.history(2)
+        opened, other = await t.open(history), await t.open(history)
+        await t.parts.store.forget(KEY)
+        await t.engine.close_turn(opened, said("too late"), accepted=True)
+        assert await t.parts.memory() == Memory(key=KEY)
+        await t.turn([user("hello again")], "hi")
+        await t.engine.close_turn(other, said("too late"), accepted=True)
+        assert await t.live() == ["hello again", "hi"]
+
+
+async def test_a_turn_that_waits_while_its_thread_is_forgotten() -> None:
+    """It goes on with what its client sent: nothing of what was forgotten is told to the model, and nothing is stored."""
+    held = Held()
+    async with turns(*[NOTES] * 9, settings=UNBUFFERED) as t:
+        sent = talk(3)
+        await t.turn(sent[:1], "ok")
+        t.parts.models.steps[:] = [held]
+        opening = asyncio.create_task(t.open(talk(12)))
+        await held.asked.wait()
+        await t.parts.memories.forget(KEY)
+        held.go.set()
+        opened = await opening
+        assert (opened.status, opened.body) == ("raw", None)
+        await t.engine.close_turn(opened, said("too late"), accepted=True)
+        await t.parts.background.wait_idle()
+        assert await t.parts.memory() == Memory(key=KEY)
 
 
 async def test_the_receipt_counts() -> None:

@@ -141,6 +141,41 @@ async def test_messages_that_come_meanwhile_do_not_matter() -> None:
         assert (after.chunks[0].last, after.end) == (6, 8)
 
 
+@pytest.mark.parametrize("anew", [False, True], ids=["gone", "made anew, word for word"])
+@pytest.mark.parametrize("answer", [NOTES, ModelError("no")], ids=["notes", "a failure"])
+async def test_a_thread_that_is_forgotten_meanwhile(answer: str | ModelError, anew: bool) -> None:
+    """Neither its notes nor a failure bring it back; nor do they enter a thread that was made anew with the same words."""
+    held = Held()
+    async with parts(held, *([answer] if isinstance(answer, ModelError) else [])) as p:
+        before = await p.stored(chat(4, 50))
+        held.text = answer if isinstance(answer, str) else "no notes"
+        work = asyncio.create_task(p.observing.perform(KEY, SIX, p.call()))
+        await held.asked.wait()
+        await p.memories.forget(KEY)
+        now = await p.stored(chat(4, 50)) if anew else Memory(key=KEY)
+        held.go.set()
+        with capture_logs() as logs:
+            await work
+        assert await p.memory() == now
+        assert now.born != before.born
+        assert [entry["thread"] for entry in logs if entry["event"] == "memory.forgotten_meanwhile"] == [str(KEY)]
+
+
+async def test_a_reflection_of_a_thread_that_is_forgotten_meanwhile() -> None:
+    """A thread made anew begins at the same generation with the same ids: the reflection is of another row all the same."""
+    held = Held(bullets("all of it in short"))
+    async with parts(held) as p:
+        before = await logged(p, 300, 300)
+        work = asyncio.create_task(p.observing.perform(KEY, Reflect(2, 10_000), p.call()))
+        await held.asked.wait()
+        await p.memories.forget(KEY)
+        now = await logged(p, 300, 300)
+        assert (now.generation, [o.id for o in now.log]) == (before.generation, [o.id for o in before.log])
+        held.go.set()
+        await work
+        assert await p.memory() == now
+
+
 async def test_too_long_is_halved() -> None:
     """A prompt that is too long is asked again about the older half, down to one block; the chunk says what it covers."""
     too_long = PromptTooLong("send less")

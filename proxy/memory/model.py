@@ -197,6 +197,7 @@ class Hub(Struct, frozen=True, kw_only=True):
 
     label: str  # of this thread, in `Part`
     version: int = 0  # of the hub's row; 0: nothing stored yet
+    born: int = 0  # of the hub's row, as `Memory.born`
     next_id: int = 1  # of the log's entries: chunks are numbered by the thread
     own: tuple[int, int] = (0, 1)  # generation and next generation of the thread's own log
 
@@ -206,6 +207,9 @@ class Memory(Struct, frozen=True, kw_only=True):
 
     key: Key
     version: int = 0  # of the stored row; 0: nothing stored yet. Set by the store alone
+    born: int = (
+        0  # which row: set by the store alone, never reused, so a thread made anew differs; 0: nothing stored yet
+    )
     next_seq: int = 1
     next_id: int = 1  # of observations
     generation: int = 0  # of the log; a reflection or a rollback starts the next. Never reused

@@ -33,6 +33,7 @@ def together(thread: Memory, hub: Memory, label: str) -> Memory:
         hub=Hub(
             label=label,
             version=hub.version,
+            born=hub.born,
             next_id=hub.next_id,
             own=(thread.generation, thread.next_generation),
         ),
@@ -62,6 +63,7 @@ def apart(memory: Memory) -> tuple[Memory, Memory]:
     shared = Memory(
         key=hub_of(memory.key),
         version=hub.version,
+        born=hub.born,
         next_id=hub.next_id,
         generation=memory.generation,
         next_generation=memory.next_generation,

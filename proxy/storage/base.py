@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple, Protocol
+from typing import Literal, NamedTuple, Protocol
 
 from proxy.memory.gathering import Waiting
 from proxy.memory.model import Key, Mark, Memory, Message, Observation
@@ -47,6 +47,21 @@ class ThreadInfo(NamedTuple):
     parked: bool
 
 
+Bytes = Literal["gone", "pending"]  # of what was forgotten: overwritten, or waiting for a reader that still holds them
+
+
+class Forgotten(NamedTuple):
+    """What went with a thread. Nothing: there was no memory of it."""
+
+    threads: int = 0
+    messages: int = 0  # live or not
+    observations: int = 0  # notes: in its logs, buffered, and entries of a shared log that said anything of it
+    generations: int = 0  # of logs, its own and the shared one's, that held any of them
+    reflections: int = 0  # made and not yet swapped in
+    database: Bytes = "gone"  # its bytes in the database itself
+    log: Bytes = "gone"  # and in the log the database writes ahead
+
+
 class Store(Protocol):
     """Durable memories. Every method may raise `StorageError`; none blocks the event loop.
 
@@ -64,7 +79,7 @@ class Store(Protocol):
         """Write the difference between two states of one thread, in one durable transaction, and return `after` with its new version.
 
         Raises `Conflict`, having written nothing, unless the stored version still is `before.version`. Durable means: once
-        this returns, neither a killed process nor a power cut loses it.
+        this returns, neither a killed process nor a power cut loses it. `born` is the row's in what is returned, whatever `after` says.
 
         The difference: messages of `after.tail` unknown to the store are inserted; changed items are replaced; live messages
         with `seq > after.coverage` that are missing from `after.tail` are superseded (kept, no longer live); superseded ones
@@ -120,14 +135,21 @@ class Store(Protocol):
     ) -> tuple[ThreadInfo, ...]:
         """Threads in key order, from after `cursor`, hubs left out. `tenant=None`: of all tenants (the operator's view)."""
 
-    async def forget(self, key: Key) -> int:
-        """Remove every row of the thread; the number of messages removed. Work in flight on it conflicts and cannot bring it back.
+    async def forget(self, key: Key) -> Forgotten:
+        """Remove every row of the thread; what went. Work in flight on it conflicts and cannot bring it back: a thread made anew under
+        the same key has another `born`.
 
         What says anything of it goes too, in the same transaction: its part of the log it shared, as `forgetting.without` has it, in
         every generation; what other threads' prompts tell of it (`Memory.others`). Of threads of which the log covers less by that,
         the messages are in the tail again. With the last thread that shares a log its hub goes. A thread's name in the log is
         `identity.label` of it under the store's own secret.
+
+        The bytes of what went leave the storage too. Where a reader still holds them (a backup, a shell), the rows are gone at once and
+        the bytes are `pending`: the store tries again by itself until nothing of them is left, also after a restart.
         """
+
+    async def wait_erased(self) -> None:
+        """Return once no bytes of what was forgotten wait for a reader any more."""
 
     async def secret(self) -> bytes:
         """32 random bytes, made once and kept with the data: what tenants and fingerprints are keyed with. Every caller of one

@@ -24,9 +24,10 @@ from proxy.memory.gathering import Waiting
 from proxy.memory.model import HUB, Key, Memory, Message, Observation
 from proxy.storage import sqlite_reading as reading
 from proxy.storage import sqlite_rows as rows
-from proxy.storage.base import Change, Outline, Stir, ThreadInfo
+from proxy.storage.base import Change, Forgotten, Outline, Stir, ThreadInfo
 from proxy.storage.one_writer import OneWriter
 from proxy.storage.sqlite_commit import NOW, Commit, SharedCommit
+from proxy.storage.sqlite_erasing import IS_PENDING, Eraser
 from proxy.storage.sqlite_forgetting import forgotten
 from proxy.storage.sqlite_lane import GROUP, Lane
 from proxy.storage.sqlite_probe import Probe
@@ -51,6 +52,7 @@ class SqliteStore:
         self._generations = generations
         self._turn = turn
         self._probe: Probe | None = None
+        self._eraser: Eraser | None = None
 
     @classmethod
     async def open(
@@ -72,10 +74,12 @@ class SqliteStore:
         store = cls(writer, reader, generations, turn)
         try:
             if not in_memory:
+                store._eraser = Eraser(writer, busy)
                 private_file(Path(database))
             await writer.run_alone(brought_up_to_date)
             await reader.run_alone(_looked)
             store._probe = None if in_memory else Probe(database)
+            await store._look_for_erasures()
         except OSError as exc:
             raise StorageError(f"cannot use {database} as a database: {exc.strerror}") from exc
         except BaseException:
@@ -85,6 +89,8 @@ class SqliteStore:
 
     async def close(self) -> None:
         try:
+            if self._eraser:
+                await self._eraser.close()
             if self._probe:
                 self._probe.close()
             await self._reader.close()
@@ -147,6 +153,7 @@ class SqliteStore:
                         = (thread.tenant, thread.resource, thread.thread) AND until > {NOW}
                 )
             ) ORDER BY turn, due, id LIMIT ?"""  # noqa: S608 - our own text
+        await self._look_for_erasures()  # of processes that ended before they were done
         return tuple(Key(*row) for row in await self._read(sql, (now, limit)))
 
     async def threads(
@@ -172,14 +179,17 @@ class SqliteStore:
     # ── writing ──
 
     async def commit(self, before: Memory, after: Memory, aside: Sequence[Message] = ()) -> Memory:
-        return replace(after, version=await self._writer.run(Commit(before, after, aside, self._generations)))
+        written = await self._writer.run(Commit(before, after, aside, self._generations))
+        return replace(after, version=written.version, born=written.born)
 
     async def commit_shared(
         self, thread: Change, hub: Change | None, stir: Stir | None = None
     ) -> tuple[Memory, Memory | None]:
-        versions = await self._writer.run(SharedCommit(thread, hub, stir, self._generations))
-        log = replace(hub.after, version=versions[1]) if hub and len(versions) > 1 else hub.after if hub else None
-        return replace(thread.after, version=versions[0]), log
+        first, *second = await self._writer.run(SharedCommit(thread, hub, stir, self._generations))
+        log = hub.after if hub else None
+        if log and second:
+            log = replace(log, version=second[0].version, born=second[0].born)
+        return replace(thread.after, version=first.version, born=first.born), log
 
     async def lease(self, key: Key, holder: str, seconds: float) -> bool:
         sql = f"""INSERT INTO lease VALUES (?, ?, ?, ?, {NOW} + ?) ON CONFLICT DO UPDATE
@@ -202,12 +212,22 @@ class SqliteStore:
         """A revived thread gets a new version, so that what is cached of it is read again."""
         return await self._writer.run(lambda db: _parked(db, key, parked))
 
-    async def forget(self, key: Key) -> int:
+    async def forget(self, key: Key) -> Forgotten:
         """Removed from the file as well: deleted content is overwritten, and the log of older pages emptied."""
         label = partial(identity.label, await self.secret())
         removed = await self._writer.run(lambda db: forgotten(db, key, label))
-        await self._writer.run_alone(_emptied_wal)
-        return removed
+        if self._eraser is None or await self._eraser.erase():
+            return removed
+        return removed._replace(database="pending", log="pending")
+
+    async def _look_for_erasures(self) -> None:
+        [(is_pending,)] = await self._read(IS_PENDING, ())
+        if is_pending and self._eraser:
+            self._eraser.start()
+
+    async def wait_erased(self) -> None:
+        if self._eraser is not None:
+            await self._eraser.wait()
 
     async def _write(self, sql: str, parameters: Iterable[Any]) -> list[rows.Row]:
         return await self._writer.run(lambda db: reading.rows_of(db, sql, parameters))
@@ -218,10 +238,6 @@ async def _parked(db: aiosqlite.Connection, key: Key, parked: bool) -> bool:
     trouble = "parked = 1, due = NULL" if parked else f"parked = 0, failures = 0, retry_at = 0, due = {NOW}"
     sql = f"UPDATE thread SET version = ?, {trouble} WHERE {THIS} RETURNING id"  # noqa: S608 - our own text
     return bool(await reading.rows_of(db, sql, (version, *key)))
-
-
-async def _emptied_wal(db: aiosqlite.Connection) -> None:
-    await db.execute_fetchall("PRAGMA wal_checkpoint(TRUNCATE)")
 
 
 async def _touched(db: aiosqlite.Connection) -> None:

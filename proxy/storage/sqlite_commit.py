@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import aiosqlite
 
@@ -74,6 +74,13 @@ STIR = f"""UPDATE thread SET due = ?3 WHERE tenant = ?1 AND resource = ?2 AND th
 Statement = tuple[str, list[tuple[Any, ...]]]  # one statement and the rows of parameters to run it with
 
 
+class Written(NamedTuple):
+    """What the store alone says of a thread's row once it is written."""
+
+    born: int
+    version: int
+
+
 class Commit:
     """Everything a commit writes, encoded before the transaction begins: what cannot be encoded disturbs nobody else's."""
 
@@ -86,13 +93,13 @@ class Commit:
             kept = generations * (OF_A_HUB if before.key.thread == HUB else 1)
             self._statements += [(PRUNE_ENTRIES, [(kept + 1,)]), (PRUNE_OBSERVATIONS, [()])]
 
-    async def __call__(self, db: aiosqlite.Connection) -> int:
-        """The new version. Raises `Conflict` before anything is written."""
+    async def __call__(self, db: aiosqlite.Connection) -> Written:
+        """Raises `Conflict` before anything is written."""
         thread_id, version = await self._thread_written(db)
         await db.execute(COUNT_UP)
         for sql, parameters in self._statements:
             await db.executemany(sql, [(thread_id, *row) for row in parameters])
-        return version
+        return Written(thread_id, version)
 
     async def _thread_written(self, db: aiosqlite.Connection) -> tuple[int, int]:
         key, version = self._before.key, self._before.version
@@ -115,14 +122,14 @@ class SharedCommit:
         self._commits = [Commit(*change, generations) for change in changes if change is thread or _differs(change)]
         self._stir = stir
 
-    async def __call__(self, db: aiosqlite.Connection) -> list[int]:
-        """The new versions of what is written. Raises `Conflict` before anything is."""
+    async def __call__(self, db: aiosqlite.Connection) -> list[Written]:
+        """The rows that are written. Raises `Conflict` before anything is."""
         for memory in self._standing:
             await must_stand(db, memory)
-        versions = [await commit(db) for commit in self._commits]
+        written = [await commit(db) for commit in self._commits]
         if self._stir:
             await db.execute(STIR, (self._key.tenant, self._key.resource, self._stir.now, self._stir.tokens))
-        return versions
+        return written
 
 
 def _differs(change: Change) -> bool:

@@ -21,7 +21,7 @@ async def loaded(db: aiosqlite.Connection, key: Key) -> Memory:
     if not found:
         return Memory(key=key)
     id_, version, *columns = found[0]
-    memory = rows.memory_of(key, version, tuple(columns))
+    memory = rows.memory_of(key, version, id_, tuple(columns))
     recent = f"""SELECT {rows.MARK} FROM message WHERE thread_id = ? AND live = 1 AND seq <= ?
         ORDER BY seq DESC LIMIT {RECENT}"""  # noqa: S608 - our own text
     tail = f"SELECT {rows.MESSAGE} FROM message WHERE thread_id = ? AND live = 1 AND seq > ? ORDER BY seq"  # noqa: S608 - our own text

@@ -212,7 +212,7 @@ def reflection_of(row: Row) -> Reflection:
     )
 
 
-def memory_of(key: Key, version: int, row: Row) -> Memory:
+def memory_of(key: Key, version: int, born: int, row: Row) -> Memory:
     """From `THREAD`: the memory without its messages and observations, which have tables of their own."""
     next_seq, next_id, generation, next_generation, coverage, covered_count, covered_tokens, _ = row[:8]
     turn_at, due, failures, retry_at, parked, model, title, shared, _, _, _, others, state = row[8:]
@@ -220,6 +220,7 @@ def memory_of(key: Key, version: int, row: Row) -> Memory:
     return Memory(
         key=key,
         version=version,
+        born=born,
         next_seq=next_seq,
         next_id=next_id,
         generation=generation,

@@ -13,7 +13,7 @@ from proxy.errors import Conflict, StorageError
 from proxy.memory import forgetting, identity, lifecycle, shared
 from proxy.memory.gathering import Waiting
 from proxy.memory.model import HUB, RECENT, Key, Memory, Message, Observation, Reflection, Trouble, hub_of, weight
-from proxy.storage.base import Change, Outline, Stir, ThreadInfo
+from proxy.storage.base import Change, Forgotten, Outline, Stir, ThreadInfo
 from proxy.storage.difference import Difference, Standing, difference
 
 
@@ -124,7 +124,7 @@ class Disk:
         version = self.next_version()
         if thread is None:
             thread = self.threads[after.key] = Thread(version, self.clock(), after)
-        committed = replace(after, version=version, recent=after.recent[-self.recent :])
+        committed = replace(after, version=version, born=thread.number, recent=after.recent[-self.recent :])
         thread.write(committed, changes)
         if self.watch:
             self.watch(stood, committed, thread)
@@ -160,18 +160,20 @@ class Disk:
         found = [t for key, t in self.threads.items() if key[:2] == hub[:2] and t.head.scope == "resource"]
         return sorted(found, key=lambda t: (t.head.turn_at is not None, t.head.turn_at, t.number))
 
-    def forget(self, key: Key) -> int:
+    def forget(self, key: Key) -> Forgotten:
         self.leases.pop(key, None)
         thread, where = self.threads.pop(key, None), hub_of(key)
+        removed = counted(thread) if thread else Forgotten()
         if hub := self.threads.get(where):
             if self.sharing(where):
-                self._take_out(hub, identity.label(self.secret, key))
-            else:
-                del self.threads[where]
-        return len(thread.messages) if thread else 0
+                return _sum(removed, self._take_out(hub, identity.label(self.secret, key)))
+            return _sum(removed, counted(self.threads.pop(where)))
+        return removed
 
-    def _take_out(self, hub: Thread, label: str) -> None:
+    def _take_out(self, hub: Thread, label: str) -> Forgotten:
         before = hub.memory()
+        logs = [log for _, log in ((before.generation, before.log), *hub.generations(before.generation))]
+        held = [[o.id for o in log if forgetting.mentions(o, label)] for log in logs]
         older = hub.generations(before.generation)
         after = forgetting.without(before, older, label)
         self._write(hub, before, after)
@@ -195,6 +197,8 @@ class Disk:
                 memory = forgetting.uncovered(memory, after, name, marks, tail, counted)
             if memory != thread.memory():
                 self._write(thread, thread.memory(), memory)
+        ids = {id_ for log in held for id_ in log}
+        return Forgotten(0, 0, len(ids), sum(map(bool, held)), int(before.reflection is not None))
 
     def _write(self, thread: Thread, before: Memory, after: Memory) -> None:
         thread.write(replace(after, version=self.next_version()), difference(before, after))
@@ -290,10 +294,13 @@ class SimulatedStore:
         await self._return()
         return committed
 
-    async def forget(self, key: Key) -> int:
-        count = (await self._reach()).forget(key)
+    async def forget(self, key: Key) -> Forgotten:
+        forgotten = (await self._reach()).forget(key)
         await self._return()
-        return count
+        return forgotten
+
+    async def wait_erased(self) -> None:
+        await self._reach()
 
     async def park(self, key: Key, parked: bool) -> bool:
         disk = await self._reach()
@@ -365,6 +372,19 @@ class SimulatedStore:
 
     async def close(self) -> None:
         self._closed = True
+
+
+def counted(thread: Thread) -> Forgotten:
+    held = sum(map(bool, thread.entries.values()))
+    reflections = int(thread.reflection is not None)
+    return Forgotten(
+        int(thread.head.key.thread != HUB), len(thread.messages), len(thread.observations), held, reflections
+    )
+
+
+def _sum(one: Forgotten, other: Forgotten) -> Forgotten:
+    counts = [a + b for a, b in zip(one[:5], other[:5], strict=True)]
+    return Forgotten(*counts)
 
 
 def _in_turns(disk: Disk, now: float) -> Iterator[Key]:

@@ -21,7 +21,7 @@ from store_machine import MACHINE, Opener, StoreMachine
 from proxy.errors import Conflict, StorageError
 from proxy.memory import identity, lifecycle
 from proxy.memory.model import HUB, RECENT, Key, Memory, Message, Trouble, hub_of
-from proxy.storage.base import Change, Stir, Store
+from proxy.storage.base import Change, Forgotten, Stir, Store
 
 OTHER = Key("other tenant", KEY.resource, KEY.thread)
 ODD = {
@@ -73,7 +73,8 @@ class StoreContract:
         assert await store.messages(KEY, 0) == ()
         assert await store.by_seq(KEY, [1]) == ()
         assert await store.generations(KEY, 9) == ()
-        assert await store.forget(KEY) == 0
+        assert await store.forget(KEY) == Forgotten()
+        await store.wait_erased()
 
     async def test_load_gives_what_was_committed(self, store: Store) -> None:
         """The loaded memory equals the one the commit returned, in every field."""
@@ -81,7 +82,7 @@ class StoreContract:
         first = await store.commit(Memory(key=KEY), replace(MemoryBuilder().chat(9).memory(), turn_at=1.0))
         thread.more = small_things()
         after = await store.commit(first, thread.memory())
-        assert await store.load(KEY) == after == thread.memory(after.version)
+        assert await store.load(KEY) == after == thread.memory(after.version, after.born)
 
     async def test_load_is_bounded(self, store: Store) -> None:
         """Of the covered messages only the newest RECENT marks are loaded, whoever wrote how many."""
@@ -97,6 +98,25 @@ class StoreContract:
         first = await store.commit(Memory(key=KEY), MemoryBuilder().chat(1).memory())
         second = await store.commit(first, replace(first, turns=1))
         assert 0 < first.version < second.version == await store.version(KEY)
+
+    async def test_born_names_the_row(self, store: Store) -> None:
+        """It comes with the first commit, stays with every other, and is another once the thread was forgotten and made anew."""
+        assert (await store.load(KEY)).born == 0
+        first = await store.commit(Memory(key=KEY), MemoryBuilder().chat(2).memory())
+        second = await store.commit(first, replace(first, turns=1, born=77))
+        assert 0 < first.born == second.born == (await store.load(KEY)).born
+        await store.park(KEY, False)
+        assert (await store.load(KEY)).born == first.born
+        await store.forget(KEY)
+        assert (await store.load(KEY)).born == 0
+        anew = await store.commit(Memory(key=KEY), MemoryBuilder().chat(2).memory())
+        assert anew.born not in (0, first.born)
+
+    async def test_thread_and_hub_are_rows_of_their_own(self, store: Store) -> None:
+        s = await self._shared(store)
+        born = {memory.born for memory in s.stored.values()}
+        assert len(born) == 3
+        assert {(await store.load(memory.key)).born for memory in s.stored.values()} == born
 
     # ── commit ──
 
@@ -312,15 +332,15 @@ class StoreContract:
         thread = MemoryBuilder().chat(1)
         memory = await store.commit(Memory(key=KEY), thread.memory())
         for steps in range(25):
-            task = asyncio.ensure_future(store.commit(memory, thread.chat(2).memory(memory.version)))
+            task = asyncio.ensure_future(store.commit(memory, thread.chat(2).memory(memory.version, memory.born)))
             for _ in range(steps):
                 await asyncio.sleep(0)
             task.cancel()
             await asyncio.wait([task])
             await store.ping()  # queued behind whatever is still under way
             loaded = await store.load(KEY)
-            assert replace(loaded, version=0) in (replace(memory, version=0), thread.memory())
-            memory = await store.commit(loaded, thread.memory(loaded.version))
+            assert replace(loaded, version=0, born=0) in (replace(memory, version=0, born=0), thread.memory())
+            memory = await store.commit(loaded, thread.memory(loaded.version, loaded.born))
             assert await store.load(KEY) == memory
 
     # ── reading messages ──
@@ -561,6 +581,22 @@ class StoreContract:
         assert (await store.load(s.stored["B"].key)).coverage == before
         await s.compare()
 
+    async def test_what_went_out_of_the_shared_log_is_counted(self, store: Store) -> None:
+        """Its entries and the logs that held them, and with the last thread the whole of the hub's."""
+        s = await self._shared(store, reflected=True)
+        hub = s.stored[HUB]
+        logs = [hub.log, *(log for _, log in await store.generations(hub.key, hub.generation))]
+        label = s.led.voices["A"].label
+        held = [{o.id for o in log if label in {p.label for p in o.parts}} for log in logs]
+        first = await store.forget(s.stored["A"].key)
+        own = len(s.stored["A"].chunks)
+        assert first[:4] == (1, len(s.led.voices["A"].rows), own + len(set().union(*held)), sum(map(bool, held)))
+        left = await store.load(hub.key)
+        last = await store.forget(s.stored["B"].key)
+        assert last.threads == 1
+        assert last.observations >= len(left.log)
+        assert await store.forget(s.stored["B"].key) == Forgotten()
+
     async def test_forgetting_uncovers_what_cannot_be_told_apart(self, store: Store) -> None:
         """Where the sources are not kept, the reflection goes: the other thread's messages are raw again, and due to be observed."""
         s = await self._shared(store, reflected=True)
@@ -702,7 +738,7 @@ class StoreContract:
         thread.swapped().cover(2).chunk(1).reflecting().supersede([8])
         await store.commit(memory, replace(thread.memory(), due=1.0))
         await store.lease(KEY, "me", 60)
-        assert await store.forget(KEY) == 9
+        assert await store.forget(KEY) == Forgotten(1, 9, observations=5, generations=2, reflections=1)
         assert await seen(store, KEY) == (Memory(key=KEY), ((), ()), (), (), ())
         assert (await store.version(KEY), await store.messages(KEY, 0), await store.due(9.0, 9)) == (0, (), ())
         assert await store.lease(KEY, "you", 60)
@@ -742,7 +778,7 @@ class StoreContract:
         assert await store.outline(stranger) == ((), ())
         assert (await store.messages(stranger, 0), await store.by_seq(stranger, [1, 2, 3])) == ((), ())
         assert await store.generations(stranger, 9) == ()
-        assert await store.forget(stranger) == 0
+        assert await store.forget(stranger) == Forgotten()
         assert await store.lease(stranger, "you", 60)
         await store.release(stranger, "me")
         with pytest.raises(Conflict):
@@ -752,7 +788,7 @@ class StoreContract:
         theirs = await store.commit(Memory(key=stranger), MemoryBuilder(stranger).chat(3, "theirs").memory())
         assert await store.load(KEY) == memory
         assert await store.load(stranger) == theirs
-        assert await store.forget(stranger) == 3
+        assert await store.forget(stranger) == Forgotten(1, 3)
         assert await seen(store, KEY) == stood
         assert not await store.lease(KEY, "you", 60)
 

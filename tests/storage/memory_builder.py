@@ -68,10 +68,11 @@ class MemoryBuilder:
         end = self.chunks[-1].last if self.chunks else self.coverage
         return [m for m in self.tail if m.seq > end]
 
-    def memory(self, version: int = 0) -> Memory:
+    def memory(self, version: int = 0, born: int = 0) -> Memory:
         return Memory(
             key=self.key,
             version=version,
+            born=born,
             next_seq=self.next_seq,
             next_id=self.next_id,
             generation=self.generation,

@@ -35,7 +35,8 @@ class SharedStore:
 
     def wanted(self, name: str) -> Memory:
         memory = self.led.hub if name == HUB else self.led.voices[name].memory
-        return replace(memory, version=self.stored[name].version if name in self.stored else 0)
+        stored = self.stored.get(name) or Memory(key=memory.key)
+        return replace(memory, version=stored.version, born=stored.born)
 
     async def committed(self, name: str) -> None:
         """What has changed of this thread and of the hub, in one transaction."""
@@ -45,7 +46,8 @@ class SharedStore:
             self.stale.append((before, hub))
         changed = Change(hub, hub_after) if hub_after != hub or not hub.version else None
         thread, log = await self.store.commit_shared(Change(before, after), changed)
-        assert thread == replace(after, version=thread.version)
+        assert thread == replace(after, version=thread.version, born=thread.born)
+        assert thread.born == before.born or not before.version
         self.stored[name] = thread
         if log:
             self.stored[HUB] = log
@@ -73,7 +75,8 @@ class SharedStore:
     async def forgotten(self, name: str) -> None:
         rows = len(self.led.voices[name].rows)
         self.led.forget(name)
-        assert await self.store.forget(self.led.voices[name].memory.key) == (rows if name in self.stored else 0)
+        forgotten = await self.store.forget(self.led.voices[name].memory.key)
+        assert forgotten[:2] == ((1, rows) if name in self.stored else (0, 0))
         self.stored.pop(name, None)
         for other in list(self.stored):
             found = await self.store.load(self.stored[other].key)

@@ -50,7 +50,8 @@ class StoreMachine(RuleBasedStateMachine):
     def commit(self, *aside: Message) -> None:
         before = self.stored[self.at]
         after = self.runner.run(self.store.commit(before, self.thread.memory(), aside))
-        assert after == self.thread.memory(after.version)
+        assert after == self.thread.memory(after.version, after.born)
+        assert after.born == before.born or not before.version
         assert after.version > before.version
         if before.version:
             self.stale.append(before)
@@ -158,7 +159,9 @@ class StoreMachine(RuleBasedStateMachine):
 
     @rule()
     def forget(self) -> None:
-        assert self.runner.run(self.store.forget(self.at)) == len(self.thread.every)
+        forgotten = self.runner.run(self.store.forget(self.at))
+        assert forgotten.messages == len(self.thread.every)
+        assert forgotten.threads == bool(self.stored[self.at].version)
         if self.stored[self.at].version:
             self.stale.append(self.stored[self.at])
         self.threads[self.at] = MemoryBuilder(self.at)

@@ -111,7 +111,7 @@ async def test_older_generations_go(path: Path) -> None:
             memory = await store.commit(memory, thread.swapped().memory())
         memory = await store.commit(memory, thread.chunk(2).memory())
         assert [number for number, _ in await store.generations(KEY, memory.generation)] == [4, 3]
-        assert await store.load(KEY) == thread.memory(memory.version)
+        assert await store.load(KEY) == thread.memory(memory.version, memory.born)
     with closing(sqlite3.connect(path)) as other:
         standing = {id_ for (id_,) in other.execute("SELECT observation_id FROM entry")}
         assert {id_ for (id_,) in other.execute("SELECT id FROM observation WHERE state = 'log'")} == standing
@@ -148,7 +148,7 @@ async def test_each_step_writes_its_own_rows(store: SqliteStore) -> None:
         step()
         assert await rows_changed(store, memory, thread.memory()) == rows + 2
         memory = await store.load(KEY)
-        assert memory == thread.memory(memory.version)
+        assert memory == thread.memory(memory.version, memory.born)
 
 
 async def test_chunks_let_go_leave_the_file(store: SqliteStore, path: Path) -> None:
@@ -394,6 +394,112 @@ async def test_forgotten_bytes_are_gone_from_the_shared_log_too(store: SqliteSto
     await store.forget(s.stored["A"].key)
     assert here() == 0
     assert [p.label for o in (await store.load(hub_of(KEY))).log for p in o.parts] == [s.led.voices["B"].label]
+
+
+# ── bytes that a reader holds ──
+
+
+def canaries(path: Path) -> dict[str, int]:
+    """How many of them stand in the file and in its WAL."""
+    return {file.name: file.read_bytes().count(b"canary") for file in path.parent.glob("memory.db*")}
+
+
+async def canary(store: SqliteStore, key: Key = KEY) -> None:
+    thread = MemoryBuilder(key).chat(60, "canary " * 30)
+    memory = await store.commit(Memory(key=key), thread.memory())
+    await store.commit(memory, thread.cover(20).chunk(9, "* 🔴 canary").supersede([60]).memory())
+
+
+@contextmanager
+def snapshot(path: Path) -> Iterator[None]:
+    """Another program, in the middle of reading the file: a backup, a shell, Litestream."""
+    with closing(sqlite3.connect(path, isolation_level=None)) as reader:
+        reader.execute("BEGIN")
+        reader.execute("SELECT count(*) FROM message").fetchall()
+        yield
+
+
+async def erased(store: SqliteStore) -> None:
+    async with asyncio.timeout(60):
+        await store.wait_erased()
+
+
+def is_erasing(store: SqliteStore) -> bool:
+    return store._eraser is not None and store._eraser.is_erasing()
+
+
+async def test_bytes_that_a_reader_holds_are_pending(store: SqliteStore, path: Path) -> None:
+    """The rows are gone at once; the bytes as soon as the reader lets go, without anybody asking, while others go on writing."""
+    await canary(store)
+    with snapshot(path):
+        went = await store.forget(KEY)
+        assert (went.threads, went.messages, went.database, went.log) == (1, 60, "pending", "pending")
+        assert await store.load(KEY) == Memory(key=KEY)
+        await store.commit(Memory(key=hub_of(KEY)), MemoryBuilder(hub_of(KEY)).chat(2).memory())
+        assert sum(canaries(path).values()) > 60
+        assert is_erasing(store)
+    await store.commit(Memory(key=KEY), MemoryBuilder().chat(2).memory())
+    await erased(store)
+    assert sum(canaries(path).values()) == 0
+    assert (await store.load(KEY)).count == 2
+
+
+async def test_a_reader_holds_up_nobody(store: SqliteStore, path: Path) -> None:
+    """While the bytes are pending, a commit waits no longer than one try takes."""
+    await canary(store)
+    with snapshot(path):
+        await store.forget(KEY)
+        memory, waited = Memory(key=KEY), []
+        for turn in range(30):
+            started = asyncio.get_running_loop().time()
+            memory = await store.commit(memory, replace(memory, turns=turn))
+            waited.append(asyncio.get_running_loop().time() - started)
+            await asyncio.sleep(0.02)
+        assert is_erasing(store)
+        assert sorted(waited)[15] < 1.0  # the store's own wait for locks would be five seconds, each time
+
+
+async def test_what_was_pending_at_the_end_is_done_by_the_next_process(path: Path) -> None:
+    """A server that ends, or is killed, while a reader holds the bytes has not forgotten that they must go."""
+    async with opened(path) as store:
+        await canary(store)
+        reading = snapshot(path)
+        reading.__enter__()
+        assert (await store.forget(KEY)).log == "pending"
+    assert sum(canaries(path).values()) > 60
+    async with opened(path) as store:
+        assert is_erasing(store)
+        reading.__exit__(None, None, None)
+        await erased(store)
+        assert sum(canaries(path).values()) == 0
+
+
+async def test_another_process_goes_on_with_what_is_pending(store: SqliteStore, path: Path) -> None:
+    """A command forgot a thread and ended: the server finds the bytes with its next look for work."""
+    await canary(store)
+    with snapshot(path):
+        async with opened(path) as command:
+            await command.forget(KEY)
+        assert await store.due(1.0, 9) == ()
+        assert is_erasing(store)
+    await erased(store)
+    assert sum(canaries(path).values()) == 0
+
+
+async def test_a_failing_checkpoint_is_pending_too(store: SqliteStore, path: Path) -> None:
+    """The rows are gone: that the bytes could not be looked after is no reason to say that forgetting failed."""
+    await canary(store)
+    truncate, failing = store._eraser._truncate_wal, [StorageError("the disk is full")] * 2  # type: ignore[union-attr]
+
+    async def fail(db: Any) -> bool:
+        if failing:
+            raise failing.pop()
+        return await truncate(db)
+
+    store._eraser._truncate_wal = fail  # type: ignore[union-attr, method-assign]
+    assert (await store.forget(KEY)).log == "pending"
+    await erased(store)
+    assert sum(canaries(path).values()) == 0
 
 
 # ── power and signals ──
