@@ -102,7 +102,7 @@ class App:
         )
         engine = Engine(memories, self.background, Prompts(), catalogue, secret, clock=self._clock)
         self.chat = ChatRoute(engine, self.background, self.upstream, secret)
-        self.admin = AdminApi(Steering(memories, self._effective, clock=self._clock), secret)
+        self.admin = AdminApi(Steering(memories, self._effective, clock=self._clock), secret, self._clock)
         self._warm_up = asyncio.create_task(catalogue.warm_up()) if may_remember(settings) else None
         self._tasks = [
             *([self._warm_up] if self._warm_up else []),

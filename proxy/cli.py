@@ -1,6 +1,7 @@
-"""The command: `om-proxy serve`, `check`, `doctor`, `init`, `token`, `demo`.
+"""The command: `om-proxy serve`, `check`, `doctor`, `init`, `token`, `forget`, `demo`.
 
-Its exit status: 0; 2 where the settings or the options are wrong; 3 where they are right, and it cannot start all the same.
+Its exit status: 0; 1 where a person said no; 2 where the settings or the options are wrong; 3 where they are right, and it cannot start
+all the same; 4 where there is no such thing as was named.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ import argparse
 import gc
 import signal
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Coroutine, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -24,9 +25,11 @@ if TYPE_CHECKING:
 
     from proxy.app import App
     from proxy.settings import Settings
+    from proxy.storage.base import Store
 
 START_WITHIN = 60.0  # seconds a worker may take until it serves
 CANNOT_START = 3  # uvicorn's own status for it: a supervisor tries again, as it does not after 0
+INTERRUPTED = 130  # as shells have it: 128, and the number of SIGINT
 STOP_WITHIN = 30  # seconds running streams may take after SIGTERM
 
 # What libraries import where they find it, and a server never uses: tracebacks in colour and httpx's command line (3 MB, 50 ms),
@@ -121,6 +124,18 @@ def parser() -> argparse.ArgumentParser:
     token_command.add_argument("--ttl", default="1h", help="how long it counts: <n>s, m, h or d (default: 1h)")
     token_command.add_argument("--tenant", help="the tenant of the key it is sent with, where auth.keys has several")
     token_command.set_defaults(run=token)
+
+    forget_command = commands.add_parser(
+        "forget",
+        help="remove a thread and all notes about it",
+        description="Remove a thread's messages and all notes about it. A running server sees it gone at once.",
+    )
+    forget_command.add_argument("thread", help="the thread, as the client names it")
+    forget_command.add_argument("--config", help="the YAML file; else OM_PROXY_CONFIG, else ./config/om-proxy.yaml")
+    forget_command.add_argument("--resource", help="its resource, where several have a thread of this name")
+    forget_command.add_argument("--tenant", help="its tenant, where several have one")
+    forget_command.add_argument("--yes", action="store_true", help="do not ask")
+    forget_command.set_defaults(run=forget)
 
     commands.add_parser("demo", help="a long conversation with and without memory: no key, no network")
     return top
@@ -406,6 +421,45 @@ async def examined(options: argparse.Namespace) -> int:
         await store.close()
     print(f"{troubled} threads in trouble" if troubled else "no thread is in trouble")
     return 0
+
+
+def forget(options: argparse.Namespace) -> int:
+    """Forget a thread. It asks first, unless told not to."""
+    from proxy.upkeep import forget_thread
+
+    def agrees() -> bool:
+        return options.yes or input("Forget this thread for good? [y/N] ").strip().lower() in ("y", "yes")
+
+    if not options.yes and not sys.stdin.isatty():
+        raise ConfigError("nobody can be asked here whether to forget it; add --yes")
+    return with_store(
+        options, lambda store: forget_thread(store, options.thread, options.resource, options.tenant, agrees=agrees)
+    )
+
+
+def with_store(options: argparse.Namespace, work: Callable[[Store], Coroutine[Any, Any, int]]) -> int:
+    """The exit status of work on the store that the configuration names, opened for it and closed behind it."""
+    import asyncio
+
+    from proxy.app import open_store
+    from proxy.logs import configure
+    from proxy.settings import load
+
+    configure("off")  # what the command prints is its story
+
+    async def opened() -> int:
+        settings = load(options.config)
+        database(settings)
+        store = await open_store(settings.storage.url)
+        try:
+            return await work(store)
+        finally:
+            await store.close()
+
+    try:
+        return asyncio.run(opened())
+    except KeyboardInterrupt:
+        return INTERRUPTED
 
 
 def database(settings: Settings) -> Path:

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
+import structlog
 from msgspec.structs import replace
 
 from proxy.errors import BadRequest, ConfigError, NotFound
@@ -14,9 +15,12 @@ from proxy.memories import Memories, persistently
 from proxy.memory import branch
 from proxy.memory.model import Key, Memory, hub_of
 from proxy.settings import Effective, thread_overrides
-from proxy.storage.base import ThreadInfo
+from proxy.storage.base import Forgotten, ThreadInfo
+
+log = structlog.get_logger("steering")
 
 TITLE = 200  # characters
+UNKNOWN = "there is no memory of this thread"
 
 
 class Steering:
@@ -40,7 +44,7 @@ class Steering:
     async def memory(self, key: Key) -> Memory:
         memory = await self._memories.load(key) if key.thread else None
         if memory is None or not memory.version:
-            raise NotFound("there is no memory of this thread")
+            raise NotFound(UNKNOWN)
         return memory
 
     def effective(self, memory: Memory) -> Effective:
@@ -51,23 +55,34 @@ class Steering:
         """Pin this title, so that no model changes it; None: leave titles to the observer again."""
         if title is not None and not 0 < len(title.strip()) <= TITLE:
             raise BadRequest(f"a title has 1 to {TITLE} characters", "om_bad_title", "title")
-        await self.memory(key)
+        born = (await self.memory(key)).born
 
         def change(memory: Memory) -> Memory:
             kept = memory.title if title is None else " ".join(title.split())
             return replace(memory, title=kept, title_pinned=title is not None)
 
-        return await self._memories.update(key, change)
+        return await self._memories.update(key, change, born=born)
 
     async def set_thresholds(self, key: Key, wanted: Mapping[str, Any]) -> Memory:
         """Lay these over what is set for the thread already; a value of None takes one back."""
-        base = self._effective(await self.memory(key))
+        known = await self.memory(key)
+        base = self._effective(known)
+
+        def change(memory: Memory) -> Memory:
+            return replace(memory, overrides=thread_overrides(base, wanted, memory.overrides))
+
         try:
-            return await self._memories.update(
-                key, lambda memory: replace(memory, overrides=thread_overrides(base, wanted, memory.overrides))
-            )
+            return await self._memories.update(key, change, born=known.born)
         except ConfigError as exc:
             raise BadRequest(str(exc), "om_bad_setting") from exc
+
+    async def forget(self, key: Key) -> Forgotten:
+        """Remove the thread and all that is kept of it; what went. A turn under way does not bring it back."""
+        forgotten = await self._memories.forget(key) if key.thread else Forgotten()
+        if not forgotten.threads:
+            raise NotFound(UNKNOWN)
+        log.info("memory.forgotten", thread=self._memories.label(key), messages=forgotten.messages, bytes=forgotten.log)
+        return forgotten
 
     async def undo(self, key: Key) -> Memory:
         """Take the newest reflection back to what it was made from; of threads that share a log, in that log."""

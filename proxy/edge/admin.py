@@ -1,15 +1,16 @@
 """The admin API under `/om/v1`: JSON about threads, and what people change about them (http.md).
 
 The admin token sees all tenants and names one with `tenant=`; a caller's own credential sees its own. What is unknown and what is
-somebody else's look the same. Changing anything takes a JSON body, and a request of another site's page is refused: so no page that
-a user of a loopback server happens to visit can do it.
+somebody else's look the same. Changing anything takes a JSON body or the method DELETE, about which a browser asks first, and a request
+of another site's page is refused: so no page that a user of a loopback server happens to visit can do it.
 """
 
 from __future__ import annotations
 
 import hmac
 import re
-from collections.abc import Mapping
+import time
+from collections.abc import Callable, Mapping
 from typing import Any
 from urllib.parse import parse_qs, unquote, urlsplit
 
@@ -24,7 +25,7 @@ from proxy.logs import thread_label
 from proxy.memory import identity
 from proxy.memory.model import Key, Memory, hub_of
 from proxy.steering import Steering
-from proxy.storage.base import ThreadInfo
+from proxy.storage.base import Forgotten, ThreadInfo
 
 LARGEST = 64 * 2**10  # bytes of a body
 PAGE, MOST = 100, 1_000  # threads of a list
@@ -32,11 +33,12 @@ ROOT = ["", "om", "v1", "threads"]
 
 
 class AdminApi:
-    """`GET /threads`; `GET`, `PATCH /threads/{thread}`; `PATCH …/settings`; `POST …/undo`. A thread's name is percent-encoded."""
+    """`GET /threads`; `GET`, `PATCH`, `DELETE /threads/{thread}`; `PATCH …/settings`; `POST …/undo`. A thread's name is percent-encoded."""
 
-    def __init__(self, steering: Steering, secret: bytes) -> None:
+    def __init__(self, steering: Steering, secret: bytes, clock: Callable[[], float] = time.time) -> None:
         self._steering = steering
         self._secret = secret
+        self._clock = clock
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send, site: Site) -> None:
         try:
@@ -90,6 +92,8 @@ class AdminApi:
                 memory = await self._steering.memory(key)
             case "PATCH", "":
                 memory = await self._steering.entitle(key, _title(await _object(scope, receive)))
+            case "DELETE", "":
+                return self._receipt(key, await self._steering.forget(key))
             case "PATCH", "settings":
                 memory = await self._steering.set_thresholds(key, await _object(scope, receive))
             case "POST", "undo":
@@ -109,6 +113,22 @@ class AdminApi:
             "thread": key.thread,
             "label": thread_label(self._secret, key),
             "resource_label": thread_label(self._secret, hub_of(key)),
+        }
+
+    def _receipt(self, key: Key, forgotten: Forgotten) -> dict[str, object]:
+        """What went with a thread, and whether its bytes are gone too. It names the thread by its label only."""
+        return {
+            "at": self._clock(),
+            "scope": "thread",
+            "label": thread_label(self._secret, key),
+            "forgotten": {
+                "threads": forgotten.threads,
+                "messages": forgotten.messages,
+                "observations": forgotten.observations,
+                "generations": forgotten.generations,
+                "reflections": forgotten.reflections,
+            },
+            "bytes": {"database": forgotten.database, "log": forgotten.log, "backups": "not_covered"},
         }
 
     def _status(self, memory: Memory) -> dict[str, object]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +10,7 @@ import httpx
 import pytest
 
 from proxy.demo.scripted import OBSERVER, REFLECTOR, Scripted, text_of
+from tests.e2e.playing import Model
 from tests.e2e.running import Chat, Running, running
 
 T = "observation: {message_tokens: 1200, buffer_tokens: 300, block_timeout: 2s, thread_title: true}"
@@ -163,3 +165,90 @@ async def test_who_may_see_what(tmp_path: Path) -> None:
         plain = await run.http.post(f"{run.base}/om/v1/threads/a%2Fb.c/undo", headers={"authorization": "Bearer sk-a"})
         assert plain.status_code == 400
         assert "Content-Type" in plain.json()["error"]["message"]
+
+
+# ── forgetting ──
+
+
+class Waiting(Model):
+    """Tells when it is asked while it holds its answers back."""
+
+    asked: asyncio.Event | None = None
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        if self.asked:
+            self.asked.set()
+        await super().__call__(scope, receive, send)
+
+
+def within(folder: Path, word: bytes) -> int:
+    """How often it stands in the database's files."""
+    return sum(file.read_bytes().count(word) for file in folder.glob("om.db*"))
+
+
+@pytest.mark.parametrize("scope", ["thread", "resource"])
+async def test_a_thread_is_forgotten(tmp_path: Path, scope: str) -> None:
+    """Its owner is told what went; no byte is left, a shared log tells nothing of it, and its client begins anew."""
+    async with running(tmp_path, f"scope: {scope}, {T}", models=Minds()) as run:
+        talk = run.chat(**{"x-om-resource": "ada"})
+        other = run.chat("other", **{"x-om-resource": "ada"})
+        await turns(run, other, 2)
+        await turns(run, talk, 8)
+        before = (await ask(run, "GET", "/t?resource=ada")).json()
+        assert within(tmp_path, b"Crate 9 weighs") > 0
+        answer = await ask(run, "DELETE", "/t?resource=ada")
+        assert answer.status_code == 200
+        receipt = answer.json()
+        went = receipt["forgotten"]
+        assert (receipt["scope"], receipt["label"], receipt["at"]) == ("thread", before["label"], run.clock.now)
+        assert (went["threads"], went["messages"]) == (1, before["messages"]["count"])
+        assert went["observations"] > 1
+        assert went["generations"] == 1
+        assert receipt["bytes"] == {"database": "gone", "log": "gone", "backups": "not_covered"}
+        assert within(tmp_path, b"Crate 9 weighs") == 0
+        assert within(tmp_path, b"Crate 3 weighs") > 0  # the other thread's
+        assert (await ask(run, "GET", "/t?resource=ada")).status_code == 404
+        assert (await ask(run, "DELETE", "/t?resource=ada")).status_code == 404
+        for left in await run.memories():
+            assert before["label"] not in str([left.log, left.others])
+        await turns(run, talk, 1)
+        assert (await ask(run, "GET", "/t?resource=ada")).json()["messages"]["count"] == len(talk.history) - 1
+
+
+async def test_a_reply_that_comes_after_its_thread_was_forgotten(tmp_path: Path) -> None:
+    """The client has its reply and its receipt; the thread stays forgotten (inspection S1: 6 of 6 messages came back)."""
+    model = Waiting()
+    async with running(tmp_path, T, models=model) as run:
+        talk = run.chat()
+        await turns(run, talk, 3)
+        asked, model.together = asyncio.Event(), asyncio.Barrier(2)
+        model.asked = asked
+        reply = asyncio.create_task(talk.say("And now?", stream=True))
+        await asked.wait()
+        assert (await ask(run, "DELETE", "/t")).json()["forgotten"]["messages"] == 6
+        await model.together.wait()
+        text, receipt = await reply
+        assert text
+        assert receipt["status"] == "raw"
+        await run.app.background.wait_idle()
+        assert await run.memories() == []
+        assert within(tmp_path, b"weighs") == 0
+
+
+async def test_who_may_forget(tmp_path: Path) -> None:
+    """What is another's is 404, as what is nobody's; a hub is no thread; a page of another site is refused."""
+    async with running(tmp_path, T, more=TOKEN) as run:
+        await run.chat("a/b").say("Hello.")
+        (line,) = (await ask(run, "GET", "")).json()["threads"]
+        refused = {
+            404: [("/a%2Fb", {"authorization": "Bearer sk-b"}), ("/nothing", {}), ("/?resource=a%2Fb", {})],
+            401: [("/a%2Fb", {"origin": "https://elsewhere.example"}), ("/a%2Fb", {"x-om-admin": "wrong"})],
+            400: [("", {}), ("/a%2Fb/undo", {}), ("/a%2Fb", {"x-om-admin": "a-long-admin-token"})],
+        }
+        for status, asked in refused.items():
+            for path, headers in asked:
+                assert (await ask(run, "DELETE", path, **headers)).status_code == status
+        assert len(await run.memories()) == 1
+        admin = {"x-om-admin": "a-long-admin-token", "authorization": "Bearer sk-b"}
+        assert (await ask(run, "DELETE", f"/a%2Fb?tenant={line['tenant']}", **admin)).status_code == 200
+        assert await run.memories() == []

@@ -14,6 +14,7 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
+import aiosqlite
 import pytest
 from contract import Opener, StoreContract
 from memory_builder import KEY, MemoryBuilder, item
@@ -26,6 +27,7 @@ from proxy.memory.model import Key, Memory, hub_of
 from proxy.storage.base import Change, Store
 from proxy.storage.migrate import Migration
 from proxy.storage.sqlite import SqliteStore
+from proxy.storage.sqlite_erasing import Eraser
 from proxy.storage.sqlite_schema import statements
 
 
@@ -486,17 +488,19 @@ async def test_another_process_goes_on_with_what_is_pending(store: SqliteStore, 
     assert sum(canaries(path).values()) == 0
 
 
-async def test_a_failing_checkpoint_is_pending_too(store: SqliteStore, path: Path) -> None:
+async def test_a_failing_checkpoint_is_pending_too(
+    store: SqliteStore, path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The rows are gone: that the bytes could not be looked after is no reason to say that forgetting failed."""
     await canary(store)
-    truncate, failing = store._eraser._truncate_wal, [StorageError("the disk is full")] * 2  # type: ignore[union-attr]
+    truncate, failing = Eraser._truncate_wal, [StorageError("the disk is full")] * 2
 
-    async def fail(db: Any) -> bool:
+    async def fail(eraser: Eraser, db: aiosqlite.Connection) -> bool:
         if failing:
             raise failing.pop()
-        return await truncate(db)
+        return await truncate(eraser, db)
 
-    store._eraser._truncate_wal = fail  # type: ignore[union-attr, method-assign]
+    monkeypatch.setattr(Eraser, "_truncate_wal", fail)
     assert (await store.forget(KEY)).log == "pending"
     await erased(store)
     assert sum(canaries(path).values()) == 0
