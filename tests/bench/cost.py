@@ -5,6 +5,7 @@
    forwarded is billed by the same model, the memory's own calls are added.
 3. So are the service chats, each a thread below the threshold, where memory can only cost.
 4. Recorded dialogues are held against the notes that a model wrote of them: how much shorter those are.
+5. Notes keep coming to a long log, by the memory's own rules: what the reflector writes for them, and how often it rewrites an old one.
 
 Left out, as in reference/quality.md 4: what an answer is worth, and that an actor might answer differently. Run by `scripts/bench cost`;
 ends with 1 where a promise is broken.
@@ -25,11 +26,13 @@ from typing import Any
 
 from proxy import logs
 from proxy.catalogue import Price, prices
+from proxy.memory.thresholds import Limits
 from proxy.settings.report import NOT_IN_EFFECT
 from tests.bench.billing import ANTHROPIC, OPENAI, Rules, Sent, Used, dollars, total, used
 from tests.bench.cost_compression import Compressed, Kind, dialogues
 from tests.bench.cost_new import KINDS, New, new
 from tests.bench.cost_profiles import CONFIG, profiles
+from tests.bench.cost_steady import play_notes, write_as_accepted, write_as_asked
 from tests.bench.note_taker import Asked
 from tests.bench.recordings import Session, billed, coding_session, paused, service_chats
 from tests.bench.replaying import Reading, Replayed, Timed, counted, replayed
@@ -39,6 +42,7 @@ THINKING = 215  # tokens a memory model writes beside each answer; reference/qua
 DEVIATION = 0.15  # from the recorded bill, at most
 SHORT = 1.02  # times the cost without memory, at most, for short conversations with `economy: auto`
 SERVED = 0.95  # of a prompt after an unbroken one, from the cache
+MAX_WRITTEN_PER_NEW = 1.0  # tokens of a reflector for each of new notes, where it writes as much as it is asked for
 CODING, SERVICE = 12, 6  # tokens of messages for one of notes
 FLASH, LITE = "gemini-2.5-flash", "gemini-2.5-flash-lite"
 TOOLS = 2_500  # tokens of the service chats' tools, which the file leaves out; reference/quality.md 4
@@ -374,6 +378,23 @@ def _bill(actor: Actor, prompts: Sequence[tuple[Timed, Sequence[Message]]]) -> f
     return dollars(total(used(sent, actor.rules)), priced(actor.model))
 
 
+def steady() -> bool:
+    print("\nReflecting in its steady state: notes that keep coming, with the default thresholds (simulated)\n")
+    row("the reflector writes", "written, per", "read, per", "rewrites of")
+    row("", "new token", "new token", "an old note")
+    row("", "of notes", "of notes", "per 100 k")
+    asked = play_notes(Limits(), write_as_asked)
+    for name, found in (
+        ("as long as accepted", play_notes(Limits(), write_as_accepted)),
+        ("as long as asked for", asked),
+    ):
+        row(name, f"{found.written_per_new:.2f}", f"{found.read_per_new:.2f}", f"{found.rewrites:.1f}")
+    holds = asked.written_per_new <= MAX_WRITTEN_PER_NEW
+    return _kept(
+        holds, f"a reflector that keeps to its size writes at most {MAX_WRITTEN_PER_NEW} tokens for one of new notes"
+    )
+
+
 def _kept(holds: bool, promise: str) -> bool:
     if not holds:
         print(f"\n  BROKEN: {promise}", file=sys.stderr)
@@ -383,7 +404,7 @@ def _kept(holds: bool, promise: str) -> bool:
 def main() -> int:
     options = argparse.ArgumentParser(prog="scripts/bench cost", description=__doc__)
     options.add_argument("--data", type=Path, default=SHARED, help="folder of the recorded conversations")
-    options.add_argument("--only", choices=["coding", "service", "written"])
+    options.add_argument("--only", choices=["coding", "service", "written", "steady"])
     chosen = options.parse_args()
     logs.configure("off")
     parts: dict[str, tuple[Callable[[Path], Any], Path]] = {
@@ -397,6 +418,8 @@ def main() -> int:
             if not path.exists():
                 raise SystemExit(f"scripts/bench: no {path.name} in {path.parent}; name its folder with --data")
             kept &= asyncio.run(part(path))
+    if chosen.only in (None, "steady"):
+        kept &= steady()
     return 0 if kept else 1
 
 

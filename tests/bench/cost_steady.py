@@ -1,0 +1,104 @@
+"""What reflecting costs once a log is long: the rules of lifecycle.py, played over notes that keep coming.
+
+The memory's own decisions are performed, with a reflector that writes as many tokens as it is let. Two figures: tokens it writes for
+each token of new notes, and how often an old note is rewritten while 100 000 tokens of new ones come.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from msgspec.structs import replace
+
+from proxy.agents.reflector import size_asked_for
+from proxy.memory import lifecycle
+from proxy.memory.lifecycle import Asked, Reflect, Swap
+from proxy.memory.model import ROOT, Key, Memory, Observation, Reflection
+from proxy.memory.thresholds import Limits
+
+ENTRY_TOKENS = 480  # of one observation: what chunks of chat came to; reference/notes-quality.md 2
+NEW_TOKENS = 400_000  # of notes, from the first swap on
+
+Length = Callable[
+    [int, int], int
+]  # tokens of the log, and below which its reflection is accepted → tokens of the reflection
+
+
+def write_as_accepted(source: int, accept_below: int) -> int:
+    """The longest reflection that is accepted at once."""
+    return min(source, accept_below) - 1
+
+
+def write_as_asked(source: int, accept_below: int) -> int:
+    """A reflection of the size the prompt names."""
+    return size_asked_for("none", source, accept_below)
+
+
+@dataclass(slots=True)
+class Steady:
+    """Tokens and counts from the first swap on."""
+
+    new: int = 0
+    read: int = 0
+    written: int = 0
+    swaps: int = 0
+
+    @property
+    def written_per_new(self) -> float:
+        return self.written / max(self.new, 1)
+
+    @property
+    def read_per_new(self) -> float:
+        return self.read / max(self.new, 1)
+
+    @property
+    def rewrites(self) -> float:
+        """Of an old note, per 100 000 tokens of new ones."""
+        return self.swaps * 100_000 / max(self.new, 1)
+
+
+def play_notes(limits: Limits, length: Length) -> Steady:
+    """Notes of one thread, one observation at a time; a reflection is done before the next one comes."""
+    found, memory, swapped = Steady(), Memory(key=Key("", "", "bench")), False
+    while found.new < NEW_TOKENS:
+        memory = _noted(memory)
+        found.new += ENTRY_TOKENS * swapped
+        while decision := _due(memory, limits):
+            if isinstance(decision, Swap):
+                memory = lifecycle.swapped(memory, now=0.0)
+                found.swaps += swapped
+                swapped = True
+            else:
+                source = sum(o.tokens for o in memory.log[: decision.entries])
+                tokens = length(source, decision.accept_below)
+                found.read += source * swapped
+                found.written += tokens * swapped
+                memory = _reflected(memory, decision, source, tokens)
+    return found
+
+
+def _due(memory: Memory, limits: Limits) -> Swap | Reflect | None:
+    """Of what is due, before a request and behind its reply, what concerns the log."""
+    decision = lifecycle.before_forwarding(memory, limits, Asked(coverable=0)) or lifecycle.after_reply(memory, limits)
+    return decision if isinstance(decision, Swap | Reflect) else None
+
+
+def _noted(memory: Memory) -> Memory:
+    entry = Observation(
+        id=memory.next_id, after=0, last=0, chain=ROOT, text="", tokens=ENTRY_TOKENS, source_tokens=0, at=0.0
+    )
+    return replace(memory, log=(*memory.log, entry), next_id=memory.next_id + 1)
+
+
+def _reflected(memory: Memory, decision: Reflect, source: int, tokens: int) -> Memory:
+    """Beside the log, or in its place at once where a request waits for it."""
+    made = Reflection(
+        generation=memory.generation,
+        sources=tuple(o.id for o in memory.log[: decision.entries]),
+        text="",
+        tokens=tokens,
+        source_tokens=source,
+        at=0.0,
+    )
+    return lifecycle.reflected(memory, made)

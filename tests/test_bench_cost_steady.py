@@ -1,0 +1,35 @@
+"""The steady state of reflecting, played through the memory's own rules."""
+
+from __future__ import annotations
+
+import pytest
+
+from proxy.memory.thresholds import Limits
+from tests.bench.cost_steady import ENTRY_TOKENS, NEW_TOKENS, Steady, play_notes, write_as_accepted, write_as_asked
+
+
+@pytest.mark.parametrize(("share", "written", "rewrites"), [(0.75, 2.8, 12), (0.6, 1.43, 9), (0.5, 0.94, 7)])
+def test_shares_of_the_log(share: float, written: float, rewrites: float) -> None:
+    """The figures of a reflector that always leaves the same share, as they were simulated before (notes-quality.md 2)."""
+    found = play_notes(Limits(), lambda source, _: round(share * source))
+    assert found.written_per_new == pytest.approx(written, rel=0.1)
+    assert found.rewrites == pytest.approx(rewrites, rel=0.1)
+    assert found.read_per_new == pytest.approx(written / share, rel=0.1)
+
+
+def test_shorter_reflections_cost_less() -> None:
+    """What is asked for is below what is accepted."""
+    accepted, asked = (play_notes(Limits(), length) for length in (write_as_accepted, write_as_asked))
+    assert 0 < asked.written_per_new < accepted.written_per_new
+    assert 0 < asked.rewrites < accepted.rewrites
+
+
+def test_small_logs_are_not_reflected() -> None:
+    """Nothing before the first swap counts: it happens once."""
+    found = play_notes(Limits(reflect_from=None, reflect_at=10_000, reflect_block_at=10_000), lambda *_: ENTRY_TOKENS)
+    assert found.new == pytest.approx(NEW_TOKENS, abs=ENTRY_TOKENS)
+    assert found.rewrites == pytest.approx(100_000 / (10_000 - ENTRY_TOKENS), rel=0.1)
+
+
+def test_nothing_new_is_no_ratio() -> None:
+    assert Steady().written_per_new == Steady().rewrites == 0
