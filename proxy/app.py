@@ -101,7 +101,7 @@ class App:
             busy=self.admission.busy,
         )
         engine = Engine(memories, self.background, Prompts(), catalogue, secret, clock=self._clock)
-        self.chat = ChatRoute(engine, self.background, self.upstream, secret)
+        self.chat = ChatRoute(engine, self.background, self.upstream, secret, self.admission.budget)
         self.admin = AdminApi(Steering(memories, self._effective, clock=self._clock), secret, self._clock)
         self._warm_up = asyncio.create_task(catalogue.warm_up()) if may_remember(settings) else None
         self._tasks = [
@@ -121,6 +121,7 @@ class App:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
         await self.background.close()
+        self.admission.budget.close()
         await self.upstream.aclose()
         await self._memory_road.aclose()
         self._litellm.close()
@@ -183,7 +184,7 @@ class App:
             await answers.error(send, Unsupported("this is no tunnel; name it as the base URL, not as the HTTP proxy"))
         elif path in CHAT and scope["method"] == "POST":
             with Held(self.admission, scope, receive) as held:
-                await self.chat(scope, held.receive, send, site)
+                await self.chat(scope, held.receive, send, site, held.weigh)
         elif path in OURS:
             await OURS[path](self, send)
         elif path == "/om" or path.startswith("/om/"):

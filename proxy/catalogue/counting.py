@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import os
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from functools import partial
 from typing import Any
 
 import msgspec
@@ -20,6 +22,7 @@ log = structlog.get_logger("tokens")
 
 _message = msgspec.json.Decoder(dict[str, Any])
 
+LARGE = 1 << 20  # bytes that take 0.2 s to count; what is less waits for none of them
 REMEMBERED = 256  # instructions whose count is kept: they come again with every request of an application
 
 
@@ -28,6 +31,7 @@ class Catalogue:
 
     def __init__(self) -> None:
         self._encode = encodings.encoder("")
+        self._slots = asyncio.Semaphore(os.cpu_count() or 1)
         self._instructions: OrderedDict[tuple[str, bytes], int] = OrderedDict()
 
     async def warm_up(self) -> None:
@@ -46,9 +50,25 @@ class Catalogue:
         if not raws:
             return {}
         await encodings.load(model)
-        if sum(map(len, raws.values())) < encodings.OFF_LOOP:
+        size = sum(map(len, raws.values()))
+        if size < encodings.OFF_LOOP:
             return _counted(raws, encodings.encoder(model), model)
-        return await asyncio.to_thread(_counted, raws, encodings.encoder(model), model)
+        if size < LARGE:
+            return await asyncio.to_thread(_counted, raws, encodings.encoder(model), model)
+        return await self._counted_in_turn(raws, model)
+
+    async def _counted_in_turn(self, raws: Mapping[int, bytes], model: str) -> dict[int, int]:
+        """In a thread, as many together as there are cores: others wait here, where one that is given up holds nothing any more."""
+        await self._slots.acquire()
+        work = partial(_counted, raws, encodings.encoder(model), model)
+        counting = asyncio.get_running_loop().run_in_executor(None, work)
+        counting.add_done_callback(self._end_slot)
+        return await asyncio.shield(counting)  # given up, its thread counts on: the slot is free when that ends
+
+    def _end_slot(self, counting: asyncio.Future[dict[int, int]]) -> None:
+        self._slots.release()
+        if not counting.cancelled():
+            counting.exception()  # whoever still waits gets it
 
     async def count_instructions(self, raws: Sequence[bytes], model: str) -> int:
         """Tokens the instructions cost in a prompt."""

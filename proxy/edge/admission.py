@@ -9,11 +9,12 @@ A request that is read first has its place from the end of its body on: a thousa
 Bodies that are passed on as they come have it from their first piece on, for they hold a connection to the model server while they
 trickle: those that the first piece is not all of have half of the places.
 
-Room: large bodies hold `HELD` of the largest together, and small ones (at most limits.body / `SMALL`) what every place could be
-given to, in_flight × limits.body / SMALL. The sum bounds the bytes of all bodies; by default it is 2 GiB. What has come whole keeps
-its room. For anything else too little may be left: then, of those that still come, the one gives way that has not got on by a small
-body's size for longest. So a small body is refused for want of a place only, unless all the room for small ones was filled behind it
-while it came; and large ones that stop short keep no large one out that gets on.
+Room: a body is charged to the budget of all memory (budget.py) with `BODY_WEIGHT` times its bytes, and less once it is known what it
+needs (`weigh`). A large one that says how long it is waits in order, before any of it is read, until all of it has room. What has come
+whole keeps its room. One that does not get on for `STALLED` loses what was kept for it while others wait, and then, if that is not
+enough, gives way: it is refused. For anything else too little may be left: then, of those of its kind that still come, the one gives
+way that has not got on by a small body's size for longest. So large bodies that stop short keep no large one out that gets on. Small
+ones (at most limits.body / `SMALL`) find room beside all large ones, as many bytes as every place could be given to.
 
 Nothing is counted by client: behind another proxy all have one address, and whose credential is right only the model server knows.
 """
@@ -26,15 +27,17 @@ from typing import Protocol
 
 from starlette.types import Message, Receive, Scope
 
-from proxy.edge.disconnect import while_there
+from proxy.edge.budget import BODY_WEIGHT, MemoryBudget
+from proxy.edge.disconnect import told, while_there
 from proxy.edge.headers import Header
 from proxy.errors import Overloaded, TooLarge
 
 BUSY = 0.8  # of the places
 UPLOADS = 0.5  # of the places
-HELD = 16  # times limits.body
 SMALL = 64  # of them are as large as limits.body
-FULL = "too many request bodies are held at once; try again shortly"
+LOOK_EVERY = 0.25  # seconds, at large bodies that come while others wait
+STALLED = 4  # looks at which a body has not got on
+FULL = "too many request bodies are held at once (limits.memory); try again shortly"
 
 
 class Limits(Protocol):
@@ -44,19 +47,23 @@ class Limits(Protocol):
     def body(self) -> int: ...
     @property
     def in_flight(self) -> int: ...
+    @property
+    def memory(self) -> int: ...
+    @property
+    def body_timeout(self) -> float: ...
 
 
 class Room:
-    """For bodies of one kind. `most`: the bytes it has now."""
+    """For bodies of one kind. `is_over`: whether they hold too much now."""
 
-    def __init__(self, most: Callable[[], int]) -> None:
-        self._most = most
+    def __init__(self, is_over: Callable[[Room], bool]) -> None:
+        self._is_over = is_over
         self.held = 0  # bytes
         self.coming: dict[Held, None] = {}  # whose bodies still come, first the one that has not got on for longest
 
     def make(self, newcomer: Held) -> None:
         """Have others give way to this one, which is in here already. Raises Overloaded where it is the first that should."""
-        while self.held > self._most():
+        while self._is_over(self):
             first = next(iter(self.coming), newcomer)
             if first is newcomer:
                 raise Overloaded(FULL)
@@ -70,8 +77,10 @@ class Admission:
         self.limits = limits
         self.in_flight = 0
         self.uploads = 0  # of them: whose bodies are passed on and still come
-        self.large = Room(lambda: HELD * limits().body)
-        self.small = Room(lambda: limits().in_flight * self.small_size)
+        self.budget = MemoryBudget(lambda: limits().memory)
+        self.large = Room(lambda _: self.budget.held > self.budget.large_limit)
+        self.small = Room(self._is_full_of_small)
+        self._looks: asyncio.TimerHandle | None = None  # only while a body waits
 
     @property
     def held(self) -> int:
@@ -81,6 +90,35 @@ class Admission:
     @property
     def small_size(self) -> int:
         return max(1, self.limits().body // SMALL)
+
+    def _is_full_of_small(self, room: Room) -> bool:
+        return room.held > self.limits().in_flight * self.small_size or self.budget.held > self.budget.limit
+
+    async def wait_for_room(self, size: int) -> None:
+        """Charge a large body before it is read. Raises TooLarge where it can never have room, and Overloaded where it has none in time."""
+        if self.budget.let_in_at_once(size):
+            return
+        if size > self.budget.large_limit:
+            raise TooLarge("the request body needs more memory than limits.memory allows; send less or raise it")
+        self._look_at_coming()
+        try:
+            async with asyncio.timeout(self.limits().body_timeout):
+                await self.budget.let_in(size)
+        except TimeoutError:
+            raise Overloaded(FULL) from None
+
+    def _look_at_coming(self) -> None:
+        if self._looks is None:
+            self._looks = asyncio.get_running_loop().call_later(LOOK_EVERY, self._look)
+
+    def _look(self) -> None:
+        self._looks = None
+        for held in list(self.large.coming):
+            held.look()
+        while self.budget.is_awaited and (stalled := next(filter(Held.is_stalled, self.large.coming), None)):
+            stalled.give_way()
+        if self.budget.is_awaited:
+            self._look_at_coming()
 
     def busy(self) -> bool:
         """Whether what can wait should."""
@@ -96,14 +134,28 @@ class Held:
     """`with`: a request whose body is read before it is served. `receive` is to be asked in place of its own, and raises
     TooLarge for an announced body above limits.body, before anything of it is read, and Overloaded."""
 
-    __slots__ = ("_admission", "_begun", "_bytes", "_given_up", "_headers", "_receive", "_room", "_served")
+    __slots__ = (
+        "_admission",
+        "_begun",
+        "_bytes",
+        "_charged",
+        "_given_up",
+        "_gone",
+        "_headers",
+        "_looked",
+        "_receive",
+        "_room",
+        "_served",
+    )
 
     def __init__(self, admission: Admission, scope: Scope, receive: Receive) -> None:
         self._admission = admission
         self._headers: Sequence[Header] = scope["headers"]
+        self._gone = told(scope)
         self._receive = receive
         self._room = admission.small
-        self._bytes = 0
+        self._bytes = self._charged = 0
+        self._looked = (-1, 0)  # the bytes at the last look, and how many looks have seen as many
         self._given_up: asyncio.Future[None] | None = None  # None: its body comes in one piece
         self._begun = self._served = False
 
@@ -118,11 +170,16 @@ class Held:
         if not self._begun:
             self._begun = True
             self._admission.check()
-            self._check_announced()
+            if (size := self._announced()) > self._admission.small_size and not await self._has_room(size):
+                return {"type": "http.disconnect"}
         message = await (self._receive() if self._given_up is None else self._unless_given_up(self._given_up))
         if message["type"] == "http.request" and not self._served:
             self._take(len(message.get("body", b"")), whole=not message.get("more_body"))
         return message
+
+    def weigh(self, weight: int) -> None:
+        """Of a body that has come whole: charge this many times its bytes from now on."""
+        self._charge(weight * self._bytes)
 
     def give_way(self) -> None:
         """Its room is another's; `receive`, where it waits, raises Overloaded."""
@@ -130,10 +187,40 @@ class Held:
         if self._given_up is not None and not self._given_up.done():
             self._given_up.set_result(None)
 
-    def _check_announced(self) -> None:
+    def look(self) -> None:
+        """Others wait: what is kept for the rest of this body is theirs while it does not get on."""
+        size, looks = self._looked
+        self._looked = (self._bytes, looks + 1 if size == self._bytes else 0)
+        if size == self._bytes:
+            self._charge(BODY_WEIGHT * self._bytes)
+
+    def is_stalled(self) -> bool:
+        return self._looked[1] >= STALLED
+
+    def _announced(self) -> int:
+        """Bytes; 0 where it does not say."""
         for name, value in self._headers:  # in lower case, as ASGI has them
-            if name == b"content-length" and value.isdigit() and int(value) > (limit := self._admission.limits().body):
-                raise TooLarge(f"the request body is larger than limits.body ({limit} bytes); send less or raise it")
+            if name == b"content-length" and value.isdigit():
+                if (size := int(value)) > (limit := self._admission.limits().body):
+                    raise TooLarge(
+                        f"the request body is larger than limits.body ({limit} bytes); send less or raise it"
+                    )
+                return size
+        return 0
+
+    async def _has_room(self, size: int) -> bool:
+        """Once all of it has; False: its client left meanwhile."""
+        charge = BODY_WEIGHT * size
+        if await while_there(self._gone, self._admitted(charge)) is None:
+            return False
+        self._charged, self._room = charge, self._admission.large
+        self._given_up = asyncio.get_running_loop().create_future()
+        self._room.coming[self] = None
+        return True
+
+    async def _admitted(self, charge: int) -> bool:
+        await self._admission.wait_for_room(charge)
+        return True
 
     async def _unless_given_up(self, given_up: asyncio.Future[None]) -> Message:
         message = await while_there(given_up, self._next())
@@ -155,21 +242,30 @@ class Held:
 
     def _hold(self, size: int, *, whole: bool) -> None:
         before, now, small = self._bytes, self._bytes + size, self._admission.small_size
-        room = self._admission.large if now > small else self._admission.small
+        is_large = now > small or (self._room is self._admission.large and not whole)
+        room = self._admission.large if is_large else self._admission.small
         if whole or room is not self._room or now // small > before // small:
             self._room.coming.pop(self, None)  # it has got on; if it still comes, it is the last to give way
         self._room.held -= before
         room.held += now
         self._room, self._bytes = room, now
+        charge, kept = BODY_WEIGHT * now, self._charged
+        self._charge(charge if whole else max(charge, kept))
         if not whole:
             self._given_up = self._given_up or asyncio.get_running_loop().create_future()
             room.coming.setdefault(self)
-        room.make(self)
+        if charge > kept:
+            room.make(self)
+
+    def _charge(self, charge: int) -> None:
+        change, self._charged = charge - self._charged, charge
+        self._admission.budget.change(change)
 
     def _release(self) -> None:
         self._room.held -= self._bytes
         self._room.coming.pop(self, None)
         self._bytes = 0
+        self._charge(0)
 
 
 class Passing:

@@ -18,15 +18,18 @@ from starlette.types import Receive, Scope, Send
 
 from proxy.background import Background
 from proxy.edge import answers
+from proxy.edge.budget import MemoryBudget
 from proxy.edge.disconnect import watching, while_there
 from proxy.edge.exchange import Exchange, call_of, hints_of, must_name_resource, receipt, why_off
 from proxy.edge.headers import asking_identity
 from proxy.edge.kept import kept
 from proxy.edge.limited import Limited
+from proxy.edge.reply_copy import ReplyCopy
 from proxy.edge.routing import server_for
 from proxy.edge.site import Site
 from proxy.edge.tee import relay
 from proxy.edge.turnstile import LARGE
+from proxy.edge.turnstile import turn as turn_of_loop
 from proxy.engine import Engine
 from proxy.errors import BadRequest, Conflict, OmError, StorageError
 from proxy.logs import model_name, thread_label, thread_name
@@ -38,7 +41,7 @@ from proxy.turn import Turn
 from proxy.upstream import Answer, Upstream, join
 from proxy.wire import refusals
 from proxy.wire.chat import ChatRequest, Unreadable, kept_of, parse
-from proxy.wire.reply import Reply, ReplyReader
+from proxy.wire.reply import Reply
 from proxy.wire.split import Splits
 
 log = structlog.get_logger("turn")
@@ -46,6 +49,7 @@ log = structlog.get_logger("turn")
 OPEN_WITHIN = 5.0  # seconds memory may take before the original goes upstream; waiting for an observation not counted
 SHORTEN_WITHIN = 1.0  # seconds the store may take around an observation that a prompt beyond the window is waited with
 LARGE_AT_ONCE = 1  # large replies kept at a time: a small one waits in the store for those before it
+LARGE_BODY = 1 << 18  # bytes from which reading a request takes a turn on the event loop: a millisecond and more
 COMMIT_WITHIN = 5.0  # seconds the end of a reply may wait for the commit; it goes on afterwards
 REFUSED = (400, 413, 422)  # answers to a rewritten prompt after which the original is sent once (behaviour.md 8)
 UNVERIFIED = (400, 401, 403, 404, 413, 422)  # answers after which nothing of the request is kept
@@ -57,19 +61,31 @@ NO_ANSWER = 499  # the client left before there was one (nginx's number for it)
 class ChatRoute:
     """`POST /v1/chat/completions` as a raw ASGI endpoint."""
 
-    def __init__(self, engine: Engine, background: Background, upstream: Upstream, secret: bytes) -> None:
+    def __init__(
+        self,
+        engine: Engine,
+        background: Background,
+        upstream: Upstream,
+        secret: bytes,
+        budget: MemoryBudget,
+    ) -> None:
         self._engine = engine
         self._background = background
         self._upstream = upstream
         self._secret = secret
+        self._budget = budget
         self._splits = Splits()
         self._seed = identity.seed(secret)
         self._large = asyncio.Semaphore(LARGE_AT_ONCE)
         self._log = log.bind()  # the logger itself: a lazy one is looked up anew for every event
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send, site: Site) -> None:
+    async def __call__(
+        self, scope: Scope, receive: Receive, send: Send, site: Site, weigh: Callable[[int], None] = lambda weight: None
+    ) -> None:
+        """`weigh` tells how many times the bytes of the request's body are held, once that is known (edge/admission.py)."""
         try:
             exchange = await self._accept(scope, receive, site)
+            exchange.weigh = weigh
             await self._open(exchange, site)
         except OmError as exc:
             await answers.error(send, exc, NO_MEMORY)
@@ -77,12 +93,15 @@ class ChatRoute:
         except answers.Disconnected:
             return
         exchange.overhead_ms = (time.perf_counter() - exchange.started) * 1_000
+        exchange.weigh_asked()
         await self._forward(exchange, receive, send)
 
     async def _accept(self, scope: Scope, receive: Receive, site: Site) -> Exchange:
         caller = identity.identify(scope["headers"], site.identity, self._secret, time.time())
         body = await answers.read_body(receive, site.settings.limits.body)
         started = time.perf_counter()  # how long a client takes to send is its own time
+        if len(body) > LARGE_BODY:
+            await turn_of_loop()
         request = self._read(body, caller, site)
         upstream = site.server_for(request.model) if request else server_for(scope, site, body)
         headers = site.sent_on(scope["headers"], upstream)
@@ -177,6 +196,7 @@ class ChatRoute:
                     self._close(exchange, None, NO_ANSWER)
                 self._story(exchange, NO_ANSWER, "disconnected")
                 return
+            exchange.weigh_answered()
             await self._relay(exchange, answer, send, gone)
 
     async def _ask(self, exchange: Exchange) -> Answer:
@@ -250,7 +270,7 @@ class ChatRoute:
 
     async def _relay(self, exchange: Exchange, answer: Answer, send: Send, gone: asyncio.Future[None] | None) -> None:
         turn = exchange.turn
-        reader = ReplyReader(exchange.request.stream) if turn and exchange.request else None
+        reader = ReplyCopy(exchange.request.stream, self._budget) if turn and exchange.request else None
         closed = False
 
         async def before_end() -> None:
@@ -258,8 +278,12 @@ class ChatRoute:
             assert reader is not None  # noqa: S101 — asked for only where there is one
             assert turn is not None  # noqa: S101 — without a turn there is no reader
             closed, reply = True, read(reader)
-            if not self._engine.holds(turn, reply):
-                await asyncio.wait([self._close(exchange, reply, answer.status)], timeout=COMMIT_WITHIN)
+            if self._engine.holds(turn, reply):
+                reader.release()
+                return
+            closing = self._close(exchange, reply, answer.status)
+            closing.add_done_callback(reader.release)
+            await asyncio.wait([closing], timeout=COMMIT_WITHIN)
 
         relayed = await relay(
             answer,
@@ -273,7 +297,9 @@ class ChatRoute:
             turn.broken, reply = True, read(reader)
             if relayed.outcome == "truncated":  # the client was told so: kept as interrupted, however whole it looks
                 reply = replace(reply, complete=False)
-            self._close(exchange, reply, answer.status)
+            self._close(exchange, reply, answer.status).add_done_callback(reader.release)
+        if reader is not None and reader.is_given_up:
+            exchange.reason = "reply-too-large"  # for the log alone: the receipt was sent before the reply
         self._story(exchange, answer.status, relayed.outcome)
 
     def _story(self, exchange: Exchange, status: int, end: str) -> None:
@@ -314,7 +340,7 @@ async def insisting(commit: Callable[[], Awaitable[None]]) -> None:
     return await commit()
 
 
-def read(reader: ReplyReader) -> Reply:
+def read(reader: ReplyCopy) -> Reply:
     """What the copy of a reply says; nothing where it is beyond reading: the client's own bytes are not touched by that."""
     try:
         return reader.finish()

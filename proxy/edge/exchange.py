@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 from urllib.parse import urlsplit
 
+from msgspec.structs import replace
 from starlette.types import Scope
 
 from proxy.agents.llm import Target
@@ -21,6 +23,8 @@ from proxy.turn import Turn
 from proxy.wire.chat import ChatRequest
 
 OF_THE_CALLER = (b"authorization", b"x-api-key", b"api-key", b"openai-organization", b"openai-project")
+
+WORTH_WEIGHING = 1 << 16  # bytes of a body
 
 
 @dataclass(slots=True)
@@ -39,6 +43,31 @@ class Exchange:
     overhead_ms: float = 0.0
     headers: list[tuple[bytes, bytes]] = field(default_factory=list)
     asked: bool = False  # a model server, or a place to ask it from
+    weigh: Callable[[int], None] = lambda weight: (
+        None
+    )  # how many times the bytes of its body are held (edge/admission.py)
+
+    def weigh_asked(self) -> None:
+        """What goes upstream is made: the body, beside it the messages cut out of it where it has memory, and a prompt of ours."""
+        if len(self.body) > WORTH_WEIGHING:
+            self.weigh(1 if self.turn is None else 2 if self.turn.body is None else 3)
+
+    def weigh_answered(self) -> None:
+        """It will not be sent again. Without a turn to close nothing asks for the body any more, while the reply may take minutes."""
+        if len(self.body) <= WORTH_WEIGHING:
+            return
+        if self.turn is not None:
+            self.turn.body = None
+            self.weigh(2)
+            return
+        self.body = b""
+        if self.request is not None:
+            empty: dict[str, Any] = dict.fromkeys(("body", "frame", "readable"), b"") | {
+                "messages": (),
+                "instructions": (),
+            }
+            self.request = replace(self.request, **empty)
+        self.weigh(0)
 
 
 def why_off(exchange: Exchange, site: Site) -> str | None:

@@ -48,7 +48,7 @@ NOT_IN_EFFECT = (  # accepted and checked, but nothing acts on them yet; config/
 )
 NO_UPSTREAM = "none: the request is refused"
 LONGEST = 80  # characters of an instruction that are shown
-SIZES = {"body", "headers"}
+SIZES = {"body", "headers", "memory"}
 _ADDRESS = re.compile(r"[a-z]+://\S*")
 
 

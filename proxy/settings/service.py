@@ -11,8 +11,10 @@ from pydantic import BeforeValidator, Field, PrivateAttr, SecretStr, field_valid
 
 from proxy.memory.identity import GATEWAY
 from proxy.memory.user_token import LEAST_SECRET
-from proxy.settings.quantities import Duration, Size, switch
+from proxy.settings.quantities import Duration, Size, switch, written_size
 from proxy.settings.section import Count, Layout, Secret, Section, Text, Url, refuse
+
+BODY_IN_MEMORY = 4  # times its bytes that limits.memory must have for the largest body (proxy/edge/budget.py)
 
 Log = Literal["auto", "json", "console", "off"]
 
@@ -44,7 +46,15 @@ class LimitSettings(Section):
     body_timeout: Duration = 30.0
     write_timeout: Duration = 60.0
     keep_alive: Duration = 75.0
+    memory: Size = 512 * 2**20
     in_flight: Count = 1_000
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        if self.memory < (least := BODY_IN_MEMORY * self.body):
+            rule = f"must be at least {BODY_IN_MEMORY} x limits.body ({written_size(least)}): a body and what is made of it has to fit"
+            refuse([("memory", rule)])
+        return self
 
 
 class UpstreamSettings(Section):

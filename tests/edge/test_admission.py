@@ -4,16 +4,26 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
+from types import SimpleNamespace
+from typing import cast
 
 import pytest
 from starlette.types import Message, Scope
 
-from proxy.edge.admission import HELD, Admission, Held, Passing
+from proxy.edge import admission as admission_module
+from proxy.edge.admission import STALLED, Admission, Held, Passing
+from proxy.edge.budget import BODY_WEIGHT
+from proxy.edge.protocol import GONE
 from proxy.errors import Overloaded, TooLarge
 from proxy.settings.service import LimitSettings
 
+HELD = 16  # of the largest bodies that have room together here
+BODY_IN_MEMORY = 4  # times its bytes: large ones have three quarters, and each is charged three times
 
-def admission(**limits: int) -> Admission:
+
+def admission(**limits: float) -> Admission:
+    if "body" in limits:
+        limits.setdefault("memory", HELD * BODY_IN_MEMORY * limits["body"])
     settings = LimitSettings.model_validate(limits)
     return Admission(lambda: settings)
 
@@ -124,7 +134,7 @@ async def rounds() -> None:
 class Crowd:
     """Requests of one server, each in a task that reads its body and then is served until `leave`."""
 
-    def __init__(self, **limits: int) -> None:
+    def __init__(self, **limits: float) -> None:
         self.site = admission(**limits)
         self.tasks: list[asyncio.Task[str]] = []
         self._leave = asyncio.Event()
@@ -277,6 +287,173 @@ async def test_a_piece_that_comes_too_late() -> None:
     queue.put_nowait({"type": "http.request", "body": b"x"})
     assert await crowd.refused() == [0]
     await crowd.end()
+
+
+# ── a large body that says how long it is ────────────────────────────────────────────────────────────────────────────
+
+
+class Feeding:
+    def __init__(self, queue: asyncio.Queue[Message]) -> None:
+        self.receive = queue.get
+
+
+class Announcing(Crowd):
+    """Each says how long its body is."""
+
+    def announce(self, size: int, *pieces: bytes) -> int:
+        self.tasks.append(
+            asyncio.create_task(self._announced(size, Waiting(*pieces) if pieces else Client(b"x" * size)))
+        )
+        return len(self.tasks) - 1
+
+    async def _announced(self, size: int, client: Client) -> str:
+        try:
+            with Held(self.site, scope((b"content-length", b"%d" % size)), client.receive) as held:
+                while (await held.receive()).get("more_body"):
+                    pass
+                held.weigh(3)
+                await self._leave.wait()
+                return "served"
+        except Overloaded as exc:
+            return str(exc)
+
+    @property
+    def served(self) -> int:
+        return self.site.in_flight
+
+
+async def test_large_bodies_wait_in_order(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One for which there is no room is not read until there is; the later one waits behind it, though it would fit; a small one
+    is read at once. Nobody is refused, and none that waits holds anything."""
+    monkeypatch.setattr(admission_module, "LOOK_EVERY", 3_600.0)
+    crowd = Announcing(body=BODY)
+    for _ in range(HELD - 1):
+        crowd.announce(BODY)
+    await rounds()
+    crowd.announce(BODY, b"x" * (BODY - SMALL - 1))  # all of it has room, and most has come
+    await rounds()
+    waits = crowd.announce(BODY)
+    behind = crowd.announce(SMALL + 1)
+    crowd.announce(SMALL)
+    await rounds()
+    assert crowd.served == HELD  # the whole ones, and the small one
+    assert crowd.site.budget.held == BODY_WEIGHT * (HELD * BODY + SMALL)
+    crowd.tasks[0].cancel()
+    await rounds()
+    assert crowd.served == HELD - 1  # the small one has taken of its room
+    crowd.tasks[1].cancel()
+    await rounds()
+    assert crowd.served == HELD
+    assert not crowd.tasks[waits].done()
+    assert not crowd.tasks[behind].done()
+    await crowd.end()
+    assert crowd.site.budget.held == 0
+
+
+async def test_stalled_ones_make_room_for_those_that_wait(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is kept for the rest of a body is lent while it does not get on; where that is not enough, it is refused, and only as many
+    as are needed. One that gets on keeps its room."""
+    monkeypatch.setattr(admission_module, "LOOK_EVERY", 3_600.0)
+    crowd = Announcing(body=BODY)
+    queue = asyncio.Queue[Message]()
+    for _ in range(HELD - 1):
+        crowd.announce(BODY, b"x" * (BODY - 1))
+    crowd.tasks.append(asyncio.create_task(crowd._announced(BODY, cast(Client, Feeding(queue)))))
+    await rounds()
+    waiting = crowd.announce(BODY)
+    await rounds()
+    for look in range(STALLED + 1):
+        assert not crowd.tasks[waiting].done()
+        assert crowd.served == 0
+        queue.put_nowait({"type": "http.request", "body": b"x" * SMALL, "more_body": True})
+        await rounds()
+        assert await crowd.refused() == [], look
+        crowd.site._look()
+    assert await crowd.refused() == [0]
+    assert crowd.served == 1
+    queue.put_nowait({"type": "http.request", "body": b"x" * (BODY - (STALLED + 1) * SMALL)})
+    await rounds()
+    assert crowd.served == 2
+    await crowd.end()
+
+
+async def test_what_is_lent_is_enough(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Announced and not sent, a body keeps nobody waiting, and comes to its end all the same when there is room."""
+    monkeypatch.setattr(admission_module, "LOOK_EVERY", 3_600.0)
+    crowd = Announcing(body=BODY)
+    for _ in range(HELD):
+        crowd.announce(BODY, b"x")
+    await rounds()
+    crowd.announce(BODY)
+    for _ in range(2):
+        crowd.site._look()
+        await rounds()
+    assert (crowd.served, await crowd.refused()) == (1, [])
+    await crowd.end()
+
+
+async def test_room_that_does_not_come_in_time() -> None:
+    """It is a 503 that says which limit it was, and nothing stays charged."""
+    crowd = Announcing(body=BODY, body_timeout=0.05)
+    for _ in range(HELD):
+        crowd.announce(BODY)
+    await rounds()
+    late = crowd.announce(BODY)
+    assert "limits.memory" in await asyncio.wait_for(crowd.tasks[late], 10)
+    assert crowd.site.budget.held == BODY_WEIGHT * HELD * BODY
+    await crowd.end()
+    assert crowd.site.budget.held == 0
+
+
+async def test_leaving_while_it_waits() -> None:
+    """The application hears of it at once, and the next one has its turn."""
+    crowd = Announcing(body=BODY)
+    for _ in range(HELD):
+        crowd.announce(BODY)
+    await rounds()
+    gone: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+    leaving = scope((b"content-length", b"%d" % BODY)) | {"extensions": {GONE: {"future": gone}}}
+    client = Client(b"x" * BODY)
+    with Held(crowd.site, leaving, client.receive) as held:
+        receiving = asyncio.create_task(held.receive())
+        await rounds()
+        gone.set_result(None)
+        assert await receiving == {"type": "http.disconnect"}
+    assert client.asked == 0
+    assert not crowd.site.budget.is_awaited
+    await crowd.end()
+
+
+async def test_one_that_can_never_have_room() -> None:
+    """It is told so, and does not wait. (The configuration refuses such limits; these were changed under it.)"""
+    limits = SimpleNamespace(body=BODY, in_flight=10, memory=BODY, body_timeout=3_600.0)
+    with (
+        Held(Admission(lambda: limits), scope((b"content-length", b"%d" % BODY)), Client(b"x").receive) as held,
+        pytest.raises(TooLarge, match=r"limits\.memory"),
+    ):
+        await held.receive()
+
+
+async def test_what_a_body_weighs() -> None:
+    """Less, once it is known what it needs; nothing, when its request is over."""
+    site = admission(body=BODY)
+    with Held(site, scope(), Client(b"x" * BODY).receive) as held:
+        await held.receive()
+        for weight in (3, 2, 1, 0, 2):
+            held.weigh(weight)
+            assert site.budget.held == weight * BODY
+    assert site.budget.held == 0
+
+
+async def test_copies_of_replies_leave_small_bodies_room() -> None:
+    """All but the last eighth is lent to copies; a small body comes in beside them, and a large one waits for them."""
+    site = admission(body=BODY)
+    while site.budget.charge_copy(BODY):
+        pass
+    with Held(site, scope(), Client(b"x" * SMALL).receive) as held:
+        await held.receive()
+        assert site.in_flight == 1
+    assert not site.budget.let_in_at_once(SMALL)
 
 
 async def test_uploads_have_half_of_the_places() -> None:

@@ -10,6 +10,7 @@ from typing import Any, cast
 import pytest
 
 from proxy.edge import chat
+from proxy.edge.budget import MemoryBudget
 from proxy.edge.turnstile import LARGE
 from proxy.errors import StorageError
 from proxy.wire.reply import Reply
@@ -50,7 +51,9 @@ def closing(route: chat.ChatRoute, name: str, reply: Reply) -> asyncio.Task[None
 async def test_one_at_a_time() -> None:
     """Small ones beside it."""
     engine = Engine()
-    route = chat.ChatRoute(cast(Any, engine), cast(Any, Background()), cast(Any, None), b"s")
+    route = chat.ChatRoute(
+        cast(Any, engine), cast(Any, Background()), cast(Any, None), b"s", MemoryBudget(lambda: 1 << 30)
+    )
     closings = [closing(route, "large", BIG) for _ in range(5)]
     await asyncio.sleep(0)
     assert engine.most == 1
@@ -67,7 +70,9 @@ async def test_one_that_is_refused_holds_nobody_up(monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(chat, "PAUSES", (60.0,))
     engine = Engine()
     engine.go_on.set()
-    route = chat.ChatRoute(cast(Any, engine), cast(Any, Background()), cast(Any, None), b"s")
+    route = chat.ChatRoute(
+        cast(Any, engine), cast(Any, Background()), cast(Any, None), b"s", MemoryBudget(lambda: 1 << 30)
+    )
     refused = [closing(route, "refused", BIG) for _ in range(3)]
     await asyncio.wait_for(closing(route, "large", BIG), 30)
     assert engine.kept == ["large"]

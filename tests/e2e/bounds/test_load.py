@@ -84,9 +84,7 @@ class Full:
 @asynccontextmanager
 async def full(tmp_path: Path, in_flight: int, more: str = "") -> AsyncIterator[Full]:
     models = Models()
-    limits = (
-        f"limits: {{in_flight: {in_flight}, body: 1MiB}}\n            background: {{observer_interval: 100ms}}\n{more}"
-    )
+    limits = f"limits: {{in_flight: {in_flight}, body: 1MiB, memory: 64MiB}}\n            background: {{observer_interval: 100ms}}\n{more}"
     async with between(tmp_path, limits, memory=SMALL) as site:
         site.server.script = models
         made = Full(site, models)
