@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from proxy.errors import Unauthorized
-from proxy.memory.user_token import Claims, in_time, signed, verified
+from proxy.memory.user_token import Claims, in_time, is_too_early, signed, verified
 
 SECRET = b"0123456789abcdef0123456789abcdef"
 GOOD: dict[str, Any] = {"resource": "ada", "exp": 1_700_000_000}
@@ -52,6 +52,9 @@ WRONG: dict[str, tuple[str, str | None]] = {
     "a resource that is no text": (token({"resource": ["ada"], "exp": 1}), None),
     "an end that is no time": (token({"resource": "ada", "exp": "never"}), None),
     "an end in disguise": (token({"resource": "ada", "exp": True}), None),
+    "a beginning that is no time": (token(GOOD | {"nbf": "soon"}), None),
+    "a beginning that is nothing": (token(GOOD | {"nbf": None}), None),
+    "a beginning in disguise": (token(GOOD | {"nbf": True}), None),
     "no JSON": (token(b"{"), None),
     "deep": (token(b"[" * 100_000), None),
     "no tenant": (token(), "acme"),
@@ -84,6 +87,14 @@ def test_no_character_can_be_changed(position: int) -> None:
     spare = good[:-1] + {c: chr(ord(c) + 1) for c in good}[good[-1]]
     with pytest.raises(Unauthorized):
         verified(spare, SECRET, tenant=None)
+
+
+def test_its_beginning() -> None:
+    """Half a minute sooner than it says; without one it counts at once."""
+    assert verified(token(GOOD | {"nbf": 1.5}), SECRET, tenant=None) == Claims("ada", 1_700_000_000, nbf=1.5)
+    assert is_too_early(100.0, 69.9)
+    assert not is_too_early(100.0, 70.0)
+    assert not is_too_early(Claims("ada", 1.0).nbf, 0.0)
 
 
 def test_its_end() -> None:
