@@ -24,6 +24,7 @@ from proxy.errors import BadRequest, NotFound, OmError, Unauthorized
 from proxy.logs import thread_label
 from proxy.memory import identity
 from proxy.memory.model import Key, Memory, hub_of
+from proxy.memory.naming import canonical_name
 from proxy.steering import Steering
 from proxy.storage.base import Forgotten, ThreadInfo
 
@@ -62,12 +63,13 @@ class AdminApi:
             return await self._listed(tenant, query)
         if tenant is None:
             raise BadRequest("with the admin token, say whose thread: add ?tenant=… as the list of threads shows it")
-        key = Key(tenant, query.get("resource") or path[4], path[4])
+        thread = _stored_name(path[4])
+        key = Key(tenant, _stored_name(query.get("resource", "")) or thread, thread)
         return await self._of_thread(scope, receive, key, path[5] if len(path) == 6 else "")
 
     def _tenant(self, scope: Scope, site: Site, query: Mapping[str, str]) -> str | None:
         """Whose threads the caller may see; None: everybody's."""
-        sent, known = header(scope["headers"], b"x-om-admin"), site.settings.server.admin_token
+        sent, known = _admin_token(scope), site.settings.server.admin_token
         if sent is not None:
             if known is None or not hmac.compare_digest(sent, known.get_secret_value().encode()):
                 raise Unauthorized("X-OM-Admin is not the admin token (server.admin_token)")
@@ -81,7 +83,8 @@ class AdminApi:
         limit = query.get("limit", str(PAGE))
         if not re.fullmatch(r"[0-9]{1,4}", limit) or not 0 < int(limit) <= MOST:
             raise BadRequest(f"limit must be a number from 1 to {MOST}", param="limit")
-        found = await self._steering.threads(tenant, query.get("resource"), _cursor(query, tenant), int(limit))
+        resource = _stored_name(query["resource"]) if "resource" in query else None
+        found = await self._steering.threads(tenant, resource, _cursor(query, tenant), int(limit))
         more = len(found) == int(limit)
         last = "\t".join(found[-1].key) if more else None
         return {"threads": [{**self._named(info.key), **_line(info)} for info in found], "cursor": last}
@@ -153,6 +156,14 @@ class AdminApi:
         }
 
 
+def _admin_token(scope: Scope) -> bytes | None:
+    """Raises BadRequest for two: a server before us may have checked the other one."""
+    sent = [value for name, value in scope["headers"] if name == b"x-om-admin"]
+    if len(sent) > 1:
+        raise BadRequest(f"header x-om-admin was sent {len(sent)} times; send it once", "om_bad_header", "x-om-admin")
+    return sent[0] if sent else None
+
+
 def same_site(scope: Scope, site: Site) -> None:
     """Raises Unauthorized for a request that a page of another site has made, and on a loopback bind for one to a name that only
     resolves there (DNS rebinding)."""
@@ -166,6 +177,11 @@ def same_site(scope: Scope, site: Site) -> None:
         raise Unauthorized("the admin API answers no pages of other sites")
     if site.identity.loopback and not identity.is_loopback(host):
         raise Unauthorized("ask for the admin API by a loopback address or as localhost")
+
+
+def _stored_name(name: str) -> str:
+    """What cannot be a name is looked for as it is, and not found."""
+    return canonical_name(name) or name
 
 
 def _must_be(scope: Scope, method: str) -> None:

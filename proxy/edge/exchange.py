@@ -16,6 +16,7 @@ from proxy.edge.site import Site
 from proxy.errors import BadRequest
 from proxy.memory.context import ContextOptions, layout_for
 from proxy.memory.identity import Caller
+from proxy.memory.naming import encode_name
 from proxy.memory.transcript import Hints
 from proxy.observing import Call, priced
 from proxy.settings import UpstreamSettings
@@ -122,14 +123,19 @@ def made_call(
     )
 
 
+def named_receipt(status: str, reason: str | None, caller: Caller) -> list[Header]:
+    """What every receipt says: what memory did, why, and which thread the request was taken for."""
+    said = [(b"x-om-status", status.encode())]
+    if reason:
+        said.append((b"x-om-reason", reason.encode()))
+    if caller.key:
+        said.append((b"x-om-thread", encode_name(caller.key.thread).encode()))
+    return said
+
+
 def receipt(exchange: Exchange) -> list[tuple[bytes, bytes]]:
     """The X-OM-* response headers (http.md)."""
-    turn = exchange.turn
-    said = [(b"x-om-status", exchange.status.encode())]
-    if exchange.reason:
-        said.append((b"x-om-reason", exchange.reason.encode()))
-    if exchange.caller.key:
-        said.append((b"x-om-thread", exchange.caller.key.thread.encode()))
+    turn, said = exchange.turn, named_receipt(exchange.status, exchange.reason, exchange.caller)
     if turn:
         said += [(b"x-om-" + name.encode(), b"%d" % value) for name, value in turn.receipt.items()]
     said.append((b"x-om-overhead-ms", b"%.2f" % exchange.overhead_ms))

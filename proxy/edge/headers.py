@@ -27,6 +27,7 @@ HOP_BY_HOP = frozenset(
 REFRAMED = frozenset((b"host", b"content-length", b"expect"))
 STAYS = HOP_BY_HOP | REFRAMED
 OURS = b"x-om-"
+OURS_OR_PATH = (OURS, b":")  # what the path named (edge/base_url.py) is no header of the client's
 _CONTROL = re.compile(rb"[\x00-\x08\x0a-\x1f\x7f]")  # no part of a value (RFC 9110 5.5); uvicorn refuses to write one
 _HOST = re.compile(rb"([A-Za-z0-9._-]*|\[[0-9A-Fa-f:.]+\])(:[0-9]*)?")  # RFC 9110 7.2, without what no real host has
 HTTP = ("1.1", "1.0")  # the versions spoken here
@@ -40,18 +41,26 @@ def request_headers(headers: Sequence[Header], drop: Collection[bytes] = ()) -> 
     return [
         item
         for item in headers
-        if (name := item[0]) not in STAYS and not name.startswith(OURS) and name not in drop and name not in listed
+        if (name := item[0]) not in STAYS
+        and not name.startswith(OURS_OR_PATH)
+        and name not in drop
+        and name not in listed
     ]
 
 
 def response_headers(headers: Sequence[Header]) -> list[Header]:
     """What goes to the client of an upstream's headers, names in lower case as ASGI has them.
 
-    A value that holds a control character is left out: with a line break it could write headers of its own.
+    A value that holds a control character is left out: with a line break it could write headers of its own. So is a receipt that
+    the upstream writes, for example another om-proxy: a client would read it as this proxy's word (inspection R8).
     """
     lowered = [(name.lower(), value) for name, value in headers if not _CONTROL.search(value)]
     listed = _listed(lowered)
-    return [item for item in lowered if item[0] not in HOP_BY_HOP and item[0] not in listed]
+    return [
+        item
+        for item in lowered
+        if (name := item[0]) not in HOP_BY_HOP and not name.startswith(OURS) and name not in listed
+    ]
 
 
 def fault_of_head(headers: Sequence[Header], http_version: str) -> OmError | None:

@@ -48,6 +48,7 @@ class Site:
             identity=identity.Rules(
                 thread_headers=headers.thread_headers,
                 resource_headers=headers.resource_headers,
+                sessions=headers.sessions,
                 keys=keys,
                 loopback=settings.server.loopback,
                 scope_override=headers.scope_override,

@@ -20,18 +20,25 @@ from zoneinfo import ZoneInfo
 from proxy.errors import BadRequest, Unauthorized
 from proxy.memory import user_token
 from proxy.memory.model import Key
+from proxy.memory.naming import MAX_NAME_BYTES, PLAIN_CHARACTERS, canonical_name, decode_name
+from proxy.memory.sessions import SESSIONS, Session, find_session
 
 Headers = Iterable[tuple[bytes, bytes]]  # names in lower case, as ASGI gives them
 Mode = Literal["on", "read", "write", "off"]
 History = Literal["auto", "full", "window", "new"]  # X-OM-History: what the sent messages are
 Scope = Literal["thread", "resource"]  # X-OM-Scope: how far the memory reaches
 
-_ID = re.compile(r"[A-Za-z0-9._:@/+=-]{1,256}")
 _ZONE = re.compile(r"[\w+-]{1,32}(?:/[\w+-]{1,32}){0,2}", re.ASCII)
 _BLANKS = " \t"  # white space to HTTP (RFC 9110 5.6.3); left to itself, `strip` would take U+0085 and U+00A0 with it
 _ORIGIN = re.compile(r"https?://(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9.-]+)(:[0-9]+)?")  # of a page that a web server gave
+_SITE = "sec-fetch-site"  # by which a browser tells whose page asks (W3C Fetch Metadata)
+_OWN_SITES = ("same-origin", "same-site", "none")  # `none`: its user asks, by the address bar
 _FORWARDED = ("x-forwarded-for", "x-real-ip", "forwarded")  # by which a proxy before us tells who asked it
 _FOR = re.compile(r"\bfor=\"?(\[[^\]]{0,64}\][^;,\"]*|[^;,\"]*)", re.IGNORECASE)  # RFC 7239
+PATH_THREAD, PATH_RESOURCE = (
+    ":om-thread",
+    ":om-resource",
+)  # what the path names (edge/base_url.py); no header can be called so
 _CREDENTIALS = ("authorization", "x-api-key", "api-key")
 GATEWAY = ("x-om-authorization", "x-memory-gateway-authorization")  # a key of `auth.keys` beside the provider's own
 _SAID = ("x-om-mode", "x-om-history", "x-om-task", "x-om-timezone")
@@ -52,6 +59,7 @@ class Rules:
 
     thread_headers: tuple[str, ...] = ("x-om-thread", "x-thread-id", "x-openwebui-chat-id")
     resource_headers: tuple[str, ...] = ("x-om-resource", "x-resource-id", "x-openwebui-user-id")
+    sessions: tuple[str, ...] = tuple(SESSIONS)  # the programs whose own sessions name threads, in order
     keys: tuple[tuple[str, str], ...] = field(
         default=(), repr=False
     )  # (tenant, key); empty: the caller's own credential keys the tenant
@@ -66,8 +74,9 @@ class Rules:
     )  # `keys`, each key as its SHA-256
 
     def __post_init__(self) -> None:
-        names = [*self.thread_headers, *self.resource_headers, *_CREDENTIALS, *_SAID]
-        names += ["host", "origin", *_FORWARDED] if self.loopback and not self.keys else []
+        names = [*self.thread_headers, *self.resource_headers, PATH_THREAD, PATH_RESOURCE, *_CREDENTIALS, *_SAID]
+        names += [header for program in self.sessions for header in SESSIONS[program].all]
+        names += ["host", "origin", _SITE, *_FORWARDED] if self.loopback and not self.keys else []
         names += [_SCOPE] if self.scope_override else []
         names += [_VOUCHER] if self.token_secret else []
         names += GATEWAY if self.keys else []
@@ -90,11 +99,12 @@ class Caller:
 
 
 class _Names(NamedTuple):
-    """What a request calls its thread and resource; `until` is when the token that vouches for them ends, in unix seconds."""
+    """What a request calls its thread and resource; the token that vouches for them counts `since` and `until`, in unix seconds."""
 
     thread: str | None
     resource: str | None = None
     until: float | None = None
+    since: float = -math.inf
 
 
 def identify(headers: Headers, rules: Rules, secret: bytes, now: float = math.inf) -> Caller:
@@ -104,20 +114,27 @@ def identify(headers: Headers, rules: Rules, secret: bytes, now: float = math.in
     """
     read = tuple(h for h in headers if h[0] in rules.read)
     known = _identified if sum(len(value) for _, value in read) <= SHORT else _identified.__wrapped__
-    caller, until = known(read, rules, secret)
-    if until is not None and not user_token.in_time(until, now):
-        raise Unauthorized(f"{_VOUCHER} has ended; have your application make a new one")
+    caller, names = known(read, rules, secret)
+    if names.until is not None:
+        _check_times(names.until, names.since, now)
     return caller
+
+
+def _check_times(until: float, since: float, now: float) -> None:
+    if not user_token.in_time(until, now):
+        raise Unauthorized(f"{_VOUCHER} has ended; have your application make a new one")
+    if user_token.is_too_early(since, now):
+        raise Unauthorized(f"{_VOUCHER} does not count yet (`nbf`); send it later, or set the clocks right")
 
 
 @lru_cache(
     maxsize=4_096
 )  # 25 µs, and callers come again; it holds credentials, so it is bounded, in bytes too, and in memory only
-def _identified(headers: tuple[tuple[bytes, bytes], ...], rules: Rules, secret: bytes) -> tuple[Caller, float | None]:
+def _identified(headers: tuple[tuple[bytes, bytes], ...], rules: Rules, secret: bytes) -> tuple[Caller, _Names]:
     named = _by_name(headers)
     tenant = _tenant(named, rules, secret)
     names = _names(named, rules, tenant)
-    return _caller(named, rules, tenant, names), names.until
+    return _caller(named, rules, tenant, names), names
 
 
 def _caller(named: Mapping[str, list[str]], rules: Rules, tenant: str | None, names: _Names) -> Caller:
@@ -145,6 +162,25 @@ def tenant(headers: Headers, rules: Rules, secret: bytes) -> str | None:
     return _tenant(_by_name(h for h in headers if h[0] in rules.read), rules, secret)
 
 
+def identify_off_route(headers: Headers, rules: Rules, secret: bytes, now: float) -> Caller | None:
+    """The caller on a route that has no memory; None where the request names no thread. Raises nothing: what the names say there
+    matters to nobody but the receipt."""
+    try:
+        caller = identify(headers, rules, secret, now)
+    except (BadRequest, Unauthorized):
+        named = _by_name(h for h in headers if h[0] in rules.read)
+        return Caller(None, None) if _names_thread(named, rules) else None
+    return None if caller.reason == "no-thread" else caller
+
+
+def _names_thread(named: Mapping[str, list[str]], rules: Rules) -> bool:
+    """Whether a request means to name a thread, well or badly."""
+    headers = (*rules.thread_headers, PATH_THREAD, *((_VOUCHER,) if rules.token_secret else ()))
+    if any(_value(value) for name in headers for value in named.get(name, [])):
+        return True
+    return not rules.token_required and find_session(named, rules.sessions) is not None
+
+
 def admit(headers: Headers, rules: Rules) -> None:
     """Raise Unauthorized unless the caller may use the server at all: what every route asks, memory or not."""
     if rules.keys:
@@ -152,8 +188,8 @@ def admit(headers: Headers, rules: Rules) -> None:
 
 
 def nameable(name: str) -> bool:
-    """Whether a header could name a thread or resource so."""
-    return bool(_ID.fullmatch(name))
+    """Whether a thread or resource can be called so."""
+    return canonical_name(name) is not None
 
 
 def brings_own(headers: Headers, rules: Rules) -> bool:
@@ -167,25 +203,48 @@ def brings_own(headers: Headers, rules: Rules) -> bool:
 
 
 def _names(named: Mapping[str, list[str]], rules: Rules, tenant: str | None) -> _Names:
-    thread = _first(named, rules.thread_headers)
+    thread = _first(named, (*rules.thread_headers, PATH_THREAD))  # headers win over the path
+    session = find_session(named, rules.sessions)
     if rules.token_secret and (token := _only(named, _VOUCHER)):
         claims = user_token.verified(token, rules.token_secret, tenant=tenant if rules.keys else None)
-        return _vouched(thread, _first(named, rules.resource_headers), claims)
-    if thread is None:
-        return _Names(None)
+        return _vouched(thread, _first(named, (*rules.resource_headers, PATH_RESOURCE)), claims, session)
     if rules.token_required:
+        if thread is None:  # nor does a session count, which its client names without being asked to
+            return _Names(None)
         raise Unauthorized(f"a thread can be named here with {_VOUCHER} only; have your application make one")
-    return _Names(thread, _first(named, rules.resource_headers))
+    return _in_session(thread, _first(named, (*rules.resource_headers, PATH_RESOURCE)), session)
 
 
-def _vouched(thread: str | None, resource: str | None, claims: user_token.Claims) -> _Names:
+def _in_session(thread: str | None, resource: str | None, session: Session | None) -> _Names:
+    """The names with those of the client's own session where there are no others.
+
+    A sub-agent's conversation is never the named thread, which is its parent's: in these clients such a header is the same for all.
+    """
+    if session is None:
+        return _Names(thread, resource if thread else None)
+    if thread is None:
+        return _Names(session.thread, resource or session.resource)
+    if not session.is_sub_agent or thread == session.thread:  # one header may be configured as an alias beside it
+        return _Names(thread, resource)
+    own = f"{thread}/{session.thread}"
+    return _Names(own, resource) if nameable(own) else _Names(None)
+
+
+def _vouched(thread: str | None, resource: str | None, claims: user_token.Claims, session: Session | None) -> _Names:
     """What the token names; headers may repeat it, and choose where it leaves a choice."""
-    if not nameable(claims.resource) or not (claims.thread is None or nameable(claims.thread)):
-        raise Unauthorized(f"{_VOUCHER} names what no header could name: 1 to 256 of A-Z a-z 0-9 . _ : @ / + = -")
-    said = ((resource, claims.resource), (thread, claims.thread))
+    owner, talk = canonical_name(claims.resource), canonical_name(claims.thread or "")
+    if owner is None or (talk is None and claims.thread is not None):
+        raise Unauthorized(
+            f"{_VOUCHER} names what no header could name: 1 to {MAX_NAME_BYTES} bytes of printable UTF-8"
+        )
+    said = ((resource, owner), (thread, talk))
     if any(header is not None and claimed not in (None, header) for header, claimed in said):
         raise Unauthorized(f"{_VOUCHER} does not speak for the thread or resource that the headers name")
-    return _Names(claims.thread or thread, claims.resource, claims.exp)
+    if talk is not None:
+        names = _Names(None if session and session.is_sub_agent else talk)  # it speaks for this thread alone
+    else:
+        names = _in_session(thread, owner, session)
+    return _Names(names.thread, owner, claims.exp, claims.nbf)
 
 
 def _by_name(headers: Headers) -> dict[str, list[str]]:
@@ -202,12 +261,15 @@ def _first(named: Mapping[str, list[str]], names: Sequence[str]) -> str | None:
         value = _only(named, name)
         if not value:
             continue
-        if not _ID.fullmatch(value):
+        read = decode_name(value)
+        if read is None:
             raise BadRequest(
-                f"header {name} must be 1 to 256 of the characters A-Z a-z 0-9 . _ : @ / + = -", "om_bad_header", name
+                f"header {name} must be 1 to {MAX_NAME_BYTES} of the characters {PLAIN_CHARACTERS}; percent-encode others, as UTF-8",
+                "om_bad_header",
+                name,
             )
-        found = found or value
-    return found
+        found = found or _value(read)
+    return found or None
 
 
 def _only(named: Mapping[str, list[str]], name: str) -> str:
@@ -280,9 +342,18 @@ def _tenant(named: Mapping[str, list[str]], rules: Rules, secret: bytes) -> str 
 
 def _foreign(named: Mapping[str, list[str]]) -> bool:
     """Whether a web page asks that is of another site, or that knows us by a name which only resolves here (DNS rebinding): what
-    its visitor's own programs may have, it may not. A browser tells the origin with every POST; a program need not."""
-    origins, hosts = named.get("origin", []), named.get("host", [])
-    return bool(origins) and not (_served_here(origins) and all(is_loopback(host) for host in hosts))
+    its visitor's own programs may have, it may not. A browser tells the origin with every POST, and with none that a link or an
+    image asks for; a program need not tell it. So the host counts by itself (inspection R13), and so does what a browser says of
+    the site that asks."""
+    origins, hosts, sites = (named.get(name, []) for name in ("origin", "host", _SITE))
+    if any(site.strip(_BLANKS).lower() not in _OWN_SITES for site in sites):
+        return True
+    return not all(map(_is_own_address, hosts)) or (bool(origins) and not _served_here(origins))
+
+
+def _is_own_address(host: str) -> bool:
+    """Of a Host header. 0.0.0.0 is how some programs spell this machine; no name can be made to resolve to it."""
+    return is_loopback(host) or host.partition(":")[0] == "0.0.0.0"  # noqa: S104 - compared, not bound
 
 
 def _forwarded(named: Mapping[str, list[str]]) -> bool:

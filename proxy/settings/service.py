@@ -121,9 +121,13 @@ CREDENTIALS = (
 )
 
 
+SessionProgram = Literal["opencode", "litellm", "helicone"]  # the keys of memory/sessions.py; a test compares
+
+
 class IdentitySettings(Section):
     thread_headers: tuple[Header, ...] = ("x-om-thread", "x-thread-id", "x-openwebui-chat-id")
     resource_headers: tuple[Header, ...] = ("x-om-resource", "x-resource-id", "x-openwebui-user-id")
+    sessions: tuple[SessionProgram, ...] = ("opencode", "litellm", "helicone")
     scope_override: bool = False
 
     @model_validator(mode="after")

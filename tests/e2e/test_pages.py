@@ -24,6 +24,20 @@ async def test_a_page_of_another_site_has_no_memory(tmp_path: Path, origin: str)
         assert (memory.key, memory.count) == ((LOCAL, "t", "t"), 2)
 
 
+@pytest.mark.parametrize(
+    "page", [{"host": "rebound.example:8400"}, {"sec-fetch-site": "cross-site"}], ids=["another name", "another site"]
+)
+async def test_a_page_that_tells_no_origin_has_no_memory(tmp_path: Path, page: dict[str, str]) -> None:
+    """A browser sends none with what a link or an image asks for (inspection R13). Its chat goes on all the same."""
+    async with running(tmp_path) as run:
+        await Chat(run, {"x-om-thread": "t"}).say("A secret.")
+        reply, receipt = await Chat(run, {"x-om-thread": "t", **page}).say("Which?")
+        assert reply
+        assert (receipt["status"], receipt["reason"]) == ("off", "no-credential")
+        assert b"A secret." not in run.models.requests[-1].body
+        assert (await run.memory()).count == 2
+
+
 async def test_a_page_of_this_machine_has_its_memory(tmp_path: Path) -> None:
     """A chat page that somebody runs here is as good as any other program here."""
     async with running(tmp_path) as run:

@@ -153,6 +153,9 @@ async def test_who_may_see_what(tmp_path: Path) -> None:
         assert (await ask(run, "GET", f"/a%2Fb.c?tenant={line['tenant']}", **admin)).json() == mine.json()
         assert (await ask(run, "GET", "/a%2Fb.c", **admin)).status_code == 400
         assert (await ask(run, "GET", "", **{"x-om-admin": "wrong"})).status_code == 401
+        twice = [("x-om-admin", "a-long-admin-token"), ("x-om-admin", "a-long-admin-token")]
+        answer = await run.http.get(f"{run.base}/om/v1/threads", headers=twice)
+        assert (answer.status_code, answer.json()["error"]["code"]) == (400, "om_bad_header")
         assert (await ask(run, "GET", "/")).status_code == 404  # the hub of a resource is no thread
         for headers in (
             {"origin": "https://elsewhere.example"},

@@ -46,6 +46,12 @@ def test_response() -> None:
     assert response_headers([*HOP, (b"Content-Length", b"1"), *ENDS]) == [(b"content-length", b"1"), *ENDS]
 
 
+def test_response_without_another_s_receipt() -> None:
+    """What an upstream says of a memory of its own is not this proxy's word (inspection R8)."""
+    theirs = [(b"X-OM-Status", b"applied"), (b"x-om-anything", b"1")]
+    assert response_headers([*theirs, (b"x-omega", b"2")]) == [(b"x-omega", b"2")]
+
+
 @pytest.mark.parametrize("value", [b"a\r\nX-Injected: 1", b"a\nb", b"a\rb", b"a\0b", b"a\x01b", b"a\x7fb"])
 def test_response_value_that_would_split(value: bytes) -> None:
     """A value that could write headers of its own is left out."""

@@ -39,7 +39,7 @@ class RawClient:
         self.writer.write(body)
 
     def send_head(self, method: str, path: str, *headers: bytes) -> None:
-        self.writer.write(b"\r\n".join([f"{method} {path} HTTP/1.1".encode(), b"Host: proxy", *headers, b"", b""]))
+        self.writer.write(b"\r\n".join([f"{method} {path} HTTP/1.1".encode(), b"Host: localhost", *headers, b"", b""]))
 
     async def until(self, end: bytes) -> bytes:
         return await asyncio.wait_for(self.reader.readuntil(end), 30)
