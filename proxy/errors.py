@@ -8,6 +8,7 @@ OmError
 ├── TooLarge              413  a body above its limit
 │   └── HeadTooLarge      431  its headers
 ├── Unsupported           501  a protocol we do not relay
+│   └── HttpInstead       426  a WebSocket whose client has HTTP to fall back to
 ├── Overloaded            503  with Retry-After; the caller may try again
 ├── UpstreamError         502  the model server could not be reached or read
 │   └── UpstreamTimeout   504
@@ -74,6 +75,10 @@ class Unsupported(OmError):
     status = 501
     code = "om_unsupported"
     retryable = False
+
+
+class HttpInstead(Unsupported):
+    status = 426
 
 
 class Overloaded(OmError):

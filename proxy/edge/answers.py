@@ -9,7 +9,7 @@ import orjson
 from starlette.types import Receive, Send
 
 from proxy.edge.headers import Header
-from proxy.errors import OmError, Overloaded, TooLarge
+from proxy.errors import HttpInstead, OmError, Overloaded, TooLarge
 
 
 class Disconnected(Exception):
@@ -60,7 +60,13 @@ def _body(exc: OmError) -> dict[str, object]:
 
 def _headers(exc: OmError) -> list[Header]:
     retry = (b"x-should-retry", b"true" if exc.retryable else b"false")
-    return [retry, (b"retry-after", b"1")] if isinstance(exc, Overloaded) else [retry]
+    match exc:
+        case Overloaded():
+            return [retry, (b"retry-after", b"1")]
+        case HttpInstead():  # RFC 9110 15.5.22: it must name the protocol that is spoken here
+            return [retry, (b"upgrade", b"HTTP/1.1"), (b"connection", b"Upgrade")]
+        case _:
+            return [retry]
 
 
 def _framing(content: bytes) -> list[Header]:

@@ -13,12 +13,26 @@ from starlette.types import Scope
 
 from proxy.edge.headers import header
 from proxy.edge.site import Site
-from proxy.errors import BadRequest
+from proxy.errors import BadRequest, HttpInstead, OmError, Unsupported
 from proxy.settings import UpstreamSettings
 from proxy.wire.named import Illegible, model_of
 
 UNREAD = "which model this is for cannot be read, and each has a server of its own; send valid JSON, or a form, with a short `model`"
+RESPONSES = (b"/v1/responses", b"/responses")
 _FILES = re.compile(rb"/(?:files|uploads)(?:/|\Z)")  # of OpenAI's API: as large as they come, and no model's
+
+
+def fault_of_protocol(scope: Scope) -> OmError | None:
+    """Why this request asks for something other than HTTP; None where it does not.
+
+    Codex opens a WebSocket first. Told 426 it goes on with HTTP after 0.15 s; told anything else it tries for 6.4 s (inspection P1).
+    """
+    if (header(scope["headers"], b"upgrade") or b"").lower() == b"websocket":
+        kind = HttpInstead if scope["raw_path"] in RESPONSES else Unsupported
+        return kind("WebSockets are not relayed; use the HTTP endpoints")
+    if scope["method"] == "CONNECT":
+        return Unsupported("this is no tunnel; name it as the base URL, not as the HTTP proxy")
+    return None
 
 
 def may_name(scope: Scope, site: Site) -> bool:

@@ -1,0 +1,43 @@
+"""The paths that are om-proxy's own: whatever stands there, or nothing, they are never forwarded to a model server."""
+
+from __future__ import annotations
+
+from urllib.parse import unquote
+
+from starlette.types import Scope
+
+from proxy.edge.base_url import names_thread
+from proxy.errors import NotFound
+
+ABOUT = {
+    "service": "om-proxy",
+    "base_url": "/v1",
+    "thread": "send X-OM-Thread, or use /t/<thread>/v1 as the base URL",
+    "health": ["/healthz", "/readyz"],
+    "admin": "/om/v1/threads",
+}
+_NOT_BUILT = {
+    "/metrics": "om-proxy serves no metrics in this version, and asks no model server for its own here",
+    "/docs": "om-proxy has no page here; what it answers stands in its README, and the model server's API below /v1",
+}
+ADMIN = "/om"
+_PAGES = ("/", "/healthz", "/readyz")
+
+
+def own_page(scope: Scope) -> str | None:
+    """The page of ours that a request asks for, `/om` for all below it; None for what is forwarded.
+
+    Raises NotFound where the path is ours and nothing stands there. Below a thread's prefix stands the model server's API alone: a
+    rule of a reverse proxy for `/om/` must not be passed by that way.
+    """
+    path = unquote(scope["raw_path"].decode("latin-1"))  # `/%6fm` is no way past such a rule either
+    if path not in _PAGES and not any(path == root or path.startswith(f"{root}/") for root in (ADMIN, *_NOT_BUILT)):
+        return None
+    if path != "/" and names_thread(scope):
+        raise NotFound("below a thread's prefix stands the API of the model server alone; leave the prefix out")
+    if path == "/" and scope["method"] not in ("GET", "HEAD"):
+        raise NotFound("nothing can be sent here; the API stands below /v1: is the base URL without it?")
+    for root, message in _NOT_BUILT.items():
+        if path == root or path.startswith(f"{root}/"):
+            raise NotFound(message)
+    return path if path in _PAGES else ADMIN
