@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 
 from starlette.types import Receive, Scope, Send
@@ -20,14 +20,17 @@ from proxy.catalogue import Catalogue, limits
 from proxy.edge import answers
 from proxy.edge.admin import AdminApi
 from proxy.edge.admission import Admission, Held, Passing
+from proxy.edge.base_url import without_names
 from proxy.edge.chat import ChatRoute
 from proxy.edge.guard import GUARD, Guard
-from proxy.edge.headers import fault_of_head, header
-from proxy.edge.passthrough import passthrough
-from proxy.edge.routing import may_name, server_for
+from proxy.edge.headers import Header, fault_of_head
+from proxy.edge.own_pages import ABOUT, ADMIN, own_page
+from proxy.edge.passthrough import CLIENT_LEFT, Passed, passthrough, refuse
+from proxy.edge.routing import fault_of_protocol, may_name, server_for
 from proxy.edge.site import Site
+from proxy.edge.unreached import UnreachedRequests
 from proxy.engine import Engine
-from proxy.errors import ConfigError, OmError, StorageError, Unsupported
+from proxy.errors import ConfigError, OmError, StorageError
 from proxy.logs import start_failed
 from proxy.memories import Memories
 from proxy.memory import identity, lifecycle
@@ -62,6 +65,7 @@ class App:
         self.background: Background
         self.chat: ChatRoute
         self.admin: AdminApi
+        self.unreached: UnreachedRequests
         self._tasks: list[asyncio.Task[None]] = []
         self._warm_up: asyncio.Task[None] | None = None
 
@@ -102,6 +106,7 @@ class App:
         )
         engine = Engine(memories, self.background, Prompts(), catalogue, secret, clock=self._clock)
         self.chat = ChatRoute(engine, self.background, self.upstream, secret, self.admission.budget)
+        self.unreached = UnreachedRequests(secret)
         self.admin = AdminApi(Steering(memories, self._effective, clock=self._clock), secret, self._clock)
         self._warm_up = asyncio.create_task(catalogue.warm_up()) if may_remember(settings) else None
         self._tasks = [
@@ -174,49 +179,72 @@ class App:
                 raise RuntimeError(f"served without support for {kind}: run uvicorn with ws='none'")
 
     async def _http(self, scope: Scope, receive: Receive, send: Send) -> None:
+        try:
+            scope = without_names(scope)
+            if fault := fault_of_head(scope["headers"], scope["http_version"]):
+                raise fault
+            refusal = fault_of_protocol(scope)
+            page = None if refusal else own_page(scope)
+        except OmError as exc:
+            await answers.error(send, exc)
+            return
+        await self._route(scope, receive, send, page, refusal)
+
+    async def _route(
+        self, scope: Scope, receive: Receive, send: Send, page: str | None, refusal: OmError | None
+    ) -> None:
         # as it was written: a path in disguise (`/v1/chat%2fcompletions`) is none of these routes, and refused by `_pass`
         path, site = scope["raw_path"].decode("latin-1"), self._current_site()
-        if fault := fault_of_head(scope["headers"], scope["http_version"]):
-            await answers.error(send, fault)
-        elif (header(scope["headers"], b"upgrade") or b"").lower() == b"websocket":
-            await answers.error(send, Unsupported("WebSockets are not relayed; use the HTTP endpoints"))
-        elif scope["method"] == "CONNECT":
-            await answers.error(send, Unsupported("this is no tunnel; name it as the base URL, not as the HTTP proxy"))
-        elif path in CHAT and scope["method"] == "POST":
+        if path in CHAT and scope["method"] == "POST" and not refusal:
             with Held(self.admission, scope, receive) as held:
                 await self.chat(scope, held.receive, send, site, held.weigh)
-        elif path in OURS:
-            await OURS[path](self, send)
-        elif path == "/om" or path.startswith("/om/"):
+        elif page == ADMIN:
             await self.admin(scope, receive, send, site)
+        elif page is not None:
+            await OURS[page](self, send)
         else:
-            await self._pass(scope, receive, send, site)
+            await self._pass(scope, receive, send, site, refusal)
 
     def _current_site(self) -> Site:
         if self._site.settings is not self._watched.current:
             self._site = Site.of(self._watched.current)
         return self._site
 
-    async def _pass(self, scope: Scope, receive: Receive, send: Send, site: Site) -> None:
+    async def _pass(self, scope: Scope, receive: Receive, send: Send, site: Site, refusal: OmError | None) -> None:
+        unreached = self.unreached.find(scope, site)
+        receipt = unreached.receipt if unreached else ()
+        passed = await self._passed(scope, receive, send, site, refusal, receipt)
+        if unreached:
+            self.unreached.tell(unreached, passed)
+
+    async def _passed(
+        self,
+        scope: Scope,
+        receive: Receive,
+        send: Send,
+        site: Site,
+        refusal: OmError | None,
+        receipt: Sequence[Header],
+    ) -> Passed:
         look = may_name(scope, site)
         try:
+            if refusal:
+                raise refusal
             identity.admit(scope["headers"], site.identity)
             place = Held(self.admission, scope, receive) if look else Passing(self.admission, receive)
         except OmError as exc:
-            await answers.error(send, exc)
-            return
+            return await refuse(send, exc, receipt)
         with place:
             try:
                 body = await answers.read_body(place.receive, site.settings.limits.body) if look else None
                 upstream = server_for(scope, site, body)
             except OmError as exc:
-                await answers.error(send, exc)
-                return
+                return await refuse(send, exc, receipt)
             except answers.Disconnected:
-                return
+                return CLIENT_LEFT
             headers = site.sent_on(scope["headers"], upstream)
             relayed = partial(passthrough, upstream=self.upstream, settings=upstream, headers=headers, body=body)
-            await relayed(scope, place.receive, send)
+            return await relayed(scope, place.receive, send, receipt=receipt)
 
     async def _lifespan(self, scope: Scope, receive: Receive, send: Send) -> None:
         await receive()
@@ -248,13 +276,16 @@ class App:
             return
         await answers.as_json(send, 200, {"status": "ok"})
 
+    async def about(self, send: Send) -> None:
+        await answers.as_json(send, 200, ABOUT)
+
 
 def may_remember(settings: Settings) -> bool:
     """Whether any request may have memory: overrides can switch it on."""
     return settings.memory.enabled or bool(settings.models or settings.resources)
 
 
-OURS = {"/healthz": App.alive, "/readyz": App.ready}
+OURS = {"/": App.about, "/healthz": App.alive, "/readyz": App.ready}
 
 
 async def open_store(url: str, generations: int | None = None) -> Store:

@@ -146,12 +146,62 @@ async def test_websocket(tmp_path: Path) -> None:
     """A WebSocket is refused with a clear 501, on every path, before anything goes upstream."""
     async with running(tmp_path) as run:
         upgrade = {"connection": "upgrade", "upgrade": "websocket", "sec-websocket-version": "13"}
-        for path in ("/v1/realtime", "/v1/chat/completions"):
+        for path in ("/v1/realtime", "/v1/chat/completions", "/v1/responses/resp_1", "/t/t/v1/realtime"):
             answer = await run.http.get(run.base + path, headers=upgrade | {"sec-websocket-key": "eA=="})
             assert answer.status_code == 501
             error = answer.json()["error"]
             assert (error["type"], error["code"]) == ("om_error", "om_unsupported")
             assert answer.headers["x-should-retry"] == "false"
+        assert run.models.requests == []
+
+
+@pytest.mark.parametrize("path", ["/v1/responses", "/responses", "/t/t/v1/responses", "/r/ada/t/t/responses"])
+async def test_a_websocket_with_http_to_fall_back_to(tmp_path: Path, path: str) -> None:
+    """Codex tries one first, and goes on with HTTP at once when it is told 426 (inspection P1; RFC 9110 15.5.22)."""
+    async with running(tmp_path, more="auth: {keys: [{tenant: acme, key: sk-acme}]}") as run:
+        upgrade = {"connection": "Upgrade", "upgrade": "WebSocket", "sec-websocket-version": "13"}
+        answer = await run.http.get(run.base + path, headers=upgrade | {"sec-websocket-key": "eA=="})
+        assert answer.status_code == 426
+        assert (answer.headers["upgrade"], answer.headers["connection"]) == ("HTTP/1.1", "Upgrade")
+        assert answer.json()["error"]["code"] == "om_unsupported"
+        assert answer.headers["x-should-retry"] == "false"
+        assert run.models.requests == []
+
+
+async def test_what_this_is(tmp_path: Path) -> None:
+    """Whoever opens the address sees what answers there, without a key; a body sent there is told that the API stands elsewhere."""
+    async with running(tmp_path, more="auth: {keys: [{tenant: acme, key: sk-acme}]}") as run:
+        for path in ("/", "/t/kitchen", "/t/kitchen/"):
+            answer = await run.http.get(run.base + path)
+            assert (answer.status_code, answer.json()["service"]) == (200, "om-proxy")
+        assert (await run.http.head(run.base + "/")).status_code == 200
+        answer = await run.http.post(run.base + "/", json={})
+        assert (answer.status_code, answer.json()["error"]["code"]) == (404, "om_not_found")
+        assert run.models.requests == []
+
+
+OWN = [
+    "/metrics",
+    "/metrics/",
+    "/docs",
+    "/docs/oauth2-redirect",
+    "/om",
+    "/om/",
+    "/om/v2",
+    "/%6fm/v1",
+    "/%6Detrics",
+    "/om%2Fv1",
+]
+BELOW_A_THREAD = ["/t/t/om/v1/threads", "/t/t/healthz", "/r/ada/t/t/readyz", "/t/t/metrics", "/t/t/%6Fm/v1/threads"]
+
+
+@pytest.mark.parametrize("path", [*OWN, *BELOW_A_THREAD])
+async def test_our_own_paths_are_never_forwarded(tmp_path: Path, path: str) -> None:
+    """A model server behind us does not answer for them (inspection M5), and a prefix is no way past a rule for `/om/`."""
+    async with running(tmp_path) as run:
+        for method in ("GET", "POST"):
+            answer = await run.http.request(method, run.base + path)
+            assert (answer.status_code, answer.json()["error"]["code"]) == (404, "om_not_found")
         assert run.models.requests == []
 
 

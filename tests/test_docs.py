@@ -179,6 +179,7 @@ def reasons() -> set[str]:
         "proxy/assembly.py",
         "proxy/edge/chat.py",
         "proxy/edge/exchange.py",
+        "proxy/edge/unreached.py",
         "proxy/memory/identity.py",
     ):
         for node in ast.walk(ast.parse((ROOT / name).read_text(encoding="utf-8"))):
@@ -193,6 +194,8 @@ def reasons() -> set[str]:
                 }
             elif isinstance(node, ast.Call) and ast.unparse(node.func) == "Caller" and len(node.args) == 4:
                 found |= words(node.args[3])
+            elif isinstance(node, ast.Call) and ast.unparse(node.func) == "named_receipt":
+                found |= words(node.args[1])
     storage = [StorageError, *StorageError.__subclasses__()]
     return found - {"om_", "degraded"} | {kind.code.removeprefix("om_") for kind in storage}
 

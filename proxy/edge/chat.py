@@ -24,6 +24,7 @@ from proxy.edge.exchange import Exchange, call_of, hints_of, must_name_resource,
 from proxy.edge.headers import asking_identity
 from proxy.edge.kept import kept
 from proxy.edge.limited import Limited
+from proxy.edge.passthrough import CLIENT_LEFT
 from proxy.edge.reply_copy import ReplyCopy
 from proxy.edge.routing import server_for
 from proxy.edge.site import Site
@@ -55,7 +56,7 @@ REFUSED = (400, 413, 422)  # answers to a rewritten prompt after which the origi
 UNVERIFIED = (400, 401, 403, 404, 413, 422)  # answers after which nothing of the request is kept
 PAUSES = (0.2, 1.0, 5.0)  # seconds between tries of a commit that the store refused
 NO_MEMORY = ((b"x-om-status", b"off"),)  # the receipt of a request that was refused before anything was done for it
-NO_ANSWER = 499  # the client left before there was one (nginx's number for it)
+NO_ANSWER = CLIENT_LEFT.status  # the client left before there was one
 
 
 class ChatRoute:
@@ -361,7 +362,8 @@ def reason_of(exc: Exception) -> str:
 
 def bypassed(exchange: Exchange, exc: Exception, secret: bytes) -> None:
     thread = thread_label(secret, exchange.caller.key)
-    log.error("memory.bypassed", error=type(exc).__name__, reason=exchange.reason, thread=thread, at=place_of(exc))
+    told = log.info if exchange.reason == "unreadable" else log.error  # the client's fault needs nobody's attention
+    told("memory.bypassed", error=type(exc).__name__, reason=exchange.reason, thread=thread, at=place_of(exc))
 
 
 def place_of(exc: BaseException) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import re
 from collections.abc import AsyncIterator, Sequence
+from typing import NamedTuple
 
 from starlette.types import Message, Receive, Scope, Send
 
@@ -21,6 +22,16 @@ from proxy.upstream import Upstream, join
 _UNSAFE = re.compile(rb"//|/(?:\.|%2e){1,2}(?:[/;]|%3b|\Z)|%2f|%5c|\\|%00|[^\x21-\x7e]|[?#]", re.IGNORECASE)
 
 
+class Passed(NamedTuple):
+    """How a relayed request ended, in the words of the `turn` event."""
+
+    status: int
+    end: str
+
+
+CLIENT_LEFT = Passed(499, "disconnected")  # nginx's number for it
+
+
 async def passthrough(
     scope: Scope,
     receive: Receive,
@@ -31,7 +42,7 @@ async def passthrough(
     headers: Sequence[Header],
     body: bytes | None = None,
     receipt: Sequence[Header] = (),
-) -> None:
+) -> Passed:
     """Relay one request. A body that was read already is given as `body`; else it is passed on as it comes, unbuffered.
 
     `headers` are what travels on of the request's (Site.sent_on). `receive` may refuse the request, by an OmError for its first message.
@@ -40,12 +51,11 @@ async def passthrough(
         url = join(settings.base_url, checked_path(scope["raw_path"]), scope["query_string"])
         first: Message = await receive() if body is None else {"type": "http.request", "body": body}
     except OmError as exc:
-        await answers.error(send, exc, receipt)
-        return
+        return await refuse(send, exc, receipt)
     if first["type"] == "http.disconnect":
-        return
+        return CLIENT_LEFT
 
-    async def exchange(content: bytes | _Upload, gone: asyncio.Future[None]) -> None:
+    async def exchange(content: bytes | _Upload, gone: asyncio.Future[None]) -> Passed:
         watched = None if settings.on_disconnect == "drain" else gone
         asking = upstream.send(
             scope["method"],
@@ -59,19 +69,25 @@ async def passthrough(
         try:
             answer = await while_there(watched, asking)
         except OmError as exc:
-            await answers.error(send, exc, receipt)
-            return
-        if answer is not None:
-            await relay(answer, send, receipt=receipt, disconnected=watched)
+            return await refuse(send, exc, receipt)
+        if answer is None:
+            return CLIENT_LEFT
+        relayed = await relay(answer, send, receipt=receipt, disconnected=watched)
+        return Passed(answer.status, relayed.outcome)
 
     if first.get("more_body"):
         length = header(scope["headers"], b"content-length")
         headers = [*headers, (b"content-length", length)] if length is not None else headers
         async with _Upload(first, receive, told(scope)) as upload:
-            await exchange(upload, upload.gone)
+            return await exchange(upload, upload.gone)
     else:
         async with watching(scope, receive) as gone:
-            await exchange(first.get("body", b""), gone)
+            return await exchange(first.get("body", b""), gone)
+
+
+async def refuse(send: Send, exc: OmError, receipt: Sequence[Header]) -> Passed:
+    await answers.error(send, exc, receipt)
+    return Passed(exc.status, exc.code)
 
 
 def checked_path(raw_path: bytes) -> str:

@@ -44,6 +44,7 @@ async def test_off_raw_applied(tmp_path: Path) -> None:
         assert reason(await site.ask(chat_body("### Task: title"), T)) == "off/side-request"
         assert reason(await site.ask(chat_body(), T)) == "off/no-messages"
         assert reason(await site.ask(b"hi", T)) == "off/unreadable"
+        assert reason(await site.ask(chat_body("hi"), T, path="/v1/responses")) == "off/route"
         got = await site.ask(chat_body("hi"), T)
         assert reason(got) == "raw"
         receipt = {name[5:].decode(): value for name, value in got.headers if name.startswith(b"x-om-")}

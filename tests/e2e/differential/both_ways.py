@@ -127,7 +127,7 @@ async def both_ways(site: Between, exchange: Exchange, *own: bytes) -> Both:
     site.server.script = exchange.answer.script()
     direct = exchange.wire(b"127.0.0.1:%d" % site.server.port, exchange.direct_target)
     seen_directly, heard_directly = await _one(site, site.server.port, direct, exchange)
-    through = exchange.with_headers(*own).wire(b"proxy.example:8400", exchange.target)
+    through = exchange.with_headers(*own).wire(b"localhost:8400", exchange.target)
     seen, heard = await _one(site, site.port, through, exchange)
     await site.app.background.wait_idle()
     return Both(exchange, seen_directly, seen, heard_directly, heard)

@@ -87,7 +87,7 @@ CHAT = [
 ]  # fmt: skip
 
 PATHS = [
-    "/", "/v1", "/v1/", "/models", "/models/", "/v1/models/", "/v1/v1/models", "/v2/models", "/v10", "/v1beta/openai/models", "/v1.1/models",
+    "/v1", "/v1/", "/models", "/models/", "/v1/models/", "/v1/v1/models", "/v2/models", "/v10", "/v1beta/openai/models", "/v1.1/models",
     "/v1/models/ft:gpt-4o%3Aacme%20x~!$&'()*+,;=:@", "/v1/a..b/.c/...", "/v1/caf%C3%A9", "/v1/%E2%82%AC/%ff%FE", "/v1/a|b\"<>{}^`", "/v1/a%25b%2525",
     "/v1/a+b", "/v1/a=b&c", "/omega", "/healthzz", "/healthz/", "/v1/healthz", "/v1/om/v1/threads", "/favicon.ico", "/v1/" + "a/" * 500 + "b",
 ]  # fmt: skip

@@ -165,7 +165,7 @@ async def test_answered_before_the_body_has_come(site: Between, target: str, cut
     exchange = Exchange("early", target=target, body=b"" if cut else body, pieces=pieces)
     site.server.script, site.server.early = script, True
     try:
-        heard = [await spoken(port, exchange.wire(b"h", target)) for port in (site.server.port, site.port)]
+        heard = [await spoken(port, exchange.wire(b"localhost", target)) for port in (site.server.port, site.port)]
     finally:
         site.server.early = False
     assert [(h.status, h.body, h.whole) for h in heard] == [(401, b'{"error":1}', True)] * 2
@@ -187,7 +187,7 @@ async def test_each_event_at_once(remembering: Between, target: str, named: bool
     remembering.server.script = script
     reader, writer = await asyncio.open_connection("127.0.0.1", remembering.port)
     exchange = Exchange("stream", target=target, body=b'{"stream":true,"messages":[{"role":"user","content":"hi"}]}')
-    writer.write(exchange.with_headers(*([thread()] if named else [])).wire(b"h", target))
+    writer.write(exchange.with_headers(*([thread()] if named else [])).wire(b"localhost", target))
     await reader.readuntil(b"\r\n\r\n")
     for event, arrived in zip(EVENTS, heard, strict=True):
         assert chunk(event) == await asyncio.wait_for(reader.readexactly(len(chunk(event))), 30)
@@ -203,7 +203,7 @@ async def test_expecting_100(site: Between, target: str) -> None:
     site.server.seen.clear()
     site.server.script = answer(b"{}", JSON).script()
     exchange = Exchange("expecting", target=target, headers=(b"Expect: 100-continue",), body=BODY)
-    head, _, body = exchange.wire(b"h", target).partition(b"\r\n\r\n")
+    head, _, body = exchange.wire(b"localhost", target).partition(b"\r\n\r\n")
     async with await Talker.connect(site.port) as talker:
         talker.write(head + b"\r\n\r\n")
         hearing = asyncio.create_task(talker.hear())
@@ -229,7 +229,7 @@ async def test_on_one_connection(site: Between) -> None:
         for exchange in one_after_the_other():
             site.server.seen.clear()
             site.server.script = exchange.answer.script()
-            heard = await talker.ask(exchange.wire(b"h", exchange.target), exchange.method)
+            heard = await talker.ask(exchange.wire(b"localhost", exchange.target), exchange.method)
             assert (heard.whole, heard.reusable) == (True, True), exchange.name
             assert [seen.body for seen in site.server.seen] == [exchange.payload], exchange.name
             if exchange.method != "HEAD":
@@ -247,7 +247,7 @@ async def test_sent_ahead(site: Between) -> None:
     bodies = [b'{"n":%d,"messages":[]}' % n for n in range(20)]
     targets = ["/v1/chat/completions", "/v1/embeddings"] * 10
     async with await Talker.connect(site.port) as talker:
-        wires = [Exchange("x", target=t, body=b).wire(b"h", t) for t, b in zip(targets, bodies, strict=True)]
+        wires = [Exchange("x", target=t, body=b).wire(b"localhost", t) for t, b in zip(targets, bodies, strict=True)]
         talker.write(b"".join(wires))
         assert [(await talker.hear()).body for _ in bodies] == bodies
     assert [seen.body for seen in site.server.seen] == bodies

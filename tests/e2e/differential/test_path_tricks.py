@@ -190,7 +190,7 @@ async def test_redirects_are_the_client_s(
     site.server.seen.clear()
     site.server.script = script
     async with await Talker.connect(site.port) as talker:
-        heard = await talker.ask(Exchange("x", headers=headers, body=BODY).wire(b"h", target))
+        heard = await talker.ask(Exchange("x", headers=headers, body=BODY).wire(b"localhost", target))
     await asyncio.wait_for(site.app.background.wait_idle(), 30)
     assert (heard.status, heard.body, heard.all(b"location")) == (status, b"there", [location[10:]])
     assert (len(site.server.seen), elsewhere.accepted) == (1, 0)

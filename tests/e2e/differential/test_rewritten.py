@@ -49,7 +49,7 @@ async def remembering(site: Between) -> bytes:
     thread = b"X-OM-Thread: rewritten-%d" % next(numbers)
     site.server.script = COMPLETED.script()
     first = Exchange("first", headers=(JSON, thread), body=b'{"messages":[' + FIRST + b"]}")
-    assert (await spoken(site.port, first.wire(b"h", first.target))).status == 200
+    assert (await spoken(site.port, first.wire(b"localhost", first.target))).status == 200
     await site.app.background.wait_idle()
     return thread
 
@@ -171,7 +171,7 @@ async def test_a_strict_server_takes_them(
                 body = asked([*opening, *(said if newest else history)])
                 headers = (JSON, b"Authorization: Bearer sk-a", b"X-OM-Thread: t")
                 heard = await spoken(
-                    site.port, Exchange("x", headers=headers, body=body).wire(b"h", "/v1/chat/completions")
+                    site.port, Exchange("x", headers=headers, body=body).wire(b"localhost", "/v1/chat/completions")
                 )
                 await site.app.background.wait_idle()
                 assert heard.status == 200, heard.body

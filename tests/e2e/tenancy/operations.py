@@ -142,7 +142,7 @@ class Operations:
         await self._refused(chat, [*self._credential(chat.letter), *named, (name, f"{value}2")], 400)
 
     async def _odd_name(self, chat: Chat) -> None:
-        odd = self._rng.choice(["a%2fb", "a b", "a\tb", "ü", "a,b", "<t>", "x" * 257, "a\u00a0"])
+        odd = self._rng.choice(["a%2", "a b", "a\tb", "ü", "a,b", "<t>", "x" * 257, "a\u00a0"])
         await self._refused(chat, [*self._credential(chat.letter), ("x-om-thread", odd)], 400)
 
     async def _part_of_a_key(self, chat: Chat) -> None:
