@@ -17,6 +17,7 @@ from proxy.agents.observer import Observer
 from proxy.agents.reflector import Reflector
 from proxy.background import Background
 from proxy.catalogue import Catalogue, limits
+from proxy.deliveries import Deliveries
 from proxy.edge import answers
 from proxy.edge.admin import AdminApi
 from proxy.edge.admission import Admission, Held, Passing
@@ -66,6 +67,7 @@ class App:
         self.chat: ChatRoute
         self.admin: AdminApi
         self.unreached: UnreachedRequests
+        self._deliveries: Deliveries
         self._tasks: list[asyncio.Task[None]] = []
         self._warm_up: asyncio.Task[None] | None = None
 
@@ -105,6 +107,7 @@ class App:
             busy=self.admission.busy,
         )
         engine = Engine(memories, self.background, Prompts(), catalogue, secret, clock=self._clock)
+        self._deliveries = engine.deliveries
         self.chat = ChatRoute(engine, self.background, self.upstream, secret, self.admission.budget)
         self.unreached = UnreachedRequests(secret)
         self.admin = AdminApi(Steering(memories, self._effective, clock=self._clock), secret, self._clock)
@@ -112,6 +115,7 @@ class App:
         self._tasks = [
             *([self._warm_up] if self._warm_up else []),
             asyncio.create_task(self._watched.watch()),
+            asyncio.create_task(engine.deliveries.write_forever()),
             asyncio.create_task(
                 self.background.look_for_due(lambda: self._watched.current.background.observer_interval)
             ),
@@ -127,6 +131,7 @@ class App:
         await asyncio.gather(*self._tasks, return_exceptions=True)
         await self.background.close()
         self.admission.budget.close()
+        await self._deliveries.write()
         await self.upstream.aclose()
         await self._memory_road.aclose()
         self._litellm.close()

@@ -17,6 +17,7 @@ from msgspec.structs import replace
 from proxy.assembly import Assembly
 from proxy.background import Background
 from proxy.catalogue import Catalogue
+from proxy.deliveries import Deliveries
 from proxy.fitting import Fitting
 from proxy.memories import Memories, persistently
 from proxy.memory import lifecycle, turns
@@ -52,7 +53,10 @@ class Engine:
         self._background = background
         self._catalogue = catalogue
         self._clock = clock
-        self._standings = standings = Standings(memories, catalogue, secret, clock, background.reading_to)
+        self.deliveries = Deliveries(memories.store, clock)
+        self._standings = standings = Standings(
+            memories, catalogue, secret, clock, background.reading_to, self.deliveries
+        )
         self._assembly = Assembly(memories, prompts, catalogue, clock)
         self.fitting = Fitting(memories, background, standings, clock, store=self._store, build=self._assembly.build)
 
@@ -203,7 +207,22 @@ class Engine:
         if not reply.complete or not self._memories.stands(standing.memory):
             return False
         stands = standing_reply(standing)
-        return stands is not None and stands.raw == reply.message and self._is_warm(turn, standing.memory)
+        found = stands is not None and stands.raw == reply.message and self._is_warm(turn, standing.memory)
+        if found:
+            self._number_reply(turn, standing.memory)
+        return found
+
+    def note_delivery(self, turn: Turn) -> None:
+        """The reply went out to its last byte. Remembered once it is committed too, for a lone message alone: no other request
+        that comes again can be meant as a new one."""
+        turn.delivered = True
+        if turn.reply_seq and turn.sent.count == 1:
+            self.deliveries.record(turn.key, turn.reply_seq)
+
+    def _number_reply(self, turn: Turn, memory: Memory) -> None:
+        turn.reply_seq = memory.end
+        if turn.delivered:  # the commit took longer than the reply could be held for
+            self.note_delivery(turn)
 
     async def keep_unanswered(self, turn: Turn) -> None:
         """The upstream could not be reached: what the client said is kept, unless it forks."""
@@ -225,6 +244,7 @@ class Engine:
             return False  # another attempt's reply stands: nothing is superseded but by one that was seen whole
         if reply is not None and (stands := standing_reply(standing)) and stands.fp == reply.fp:
             await self._warm(turn, standing.memory)
+            self._number_reply(turn, standing.memory)
             return False
         after, left = await self._heard(turn, standing, reply, interrupted)
         if not left and replace(after, turn_at=standing.memory.turn_at) == standing.memory:
@@ -232,6 +252,8 @@ class Engine:
         after = replace(self._with_date(turn, after), model=turn.request.model)
         committed = await self._memories.commit(standing.memory, after, left)
         turn.born = turn.born or committed.born
+        if reply is not None and after.tail and after.tail[-1].item.fp == reply.fp:
+            self._number_reply(turn, after)
         return True
 
     async def _heard(

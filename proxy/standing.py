@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from datetime import datetime
 from functools import partial
 
 from proxy.catalogue import Catalogue
+from proxy.deliveries import Deliveries
 from proxy.errors import Conflict
 from proxy.memories import Memories, persistently
 from proxy.memory import branch, shared, turns
@@ -32,12 +34,14 @@ class Standings:
         secret: bytes,
         clock: Callable[[], float],
         reading_to: Callable[[Key], int],
+        deliveries: Deliveries,
     ) -> None:
         self._memories = memories
         self._catalogue = catalogue
         self._secret = secret
         self._clock = clock
         self._reading_to = reading_to
+        self._deliveries = deliveries
 
     async def first(
         self, caller: Caller, key: Key, request: ChatRequest, call: Call, hints: Hints, scope: Scope
@@ -65,7 +69,7 @@ class Standings:
     ) -> Standing:
         """Reconcile with the memory (or take `rec`, already merged with it)."""
         if rec is None:
-            rec = await self._reconcile(memory, sent, hints)
+            rec = await self._reconcile(memory, sent, await self._with_delivery(memory, sent, hints))
         behind = rec.cut is not None and rec.cut < memory.coverage
         base = await self._on_branch(memory, rec, call.effective.memory.timezone) if behind else memory
         revived = {m.seq: m for m in await self._memories.store.by_seq(memory.key, rec.revive)} if rec.revive else {}
@@ -73,6 +77,13 @@ class Standings:
         tokens = await self._catalogue.count({i: sent.raws[i] for i in uncounted}, model or "") if uncounted else {}
         virtual = turns.heard(base, rec, sent, tokens, self._clock(), revived=revived)
         return Standing(memory, base, rec, revived, tokens, virtual)
+
+    async def _with_delivery(self, memory: Memory, sent: Sent, hints: Hints) -> Hints:
+        """The hints, and whether the reply that stands was delivered, where that decides: a lone message sent again, byte for byte."""
+        view = sent.seen
+        if sent.count != 1 or view is None or view.count != 1 or not view.reply or view.reply != memory.end:
+            return hints
+        return replace(hints, undelivered=await self._deliveries.is_undelivered(memory))
 
     async def _reconcile(self, memory: Memory, sent: Sent, hints: Hints) -> Reconciled:
         fixed = max(memory.chunked_to, self._reading_to(memory.key))

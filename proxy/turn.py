@@ -49,6 +49,8 @@ class Turn:
     broken: bool = (
         False  # its answer broke off, or the client left before its end: the client may have asked again since
     )
+    reply_seq: int = 0  # of the reply as committed; 0: none is, or not yet
+    delivered: bool = False  # its reply went out to its last byte
     # tells who waits for the turn that an observation is waited for
     longer: Callable[[float], None] = lambda seconds: None
     receipt: dict[str, int] = field(default_factory=dict)

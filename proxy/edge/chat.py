@@ -301,6 +301,8 @@ class ChatRoute:
             self._close(exchange, reply, answer.status).add_done_callback(reader.release)
         if reader is not None and reader.is_given_up:
             exchange.reason = "reply-too-large"  # for the log alone: the receipt was sent before the reply
+        if turn is not None and relayed.outcome == "complete":
+            self._engine.note_delivery(turn)
         self._story(exchange, answer.status, relayed.outcome)
 
     def _story(self, exchange: Exchange, status: int, end: str) -> None:

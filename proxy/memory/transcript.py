@@ -49,6 +49,7 @@ class Hints:
 
     history: History = "auto"
     sdk_retry: bool = False  # x-stainless-retry-count above 0
+    undelivered: bool = False  # the newest reply is known not to have gone out to its last byte, a moment ago
 
 
 AUTO = Hints()
@@ -101,7 +102,7 @@ def _again(known: Known, sent: Sent, hints: Hints) -> Reconciled | None:
         return None
     newest = known.end == (view.reply or view.seq)
     unanswered = known.end == view.seq and not view.reply
-    certain = newest and (hints.sdk_retry or unanswered)
+    certain = newest and (hints.sdk_retry or hints.undelivered or unanswered)
     if not certain and (sent.count == 1 or hints.history == "new"):
         return None  # the same words again: the rules of lone messages say
     users_since = any(m.role == "user" for m in known.after(view.seq))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Literal, NamedTuple, Protocol
 
 from proxy.memory.gathering import Waiting
@@ -122,6 +122,13 @@ class Store(Protocol):
 
     async def look_again(self, key: Key, at: float | None) -> None:
         """Say when this thread is due, whatever was said before; None: not until something is said. No new version."""
+
+    async def mark_delivered(self, replies: Mapping[Key, int]) -> None:
+        """Say that of these threads the reply at this seq went out to its last byte, all in one transaction. It only grows; unknown
+        threads are left out. No new version."""
+
+    async def delivered(self, key: Key) -> int | None:
+        """seq of the newest reply that is known to have gone out whole; None where nobody has said so of any."""
 
     async def lease(self, key: Key, holder: str, seconds: float) -> bool:
         """Take or prolong the right to work on a thread; False while another holder has it. It only saves money: correctness

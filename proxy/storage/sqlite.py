@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -200,6 +200,13 @@ class SqliteStore:
     async def look_again(self, key: Key, at: float | None) -> None:
         await self._write(f"UPDATE thread SET due = ? WHERE {THIS} AND due IS NOT ?", (at, *key, at))  # noqa: S608 - our own text
 
+    async def mark_delivered(self, replies: Mapping[Key, int]) -> None:
+        await self._writer.run(lambda db: _marked_delivered(db, replies))
+
+    async def delivered(self, key: Key) -> int | None:
+        found = await self._read(f"SELECT delivered FROM thread WHERE {THIS}", key)  # noqa: S608 - our own text
+        return found[0][0] if found else None
+
     async def release(self, key: Key, holder: str) -> None:
         await self._write(f"DELETE FROM lease WHERE {THIS} AND holder = ?", (*key, holder))  # noqa: S608 - our own text
 
@@ -231,6 +238,11 @@ class SqliteStore:
 
     async def _write(self, sql: str, parameters: Iterable[Any]) -> list[rows.Row]:
         return await self._writer.run(lambda db: reading.rows_of(db, sql, parameters))
+
+
+async def _marked_delivered(db: aiosqlite.Connection, replies: Mapping[Key, int]) -> None:
+    sql = f"UPDATE thread SET delivered = max(?, ifnull(delivered, 0)) WHERE {THIS}"  # noqa: S608 - our own text
+    await db.executemany(sql, [(reply_seq, *key) for key, reply_seq in replies.items()])
 
 
 async def _parked(db: aiosqlite.Connection, key: Key, parked: bool) -> bool:

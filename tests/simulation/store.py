@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from msgspec.structs import replace
@@ -35,6 +35,7 @@ class Thread:
     observations: dict[int, tuple[Observation, Standing]] = field(default_factory=dict)
     entries: dict[int, dict[int, int]] = field(default_factory=dict)  # generation → position → observation
     reflection: Reflection | None = None
+    delivered: int | None = None
 
     def live(self) -> list[Message]:
         return [row.message for _, row in sorted(self.messages.items()) if row.live]
@@ -324,6 +325,18 @@ class SimulatedStore:
         await self._return()
         latest = [m for m in reversed(others) if m.tail][:threads]
         return tuple((m.key, m.tail[-messages:]) for m in latest)
+
+    async def mark_delivered(self, replies: Mapping[Key, int]) -> None:
+        disk = await self._reach()
+        for key, reply_seq in replies.items():
+            if thread := disk.threads.get(key):
+                thread.delivered = max(reply_seq, thread.delivered or 0)
+        await self._return()
+
+    async def delivered(self, key: Key) -> int | None:
+        thread = (await self._reach()).threads.get(key)
+        await self._return()
+        return thread.delivered if thread else None
 
     async def look_again(self, key: Key, at: float | None) -> None:
         if thread := (await self._reach()).threads.get(key):

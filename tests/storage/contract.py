@@ -63,6 +63,22 @@ class StoreContract:
     async def store(self, another: Opener) -> Store:
         return await another()
 
+    # ── delivered ──
+
+    async def test_what_went_out_is_remembered(self, store: Store, another: Opener) -> None:
+        """The newest reply that went out whole, thread by thread: it only grows, gives no new version and outlives the process."""
+        other = KEY._replace(thread="other thread")
+        for key in (KEY, other, OTHER):
+            await store.commit(Memory(key=key), replace(Memory(key=key), turns=1))
+        version = await store.version(KEY)
+        assert await store.delivered(KEY) is None
+        await store.mark_delivered({KEY: 2, other: 2, Key("nobody", "no", "no"): 9})
+        await store.mark_delivered({KEY: 1})
+        found = store if not self.durable else await another()
+        told = [await found.delivered(key) for key in (KEY, other, OTHER, Key("nobody", "no", "no"))]
+        assert told == [2, 2, None, None]
+        assert await store.version(KEY) == version
+
     # ── load, version ──
 
     async def test_unknown_thread_is_an_empty_memory(self, store: Store) -> None:

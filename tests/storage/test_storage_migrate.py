@@ -39,4 +39,4 @@ def test_shipped_migrations_are_numbered_without_gaps() -> None:
     """The files of SQLite count from 1 and hold statements."""
     shipped = migrations("sqlite")
     assert [step.number for step in shipped] == list(range(1, len(shipped) + 1))
-    assert all("CREATE" in step.sql and step.name for step in shipped)
+    assert all(step.name and any(word in step.sql for word in ("CREATE TABLE", "ALTER TABLE")) for step in shipped)

@@ -1,0 +1,77 @@
+"""Which replies went out to their last byte.
+
+A client that sends only its newest message and sends the same bytes again means one of two things: a retry, because it never got the
+reply, or the same words once more. What settles it is whether the recorded reply went out whole (inspection R1). A reply is committed
+before its last byte goes out, so the commit cannot say so; the store is told afterwards, for many threads at once. What a crash takes
+is a moment's worth of such marks, and then a retry within RETRY_WINDOW_S counts as one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import OrderedDict
+from collections.abc import Callable
+
+import structlog
+
+from proxy.errors import OmError
+from proxy.memory.model import Key, Memory
+from proxy.storage.base import Store
+
+log = structlog.get_logger("memory")
+
+RETRY_WINDOW_S = 60.0  # after its turn, in which the same bytes again can be a retry
+FLUSH_INTERVAL_S = 0.1  # between two writes of marks
+MAX_KNOWN_THREADS = 10_000  # whose newest delivered reply is at hand
+MAX_UNWRITTEN_THREADS = 10_000  # whose mark waits for a store that cannot write
+
+
+class Deliveries:
+    """Remembers and stores the newest reply of a thread that was delivered whole."""
+
+    def __init__(self, store: Store, clock: Callable[[], float] = time.time) -> None:
+        self._store = store
+        self._clock = clock
+        self._known: OrderedDict[Key, int] = OrderedDict()
+        self._unwritten: OrderedDict[Key, int] = OrderedDict()
+        self._recorded = asyncio.Event()
+
+    def record(self, key: Key, reply_seq: int) -> None:
+        """The reply at this seq went out whole. Written soon, by `write_forever`."""
+        for threads, most in ((self._known, MAX_KNOWN_THREADS), (self._unwritten, MAX_UNWRITTEN_THREADS)):
+            threads[key] = max(reply_seq, threads.get(key, 0))
+            threads.move_to_end(key)
+            if len(threads) > most:
+                threads.popitem(last=False)
+        self._recorded.set()
+
+    async def is_undelivered(self, memory: Memory) -> bool:
+        """Whether the newest message is a reply that is known not to have gone out whole, in a turn of just now."""
+        reply_seq = memory.end
+        if memory.turn_at is None or self._clock() - memory.turn_at > RETRY_WINDOW_S:
+            return False
+        here = self._known.get(memory.key)
+        if here is not None and here >= reply_seq:
+            return False
+        stored = await self._store.delivered(memory.key)  # by another process, or the one before this
+        told = [seq for seq in (here, stored) if seq is not None]
+        return bool(told) and max(told) < reply_seq
+
+    async def write_forever(self) -> None:
+        """Write what was recorded, many threads at once, until cancelled."""
+        while True:
+            await self._recorded.wait()
+            await asyncio.sleep(FLUSH_INTERVAL_S)
+            await self.write()
+
+    async def write(self) -> None:
+        """Write what was recorded; what the store refuses waits for the next time."""
+        self._recorded.clear()
+        marks, self._unwritten = self._unwritten, OrderedDict()
+        try:
+            await self._store.mark_delivered(marks)
+        except OmError as exc:
+            log.warning("deliveries.unwritten", error=type(exc).__name__, threads=len(marks))
+            for key, reply_seq in marks.items():
+                self._unwritten.setdefault(key, reply_seq)

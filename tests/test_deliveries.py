@@ -1,0 +1,116 @@
+"""A lone message sent again: a retry if its reply is known not to have gone out whole, else the same words once more."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import pytest
+
+from proxy.catalogue import Catalogue
+from proxy.deliveries import RETRY_WINDOW_S, Deliveries
+from proxy.engine import Engine
+from proxy.errors import StorageError
+from proxy.memory.model import Key, Memory
+from proxy.prompt import Prompts
+from tests.memory.building import KEY
+from tests.support.performing import Parts
+from tests.test_engine import Turns, said, turns, user
+
+
+def restarted(p: Parts) -> Turns:
+    """The same store under another engine, which remembers nothing of what went out."""
+    return Turns(p, Engine(p.memories, p.background, Prompts(), Catalogue(), b"s" * 32, clock=p.clock))
+
+
+async def thin(t: Turns, text: str, reply: str, *, delivered: bool) -> str:
+    """One turn of a client that sends only its newest message; how it was recognised."""
+    opened = await t.open([user(text)])
+    await t.engine.close_turn(opened, said(reply), accepted=True)
+    if delivered:
+        t.engine.note_delivery(opened)
+        await t.engine.deliveries.write()
+    return opened.case
+
+
+@pytest.mark.parametrize("after_a_restart", [False, True])
+@pytest.mark.parametrize("delivered", [False, True])
+async def test_the_same_bytes_again(delivered: bool, after_a_restart: bool) -> None:
+    """A reply that never went out whole is answered in its place; behind one that did, the same words are a new message."""
+    async with turns() as t:
+        await thin(t, "a", "b", delivered=True)
+        await thin(t, "ok", "unseen", delivered=delivered)
+        again = restarted(t.parts) if after_a_restart else t
+        case = await thin(again, "ok", "c", delivered=True)
+        if delivered:
+            assert (case, await t.live()) == ("delta", ["a", "b", "ok", "unseen", "ok", "c"])
+        else:
+            assert (case, await t.live()) == ("retry", ["a", "b", "ok", "c"])
+
+
+async def test_something_said_since() -> None:
+    """Behind another message the same words are new, whatever became of the reply."""
+    async with turns() as t:
+        await thin(t, "a", "b", delivered=True)
+        await thin(t, "ok", "unseen", delivered=False)
+        await thin(t, "go on", "c", delivered=True)
+        assert await thin(t, "ok", "d", delivered=True) == "delta"
+        assert await t.live() == ["a", "b", "ok", "unseen", "go on", "c", "ok", "d"]
+
+
+async def test_a_minute_later() -> None:
+    """Nobody retries a request a minute after its reply: the same words are a new message then."""
+    async with turns() as t:
+        await thin(t, "a", "b", delivered=True)
+        await thin(t, "ok", "unseen", delivered=False)
+        t.parts.clock.now += RETRY_WINDOW_S + 1
+        assert await thin(t, "ok", "c", delivered=True) == "delta"
+
+
+async def test_a_thread_from_before() -> None:
+    """Where nobody has ever said what went out, nothing is known, and nothing superseded."""
+    async with turns() as t:
+        for text in ("a", "ok"):
+            await thin(t, text, f"{text}!", delivered=False)
+        assert await thin(restarted(t.parts), "ok", "c", delivered=False) == "delta"
+
+
+async def test_a_commit_that_ends_after_its_reply() -> None:
+    """A reply is held for its commit only so long; where that ends later, the delivery is remembered then."""
+    async with turns() as t:
+        await thin(t, "a", "b", delivered=True)
+        opened = await t.open([user("ok")])
+        t.engine.note_delivery(opened)
+        await t.engine.close_turn(opened, said("c"), accepted=True)
+        assert await thin(t, "ok", "d", delivered=True) == "delta"
+
+
+class Refusing:
+    """A store's part for marks, which refuses at first."""
+
+    def __init__(self) -> None:
+        self.refuses = True
+        self.marks: dict[Key, int] = {}
+
+    async def mark_delivered(self, replies: Mapping[Key, int]) -> None:
+        if self.refuses:
+            raise StorageError("the disk is full")
+        self.marks.update(replies)
+
+    async def delivered(self, key: Key) -> int | None:
+        return self.marks.get(key)
+
+
+async def test_a_store_that_refuses() -> None:
+    """A mark that cannot be written waits; a newer one of the same thread takes its place. This process knows meanwhile."""
+    store = Refusing()
+    deliveries = Deliveries(store, clock=lambda: 10.0)  # type: ignore[arg-type]  # the part of a store that is asked
+    deliveries.record(KEY, 2)
+    await deliveries.write()
+    deliveries.record(KEY, 4)
+    await deliveries.write()
+    assert store.marks == {}
+    assert not await deliveries.is_undelivered(Memory(key=KEY, turn_at=9.0, coverage=4))
+    assert await deliveries.is_undelivered(Memory(key=KEY, turn_at=9.0, coverage=6))
+    store.refuses = False
+    await deliveries.write()
+    assert store.marks == {KEY: 4}
