@@ -330,6 +330,53 @@ async def test_whole_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
     assert sorted(path.name for path in (tmp_path / "notes").glob("*.prompt.md")) == files
 
 
+async def test_run_with_an_address(tmp_path: Path) -> None:
+    """A model behind an address is asked for what no file answers; its answers are kept as files, and so is the judge's."""
+    asked: list[str] = []
+
+    async def model(scope: Any, receive: Any, send: Any) -> None:
+        body = b""
+        while (message := await receive())["type"] == "http.request":
+            body += message.get("body", b"")
+            if not message.get("more_body"):
+                break
+        request = json.loads(body)
+        asked.append(request["model"])
+        prompt = tmp_path / ("judge.md" if request["model"] == "strict" else "observer.md")
+        prompt.write_text(request["messages"][-1]["content"], encoding="utf-8")
+        choice = {"message": {"content": answer_file(prompt)}, "finish_reason": "stop"}
+        await send({"type": "http.response.start", "status": 200, "headers": [(b"content-type", b"application/json")]})
+        await send({"type": "http.response.body", "body": json.dumps({"choices": [choice]}).encode()})
+
+    async with serving(model, lifespan="off") as base:
+        addresses = ["--memory-url", f"{base}/v1", "--memory-model", "small", "--judge-url", f"{base}/v1"]
+        options = arguments(chosen(tmp_path, *addresses, "--judge-model", "strict", "--observation-tokens", "40000"))
+        first = await run(options)
+        many = len(asked)
+        assert await run(options) == first
+    assert set(asked) == {"small", "strict"}
+    assert len(asked) == many, "the second run asks nobody"
+    assert first["verdicts"]["judge"]["before reflection"] == {"q0": "kept", "q1": "lost"}
+    assert first["verdicts"]["judge"]["after reflection"] == first["verdicts"]["judge"]["before reflection"]
+    assert (tmp_path / "notes" / "judge-0001.answer.md").exists()
+
+
+@pytest.mark.parametrize(("status", "said"), [(401, "answered 401: no key"), (200, "without a text")])
+async def test_run_with_a_model_that_refuses(tmp_path: Path, status: int, said: str) -> None:
+    """The run ends with what the model said."""
+
+    async def model(scope: Any, receive: Any, send: Any) -> None:
+        await receive()
+        content = b"no key" if status == 401 else b'{"choices": [{"message": {"content": null}}]}'
+        await send({"type": "http.response.start", "status": status, "headers": []})
+        await send({"type": "http.response.body", "body": content})
+
+    async with serving(model, lifespan="off") as base:
+        options = arguments(chosen(tmp_path, "--memory-url", f"{base}/v1", "--memory-model", "small"))
+        with pytest.raises(Stopped, match=said):
+            await run(options)
+
+
 async def test_run_without_an_answer_stops(tmp_path: Path) -> None:
     """Its error names the file that is missing."""
     options = arguments(chosen(tmp_path))

@@ -78,7 +78,7 @@ class Address:
         self._timeout_s = timeout_s
 
     async def answer(self, prompt: Sequence[Text]) -> str:
-        """Raises ValueError where the model's answer was cut off, and httpx's errors."""
+        """In the model's own settings. Raises ValueError for an answer that is cut off or none, and httpx's errors."""
         body = {"model": self._model, "messages": [{"role": role, "content": text} for role, text in prompt]}
         async with httpx.AsyncClient(timeout=self._timeout_s) as client:
             response = await client.post(self._url, json=body, headers=self._headers)
@@ -87,7 +87,9 @@ class Address:
         choice = response.json()["choices"][0]
         if choice.get("finish_reason") not in (None, "stop"):
             raise ValueError(f"{self._model} ended with {choice['finish_reason']!r}: the answer is not whole")
-        return str(choice["message"]["content"])
+        if not isinstance(content := choice["message"].get("content"), str):
+            raise ValueError(f"{self._model} answered without a text")
+        return content
 
 
 __all__ = ["Address", "Ask", "NotesServer"]
