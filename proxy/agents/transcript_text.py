@@ -4,27 +4,35 @@ Everything of ours starts at the left edge, everything of theirs is either behin
 all of it is escaped: so no text can pass for a message of another speaker, a date, or the end of the transcript.
 
     <transcript>
-    Date: May 22, 2023
+    Date: on or before Monday, May 22, 2023, times not known
+    User: Uploads fail for some.
+    Date: Monday, May 22, 2023
     User (09:14): The limit is 40 MB.
-    Tool call read_file (09:14): {"path": "limits.toml"}
-    Tool result read_file (09:14):
+    Tool call read_file #1 (09:14): path: limits.toml
+    Tool call read_file #2 (09:14), no result: path: old/limits.toml
+    Tool result read_file #1 (09:14):
       upload = "32 MB"
     </transcript>
+
+The weekday is there because people say "on Friday" and models count badly. Calls that one message makes in parallel are numbered,
+for their results carry only an id.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
-from typing import Any
+from typing import Any, NamedTuple
 from zoneinfo import ZoneInfo
 
 import msgspec
 
+from proxy.agents.arguments import render_arguments
 from proxy.agents.attachments import Attachments
 from proxy.agents.clipping import clipped, fair_share
 from proxy.agents.llm import Image
+from proxy.memory.dates import WEEKDAYS
 from proxy.memory.escaping import escape
 from proxy.memory.model import Message
 
@@ -53,6 +61,24 @@ class Line:
     text: str = field(repr=False)
     at: float
     most: int | None = None  # tokens of it that are shown; None: all
+    number: str = ""  # ` #2` of parallel calls and of their results
+    remark: str = ""  # ours, behind the time
+    is_timed: bool = True  # False: said at `at` or at any time before
+
+
+class CallPlace(NamedTuple):
+    """A tool call by the seq of its message and its place in it: ids may come again, some models number from 0 in every message."""
+
+    seq: int
+    place: int
+
+
+@dataclass(frozen=True, slots=True)
+class ToolPairs:
+    """Which result belongs to which call."""
+
+    calls: Mapping[int, tuple[str, str]]  # tool name and number, by the seq of the result
+    unanswered: Collection[CallPlace]
 
 
 def render(
@@ -61,17 +87,25 @@ def render(
     *,
     tokens: Callable[[str], int],
     clip_tokens: int | None = None,
+    undated_to: int = 0,
 ) -> Rendered:
-    """The transcript in its fence. With `clip_tokens`, the longest texts are shortened until all fit in about as many tokens."""
+    """The transcript in its fence. With `clip_tokens`, the longest texts are shortened until all fit in about as many tokens.
+
+    `undated_to`: of messages up to this seq nobody knows when they were said, only that it was not later than they came.
+    """
     attachments = Attachments()
-    tools = _tool_names(messages)
-    lines = [line for message in messages for line in _lines(message, tools, attachments)]
+    pairs = _pair_tools(messages)
+    lines = [
+        replace(line, is_timed=message.seq > undated_to)
+        for message in messages
+        for line in _lines(message, pairs, attachments)
+    ]
     lines = _fitted(lines, tokens, clip_tokens)
     body = "\n".join(_dated(lines, timezone))
     return Rendered(f"<transcript>\n{body}\n</transcript>", tuple(attachments.images))
 
 
-def _lines(message: Message, tools: Mapping[str, str], attachments: Attachments) -> Iterator[Line]:
+def _lines(message: Message, pairs: ToolPairs, attachments: Attachments) -> Iterator[Line]:
     """A message's text, then its tool calls; nothing for an empty one. What a model thought before it spoke is not shown."""
     said = _read(message)
     if said is None:
@@ -79,12 +113,15 @@ def _lines(message: Message, tools: Mapping[str, str], attachments: Attachments)
         return
     text = _text(said, attachments)
     if message.item.role in ("tool", "function"):
-        name = said.get("name") or tools.get(message.item.answers or "") or ""
-        yield Line(f"Tool result {name}", text or "[empty]", message.at, RESULT)
+        called, number = pairs.calls.get(message.seq, ("", ""))
+        yield Line(f"Tool result {said.get('name') or called}", text or "[empty]", message.at, RESULT, number)
     elif text.strip():
         yield Line(_speaker(message.item.role, said.get("name")), text, message.at)
-    for _, name, arguments in _calls(said):
-        yield Line(f"Tool call {name}", arguments or "[no arguments]", message.at, ARGUMENTS)
+    calls = list(_calls(said))
+    for place, (_, name, arguments) in enumerate(calls, 1):
+        shown = render_arguments(arguments) or "[no arguments]"
+        remark = ", no result" if CallPlace(message.seq, place) in pairs.unanswered else ""
+        yield Line(f"Tool call {name}", shown, message.at, ARGUMENTS, _number(place, calls), remark)
 
 
 def _read(message: Message) -> dict[str, Any] | None:
@@ -120,10 +157,41 @@ def _json(value: Any) -> str:
     return "" if value is None else msgspec.json.encode(value).decode()
 
 
-def _tool_names(messages: Sequence[Message]) -> dict[str, str]:
-    """Names of the called tools by the call's id: results carry only the id."""
-    said = (_read(message) for message in messages if message.item.calls)
-    return {call: name for message in said if message for call, name, _ in _calls(message)}
+def _number(place: int, calls: Sequence[object]) -> str:
+    return f" #{place}" if len(calls) > 1 else ""
+
+
+def _pair_tools(messages: Sequence[Message]) -> ToolPairs:
+    """Each result with the newest call of its id before it; a call whose block is still open at the end may get its result yet."""
+    waiting: dict[str, tuple[CallPlace, str, str]] = {}
+    unanswered: set[CallPlace] = set()
+    results: dict[int, tuple[str, str]] = {}
+    for message in messages:
+        if message.item.role in ("tool", "function"):
+            said = None if message.item.answers else _read(message)
+            key = message.item.answers or _function_key(said.get("name") if said else None)
+            if call := waiting.get(key):
+                results[message.seq] = call[1:]
+                unanswered.discard(call[0])
+        elif said := _read(message):
+            calls = list(_calls(said))
+            for place, (call_id, name, _) in enumerate(calls, 1):
+                found = CallPlace(message.seq, place)
+                waiting[call_id or _function_key(name)] = found, name, _number(place, calls)
+                unanswered.add(found)
+    return ToolPairs(results, unanswered - _still_open(messages))
+
+
+def _function_key(name: object) -> str:
+    """The older `function_call` form has no ids: its result names the function."""
+    return f"function {name}"
+
+
+def _still_open(messages: Sequence[Message]) -> set[CallPlace]:
+    """The calls of the newest message that is no result."""
+    newest = next((m for m in reversed(messages) if m.item.role not in ("tool", "function")), None)
+    said = _read(newest) if newest else None
+    return {CallPlace(newest.seq, place) for place, _ in enumerate(_calls(said), 1)} if newest and said else set()
 
 
 def _fitted(lines: Sequence[Line], tokens: Callable[[str], int], clip_tokens: int | None) -> list[Line]:
@@ -134,13 +202,16 @@ def _fitted(lines: Sequence[Line], tokens: Callable[[str], int], clip_tokens: in
 
 
 def _dated(lines: Sequence[Line], timezone: ZoneInfo) -> Iterator[str]:
-    day = ""
+    heading = ""
     for line in lines:
         at = datetime.fromtimestamp(line.at, timezone)
-        if (today := f"{at:%b} {at.day}, {at.year}") != day:
-            day = today
-            yield f"Date: {day}"
-        yield f"{_named(line.speaker)} ({at:%H:%M}):{_indented(escape(line.text))}"
+        day = f"{WEEKDAYS[at.weekday()]}, {at:%b} {at.day}, {at.year}"
+        told = day if line.is_timed else f"on or before {day}, times not known"
+        if told != heading:
+            heading = told
+            yield f"Date: {told}"
+        time = f" ({at:%H:%M})" if line.is_timed else ""
+        yield f"{_named(line.speaker)}{line.number}{time}{line.remark}:{_indented(escape(line.text))}"
 
 
 def _named(speaker: str) -> str:

@@ -26,9 +26,10 @@ _FENCE = re.compile(r"<transcript>\n(.*?)\n</transcript>", re.DOTALL)
 _THREAD = re.compile(r'^<thread id="([0-9a-f]{16})">\n(.*?)\n</thread>$', re.DOTALL | re.MULTILINE)
 _OPEN, _CLOSE = "<observations>\n", "\n</observations>"
 _SPEAKER = re.compile(
-    r"^(?P<who>User|Assistant|Tool call|Tool result)(?P<name>[^():]*) \((?P<time>\d\d:\d\d)\):(?P<text>.*)$"
+    r"^(?P<who>User|Assistant|Tool call|Tool result)(?P<name>[^():#]*)(?: #\d+)?"
+    r"(?: \((?P<time>\d\d:\d\d)\))?(?:, no result)?:(?P<text>.*)$"
 )
-_DATE = re.compile(r"^Date: (.+)$")
+_DATE = re.compile(r"^Date: (?P<bound>on or before )?(?:[A-Z][a-z]+day, )?(?P<day>.+)$")
 _SENTENCE_END = re.compile(r"(?<=[.!?])\s+(?=[A-Z0-9\"'“`*(-])")
 _QUESTION = re.compile(
     r"\?\W*$|^(?:please|can|could|would|what|why|how|which|where|when|who|is|are|does|do|did|show|run|check|look|tell|give|find|"
@@ -61,7 +62,7 @@ class Said:
     who: str  # User | Assistant | Tool call | Tool result
     name: str  # of the tool, or empty
     day: str  # the date heading, verbatim
-    time: str  # HH:MM
+    time: str | None  # HH:MM, where it is known
     text: str
 
 
@@ -139,7 +140,7 @@ def transcript(prompt: str) -> Iterator[Said]:
     said: Said | None = None
     for line in fenced(prompt).splitlines():
         if dated := _DATE.match(line):
-            day = dated[1]
+            day = (dated["bound"] or "") + dated["day"]
         elif head := _SPEAKER.match(line):
             if said:
                 yield said

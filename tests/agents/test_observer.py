@@ -74,7 +74,7 @@ async def test_the_prompt() -> None:
         "<suggested-response>\nlook\n</suggested-response>\n\n"
     )
     assert "Times are those of Europe/Berlin." in new
-    assert "<transcript>\nDate: May 22, 2023\nUser (14:00): The limit is 40 MB.\n" in new
+    assert "<transcript>\nDate: Monday, May 22, 2023\nUser (14:00): The limit is 40 MB.\n" in new
 
 
 async def test_nothing_known() -> None:

@@ -6,8 +6,9 @@ import re
 from typing import Any
 from zoneinfo import ZoneInfo
 
+import orjson
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from proxy.agents.llm import Image
@@ -34,15 +35,15 @@ def test_a_tool_exchange() -> None:
     ).text
     assert text == (
         "<transcript>\n"
-        "Date: May 22, 2023\n"
+        "Date: Monday, May 22, 2023\n"
         "User (12:00): How long is the timeout?\n"
         "Assistant (12:01): I'll look.\n"
-        'Tool call read_file (12:01): {"path":"a.toml"}\n'
-        "Tool call list_dir (12:01): {}\n"
-        "Tool result read_file (12:02):\n"
+        "Tool call read_file #1 (12:01): path: a.toml\n"
+        "Tool call list_dir #2 (12:01): [no arguments]\n"
+        "Tool result read_file #1 (12:02):\n"
         "  [queue]\n"
         "  timeout = 45\n"
-        "Tool result list_dir (12:03): [empty]\n"
+        "Tool result list_dir #2 (12:03): [empty]\n"
         "Assistant (12:04): 45 seconds.\n"
         "</transcript>"
     )
@@ -51,9 +52,84 @@ def test_a_tool_exchange() -> None:
 def test_the_date_stands_where_it_changes() -> None:
     """A date line begins each day, and days are those of the user's time zone."""
     said = messages(user("late"), user("later"), user("next day"), start=NOON + 11.5 * 3600, apart=1200)
-    assert re.findall("Date: .*", render(said, UTC, tokens=words).text) == ["Date: May 22, 2023", "Date: May 23, 2023"]
+    assert re.findall("Date: .*", render(said, UTC, tokens=words).text) == [
+        "Date: Monday, May 22, 2023",
+        "Date: Tuesday, May 23, 2023",
+    ]
     tokyo = render(said, ZoneInfo("Asia/Tokyo"), tokens=words).text
-    assert re.findall("Date: .*|\\d\\d:\\d\\d", tokyo) == ["Date: May 23, 2023", "08:30", "08:50", "09:10"]
+    assert re.findall("Date: .*|\\d\\d:\\d\\d", tokyo) == ["Date: Tuesday, May 23, 2023", "08:30", "08:50", "09:10"]
+
+
+def test_messages_that_came_together() -> None:
+    """Of them nobody knows the times: no clock time stands there, and their heading says no more than is true."""
+    said = messages(user("last Friday"), assistant("I see."), user("Now."), apart=0)
+    assert render(said, UTC, tokens=words, undated_to=2).text.splitlines()[1:-1] == [
+        "Date: on or before Monday, May 22, 2023, times not known",
+        "User: last Friday",
+        "Assistant: I see.",
+        "Date: Monday, May 22, 2023",
+        "User (12:00): Now.",
+    ]
+
+
+def test_parallel_calls_of_one_tool() -> None:
+    """Each result names the call it answers, in whatever order results come."""
+    calls = [(f"c{n}", "read", f'{{"path":"{n}.py"}}') for n in (1, 2, 3)]
+    text = shown(assistant(None, *calls), result("c3", "three"), result("c1", "one"), result("c2", "two")).text
+    assert re.findall(r"Tool result (.*) \(..:..\): (.*)", text) == [
+        ("read #3", "three"),
+        ("read #1", "one"),
+        ("read #2", "two"),
+    ]
+    assert re.findall(r"Tool call (.*) \(..:..\): path: (.*)", text) == [(f"read #{n}", f"{n}.py") for n in (1, 2, 3)]
+
+
+def test_call_ids_that_come_again() -> None:
+    """Some models number their calls from 0 in every message: a result belongs to the newest call before it."""
+    text = shown(
+        assistant(None, ("0", "read", "{}"), ("1", "list", "{}")),
+        result("0", "a"),
+        result("1", "b"),
+        assistant(None, ("0", "write", "{}")),
+        result("0", "c"),
+    ).text
+    assert re.findall(r"Tool result (.*) \(", text) == ["read #1", "list #2", "write"]
+    assert "no result" not in text
+
+
+def test_a_call_without_a_result() -> None:
+    """It says so, unless it stands at the end and its result may still come."""
+    text = shown(
+        assistant(None, ("a", "bash", '{"command":"sleep 9"}'), ("b", "read", "{}")),
+        result("b", "x"),
+        user("Stop."),
+        assistant(None, ("a", "bash", "{}")),
+    ).text
+    assert re.findall(r"Tool call (.*):(?: |$)", text) == [
+        "bash #1 (12:00), no result: command",
+        "read #2 (12:00)",
+        "bash (12:03)",
+    ]
+    old = shown(
+        {"role": "assistant", "function_call": {"name": "f", "arguments": "{}"}},
+        {"role": "function", "name": "f", "content": "3"},
+        user("thanks"),
+    ).text
+    assert "no result" not in old
+
+
+def test_arguments_are_told_as_text() -> None:
+    """Code in an argument has real line ends and stands below its key; what is no JSON is shown as it came."""
+    edit = '{"path":"a.py","new":"if x:\\n\\treturn \\"y\\"\\n"}'
+    text = shown(assistant(None, ("c", "edit", edit)), assistant(None, ("d", "edit", edit[:-9])), user("x")).text
+    assert text.splitlines()[2:8] == [
+        "Tool call edit (12:00), no result:",
+        "  path: a.py",
+        "  new:",
+        "    if x:",
+        '    \treturn "y"',
+        f"Tool call edit (12:01), no result: {edit[:-9]}",
+    ]
 
 
 def test_content_parts() -> None:
@@ -113,7 +189,7 @@ def test_bytes_in_a_result() -> None:
         ({"role": "assistant", "content": None, "refusal": "I will not."}, "Assistant (12:00): I will not."),
         (
             {"role": "assistant", "function_call": {"name": "old", "arguments": '{"a":1}'}},
-            'Tool call old (12:00): {"a":1}',
+            "Tool call old (12:00): a: 1",
         ),
         ({"role": "function", "name": "old", "content": "3"}, "Tool result old (12:00): 3"),
         ({"role": "tool", "tool_call_id": "gone", "content": "3"}, "Tool result (12:00): 3"),
@@ -126,7 +202,7 @@ def test_bytes_in_a_result() -> None:
         ),
         (
             {"role": "assistant", "tool_calls": [{"id": "c", "function": {"name": "f", "arguments": {"a": 1}}}]},
-            'Tool call f (12:00): {"a":1}',
+            "Tool call f (12:00): a: 1",
         ),
     ],
 )
@@ -197,6 +273,25 @@ TEXTS = st.text() | st.sampled_from(
 )
 
 
+ARGUMENTS = TEXTS | st.dictionaries(TEXTS, TEXTS | st.lists(TEXTS | st.dictionaries(TEXTS, TEXTS)), max_size=3).map(
+    lambda value: orjson.dumps(value).decode()
+)
+
+
+@settings(deadline=None)
+@given(st.lists(st.tuples(TEXTS, ARGUMENTS), min_size=1, max_size=3))
+def test_no_argument_passes_for_ours(calls: list[tuple[str, str]]) -> None:
+    """Whatever a tool's name, a key or a value holds: one fence, one date, one line at the left edge for each call."""
+    said = assistant(None, *((f"c{n}", name, arguments) for n, (name, arguments) in enumerate(calls)))
+    lines = render([message(said)], UTC, tokens=words).text.splitlines()
+    left = [line for line in lines if not line.startswith("  ")]
+    assert (left[0], left[1], left[-1]) == ("<transcript>", "Date: Monday, May 22, 2023", "</transcript>")
+    assert len(left) == 3 + len(calls)
+    assert all(re.match(r"Tool call[^():]* \(12:00\):", line) for line in left[2:-1])
+    assert "\n".join(lines).lower().count("</transcript>") == 1
+
+
+@settings(deadline=None)
 @given(st.lists(st.tuples(TEXTS, TEXTS, TEXTS), min_size=1, max_size=4))
 def test_no_text_passes_for_ours(said: list[tuple[str, str, str]]) -> None:
     """Whatever a text or a name holds: one fence, one date, and as many speakers as there are messages."""
@@ -210,7 +305,7 @@ def test_no_text_passes_for_ours(said: list[tuple[str, str, str]]) -> None:
     lines = render(sent, UTC, tokens=words).text.splitlines()
     left = [line for line in lines if not line.startswith("  ")]
     assert (left[0], left[-1]) == ("<transcript>", "</transcript>")
-    assert left[1] == "Date: May 22, 2023"
+    assert left[1] == "Date: Monday, May 22, 2023"
     assert len(left) == 3 + len(sent)
     assert all(re.match(r"User[^():]* \(12:00\):", line) for line in left[2:-1])
     assert "\n".join(lines).lower().count("</transcript>") == 1

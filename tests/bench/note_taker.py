@@ -21,7 +21,7 @@ LEAST = 12  # characters that say something
 HINTS = "<current-task>\ngo on with what was asked last\n</current-task>"
 SHORTER = 0.5  # of its input: how long a reflection is, well below the 0.75 that is accepted
 
-_SPEAKER = re.compile(r"^(?:User|Assistant|Tool call|Tool result)[^():]* \(\d\d:\d\d\): ?")
+_SPEAKER = re.compile(r"^(?:User|Assistant|Tool call|Tool result)[^():]*(?: \(\d\d:\d\d\))?(?:, no result)?: ?")
 _OURS = re.compile(r"^(?:Date: .*|</?transcript>)$")
 
 
