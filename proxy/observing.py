@@ -236,6 +236,7 @@ class Observing:
             task=task,
             suggestion=suggestion,
             title=memory.title,
+            undated_to=memory.undated_to,
             timezone=zone(memory.timezone, config.timezone),
             instruction=config.observation.instruction,
             variant=config.observation.prompt,

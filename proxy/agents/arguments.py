@@ -1,8 +1,8 @@
 """Write a tool call's arguments as a person reads them: `key: value`, with real line ends.
 
 A JSON string writes the line ends of code as `\\n` and its quotes as `\\"`: hard to read, and dear. The 391 calls of a coding
-session took 53 786 tokens so, and take 45 730 in this form (-15 %). Values keep the bytes they were sent in: a number is never read and written
-again. What is no JSON object stands as it came.
+session took 53 786 tokens so, and take 45 730 in this form (-15 %). Values keep the bytes they were sent in: a number is never read
+and written again. What is no JSON object stands as it came.
 
     {"path": "a.py", "edits": [{"old": "a\\nb", "new": ""}], "dry": true}
 

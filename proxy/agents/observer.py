@@ -33,6 +33,7 @@ class ObserverTask:
     task: str | None = field(default=None, repr=False)  # the hints that stand
     suggestion: str | None = field(default=None, repr=False)
     title: str | None = field(default=None, repr=False)
+    undated_to: int = 0  # seq; as in Memory
     timezone: ZoneInfo = UTC  # of the user, as far as known
     instruction: str | None = field(default=None, repr=False)  # the operator's, beside the prompt
     variant: str = field(default="default", repr=False)  # of the prompt; see wording.observer
@@ -121,7 +122,12 @@ class Observer(Mind):
 
     async def _rendered(self, task: ObserverTask) -> Rendered:
         return await asyncio.to_thread(
-            render, task.messages, task.timezone, tokens=self._tokens, clip_tokens=task.clip_tokens
+            render,
+            task.messages,
+            task.timezone,
+            tokens=self._tokens,
+            clip_tokens=task.clip_tokens,
+            undated_to=task.undated_to,
         )
 
     async def _parsed(self, task: ObserverTask, answer: Answer) -> Parsed:

@@ -226,6 +226,9 @@ class Memory(Struct, frozen=True, kw_only=True):
     reflection: Reflection | None = None
     unproductive_at: int = 0  # log tokens at which reflecting last achieved nothing
 
+    undated_to: int = (
+        0  # seq; when messages up to it were said nobody knows: they came together, before the first request's turn
+    )
     style: Style = "unknown"
     views: tuple[View, ...] = ()  # oldest first, at most VIEWS
     turns: int = 0  # completed

@@ -13,6 +13,7 @@ from proxy.memory.sent import Sent
 from proxy.memory.stretch import Stretch
 from proxy.memory.verdict import Reconciled, compact, unsent
 
+_ASKING = ("user", "system", "developer")
 MANY_CELLS = 16  # above it, what is covered is kept as one stretch: a view stays small however long the thread
 
 
@@ -48,6 +49,7 @@ def heard(
     after = replace(
         memory,
         tail=kept.grown(fresh),
+        undated_to=memory.undated_to if memory.next_seq > 1 else _undated_to(fresh),
         next_seq=memory.next_seq + len(fresh),
         chunks=chunks,
         style=rec.style,
@@ -57,6 +59,16 @@ def heard(
     if answered and reply is not None:
         return after
     return replace(after, views=_views(memory, after, rec, sent, len(answer)))
+
+
+def _undated_to(fresh: Sequence[Message]) -> int:
+    """seq up to which the messages of a thread's first request were said at some time before it; 0: all of them were said now.
+
+    These are all but the newest turn, which begins behind the last reply or result before the newest user message: of a conversation
+    that was led elsewhere, nothing says when.
+    """
+    asked = next((m.seq for m in reversed(fresh) if m.item.role == "user"), 0)
+    return next((m.seq for m in reversed(fresh) if m.seq < asked and m.item.role not in _ASKING), 0)
 
 
 def _stands(memory: Memory, rec: Reconciled, reply: Item, cut: int) -> bool:

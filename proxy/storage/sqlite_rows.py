@@ -52,6 +52,7 @@ class State:
     title_pinned: bool = False
     overrides: bytes | None = None
     shown: tuple[int, int] = (0, 0)
+    undated_to: int = 0
 
 
 _parts = msgspec.json.Decoder(tuple[Part, ...])
@@ -92,6 +93,7 @@ def thread_row(memory: Memory) -> Row:
         title_pinned=memory.title_pinned,
         overrides=memory.overrides,
         shown=memory.shown,
+        undated_to=memory.undated_to,
     )
     return (
         memory.next_seq,
@@ -244,6 +246,7 @@ def memory_of(key: Key, version: int, born: int, row: Row) -> Memory:
         scope="resource" if shared else "thread",
         others=text_of(others),
         shown=small.shown,
+        undated_to=small.undated_to,
     )
 
 

@@ -47,6 +47,20 @@ def test_a_turn_is_numbered_chained_and_remembered() -> None:
     assert [tuple(cell) for cell in view.cells] == [("same", 0, 3, 1, 3)]
 
 
+@pytest.mark.parametrize(
+    ("first", "undated"),
+    [("u1", 0), ("u1 a1 u2", 2), ("u1 a1 u2 a2 u3", 4), ("a1 u1", 1), ("u1 u2", 0), ("u1 a1 u2 u3", 2), ("a1", 0)],
+)
+def test_what_came_together_has_no_times(first: str, undated: int) -> None:
+    """Of a thread's first request all but its newest turn was said at some time before; later requests change nothing of that."""
+    thread = Thread()
+    thread.turn(chat(first), None)
+    assert thread.memory.undated_to == undated
+    thread.turn(chat(first), reply("answered"))
+    thread.turn(chat(f"{first} a7 u8 a8 u9"), reply("9"))
+    assert thread.memory.undated_to == undated
+
+
 def test_a_failed_turn_stays_unanswered_and_is_answered_in_place() -> None:
     """Upstream failed: the message is kept; the same request again adds the reply and nothing else."""
     thread = told("u1 a1")

@@ -249,6 +249,7 @@ def small_things() -> dict[str, Any]:
         "turns": 7,
         "render_date": 1_700_000_000.5,
         "timezone": "Europe/Lisbon",
+        "undated_to": 3,
         "turn_at": 1_700_000_001.125,
         "model": "openai/gpt-5",
         "trouble": Trouble(3, 1_700_000_600.75, True),
