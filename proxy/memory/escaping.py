@@ -9,11 +9,18 @@ Why not all of `&<>`. These texts are read by models, which copy what they see: 
 code. So only the `<` of what could be taken for our tag is written `&lt;`; `a < b && c > d`, `List<str>` and `->` stay as they
 are. This is no list of forbidden phrases: the whole set of tags is ours to know, and what must follow a `<` to matter is only
 the name. An `&lt;` that stands there already becomes `&amp;lt;`, so that `unescape` is the exact inverse.
+
+The same is done to the markup of chat templates (memory/markup.py): to a model whose template it is, `<|im_end|>` in a note would end
+our message.
 """
 
 from __future__ import annotations
 
 import re
+
+from proxy.memory.markup import LT as _LT
+from proxy.memory.markup import MARKUP
+from proxy.memory.markup import UNSEEN as _UNSEEN
 
 TAGS = (  # every tag any of our prompts uses; who needs another one adds it here
     "observation",
@@ -27,10 +34,6 @@ TAGS = (  # every tag any of our prompts uses; who needs another one adds it her
     "transcript",
     "about-assistant",
 )
-
-# Characters a reader does not see: soft hyphen, joiners, direction marks, variation selectors, tag characters.
-_UNSEEN = "[\u00ad\u034f\u061c\u115f\u180b-\u180f\u200b-\u200f\u202a-\u202e\u2060-\u206f\ufe00-\ufe0f\ufeff\U000e0000-\U000e0fff]*"
-_LT = r"&(?:amp;)*+lt;"
 
 
 def _spelt(name: str) -> str:
@@ -46,23 +49,27 @@ def pattern_of(names: tuple[str, ...]) -> str:
 # A run is taken whole (possessively) whether a name follows or not: that keeps the search linear on `<<<<…`.
 _RUN = re.compile(rf"(?:<|{_LT})(?:<|{_LT}|[\W_])*+(?P<ours>(?={pattern_of(TAGS)})|\Z)?", re.IGNORECASE)
 _OPENING = re.compile(rf"<|{_LT}")
+_ESCAPES = {"<": "&lt;", "[": "&#91;"}
+_BRACKETS = {escaped: bracket for bracket, escaped in _ESCAPES.items()}
 
 
 def escape(text: str) -> str:
     """The text as it may be rendered between our tags. Text that resembles none of them is returned as it is."""
-    return _RUN.sub(lambda run: _OPENING.sub(_escaped, run[0]) if run["ours"] is not None else run[0], text)
+    safe = _RUN.sub(lambda run: _OPENING.sub(_escaped, run[0]) if run["ours"] is not None else run[0], text)
+    return MARKUP.sub(_escaped, safe)
 
 
 def unescape(text: str) -> str:
     """What `escape` was given; for what a model copied out of escaped text."""
-    return _RUN.sub(lambda run: _OPENING.sub(_unescaped, run[0]) if run["ours"] is not None else run[0], text)
+    told = MARKUP.sub(_unescaped, text)
+    return _RUN.sub(lambda run: _OPENING.sub(_unescaped, run[0]) if run["ours"] is not None else run[0], told)
 
 
 def _escaped(opening: re.Match[str]) -> str:
-    return "&lt;" if opening[0] == "<" else f"&amp;{opening[0][1:]}"
+    return _ESCAPES.get(opening[0]) or f"&amp;{opening[0][1:]}"
 
 
 def _unescaped(opening: re.Match[str]) -> str:
-    if opening[0] == "<":
-        return "<"  # never escaped: the model's own
-    return "<" if opening[0] == "&lt;" else f"&{opening[0][5:]}"
+    if opening[0] in _ESCAPES:
+        return opening[0]  # never escaped: the model's own
+    return _BRACKETS.get(opening[0]) or f"&{opening[0][5:]}"

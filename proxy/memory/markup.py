@@ -1,0 +1,77 @@
+"""Find the markup of chat templates in a text from outside: what a model takes for a change of speaker or for its runtime's voice.
+
+Two kinds. Special tokens are one token each to the model that has them, wherever they stand in a prompt: `<|im_start|>` (ChatML, Qwen),
+`<|start_header_id|>` (Llama 3), `<start_of_turn>` (Gemma), `[INST]` (Llama 2, Mistral), `<｜User｜>` (DeepSeek). Role tags are plain
+text that models have learnt to obey: `<system>`, `<system-reminder>`, `<tool_result>`.
+
+Only their first character is written otherwise (memory/escaping.py): `&lt;|im_start|>` is no token any more, and whoever reads it
+still knows what was said. Special tokens count only as they are spelt exactly. Role tags count in any case and spelling, but only
+where a tag can stand: `List<User>`, `a < user` and `<System.String>` are code.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+
+# Characters a reader does not see: soft hyphen, joiners, direction marks, variation selectors, tag characters.
+UNSEEN = "[\u00ad\u034f\u061c\u115f\u180b-\u180f\u200b-\u200f\u202a-\u202e\u2060-\u206f\ufe00-\ufe0f\ufeff\U000e0000-\U000e0fff]*"
+
+_SYSTEM_TAGS = ("system", "system-reminder", "system-prompt", "system-message", "system-instructions")
+_ROLE_TAGS = (  # nor behind a word: `List<User>` is code
+    "developer",
+    "developer-message",
+    "user",
+    "user-message",
+    "human",
+    "assistant",
+    "tool",
+    "tool-call",
+    "tool-calls",
+    "tool-use",
+    "tool-result",
+    "tool-results",
+    "tool-response",
+    "function-call",
+    "function-calls",
+    "function-result",
+    "function-results",
+    "invoke",
+    "think",
+    "thinking",
+)
+_ANGLE_TOKENS = (
+    r"[|｜][^\s|｜<>\[&]{1,40}[|｜]>",  # ChatML, Llama 3, Phi, Zephyr, Command R, Harmony, DeepSeek
+    r"/?(?:start|end)_of_(?:turn|image|role|text)>",  # Gemma, Granite
+    r"/?(?:s|bos|eos|unk|pad|sop|eop)>",
+    r"/?SYS>>",  # inside <<SYS>>: Llama 2
+)
+_SQUARE_TOKENS = (
+    "INST",
+    "SYSTEM_PROMPT",
+    "AVAILABLE_TOOLS",
+    "TOOL_CALLS",
+    "TOOL_RESULTS",
+    "TOOL_CONTENT",
+    "THINK",
+    "IMG",
+    "gMASK",
+)
+
+
+def _tag(names: Iterable[str]) -> str:
+    spelt = (
+        r"[\s_.-]*+".join(UNSEEN.join(word) for word in name.split("-"))
+        for name in sorted(names, key=len, reverse=True)
+    )
+    return rf"(?:\s*+/\s*+)?{UNSEEN}(?i:{'|'.join(spelt)}){UNSEEN}(?=[\s/>]|\Z)"
+
+
+LT = r"&(?:amp;)*+lt;"
+SQUARE = r"&(?:amp;)*+#91;"
+# The bracket of each, escaped or not. What must follow it holds neither a bracket nor an `&`: it is the same in the escaped text.
+MARKUP = re.compile(
+    rf"(?:<|{LT})(?={'|'.join(_ANGLE_TOKENS)}|{_tag(_SYSTEM_TAGS)})"
+    rf"|(?<!\w)(?:<|{LT})(?={_tag(_ROLE_TAGS)})"
+    rf"|(?:\[|{SQUARE})(?=/?(?:{'|'.join(_SQUARE_TOKENS)})\])"
+)
