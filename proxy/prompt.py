@@ -68,7 +68,7 @@ class Prompts:
                 [section.text for section in parts],
                 task=task,
                 suggestion=suggestion,
-                scope=f"resource:{memory.hub.label}" if memory.hub else memory.key.thread,
+                scope=f"resource:{memory.hub.label}" if memory.hub else "thread",
                 render_date=date,
                 options=options,
                 labels=[section.label for section in parts],

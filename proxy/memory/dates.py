@@ -102,6 +102,27 @@ def annotated(entries: Sequence[str], today: date) -> Iterator[str]:
         yield "\n".join(lines)
 
 
+def without_repeated_headings(entries: Sequence[str], labels: Sequence[str | None]) -> Iterator[str]:
+    """The entries without a heading that says what the heading before it says, of an earlier entry too: chunks of one day each begin
+    with it. `labels`: the thread each entry is of; where it changes, nothing stands above.
+
+    What an entry becomes depends on it and those before it, so a growing log keeps its beginning.
+    """
+    last: tuple[date | None, date | None] = (None, None)
+    about: str | None = None
+    for entry, label in zip(entries, labels, strict=True):
+        if label != about:
+            last, about = (None, None), label
+        lines: list[str] = []
+        for line in entry.split("\n"):
+            told = heading(line), bound(line)
+            if any(told) and told == last:
+                continue
+            last = told if any(told) else last
+            lines.append(line)
+        yield "\n".join(lines)
+
+
 def heading(line: str) -> date | None:
     """The day of a `Date:` heading: the line holds the date, a weekday perhaps, and nothing else."""
     found = _HEADING.fullmatch(line)
