@@ -12,6 +12,7 @@ from typing import Protocol
 
 import structlog
 
+from proxy.agents.clipping import cut_behind
 from proxy.agents.llm import Target
 from proxy.agents.observer import Observed, Observer, ObserverTask
 from proxy.agents.reflector import Reflected, Reflector
@@ -30,6 +31,7 @@ from proxy.memory.redaction import Notes, without_secrets
 from proxy.memory.shared import own_hints
 from proxy.memory.thresholds import Prices
 from proxy.settings import Effective
+from proxy.wire.beginning import read_beginning
 
 log = structlog.get_logger("memory")
 
@@ -39,7 +41,16 @@ REFLECTED_TOKENS_PER_TIMEOUT = (
 )
 LATE = "the memory model did not answer in time"
 BATCHES_AT_ONCE = 4  # calls for one resource
+ABOUT_ASSISTANT_TOKENS = 200  # of the client's instructions, that the observer is told
 LEAST_CLIP = 500  # tokens of one message below which an observer that finds it too long is given up on
+
+
+@dataclass(frozen=True, slots=True)
+class Instructions:
+    """The beginning of a request's instructions, and the thread it was sent in: of no other do they say anything. In memory only."""
+
+    key: Key
+    beginning: tuple[bytes, ...] = field(repr=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +61,7 @@ class Call:
     inherited: Target | None = field(default=None, repr=False)  # the actor's model and credential; in memory only
     layout: Layout = "merged"
     context_options: ContextOptions = field(default_factory=ContextOptions)
+    instructions: Instructions | None = field(default=None, repr=False)  # None: at hand no more, as after a restart
     bare: Call | None = field(default=None, repr=False)  # this one without a thread's own settings, if it has any
 
     def overridden(self, overrides: bytes | None) -> Call:
@@ -237,6 +249,7 @@ class Observing:
             suggestion=suggestion,
             title=memory.title,
             undated_to=memory.undated_to,
+            about_assistant=self._about_assistant(memory.key, call),
             timezone=zone(memory.timezone, config.timezone),
             instruction=config.observation.instruction,
             variant=config.observation.prompt,
@@ -244,6 +257,13 @@ class Observing:
             # only one block is ever clipped: of several, what was cut out would be covered and known to nobody
             clip_tokens=clip or (None if self._half(messages) else call.effective.limits.observe_at),
         )
+
+    def _about_assistant(self, key: Key, call: Call) -> str:
+        told = call.instructions
+        if told is None or told.key != key:
+            return ""
+        text = "\n".join(read_beginning(raw) for raw in told.beginning)
+        return cut_behind(text, ABOUT_ASSISTANT_TOKENS, self._tokens)
 
     def _targets(self, choice: Choice, call: Call, input_tokens: int) -> tuple[Target, ...]:
         config = call.effective.memory

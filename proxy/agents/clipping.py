@@ -19,6 +19,14 @@ def clipped(text: str, most: int | None, tokens: Callable[[str], int]) -> str:
     return f"{head}\n[… about {size - most} tokens left out …]\n{tail}"
 
 
+def cut_behind(text: str, most: int, tokens: Callable[[str], int]) -> str:
+    """The beginning of a text: at most `most` tokens, and an ellipsis where it went on."""
+    kept = text = text.strip()
+    while kept and (size := tokens(kept)) > most:
+        kept = kept[: min(len(kept) - 1, len(kept) * most // size)].rstrip()
+    return kept if kept == text else f"{kept}…"
+
+
 def fair_share(sizes: Sequence[int], budget: int) -> int | None:
     """The cap under which all sizes together fit the budget: the small ones keep all they have. None when they fit uncapped."""
     if sum(sizes) <= budget:

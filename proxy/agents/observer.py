@@ -34,6 +34,9 @@ class ObserverTask:
     suggestion: str | None = field(default=None, repr=False)
     title: str | None = field(default=None, repr=False)
     undated_to: int = 0  # seq; as in Memory
+    about_assistant: str = field(
+        default="", repr=False
+    )  # the beginning of the client's instructions, where they are at hand
     timezone: ZoneInfo = UTC  # of the user, as far as known
     instruction: str | None = field(default=None, repr=False)  # the operator's, beside the prompt
     variant: str = field(default="default", repr=False)  # of the prompt; see wording.observer
@@ -140,7 +143,9 @@ class Observer(Mind):
 
 def _user(task: ObserverTask, shown: Rendered, images: bool) -> Iterator[str | Image]:
     """The one user message: what is known, then the transcript, then its images behind their numbers."""
-    yield "\n\n".join((*_known(task), f"# New messages\n\nTimes are those of {task.timezone.key}.\n\n{shown.text}"))
+    yield "\n\n".join(
+        (*_about(task), *_known(task), f"# New messages\n\nTimes are those of {task.timezone.key}.\n\n{shown.text}")
+    )
     for number, image in shown.images if images else ():
         yield f"Image #{number}:"
         yield image
@@ -154,7 +159,8 @@ def _user_of_several(
     one = next(iter(tasks.values()))
     yield "\n\n".join((*_known(replace(one, task=None, suggestion=None, title=None)), "# New messages"))
     for label, task in tasks.items():
-        known = "".join(f"{block}\n" for block in _blocks(task, ("current-task", "suggested-response", "thread-title")))
+        blocks = (*_about(task), *_blocks(task, ("current-task", "suggested-response", "thread-title")))
+        known = "".join(f"{block}\n" for block in blocks)
         yield sections.tagged(label, f"{known}Times are those of {task.timezone.key}.\n\n{shown[label].text}")
         for number, image in shown[label].images if images else ():
             yield f"Image #{number} of conversation {label}:"
@@ -171,6 +177,12 @@ def _apart(answer: Answer, labels: Collection[str]) -> dict[str, str]:
 def _as_alone(said: str) -> str:
     """A thread's section as an answer about that thread alone: all of it is meant, not only its bullet lines."""
     return said if _OBSERVATIONS.search(said) else f"<observations>\n{said}\n</observations>"
+
+
+def _about(task: ObserverTask) -> Iterator[str]:
+    """First of all: it stays the same from call to call, so that a prompt cache keeps it."""
+    if task.about_assistant:
+        yield f"<about-assistant>\n{escape(task.about_assistant)}\n</about-assistant>"
 
 
 def _known(task: ObserverTask) -> Iterator[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -18,9 +19,10 @@ from proxy.memory.context import ContextOptions, layout_for
 from proxy.memory.identity import Caller
 from proxy.memory.naming import encode_name
 from proxy.memory.transcript import Hints
-from proxy.observing import Call, priced
+from proxy.observing import Call, Instructions, priced
 from proxy.settings import UpstreamSettings
 from proxy.turn import Turn
+from proxy.wire.beginning import cut_beginning
 from proxy.wire.chat import ChatRequest
 
 OF_THE_CALLER = (b"authorization", b"x-api-key", b"api-key", b"openai-organization", b"openai-project")
@@ -106,7 +108,13 @@ def call_of(exchange: Exchange, site: Site) -> Call:
     model, resource, upstream = exchange.request.model, exchange.caller.key.resource, exchange.upstream
     credential = tuple((n, v) for n, v in exchange.headers if n in OF_THE_CALLER)
     key = (model, resource, upstream.name, credential)
-    return site.call(key, lambda: made_call(site, model, resource, upstream, credential))
+    call = site.call(key, lambda: made_call(site, model, resource, upstream, credential))
+    if not exchange.request.instructions:
+        return call
+    # behind the cache: the instructions are this thread's, the rest is shared by all that differ in nothing of `key`
+    return dataclasses.replace(
+        call, instructions=Instructions(exchange.caller.key, cut_beginning(exchange.request.instructions))
+    )
 
 
 def made_call(

@@ -42,7 +42,7 @@ UTC = ZoneInfo("UTC")
 PAYLOADS = payloads()
 HARMLESS = "a plain word or two"
 TAG_OF_OURS = re.compile(
-    r"^</?(?:transcript|observations|previous-observations|current-task|suggested-response|thread-title)>$",
+    r"^</?(?:transcript|observations|previous-observations|current-task|suggested-response|thread-title|about-assistant)>$",
     re.MULTILINE,
 )
 Sink = Callable[[str], str]
