@@ -27,6 +27,7 @@ from proxy.memory.model import Item, Memory, Message, hub_of
 from proxy.memory.transcript import Hints
 from proxy.observing import Call
 from proxy.prompt import Prompts
+from proxy.recounting import Recounting
 from proxy.standing import Standings
 from proxy.turn import Standing, Turn, aside, standing_reply, stored_through
 from proxy.wire.chat import ChatRequest
@@ -58,6 +59,7 @@ class Engine:
             memories, catalogue, secret, clock, background.reading_to, self.deliveries
         )
         self._assembly = Assembly(memories, prompts, catalogue, clock)
+        self._recounting = Recounting(memories, catalogue)
         self.fitting = Fitting(memories, background, standings, clock, store=self._store, build=self._assembly.build)
 
     # ── opening ──────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -199,7 +201,17 @@ class Engine:
         if not accepted or (not complete and turn.standing.rec.cut is not None):
             return
         if await self._commit(turn, item if complete else None, None if complete else item):
-            self._background.wake(turn.key if turn.scope == "thread" else hub_of(turn.key), turn.call)
+            self._wake(turn)
+            await self._recount(turn)
+
+    def _wake(self, turn: Turn) -> None:
+        self._background.wake(turn.key if turn.scope == "thread" else hub_of(turn.key), turn.call)
+
+    async def _recount(self, turn: Turn) -> None:
+        """Have the tail counted anew, after the reply, where another model's encoding counted it."""
+        memory = await self._memories.latest(turn.key, turn.scope)
+        if self._recounting.is_due(memory):
+            self._background.hold(self._recounting.recount(memory, then=partial(self._wake, turn)))
 
     def holds(self, turn: Turn, reply: Reply) -> bool:
         """Whether there is nothing to close: a retry, answered with the very reply that stands there."""
@@ -260,8 +272,9 @@ class Engine:
         self, turn: Turn, standing: Standing, reply: Item | None, interrupted: Item | None
     ) -> tuple[Memory, list[Message]]:
         """The memory with the turn in it, and beside it a reply that was interrupted."""
-        said, now = reply or interrupted, self._clock()
-        counted = await self._catalogue.count({0: said.raw} if said else {}, turn.request.model or "")
+        said, now, model = reply or interrupted, self._clock(), turn.request.model or ""
+        counted = await self._catalogue.count({0: said.raw} if said else {}, model)
+        encoding = self._catalogue.encoding(model) if counted or standing.tokens else ""
         after = turns.heard(
             standing.base,
             standing.rec,
@@ -271,10 +284,11 @@ class Engine:
             revived=standing.revived,
             reply=reply,
             reply_tokens=counted.get(0, 0),
+            encoding=encoding,
         )
         if not interrupted:
             return after, []
-        after, message = aside(after, interrupted, counted[0], now)
+        after, message = aside(after, interrupted, counted[0], now, encoding)
         return after, [message]
 
     @staticmethod

@@ -11,6 +11,7 @@ from functools import partial
 from typing import Protocol
 
 import structlog
+from msgspec import structs
 
 from proxy.agents.clipping import cut_behind
 from proxy.agents.llm import Target
@@ -201,7 +202,13 @@ class Observing:
             title=made.title if call.effective.memory.observation.thread_title else None,  # nobody asked for one
             model=made.model,
         )
-        now = await self._memories.update(memory.key, lambda m: lifecycle.observed(m, chunk), born=memory.born)
+
+        def observed(now: Memory) -> Memory:
+            # the tail may have been counted anew meanwhile
+            counted = structs.replace(chunk, source_tokens=weight(lifecycle.between(now, after, chunk.last)))
+            return lifecycle.observed(now, counted)
+
+        now = await self._memories.update(memory.key, observed, born=memory.born)
         kept = bool(now.chunks) and now.chunks[-1].last == chunk.last
         label = self._memories.label(memory.key)
         log.info("observed", thread=label, source=chunk.source_tokens, tokens=chunk.tokens, kept=kept)

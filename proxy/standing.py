@@ -75,7 +75,8 @@ class Standings:
         revived = {m.seq: m for m in await self._memories.store.by_seq(memory.key, rec.revive)} if rec.revive else {}
         uncounted = {*rec.new, *(index for _, index in rec.swaps)}
         tokens = await self._catalogue.count({i: sent.raws[i] for i in uncounted}, model or "") if uncounted else {}
-        virtual = turns.heard(base, rec, sent, tokens, self._clock(), revived=revived)
+        encoding = self._catalogue.encoding(model or "") if tokens else ""
+        virtual = turns.heard(base, rec, sent, tokens, self._clock(), revived=revived, encoding=encoding)
         return Standing(memory, base, rec, revived, tokens, virtual)
 
     async def _with_delivery(self, memory: Memory, sent: Sent, hints: Hints) -> Hints:

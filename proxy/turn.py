@@ -75,7 +75,7 @@ def standing_reply(standing: Standing) -> Item | None:
     return newest.item if repeats and newest and newest.seq == repeats.reply else None
 
 
-def aside(memory: Memory, item: Item, tokens: int, now: float) -> tuple[Memory, Message]:
+def aside(memory: Memory, item: Item, tokens: int, now: float, encoding: str) -> tuple[Memory, Message]:
     """An interrupted reply, numbered but not live: it is observed only if the client sends it back (http.md)."""
-    message = Message(memory.next_seq, item, chained(memory.chain, item.fp), tokens, now)
+    message = Message(memory.next_seq, item, chained(memory.chain, item.fp), tokens, now, encoding)
     return replace(memory, next_seq=memory.next_seq + 1), message

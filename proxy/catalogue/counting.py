@@ -45,6 +45,10 @@ class Catalogue:
         """Of a text of ours, whoever will read it. Blocks while the ranks load: the first call is best made in a thread."""
         return self._encode(text)
 
+    def encoding(self, model: str) -> str:
+        """What counts for this model: the name to keep beside a count."""
+        return encodings.encoder_name(model)
+
     async def count(self, raws: Mapping[int, bytes], model: str) -> dict[int, int]:
         """Payload tokens of each message, by the key it was given under."""
         if not raws:

@@ -89,6 +89,7 @@ class Message(Struct, frozen=True):
     chain: bytes
     tokens: int  # payload only; PER_MESSAGE is added at use
     at: float  # unix seconds when we first saw it
+    encoding: str = ""  # what `tokens` was counted by: another model's is another count; empty: not known
     mark: Mark = UNMARKED  # made at birth, whatever is given: every request looks at the marks of the whole tail
 
     def __post_init__(self) -> None:

@@ -25,6 +25,7 @@ class Stretch(tuple["Message", ...]):
     _marks: tuple[Mark, ...] | None = None
     _weight: int | None = None
     _text: int | None = None
+    _encodings: frozenset[str] | None = None
 
     @property
     def marks(self) -> tuple[Mark, ...]:
@@ -45,6 +46,13 @@ class Stretch(tuple["Message", ...]):
         if self._text is None:
             self._text = sum([len(m.item.raw) for m in self])
         return self._text
+
+    @property
+    def encodings(self) -> frozenset[str]:
+        """By which their tokens were counted."""
+        if self._encodings is None:
+            self._encodings = frozenset([m.encoding for m in self])
+        return self._encodings
 
     def count_to(self, seq: int) -> int:
         """How many have at most this seq: mostly none or all."""
@@ -82,6 +90,8 @@ class Stretch(tuple["Message", ...]):
             return longer
         end = Stretch(fresh)
         longer._tell(self, lambda name, told: told + getattr(end, name))
+        if self._encodings is not None:
+            longer._encodings = self._encodings | end.encodings
         return longer
 
     def _shorter(self, count: int) -> Stretch:

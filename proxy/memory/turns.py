@@ -26,12 +26,13 @@ def heard(
     reply: Item | None = None,
     reply_tokens: int = 0,
     revived: Mapping[int, Message] | None = None,
+    encoding: str = "",
 ) -> Memory:
     """The memory after this turn: superseded messages gone, the new ones and the reply in their place, the view remembered.
 
     Where `rec.cut` lies before coverage, the memory must have been rolled back first (lifecycle.rolled_back). `tokens`: payload
-    tokens per sent index, for new and replaced messages. `revived`: the messages of `rec.revive`, by seq. Without `reply` the new
-    messages stand unanswered; that is also the virtual memory a prompt is built from.
+    tokens per sent index, for new and replaced messages, by `encoding`. `revived`: the messages of `rec.revive`, by seq. Without
+    `reply` the new messages stand unanswered; that is also the virtual memory a prompt is built from.
     """
     cut = memory.end if rec.cut is None else rec.cut
     chunks = tuple(chunk for chunk in memory.chunks if chunk.last <= cut)
@@ -39,13 +40,14 @@ def heard(
     if rec.revive:
         kept = Stretch((*kept, *((revived or {})[seq] for seq in rec.revive)))
     fixed = chunks[-1].last if chunks else memory.coverage
-    kept = _client_versions(kept, rec, sent, tokens, fixed)
+    kept = _client_versions(kept, rec, sent, tokens, fixed, encoding)
     if rec.swaps or rec.revive:
         kept = _rechained(memory.chain_at_coverage, kept)
     answered = rec.answered or (reply is not None and _stands(memory, rec, reply, cut))
     answer = [(reply, reply_tokens, now)] if reply is not None and not answered else []
     chain = kept[-1].chain if kept else memory.chain_at_coverage
-    fresh = tuple(_numbered(memory.next_seq, chain, [*_added(memory, rec, sent, tokens, now, cut), *answer]))
+    added = [*_added(memory, rec, sent, tokens, now, cut), *answer]
+    fresh = tuple(_numbered(memory.next_seq, chain, added, encoding))
     after = replace(
         memory,
         tail=kept.grown(fresh),
@@ -87,14 +89,16 @@ def _added(
         yield item, tokens.get(index, 0), seen_at.get(item.fp, now)
 
 
-def _numbered(seq: int, chain: bytes, added: Sequence[tuple[Item, int, float]]) -> Iterator[Message]:
+def _numbered(seq: int, chain: bytes, added: Sequence[tuple[Item, int, float]], encoding: str) -> Iterator[Message]:
     for item, tokens, at in added:
         chain = chained(chain, item.fp)
-        yield Message(seq, item, chain, tokens, at)
+        yield Message(seq, item, chain, tokens, at, encoding)
         seq += 1
 
 
-def _client_versions(messages: Stretch, rec: Reconciled, sent: Sent, tokens: Mapping[int, int], fixed: int) -> Stretch:
+def _client_versions(
+    messages: Stretch, rec: Reconciled, sent: Sent, tokens: Mapping[int, int], fixed: int, encoding: str
+) -> Stretch:
     """With the client's own version of what it altered, and its own bytes for what it only spells differently.
 
     Only the messages behind the recognised prefix are compared: the others were stored from these very bytes.
@@ -106,7 +110,7 @@ def _client_versions(messages: Stretch, rec: Reconciled, sent: Sent, tokens: Map
             source |= dict(_respelled(messages, cell, sent, recognised))
     if not source:
         return messages
-    return Stretch(_version(m, source[m.seq], sent, tokens) if m.seq in source else m for m in messages)
+    return Stretch(_version(m, source[m.seq], sent, tokens, encoding) if m.seq in source else m for m in messages)
 
 
 def _respelled(messages: Stretch, cell: Cell, sent: Sent, recognised: int) -> Iterator[tuple[int, int]]:
@@ -117,8 +121,11 @@ def _respelled(messages: Stretch, cell: Cell, sent: Sent, recognised: int) -> It
             yield message.seq, index
 
 
-def _version(message: Message, index: int, sent: Sent, tokens: Mapping[int, int]) -> Message:
-    return replace(message, item=sent.item(index), tokens=tokens.get(index, message.tokens))
+def _version(message: Message, index: int, sent: Sent, tokens: Mapping[int, int], encoding: str) -> Message:
+    """A message that is only spelt otherwise keeps its count."""
+    if index not in tokens:
+        return replace(message, item=sent.item(index))
+    return replace(message, item=sent.item(index), tokens=tokens[index], encoding=encoding)
 
 
 def _rechained(chain: bytes, messages: Sequence[Message]) -> Stretch:
@@ -127,6 +134,20 @@ def _rechained(chain: bytes, messages: Sequence[Message]) -> Stretch:
         chain = chained(chain, message.item.fp)
         rechained.append(message if message.chain == chain else replace(message, chain=chain))
     return Stretch(rechained)
+
+
+def recounted(memory: Memory, counts: Mapping[int, tuple[Item, int]], encoding: str) -> Memory:
+    """With tokens counted anew by `encoding`, by seq, where the message still is the one that was counted."""
+
+    def counted(message: Message) -> Message:
+        item, tokens = counts.get(message.seq, (None, 0))
+        if item is None or item.raw != message.item.raw:
+            return message
+        return replace(message, tokens=tokens, encoding=encoding)
+
+    tail = Stretch(map(counted, memory.tail))
+    chunks = (replace(c, source_tokens=tail.weight_between(c.after + 1, c.last)) for c in memory.chunks)
+    return replace(memory, tail=tail, chunks=tuple(chunks))
 
 
 # ── the view ─────────────────────────────────────────────────────────────────────────────────────────────────────────

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass
+from sys import intern
 from typing import Any
 
 import msgspec
@@ -31,7 +32,7 @@ Row = tuple[Any, ...]  # a row of SQLite: its columns are as the SQL beside the 
 THREAD = """next_seq, next_id, generation, next_generation, coverage, covered_count, covered_tokens, live_count,
     turn_at, due, failures, retry_at, parked, model, title, shared, pending, fresh, chunked, others, state"""
 MARK = "seq, fp, chain, role, calls, answers, tokens"
-MESSAGE = f"{MARK}, at, raw"
+MESSAGE = f"{MARK}, at, encoding, raw"
 OBSERVATION = """observation.id, after_seq, last_seq, chain, text, tokens, source_tokens, at, task, suggestion, title,
     kind, model, parts, sources"""
 REFLECTION = "generation, sources, text, tokens, source_tokens, at, task, suggestion, model"
@@ -130,7 +131,7 @@ def message_row(placed: Placed, *, live: bool) -> Row:
     # Not ASCII-escaped: escaping would join two lone surrogates into one character on the way back.
     calls = stored(json.dumps(item.calls, ensure_ascii=False)) if item.calls else None
     head = (message.seq, live, placed.parent, item.fp, message.chain, stored(item.role), calls, stored(item.answers))
-    return (*head, message.tokens, message.at, item.raw)
+    return (*head, message.tokens, message.at, message.encoding, item.raw)
 
 
 def observation_row(o: Observation, standing: Standing) -> Row:
@@ -166,9 +167,9 @@ def mark_of(row: Row) -> Mark:
 
 def message_of(row: Row) -> Message:
     """From `MESSAGE`."""
-    seq, fp, chain, role, calls, answers, tokens, at, raw = row
+    seq, fp, chain, role, calls, answers, tokens, at, encoding, raw = row
     item = Item(raw, text_of(role), fp, _calls_of(calls), text_or_none(answers))
-    return Message(seq, item, chain, tokens, at)
+    return Message(seq, item, chain, tokens, at, intern(encoding))
 
 
 def _calls_of(value: str | bytes | None) -> tuple[str, ...]:

@@ -8,6 +8,7 @@ from unittest.mock import patch
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from proxy.memory import stretch
 from proxy.memory.model import PER_MESSAGE, ROOT, Mark, Memory, Message
@@ -22,16 +23,21 @@ def _many(request: pytest.FixtureRequest) -> Iterator[None]:
 
 
 def numbered(seqs: Sequence[int]) -> tuple[Message, ...]:
-    return tuple(message(seq, ROOT, "user", PER_MESSAGE + seq % 7) for seq in seqs)
+    made = (message(seq, ROOT, "user", PER_MESSAGE + seq % 7) for seq in seqs)
+    return tuple(replace(m, encoding="o200k_base" if m.seq % 5 else "cl100k_base") for m in made)
 
 
-def told(messages: Sequence[Message]) -> tuple[tuple[Mark, ...], int, int]:
+Told = tuple[tuple[Mark, ...], int, int, frozenset[str]]
+
+
+def told(messages: Sequence[Message]) -> Told:
     weight = sum(m.tokens + PER_MESSAGE for m in messages)
-    return tuple(m.mark for m in messages), weight, sum(len(m.item.raw) for m in messages)
+    encodings = frozenset(m.encoding for m in messages)
+    return tuple(m.mark for m in messages), weight, sum(len(m.item.raw) for m in messages), encodings
 
 
-def tells(stretch: Stretch) -> tuple[tuple[Mark, ...], int, int]:
-    return stretch.marks, stretch.weight, stretch.text
+def tells(stretch: Stretch) -> Told:
+    return stretch.marks, stretch.weight, stretch.text, stretch.encodings
 
 
 SEQS = st.lists(st.integers(1, 40), max_size=20, unique=True).map(sorted)

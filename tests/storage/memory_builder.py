@@ -191,7 +191,7 @@ class MemoryBuilder:
     def _store(self, one: Item) -> int:
         seq = self.next_seq
         self.next_seq += 1
-        self.every[seq] = Message(seq, one, ROOT, len(one.raw), 1_700_000_000.25 + seq)
+        self.every[seq] = Message(seq, one, ROOT, len(one.raw), 1_700_000_000.25 + seq, "o200k_base" if seq % 3 else "")
         return seq
 
     def _chain(self, seq: int) -> bytes:
