@@ -1,7 +1,7 @@
-"""The command: `om-proxy serve`, `check`, `doctor`, `init`, `token`, `forget`, `demo`.
+"""The command: `om-proxy serve`, `check`, `doctor`, `init`, `token`, `forget`, `rekey-tenant`, `demo`.
 
 Its exit status: 0; 1 where a person said no; 2 where the settings or the options are wrong; 3 where they are right, and it cannot start
-all the same; 4 where there is no such thing as was named.
+all the same; 4 where there is no such thing as was named; 5 where something is in the way.
 """
 
 from __future__ import annotations
@@ -136,6 +136,17 @@ def parser() -> argparse.ArgumentParser:
     forget_command.add_argument("--tenant", help="its tenant, where several have one")
     forget_command.add_argument("--yes", action="store_true", help="do not ask")
     forget_command.set_defaults(run=forget)
+
+    rekey_command = commands.add_parser(
+        "rekey-tenant",
+        help="give the memory of an API key to the one that took its place",
+        description="Give the memory of an API key to the one that took its place. Where auth.keys is not set, memory belongs to the "
+        "key itself. Run it once no client uses the old key any more; a turn under way with it is not kept.",
+        epilog="Both keys are read from OM_PROXY_OLD_CREDENTIAL and OM_PROXY_NEW_CREDENTIAL, or else from standard input: the old one "
+        "on the first line, the new one on the second. On a terminal they are asked for, and not shown.",
+    )
+    rekey_command.add_argument("--config", help="the YAML file; else OM_PROXY_CONFIG, else ./config/om-proxy.yaml")
+    rekey_command.set_defaults(run=rekey_tenant)
 
     commands.add_parser("demo", help="a long conversation with and without memory: no key, no network")
     return top
@@ -435,6 +446,26 @@ def forget(options: argparse.Namespace) -> int:
     return with_store(
         options, lambda store: forget_thread(store, options.thread, options.resource, options.tenant, agrees=agrees)
     )
+
+
+def rekey_tenant(options: argparse.Namespace) -> int:
+    """Move a tenant to another credential. Both come from where no list of processes and no shell history holds them."""
+    from proxy import upkeep
+    from proxy.settings import load
+
+    keys = tuple((k.tenant, k.key.get_secret_value()) for k in load(options.config).auth.keys)
+    old, new = (credential(which) for which in ("old", "new"))
+    return with_store(options, lambda store: upkeep.rekey_tenant(store, old, new, keys))
+
+
+def credential(which: str) -> str:
+    """The old or the new one, from the environment, the terminal or the next line of standard input."""
+    import getpass
+    import os
+
+    if found := os.environ.get(f"OM_PROXY_{which.upper()}_CREDENTIAL"):
+        return found.strip()
+    return (getpass.getpass(f"{which} API key: ") if sys.stdin.isatty() else sys.stdin.readline()).strip()
 
 
 def with_store(options: argparse.Namespace, work: Callable[[Store], Coroutine[Any, Any, int]]) -> int:

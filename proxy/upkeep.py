@@ -1,4 +1,7 @@
-"""What an operator does to stored memories by command: forget a thread. The server may run meanwhile: it sees what has changed."""
+"""What an operator does to stored memories by command: forget a thread, move a tenant to another credential.
+
+The server may run meanwhile: it sees what has changed.
+"""
 
 from __future__ import annotations
 
@@ -7,10 +10,13 @@ import sys
 import time
 from collections.abc import AsyncIterator, Callable
 
+from proxy.errors import ConfigError
+from proxy.memory import identity
 from proxy.memory.model import Key
 from proxy.storage.base import Forgotten, Store, ThreadInfo
+from proxy.wire import chat
 
-DONE, DECLINED, WRONG_USE, NOT_THERE = 0, 1, 2, 4  # exit statuses
+DONE, DECLINED, WRONG_USE, NOT_THERE, IN_THE_WAY = 0, 1, 2, 4, 5  # exit statuses
 ERASE_WAIT_S = (
     60.0  # for a reader that holds the bytes; a backup takes so long, and what holds them longer may hold them for ever
 )
@@ -47,6 +53,44 @@ async def forget_thread(
     if forgotten.log == "pending":
         await _wait_erased(store, erase_wait)
     return DONE
+
+
+async def rekey_tenant(store: Store, old: str, new: str, keys: tuple[tuple[str, str], ...] = ()) -> int:
+    """Give what was kept under one credential to another; the command's exit status. `keys`: `auth.keys`, where the new one may stand."""
+    secret = await store.secret()
+    source, target = _tenant_of(old, secret), _tenant_of(new, secret, keys)
+    if source == target:
+        raise ConfigError("the two credentials are the same; there is nothing to move")
+    key = identity.fingerprint_key(secret, target)
+
+    def fingerprint(raw: bytes) -> bytes | None:
+        try:
+            return chat.item(raw, key).fp
+        except chat.Unreadable:
+            return None
+
+    moved = await store.move_tenant(source, target, fingerprint)
+    if moved.in_the_way:
+        _complain(
+            f"nothing was moved: the new credential has {moved.in_the_way} threads or shared logs of the same names; forget one of "
+            f"each first (om-proxy forget THREAD --tenant T, where T is {source} for the old one, {target} for the new one)"
+        )
+        return IN_THE_WAY
+    if not moved.threads:
+        _complain("there is no memory of the old credential here; give it as clients sent it, without `Bearer`")
+        return NOT_THERE
+    print(f"moved: {moved.threads} threads with {moved.messages} messages, to tenant {shown(target)}")
+    return DONE
+
+
+def _tenant_of(credential: str, secret: bytes, keys: tuple[tuple[str, str], ...] = ()) -> str:
+    """As a request with this credential has it."""
+    if not credential:
+        raise ConfigError("a credential is empty; give the old one, then the new one")
+    headers = [(b"authorization", b"Bearer " + credential.encode())]
+    found = identity.tenant(headers, identity.Rules(keys=keys), secret)
+    assert found is not None  # noqa: S101 — only callers without a credential have none
+    return found
 
 
 async def _threads(store: Store, tenant: str | None, resource: str | None) -> AsyncIterator[ThreadInfo]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Literal, NamedTuple, Protocol
 
 from proxy.memory.gathering import Waiting
@@ -60,6 +60,14 @@ class Forgotten(NamedTuple):
     reflections: int = 0  # made and not yet swapped in
     database: Bytes = "gone"  # its bytes in the database itself
     log: Bytes = "gone"  # and in the log the database writes ahead
+
+
+class Moved(NamedTuple):
+    """What went over to another tenant."""
+
+    threads: int = 0
+    messages: int = 0
+    in_the_way: int = 0  # threads and shared logs that both tenants have: nothing has moved then
 
 
 class Store(Protocol):
@@ -157,6 +165,14 @@ class Store(Protocol):
 
     async def wait_erased(self) -> None:
         """Return once no bytes of what was forgotten wait for a reader any more."""
+
+    async def move_tenant(self, old: str, new: str, fingerprint: Callable[[bytes], bytes | None]) -> Moved:
+        """Make everything of the tenant `old` that of `new`, as if it had been from the start: with fingerprints by `fingerprint` of a
+        message's JSON (None keeps the one there is), chains, recorded attempts, and labels under the store's own secret.
+
+        Nothing moves where both have a thread or a shared log of the same name. Else one resource after the other, each as a whole or
+        not at all, so that a move which was broken off can be gone on with. Work in flight on what moves finds its thread gone.
+        """
 
     async def secret(self) -> bytes:
         """32 random bytes, made once and kept with the data: what tenants and fingerprints are keyed with. Every caller of one

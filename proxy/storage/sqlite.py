@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -24,7 +24,7 @@ from proxy.memory.gathering import Waiting
 from proxy.memory.model import HUB, Key, Memory, Message, Observation
 from proxy.storage import sqlite_reading as reading
 from proxy.storage import sqlite_rows as rows
-from proxy.storage.base import Change, Forgotten, Outline, Stir, ThreadInfo
+from proxy.storage.base import Change, Forgotten, Moved, Outline, Stir, ThreadInfo
 from proxy.storage.one_writer import OneWriter
 from proxy.storage.sqlite_commit import NOW, Commit, SharedCommit
 from proxy.storage.sqlite_erasing import IS_PENDING, Eraser
@@ -32,6 +32,7 @@ from proxy.storage.sqlite_forgetting import forgotten
 from proxy.storage.sqlite_lane import GROUP, Lane
 from proxy.storage.sqlite_probe import Probe
 from proxy.storage.sqlite_reading import OF_THIS, THIS
+from proxy.storage.sqlite_rekeying import IN_THE_WAY, RESOURCES, Move
 from proxy.storage.sqlite_schema import brought_up_to_date, connected, private_file
 
 IN_MEMORY = ":memory:"
@@ -226,6 +227,17 @@ class SqliteStore:
         if self._eraser is None or await self._eraser.erase():
             return removed
         return removed._replace(database="pending", log="pending")
+
+    async def move_tenant(self, old: str, new: str, fingerprint: Callable[[bytes], bytes | None]) -> Moved:
+        label = partial(identity.label, await self.secret())
+        [(in_the_way,)] = await self._read(IN_THE_WAY, (old, new))
+        if in_the_way:
+            return Moved(in_the_way=in_the_way)
+        threads = messages = 0
+        for (resource,) in await self._read(RESOURCES, (old,)):
+            moved = await self._writer.run(Move(old, new, resource, fingerprint, label))
+            threads, messages = threads + moved.threads, messages + moved.messages
+        return Moved(threads, messages)
 
     async def _look_for_erasures(self) -> None:
         [(is_pending,)] = await self._read(IS_PENDING, ())

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from sys import intern
 from typing import Any
 
@@ -79,6 +79,15 @@ def text_or_none(value: str | bytes | None) -> str | None:
     return None if value is None else text_of(value)
 
 
+def state_of(column: bytes) -> State:
+    return _state.decode(column)
+
+
+def state_row(state: State, views: tuple[View, ...]) -> bytes:
+    """The column of a state with other views."""
+    return msgspec.json.encode(replace(state, views=views))
+
+
 # ── to rows ──────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
@@ -138,8 +147,11 @@ def observation_row(o: Observation, standing: Standing) -> Row:
     """id, state, then the columns after `id` of `OBSERVATION`."""
     hints = (stored(o.task), stored(o.suggestion), stored(o.title))
     head = (o.id, standing, o.after, o.last, o.chain, stored(o.text), o.tokens, o.source_tokens, o.at)
-    parts = msgspec.json.encode(o.parts) if o.parts else None
-    return (*head, *hints, o.kind, stored(o.model), parts, json.dumps(o.sources) if o.sources else None)
+    return (*head, *hints, o.kind, stored(o.model), parts_row(o.parts), json.dumps(o.sources) if o.sources else None)
+
+
+def parts_row(parts: tuple[Part, ...]) -> bytes | None:
+    return msgspec.json.encode(parts) if parts else None
 
 
 def reflection_row(r: Reflection) -> Row:

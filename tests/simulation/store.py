@@ -10,10 +10,10 @@ from dataclasses import dataclass, field
 from msgspec.structs import replace
 
 from proxy.errors import Conflict, StorageError
-from proxy.memory import forgetting, identity, lifecycle, shared
+from proxy.memory import forgetting, identity, lifecycle, rekeying, shared
 from proxy.memory.gathering import Waiting
 from proxy.memory.model import HUB, RECENT, Key, Memory, Message, Observation, Reflection, Trouble, hub_of, weight
-from proxy.storage.base import Change, Forgotten, Outline, Stir, ThreadInfo
+from proxy.storage.base import Change, Forgotten, Moved, Outline, Stir, ThreadInfo
 from proxy.storage.difference import Difference, Standing, difference
 
 
@@ -201,6 +201,46 @@ class Disk:
         ids = {id_ for log in held for id_ in log}
         return Forgotten(0, 0, len(ids), sum(map(bool, held)), int(before.reflection is not None))
 
+    def move_tenant(self, old: str, new: str, fingerprint: Callable[[bytes], bytes | None]) -> Moved:
+        moving = {key: thread for key, thread in self.threads.items() if key.tenant == old}
+        if in_the_way := sum(key._replace(tenant=new) in self.threads for key in moving):
+            return Moved(in_the_way=in_the_way)
+        labels = {self._label(key): self._label(key._replace(tenant=new)) for key in moving if key.thread != HUB}
+        shared: dict[str, rekeying.Chains] = {}
+        for key, thread in sorted(moving.items(), key=lambda one: one[0].thread == HUB):
+            self._move(thread, key._replace(tenant=new), fingerprint, labels, shared)
+        self.leases = {key: lease for key, lease in self.leases.items() if key.tenant != old}
+        return Moved(sum(key.thread != HUB for key in moving), sum(len(t.messages) for t in moving.values()))
+
+    def _label(self, key: Key) -> str:
+        return identity.label(self.secret, key)
+
+    def _move(
+        self,
+        thread: Thread,
+        key: Key,
+        fingerprint: Callable[[bytes], bytes | None],
+        labels: dict[str, str],
+        shared: dict[str, rekeying.Chains],
+    ) -> None:
+        head, kept = thread.head, sorted(thread.messages.items())
+        items = {seq: row.message.item for seq, row in kept}
+        moved = {seq: fingerprint(item.raw) or item.fp for seq, item in items.items()}
+        rows = [rekeying.Row(seq, r.parent, r.live, items[seq].fp, r.message.chain, moved[seq]) for seq, r in kept]
+        by_seq = rekeying.chains_by_seq(rows)
+        chains = shared[self._label(head.key)] = rekeying.chains_by_value(rows, by_seq)
+        for seq, row in kept:
+            row.message = replace(row.message, item=replace(items[seq], fp=moved[seq]), chain=by_seq[seq])
+        for id_, (entry, standing) in thread.observations.items():
+            thread.observations[id_] = rekeying.moved_entry(entry, chains, labels, shared), standing
+        if made := thread.reflection:
+            texts = [text and rekeying.relabelled(text, labels) for text in (made.text, made.task, made.suggestion)]
+            thread.reflection = replace(made, text=texts[0] or "", task=texts[1], suggestion=texts[2])
+        views = tuple(rekeying.moved_view(view, rows, chains) for view in head.views)
+        others, version = rekeying.relabelled(head.others, labels), self.next_version()
+        self.threads[key] = self.threads.pop(head.key)
+        thread.head = replace(head, key=key, version=version, views=views, others=others)
+
     def _write(self, thread: Thread, before: Memory, after: Memory) -> None:
         thread.write(replace(after, version=self.next_version()), difference(before, after))
 
@@ -299,6 +339,11 @@ class SimulatedStore:
         forgotten = (await self._reach()).forget(key)
         await self._return()
         return forgotten
+
+    async def move_tenant(self, old: str, new: str, fingerprint: Callable[[bytes], bytes | None]) -> Moved:
+        moved = (await self._reach()).move_tenant(old, new, fingerprint)
+        await self._return()
+        return moved
 
     async def wait_erased(self) -> None:
         await self._reach()

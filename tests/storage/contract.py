@@ -6,11 +6,13 @@
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import itertools
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AsyncExitStack
 from typing import Any
 
+import memory_builder
 import pytest
 from hypothesis.stateful import run_state_machine_as_test
 from memory_builder import KEY, MemoryBuilder, item, small_things
@@ -19,9 +21,11 @@ from shared_machine import SHARED, SharedMachine, SharedStore
 from store_machine import MACHINE, Opener, StoreMachine
 
 from proxy.errors import Conflict, StorageError
-from proxy.memory import identity, lifecycle
-from proxy.memory.model import HUB, RECENT, Key, Memory, Message, Trouble, hub_of
-from proxy.storage.base import Change, Forgotten, Stir, Store
+from proxy.memory import identity, lifecycle, shared
+from proxy.memory.model import HUB, RECENT, ROOT, Item, Key, Memory, Message, Trouble, chained, hub_of
+from proxy.storage.base import Change, Forgotten, Moved, Stir, Store
+from tests.memory import sharing
+from tests.memory.building import item as item_of
 
 OTHER = Key("other tenant", KEY.resource, KEY.thread)
 ODD = {
@@ -42,6 +46,49 @@ async def seen(store: Store, key: Key) -> tuple[Any, ...]:
     outline = await store.outline(key)
     every = await store.by_seq(key, range(1, 200))
     return await store.load(key), outline, every, await store.generations(key, 1_000), await store.threads(key.tenant)
+
+
+def moved_print(raw: bytes) -> bytes:
+    """The fingerprint of a message under another tenant."""
+    return hashlib.blake2b(raw, key=b"moved", digest_size=16).digest()
+
+
+def moved_item(text: str, role: str = "user", **more: Any) -> Item:
+    one = item(text, role, **more)
+    return replace(one, fp=moved_print(one.raw))
+
+
+Step = Callable[[MemoryBuilder], object]
+MOVES: dict[str, Sequence[Step]] = {
+    "a tail": (lambda t: t.chat(5),),
+    "a log and chunks": (lambda t: t.chat(9), lambda t: t.cover(3).cover(2).chunk(2)),
+    "a reflection in the making": (lambda t: t.chat(9), lambda t: t.cover(3).reflecting()),
+    "a reflection": (lambda t: t.chat(9), lambda t: t.cover(3).cover(2), lambda t: t.swapped().chunk(2)),
+    "a fork": (lambda t: t.chat(6), lambda t: t.supersede([4, 5, 6]).chat(3, "instead")),
+    "a fork of what was observed": (
+        lambda t: t.chat(8),
+        lambda t: t.cover(4).cover(2),
+        lambda t: t.supersede([6, 7, 8]).chat(3, "instead"),
+    ),
+    "back on an older branch": (
+        lambda t: t.chat(6),
+        lambda t: t.supersede([5, 6]).chat(2, "instead"),
+        lambda t: t.revive(6),
+    ),
+    "the client's own version": (
+        lambda t: t.chat(6),
+        lambda t: t.swap(4, memory_builder.item("altered", "assistant")),
+        lambda t: t.chunk(4),
+    ),
+    "an undo": (lambda t: t.chat(8), lambda t: t.cover(4), lambda t: t.swapped(), lambda t: t.undone(0)),
+}
+
+
+def attempted(thread: MemoryBuilder) -> dict[str, Any]:
+    """Small things, with an attempt that showed the whole transcript."""
+    more, memory = small_things(), thread.memory()
+    whole = replace(more["views"][0], count=memory.count, chain=memory.chain)
+    return more | {"views": (*more["views"], whole)}
 
 
 class StoreContract:
@@ -775,6 +822,101 @@ class StoreContract:
                 await store.commit(stale, replace(stale, turns=9))
         assert await store.load(KEY) == anew
         assert [m.seq for m in await store.messages(KEY, 0)] == [1]
+
+    # ── another credential ──
+
+    @pytest.mark.parametrize("steps", MOVES.values(), ids=MOVES)
+    async def test_a_moved_thread_is_as_if_it_had_always_been_there(
+        self, store: Store, steps: Sequence[Step], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """Everything a store tells of it is what it would tell had every message come under the new tenant."""
+        old, before = MemoryBuilder(), Memory(key=KEY)
+        for step in steps:
+            step(old)
+            before = await store.commit(before, old.memory())
+        aside = old.interrupted(memory_builder.item("broken", "assistant"))
+        old.more = attempted(old)
+        before = await store.commit(before, old.memory(), [aside])
+        await store.lease(KEY, "me", 60)
+        third = Key("third", KEY.resource, KEY.thread)
+        theirs = await store.commit(Memory(key=third), Memory(key=third, turns=1))
+
+        monkeypatch.setattr(memory_builder, "item", moved_item)
+        new = MemoryBuilder(OTHER)
+        for step in steps:
+            step(new)
+        new.interrupted(moved_item("broken", "assistant"))
+        new.more = attempted(new)
+        assert await store.move_tenant(KEY.tenant, OTHER.tenant, moved_print) == Moved(1, len(old.every))
+        after = await store.load(OTHER)
+        assert after == new.memory(after.version, before.born)
+        assert after.version > before.version
+        assert await store.outline(OTHER) == new.outline()
+        assert await store.by_seq(OTHER, range(1, 99)) == tuple(new.every[seq] for seq in sorted(new.every))
+        assert await store.generations(OTHER, new.generation) == new.generations(new.generation)
+        assert await seen(store, KEY) == (Memory(key=KEY), ((), ()), (), (), ())
+        assert await store.load(third) == theirs
+        assert await store.lease(OTHER, "you", 60)
+        assert await store.lease(KEY, "you", 60)
+        with pytest.raises(Conflict):
+            await store.commit(before, replace(before, turns=9))
+        assert await store.move_tenant(KEY.tenant, OTHER.tenant, moved_print) == Moved()
+
+    @pytest.mark.parametrize("reflected", [False, True], ids=["entries", "a reflection over both"])
+    async def test_a_moved_log_calls_its_threads_as_the_new_tenant_does(
+        self, store: Store, reflected: bool, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """Its parts go on where the threads stand, so that each is covered as before; no old name is left in any text."""
+        s = await self._shared(store, reflected=reflected)
+        names = {name: voice.label for name, voice in s.led.voices.items()}
+        told = replace(s.stored["B"], others=f'<other-conversation id="{names["A"]}">')
+        await store.commit_shared(Change(s.stored["B"], told), None)
+
+        secret, hub = await store.secret(), hub_of(OTHER)
+        monkeypatch.setattr(sharing, "item", lambda *said: replace(item_of(*said), fp=moved_print(item_of(*said).raw)))
+        expected = sharing.Resource("AB", key=hub, label=lambda key: identity.label(secret, key))
+        for name in "ABBA":
+            expected.say(name, 3)
+            expected.observe(name, 2)
+            expected.activate(name)
+        if reflected:
+            expected.reflect()
+            expected.swap("A")
+        moved = await store.move_tenant(KEY.tenant, OTHER.tenant, moved_print)
+        assert moved == Moved(2, sum(len(voice.rows) for voice in s.led.voices.values()))
+        log = await store.load(hub)
+        assert log == replace(expected.hub, version=log.version, born=log.born, due=log.due)
+        older = await store.generations(hub, log.generation)
+        assert older == tuple(expected.past)
+        assert not any(name in str((log, older)) for name in names.values())
+        for name, voice in expected.voices.items():
+            thread = await store.load(voice.memory.key)
+            others = f'<other-conversation id="{expected.voices["A"].label}">' if name == "B" else ""
+            stored = {"version": thread.version, "born": thread.born, "due": thread.due}
+            assert thread == replace(voice.memory, **stored, others=others)
+            assert shared.is_whole(shared.together(thread, log, voice.label))
+        assert await store.load(hub_of(KEY)) == Memory(key=hub_of(KEY))
+
+    @pytest.mark.parametrize("what", ["a thread", "a shared log"])
+    async def test_nothing_moves_onto_what_is_there(self, store: Store, what: str) -> None:
+        """Not the others either: whoever moves them decides first what becomes of both."""
+        s = await self._shared(store)
+        key = s.stored["A"].key if what == "a thread" else hub_of(KEY)
+        theirs = key._replace(tenant=OTHER.tenant)
+        await store.commit(Memory(key=theirs), Memory(key=theirs, turns=1))
+        stood = [await store.load(memory.key) for memory in s.stored.values()]
+        assert await store.move_tenant(KEY.tenant, OTHER.tenant, moved_print) == Moved(in_the_way=1)
+        assert [await store.load(memory.key) for memory in s.stored.values()] == stood
+        assert len(await store.threads(OTHER.tenant)) == (what == "a thread")
+
+    async def test_a_message_that_cannot_be_read_keeps_its_fingerprint(self, store: Store) -> None:
+        thread = MemoryBuilder().chat(3)
+        await store.commit(Memory(key=KEY), thread.memory())
+        odd = thread.every[2].item.raw
+        await store.move_tenant(KEY.tenant, OTHER.tenant, lambda raw: None if raw == odd else moved_print(raw))
+        moved = (await store.load(OTHER)).tail
+        assert [m.item.fp == thread.every[m.seq].item.fp for m in moved] == [False, True, False]
+        assert moved[2].chain == chained(chained(chained(ROOT, moved[0].item.fp), moved[1].item.fp), moved[2].item.fp)
 
     # ── tenants ──
 
