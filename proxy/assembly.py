@@ -8,8 +8,8 @@ from msgspec.structs import replace
 
 from proxy.catalogue import Catalogue
 from proxy.memories import Memories
-from proxy.memory import account, elsewhere
-from proxy.memory.model import Memory
+from proxy.memory import account, elsewhere, lifecycle, shared
+from proxy.memory.model import Key, Memory, hub_of
 from proxy.memory.tail import Piece, forwarded
 from proxy.prompt import Prompts
 from proxy.turn import Turn, shows_everything
@@ -30,7 +30,8 @@ class Assembly:
         if turn.standing.virtual.hub:
             await self._tell_of_others(turn)
         virtual, sent = turn.standing.virtual, turn.sent
-        told, limit = bool(virtual.log or virtual.others), turn.call.effective.limits.tail_limit
+        shows_log = shared.as_shown(virtual).log
+        told, limit = bool(shows_log or virtual.others), turn.call.effective.limits.tail_limit
         if not told and limit is None and shows_everything(virtual, sent):
             await self.receipt(turn)
             return
@@ -41,7 +42,7 @@ class Assembly:
             return
         virtual = self._dated(turn)
         turn.standing = replace(turn.standing, virtual=virtual)
-        prompt = self._prompts.assemble(turn.request, virtual, kept, turn.call, left_out=left_out)
+        prompt = self._prompts.assemble(turn.request, shared.as_shown(virtual), kept, turn.call, left_out=left_out)
         turn.body = chat.with_messages(turn.request, prompt.messages)
         turn.status = "degraded" if left_out else "applied"
         turn.reason = "tail-limit" if left_out else turn.reason
@@ -53,13 +54,26 @@ class Assembly:
         virtual = turn.standing.virtual
         if self._keeps_date(turn):
             return
+        noted = {memory.key: lifecycle.settling(memory) for memory in await self._with_notes(turn.key)}
+        observed_to = {key: chunks[-1].last for key, chunks in noted.items() if chunks}
         found = await self._memories.store.elsewhere(turn.key, elsewhere.THREADS, elsewhere.MESSAGES)
+        label = self._memories.label
         others = elsewhere.told(
-            [(self._memories.label(key), [excerpt(m.item.raw) for m in messages]) for key, messages in found]
+            [
+                (label(key), [excerpt(m.item.raw) for m in messages if m.seq > observed_to.get(key, 0)])
+                for key, messages in found
+            ],
+            {label(key): "\n\n".join(c.text for c in chunks) for key, chunks in noted.items()},
         )
         # also that there is nothing to tell is kept: else the first word of another thread would change this one's prefix
         told = replace(virtual, others=others, shown=virtual.shared_state, render_date=self._clock())
         turn.standing = replace(turn.standing, virtual=told)
+
+    async def _with_notes(self, key: Key) -> list[Memory]:
+        """The resource's other threads whose notes are ready and not in the log yet, the one that spoke last first."""
+        waiting = await self._memories.store.waiting(hub_of(key))
+        found = sorted((w for w in waiting if w.chunked and w.key != key), key=lambda w: -w.turn_at)
+        return [await self._memories.load(w.key) for w in found[: elsewhere.NOTED_THREADS]]
 
     def _dated(self, turn: Turn) -> Memory:
         """With the moment its dates are told against, and the user's time zone, which moves with it and never alone."""
@@ -82,7 +96,7 @@ class Assembly:
         previous = turn.standing.memory.turn_at
         if previous is not None and self._clock() - previous > turn.call.effective.limits.cache_lives:
             return False
-        return memory.hub is None or memory.shown == memory.shared_state
+        return memory.hub is None or shared.keeps_view(memory)
 
     async def receipt(self, turn: Turn, pieces: Sequence[Piece] | None = None, block: int = 0) -> None:
         """`pieces`: what goes upstream of the conversation, beside a block of so many tokens; None: the client's own prompt."""

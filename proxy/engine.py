@@ -20,12 +20,12 @@ from proxy.catalogue import Catalogue
 from proxy.deliveries import Deliveries
 from proxy.fitting import Fitting
 from proxy.memories import Memories, persistently
-from proxy.memory import lifecycle, turns
+from proxy.memory import gathering, lifecycle, turns
 from proxy.memory.identity import Caller
 from proxy.memory.lifecycle import Activate, Asked, Observe, Reflect, Swap
 from proxy.memory.model import Item, Memory, Message, hub_of
 from proxy.memory.transcript import Hints
-from proxy.observing import Call
+from proxy.observing import Call, settle
 from proxy.prompt import Prompts
 from proxy.recounting import Recounting
 from proxy.standing import Standings
@@ -35,6 +35,9 @@ from proxy.wire.reply import Reply
 
 log = structlog.get_logger("turn")
 
+MAX_SETTLED_BY_REQUEST = (
+    32  # threads whose notes one request may make active, a commit each; the rest is the background's
+)
 LATELY = 60.0  # seconds after a turn in which a retry tells nothing new about the provider's prompt cache, which lives minutes
 
 
@@ -100,6 +103,8 @@ class Engine:
         if caller.mode == "read":
             await self._assembly.build(turn)
             return turn
+        if rewrites and turn.standing.virtual.hub:
+            await self._settle_cold(turn)
         if self._quiet(turn):
             self._trouble(turn)
         else:
@@ -110,6 +115,19 @@ class Engine:
             return turn
         await self._assembly.build(turn)
         return turn
+
+    async def _settle_cold(self, turn: Turn) -> None:
+        """Before a thread's first prompt, and after a pause that its prompt cache did not survive, what is ready of the resource's
+        notes enters the log, where no other thread loses its cache by that (behaviour.md 9). Mostly the background has done so."""
+        memory, limits, now = turn.standing.memory, turn.call.effective.limits, self._clock()
+        if memory.turn_at is not None and now < memory.turn_at + limits.cache_lives:
+            return
+        waiting = await self._memories.store.waiting(hub_of(turn.key))
+        ready = gathering.cold_with_notes(waiting, limits, now)
+        # a fork may take back what its own notes are about
+        keys = [key for key in ready if key != turn.key or turn.standing.rec.cut is None]
+        if await settle(self._memories, keys[:MAX_SETTLED_BY_REQUEST], now):
+            await self._standings.again(turn)
 
     async def _act(self, turn: Turn) -> None:
         """Perform what is due before forwarding: mostly no model call, at most one wait."""

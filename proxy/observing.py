@@ -129,7 +129,7 @@ class Observing:
         if isinstance(decision, Gather):
             return await self._gather(decision, call, progress)
         if isinstance(decision, Settle):
-            return await self._settle(decision)
+            return await settle(self._memories, decision.keys, self._clock())
         memory = await self._memories.load(key)
         return await self._guarded(memory, decision, self._performed(memory, decision, call))
 
@@ -357,17 +357,6 @@ class Observing:
             else:
                 await self._failed(memory, due, Unusable("the answer left this thread out"))
 
-    async def _settle(self, decision: Settle) -> bool:
-        moved = False
-        for key in decision.keys:
-            memory = await self._memories.load(key)
-            ids = tuple(c.id for c in lifecycle.settling(memory))
-            if ids:
-                activated = partial(lifecycle.activated, ids=ids, now=self._clock())
-                await self._memories.update(key, activated, born=memory.born)
-                moved = True
-        return moved
-
     # ── reflecting ───────────────────────────────────────────────────────────────────────────────────────────────────
 
     async def _reflect(self, memory: Memory, decision: Reflect, call: Call) -> None:
@@ -421,6 +410,18 @@ class Observing:
 def _rotated(models: tuple[Target, ...], by: int) -> tuple[Target, ...]:
     """The models in order from another one on."""
     return models[by % len(models) :] + models[: by % len(models)]
+
+
+async def settle(memories: Memories, keys: Sequence[Key], now: float) -> bool:
+    """Make the buffered notes of these threads part of the log; whether there were any."""
+    moved = False
+    for key in keys:
+        memory = await memories.load(key)
+        ids = tuple(c.id for c in lifecycle.settling(memory))
+        if ids:
+            await memories.update(key, partial(lifecycle.activated, ids=ids, now=now), born=memory.born)
+            moved = True
+    return moved
 
 
 async def _kept_of(made: Notes, call: Call) -> Notes:

@@ -2,31 +2,46 @@
 
 For reference, never as its own history: each thread is a block of its own, no part of a message is longer than 500 characters, and
 all of it together no longer than a page or two. The oldest gives way first; nothing is lost by that, for it is observed all the same.
+Notes that are ready, but must not enter the log while their own thread's prompt cache is warm, are told there in full.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from proxy.memory.escaping import escape
 
 THREADS = 8  # the ones that spoke last
 MESSAGES = 12  # of each, the newest
 PART = 500  # characters of a part of a message; behaviour.md 9
-ALL = 12_000  # characters of all blocks: some 3 000 tokens
+ALL = 12_000  # characters of all messages told: some 3 000 tokens
+NOTED_THREADS = 24  # the ones that spoke last, of those whose notes wait
+NOTES = 60_000  # characters of their notes: some 15 000 tokens
 
 Excerpt = tuple[str, Sequence[str]]  # who speaks, and the parts of what they say
 
 
-def told(threads: Sequence[tuple[str, Sequence[Excerpt]]]) -> str:
-    """The blocks, the thread that spoke last first. `threads`: label, and its messages from old to new."""
-    left, blocks = ALL, []
-    for label, messages in threads:
-        lines = _lines(messages, left)
-        if lines:
-            left -= sum(map(len, lines))
-            blocks.append(f'<other-conversation id="{label}">\n' + "\n".join(lines) + "\n</other-conversation>")
+def told(threads: Sequence[tuple[str, Sequence[Excerpt]]], notes: Mapping[str, str] | None = None) -> str:
+    """The blocks, the thread that spoke last first. `threads`: label, and its messages from old to new, without those that `notes`
+    stand for; `notes`: by label, the thread that spoke last first."""
+    left, room, blocks, said = ALL, NOTES, list[str](), dict(threads)
+    for label in dict.fromkeys((*said, *(notes or {}))):
+        noted = _noted((notes or {}).get(label, ""), room)
+        room -= sum(map(len, noted))
+        lines = _lines(said.get(label, ()), left)
+        left -= sum(map(len, lines))
+        if noted or lines:
+            since = ["Said since:"] if noted and lines else []
+            inside = "\n".join((*noted, *since, *lines))
+            blocks.append(f'<other-conversation id="{label}">\n{inside}\n</other-conversation>')
     return "\n\n".join(blocks)
+
+
+def _noted(notes: str, room: int) -> list[str]:
+    """Indented, so that no note can pass for a speaker; all of them or none."""
+    if not notes.strip() or len(notes) > room:
+        return []
+    return ["Notes:", *(f"  {escape(line)}" for line in notes.splitlines())]
 
 
 def _lines(messages: Sequence[Excerpt], room: int) -> list[str]:

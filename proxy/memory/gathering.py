@@ -3,9 +3,11 @@
 Each thread's own tail decides its own activation, as with a log of its own. What all of them have not had observed decides, summed
 up, when the observer is asked: in batches of whole threads, so that ten short conversations cost one call.
 
-A resource of short conversations would so never see its notes become active: none of their tails reaches T. Therefore, once all
-tails together reach T, the notes of those left alone longest enter the log, until no more than F is raw. The thread that spoke
-last is spared: its next prompt is the likeliest to find a warm cache.
+A resource of short conversations would so never see its notes become active: none of their tails reaches T. Therefore the notes of a
+thread enter the log once it has been left alone for longer than the provider's prompt cache lives: nobody loses a cache by that.
+Threads that are still warm go on with what their prompts show of the log (`shared.keeps_view`), and a new one is told their notes
+beside it (elsewhere.py). And once all tails together reach T, the notes of those left alone longest enter the log, until no more
+than F is raw. The thread that spoke last is spared: its next prompt is the likeliest to find a warm cache.
 """
 
 from __future__ import annotations
@@ -17,6 +19,10 @@ from msgspec import Struct
 
 from proxy.memory.model import Key, Trouble
 from proxy.memory.thresholds import NEAR, Limits
+
+IDLE_REST_TOKENS = (
+    250  # unobserved tokens of all threads that are worth a call once all are idle; fewer are told word for word
+)
 
 
 class Waiting(Struct, frozen=True, kw_only=True):
@@ -55,18 +61,27 @@ def due(waiting: Sequence[Waiting], limits: Limits, log: int, most: int, now: fl
     idle = (cold := _cold_at(waiting, limits)) is not None and now >= cold
     if able and sum(w.fresh for w in able) >= step(limits, pending, idle=idle):
         return Gather(batches(sorted(able, key=lambda w: w.turn_at), most))
+    if keys := cold_with_notes(waiting, limits, now):
+        return Settle(keys)
     if pending >= limits.observe_at and (keys := _to_settle(waiting, pending - limits.keep)):
         return Settle(keys)
     return None
 
 
 def step(limits: Limits, pending: int, *, idle: bool = False) -> int:
-    """Unobserved tokens of all threads from which on the observer is asked; half of an interval near T, and when all have been left
-    alone (`buffer_on_idle`). Without buffering it is T."""
+    """Unobserved tokens of all threads from which on the observer is asked; half of an interval near T, and the rest, however little
+    it is worth, when all have been left alone (`buffer_on_idle`). Without buffering it is T."""
     if limits.interval is None:
         return limits.observe_at
-    near = pending >= limits.observe_at - NEAR * limits.interval
-    return max(limits.interval // 2 if near or idle else limits.interval, 1)
+    half = max(limits.interval // 2, 1)
+    if idle:
+        return min(half, IDLE_REST_TOKENS)
+    return half if pending >= limits.observe_at - NEAR * limits.interval else max(limits.interval, 1)
+
+
+def cold_with_notes(waiting: Sequence[Waiting], limits: Limits, now: float) -> tuple[Key, ...]:
+    """The threads whose buffered notes may enter the log without anybody's loss: their own prompt cache is certainly cold."""
+    return tuple(w.key for w in waiting if w.chunked and now >= w.turn_at + limits.cache_lives)
 
 
 def _cold_at(waiting: Sequence[Waiting], limits: Limits) -> float | None:
@@ -78,7 +93,13 @@ def _cold_at(waiting: Sequence[Waiting], limits: Limits) -> float | None:
 
 def again_at(waiting: Sequence[Waiting], limits: Limits, log: int, now: float) -> float | None:
     """When to look again although nothing is due now: when the first of those in back-off may be tried, if all would be due then, or
-    when they have been left alone long enough."""
+    when they have been left alone long enough, to be observed or for their notes to enter the log."""
+    moments = [_observing_again_at(waiting, limits, log, now)]
+    moments += [at for w in waiting if w.chunked and (at := w.turn_at + limits.cache_lives) > now]
+    return min((at for at in moments if at is not None), default=None)
+
+
+def _observing_again_at(waiting: Sequence[Waiting], limits: Limits, log: int, now: float) -> float | None:
     pending = sum(w.pending for w in waiting)
     limits = limits.for_memory(log=log, pending=pending)
     unparked = [w for w in waiting if w.fresh and not w.trouble.parked]

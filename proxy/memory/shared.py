@@ -19,6 +19,8 @@ from msgspec.structs import replace
 from proxy.memory.model import ROOT, Hub, Memory, Observation, Part, hub_of
 from proxy.memory.sections import plain_text, with_label
 
+NEVER_SHOWN = (-1, 0)  # the `Memory.shown` of a thread whose prompt has shown nothing of the shared log it has come to
+
 
 def together(thread: Memory, hub: Memory, label: str) -> Memory:
     """The thread with its resource's log in place of its own, which is empty."""
@@ -76,7 +78,7 @@ def apart(memory: Memory) -> tuple[Memory, Memory]:
 
 def joined(thread: Memory, hub: Memory, label: str) -> Memory:
     """A thread that had a log of its own, with it at the end of the shared one."""
-    bare = replace(thread, log=(), reflection=None, unproductive_at=0)
+    bare = replace(thread, log=(), reflection=None, unproductive_at=0, shown=NEVER_SHOWN)
     if thread.log:
         bare = replace(bare, generation=thread.next_generation, next_generation=thread.next_generation + 1)
     return entered(together(bare, hub, label), thread.log)
@@ -201,6 +203,22 @@ def merged(sources: Sequence[Observation]) -> tuple[Part, ...]:
             suggestion=newer.suggestion or older.suggestion,
         )
     return tuple(parts[label] for label in sorted(parts))
+
+
+def keeps_view(memory: Memory) -> bool:
+    """Whether all that the shared log holds beyond what this thread's prompt shows of it is about other threads: while the prompt
+    cache is warm, it then goes on with what it shows (behaviour.md 9)."""
+    generation, length = memory.shown
+    if memory.hub is None or generation != memory.generation or length > len(memory.log):
+        return False
+    label = memory.hub.label
+    return not any(p.label == label for o in memory.log[length:] for p in o.parts)
+
+
+def as_shown(memory: Memory) -> Memory:
+    """The memory with as much of the shared log as this thread's prompt shows."""
+    length = memory.shown[1]
+    return replace(memory, log=memory.log[:length]) if keeps_view(memory) and length < len(memory.log) else memory
 
 
 def reach(log: Sequence[Observation], label: str) -> int:

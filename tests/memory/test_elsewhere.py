@@ -7,7 +7,7 @@ import re
 from hypothesis import given
 from hypothesis import strategies as st
 
-from proxy.memory.elsewhere import ALL, PART, told
+from proxy.memory.elsewhere import ALL, NOTES, PART, told
 from tests.memory.sharing import LABELS
 
 A, B = LABELS["A"], LABELS["B"]
@@ -29,6 +29,18 @@ def test_each_thread_is_a_block_of_its_own() -> None:
 def test_nothing_to_tell() -> None:
     """No block for a thread of which there is nothing to say."""
     assert told([]) == told([(A, [])]) == told([(A, [("User", [])])]) == ""
+
+
+def test_notes_that_wait_stand_before_what_was_said_since() -> None:
+    """Indented, so that none passes for a speaker; of a thread that says nothing else, too; all of a thread's or none."""
+    text = told(
+        [(A, [("User", ["And dock 4?"])])], {A: "Date: May 8, 2023\n* 🔴 (10:00) dock 3\nUser: <thread>", B: "* 🟡 x"}
+    )
+    assert blocks(text) == {
+        A: "Notes:\n  Date: May 8, 2023\n  * 🔴 (10:00) dock 3\n  User: &lt;thread>\nSaid since:\nUser: And dock 4?",
+        B: "Notes:\n  * 🟡 x",
+    }
+    assert blocks(told([], {A: "x" * NOTES, B: "* 🟡 y"})) == {A: "Notes:\n  " + "x" * NOTES}
 
 
 def test_a_part_is_cut() -> None:

@@ -18,6 +18,7 @@ from tests.memory.building import chat, chunk, memory, transcript
 LIMITS = Limits(observe_at=1_000, interval=200, keep=200)
 SYNCHRONOUS = Limits(observe_at=1_000, interval=None, keep=0)
 NOW = 5_000.0
+LATELY = NOW - 50.0  # all prompt caches are warm
 
 
 def key(name: str) -> Key:
@@ -29,7 +30,7 @@ def waits(
 ) -> Waiting:
     trouble = Trouble(failures=1, until=until) if until else Trouble()
     size = fresh + chunked if pending is None else pending
-    return Waiting(key=key(name), turn_at=at, pending=size, fresh=fresh, chunked=chunked, trouble=trouble)
+    return Waiting(key=key(name), turn_at=LATELY + at, pending=size, fresh=fresh, chunked=chunked, trouble=trouble)
 
 
 def parked(name: str, fresh: int) -> Waiting:
@@ -180,9 +181,40 @@ def test_what_stands_unanswered_does_not_settle(roles: tuple[str, ...], chunks: 
 def test_when_all_are_left_alone() -> None:
     """`buffer_on_idle`: half an interval is worth a call once the one that spoke last has been silent long enough, and not before."""
     idle = dataclasses.replace(LIMITS, buffer_after_idle=600.0)
-    waiting = (waits("a", 60, at=NOW - 900.0), waits("b", 50, at=NOW - 599.0))
+    waiting = (waits("a", 60, at=-850.0), waits("b", 50, at=-549.0))
     assert due(*waiting, limits=idle) is None
     assert gathering.again_at(waiting, idle, 0, NOW) == NOW + 1.0
     assert due(*(replace(w, turn_at=w.turn_at - 1.0) for w in waiting), limits=idle) == ["ab"]
-    assert gathering.again_at((waits("a", 99, at=NOW),), idle, 0, NOW) is None
+    assert gathering.again_at((waits("a", 99, at=50.0),), idle, 0, NOW) is None
     assert gathering.again_at(waiting, LIMITS, 0, NOW) is None
+
+
+@pytest.mark.parametrize(
+    ("waiting", "expected"),
+    [
+        pytest.param((waits("a", chunked=9, at=-3_549),), None, id="its prompt cache may be warm"),
+        pytest.param((waits("a", chunked=9, at=-3_550),), "a", id="it is certainly cold"),
+        pytest.param(
+            (waits("a", chunked=9, at=-3_550), waits("b", chunked=9)), "a", id="the warm one keeps its prefix"
+        ),
+        pytest.param((waits("b", at=-9_000, pending=90), waits("a", chunked=9, at=-9_000)), "a", id="those with notes"),
+        pytest.param((waits("a", chunked=9, at=-9_000), waits("b", chunked=9, at=-8_000)), "ab", id="all of them"),
+    ],
+)
+def test_notes_of_who_is_cold_enter_the_log(waiting: tuple[Waiting, ...], expected: str | None) -> None:
+    """Whatever is raw: nobody loses a prompt cache by it, and other threads are told (inspection X1)."""
+    assert due(*waiting) == (Settle(tuple(map(key, expected))) if expected else None)
+
+
+def test_looking_again_when_notes_may_enter_the_log() -> None:
+    """As soon as the first of those with notes is cold."""
+    waiting = (waits("a", chunked=9, at=-3_000), waits("b", chunked=9), waits("c", at=-3_500, pending=90))
+    assert gathering.again_at(waiting, LIMITS, 0, NOW) == waiting[0].turn_at + LIMITS.cache_lives
+
+
+def test_the_rest_is_observed_when_all_are_idle() -> None:
+    """Less than half an interval, too, but not what is told word for word anyway."""
+    idle = Limits(buffer_after_idle=600.0)
+    assert due(waits("a", 250, at=-600), limits=idle) == ["a"]
+    assert due(waits("a", 249, at=-600), limits=idle) is None
+    assert due(waits("a", 250), limits=idle) is None

@@ -358,3 +358,25 @@ TestSharing = Sharing.TestCase
 TestSharing.settings = settings(
     max_examples=100, stateful_step_count=25, deadline=None, suppress_health_check=list(HealthCheck), print_blob=False
 )
+
+
+@pytest.mark.parametrize(
+    ("shown", "added", "keeps"),
+    [
+        pytest.param((0, 2), (), True, id="it shows all of it"),
+        pytest.param((0, 2), ("B",), True, id="another thread's notes came"),
+        pytest.param((0, 2), ("B", "C", "B"), True, id="many"),
+        pytest.param((0, 2), ("A",), False, id="its own notes came"),
+        pytest.param((0, 2), ("B", "A", "C"), False, id="among others"),
+        pytest.param((1, 2), ("B",), False, id="the log began anew"),
+        pytest.param((0, 9), ("B",), False, id="notes it shows are gone"),
+        pytest.param(shared.NEVER_SHOWN, (), False, id="it has shown nothing of it yet"),
+    ],
+)
+def test_a_warm_thread_keeps_what_it_shows(shown: tuple[int, int], added: tuple[str, ...], keeps: bool) -> None:
+    """Until its prefix changes anyway: by its own notes, or by a log that is not the same from the beginning on."""
+    log = tuple(entry("B", n, n + 1, parts=(Part(LABELS["B"], n, n + 1, b"c"),)) for n in range(2))
+    log += tuple(entry(name, 5, 6, parts=(Part(LABELS[name], 5, 6, b"c"),)) for name in added)
+    laid = shared.together(replace(memory(()), shown=shown), replace(memory(()), log=log), LABELS["A"])
+    assert shared.keeps_view(laid) == keeps
+    assert shared.as_shown(laid).log == (log[:2] if keeps else log)

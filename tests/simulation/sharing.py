@@ -197,7 +197,7 @@ class SharedWorld(World):
         self._forgiven(made, body)
         for said in orjson.loads(body)["messages"]:
             text = oracle._text(said)
-            if "<observations>" in text:
+            if "<observations>" in text or "<other-conversation " in text:
                 observed |= self._read_block(made, own, text)
             elif one := id_of(orjson.dumps(said)):
                 raw.append(one)

@@ -32,7 +32,7 @@ def test_no_seed_breaks_a_promise(first: int) -> None:
 
 def test_the_worlds_share_much() -> None:
     """Threads observed together and left out, entries settled, reflections over several threads, forks: all of it occurs."""
-    worlds = [simulate(seed, made=SharedWorld) for seed in range(16)]
+    worlds = [simulate(seed, made=SharedWorld) for seed in range(20)]
     told = Counter(
         word
         for world in worlds
