@@ -13,6 +13,7 @@ from proxy.agents.reflector import Reflector
 from proxy.background import Background
 from proxy.catalogue import Catalogue
 from proxy.edge import exchange as edge
+from proxy.edge.budget import MemoryBudget
 from proxy.edge.chat import ChatRoute
 from proxy.edge.site import Site
 from proxy.engine import Engine
@@ -72,7 +73,8 @@ class Process:
         engine.world = world
         self.site = Site.of(world.settings)
         upstream = Upstream(transport=world.actor)
-        self.chat = WatchedRoute(engine, self.background, upstream, SECRET)
+        budget = MemoryBudget(lambda: world.settings.limits.memory)
+        self.chat = WatchedRoute(engine, self.background, upstream, SECRET, budget)
         self.chat.world = world
         self._seen, self._idle = world.steps, 0
         self.spawn(self.background.look_for_due(self._interval))
