@@ -112,10 +112,17 @@ class ModelError(OmError):
     """`advice`: what the operator can do, in words of ours alone, so that a log may hold it; the message may quote a server's code."""
 
     code = "om_model"
+    answered: int | None = None  # the status the model's server answered with, where it is at fault
 
     def __init__(self, message: str, advice: str = "") -> None:
         super().__init__(f"{message}: {advice}" if advice else message)
         self.advice = advice
+
+    @property
+    def cause(self) -> str:
+        """Code, status and advice, for a log and for the store: no text of a server's or a person's."""
+        said = f"{self.code} {self.answered}" if self.answered else self.code
+        return f"{said}: {self.advice}" if self.advice else said
 
 
 class ModelBusy(ModelError):

@@ -172,11 +172,11 @@ class Observing:
         label = self._memories.label(memory.key)
         failures, advice = memory.trouble.failures + 1, {"advice": exc.advice} if exc.advice else {}
         log.warning(f"{what}.failed", thread=label, error=exc.code, failures=failures, **advice)
-        now, jitter, size = self._clock(), self._jitter(), memory.log_tokens
+        now, jitter, size, cause = self._clock(), self._jitter(), memory.log_tokens, f"{what} {exc.cause}"
         if isinstance(decision, Reflect):
-            await self._memories.update(memory.key, lambda m: lifecycle.unproductive(m, size), born=memory.born)
+            await self._memories.update(memory.key, lambda m: lifecycle.unproductive(m, size, cause), born=memory.born)
         else:
-            await self._memories.update(memory.key, lambda m: lifecycle.failed(m, now, jitter), born=memory.born)
+            await self._memories.update(memory.key, lambda m: lifecycle.failed(m, now, jitter, cause), born=memory.born)
 
     # ── observing ────────────────────────────────────────────────────────────────────────────────────────────────────
 

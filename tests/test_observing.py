@@ -216,25 +216,25 @@ async def test_what_is_too_long_at_any_length_fails() -> None:
 
 
 @pytest.mark.parametrize(
-    ("steps", "asked"),
+    ("steps", "asked", "cause"),
     [
-        (["", ""], 2),
-        (["I'm sorry, but I can't help with that."] * 2, 2),
-        (["A nice conversation about vans, all in all."] * 2, 2),
-        ([bullets(*["the same again"] * 200)] * 2, 2),
-        ([ModelError("refused")], 1),
-        ([ModelBusy("busy")] * 3, 3),
+        (["", ""], 2, "om_unusable"),
+        (["I'm sorry, but I can't help with that."] * 2, 2, "om_unusable"),
+        (["A nice conversation about vans, all in all."] * 2, 2, "om_unusable"),
+        ([bullets(*["the same again"] * 200)] * 2, 2, "om_unusable"),
+        ([ModelError("refused", "see to it")], 1, "om_model: see to it"),
+        ([ModelBusy("busy")] * 3, 3, "om_model_busy"),
     ],
     ids=["nothing", "refusal", "prose", "loop", "error", "busy"],
 )
-async def test_a_failure_is_recorded(steps: list[str | ModelError], asked: int) -> None:
-    """Whatever fails backs the thread off and moves nothing: no chunk, no coverage, no message lost."""
+async def test_a_failure_is_recorded(steps: list[str | ModelError], asked: int, cause: str) -> None:
+    """Whatever fails backs the thread off, with its cause, and moves nothing: no chunk, no coverage, no message lost."""
     async with parts(*steps) as p:
         memory = await p.stored(chat(4, 50))
         assert not await p.observing.perform(KEY, SIX, p.call())
         assert len(p.models.asked) == asked
         after = await p.memory()
-        assert after.trouble == Trouble(1, p.clock.now + BACK_OFF)
+        assert after.trouble == Trouble(1, p.clock.now + BACK_OFF, cause=f"observe {cause}")
         assert (after.coverage, after.chunks, after.tail) == (0, (), memory.tail)
 
 
@@ -254,7 +254,7 @@ async def test_a_model_that_does_not_answer_in_time() -> None:
         await p.stored(chat(4, 50))
         assert not await p.observing.perform(KEY, SIX, p.call())
         assert held.given_up
-        assert (await p.memory()).trouble == Trouble(1, p.clock.now + BACK_OFF)
+        assert (await p.memory()).trouble == Trouble(1, p.clock.now + BACK_OFF, cause="observe om_model_busy")
 
 
 @pytest.mark.parametrize(("size", "deadlines"), [(500, 1.0), (10_000, 1.0), (25_000, 2.5)])
@@ -338,14 +338,14 @@ async def test_a_reflection_of_a_log_that_is_gone() -> None:
 
 
 async def test_an_unproductive_reflection_is_not_repeated() -> None:
-    """Four levels without anything shorter: the log stays, and is left alone until it grows; observing goes on."""
+    """Four answers of which none is usable: the log stays, and is left alone until it grows; observing goes on."""
     async with parts(*[bullets("longer " * 500)] * 4) as p:
         memory = await logged(p, 200, 200)
         assert not await p.observing.perform(KEY, Reflect(2, 300), p.call())
         assert len(p.models.asked) == 4
         after = await p.memory()
         assert (after.log, after.reflection, after.unproductive_at) == (memory.log, None, 400)
-        assert after.trouble == Trouble()
+        assert after.trouble == Trouble(cause="reflect om_unusable")
 
 
 @pytest.mark.parametrize(("refusals", "kept"), [(1, 3), (2, 2)])
@@ -378,7 +378,7 @@ async def test_one_entry_that_is_too_long_for_the_reflector() -> None:
         assert len(p.models.asked) == 3  # three entries, two, and the oldest
         after = await p.memory()
         assert (after.log, after.reflection, after.unproductive_at) == (memory.log, None, 600)
-        assert after.trouble == Trouble()
+        assert after.trouble == Trouble(cause="reflect om_prompt_too_long")
 
 
 async def test_observations_are_immutable_text() -> None:

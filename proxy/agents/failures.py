@@ -25,6 +25,14 @@ def failure(
 ) -> ModelBusy | PromptTooLong | ModelError:
     """The error for an answer with this status. `message` is the server's; it is read here and never passed on, as it may
     quote the prompt; its beginning is enough. `now`: unix seconds, for a Retry-After that names a date. Header names in lower case."""
+    error = _failure(status, code=code, message=message, headers=headers, now=now)
+    error.answered = status
+    return error
+
+
+def _failure(
+    status: int, *, code: object, message: str, headers: Mapping[str, str], now: float
+) -> ModelBusy | PromptTooLong | ModelError:
     named = str(code) if isinstance(code, str | int) and _WORD.fullmatch(str(code)) else ""
     said = f"the memory model's server answered {status} {named}".rstrip()
     if status == 413 or (400 <= status < 500 and status not in BUSY and means_too_long(f"{named} {message[:TEXT]}")):

@@ -92,7 +92,7 @@ class Reflector(Mind):
         """
         source = await asyncio.to_thread(self._tokens, text)
         best: Reflected | None = None
-        failure: ModelError = Unusable("no answer was shorter than the log")
+        failure: ModelError = Oversized("no answer was shorter than the log")
         spent, attempt, models = Spent(), Attempt(), tuple(targets)
         for _ in range(MAX_ANSWERS):
             guidance = attempt.guidance(source, target_tokens)

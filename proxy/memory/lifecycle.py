@@ -39,6 +39,7 @@ LONGEST_BATCH = 120_000  # tokens one waited-for observation may read where ther
 BACK_OFF = 60.0  # seconds after the first failure, doubling
 BACK_OFF_MOST = 6 * 3_600.0  # seconds
 PARK_AFTER = 8  # failures in a row
+REFLECTING = "reflect"  # how the cause of a reflection's failure begins
 
 
 # ── decisions ────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -304,7 +305,7 @@ def observed(memory: Memory, chunk: Observation) -> Memory:
         memory,
         chunks=(*memory.chunks, replace(chunk, id=memory.next_id)),
         next_id=memory.next_id + 1,
-        trouble=Trouble(),
+        trouble=relieve(memory.trouble),
         title=memory.title if memory.title_pinned else chunk.title or memory.title,
     )
 
@@ -385,16 +386,23 @@ def newest(entries: Sequence[Observation], hint: str) -> str | None:
     return next((value for o in reversed(entries) if (value := getattr(o, hint))), None)
 
 
-def unproductive(memory: Memory, size: int) -> Memory:
+def unproductive(memory: Memory, size: int, cause: str = "") -> Memory:
     """Reflecting a log of `size` tokens achieved nothing: not again until it has grown."""
-    return replace(memory, unproductive_at=size) if memory.log_tokens == size else memory
+    if memory.log_tokens != size:
+        return memory
+    return replace(memory, unproductive_at=size, trouble=replace(memory.trouble, cause=cause))
 
 
-def failed(memory: Memory, now: float, jitter: float) -> Memory:
+def relieve(trouble: Trouble) -> Trouble:
+    """The trouble after a successful observation: none, but for a reflection that failed, which is another matter."""
+    return Trouble(cause=trouble.cause if trouble.cause.startswith(REFLECTING) else "")
+
+
+def failed(memory: Memory, now: float, jitter: float, cause: str = "") -> Memory:
     """One more failure of a memory model: nothing is tried for 1 min … 6 h, after 8 in a row not at all. `jitter` in [0, 1)."""
     failures = memory.trouble.failures + 1
     pause = min(BACK_OFF * 2 ** (failures - 1), BACK_OFF_MOST)
-    return replace(memory, trouble=Trouble(failures, now + pause * (1 + jitter / 4), failures >= PARK_AFTER))
+    return replace(memory, trouble=Trouble(failures, now + pause * (1 + jitter / 4), failures >= PARK_AFTER, cause))
 
 
 def due_at(memory: Memory, limits: Limits, now: float) -> float | None:

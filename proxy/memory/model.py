@@ -191,6 +191,9 @@ class Trouble(Struct, frozen=True):
     failures: int = 0  # in a row
     until: float = 0.0  # unix seconds before which nothing is tried
     parked: bool = False  # given up until `om-proxy doctor --revive` or a new success
+    cause: str = (
+        ""  # of the last failure: `observe om_model 401: check memory.api_key`; no text of a server's or a person's
+    )
 
 
 class Hub(Struct, frozen=True, kw_only=True):

@@ -45,6 +45,7 @@ class ThreadInfo(NamedTuple):
     title: str | None
     failures: int
     parked: bool
+    cause: str = ""  # of the last failure, as in `Trouble`
 
 
 Bytes = Literal["gone", "pending"]  # of what was forgotten: overwritten, or waiting for a reader that still holds them

@@ -259,7 +259,11 @@ async def _marked_delivered(db: aiosqlite.Connection, replies: Mapping[Key, int]
 
 async def _parked(db: aiosqlite.Connection, key: Key, parked: bool) -> bool:
     [(version,)] = await reading.rows_of(db, "UPDATE sequence SET value = value + 1 RETURNING value", ())
-    trouble = "parked = 1, due = NULL" if parked else f"parked = 0, failures = 0, retry_at = 0, due = {NOW}"
+    trouble = (
+        "parked = 1, due = NULL"
+        if parked
+        else f"parked = 0, failures = 0, retry_at = 0, due = {NOW}, {rows.WITHOUT_CAUSE}"
+    )
     sql = f"UPDATE thread SET version = ?, {trouble} WHERE {THIS} RETURNING id"  # noqa: S608 - our own text
     return bool(await reading.rows_of(db, sql, (version, *key)))
 

@@ -36,7 +36,9 @@ MESSAGE = f"{MARK}, at, encoding, raw"
 OBSERVATION = """observation.id, after_seq, last_seq, chain, text, tokens, source_tokens, at, task, suggestion, title,
     kind, model, parts, sources"""
 REFLECTION = "generation, sources, text, tokens, source_tokens, at, task, suggestion, model"
-INFO = "tenant, resource, thread, created_at, turn_at, live_count, generation, title, failures, parked"
+INFO = """tenant, resource, thread, created_at, turn_at, live_count, generation, title, failures, parked,
+    json_extract(CAST(state AS TEXT), '$.cause')"""
+WITHOUT_CAUSE = "state = CAST(json_remove(CAST(state AS TEXT), '$.cause') AS BLOB)"
 WAITING = "tenant, resource, thread, turn_at, pending, fresh, chunked, failures, retry_at, parked"
 
 
@@ -54,6 +56,7 @@ class State:
     overrides: bytes | None = None
     shown: tuple[int, int] = (0, 0)
     undated_to: int = 0
+    cause: str = ""  # of `Trouble`; rows written before it was kept have none
 
 
 _parts = msgspec.json.Decoder(tuple[Part, ...])
@@ -104,6 +107,7 @@ def thread_row(memory: Memory) -> Row:
         overrides=memory.overrides,
         shown=memory.shown,
         undated_to=memory.undated_to,
+        cause=memory.trouble.cause,
     )
     return (
         memory.next_seq,
@@ -251,7 +255,7 @@ def memory_of(key: Key, version: int, born: int, row: Row) -> Memory:
         turn_at=turn_at,
         model=text_or_none(model),
         timezone=small.timezone,
-        trouble=Trouble(failures, retry_at, bool(parked)),
+        trouble=Trouble(failures, retry_at, bool(parked), small.cause),
         due=due,
         title=text_or_none(title),
         title_pinned=small.title_pinned,
@@ -265,9 +269,11 @@ def memory_of(key: Key, version: int, born: int, row: Row) -> Memory:
 
 def info_of(row: Row) -> ThreadInfo:
     """From `INFO`."""
-    tenant, resource, thread, created_at, turn_at, messages, generation, title, failures, parked = row
+    tenant, resource, thread, created_at, turn_at, messages, generation, title, failures, parked, cause = row
     key = Key(tenant, resource, thread)
-    return ThreadInfo(key, created_at, turn_at, messages, generation, text_or_none(title), failures, bool(parked))
+    return ThreadInfo(
+        key, created_at, turn_at, messages, generation, text_or_none(title), failures, bool(parked), cause or ""
+    )
 
 
 def waiting_of(row: Row) -> Waiting:

@@ -516,6 +516,14 @@ def test_success_ends_trouble() -> None:
     assert lifecycle.observed(made, chunk(made, 4)).trouble == Trouble()
 
 
+@pytest.mark.parametrize(("cause", "kept"), [("reflect om_unusable", "reflect om_unusable"), ("observe om_model", "")])
+def test_a_reflection_s_cause_outlives_an_observation(cause: str, kept: str) -> None:
+    """That messages are noted says nothing of the log that cannot be condensed; a reflection that is made clears it."""
+    troubled = replace(memory(chat(4, 100)), trouble=Trouble(2, 5.0, False, cause))
+    made = lifecycle.observed(troubled, chunk(troubled, 4))
+    assert made.trouble == Trouble(cause=kept)
+
+
 @pytest.mark.parametrize(
     ("failures", "pause", "parked"),
     [(1, 60, False), (2, 120, False), (7, 3_840, False), (8, 7_680, True), (12, 21_600, True)],

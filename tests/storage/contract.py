@@ -734,11 +734,13 @@ class StoreContract:
     async def test_parked_thread_is_not_due_until_revived(self, store: Store) -> None:
         """Parking takes a thread out of the due ones; reviving clears its failures and makes it due now."""
         thread = MemoryBuilder().chat(2)
-        thread.more = {**small_things(), "trouble": Trouble(8, 1e10), "due": 5.0}
+        thread.more = {**small_things(), "trouble": Trouble(8, 1e10, cause="observe om_model 401"), "due": 5.0}
         memory = await store.commit(Memory(key=KEY), thread.memory())
         assert await store.park(KEY, True)
         parked = await store.load(KEY)
-        assert parked == replace(memory, version=parked.version, trouble=Trouble(8, 1e10, True), due=None)
+        assert parked == replace(
+            memory, version=parked.version, trouble=Trouble(8, 1e10, True, "observe om_model 401"), due=None
+        )
         assert await store.due(1e11, 9) == ()
         assert await store.park(KEY, False)
         revived = await store.load(KEY)
@@ -783,11 +785,11 @@ class StoreContract:
         first = await store.commit(Memory(key=KEY), thread.memory())
         [born] = await store.threads(KEY.tenant)
         assert (born.key, born.turn_at, born.messages, born.generation, born.title) == (KEY, None, 6, 0, None)
-        assert (born.failures, born.parked) == (0, False)
+        assert (born.failures, born.parked, born.cause) == (0, False, "")
         thread.cover(2).supersede([6]).more = small_things()
         await store.commit(first, thread.swapped().memory())
         [info] = await store.threads(KEY.tenant)
-        assert info == (KEY, born.created_at, 1_700_000_001.125, 5, 1, "Holidays", 3, True)
+        assert info == (KEY, born.created_at, 1_700_000_001.125, 5, 1, "Holidays", 3, True, "observe om_cut_off")
         assert 1.7e9 < born.created_at < 1e10
 
     # ── forget ──

@@ -252,7 +252,7 @@ def small_things() -> dict[str, Any]:
         "undated_to": 3,
         "turn_at": 1_700_000_001.125,
         "model": "openai/gpt-5",
-        "trouble": Trouble(3, 1_700_000_600.75, True),
+        "trouble": Trouble(3, 1_700_000_600.75, True, "observe om_cut_off"),
         "due": 1_700_000_700.0,
         "title": "Holidays",
     }

@@ -13,7 +13,7 @@ from typing import Any
 
 import orjson
 
-from proxy.memory.model import Key, Memory, Message, Trouble
+from proxy.memory.model import Key, Memory, Message
 from proxy.storage.base import Store
 from proxy.storage.sqlite_commit import NOW
 from tests.e2e.crash.client import Conversation
@@ -51,7 +51,7 @@ async def examine(store: Store, conversation: Conversation, models: Models) -> F
     _observed(found, memory, live, models)
     if [m.seq for m in outline.live] != [m.seq for m in live] or len(live) != memory.count:
         found.other.append("the outline, the messages and the count differ")
-    if memory.trouble != Trouble():
+    if memory.trouble.failures or memory.trouble.parked:
         found.other.append(f"in trouble: {memory.trouble}")
     return found
 
