@@ -1,7 +1,7 @@
 """The command: `om-proxy serve`, `check`, `doctor`, `init`, `token`, `forget`, `rekey-tenant`, `demo`.
 
-Its exit status: 0; 1 where a person said no; 2 where the settings or the options are wrong; 3 where they are right, and it cannot start
-all the same; 4 where there is no such thing as was named; 5 where something is in the way.
+Its exit status: 0; 1 where `doctor` finds what does not work, or a person said no; 2 where the settings or the options are wrong;
+3 where they are right, and it cannot start all the same; 4 where there is no such thing as was named; 5 where something is in the way.
 """
 
 from __future__ import annotations
@@ -19,7 +19,6 @@ from proxy.errors import ConfigError, OmError
 
 if TYPE_CHECKING:
     import socket
-    from pathlib import Path
 
     import uvicorn
 
@@ -107,12 +106,19 @@ def parser() -> argparse.ArgumentParser:
     init_command.set_defaults(run=init)
 
     doctor_command = commands.add_parser(
-        "doctor", help="list the threads whose observing fails; give the parked ones another try"
+        "doctor",
+        help="say what does not work: servers, credentials, threads whose observing fails",
+        description="Ask each model server whether it answers, look for the memory models' credentials and for threads whose memory "
+        "work fails. Exit status: 0 where everything works, 1 where something does not, 2 where the settings or options are wrong.",
     )
     doctor_command.add_argument("--config", help="the YAML file; else OM_PROXY_CONFIG, else ./config/om-proxy.yaml")
     doctor_command.add_argument(
-        "--revive", action="store_true", help="clear their failures, so that they are tried again at once"
+        "--revive", action="store_true", help="clear the threads' failures, so that they are tried again at once"
     )
+    doctor_command.add_argument(
+        "--call", action="store_true", help="also make one tiny observer call, and print what came back"
+    )
+    doctor_command.add_argument("--model", help="the actor's model, as the client names it; what `inherit` stands for")
     doctor_command.set_defaults(run=doctor)
 
     token_command = commands.add_parser(
@@ -403,35 +409,19 @@ def tenant_for(named: str | None, known: Sequence[str]) -> str | None:
 
 
 def doctor(options: argparse.Namespace) -> int:
-    """List the threads in trouble; with `--revive` clear it. Works beside a running server: it sees the new version."""
+    """Look at servers, credentials and threads; the exit status says whether all of it works."""
     import asyncio
+    import os
 
-    return asyncio.run(examined(options))
-
-
-async def examined(options: argparse.Namespace) -> int:
-    from proxy.app import open_store
+    from proxy.doctor.report import database, examine, exit_status, render
     from proxy.settings import load
 
     settings = load(options.config)
-    print(f"looking at {database(settings)}")
-    store = await open_store(settings.storage.url)
-    troubled, cursor = 0, None
-    try:
-        while page := await store.threads(None, cursor=cursor):
-            for info in page:
-                if info.failures:
-                    troubled += 1
-                    state = "parked" if info.parked else "in back-off"
-                    revived = ", revived" if options.revive and await store.park(info.key, False) else ""
-                    print(
-                        f"{info.key.resource} / {info.key.thread}: {info.failures} failures in a row, {state}{revived}"
-                    )
-            cursor = page[-1].key
-    finally:
-        await store.close()
-    print(f"{troubled} threads in trouble" if troubled else "no thread is in trouble")
-    return 0
+    print(f"looking at {database(settings)}", flush=True)
+    work = examine(settings, model=options.model, call=options.call, revive=options.revive, environ=os.environ)
+    findings = asyncio.run(work)
+    print("\n".join(render(findings)))
+    return exit_status(findings)
 
 
 def forget(options: argparse.Namespace) -> int:
@@ -473,6 +463,7 @@ def with_store(options: argparse.Namespace, work: Callable[[Store], Coroutine[An
     import asyncio
 
     from proxy.app import open_store
+    from proxy.doctor.report import database
     from proxy.logs import configure
     from proxy.settings import load
 
@@ -491,20 +482,3 @@ def with_store(options: argparse.Namespace, work: Callable[[Store], Coroutine[An
         return asyncio.run(opened())
     except KeyboardInterrupt:
         return INTERRUPTED
-
-
-def database(settings: Settings) -> Path:
-    """The file that storage.url names. Raises ConfigError where there is none: opening would make one, in which all is well."""
-    from pathlib import Path
-
-    if settings.storage.file is None:
-        raise ConfigError(
-            "storage.url names no file, but a store in the server's own memory: there is nothing to look at"
-        )
-    file = Path(settings.storage.file).resolve()
-    if not file.is_file():
-        where = settings.origin(("storage", "url")) or "the default"
-        raise ConfigError(
-            f"{file}: there is no such file; storage.url ({where}) names it: run this in the server's folder, with its configuration"
-        )
-    return file

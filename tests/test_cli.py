@@ -28,7 +28,7 @@ from proxy.edge.site import Site
 from proxy.errors import Unauthorized
 from proxy.memory import identity
 from proxy.memory.identity import identify
-from proxy.memory.model import Item, Key, Memory, Message, Trouble
+from proxy.memory.model import Item, Key, Memory, Message
 from proxy.settings import Settings, load
 from proxy.storage.sqlite import SqliteStore
 from proxy.upkeep import forget_thread
@@ -492,39 +492,6 @@ def test_the_demo_has_options_of_its_own(capsys: pytest.CaptureFixture[str]) -> 
         main(["demo", "--help"])
     assert ended.value.code == 0
     assert "--show-prompt" in capsys.readouterr().out
-
-
-def test_doctor_lists_the_threads_in_trouble_and_revives_them(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """A parked thread is listed with its failures; revived, it is due at once with a clean slate."""
-    key = Key("tenant", "user-42", "kitchen")
-
-    async def parked() -> None:
-        store = await SqliteStore.open(tmp_path / "om.db")
-        await store.commit(Memory(key=key), Memory(key=key, trouble=Trouble(8, 9e9, True)))
-        await store.close()
-
-    async def trouble() -> Trouble:
-        store = await SqliteStore.open(tmp_path / "om.db")
-        try:
-            return (await store.load(key)).trouble
-        finally:
-            await store.close()
-
-    asyncio.run(parked())
-    config = tmp_path / "om-proxy.yaml"
-    config.write_text(f'storage: {{url: "sqlite:///{tmp_path}/om.db"}}')
-    assert main(["doctor", "--config", str(config)]) == 0
-    out = capsys.readouterr().out
-    assert out.splitlines()[0] == f"looking at {tmp_path.resolve()}/om.db"
-    assert "user-42 / kitchen: 8 failures in a row, parked" in out
-    assert asyncio.run(trouble()).parked
-    assert main(["doctor", "--config", str(config), "--revive"]) == 0
-    assert "revived" in capsys.readouterr().out
-    assert asyncio.run(trouble()) == Trouble()
-    assert main(["doctor", "--config", str(config)]) == 0
-    assert "no thread is in trouble" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(

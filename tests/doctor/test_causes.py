@@ -1,0 +1,45 @@
+"""The cause of a failure is told in plain words, and holds no text of a server's."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from proxy.agents.failures import failure
+from proxy.doctor.causes import CAUSES, UNKNOWN_CAUSE, explain_cause
+from proxy.errors import ModelError
+
+
+def model_errors(kind: type[ModelError] = ModelError) -> Iterator[type[ModelError]]:
+    yield kind
+    for one in kind.__subclasses__():
+        yield from model_errors(one)
+
+
+def test_every_cause_has_its_words() -> None:
+    """No memory model can fail in a way that nobody explains."""
+    assert {kind.code for kind in model_errors()} == set(CAUSES)
+
+
+@pytest.mark.parametrize(
+    ("stored", "said"),
+    [
+        ("observe om_cut_off", ["observing failed", "cut off", "max_output_tokens"]),
+        ("reflect om_unusable", ["condensing notes failed", "held no notes"]),
+        ("observe om_model 401: check memory.api_key", ["answered 401", "check memory.api_key"]),
+        ("observe om_model_busy 503", ["answered 503"]),
+        ("", [UNKNOWN_CAUSE]),
+        ("observe om_of_tomorrow", [UNKNOWN_CAUSE]),
+    ],
+)
+def test_in_words(stored: str, said: list[str]) -> None:
+    """What failed, why, and what to do; an empty or unknown one is told as such."""
+    assert all(text in explain_cause(stored) for text in said)
+
+
+def test_a_cause_quotes_nobody() -> None:
+    """A server's message and code stay out of the store."""
+    error = failure(401, code="sk-CANARY", message="the CANARY sings", headers={}, now=0.0)
+    assert error.cause.startswith("om_model 401: check memory.api_key")
+    assert "CANARY" not in error.cause
