@@ -12,7 +12,7 @@ from proxy.errors import BadRequest
 from proxy.memory import identity
 from proxy.observing import Call
 from proxy.settings import Settings, UpstreamSettings
-from proxy.wire.chat import ChatRequest, prompt_text
+from proxy.wire.chat import ChatRequest, asking_text
 
 NO_UPSTREAM = "no upstream in the configuration matches this model; add one under `upstream`"
 SHORT = 4_096  # bytes of a message up to which it is remembered whether it tells a side request
@@ -21,9 +21,9 @@ CALLS = 4_096  # remembered; their keys hold credentials, so they live in memory
 LONGEST = 2_048  # bytes of such a key; signed tokens are as long, and making a call anew takes 50 µs
 
 
-@lru_cache(maxsize=2_048)  # instructions and first messages come again with every request
+@lru_cache(maxsize=2_048)  # instructions come again with every request
 def _searched(patterns: tuple[re.Pattern[str], ...], raw: bytes) -> bool:
-    text = prompt_text(raw)
+    text = asking_text(raw)
     return any(pattern.search(text) for pattern in patterns)
 
 
@@ -109,10 +109,13 @@ class Site:
         return "*" in self.settings.upstream[0].match
 
     def is_side_request(self, request: ChatRequest) -> bool:
-        """Title, tag and follow-up generation of chat UIs, told by model or by the text of a message (behaviour.md 2)."""
+        """Title, tag and follow-up generation of chat UIs, told by model, or by the instructions or the newest message (behaviour.md 2).
+
+        Not by the first message: it comes again with every request of its conversation (inspection M6).
+        """
         if request.model in self.settings.side_requests.models:
             return True
-        told_by = (*request.instructions[:1], *request.messages[:1], *request.messages[-1:])
+        told_by = (*request.instructions, *request.messages[-1:])
         return any(self._tells_a_side_request(raw) for raw in told_by)
 
     def _tells_a_side_request(self, raw: bytes) -> bool:

@@ -101,7 +101,10 @@ def test_without_keys_the_caller_s_own_is_sent() -> None:
         ([("user", TITLE)], True),
         ([("system", TITLE), ("user", "hello")], True),
         ([("user", "hello"), ("assistant", "hi"), ("user", TITLE)], True),
-        ([("user", TITLE), ("assistant", "A title"), ("user", "thanks")], True),
+        ([("user", TITLE), ("assistant", "A title"), ("user", "thanks")], False),
+        ([("system", "Be brief."), ("developer", TITLE), ("user", "hello")], True),
+        ([("user", "read it"), ("assistant", "I do"), ("tool", TITLE)], False),
+        ([("user", "go on"), ("assistant", TITLE)], False),
         ([("user", "hello"), ("assistant", TITLE), ("user", "go on")], False),
         ([("user", "What does ### Task: mean?")], False),
         ([("user", "hello")], False),
@@ -116,6 +119,9 @@ def test_without_keys_the_caller_s_own_is_sent() -> None:
         "instructions",
         "newest",
         "first",
+        "second instructions",
+        "a tool's",
+        "a model's",
         "in the middle",
         "quoted",
         "plain",
@@ -127,7 +133,8 @@ def test_without_keys_the_caller_s_own_is_sent() -> None:
     ],
 )
 def test_told_by_the_prompt(messages: list[tuple[str, str]], side: bool) -> None:
-    """Title generation and its like are told by the text of the instructions, the first or the newest message."""
+    """Title generation and its like are told by the text of the instructions or of the newest message, if a model or a tool did not
+    write that. The first message comes again with every request of its conversation (inspection M6)."""
     assert PLAIN.is_side_request(request(*messages)) == side
 
 
