@@ -30,7 +30,7 @@ from proxy.prompt import Prompts
 from proxy.recounting import Recounting
 from proxy.standing import Standings
 from proxy.turn import Standing, Turn, aside, standing_reply, stored_through
-from proxy.wire.chat import ChatRequest
+from proxy.wire.chat import ChatRequest, offers_tools
 from proxy.wire.reply import Reply
 
 log = structlog.get_logger("turn")
@@ -75,7 +75,8 @@ class Engine:
         hints: Hints,
         longer: Callable[[float], None] = lambda seconds: None,
     ) -> Turn:
-        """What goes upstream for this request. `caller.key` is set. Raises OmError; the caller then sends the original."""
+        """What goes upstream for this request. `caller.key` is set. Raises OmError; the caller then sends the original. So it does for
+        TakenForSideRequest, which is no error."""
         key = caller.key
         assert key is not None  # noqa: S101 — only requests with a thread get here
         scope = caller.scope or call.effective.memory.scope
@@ -279,7 +280,8 @@ class Engine:
         after, left = await self._heard(turn, standing, reply, interrupted)
         if not left and replace(after, turn_at=standing.memory.turn_at) == standing.memory:
             return False  # a retry of what is stored already
-        after = replace(self._with_date(turn, after), model=turn.request.model)
+        offers = after.offers_tools or offers_tools(turn.request)
+        after = replace(self._with_date(turn, after), model=turn.request.model, offers_tools=offers)
         committed = await self._memories.commit(standing.memory, after, left)
         turn.born = turn.born or committed.born
         if reply is not None and after.tail and after.tail[-1].item.fp == reply.fp:

@@ -15,10 +15,11 @@ from proxy.memory import branch, shared, turns
 from proxy.memory.dates import zone
 from proxy.memory.identity import Caller, fingerprint_key
 from proxy.memory.model import PER_MESSAGE, UNMARKED, Item, Key, Mark, Memory, Observation, Scope, hub_of
+from proxy.memory.side_requests import may_be_side_request, repeats_nothing
 from proxy.memory.transcript import Hints, Known, NeedOutline, Reconciled, Sent, reconcile
 from proxy.observing import Call
 from proxy.storage.base import Change
-from proxy.turn import Standing, Turn
+from proxy.turn import Standing, TakenForSideRequest, Turn
 from proxy.wire import chat
 from proxy.wire.chat import ChatRequest
 from proxy.wire.reply import Reply
@@ -56,6 +57,8 @@ class Standings:
             memory = await self._rescoped(memory, scope, stores=caller.mode != "read")
         call = call.overridden(memory.overrides)
         sent = self.sent(request, memory)
+        if await self._is_side_request(memory, sent, hints, request):
+            raise TakenForSideRequest
         return call, sent, await self._stand(memory, sent, hints, request.model, call)
 
     def sent(self, request: ChatRequest, memory: Memory) -> Sent:
@@ -85,6 +88,15 @@ class Standings:
         if sent.count != 1 or view is None or view.count != 1 or not view.reply or view.reply != memory.end:
             return hints
         return replace(hints, undelivered=await self._deliveries.is_undelivered(memory))
+
+    async def _is_side_request(self, memory: Memory, sent: Sent, hints: Hints, request: ChatRequest) -> bool:
+        if not may_be_side_request(memory, sent, hints) or chat.offers_tools(request):
+            return False
+        found = repeats_nothing(Known.of(memory), sent)
+        if isinstance(found, NeedOutline):
+            outline = await self._memories.store.outline(memory.key)
+            found = repeats_nothing(Known.of(memory, live=outline.live, dead=outline.dead), sent)
+        return found is True
 
     async def _reconcile(self, memory: Memory, sent: Sent, hints: Hints) -> Reconciled:
         fixed = max(memory.chunked_to, self._reading_to(memory.key))

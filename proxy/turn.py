@@ -56,6 +56,10 @@ class Turn:
     receipt: dict[str, int] = field(default_factory=dict)
 
 
+class TakenForSideRequest(Exception):
+    """The request is none of its thread's conversation: it goes on as it came, and leaves nothing."""
+
+
 def stored_through(standing: Standing, last: int) -> bool:
     """Whether the memory holds, as it is, what a forking request leaves up to this message."""
     cut = standing.rec.cut

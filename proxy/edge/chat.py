@@ -38,7 +38,7 @@ from proxy.memory import identity
 from proxy.memory.identity import Caller
 from proxy.memory.model import Key
 from proxy.observing import Call
-from proxy.turn import Turn
+from proxy.turn import TakenForSideRequest, Turn
 from proxy.upstream import Answer, Upstream, join
 from proxy.wire import refusals
 from proxy.wire.chat import ChatRequest, Unreadable, kept_of, parse
@@ -132,6 +132,9 @@ class ChatRoute:
             exchange.turn = await self._opened(exchange, exchange.request, call)
         except BadRequest:
             raise  # what cannot be meant is refused, not guessed at
+        except TakenForSideRequest:
+            exchange.reason = "side-request"
+            return
         except Exception as exc:  # promise 2: on any fault of ours the original goes upstream
             exchange.status, exchange.reason = "degraded", reason_of(exc)
             bypassed(exchange, exc, self._secret)

@@ -57,6 +57,7 @@ class State:
     shown: tuple[int, int] = (0, 0)
     undated_to: int = 0
     cause: str = ""  # of `Trouble`; rows written before it was kept have none
+    offers_tools: bool = False
 
 
 _parts = msgspec.json.Decoder(tuple[Part, ...])
@@ -108,6 +109,7 @@ def thread_row(memory: Memory) -> Row:
         shown=memory.shown,
         undated_to=memory.undated_to,
         cause=memory.trouble.cause,
+        offers_tools=memory.offers_tools,
     )
     return (
         memory.next_seq,
@@ -260,6 +262,7 @@ def memory_of(key: Key, version: int, born: int, row: Row) -> Memory:
         title=text_or_none(title),
         title_pinned=small.title_pinned,
         overrides=small.overrides,
+        offers_tools=small.offers_tools,
         scope="resource" if shared else "thread",
         others=text_of(others),
         shown=small.shown,

@@ -19,6 +19,7 @@ from msgspec import Raw
 from proxy.memory.digests import Digests
 from proxy.memory.fingerprint import fingerprint
 from proxy.memory.model import Item
+from proxy.memory.side_requests import ANSWERING_ROLES
 from proxy.wire.members import place_of
 from proxy.wire.split import HERE, Slices, Split, split_of
 from proxy.wire.surrogates import without_halves
@@ -148,6 +149,21 @@ def prompt_text(raw: bytes) -> str:
     if isinstance(content, str):
         return content
     return "\n".join(_texts(content))
+
+
+def asking_text(raw: bytes) -> str:
+    """The same of a message that asks for something; empty for one that a model or a tool wrote, which may quote anything."""
+    return "" if _role(raw) in ANSWERING_ROLES else prompt_text(raw)
+
+
+def offers_tools(request: ChatRequest) -> bool:
+    """Whether the model may call any. (`functions` is what they were called until 2023.)"""
+    if b'"tools"' not in request.readable and b'"functions"' not in request.readable:
+        return False
+    members = request.fields
+    return any(
+        isinstance(_value(members.get(name, _NULL)), list) and _value(members[name]) for name in ("tools", "functions")
+    )
 
 
 def is_endless(body: bytes) -> bool:
