@@ -396,6 +396,7 @@ def test_command(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch
     said = capsys.readouterr().out
     assert "talk:0: 24 requests (0 with notes), 48 messages, 0 observed, 0 covered" in said
     assert "no hint was shown" in said
+    assert "Facts kept" not in said, "none of them is in notes"
     assert json.loads((tmp_path / "report.json").read_text(encoding="utf-8"))["applied"] == 0
     monkeypatch.setattr("sys.argv", ["scripts/notes", "nowhere.json", "--folder", str(tmp_path)])
     assert main() == 1

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -16,7 +15,6 @@ from proxy.catalogue import encoder
 from proxy.demo.loopback import serving
 from proxy.memory.model import Memory, Observation
 from proxy.settings import parse
-from proxy.settings.service import BackgroundSettings
 from tests.bench.notes.hint_age import HINTS, Shown, Written, age_hints, hints_in
 from tests.bench.notes.recorded import Recording
 from tests.bench.notes.server import NotesServer
@@ -50,7 +48,7 @@ async def play(
     with tempfile.TemporaryDirectory(prefix="om-notes-") as folder:
         async with serving(recorded, lifespan="off") as upstream, serving(server, lifespan="off") as notes:
             configuration = configure(settings, upstream=upstream, notes=notes, folder=folder)
-            app = create_app(parse(orjson.dumps(configuration).decode()), clock=clock, **_patience())
+            app = create_app(parse(orjson.dumps(configuration).decode()), clock=clock)
             async with (
                 serving(app) as base,
                 httpx.AsyncClient(base_url=base, trust_env=False, timeout=LONGEST_CALL_S) as client,
@@ -76,16 +74,10 @@ def configure(settings: Mapping[str, Any], *, upstream: str, notes: str, folder:
             "api_key": "sk-notes",
             "observation": {"block_timeout": f"{LONGEST_CALL_S:.0f}s"},
         },
+        "background": {"call_timeout": f"{LONGEST_CALL_S:.0f}s"},
         "telemetry": {"log": "off"},
     }
-    if "call_timeout" in BackgroundSettings.model_fields:
-        own["background"] = {"call_timeout": f"{LONGEST_CALL_S:.0f}s"}
     return merge(own, settings)
-
-
-def _patience() -> dict[str, Any]:
-    """Where the proxy has no setting for how long a memory model may take, it takes that as an argument."""
-    return {"model_within": LONGEST_CALL_S} if "model_within" in inspect.signature(create_app).parameters else {}
 
 
 def merge(under: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:

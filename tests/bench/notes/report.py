@@ -151,6 +151,8 @@ def render(report: Mapping[str, Any]) -> Iterator[str]:
 
 def _render_facts(facts: Mapping[str, Any], survived: Mapping[str, Mapping[str, int]]) -> Iterator[str]:
     for by, kept in facts.items():
+        if not any(kept.values()):
+            continue
         yield f"\nFacts kept, by {'the judge' if by == 'judge' else 'words (a cheap measure: to compare, not to believe)'}\n"
         for stage, groups in kept.items():
             for name, row in groups.items():
