@@ -12,6 +12,7 @@ import time
 import uuid
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Coroutine, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import structlog
@@ -24,6 +25,7 @@ from proxy.memory.gathering import Gather, Settle
 from proxy.memory.lifecycle import Decision, Observe
 from proxy.memory.model import HUB, Key, Memory, hub_of
 from proxy.observing import Call, Observing
+from proxy.off_loop import off_loop
 
 log = structlog.get_logger("background")
 
@@ -354,7 +356,7 @@ class Background:
         if key.thread == HUB:
             decided = await self._due_together(memory, call)
             return (decided, call) if decided else None
-        if decision := self._due(memory, call):
+        if decision := await off_loop(len(memory.tail), partial(self._due, memory, call)):
             return decision, call
         if memory.due is not None and memory.due <= self._clock():  # by thresholds that have changed since
             await self._memories.update(key, lambda m: replace(m, due=None))  # the commit says it anew

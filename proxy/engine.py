@@ -24,8 +24,10 @@ from proxy.memory import gathering, lifecycle, turns
 from proxy.memory.identity import Caller
 from proxy.memory.lifecycle import Activate, Asked, Observe, Reflect, Swap
 from proxy.memory.model import Item, Memory, Message, hub_of
+from proxy.memory.thresholds import Limits
 from proxy.memory.transcript import Hints
 from proxy.observing import Call, settle
+from proxy.off_loop import off_loop
 from proxy.prompt import Prompts
 from proxy.recounting import Recounting
 from proxy.standing import Standings
@@ -134,7 +136,7 @@ class Engine:
         """Perform what is due before forwarding: mostly no model call, at most one wait."""
         limits = turn.call.effective.limits
         waited = False
-        while decision := lifecycle.before_forwarding(turn.standing.virtual, limits, self._asked(turn), waited=waited):
+        while decision := await self._due(turn, limits, waited=waited):
             stood = turn.standing
             match decision:
                 case Activate(count=count):
@@ -153,6 +155,13 @@ class Engine:
             if turn.standing is stood and not isinstance(decision, Observe | Reflect):
                 break  # it changed nothing, and would be decided again for ever
         self._trouble(turn)
+
+    async def _due(self, turn: Turn, limits: Limits, *, waited: bool) -> Activate | Swap | Observe | Reflect | None:
+        virtual = turn.standing.virtual
+        return await off_loop(
+            len(virtual.tail),
+            lambda: lifecycle.before_forwarding(virtual, limits, self._asked(turn), waited=waited),
+        )
 
     def _quiet(self, turn: Turn) -> bool:
         """Whether certainly nothing is due: mostly."""
@@ -295,16 +304,21 @@ class Engine:
         said, now, model = reply or interrupted, self._clock(), turn.request.model or ""
         counted = await self._catalogue.count({0: said.raw} if said else {}, model)
         encoding = self._catalogue.encoding(model) if counted or standing.tokens else ""
-        after = turns.heard(
-            standing.base,
-            standing.rec,
-            turn.sent,
-            standing.tokens,
-            now,
-            revived=standing.revived,
-            reply=reply,
-            reply_tokens=counted.get(0, 0),
-            encoding=encoding,
+        rec = standing.rec
+        after = await off_loop(
+            len(rec.new) + len(rec.swaps),
+            partial(
+                turns.heard,
+                standing.base,
+                rec,
+                turn.sent,
+                standing.tokens,
+                now,
+                revived=standing.revived,
+                reply=reply,
+                reply_tokens=counted.get(0, 0),
+                encoding=encoding,
+            ),
         )
         if not interrupted:
             return after, []

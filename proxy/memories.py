@@ -18,6 +18,7 @@ from proxy.errors import Conflict
 from proxy.memory import shared
 from proxy.memory.model import HUB, Key, Memory, Message, Observation, Reflection, Scope, hub_of
 from proxy.memory.stretch import Stretch
+from proxy.off_loop import off_loop
 from proxy.storage.base import Change, Forgotten, Stir, Store
 
 log = structlog.get_logger("memory")
@@ -160,8 +161,9 @@ class Memories:
             )
         if after.key.thread == HUB:
             return await self.commit_shared(Change(before, after, aside), None)
+        due = await off_loop(len(after.tail), partial(self._due, after))
         self.drop(after.key)
-        committed = _summed(await self.store.commit(before, replace(after, due=self._due(after)), aside))
+        committed = _summed(await self.store.commit(before, replace(after, due=due), aside))
         self._keep(committed)
         return committed
 

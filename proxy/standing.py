@@ -13,16 +13,28 @@ from proxy.errors import Conflict
 from proxy.memories import Memories, persistently
 from proxy.memory import branch, shared, turns
 from proxy.memory.dates import zone
+from proxy.memory.digests import Raws
 from proxy.memory.identity import Caller, fingerprint_key
 from proxy.memory.model import PER_MESSAGE, UNMARKED, Item, Key, Mark, Memory, Observation, Scope, hub_of
 from proxy.memory.side_requests import may_be_side_request, repeats_nothing
 from proxy.memory.transcript import Hints, Known, NeedOutline, Reconciled, Sent, reconcile
 from proxy.observing import Call
+from proxy.off_loop import off_loop
 from proxy.storage.base import Change
 from proxy.turn import Standing, TakenForSideRequest, Turn
 from proxy.wire import chat
 from proxy.wire.chat import ChatRequest
 from proxy.wire.reply import Reply
+
+
+def known_of(request: ChatRequest) -> int:
+    """Messages of the request that need not be hashed anew."""
+    return request.messages.digests.count if isinstance(request.messages, Raws) else 0
+
+
+def uncounted_of(rec: Reconciled, sent: Sent) -> dict[int, bytes]:
+    """The messages whose tokens are not known, by their place in what was sent."""
+    return {index: sent.raws[index] for index in (*rec.new, *(index for _, index in rec.swaps))}
 
 
 class Standings:
@@ -56,7 +68,7 @@ class Standings:
         if memory.scope != scope:
             memory = await self._rescoped(memory, scope, stores=caller.mode != "read")
         call = call.overridden(memory.overrides)
-        sent = self.sent(request, memory)
+        sent = await off_loop(len(request.messages) - known_of(request), partial(self.sent, request, memory))
         if await self._is_side_request(memory, sent, hints, request):
             raise TakenForSideRequest
         return call, sent, await self._stand(memory, sent, hints, request.model, call)
@@ -76,10 +88,12 @@ class Standings:
         behind = rec.cut is not None and rec.cut < memory.coverage
         base = await self._on_branch(memory, rec, call.effective.memory.timezone) if behind else memory
         revived = {m.seq: m for m in await self._memories.store.by_seq(memory.key, rec.revive)} if rec.revive else {}
-        uncounted = {*rec.new, *(index for _, index in rec.swaps)}
-        tokens = await self._catalogue.count({i: sent.raws[i] for i in uncounted}, model or "") if uncounted else {}
+        many = len(rec.new) + len(rec.swaps)
+        uncounted = await off_loop(many, partial(uncounted_of, rec, sent))
+        tokens = await self._catalogue.count(uncounted, model or "") if uncounted else {}
         encoding = self._catalogue.encoding(model or "") if tokens else ""
-        virtual = turns.heard(base, rec, sent, tokens, self._clock(), revived=revived, encoding=encoding)
+        heard = partial(turns.heard, revived=revived, encoding=encoding)
+        virtual = await off_loop(many, partial(heard, base, rec, sent, tokens, self._clock()))
         return Standing(memory, base, rec, revived, tokens, virtual)
 
     async def _with_delivery(self, memory: Memory, sent: Sent, hints: Hints) -> Hints:
@@ -92,19 +106,22 @@ class Standings:
     async def _is_side_request(self, memory: Memory, sent: Sent, hints: Hints, request: ChatRequest) -> bool:
         if not may_be_side_request(memory, sent, hints) or chat.offers_tools(request):
             return False
-        found = repeats_nothing(Known.of(memory), sent)
+        found = await off_loop(sent.count, lambda: repeats_nothing(Known.of(memory), sent))
         if isinstance(found, NeedOutline):
             outline = await self._memories.store.outline(memory.key)
-            found = repeats_nothing(Known.of(memory, live=outline.live, dead=outline.dead), sent)
+            known = partial(Known.of, memory, live=outline.live, dead=outline.dead)
+            found = await off_loop(sent.count + len(outline.live), lambda: repeats_nothing(known(), sent))
         return found is True
 
     async def _reconcile(self, memory: Memory, sent: Sent, hints: Hints) -> Reconciled:
         fixed = max(memory.chunked_to, self._reading_to(memory.key))
-        rec = reconcile(Known.of(memory, fixed=fixed), sent, hints)
+        many = sent.count - (sent.seen.count if sent.seen else 0)
+        rec = await off_loop(many, lambda: reconcile(Known.of(memory, fixed=fixed), sent, hints))
         if isinstance(rec, NeedOutline):
             outline = await self._memories.store.outline(memory.key)
             await self._must_stand(memory)
-            rec = reconcile(Known.of(memory, fixed=fixed, live=outline.live, dead=outline.dead), sent, hints)
+            known = partial(Known.of, memory, fixed=fixed, live=outline.live, dead=outline.dead)
+            rec = await off_loop(many + len(outline.live), lambda: reconcile(known(), sent, hints))
             if isinstance(rec, NeedOutline):
                 raise Conflict("the thread changed while its outline was read; the next request finds it settled")
         return rec
@@ -174,7 +191,10 @@ class Standings:
         if memory.end == standing.memory.end:
             rec: Reconciled | None = standing.rec
         elif (rec := turns.merged(memory, standing.rec, turn.sent)) is None:
-            turn.sent = self.sent(turn.request, memory)  # its recognised views were those of another memory
+            many = len(turn.request.messages)
+            turn.sent = await off_loop(
+                many, partial(self.sent, turn.request, memory)
+            )  # its recognised views were those of another memory
         return await self._stand(memory, turn.sent, turn.hints, turn.request.model, turn.call, rec)
 
     def is_forgotten(self, turn: Turn, memory: Memory) -> bool:

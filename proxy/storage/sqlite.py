@@ -22,6 +22,7 @@ from proxy.errors import StorageError
 from proxy.memory import identity
 from proxy.memory.gathering import Waiting
 from proxy.memory.model import HUB, Key, Memory, Message, Observation
+from proxy.off_loop import off_loop
 from proxy.storage import sqlite_reading as reading
 from proxy.storage import sqlite_rows as rows
 from proxy.storage.base import Change, Forgotten, Moved, Outline, Stir, ThreadInfo
@@ -180,13 +181,16 @@ class SqliteStore:
     # ── writing ──
 
     async def commit(self, before: Memory, after: Memory, aside: Sequence[Message] = ()) -> Memory:
-        written = await self._writer.run(Commit(before, after, aside, self._generations))
+        work = partial(Commit, before, after, aside, self._generations)
+        written = await self._writer.run(await off_loop(len(after.tail) - len(before.tail), work))
         return replace(after, version=written.version, born=written.born)
 
     async def commit_shared(
         self, thread: Change, hub: Change | None, stir: Stir | None = None
     ) -> tuple[Memory, Memory | None]:
-        first, *second = await self._writer.run(SharedCommit(thread, hub, stir, self._generations))
+        work = partial(SharedCommit, thread, hub, stir, self._generations)
+        many = len(thread.after.tail) - len(thread.before.tail)
+        first, *second = await self._writer.run(await off_loop(many, work))
         log = hub.after if hub else None
         if log and second:
             log = replace(log, version=second[0].version, born=second[0].born)

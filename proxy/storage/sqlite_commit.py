@@ -98,7 +98,7 @@ class Commit:
         thread_id, version = await self._thread_written(db)
         await db.execute(COUNT_UP)
         for sql, parameters in self._statements:
-            await db.executemany(sql, [(thread_id, *row) for row in parameters])
+            await db.executemany(sql, ((thread_id, *row) for row in parameters))  # made in the connection's thread
         return Written(thread_id, version)
 
     async def _thread_written(self, db: aiosqlite.Connection) -> tuple[int, int]:

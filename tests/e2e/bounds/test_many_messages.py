@@ -1,0 +1,59 @@
+"""Very many new messages in one request: others go on meanwhile."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from pathlib import Path
+
+import orjson
+
+from proxy.off_loop import MANY_MESSAGES
+from tests.e2e.between import between, reason
+
+COUNT = 30_000
+LEAST_SLICES = 12  # that the work is cut into on the event loop; it was held for a third of all work at once
+
+
+class LoopSlices:
+    """The longest stretch of CPU time that the event loop's own thread took between two of its passes. Not wall-clock: a machine that
+    does other things makes it no longer."""
+
+    def __init__(self) -> None:
+        self.longest = 0.0
+        self._last = time.thread_time()
+        self._loop = asyncio.get_running_loop()
+        self._next = self._loop.call_soon(self._pass)
+
+    def _pass(self) -> None:
+        now = time.thread_time()
+        self.longest, self._last = max(self.longest, now - self._last), now
+        self._next = self._loop.call_later(0.001, self._pass)
+
+    def end(self) -> float:
+        self._next.cancel()
+        return self.longest
+
+
+def conversation(count: int) -> list[dict[str, str]]:
+    return [
+        {"role": ("user", "assistant")[i % 2], "content": f"box {i} stands on pallet {i % 97}"} for i in range(count)
+    ]
+
+
+async def test_many_new_messages(tmp_path: Path) -> None:
+    """Reconciling, counting and storing them is done in slices; all of them are stored, and the next turn knows them."""
+    assert COUNT > MANY_MESSAGES
+    messages = conversation(COUNT)
+    async with between(tmp_path, memory=", observation: {message_tokens: 10000000}") as site:
+        for known in (False, True):
+            body = orjson.dumps({"model": "m", "messages": messages})
+            slices, begun = LoopSlices(), time.process_time()
+            got = await site.ask(body, b"X-OM-Thread: t")
+            used, longest = time.process_time() - begun, slices.end()
+            assert (got.status, reason(got)) == (200, "raw")
+            if not known:
+                assert longest < used / LEAST_SLICES
+            messages += [{"role": "assistant", "content": "f\u00fcnf \u20ac"}, {"role": "user", "content": "and now?"}]
+        (info,) = await site.app.store.threads(None)
+        assert (await site.app.store.load(info.key)).count == COUNT + 3
