@@ -46,6 +46,11 @@ class Deliveries:
                 threads.popitem(last=False)
         self._recorded.set()
 
+    def drop(self, key: Key) -> None:
+        """The thread was forgotten: one that is made anew counts its messages from the start."""
+        self._known.pop(key, None)
+        self._unwritten.pop(key, None)
+
     async def is_undelivered(self, memory: Memory) -> bool:
         """Whether the newest message is a reply that is known not to have gone out whole, in a turn of just now."""
         reply_seq = memory.end

@@ -60,6 +60,7 @@ class Engine:
         self._catalogue = catalogue
         self._clock = clock
         self.deliveries = Deliveries(memories.store, clock)
+        memories.on_forget.append(self.deliveries.drop)
         self._standings = standings = Standings(
             memories, catalogue, secret, clock, background.reading_to, self.deliveries
         )

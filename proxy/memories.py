@@ -14,7 +14,7 @@ from weakref import WeakValueDictionary
 import structlog
 from msgspec.structs import replace
 
-from proxy.errors import Conflict
+from proxy.errors import Conflict, OmError
 from proxy.memory import shared
 from proxy.memory.model import HUB, Key, Memory, Message, Observation, Reflection, Scope, hub_of
 from proxy.memory.stretch import Stretch
@@ -62,6 +62,7 @@ class Memories:
         self._stir = stir
         self._cache_bytes = cache_bytes
         self._held = 0
+        self.on_forget: list[Callable[[Key], None]] = []  # told which thread's traces in this process must go, too
         self.forgets = 0  # calls of `forget` so far
         self._forgotten: OrderedDict[Key, int] = OrderedDict()  # the number of each thread's last one
         self._cached: OrderedDict[Key, tuple[Memory, int]] = OrderedDict()
@@ -194,9 +195,13 @@ class Memories:
         if len(self._forgotten) > FORGETS_REMEMBERED:
             self._forgotten.popitem(last=False)
         async with self.lock(key):
-            if not await self.store.version(key):
-                return Forgotten()
-            forgotten = await self.store.forget(key)
+            try:
+                forgotten = await self.store.forget(key) if await self.store.version(key) else Forgotten()
+            except OmError:
+                self._forgotten.pop(key, None)  # it stands, and so does what is under way
+                raise
+            for tell in self.on_forget:
+                tell(key)
             for held in [held for held in self._cached if held[:2] == key[:2]]:  # others may have told of it
                 self.drop(held)
             return forgotten

@@ -47,6 +47,17 @@ async def test_the_same_bytes_again(delivered: bool, after_a_restart: bool) -> N
             assert (case, await t.live()) == ("retry", ["a", "b", "ok", "c"])
 
 
+async def test_a_thread_made_anew_counts_from_the_start() -> None:
+    """What went out of a thread that was forgotten says nothing of the one that follows under its name."""
+    async with turns() as t:
+        for word in ("a", "b", "c", "d"):
+            await thin(t, word, "so", delivered=True)
+        await t.parts.memories.forget(KEY)
+        await thin(t, "a", "b", delivered=True)
+        await thin(t, "ok", "unseen", delivered=False)
+        assert await thin(t, "ok", "c", delivered=True) == "retry"
+
+
 async def test_something_said_since() -> None:
     """Behind another message the same words are new, whatever became of the reply."""
     async with turns() as t:

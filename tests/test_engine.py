@@ -15,9 +15,9 @@ from structlog.testing import capture_logs
 
 from proxy.catalogue import Catalogue
 from proxy.engine import Engine
-from proxy.errors import ModelError
+from proxy.errors import ModelError, StorageError
 from proxy.memory.identity import Caller, Mode
-from proxy.memory.model import Memory
+from proxy.memory.model import Key, Memory
 from proxy.memory.transcript import Hints
 from proxy.prompt import Prompts
 from proxy.turn import Turn
@@ -171,6 +171,22 @@ async def test_a_thread_that_another_process_has_forgotten() -> None:
         await t.turn([user("hello again")], "hi")
         await t.engine.close_turn(other, said("too late"), accepted=True)
         assert await t.live() == ["hello again", "hi"]
+
+
+async def test_a_thread_that_could_not_be_forgotten_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Who asked for it was told so: a turn under way is stored as any other."""
+    async with turns() as t:
+        opened = await t.open([user("hello")])
+
+        async def fail(_: Key) -> int:
+            raise StorageError("the disk is full")
+
+        with monkeypatch.context() as patched:
+            patched.setattr(t.parts.store, "version", fail)
+            with pytest.raises(StorageError):
+                await t.parts.memories.forget(KEY)
+        await t.engine.close_turn(opened, said("hi"), accepted=True)
+        assert await t.live() == ["hello", "hi"]
 
 
 async def test_a_turn_that_waits_while_its_thread_is_forgotten() -> None:

@@ -1,0 +1,133 @@
+"""Forgetting while turns, observations and reflections are under way: what began before it leaves nothing behind."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from random import Random
+
+import orjson
+import pytest
+from structlog.testing import capture_logs
+
+from proxy.agents.llm import Answer, Prompt, Target
+from proxy.catalogue import Catalogue
+from proxy.engine import Engine
+from proxy.errors import Conflict
+from proxy.memory.identity import Caller
+from proxy.memory.model import HUB, Key, Memory
+from proxy.memory.transcript import Hints
+from proxy.prompt import Prompts
+from proxy.wire import chat
+from proxy.wire.reply import Reply
+from tests.agents.scripted_llm import bullets, texts
+from tests.memory.building import KEY
+from tests.support.performing import SMALL, Parts, parts
+
+WORDS = "the van, the dock and the seven crates of apples are all at Quarry Steps today. " * 6
+SHARED = SMALL.replace("memory:", "memory:\n  scope: resource")
+CANARY = re.compile(r"canary\d+")
+
+
+class Repeating:
+    """Notes every canary it is shown, after a while."""
+
+    def __init__(self, random: Random) -> None:
+        self.random = random
+
+    async def complete(self, target: Target, prompt: Prompt) -> Answer:
+        for _ in range(self.random.randrange(6)):
+            await asyncio.sleep(0)
+        return Answer(bullets(" ".join(sorted(set(CANARY.findall(texts(prompt)))) or ["nothing"])), target.model, 9, 9)
+
+
+class Race:
+    """One thread, its clients and who forgets it. A turn's canary may stay if it began after the last forgetting had ended."""
+
+    def __init__(self, p: Parts, seed: int) -> None:
+        self.p, self.random, self.number = p, Random(seed), 0
+        self.engine = Engine(p.memories, p.background, Prompts(), Catalogue(), b"s" * 32, clock=p.clock)
+        self.begun: dict[str, int] = {}  # canary → how many forgettings had begun when its turn began
+        self.ended: dict[str, int] = {}  # and how many had ended
+        self.whole: set[str] = set()  # canaries whose turn has closed with a whole reply
+        self.forgettings = self.done = 0
+        self.history: list[dict[str, str]] = []
+
+    async def turn(self, key: Key) -> None:
+        self.number += 1
+        canary = f"canary{self.number}"
+        self.begun[canary], self.ended[canary] = self.forgettings, self.done
+        history = [*self.history[-8:], {"role": "user", "content": f"{canary} {WORDS}"}]
+        request = chat.parse(orjson.dumps({"model": "actor", "messages": history}))
+        turn = await self.engine.open_turn(Caller(key, key.tenant), request, self.p.call(), Hints())
+        for _ in range(self.random.randrange(9)):
+            await asyncio.sleep(0)
+        reply = {"role": "assistant", "content": f"{canary} answered"}
+        whole = self.random.random() < 0.8
+        said = Reply(message=orjson.dumps(reply), complete=whole, finish_reason="stop" if whole else None)
+        await self.engine.close_turn(turn, said, accepted=True)
+        self.whole |= {canary} if whole else set()
+        if whole and self.begun[canary] == self.forgettings:
+            self.history = [*history, reply]
+        self.p.clock.now += 1
+
+    async def forget(self, key: Key) -> None:
+        self.forgettings += 1
+        self.history = []
+        await self.p.memories.forget(key)
+        self.done += 1
+
+    def may_stay(self, canary: str) -> bool:
+        """It began after the last forgetting had begun."""
+        return self.begun[canary] == self.forgettings
+
+    def must_stay(self, canary: str) -> bool:
+        """It began after the last one had ended, and had its reply; one that broke off leaves nothing of a fork."""
+        return self.ended[canary] == self.forgettings and canary in self.whole
+
+
+async def kept(p: Parts, key: Key) -> set[str]:
+    """Every canary that stands anywhere in the thread's memory or the log it shares."""
+    memory, hub = await p.store.load(key), await p.store.load(key._replace(thread=HUB))
+    every = await p.store.by_seq(key, range(1, memory.next_seq))
+    notes = [o.text for one in (memory, hub) for o in (*one.log, *one.chunks)]
+    made = [one.reflection.text for one in (memory, hub) if one.reflection]
+    older = await p.store.generations(key, 10**6), await p.store.generations(hub.key, 10**6)
+    return set(
+        CANARY.findall(
+            str([m.item.raw for m in every])
+            + str([*notes, *made])
+            + str([o.text for logs in older for _, log in logs for o in log])
+        )
+    )
+
+
+@pytest.mark.parametrize("settings", [SMALL, SHARED], ids=["thread", "resource"])
+@pytest.mark.parametrize("seed", range(4))
+async def test_nothing_comes_back(settings: str, seed: int) -> None:
+    """Whatever overlaps: no message, note or reflection of a turn that began before a forgetting is there after it has ended."""
+    random = Random(seed)
+    async with parts(settings=settings, llm=Repeating(random)) as p:
+        race, forgotten = Race(p, seed), 0
+        with capture_logs() as logs:
+            for _ in range(12):
+                steps = [race.turn(KEY) for _ in range(random.randint(3, 8))]
+                steps.insert(random.randrange(len(steps) + 1), race.forget(KEY))
+                tasks = []
+                for step in steps:
+                    tasks.append(asyncio.create_task(step))
+                    for _ in range(random.randrange(30)):
+                        await asyncio.sleep(0)
+                for outcome in await asyncio.gather(*tasks, return_exceptions=True):
+                    if isinstance(outcome, BaseException) and not isinstance(outcome, Conflict):
+                        raise outcome
+                await p.background.wait_idle()
+                found = await kept(p, KEY)
+                assert {canary for canary in found if not race.may_stay(canary)} == set()
+                assert {canary for canary in race.begun if race.must_stay(canary)} <= found
+            forgotten = sum(entry["event"] == "memory.forgotten_meanwhile" for entry in logs)
+        assert forgotten > 0  # there was something to hold back
+        await race.forget(KEY)
+        await p.background.wait_idle()
+        assert await p.store.load(KEY) == Memory(key=KEY)
+        assert await kept(p, KEY) == set()
