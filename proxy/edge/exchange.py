@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -112,9 +111,8 @@ def call_of(exchange: Exchange, site: Site) -> Call:
     if not exchange.request.instructions:
         return call
     # behind the cache: the instructions are this thread's, the rest is shared by all that differ in nothing of `key`
-    return dataclasses.replace(
-        call, instructions=Instructions(exchange.caller.key, cut_beginning(exchange.request.instructions))
-    )
+    beginning = cut_beginning(exchange.request.instructions)
+    return call.with_instructions(Instructions(exchange.caller.key, beginning))
 
 
 def made_call(
