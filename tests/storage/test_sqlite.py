@@ -15,6 +15,7 @@ from random import Random
 from typing import Any
 
 import aiosqlite
+import msgspec
 import pytest
 from contract import Opener, StoreContract
 from memory_builder import KEY, MemoryBuilder, item
@@ -28,6 +29,7 @@ from proxy.storage.base import Change, Store
 from proxy.storage.migrate import Migration
 from proxy.storage.sqlite import SqliteStore
 from proxy.storage.sqlite_erasing import Eraser
+from proxy.storage.sqlite_rows import State
 from proxy.storage.sqlite_schema import statements
 
 
@@ -553,3 +555,9 @@ async def test_killed_process_loses_nothing_acknowledged(path: Path) -> None:
     with closing(sqlite3.connect(path)) as other:
         assert other.execute("PRAGMA integrity_check").fetchall() == [("ok",)]
         assert other.execute("PRAGMA foreign_key_check").fetchall() == []
+
+
+def test_a_state_written_before_goes_on() -> None:
+    """A thread of a release that knew nothing of undated messages: all of its messages are dated, as they were."""
+    before = b'{"style":"full","views":[],"turns":3,"render_date":null,"unproductive_at":0,"shown":[0,0]}'
+    assert msgspec.json.decode(before, type=State).undated_to == 0
