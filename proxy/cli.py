@@ -388,7 +388,7 @@ def token(options: argparse.Namespace) -> int:
     if auth.token_secret is None:
         raise ConfigError("auth.token_secret is not set: put the output of `openssl rand -hex 32` there")
     if not all(nameable(name) for name in (options.resource, options.thread) if name is not None):
-        raise ConfigError("--resource and --thread must be 1 to 256 of the characters A-Z a-z 0-9 . _ : @ / + = -")
+        raise ConfigError("--resource and --thread must be 1 to 256 bytes of printable text, without blanks around it")
     try:
         exp = time.time() + duration(options.ttl)
     except ValueError as exc:
@@ -426,6 +426,7 @@ def doctor(options: argparse.Namespace) -> int:
 
 def forget(options: argparse.Namespace) -> int:
     """Forget a thread. It asks first, unless told not to."""
+    from proxy.memory.naming import canonical_name
     from proxy.upkeep import forget_thread
 
     def agrees() -> bool:
@@ -433,9 +434,9 @@ def forget(options: argparse.Namespace) -> int:
 
     if not options.yes and not sys.stdin.isatty():
         raise ConfigError("nobody can be asked here whether to forget it; add --yes")
-    return with_store(
-        options, lambda store: forget_thread(store, options.thread, options.resource, options.tenant, agrees=agrees)
-    )
+    thread, resource = options.thread, options.resource
+    named = canonical_name(thread) or thread, canonical_name(resource or "") or resource
+    return with_store(options, lambda store: forget_thread(store, *named, options.tenant, agrees=agrees))
 
 
 def rekey_tenant(options: argparse.Namespace) -> int:

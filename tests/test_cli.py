@@ -550,7 +550,7 @@ def test_a_token_is_taken(
     ("auth", "options", "said"),
     [
         ("{}", ["--resource", "ada"], "auth.token_secret is not set"),
-        (f"{{token_secret: {SIGNING}}}", ["--resource", "a b"], "--resource and --thread must be"),
+        (f"{{token_secret: {SIGNING}}}", ["--resource", "a\tb"], "--resource and --thread must be"),
         (f"{{token_secret: {SIGNING}}}", ["--resource", "ada", "--thread", ""], "--resource and --thread must be"),
         (f"{{token_secret: {SIGNING}}}", ["--resource", "ada", "--ttl", "20"], "--ttl = 20: must be a duration"),
         (f"{{token_secret: {SIGNING}}}", ["--resource", "ada", "--tenant", "acme"], "there are none"),
@@ -627,6 +627,15 @@ def test_forget(tmp_path: Path) -> None:
     again = om_proxy("forget", "t", "--config", "om.yaml", "--yes", cwd=tmp_path)
     assert (again.returncode, again.stdout) == (4, "")
     assert again.stderr == "om-proxy: there is no memory of a thread t here\n"
+
+
+def test_forget_by_a_name_in_any_script(tmp_path: Path) -> None:
+    """Typed as it reads, in whichever spelling of its letters the keyboard gives."""
+    (tmp_path / "om.yaml").write_text(CONFIG)
+    asyncio.run(kept(tmp_path / "om.db", Key("local", "Zoë", "Küche 対話 100%")))
+    name = ("forget", "Ku\u0308che 対話 100%", "--resource", "Zoe\u0308")
+    assert om_proxy(*name, "--config", "om.yaml", "--yes", cwd=tmp_path).returncode == 0
+    assert left(tmp_path / "om.db") == 0
 
 
 def test_forget_wants_to_know_which(tmp_path: Path) -> None:

@@ -22,6 +22,7 @@ _NOT_BUILT = {
 }
 ADMIN = "/om"
 _PAGES = ("/", "/healthz", "/readyz")
+_FIRST_SEGMENTS = frozenset(root[1:] for root in (*_PAGES, ADMIN, *_NOT_BUILT))
 
 
 def own_page(scope: Scope) -> str | None:
@@ -31,13 +32,15 @@ def own_page(scope: Scope) -> str | None:
     rule of a reverse proxy for `/om/` must not be passed by that way.
     """
     path = unquote(scope["raw_path"].decode("latin-1"))  # `/%6fm` is no way past such a rule either
-    if path not in _PAGES and not any(path == root or path.startswith(f"{root}/") for root in (ADMIN, *_NOT_BUILT)):
+    if not path.startswith("/") or path.split("/", 2)[1] not in _FIRST_SEGMENTS:
+        return None
+    root = "/" + path.split("/", 2)[1]
+    if path != root and root in _PAGES:
         return None
     if path != "/" and names_thread(scope):
         raise NotFound("below a thread's prefix stands the API of the model server alone; leave the prefix out")
     if path == "/" and scope["method"] not in ("GET", "HEAD"):
         raise NotFound("nothing can be sent here; the API stands below /v1: is the base URL without it?")
-    for root, message in _NOT_BUILT.items():
-        if path == root or path.startswith(f"{root}/"):
-            raise NotFound(message)
-    return path if path in _PAGES else ADMIN
+    if message := _NOT_BUILT.get(root):
+        raise NotFound(message)
+    return root

@@ -161,9 +161,13 @@ def offers_tools(request: ChatRequest) -> bool:
     if b'"tools"' not in request.readable and b'"functions"' not in request.readable:
         return False
     members = request.fields
-    return any(
-        isinstance(_value(members.get(name, _NULL)), list) and _value(members[name]) for name in ("tools", "functions")
-    )
+    return any(_is_filled_list(members.get(name, _NULL)) for name in ("tools", "functions"))
+
+
+def _is_filled_list(raw: Raw) -> bool:
+    """Told by its first characters: tools may take 100 kB."""
+    text = bytes(memoryview(raw)[:64]).lstrip()
+    return text.startswith(b"[") and text[1:].lstrip()[:1] != b"]"
 
 
 def is_endless(body: bytes) -> bool:

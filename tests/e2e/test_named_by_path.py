@@ -182,6 +182,9 @@ async def test_the_admin_api_finds_such_names(tmp_path: Path) -> None:
         assert (
             await shown(f"/{SPELLED}%20?resource=Ada%20M%C3%BCller")
         ).status_code == 200  # blanks around it are none
+        gone = await run.http.delete(f"{run.base}/om/v1/threads/{SPELLED}?resource=Ada%20M%C3%BCller", headers=key)
+        assert gone.status_code == 200
+        assert (await shown("")).json()["threads"] == []
         for wrong in ("%00", "%ff", quote(SPELLED, safe="")):
             assert (await shown(f"/{wrong}?resource=Ada%20M%C3%BCller")).status_code == 404
 

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from proxy.wire.chat import Unreadable, item, parse, prompt_text, with_messages
+from proxy.wire.chat import Unreadable, asking_text, item, offers_tools, parse, prompt_text, with_messages
 
 KEY = b"k" * 32
 ODD = (
@@ -216,3 +216,35 @@ def test_a_message_with_a_number_beyond_a_double(odd: bytes) -> None:
     """One odd number in a message does not take the memory from its thread."""
     made = item(b'{"role": "user", "content": "hi", "u": ' + odd + b"}", KEY)
     assert made.fp == item(b'{"role": "user", "content": "hi"}', KEY).fp
+
+
+@pytest.mark.parametrize(
+    ("members", "offered"),
+    [
+        (b'"tools":[{"type":"function"}]', True),
+        (b'"tools" : [ {"type":"function"} ]', True),
+        (b'"functions":[{"name":"f"}]', True),
+        (b'"tools":[],"functions":[{"name":"f"}]', True),
+        (b'"tools":[]', False),
+        (b'"tools":[\n  ]', False),
+        (b'"tools":null', False),
+        (b'"tools":{"a":[1]}', False),
+        (b'"tools":"[1]"', False),
+        (b'"metadata":{"tools":[1]}', False),
+        (b'"user":"\\"tools\\":[1]"', False),
+        (b'"x":1', False),
+    ],
+)
+def test_whether_tools_are_offered(members: bytes, offered: bool) -> None:
+    """Told by the request's own member, and only where there is at least one tool."""
+    request = parse(b'{"messages":[{"role":"user","content":"the \\"tools\\": []"}],%s}' % members)
+    assert offers_tools(request) is offered
+
+
+@pytest.mark.parametrize(
+    ("role", "text"),
+    [("user", "hi"), ("system", "hi"), ("developer", "hi"), ("assistant", ""), ("tool", ""), ("", "hi")],
+)
+def test_a_text_that_asks(role: str, text: str) -> None:
+    """What a model or a tool wrote asks for nothing."""
+    assert asking_text(json.dumps({"role": role, "content": "hi"}).encode()) == text
