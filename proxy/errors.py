@@ -17,7 +17,8 @@ OmError
 │   └── Conflict           –   someone committed first: load again, change again
 └── ModelError             –   a memory model failed; never reaches a client
     ├── ModelBusy          –   worth another try (429, 5xx, network); may say when
-    │   └── BrokenAnswer   –   it began to answer, and the connection ended: as if cut off
+    │   ├── BrokenAnswer   –   it began to answer, and the connection ended: as if cut off
+    │   └── ModelTimeout   –   the whole work on it took longer than `background.call_timeout`
     ├── PromptTooLong      –   send less
     └── Unusable           –   it answered, but nothing that may enter a memory
         ├── CutOff         –   its answer has no end: ask about less
@@ -137,6 +138,10 @@ class ModelBusy(ModelError):
 
 class BrokenAnswer(ModelBusy):
     code = "om_broken_answer"
+
+
+class ModelTimeout(ModelBusy):
+    code = "om_model_timeout"
 
 
 class PromptTooLong(ModelError):

@@ -19,14 +19,14 @@ from proxy.agents.observer import Observed, Observer, ObserverTask
 from proxy.agents.reflector import Reflected, Reflector
 from proxy.agents.targets import DEFAULT, Choice, above_largest, first, targets
 from proxy.catalogue import prices
-from proxy.errors import BrokenAnswer, CutOff, ModelBusy, ModelError, OmError, PromptTooLong, Unusable
+from proxy.errors import BrokenAnswer, CutOff, ModelBusy, ModelError, ModelTimeout, OmError, PromptTooLong, Unusable
 from proxy.memories import Memories
 from proxy.memory import blocks, lifecycle, sections
 from proxy.memory.context import ContextOptions, Layout, hints
 from proxy.memory.dates import zone
 from proxy.memory.gathering import Gather, Settle
 from proxy.memory.lifecycle import Decision, Observe, Reflect
-from proxy.memory.model import Key, Memory, Message, Observation, Reflection, weight
+from proxy.memory.model import Key, Memory, Message, Observation, Reflection, Trouble, weight
 from proxy.memory.observations import previous_observations
 from proxy.memory.redaction import Notes, without_secrets
 from proxy.memory.shared import own_hints
@@ -43,6 +43,7 @@ REFLECTED_TOKENS_PER_TIMEOUT = (
 LATE = "the memory model did not answer in time"
 BATCHES_AT_ONCE = 4  # calls for one resource
 ABOUT_ASSISTANT_TOKENS = 200  # of the client's instructions, that the observer is told
+ENDLESS_CAUSES = frozenset({f"observe {kind.code}" for kind in (CutOff, BrokenAnswer, ModelTimeout)})
 LEAST_CLIP = 500  # tokens of one message below which an observer that finds it too long is given up on
 
 
@@ -154,7 +155,7 @@ class Observing:
                 await work
             return True
         except TimeoutError:
-            await self._failed(memory, decision, ModelBusy(LATE))
+            await self._failed(memory, decision, ModelTimeout(LATE))
             if raise_late:
                 raise
             return False
@@ -188,7 +189,7 @@ class Observing:
         messages = lifecycle.between(memory, decision.after, decision.last)
         if not messages or decision.after != memory.chunked_to:
             return  # the memory moved on; what is due now will be decided anew
-        messages, made = await self._ask(memory, messages, call)
+        messages, made = await self._ask(memory, self._shrunk(messages, memory.trouble), call)
         await self._keep(memory, decision.after, messages, await _kept_of(made, call), call)
 
     async def _keep(self, memory: Memory, after: int, messages: Sequence[Message], made: Observed, call: Call) -> None:
@@ -242,6 +243,13 @@ class Observing:
                 clip = (clip or min(weight(messages), call.effective.limits.observe_at)) // 2
                 if clip < LEAST_CLIP:
                     raise
+
+    def _shrunk(self, messages: tuple[Message, ...], trouble: Trouble) -> tuple[Message, ...]:
+        """The older part of a batch that came to no end before: half as much for each failure in a row. To begin with all of it at
+        every try would use up the same deadline at the same place, and nothing would ever be covered."""
+        for _ in range(trouble.failures if trouble.cause in ENDLESS_CAUSES else 0):
+            messages = self._half(messages) or messages
+        return messages
 
     @staticmethod
     def _half(messages: tuple[Message, ...]) -> tuple[Message, ...]:

@@ -214,6 +214,7 @@ UNSEEN = {
     "om_internal",
     "om_model",
     "om_model_busy",
+    "om_model_timeout",
     "om_prompt_too_long",
     "om_unusable",
     "om_broken_answer",

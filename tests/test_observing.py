@@ -254,7 +254,7 @@ async def test_a_model_that_does_not_answer_in_time() -> None:
         await p.stored(chat(4, 50))
         assert not await p.observing.perform(KEY, SIX, p.call())
         assert held.given_up
-        assert (await p.memory()).trouble == Trouble(1, p.clock.now + BACK_OFF, cause="observe om_model_busy")
+        assert (await p.memory()).trouble == Trouble(1, p.clock.now + BACK_OFF, cause="observe om_model_timeout")
 
 
 @pytest.mark.parametrize(("size", "deadlines"), [(500, 1.0), (10_000, 1.0), (25_000, 2.5)])
@@ -266,6 +266,27 @@ async def test_a_reflection_has_its_deadline_by_its_length(size: int, deadlines:
         logged = lifecycle.activated(logged, [logged.chunks[0].id], 5.0)
         assert p.observing._deadline(logged, Reflect(1, 400)) == 120.0 * deadlines
         assert p.observing._deadline(logged, SIX) == 120.0
+
+
+@pytest.mark.parametrize(
+    ("cause", "failures", "shown_of_16"),
+    [
+        ("observe om_model_timeout", 1, 8),
+        ("observe om_cut_off", 2, 4),
+        ("observe om_broken_answer", 8, 1),
+        ("observe om_model_busy", 3, 16),
+        ("observe om_model 401: check memory.api_key", 3, 16),
+    ],
+)
+async def test_what_came_to_no_end_is_tried_smaller(cause: str, failures: int, shown_of_16: int) -> None:
+    """Each failure in a row halves the batch that the next try begins with; where size is not the trouble it stays."""
+    async with parts() as p:
+        memory = await p.stored(chat(8, 50))
+        await p.memories.update(KEY, lambda _: replace(memory, trouble=Trouble(failures, 5.0, False, cause)))
+        assert await p.observing.perform(KEY, Observe(0, 16, 800), p.call())
+        assert sum(f"{role} {n}" in shown(p) for role, n in roles(16)) == shown_of_16
+        after = await p.memory()
+        assert (after.chunks[0].last, after.trouble) == (shown_of_16, Trouble())
 
 
 async def test_a_success_ends_the_trouble() -> None:

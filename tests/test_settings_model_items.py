@@ -76,6 +76,7 @@ BASE = 'api_base: "https://gateway.example/v1"'
         f"{{model: {{up_to: {{10: openai/a, 20: anthropic/b}}}}, api_key: {KEY}}}",
         f"{{observation: {{model: {ACROSS}}}, api_key: {KEY}}}",
         f"{{model: [openai/a, {{model: anthropic/b, max_retries: 1}}], api_key: {KEY}}}",
+        f"{{observation: {{model: openai/a}}, reflection: {{model: anthropic/b}}, api_key: {KEY}}}",
     ],
 )
 def test_a_list_across_providers_is_refused(memory: str) -> None:
@@ -98,6 +99,7 @@ def test_a_list_across_providers_is_refused(memory: str) -> None:
         f"{{model: [qwen3, org/llama, hosted_vllm/mistral], {BASE}, api_key: {KEY}}}",
         f'{{model: [openai/a, {{model: groq/b, api_base: "https://api.groq.com/openai/v1"}}], {BASE}}}',
         f"{{model: {{up_to: {{10: openai/a, 20: openai/b}}}}, api_key: {KEY}}}",
+        f"{{observation: {{model: openai/a}}, reflection: {{model: openai/b}}, api_key: {KEY}}}",
     ],
 )
 def test_lists_that_hold(memory: str) -> None:

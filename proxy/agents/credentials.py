@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
-from typing import Any
+from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 
 # Any one of a provider's variables is enough; the first is the one to name. tests/agents/test_credentials.py holds them against
@@ -102,16 +102,26 @@ def reveal(secret: Any) -> str | None:
     return (secret if isinstance(secret, str) else secret.get_secret_value()) or None if secret else None
 
 
-def list_models(choice: Any) -> Iterator[tuple[str, str | None, bool]]:
-    """Every model that a choice may come to: its name, its own address, and whether it has a key of its own."""
+class Listed(NamedTuple):
+    """A model of a choice, as the settings write it."""
+
+    name: str
+    base: str | None = None  # its own address
+    has_key: bool = False  # of its own
+    max_retries: int | None = None
+
+
+def list_models(choice: Any) -> Iterator[Listed]:
+    """Every model that a choice may come to."""
     if isinstance(choice, str):
-        yield choice, None, False
+        yield Listed(choice)
     elif isinstance(choice, Mapping):
         if "up_to" in choice:
             for item in choice["up_to"].values():
                 yield from list_models(item)
         else:
-            yield str(choice["model"]), choice.get("api_base"), bool(choice.get("api_key"))
+            own = choice.get("api_base"), bool(choice.get("api_key")), choice.get("max_retries")
+            yield Listed(str(choice["model"]), *own)
     else:
         for item in choice:
             yield from list_models(item)

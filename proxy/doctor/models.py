@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
+from proxy.agents.asking import TRIES
 from proxy.agents.credentials import list_models, missing_variables
 from proxy.agents.targets import OPENAI
 from proxy.catalogue import warnings
@@ -15,11 +16,16 @@ def model_warnings(effective: Effective, actor: str | None) -> list[str]:
     found = [text for name in _names(effective.observer_model, actor) for text in warnings(name)]
     for name in _names(effective.reflector_model, actor):
         found += warnings(name, reflect_at=effective.limits.reflect_at)
+    for choice in (effective.observer_model, effective.reflector_model):
+        if any((model.max_retries or 0) >= TRIES for model in list_models(choice)):
+            found.append(
+                f"max_retries above {TRIES - 1} does nothing more: a call is tried at most {TRIES} times in all"
+            )
     return list(dict.fromkeys(found))
 
 
 def _names(choice: object, actor: str | None) -> Iterator[str]:
-    for name, _, _ in list_models(choice):
+    for name in (model.name for model in list_models(choice)):
         named = actor if name == "inherit" else name
         if named is not None and named != "default":
             yield named
@@ -39,7 +45,7 @@ def missing_credentials(settings: Settings, effective: Effective, environ: Mappi
 
 def _missing(choice: object, settings: Settings, effective: Effective, environ: Mapping[str, str]) -> Iterator[str]:
     memory = effective.memory
-    for name, own_base, has_key in list_models(choice):
+    for name, own_base, has_key, _ in list_models(choice):
         base = own_base or memory.api_base
         shares_key = memory.api_key is not None and own_base in (None, memory.api_base)
         variables = missing_variables(name, base, environ)

@@ -45,7 +45,7 @@ def examine_credentials(settings: Settings, effective: Effective, environ: Mappi
     if missing := missing_credentials(settings, effective, environ):
         return [Finding(False, text) for text in missing]
     choices = (effective.observer_model, effective.reflector_model)
-    names = dict.fromkeys(name for choice in choices for name, _, _ in list_models(choice))
+    names = dict.fromkeys(model.name for choice in choices for model in list_models(choice))
     if list(names) == ["inherit"]:
         return [Finding(True, "memory model: each request's own, with the request's credential")]
     return [Finding(True, f"memory model {shown(('model',), ', '.join(names))}: no credential is missing")]

@@ -155,6 +155,14 @@ class MemorySettings(Section):
         for key, written in places.items():
             if fault := cross_provider_fault(written, api_base=self.api_base, has_key=self.api_key is not None):
                 yield key, fault
+        if self.model == INHERIT and (
+            fault := cross_provider_fault(
+                [self.observation.model, self.reflection.model],
+                api_base=self.api_base,
+                has_key=self.api_key is not None,
+            )
+        ):
+            yield "reflection.model", f"with observation.model, {fault}"
 
 
 class ContextSettings(Section):

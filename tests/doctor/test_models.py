@@ -81,6 +81,13 @@ def test_models_in_lists_are_warned_of() -> None:
     )
 
 
+@pytest.mark.parametrize(("retries", "told"), [(2, False), (3, True)])
+def test_retries_that_do_nothing_are_told(retries: int, told: bool) -> None:
+    """A call is tried three times at most, whatever its model asks for."""
+    settings = parse(f"memory: {{model: [{{model: openai/a, max_retries: {retries}}}]}}")
+    assert any("max_retries" in text for text in model_warnings(settings.effective(None), None)) is told
+
+
 def test_check_and_start_say_so(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
