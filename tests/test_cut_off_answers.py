@@ -6,6 +6,7 @@ stands neither in the tail nor in a note can be counted.
 
 from __future__ import annotations
 
+import asyncio
 import re
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
@@ -18,7 +19,8 @@ from msgspec.structs import replace
 
 from proxy.agents.direct import Direct
 from proxy.agents.litellm_adapter import LiteLLM
-from proxy.agents.llm import Routed, Target
+from proxy.agents.llm import Prompt, Routed, Target
+from proxy.errors import ModelBusy
 from proxy.memory import lifecycle
 from proxy.memory.lifecycle import Observe, Reflect
 from proxy.memory.model import Memory
@@ -77,7 +79,11 @@ def completion(text: str, finish: str | None) -> bytes:
 
 @pytest.fixture(scope="module")
 def litellm() -> Iterator[LiteLLM]:
+    """Warm: its import, some 20 s on a busy machine, counts against nobody's deadline."""
     adapter = LiteLLM()
+    nobody_listens = Target("hosted_vllm/m", "litellm", "http://127.0.0.1:1/v1", api_key="k")
+    with pytest.raises(ModelBusy):
+        asyncio.run(adapter.complete(nobody_listens, Prompt("", ("",))))
     yield adapter
     adapter.close()
 
