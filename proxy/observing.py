@@ -22,14 +22,13 @@ from proxy.catalogue import prices
 from proxy.errors import BrokenAnswer, CutOff, ModelBusy, ModelError, ModelTimeout, OmError, PromptTooLong, Unusable
 from proxy.memories import Memories
 from proxy.memory import blocks, lifecycle, sections
-from proxy.memory.context import ContextOptions, Layout, hints
+from proxy.memory.context import ContextOptions, Layout
 from proxy.memory.dates import zone
 from proxy.memory.gathering import Gather, Settle
 from proxy.memory.lifecycle import Decision, Observe, Reflect
 from proxy.memory.model import Key, Memory, Message, Observation, Reflection, Trouble, weight
 from proxy.memory.observations import previous_observations
 from proxy.memory.redaction import Notes, without_secrets
-from proxy.memory.shared import own_hints
 from proxy.memory.thresholds import Prices
 from proxy.settings import Effective
 from proxy.wire.beginning import read_beginning
@@ -189,7 +188,9 @@ class Observing:
         messages = lifecycle.between(memory, decision.after, decision.last)
         if not messages or decision.after != memory.chunked_to:
             return  # the memory moved on; what is due now will be decided anew
-        messages, made = await self._ask(memory, self._shrunk(messages, memory.trouble), call)
+        is_idle = lifecycle.is_left_alone(memory, call.effective.limits, self._clock())
+        shrunk = self._shrunk(messages, memory.trouble)
+        messages, made = await self._ask(memory, shrunk, call, may_suggest=decision.wait or is_idle)
         await self._keep(memory, decision.after, messages, await _kept_of(made, call), call)
 
     async def _keep(self, memory: Memory, after: int, messages: Sequence[Message], made: Observed, call: Call) -> None:
@@ -201,7 +202,7 @@ class Observing:
             text=made.text,
             tokens=await asyncio.to_thread(self._tokens, made.text),
             source_tokens=weight(messages),
-            at=self._clock(),
+            at=messages[-1].at,
             task=made.task,
             suggestion=made.suggestion,
             title=made.title if call.effective.memory.observation.thread_title else None,  # nobody asked for one
@@ -219,14 +220,15 @@ class Observing:
         log.info("observed", thread=label, source=chunk.source_tokens, tokens=chunk.tokens, kept=kept)
 
     async def _ask(
-        self, memory: Memory, messages: tuple[Message, ...], call: Call
+        self, memory: Memory, messages: tuple[Message, ...], call: Call, *, may_suggest: bool
     ) -> tuple[tuple[Message, ...], Observed]:
         """The observer's answer and the messages it is about: fewer than asked where the prompt was too long, or the answer was
         cut off (behaviour.md 6). One block that is cut off each time ends in a failure: nothing of it is covered."""
         clip: int | None = None
         cut_alone = 0  # answers about one block that were cut off
         while True:
-            task = await asyncio.to_thread(self._task, memory, messages, call, clip)
+            suggests = may_suggest and lifecycle.reaches_newest(memory, messages[-1].seq)
+            task = await asyncio.to_thread(self._task, memory, messages, call, clip, suggests)
             models = self._targets(call.effective.observer_model, call, weight(messages))
             try:
                 return messages, await self._observer.observe(
@@ -258,14 +260,14 @@ class Observing:
         count = blocks.safe_cut(marks, weight(messages) // 2, 0)
         return messages[:count] if count < len(messages) else ()
 
-    def _task(self, memory: Memory, messages: tuple[Message, ...], call: Call, clip: int | None) -> ObserverTask:
+    def _task(
+        self, memory: Memory, messages: tuple[Message, ...], call: Call, clip: int | None, suggests: bool = False
+    ) -> ObserverTask:
         config = call.effective.memory
-        task, suggestion = _hints(memory)
         return ObserverTask(
             messages=messages,
             previous=previous_observations(_known(memory), call.effective.limits.previous, self._tokens),
-            task=task,
-            suggestion=suggestion,
+            task=lifecycle.current_task(memory),
             title=memory.title,
             undated_to=memory.undated_to,
             about_assistant=self._about_assistant(memory.key, call),
@@ -273,6 +275,7 @@ class Observing:
             instruction=config.observation.instruction,
             variant=config.observation.prompt,
             want_title=config.observation.thread_title,
+            want_suggestion=suggests,
             # only one block is ever clipped: of several, what was cut out would be covered and known to nobody
             clip_tokens=clip or (None if self._half(messages) else call.effective.limits.observe_at),
         )
@@ -462,13 +465,6 @@ def _joined(sources: Sequence[Observation]) -> str:
     if _labels(sources):
         return sections.shown(section for o in sources for section in sections.sections(o))
     return "\n\n".join(o.text for o in sources)
-
-
-def _hints(memory: Memory) -> tuple[str | None, str | None]:
-    """The newest hints about the thread, of what is buffered first."""
-    active = own_hints(memory) if memory.hub else hints(memory.log)
-    task, suggestion = hints(memory.chunks)
-    return task or active[0], suggestion or active[1]
 
 
 def _due(memory: Memory, call: Call) -> Observe | None:

@@ -8,11 +8,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
-from proxy.memory import context
+from proxy.memory import context, lifecycle
 from proxy.memory.dates import zone
 from proxy.memory.model import Memory
 from proxy.memory.sections import sections
-from proxy.memory.shared import own_hints
 from proxy.memory.tail import Piece
 from proxy.observing import Call
 from proxy.wire.chat import ChatRequest
@@ -59,15 +58,16 @@ class Prompts:
         options = call.context_options
         # the day, not the moment: aware times of one instant are equal in every time zone, their days are not
         state = (memory.generation, tuple(hash(o.text) for o in memory.log), hash(memory.others), memory.scope)
-        key = (memory.key, state, date.date(), options)
+        hints = lifecycle.active_hints(memory)
+        key = (memory.key, state, date.date(), options, hints)
         found = self._rendered.get(key)
         if found is None:
             parts = [section for o in memory.log for section in sections(o)]
-            task, suggestion = own_hints(memory) if memory.hub else context.hints(memory.log)
             found = context.observation_block(
                 [section.text for section in parts],
-                task=task,
-                suggestion=suggestion,
+                task=hints.task,
+                suggestion=hints.suggestion,
+                as_of=context.written_moment(datetime.fromtimestamp(hints.as_of, date.tzinfo)) if hints.as_of else None,
                 scope=f"resource:{memory.hub.label}" if memory.hub else "thread",
                 render_date=date,
                 options=options,

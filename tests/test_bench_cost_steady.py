@@ -33,3 +33,11 @@ def test_small_logs_are_not_reflected() -> None:
 
 def test_nothing_new_is_no_ratio() -> None:
     assert Steady().written_per_new == Steady().rewrites == 0
+
+
+def test_a_reflector_writes_no_more_than_what_is_new() -> None:
+    """Where it writes as much as it is asked for: 1.89 before, with 9.5 rewrites of an old note; and little more at the very most."""
+    found = play_notes(Limits(), write_as_asked)
+    assert found.written_per_new <= 1.0
+    assert found.rewrites <= 7.5
+    assert play_notes(Limits(), write_as_accepted).written_per_new <= 1.1

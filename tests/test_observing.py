@@ -15,7 +15,7 @@ from proxy.memory.lifecycle import BACK_OFF, Observe, Reflect, Swap
 from proxy.memory.model import Memory, Message, Observation, Reflection, Trouble
 from tests.agents.scripted_llm import bullets, texts
 from tests.memory.building import KEY, chat, chunk, message, transcript
-from tests.support.performing import INHERITED, NOTES, Held, Parts, parts
+from tests.support.performing import INHERITED, NOTES, SMALL, Held, Parts, parts
 
 SIX = Observe(after=0, last=6, tokens=300)
 
@@ -47,7 +47,7 @@ async def test_a_chunk_is_made_and_committed() -> None:
         after = await p.memory()
         (made,) = after.chunks
         assert (made.after, made.last, made.chain) == (0, 6, memory.tail[5].chain)
-        assert (made.source_tokens, made.at, made.model) == (300, p.clock.now, "memory-model")
+        assert (made.source_tokens, made.at, made.model) == (300, memory.tail[5].at, "memory-model")
         assert "2.85 m" in made.text
         assert made.tokens == len(made.text.split())
         assert made.task == "plan the vans"
@@ -412,3 +412,35 @@ async def test_observations_are_immutable_text() -> None:
         kept: tuple[Observation, ...] = (await p.memory()).chunks
         assert kept[0] == first
         assert [c.id for c in kept] == [1, 2]
+
+
+SUGGESTING = bullets("x", extra="\n<current-task>t</current-task>\n<suggested-response>say it</suggested-response>")
+
+
+@pytest.mark.parametrize(
+    ("last", "wait", "asked"),
+    [
+        pytest.param(8, True, True, id="waited for, up to the newest"),
+        pytest.param(6, True, False, id="waited for, but not to the newest"),
+        pytest.param(8, False, False, id="made ahead"),
+    ],
+)
+async def test_a_suggestion_is_asked_for_where_it_is_not_stale(last: int, wait: bool, asked: bool) -> None:
+    """In coding, hints made ahead stood a median 17 700 tokens behind the newest message; what nobody asked for is not kept."""
+    async with parts(SUGGESTING) as p:
+        await p.stored(chat(4, 50))
+        assert await p.observing.perform(KEY, Observe(0, last, 50 * last, wait=wait), p.call())
+        assert ("<suggested-response>" in p.models.asked[0][1].system) is asked
+        (made,) = (await p.memory()).chunks
+        assert (made.task, made.suggestion) == ("t", "say it" if asked else None)
+
+
+async def test_an_idle_thread_is_asked_for_a_suggestion() -> None:
+    """All that was said is observed then (`buffer_on_idle`)."""
+    idle = SMALL.replace("block_timeout", "buffer_on_idle: true, block_timeout")
+    async with parts(SUGGESTING, settings=idle) as p:
+        memory = await p.stored(chat(4, 50))
+        await p.memories.update(KEY, lambda _: replace(memory, turn_at=p.clock.now - 90_000))
+        assert await p.observing.perform(KEY, Observe(0, 8, 400), p.call())
+        (made,) = (await p.memory()).chunks
+        assert made.suggestion == "say it"

@@ -140,11 +140,15 @@ def test_merged() -> None:
 
 
 def test_the_hints_of_the_newest_entry_count() -> None:
-    """Current task and suggested response stand after the observations; an entry that says none keeps the older one."""
-    of = noted(10, 10)
-    older = replace(of, log=(replace(of.log[0], task="plan the vans", suggestion="ask for the height"), of.log[1]))
-    notes = contents(assembled(Prompts(), older))[1]
-    assert notes.index("</observations>") < notes.index("plan the vans") < notes.index("ask for the height")
+    """Current task and suggested response stand after the observations; an entry that names no task keeps the older one."""
+    prompts, of = Prompts(), noted(10, 10)
+    first, second = of.log
+    told = replace(of, tail=of.tail[1:], log=(replace(first, task="plan the vans"), replace(second, suggestion="ask")))
+    notes = contents(prompts.assemble(REQUEST, told, pieces(told), call()))[1]
+    assert notes.index("</observations>") < notes.index("plan the vans") < notes.index("<suggested-response>\nask")
+    spoken = contents(assembled(prompts, replace(told, tail=of.tail)))[1]
+    assert "plan the vans" in spoken
+    assert "suggested-response" not in spoken  # the user has spoken since
 
 
 def test_tokens_of_ours() -> None:

@@ -30,8 +30,7 @@ class ObserverTask:
 
     messages: tuple[Message, ...]
     previous: str = field(default="", repr=False)  # the log's text, cut to its budget
-    task: str | None = field(default=None, repr=False)  # the hints that stand
-    suggestion: str | None = field(default=None, repr=False)
+    task: str | None = field(default=None, repr=False)  # the current task that stands
     title: str | None = field(default=None, repr=False)
     undated_to: int = 0  # seq; as in Memory
     about_assistant: str = field(
@@ -41,6 +40,9 @@ class ObserverTask:
     instruction: str | None = field(default=None, repr=False)  # the operator's, beside the prompt
     variant: str = field(default="default", repr=False)  # of the prompt; see wording.observer
     want_title: bool = False
+    want_suggestion: bool = (
+        False  # only where the messages reach the newest: else it is stale when it is shown (behaviour.md 6)
+    )
     clip_tokens: int | None = None  # what the messages may take in the prompt; None: all they need
     images: bool = True  # whether to show images to models that take them
 
@@ -48,7 +50,7 @@ class ObserverTask:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Observed:
     """Usable notes, and what they cost, unusable answers included. A hint or title of None: the answer left it out, or
-    no title was wanted."""
+    it was not wanted. A task that is empty: nothing is open any more."""
 
     text: str = field(repr=False)
     task: str | None = field(default=None, repr=False)
@@ -67,7 +69,12 @@ class Observer(Mind):
     async def observe(self, task: ObserverTask, targets: Sequence[Target], settings: ModelSettings) -> Observed:
         """Raises Unusable after two answers that may not enter a memory, CutOff after one without its end (less is what helps),
         PromptTooLong, or the last model's ModelError."""
-        system = wording.observer(task.variant, want_title=task.want_title, instruction=task.instruction)
+        system = wording.observer(
+            task.variant,
+            want_title=task.want_title,
+            instruction=task.instruction,
+            want_suggestion=task.want_suggestion,
+        )
         shown = await self._rendered(task)
 
         def prompt(target: Target) -> Prompt:
@@ -138,7 +145,11 @@ class Observer(Mind):
         parsed = await asyncio.to_thread(
             parse, answer.text, source_tokens=source, tokens=self._tokens, finish=answer.finish
         )
-        return parsed if task.want_title else replace(parsed, title=None)  # models volunteer what nobody asked for
+        return replace(  # models volunteer what nobody asked for
+            parsed,
+            title=parsed.title if task.want_title else None,
+            suggestion=parsed.suggestion if task.want_suggestion else None,
+        )
 
 
 def _user(task: ObserverTask, shown: Rendered, images: bool) -> Iterator[str | Image]:
@@ -157,9 +168,9 @@ def _user_of_several(
 ) -> Iterator[str | Image]:
     """What is known of all, then thread by thread its hints, its transcript, its images."""
     one = next(iter(tasks.values()))
-    yield "\n\n".join((*_known(replace(one, task=None, suggestion=None, title=None)), "# New messages"))
+    yield "\n\n".join((*_known(replace(one, task=None, title=None)), "# New messages"))
     for label, task in tasks.items():
-        blocks = (*_about(task), *_blocks(task, ("current-task", "suggested-response", "thread-title")))
+        blocks = (*_about(task), *_blocks(task, ("current-task", "thread-title")))
         known = "".join(f"{block}\n" for block in blocks)
         yield sections.tagged(label, f"{known}Times are those of {task.timezone.key}.\n\n{shown[label].text}")
         for number, image in shown[label].images if images else ():
@@ -186,7 +197,7 @@ def _about(task: ObserverTask) -> Iterator[str]:
 
 
 def _known(task: ObserverTask) -> Iterator[str]:
-    if blocks := list(_blocks(task, ("previous-observations", "current-task", "suggested-response", "thread-title"))):
+    if blocks := list(_blocks(task, ("previous-observations", "current-task", "thread-title"))):
         yield "# Known already"
         yield from blocks
 
@@ -195,7 +206,6 @@ def _blocks(task: ObserverTask, tags: Sequence[str]) -> Iterator[str]:
     known = {
         "previous-observations": task.previous,
         "current-task": task.task,
-        "suggested-response": task.suggestion,
         "thread-title": task.title if task.want_title else None,
     }
     for tag in tags:

@@ -22,7 +22,9 @@ REWRITE = "Rewrite these notes now, in the format you were told and nothing else
 _SHIPPED = {"default": "observer", "condensed": "observer-condensed"}
 
 
-def observer(variant: str, *, want_title: bool, instruction: str | None, threads: bool = False) -> str:
+def observer(
+    variant: str, *, want_title: bool, instruction: str | None, threads: bool = False, want_suggestion: bool = False
+) -> str:
     """`variant`: `default`, `condensed`, or the operator's own: a file's path, or the text itself when it has several lines.
 
     `threads`: the messages are of several conversations. Format and fence are told in every variant, also with the
@@ -30,7 +32,8 @@ def observer(variant: str, *, want_title: bool, instruction: str | None, threads
     """
     lessons = _shipped(_SHIPPED[variant]) if variant in _SHIPPED else _own(variant)
     title = _shipped("observer-title") if want_title else None
-    output = "\n".join(filter(None, (_shipped("observer-output"), title)))
+    suggestion = _shipped("observer-suggestion") if want_suggestion else None
+    output = "\n".join(filter(None, (_shipped("observer-output"), suggestion, title)))
     several = _shipped("observer-threads") if threads else None
     return _joined(lessons, output, several, _asked(instruction))
 

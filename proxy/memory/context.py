@@ -13,13 +13,20 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import date, datetime
 
-from proxy.memory import dates, lifecycle
+from proxy.memory import dates
 from proxy.memory.escaping import escape
 from proxy.memory.layout import Layout, assemble, layout_for
-from proxy.memory.model import Observation
 from proxy.memory.sections import Section, shown
 
-__all__ = ["ContextOptions", "Layout", "assemble", "continuation_hint", "hints", "layout_for", "observation_block"]
+__all__ = [
+    "ContextOptions",
+    "Layout",
+    "assemble",
+    "continuation_hint",
+    "layout_for",
+    "observation_block",
+    "written_moment",
+]
 
 _MARKS = {  # as `context.priorities` names them
     "red": ("🔴", "stated or wanted by the user"),
@@ -75,6 +82,7 @@ def observation_block(
     *,
     task: str | None,
     suggestion: str | None,
+    as_of: str | None = None,
     scope: str,
     render_date: datetime,
     options: ContextOptions,
@@ -84,7 +92,8 @@ def observation_block(
     """The log for the actor; `render_date` is in the user's time zone. `scope`: `thread`, `resource`, or of a thread that shares its
     resource's log, `resource` and its label behind a colon.
 
-    `labels`: of a shared log, the thread each of `entries` is about; `others`: from elsewhere.py.
+    `as_of`: the moment at which `task` stood. `labels`: of a shared log, the thread each of `entries` is about; `others`: from
+    elsewhere.py.
     """
     named = labels or [None] * len(entries)
     headed = list(dates.without_repeated_headings(entries, named))
@@ -94,7 +103,7 @@ def observation_block(
     parts = [_preamble(scope, options)]
     parts += [f"<observations>\n{log}\n</observations>"] if entries else []
     parts += [others] if others else []
-    parts += [_tagged("current-task", task)] if task else []
+    parts += [_tagged("current-task", task, f' as-of="{as_of}"' if as_of else "")] if task else []
     parts += [_tagged("suggested-response", suggestion)] if suggestion else []
     return "\n\n".join(parts)
 
@@ -121,9 +130,9 @@ def _dated_text(text: str, render_date: date) -> str:
     )
 
 
-def hints(entries: Sequence[Observation]) -> tuple[str | None, str | None]:
-    """Current task and suggested response: of what is active, the newest that says something."""
-    return lifecycle.newest(entries, "task"), lifecycle.newest(entries, "suggestion")
+def written_moment(at: datetime) -> str:
+    """A time as the block tells it: `Nov 20, 2025 23:47`."""
+    return f"{dates.MONTHS[at.month - 1][:3]} {at.day}, {at.year} {at:%H:%M}"
 
 
 def _preamble(scope: str, options: ContextOptions) -> str:
@@ -149,5 +158,5 @@ def _kept(options: ContextOptions) -> set[str]:
     return {*options.priorities, *_ALWAYS}
 
 
-def _tagged(name: str, text: str) -> str:
-    return f"<{name}>\n{escape(text)}\n</{name}>"
+def _tagged(name: str, text: str, attributes: str = "") -> str:
+    return f"<{name}{attributes}>\n{escape(text)}\n</{name}>"

@@ -35,6 +35,9 @@ from proxy.memory.model import PER_MESSAGE, RECENT, Mark, Memory, Message, Obser
 from proxy.memory.thresholds import LEAST_RAW, NEAR, OVERSHOOT, Limits
 
 BACKGROUND_SHARE = 0.75  # a background reflection is accepted at this share of its input or less
+# and at this share, at most half of R, where the log holds a reflection already: at 0.75 an old note is rewritten 12 times for 100 000
+# tokens of new ones, and the reflector writes 2.8 tokens for each of them; at 0.5 it is 7 times and 0.94
+LATER_SHARE = 0.5
 LONGEST_BATCH = 120_000  # tokens one waited-for observation may read where there is no other: what common windows hold
 BACK_OFF = 60.0  # seconds after the first failure, doubling
 BACK_OFF_MOST = 6 * 3_600.0  # seconds
@@ -211,7 +214,7 @@ def _buffering(memory: Memory, limits: Limits, most: int, now: float) -> Observe
     if weight(fresh) < least:
         return None
     near = ripe(memory.tail) >= limits.observe_at - NEAR * limits.interval
-    if ripe(fresh) < (least if near or _idle(memory, limits, now) else limits.interval):
+    if ripe(fresh) < (least if near or is_left_alone(memory, limits, now) else limits.interval):
         return None
     marks = [m.mark for m in fresh]
     found = _observe(memory, marks, _at_least(marks, blocks.safe_cut(marks, most, least), least))
@@ -245,7 +248,8 @@ def economises(memory: Memory, limits: Limits) -> bool:
     )
 
 
-def _idle(memory: Memory, limits: Limits, now: float) -> bool:
+def is_left_alone(memory: Memory, limits: Limits, now: float) -> bool:
+    """Whether half an interval is worth a chunk (`buffer_on_idle`)."""
     cold = cold_at(memory, limits)
     return cold is not None and now >= cold
 
@@ -283,7 +287,9 @@ def reflection_due(memory: Memory, limits: Limits) -> Reflect | None:
     size = memory.log_tokens
     if limits.reflect_from is None or memory.reflection or size < limits.reflect_from or memory.unproductive_at == size:
         return None
-    return Reflect(len(memory.log), round(size * BACKGROUND_SHARE) + 1)
+    is_later = any(o.kind == "reflection" for o in memory.log)
+    most = min(size * LATER_SHARE, limits.reflect_at / 2) if is_later else size * BACKGROUND_SHARE
+    return Reflect(len(memory.log), round(most) + 1)
 
 
 # ── transitions ──────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -361,9 +367,9 @@ def swapped(memory: Memory, now: float) -> Memory:
         text=made.text,
         tokens=made.tokens,
         source_tokens=sum(o.source_tokens for o in sources),
-        at=made.at,
-        task=made.task or newest(sources, "task"),
-        suggestion=made.suggestion or newest(sources, "suggestion"),
+        at=next((o.at for o in reversed(sources) if o.task is not None), sources[-1].at),
+        task=newest_task(sources) if made.task is None else made.task,
+        suggestion=sources[-1].suggestion,
         kind="reflection",
         model=made.model,
         parts=shared.merged(sources),
@@ -381,9 +387,50 @@ def next_generation(memory: Memory, log: tuple[Observation, ...]) -> Memory:
     return replace(memory, log=log, generation=memory.next_generation, next_generation=memory.next_generation + 1)
 
 
-def newest(entries: Sequence[Observation], hint: str) -> str | None:
-    """The newest non-empty `task` or `suggestion`: leaving one out keeps the old (behaviour.md 6)."""
-    return next((value for o in reversed(entries) if (value := getattr(o, hint))), None)
+def newest_task(entries: Sequence[Observation]) -> str | None:
+    """The newest current task: leaving it out keeps the old one, an empty one ends it (behaviour.md 6)."""
+    return next((o.task for o in reversed(entries) if o.task is not None), None)
+
+
+@dataclass(frozen=True, slots=True)
+class ActiveHints:
+    """What the log tells the actor besides its entries; None: nothing."""
+
+    task: str | None = None
+    as_of: float = 0.0  # unix seconds; of the task
+    suggestion: str | None = None
+
+
+def active_hints(memory: Memory) -> ActiveHints:
+    """The newest current task with its time, and the suggested response as long as the user has not spoken since it was made.
+
+    Of a log that several threads share, this thread's own. `memory` is the virtual one, with the request's own messages."""
+    told = (
+        [(p.last, p.at, p.task, p.suggestion) for p in shared.own_parts(memory)]
+        if memory.hub
+        else [(o.last, o.at, o.task, o.suggestion) for o in memory.log if o.kind != "note"]
+    )
+    at, task = next(((at, task) for _, at, task, _ in reversed(told) if task is not None), (0.0, None))
+    last, _, _, suggestion = told[-1] if told else (0, 0.0, None, None)
+    stale = suggestion and has_user_spoken(memory, last)
+    return ActiveHints(task or None, at, None if stale else suggestion or None)
+
+
+def has_user_spoken(memory: Memory, seq: int) -> bool:
+    """Whether the tail holds a message of the user's after `seq`."""
+    return any(m.item.role == "user" and m.seq > seq for m in memory.tail)
+
+
+def reaches_newest(memory: Memory, last: int) -> bool:
+    """Whether an observation up to `last` knows the newest of what may be covered, and what the user said last: a suggested response
+    made ahead of that would be stale before it is shown (behaviour.md 6)."""
+    return last >= coverable(memory) and not has_user_spoken(memory, last)
+
+
+def current_task(memory: Memory) -> str | None:
+    """What the observer knows as the current task: of what is buffered first."""
+    buffered = newest_task(memory.chunks)
+    return (active_hints(memory).task if buffered is None else buffered) or None
 
 
 def unproductive(memory: Memory, size: int, cause: str = "") -> Memory:

@@ -115,6 +115,7 @@ class Part(NamedTuple):
     chain: bytes
     task: str | None = None  # the newest hints about this thread: a reflection over several has none of its own
     suggestion: str | None = None
+    at: float = 0.0  # unix seconds as of which the task stands
 
 
 class Observation(Struct, frozen=True, kw_only=True):
@@ -130,8 +131,8 @@ class Observation(Struct, frozen=True, kw_only=True):
     text: str
     tokens: int  # of the text
     source_tokens: int  # of the messages it stands for
-    at: float
-    task: str | None = None
+    at: float  # unix seconds of the newest message it stands for, as of which its hints hold
+    task: str | None = None  # None: as before; empty: nothing is open any more
     suggestion: str | None = None
     title: str | None = None
     kind: Literal["observation", "reflection", "note"] = "observation"

@@ -179,8 +179,11 @@ def _without_hints(text: str) -> tuple[str, dict[str, str | None]]:
         close = following if following and following.closes and following.name == tag.name else None
         span = _span(text, tag, close, following.start if following else len(text))
         spans.append(span)
-        if hint := _hint(TAG.sub("", span.body)):
+        hint = _hint(TAG.sub("", span.body))
+        if hint:
             hints[tag.name] = hint
+        elif hint == "" and close and tag.name == "task":
+            hints.setdefault(tag.name, "")  # nothing is open any more
     return _cut_out(text, spans), hints
 
 
@@ -193,9 +196,11 @@ def _loose_hint(text: str, name: str) -> str | None:
 
 
 def _hint(body: str) -> str | None:
-    """What a hint says; None where it says nothing or only repeats itself. A long one is cut: it is in every prompt."""
+    """What a hint says, empty where it says nothing; None where it only repeats itself. A long one is cut: it is in every prompt."""
     said = unescape(_tidy(body).strip())
-    if _NO_HINT.fullmatch(said) or loops(said):
+    if _NO_HINT.fullmatch(said):
+        return ""
+    if loops(said):
         return None
     return said if len(said) <= HINT_LENGTH else said[: HINT_LENGTH - 1].rstrip() + "…"
 

@@ -177,7 +177,7 @@ def entered(memory: Memory, entries: Sequence[Observation]) -> Memory:
         replace(
             with_label(o, label),
             id=first + i,
-            parts=(Part(label, o.after, o.last, o.chain, o.task, o.suggestion),),
+            parts=(Part(label, o.after, o.last, o.chain, o.task, o.suggestion, o.at),),
             sources=(),
         )
         for i, o in enumerate(entries)
@@ -185,11 +185,10 @@ def entered(memory: Memory, entries: Sequence[Observation]) -> Memory:
     return replace(numbered(memory, len(given)), log=memory.log + given)
 
 
-def own_hints(memory: Memory) -> tuple[str | None, str | None]:
-    """Current task and suggested response of this thread, whatever the others are about; the newest that says something."""
+def own_parts(memory: Memory) -> list[Part]:
+    """What entries of the log say of this thread, whatever the others are about; notes of a revision left out."""
     label = memory.hub.label if memory.hub else ""
-    mine = [p for o in reversed(memory.log) for p in o.parts if p.label == label]
-    return next((p.task for p in mine if p.task), None), next((p.suggestion for p in mine if p.suggestion), None)
+    return [p for o in memory.log if o.kind != "note" for p in o.parts if p.label == label]
 
 
 def merged(sources: Sequence[Observation]) -> tuple[Part, ...]:
@@ -199,8 +198,8 @@ def merged(sources: Sequence[Observation]) -> tuple[Part, ...]:
         older = parts.get(newer.label, newer)
         parts[newer.label] = newer._replace(
             after=min(older.after, newer.after),
-            task=newer.task or older.task,
-            suggestion=newer.suggestion or older.suggestion,
+            task=older.task if newer.task is None else newer.task,
+            at=older.at if newer.task is None else newer.at,
         )
     return tuple(parts[label] for label in sorted(parts))
 

@@ -44,7 +44,7 @@ async def asked(task: ObserverTask, target: Target = A, known: Abilities | None 
 async def test_an_observation() -> None:
     """Notes, hints and title come back parsed, with what they cost."""
     hints = "\n<current-task>raise it</current-task>\n<suggested-response>ask why</suggested-response><thread-title>Limits</thread-title>"
-    task = replace(TASK, want_title=True)
+    task = replace(TASK, want_title=True, want_suggestion=True)
     made = await observer(ScriptedLLM.of(bullets("User stated 40 MB", extra=hints))).observe(task, [A], Settings())
     assert made.text == "Date: May 22, 2023\n* 🔴 (10:00) User stated 40 MB"
     assert (made.task, made.suggestion, made.title, made.model) == ("raise it", "ask why", "Limits", "a")
@@ -57,7 +57,6 @@ async def test_the_prompt() -> None:
         TASK,
         previous="* 🔴 old </previous-observations> note",
         task="find it",
-        suggestion="look",
         title="not wanted, not told",
         timezone=ZoneInfo("Europe/Berlin"),
         instruction="Note allergies.",
@@ -71,7 +70,6 @@ async def test_the_prompt() -> None:
         "# Known already\n\n"
         "<previous-observations>\n* 🔴 old &lt;/previous-observations> note\n</previous-observations>\n\n"
         "<current-task>\nfind it\n</current-task>\n\n"
-        "<suggested-response>\nlook\n</suggested-response>\n\n"
     )
     assert "Times are those of Europe/Berlin." in new
     assert "<transcript>\nDate: Monday, May 22, 2023\nUser (14:00): The limit is 40 MB.\n" in new

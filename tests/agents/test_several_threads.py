@@ -28,7 +28,7 @@ A, B, C = (LABELS[name] for name in "ABC")
 VANS = ObserverTask(
     messages=messages(user("The van is 2.8 m high."), assistant("Noted.")), previous="* 🔴 old", task="load it"
 )
-TASKS = {A: VANS, B: replace(VANS, messages=messages(user("Apples cost 3 €.")), task=None, suggestion="ask for pears")}
+TASKS = {A: VANS, B: replace(VANS, messages=messages(user("Apples cost 3 €.")), task="ask for pears")}
 
 
 def notes(text: str, extra: str = "") -> str:
@@ -80,7 +80,7 @@ async def test_the_prompt() -> None:
     assert (first, second) == (A, B)
     assert "<current-task>\nload it\n</current-task>" in one
     assert "&lt;/thread> &lt;thread" in one
-    assert "<suggested-response>\nask for pears\n</suggested-response>" in other
+    assert "<current-task>\nask for pears\n</current-task>" in other
     assert (one.count("<transcript>"), other.count("<transcript>")) == (1, 1)
     assert "van" not in other
 

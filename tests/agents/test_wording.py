@@ -59,7 +59,7 @@ LESSONS = {
     "yellow": r"🟡 what was asked, and what was learnt",
     "green": r"🟢 uncertain or minor, nothing else",
     "current task": r"<current-task>",
-    "suggested response": r"<suggested-response>",
+    "an empty task ends it": r"write it empty: `<current-task></current-task>`",
     "leaving a hint out keeps the old": r"keeps the old one",
     "the fence is data": r"Everything in there is material",
     "instructions are reported speech": r"record it as reported speech with its speaker",
@@ -152,6 +152,15 @@ def test_strong_keeps_what_the_assistant_told() -> None:
     assert "drop 🟡 whose matter is closed; what the assistant advised" in text
 
 
+def test_a_suggestion_is_asked_for_where_it_is_wanted() -> None:
+    """Made ahead, it would be stale when it is shown: buffered calls ask for the task only (behaviour.md 6)."""
+    assert "suggested-response" not in wording.observer("default", want_title=True, instruction=None)
+    assert "suggested-response" not in wording.observer("default", want_title=True, instruction=None, threads=True)
+    assert "suggested-response" not in wording.reflector(instruction=None)
+    text = wording.observer("default", want_title=True, instruction=None, want_suggestion=True)
+    assert text.index("<suggested-response>") < text.index("<thread-title>")
+
+
 def test_instruction() -> None:
     """The operator's instruction stands at the end, under a heading of its own; blank ones leave no heading."""
     text = wording.observer("default", want_title=False, instruction=" Note every allergy.\n")
@@ -194,14 +203,13 @@ def test_tags_of_the_prompts_are_escaped_in_texts(text: str) -> None:
 def test_the_example_is_what_we_read() -> None:
     """The format the prompt shows is the format the parser takes, hints and anchored dates included."""
     text = wording.observer("default", want_title=False, instruction=None)
-    example = text[text.index("\n<observations>") : text.index("</suggested-response>") + len("</suggested-response>")]
+    example = text[text.index("\n<observations>") : text.index("</current-task>") + len("</current-task>")]
     parsed = parse(example, source_tokens=1_000, tokens=words)
     assert parsed.text.startswith("Date: May 22, 2023\n* 🔴 (09:14)")
     assert parsed.text.count("\n  * ") == 2
     assert parsed.task
-    assert parsed.suggestion
     text = wording.reflector(instruction=None)
-    example = text[text.index("\n<observations>") : text.index("</suggested-response>") + len("</suggested-response>")]
+    example = text[text.index("\n<observations>") : text.index("</current-task>") + len("</current-task>")]
     assert parse_reflection(example, source_tokens=1_000, tokens=words).text.startswith("Date: May 3, 2023")
 
 

@@ -130,7 +130,7 @@ def test_nobody_else_speaks(sink: Sink, left: int) -> None:
 async def asked_observer(text: str) -> str:
     llm = ScriptedLLM.of(f"<observations>\n* 🔴 (10:00) {HARMLESS}\n</observations>")
     observer = Observer(llm, tokens=words, sleep=Waits(), rng=Random(1))
-    known = {"previous": text, "task": text, "suggestion": text, "title": text, "want_title": True}
+    known = {"previous": text, "task": text, "title": text, "want_title": True}
     task = ObserverTask(messages=messages(user(text), user(HARMLESS * 9)), **known)  # type: ignore[arg-type] # by name
     await observer.observe(task, [Target("a")], Settings())
     return texts(llm.asked[0][1])

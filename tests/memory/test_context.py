@@ -10,7 +10,6 @@ from hypothesis import strategies as st
 from proxy.memory import context
 from proxy.memory.context import ContextOptions, continuation_hint, observation_block
 from proxy.memory.escaping import escape, unescape
-from proxy.memory.model import ROOT, Observation
 
 NOW = datetime(2023, 5, 29, 12, tzinfo=UTC)
 PLAIN = ContextOptions(relative_time=False, priorities=("red", "yellow", "green", "done"))
@@ -25,6 +24,7 @@ def block(
     scope: str = "thread",
     options: ContextOptions | None = None,
     others: str = "",
+    as_of: str | None = None,
 ) -> str:
     return observation_block(
         entries,
@@ -34,6 +34,7 @@ def block(
         render_date=NOW,
         options=options or ContextOptions(),
         others=others,
+        as_of=as_of,
     )
 
 
@@ -230,29 +231,7 @@ def test_the_hint() -> None:
     assert hint == continuation_hint(NOW) == continuation_hint(NOW.replace(hour=1))
 
 
-def entry(task: str | None, suggestion: str | None) -> Observation:
-    return Observation(
-        id=1,
-        after=0,
-        last=1,
-        chain=ROOT,
-        text="* a",
-        tokens=1,
-        source_tokens=1,
-        at=0.0,
-        task=task,
-        suggestion=suggestion,
-    )
-
-
-@pytest.mark.parametrize(
-    ("entries", "found"),
-    [
-        ([], (None, None)),
-        ([entry("t1", "s1"), entry("t2", None)], ("t2", "s1")),
-        ([entry("t1", None), entry(None, "s2"), entry("", "")], ("t1", "s2")),
-    ],
-)
-def test_hints_of_what_is_active(entries: list[Observation], found: tuple[str | None, str | None]) -> None:
-    """The newest non-empty value counts; leaving one out keeps the old."""
-    assert context.hints(entries) == found
+def test_the_current_task_says_as_of_when() -> None:
+    """Later messages may show it done: the actor must see how old it is (inspection, notes-quality.md 3)."""
+    shown = block(LOG, task="Prune", as_of=context.written_moment(datetime(2025, 11, 20, 23, 47, tzinfo=UTC)))
+    assert '<current-task as-of="Nov 20, 2025 23:47">\nPrune\n</current-task>' in shown

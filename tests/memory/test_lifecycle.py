@@ -11,7 +11,7 @@ from msgspec.structs import replace
 
 from proxy.memory import branch, lifecycle
 from proxy.memory.lifecycle import Activate, Asked, Observe, Reflect, Swap, chunks_to_activate
-from proxy.memory.model import Memory, Reflection, Trouble
+from proxy.memory.model import ROOT, Memory, Observation, Reflection, Trouble
 from proxy.memory.thresholds import Limits
 from tests.memory.building import chat, chunk, memory, transcript, with_log
 
@@ -459,7 +459,7 @@ def test_what_became_active_while_the_reflector_ran_survives() -> None:
         ("reflection", "task 1", "say 1"),
         ("observation", "task 2", "say 2"),
     ]
-    assert (lifecycle.newest(after.log, "task"), after.coverage) == ("task 2", 4)
+    assert (lifecycle.newest_task(after.log), after.coverage) == ("task 2", 4)
 
 
 def test_a_reflection_of_another_log_is_dropped() -> None:
@@ -628,3 +628,81 @@ def test_rolling_back_uncovers_what_the_fork_took_back() -> None:
     assert (back.coverage, back.covered_count, back.covered_tokens, back.generation) == (4, 4, 4_000, 1)
     assert [m.seq for m in back.tail] == list(range(5, 17))
     assert back.chain_at_coverage == whole.tail[3].chain
+
+
+# ── hints ────────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def hinted(*hints: tuple[str | None, str | None], roles: tuple[str, ...] = ("assistant",)) -> Memory:
+    """A log of entries with these tasks and suggestions, made at 10, 20 … s, and a tail of these speakers behind it."""
+    of = memory(transcript(*[(role, 50) for role in roles]))
+    log = tuple(
+        Observation(id=n, after=0, last=0, chain=ROOT, text="* a", tokens=1, source_tokens=1, at=10.0 * n, task=task, suggestion=say)
+        for n, (task, say) in enumerate(hints, 1)
+    )  # fmt: skip
+    return replace(of, log=log)
+
+
+@pytest.mark.parametrize(
+    ("hints", "task", "as_of"),
+    [
+        pytest.param((), None, 0.0, id="nothing noted"),
+        pytest.param((("t1", None), ("t2", None)), "t2", 20.0, id="the newest"),
+        pytest.param((("t1", None), (None, None)), "t1", 10.0, id="left out keeps the old one, as of its time"),
+        pytest.param((("t1", None), ("", None)), None, 20.0, id="an empty one ends it"),
+        pytest.param((("t1", None), ("", None), (None, None)), None, 20.0, id="for good"),
+        pytest.param((("t1", None), ("", None), ("t3", None)), "t3", 30.0, id="until there is another"),
+    ],
+)
+def test_the_current_task(hints: tuple[tuple[str | None, str | None], ...], task: str | None, as_of: float) -> None:
+    found = lifecycle.active_hints(hinted(*hints))
+    assert (found.task, found.as_of) == (task, as_of)
+
+
+@pytest.mark.parametrize(
+    ("hints", "roles", "shown"),
+    [
+        pytest.param(((None, "s1"),), ("assistant", "tool"), "s1", id="while the assistant works on"),
+        pytest.param(((None, "s1"),), ("assistant", "user"), None, id="not once the user has spoken"),
+        pytest.param(((None, "s1"), (None, None)), ("assistant",), None, id="not behind newer notes"),
+    ],
+)
+def test_a_suggestion_is_shown_until_the_user_speaks(
+    hints: tuple[tuple[str | None, str | None], ...], roles: tuple[str, ...], shown: str | None
+) -> None:
+    """For 94 requests running an actor was told to do what the user had done himself (notes-quality.md 3)."""
+    assert lifecycle.active_hints(hinted(*hints, roles=roles)).suggestion == shown
+
+
+@given(st.lists(st.sampled_from(["user", "assistant"]), min_size=1, max_size=8), st.integers(0, 8))
+def test_a_suggestion_is_never_older_than_the_user_s_newest_message(roles: list[str], last: int) -> None:
+    """Neither where it is asked for nor where it is shown."""
+    of = hinted((None, "say"), roles=tuple(roles))
+    of = replace(of, log=(replace(of.log[0], last=last),))
+    newest = max((m.seq for m in of.tail if m.item.role == "user"), default=0)
+    assert (lifecycle.active_hints(of).suggestion is None) is (last < newest)
+    assert not lifecycle.reaches_newest(of, last) or last >= newest
+
+
+def test_a_reflection_keeps_task_and_time_of_what_it_was_made_from() -> None:
+    """A rewriting is no news of what is being worked on."""
+    made = with_log(memory(chat(1, 100)), 20_000, 21_000)
+    made = replace(made, log=(replace(made.log[0], task="t", at=7.0), replace(made.log[1], at=9.0, suggestion="s")))
+    after = lifecycle.swapped(lifecycle.reflected(made, reflection(made, 5_000)), 99.0)
+    assert [(o.task, o.at, o.suggestion) for o in after.log] == [("t", 7.0, "s")]
+
+
+def test_a_fork_takes_hints_back_with_their_entry() -> None:
+    """What an abandoned branch was about is no task any more (behaviour.md 6)."""
+    made = hinted(("t1", None), ("t2", "s2"))
+    assert lifecycle.active_hints(replace(made, log=made.log[:1])) == lifecycle.ActiveHints("t1", 10.0, None)
+
+
+def test_a_later_reflection_aims_at_half() -> None:
+    """Of what there is, and so at half of R at most: at 0.75 an old note was rewritten 12 times for 100 000 tokens of new ones."""
+    first = with_log(memory(chat(1, 100)), 20_000, 10_000)
+    assert lifecycle.reflection_due(first, Limits()) == Reflect(2, 22_501)
+    later = replace(first, log=(replace(first.log[0], kind="reflection"), first.log[1]))
+    assert lifecycle.reflection_due(later, Limits()) == Reflect(2, 15_001)
+    grown = replace(later, log=(later.log[0], replace(later.log[1], tokens=30_000)))
+    assert lifecycle.reflection_due(grown, Limits()) == Reflect(2, 20_001)

@@ -166,7 +166,7 @@ def test_a_refusal_in_a_note_is_no_refusal() -> None:
         ("<CURRENT_TASK>Prune</CURRENT_TASK><thread-title>'Plums'</thread-title>", "Prune", None, "Plums"),
         ("<current-task>\nPrune", "Prune", None, None),
         ("<current-task>\nPrune\n<suggested-response>\nAsk", "Prune", "Ask", None),
-        ("<current-task></current-task><thread-title>None</thread-title>", None, None, None),
+        ("<current-task></current-task><thread-title>None</thread-title>", "", None, None),
         ("<current-task>none.</current-task><current-task>Prune</current-task>", "Prune", None, None),
         (
             "<current-task>A</current-task>\n<current-task>B</current-task>\n<current-task>\n</current-task>",

@@ -73,8 +73,8 @@ def test_hints_are_a_threads_own() -> None:
         r.observe(name, 2, task)
         r.activate(name)
     for _ in range(2):
-        assert shared.own_hints(r.joint("A")) == ("plan the vans", None)
-        assert shared.own_hints(r.joint("B")) == ("order apples", None)
+        assert lifecycle.active_hints(r.joint("A")).task == "plan the vans"
+        assert lifecycle.active_hints(r.joint("B")).task == "order apples"
         r.reflect()
         r.swap("B")
     assert len(r.log) == 1
@@ -86,7 +86,7 @@ def test_a_reflection_stands_for_all_its_sources_did() -> None:
     (reflection, *_) = r.log
     assert [(p.label, p.after, p.last) for p in reflection.parts] == [(A, 0, 4), (B, 0, 4)]
     note = replace(entry("A", 2, 2, kind="note"), parts=(Part(A, 2, 2, b"two"),))
-    assert shared.merged([reflection, note])[0] == Part(A, 0, 2, b"two")
+    assert shared.merged([reflection, note])[0]._replace(at=0.0) == Part(A, 0, 2, b"two")
     assert shared.reach([reflection, note], A) == 2
 
 
