@@ -396,7 +396,7 @@ async def test_hints_are_wiped_at_activation() -> None:
     async with turns(NOTES, *[bullets(f"fact {n}") for n in range(9)]) as t:
         opened = await t.open(await t.history(8))
         assert len((await t.parts.memory()).log) > 1
-        assert "<current-task>\nplan the vans\n</current-task>" in "\n".join(texts(forwarded(opened)))
+        assert ">\nplan the vans\n</current-task>" in "\n".join(texts(forwarded(opened)))
 
 
 ODD = """\
