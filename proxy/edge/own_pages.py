@@ -31,6 +31,8 @@ def own_page(scope: Scope) -> str | None:
     Raises NotFound where the path is ours and nothing stands there. Below a thread's prefix stands the model server's API alone: a
     rule of a reverse proxy for `/om/` must not be passed by that way.
     """
+    if scope["raw_path"].startswith(b"/v1/"):  # nearly all: 0.2 µs instead of 6
+        return None
     path = unquote(scope["raw_path"].decode("latin-1"))  # `/%6fm` is no way past such a rule either
     if not path.startswith("/") or path.split("/", 2)[1] not in _FIRST_SEGMENTS:
         return None
