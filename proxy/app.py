@@ -7,6 +7,7 @@ import os
 import time
 from collections.abc import Callable, Sequence
 from functools import partial
+from pathlib import Path
 
 from starlette.types import Receive, Scope, Send
 
@@ -17,6 +18,7 @@ from proxy.agents.observer import Observer
 from proxy.agents.reflector import Reflector
 from proxy.background import Background
 from proxy.catalogue import Catalogue, limits
+from proxy.deferred import DeferredTurns
 from proxy.deliveries import Deliveries
 from proxy.edge import answers
 from proxy.edge.admin import AdminApi
@@ -32,16 +34,20 @@ from proxy.edge.site import Site
 from proxy.edge.unreached import UnreachedRequests
 from proxy.engine import Engine
 from proxy.errors import ConfigError, OmError, StorageError
-from proxy.logs import start_failed
+from proxy.logs import start_failed, thread_label
 from proxy.memories import Memories
 from proxy.memory import identity, lifecycle
 from proxy.memory.model import Memory
 from proxy.observing import Call, Observing, priced
 from proxy.prompt import Prompts
-from proxy.settings import Effective, Settings, Watched
+from proxy.settings import Effective, Settings, StorageSettings, Watched
 from proxy.steering import Steering
 from proxy.storage.base import Stir, Store
+from proxy.storage.reopening import ReopeningStore
+from proxy.storage.spool import SpoolingStore
+from proxy.storage.spool_budget import SpoolBudget
 from proxy.storage.sqlite import SqliteStore
+from proxy.storage.write_probe import WriteProbe
 from proxy.upstream import AiohttpTransport, Upstream
 
 CHAT = ("/v1/chat/completions", "/chat/completions")
@@ -59,7 +65,11 @@ class App:
         self._clock = clock
         self._site = Site.of(watched.current)
         self.admission = Admission(lambda: watched.current.limits)
-        self.store: Store
+        self.store: SpoolingStore
+        self._reopening: ReopeningStore
+        self._write_probe: WriteProbe
+        self._catalogue: Catalogue
+        self._deferred: DeferredTurns
         self.upstream: Upstream
         self._memory_road: AiohttpTransport
         self._litellm: LiteLLM
@@ -70,25 +80,65 @@ class App:
         self._deliveries: Deliveries
         self._tasks: list[asyncio.Task[None]] = []
         self._warm_up: asyncio.Task[None] | None = None
+        self._memory_tasks: list[
+            asyncio.Task[None]
+        ] = []  # of what is composed anew where a database has another secret
 
     # ── its life ─────────────────────────────────────────────────────────────────────────────────────────────────────
 
     async def start(self) -> None:
         settings = self._watched.current
-        self.store = await open_store(settings.storage.url, settings.retention.generations)
+        budget = SpoolBudget()
+        self._reopening = made = reopening_store(settings.storage, settings.retention.generations)
         try:
-            await self._compose(settings, await self.store.secret())
+            await made.open()
+        except StorageError:
+            if settings.storage.required:
+                raise
+        self.store = SpoolingStore(made, budget)
+        self._write_probe = WriteProbe(self.store)
+        try:
+            self._compose(settings, made.known_secret, budget)
         except BaseException:
             await self.store.close()  # its thread would keep the process alive
             raise
 
-    async def _compose(self, settings: Settings, secret: bytes) -> None:
+    def _compose(self, settings: Settings, secret: bytes, budget: SpoolBudget) -> None:
         self.upstream = Upstream(connections=CONNECTIONS)
-        catalogue = Catalogue()
+        self._catalogue = Catalogue()
         self._memory_road = AiohttpTransport()  # apart from chat's: observing never takes its places
         self._litellm = LiteLLM()
+        self._compose_memory(settings, secret, budget)
+        self._warm_up = asyncio.create_task(self._catalogue.warm_up()) if may_remember(settings) else None
+        self._tasks = [
+            *([self._warm_up] if self._warm_up else []),
+            asyncio.create_task(self._watched.watch()),
+            asyncio.create_task(self._reopening.reopen_forever()),
+            asyncio.create_task(self.store.flush_forever()),
+        ]
+        self._reopening.opened = partial(self._take_store, budget)
+
+    async def _take_store(self, budget: SpoolBudget, secret: bytes, is_known: bool) -> None:
+        """The database is another one. Where it has a secret of its own, all that was keyed with ours means nothing in it."""
+        if is_known:
+            self.store.mark_moved()
+            return
+        before, tasks = self.background, self._memory_tasks
+        self._deferred.drop_all("OtherDatabase")
+        self.store.drop_all("OtherDatabase")
+        self._compose_memory(self._watched.current, secret, budget)
+        await _cancel(tasks)
+        await before.close()
+
+    def _compose_memory(self, settings: Settings, secret: bytes, budget: SpoolBudget) -> None:
+        catalogue = self._catalogue
         llm = Routed(Direct(self._memory_road), self._litellm)
-        memories = Memories(self.store, self._due, label=partial(identity.label, secret), stir=self._stir)
+        named = partial(thread_label, secret)
+        self.store.label = named
+        self._deferred = DeferredTurns(budget, named, lambda: not self._reopening.has_opened)
+        memories = Memories(
+            self.store, self._due, label=partial(identity.label, secret), stir=self._stir, spool=self.store
+        )
         observing = Observing(
             memories,
             Observer(llm, tokens=catalogue.tokens, abilities=limits),
@@ -106,16 +156,16 @@ class App:
             clock=self._clock,
             busy=self.admission.busy,
         )
-        engine = Engine(memories, self.background, Prompts(), catalogue, secret, clock=self._clock)
+        engine = Engine(
+            memories, self.background, Prompts(), catalogue, secret, clock=self._clock, deferred=self._deferred
+        )
         self._deliveries = engine.deliveries
         self.chat = ChatRoute(engine, self.background, self.upstream, secret, self.admission.budget)
         self.unreached = UnreachedRequests(secret)
         self.admin = AdminApi(Steering(memories, self._effective, clock=self._clock), secret, self._clock)
-        self._warm_up = asyncio.create_task(catalogue.warm_up()) if may_remember(settings) else None
-        self._tasks = [
-            *([self._warm_up] if self._warm_up else []),
-            asyncio.create_task(self._watched.watch()),
+        self._memory_tasks = [
             asyncio.create_task(engine.deliveries.write_forever()),
+            asyncio.create_task(self._deferred.retry_forever()),
             asyncio.create_task(
                 self.background.look_for_due(lambda: self._watched.current.background.observer_interval)
             ),
@@ -126,10 +176,12 @@ class App:
         return self._model_within or self._watched.current.background.call_timeout
 
     async def stop(self) -> None:
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await _cancel([*self._tasks, *self._memory_tasks])
+        await self._write_probe.close()
+        self._deferred.let_go()
+        self.store.let_go()
         await self.background.close()
+        await self._deferred.close()
         self.admission.budget.close()
         await self._deliveries.write()
         await self.upstream.aclose()
@@ -275,7 +327,7 @@ class App:
             await answers.as_json(send, 503, {"status": "starting"}, [(b"retry-after", b"1")])
             return
         try:
-            await self.store.ping()
+            await self._write_probe.check(self._reopening.is_away or self.store.is_failing)
         except OmError as exc:
             await answers.as_json(send, 200, {"status": "degraded", "reason": exc.code})
             return
@@ -291,6 +343,17 @@ def may_remember(settings: Settings) -> bool:
 
 
 OURS = {"/": App.about, "/healthz": App.alive, "/readyz": App.ready}
+
+
+async def _cancel(tasks: Sequence[asyncio.Task[None]]) -> None:
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
+
+
+def reopening_store(settings: StorageSettings, generations: int | None) -> ReopeningStore:
+    file = Path(settings.file) if settings.file else None
+    return ReopeningStore(lambda: open_store(settings.url, generations), file)
 
 
 async def open_store(url: str, generations: int | None = None) -> Store:

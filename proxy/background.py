@@ -213,7 +213,7 @@ class Background:
     async def done_within(self, key: Key, decision: Decision, call: Call, seconds: float) -> bool:
         """Have this done, or join what is under way on the thread; False when the deadline passed first, which is counted from when
         the first request waited for that work. The work goes on."""
-        if self._busy():
+        if self._busy() or self._memories.is_degraded(key):
             return False
         ends = _loop_time() + seconds
         while run := self._under_way(key):
@@ -344,6 +344,8 @@ class Background:
     ) -> tuple[Decision | Gather | Settle, Call] | None:
         """What to do next on this thread, and with what; None also for an inherited model whose credential went with the
         last process: the next request brings it."""
+        if self._memories.is_degraded(key):
+            return None  # nobody pays for what cannot be kept; it is due again once it is stored
         memory = await self._memories.load(key)
         call = self._calls.get(key) or self._call_for(memory)
         if call is None:

@@ -255,6 +255,8 @@ async def usable(settings: Settings) -> None:
     """Raise StorageError, once, for what each worker would find out for itself."""
     from proxy.app import open_store
 
+    if not settings.storage.required:
+        return  # each serves chat, and waits for a good file
     await (await open_store(settings.storage.url, settings.retention.generations)).close()
 
 

@@ -7,8 +7,10 @@ no trace but what the client really said.
 
 from __future__ import annotations
 
+import asyncio
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from functools import partial
 
 import structlog
@@ -17,13 +19,15 @@ from msgspec.structs import replace
 from proxy.assembly import Assembly
 from proxy.background import Background
 from proxy.catalogue import Catalogue
+from proxy.deferred import DeferredTurn, DeferredTurns
 from proxy.deliveries import Deliveries
+from proxy.errors import StorageError, Unwritable
 from proxy.fitting import Fitting
 from proxy.memories import Memories, persistently
 from proxy.memory import gathering, lifecycle, turns
 from proxy.memory.identity import Caller
 from proxy.memory.lifecycle import Activate, Asked, Observe, Reflect, Swap
-from proxy.memory.model import Item, Memory, Message, hub_of
+from proxy.memory.model import Item, Key, Memory, Message, hub_of
 from proxy.memory.thresholds import Limits
 from proxy.memory.transcript import Hints
 from proxy.observing import Call, settle
@@ -31,7 +35,7 @@ from proxy.off_loop import off_loop
 from proxy.prompt import Prompts
 from proxy.recounting import Recounting
 from proxy.standing import Standings
-from proxy.turn import Standing, Turn, aside, standing_reply, stored_through
+from proxy.turn import Standing, TakenForSideRequest, Turn, aside, standing_reply, stored_through
 from proxy.wire.chat import ChatRequest, offers_tools
 from proxy.wire.reply import Reply
 
@@ -40,6 +44,7 @@ log = structlog.get_logger("turn")
 MAX_SETTLED_BY_REQUEST = (
     32  # threads whose notes one request may make active, a commit each; the rest is the background's
 )
+HELD_S = 5.0  # for which a reply's end waits for a turn that is tried again
 LATELY = 60.0  # seconds after a turn in which a retry tells nothing new about the provider's prompt cache, which lives minutes
 
 
@@ -54,13 +59,15 @@ class Engine:
         catalogue: Catalogue,
         secret: bytes,
         clock: Callable[[], float] = time.time,
+        deferred: DeferredTurns | None = None,
     ) -> None:
         self._memories = memories
+        self._deferred = DeferredTurns() if deferred is None else deferred
         self._background = background
         self._catalogue = catalogue
         self._clock = clock
         self.deliveries = Deliveries(memories.store, clock)
-        memories.on_forget.append(self.deliveries.drop)
+        memories.on_forget += [self.deliveries.drop, self._deferred.forget]
         self._standings = standings = Standings(
             memories, catalogue, secret, clock, background.reading_to, self.deliveries
         )
@@ -80,6 +87,30 @@ class Engine:
     ) -> Turn:
         """What goes upstream for this request. `caller.key` is set. Raises OmError; the caller then sends the original. So it does for
         TakenForSideRequest, which is no error."""
+        if caller.key and self._deferred.holds(caller.key):
+            await self._deferred.settle(caller.key)
+        turn = await self._stand(caller, request, call, hints, longer)
+        if caller.mode == "read":
+            await self._assembly.build(turn)
+            return turn
+        if turn.rewrites and turn.standing.virtual.hub:
+            await self._settle_cold(turn)
+        if self._quiet(turn):
+            self._trouble(turn)
+        else:
+            await self._act(turn)
+        if not turn.rewrites:
+            turn.reason = "write-only"
+            await self._assembly.receipt(turn)
+        else:
+            await self._assembly.build(turn)
+        if self._memories.is_degraded(turn.key):
+            turn.status, turn.reason = "degraded", "storage"
+        return turn
+
+    async def _stand(
+        self, caller: Caller, request: ChatRequest, call: Call, hints: Hints, longer: Callable[[float], None]
+    ) -> Turn:
         key = caller.key
         assert key is not None  # noqa: S101 — only requests with a thread get here
         scope = caller.scope or call.effective.memory.scope
@@ -87,7 +118,7 @@ class Engine:
         call, sent, standing = await self._standings.first(caller, key, request, call, hints, scope)
         stores = caller.mode != "read"
         rewrites = caller.mode != "write" and call.effective.memory.mode != "shadow"
-        turn = Turn(
+        return Turn(
             key,
             call,
             hints,
@@ -104,21 +135,6 @@ class Engine:
             rewrites=rewrites,
             longer=longer,
         )
-        if caller.mode == "read":
-            await self._assembly.build(turn)
-            return turn
-        if rewrites and turn.standing.virtual.hub:
-            await self._settle_cold(turn)
-        if self._quiet(turn):
-            self._trouble(turn)
-        else:
-            await self._act(turn)
-        if not rewrites:
-            turn.reason = "write-only"
-            await self._assembly.receipt(turn)
-            return turn
-        await self._assembly.build(turn)
-        return turn
 
     async def _settle_cold(self, turn: Turn) -> None:
         """Before a thread's first prompt, and after a pause that its prompt cache did not survive, what is ready of the resource's
@@ -150,6 +166,8 @@ class Engine:
                     where, born = (hub_of(turn.key), hub.born) if hub else (turn.key, turn.born)
                     await self._memories.update(where, partial(lifecycle.swapped, now=self._clock()), born=born)
                 case Observe() | Reflect():
+                    if self._memories.is_degraded(turn.key):
+                        break  # nobody pays for what cannot be kept
                     waited = True
                     await self._wait(turn, decision)
             await self._standings.again(turn)
@@ -241,6 +259,47 @@ class Engine:
         memory = await self._memories.latest(turn.key, turn.scope)
         if self._recounting.is_due(memory):
             self._background.hold(self._recounting.recount(memory, then=partial(self._wake, turn)))
+
+    async def close_missed(
+        self, caller: Caller, request: ChatRequest, call: Call, hints: Hints, came_at: float, reply: Reply | None
+    ) -> None:
+        """Commit the turn of a request whose memory could not be read when it came, and whose bytes went up as they were.
+
+        What it does not show may have been said since. Then it takes nothing back; a client that sends all it holds says it again.
+        """
+        try:
+            turn = await self._stand(caller, request, call, hints, lambda seconds: None)
+        except TakenForSideRequest:
+            return
+        said_at = turn.standing.memory.turn_at
+        if turn.standing.rec.cut is not None and said_at is not None and said_at >= came_at:
+            return
+        await self.close_turn(turn, reply, accepted=True)
+
+    async def commit_or_defer(self, key: Key, commit: Callable[[], Awaitable[None]], body_bytes: int) -> None:
+        """Until the turn is stored, or waits in memory and it is no use waiting for it."""
+        if not self._deferred.holds(key):
+            try:
+                await commit()
+            except Unwritable:
+                raise
+            except StorageError:
+                pass  # deferred below
+            else:
+                await self._memories.wait_until_stored(key)
+                return
+        turn = self.defer(key, commit, body_bytes)
+        with suppress(TimeoutError):
+            async with asyncio.timeout(HELD_S):
+                await turn.released.wait()
+                await self._memories.wait_until_stored(key)
+
+    def now(self) -> float:
+        return self._clock()
+
+    def defer(self, key: Key, commit: Callable[[], Awaitable[None]], body_bytes: int) -> DeferredTurn:
+        """Have it tried until it is stored."""
+        return self._deferred.keep(key, commit, body_bytes)
 
     def holds(self, turn: Turn, reply: Reply) -> bool:
         """Whether there is nothing to close: a retry, answered with the very reply that stands there."""

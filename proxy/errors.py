@@ -14,7 +14,8 @@ OmError
 │   └── UpstreamTimeout   504
 ├── ConfigError            –   refused at load; names key, value, rule and line
 ├── StorageError           –   memory fails, chat does not (fail open)
-│   └── Conflict           –   someone committed first: load again, change again
+│   ├── Conflict           –   someone committed first: load again, change again
+│   └── Unwritable         –   this change can never be stored, however well the store is
 └── ModelError             –   a memory model failed; never reaches a client
     ├── ModelBusy          –   worth another try (429, 5xx, network); may say when
     │   ├── BrokenAnswer   –   it began to answer, and the connection ended: as if cut off
@@ -107,6 +108,10 @@ class StorageError(OmError):
 
 class Conflict(StorageError):
     code = "om_conflict"
+
+
+class Unwritable(StorageError):
+    pass
 
 
 class ModelError(OmError):

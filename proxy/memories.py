@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from functools import partial
 from sys import getsizeof
-from typing import TypeVar
+from typing import Protocol, TypeVar
 from weakref import WeakValueDictionary
 
 import structlog
@@ -39,6 +39,14 @@ async def persistently(attempt: Callable[[], Awaitable[_T]]) -> _T:
     )
 
 
+class Spool(Protocol):
+    """Where what cannot be stored waits (storage/spool.py)."""
+
+    def is_degraded(self, key: Key) -> bool: ...
+
+    async def wait_until_stored(self, key: Key) -> None: ...
+
+
 class Memories:
     """`load` and `update`: the only way to a thread's memory.
 
@@ -55,8 +63,10 @@ class Memories:
         *,
         label: Callable[[Key], str] = str,
         stir: Callable[[Memory], Stir | None] = lambda _: None,
+        spool: Spool | None = None,
     ) -> None:
         self.store = store
+        self._spool = spool
         self.label = label
         self._due = due
         self._stir = stir
@@ -69,6 +79,15 @@ class Memories:
         # by hub: thread, hub, and the two together, of cached threads; all go with the hub, whose log they would hold for ever
         self._joint: dict[Key, dict[Key, tuple[Memory, Memory, Memory]]] = {}
         self._locks: WeakValueDictionary[Key, asyncio.Lock] = WeakValueDictionary()
+
+    def is_degraded(self, key: Key) -> bool:
+        """Whether the store fails, so that what is said in this thread waits in memory."""
+        return self._spool is not None and self._spool.is_degraded(key)
+
+    async def wait_until_stored(self, key: Key) -> None:
+        """Until nothing of this thread waits, or it is no use waiting."""
+        if self._spool is not None:
+            await self._spool.wait_until_stored(key)
 
     def lock(self, key: Key) -> asyncio.Lock:
         """Orders this process's commits on a thread. Correctness is the version's; the lock spares lost attempts."""
@@ -221,8 +240,8 @@ class Memories:
 
     def _keep(self, memory: Memory) -> None:
         cached = self._cached.get(memory.key)
-        if cached and cached[0].version > memory.version:
-            return  # read before a commit that has come in between
+        if cached and cached[0].version > memory.version > 0:
+            return  # read before a commit that has come in between; one that waits in memory has a version below 0
         self.drop(memory.key)
         size = _size(memory)
         self._cached[memory.key] = (memory, size)

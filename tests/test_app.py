@@ -21,11 +21,13 @@ from proxy.settings import Settings, parse
 from tests.e2e.running import Running, running
 
 
-def settings_in(folder: Path, upstream: str = "http://127.0.0.1:9", more: str = "") -> Settings:
+def settings_in(
+    folder: Path, upstream: str = "http://127.0.0.1:9", more: str = "", *, required: bool = False
+) -> Settings:
     return parse(
         f"""
         upstream: [{{base_url: "{upstream}/v1"}}]
-        storage: {{url: "sqlite:///{folder}/om.db"}}
+        storage: {{url: "sqlite:///{folder}/om.db", required: {str(required).lower()}}}
         telemetry: {{log: "off"}}
         {more}
         """
@@ -250,7 +252,7 @@ async def test_a_start_that_fails_leaves_nothing_running(tmp_path: Path) -> None
     """The store is closed again, so the process can end; once its cause is gone, the same app starts."""
     before = threads()
     await altered(tmp_path, "ALTER TABLE secret RENAME TO lost")
-    app = create_app(settings_in(tmp_path))
+    app = create_app(settings_in(tmp_path, required=True))
     with pytest.raises(StorageError):
         await app.start()
     assert threads() == before
@@ -271,7 +273,7 @@ async def altered(folder: Path, sql: str) -> None:
 async def test_a_start_that_fails_is_told_to_the_server(tmp_path: Path) -> None:
     """The server that runs the app does not begin to serve."""
     (tmp_path / "file").touch()
-    app = create_app(settings_in(tmp_path / "file"))  # no folder: nothing can be made in it
+    app = create_app(settings_in(tmp_path / "file", required=True))  # no folder: nothing can be made in it
     with pytest.raises(OmError):
         async with serving(app, lifespan="on"):
             pytest.fail("it must not serve")

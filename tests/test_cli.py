@@ -150,6 +150,7 @@ def test_serve_on_a_free_port(tmp_path: Path, by: str) -> None:
     assert process.returncode == 0
 
 
+REQUIRED = {"OM_PROXY__STORAGE__REQUIRED": "true"}
 LOGS = pytest.mark.parametrize("log", ["console", "off"])
 WORKERS = pytest.mark.parametrize("workers", ["1", "2"])
 
@@ -180,7 +181,12 @@ def test_serve_twice_on_one_port(tmp_path: Path, workers: str, log: str) -> None
 def test_serve_without_a_usable_store(tmp_path: Path, workers: str, log: str) -> None:
     """A start that fails says which setting it is and what to do, and ends with nothing left running."""
     (tmp_path / "om.yaml").write_text(CONFIG.replace("om.db", "om.yaml/om.db"))
-    env = {"OM_PROXY__SERVER__PORT": "0", "OM_PROXY__SERVER__WORKERS": workers, "OM_PROXY__TELEMETRY__LOG": log}
+    env = {
+        "OM_PROXY__SERVER__PORT": "0",
+        "OM_PROXY__SERVER__WORKERS": workers,
+        "OM_PROXY__TELEMETRY__LOG": log,
+        **REQUIRED,
+    }
     line = the_line(om_proxy("serve", "--config", "om.yaml", cwd=tmp_path, **env))
     assert "storage.url: cannot use om.yaml/om.db" in line
     assert "name a file of ours or a new one" in line
@@ -190,7 +196,7 @@ def test_serve_with_a_file_that_is_no_database(tmp_path: Path) -> None:
     """SQLite's own words come with the setting's name too."""
     (tmp_path / "om.yaml").write_text(CONFIG)
     (tmp_path / "om.db").write_text("no database at all, but longer than the head of one " * 9)
-    line = the_line(om_proxy("serve", "--config", "om.yaml", cwd=tmp_path, OM_PROXY__SERVER__PORT="0"))
+    line = the_line(om_proxy("serve", "--config", "om.yaml", cwd=tmp_path, OM_PROXY__SERVER__PORT="0", **REQUIRED))
     assert "storage.url: " in line
     assert "not a database" in line
 
@@ -239,7 +245,12 @@ def test_a_worker_that_cannot_start_is_a_failure(tmp_path: Path) -> None:
     """Also where only the workers find out, and later than the first start: whoever watches over us starts us again."""
     (tmp_path / "sitecustomize.py").write_text(LATE)
     (tmp_path / "om.yaml").write_text(CONFIG)
-    env = {"OM_PROXY__SERVER__PORT": "0", "OM_PROXY__SERVER__WORKERS": "2", "OM_PROXY__TELEMETRY__LOG": "off"}
+    env = {
+        "OM_PROXY__SERVER__PORT": "0",
+        "OM_PROXY__SERVER__WORKERS": "2",
+        "OM_PROXY__TELEMETRY__LOG": "off",
+        **REQUIRED,
+    }
     failed = om_proxy("serve", "--config", "om.yaml", cwd=tmp_path, PYTHONPATH=f"{tmp_path}{os.pathsep}{ROOT}", **env)
     assert (failed.returncode, failed.stdout) == (3, "")
     assert set(failed.stderr.splitlines()) == {"om-proxy: storage.url: the disk is gone"}

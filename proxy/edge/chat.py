@@ -11,6 +11,7 @@ import time
 import traceback
 from collections.abc import Awaitable, Callable
 from contextlib import nullcontext
+from functools import partial
 
 import structlog
 from msgspec.structs import replace
@@ -54,7 +55,6 @@ LARGE_BODY = 1 << 18  # bytes from which reading a request takes a turn on the e
 COMMIT_WITHIN = 5.0  # seconds the end of a reply may wait for the commit; it goes on afterwards
 REFUSED = (400, 413, 422)  # answers to a rewritten prompt after which the original is sent once (behaviour.md 8)
 UNVERIFIED = (400, 401, 403, 404, 413, 422)  # answers after which nothing of the request is kept
-PAUSES = (0.2, 1.0, 5.0)  # seconds between tries of a commit that the store refused
 NO_MEMORY = ((b"x-om-status", b"off"),)  # the receipt of a request that was refused before anything was done for it
 NO_ANSWER = CLIENT_LEFT.status  # the client left before there was one
 
@@ -129,6 +129,7 @@ class ChatRoute:
                 exchange.reason = "disabled"
                 return
             must_name_resource(exchange.caller, call)
+            exchange.call = call
             exchange.turn = await self._opened(exchange, exchange.request, call)
         except BadRequest:
             raise  # what cannot be meant is refused, not guessed at
@@ -138,10 +139,20 @@ class ChatRoute:
         except Exception as exc:  # promise 2: on any fault of ours the original goes upstream
             exchange.status, exchange.reason = "degraded", reason_of(exc)
             bypassed(exchange, exc, self._secret)
+            self._miss(exchange, exc)
             return
         self._keep_split(exchange.turn)
         exchange.headers = asking_identity(exchange.headers)  # a reply we have to read
         exchange.status, exchange.reason = exchange.turn.status, exchange.turn.reason
+
+    def _miss(self, exchange: Exchange, exc: Exception) -> None:
+        """What is said now is kept all the same by a client that sends only its newest message: it will not say it again. One
+        that sends its history will, and of what it leaves out then more is known than can be told later from this request."""
+        request, is_heard = exchange.request, exchange.call is not None and exchange.caller.mode != "read"
+        is_thin = request is not None and is_heard and isinstance(exc, StorageError | TimeoutError)
+        if is_thin and request is not None and not request.shows_replies:
+            exchange.missed_at = self._engine.now()
+            exchange.headers = asking_identity(exchange.headers)
 
     def _keep_split(self, turn: Turn) -> None:
         """Not of a client that shows a window: its next request begins elsewhere. A fault here costs time, and nothing else."""
@@ -163,18 +174,37 @@ class ChatRoute:
         return self._background.hold(self._closing(exchange, reply, status))
 
     async def _closing(self, exchange: Exchange, reply: Reply | None, status: int) -> None:
-        turn = exchange.turn
-        if turn is None:
+        key, commit = exchange.caller.key, self._commit_of(exchange, reply, status)
+        if key is None or commit is None:
             return
-        known = turn.standing.memory.turns > 0  # the upstream has accepted this caller's thread before
         try:
-            if 200 <= status < 300:
-                await insisting(lambda: self._commit(turn, reply))
-            elif status not in UNVERIFIED and (known or status != NO_ANSWER):
-                await insisting(lambda: self._engine.keep_unanswered(turn))
+            if exchange.missed_at is not None:  # its receipt has told the client; the reply waits for nothing
+                self._engine.defer(key, commit, len(exchange.body))
+            else:
+                await self._engine.commit_or_defer(key, commit, len(exchange.body))
         except Exception as exc:  # the client has its answer; what failed is told to the operator
-            thread = thread_label(self._secret, turn.key)
+            thread = thread_label(self._secret, key)
             log.error("memory.uncommitted", error=type(exc).__name__, thread=thread, at=place_of(exc))
+
+    def _commit_of(self, exchange: Exchange, reply: Reply | None, status: int) -> Callable[[], Awaitable[None]] | None:
+        """What has to be done to keep the turn; None: nothing of it is kept."""
+        turn, accepted = exchange.turn, 200 <= status < 300
+        if turn is None:
+            return partial(self._close_missed, exchange, reply) if exchange.missed_at is not None and accepted else None
+        if accepted:
+            return partial(self._commit, turn, reply)
+        known = turn.standing.memory.turns > 0  # the upstream has accepted this caller's thread before
+        if status not in UNVERIFIED and (known or status != NO_ANSWER):
+            return partial(self._engine.keep_unanswered, turn)
+        return None
+
+    async def _close_missed(self, exchange: Exchange, reply: Reply | None) -> None:
+        assert exchange.request is not None  # noqa: S101 — one that cannot be read is not kept
+        assert exchange.call is not None  # noqa: S101 — see `_miss`
+        assert exchange.missed_at is not None  # noqa: S101 — see `_miss`
+        await self._engine.close_missed(
+            exchange.caller, exchange.request, exchange.call, hints_of(exchange), exchange.missed_at, reply
+        )
 
     async def _commit(self, turn: Turn, reply: Reply | None) -> None:
         large = reply is not None and len(reply.message or b"") > LARGE
@@ -274,15 +304,15 @@ class ChatRoute:
 
     async def _relay(self, exchange: Exchange, answer: Answer, send: Send, gone: asyncio.Future[None] | None) -> None:
         turn = exchange.turn
-        reader = ReplyCopy(exchange.request.stream, self._budget) if turn and exchange.request else None
+        keeps = exchange.turn is not None or exchange.missed_at is not None
+        reader = ReplyCopy(exchange.request.stream, self._budget) if keeps and exchange.request else None
         closed = False
 
         async def before_end() -> None:
             nonlocal closed
             assert reader is not None  # noqa: S101 — asked for only where there is one
-            assert turn is not None  # noqa: S101 — without a turn there is no reader
             closed, reply = True, read(reader)
-            if self._engine.holds(turn, reply):
+            if turn is not None and self._engine.holds(turn, reply):
                 reader.release()
                 return
             closing = self._close(exchange, reply, answer.status)
@@ -297,8 +327,10 @@ class ChatRoute:
             before_end=before_end if reader else None,
             disconnected=gone,
         )
-        if turn is not None and reader is not None and not closed:
-            turn.broken, reply = True, read(reader)
+        if reader is not None and not closed:
+            if turn is not None:
+                turn.broken = True
+            reply = read(reader)
             if relayed.outcome == "truncated":  # the client was told so: kept as interrupted, however whole it looks
                 reply = replace(reply, complete=False)
             self._close(exchange, reply, answer.status).add_done_callback(reader.release)
@@ -334,16 +366,6 @@ def _named(key: Key | None) -> dict[str, str]:
     """The thread's own name, where the log may show it."""
     name = thread_name(key)
     return {"name": name} if name else {}
-
-
-async def insisting(commit: Callable[[], Awaitable[None]]) -> None:
-    """Commit, and once more after a moment for every pause that is left: a store is locked or full for seconds, not for ever."""
-    for pause in PAUSES:
-        try:
-            return await commit()
-        except StorageError:
-            await asyncio.sleep(pause)
-    return await commit()
 
 
 def read(reader: ReplyCopy) -> Reply:

@@ -44,6 +44,8 @@ class Exchange:
     reason: str | None = None
     overhead_ms: float = 0.0
     headers: list[tuple[bytes, bytes]] = field(default_factory=list)
+    call: Call | None = None
+    missed_at: float | None = None  # unix seconds when its memory could not be read: the turn is reconciled later
     asked: bool = False  # a model server, or a place to ask it from
     weigh: Callable[[int], None] = lambda weight: (
         None

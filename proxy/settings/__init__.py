@@ -5,7 +5,7 @@ from proxy.settings.loading import config_file, load, parse
 from proxy.settings.memory import ContextSettings, MemorySettings
 from proxy.settings.model import Settings
 from proxy.settings.report import attention_lines, effective_lines, shown, summary_lines, upstream_lines
-from proxy.settings.service import UpstreamSettings
+from proxy.settings.service import StorageSettings, UpstreamSettings
 from proxy.settings.watching import Watched
 
 __all__ = [
@@ -13,6 +13,7 @@ __all__ = [
     "Effective",
     "MemorySettings",
     "Settings",
+    "StorageSettings",
     "UpstreamSettings",
     "Watched",
     "attention_lines",

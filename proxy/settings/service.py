@@ -170,6 +170,7 @@ class SideRequestSettings(Section):
 
 class StorageSettings(Section):
     url: str = "sqlite:///om-proxy.db"
+    required: bool = False
     prefix: str = Field(default="om", pattern=r"^[a-z_][a-z0-9_]{0,39}$")
     encryption_key: Secret = None
 

@@ -175,9 +175,9 @@ class Store(Protocol):
         not at all, so that a move which was broken off can be gone on with. Work in flight on what moves finds its thread gone.
         """
 
-    async def secret(self) -> bytes:
-        """32 random bytes, made once and kept with the data: what tenants and fingerprints are keyed with. Every caller of one
-        store gets the same ones, also when two processes ask first at the same time."""
+    async def secret(self, proposed: bytes | None = None) -> bytes:
+        """32 random bytes, made once (of `proposed`, where that is given) and kept with the data: what tenants and fingerprints are
+        keyed with. Every caller of one store gets the same ones, also when two processes ask first at the same time."""
 
     async def park(self, key: Key, parked: bool) -> bool:
         """Mark a thread as given up, or revive it with a clean slate (failures 0, due now); False for an unknown thread."""

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
-from proxy.errors import StorageError
+from proxy.errors import Unwritable
 from proxy.memory.model import Memory, Message, Observation
 
 Standing = Literal["chunk", "log"]
@@ -38,7 +38,7 @@ class Difference:
 
 
 def difference(before: Memory, after: Memory, aside: Sequence[Message] = ()) -> Difference:
-    """What turns the stored `before` into `after`. Raises `StorageError` if that would lose messages."""
+    """What turns the stored `before` into `after`. Raises `Unwritable` if that would lose messages."""
     _must_keep_messages(before, after)
     return Difference(
         messages=_changed_messages(before, after),
@@ -56,7 +56,7 @@ def difference(before: Memory, after: Memory, aside: Sequence[Message] = ()) -> 
 def _must_keep_messages(before: Memory, after: Memory) -> None:
     """Coverage moves up over stored messages only: one that is new in the same step would reach the store nowhere (promise 4)."""
     if after.coverage > before.coverage and all(m.seq != after.coverage for m in before.tail):
-        raise StorageError("coverage moved past the stored messages; commit the messages first, then cover them")
+        raise Unwritable("coverage moved past the stored messages; commit the messages first, then cover them")
 
 
 def _placed(memory: Memory) -> list[Placed]:

@@ -17,7 +17,7 @@ from typing import Any, Literal, TypeVar, cast
 
 import aiosqlite
 
-from proxy.errors import Conflict, StorageError
+from proxy.errors import Conflict, StorageError, Unwritable
 
 GROUP = 64  # units in one transaction: bounds how long the first of them waits for its fsync
 
@@ -170,8 +170,17 @@ def translated(exc: Exception) -> StorageError:
     """A foreign error as ours. SQLite's texts name tables and columns, never values; other errors' texts might."""
     if isinstance(exc, StorageError):
         return exc
-    error = StorageError(
+    kind = Unwritable if _is_of_the_work(exc) else StorageError
+    error = kind(
         f"SQLite: {type(exc).__name__}: {exc}" if isinstance(exc, sqlite3.Error) else f"SQLite: {type(exc).__name__}"
     )
     error.__cause__ = exc
     return error
+
+
+def _is_of_the_work(exc: Exception) -> bool:
+    """Whether what was to be written is at fault, and no state of disk or file: trying again would not help."""
+    return isinstance(
+        exc,
+        sqlite3.IntegrityError | sqlite3.InterfaceError | sqlite3.DataError | UnicodeError | TypeError | OverflowError,
+    )

@@ -27,6 +27,7 @@ from proxy.wire.surrogates import without_halves
 LONGEST_NAME = 512  # characters of a model's name; what is remembered by it stays small
 LARGE = 4 << 20  # bytes; only a larger body is counted in
 MOST = 1_000_000  # JSON values of a large one: no model reads as many, and 64 MiB of `{},` would become 3 GB of objects
+MAX_MESSAGES_OF_ONE_TURN = 64  # what a client says in one go: a question, or the results of all its calls
 INSTRUCTION_ROLES = frozenset({"system", "developer"})
 
 
@@ -73,6 +74,16 @@ class ChatRequest(msgspec.Struct, frozen=True):
 
     def __repr__(self) -> str:
         return f"<ChatRequest {self.model} {len(self.instructions)}+{len(self.messages)} messages>"
+
+    @property
+    def shows_replies(self) -> bool:
+        """Whether a reply stands in it: its client sends what was said before again."""
+        if len(self.messages) > MAX_MESSAGES_OF_ONE_TURN:
+            return True
+        try:
+            return any(_speaker.decode(message).role == "assistant" for message in self.messages)
+        except (msgspec.MsgspecError, UnicodeDecodeError):
+            return True  # no message we know: nothing of it is kept
 
     @property
     def fields(self) -> dict[str, Raw]:

@@ -96,7 +96,6 @@ async def test_what_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
     async with talking(tmp_path) as (run, talk, out):
         run.models.faults.switch(Fault(kind="http", model="scripted-observer", status=401))
         await say(run, talk, 3)
-        monkeypatch.setattr("proxy.edge.chat.PAUSES", ())
         monkeypatch.setattr("proxy.edge.chat.kept_of", lambda *_: 1 / 0)
         monkeypatch.setattr(SqliteStore, "commit", broken)
         await say(run, talk, 1)

@@ -12,6 +12,7 @@ from proxy.agents.observer import Observer
 from proxy.agents.reflector import Reflector
 from proxy.background import Background
 from proxy.catalogue import Catalogue
+from proxy.deferred import DeferredTurns
 from proxy.edge import exchange as edge
 from proxy.edge.budget import MemoryBudget
 from proxy.edge.chat import ChatRoute
@@ -69,7 +70,10 @@ class Process:
         observing.world = world
         self.background = WatchedBackground(memories, observing, self._call_for, concurrency=4, clock=world.clock)
         self.background.world = world
-        engine = WatchedEngine(memories, self.background, Prompts(), catalogue, SECRET, clock=world.clock)
+        deferred = DeferredTurns()
+        engine = WatchedEngine(
+            memories, self.background, Prompts(), catalogue, SECRET, clock=world.clock, deferred=deferred
+        )
         engine.world = world
         self.site = Site.of(world.settings)
         upstream = Upstream(transport=world.actor)
@@ -78,6 +82,7 @@ class Process:
         self.chat.world = world
         self._seen, self._idle = world.steps, 0
         self.spawn(self.background.look_for_due(self._interval))
+        self.spawn(deferred.retry_forever())
 
     def _interval(self) -> float:
         """Longer by night: most of virtual time is a client's pause of hours, in which every look costs what a turn costs."""

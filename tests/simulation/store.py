@@ -422,7 +422,7 @@ class SimulatedStore:
         await self._return()
         return tuple(found[:limit])
 
-    async def secret(self) -> bytes:
+    async def secret(self, proposed: bytes | None = None) -> bytes:
         return (await self._reach()).secret
 
     async def ping(self) -> None:

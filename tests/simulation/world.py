@@ -101,9 +101,11 @@ class World:
         if self.plan.faults and now > self.faulty_until and self.rng.random() < 0.005:
             self.faulty_until = now + self.rng.choice((0.1, 1.0, 10.0, 60.0))
         if now <= self.faulty_until and self.rng.random() < 0.5:
-            self.fault_at = now
+            self.fault_at = max(now, self.fault_at)
             if self.rng.random() < 0.2:
-                await asyncio.sleep(self.rng.uniform(1, 8))
+                seconds = self.rng.uniform(1, 8)
+                self.fault_at = max(now + seconds, self.fault_at)  # a later request may wait for what hangs now
+                await asyncio.sleep(seconds)
             else:
                 raise StorageError("the disk is broken")
 

@@ -1,0 +1,50 @@
+"""Messages that could not be stored in time, put at the end of a transcript that has moved on since (behaviour.md 13).
+
+A turn that waits outside the store was computed from a memory that another process may have changed meanwhile. What it takes back and
+what it covers may no longer hold; what was said holds for ever. So only the messages go on: in their order, behind what stands.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from difflib import SequenceMatcher
+
+from msgspec.structs import replace
+
+from proxy.memory.model import Memory, Message, chained
+from proxy.memory.stretch import Stretch
+
+
+def append_unstored(stood: Memory, base: Memory, spooled: Memory) -> Memory:
+    """`stood` with the live messages that `spooled` has beyond `base` and that do not stand there already.
+
+    `base`: the stored memory that `spooled` was made from. The very messages may stand there: a commit that seemed to fail was
+    written, or a client that resends its history has told another process of them.
+    """
+    unstored = [m for m in spooled.tail if m.seq >= base.next_seq]
+    since = [mark.fp for mark in stood.marks if mark.seq > base.end]
+    missing = [m for n, m in enumerate(unstored) if n not in _find_standing(since, [m.item.fp for m in unstored])]
+    return _append(stood, spooled, missing) if missing else stood
+
+
+def _find_standing(since: Sequence[bytes], unstored: Sequence[bytes]) -> set[int]:
+    blocks = SequenceMatcher(None, since, unstored, autojunk=False).get_matching_blocks()
+    return {n for block in blocks for n in range(block.b, block.b + block.size)}
+
+
+def _append(stood: Memory, spooled: Memory, missing: Sequence[Message]) -> Memory:
+    chain, fresh = stood.chain, list[Message]()
+    for seq, message in enumerate(missing, stood.next_seq):
+        chain = chained(chain, message.item.fp)
+        fresh.append(replace(message, seq=seq, chain=chain))
+    return replace(
+        stood,
+        tail=Stretch.of(stood.tail).grown(tuple(fresh)),
+        next_seq=stood.next_seq + len(fresh),
+        turns=stood.turns + sum(m.item.role == "assistant" for m in missing),
+        turn_at=max(stood.turn_at or 0.0, spooled.turn_at or 0.0) or None,
+        style=spooled.style,
+        model=spooled.model,
+        due=spooled.due if stood.due is None else stood.due,
+        scope=stood.scope if stood.version else spooled.scope,
+    )

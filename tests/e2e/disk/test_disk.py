@@ -1,0 +1,25 @@
+"""The disk in trouble under a real process: nothing acknowledged is lost, doubled or out of order, and everything that is said of it
+is true. Short: each outage lasts until the breaker has opened; `scripts/disk-faults` has the long ones."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.e2e.disk.outage import KINDS, outage
+from tests.e2e.disk.troubles import Impossible
+
+
+@pytest.mark.parametrize("kind", KINDS)
+async def test_trouble_of_the_disk(tmp_path: Path, kind: str) -> None:
+    """Clients that send all their history, and clients that send only their newest message."""
+    try:
+        report = await outage(tmp_path, kind, None)
+    except Impossible as exc:
+        pytest.skip(str(exc))
+    assert report.is_sound, report
+    assert report.ready_during == {"degraded"}
+    assert report.acknowledged >= 4 * 2 * 9
+    if kind != "eio":  # what can not be read is not told
+        assert report.short_prompts == 0, report

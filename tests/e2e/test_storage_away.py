@@ -1,0 +1,100 @@
+"""A database that cannot be used at the start, or goes away while serving: chat goes on, everybody is told, and memory comes back."""
+
+from __future__ import annotations
+
+import asyncio
+import sqlite3
+from collections.abc import Awaitable, Callable
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from tests.e2e.running import Running, running
+
+
+async def until(condition: Callable[[], Awaitable[bool]]) -> None:
+    async with asyncio.timeout(30):
+        while True:
+            if await condition():
+                return
+            await asyncio.sleep(0.05)
+
+
+async def readiness(run: Running) -> str:
+    return str((await run.http.get(f"{run.base}/readyz")).json()["status"])
+
+
+async def ready(run: Running) -> bool:
+    return await readiness(run) == "ok"
+
+
+async def degraded(run: Running) -> bool:
+    return await readiness(run) == "degraded"
+
+
+def remove(file: Path) -> None:
+    """With what SQLite keeps beside it."""
+    for suffix in ("", "-wal", "-shm"):
+        Path(f"{file}{suffix}").unlink(missing_ok=True)
+
+
+def spoil(file: Path, how: str) -> None:
+    if how == "corrupt":
+        file.write_bytes(b"this is no database " * 1_000)
+    else:  # of another program
+        with closing(sqlite3.connect(file)) as db:
+            db.execute("CREATE TABLE thread (words TEXT)")
+
+
+@pytest.mark.parametrize("how", ["corrupt", "foreign"])
+async def test_a_file_that_is_bad_at_the_start(tmp_path: Path, how: str) -> None:
+    """Chat is served without memory; once the file is good, memory comes by itself, and stays over the next start."""
+    file = tmp_path / "om.db"
+    spoil(file, how)
+    async with running(tmp_path) as run:
+        chat = run.chat()
+        reply, receipt = await chat.say("hello")
+        assert reply
+        assert (receipt["status"], receipt["reason"]) == ("degraded", "storage")
+        await until(lambda: degraded(run))
+        remove(file)
+        await until(lambda: ready(run))
+        _, receipt = await chat.say("and now")
+        assert receipt["status"] == "raw"
+        kept = await run.memory()
+    async with running(tmp_path) as run:
+        assert await run.memory() == kept
+
+
+async def test_a_file_with_a_secret_of_its_own(tmp_path: Path) -> None:
+    """A backup put in a bad file's place: its threads are found again, since what they are keyed with comes with it."""
+    async with running(tmp_path) as run:
+        await run.chat().say("The dock is 2.85 m high.")
+    (tmp_path / "om.db").rename(tmp_path / "backup.db")
+    spoil(tmp_path / "om.db", "corrupt")
+    async with running(tmp_path) as run:
+        await run.chat().say("Is it?")
+        (tmp_path / "backup.db").replace(tmp_path / "om.db")
+        await until(lambda: ready(run))
+        _, receipt = await run.chat().send([{"role": "user", "content": "Which dock?"}])
+        assert receipt["status"] == "applied"
+        assert (await run.memory()).count == 4
+
+
+async def test_a_file_that_is_deleted_while_serving(tmp_path: Path) -> None:
+    """Noticed within a second: a new file takes its place, and what is said from then on is in it, also for a thin client."""
+    async with running(tmp_path) as run:
+        chat = run.chat()
+        await chat.say("one")
+        remove(tmp_path / "om.db")
+        await asyncio.sleep(1.1)  # within which it is noticed
+        await chat.send([{"role": "user", "content": "two"}])
+        await until(lambda: ready(run))
+        await chat.send([{"role": "user", "content": "three"}])
+        await run.app.background.wait_idle()
+        (only,) = await run.memories()
+        said = [m.item.raw for m in only.tail]
+        assert [any(word in raw for raw in said) for word in (b"one", b"two", b"three")] == [False, True, True]
+    with closing(sqlite3.connect(tmp_path / "om.db")) as db:
+        assert db.execute("SELECT count(*) FROM message").fetchone() == (4,)
