@@ -53,13 +53,15 @@ async def test_a_failing_observer(tmp_path: Path, fault: Fault, stream: bool) ->
 
 
 async def test_an_observer_that_hangs_is_waited_for_no_longer_than_the_deadline(tmp_path: Path) -> None:
-    """From `block_after` on a request waits, and at the deadline it goes on with the raw history."""
+    """From `block_after` on one request waits, and at the deadline it goes on with the raw history; while the same call hangs,
+    the requests that follow do not wait for it again (inspection R3: 8 of 8 waited)."""
     async with running(tmp_path) as run:
         run.models.faults.switch(Fault(kind="hang", model="scripted-observer"))
         chat = run.chat()
         receipts = [(await chat.say(STORY.format(n=n)))[1] for n in range(12)]
         late = [r for r in receipts if r.get("reason") == "observer-late"]
-        assert late
-        assert all(300 <= float(r["overhead-ms"]) < 2_000 for r in late)
+        waited = [float(r["overhead-ms"]) >= 300 for r in late]  # block_timeout is 300 ms
+        assert len(late) > 1
+        assert waited == [True] + [False] * (len(late) - 1)
         assert (await run.memory()).coverage == 0
         await run.app.background.close(grace=1.0)
