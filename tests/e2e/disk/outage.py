@@ -205,7 +205,9 @@ async def _speak_for(
         nonlocal opened
         while time.monotonic() < until - 1:
             await asyncio.sleep(0.5)
-            if opened == float("inf") and process.events("storage.breaker_open"):
+            # what cannot be read is not even tried to be written
+            is_known = process.events("storage.breaker_open") or process.events("memory.bypassed")
+            if opened == float("inf") and is_known:
                 opened = time.time()
             if opened < time.time():
                 report.ready_during.add(await _ready(http))

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Protocol
 
 SHIM = Path(__file__).with_name("shim.c")
-TMPFS_BYTES = 3 * 2**20
+TMPFS_BYTES = 32 * 2**20  # above what the write-ahead log grows to
 
 
 class Impossible(Exception):
