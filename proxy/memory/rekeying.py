@@ -100,13 +100,11 @@ def _label(part: Part) -> str:
 
 
 def _moved_part(part: Part, labels: Mapping[str, str], chains: Chains) -> Part:
-    return Part(
-        labels.get(part.label, part.label),
-        part.after,
-        part.last,
-        chains.get(part.chain, part.chain),
-        _relabelled(part.task, labels),
-        _relabelled(part.suggestion, labels),
+    return part._replace(
+        label=labels.get(part.label, part.label),
+        chain=chains.get(part.chain, part.chain),
+        task=_relabelled(part.task, labels),
+        suggestion=_relabelled(part.suggestion, labels),
     )
 
 

@@ -473,4 +473,6 @@ def _info(thread: Thread) -> ThreadInfo:
     head = thread.head
     live = sum(row.live for row in thread.messages.values())
     born, failures = thread.created_at, head.trouble.failures
-    return ThreadInfo(head.key, born, head.turn_at, live, head.generation, head.title, failures, head.trouble.parked)
+    trouble = head.trouble
+    told = (head.turn_at, live, head.generation, head.title, failures, trouble.parked, trouble.cause)
+    return ThreadInfo(head.key, born, *told)
