@@ -20,6 +20,7 @@ from tests.e2e.between import COMPLETION, Between, between, chat_body, reason
 from tests.e2e.playing import Model, Play, stories
 from tests.e2e.running import running
 from tests.e2e.trouble import in_front_of_the_store
+from tests.e2e.written import written
 from tests.support.raw_client import RawClient, ask
 from tests.support.upstream_server import Call, Script, answering
 
@@ -304,6 +305,17 @@ async def test_economy(tmp_path: Path) -> None:
     more = 'models: {"*": {model: openai/gpt-4.1-mini}}'
     async with between(tmp_path, more, memory=economy) as site:
         assert reason(await site.ask(chat_body("one" + " and so on" * 6, model="gpt-4o-mini"), T)) == "raw/economy"
+
+
+async def test_a_reply_beyond_the_budget(tmp_path: Path) -> None:
+    """The receipt has gone out before the reply, so the log alone says that it is not remembered."""
+    content = "the dock takes no van above 2.85 m; " * 60_000
+    reply = orjson.dumps({"choices": [{"index": 0, "message": {"role": "assistant", "content": content}}]})
+    with written() as out:
+        async with between(tmp_path, "limits: {body: 1MiB, memory: 4MiB}") as site:
+            got = await site.ask(chat_body("hi"), T, script=answering(reply, b"Content-Type: application/json"))
+    assert (reason(got), got.body) == ("raw", reply)
+    assert [line["reason"] for line in out.events("turn")] == ["reply-too-large"]
 
 
 README = Path(proxy.__file__).parent.parent / "README.md"
