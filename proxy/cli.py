@@ -414,12 +414,14 @@ def doctor(options: argparse.Namespace) -> int:
     """Look at servers, credentials and threads; the exit status says whether all of it works."""
     import asyncio
     import os
+    from pathlib import Path
 
-    from proxy.doctor.report import database, examine, exit_status, render
+    from proxy.doctor.report import examine, exit_status, render
     from proxy.settings import load
 
     settings = load(options.config)
-    print(f"looking at {database(settings)}", flush=True)
+    if settings.storage.file:
+        print(f"looking at {Path(settings.storage.file).resolve()}", flush=True)
     work = examine(settings, model=options.model, call=options.call, revive=options.revive, environ=os.environ)
     findings = asyncio.run(work)
     print("\n".join(render(findings)))

@@ -512,15 +512,16 @@ def test_the_demo_has_options_of_its_own(capsys: pytest.CaptureFixture[str]) -> 
 def test_doctor_looks_at_a_file_that_is_there(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, url: str, said: str
 ) -> None:
-    """In the wrong folder there is nothing to look at: it says so, and makes no database that would have no trouble."""
+    """In the wrong folder, or before the first start, it says so, makes no database that would have no trouble, and looks at the rest."""
     monkeypatch.chdir(tmp_path)
     (tmp_path / "folder").mkdir()
-    (tmp_path / "x.yaml").write_text(f'storage: {{url: "{url}"}}')
-    assert main(["doctor", "--config", "x.yaml"]) == 2
-    captured = capsys.readouterr()
-    assert captured.out == ""
-    assert "storage.url" in captured.err
-    assert said in captured.err
+    upstream = '[{name: nowhere, base_url: "http://127.0.0.1:9/v1"}]'
+    (tmp_path / "x.yaml").write_text(f'{{storage: {{url: "{url}"}}, upstream: {upstream}}}')
+    assert main(["doctor", "--config", "x.yaml"]) == 1
+    attention = capsys.readouterr().out.partition("needs attention:")[2].partition("works:")[0]
+    assert "storage.url" in attention
+    assert said in attention
+    assert "nowhere" in attention
     assert {path.name for path in tmp_path.iterdir()} == {"x.yaml", "folder"}
 
 

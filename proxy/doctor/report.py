@@ -53,6 +53,10 @@ def examine_credentials(settings: Settings, effective: Effective, environ: Mappi
 
 async def examine_threads(settings: Settings, *, revive: bool) -> list[Finding]:
     """The threads whose memory work fails; one that was revived needs no attention any more."""
+    try:
+        database(settings)
+    except ConfigError as exc:  # no server has run yet, perhaps: the rest is looked at all the same
+        return [Finding(False, str(exc))]
     store = await open_store(settings.storage.url)
     try:
         troubled = await find_troubled(store, revive=revive)
@@ -86,6 +90,7 @@ def database(settings: Settings) -> Path:
     if not file.is_file():
         where = settings.origin(("storage", "url")) or "the default"
         raise ConfigError(
-            f"{file}: there is no such file; storage.url ({where}) names it: run this in the server's folder, with its configuration"
+            f"{file}: there is no such file, and storage.url ({where}) names it: either no server has run yet, or this is not its folder "
+            "and configuration"
         )
     return file
