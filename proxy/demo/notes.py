@@ -4,12 +4,13 @@ Rules of observing. A user's sentence is 🔴 when it asserts (a number, a path,
 asks; small talk is dropped. An assistant's sentence is ✅ when it reports something finished, 🟢 when it holds a finding.
 Of a tool's result the first and the last line stay that tell how it went: errors, failures, totals.
 
-Rules of reflecting. Nothing is rewritten; lines are dropped until the target is met, in this order: repeated lines, 🟢, older
+Rules of reflecting. Nothing is rewritten; lines are dropped until the size asked for is met, in this order: repeated lines, 🟢, older
 🟡, older ✅. 🔴 always stays.
 """
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -19,7 +20,7 @@ CLIP_ASKED = 140
 LEAST = 20  # characters of a sentence that says something by itself
 CLIP_CALL = 70  # of a tool call's arguments
 CLIP_RESULT = 120  # of a line of a tool's result
-SHRINK = 0.55  # share of its input a reflection aims at
+SHRINK = 0.55  # share of its input a reflection aims at, or less where less is asked for
 
 # the transcript as agents/transcript_text.py writes it: what is ours begins at the left edge, what people said is indented
 _FENCE = re.compile(r"<transcript>\n(.*?)\n</transcript>", re.DOTALL)
@@ -52,6 +53,7 @@ _TELLING = re.compile(
     r"\b(?:Error|ERROR|[A-Z]\w+Error|Traceback|FAILED|failed|passed|total|denied|timed out|exceeded|done in)\b",
 )
 _BULLET = re.compile(r"^\s*[*\-•]\s*(?P<mark>[🔴🟡🟢✅])")
+_SIZE = re.compile(r"; write at most (\d+)\.$", re.MULTILINE)  # as agents/wording.py asks for it
 _HEADING = re.compile(r"^\W*date:\s*(.+?)\W*$", re.IGNORECASE)
 
 
@@ -117,10 +119,16 @@ def reflect(prompt: str, tokens: Callable[[str], int]) -> str:
 def reflect_one(prompt: str, tokens: Callable[[str], int]) -> str:
     given = list(parsed(prompt))
     notes = list(unique(given))
-    surplus = tokens(render(notes)) - SHRINK * tokens(render(given))
+    surplus = tokens(render(notes)) - min(SHRINK * tokens(render(given)), size_asked_for(prompt))
     for mark in "🟢🟡✅":
         notes, surplus = thinned(notes, mark, surplus, tokens)
     return f"<observations>\n{render(notes)}\n</observations>"
+
+
+def size_asked_for(prompt: str) -> float:
+    """The tokens that the newest request for a size allows; infinity where none is named."""
+    sizes = _SIZE.findall(prompt)
+    return float(sizes[-1]) if sizes else math.inf
 
 
 def thinned(notes: list[Note], mark: str, surplus: float, tokens: Callable[[str], int]) -> tuple[list[Note], float]:
