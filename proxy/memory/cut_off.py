@@ -35,7 +35,8 @@ _THREAD = re.compile(r"<\s*+(?P<close>/?)\s*+thread\b[^<>\n]*>", re.IGNORECASE)
 _FENCE = re.compile(r"\s*+```[\w-]*\s*+")
 _HEADING = re.compile(r"\W*+date:", re.IGNORECASE)
 _PARTIAL_TAG = re.compile(r"<[^<>\s][^<>]*$|<$")
-_OPEN_QUOTE = re.compile(r"(?:^|[\s(])[\"“«„]\S[^\"”»]*$")
+_QUOTE_BEGIN = re.compile(r"(?:^|[\s(])[\"“«„](?=\S)")
+_QUOTE_END = re.compile(r"[\"”»]")
 _SENTENCE_END = re.compile(r"[.!?…。！？][\"'”’»)\]*`]*$")
 _GOES_ON = tuple(",;:([{<-–—/=+&|、，：；（「")  # no line of notes ends so
 _MARK = re.compile(r"[\s*+•🔴🟡🟢✅\ufe0f-]*+(?:\(\d{1,2}(?::\d{0,2})?\)?)?\s*+")
@@ -99,4 +100,10 @@ def _opens_more(line: str) -> bool:
     """Whether a bracket, a quotation or a piece of code is open at the end of a line."""
     pairs = ("()", "[]", "{}", "（）", "「」")
     open_bracket = any(line.count(pair[0]) > line.count(pair[1]) for pair in pairs)
-    return open_bracket or line.count("`") % 2 == 1 or _OPEN_QUOTE.search(line) is not None
+    return open_bracket or line.count("`") % 2 == 1 or _opens_quote(line)
+
+
+def _opens_quote(line: str) -> bool:
+    """Only the last beginning is looked at: what ends it ends all before it, and looking from each of them takes quadratic time."""
+    begun = next(reversed([found.end() for found in _QUOTE_BEGIN.finditer(line)]), None)
+    return begun is not None and _QUOTE_END.search(line, begun + 1) is None

@@ -63,6 +63,8 @@ def test_reasons(reason: object, finish: Finish) -> None:
         (f"{NOTES}\n* 🟡 (10:06) User asked for plums (the", "stop", True),
         (f"{NOTES}\n* 🟡 (10:06) The command is `git", "stop", True),
         (f'{NOTES}\n* 🟡 (10:06) User said "never', "stop", True),
+        (f'{NOTES}\n* 🟡 (10:06) User said "never" and "not', "stop", True),
+        (f'{NOTES}\n* 🟡 (10:06) User said “never, “not, and "no".', "stop", False),
         (f"{NOTES}\n</observ", "stop", True),
         (f"{NOTES}\n* 🟡 (10:06) cause: ", "stop", True),
         (f"{NOTES}\nDate: May 23, 2023", "stop", True),

@@ -288,6 +288,7 @@ def test_any_heap_of_tags_is_read_or_refused(answer: str) -> None:
         pytest.param("<observations>" + "\t" * 400_000 + "x", id="tabs"),
         pytest.param("!" * 400_000 + "x", id="marks"),
         pytest.param("<observations>\n* a\n</observations><current-task>" + "!" * 400_000 + "x", id="marks in a hint"),
+        pytest.param("<observations>\n* 🔴 a " + "“a " * 130_000 + '"', id="quotations in an unclosed block"),
     ],
 )
 def test_reading_is_linear(answer: str) -> None:
