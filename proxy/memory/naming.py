@@ -12,6 +12,9 @@ from urllib.parse import quote, unquote_to_bytes
 
 MAX_NAME_BYTES = 256  # of a name in UTF-8; encoded it is at most three times as long
 PLAIN_CHARACTERS = "A-Z a-z 0-9 . _ : @ / + = -"
+MAX_UNCOMPOSED_BYTES = (
+    4 * MAX_NAME_BYTES
+)  # letters with their marks apart; composing takes quadratic time on marks alone
 _PLAIN = re.compile(rf"[A-Za-z0-9._:@/+=-]{{1,{MAX_NAME_BYTES}}}")
 _ENCODED = re.compile(r"(?:[A-Za-z0-9._:@/+=-]|%[0-9A-Fa-f]{2})+")
 _JOINERS = str.maketrans(
@@ -39,9 +42,9 @@ def canonical_name(text: str) -> str | None:
     """
     if _PLAIN.fullmatch(text):
         return text
-    if not text.translate(
-        _JOINERS
-    ).isprintable():  # a control character, a lone surrogate, a change of writing direction
+    if (
+        len(text) > MAX_UNCOMPOSED_BYTES or not text.translate(_JOINERS).isprintable()
+    ):  # a control character, a lone surrogate, a change of writing direction
         return None
     name = normalize("NFC", text).strip(" ")
     return name if name and len(name.encode()) <= MAX_NAME_BYTES else None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import string
+from unittest.mock import patch
 from urllib.parse import quote
 
 import pytest
@@ -39,6 +40,13 @@ def test_what_is_encoded_is_read_back(name: str) -> None:
     assert decode_name(spelled) == decode_segment(spelled) == name
     assert decode_segment(quote(name, safe="")) == name
     assert canonical_name(name) == name
+
+
+def test_a_name_beyond_all_measure_is_not_composed() -> None:
+    """Composing sorts marks in quadratic time: a head full of them would hold the server up. Letters with their marks apart have room."""
+    with patch("proxy.memory.naming.normalize", side_effect=AssertionError):
+        assert decode_name(quote("a" + "\u0301\u0323" * 2_500)) is None
+    assert canonical_name("u\u031b\u0323" * 85) == "ự" * 85
 
 
 @settings(deadline=None)
