@@ -11,10 +11,11 @@ trickle: those that the first piece is not all of have half of the places.
 
 Room: a body is charged to the budget of all memory (budget.py) with `BODY_WEIGHT` times its bytes, and less once it is known what it
 needs (`weigh`). A large one that says how long it is waits in order, before any of it is read, until all of it has room. What has come
-whole keeps its room. One that does not get on for `STALLED` loses what was kept for it while others wait, and then, if that is not
-enough, gives way: it is refused. For anything else too little may be left: then, of those of its kind that still come, the one gives
-way that has not got on by a small body's size for longest. So large bodies that stop short keep no large one out that gets on. Small
-ones (at most limits.body / `SMALL`) find room beside all large ones, as many bytes as every place could be given to.
+whole keeps its room. While others wait, one that comes too slowly (`KEEPS`) loses what was kept for its rest, and then, if that is not
+enough, one that does not get on for `STALLED` gives way: it is refused. For anything else too little may be left: then, of those of its
+kind that still come, the one gives way that has not got on by a small body's size for longest. So large bodies that stop short keep no
+large one out that gets on. Small ones (at most limits.body / `SMALL`) find room beside all large ones, as many bytes as every place
+could be given to.
 
 Nothing is counted by client: behind another proxy all have one address, and whose credential is right only the model server knows.
 """
@@ -37,6 +38,10 @@ UPLOADS = 0.5  # of the places
 SMALL = 64  # of them are as large as limits.body
 LOOK_EVERY = 0.25  # seconds, at large bodies that come while others wait
 STALLED = 4  # looks at which a body has not got on
+KEEPS = 128  # looks in which all of a body would come that keeps its room: half a minute
+CREEPS = (
+    256  # parts of a small size; one that has come by less at a look (16 KiB a second, as it is shipped) has not got on
+)
 FULL = "too many request bodies are held at once (limits.memory); try again shortly"
 
 
@@ -188,10 +193,12 @@ class Held:
             self._given_up.set_result(None)
 
     def look(self) -> None:
-        """Others wait: what is kept for the rest of this body is theirs while it does not get on."""
+        """Others wait: what is kept for the rest of this body is theirs while it comes too slowly. A byte now and then keeps nothing."""
         size, looks = self._looked
-        self._looked = (self._bytes, looks + 1 if size == self._bytes else 0)
-        if size == self._bytes:
+        came = self._bytes - size
+        creeps = size >= 0 and came < max(1, self._admission.small_size // CREEPS)
+        self._looked = (self._bytes, looks + 1 if creeps else 0)
+        if creeps or (size >= 0 and came < self._charged // (BODY_WEIGHT * KEEPS)):
             self._charge(BODY_WEIGHT * self._bytes)
 
     def is_stalled(self) -> bool:

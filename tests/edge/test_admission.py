@@ -392,6 +392,47 @@ async def test_what_is_lent_is_enough(monkeypatch: pytest.MonkeyPatch) -> None:
     await crowd.end()
 
 
+async def test_a_byte_now_and_then_keeps_no_room(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What was announced and hardly comes is lent: a few that trickle would keep all large bodies out for hours."""
+    monkeypatch.setattr(admission_module, "LOOK_EVERY", 3_600.0)
+    crowd, queues = Announcing(body=BODY), [asyncio.Queue[Message]() for _ in range(HELD)]
+    for queue in queues:
+        crowd.tasks.append(asyncio.create_task(crowd._announced(BODY, cast(Client, Feeding(queue)))))
+    await rounds()
+    crowd.announce(BODY)
+    for _ in range(2):
+        await trickle(queues, crowd)
+    assert (crowd.served, await crowd.refused()) == (1, [])
+    await crowd.end()
+
+
+async def test_one_that_only_trickles_gives_way(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As one that has stopped does, where nothing is left to lend; and no more of them than are needed."""
+    monkeypatch.setattr(admission_module, "LOOK_EVERY", 3_600.0)
+    large = 64 * 2_560
+    crowd, queues = Announcing(body=large), [asyncio.Queue[Message]() for _ in range(HELD)]
+    for queue in queues:
+        crowd.tasks.append(asyncio.create_task(crowd._announced(large, cast(Client, Feeding(queue)))))
+        queue.put_nowait({"type": "http.request", "body": b"x" * (large - 100), "more_body": True})
+    await rounds()
+    crowd.announce(large)
+    for _ in range(STALLED):
+        await trickle(queues, crowd)
+        assert (crowd.served, await crowd.refused()) == (0, [])
+    await trickle(queues, crowd)
+    assert (crowd.served, await crowd.refused()) == (1, [0])
+    await crowd.end()
+
+
+async def trickle(queues: Sequence[asyncio.Queue[Message]], crowd: Crowd) -> None:
+    """A byte of each, and then a look at them."""
+    for queue in queues:
+        queue.put_nowait({"type": "http.request", "body": b"x", "more_body": True})
+    await rounds()
+    crowd.site._look()
+    await rounds()
+
+
 async def test_room_that_does_not_come_in_time() -> None:
     """It is a 503 that says which limit it was, and nothing stays charged."""
     crowd = Announcing(body=BODY, body_timeout=0.05)
