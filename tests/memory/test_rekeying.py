@@ -127,12 +127,12 @@ def test_an_entry_of_a_shared_log() -> None:
         source_tokens=9,
         at=1.0,
         task=f"see {old}",
-        parts=(Part(old, 0, 2, b"1", old, None), Part(other, 0, 3, b"1")),
+        parts=(Part(old, 0, 2, b"1", old, None, at=9.0), Part(other, 0, 3, b"1")),
     )
     moved = moved_entry(entry, {}, {old: new}, {old: chains})
     assert moved.text == f'<thread id="{new}">\n* 🔴 {old}0 {"d" * 16}\n</thread>'
     assert (moved.task, moved.suggestion) == (f"see {new}", None)
-    assert moved.parts == (Part(new, 0, 2, b"one", new, None), Part(other, 0, 3, b"1"))
+    assert moved.parts == (Part(new, 0, 2, b"one", new, None, at=9.0), Part(other, 0, 3, b"1"))
 
 
 def test_names_are_no_part_of_longer_ones() -> None:
