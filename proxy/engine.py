@@ -261,11 +261,20 @@ class Engine:
             self._background.hold(self._recounting.recount(memory, then=partial(self._wake, turn)))
 
     async def close_missed(
-        self, caller: Caller, request: ChatRequest, call: Call, hints: Hints, came_at: float, reply: Reply | None
+        self,
+        caller: Caller,
+        request: ChatRequest,
+        call: Call,
+        hints: Hints,
+        came_at: float,
+        reply: Reply | None,
+        *,
+        delivered: bool,
     ) -> None:
         """Commit the turn of a request whose memory could not be read when it came, and whose bytes went up as they were.
 
         What it does not show may have been said since. Then it takes nothing back; a client that sends all it holds says it again.
+        `delivered`: as far as is known, its reply went out whole: the same words again are then new ones.
         """
         try:
             turn = await self._stand(caller, request, call, hints, lambda seconds: None)
@@ -274,6 +283,7 @@ class Engine:
         said_at = turn.standing.memory.turn_at
         if turn.standing.rec.cut is not None and said_at is not None and said_at >= came_at:
             return
+        turn.delivered = delivered
         await self.close_turn(turn, reply, accepted=True)
 
     async def commit_or_defer(self, key: Key, commit: Callable[[], Awaitable[None]], body_bytes: int) -> None:

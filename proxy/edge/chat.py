@@ -203,7 +203,13 @@ class ChatRoute:
         assert exchange.call is not None  # noqa: S101 — see `_miss`
         assert exchange.missed_at is not None  # noqa: S101 — see `_miss`
         await self._engine.close_missed(
-            exchange.caller, exchange.request, exchange.call, hints_of(exchange), exchange.missed_at, reply
+            exchange.caller,
+            exchange.request,
+            exchange.call,
+            hints_of(exchange),
+            exchange.missed_at,
+            reply,
+            delivered=not exchange.broken,
         )
 
     async def _commit(self, turn: Turn, reply: Reply | None) -> None:
@@ -336,6 +342,7 @@ class ChatRoute:
             self._close(exchange, reply, answer.status).add_done_callback(reader.release)
         if reader is not None and reader.is_given_up:
             exchange.reason = "reply-too-large"  # for the log alone: the receipt was sent before the reply
+        exchange.broken = relayed.outcome != "complete"
         if turn is not None and relayed.outcome == "complete":
             self._engine.note_delivery(turn)
         self._story(exchange, answer.status, relayed.outcome)

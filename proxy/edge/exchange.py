@@ -46,6 +46,7 @@ class Exchange:
     headers: list[tuple[bytes, bytes]] = field(default_factory=list)
     call: Call | None = None
     missed_at: float | None = None  # unix seconds when its memory could not be read: the turn is reconciled later
+    broken: bool = False  # its answer is known not to have gone out to its last byte
     asked: bool = False  # a model server, or a place to ask it from
     weigh: Callable[[int], None] = lambda weight: (
         None
@@ -62,6 +63,7 @@ class Exchange:
             return
         if self.turn is not None:
             self.turn.body = None
+        if self.turn is not None or self.missed_at is not None:
             self.weigh(2)
             return
         self.body = b""

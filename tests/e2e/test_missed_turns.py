@@ -1,0 +1,59 @@
+"""Turns whose memory could not be read when they came: kept whole, and known for what they were."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import orjson
+import pytest
+
+from proxy.edge.exchange import WORTH_WEIGHING
+from proxy.errors import StorageError
+from tests.e2e.running import Chat, Running, running
+from tests.e2e.trouble import in_front_of_the_store
+
+
+async def thin(chat: Chat, text: str) -> str:
+    """A turn of a client that sends only its newest message; why memory did not work."""
+    _, receipt = await chat.send([{"role": "user", "content": text}])
+    return receipt.get("reason", "")
+
+
+async def said(run: Running, count: int) -> list[str]:
+    """What the client said, as stored, once it is so much or will never be."""
+    for _ in range(60):
+        stored = await run.app.store.messages((await run.memory()).key, 0)
+        found = [orjson.loads(m.item.raw)["content"] for m in stored if m.item.role == "user"]
+        if len(found) >= count:
+            break
+        await asyncio.sleep(0.1)
+    return found
+
+
+async def test_a_large_message(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing else holds it: what its request needs is not let go when the answer begins."""
+    opened, large = in_front_of_the_store(monkeypatch), "x" * (WORTH_WEIGHING + 1)
+    async with running(tmp_path) as run:
+        chat = run.chat()
+        await thin(chat, "one")
+        opened[0].raising(StorageError("the disk is gone"))
+        assert await thin(chat, large) == "storage"
+        opened[0].well()
+        await thin(chat, "three")
+        assert await said(run, 3) == ["one", large, "three"]
+
+
+async def test_the_same_words_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its reply was seen, so they are a new message and no retry."""
+    opened = in_front_of_the_store(monkeypatch)
+    async with running(tmp_path) as run:
+        chat = run.chat()
+        await thin(chat, "one")
+        await thin(chat, "two")
+        opened[0].raising(StorageError("the disk is gone"))
+        assert await thin(chat, "go on") == "storage"
+        opened[0].well()
+        assert await said(run, 3) == ["one", "two", "go on"]
+        await thin(chat, "go on")
+        assert await said(run, 4) == ["one", "two", "go on", "go on"]
