@@ -342,8 +342,8 @@ class ChatRoute:
             self._close(exchange, reply, answer.status).add_done_callback(reader.release)
         if reader is not None and reader.is_given_up:
             exchange.reason = "reply-too-large"  # for the log alone: the receipt was sent before the reply
-        exchange.broken = relayed.outcome != "complete"
-        if turn is not None and relayed.outcome == "complete":
+        exchange.broken = not relayed.is_end_sent
+        if turn is not None and relayed.is_end_sent:
             self._engine.note_delivery(turn)
         self._story(exchange, answer.status, relayed.outcome)
 

@@ -32,6 +32,7 @@ from proxy.wire.sse import DoneFinder
 
 BODILESS = frozenset((204, 304))  # RFC 9110 6.4.1; a length announced with them is not that of what follows
 
+Outcome = Literal["complete", "truncated", "disconnected"]
 BeforeEnd = Callable[[], Coroutine[Any, Any, None]]
 
 log = structlog.get_logger()
@@ -47,8 +48,9 @@ class Reader(Protocol):
 class Relayed:
     """How it went: `truncated`, the upstream broke off, and the client's connection with it; `disconnected`, the client left."""
 
-    outcome: Literal["complete", "truncated", "disconnected"]
+    outcome: Outcome
     bytes: int  # of the body, as sent
+    is_end_sent: bool  # all that tells the client something was sent: SDKs leave at `[DONE]`, whatever comes behind it
 
 
 async def relay(
@@ -74,7 +76,8 @@ async def relay(
         await answer.aclose()
     if reader is not None and not whole and copying.sent > LARGE:
         await turn()  # the caller makes of it what it can
-    return Relayed("disconnected" if whole is None else "complete" if whole else "truncated", copying.sent)
+    outcome: Outcome = "disconnected" if whole is None else "complete" if whole else "truncated"
+    return Relayed(outcome, copying.sent, whole or copying.is_end_sent)
 
 
 class _Copying:
@@ -90,6 +93,7 @@ class _Copying:
         self._missing = content_length(self._headers)
         self._held = b""
         self.sent = 0
+        self.is_end_sent = False
 
     async def all(self, receipt: Sequence[Header], before_end: BeforeEnd | None) -> bool:
         """Send head and body; False if the answer broke off before its end."""
@@ -108,6 +112,7 @@ class _Copying:
         last = b"" if self._streaming else self._held
         try:
             await self._forward(self._held[len(last) :])
+            self.is_end_sent = self._streaming and bool(self._held)
             async for chunk in self._chunks:
                 await self._forward(last + chunk)
                 self._read(self._plain(chunk))

@@ -98,7 +98,7 @@ async def test_order(headers: list[tuple[bytes, bytes]], chunks: list[bytes], st
     answer = await answer_of(body, *headers)
     relayed = await relay(answer, recorder.send, reader=recorder, before_end=recorder.before_end)
     assert recorder.story[1:] == story
-    assert relayed == Relayed("complete", sum(map(len, chunks)))
+    assert relayed == Relayed("complete", sum(map(len, chunks)), True)
     assert body.closed
 
 
@@ -209,7 +209,7 @@ async def test_leaving_while_the_turn_is_kept() -> None:
     relayed = await relay(answer, recorder.send, before_end=before_end, disconnected=gone)
     await keeping[0]
     assert recorder.story[1:] == [ONE, "kept"]
-    assert relayed == Relayed("disconnected", len(ONE))
+    assert relayed == Relayed("disconnected", len(ONE), False)
     assert body.closed
 
 
@@ -316,7 +316,7 @@ async def test_byte_exactness(both: Both, body: bytes, framing: str) -> None:
     assert got.body == body
     assert got.whole
     relayed, reply = await both.proxy.result()
-    assert relayed == Relayed("complete", len(body))
+    assert relayed == Relayed("complete", len(body), True)
     assert (reply.message, reply.complete) == ('{"role":"assistant","content":"Grüße"}'.encode(), True)
 
 
@@ -419,7 +419,7 @@ async def test_truncated_over_a_socket(both: Both, script: Callable[[Call], Awai
     assert got.whole is False
     assert got.body == came
     relayed, reply = await both.proxy.result()
-    assert relayed == Relayed("truncated", len(came))
+    assert relayed == Relayed("truncated", len(came), is_end_sent=script is cut_after_done)
     assert reply.complete is (script is cut_after_done)
 
 
@@ -439,7 +439,7 @@ async def test_reset_over_a_socket(both: Both) -> None:
     seen.set()
     assert await asyncio.wait_for(client.reader.read(), 30) == b""
     relayed, reply = await both.proxy.result()
-    assert relayed == Relayed("truncated", len(ONE))
+    assert relayed == Relayed("truncated", len(ONE), False)
     assert (reply.complete, reply.message) == (False, '{"role":"assistant","content":"Grüße"}'.encode())
     await client.close()
 

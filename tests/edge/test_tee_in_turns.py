@@ -61,8 +61,8 @@ async def test_leaving_in_the_queue() -> None:
     gone.set_result(None)
     async with asyncio.timeout(30):
         relayed = await asyncio.gather(*relays)
-    assert relayed[2] == Relayed("disconnected", 0)
-    assert [one for at, one in enumerate(relayed) if at != 2] == [Relayed("complete", 3 * len(BODY))] * 4
+    assert relayed[2] == Relayed("disconnected", 0, False)
+    assert [one for at, one in enumerate(relayed) if at != 2] == [Relayed("complete", 3 * len(BODY), True)] * 4
     assert all(body.closed for body in bodies)
 
 
