@@ -24,7 +24,7 @@ log = structlog.get_logger("turn")
 FIRST_RETRY_S = 0.2  # most faults are over at once
 RETRY_S = 1.0
 SETTLE_TIMEOUT_S = 10.0  # of one turn
-TURN_BYTES = 8_192  # of a turn beyond its body, as CPython holds it
+TURN_BYTES = 8_192  # of a turn beyond its body and its reply, as CPython holds it
 
 Settle = Callable[[], Awaitable[None]]
 
@@ -59,7 +59,7 @@ class DeferredTurns:
     def holds(self, key: Key) -> bool:
         return key in self._threads
 
-    def keep(self, key: Key, settle: Settle, body_bytes: int) -> DeferredTurn:
+    def keep(self, key: Key, settle: Settle, held_bytes: int) -> DeferredTurn:
         turn = DeferredTurn(settle)
         if self._is_off():
             turn.released.set()
@@ -67,7 +67,7 @@ class DeferredTurns:
         if self._breaker.is_open or self._is_ending:
             turn.released.set()
         self._threads.setdefault(key, deque()).append(turn)
-        self._budget.charge(("deferred", key), body_bytes + TURN_BYTES, lambda: self._drop(key, "SpoolFull"))
+        self._budget.charge(("deferred", key), held_bytes + TURN_BYTES, lambda: self._drop(key, "SpoolFull"))
         self._wanted.set()
         return turn
 

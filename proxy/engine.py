@@ -286,7 +286,7 @@ class Engine:
         turn.delivered = delivered
         await self.close_turn(turn, reply, accepted=True)
 
-    async def commit_or_defer(self, key: Key, commit: Callable[[], Awaitable[None]], body_bytes: int) -> None:
+    async def commit_or_defer(self, key: Key, commit: Callable[[], Awaitable[None]], held_bytes: int) -> None:
         """Until the turn is stored, or waits in memory and it is no use waiting for it."""
         if not self._deferred.holds(key):
             try:
@@ -298,7 +298,7 @@ class Engine:
             else:
                 await self._memories.wait_until_stored(key)
                 return
-        turn = self.defer(key, commit, body_bytes)
+        turn = self.defer(key, commit, held_bytes)
         with suppress(TimeoutError):
             async with asyncio.timeout(HELD_S):
                 await turn.released.wait()
@@ -307,9 +307,9 @@ class Engine:
     def now(self) -> float:
         return self._clock()
 
-    def defer(self, key: Key, commit: Callable[[], Awaitable[None]], body_bytes: int) -> DeferredTurn:
+    def defer(self, key: Key, commit: Callable[[], Awaitable[None]], held_bytes: int) -> DeferredTurn:
         """Have it tried until it is stored."""
-        return self._deferred.keep(key, commit, body_bytes)
+        return self._deferred.keep(key, commit, held_bytes)
 
     def holds(self, turn: Turn, reply: Reply) -> bool:
         """Whether there is nothing to close: a retry, answered with the very reply that stands there."""

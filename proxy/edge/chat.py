@@ -177,11 +177,12 @@ class ChatRoute:
         key, commit = exchange.caller.key, self._commit_of(exchange, reply, status)
         if key is None or commit is None:
             return
+        held = len(exchange.body) + len((reply and reply.message) or b"")
         try:
             if exchange.missed_at is not None:  # its receipt has told the client; the reply waits for nothing
-                self._engine.defer(key, commit, len(exchange.body))
+                self._engine.defer(key, commit, held)
             else:
-                await self._engine.commit_or_defer(key, commit, len(exchange.body))
+                await self._engine.commit_or_defer(key, commit, held)
         except Exception as exc:  # the client has its answer; what failed is told to the operator
             thread = thread_label(self._secret, key)
             log.error("memory.uncommitted", error=type(exc).__name__, thread=thread, at=place_of(exc))

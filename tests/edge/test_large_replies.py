@@ -23,9 +23,11 @@ class Engine:
     def __init__(self) -> None:
         self.under_way = self.most = 0
         self.kept: list[str] = []
+        self.held_bytes: list[int] = []
         self.go_on = asyncio.Event()
 
-    async def commit_or_defer(self, _key: Any, commit: Callable[[], Awaitable[None]], _bytes: int) -> None:
+    async def commit_or_defer(self, _key: Any, commit: Callable[[], Awaitable[None]], held_bytes: int) -> None:
+        self.held_bytes.append(held_bytes)
         try:
             await commit()
         except StorageError:
@@ -68,6 +70,9 @@ async def test_one_at_a_time() -> None:
     engine.go_on.set()
     await asyncio.gather(*closings)
     assert engine.kept.count("large") == engine.kept.count("small") == 5
+    assert engine.held_bytes == [len(BIG.message or b"")] * 5 + [1] * 5, (
+        "what waits for the store is counted with its reply"
+    )
 
 
 async def test_one_that_is_refused_holds_nobody_up() -> None:
