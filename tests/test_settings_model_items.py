@@ -107,6 +107,21 @@ def test_lists_that_hold(memory: str) -> None:
     assert isinstance(parse(f"memory: {memory}"), Settings)
 
 
+@pytest.mark.parametrize("section", ["models", "resources"])
+@pytest.mark.parametrize(
+    "own", ["model: anthropic/b", "observation: {model: anthropic/b}, reflection: {model: anthropic/b}"]
+)
+def test_an_override_takes_no_key_to_another_provider(section: str, own: str) -> None:
+    """The key was set for the model beside it; with a key of the override's own, or one address for both, each stays where it belongs."""
+    memory = f"memory: {{model: openai/a, api_key: {KEY}}}"
+    with pytest.raises(ConfigError, match="several providers") as raised:
+        parse(f'{memory}\n{section}: {{"gpt*": {{{own}}}}}')
+    assert KEY[:12] not in str(raised.value)
+    assert parse(f'{memory}\n{section}: {{"gpt*": {{{own}, api_key: other}}}}')
+    assert parse(f'memory: {{model: openai/a, api_key: {KEY}, {BASE}}}\n{section}: {{"gpt*": {{{own}}}}}')
+    assert parse(f'{memory}\n{section}: {{"gpt*": {{model: openai/b}}}}')
+
+
 def test_an_override_that_makes_it_so() -> None:
     """A list under the key of the general section is refused where the override stands."""
     with pytest.raises(ConfigError, match="several providers"):

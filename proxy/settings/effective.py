@@ -15,7 +15,7 @@ from proxy.errors import ConfigError
 from proxy.memory.thresholds import Limits
 from proxy.settings.choice import INHERIT, Choice, chosen
 from proxy.settings.faults import faults
-from proxy.settings.memory import ContextSettings, MemorySettings, expanded
+from proxy.settings.memory import MODELS_OF_THE_KEY, ContextSettings, MemorySettings, expanded
 from proxy.settings.quantities import TOKENS_FROM, kept, multiplied, resolved, written_duration
 from proxy.settings.source import Key
 
@@ -201,7 +201,7 @@ def layered(
     for section, model in (("observation", observer), ("reflection", reflector)):
         if model != INHERIT:
             merged[section] = merge([merged.get(section, {}), {"model": model}])
-    memory = MemorySettings.model_validate(merged)
+    memory = MemorySettings.model_validate(merged, context={MODELS_OF_THE_KEY: _models_of_the_key(levels)})
     context = ContextSettings.model_validate(context.model_dump(exclude_unset=True) | parts)
     return Effective(
         memory=memory,
@@ -212,6 +212,15 @@ def layered(
         layers=tuple(layers),
         cold=cache_lives,
     )
+
+
+def _models_of_the_key(levels: Sequence[Mapping[str, Any]]) -> list[Choice]:
+    """What the level that gives the shared key asks with it: a more specific one must not take that key to another provider. With an
+    address beside it, the key goes nowhere else."""
+    keyed = max((depth for depth, level in enumerate(levels) if level.get("api_key")), default=-1)
+    if keyed < 0 or any(level.get("api_base") for level in levels):
+        return []
+    return [chosen(levels[: keyed + 1], agent).choice for agent in ("observation", "reflection")]
 
 
 def levels_of(memory: MemorySettings, layers: Sequence[Layer]) -> list[dict[str, Any]]:

@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Any, Literal, Self
 from zoneinfo import ZoneInfo
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import Field, ValidationInfo, field_validator, model_validator
 
-from proxy.settings.choice import INHERIT, ModelChoice, cross_provider_fault, excluded
+from proxy.settings.choice import INHERIT, Choice, ModelChoice, cross_provider_fault, excluded
 from proxy.settings.quantities import (
     Duration,
     Idle,
@@ -22,6 +22,8 @@ from proxy.settings.quantities import (
     resolved,
 )
 from proxy.settings.section import Count, Layout, Scope, Secret, Section, Text, Tokens, Url, refuse
+
+MODELS_OF_THE_KEY = "models_of_the_key"  # in a validation's context: those of the level that `api_key` comes from
 
 
 def _below(block_after: float, key: str, threshold: int) -> list[tuple[str, str]]:
@@ -141,19 +143,21 @@ class MemorySettings(Section):
         return value
 
     @model_validator(mode="after")
-    def _check(self) -> Self:
+    def _check(self, info: ValidationInfo) -> Self:
         level = self.model_dump(include={"model": True, "observation": {"model"}, "reflection": {"model"}})
-        refuse([*model_conflicts(level), *self._cross_provider_faults()])
+        keyed = (info.context or {}).get(MODELS_OF_THE_KEY, [])
+        refuse([*model_conflicts(level), *self._cross_provider_faults(keyed)])
         return self
 
-    def _cross_provider_faults(self) -> Iterator[tuple[str, str]]:
+    def _cross_provider_faults(self, keyed: list[Choice]) -> Iterator[tuple[str, str]]:
         places = {
             "model": self.model,
             "observation.model": self.observation.model,
             "reflection.model": self.reflection.model,
         }
         for key, written in places.items():
-            if fault := cross_provider_fault(written, api_base=self.api_base, has_key=self.api_key is not None):
+            models = [written, *keyed]
+            if fault := cross_provider_fault(models, api_base=self.api_base, has_key=self.api_key is not None):
                 yield key, fault
         if self.model == INHERIT and (
             fault := cross_provider_fault(
