@@ -56,10 +56,10 @@ class Prompts:
 
     def _block(self, memory: Memory, date: datetime, call: Call) -> str:
         options = call.context_options
-        # the day, not the moment: aware times of one instant are equal in every time zone, their days are not
+        # the day, not the moment, which moves; and the zone, in which the hints' time is told
         state = (memory.generation, tuple(hash(o.text) for o in memory.log), hash(memory.others), memory.scope)
         hints = lifecycle.active_hints(memory)
-        key = (memory.key, state, date.date(), options, hints)
+        key = (memory.key, state, date.date(), str(date.tzinfo), options, hints)
         found = self._rendered.get(key)
         if found is None:
             parts = [section for o in memory.log for section in sections(o)]

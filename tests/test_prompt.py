@@ -84,8 +84,19 @@ def test_rendered_once_per_state() -> None:
         (replace(noted(10), key=noted(10).key._replace(thread="other")), call()),
         (noted(10), call(options=ContextOptions(relative_time=False))),
         (noted(10), call(timezone="Asia/Tokyo")),
+        (noted(10), call(timezone="Atlantic/Azores")),
     ],
-    ids=["an entry more", "another generation", "another date", "another thread", "other options", "another time zone"],
+    ids=[
+        *(
+            "an entry more",
+            "another generation",
+            "another date",
+            "another thread",
+            "other options",
+            "another day elsewhere",
+        ),
+        "another hour of the same day",
+    ],
 )
 def test_rendered_anew(after: Memory, how: Call) -> None:
     """What the block depends on makes another block."""
