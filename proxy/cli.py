@@ -434,7 +434,10 @@ def forget(options: argparse.Namespace) -> int:
     from proxy.upkeep import forget_thread
 
     def agrees() -> bool:
-        return options.yes or input("Forget this thread for good? [y/N] ").strip().lower() in ("y", "yes")
+        try:
+            return options.yes or input("Forget this thread for good? [y/N] ").strip().lower() in ("y", "yes")
+        except EOFError:  # Ctrl-D
+            return False
 
     if not options.yes and not sys.stdin.isatty():
         raise ConfigError("nobody can be asked here whether to forget it; add --yes")

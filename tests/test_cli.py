@@ -16,6 +16,7 @@ import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from unittest.mock import Mock
 
 import httpx
 import pytest
@@ -678,8 +679,8 @@ def test_forget_asks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: py
     assert (alone.returncode, alone.stdout) == (2, "")
     assert "--yes" in alone.stderr
     monkeypatch.setattr("sys.stdin.isatty", lambda: True, raising=False)
-    for answer, status in (("", 1), ("n", 1), ("Yes ", 0)):
-        monkeypatch.setattr("builtins.input", lambda _, answer=answer: answer)
+    monkeypatch.setattr("builtins.input", Mock(side_effect=[EOFError, "", "n", "Yes "]))
+    for status in (1, 1, 1, 0):
         assert main(forget) == status
     assert "nothing was forgotten" in capsys.readouterr().out
     assert left(tmp_path / "om.db") == 0
