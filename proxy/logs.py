@@ -11,6 +11,7 @@ import sys
 import threading
 import traceback
 import warnings
+from collections import OrderedDict
 from datetime import UTC, datetime
 from functools import lru_cache
 from types import TracebackType
@@ -182,15 +183,30 @@ def _flat(value: Any) -> Any:
 
 
 class ConsoleLine:
-    """Renders events for people, in colour where stderr is a terminal (and `NO_COLOR` is not set)."""
+    """Renders events for people, in colour where stderr is a terminal (and `NO_COLOR` is not set).
+
+    What is told of a thread after its turn (`observed`) calls it as the turn's line did, by name where names are shown.
+    """
 
     def __init__(self) -> None:
         self._colored = sys.stderr.isatty() and not os.environ.get("NO_COLOR")
+        self._names_by_label: OrderedDict[str, str] = OrderedDict()  # the newest THREADS, the oldest first
 
     def __call__(self, logger: Any, level: str, event: EventDict) -> str:
-        said = flat(logger, level, event)
+        said = self._name_thread(flat(logger, level, event))
         clock_time = datetime.fromisoformat(said["timestamp"]).astimezone().strftime("%H:%M:%S")
         return render_event(said, clock_time, colored=self._colored)
+
+    def _name_thread(self, said: EventDict) -> EventDict:
+        thread, name = said.get("thread"), said.get("name")
+        if thread and name:
+            self._names_by_label[thread] = name
+            self._names_by_label.move_to_end(thread)
+            if len(self._names_by_label) > THREADS:
+                self._names_by_label.popitem(last=False)
+        elif thread in self._names_by_label:
+            said["thread"] = self._names_by_label[thread]
+        return said
 
 
 def json_line(logger: Any, level: str, event: EventDict) -> bytes:

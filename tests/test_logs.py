@@ -13,7 +13,7 @@ import orjson
 import pytest
 import structlog
 
-from proxy.logs import SOON, THREADS, Lines, configure, model_name, thread_label, thread_name
+from proxy.logs import SOON, THREADS, ConsoleLine, Lines, configure, model_name, thread_label, thread_name
 from proxy.memory.identity import label
 from proxy.memory.model import Key
 
@@ -152,6 +152,29 @@ def test_a_thread_s_own_name(log: Literal["console", "json", "auto"], names_thre
     configure(log, names_threads=names_threads)
     assert thread_name(KEY) == name
     assert thread_name(None) is None
+
+
+def test_all_lines_of_a_thread_call_it_alike(capsys: pytest.CaptureFixture[str]) -> None:
+    """On a console the line of an observation names the thread as its turn did; without a name the label stands in both."""
+    configure("console", names_threads=True)
+    log = structlog.get_logger()
+    log.info("turn", status=200, thread="9d4d", name="kitchen")
+    log.info("observed", thread="9d4d")
+    log.info("observed", thread="c0ff")
+    assert [line.split("  ")[1:] for line in capsys.readouterr().err.splitlines()] == [
+        ["200", "kitchen"],
+        ["info", "observed", "thread=kitchen"],
+        ["info", "observed", "thread=c0ff"],
+    ]
+
+
+def test_names_at_hand_are_bounded() -> None:
+    """Any number of threads may speak."""
+    line = ConsoleLine()
+    for number in range(THREADS + 2):
+        line(None, "info", {"event": "turn", "thread": f"{number:04x}", "name": "kitchen"})
+    assert "thread=0001" in line(None, "info", {"event": "observed", "thread": "0001"})
+    assert "thread=kitchen" in line(None, "info", {"event": "observed", "thread": "0002"})
 
 
 def test_a_model_s_name() -> None:
