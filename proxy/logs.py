@@ -204,8 +204,8 @@ class ConsoleLine:
             self._names_by_label.move_to_end(thread)
             if len(self._names_by_label) > THREADS:
                 self._names_by_label.popitem(last=False)
-        elif thread in self._names_by_label:
-            said["thread"] = self._names_by_label[thread]
+        elif thread and (known := self._names_by_label.get(thread)):
+            said["thread"] = known
         return said
 
 
