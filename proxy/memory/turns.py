@@ -51,7 +51,7 @@ def heard(
     after = replace(
         memory,
         tail=kept.grown(fresh),
-        undated_to=memory.undated_to if memory.next_seq > 1 else _undated_to(fresh),
+        undated_to=_moved_undated_to(memory, fresh[: len(rec.new)], cut) if memory.next_seq > 1 else _undated_to(fresh),
         next_seq=memory.next_seq + len(fresh),
         chunks=chunks,
         style=rec.style,
@@ -71,6 +71,14 @@ def _undated_to(fresh: Sequence[Message]) -> int:
     """
     asked = next((m.seq for m in reversed(fresh) if m.item.role == "user"), 0)
     return next((m.seq for m in reversed(fresh) if m.seq < asked and m.item.role not in _ASKING), 0)
+
+
+def _moved_undated_to(memory: Memory, fresh: Sequence[Message], cut: int) -> int:
+    """The same of a thread that goes on: what only moves, behind a message that was inserted before it, is no better dated by that."""
+    if not fresh or cut >= memory.undated_to:
+        return memory.undated_to
+    undated = {m.item.fp for m in Stretch.of(memory.tail).between(cut + 1, memory.undated_to)}
+    return next((m.seq for m in reversed(fresh) if m.item.fp in undated), memory.undated_to)
 
 
 def _stands(memory: Memory, rec: Reconciled, reply: Item, cut: int) -> bool:

@@ -47,6 +47,18 @@ def test_a_turn_is_numbered_chained_and_remembered() -> None:
     assert [tuple(cell) for cell in view.cells] == [("same", 0, 3, 1, 3)]
 
 
+def test_what_moves_is_not_dated_by_that() -> None:
+    """Messages that came without times get new numbers where something is inserted before them. That they moved says nothing of when
+    they were said; the turn they came with keeps its time."""
+    thread = Thread()
+    thread.turn(chat("u1 a1 u2 a2 u3 a3 u4"), reply("4"))
+    thread.turn(chat("u1 a1 u8 a8 u2 a2 u3 a3 u4 a4 u5"), reply("5"))
+    memory = thread.memory
+    words = [word(m.item.raw) for m in memory.tail]
+    undated = [w for m, w in zip(memory.tail, words, strict=True) if m.seq <= memory.undated_to]
+    assert undated[-1] == "a3", words
+
+
 @pytest.mark.parametrize(
     ("first", "undated"),
     [("u1", 0), ("u1 a1 u2", 2), ("u1 a1 u2 a2 u3", 4), ("a1 u1", 1), ("u1 u2", 0), ("u1 a1 u2 u3", 2), ("a1", 0)],
