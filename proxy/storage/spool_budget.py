@@ -9,7 +9,8 @@ MAX_SPOOLED_BYTES = 64 * 2**20  # a process
 
 
 class SpoolBudget:
-    """Several queues share one: `owner` says whose turns they are, `drop` gives them up."""
+    """Several queues share one: `owner` says whose turns they are, `drop` gives them up. An owner that is too large for all of it loses
+    its own turns, and nobody else's."""
 
     def __init__(self, max_bytes: int = MAX_SPOOLED_BYTES) -> None:
         self._max_bytes = max_bytes
@@ -21,6 +22,10 @@ class SpoolBudget:
         before, _ = self._owners.get(owner, (0, drop))
         self._owners[owner] = (before + size, drop)
         self.held_bytes += size
+        if before + size > self._max_bytes:  # it would not fit if all others went
+            self.release(owner)
+            drop()
+            return
         while self.held_bytes > self._max_bytes and self._owners:
             oldest, (_, give_up) = next(iter(self._owners.items()))
             self.release(oldest)

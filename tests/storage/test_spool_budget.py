@@ -1,0 +1,36 @@
+"""Who loses turns where too many bytes wait."""
+
+from __future__ import annotations
+
+from functools import partial
+
+from proxy.storage.spool_budget import SpoolBudget
+
+
+class Owners:
+    """Each says when its turns are given up."""
+
+    def __init__(self, max_bytes: int) -> None:
+        self.budget = SpoolBudget(max_bytes)
+        self.dropped: list[str] = []
+
+    def charge(self, owner: str, size: int) -> None:
+        self.budget.charge(owner, size, partial(self.dropped.append, owner))
+
+
+def test_the_oldest_goes_first() -> None:
+    owners = Owners(100)
+    for owner in ("a", "b", "c"):
+        owners.charge(owner, 40)
+    assert (owners.dropped, owners.budget.held_bytes) == (["a"], 80)
+
+
+def test_one_that_is_too_large_for_all_of_it_goes_alone() -> None:
+    """A single request must not cost everybody else what they said."""
+    owners = Owners(100)
+    owners.charge("a", 40)
+    owners.charge("b", 40)
+    owners.charge("large", 101)
+    assert (owners.dropped, owners.budget.held_bytes) == (["large"], 80)
+    owners.charge("a", 61)
+    assert (owners.dropped, owners.budget.held_bytes) == (["large", "a"], 40)
