@@ -326,14 +326,19 @@ class ChatRoute:
             closing.add_done_callback(reader.release)
             await asyncio.wait([closing], timeout=COMMIT_WITHIN)
 
-        relayed = await relay(
-            answer,
-            send,
-            receipt=receipt(exchange),
-            reader=reader,
-            before_end=before_end if reader else None,
-            disconnected=gone,
-        )
+        try:
+            relayed = await relay(
+                answer,
+                send,
+                receipt=receipt(exchange),
+                reader=reader,
+                before_end=before_end if reader else None,
+                disconnected=gone,
+            )
+        except BaseException:  # whatever it is: room that nobody gives back is lost to all until the process ends
+            if reader is not None:
+                reader.release()
+            raise
         if reader is not None and not closed:
             if turn is not None:
                 turn.broken = True

@@ -1,0 +1,77 @@
+"""What a request holds of limits.memory is given back however it ends."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from pathlib import Path
+
+import orjson
+import pytest
+
+from proxy.edge.budget import COPY_WEIGHT
+from proxy.engine import Engine
+from tests.e2e.between import Between, between, chat_body
+from tests.support.raw_client import RawClient
+from tests.support.upstream_server import answering
+
+T = b"X-OM-Thread: t"
+LARGE = b"x" * 3_000_000
+MESSAGE = {"role": "assistant", "content": "y" * 400_000}
+REPLY = orjson.dumps({"choices": [{"index": 0, "finish_reason": "stop", "message": MESSAGE}]})
+BEGUN = (
+    pytest.param((b"Content-Length: 50000000",), LARGE, id="announced"),
+    pytest.param((b"Content-Length: 50000000", b"Expect: 100-continue"), b"", id="waits to be told to send it"),
+    pytest.param((b"Transfer-Encoding: chunked",), b"%x\r\n%s" % (len(LARGE), LARGE), id="chunked"),
+    pytest.param((b"Transfer-Encoding: chunked",), b"%x\r\n%s\r\nzz\r\n" % (len(LARGE), LARGE), id="no chunk"),
+)
+
+
+def is_empty(site: Between) -> bool:
+    """Whether nothing is held any more."""
+    admission = site.app.admission
+    held = (
+        admission.budget.held,
+        admission.held,
+        admission.in_flight,
+        *admission.small.coming,
+        *admission.large.coming,
+    )
+    return not any(held)
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    async with asyncio.timeout(30):
+        while True:
+            if condition():
+                return
+            await asyncio.sleep(0.01)
+
+
+@pytest.mark.parametrize(("headers", "sent"), BEGUN)
+async def test_a_client_that_leaves_in_its_body(tmp_path: Path, headers: tuple[bytes, ...], sent: bytes) -> None:
+    """However it says where its body ends."""
+    async with between(tmp_path) as site:
+        client = await RawClient.connect(site.port)
+        client.send_head("POST", "/v1/chat/completions", T, *headers)
+        client.writer.write(sent)
+        await until(lambda: b"zz" in sent or not is_empty(site))
+        client.writer.transport.abort()
+        await until(lambda: is_empty(site))
+
+
+async def test_a_fault_of_ours_as_a_reply_ends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The copy of the reply was charged, and nobody keeps its turn."""
+
+    held: list[int] = []
+
+    def fail(*_: object) -> bool:
+        held.append(site.app.admission.budget.held)
+        raise ZeroDivisionError
+
+    monkeypatch.setattr(Engine, "holds", fail)
+    async with between(tmp_path) as site:
+        await site.ask(chat_body("hi"), T, script=answering(REPLY, b"Content-Type: application/json"))
+        assert held
+        assert held[0] >= COPY_WEIGHT * len(REPLY)
+        await until(lambda: is_empty(site))
