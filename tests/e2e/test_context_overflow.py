@@ -450,7 +450,7 @@ async def test_a_bare_413_of_a_known_thread(tmp_path: Path) -> None:
         else:
             await answering(COMPLETION)(call)
 
-    question = {"role": "user", "content": "number " * 60}
+    question = {"role": "user", "content": "number " * 200}
     answered = {"role": "assistant", "content": "fünf €"}  # what COMPLETION says
     async with between(tmp_path) as site:
         body = orjson.dumps({"model": "m", "messages": [question]})

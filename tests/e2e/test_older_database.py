@@ -34,11 +34,12 @@ def folder(tmp_path: Path) -> Path:
 
 
 def told(body: dict[str, Any]) -> tuple[list[str], list[Any]]:
-    """What the memory tells in a prompt, its framing left out: the lines of its notes, and the messages behind them."""
+    """What the memory tells in a prompt, its framing left out: the lines of its notes, and the messages behind them. What other
+    conversations said since is told otherwise now: with their notes, where those are ready."""
     messages = body["messages"]
     block = next(m["content"] for m in messages if "<observations>" in str(m["content"]))
     raw = [m for m in messages if m["role"] != "system" and not m["content"].startswith("Note from the system")]
-    return re.findall(r"^\s*\*.*|^<thread.*|^<other-conv.*", block, flags=re.MULTILINE), raw
+    return re.findall(r"^\s*\*.*|^<thread.*", block.partition("</observations>")[0], flags=re.MULTILINE), raw
 
 
 async def test_it_goes_on(folder: Path) -> None:

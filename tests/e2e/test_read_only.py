@@ -109,6 +109,8 @@ async def test_the_guard_is_one(tmp_path: Path) -> None:
     environment = {"PATH": os.environ["PATH"], "PYTHONPATH": str(ROOT), "VOLUME": str(tmp_path / "volume")}
     store = {
         "OM_PROXY__STORAGE__URL": f"sqlite:///{tmp_path}/om.db",
+        "OM_PROXY__STORAGE__REQUIRED": "true",
+        "OM_PROXY__SERVER__PORT": "0",
         "OM_PROXY__UPSTREAM__0__BASE_URL": "http://127.0.0.1:9/v1",
     }
     server = await asyncio.create_subprocess_exec(

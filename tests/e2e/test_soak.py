@@ -43,7 +43,10 @@ async def soaking(folder: Path, models: Models, cache_bytes: int = FEW * 8_000) 
     async with server:
         app = create_app(settings, model_within=5.0)
         with ExitStack() as bounds:
-            for bound in ("background.CALLS", "prompt.RENDERED", "settings.model.PAIRS", "edge.site.CALLS"):
+            for bound in (
+                *("background.CALLS", "prompt.RENDERED", "settings.model.PAIRS", "edge.site.CALLS"),
+                *("deliveries.MAX_KNOWN_THREADS", "deliveries.MAX_UNWRITTEN_THREADS"),
+            ):
                 bounds.enter_context(mock.patch(f"proxy.{bound}", FEW))
             memories = partial(Memories, cache_bytes=cache_bytes)
             bounds.enter_context(mock.patch("proxy.app.Memories", memories))

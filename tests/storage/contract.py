@@ -842,6 +842,7 @@ class StoreContract:
         await store.lease(KEY, "me", 60)
         third = Key("third", KEY.resource, KEY.thread)
         theirs = await store.commit(Memory(key=third), Memory(key=third, turns=1))
+        await store.lease(third, "they", 60)
 
         monkeypatch.setattr(memory_builder, "item", moved_item)
         new = MemoryBuilder(OTHER)
@@ -858,6 +859,7 @@ class StoreContract:
         assert await store.generations(OTHER, new.generation) == new.generations(new.generation)
         assert await seen(store, KEY) == (Memory(key=KEY), ((), ()), (), (), ())
         assert await store.load(third) == theirs
+        assert not await store.lease(third, "you", 60)
         assert await store.lease(OTHER, "you", 60)
         assert await store.lease(KEY, "you", 60)
         with pytest.raises(Conflict):

@@ -64,9 +64,14 @@ async def test_without_a_thread(site: Between, exchange: Exchange) -> None:
 
 @each([exchange for exchange in ROUTES if not exchange.is_chat])
 async def test_other_routes_with_a_thread(remembering: Between, exchange: Exchange) -> None:
-    """Headers that name a thread change nothing where there is no memory, and stay here."""
+    """Headers that name a thread change nothing where there is no memory, and stay here; the receipt says that there is none."""
     own = (thread(), *ALIASES, b"X-OM-Mode: on", b"X-OM-Anything: 1")
-    assert differences(await both_ways(remembering, exchange, *own)) == []
+    both = await both_ways(remembering, exchange, *own)
+    receipt = [item for item in both.heard.headers if item[0].startswith(b"x-om-")]
+    assert receipt[:2] == [(b"x-om-status", b"off"), (b"x-om-reason", b"route")]
+    assert {name for name, _ in receipt[2:]} <= {b"x-om-thread"}
+    both.heard.headers = [item for item in both.heard.headers if item not in receipt]
+    assert differences(both) == []
 
 
 @each([*CHATS, *REPLIES, *(exchange for exchange in ROUTES if exchange.is_chat)])

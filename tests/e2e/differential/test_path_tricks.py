@@ -19,7 +19,7 @@ from tests.support.upstream_server import Call, UpstreamServer, upstream_server
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
-OWN = ("/healthz", "/readyz", "/om/v1/threads", "/om/")  # what must not be reached by another name
+OWN = ("/", "/healthz", "/readyz", "/om/v1/threads", "/om/")  # what must not be reached by another name
 ADMIN = b"X-OM-Admin: sesame"  # whoever reached the admin API would be let in
 CHAT = ("/v1/chat/completions", "/chat/completions")
 BODY = chat_body("hi")
@@ -67,7 +67,8 @@ async def test_where_it_leads(site: Between, start: str, method: str) -> None:
         went = [seen.line.decode("latin-1") for seen in site.server.seen]
         if target in OWN or (target in CHAT and method == "POST"):
             continue  # it is that route, by its own name
-        assert heard.all(b"x-om-status") == [], f"{target} had a memory"
+        told = heard.all(b"x-om-status"), heard.all(b"x-om-reason")
+        assert told in (([], []), ([b"off"], [b"route"])), f"{target} had a memory"
         assert went or 400 <= heard.status < 500, f"{target} was answered by a route of ours"
         if target.startswith("/om/"):
             assert went == [], f"{target} is the admin API's to refuse"
@@ -112,7 +113,7 @@ async def test_the_chat_route_in_disguise(site: Between, target: str) -> None:
 async def test_what_only_looks_like_the_chat_route(site: Between, target: str) -> None:
     """It passes as any other path, without a memory."""
     heard = await asked(site, "POST", target, b"X-OM-Thread: t", body=BODY)
-    assert (heard.status, heard.all(b"x-om-status"), site.seen.body) == (200, [], BODY)
+    assert (heard.status, heard.all(b"x-om-reason"), site.seen.body) == (200, [b"route"], BODY)
     assert await site.threads() == 0
 
 

@@ -9,13 +9,15 @@ import sys
 from collections import deque
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from types import BuiltinFunctionType, CodeType, FunctionType, ModuleType
 from typing import Any
 
 GROWING = (dict, list, set, deque, bytearray)
 PASSED = (*GROWING, tuple, frozenset)  # that say nothing of where a container is held
 WHOLE = (type, ModuleType, CodeType, asyncio.AbstractEventLoop)  # they lead to the whole interpreter
-CLOSED = (*WHOLE, sqlite3.Connection)  # it lists its cursors, the dead among them for up to 200 new ones
+CACHES = type(lru_cache(int))  # `unbounded_caches` looks at them
+CLOSED = (*WHOLE, CACHES, sqlite3.Connection)  # which lists its cursors, the dead among them for up to 200 new ones
 
 
 @dataclass(frozen=True, slots=True)
