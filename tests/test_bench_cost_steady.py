@@ -8,9 +8,10 @@ from proxy.memory.thresholds import Limits
 from tests.bench.cost_steady import ENTRY_TOKENS, NEW_TOKENS, Steady, play_notes, write_as_accepted, write_as_asked
 
 
-@pytest.mark.parametrize(("share", "written", "rewrites"), [(0.75, 2.8, 12), (0.6, 1.43, 9), (0.5, 0.94, 7)])
+@pytest.mark.parametrize(("share", "written", "rewrites"), [(0.75, 2.8, 12), (0.6, 1.43, 7), (0.5, 0.94, 5.5)])
 def test_shares_of_the_log(share: float, written: float, rewrites: float) -> None:
-    """The figures of a reflector that always leaves the same share, as they were simulated before (notes-quality.md 2)."""
+    """What a reflector writes that always leaves the same share is as it was simulated before (notes-quality.md 2). It rewrites less
+    often where there is room to wait for: 12, 9 and 7 times before."""
     found = play_notes(Limits(), lambda source, _: round(share * source))
     assert found.written_per_new == pytest.approx(written, rel=0.1)
     assert found.rewrites == pytest.approx(rewrites, rel=0.1)
@@ -36,8 +37,8 @@ def test_nothing_new_is_no_ratio() -> None:
 
 
 def test_a_reflector_writes_no_more_than_what_is_new() -> None:
-    """Where it writes as much as it is asked for: 1.89 before, with 9.5 rewrites of an old note; and little more at the very most."""
+    """Where it writes as much as it is asked for: 1.89 before, with 9.5 rewrites of an old note; and somewhat more at the very most."""
     found = play_notes(Limits(), write_as_asked)
     assert found.written_per_new <= 1.0
-    assert found.rewrites <= 7.5
-    assert play_notes(Limits(), write_as_accepted).written_per_new <= 1.1
+    assert found.rewrites <= 5.5
+    assert play_notes(Limits(), write_as_accepted).written_per_new <= 1.4
