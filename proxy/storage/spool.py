@@ -299,7 +299,9 @@ class SpoolingStore(PassingStore):
         self._breaker.record_success()
 
     async def _flush_resource(self, hub: Key) -> None:
-        resource = self._resources[hub]
+        resource = self._resources.get(hub)
+        if resource is None:
+            return  # given up, or forgotten, since the flush looked
         try:
             while resource.steps:
                 await (self._append_threads(resource) if resource.has_moved else self._flush_step(resource))

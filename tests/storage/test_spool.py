@@ -326,6 +326,26 @@ async def test_the_oldest_give_way(tmp_path: Path) -> None:
         assert budget.held_bytes == 0
 
 
+async def test_one_that_is_given_up_while_all_are_stored(tmp_path: Path) -> None:
+    """The others are stored all the same: an error here would end the task that stores them, and nobody would hear of it."""
+    late = Key("tenant", "late", "thread")
+    async with opened(tmp_path) as (store, faulty):
+        faulty.refuses = True
+        for key in (KEY, OTHER, late):
+            await say(store, key, "u1")
+        faulty.refuses = False
+        before = faulty._fail_before
+
+        async def before_writing() -> None:
+            if hub_of(KEY) not in store._resources and hub_of(late) in store._resources:
+                store._drop(hub_of(late))
+            await before()
+
+        faulty._fail_before = before_writing  # type: ignore[method-assign]  # a step put before every write
+        assert await store.flush()
+        assert [await stored(faulty, key) for key in (KEY, OTHER, late)] == [["u1"], ["u1"], []]
+
+
 async def test_the_end_of_the_process(tmp_path: Path) -> None:
     """What can be written then is."""
     async with opened(tmp_path) as (store, faulty):
