@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 from pathlib import Path
 
@@ -34,6 +34,7 @@ from proxy.edge.site import Site
 from proxy.edge.unreached import UnreachedRequests
 from proxy.engine import Engine
 from proxy.errors import ConfigError, OmError, StorageError
+from proxy.lasting import keep_running
 from proxy.logs import start_failed, thread_label
 from proxy.memories import Memories
 from proxy.memory import identity, lifecycle
@@ -112,9 +113,9 @@ class App:
         self._warm_up = asyncio.create_task(self._catalogue.warm_up()) if may_remember(settings) else None
         self._tasks = [
             *([self._warm_up] if self._warm_up else []),
-            asyncio.create_task(self._watched.watch()),
-            asyncio.create_task(self._reopening.reopen_forever()),
-            asyncio.create_task(self.store.flush_forever()),
+            _start_lasting("settings", self._watched.watch),
+            _start_lasting("reopen", self._reopening.reopen_forever),
+            _start_lasting("flush", self.store.flush_forever),
         ]
         self._reopening.opened = partial(self._take_store, budget)
 
@@ -164,12 +165,13 @@ class App:
         self.unreached = UnreachedRequests(secret)
         self.admin = AdminApi(Steering(memories, self._effective, clock=self._clock), secret, self._clock)
         self._memory_tasks = [
-            asyncio.create_task(engine.deliveries.write_forever()),
-            asyncio.create_task(self._deferred.retry_forever()),
-            asyncio.create_task(
-                self.background.look_for_due(lambda: self._watched.current.background.observer_interval)
-            ),
+            _start_lasting("deliveries", engine.deliveries.write_forever),
+            _start_lasting("deferred", self._deferred.retry_forever),
+            _start_lasting("due", partial(self.background.look_for_due, self._observer_interval)),
         ]
+
+    def _observer_interval(self) -> float:
+        return self._watched.current.background.observer_interval
 
     def _call_timeout(self) -> float:
         """Seconds a memory call may take, as the configuration says now."""
@@ -340,6 +342,10 @@ class App:
 def may_remember(settings: Settings) -> bool:
     """Whether any request may have memory: overrides can switch it on."""
     return settings.memory.enabled or bool(settings.models or settings.resources)
+
+
+def _start_lasting(name: str, work: Callable[[], Awaitable[None]]) -> asyncio.Task[None]:
+    return asyncio.create_task(keep_running(name, work))
 
 
 OURS = {"/": App.about, "/healthz": App.alive, "/readyz": App.ready}

@@ -40,9 +40,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run a command; its exit status. Errors of ours are one line on stderr that says what to do."""
     arguments = list(sys.argv[1:] if argv is None else argv)
     try:
-        status = run_command(arguments)
-        sys.stdout.flush()  # here, where a reader that has left can still be noticed
-        return status
+        try:
+            return run_command(arguments)
+        finally:  # argparse ends a program after its help
+            sys.stdout.flush()  # here, where a reader that has left can still be noticed
     except BrokenPipeError:  # `om-proxy check | head`: the reader has seen enough
         discard_output()
         return 0

@@ -317,6 +317,12 @@ def test_no_place_of_one_machine() -> None:
     assert found == []
 
 
+def test_no_two_test_files_share_a_name() -> None:
+    """pytest imports each as a module of its bare name: of two the second fails to be collected."""
+    names = [file.name for file in (ROOT / "tests").rglob("test_*.py")]
+    assert sorted({name for name in names if names.count(name) > 1}) == []
+
+
 def test_no_module_of_the_tests_hides_a_library() -> None:
     """pytest puts the folder of each test file first on the path: a `requests.py` there would be everybody's `requests`."""
     folders = {file.parent for file in (ROOT / "tests").rglob("test_*.py")}

@@ -1,0 +1,27 @@
+"""Tasks that are to last as long as the process."""
+
+from __future__ import annotations
+
+import asyncio
+import traceback
+from collections.abc import Awaitable, Callable
+
+import structlog
+
+log = structlog.get_logger("background")
+
+RESTART_PAUSE_S = 1.0
+
+
+async def keep_running(name: str, work: Callable[[], Awaitable[None]], pause_s: float = RESTART_PAUSE_S) -> None:
+    """Run `work`, which ends only when it is cancelled. Whatever it did not foresee is logged, and it begins again after `pause_s`
+    seconds: a task that ends silently would leave its work undone until the next start."""
+    while True:
+        try:
+            await work()
+            return
+        except Exception as exc:
+            last = traceback.extract_tb(exc.__traceback__)[-1]
+            at = f"{last.filename.rpartition('/')[2]}:{last.lineno}"
+            log.error("task.failed", task=name, error=type(exc).__name__, at=at)
+        await asyncio.sleep(pause_s)
