@@ -38,7 +38,9 @@ class Deliveries:
         self._recorded = asyncio.Event()
 
     def record(self, key: Key, reply_seq: int) -> None:
-        """The reply at this seq went out whole. Written soon, by `write_forever`."""
+        """The reply at this seq went out whole. Written soon, by `write_forever`; a retry of it has nothing to add."""
+        if self._known.get(key, 0) >= reply_seq:
+            return
         for threads, most in ((self._known, MAX_KNOWN_THREADS), (self._unwritten, MAX_UNWRITTEN_THREADS)):
             threads[key] = max(reply_seq, threads.get(key, 0))
             threads.move_to_end(key)

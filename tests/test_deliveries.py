@@ -111,6 +111,19 @@ class Refusing:
         return self.marks.get(key)
 
 
+async def test_a_retry_has_nothing_to_add() -> None:
+    """A reply that is known to have gone out is written once, however often it is asked for again."""
+    store = Refusing()
+    store.refuses = False
+    deliveries = Deliveries(store, clock=lambda: 10.0)  # type: ignore[arg-type]  # the part of a store that is asked
+    deliveries.record(KEY, 2)
+    await deliveries.write()
+    store.marks.clear()
+    deliveries.record(KEY, 2)
+    await deliveries.write()
+    assert store.marks == {}
+
+
 async def test_a_store_that_refuses() -> None:
     """A mark that cannot be written waits; a newer one of the same thread takes its place. This process knows meanwhile."""
     store = Refusing()
