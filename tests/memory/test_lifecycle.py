@@ -699,7 +699,8 @@ def test_a_fork_takes_hints_back_with_their_entry() -> None:
 
 
 def test_a_later_reflection_aims_at_half() -> None:
-    """Of R, and not before the log has nearly grown to R: each rewriting loses facts, and rewriting early rewrites often."""
+    """Of R, and not before the log has nearly grown to R, for rewriting early rewrites often; where it has grown beyond R, at little
+    more than half of what there is, for cutting deep loses most (measured: 38 of 170 facts at 0.38, 2 to 3 at 0.65)."""
     first = with_log(memory(chat(1, 100)), 20_000, 10_000)
     assert lifecycle.reflection_due(first, Limits()) == Reflect(2, 22_501)
     later = replace(first, log=(replace(first.log[0], kind="reflection"), first.log[1]))
@@ -708,3 +709,5 @@ def test_a_later_reflection_aims_at_half() -> None:
     assert lifecycle.reflection_due(grown, Limits()) == Reflect(2, 20_001)
     barely = replace(grown, log=(grown.log[0], replace(grown.log[1], tokens=15_999)))
     assert lifecycle.reflection_due(barely, Limits()) is None
+    beyond = replace(grown, log=(grown.log[0], replace(grown.log[1], tokens=30_000)))
+    assert lifecycle.reflection_due(beyond, Limits()) == Reflect(2, 27_501)
