@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 
 from proxy.memory.gathering import Waiting
@@ -9,13 +10,13 @@ from proxy.memory.model import Key, Memory, Message, Observation
 from proxy.storage.base import Change, Forgotten, Moved, Outline, Stir, Store, ThreadInfo
 
 
-class PassingStore:
+class PassingStore(ABC):
     """The `Store` protocol, each method as the store behind has it."""
 
     @property
+    @abstractmethod
     def inner(self) -> Store:
         """Raises StorageError where there is none at the moment."""
-        raise NotImplementedError
 
     async def load(self, key: Key) -> Memory:
         return await self.inner.load(key)
