@@ -26,6 +26,8 @@ OmError
         └── Oversized      –   its answer is longer than what it is about
 """
 
+import traceback
+
 
 class OmError(Exception):
     """What every error of ours is; its text tells the reader what to do next."""
@@ -163,3 +165,9 @@ class CutOff(Unusable):
 
 class Oversized(Unusable):
     code = "om_oversized"
+
+
+def place_of(exc: BaseException) -> str:
+    """Where an exception was raised, as `file:line`: all of a traceback that cannot hold somebody's words."""
+    frames = traceback.extract_tb(exc.__traceback__)
+    return f"{frames[-1].filename.rpartition('/')[2]}:{frames[-1].lineno}" if frames else ""

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-import traceback
 from collections.abc import Awaitable, Callable
 
 import structlog
+
+from proxy.errors import place_of
 
 log = structlog.get_logger("background")
 
@@ -21,7 +22,5 @@ async def keep_running(name: str, work: Callable[[], Awaitable[None]], pause_s: 
             await work()
             return
         except Exception as exc:
-            last = traceback.extract_tb(exc.__traceback__)[-1]
-            at = f"{last.filename.rpartition('/')[2]}:{last.lineno}"
-            log.error("task.failed", task=name, error=type(exc).__name__, at=at)
+            log.error("task.failed", task=name, error=type(exc).__name__, at=place_of(exc))
         await asyncio.sleep(pause_s)

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import time
-import traceback
 from collections.abc import Awaitable, Callable
 from contextlib import nullcontext
 from functools import partial
@@ -33,7 +32,7 @@ from proxy.edge.tee import relay
 from proxy.edge.turnstile import LARGE
 from proxy.edge.turnstile import turn as turn_of_loop
 from proxy.engine import Engine
-from proxy.errors import BadRequest, Conflict, OmError, StorageError
+from proxy.errors import BadRequest, Conflict, OmError, StorageError, place_of
 from proxy.logs import model_name, thread_label, thread_name
 from proxy.memory import identity
 from proxy.memory.identity import Caller
@@ -404,9 +403,3 @@ def bypassed(exchange: Exchange, exc: Exception, secret: bytes) -> None:
     thread = thread_label(secret, exchange.caller.key)
     told = log.info if exchange.reason == "unreadable" else log.error  # the client's fault needs nobody's attention
     told("memory.bypassed", error=type(exc).__name__, reason=exchange.reason, thread=thread, at=place_of(exc))
-
-
-def place_of(exc: BaseException) -> str:
-    """Where an exception was raised, as `file:line`: all of a traceback that cannot hold somebody's words."""
-    frames = traceback.extract_tb(exc.__traceback__)
-    return f"{frames[-1].filename.rpartition('/')[2]}:{frames[-1].lineno}" if frames else ""
