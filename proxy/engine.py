@@ -24,7 +24,7 @@ from proxy.deliveries import Deliveries
 from proxy.errors import StorageError, Unwritable
 from proxy.fitting import Fitting
 from proxy.memories import Memories, persistently
-from proxy.memory import gathering, lifecycle, turns
+from proxy.memory import gathering, lifecycle, missing_notes, turns
 from proxy.memory.identity import Caller
 from proxy.memory.lifecycle import Activate, Asked, Observe, Reflect, Swap
 from proxy.memory.model import Item, Key, Memory, Message, hub_of
@@ -96,7 +96,7 @@ class Engine:
         if turn.rewrites and turn.standing.virtual.hub:
             await self._settle_cold(turn)
         if self._quiet(turn):
-            self._trouble(turn)
+            await self._explain(turn)
         else:
             await self._act(turn)
         if not turn.rewrites:
@@ -173,7 +173,7 @@ class Engine:
             await self._standings.again(turn)
             if turn.standing is stood and not isinstance(decision, Observe | Reflect):
                 break  # it changed nothing, and would be decided again for ever
-        self._trouble(turn)
+        await self._explain(turn, waited=waited)
 
     async def _due(self, turn: Turn, limits: Limits, *, waited: bool) -> Activate | Swap | Observe | Reflect | None:
         virtual = turn.standing.virtual
@@ -187,11 +187,15 @@ class Engine:
         idle, changed = self._found(turn)
         return lifecycle.quiet(turn.standing.virtual, turn.call.effective.limits, idle=idle, provider_changed=changed)
 
-    @staticmethod
-    def _trouble(turn: Turn) -> None:
-        if turn.standing.memory.trouble.failures:
-            turn.reason = "observer-failing"
-        elif lifecycle.economises(turn.standing.virtual, turn.call.effective.limits):
+    async def _explain(self, turn: Turn, *, waited: bool = False) -> None:
+        """Say why notes that could be expected are not there."""
+        virtual, limits = turn.standing.virtual, turn.call.effective.limits
+        if virtual.trouble.failures:
+            asked = self._asked(turn)
+            turn.reason = await off_loop(
+                len(virtual.tail), lambda: missing_notes.explain_failure(virtual, limits, asked, waited=waited)
+            )
+        elif lifecycle.economises(virtual, limits):
             turn.reason = "economy"
 
     def _found(self, turn: Turn) -> tuple[float, bool]:

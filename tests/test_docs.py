@@ -181,11 +181,12 @@ def reasons() -> set[str]:
         "proxy/edge/exchange.py",
         "proxy/edge/unreached.py",
         "proxy/memory/identity.py",
+        "proxy/memory/missing_notes.py",
     ):
         for node in ast.walk(ast.parse((ROOT / name).read_text(encoding="utf-8"))):
             if isinstance(node, ast.Assign) and "reason" in ast.unparse(node.targets[0]):
                 found |= words(node.value)
-            elif isinstance(node, ast.FunctionDef) and node.name in ("why_off", "reason_of"):
+            elif isinstance(node, ast.FunctionDef) and node.name in ("why_off", "reason_of", "explain_failure"):
                 found |= {
                     word
                     for part in ast.walk(node)

@@ -109,7 +109,8 @@ async def test_no_credential(tmp_path: Path) -> None:
 
 
 async def test_observer_late_and_failing(tmp_path: Path) -> None:
-    """A request that waits in vain says so, and so do those after it, until an observation succeeds."""
+    """A request that waits in vain is late. So is one that would wait, were its thread not in back-off. Of a parked thread the observer
+    fails."""
     async with running(tmp_path, memory=TINY) as run:
         chat = run.chat()
         run.models.faults.switch(Fault(kind="hang", model="scripted-observer", times=1))
@@ -121,7 +122,13 @@ async def test_observer_late_and_failing(tmp_path: Path) -> None:
         for n in range(4):
             await chat.say(f"My budget is {n} coins, and so it stays.")
             await run.app.background.wait_idle()
+        asked = len(run.models.to("scripted-observer"))
         _, receipt = await chat.say("And now?")
+        assert (receipt["status"], receipt["reason"]) == ("raw", "observer-late")
+        assert len(run.models.to("scripted-observer")) == asked
+        for thread in await run.app.store.threads(None):
+            await run.app.store.park(thread.key, True)
+        _, receipt = await chat.say("And then?")
         assert (receipt["status"], receipt["reason"]) == ("raw", "observer-failing")
 
 

@@ -454,7 +454,8 @@ async def test_a_rate_limit_of_the_observer(tmp_path: Path) -> None:
         run.models.faults.switch(Fault(kind="http", model=OBSERVER, status=429, retry_after=600))
         receipts = await client(run).turns(12)
         assert {r["status"] for r in receipts} == {"raw"}
-        assert receipts[-1]["reason"] == "observer-failing"
+        # these would wait, were it not for the back-off
+        assert {r.get("reason") for r in receipts[-3:]} == {"observer-late"}
         assert max(float(r["overhead-ms"]) for r in receipts) < 2_000
         assert (await run.memory()).trouble.failures == 1
         assert len(run.models.to(OBSERVER)) <= 3

@@ -1,0 +1,31 @@
+"""The word for notes that a failing memory model has not made, as a table."""
+
+import pytest
+from msgspec.structs import replace
+
+from proxy.memory.lifecycle import Asked
+from proxy.memory.missing_notes import explain_failure
+from proxy.memory.model import Trouble
+from proxy.memory.thresholds import Limits
+from tests.memory.building import chat, memory
+
+LIMITS = Limits()
+NOW = 1_000.0
+LONG, SHORT = 40, 10  # turns of 1 000 tokens a message: above and below `block_at`
+
+
+@pytest.mark.parametrize(
+    ("turns", "trouble", "waited", "word"),
+    [
+        pytest.param(LONG, Trouble(1, NOW + 60), False, "observer-late", id="would wait, and its thread backs off"),
+        pytest.param(LONG, Trouble(8, NOW + 60, parked=True), False, "observer-failing", id="parked"),
+        pytest.param(LONG, Trouble(1, NOW - 1), False, "observer-failing", id="its back-off is over"),
+        pytest.param(LONG, Trouble(1, NOW + 60), True, "observer-failing", id="has waited for the call that failed"),
+        pytest.param(SHORT, Trouble(1, NOW + 60), False, "observer-failing", id="nothing it would wait for"),
+    ],
+)
+def test_explain_failure(turns: int, trouble: Trouble, waited: bool, word: str) -> None:
+    """A back-off that spares a request its wait is told from every other trouble (behaviour.md 5, issue D 1.3)."""
+    made = replace(memory(chat(turns, 1_000)), trouble=trouble)
+    asked = Asked(coverable=10**9, now=NOW)
+    assert explain_failure(made, LIMITS, asked, waited=waited) == word
