@@ -9,8 +9,13 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
+from structlog.testing import capture_logs
 
+from proxy.app import create_app
+from proxy.errors import StorageError
+from proxy.settings import parse
 from tests.e2e.running import Running, running
+from tests.support.permissions import bits_that_count
 
 
 async def until(condition: Callable[[], Awaitable[bool]]) -> None:
@@ -65,6 +70,42 @@ async def test_a_file_that_is_bad_at_the_start(tmp_path: Path, how: str) -> None
         kept = await run.memory()
     async with running(tmp_path) as run:
         assert await run.memory() == kept
+
+
+@pytest.mark.parametrize("what", ["file", "folder"])
+async def test_a_place_that_is_read_only_at_the_start(tmp_path: Path, what: str) -> None:
+    """Chat is served without memory, and the log names the cause once; once the place can be written, memory goes on where it was."""
+    folder = tmp_path / "data"
+    folder.mkdir()
+    async with running(folder) as run:
+        await run.chat().say("The dock is 2.85 m high.")
+    place, mode = (folder, 0o700) if what == "folder" else (folder / "om.db", 0o600)
+    with bits_that_count(tmp_path), capture_logs() as events:
+        place.chmod(mode & 0o500)
+        async with running(folder) as run:
+            for text in ("Is it?", "And now?"):
+                reply, receipt = await run.chat("other").say(text)
+                assert reply
+                assert (receipt["status"], receipt["reason"]) == ("degraded", "storage")
+            assert await degraded(run)
+            complaints = [event for event in events if event["event"] == "storage.unavailable"]
+            assert [(event["log_level"], event["error"]) for event in complaints] == [("error", "StorageError")]
+            assert "where this process may write" in complaints[0]["said"]
+            place.chmod(mode)
+            await until(lambda: ready(run))
+            _, receipt = await run.chat().send([{"role": "user", "content": "Which dock?"}])
+            assert receipt["status"] == "applied"
+            assert (await run.memory()).count == 4
+
+
+async def test_a_read_only_place_refuses_the_start_where_memory_is_required(tmp_path: Path) -> None:
+    """`storage.required: true`, for those who would rather not serve than forget."""
+    (tmp_path / "om.db").touch()
+    settings = parse(f'storage: {{url: "sqlite:///{tmp_path}/om.db", required: true}}')
+    with bits_that_count(tmp_path):
+        (tmp_path / "om.db").chmod(0o400)
+        with pytest.raises(StorageError, match="where this process may write"):
+            await create_app(settings).start()
 
 
 async def test_a_file_with_a_secret_of_its_own(tmp_path: Path) -> None:

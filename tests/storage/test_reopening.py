@@ -18,6 +18,7 @@ from proxy.memory.model import Memory
 from proxy.storage.base import Store
 from proxy.storage.reopening import COMPLAINT_INTERVAL_S, ReopeningStore
 from proxy.storage.sqlite import SqliteStore
+from tests.support.permissions import bits_that_count
 
 
 class TestReopeningInFront(StoreContract):
@@ -101,11 +102,13 @@ async def test_a_file_that_is_replaced(tmp_path: Path) -> None:
         assert await store.commit(found, found)
 
 
-async def test_a_file_that_cannot_be_used_yet(tmp_path: Path) -> None:
+@pytest.mark.parametrize("how", ["no database", "read-only"])
+async def test_a_file_that_cannot_be_used_yet(tmp_path: Path, how: str) -> None:
     """It is tried again by itself, and complained of once a minute; there is no memory until it is good."""
     clock, file = Clock(), tmp_path / "om.db"
-    file.write_bytes(b"no database at all" * 100)
-    with heard() as events:
+    file.write_bytes(b"no database at all" * 100 if how == "no database" else b"")
+    with bits_that_count(tmp_path), heard() as events:
+        file.chmod(0o600 if how == "no database" else 0o400)
         async with reopening(file, clock) as store:
             with pytest.raises(StorageError):
                 await store.open()
