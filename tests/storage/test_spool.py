@@ -19,57 +19,13 @@ from msgspec.structs import replace
 from proxy.errors import Conflict, StorageError
 from proxy.memory import shared
 from proxy.memory.model import Key, Memory, Message, chained, hub_of
-from proxy.storage.base import Change, Stir, Store
-from proxy.storage.passing import PassingStore
+from proxy.storage.base import Change, Store
 from proxy.storage.spool import SpoolingStore
 from proxy.storage.spool_budget import SpoolBudget
 from proxy.storage.sqlite import SqliteStore
+from tests.support.faulty_store import Faulty
 
 OTHER = Key("tenant", "another", "thread")
-
-
-class Faulty(PassingStore):
-    """A store that fails as a test says: `refuses` before anything is written, `forgets_to_say` after it."""
-
-    def __init__(self, store: Store) -> None:
-        self._store = store
-        self.refuses = self.forgets_to_say = self.cannot_be_read = self.hangs = False
-        self.tried = 0
-
-    @property
-    def inner(self) -> Store:
-        if self.cannot_be_read:
-            raise StorageError("Input/output error")
-        return self._store
-
-    async def commit(self, before: Memory, after: Memory, aside: Sequence[Message] = ()) -> Memory:
-        await self._fail_before()
-        committed = await super().commit(before, after, aside)
-        self._fail_after()
-        return committed
-
-    async def commit_shared(
-        self, thread: Change, hub: Change | None, stir: Stir | None = None
-    ) -> tuple[Memory, Memory | None]:
-        await self._fail_before()
-        committed = await super().commit_shared(thread, hub, stir)
-        self._fail_after()
-        return committed
-
-    async def ping(self) -> None:
-        await self._fail_before()
-        await super().ping()
-
-    async def _fail_before(self) -> None:
-        self.tried += 1
-        if self.hangs:
-            await asyncio.Event().wait()
-        if self.refuses:
-            raise StorageError("database or disk is full")
-
-    def _fail_after(self) -> None:
-        if self.forgets_to_say:
-            raise StorageError("Input/output error")
 
 
 class TestSpoolInFront(StoreContract):

@@ -8,6 +8,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from random import Random
+from typing import Protocol
 
 from msgspec.structs import replace
 
@@ -22,6 +23,7 @@ from proxy.memory.model import Key, Memory, Message
 from proxy.observing import Call, Observing
 from proxy.settings import Settings, parse
 from proxy.storage.base import Store
+from proxy.storage.spool import SpoolingStore
 from proxy.storage.sqlite import SqliteStore
 from tests.agents.scripted_llm import bullets, words
 from tests.e2e.running import Clock
@@ -89,6 +91,12 @@ async def at_once(_: float) -> None:
     """Stands for asyncio.sleep between two tries."""
 
 
+class Opened(Protocol):
+    """What opens the store: SqliteStore, or another in its place."""
+
+    async def open(self, path: Path | str) -> Store: ...
+
+
 @dataclass
 class Parts:
     settings: Settings
@@ -121,13 +129,17 @@ async def parts(
     within: float = 30.0,
     concurrency: int = 8,
     llm: LLM | None = None,
-    opened: type[SqliteStore] = SqliteStore,
+    opened: Opened = SqliteStore,
 ) -> AsyncIterator[Parts]:
     """Everything between the edge and the models, for as long as the block lasts."""
     configured, models, clock = parse(settings), Models(list(steps)), Clock()
     store = await opened.open(path)
     limits = configured.effective("actor", KEY.resource).limits
-    memories = Memories(store, lambda m: lifecycle.due_at(m, limits, clock()))
+    memories = Memories(
+        store,
+        lambda m: lifecycle.due_at(m, limits, clock()),
+        spool=store if isinstance(store, SpoolingStore) else None,
+    )
     asked: LLM = llm or models
     observing = Observing(
         memories,
