@@ -182,9 +182,13 @@ class ChatRoute:
                 self._engine.defer(key, commit, held)
             else:
                 await self._engine.commit_or_defer(key, commit, held)
-        except Exception as exc:  # the client has its answer; what failed is told to the operator
-            thread = thread_label(self._secret, key)
-            log.error("memory.uncommitted", error=type(exc).__name__, thread=thread, at=place_of(exc))
+        except Exception as exc:  # the client has its answer
+            self._tell_uncommitted(exchange, exc)
+
+    def _tell_uncommitted(self, exchange: Exchange, exc: Exception) -> None:
+        """A turn is lost, and the operator is told what failed."""
+        thread = thread_label(self._secret, exchange.caller.key)
+        log.error("memory.uncommitted", error=type(exc).__name__, thread=thread, at=place_of(exc))
 
     def _commit_of(self, exchange: Exchange, reply: Reply | None, status: int) -> Callable[[], Awaitable[None]] | None:
         """What has to be done to keep the turn; None: nothing of it is kept."""
@@ -312,16 +316,22 @@ class ChatRoute:
         turn = exchange.turn
         keeps = exchange.turn is not None or exchange.missed_at is not None
         reader = ReplyCopy(exchange.request.stream, self._budget) if keeps and exchange.request else None
-        closed = False
+        is_read = False
+        closing: asyncio.Task[None] | None = None
 
         async def before_end() -> None:
-            nonlocal closed
+            nonlocal is_read, closing
             assert reader is not None  # noqa: S101 — asked for only where there is one
-            closed, reply = True, read(reader)
-            if turn is not None and self._engine.holds(turn, reply):
-                reader.release()
+            is_read = True
+            try:
+                reply = read(reader)
+                if turn is not None and self._engine.holds(turn, reply):
+                    reader.release()
+                    return
+                closing = self._close(exchange, reply, answer.status)
+            except Exception as exc:  # promise 2: the client gets its answer's end
+                self._tell_uncommitted(exchange, exc)
                 return
-            closing = self._close(exchange, reply, answer.status)
             closing.add_done_callback(reader.release)
             await asyncio.wait([closing], timeout=COMMIT_WITHIN)
 
@@ -334,17 +344,19 @@ class ChatRoute:
                 before_end=before_end if reader else None,
                 disconnected=gone,
             )
-        except BaseException:  # whatever it is: room that nobody gives back is lost to all until the process ends
-            if reader is not None:
+            if reader is not None and not is_read:
+                if turn is not None:
+                    turn.broken = True
+                reply = read(reader)
+                if (
+                    relayed.outcome == "truncated"
+                ):  # the client was told so: kept as interrupted, however whole it looks
+                    reply = replace(reply, complete=False)
+                closing = self._close(exchange, reply, answer.status)
+                closing.add_done_callback(reader.release)
+        finally:  # whatever it is: room that nobody gives back is lost to all until the process ends
+            if reader is not None and closing is None:
                 reader.release()
-            raise
-        if reader is not None and not closed:
-            if turn is not None:
-                turn.broken = True
-            reply = read(reader)
-            if relayed.outcome == "truncated":  # the client was told so: kept as interrupted, however whole it looks
-                reply = replace(reply, complete=False)
-            self._close(exchange, reply, answer.status).add_done_callback(reader.release)
         if reader is not None and reader.is_given_up:
             exchange.reason = "reply-too-large"  # for the log alone: the receipt was sent before the reply
         exchange.broken = not relayed.is_end_sent
@@ -384,7 +396,7 @@ def read(reader: ReplyCopy) -> Reply:
     """What the copy of a reply says; nothing where it is beyond reading: the client's own bytes are not touched by that."""
     try:
         return reader.finish()
-    except (ValueError, TypeError, RecursionError) as exc:
+    except Exception as exc:  # the copy's failure touches nothing
         log.warning("reply.unread", cause=type(exc).__name__)
         return Reply()
 

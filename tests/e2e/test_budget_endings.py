@@ -11,9 +11,10 @@ import pytest
 
 from proxy.edge.budget import COPY_WEIGHT
 from proxy.engine import Engine
+from proxy.wire.reply import ReplyReader
 from tests.e2e.between import Between, between, chat_body
 from tests.support.raw_client import RawClient
-from tests.support.upstream_server import answering
+from tests.support.upstream_server import Call, answering
 
 T = b"X-OM-Thread: t"
 LARGE = b"x" * 3_000_000
@@ -61,7 +62,7 @@ async def test_a_client_that_leaves_in_its_body(tmp_path: Path, headers: tuple[b
 
 
 async def test_a_fault_of_ours_as_a_reply_ends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The copy of the reply was charged, and nobody keeps its turn."""
+    """The client gets its answer to the last byte. The copy of the reply was charged, and nobody keeps its turn."""
 
     held: list[int] = []
 
@@ -71,7 +72,31 @@ async def test_a_fault_of_ours_as_a_reply_ends(tmp_path: Path, monkeypatch: pyte
 
     monkeypatch.setattr(Engine, "holds", fail)
     async with between(tmp_path) as site:
-        await site.ask(chat_body("hi"), T, script=answering(REPLY, b"Content-Type: application/json"))
+        got = await site.ask(chat_body("hi"), T, script=answering(REPLY, b"Content-Type: application/json"))
+        assert (got.status, got.body) == (200, REPLY)
+        assert held
+        assert held[0] >= COPY_WEIGHT * len(REPLY)
+        await until(lambda: is_empty(site))
+
+
+async def test_a_fault_of_ours_as_the_copy_of_a_broken_reply_is_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The model server has broken off, so nothing waits for the copy; what it says cannot be told."""
+    held: list[int] = []
+
+    def fail(_: object) -> None:
+        held.append(site.app.admission.budget.held)
+        raise ZeroDivisionError
+
+    async def break_off(call: Call) -> None:
+        call.send(b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n" % (2 * len(REPLY)))
+        call.send(REPLY)
+        call.close()
+
+    monkeypatch.setattr(ReplyReader, "finish", fail)
+    async with between(tmp_path) as site:
+        await site.ask(chat_body("hi"), T, script=break_off)
         assert held
         assert held[0] >= COPY_WEIGHT * len(REPLY)
         await until(lambda: is_empty(site))
