@@ -161,6 +161,7 @@ class App:
             memories, self.background, Prompts(), catalogue, secret, clock=self._clock, deferred=self._deferred
         )
         self._deliveries = engine.deliveries
+        self.store.renumbered = engine.deliveries.renumber
         self.chat = ChatRoute(engine, self.background, self.upstream, secret, self.admission.budget)
         self.unreached = UnreachedRequests(secret)
         self.admin = AdminApi(Steering(memories, self._effective, clock=self._clock), secret, self._clock)

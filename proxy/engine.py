@@ -66,7 +66,7 @@ class Engine:
         self._background = background
         self._catalogue = catalogue
         self._clock = clock
-        self.deliveries = Deliveries(memories.store, clock)
+        self.deliveries = Deliveries(memories.store, clock, memories.is_degraded)
         memories.on_forget += [self.deliveries.drop, self._deferred.forget]
         self._standings = standings = Standings(
             memories, catalogue, secret, clock, background.reading_to, self.deliveries

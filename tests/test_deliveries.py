@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Mapping
 
 import pytest
@@ -138,3 +139,35 @@ async def test_a_store_that_refuses() -> None:
     store.refuses = False
     await deliveries.write()
     assert store.marks == {KEY: 4}
+
+
+async def test_a_thread_that_waits_for_the_store() -> None:
+    """Its mark waits with it, and is written by itself once the thread is stored; another thread's mark does not wait."""
+    store, other, waiting = Refusing(), KEY._replace(thread="other"), {KEY}
+    store.refuses = False
+    deliveries = Deliveries(store, lambda: 10.0, waiting.__contains__)  # type: ignore[arg-type]  # the part of a store that is asked
+    deliveries.record(KEY, 2)
+    deliveries.record(other, 4)
+    await deliveries.write()
+    assert store.marks == {other: 4}
+    waiting.clear()
+    writing = asyncio.create_task(deliveries.write_forever())
+    deliveries.record(other, 6)
+    async with asyncio.timeout(30):
+        while True:  # bounded by the time-out above
+            if KEY in store.marks:
+                break
+            await asyncio.sleep(0.01)
+    writing.cancel()
+    assert store.marks == {KEY: 2, other: 6}
+
+
+async def test_messages_with_other_numbers() -> None:
+    """A mark goes with its message. One of a message that has no number any more says nothing."""
+    deliveries = Deliveries(Refusing(), lambda: 10.0)  # type: ignore[arg-type]  # the part of a store that is asked
+    deliveries.record(KEY, 6)
+    deliveries.renumber(KEY, {5: 7, 6: 8})
+    assert not await deliveries.is_undelivered(Memory(key=KEY, turn_at=9.0, coverage=8))
+    assert await deliveries.is_undelivered(Memory(key=KEY, turn_at=9.0, coverage=10))
+    deliveries.renumber(KEY, {9: 10})
+    assert not await deliveries.is_undelivered(Memory(key=KEY, turn_at=9.0, coverage=10))

@@ -6,6 +6,9 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
+import pytest
+from msgspec.structs import replace
+
 from proxy.catalogue import Catalogue
 from proxy.engine import Engine
 from proxy.memory.identity import Caller
@@ -14,7 +17,7 @@ from proxy.memory.transcript import Hints
 from proxy.prompt import Prompts
 from proxy.storage.spool import SpoolingStore
 from proxy.storage.sqlite import SqliteStore
-from tests.memory.building import KEY
+from tests.memory.building import KEY, chat
 from tests.support.faulty_store import Faulty
 from tests.support.performing import SMALL, parts
 from tests.test_engine import UNBUFFERED, Turns, assistant, request, said, talk, user
@@ -105,3 +108,53 @@ async def test_threads_that_share_a_log() -> None:
         assert await store.flush()
         await says("b", "and then?")
         assert t.parts.models.asked
+
+
+# ── which replies went out ───────────────────────────────────────────────────────────────────────────────────────────
+
+
+async def thin(t: Turns, text: str, reply: str, *, delivered: bool) -> str:
+    """One turn of a client that sends only its newest message; how it was recognised."""
+    opened = await t.open([user(text)])
+    await t.engine.close_turn(opened, said(reply), accepted=True)
+    if delivered:
+        t.engine.note_delivery(opened)
+        await t.engine.deliveries.write()
+    return opened.case
+
+
+async def test_a_thread_that_stands_in_the_spool_alone_keeps_its_mark() -> None:
+    """It has no row that could be marked yet. Once it has one, the process after this one knows what went out, too."""
+    async with spooling() as (t, store, faulty):
+        faulty.refuses = True
+        await thin(t, "a", "b", delivered=True)
+        await thin(t, "ok", "unseen", delivered=False)
+        faulty.refuses = False
+        assert await store.flush()
+        await t.engine.deliveries.write()
+        assert await faulty.delivered(KEY) == 2
+        after = Turns(
+            t.parts, Engine(t.parts.memories, t.parts.background, Prompts(), Catalogue(), b"s" * 32, t.parts.clock)
+        )
+        assert await thin(after, "ok", "c", delivered=True) == "retry"
+
+
+@pytest.mark.parametrize("delivered", [True, False])
+async def test_what_waited_goes_on_behind_another_writer(delivered: bool) -> None:
+    """Its messages have other numbers there, and the mark of its reply goes with them."""
+    async with spooling() as (t, store, faulty):
+        store.renumbered = t.engine.deliveries.renumber
+        await thin(t, "a", "b", delivered=True)
+        stood = await faulty.load(KEY)
+        faulty.refuses = True
+        await thin(t, "ok", "c", delivered=delivered)
+        faulty.refuses = False
+        tail = chat(2, 5)
+        await faulty.commit(
+            stood, replace(stood, tail=(*stood.tail, *(replace(m, seq=m.seq + 2) for m in tail[:4])), next_seq=7)
+        )
+        assert await store.flush()
+        await t.engine.deliveries.write()
+        assert (await store.load(KEY)).end == 8
+        assert await faulty.delivered(KEY) == (8 if delivered else 2)
+        assert await t.engine.deliveries.is_undelivered(await store.load(KEY)) is not delivered

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from difflib import SequenceMatcher
+from itertools import count
 
 from msgspec.structs import replace
 
@@ -21,15 +22,24 @@ def append_unstored(stood: Memory, base: Memory, spooled: Memory) -> Memory:
     `base`: the stored memory that `spooled` was made from. The very messages may stand there: a commit that seemed to fail was
     written, or a client that resends its history has told another process of them.
     """
-    unstored = [m for m in spooled.tail if m.seq >= base.next_seq]
-    since = [mark.fp for mark in stood.marks if mark.seq > base.end]
-    missing = [m for n, m in enumerate(unstored) if n not in _find_standing(since, [m.item.fp for m in unstored])]
+    numbers = number_unstored(stood, base, spooled)
+    missing = [m for m in spooled.tail if numbers.get(m.seq, 0) >= stood.next_seq]
     return _append(stood, spooled, missing) if missing else stood
 
 
-def _find_standing(since: Sequence[bytes], unstored: Sequence[bytes]) -> set[int]:
+def number_unstored(stood: Memory, base: Memory, spooled: Memory) -> dict[int, int]:
+    """The seq that `append_unstored` gives each message which waited: that of its equal where one stands, else the next one behind."""
+    unstored = [m for m in spooled.tail if m.seq >= base.next_seq]
+    since = [mark for mark in stood.marks if mark.seq > base.end]
+    standing = _find_standing([mark.fp for mark in since], [m.item.fp for m in unstored])
+    following = count(stood.next_seq)
+    return {m.seq: since[standing[n]].seq if n in standing else next(following) for n, m in enumerate(unstored)}
+
+
+def _find_standing(since: Sequence[bytes], unstored: Sequence[bytes]) -> dict[int, int]:
+    """By place in `unstored`, the place in `since` of its equal."""
     blocks = SequenceMatcher(None, since, unstored, autojunk=False).get_matching_blocks()
-    return {n for block in blocks for n in range(block.b, block.b + block.size)}
+    return {block.b + n: block.a + n for block in blocks for n in range(block.size)}
 
 
 def _append(stood: Memory, spooled: Memory, missing: Sequence[Message]) -> Memory:

@@ -9,7 +9,7 @@ tells, and what then stands in the store (memory/rebasing.py). So each turn is s
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine, Iterable, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from typing import Any
@@ -19,7 +19,7 @@ from msgspec.structs import replace
 
 from proxy.errors import Conflict, StorageError, Unwritable
 from proxy.memory.model import Key, Memory, Message, Observation, hub_of
-from proxy.memory.rebasing import append_unstored
+from proxy.memory.rebasing import append_unstored, number_unstored
 from proxy.storage.base import Change, Forgotten, Outline, Stir, Store
 from proxy.storage.breaker import Breaker
 from proxy.storage.passing import PassingStore
@@ -60,6 +60,8 @@ class SpoolingStore(PassingStore):
         self._wanted = asyncio.Event()
         self._flushing = asyncio.Lock()
         self.label: Callable[[Key], str | None] = lambda _: None
+        # told the new seq of each message that waited, by its old one, where others have written meanwhile
+        self.renumbered: Callable[[Key, Mapping[int, int]], None] = lambda *_: None
 
     @property
     def inner(self) -> Store:
@@ -349,13 +351,12 @@ class SpoolingStore(PassingStore):
         if not stood.version and base.version and not is_elsewhere:
             return  # forgotten: nothing may bring it back
         after = append_unstored(stood, base, spooled)
-        if after is stood:
-            return
-        if after.scope == "thread":
+        if after is not stood and after.scope == "thread":
             await self._inner.commit(stood, after)
-            return
-        hub = await self._inner.load(hub_of(key))
-        await self._inner.commit_shared(Change(stood, after), None if hub.version else Change(hub, hub))
+        elif after is not stood:
+            hub = await self._inner.load(hub_of(key))
+            await self._inner.commit_shared(Change(stood, after), None if hub.version else Change(hub, hub))
+        self.renumbered(key, number_unstored(stood, base, spooled))
 
 
 async def _await_all(works: Iterable[Coroutine[Any, Any, None]]) -> None:
