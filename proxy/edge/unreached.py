@@ -1,13 +1,14 @@
 """A request that names a thread on a route without memory: its receipt, its line in the log, and one warning for its client and route.
 
-A client that speaks the Responses or the Messages API would otherwise never learn why it is forgotten (inspection U2).
+A client that speaks the Responses or the Messages API would otherwise never learn why it is forgotten (inspection U2). A stranger who
+invents a credential for each request is a new client each time, so a minute has room for few warnings.
 """
 
 from __future__ import annotations
 
 import time
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 import structlog
@@ -25,6 +26,7 @@ from proxy.memory.model import Key
 log = structlog.get_logger("turn")
 
 MAX_WARNED_CLIENTS = 1_024  # pairs of client and route; the one that came longest ago is warned of again
+MAX_WARNINGS_A_MINUTE = 20  # of one process; the next one logged says how many were left out
 ADVICE = "this route has no memory; have the client use /v1/chat/completions (docs/clients)"
 # What a log may hold of a path, which may end in an id, and of a User-Agent, which is the client's own text: words of ours alone.
 ROUTES = frozenset(
@@ -56,9 +58,13 @@ class Unreached:
 class UnreachedRequests:
     """Tells the log of each, and warns once of each client and route."""
 
-    def __init__(self, secret: bytes) -> None:
+    def __init__(self, secret: bytes, clock: Callable[[], float] = time.monotonic) -> None:
         self._secret = secret
+        self._clock = clock
         self._warned: OrderedDict[tuple[str, str, str], None] = OrderedDict()
+        self._minute_ends = float("-inf")
+        self._warnings = 0  # in this minute
+        self._left_out = 0  # since the last one that was logged
 
     def find(self, scope: Scope, site: Site) -> Unreached | None:
         """None where the request names no thread."""
@@ -93,10 +99,30 @@ class UnreachedRequests:
         if pair in self._warned:
             self._warned.move_to_end(pair)
             return
+        if not self._has_room():
+            self._left_out += 1
+            return  # it is warned of when it comes again
         self._warned[pair] = None
         if len(self._warned) > MAX_WARNED_CLIENTS:
             self._warned.popitem(last=False)
-        log.warning("memory.unreached", client=client, program=unreached.program, route=unreached.route, advice=ADVICE)
+        missing = {"left_out": self._left_out} if self._left_out else {}
+        self._left_out = 0
+        log.warning(
+            "memory.unreached",
+            client=client,
+            program=unreached.program,
+            route=unreached.route,
+            advice=ADVICE,
+            **missing,
+        )
+
+    def _has_room(self) -> bool:
+        """Whether this minute has room for one more warning, which it then takes."""
+        now = self._clock()
+        if now >= self._minute_ends:
+            self._minute_ends, self._warnings = now + 60.0, 0
+        self._warnings += 1
+        return self._warnings <= MAX_WARNINGS_A_MINUTE
 
 
 def _route(raw_path: bytes) -> str:

@@ -177,3 +177,27 @@ async def test_another_s_receipt_does_not_reach_the_client(tmp_path: Path) -> No
             assert got.header(b"x-om-thread") == [b"secret-thread"]
         got = await site.ask(b"", method="GET", path="/v1/models", script=script)
         assert not [name for name, _ in got.headers if name.startswith(b"x-om-")]
+
+
+async def test_a_stranger_who_invents_credentials(tmp_path: Path) -> None:
+    """A minute has room for so many warnings. The next one says how many were left out, and who was left out is warned then."""
+
+    async def ask(client: int) -> None:
+        await site.ask(b"{}", T, b"Authorization: Bearer sk-%d" % client, path="/v1/responses")
+
+    now, most = 0.0, unreached.MAX_WARNINGS_A_MINUTE
+    with written() as out:
+        async with between(tmp_path) as site:
+            await site.ask(b"", method="GET", path="/v1/models")  # it has started then
+            site.app.unreached._clock = lambda: now
+            for client in range(most + 7):
+                await ask(client)
+            warned = events(out, "memory.unreached")
+            assert (len(warned), [line for line in warned if "left_out" in line]) == (most, [])
+            now = 60.0
+            for _ in range(2):
+                await ask(most + 6)
+    *_, last = warned = events(out, "memory.unreached")
+    assert (len(warned), last["left_out"]) == (most + 1, 7)
+    assert len({line["client"] for line in warned}) == most + 1
+    assert len(events(out, "turn")) == most + 9
