@@ -363,7 +363,7 @@ class Engine:
         after, left = await self._heard(turn, standing, reply, interrupted)
         if not left and replace(after, turn_at=standing.memory.turn_at) == standing.memory:
             return False  # a retry of what is stored already
-        offers = after.offers_tools or offers_tools(turn.request)
+        offers = offers_tools(turn.request)
         after = replace(self._with_date(turn, after), model=turn.request.model, offers_tools=offers)
         committed = await self._memories.commit(standing.memory, after, left)
         turn.born = turn.born or committed.born

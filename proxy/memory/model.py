@@ -245,7 +245,7 @@ class Memory(Struct, frozen=True, kw_only=True):
     due: float | None = None  # when background work should look at this thread; None: nothing to do
     title: str | None = None
     title_pinned: bool = False  # by a person: no model changes it
-    offers_tools: bool = False  # whether the client has offered any with a turn of this thread
+    offers_tools: bool = False  # whether the client offered any with the thread's newest turn
     overrides: bytes | None = None  # JSON of this thread's own settings, as the admin API took them
 
     scope: Scope = "thread"  # whether the log is the thread's own or its resource's

@@ -2,7 +2,8 @@
 
 Coding agents offer tools with every request of the conversation, and with none of their small ones: of 110 recorded requests of three
 agents 89 offered tools, and of the 21 without only a compaction repeats the history. So in a thread whose client resends its history
-and offers tools, a request without tools that repeats nothing of the thread is a side request.
+and offered tools with its newest turn, a request without tools that repeats nothing of the thread is a side request. After a turn
+without tools (a compaction, tools switched off, another client) the rule rests until one offers them again.
 
 A user loses a turn's memory where that is wrong: another device writes to an agent's thread, without tools and without its history.
 So it does not count where the client says what its messages are (X-OM-History), where the thread's style is not proved to be `full`

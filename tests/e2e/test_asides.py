@@ -107,6 +107,22 @@ async def test_another_device_says_what_it_sends(tmp_path: Path) -> None:
         assert (await state(site)).count == 6
 
 
+async def test_the_newest_turn_says_whether_tools_are_offered(tmp_path: Path) -> None:
+    """After a turn without them a message alone may be another device's, until they are offered again."""
+    async with between(tmp_path) as site:
+        history = await agent(site, tools=TOOLS)
+        assert reason(await site.ask(body(user("From my phone: ship it.")), T)) == "off/side-request"
+        history.append(user("now without tools"))
+        assert reason(await site.ask(body(*history), T)) == "raw"
+        assert (await state(site)).count == 6
+        assert reason(await site.ask(body(user("From my phone: ship it.")), T)) == "applied"
+        assert (await state(site)).count == 8
+        history += [REPLY, user("From my phone: ship it."), REPLY, user("with tools again")]
+        assert reason(await site.ask(body(*history, tools=TOOLS), T)) == "raw"
+        assert reason(await site.ask(body(user("a title?")), T)) == "off/side-request"
+        assert (await state(site)).count == 10
+
+
 async def test_a_conversation_that_begins_like_a_side_request(tmp_path: Path) -> None:
     """Its first turn is taken for one, and no later turn is (inspection M6): what the client shows then is all kept."""
     async with between(tmp_path) as site:
