@@ -247,7 +247,7 @@ class Engine:
         """
         if not turn.stores:
             return
-        item = self._standings.item(turn.key, reply)
+        item = await self._standings.item(turn.key, reply)
         complete = item is not None and reply is not None and reply.complete
         if not accepted or (not complete and turn.standing.rec.cut is not None):
             return

@@ -19,7 +19,7 @@ from proxy.memory.model import PER_MESSAGE, UNMARKED, Item, Key, Mark, Memory, O
 from proxy.memory.side_requests import may_be_side_request, repeats_nothing
 from proxy.memory.transcript import Hints, Known, NeedOutline, Reconciled, Sent, reconcile
 from proxy.observing import Call
-from proxy.off_loop import off_loop
+from proxy.off_loop import MANY_BYTES, off_loop
 from proxy.storage.base import Change
 from proxy.turn import Standing, TakenForSideRequest, Turn
 from proxy.wire import chat
@@ -205,10 +205,11 @@ class Standings:
         turn.standing = await persistently(partial(self.settled, turn))
         turn.born = turn.born or turn.standing.memory.born
 
-    def item(self, key: Key, reply: Reply | None) -> Item | None:
+    async def item(self, key: Key, reply: Reply | None) -> Item | None:
         if reply is None or reply.message is None:
             return None
+        work = partial(chat.item, reply.message, key=self._fingerprint_key(key))
         try:
-            return chat.item(reply.message, key=self._fingerprint_key(key))
+            return await off_loop(len(reply.message), work, MANY_BYTES)
         except chat.Unreadable:
             return None  # no message we can name: what the client said is kept as unanswered

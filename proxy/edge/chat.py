@@ -316,15 +316,15 @@ class ChatRoute:
         turn = exchange.turn
         keeps = exchange.turn is not None or exchange.missed_at is not None
         reader = ReplyCopy(exchange.request.stream, self._budget) if keeps and exchange.request else None
-        is_read = False
+        is_settled = False
         closing: asyncio.Task[None] | None = None
 
         async def before_end() -> None:
-            nonlocal is_read, closing
+            nonlocal is_settled, closing
             assert reader is not None  # noqa: S101 — asked for only where there is one
-            is_read = True
+            reply = await read(reader)  # the client may leave meanwhile: what it says is settled below then
+            is_settled = True
             try:
-                reply = read(reader)
                 if turn is not None and self._engine.holds(turn, reply):
                     reader.release()
                     return
@@ -344,10 +344,10 @@ class ChatRoute:
                 before_end=before_end if reader else None,
                 disconnected=gone,
             )
-            if reader is not None and not is_read:
+            if reader is not None and not is_settled:
                 if turn is not None:
                     turn.broken = True
-                reply = read(reader)
+                reply = await read(reader)
                 if (
                     relayed.outcome == "truncated"
                 ):  # the client was told so: kept as interrupted, however whole it looks
@@ -392,10 +392,10 @@ def _named(key: Key | None) -> dict[str, str]:
     return {"name": name} if name else {}
 
 
-def read(reader: ReplyCopy) -> Reply:
+async def read(reader: ReplyCopy) -> Reply:
     """What the copy of a reply says; nothing where it is beyond reading: the client's own bytes are not touched by that."""
     try:
-        return reader.finish()
+        return await reader.finish()
     except Exception as exc:  # the copy's failure touches nothing
         log.warning("reply.unread", cause=type(exc).__name__)
         return Reply()

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
+import threading
+
 import orjson
 import pytest
 
@@ -14,18 +17,18 @@ MESSAGE = {"role": "assistant", "content": "x" * 1_000_000}
 BODY = orjson.dumps({"choices": [{"index": 0, "message": MESSAGE, "finish_reason": "stop"}]})
 
 
-def test_a_small_reply_is_free() -> None:
+async def test_a_small_reply_is_free() -> None:
     """Most replies charge nothing, and are read however little room there is."""
     budget = MemoryBudget(lambda: 0)
     copy = ReplyCopy(False, budget)
     body = BODY.replace(b"x" * 999_000, b"")
     assert len(body) < FREE_COPY_BYTES
     copy.feed(body)
-    assert (copy.finish().complete, budget.held) == (True, 0)
+    assert ((await copy.finish()).complete, budget.held) == (True, 0)
 
 
 @pytest.mark.parametrize("piece", [1_000, 100_000, 2_000_000])
-def test_a_large_reply_is_charged_until_it_is_stored(piece: int) -> None:
+async def test_a_large_reply_is_charged_until_it_is_stored(piece: int) -> None:
     """As it comes, and until `release`, which may be said twice; what it says is what a reader says."""
     budget = MemoryBudget(lambda: 1 << 30)
     copy, reader = ReplyCopy(False, budget), ReplyReader(False)
@@ -33,7 +36,7 @@ def test_a_large_reply_is_charged_until_it_is_stored(piece: int) -> None:
         copy.feed(BODY[start : start + piece])
         reader.feed(BODY[start : start + piece])
     assert budget.held == COPY_WEIGHT * len(BODY)
-    assert copy.finish() == reader.finish()
+    assert await copy.finish() == reader.finish()
     copy.feed(b"behind its end")
     assert budget.held == COPY_WEIGHT * len(BODY)
     for _ in range(2):
@@ -42,7 +45,7 @@ def test_a_large_reply_is_charged_until_it_is_stored(piece: int) -> None:
     assert not copy.is_given_up
 
 
-def test_one_for_which_there_is_no_room() -> None:
+async def test_one_for_which_there_is_no_room() -> None:
     """It is given up, holds nothing from then on, and says nothing: no half of a reply is taken for one."""
     budget = MemoryBudget(lambda: int(COPY_WEIGHT * 500_000 / COPY_SHARE))
     copy, other = ReplyCopy(False, budget), ReplyCopy(False, budget)
@@ -51,12 +54,12 @@ def test_one_for_which_there_is_no_room() -> None:
         copy.feed(BODY[start : start + 10_000])
     assert copy.is_given_up
     assert budget.held == COPY_WEIGHT * 100_000
-    assert copy.finish() == Reply()
+    assert await copy.finish() == Reply()
     other.feed(BODY[100_000:400_000])
     assert not other.is_given_up
 
 
-def test_the_largest_that_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_the_largest_that_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
     """A single reply has a limit of its own, whatever the budget."""
     monkeypatch.setattr("proxy.edge.reply_copy.LIMIT", 200_000)
     budget = MemoryBudget(lambda: 1 << 40)
@@ -64,5 +67,29 @@ def test_the_largest_that_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
     copy.feed(BODY[:200_000])
     assert not copy.is_given_up
     copy.feed(b"x")
-    assert (copy.is_given_up, budget.held, copy.finish()) == (True, 0, Reply())
+    assert (copy.is_given_up, budget.held, await copy.finish()) == (True, 0, Reply())
     assert reply.LIMIT == 64 << 20
+
+
+async def test_one_that_is_read_beside_the_event_loop(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A large one. Whoever is cancelled meanwhile does not lose it: asked again, it says the same."""
+    budget = MemoryBudget(lambda: 1 << 30)
+    copy, reader = ReplyCopy(False, budget), ReplyReader(False)
+    for each in (copy, reader):
+        each.feed(BODY.replace(b"x" * 999_000, b"x" * 2_000_000))
+    threads = list[threading.Thread]()
+    read = reader.finish
+
+    def finish() -> Reply:
+        threads.append(threading.current_thread())
+        return read()
+
+    monkeypatch.setattr(ReplyReader, "finish", lambda _: finish())
+    asking = asyncio.create_task(copy.finish())
+    await asyncio.sleep(0)
+    asking.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await asking
+    assert await copy.finish() == read()
+    assert len(threads) == 1
+    assert threads[0] is not threading.current_thread()

@@ -1,4 +1,4 @@
-"""Very many new messages in one request: others go on meanwhile."""
+"""Very many new messages in one request, or very much in one reply: others go on meanwhile."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ from pathlib import Path
 import orjson
 
 from proxy.off_loop import MANY_MESSAGES
-from tests.e2e.between import between, reason
+from tests.e2e.between import between, chat_body, reason
+from tests.support.upstream_server import answering
 
 COUNT = 30_000
 LEAST_SLICES = 12  # that the work is cut into on the event loop; it was held for a third of all work at once
@@ -57,3 +58,20 @@ async def test_many_new_messages(tmp_path: Path) -> None:
             messages += [{"role": "assistant", "content": "f\u00fcnf \u20ac"}, {"role": "user", "content": "and now?"}]
         (info,) = await site.app.store.threads(None)
         assert (await site.app.store.load(info.key)).count == COUNT + 3
+
+
+async def test_a_large_reply(tmp_path: Path) -> None:
+    """Reading what it says, recognising and storing it is no work of the event loop's own thread: what is left is to pass it on."""
+    message = {"role": "assistant", "content": "crate, " * 3_000_000}
+    reply = orjson.dumps({"choices": [{"index": 0, "finish_reason": "stop", "message": message}]})
+    longest = {}
+    async with between(tmp_path) as site:
+        script = answering(reply, b"Content-Type: application/json")
+        for thread in ((), (b"X-OM-Thread: t",)):
+            slices = LoopSlices()
+            got = await site.ask(chat_body("hi"), *thread, script=script)
+            longest[bool(thread)] = slices.end()
+            assert (got.status, got.body) == (200, reply)
+        (info,) = await site.app.store.threads(None)
+        assert (await site.app.store.load(info.key)).count == 2
+    assert longest[True] < 5 * longest[False]  # it was twelve times as long, and is twice
