@@ -168,7 +168,7 @@ class Observing:
         return False
 
     def _deadline(self, memory: Memory, decision: Decision) -> float:
-        size = memory.log_tokens if isinstance(decision, Reflect) else 0
+        size = sum(o.tokens for o in _stretch_of(memory, decision)) if isinstance(decision, Reflect) else 0
         return self._within() * max(size / REFLECTED_TOKENS_PER_TIMEOUT, 1.0)
 
     async def _failed(self, memory: Memory, decision: Decision, exc: ModelError) -> None:
@@ -375,7 +375,7 @@ class Observing:
     # ── reflecting ───────────────────────────────────────────────────────────────────────────────────────────────────
 
     async def _reflect(self, memory: Memory, decision: Reflect, call: Call) -> None:
-        sources = memory.log[: decision.entries]
+        sources = _stretch_of(memory, decision)
         if len(sources) < decision.entries or not sources:
             return
         sources, made = await self._condense(sources, decision.accept_below, call)
@@ -446,13 +446,18 @@ async def _kept_of(made: Notes, call: Call) -> Notes:
 
 def _known(memory: Memory) -> list[str]:
     """The log as the observer should know it: a pending reflection stands in for what it covers; then what is buffered."""
-    pending, told = memory.reflection, list[sections.Section]()
-    covered = len(pending.sources) if pending else 0
-    if pending:
-        labels = _labels(memory.log[:covered])
+    log, pending = memory.log, memory.reflection
+    at = lifecycle.replaced(log, pending) if pending else None
+    told = [section for o in (log[: at.start] if at else log) for section in sections.sections(o)]
+    if pending and at:
+        labels = _labels(log[at])
         told += sections.reflected(pending.text, labels) if labels else [sections.Section(None, pending.text)]
-    told += (section for o in memory.log[covered:] for section in sections.sections(o))
+        told += (section for o in log[at.stop :] for section in sections.sections(o))
     return sections.plain(told) + [o.text for o in memory.chunks]
+
+
+def _stretch_of(memory: Memory, decision: Reflect) -> tuple[Observation, ...]:
+    return memory.log[decision.start : decision.start + decision.entries]
 
 
 def _labels(entries: Sequence[Observation]) -> set[str]:

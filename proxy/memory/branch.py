@@ -123,7 +123,7 @@ def rolled_back(
 
 
 def _carried(made: Reflection | None, memory: Memory) -> Reflection | None:
-    """A pending reflection goes exactly when its range reaches the fork: when its sources no longer begin the log."""
+    """A pending reflection goes exactly when its range reaches the fork: when its sources no longer stand in the log."""
     moved = replace(made, generation=memory.generation) if made else None
     return moved if moved and fits(memory, moved) else None
 
@@ -133,7 +133,8 @@ def undone(memory: Memory, older: Sequence[tuple[int, tuple[Observation, ...]]],
 
     It is not made again before the log has grown: whoever takes one back did not want it.
     """
-    at = next((i for i in reversed(range(len(memory.log))) if memory.log[i].kind == "reflection"), None)
+    made = {o.id: i for i, o in enumerate(memory.log) if o.kind == "reflection"}
+    at = made[max(made)] if made else None
     sources = _sources(memory.log[at], older) if at is not None else ()
     if at is None or not sources:
         return None

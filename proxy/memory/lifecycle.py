@@ -12,7 +12,8 @@ turns them into a chunk (`after_reply` → Observe). When the tail reaches the t
 their messages leave the prompt (`before_forwarding` → Activate): no model call, one break of the provider's prompt cache.
 Only if that did not suffice does a request wait for an observation (Observe with `wait`). After a pause that cache is cold anyway:
 then chunks may become active below T, once, and half an interval is worth a chunk. The log grows likewise: from half of R
-on a reflection of all its entries is made in the background and swapped in at R; the next ones from 0.9 R on.
+on a reflection of a stretch of its entries is made in the background and swapped in at R; the next ones from 0.9 R on. Which entries,
+and how short: condensing.py.
 
     tail   0 ────────── interval ── … ── T (activate) ── block_at (wait)
     log    0 ── reflect_from (background) ── R (swap) ── reflect_block_at (wait)
@@ -29,20 +30,13 @@ from itertools import accumulate
 
 from msgspec.structs import replace
 
-from proxy.memory import blocks, prompt_cache, shared
+from proxy.memory import blocks, condensing, prompt_cache, shared
 from proxy.memory.economy import pays_back
 from proxy.memory.model import PER_MESSAGE, RECENT, Mark, Memory, Message, Observation, Reflection, Trouble, weight
 from proxy.memory.thresholds import LEAST_RAW, NEAR, OVERSHOOT, Limits
 
-BACKGROUND_SHARE = 0.75  # a background reflection is accepted at this share of its input or less
-# Where the log holds a reflection already, the next one is made from this share of R on and accepted below half of R. Made from 0.5 R on
-# and accepted at 0.75, the reflector wrote 1.9 tokens for each token of new notes and rewrote an old note 9.5 times for 100 000 of
-# them; so it is 1.0 and 5.5 times.
+# Of R, from where on the next reflection is made once the log holds one. Made earlier, it would have to take older notes for want of new.
 LATER_FROM_SHARE = 0.9
-LATER_SHARE = 0.5  # of R
-# But it is never asked for less than this share of what there is, where several chunks at once have carried the log beyond R. Measured
-# with a language model: a rewriting to 0.65 lost 2 to 3 of 170 facts, one to 0.38 lost 38.
-LATER_LEAST_SHARE = 0.55
 LONGEST_BATCH = 120_000  # tokens one waited-for observation may read where there is no other: what common windows hold
 BACK_OFF = 60.0  # seconds after the first failure, doubling
 BACK_OFF_MOST = 6 * 3_600.0  # seconds
@@ -78,11 +72,12 @@ class Observe:
 
 @dataclass(frozen=True, slots=True)
 class Reflect:
-    """Have the first `entries` entries of the log compressed; accepted below `accept_below` tokens."""
+    """Have `entries` entries of the log condensed, from index `start` on; accepted below `accept_below` tokens."""
 
     entries: int
     accept_below: int
     wait: bool = False
+    start: int = 0
 
 
 Decision = Activate | Swap | Observe | Reflect
@@ -284,7 +279,7 @@ def _observe(memory: Memory, marks: Sequence[Mark], count: int, wait: bool = Fal
 def _waited_reflection(memory: Memory, limits: Limits) -> Reflect | None:
     if memory.log_tokens < limits.reflect_block_at or memory.unproductive_at == memory.log_tokens:
         return None
-    return Reflect(len(memory.log), limits.reflect_at, wait=True)
+    return _reflect(memory, limits, wait=True)
 
 
 def reflection_due(memory: Memory, limits: Limits) -> Reflect | None:
@@ -292,12 +287,15 @@ def reflection_due(memory: Memory, limits: Limits) -> Reflect | None:
     size = memory.log_tokens
     if limits.reflect_from is None or memory.reflection or size < limits.reflect_from or memory.unproductive_at == size:
         return None
-    most = size * BACKGROUND_SHARE
-    if any(o.kind == "reflection" for o in memory.log):
-        if size < limits.reflect_at * LATER_FROM_SHARE:
-            return None
-        most = max(limits.reflect_at * LATER_SHARE, size * LATER_LEAST_SHARE)
-    return Reflect(len(memory.log), round(most) + 1)
+    if any(o.kind == "reflection" for o in memory.log) and size < limits.reflect_at * LATER_FROM_SHARE:
+        return None
+    return _reflect(memory, limits)
+
+
+def _reflect(memory: Memory, limits: Limits, *, wait: bool = False) -> Reflect:
+    stretch = condensing.choose_stretch(memory.log, limits.reflect_at)
+    below = condensing.accepted_below(stretch, memory.log_tokens, limits.reflect_at)
+    return Reflect(stretch.count, below, wait, stretch.start)
 
 
 # ── transitions ──────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -352,21 +350,30 @@ def _covered(memory: Memory, last: int) -> Memory:
 
 
 def reflected(memory: Memory, reflection: Reflection) -> Memory:
-    """With the reflection kept beside the log, if its sources still begin it."""
+    """With the reflection kept beside the log, if its sources still stand in it."""
     return replace(memory, reflection=reflection, trouble=Trouble()) if fits(memory, reflection) else memory
 
 
 def fits(memory: Memory, reflection: Reflection) -> bool:
-    ids = tuple(o.id for o in memory.log[: len(reflection.sources)])
-    return reflection.generation == memory.generation and ids == reflection.sources
+    return reflection.generation == memory.generation and replaced(memory.log, reflection) is not None
+
+
+def replaced(log: Sequence[Observation], reflection: Reflection) -> slice | None:
+    """Where in the log the entries stand that the reflection replaces; None: not all of them, or no longer side by side."""
+    first, count = reflection.sources[:1], len(reflection.sources)
+    start = next((i for i, o in enumerate(log) if (o.id,) == first), None)
+    if start is None or tuple(o.id for o in log[start : start + count]) != reflection.sources:
+        return None
+    return slice(start, start + count)
 
 
 def swapped(memory: Memory, now: float) -> Memory:
-    """The next generation: the reflection, then the entries that came after what it stands for, byte for byte. Chunks stay."""
+    """The next generation: the reflection in place of what it stands for, the other entries byte for byte. Chunks stay."""
     made = memory.reflection
-    if made is None or not fits(memory, made):
+    at = replaced(memory.log, made) if made else None
+    if made is None or at is None or not fits(memory, made):
         return replace(memory, reflection=None) if made else memory
-    sources, later = memory.log[: len(made.sources)], memory.log[len(made.sources) :]
+    earlier, sources, later = memory.log[: at.start], memory.log[at], memory.log[at.stop :]
     entry = Observation(
         id=shared.entry_id(memory),
         after=sources[0].after,
@@ -376,15 +383,18 @@ def swapped(memory: Memory, now: float) -> Memory:
         tokens=made.tokens,
         source_tokens=sum(o.source_tokens for o in sources),
         at=next((o.at for o in reversed(sources) if o.task is not None), sources[-1].at),
-        task=newest_task(sources) if made.task is None else made.task,
+        task=newest_task(sources)
+        if made.task is None or later
+        else made.task,  # what is open now, it cannot know there
         suggestion=sources[-1].suggestion,
         kind="reflection",
         model=made.model,
         parts=shared.merged(sources),
         sources=made.sources,
+        depth=1 + max(o.depth for o in sources),
     )
     return replace(
-        shared.numbered(next_generation(memory, (entry, *later)), 1),
+        shared.numbered(next_generation(memory, (*earlier, entry, *later)), 1),
         reflection=None,
         unproductive_at=0,
         render_date=now,

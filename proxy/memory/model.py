@@ -141,16 +141,17 @@ class Observation(Struct, frozen=True, kw_only=True):
         Part, ...
     ] = ()  # in a shared log, what it covers thread by thread; `after`, `last`, `chain` say nothing there
     sources: tuple[int, ...] = ()  # of a reflection: ids of the entries it replaced
+    depth: int = 0  # how often its words have been condensed; 0: as the observer wrote them
 
     def __repr__(self) -> str:
         return f"<{self.kind.capitalize()} {self.id} ({self.after}, {self.last}] {self.source_tokens}t→{self.tokens}t>"
 
 
 class Reflection(Struct, frozen=True, kw_only=True):
-    """A shorter text for the first entries of the log, kept beside it until it is swapped in."""
+    """A shorter text for a stretch of the log, kept beside it until it is swapped in."""
 
     generation: int  # it was made from; another one may not take it
-    sources: tuple[int, ...]  # ids of the entries it replaces: a prefix of the log, by value
+    sources: tuple[int, ...]  # ids of the entries it replaces: neighbours in the log
     text: str
     tokens: int
     source_tokens: int  # of the entries it replaces

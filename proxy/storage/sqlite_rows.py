@@ -34,7 +34,7 @@ THREAD = """next_seq, next_id, generation, next_generation, coverage, covered_co
 MARK = "seq, fp, chain, role, calls, answers, tokens"
 MESSAGE = f"{MARK}, at, encoding, raw"
 OBSERVATION = """observation.id, after_seq, last_seq, chain, text, tokens, source_tokens, at, task, suggestion, title,
-    kind, model, parts, sources"""
+    kind, model, parts, sources, depth"""
 REFLECTION = "generation, sources, text, tokens, source_tokens, at, task, suggestion, model"
 INFO = """tenant, resource, thread, created_at, turn_at, live_count, generation, title, failures, parked,
     json_extract(CAST(state AS TEXT), '$.cause')"""
@@ -153,7 +153,8 @@ def observation_row(o: Observation, standing: Standing) -> Row:
     """id, state, then the columns after `id` of `OBSERVATION`."""
     hints = (stored(o.task), stored(o.suggestion), stored(o.title))
     head = (o.id, standing, o.after, o.last, o.chain, stored(o.text), o.tokens, o.source_tokens, o.at)
-    return (*head, *hints, o.kind, stored(o.model), parts_row(o.parts), json.dumps(o.sources) if o.sources else None)
+    sources = json.dumps(o.sources) if o.sources else None
+    return (*head, *hints, o.kind, stored(o.model), parts_row(o.parts), sources, o.depth)
 
 
 def parts_row(parts: tuple[Part, ...]) -> bytes | None:
@@ -197,7 +198,7 @@ def _calls_of(value: str | bytes | None) -> tuple[str, ...]:
 def observation_of(row: Row) -> Observation:
     """From `OBSERVATION`."""
     id_, after, last, chain, text, tokens, source_tokens, at, task, suggestion, title, kind, model = row[:13]
-    parts, sources = row[13:]
+    parts, sources, depth = row[13:]
     return Observation(
         id=id_,
         after=after,
@@ -214,6 +215,7 @@ def observation_of(row: Row) -> Observation:
         model=text_of(model),
         parts=_parts.decode(parts) if parts else (),
         sources=tuple(json.loads(sources)) if sources else (),
+        depth=depth,
     )
 
 

@@ -68,7 +68,8 @@ LESSONS = {
 # What the reflector must be told (behaviour.md 7).
 REFLECTING = {
     "the observer's format": r"🔴 what the user stated(.|\n)*🟡 what was asked, and what was learnt(.|\n)*🟢 uncertain(.|\n)*✅ completed",
-    "this is the entire memory": r"\*\*entire\*\* memory",
+    "what it drops is gone": r"What you drop is gone for good",
+    "other notes stay as they are": r"other notes may stand before it and after it(.|\n)*stay as they are",
     "combine": r"\*\*Combine\.\*\*",
     "lines are merged, not facts": r"Merge lines, not facts",
     "merged lines have one place": r"under the last of these days(.|\n)*stand under the last of them",
@@ -78,7 +79,7 @@ REFLECTING = {
     "the assistant's words": r"advised, promised or told of itself",
     "patterns, habits, preferences": r"patterns(.|\n)*habits, preferences",
     "drop what no longer matters": r"Drop what no longer matters",
-    "older more than newer": r"Condense older more than newer",
+    "no part pays for another": r"\*\*Cut evenly\.\*\*",
     "keep red": r"every 🔴 that still holds",
     "keep dates": r"dates of what happened",
     "keep names": r"names of people and things",

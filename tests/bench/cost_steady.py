@@ -43,6 +43,7 @@ class Steady:
     read: int = 0
     written: int = 0
     swaps: int = 0
+    oldest_rewritten: int = 0  # how often the oldest notes were
 
     @property
     def written_per_new(self) -> float:
@@ -54,8 +55,8 @@ class Steady:
 
     @property
     def rewrites(self) -> float:
-        """Of an old note, per 100 000 tokens of new ones."""
-        return self.swaps * 100_000 / max(self.new, 1)
+        """Of the oldest notes, per 100 000 tokens of new ones."""
+        return self.oldest_rewritten * 100_000 / max(self.new, 1)
 
 
 def play_notes(limits: Limits, length: Length) -> Steady:
@@ -66,16 +67,23 @@ def play_notes(limits: Limits, length: Length) -> Steady:
         found.new += ENTRY_TOKENS * swapped
         while decision := _due(memory, limits):
             if isinstance(decision, Swap):
+                oldest = memory.log[0]
                 memory = lifecycle.swapped(memory, now=0.0)
                 found.swaps += swapped
+                found.oldest_rewritten += swapped and memory.log[0] != oldest
                 swapped = True
             else:
-                source = sum(o.tokens for o in memory.log[: decision.entries])
+                source = sum(o.tokens for o in stretch(memory, decision))
                 tokens = length(source, decision.accept_below)
                 found.read += source * swapped
                 found.written += tokens * swapped
                 memory = _reflected(memory, decision, source, tokens)
     return found
+
+
+def stretch(memory: Memory, decision: Reflect) -> tuple[Observation, ...]:
+    """The entries that a reflection condenses."""
+    return memory.log[decision.start : decision.start + decision.entries]
 
 
 def _due(memory: Memory, limits: Limits) -> Swap | Reflect | None:
@@ -95,7 +103,7 @@ def _reflected(memory: Memory, decision: Reflect, source: int, tokens: int) -> M
     """Beside the log, or in its place at once where a request waits for it."""
     made = Reflection(
         generation=memory.generation,
-        sources=tuple(o.id for o in memory.log[: decision.entries]),
+        sources=tuple(o.id for o in stretch(memory, decision)),
         text="",
         tokens=tokens,
         source_tokens=source,

@@ -241,7 +241,7 @@ def test_without_buffering_reflection_is_synchronous_too() -> None:
     short, long = (with_log(memory(chat(1, 100)), 20_000, size) for size in (19_999, 20_000))
     assert lifecycle.after_reply(long, UNBUFFERED) is None
     assert lifecycle.before_forwarding(short, UNBUFFERED, ANY) is None
-    assert lifecycle.before_forwarding(long, UNBUFFERED, ANY) == Reflect(2, 40_000, wait=True)
+    assert lifecycle.before_forwarding(long, UNBUFFERED, ANY) == Reflect(1, 11_001, wait=True)
 
 
 @pytest.mark.parametrize(
@@ -374,10 +374,10 @@ def test_an_open_tool_call_is_never_cut() -> None:
 
 @pytest.mark.parametrize(
     ("sizes", "expected"),
-    [([19_999], None), ([10_000, 10_000], Reflect(2, 15_001)), ([30_000], Reflect(1, 22_501))],
+    [([19_999], None), ([4_000] * 5, Reflect(2, 4_401)), ([30_000], Reflect(1, 16_501))],
 )
 def test_a_reflection_is_prepared_from_half_of_the_threshold(sizes: list[int], expected: Reflect | None) -> None:
-    """From R × 0.5 on all entries are compressed in the background, accepted at 75 % of their size or less."""
+    """From R × 0.5 on the oldest entries are condensed in the background, accepted at little more than half of their size."""
     assert lifecycle.after_reply(with_log(memory(chat(1, 100)), *sizes), LIMITS) == expected
 
 
@@ -392,13 +392,13 @@ def test_at_the_threshold_without_one_it_is_made_in_the_background() -> None:
     """From R to 1.2 R no request waits: one is started after the reply."""
     made = with_log(memory(chat(1, 100)), 24_000, 23_999)
     assert lifecycle.before_forwarding(made, LIMITS, ANY) is None
-    assert lifecycle.after_reply(made, LIMITS) == Reflect(2, 36_000)
+    assert lifecycle.after_reply(made, LIMITS) == Reflect(1, 13_201)
 
 
 def test_an_unproductive_reflection_is_not_waited_for_again() -> None:
     """Nor does a request wait for it while the log has not grown."""
     made = with_log(memory(chat(1, 100)), 50_000)
-    assert lifecycle.before_forwarding(made, LIMITS, ANY) == Reflect(1, 40_000, wait=True)
+    assert lifecycle.before_forwarding(made, LIMITS, ANY) == Reflect(1, 27_501, wait=True)
     assert lifecycle.before_forwarding(lifecycle.unproductive(made, 50_000), LIMITS, ANY) is None
 
 
@@ -440,6 +440,34 @@ def test_a_reflection_is_swapped_in_at_the_threshold() -> None:
     assert (after.generation, after.next_generation, after.render_date, after.reflection) == (1, 2, 9.0, None)
 
 
+def test_what_stands_before_a_stretch_keeps_its_bytes() -> None:
+    """A reflection takes the place of its stretch, and knows how often its words have been condensed."""
+    made = with_log(memory(chat(1, 100)), 10_000, 10_000, 10_000, 11_000)
+    made = replace(made, log=(replace(made.log[0], kind="reflection", depth=2), *made.log[1:]))
+    stretch = replace(reflection(made, 9_000), sources=tuple(o.id for o in made.log[1:3]), task="what was open there")
+    after = lifecycle.swapped(lifecycle.reflected(made, stretch), 9.0)
+    assert [(o.kind, o.tokens, o.depth) for o in after.log] == [
+        ("reflection", 10_000, 2),
+        ("reflection", 9_000, 1),
+        ("observation", 11_000, 0),
+    ]
+    assert (after.log[0], after.log[2]) == (made.log[0], made.log[3])
+    assert (after.log[1].after, after.log[1].last, after.log[1].chain) == (
+        made.log[1].after,
+        made.log[2].last,
+        made.log[2].chain,
+    )
+    assert after.log[1].task is None  # later entries know better, and this one must not end or begin a task for them
+
+
+def test_a_stretch_that_was_torn_apart_is_not_replaced() -> None:
+    """Its entries stand no longer side by side: the memory was taken back, or another thread's part went."""
+    made = with_log(memory(chat(1, 100)), 10_000, 10_000, 10_000)
+    stretch = replace(reflection(made, 5_000), sources=(made.log[0].id, made.log[2].id))
+    assert lifecycle.reflected(made, stretch) == made
+    assert not lifecycle.fits(made, replace(stretch, sources=()))
+
+
 def test_chunks_survive_a_reflection() -> None:
     """Buffered chunks are not the reflection's to drop (a loss of the reference implementation)."""
     made = replace(chunked(3, 1_000, 2, 4), log=with_log(memory(()), 20_000, 21_000).log)
@@ -472,9 +500,9 @@ def test_a_reflection_of_another_log_is_dropped() -> None:
 
 
 def test_a_request_waits_for_a_reflection_from_its_block() -> None:
-    """At 1.2 R, with none ready, it is waited for and accepted below R."""
-    made = with_log(memory(chat(1, 100)), 24_000, 24_000)
-    assert lifecycle.before_forwarding(made, LIMITS, ANY) == Reflect(2, 40_000, wait=True)
+    """At 1.2 R, with none ready, it is waited for; the log comes below R with what is accepted."""
+    made = with_log(memory(chat(1, 100)), *[4_000] * 12)
+    assert lifecycle.before_forwarding(made, LIMITS, ANY) == Reflect(5, 11_001, wait=True)
 
 
 # ── observations by value ────────────────────────────────────────────────────────────────────────────────────────────
@@ -698,16 +726,12 @@ def test_a_fork_takes_hints_back_with_their_entry() -> None:
     assert lifecycle.active_hints(replace(made, log=made.log[:1])) == lifecycle.ActiveHints("t1", 10.0, None)
 
 
-def test_a_later_reflection_aims_at_half() -> None:
-    """Of R, and not before the log has nearly grown to R, for rewriting early rewrites often; where it has grown beyond R, at little
-    more than half of what there is, for cutting deep loses most (measured: 38 of 170 facts at 0.38, 2 to 3 at 0.65)."""
-    first = with_log(memory(chat(1, 100)), 20_000, 10_000)
-    assert lifecycle.reflection_due(first, Limits()) == Reflect(2, 22_501)
-    later = replace(first, log=(replace(first.log[0], kind="reflection"), first.log[1]))
+def test_a_later_reflection_waits_until_the_log_is_nearly_full() -> None:
+    """Made earlier, it would take older notes for want of new ones."""
+    first = replace(with_log(memory(()), 20_000).log[0], kind="reflection", depth=1)
+    made = with_log(memory(chat(1, 100)), 20_000, *[3_999] * 4)
+    later = replace(made, log=(first, *made.log[1:]))
+    assert later.log_tokens == 35_996
     assert lifecycle.reflection_due(later, Limits()) is None
-    grown = replace(later, log=(later.log[0], replace(later.log[1], tokens=16_000)))
-    assert lifecycle.reflection_due(grown, Limits()) == Reflect(2, 20_001)
-    barely = replace(grown, log=(grown.log[0], replace(grown.log[1], tokens=15_999)))
-    assert lifecycle.reflection_due(barely, Limits()) is None
-    beyond = replace(grown, log=(grown.log[0], replace(grown.log[1], tokens=30_000)))
-    assert lifecycle.reflection_due(beyond, Limits()) == Reflect(2, 27_501)
+    nearly = replace(later, log=(*later.log[:-1], replace(later.log[-1], tokens=4_003)))
+    assert lifecycle.reflection_due(nearly, Limits()) == Reflect(3, 6_599, start=1)

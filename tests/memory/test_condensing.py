@@ -1,0 +1,96 @@
+"""Which stretch of a log is condensed next."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from proxy.memory.condensing import Stretch, accepted_below, choose_stretch
+from proxy.memory.model import ROOT, Observation
+
+
+def entry(tokens: int, depth: int = 0, *, note: bool = False) -> Observation:
+    return Observation(
+        id=0,
+        after=0,
+        last=0,
+        chain=ROOT,
+        text="",
+        tokens=tokens,
+        source_tokens=0,
+        at=0.0,
+        kind="note" if note else "reflection" if depth else "observation",
+        depth=depth,
+    )
+
+
+def entries(*found: tuple[int, int]) -> list[Observation]:
+    return [entry(tokens, depth) for tokens, depth in found]
+
+
+@pytest.mark.parametrize(
+    ("log", "expected"),
+    [
+        pytest.param(entries((100, 0), (100, 0), (300, 0)), Stretch(0, 2, 200), id="the oldest, as many as are needed"),
+        pytest.param(entries((700, 0),), Stretch(0, 1, 700), id="one that is larger"),
+        pytest.param(entries((500, 1), (100, 0), (150, 0)), Stretch(1, 2, 250), id="what was never condensed first"),
+        pytest.param(entries((200, 1), (300, 1), (199, 0)), Stretch(0, 1, 200), id="too little that is new: the oldest, with it or without"),
+        pytest.param(entries((300, 2), (100, 1), (150, 1), (120, 1), (90, 0)), Stretch(1, 2, 250), id="then the least often"),
+        pytest.param(entries((250, 1), (100, 2), (250, 1)), Stretch(0, 1, 250), id="of equals the oldest"),
+        pytest.param(entries((199, 3), (150, 2), (180, 1), (90, 0)), Stretch(2, 2, 270), id="none large enough: those condensed least often together"),
+        pytest.param(entries((200, 1), (800, 0), (200, 0)), Stretch(1, 1, 800), id="beyond R: as much as that needs"),
+        pytest.param(entries((200, 1), (600, 0), (700, 0)), Stretch(1, 2, 1_300), id="well beyond R"),
+        pytest.param(entries((900, 1), (900, 0)), Stretch(0, 2, 1_800), id="no neighbours free enough: all"),
+        pytest.param([entry(100, 1), entry(5, note=True), entry(100, 1)], Stretch(0, 3, 205), id="a note parts no neighbours"),
+        pytest.param([entry(5, note=True), entry(195)], Stretch(0, 2, 200), id="a note that begins the log"),
+    ],
+)  # fmt: skip
+def test_the_stretch(log: Sequence[Observation], expected: Stretch) -> None:
+    assert choose_stretch(log, 1_000) == expected
+
+
+@pytest.mark.parametrize(
+    ("stretch", "log_tokens", "below"),
+    [(200, 900, 111), (200, 1_000, 111), (200, 1_050, 111), (200, 1_100, 100), (2_000, 2_000, 1_000), (1, 1, 1)],
+)
+def test_what_is_accepted(stretch: int, log_tokens: int, below: int) -> None:
+    """Little more than half, or less where the log would not come below R."""
+    assert accepted_below(Stretch(0, 1, stretch), log_tokens, 1_000) == below
+
+
+LOGS = st.lists(st.tuples(st.integers(1, 600), st.integers(0, 5)), min_size=1, max_size=30)
+
+
+@given(LOGS, st.integers(1, 5_000))
+def test_a_stretch_is_part_of_the_log_and_brings_it_below(found: list[tuple[int, int]], most: int) -> None:
+    """Whatever the log is: side by side and counted right; what is accepted brings it below R."""
+    log = entries(*found)
+    total = sum(o.tokens for o in log)
+    stretch = choose_stretch(log, most)
+    taken = log[stretch.start : stretch.start + stretch.count]
+    assert len(taken) == stretch.count > 0
+    assert sum(o.tokens for o in taken) == stretch.tokens
+    below = accepted_below(stretch, total, most)
+    assert below >= 1
+    if total >= most > 1 and below > 1:
+        assert total - stretch.tokens + below - 1 < most
+
+
+@pytest.mark.parametrize("entry_tokens", [10, 33, 80, 150])
+def test_depth_grows_slowly(entry_tokens: int) -> None:
+    """However long the thread, for what two, sixteen and sixty-four logs of notes came to; each time the log comes below R."""
+    log, new, deepest = list[Observation](), 0, list[int]()
+    for doubled in range(1, 7):
+        while new < 1_000 * 2**doubled:
+            log.append(entry(entry_tokens))
+            new += entry_tokens
+            while (total := sum(o.tokens for o in log)) >= 1_000:
+                stretch = choose_stretch(log, 1_000)
+                taken = slice(stretch.start, stretch.start + stretch.count)
+                depth = 1 + max(o.depth for o in log[taken])
+                log[taken] = [entry(accepted_below(stretch, total, 1_000) - 1, depth)]
+        deepest.append(max(o.depth for o in log))
+    assert (deepest[0], deepest[3] <= 7, deepest[5] <= 15) == (2, True, True)
