@@ -44,17 +44,21 @@ def fallback(
     """
     if memory.hub:
         return shared.followed(memory, cut, older, live)
-    states = [within(log, cut, live) for log in (memory.log, *(log for _, log in older))]
+    logs = (memory.log, *(log for _, log in older))
+    states = [within(log, cut, live) for log in logs]
     found = max(states, key=reach)  # max keeps the first of equals: the newest generation
-    return found, _forgotten(memory, cut, found, older)
+    is_forgotten = cut > 0 and all(
+        _is_torn(log, len(state), cut, live)
+        for log, state in zip(logs, states, strict=True)
+        if reach(state) == reach(found)
+    )
+    return found, is_forgotten
 
 
-def _forgotten(
-    memory: Memory, cut: int, found: Sequence[Observation], older: Sequence[tuple[int, tuple[Observation, ...]]]
-) -> bool:
-    """Whether the state to return to was there once and was not kept: nothing stands, and the oldest log begins with a reflection."""
-    oldest = older[-1][1] if older else memory.log
-    return cut > 0 and not found and bool(oldest) and oldest[0].kind == "reflection"
+def _is_torn(log: Sequence[Observation], stands: int, cut: int, live: Mapping[int, bytes]) -> bool:
+    """Whether the fork goes through a reflection, the entry behind those that stand: what it was made from told where."""
+    torn = log[stands] if stands < len(log) else None
+    return torn is not None and torn.kind == "reflection" and torn.after < cut
 
 
 REVISED = (

@@ -212,7 +212,7 @@ class RetentionSettings(Section):
     ttl_days: float | None = Field(default=None, gt=0)
     max_observations: Count | None = None
     max_reflections: Count | None = None
-    generations: Count = 5
+    generations: Count = 20
 
 
 class TelemetrySettings(Section):

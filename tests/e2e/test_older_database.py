@@ -70,6 +70,9 @@ async def test_its_counts_are_of_an_unknown_encoding(folder: Path) -> None:
     memories = [await store.load(info.key) for info in infos]
     assert {m.encoding for memory in memories for m in memory.tail} == {""}
     assert all(memory.born for memory in memories)
+    log = [o for memory in memories for o in memory.log]
+    assert {o.depth for o in log if o.kind == "reflection"} == {1}
+    assert {o.depth for o in log if o.kind != "reflection"} <= {0}
     await store.close()
     with closing(sqlite3.connect(folder / "om.db")) as database:
         assert database.execute("SELECT thread_id, seq, tokens, raw FROM message ORDER BY 1, 2").fetchall() == before

@@ -157,9 +157,9 @@ class Resource:
         self.observe(name, number)
         self.activate(name)
 
-    def reflect(self, number: int | None = None) -> None:
-        """A reflection of the oldest entries that says all they say, kept beside the log."""
-        sources = self.hub.log[:number]
+    def reflect(self, number: int | None = None, start: int = 0) -> None:
+        """A reflection of `number` entries from the index `start` on, which says all they say, kept beside the log."""
+        sources = self.hub.log[start:][:number]
         if sources:
             self.written(lifecycle.reflected(self.hub, self.reflection(sources)))
 

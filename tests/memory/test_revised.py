@@ -46,6 +46,19 @@ def test_only_what_was_not_kept_is_forgotten() -> None:
     assert branch.fallback(PAST, 0, (), LIVE) == ((), False)
 
 
+def test_a_fork_through_a_stretch_in_the_middle() -> None:
+    """It goes back to the entries the stretch was made from; where they were not kept, what stands before it is not all there was."""
+    four = observed(observed(observed(observed(WHOLE, 4), 8), 12), 16)
+    sources = tuple(o.id for o in four.log[1:3])
+    made = Reflection(generation=four.generation, sources=sources, text="* 🔴 all", tokens=10, source_tokens=20, at=1.0)
+    short = lifecycle.swapped(lifecycle.reflected(four, made), 4_000.0)  # 1…4, a reflection of 5…12, 13…16
+    assert branch.fallback(short, 9, [(0, four.log)], LIVE) == (four.log[:2], False)
+    assert branch.fallback(short, 9, (), LIVE) == (short.log[:1], True)
+    assert branch.fallback(short, 4, (), LIVE) == (short.log[:1], False)
+    assert branch.fallback(short, 14, (), LIVE) == (short.log[:2], False)
+    assert [o.last for o in branch.revised(short, short.log[:1], MARKS[9], NOON, len)] == [4, 12, 9]
+
+
 def test_the_log_stays_and_says_so() -> None:
     """What covers anything that stays is kept, what covers only what was taken back goes, and a dated note comes last."""
     kept, note = revised(LONGER, 8)

@@ -160,9 +160,9 @@ class MemoryBuilder:
     def cover(self, count: int) -> MemoryBuilder:
         return self.chunk(count).activate(1)
 
-    def reflecting(self) -> MemoryBuilder:
-        """A reflection of the whole log, kept beside it."""
-        sources = tuple(o.id for o in self.log)
+    def reflecting(self, start: int = 0) -> MemoryBuilder:
+        """A reflection of the log from the index `start` on, kept beside it."""
+        sources = tuple(o.id for o in self.log[start:])
         self.reflection = Reflection(
             generation=self.generation,
             sources=sources,
@@ -176,10 +176,14 @@ class MemoryBuilder:
         return self
 
     def swapped(self) -> MemoryBuilder:
-        """The reflection in place of the log."""
-        covered = self.covered
+        """The reflection in place of what it was made from."""
+        replaced = self.reflection.sources if self.reflection else tuple(o.id for o in self.log)
+        earlier = tuple(o for o in self.log if o.id not in replaced)
+        after, depth = (earlier[-1].last if earlier else 0), 1 + max(o.depth for o in self.log)
+        covered = [m for m in self.covered if m.seq > after]
         self.reflection = None
-        self._next_generation((replace(self._observation(covered, "shorter"), after=0, kind="reflection"),))
+        made = replace(self._observation(covered, "shorter"), after=after, kind="reflection", depth=depth)
+        self._next_generation((*earlier, made))
         return self
 
     def undone(self, generation: int) -> MemoryBuilder:

@@ -151,15 +151,15 @@ class SharedMachine(RuleBasedStateMachine):
             self.s.led.observe(name, number)
             self._step(name)
 
-    @rule(number=st.integers(1, 9))
-    def reflect(self, number: int) -> None:
+    @rule(number=st.integers(1, 9), start=st.integers(0, 3))
+    def reflect(self, number: int, start: int = 0) -> None:
         if HUB in self.s.stored:
-            self.s.led.reflect(number)
+            self.s.led.reflect(number, start)
             self.runner.run(self.s.hub_committed())
 
-    @rule(name=names, number=st.integers(1, 9))
-    def reflect_at_once(self, name: str, number: int) -> None:
-        self.reflect(number)
+    @rule(name=names, number=st.integers(1, 9), start=st.integers(0, 3))
+    def reflect_at_once(self, name: str, number: int, start: int = 0) -> None:
+        self.reflect(number, start)
         if self._knows(name):
             self.s.led.swap(name)
             self._step(name)

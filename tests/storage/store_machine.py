@@ -123,7 +123,7 @@ class StoreMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.thread.log)
     @rule()
     def reflect(self) -> None:
-        self.thread.reflecting()
+        self.thread.reflecting(start=len(self.thread.log) // 2)
         self.commit()
 
     @precondition(lambda self: self.thread.reflection)
