@@ -348,9 +348,8 @@ class ChatRoute:
                 if turn is not None:
                     turn.broken = True
                 reply = await read(reader)
-                if (
-                    relayed.outcome == "truncated"
-                ):  # the client was told so: kept as interrupted, however whole it looks
+                # the client was told so: kept as interrupted, however whole it looks
+                if relayed.outcome == "truncated":
                     reply = replace(reply, complete=False)
                 closing = self._close(exchange, reply, answer.status)
                 closing.add_done_callback(reader.release)

@@ -10,8 +10,10 @@ import orjson
 import pytest
 
 from proxy.edge.budget import COPY_WEIGHT
+from proxy.edge.reply_copy import ReplyCopy
 from proxy.engine import Engine
-from proxy.wire.reply import ReplyReader
+from proxy.off_loop import MANY_BYTES
+from proxy.wire.reply import Reply, ReplyReader
 from tests.e2e.between import Between, between, chat_body
 from tests.support.raw_client import RawClient
 from tests.support.upstream_server import Call, answering
@@ -100,3 +102,38 @@ async def test_a_fault_of_ours_as_the_copy_of_a_broken_reply_is_read(
         assert held
         assert held[0] >= COPY_WEIGHT * len(REPLY)
         await until(lambda: is_empty(site))
+
+
+async def test_a_client_that_leaves_while_its_large_reply_is_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The reading goes on without it, and the turn is kept with all that came."""
+    begun, go, asked, finish = asyncio.Event(), asyncio.Event(), list[ReplyCopy](), ReplyCopy.finish
+
+    async def ask_again(copy: ReplyCopy) -> Reply:
+        asked.append(copy)
+        return await finish(copy)
+
+    async def slowly(_size: int, work: Callable[[], Reply], _many: int) -> Reply:
+        begun.set()
+        await go.wait()
+        return work()
+
+    async def count() -> int:
+        return sum([(await site.app.store.load(info.key)).count for info in await site.app.store.threads(None)])
+
+    monkeypatch.setattr("proxy.edge.reply_copy.off_loop", slowly)
+    monkeypatch.setattr(ReplyCopy, "finish", ask_again)
+    large = REPLY.replace(b"yyyy", b"yyyyyyyyyyyyyyyy")
+    assert len(large) > MANY_BYTES
+    async with between(tmp_path) as site:
+        site.server.script = answering(large, b"Content-Type: application/json")
+        client = await RawClient.connect(site.port)
+        client.send(chat_body("hi"), headers=(T,))
+        await begun.wait()
+        client.writer.transport.abort()
+        await until(lambda: len(asked) == 2)
+        go.set()
+        await until(lambda: is_empty(site))
+        await site.app.background.wait_idle()
+        assert await count() == 2
