@@ -1,0 +1,168 @@
+"""The contract in docs/spec: each citation and link resolves to a heading, and the figures in its tables are the code's."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+from proxy.agents.reflector import ACCEPTED_SHARES, SIZE_SHARES
+from proxy.memory import alignment, lifecycle, matching
+from proxy.memory.identity import SESSIONS
+from proxy.settings import Settings
+from proxy.settings.report import NOT_IN_EFFECT
+from tests.test_docs import ROOT, committed, named
+
+SPEC = ROOT / "docs" / "spec"
+PAGES = sorted(SPEC.glob("*.md"))
+MAX_LINE_CHARACTERS = 100
+CITATION = re.compile(r"docs/spec/[\w.-]+\.md(?:#[\w-]+)?")
+LINK = re.compile(r"\]\(([^)\s]+)\)")
+
+
+def read(page: Path) -> str:
+    return page.read_text(encoding="utf-8")
+
+
+def slug(heading: str) -> str:
+    """The anchor that GitHub gives a heading."""
+    return re.sub(r"[^\w\- ]", "", heading.strip().lower()).replace(" ", "-")
+
+
+@cache
+def anchors(page: Path) -> Counter[str]:
+    text = re.sub(r"^```.*?^```", "", read(page), flags=re.MULTILINE | re.DOTALL)
+    return Counter(slug(heading) for heading in re.findall(r"^#{1,6} +(.+?)\s*$", text, flags=re.MULTILINE))
+
+
+def resolves(target: str, folder: Path) -> bool:
+    """Whether `PATH#anchor` is a file of the project, and the anchor one of its headings."""
+    path, _, anchor = target.partition("#")
+    file = (folder / path).resolve()
+    return file.exists() and (not anchor or anchor in anchors(file))
+
+
+def texts() -> Iterator[tuple[Path, str]]:
+    for file in committed():
+        yield file, file.read_text(encoding="utf-8", errors="replace")
+
+
+def test_every_citation_resolves() -> None:
+    broken = [
+        f"{named(file)}: {cited}"
+        for file, text in texts()
+        for cited in CITATION.findall(text)
+        if not resolves(cited, ROOT)
+    ]
+    assert broken == []
+
+
+@pytest.mark.parametrize("broken", ["http.md#no-heading", "gone.md"])
+def test_a_broken_citation_is_found(broken: str) -> None:
+    cited = "docs/spec/" + broken  # put together here, so that this file does not cite it
+    assert CITATION.findall(f"(see {cited}).") == [cited]
+    assert not resolves(cited, ROOT)
+
+
+def test_every_link_of_a_page_resolves() -> None:
+    """Links between the project's own files, from any of its Markdown pages."""
+    broken = [
+        f"{named(file)}: {link}"
+        for file, text in texts()
+        if file.suffix == ".md" and file.name != "CHANGELOG.md"
+        for link in LINK.findall(text)
+        if "://" not in link and not resolves(link if not link.startswith("#") else file.name + link, file.parent)
+    ]
+    assert broken == []
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_a_page_can_be_cited(page: Path) -> None:
+    """No two headings share an anchor, each is short, and no line is too long to read."""
+    assert [anchor for anchor, times in anchors(page).items() if times > 1] == []
+    assert [anchor for anchor in anchors(page) if len(anchor) > 30] == []
+    assert [line for line in read(page).split("\n") if len(line) > MAX_LINE_CHARACTERS] == []
+
+
+def test_the_index_names_every_page() -> None:
+    assert {page.name for page in PAGES} - {"README.md"} <= set(re.findall(r"\((\w+\.md)\)", read(SPEC / "README.md")))
+
+
+# ── figures ──────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def rows(page: str, heading: str) -> list[list[str]]:
+    """The cells of the first table below a heading, without its own head."""
+    _, _, below = read(SPEC / page).partition(f" {heading}\n")
+    lines = re.search(r"(?:^\|.*\n)+", below, flags=re.MULTILINE)
+    assert lines is not None
+    return [[cell.strip() for cell in line.strip("|").split("|")] for line in lines[0].splitlines()[2:]]
+
+
+def figure(text: str) -> float:
+    return float(re.sub(r"[^\d.−]", "", text).replace("−", "-"))
+
+
+def test_thresholds() -> None:
+    settings = Settings()
+    limits = settings.effective(None).limits
+    assert [figure(default) for *_, default in rows("config.md", "Thresholds")] == [
+        limits.observe_at,
+        limits.interval,
+        limits.keep,
+        limits.block_at,
+        limits.block_timeout,
+        limits.previous,
+        limits.reflect_at,
+        limits.reflect_from,
+        limits.reflect_at * lifecycle.LATER_FROM_SHARE,
+        limits.reflect_block_at,
+        settings.background.call_timeout,
+        settings.retention.generations,
+    ]
+
+
+def test_weights_of_the_alignment() -> None:
+    assert [figure(weight) * 100 for _, weight in rows("reconcile.md", "Alignment")] == [
+        matching.BY_ID,
+        matching.ALTERED_BY_ID,
+        matching.UNIQUE,
+        matching.REPEATED,
+        matching.UNSEEN_ASSISTANT,
+        matching.USER_ON_USER,
+        alignment.RUN,
+        alignment.SKIP_SENT_USER,
+        alignment.SKIP_SENT,
+        alignment.SKIP_STORED_USER,
+        alignment.SKIP_STORED,
+        alignment.SKIP_STEP,
+        alignment.SKIP_ELSEWHERE,
+        alignment.SUPERSEDE_USER,
+    ]
+
+
+def test_guidance_of_the_reflector() -> None:
+    text = " ".join(read(SPEC / "behaviour.md").split())
+    for shares in (SIZE_SHARES, ACCEPTED_SHARES):
+        *first, last = map(str, shares.values())
+        assert f"{', '.join(first)} or {last} of" in text
+
+
+def test_sessions() -> None:
+    """The table names each header by which a client tells its session."""
+    told = {name: " ".join(cells) for name, *cells in rows("behaviour.md", "Sessions")}
+    assert len(told) == len(SESSIONS)
+    for cells, headers in zip(told.values(), SESSIONS.values(), strict=True):
+        assert set(re.findall(r"`([\w-]+)`", cells)) == {*headers.ids, *headers.users}
+
+
+def test_what_is_not_in_effect() -> None:
+    """The page names the sections or keys of all that has no effect."""
+    text = " ".join(read(SPEC / "config.md").split())
+    for key in NOT_IN_EFFECT:
+        section = next(part for part in ("retrieval", "retention", "telemetry", key) if part in key)
+        assert f"`{section}`" in text, key
