@@ -179,7 +179,12 @@ class Connection(ResponseHandler):
     def _reschedule_timeout(self) -> None:
         """Moves the time by which the next bytes must be here, and not a timer: one for every piece costs more than reading it."""
         self._read_by = self._loop.time() + self._read_timeout if self._read_timeout else NEVER
-        self._look_in_time()
+        if self._read_by < self._looks_at:  # mostly not, and every piece of a stream comes here twice
+            self._look_in_time()
+
+    # A reader has taken all there was and waits for more: the server's time begins here. What the proxy did between two reads (a
+    # commit, other streams' turns) is not the server's delay.
+    begin_wait = _reschedule_timeout
 
     def _drop_timeout(self) -> None:
         self._read_by = NEVER
@@ -189,11 +194,6 @@ class Connection(ResponseHandler):
         if due < self._looks_at:
             self._stop_looking()
             self._look, self._looks_at = self._loop.call_at(due, self._is_late), due
-
-    def begin_wait(self) -> None:
-        """A reader has taken all there was and waits for more: the server's time begins here. What the proxy did between two reads
-        (a commit, other streams' turns) is not the server's delay."""
-        self._reschedule_timeout()
 
     def _is_late(self) -> None:
         self._look, self._looks_at = None, NEVER
