@@ -228,7 +228,7 @@ class Engine:
         if isinstance(decision, Observe) and standing.rec.cut is None:
             await self._store(turn)
         turn.longer(left)
-        if not await self._background.done_within(where, decision, turn.call, timeout):
+        if not await self._background.done_within(where, decision, turn.work, timeout):
             turn.reason = "observer-late"
 
     async def _store(self, turn: Turn) -> None:
@@ -256,7 +256,7 @@ class Engine:
             await self._recount(turn)
 
     def _wake(self, turn: Turn) -> None:
-        self._background.wake(turn.key if turn.scope == "thread" else hub_of(turn.key), turn.call)
+        self._background.wake(turn.key if turn.scope == "thread" else hub_of(turn.key), turn.work)
 
     async def _recount(self, turn: Turn) -> None:
         """Have the tail counted anew, after the reply, where another model's encoding counted it."""

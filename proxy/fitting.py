@@ -72,7 +72,7 @@ class Fitting:
         if due and turn.standing.rec.cut is None:
             await self._store(turn)
         while due and (left := ends - asyncio.get_running_loop().time()) > 0:
-            if not await self._background.done_within(turn.key, due, turn.call, left):
+            if not await self._background.done_within(turn.key, due, turn.work, left):
                 return
             await self._standings.again(turn)
             following = self._unobserved(turn)

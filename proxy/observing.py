@@ -66,7 +66,7 @@ class Call:
     bare: Call | None = field(default=None, repr=False)  # this one without a thread's own settings, if it has any
 
     def with_instructions(self, instructions: Instructions) -> Call:
-        """For one request. Built by hand: `replace` takes twice as long, and every request with memory comes here."""
+        """For the work of one turn. Built by hand: `replace` takes twice as long, and every turn that brings something comes here."""
         return Call(self.effective, self.inherited, self.layout, self.context_options, instructions, self.bare)
 
     def overridden(self, overrides: bytes | None) -> Call:

@@ -10,7 +10,8 @@ from msgspec.structs import replace
 
 from proxy.memory.model import Item, Key, Memory, Message, Scope, chained
 from proxy.memory.transcript import Hints, Reconciled, Sent
-from proxy.observing import Call
+from proxy.observing import Call, Instructions
+from proxy.wire.beginning import cut_beginning
 from proxy.wire.chat import ChatRequest
 
 
@@ -54,6 +55,13 @@ class Turn:
     # tells who waits for the turn that an observation is waited for
     longer: Callable[[float], None] = lambda seconds: None
     receipt: dict[str, int] = field(default_factory=dict)
+
+    @property
+    def work(self) -> Call:
+        """What memory work is given of this turn: the call with the beginning of its instructions, copied. Of most turns none is."""
+        if not self.request.instructions:
+            return self.call
+        return self.call.with_instructions(Instructions(self.key, cut_beginning(self.request.instructions)))
 
 
 class TakenForSideRequest(Exception):

@@ -11,17 +11,16 @@ from msgspec.structs import replace
 from starlette.types import Scope
 
 from proxy.agents.llm import Target
-from proxy.edge.headers import Header
+from proxy.edge.headers import Header, header
 from proxy.edge.site import Site
 from proxy.errors import BadRequest
 from proxy.memory.context import ContextOptions, layout_for
 from proxy.memory.identity import Caller
 from proxy.memory.naming import encode_name
 from proxy.memory.transcript import Hints
-from proxy.observing import Call, Instructions, priced
+from proxy.observing import Call, priced
 from proxy.settings import UpstreamSettings
 from proxy.turn import Turn
-from proxy.wire.beginning import cut_beginning
 from proxy.wire.chat import ChatRequest
 
 OF_THE_CALLER = (b"authorization", b"x-api-key", b"api-key", b"openai-organization", b"openai-project")
@@ -100,8 +99,8 @@ def must_name_resource(caller: Caller, call: Call) -> None:
 
 
 def hints_of(exchange: Exchange) -> Hints:
-    retried = next((v for n, v in exchange.scope["headers"] if n == b"x-stainless-retry-count"), b"0")
-    return Hints(history=exchange.caller.history, sdk_retry=retried not in (b"0", b""))
+    retried = header(exchange.scope["headers"], b"x-stainless-retry-count")
+    return Hints(history=exchange.caller.history, sdk_retry=retried not in (None, b"0", b""))
 
 
 def call_of(exchange: Exchange, site: Site) -> Call:
@@ -111,12 +110,7 @@ def call_of(exchange: Exchange, site: Site) -> Call:
     model, resource, upstream = exchange.request.model, exchange.caller.key.resource, exchange.upstream
     credential = tuple((n, v) for n, v in exchange.headers if n in OF_THE_CALLER)
     key = (model, resource, upstream.name, credential)
-    call = site.call(key, lambda: made_call(site, model, resource, upstream, credential))
-    if not exchange.request.instructions:
-        return call
-    # behind the cache: the instructions are this thread's, the rest is shared by all that differ in nothing of `key`
-    beginning = cut_beginning(exchange.request.instructions)
-    return call.with_instructions(Instructions(exchange.caller.key, beginning))
+    return site.call(key, lambda: made_call(site, model, resource, upstream, credential))
 
 
 def made_call(
