@@ -30,8 +30,8 @@ class Assembly:
         if turn.standing.virtual.hub:
             await self._tell_of_others(turn)
         virtual, sent = turn.standing.virtual, turn.sent
-        shows_log = shared.as_shown(virtual).log
-        told, limit = bool(shows_log or virtual.others), turn.call.effective.limits.tail_limit
+        shown = shared.as_shown(virtual) if virtual.hub else virtual
+        told, limit = bool(shown.log or virtual.others), turn.call.effective.limits.tail_limit
         if not told and limit is None and shows_everything(virtual, sent):
             await self.receipt(turn)
             return

@@ -37,6 +37,12 @@ def uncounted_of(rec: Reconciled, sent: Sent) -> dict[int, bytes]:
     return {index: sent.raws[index] for index in (*rec.new, *(index for _, index in rec.swaps))}
 
 
+def is_lone_repeat(memory: Memory, sent: Sent) -> bool:
+    """Whether a lone message was sent again, byte for byte, and the reply to it stands: what it means depends on whether that went out."""
+    view = sent.seen
+    return view is not None and view.count == 1 == sent.count and 0 < view.reply == memory.end
+
+
 class Standings:
     """`reading_to` tells the seq up to which an observation under way reads a thread: the text of these messages may not change."""
 
@@ -69,7 +75,7 @@ class Standings:
             memory = await self._rescoped(memory, scope, stores=caller.mode != "read")
         call = call.overridden(memory.overrides)
         sent = await off_loop(len(request.messages) - known_of(request), partial(self.sent, request, memory))
-        if await self._is_side_request(memory, sent, hints, request):
+        if may_be_side_request(memory, sent, hints) and await self._is_side_request(memory, sent, request):
             raise TakenForSideRequest
         return call, sent, await self._stand(memory, sent, hints, request.model, call)
 
@@ -84,27 +90,22 @@ class Standings:
     ) -> Standing:
         """Reconcile with the memory (or take `rec`, already merged with it)."""
         if rec is None:
-            rec = await self._reconcile(memory, sent, await self._with_delivery(memory, sent, hints))
+            if is_lone_repeat(memory, sent):
+                hints = replace(hints, undelivered=await self._deliveries.is_undelivered(memory))
+            rec = await self._reconcile(memory, sent, hints)
         behind = rec.cut is not None and rec.cut < memory.coverage
         base = await self._on_branch(memory, rec, call.effective.memory.timezone) if behind else memory
         revived = {m.seq: m for m in await self._memories.store.by_seq(memory.key, rec.revive)} if rec.revive else {}
         many = len(rec.new) + len(rec.swaps)
-        uncounted = await off_loop(many, partial(uncounted_of, rec, sent))
+        uncounted = await off_loop(many, partial(uncounted_of, rec, sent)) if many else {}
         tokens = await self._catalogue.count(uncounted, model or "") if uncounted else {}
         encoding = self._catalogue.encoding(model or "") if tokens else ""
-        heard = partial(turns.heard, revived=revived, encoding=encoding)
-        virtual = await off_loop(many, partial(heard, base, rec, sent, tokens, self._clock()))
+        heard = partial(turns.heard, base, rec, sent, tokens, self._clock(), revived=revived, encoding=encoding)
+        virtual = await off_loop(many, heard) if many else heard()
         return Standing(memory, base, rec, revived, tokens, virtual)
 
-    async def _with_delivery(self, memory: Memory, sent: Sent, hints: Hints) -> Hints:
-        """The hints, and whether the reply that stands was delivered, where that decides: a lone message sent again, byte for byte."""
-        view = sent.seen
-        if sent.count != 1 or view is None or view.count != 1 or not view.reply or view.reply != memory.end:
-            return hints
-        return replace(hints, undelivered=await self._deliveries.is_undelivered(memory))
-
-    async def _is_side_request(self, memory: Memory, sent: Sent, hints: Hints, request: ChatRequest) -> bool:
-        if not may_be_side_request(memory, sent, hints) or chat.offers_tools(request):
+    async def _is_side_request(self, memory: Memory, sent: Sent, request: ChatRequest) -> bool:
+        if chat.offers_tools(request):
             return False
         found = await off_loop(sent.count, lambda: repeats_nothing(Known.of(memory), sent))
         if isinstance(found, NeedOutline):

@@ -56,6 +56,7 @@ class ReopeningStore(PassingStore):
         self._ids: tuple[FileId | None, FileId | None] = (None, None)  # of the file, and of its write-ahead log
         self._looked_at = clock()
         self._files = 0  # opened so far
+        self._offset = 0  # of versions in the file that is open
         self._complained_at = float("-inf")
         self._away = asyncio.Event()
         self.known_secret: bytes = os.urandom(32)  # until there is a store, one that nothing was keyed with
@@ -146,6 +147,7 @@ class ReopeningStore(PassingStore):
         except BaseException:
             await store.close()
             raise
+        self._offset = self._files * VERSIONS_PER_FILE
         self._files += 1
         self._ids, self._looked_at = self._look_up(), self._clock()
         self._store = store
@@ -158,10 +160,6 @@ class ReopeningStore(PassingStore):
             log.error("storage.unavailable", error=type(exc).__name__, said=said)
 
     # ── versions ─────────────────────────────────────────────────────────────────────────────────────────────────────
-
-    @property
-    def _offset(self) -> int:
-        return (self._files - 1) * VERSIONS_PER_FILE
 
     async def load(self, key: Key) -> Memory:
         inner, offset = self.inner, self._offset

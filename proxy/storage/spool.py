@@ -78,7 +78,7 @@ class SpoolingStore(PassingStore):
 
     def is_degraded(self, key: Key) -> bool:
         """Whether what is said in this thread now waits in memory, or can not be compared with what is stored."""
-        return self._cannot_read or self._breaker.is_open or hub_of(key) in self._resources
+        return self._cannot_read or self._breaker.is_open or (bool(self._resources) and hub_of(key) in self._resources)
 
     async def wait_until_stored(self, key: Key) -> None:
         """Not while the breaker is open: the reply goes on then."""
@@ -132,7 +132,7 @@ class SpoolingStore(PassingStore):
         return spooled.current[key]
 
     async def version(self, key: Key) -> int:
-        if spooled := self._spooled(key):
+        if self._resources and (spooled := self._spooled(key)):
             return spooled.current[key].version
         try:
             found = await self._inner.version(key)
@@ -201,7 +201,7 @@ class SpoolingStore(PassingStore):
     async def _write_or_spool(self, step: Step) -> tuple[Memory, Memory | None]:
         if self._is_closed:
             raise StorageError("the store is closed")
-        if self._breaker.is_open or hub_of(step.thread.after.key) in self._resources:
+        if self._breaker.is_open or (self._resources and hub_of(step.thread.after.key) in self._resources):
             return self._spool(step)
         if any(change.before.version < 0 for change in step.changes):
             raise Conflict("what waited has been stored since; load it again")
