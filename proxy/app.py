@@ -51,7 +51,7 @@ from proxy.storage.sqlite import SqliteStore
 from proxy.storage.write_probe import WriteProbe
 from proxy.upstream import AiohttpTransport, Upstream
 
-CHAT = ("/v1/chat/completions", "/chat/completions")
+CHAT = (b"/v1/chat/completions", b"/chat/completions")
 CONNECTIONS = 1_000  # to model servers, for chat
 
 
@@ -248,14 +248,9 @@ class App:
         except OmError as exc:
             await answers.error(send, exc)
             return
-        await self._route(scope, receive, send, page, refusal)
-
-    async def _route(
-        self, scope: Scope, receive: Receive, send: Send, page: str | None, refusal: OmError | None
-    ) -> None:
+        site = self._current_site()
         # as it was written: a path in disguise (`/v1/chat%2fcompletions`) is none of these routes, and refused by `_pass`
-        path, site = scope["raw_path"].decode("latin-1"), self._current_site()
-        if path in CHAT and scope["method"] == "POST" and not refusal:
+        if scope["raw_path"] in CHAT and scope["method"] == "POST" and not refusal:
             with Held(self.admission, scope, receive) as held:
                 await self.chat(scope, held.receive, send, site, held.weigh)
         elif page == ADMIN:

@@ -23,14 +23,13 @@ Nothing is counted by client: behind another proxy all have one address, and who
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Protocol
 
 from starlette.types import Message, Receive, Scope
 
 from proxy.edge.budget import BODY_WEIGHT, MemoryBudget
 from proxy.edge.disconnect import told, while_there
-from proxy.edge.headers import Header
 from proxy.errors import Overloaded, TooLarge
 
 BUSY = 0.8  # of the places
@@ -97,7 +96,8 @@ class Admission:
         return max(1, self.limits().body // SMALL)
 
     def _is_full_of_small(self, room: Room) -> bool:
-        return room.held > self.limits().in_flight * self.small_size or self.budget.held > self.budget.limit
+        limits = self.limits()
+        return room.held > limits.in_flight * max(1, limits.body // SMALL) or self.budget.held > limits.memory
 
     async def wait_for_room(self, size: int) -> None:
         """Charge a large body before it is read. Raises TooLarge where it can never have room, and Overloaded where it has none in time."""
@@ -145,21 +145,21 @@ class Held:
         "_bytes",
         "_charged",
         "_given_up",
-        "_gone",
-        "_headers",
         "_looked",
         "_receive",
         "_room",
+        "_scope",
         "_served",
+        "_small",
     )
 
     def __init__(self, admission: Admission, scope: Scope, receive: Receive) -> None:
         self._admission = admission
-        self._headers: Sequence[Header] = scope["headers"]
-        self._gone = told(scope)
+        self._scope = scope
         self._receive = receive
         self._room = admission.small
         self._bytes = self._charged = 0
+        self._small = 0  # bytes, from its first `receive` on: up to so many it is a small one
         self._looked = (-1, 0)  # the bytes at the last look, and how many looks have seen as many
         self._given_up: asyncio.Future[None] | None = None  # None: its body comes in one piece
         self._begun = self._served = False
@@ -175,7 +175,8 @@ class Held:
         if not self._begun:
             self._begun = True
             self._admission.check()
-            if (size := self._announced()) > self._admission.small_size and not await self._has_room(size):
+            self._small = self._admission.small_size
+            if (size := self._announced()) > self._small and not await self._has_room(size):
                 return {"type": "http.disconnect"}
         message = await (self._receive() if self._given_up is None else self._unless_given_up(self._given_up))
         if message["type"] == "http.request" and not self._served:
@@ -206,7 +207,7 @@ class Held:
 
     def _announced(self) -> int:
         """Bytes; 0 where it does not say."""
-        for name, value in self._headers:  # in lower case, as ASGI has them
+        for name, value in self._scope["headers"]:  # in lower case, as ASGI has them
             if name == b"content-length" and value.isdigit():
                 if (size := int(value)) > (limit := self._admission.limits().body):
                     raise TooLarge(
@@ -218,7 +219,7 @@ class Held:
     async def _has_room(self, size: int) -> bool:
         """Once all of it has; False: its client left meanwhile."""
         charge = BODY_WEIGHT * size
-        if await while_there(self._gone, self._admitted(charge)) is None:
+        if await while_there(told(self._scope), self._admitted(charge)) is None:
             return False
         self._charged, self._room = charge, self._admission.large
         self._given_up = asyncio.get_running_loop().create_future()
@@ -248,7 +249,7 @@ class Held:
             self._served = True
 
     def _hold(self, size: int, *, whole: bool) -> None:
-        before, now, small = self._bytes, self._bytes + size, self._admission.small_size
+        before, now, small = self._bytes, self._bytes + size, self._small
         is_large = now > small or (self._room is self._admission.large and not whole)
         room = self._admission.large if is_large else self._admission.small
         if whole or room is not self._room or now // small > before // small:
@@ -265,8 +266,9 @@ class Held:
             room.make(self)
 
     def _charge(self, charge: int) -> None:
-        change, self._charged = charge - self._charged, charge
-        self._admission.budget.change(change)
+        if change := charge - self._charged:
+            self._charged = charge
+            self._admission.budget.change(change)
 
     def _release(self) -> None:
         self._room.held -= self._bytes

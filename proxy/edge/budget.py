@@ -44,15 +44,12 @@ class MemoryBudget:
         """Bytes up to which large bodies are let in."""
         return int(LARGE_SHARE * self._limit())
 
-    @property
-    def limit(self) -> int:
-        return self._limit()
-
     def change(self, size: int) -> None:
         """Charge so many bytes more, or fewer."""
         self.held += size
-        self._peak = max(self._peak, self.held)
-        if size < 0:
+        if size > 0:
+            self._peak = max(self._peak, self.held)
+        elif size < 0:
             if self._waiting:
                 self._let_in()
             if self._peak >= WORTH_GIVING_BACK and self.held <= self._peak // 4:

@@ -36,7 +36,6 @@ from proxy.errors import BadRequest, Conflict, OmError, StorageError, place_of
 from proxy.logs import model_name, thread_label, thread_name
 from proxy.memory import identity
 from proxy.memory.identity import Caller
-from proxy.memory.model import Key
 from proxy.observing import Call
 from proxy.turn import TakenForSideRequest, Turn
 from proxy.upstream import Answer, Upstream, join
@@ -366,7 +365,9 @@ class ChatRoute:
     def _story(self, exchange: Exchange, status: int, end: str) -> None:
         """One line a request. A failure of ours is a warning; the model server's own answers are not."""
         turn, key = exchange.turn, exchange.caller.key
-        say = self._log.warning if status >= 500 and end.startswith("om_") else self._log.info
+        name = thread_name(key)  # where the log may show it
+        log = self._log.bind(name=name) if name else self._log
+        say = log.warning if status >= 500 and end.startswith("om_") else log.info
         counts = turn.receipt if turn else {}
         say(
             "turn",
@@ -374,7 +375,6 @@ class ChatRoute:
             memory=exchange.status,
             reason=exchange.reason,
             thread=thread_label(self._secret, key),
-            **_named(key),
             model=model_name(exchange.request.model) if exchange.request else None,
             tokens_received=counts.get("tokens-received"),
             tokens_sent=counts.get("tokens-sent"),
@@ -383,12 +383,6 @@ class ChatRoute:
             overhead_ms=round(exchange.overhead_ms, 2),
             total_ms=round((time.perf_counter() - exchange.started) * 1_000, 1),
         )
-
-
-def _named(key: Key | None) -> dict[str, str]:
-    """The thread's own name, where the log may show it."""
-    name = thread_name(key)
-    return {"name": name} if name else {}
 
 
 async def read(reader: ReplyCopy) -> Reply:

@@ -84,6 +84,7 @@ class Protocol(Upgradeless):
         self._reading = Reading.HEAD
         self._behind = not self._came
         self.scope["extensions"] = {GONE: {"future": self._gone}}
+        self.timeout_keep_alive = self._guard.limits.keep_alive  # type: ignore[assignment] # parts of a second too
 
     def on_headers_complete(self) -> None:
         limit = self._guard.limits.headers
@@ -110,10 +111,6 @@ class Protocol(Upgradeless):
         self._came = self._received = 0
         if not self.pipeline:
             self.flow.resume_reading()
-
-    def on_response_complete(self) -> None:
-        self.timeout_keep_alive = self._guard.limits.keep_alive  # type: ignore[assignment] # parts of a second too
-        super().on_response_complete()
 
     def timeout_keep_alive_handler(self) -> None:
         """A request that the system holds already has come in time: a busy loop reads it after its timers. Closing now would

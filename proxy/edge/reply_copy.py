@@ -47,8 +47,9 @@ class ReplyCopy:
     def release(self, _: object = None) -> None:
         """The reply is stored, or given up. Repeatable."""
         self._reader = self._finishing = None
-        self._budget.change(-self._charged)
-        self._charged = 0
+        if self._charged:
+            self._budget.change(-self._charged)
+            self._charged = 0
 
     def _charge(self, charge: int) -> bool:
         if self._bytes > LIMIT or not self._budget.charge_copy(charge - self._charged):

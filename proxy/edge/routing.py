@@ -27,9 +27,10 @@ def fault_of_protocol(scope: Scope) -> OmError | None:
 
     Codex opens a WebSocket first. Told 426 it goes on with HTTP after 0.15 s; told anything else it tries for 6.4 s (inspection P1).
     """
-    if (header(scope["headers"], b"upgrade") or b"").lower() == b"websocket":
-        kind = HttpInstead if scope["raw_path"] in RESPONSES else Unsupported
-        return kind("WebSockets are not relayed; use the HTTP endpoints")
+    for name, value in scope["headers"]:  # in lower case, as ASGI has them
+        if name == b"upgrade" and value.lower() == b"websocket":
+            kind = HttpInstead if scope["raw_path"] in RESPONSES else Unsupported
+            return kind("WebSockets are not relayed; use the HTTP endpoints")
     if scope["method"] == "CONNECT":
         return Unsupported("this is no tunnel; name it as the base URL, not as the HTTP proxy")
     return None

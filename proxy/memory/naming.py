@@ -52,6 +52,8 @@ def canonical_name(text: str) -> str | None:
 
 def encode_name(name: str) -> str:
     """The name as a header can carry it; `decode_name` reads it back."""
+    if _PLAIN.fullmatch(name):  # nearly all: 0.5 µs instead of 4
+        return name
     return quote(name, safe=":@/+=").replace("~", "%7E")
 
 
