@@ -182,7 +182,8 @@ class SqliteStore:
 
     async def commit(self, before: Memory, after: Memory, aside: Sequence[Message] = ()) -> Memory:
         work = partial(Commit, before, after, aside, self._generations)
-        written = await self._writer.run(await off_loop(len(after.tail) - len(before.tail), work))
+        commit = await off_loop(len(after.tail) - len(before.tail), work)
+        written = await self._writer.write(commit.write)
         return replace(after, version=written.version, born=written.born)
 
     async def commit_shared(
@@ -190,7 +191,7 @@ class SqliteStore:
     ) -> tuple[Memory, Memory | None]:
         work = partial(SharedCommit, thread, hub, stir, self._generations)
         many = len(thread.after.tail) - len(thread.before.tail)
-        first, *second = await self._writer.run(await off_loop(many, work))
+        first, *second = await self._writer.write((await off_loop(many, work)).write)
         log = hub.after if hub else None
         if log and second:
             log = replace(log, version=second[0].version, born=second[0].born)

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import json
+import sqlite3
 from collections.abc import Sequence
 from typing import Any, NamedTuple
-
-import aiosqlite
 
 from proxy.errors import Conflict
 from proxy.memory.model import HUB, Memory, Message
@@ -93,20 +92,20 @@ class Commit:
             kept = generations * (OF_A_HUB if before.key.thread == HUB else 1)
             self._statements += [(PRUNE_ENTRIES, [(kept + 1,)]), (PRUNE_OBSERVATIONS, [()])]
 
-    async def __call__(self, db: aiosqlite.Connection) -> Written:
-        """Raises `Conflict` before anything is written."""
-        thread_id, version = await self._thread_written(db)
-        await db.execute(COUNT_UP)
+    def write(self, db: sqlite3.Connection) -> Written:
+        """In the connection's thread. Raises `Conflict` before anything is written."""
+        thread_id, version = self._write_thread(db)
+        db.execute(COUNT_UP)
         for sql, parameters in self._statements:
-            await db.executemany(sql, ((thread_id, *row) for row in parameters))  # made in the connection's thread
+            db.executemany(sql, ((thread_id, *row) for row in parameters))
         return Written(thread_id, version)
 
-    async def _thread_written(self, db: aiosqlite.Connection) -> tuple[int, int]:
+    def _write_thread(self, db: sqlite3.Connection) -> tuple[int, int]:
         key, version = self._before.key, self._before.version
         if version == 0:
-            found = await db.execute_fetchall(CREATE, (*key, *self._thread))
+            found = db.execute(CREATE, (*key, *self._thread)).fetchall()
         else:
-            found = await db.execute_fetchall(CHANGE, (*self._thread, *key, version))
+            found = db.execute(CHANGE, (*self._thread, *key, version)).fetchall()
         for thread_id, new in found:
             return thread_id, new
         raise _conflict(self._before)
@@ -122,13 +121,13 @@ class SharedCommit:
         self._commits = [Commit(*change, generations) for change in changes if change is thread or _differs(change)]
         self._stir = stir
 
-    async def __call__(self, db: aiosqlite.Connection) -> list[Written]:
+    def write(self, db: sqlite3.Connection) -> list[Written]:
         """The rows that are written. Raises `Conflict` before anything is."""
         for memory in self._standing:
-            await must_stand(db, memory)
-        written = [await commit(db) for commit in self._commits]
+            must_stand(db, memory)
+        written = [commit.write(db) for commit in self._commits]
         if self._stir:
-            await db.execute(STIR, (self._key.tenant, self._key.resource, self._stir.now, self._stir.tokens))
+            db.execute(STIR, (self._key.tenant, self._key.resource, self._stir.now, self._stir.tokens))
         return written
 
 
@@ -136,9 +135,9 @@ def _differs(change: Change) -> bool:
     return change.after != change.before or not change.before.version
 
 
-async def must_stand(db: aiosqlite.Connection, memory: Memory) -> None:
+def must_stand(db: sqlite3.Connection, memory: Memory) -> None:
     """Raises `Conflict` unless this is the stored version."""
-    found = list(await db.execute_fetchall(VERSION, memory.key))
+    found = db.execute(VERSION, memory.key).fetchall()
     if (int(found[0][0]) if found else 0) != memory.version:
         raise _conflict(memory)
 

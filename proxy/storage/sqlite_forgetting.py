@@ -13,6 +13,7 @@ from proxy.storage import sqlite_rows as rows
 from proxy.storage.base import Forgotten
 from proxy.storage.sqlite_commit import COUNT_UP, NEXT_VERSION, NOW, Commit
 from proxy.storage.sqlite_erasing import ASK
+from proxy.storage.sqlite_lane import in_one_hop
 from proxy.storage.sqlite_reading import OF_THIS, THIS, generations, loaded, rows_of
 
 SHARERS = "SELECT thread FROM thread WHERE tenant = ? AND resource = ? AND shared = 1 ORDER BY id"
@@ -56,7 +57,7 @@ async def _taken_out(
         return _added(removed, observations=row[2], generations=row[3], reflections=row[4])
     older = await generations(db, hub.key, hub.generation)
     after = forgetting.without(hub, older, label(key))
-    await Commit(hub, after, ())(db)
+    await in_one_hop(db, Commit(hub, after, ()).write)
     logs = [[o.id for o in log if forgetting.mentions(o, label(key))] for log in (hub.log, *(log for _, log in older))]
     gone = {id_ for ids in logs for id_ in ids}
     for sql in (ENTRIES, OBSERVATIONS):
@@ -86,4 +87,5 @@ async def _uncovered(db: aiosqlite.Connection, thread: Memory, hub: Memory, labe
     tail = tuple(rows.message_of(row) for row in await rows_of(db, TAIL, reach))
     [(count, tokens)] = await rows_of(db, BEFORE, reach)
     before = count, tokens + PER_MESSAGE * count
-    await Commit(thread, forgetting.uncovered(thread, hub, label, recent, tail, before), ())(db)
+    after = forgetting.uncovered(thread, hub, label, recent, tail, before)
+    await in_one_hop(db, Commit(thread, after, ()).write)

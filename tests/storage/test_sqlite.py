@@ -219,6 +219,27 @@ async def test_commits_that_arrive_together_share_a_transaction(store: SqliteSto
     assert len(begun) <= 2
 
 
+async def test_commits_share_a_transaction_with_other_work(store: SqliteStore) -> None:
+    """Commits are one hop to the connection's thread, other work is several: together they are one transaction all the same, and the
+    commit that comes too late is told so and spoils nothing."""
+    connection, begun = store._writer.connection, []
+    assert connection
+    stored = await store.commit(Memory(key=KEY), MemoryBuilder().chat(1).memory())
+    await connection.set_trace_callback(lambda sql: begun.append(sql) if sql.startswith("BEGIN") else None)
+    other = Key("tenant", "resource", "another")
+    results = await asyncio.gather(
+        store.look_again(KEY, 5.0),
+        store.commit(Memory(key=KEY), MemoryBuilder().chat(1).memory()),
+        store.mark_delivered({KEY: stored.end}),
+        store.commit(Memory(key=other), MemoryBuilder(other).chat(1).memory()),
+        return_exceptions=True,
+    )
+    assert [type(result) for result in results] == [type(None), Conflict, type(None), Memory]
+    assert len(begun) == 1
+    assert (await store.load(KEY), await store.delivered(KEY)) == (replace(stored, due=5.0), stored.end)
+    assert await store.load(other) == results[3]
+
+
 async def test_one_bad_commit_does_not_spoil_its_companions(store: SqliteStore) -> None:
     """Of commits in one transaction the one that breaks a rule of the database fails alone."""
     thread = MemoryBuilder().chat(2)

@@ -86,6 +86,18 @@ def trap(file: Path) -> None:
 
         setattr(owner, name, wrapped)
 
+    def behind(owner: Any, name: str, after: Names) -> None:
+        """The same of a function that runs in the connection's thread."""
+        real: Callable[..., Any] = getattr(owner, name)
+
+        @wraps(real)
+        def wrapped(*arguments: Any) -> Any:
+            result = real(*arguments)
+            passing(after(*arguments))
+            return result
+
+        setattr(owner, name, wrapped)
+
     def named(*names: str) -> Names:
         return lambda *_: names
 
@@ -100,8 +112,8 @@ def trap(file: Path) -> None:
     around(Observer, "observe", named("observer asked"), named("observer answered"))
     around(Reflector, "reflect", named("reflector asked"), named("reflector answered"))
     around(SqliteStore, "commit", of_commit("due"), of_commit("committed"))
-    around(Commit, "_thread_written", None, of_rows("begun"))
-    around(Commit, "__call__", None, of_rows("written"))
+    behind(Commit, "_write_thread", of_rows("begun"))
+    behind(Commit, "write", of_rows("written"))
     around(sqlite_schema, "_apply", named("migration begun"), named("migration written"))
     _kinds_kept()
     _statements_trapped(passing)
