@@ -251,16 +251,16 @@ class Engine:
         complete = item is not None and reply is not None and reply.complete
         if not accepted or (not complete and turn.standing.rec.cut is not None):
             return
-        if await self._commit(turn, item if complete else None, None if complete else item):
+        committed = await self._commit(turn, item if complete else None, None if complete else item)
+        if committed is not None:
             self._wake(turn)
-            await self._recount(turn)
+            self._recount(turn, committed)
 
     def _wake(self, turn: Turn) -> None:
         self._background.wake(turn.key if turn.scope == "thread" else hub_of(turn.key), turn.work)
 
-    async def _recount(self, turn: Turn) -> None:
+    def _recount(self, turn: Turn, memory: Memory) -> None:
         """Have the tail counted anew, after the reply, where another model's encoding counted it."""
-        memory = await self._memories.latest(turn.key, turn.scope)
         if self._recounting.is_due(memory):
             self._background.hold(self._recounting.recount(memory, then=partial(self._wake, turn)))
 
@@ -343,33 +343,33 @@ class Engine:
         if turn.stores and turn.standing.rec.cut is None:
             await self._commit(turn, None, None)
 
-    async def _commit(self, turn: Turn, reply: Item | None, interrupted: Item | None) -> bool:
-        """Reconcile on commit, on top of whoever came first: computed again until no one else has. False: nothing was new."""
+    async def _commit(self, turn: Turn, reply: Item | None, interrupted: Item | None) -> Memory | None:
+        """Reconcile on commit, on top of whoever came first: computed again until no one else has. None: nothing was new."""
         async with self._memories.lock(turn.key):
             return await persistently(partial(self._attempt, turn, reply, interrupted))
 
-    async def _attempt(self, turn: Turn, reply: Item | None, interrupted: Item | None) -> bool:
+    async def _attempt(self, turn: Turn, reply: Item | None, interrupted: Item | None) -> Memory | None:
         standing = await self._standings.settled(turn)
         if self._standings.is_forgotten(turn, standing.memory):
             self._memories.tell_forgotten(turn.key)
-            return False
+            return None
         overtaken = standing.memory.end != turn.standing.memory.end
         if standing.rec.cut is not None and (reply is None or (turn.broken and overtaken)):
-            return False  # another attempt's reply stands: nothing is superseded but by one that was seen whole
+            return None  # another attempt's reply stands: nothing is superseded but by one that was seen whole
         if reply is not None and (stands := standing_reply(standing)) and stands.fp == reply.fp:
             await self._warm(turn, standing.memory)
             self._number_reply(turn, standing.memory)
-            return False
+            return None
         after, left = await self._heard(turn, standing, reply, interrupted)
         if not left and replace(after, turn_at=standing.memory.turn_at) == standing.memory:
-            return False  # a retry of what is stored already
+            return None  # a retry of what is stored already
         offers = offers_tools(turn.request)
         after = replace(self._with_date(turn, after), model=turn.request.model, offers_tools=offers)
         committed = await self._memories.commit(standing.memory, after, left)
         turn.born = turn.born or committed.born
         if reply is not None and after.tail and after.tail[-1].item.fp == reply.fp:
             self._number_reply(turn, after)
-        return True
+        return committed
 
     async def _heard(
         self, turn: Turn, standing: Standing, reply: Item | None, interrupted: Item | None

@@ -72,7 +72,7 @@ class LockFile:
     """A file that exists to be locked. It stays open between two locks."""
 
     def __init__(self, path: Path) -> None:
-        self._path = path
+        self._path = str(path)  # looked up at every commit, and pathlib takes as long as the system does
         self._file: int | None = None
         self._identity: tuple[int, int] | None = None  # device and inode of the open file
 
@@ -96,7 +96,7 @@ class LockFile:
         """Remove the file, never made anew for that, if nobody holds its lock; close it in any case."""
         if self._file is not None and self.try_lock():
             with suppress(OSError):  # a folder that became read-only keeps an empty file: nothing is lost
-                self._path.unlink()
+                Path(self._path).unlink()
         self._close()
 
     def _open(self) -> int:

@@ -82,7 +82,9 @@ class SpoolingStore(PassingStore):
 
     async def wait_until_stored(self, key: Key) -> None:
         """Not while the breaker is open: the reply goes on then."""
-        while not (self._is_ending or self._breaker.is_open) and (resource := self._resources.get(hub_of(key))):
+        while self._resources and not (self._is_ending or self._breaker.is_open):
+            if not (resource := self._resources.get(hub_of(key))):
+                return
             await resource.released.wait()
 
     async def ping(self) -> None:
@@ -203,7 +205,7 @@ class SpoolingStore(PassingStore):
             raise StorageError("the store is closed")
         if self._breaker.is_open or (self._resources and hub_of(step.thread.after.key) in self._resources):
             return self._spool(step)
-        if any(change.before.version < 0 for change in step.changes):
+        if step.thread.before.version < 0 or (step.hub and step.hub.before.version < 0):
             raise Conflict("what waited has been stored since; load it again")
         try:
             async with asyncio.timeout(self._commit_timeout_s):
