@@ -74,7 +74,7 @@ REFLECTING = {
     "lines are merged, not facts": r"Merge lines, not facts",
     "merged lines have one place": r"under the last of these days(.|\n)*stand under the last of them",
     "what happens again is counted": r"counts it and keeps each date",
-    "clock times of older days go": r"`\(HH:MM\)`, stay for the newest two days only",
+    "clock times of older days go": r"`\(HH:MM\)`, stay only where the last two days",
     "the only green line about a matter": r"🟢 that is the only line about its matter stays",
     "the assistant's words": r"advised, promised or told of itself",
     "patterns, habits, preferences": r"patterns(.|\n)*habits, preferences",
