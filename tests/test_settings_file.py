@@ -84,17 +84,3 @@ def test_there_are_three_profiles() -> None:
 def test_profiles_work(text: str) -> None:
     """A copied profile is a valid file that changes something."""
     assert parse(text).model_dump() != Settings().model_dump()
-
-
-def test_the_specified_file() -> None:
-    """The specification's example is read, and its defaults are ours."""
-    spec = FILE.parents[2] / "shared" / "spec" / "config.md"
-    if not spec.is_file():
-        pytest.skip("the specification (../shared/spec/config.md) is not beside this repository")
-    text = spec.read_text(encoding="utf-8").split("```yaml")[1].split("```")[0]
-    settings = parse(text).model_copy(update={"models": {}, "resources": {}})
-    # behaviour.md 2 ships the prompts of two more clients than config.md names
-    settings = settings.model_copy(update={"side_requests": Settings().side_requests})
-    # a reflection takes a fifth of the log it took when 5 were enough for an edit far back
-    settings = settings.model_copy(update={"retention": Settings().retention})
-    assert settings.model_dump() == Settings().model_dump()
