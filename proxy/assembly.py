@@ -50,7 +50,8 @@ class Assembly:
 
     async def _tell_of_others(self, turn: Turn) -> None:
         """With what the resource's other threads have said since their notes: told anew only where the prefix changes anyway, so
-        that what another thread says does not break this one's prompt cache (behaviour.md 1.6)."""
+        that what another thread says does not break this one's prompt cache
+        (docs/spec/behaviour.md#stable-prefix)."""
         virtual = turn.standing.virtual
         if self._keeps_date(turn):
             return
@@ -87,7 +88,7 @@ class Assembly:
 
     def _keeps_date(self, turn: Turn) -> bool:
         """What the prompt tells of the day and of other threads moves only when the prefix changes anyway, or when the prompt cache
-        is certainly cold (behaviour.md 8)."""
+        is certainly cold (docs/spec/behaviour.md#render-date)."""
         memory = turn.standing.virtual
         if memory.render_date is None:
             return False

@@ -29,7 +29,9 @@ from proxy.off_loop import off_loop
 
 log = structlog.get_logger("background")
 
-LEASE = 100.0  # seconds a crashed process keeps a thread; with the look that finds it less than 120 (behaviour.md 13)
+# seconds a crashed process keeps a thread; with the look that finds it less than 120
+# (docs/spec/behaviour.md#concurrency)
+LEASE = 100.0
 CALLS = 10_000  # threads whose newest call is remembered, for models that are inherited from it
 DUE_AT_ONCE = 100  # threads fetched by one look at the store
 WAITING = 1_000  # threads in line; ten looks at the store
@@ -80,7 +82,8 @@ class Line:
 class Patience:
     """How long requests still wait for one piece of work: `seconds` from when the first of them began to, then no longer.
 
-    So a memory call that hangs makes one request late, or those that came together, and not every later one (inspection R3).
+    So a memory call that hangs makes one request late, or those that came together, and not every
+    later one.
     """
 
     __slots__ = ("_since",)

@@ -1,10 +1,12 @@
 """Which replies went out to their last byte.
 
 A client that sends only its newest message and sends the same bytes again means one of two things: a retry, because it never got the
-reply, or the same words once more. What settles it is whether the recorded reply went out whole (inspection R1). A reply is committed
-before its last byte goes out, so the commit cannot say so; the store is told afterwards, for many threads at once. What a crash takes
-is a moment's worth of such marks, and then a retry within RETRY_WINDOW_S counts as one. The mark of a turn that waits for the store
-waits with it: the thread may have no row yet, and another seq in the end.
+reply, or the same words once more. What settles it is whether the recorded reply went out whole
+(docs/spec/reconcile.md#retries). A reply is committed before its last byte goes out, so the commit
+cannot say so; the store is told afterwards, for many threads at once. What a crash takes is a
+moment's worth of such marks, and then a retry within RETRY_WINDOW_S counts as one. The mark of a
+turn that waits for the store waits with it: the thread may have no row yet, and another seq in the
+end.
 """
 
 from __future__ import annotations

@@ -138,7 +138,8 @@ class Engine:
 
     async def _settle_cold(self, turn: Turn) -> None:
         """Before a thread's first prompt, and after a pause that its prompt cache did not survive, what is ready of the resource's
-        notes enters the log, where no other thread loses its cache by that (behaviour.md 9). Mostly the background has done so."""
+        notes enters the log, where no other thread loses its cache by that
+        (docs/spec/behaviour.md#scopes). Mostly the background has done so."""
         memory, limits, now = turn.standing.memory, turn.call.effective.limits, self._clock()
         if memory.turn_at is not None and now < memory.turn_at + limits.cache_lives:
             return

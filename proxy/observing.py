@@ -223,7 +223,8 @@ class Observing:
         self, memory: Memory, messages: tuple[Message, ...], call: Call, *, may_suggest: bool
     ) -> tuple[tuple[Message, ...], Observed]:
         """The observer's answer and the messages it is about: fewer than asked where the prompt was too long, or the answer was
-        cut off (behaviour.md 6). One block that is cut off each time ends in a failure: nothing of it is covered."""
+        cut off (docs/spec/behaviour.md#answers). One block that is cut off each time ends in a
+        failure: nothing of it is covered."""
         clip: int | None = None
         cut_alone = 0  # answers about one block that were cut off
         while True:
@@ -291,7 +292,8 @@ class Observing:
         config = call.effective.memory
         key = config.api_key.get_secret_value() if config.api_key else None
         if above_largest(choice, input_tokens):
-            log.warning("model.above_tiers", input=input_tokens)  # the largest tier's model is asked (behaviour.md 6)
+            # the largest tier's model is asked (docs/spec/behaviour.md#models)
+            log.warning("model.above_tiers", input=input_tokens)
         return targets(
             choice,
             inherited=call.inherited,
@@ -350,7 +352,8 @@ class Observing:
                 raise  # the store's
         except Exception as exc:
             log.warning("observe.apart", error=type(exc).__name__, threads=len(found))
-        # whose trouble it is shows only when each is asked about alone: it must touch no other (behaviour.md 6)
+        # whose trouble it is shows only when each is asked about alone: it must touch no other
+        # (docs/spec/behaviour.md#failures)
         return any([await self._alone(memory, due, call) for memory, due in found])
 
     async def _alone(self, memory: Memory, due: Observe, call: Call) -> bool:

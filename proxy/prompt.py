@@ -1,4 +1,5 @@
-"""What the actor is sent: the rendered memory around the tail, rendered once per state of the log (behaviour.md 8)."""
+"""What the actor is sent: the rendered memory around the tail, rendered once per state of the log
+(docs/spec/behaviour.md#context)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Counts a tail anew that was counted for a model with another encoding: after a reply, never on a request's way (behaviour.md 4)."""
+"""Counts a tail anew that was counted for a model with another encoding: after a reply, never on a
+request's way (docs/spec/behaviour.md#count)."""
 
 from __future__ import annotations
 

@@ -138,7 +138,8 @@ class Standings:
                 raise Conflict("the thread changed while more of it was read")
 
     async def _on_branch(self, memory: Memory, rec: Reconciled, timezone: str) -> Memory:
-        """The memory rolled back, for the request forks behind coverage: memory follows the branch (behaviour.md 3)."""
+        """The memory rolled back, for the request forks behind coverage: memory follows the branch
+        (docs/spec/behaviour.md#branch)."""
         assert rec.cut is not None  # noqa: S101 — that is what forking is
         older, live = await self._generations(memory), (await self._memories.store.outline(memory.key)).live
         entries, forgotten = branch.fallback(memory, rec.cut, older, {m.seq: m.chain for m in live})

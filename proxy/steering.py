@@ -1,4 +1,5 @@
-"""What people change about a thread's memory by hand: its title, its thresholds, a reflection they do not want (behaviour.md 11)."""
+"""What people change about a thread's memory by hand: its title, its thresholds, a reflection they
+do not want (docs/spec/behaviour.md#steering)."""
 
 from __future__ import annotations
 

@@ -88,6 +88,7 @@ def standing_reply(standing: Standing) -> Item | None:
 
 
 def aside(memory: Memory, item: Item, tokens: int, now: float, encoding: str) -> tuple[Memory, Message]:
-    """An interrupted reply, numbered but not live: it is observed only if the client sends it back (http.md)."""
+    """An interrupted reply, numbered but not live: it is observed only if the client sends it back
+    (docs/spec/http.md#leaving)."""
     message = Message(memory.next_seq, item, chained(memory.chain, item.fp), tokens, now, encoding)
     return replace(memory, next_seq=memory.next_seq + 1), message

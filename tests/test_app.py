@@ -80,7 +80,7 @@ class Ranks:
 
 async def test_ready_when_the_first_count_is_quick(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Ranks are loaded from the start on, and until they are here it is not ready; chat without memory is served at once, and
-    with memory as soon as they are (inspection M7)."""
+    with memory as soon as they are."""
     ranks = Ranks(monkeypatch)
     async with running(tmp_path) as run:
         answer = await run.http.get(f"{run.base}/readyz")
@@ -135,7 +135,7 @@ async def test_ready_without_memory(tmp_path: Path) -> None:
 
 
 async def test_chat_without_a_store(tmp_path: Path) -> None:
-    """A store that fails costs the memory, never the call (promise 2)."""
+    """A store that fails costs the memory, never the call (docs/spec/behaviour.md#fail-open)."""
     async with running(tmp_path) as run:
         await run.app.store.close()
         for stream in (False, True):
@@ -159,7 +159,8 @@ async def test_websocket(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("path", ["/v1/responses", "/responses", "/t/t/v1/responses", "/r/ada/t/t/responses"])
 async def test_a_websocket_with_http_to_fall_back_to(tmp_path: Path, path: str) -> None:
-    """Codex tries one first, and goes on with HTTP at once when it is told 426 (inspection P1; RFC 9110 15.5.22)."""
+    """Codex tries one first, and goes on with HTTP at once when it is told 426 (RFC 9110
+    15.5.22)."""
     async with running(tmp_path, more="auth: {keys: [{tenant: acme, key: sk-acme}]}") as run:
         upgrade = {"connection": "Upgrade", "upgrade": "WebSocket", "sec-websocket-version": "13"}
         answer = await run.http.get(run.base + path, headers=upgrade | {"sec-websocket-key": "eA=="})
@@ -199,7 +200,8 @@ BELOW_A_THREAD = ["/t/t/om/v1/threads", "/t/t/healthz", "/r/ada/t/t/readyz", "/t
 
 @pytest.mark.parametrize("path", [*OWN, *BELOW_A_THREAD])
 async def test_our_own_paths_are_never_forwarded(tmp_path: Path, path: str) -> None:
-    """A model server behind us does not answer for them (inspection M5), and a prefix is no way past a rule for `/om/`."""
+    """A model server behind us does not answer for them, and a prefix is no way past a rule for
+    `/om/`."""
     async with running(tmp_path) as run:
         for method in ("GET", "POST"):
             answer = await run.http.request(method, run.base + path)
@@ -350,7 +352,8 @@ def test_an_encryption_key_is_not_taken_in_silence(tmp_path: Path) -> None:
     ids=["memory off for a model", "overrides that contradict each other"],
 )
 async def test_overrides_of_a_model(tmp_path: Path, more: str, status: str, reason: str) -> None:
-    """What a model's own settings switch off is off, and settings that cannot hold cost no call (promise 2)."""
+    """What a model's own settings switch off is off, and settings that cannot hold cost no call
+    (docs/spec/behaviour.md#fail-open)."""
     async with running(tmp_path, more=more) as run:
         reply, receipt = await run.chat().say("hello")
         assert reply.startswith("Noted")

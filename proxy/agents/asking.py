@@ -9,7 +9,7 @@ from random import Random
 from proxy.agents.llm import LLM, Answer, Prompt, Target
 from proxy.errors import BrokenAnswer, ModelBusy, ModelError, PromptTooLong
 
-TRIES = 3  # behaviour.md 6, "Failure"; of a longer list every model gets one
+TRIES = 3  # docs/spec/behaviour.md#failures; of a longer list every model gets one
 BASE = 1.0  # seconds; the first wait is drawn from [0, BASE], each further one from twice that
 LONGEST_WAIT = 30.0  # seconds; a server that wants more is not asked again now: the thread backs off instead
 

@@ -1,4 +1,5 @@
-"""Which environment variable holds the key of which provider, and which configured model finds none (inspection M1, M8).
+"""Which environment variable holds the key of which provider, and which configured model finds
+none.
 
 A provider's variable serves that provider alone: it is never sent to another server's address. Where litellm asks, it reads the
 same variables itself; the table is here so that a missing one can be named without importing litellm (2 to 6 s).

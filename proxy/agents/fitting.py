@@ -1,4 +1,5 @@
-"""A prompt as a model takes it: settings clamped to what is known of the model (behaviour.md 6, "Models")."""
+"""A prompt as a model takes it: settings clamped to what is known of the model
+(docs/spec/behaviour.md#models)."""
 
 from __future__ import annotations
 

@@ -41,7 +41,9 @@ class ObserverTask:
     variant: str = field(default="default", repr=False)  # of the prompt; see wording.observer
     want_title: bool = False
     want_suggestion: bool = (
-        False  # only where the messages reach the newest: else it is stale when it is shown (behaviour.md 6)
+        # only where the messages reach the newest: else it is stale when it is shown
+        # (docs/spec/behaviour.md#hints)
+        False
     )
     clip_tokens: int | None = None  # what the messages may take in the prompt; None: all they need
     images: bool = True  # whether to show images to models that take them

@@ -1,4 +1,5 @@
-"""The reflector: rewrites a long log shorter, with firmer guidance until it is short enough (behaviour.md 7).
+"""The reflector: rewrites a long log shorter, with firmer guidance until it is short enough
+(docs/spec/behaviour.md#reflector).
 
 Guidance rises by level. Only an answer that is too long climbs: one that cannot be used (empty, prose, cut off) says nothing about
 length, and a firmer level would cost facts for nothing. It is asked for again at its level, from the next model where there is one.

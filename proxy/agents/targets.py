@@ -1,4 +1,4 @@
-"""Which models to ask, in which order, from the `model` setting (behaviour.md 6, "Models").
+"""Which models to ask, in which order, from the `model` setting (docs/spec/behaviour.md#models).
 
 Rules, first that fits:
 - `inherit`: the request's own model, upstream and credential.
@@ -27,7 +27,7 @@ Choice: TypeAlias = str | Sequence[Any] | Mapping[Any, Any]
 
 DEFAULT = "gemini/gemini-2.5-flash"
 OPENAI = "https://api.openai.com/v1"
-RETRIES = 2  # of one model; with the first try the three of behaviour.md 6
+RETRIES = 2  # of one model; with the first try the three of docs/spec/behaviour.md#failures
 
 # litellm's names for servers that speak OpenAI's language: only the part after the prefix goes over the wire
 # fmt: off

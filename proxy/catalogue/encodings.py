@@ -27,7 +27,8 @@ log = structlog.get_logger("tokens")
 
 DEFAULT = "o200k_base"  # of models nobody knows
 ESTIMATE = "estimate"  # what is stored beside a count that was estimated
-OFF_LOOP = 50_000  # characters from which counting leaves the event loop (behaviour.md 4); about 2 ms
+# characters from which counting leaves the event loop (docs/spec/behaviour.md#count); about 2 ms
+OFF_LOOP = 50_000
 PIECE = 100_000  # characters encoded at once: tiktoken 0.14 panics (a BaseException) on a run of 1 000 000 spaces
 
 # sha256 of each rank file as tiktoken expects it. Checked here, because tiktoken deletes a file that fails it, and downloads.

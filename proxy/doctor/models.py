@@ -12,7 +12,8 @@ from proxy.settings import Effective, Settings, shown
 
 
 def model_warnings(effective: Effective, actor: str | None) -> list[str]:
-    """What is known against the models that observe and reflect (behaviour.md 6); `inherit` stands for the actor's, where one is named."""
+    """What is known against the models that observe and reflect (docs/spec/behaviour.md#models);
+    `inherit` stands for the actor's, where one is named."""
     found = [text for name in _names(effective.observer_model, actor) for text in warnings(name)]
     for name in _names(effective.reflector_model, actor):
         found += warnings(name, reflect_at=effective.limits.reflect_at)

@@ -1,4 +1,5 @@
-"""The admin API under `/om/v1`: JSON about threads, and what people change about them (http.md).
+"""The admin API under `/om/v1`: JSON about threads, and what people change about them
+(docs/spec/http.md#admin-api).
 
 The admin token sees all tenants and names one with `tenant=`; a caller's own credential sees its own. What is unknown and what is
 somebody else's look the same. Changing anything takes a JSON body or the method DELETE, about which a browser asks first, and a request

@@ -51,7 +51,9 @@ SHORTEN_WITHIN = 1.0  # seconds the store may take around an observation that a 
 LARGE_AT_ONCE = 1  # large replies kept at a time: a small one waits in the store for those before it
 LARGE_BODY = 1 << 18  # bytes from which reading a request takes a turn on the event loop: a millisecond and more
 COMMIT_WITHIN = 5.0  # seconds the end of a reply may wait for the commit; it goes on afterwards
-REFUSED = (400, 413, 422)  # answers to a rewritten prompt after which the original is sent once (behaviour.md 8)
+# answers to a rewritten prompt after which the original is sent once
+# (docs/spec/behaviour.md#refused-prompts)
+REFUSED = (400, 413, 422)
 UNVERIFIED = (400, 401, 403, 404, 413, 422)  # answers after which nothing of the request is kept
 NO_MEMORY = ((b"x-om-status", b"off"),)  # the receipt of a request that was refused before anything was done for it
 NO_ANSWER = CLIENT_LEFT.status  # the client left before there was one
@@ -134,7 +136,8 @@ class ChatRoute:
         except TakenForSideRequest:
             exchange.reason = "side-request"
             return
-        except Exception as exc:  # promise 2: on any fault of ours the original goes upstream
+        # docs/spec/behaviour.md#fail-open: on any fault of ours the original goes upstream
+        except Exception as exc:
             exchange.status, exchange.reason = "degraded", reason_of(exc)
             bypassed(exchange, exc, self._secret)
             self._miss(exchange, exc)
@@ -284,7 +287,8 @@ class ChatRoute:
             exchange.status, exchange.reason = "degraded", "context-overflow"
             async with asyncio.timeout(turn.call.effective.limits.block_timeout + SHORTEN_WITHIN):
                 return await self._engine.fitting.shorten(turn)
-        except Exception as exc:  # promise 2: the client gets the model server's own word
+        # docs/spec/behaviour.md#fail-open: the client gets the model server's own word
+        except Exception as exc:
             bypassed(exchange, exc, self._secret)
             return False
 
@@ -328,7 +332,8 @@ class ChatRoute:
                     reader.release()
                     return
                 closing = self._close(exchange, reply, answer.status)
-            except Exception as exc:  # promise 2: the client gets its answer's end
+            # docs/spec/behaviour.md#fail-open: the client gets its answer's end
+            except Exception as exc:
                 self._tell_uncommitted(exchange, exc)
                 return
             closing.add_done_callback(reader.release)

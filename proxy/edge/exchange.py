@@ -89,7 +89,8 @@ def why_off(exchange: Exchange, site: Site) -> str | None:
 
 
 def must_name_resource(caller: Caller, call: Call) -> None:
-    """Raises BadRequest for resource scope without a resource: whose threads are to share a log? (behaviour.md 2)"""
+    """Raises BadRequest for resource scope without a resource: whose threads are to share a log?
+    (docs/spec/behaviour.md#names)"""
     if (caller.scope or call.effective.memory.scope) == "resource" and not caller.names_resource:
         raise BadRequest(
             "this thread's memory is its resource's (scope: resource): name the resource in X-OM-Resource",
@@ -138,7 +139,7 @@ def named_receipt(status: str, reason: str | None, caller: Caller) -> list[Heade
 
 
 def receipt(exchange: Exchange) -> list[tuple[bytes, bytes]]:
-    """The X-OM-* response headers (http.md)."""
+    """The X-OM-* response headers (docs/spec/http.md#receipt)."""
     turn, said = exchange.turn, named_receipt(exchange.status, exchange.reason, exchange.caller)
     if turn:
         said += [(b"x-om-" + name.encode(), b"%d" % value) for name, value in turn.receipt.items()]

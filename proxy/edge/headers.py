@@ -52,7 +52,7 @@ def response_headers(headers: Sequence[Header]) -> list[Header]:
     """What goes to the client of an upstream's headers, names in lower case as ASGI has them.
 
     A value that holds a control character is left out: with a line break it could write headers of its own. So is a receipt that
-    the upstream writes, for example another om-proxy: a client would read it as this proxy's word (inspection R8).
+    the upstream writes, for example another om-proxy: a client would read it as this proxy's word.
     """
     lowered = [(name.lower(), value) for name, value in headers if not _CONTROL.search(value)]
     listed = _listed(lowered)

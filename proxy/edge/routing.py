@@ -25,7 +25,8 @@ _FILES = re.compile(rb"/(?:files|uploads)(?:/|\Z)")  # of OpenAI's API: as large
 def fault_of_protocol(scope: Scope) -> OmError | None:
     """Why this request asks for something other than HTTP; None where it does not.
 
-    Codex opens a WebSocket first. Told 426 it goes on with HTTP after 0.15 s; told anything else it tries for 6.4 s (inspection P1).
+    Codex opens a WebSocket first. Told 426 it goes on with HTTP after 0.15 s; told anything else it
+    tries for 6.4 s.
     """
     for name, value in scope["headers"]:  # in lower case, as ASGI has them
         if name == b"upgrade" and value.lower() == b"websocket":

@@ -109,9 +109,10 @@ class Site:
         return "*" in self.settings.upstream[0].match
 
     def is_side_request(self, request: ChatRequest) -> bool:
-        """Title, tag and follow-up generation of chat UIs, told by model, or by the instructions or the newest message (behaviour.md 2).
+        """Title, tag and follow-up generation of chat UIs, told by model, or by the instructions or
+        the newest message (docs/spec/behaviour.md#side-requests).
 
-        Not by the first message: it comes again with every request of its conversation (inspection M6).
+        Not by the first message: it comes again with every request of its conversation.
         """
         if request.model in self.settings.side_requests.models:
             return True

@@ -1,7 +1,8 @@
 """A request that names a thread on a route without memory: its receipt, its line in the log, and one warning for its client and route.
 
-A client that speaks the Responses or the Messages API would otherwise never learn why it is forgotten (inspection U2). A stranger who
-invents a credential for each request is a new client each time, so a minute has room for few warnings.
+A client that speaks the Responses or the Messages API would otherwise never learn why it is
+forgotten (docs/spec/http.md#receipt). A stranger who invents a credential for each request is a new
+client each time, so a minute has room for few warnings.
 """
 
 from __future__ import annotations

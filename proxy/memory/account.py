@@ -47,7 +47,8 @@ def _guess(raw: bytes) -> int:
 
 
 def within(pieces: Sequence[Piece], limit: int | None) -> tuple[Sequence[Piece], bool]:
-    """The newest whole blocks that fit `context.tail_limit`, and whether any was left out: a last resort (behaviour.md 8)."""
+    """The newest whole blocks that fit `context.tail_limit`, and whether any was left out: a last
+    resort (docs/spec/behaviour.md#tail-limit)."""
     if limit is None or sent_on(pieces) <= limit:
         return pieces, False
     newest = [

@@ -1,8 +1,9 @@
 """The best way to lay what a client sent beside what is stored: a weighted monotone alignment.
 
-A *run* is a stretch of pairs without a gap on either side. Beside weights there are rules of proof (reconcile.md, "Destructive
-needs proof"): a run beyond a gap counts only if it holds an anchor that is unique in the thread or stands where both begin; a
-text may change only between anchors that hold, or, an assistant's, at the very end of ours.
+A *run* is a stretch of pairs without a gap on either side. Beside weights there are rules of proof
+(docs/spec/reconcile.md#destructive-needs-proof): a run beyond a gap counts only if it holds an
+anchor that is unique in the thread or stands where both begin; a text may change only between
+anchors that hold, or, an assistant's, at the very end of ours.
 
 Each cell of a table keeps the best score of seven states; `Table` below says which.
 """
@@ -19,7 +20,7 @@ from proxy.memory.model import Item, Mark
 
 MOST_CELLS = 160_000  # 400 x 400: up to a fifth of a second, where all fits all; above it nothing is aligned
 
-# reconcile.md, "How to do it cheaply", 6; in hundredths, as those of matching.py
+# docs/spec/reconcile.md#alignment; in hundredths, as those of matching.py
 RUN = 200
 SKIP_STEP = -1  # a tool step inside a turn: however many there were, folding them away beats taking them back
 SKIP_ELSEWHERE = (

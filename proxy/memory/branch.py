@@ -1,4 +1,5 @@
-"""Memory follows the branch: the state to which the log returns when a client takes back what it covers (behaviour.md 3)."""
+"""Memory follows the branch: the state to which the log returns when a client takes back what it
+covers (docs/spec/behaviour.md#branch)."""
 
 from __future__ import annotations
 
@@ -70,7 +71,8 @@ above say about anything later than that point was discarded and no longer holds
 def revised(
     memory: Memory, log: Sequence[Observation], at: Mark, when: datetime, tokens: Callable[[str], int]
 ) -> tuple[Observation, ...]:
-    """What of the log has to stay although it covers what was taken back, and the entry that says so (behaviour.md 3).
+    """What of the log has to stay although it covers what was taken back, and the entry that says
+    so (docs/spec/behaviour.md#branch).
 
     Entries about nothing but what was taken back go all the same. `log`: from `fallback`; `at`: the last message that stays;
     `when`: now, in the user's time zone.

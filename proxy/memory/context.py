@@ -2,8 +2,9 @@
 
 The block is append-only. Its preamble depends on the scope alone, entries follow one another as they were stored, and all that
 changes more often (closing tag, current task, suggested response) comes after them. So for one render date the rendering of a log
-up to the end of an entry is a prefix of every later one, and the provider's prompt cache keeps hitting (behaviour.md 1.6).
-Where the pieces go among the client's messages: layout.py.
+up to the end of an entry is a prefix of every later one, and the provider's prompt cache keeps
+hitting (docs/spec/behaviour.md#stable-prefix). Where the pieces go among the client's messages:
+layout.py.
 """
 
 from __future__ import annotations

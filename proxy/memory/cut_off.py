@@ -1,4 +1,5 @@
-"""Tell an answer that a memory model finished from one that was cut off (inspection R5).
+"""Tell an answer that a memory model finished from one that was cut off
+(docs/spec/behaviour.md#answers).
 
 A cut-off answer looks like a good one: its first notes are whole, and those that would have followed are missing. If it counted,
 the messages behind the missing notes would leave the prompt and stand in no note.

@@ -1,4 +1,5 @@
-"""What an actor is told of its resource's other threads: the newest of what no notes cover yet, in short (behaviour.md 9).
+"""What an actor is told of its resource's other threads: the newest of what no notes cover yet, in
+short (docs/spec/behaviour.md#scopes).
 
 For reference, never as its own history: each thread is a block of its own, no part of a message is longer than 500 characters, and
 all of it together no longer than a page or two. The oldest gives way first; nothing is lost by that, for it is observed all the same.
@@ -13,7 +14,7 @@ from proxy.memory.escaping import escape
 
 THREADS = 8  # the ones that spoke last
 MESSAGES = 12  # of each, the newest
-PART = 500  # characters of a part of a message; behaviour.md 9
+PART = 500  # characters of a part of a message; docs/spec/behaviour.md#scopes
 ALL = 12_000  # characters of all messages told: some 3 000 tokens
 NOTED_THREADS = 24  # the ones that spoke last, of those whose notes wait
 NOTES = 60_000  # characters of their notes: some 15 000 tokens

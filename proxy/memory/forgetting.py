@@ -1,4 +1,5 @@
-"""What of a shared log goes when one of its threads is forgotten (behaviour.md 12): every entry that says anything of it.
+"""What of a shared log goes when one of its threads is forgotten (docs/spec/behaviour.md#forget):
+every entry that says anything of it.
 
 A reflection over several threads gives way to what it was made from, without the forgotten thread's. Where that was not kept it goes
 as a whole: the text of one thread cannot be told from the others' in it. What it covered of them is then raw again, and what stood

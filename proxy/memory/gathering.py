@@ -1,4 +1,5 @@
-"""When the threads of a resource are observed together, and when their notes become part of the shared log (behaviour.md 9).
+"""When the threads of a resource are observed together, and when their notes become part of the
+shared log (docs/spec/behaviour.md#scopes).
 
 Each thread's own tail decides its own activation, as with a log of its own. What all of them have not had observed decides, summed
 up, when the observer is asked: in batches of whole threads, so that ten short conversations cost one call.

@@ -1,4 +1,5 @@
-"""Who is asking: tenant, resource and thread of a request, from its headers alone (behaviour.md 2).
+"""Who is asking: tenant, resource and thread of a request, from its headers alone
+(docs/spec/behaviour.md#identity).
 
 The tenant comes from the verified credential and from nothing else; whatever is in doubt gets no memory (fail closed).
 """
@@ -343,8 +344,8 @@ def _tenant(named: Mapping[str, list[str]], rules: Rules, secret: bytes) -> str 
 def _foreign(named: Mapping[str, list[str]]) -> bool:
     """Whether a web page asks that is of another site, or that knows us by a name which only resolves here (DNS rebinding): what
     its visitor's own programs may have, it may not. A browser tells the origin with every POST, and with none that a link or an
-    image asks for; a program need not tell it. So the host counts by itself (inspection R13), and so does what a browser says of
-    the site that asks."""
+    image asks for; a program need not tell it. So the host counts by itself, and so does what a
+    browser says of the site that asks."""
     origins, hosts, sites = (named.get(name, []) for name in ("origin", "host", _SITE))
     if any(site.strip(_BLANKS).lower() not in _OWN_SITES for site in sites):
         return True

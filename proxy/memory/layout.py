@@ -24,7 +24,7 @@ Layout = Literal["blocks", "merged"]
 BREAK = b"\\n\\n"  # an empty line, inside a JSON string
 WRITTEN = 8 * 2**20  # bytes of texts kept with their JSON; a full block is 0.3 MB, and 0.8 with one 🔴 in it
 
-SEPARATE_BLOCKS = (  # hosts, each with its subdomains, whose services take several system messages; reference/ecosystem.md 2
+SEPARATE_BLOCKS = (  # hosts, each with its subdomains, whose services take several system messages
     "api.openai.com",
     "openai.azure.com",
     "openrouter.ai",

@@ -18,7 +18,8 @@ and how short: condensing.py.
     tail   0 ────────── interval ── … ── T (activate) ── block_at (wait)
     log    0 ── reflect_from (background) ── R (swap) ── reflect_block_at (wait)
 
-Numbers and their meaning: thresholds.py; the specification: behaviour.md 5 and 7.
+Numbers and their meaning: thresholds.py; the contract: docs/spec/behaviour.md#observe and
+docs/spec/behaviour.md#reflect.
 """
 
 from __future__ import annotations
@@ -154,13 +155,15 @@ def fresh(memory: Memory) -> int:
 
 
 def ripe(tail: Sequence[Message]) -> int:
-    """Tokens up to the last safe cut: what all triggers measure (behaviour.md 5)."""
+    """Tokens up to the last safe cut: what all triggers measure
+    (docs/spec/behaviour.md#safe-cut)."""
     ends = blocks.closed_ends([m.mark for m in tail])
     return weight(tail[: ends[-1] + 1]) if ends else 0
 
 
 def chunks_to_activate(sizes: Sequence[int], pending: int, limits: Limits) -> int:
-    """How many chunks of these source sizes leave the tail, oldest first. `sizes` is not empty; the arithmetic is behaviour.md 5's.
+    """How many chunks of these source sizes leave the tail, oldest first. `sizes` is not empty; the
+    arithmetic is that of docs/spec/behaviour.md#activate.
 
     The smallest prefix that reaches the target, unless it overshoots by too much or leaves too little raw; else the largest
     prefix below the target; else the first chunk.
@@ -192,7 +195,8 @@ def _activation(memory: Memory, limits: Limits, asked: Asked) -> Activate | None
 
 
 def _goes_raw(trouble: Trouble, limits: Limits, now: float) -> bool:
-    """A thread in back-off or parked is not waited for (behaviour.md 5). The next try is the background's, where there is any."""
+    """A thread in back-off or parked is not waited for (docs/spec/behaviour.md#wait). The next try
+    is the background's, where there is any."""
     return trouble.parked or (trouble.failures > 0 and (limits.interval is not None or now < trouble.until))
 
 
@@ -406,7 +410,8 @@ def next_generation(memory: Memory, log: tuple[Observation, ...]) -> Memory:
 
 
 def newest_task(entries: Sequence[Observation]) -> str | None:
-    """The newest current task: leaving it out keeps the old one, an empty one ends it (behaviour.md 6)."""
+    """The newest current task: leaving it out keeps the old one, an empty one ends it
+    (docs/spec/behaviour.md#hints)."""
     return next((o.task for o in reversed(entries) if o.task is not None), None)
 
 
@@ -441,7 +446,7 @@ def has_user_spoken(memory: Memory, seq: int) -> bool:
 
 def reaches_newest(memory: Memory, last: int) -> bool:
     """Whether an observation up to `last` knows the newest of what may be covered, and what the user said last: a suggested response
-    made ahead of that would be stale before it is shown (behaviour.md 6)."""
+    made ahead of that would be stale before it is shown (docs/spec/behaviour.md#hints)."""
     return last >= coverable(memory) and not has_user_spoken(memory, last)
 
 

@@ -16,7 +16,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-LONGEST_LINE = 50_000  # characters; behaviour.md 6
+LONGEST_LINE = 50_000  # characters; docs/spec/behaviour.md#answers
 READ = 100_000  # characters looked at, from the end: a loop lasts until the model runs out of tokens
 WINDOW = 48  # characters that are searched again; shorter than two lines of notes, longer than a stock phrase
 LEAST = 600  # characters of loop on end that are worth a second call

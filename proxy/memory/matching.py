@@ -13,7 +13,8 @@ Key = TypeVar("Key", bound=Hashable)
 
 REMINDERS = ("system", "developer")  # in mid-conversation: they wander
 
-# reconcile.md, "How to do it cheaply", 6; in hundredths: sums of them are exact, in whatever order they are made
+# docs/spec/reconcile.md#alignment; in hundredths: sums of them are exact, in whatever order they
+# are made
 BY_ID, ALTERED_BY_ID, UNIQUE, REPEATED, UNSEEN_ASSISTANT, USER_ON_USER = 1200, 900, 1000, 500, 90, -50
 
 

@@ -27,8 +27,10 @@ from msgspec.structs import force_setattr
 from proxy.memory.stretch import Stretch
 
 ROOT = bytes(16)  # the chain before the first message
-RECENT = 256  # marks kept before coverage, enough to recognise a client's window; reconcile.md, "How to do it cheaply"
-VIEWS = 8  # recorded attempts kept per thread; reconcile.md
+# marks kept before coverage, enough to recognise a client's window;
+# docs/spec/reconcile.md#kept-state
+RECENT = 256
+VIEWS = 8  # recorded attempts kept per thread; docs/spec/reconcile.md#kept-state
 PER_MESSAGE = 4  # tokens of framing a message costs beyond its payload; OpenAI's cookbook figure for chat models
 
 Style = Literal["unknown", "full", "window", "thin"]

@@ -1,8 +1,9 @@
 """Read what a memory model answered: the observations in it, or the reason why nothing in it may enter a memory.
 
-Lenient in form, strict in substance (behaviour.md 6). Tags count wherever they stand, in any case, on one line, inside code
-fences, unclosed, several times; without them, bullet lines count, unless they are the list of an answer to somebody. But what is
-empty, a refusal, prose, a loop, cut off, or much longer than what it is about, is `Unusable`.
+Lenient in form, strict in substance (docs/spec/behaviour.md#answers). Tags count wherever they
+stand, in any case, on one line, inside code fences, unclosed, several times; without them, bullet
+lines count, unless they are the list of an answer to somebody. But what is empty, a refusal, prose,
+a loop, cut off, or much longer than what it is about, is `Unusable`.
 
 The one hard question of form is whether a tag is meant or talked about (notes on a conversation about this very format). A tag
 is *placed* if nothing but decoration shares its side of the line: an opening tag with what is before it, a closing tag with

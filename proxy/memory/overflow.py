@@ -1,4 +1,5 @@
-"""What may leave a prompt that did not fit the model's window: all but what the request itself asks (behaviour.md 8).
+"""What may leave a prompt that did not fit the model's window: all but what the request itself asks
+(docs/spec/behaviour.md#refused-prompts).
 
 The request fails otherwise, so no threshold is asked: what is buffered becomes active, and the rest is observed at once, oldest
 first, in batches as large as an observation reads, as many as the deadline allows.

@@ -1,4 +1,5 @@
-"""Messages that could not be stored in time, put at the end of a transcript that has moved on since (behaviour.md 13).
+"""Messages that could not be stored in time, put at the end of a transcript that has moved on since
+(docs/spec/behaviour.md#concurrency).
 
 A turn that waits outside the store was computed from a memory that another process may have changed meanwhile. What it takes back and
 what it covers may no longer hold; what was said holds for ever. So only the messages go on: in their order, behind what stands.

@@ -1,4 +1,5 @@
-"""The text of a shared log in sections: what was noted of one thread stands between tags that name it (behaviour.md 9).
+"""The text of a shared log in sections: what was noted of one thread stands between tags that name
+it (docs/spec/behaviour.md#scopes).
 
 A thread's name is a keyed hash of it, its *label*: 16 hexadecimal digits. An observation is one section; a reflection may hold
 several, and matter that belongs to no single thread besides: its text is kept with the tags, and what stands between them escaped,

@@ -3,7 +3,8 @@
 A thread keeps its own transcript, coverage and chunks. The log, its generations and its pending reflection stand in a memory of
 their own, the *hub*. `together` lays the hub over the thread: what comes out is a Memory like any other, to which every rule of
 lifecycle.py applies; `apart` takes the two asunder for the store, which writes both in one transaction. So coverage still moves
-only together with the entry that covers (behaviour.md 1.4), and of two threads that change the log at once one computes again.
+only together with the entry that covers (docs/spec/behaviour.md#never-lost), and of two threads
+that change the log at once one computes again.
 
 An entry says by its *parts* which stretch of which thread it stands for. What one thread takes back is taken out of the log by
 these parts; a reflection that swallowed it gives way to the entries it was made from, which are found by id in older generations.
@@ -206,7 +207,7 @@ def merged(sources: Sequence[Observation]) -> tuple[Part, ...]:
 
 def keeps_view(memory: Memory) -> bool:
     """Whether all that the shared log holds beyond what this thread's prompt shows of it is about other threads: while the prompt
-    cache is warm, it then goes on with what it shows (behaviour.md 9)."""
+    cache is warm, it then goes on with what it shows (docs/spec/behaviour.md#scopes)."""
     generation, length = memory.shown
     if memory.hub is None or generation != memory.generation or length > len(memory.log):
         return False

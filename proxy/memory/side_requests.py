@@ -1,4 +1,5 @@
-"""Whether a request of a coding agent is none of the conversation: a title, a tag, a summary of something else (behaviour.md 2).
+"""Whether a request of a coding agent is none of the conversation: a title, a tag, a summary of
+something else (docs/spec/behaviour.md#side-requests).
 
 Coding agents offer tools with every request of the conversation, and with none of their small ones: of 110 recorded requests of three
 agents 89 offered tools, and of the 21 without only a compaction repeats the history. So in a thread whose client resends its history

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-NEAR = 1.1  # intervals before the threshold from where half an interval is worth a chunk; behaviour.md 5
+# intervals before the threshold from where half an interval is worth a chunk;
+# docs/spec/behaviour.md#buffer
+NEAR = 1.1
 OVERSHOOT = 0.95  # of what is kept: how far an activation may remove more than its target
 LEAST_RAW = 1_000  # tokens an activation aims to leave raw
 
@@ -21,7 +23,7 @@ class Prices:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
-    """Token counts unless said otherwise. Defaults are the specification's (spec/config.md)."""
+    """Token counts unless said otherwise. Defaults are those of docs/spec/config.md#thresholds."""
 
     observe_at: int = 30_000  # T: pending from which the oldest chunks become active
     interval: int | None = 6_000  # new tokens that are worth a chunk; None: no buffering, observation is synchronous
@@ -48,7 +50,8 @@ class Limits:
     )  # names of the thresholds above that were set in tokens: a shared budget does not move them
 
     def for_memory(self, *, log: int, pending: int) -> Limits:
-        """With a shared budget, the thresholds as they stand for this log and this tail; else unchanged (behaviour.md 5).
+        """With a shared budget, the thresholds as they stand for this log and this tail; else
+        unchanged (docs/spec/behaviour.md#shared-budget).
 
         Shares follow the threshold they are shares of. What was set in tokens stays, but no request waits below the threshold.
         """

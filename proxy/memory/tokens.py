@@ -1,4 +1,5 @@
-"""Count the tokens of a chat message's payload: what a prompt pays for it beyond its framing (behaviour.md 4).
+"""Count the tokens of a chat message's payload: what a prompt pays for it beyond its framing
+(docs/spec/behaviour.md#count).
 
 Text, names, tool calls with their arguments and results are counted as they stand, with whatever encoder the caller brings.
 Attachments are estimated from what the message itself holds; nothing is ever downloaded:

@@ -1,8 +1,8 @@
 """Reconcile what a client sent with what is stored: what is known, what is new, what the client took back.
 
 Most clients send everything they hold on every call; some send a window or only the newest message; agents compact, fold and
-prune; people edit, regenerate and go back to an older branch. The cases are named in the specification's table (reconcile.md);
-`reconcile` walks from the cheapest certainty to the dearest guess:
+prune; people edit, regenerate and go back to an older branch. The cases are named in the table of
+docs/spec/reconcile.md#cases; `reconcile` walks from the cheapest certainty to the dearest guess:
 
 1. a recorded attempt with the same bytes, or one that this request begins with: nothing of the known prefix is parsed;
 2. the chain of fingerprints: a prefix of ours from the first message on;

@@ -30,7 +30,7 @@ PLAIN = {"soft": "altered", "swapped": "same"}
 class Reconciled(Struct, frozen=True, kw_only=True):
     """Nothing is written by it: `turns.heard` applies it when the turn is complete."""
 
-    case: str  # a word of the table in reconcile.md
+    case: str  # a word of the table in docs/spec/reconcile.md#cases
     cut: int | None = None  # live messages with seq > cut are superseded when the turn commits; None: nothing is
     end: int  # the end of the transcript it was computed against
     at: int  # seq of the message the first new one, or the reply, follows

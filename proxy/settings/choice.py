@@ -9,7 +9,8 @@ from pydantic import PlainValidator, SecretStr
 
 from proxy.settings.section import plain_url
 
-INHERIT = "inherit"  # the request's own model, upstream and credential; counts as unset (behaviour.md 6)
+# the request's own model, upstream and credential; counts as unset (docs/spec/behaviour.md#models)
+INHERIT = "inherit"
 
 Agent = Literal["observation", "reflection"]
 
@@ -103,7 +104,8 @@ ModelChoice = Annotated[Choice, PlainValidator(choice)]
 
 
 def cross_provider_fault(written: Any, *, api_base: str | None, has_key: bool) -> str | None:
-    """The rule that a choice of models breaks under one shared `api_base` or `api_key` (inspection M8); None: none.
+    """The rule that a choice of models breaks under one shared `api_base` or `api_key`
+    (docs/spec/behaviour.md#models); None: none.
 
     One provider's key must not go to another, and one address serves one of them. A name without a provider, or with the mere
     language of a server (`hosted_vllm/…`), is whatever stands at the shared address.

@@ -21,7 +21,9 @@ from proxy.settings.source import Key
 
 THREADS = 256  # with thresholds of their own whose settings are kept made
 MAX_THREAD_BLOCK_TIMEOUT_S = 120.0  # what a memory call may take by default: nothing is waited for beyond it
-CERTAINLY_COLD = 3_600.0  # seconds; OpenAI's short-lived caches may last so long at quiet times (behaviour.md 8: 1 h)
+# seconds; OpenAI's short-lived caches may last so long at quiet times
+# (docs/spec/behaviour.md#render-date)
+CERTAINLY_COLD = 3_600.0
 
 
 @dataclass(frozen=True, slots=True, eq=False)  # compared and hashed as itself: it keys a cache
@@ -181,7 +183,8 @@ def _in_tokens(memory: MemorySettings) -> Iterator[str]:
 
 
 def _block_at(block_after: float, counts: bool, threshold: int) -> int:
-    """Without buffering, a `block_after` nobody wrote is 1.0: the work is done at the threshold (behaviour.md 5)."""
+    """Without buffering, a `block_after` nobody wrote is 1.0: the work is done at the threshold
+    (docs/spec/behaviour.md#wait)."""
     return max(threshold, multiplied(block_after, threshold)) if counts else threshold
 
 

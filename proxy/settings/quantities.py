@@ -10,8 +10,10 @@ from pydantic import BeforeValidator, PlainValidator
 
 SECONDS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3_600.0, "d": 86_400.0}
 BYTES = {"": 1, "B": 1, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30, "kB": 10**3, "KB": 10**3, "MB": 10**6, "GB": 10**9}
-TOKENS_FROM = 100.0  # block_after: below it a multiple of the threshold, from it on tokens (behaviour.md 5)
-KEEP_FROM = 1_000.0  # buffer_activation: from it on tokens to keep (behaviour.md 5)
+# block_after: below it a multiple of the threshold, from it on tokens
+# (docs/spec/config.md#quantities)
+TOKENS_FROM = 100.0
+KEEP_FROM = 1_000.0  # buffer_activation: from it on tokens to keep (docs/spec/config.md#quantities)
 
 _DURATION = re.compile(r"(\d+(?:\.\d+)?)\s*(ms|s|m|h|d)", re.ASCII)
 _SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([kKMG]i?B|B)?", re.ASCII)

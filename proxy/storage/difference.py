@@ -54,7 +54,8 @@ def difference(before: Memory, after: Memory, aside: Sequence[Message] = ()) -> 
 
 
 def _must_keep_messages(before: Memory, after: Memory) -> None:
-    """Coverage moves up over stored messages only: one that is new in the same step would reach the store nowhere (promise 4)."""
+    """Coverage moves up over stored messages only: one that is new in the same step would reach the
+    store nowhere (docs/spec/behaviour.md#never-lost)."""
     if after.coverage > before.coverage and all(m.seq != after.coverage for m in before.tail):
         raise Unwritable("coverage moved past the stored messages; commit the messages first, then cover them")
 

@@ -17,7 +17,7 @@ from proxy.errors import Overloaded, UpstreamError
 from proxy.upstream.causes import broken_off, unreachable
 from proxy.upstream.transport import AiohttpTransport, Answered, in_one_piece
 
-CLOSE_WITHIN = 1.0  # seconds until an abandoned connection is gone; http.md, "Transparency"
+CLOSE_WITHIN = 1.0  # seconds until an abandoned connection is gone; docs/spec/http.md#leaving
 BRINGING = ("POST", "PUT", "PATCH")  # whose meaning it is to bring a body: without one they say so (RFC 9110 8.6)
 STATUSES = range(200, 600)  # of a final answer
 

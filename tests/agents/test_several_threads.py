@@ -1,4 +1,5 @@
-"""Several threads of a resource in one call: whose notes are whose, and what a model leaves out stays unobserved (behaviour.md 9)."""
+"""Several threads of a resource in one call: whose notes are whose, and what a model leaves out
+stays unobserved (docs/spec/behaviour.md#scopes)."""
 
 from __future__ import annotations
 

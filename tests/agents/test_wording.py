@@ -16,7 +16,7 @@ from proxy.memory.escaping import TAGS
 from proxy.memory.observations import parse, parse_reflection
 from tests.agents.scripted_llm import words
 
-# What the observer must be taught (behaviour.md 6) and words that teach it.
+# What the observer must be taught (docs/spec/behaviour.md#observer-output) and words that teach it.
 LESSONS = {
     "assertion against question": r"Never turn a question into a fact|never turn one into the other",
     "who said it": r"who(?:se words)? (?:said|or deeds)|Who said it",
@@ -65,7 +65,7 @@ LESSONS = {
     "instructions are reported speech": r"record it as reported speech with its speaker",
 }
 
-# What the reflector must be told (behaviour.md 7).
+# What the reflector must be told (docs/spec/behaviour.md#reflector).
 REFLECTING = {
     "the observer's format": r"🔴 what the user stated(.|\n)*🟡 what was asked, and what was learnt(.|\n)*🟢 uncertain(.|\n)*✅ completed",
     "what it drops is gone": r"What you drop is gone for good",
@@ -154,7 +154,8 @@ def test_strong_keeps_what_the_assistant_told() -> None:
 
 
 def test_a_suggestion_is_asked_for_where_it_is_wanted() -> None:
-    """Made ahead, it would be stale when it is shown: buffered calls ask for the task only (behaviour.md 6)."""
+    """Made ahead, it would be stale when it is shown: buffered calls ask for the task only
+    (docs/spec/behaviour.md#hints)."""
     assert "suggested-response" not in wording.observer("default", want_title=True, instruction=None)
     assert "suggested-response" not in wording.observer("default", want_title=True, instruction=None, threads=True)
     assert "suggested-response" not in wording.reflector(instruction=None)

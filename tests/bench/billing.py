@@ -24,7 +24,7 @@ class Rules:
 
 
 ANTHROPIC = Rules(300)
-OPENAI = Rules(600, step=128)  # reference/quality.md 4
+OPENAI = Rules(600, step=128)  # kept for ten minutes, found in steps of 128 tokens
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,8 +7,8 @@
 4. Recorded dialogues are held against the notes that a model wrote of them: how much shorter those are.
 5. Notes keep coming to a long log, by the memory's own rules: what the reflector writes for them, and how often it rewrites an old one.
 
-Left out, as in reference/quality.md 4: what an answer is worth, and that an actor might answer differently. Run by `scripts/bench cost`;
-ends with 1 where a promise is broken.
+Left out: what an answer is worth, and that an actor might answer differently. Run by `scripts/bench
+cost`; ends with 1 where a promise is broken.
 """
 
 from __future__ import annotations
@@ -38,14 +38,14 @@ from tests.bench.recordings import Session, billed, coding_session, paused, serv
 from tests.bench.replaying import Reading, Replayed, Timed, counted, replayed
 from tests.e2e.replay import SHARED, Message
 
-THINKING = 215  # tokens a memory model writes beside each answer; reference/quality.md 4
+THINKING = 215  # tokens a memory model writes beside each answer, as measured
 DEVIATION = 0.15  # from the recorded bill, at most
 SHORT = 1.02  # times the cost without memory, at most, for short conversations with `economy: auto`
 SERVED = 0.95  # of a prompt after an unbroken one, from the cache
 MAX_WRITTEN_PER_NEW = 1.0  # tokens of a reflector for each of new notes, where it writes as much as it is asked for
 CODING, SERVICE = 12, 6  # tokens of messages for one of notes
 FLASH, LITE = "gemini-2.5-flash", "gemini-2.5-flash-lite"
-TOOLS = 2_500  # tokens of the service chats' tools, which the file leaves out; reference/quality.md 4
+TOOLS = 2_500  # tokens of the service chats' tools, which the file leaves out, as measured
 JOINED = 27_000  # tokens of messages in a thread, which then ends just below the threshold: notes were made for nothing
 
 

@@ -17,7 +17,7 @@ from proxy.memory.lifecycle import Asked, Reflect, Swap
 from proxy.memory.model import ROOT, Key, Memory, Observation, Reflection
 from proxy.memory.thresholds import Limits
 
-ENTRY_TOKENS = 480  # of one observation: what chunks of chat came to; reference/notes-quality.md 2
+ENTRY_TOKENS = 480  # of one observation: what chunks of chat came to, as measured
 NEW_TOKENS = 400_000  # of notes, from the first swap on
 
 Length = Callable[

@@ -124,7 +124,8 @@ async def test_the_newest_turn_says_whether_tools_are_offered(tmp_path: Path) ->
 
 
 async def test_a_conversation_that_begins_like_a_side_request(tmp_path: Path) -> None:
-    """Its first turn is taken for one, and no later turn is (inspection M6): what the client shows then is all kept."""
+    """Its first turn is taken for one, and no later turn is: what the client shows then is all
+    kept."""
     async with between(tmp_path) as site:
         first = user("### Task:\nPaint the fence. Tell me how.")
         assert reason(await site.ask(body(SYSTEM, first), T)) == "off/side-request"

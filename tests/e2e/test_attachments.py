@@ -1,4 +1,5 @@
-"""Images and files of a conversation (behaviour.md 5 and 6): shown to the observer, and in the actor's prompt until they are observed."""
+"""Images and files of a conversation (docs/spec/behaviour.md#observer-input): shown to the
+observer, and in the actor's prompt until they are observed."""
 
 from __future__ import annotations
 

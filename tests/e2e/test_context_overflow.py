@@ -1,5 +1,5 @@
-"""A prompt beyond a model's window: of the actor, one bounded observation and the shortened prompt once more (behaviour.md 8); of
-the reflector, the older entries alone."""
+"""A prompt beyond a model's window: of the actor, one bounded observation and the shortened prompt
+once more (docs/spec/behaviour.md#refused-prompts); of the reflector, the older entries alone."""
 
 from __future__ import annotations
 

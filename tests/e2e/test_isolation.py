@@ -1,4 +1,4 @@
-"""Memory never crosses tenants, resources or threads (promise 3)."""
+"""Memory never crosses tenants, resources or threads (docs/spec/behaviour.md#fail-closed)."""
 
 from __future__ import annotations
 

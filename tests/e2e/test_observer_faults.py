@@ -1,4 +1,5 @@
-"""Memory never makes a working call fail (promise 2), and a failure never moves coverage (behaviour.md 6)."""
+"""Memory never makes a working call fail (docs/spec/behaviour.md#fail-open), and a failure never
+moves coverage (docs/spec/behaviour.md#answers)."""
 
 from __future__ import annotations
 
@@ -54,7 +55,7 @@ async def test_a_failing_observer(tmp_path: Path, fault: Fault, stream: bool) ->
 
 async def test_an_observer_that_hangs_is_waited_for_no_longer_than_the_deadline(tmp_path: Path) -> None:
     """From `block_after` on one request waits, and at the deadline it goes on with the raw history; while the same call hangs,
-    the requests that follow do not wait for it again (inspection R3: 8 of 8 waited)."""
+    the requests that follow do not wait for it again (8 of 8 waited once)."""
     async with running(tmp_path) as run:
         run.models.faults.switch(Fault(kind="hang", model="scripted-observer"))
         chat = run.chat()

@@ -28,7 +28,7 @@ async def test_a_page_of_another_site_has_no_memory(tmp_path: Path, origin: str)
     "page", [{"host": "rebound.example:8400"}, {"sec-fetch-site": "cross-site"}], ids=["another name", "another site"]
 )
 async def test_a_page_that_tells_no_origin_has_no_memory(tmp_path: Path, page: dict[str, str]) -> None:
-    """A browser sends none with what a link or an image asks for (inspection R13). Its chat goes on all the same."""
+    """A browser sends none with what a link or an image asks for. Its chat goes on all the same."""
     async with running(tmp_path) as run:
         await Chat(run, {"x-om-thread": "t"}).say("A secret.")
         reply, receipt = await Chat(run, {"x-om-thread": "t", **page}).say("Which?")

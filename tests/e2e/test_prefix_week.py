@@ -1,4 +1,5 @@
-"""A week of one thread: what stands before the tail changes for a reason that the store can name, or not at all (behaviour.md 1.6, 8).
+"""A week of one thread: what stands before the tail changes for a reason that the store can name,
+or not at all (docs/spec/behaviour.md#stable-prefix, docs/spec/behaviour.md#render-date).
 
 Every forwarded prompt is compared with the one before it. Instructions, observation block and hint may change at an activation, a
 reflection, a fork that takes observed messages back, or after an hour in which nobody asked; the tail may lose what became

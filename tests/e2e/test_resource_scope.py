@@ -1,4 +1,5 @@
-"""One log for all threads of a resource, over the wire: shared notes, own tails, nobody's history but one's own (behaviour.md 9)."""
+"""One log for all threads of a resource, over the wire: shared notes, own tails, nobody's history
+but one's own (docs/spec/behaviour.md#scopes)."""
 
 from __future__ import annotations
 

@@ -219,7 +219,8 @@ async def test_a_thread_is_forgotten(tmp_path: Path, scope: str) -> None:
 
 
 async def test_a_reply_that_comes_after_its_thread_was_forgotten(tmp_path: Path) -> None:
-    """The client has its reply and its receipt; the thread stays forgotten (inspection S1: 6 of 6 messages came back)."""
+    """The client has its reply and its receipt; the thread stays forgotten (6 of 6 messages came
+    back once)."""
     model = Waiting()
     async with running(tmp_path, T, models=model) as run:
         talk = run.chat()

@@ -157,7 +157,7 @@ async def test_an_answer_that_breaks_off(tmp_path: Path) -> None:
 
 
 async def test_the_client_s_unreadable_chat_is_no_error_of_ours(tmp_path: Path) -> None:
-    """It is passed on and told without alarm (inspection R15)."""
+    """It is passed on and told without alarm."""
     body = b'{"model":"m","messages":[{"role":"user","content":"hi"},17]}'
     with written() as out:
         async with between(tmp_path) as site:
@@ -168,7 +168,7 @@ async def test_the_client_s_unreadable_chat_is_no_error_of_ours(tmp_path: Path) 
 
 
 async def test_another_s_receipt_does_not_reach_the_client(tmp_path: Path) -> None:
-    """On no route (inspection R8)."""
+    """On no route (docs/spec/http.md#replies)."""
     script = answering(b"{}", b"X-OM-Status: applied", b"x-om-thread: theirs", b"X-OM-New: 1")
     async with between(tmp_path) as site:
         for path, status in (("/v1/chat/completions", b"raw"), ("/v1/responses", b"off")):

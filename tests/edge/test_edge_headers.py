@@ -47,7 +47,8 @@ def test_response() -> None:
 
 
 def test_response_without_another_s_receipt() -> None:
-    """What an upstream says of a memory of its own is not this proxy's word (inspection R8)."""
+    """What an upstream says of a memory of its own is not this proxy's word
+    (docs/spec/http.md#replies)."""
     theirs = [(b"X-OM-Status", b"applied"), (b"x-om-anything", b"1")]
     assert response_headers([*theirs, (b"x-omega", b"2")]) == [(b"x-omega", b"2")]
 

@@ -134,7 +134,7 @@ def test_without_keys_the_caller_s_own_is_sent() -> None:
 )
 def test_told_by_the_prompt(messages: list[tuple[str, str]], side: bool) -> None:
     """Title generation and its like are told by the text of the instructions or of the newest message, if a model or a tool did not
-    write that. The first message comes again with every request of its conversation (inspection M6)."""
+    write that. The first message comes again with every request of its conversation."""
     assert PLAIN.is_side_request(request(*messages)) == side
 
 

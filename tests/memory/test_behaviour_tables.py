@@ -1,4 +1,5 @@
-"""The tables of behaviour.md 5 to 7: for each kind of state, what happens before a request is forwarded and after its reply.
+"""The tables of docs/spec/behaviour.md#observe to #reflect: for each kind of state, what happens
+before a request is forwarded and after its reply.
 
 What each rule means stands beside it in test_lifecycle.py; here every row of the specification has a line, with its neighbours just
 below and above the edge. Numbers are thousands of tokens where a decimal point stands, so 29.999 is one token below T.

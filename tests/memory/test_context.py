@@ -232,6 +232,6 @@ def test_the_hint() -> None:
 
 
 def test_the_current_task_says_as_of_when() -> None:
-    """Later messages may show it done: the actor must see how old it is (inspection, notes-quality.md 3)."""
+    """Later messages may show it done: the actor must see how old it is."""
     shown = block(LOG, task="Prune", as_of=context.written_moment(datetime(2025, 11, 20, 23, 47, tzinfo=UTC)))
     assert '<current-task as-of="Nov 20, 2025 23:47">\nPrune\n</current-task>' in shown

@@ -54,7 +54,7 @@ def thread(messages: int, size: int, turns: int, covered: int = 0):
     ],
 )
 def test_cases(made, prices: Prices, pays: bool) -> None:
-    """The cases of the cost simulation in reference/quality.md 4, by order of size."""
+    """The cases of the cost simulation, by order of size."""
     assert economy.pays_back(made, 6_000, LIMITS, prices) is pays
 
 

@@ -44,7 +44,7 @@ def test_notes_that_wait_stand_before_what_was_said_since() -> None:
 
 
 def test_a_part_is_cut() -> None:
-    """Each part of a message by itself, at 500 characters (behaviour.md 9)."""
+    """Each part of a message by itself, at 500 characters (docs/spec/behaviour.md#scopes)."""
     text = blocks(told([(A, [("User", ["x" * PART, "y" * (PART + 1)])])]))[A]
     first, second = text.removeprefix("User: ").split("\n  ")
     assert (len(first), first[-1]) == (PART, "x")

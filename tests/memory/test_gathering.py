@@ -171,7 +171,8 @@ def test_everything_is_observed_up_to_a_batch() -> None:
     ],
 )
 def test_what_stands_unanswered_does_not_settle(roles: tuple[str, ...], chunks: tuple[int, ...], settling: int) -> None:
-    """Whoever asks it again must find it in the prompt (behaviour.md 5: buffered, never activated)."""
+    """Whoever asks it again must find it in the prompt (docs/spec/behaviour.md#safe-cut: buffered,
+    never activated)."""
     told = memory(transcript(*[(role, 50) for role in roles]))
     for last in chunks:
         told = lifecycle.observed(told, chunk(told, last))
@@ -202,7 +203,8 @@ def test_when_all_are_left_alone() -> None:
     ],
 )
 def test_notes_of_who_is_cold_enter_the_log(waiting: tuple[Waiting, ...], expected: str | None) -> None:
-    """Whatever is raw: nobody loses a prompt cache by it, and other threads are told (inspection X1)."""
+    """Whatever is raw: nobody loses a prompt cache by it, and other threads are told
+    (docs/spec/behaviour.md#scopes)."""
     assert due(*waiting) == (Settle(tuple(map(key, expected))) if expected else None)
 
 

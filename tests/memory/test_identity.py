@@ -1,4 +1,4 @@
-"""Who is asking: every sentence of behaviour.md 2 that headers alone decide."""
+"""Who is asking: every sentence of docs/spec/behaviour.md#identity that headers alone decide."""
 
 import hashlib
 import hmac
@@ -513,7 +513,7 @@ def assert_known(sent: list[tuple[bytes, bytes]], known: bool, rules: Rules = RU
         ("localhost:8400", "http://localhost:3000", True),
         ("[::1]:8400", "http://[::1]:8400", True),
         ("0.0.0.0:8400", None, True),  # as some programs spell this machine
-        ("proxy.example", None, False),  # a page asks so too, by a link or an image (inspection R13)
+        ("proxy.example", None, False),  # a page asks so too, by a link or an image
         ("10.0.0.5:8400", None, False),
         ("0.0.0.0.rebound.example", None, False),
         ("rebound.example:8400", "http://rebound.example:8400", False),
@@ -539,7 +539,8 @@ def test_a_page_under_another_name_is_nobody(host: str, origin: str | None, know
     ],
 )
 def test_what_a_browser_says_of_the_page(site: str, known: bool) -> None:
-    """A request of another site's page is nobody's also where no origin is told (inspection R13); what we do not know, neither."""
+    """A request of another site's page is nobody's also where no origin is told; what we do not
+    know, neither."""
     assert_known([*asked(HERE), (b"sec-fetch-site", site.encode())], known)
 
 

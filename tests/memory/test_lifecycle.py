@@ -1,4 +1,5 @@
-"""The rules of behaviour.md 5 and 7 as tables, the transitions as properties."""
+"""The rules of docs/spec/behaviour.md#observe and docs/spec/behaviour.md#reflect as tables, the
+transitions as properties."""
 
 import dataclasses
 from collections.abc import Sequence
@@ -48,7 +49,7 @@ def chunked(tail_turns: int, size: int, *lasts: int) -> Memory:
     ],
 )
 def test_chunks_to_activate(sizes: list[int], pending: int, limits: Limits, count: int) -> None:
-    """The arithmetic vectors of the reference (mastra-om.md 2.5) and the corners around them."""
+    """The arithmetic vectors of the reference implementation and the corners around them."""
     assert chunks_to_activate(sizes, pending, limits) == count
 
 
@@ -575,7 +576,8 @@ def test_activation_takes_chunks_by_id() -> None:
 
 @given(st.lists(st.integers(1, 6), min_size=1, max_size=6), st.data())
 def test_each_message_is_in_the_tail_or_in_exactly_one_entry(steps: list[int], data: st.DataObject) -> None:
-    """Whatever is buffered and activated, in whatever order: never lost, never twice (promise 4)."""
+    """Whatever is buffered and activated, in whatever order: never lost, never twice
+    (docs/spec/behaviour.md#never-lost)."""
     made = memory(chat(12, 500))
     everything = [m.seq for m in made.tail]
     for step in steps:
@@ -698,7 +700,8 @@ def test_the_current_task(hints: tuple[tuple[str | None, str | None], ...], task
 def test_a_suggestion_is_shown_until_the_user_speaks(
     hints: tuple[tuple[str | None, str | None], ...], roles: tuple[str, ...], shown: str | None
 ) -> None:
-    """For 94 requests running an actor was told to do what the user had done himself (notes-quality.md 3)."""
+    """For 94 requests running an actor was told to do what the user had done himself
+    (docs/spec/behaviour.md#hints)."""
     assert lifecycle.active_hints(hinted(*hints, roles=roles)).suggestion == shown
 
 
@@ -721,7 +724,7 @@ def test_a_reflection_keeps_task_and_time_of_what_it_was_made_from() -> None:
 
 
 def test_a_fork_takes_hints_back_with_their_entry() -> None:
-    """What an abandoned branch was about is no task any more (behaviour.md 6)."""
+    """What an abandoned branch was about is no task any more (docs/spec/behaviour.md#hints)."""
     made = hinted(("t1", None), ("t2", "s2"))
     assert lifecycle.active_hints(replace(made, log=made.log[:1])) == lifecycle.ActiveHints("t1", 10.0, None)
 

@@ -25,7 +25,8 @@ LONG, SHORT = 40, 10  # turns of 1 000 tokens a message: above and below `block_
     ],
 )
 def test_explain_failure(turns: int, trouble: Trouble, waited: bool, word: str) -> None:
-    """A back-off that spares a request its wait is told from every other trouble (behaviour.md 5, issue D 1.3)."""
+    """A back-off that spares a request its wait is told from every other trouble
+    (docs/spec/behaviour.md#wait)."""
     made = replace(memory(chat(turns, 1_000)), trouble=trouble)
     asked = Asked(coverable=10**9, now=NOW)
     assert explain_failure(made, LIMITS, asked, waited=waited) == word

@@ -136,8 +136,9 @@ def check_told(exchange: Exchange, observed: set[str], raw: Sequence[str]) -> No
 
 
 def _late_results(exchange: Exchange, observed: set[str]) -> set[str]:
-    """Results that came after others had spoken: their call's block was closed (behaviour.md 5) and may be observed. No server takes
-    them without their call, so they wait for their own observation; the request that brought them has shown them."""
+    """Results that came after others had spoken: their call's block was closed
+    (docs/spec/behaviour.md#safe-cut) and may be observed. No server takes them without their call,
+    so they wait for their own observation; the request that brought them has shown them."""
     answers = exchange.client.talk.answers
     return {one for one, call in answers.items() if call in observed and one not in exchange.shown}
 

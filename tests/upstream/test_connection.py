@@ -340,7 +340,7 @@ async def test_a_slow_body_is_no_fault(upstream: Upstream) -> None:
 
 async def test_a_pause_of_our_own_is_no_fault(upstream: Upstream) -> None:
     """What the proxy does between two reads (a commit, the turns of other streams) is not counted: the server's time begins with
-    the waiting for it, and then it has all of it (inspection R14)."""
+    the waiting for it, and then it has all of it."""
     reading, late = asyncio.Event(), asyncio.Event()
 
     async def script(call: Call) -> None:

@@ -148,7 +148,8 @@ async def _one(site: Between, port: int, wire: bytes, exchange: Exchange) -> tup
 def differences(both: Both, *, identity: bool = False, rewritten: bool = False) -> list[str]:
     """In words; none is what a transparent proxy has.
 
-    `identity`: the reply is read, so that it is asked for uncompressed (http.md). `rewritten`: the body is compared elsewhere.
+    `identity`: the reply is read, so that it is asked for uncompressed
+    (docs/spec/http.md#requests). `rewritten`: the body is compared elsewhere.
     """
     return [*_of_requests(both, identity, rewritten), *_of_answers(both)]
 

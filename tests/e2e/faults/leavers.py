@@ -17,7 +17,9 @@ from tests.support.raw_client import RawClient
 from tests.support.upstream_server import SSE_HEAD, Call, answering, chunk
 
 POOL = 10  # connections to the model server
-WITHIN = 1.0  # seconds in which an upstream connection must be closed after its client has left (http.md)
+# seconds in which an upstream connection must be closed after its client has left
+# (docs/spec/http.md#leaving)
+WITHIN = 1.0
 THREADS = 100
 
 # When the client leaves. Of those marked `held` the model server never ends its answer, so that its connection must be cut.

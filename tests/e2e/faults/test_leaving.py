@@ -39,7 +39,9 @@ def assistant(text: str) -> dict[str, Any]:
 
 CHAT = "/v1/chat/completions"
 THREAD = (b"X-OM-Thread: t",)
-LATEST = 10.0  # seconds from a client's leaving to its upstream's end (http.md: one), on a machine however busy
+# seconds from a client's leaving to its upstream's end (docs/spec/http.md#leaving: one), on a
+# machine however busy
+LATEST = 10.0
 
 
 def wire(path: str, body: bytes, *headers: bytes) -> bytes:
