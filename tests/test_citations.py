@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import ast
+import io
 import re
+import tokenize
 from collections import Counter
 from collections.abc import Iterator
 from functools import cache
@@ -21,6 +24,8 @@ SPEC = ROOT / "docs" / "spec"
 PAGES = sorted(SPEC.glob("*.md"))
 MAX_LINE_CHARACTERS = 100
 CITATION = re.compile(r"docs/spec/[\w.-]+\.md(?:#[\w-]+)?")
+PAGE = re.compile(r"(?<![\w/.*-])[\w./-]*[a-z]\.md\b")
+POINT = re.compile(r"\b(?:inspection,? [A-Z]\d+|promise \d|issue [A-Z] \d)")
 LINK = re.compile(r"\]\(([^)\s]+)\)")
 
 
@@ -59,6 +64,39 @@ def test_every_citation_resolves() -> None:
         if not resolves(cited, ROOT)
     ]
     assert broken == []
+
+
+def written_beside_code(source: str) -> Iterator[str]:
+    """The comments and docstrings of a module."""
+    for token in tokenize.generate_tokens(io.StringIO(source).readline):
+        if token.type == tokenize.COMMENT:
+            yield token.string
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
+            yield ast.get_docstring(node) or ""
+
+
+def elsewhere(text: str) -> list[str]:
+    """What a comment or docstring cites that is not in the repository: a page, or a point of another text."""
+    pages = [page for page in PAGE.findall(text) if not (ROOT / page).is_file()]
+    return pages + POINT.findall(text)
+
+
+def test_no_module_cites_what_is_not_here() -> None:
+    """A reader can open whatever a comment names."""
+    found = [
+        f"{named(file)}: {cited}"
+        for file, text in texts()
+        if file.suffix == ".py"
+        for told in written_beside_code(text)
+        for cited in elsewhere(told)
+    ]
+    assert found == []
+
+
+@pytest.mark.parametrize("text", ["(behaviour" + ".md 5)", "see ../notes/quality" + ".md", "(inspection" + " R13)"])
+def test_a_citation_of_another_text_is_found(text: str) -> None:
+    assert len(elsewhere(text)) == 1
 
 
 @pytest.mark.parametrize("broken", ["http.md#no-heading", "gone.md"])
