@@ -13,7 +13,7 @@ from proxy.demo.faults import Fault
 from proxy.memory.model import Memory
 from tests.e2e.running import Chat, Running, running
 
-REFLECTING = "observation: {message_tokens: 1200, buffer_tokens: 300}, reflection: {observation_tokens: 600}"
+REFLECTING = "observation: {message_tokens: 1200, buffer_tokens: 300}, reflection: {observation_tokens: 1800}"
 
 
 def canary(n: int) -> str:

@@ -482,8 +482,9 @@ TWO_MODELS = (
 
 
 async def test_a_log_beyond_the_reflector_s_window(tmp_path: Path) -> None:
-    """Its older entries are reflected on, as many as it takes; the log shrinks, no entry and no message is lost, and all goes on."""
-    window = 2_200
+    """The older entries of the stretch are reflected on, as many as it takes; the log shrinks, no entry and no message is lost, and all
+    goes on."""
+    window = 1_900
     budget = STORY + "My budget for it is {n} coins a day. Should I rent locker {n} for another day, or for the week?"
     async with running(tmp_path, models=Scripted(window={"scripted-reflector": window}), more=TWO_MODELS) as run:
         chat = run.chat()
@@ -496,7 +497,6 @@ async def test_a_log_beyond_the_reflector_s_window(tmp_path: Path) -> None:
         assert memory.generation >= 1
         assert memory.trouble.failures == 0
         assert memory.log[0].kind == "reflection"
-        assert all(entry.kind != "reflection" for entry in memory.log[1:])
         ranges = [(entry.after, entry.last) for entry in (*memory.log, *memory.chunks)]
         assert [after for after, _ in ranges] == [0, *(last for _, last in ranges[:-1])]
         assert memory.count == 60

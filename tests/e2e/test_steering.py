@@ -50,7 +50,7 @@ async def ask(run: Running, method: str, path: str, body: Any = None, **headers:
 @pytest.mark.parametrize("scope", ["thread", "resource"])
 async def test_a_reflection_is_taken_back(tmp_path: Path, scope: str) -> None:
     """What it was made from stands again, later entries stay, and it is not made anew before the log has grown."""
-    memory = f"scope: {scope}, {T}, reflection: {{observation_tokens: 700}}"
+    memory = f"scope: {scope}, {T}, reflection: {{observation_tokens: 1800}}"
     async with running(tmp_path, memory, models=Minds()) as run:
         talk = run.chat(**{"x-om-resource": "ada"})
         while not (await ask(run, "GET", "/t?resource=ada")).json().get("observations", {}).get("reflections"):

@@ -12,7 +12,7 @@ from tests.e2e.running import running
 from tests.e2e.test_resource_scope import LONG, Minds, chat, hub
 
 LATE = """scope: resource, observation: {message_tokens: 1200, buffer_tokens: 300, block_timeout: 2s},
-reflection: {observation_tokens: 700, buffer_activation: 1.0}"""
+reflection: {observation_tokens: 1800, buffer_activation: 1.0}"""
 
 
 @pytest.fixture
@@ -39,7 +39,7 @@ async def test_a_new_thread_swaps(tmp_path: Path) -> None:
             await talk.say(LONG.format(n=turn, who="monday"))
             run.clock.now += 1
             await run.app.background.wait_idle()
-            if (log := await hub(run)).reflection and log.log_tokens >= 700:
+            if (log := await hub(run)).reflection and log.log_tokens >= 1_800:
                 break
         assert log.reflection
         _, receipt = await chat(run, "tuesday").say("Hello there.")

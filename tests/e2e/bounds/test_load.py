@@ -86,6 +86,9 @@ async def full(tmp_path: Path, in_flight: int, more: str = "") -> AsyncIterator[
     models = Models()
     limits = f"limits: {{in_flight: {in_flight}, body: 1MiB, memory: 64MiB}}\n            background: {{observer_interval: 100ms}}\n{more}"
     async with between(tmp_path, limits, memory=SMALL) as site:
+        async with asyncio.timeout(30):
+            while (await ask(site.port, b"", method="GET", path="/readyz")).status != 200:  # noqa: ASYNC110 - as `until`
+                await asyncio.sleep(0.01)  # token ranks are read beside the loop
         site.server.script = models
         made = Full(site, models)
         try:
