@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import inspect
 import io
 import re
 import tokenize
@@ -14,11 +15,11 @@ from pathlib import Path
 import pytest
 
 from proxy.agents.reflector import ACCEPTED_SHARES, SIZE_SHARES
-from proxy.memory import alignment, lifecycle, matching
-from proxy.memory.identity import SESSIONS
+from proxy.memory import alignment, lifecycle, lone, matching, placing, transcript, verdict
+from proxy.memory.sessions import SESSIONS
 from proxy.settings import Settings
 from proxy.settings.report import NOT_IN_EFFECT
-from tests.test_docs import ROOT, committed, named
+from tests.test_docs import ROOT, committed, named, raised_classes
 
 SPEC = ROOT / "docs" / "spec"
 PAGES = sorted(SPEC.glob("*.md"))
@@ -188,6 +189,51 @@ def test_guidance_of_the_reflector() -> None:
     for shares in (SIZE_SHARES, ACCEPTED_SHARES):
         *first, last = map(str, shares.values())
         assert f"{', '.join(first)} or {last} of" in text
+
+
+def told_cases() -> set[str]:
+    """The words that reconciling may return as `case`."""
+    found: set[str] = set()
+    for module in (lone, placing, transcript, verdict):
+        for node in ast.walk(ast.parse(inspect.getsource(module))):
+            if isinstance(node, ast.FunctionDef) and node.name in ("_case", "_irregular"):
+                returned = [part.value for part in ast.walk(node) if isinstance(part, ast.Return) and part.value]
+                found |= {word for value in returned for word in words_of(value)}
+            elif isinstance(node, ast.keyword) and node.arg == "case":
+                found |= set(words_of(node.value))
+            elif isinstance(node, ast.Call) and ast.unparse(node.func) == "Reconciled.at_end":
+                found |= set(words_of(node.args[1]))
+    return found
+
+
+def words_of(node: ast.expr) -> Iterator[str]:
+    """The texts that an expression may come to."""
+    match node:
+        case ast.Constant(value=str(word)):
+            yield word
+        case ast.IfExp(body=first, orelse=second):
+            yield from (*words_of(first), *words_of(second))
+        case ast.BoolOp(values=parts) | ast.Dict(values=parts):
+            yield from (word for part in parts for word in words_of(part))
+        case ast.Call(func=ast.Attribute(value=table), args=[*_, default]):
+            yield from (*words_of(table), *words_of(default))
+
+
+def test_cases() -> None:
+    """The table names each case that reconciling tells, and no other."""
+    assert {case.strip("`") for _, case, _ in rows("reconcile.md", "Cases")} == told_cases()
+
+
+def test_cells() -> None:
+    """The kinds of cells are those that the module's head names."""
+    kinds = re.findall(r"^    (\w+) +\S", verdict.__doc__ or "", flags=re.MULTILINE)
+    assert [kind.strip("`") for kind, _ in rows("reconcile.md", "Cells")] == kinds
+
+
+def test_statuses_of_errors() -> None:
+    """Each status that a client can get from an error of the proxy, and no other."""
+    statuses = {status for cell, _ in rows("http.md", "Errors") for status in re.findall(r"\d{3}", cell)}
+    assert statuses == {str(kind.status) for kind in raised_classes()}
 
 
 def test_sessions() -> None:
