@@ -45,9 +45,9 @@ class Prompts:
         block = self._block(memory, date, call) if told else ""
         hint = ""
         if told:
-            hint = context.continuation_hint(date, begun=memory.coverage > 0)
+            hint = context.continuation_hint(date.date(), begun=memory.coverage > 0)
         elif left_out:  # the actor must not take the first message that is left for the beginning
-            hint = context.hint_without_notes(date)
+            hint = context.hint_without_notes(date.date())
         messages = context.assemble(
             request.instructions, request.instruction_roles, block, hint, [p.raw for p in pieces], call.layout
         )

@@ -13,6 +13,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import date, datetime
+from functools import lru_cache
 
 from proxy.memory import dates
 from proxy.memory.escaping import escape
@@ -122,6 +123,7 @@ def hint_without_notes(render_date: date) -> str:
     return _dated_text(_HINT_WITHOUT_NOTES, render_date)
 
 
+@lru_cache(maxsize=64)  # every prompt with notes tells its day
 def _dated_text(text: str, render_date: date) -> str:
     return text.format(
         weekday=dates.WEEKDAYS[render_date.weekday()],

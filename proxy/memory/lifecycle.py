@@ -28,6 +28,7 @@ import dataclasses
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import accumulate
+from typing import NamedTuple
 
 from msgspec.structs import replace
 
@@ -415,8 +416,7 @@ def newest_task(entries: Sequence[Observation]) -> str | None:
     return next((o.task for o in reversed(entries) if o.task is not None), None)
 
 
-@dataclass(frozen=True, slots=True)
-class ActiveHints:
+class ActiveHints(NamedTuple):
     """What the log tells the actor besides its entries; None: nothing."""
 
     task: str | None = None
