@@ -16,7 +16,6 @@ from typing import Any
 
 import orjson
 import pytest
-import yaml
 
 from proxy.cli import parser
 from proxy.edge.exchange import Exchange, receipt
@@ -29,6 +28,7 @@ from proxy.settings import Settings, UpstreamSettings, attention_lines, effectiv
 from proxy.settings.report import NOT_IN_EFFECT
 from proxy.settings.watching import RESTART
 from proxy.turn import Turn
+from tests.docs import reference
 from tests.memory.clients import chat, raw, told
 
 ROOT = Path(__file__).parents[1]
@@ -36,6 +36,7 @@ README = (ROOT / "README.md").read_text(encoding="utf-8")
 ARCHITECTURE = (ROOT / "ARCHITECTURE.md").read_text(encoding="utf-8")
 CONFIG = (ROOT / "config" / "om-proxy.yaml").read_text(encoding="utf-8")
 MARK = "[not in effect yet]"
+LISTS = "proxy/edge/vocabulary.py"  # says every word for the pages: what is looked for elsewhere is not proven by it
 
 
 @cache
@@ -125,10 +126,24 @@ def keys_of(settings: dict[str, Any], above: str = "") -> set[str]:
 
 
 def table(first: str) -> dict[str, str]:
-    """A table of README: first column → all other text of the row, a row for each name in the first column."""
-    (text,) = re.findall(rf"^\| {first} \|.*\n\|[-|]+\n((?:\|.*\n)+)", README, flags=re.M)
+    """A table of docs/reference: first column → all other text of the row, a row for each name in the first column."""
+    pages = "\n".join(reference.pages().values())
+    (text,) = re.findall(rf"^\| {first} \|.*\n\|[-| ]+\n((?:\|.*\n)+)", pages, flags=re.M)
     rows = [row.strip("|").split("|", 1) for row in text.splitlines()]
     return {name: rest for names, rest in rows for name in re.findall(r"`([^`]+)`", names)}
+
+
+@pytest.mark.parametrize("name", reference.pages())
+def test_reference_is_up_to_date(name: str) -> None:
+    """Each page is what `scripts/reference` makes of the code."""
+    assert (reference.FOLDER / name).read_text(encoding="utf-8") == reference.pages()[name]
+
+
+def test_every_reference_page_is_made_or_written() -> None:
+    """Only the admin API's page is written by hand; every other one carries the mark of the script."""
+    by_hand = {page.name for page in reference.FOLDER.iterdir() if reference.MADE_BY not in page.read_text("utf-8")}
+    assert by_hand == {"admin-api.md"}
+    assert {page.name for page in reference.FOLDER.iterdir()} - by_hand == set(reference.pages())
 
 
 def test_request_headers() -> None:
@@ -227,7 +242,8 @@ NO_CODES = {"om_error", "om_rules"}  # what all of them have as `type`, and a na
 
 def test_errors() -> None:
     """The table of errors is the closed list, each with the status of its class."""
-    texts = [file.read_text(encoding="utf-8") for file in modules() if "proxy" in file.relative_to(ROOT).parts[:1]]
+    files = [file for file in modules() if named(file).startswith("proxy/") and named(file) != LISTS]
+    texts = [file.read_text(encoding="utf-8") for file in files]
     codes = {code for text in texts for code in re.findall(r'"(om_[a-z_]+)"', text)}
     rows = table("code")
     assert set(rows) == codes - UNSEEN - NO_CODES
@@ -315,29 +331,16 @@ def transcript(before: str, sent: str, history: History) -> str:
 
 def leaves() -> dict[str, str]:
     """Each key of the file that holds a value → its comment, with the lines that continue it."""
-    lines, found = CONFIG.splitlines(), {}
+    return {setting.key: setting.comment for setting in reference.settings() if setting.default}
 
-    def walk(node: yaml.Node, above: str) -> None:
-        if isinstance(node, yaml.SequenceNode):
-            for item in node.value:
-                walk(item, above)
-        if not isinstance(node, yaml.MappingNode):
-            return
-        for key, value in node.value:
-            if isinstance(value, yaml.MappingNode) and value.value:
-                walk(value, f"{above}{key.value}.")
-                continue
-            start = key.start_mark.line
-            end = start + 1
-            while end < len(lines) and re.match(r" +#", lines[end]):
-                end += 1
-            found[f"{above}{key.value}"] = " ".join(line.partition("# ")[2] for line in lines[start:end])
-            walk(value, f"{above}{key.value}.")
 
-    root = yaml.compose(CONFIG, Loader=yaml.SafeLoader)
-    assert root is not None
-    walk(root, "")
-    return found
+def test_settings_page_has_every_setting() -> None:
+    """A setting of the model that the file leaves out would be missing from the page, too."""
+    known = keys_of(Settings().model_dump())
+    listed = {setting.key for setting in reference.settings()}
+    upstream = {key for key in listed if key.startswith("upstream.")}
+    assert listed - upstream == known
+    assert {key.removeprefix("upstream.") for key in upstream} == set(UpstreamSettings.model_fields)
 
 
 def test_what_is_not_in_effect_is_marked() -> None:
@@ -349,6 +352,7 @@ def test_what_is_not_in_effect_is_marked() -> None:
 def test_what_is_not_marked_is_read() -> None:
     """A setting that nothing in the program reads carries the mark."""
     sources = [file for file in modules() if "proxy" in file.parts and file.parent.name != "settings"]
+    sources.remove(ROOT / LISTS)
     sources += [
         ROOT / "proxy/settings/effective.py",
         ROOT / "proxy/settings/model.py",

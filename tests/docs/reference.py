@@ -1,0 +1,242 @@
+"""Write the pages of docs/reference that are made from the code.
+
+Run by `scripts/reference`. tests/test_docs.py makes them again and compares.
+"""
+
+from __future__ import annotations
+
+import argparse
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import yaml
+
+from proxy import cli
+from proxy.demo import play
+from proxy.edge.vocabulary import ERRORS, REASONS, REQUEST_HEADERS, RESPONSE_HEADERS, Row
+from proxy.settings.watching import AT_ONCE, RESTART
+
+ROOT = Path(__file__).parents[2]
+FOLDER = ROOT / "docs" / "reference"
+CONFIG = (ROOT / "config" / "om-proxy.yaml").read_text(encoding="utf-8")
+MADE_BY = "<!-- made by scripts/reference: do not edit -->"
+
+
+def pages() -> dict[str, str]:
+    """File name → text, for each page that is made."""
+    return {
+        "settings.md": settings_page(),
+        "headers.md": headers_page(),
+        "reasons.md": reasons_page(),
+        "errors.md": errors_page(),
+        "cli.md": cli_page(),
+    }
+
+
+def table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    """A Markdown table; what Markdown would read as its own in a cell is escaped."""
+    escaped = ([cell.replace("|", "\\|").replace("<n>", "\\<n>") for cell in row] for row in rows)
+    lines = [columns, ["---"] * len(columns), *escaped]
+    return "\n".join(f"| {' | '.join(cells)} |" for cells in lines)
+
+
+def joined(*parts: str) -> str:
+    return "\n\n".join(part.strip("\n") for part in parts if part) + "\n"
+
+
+def sentence(text: str) -> str:
+    return f"{text[:1].upper()}{text[1:]}." if text else ""
+
+
+def code(names: Iterable[str]) -> str:
+    return ", ".join(f"`{name}`" for name in names)
+
+
+# ── settings ─────────────────────────────────────────────────────────────────────────────────────
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """A key of the configuration file: its default as the file writes it, and its comment."""
+
+    section: str
+    name: str
+    default: str
+    comment: str
+
+    @property
+    def key(self) -> str:
+        return f"{self.section}.{self.name}" if self.section else self.name
+
+
+def settings() -> Iterator[Setting]:
+    """Every key of the file, a section's before those within it. A section has no default."""
+    root = yaml.compose(CONFIG, Loader=yaml.SafeLoader)
+    assert isinstance(root, yaml.MappingNode)
+    yield from _settings_of(root, "")
+
+
+def _settings_of(node: yaml.MappingNode, section: str) -> Iterator[Setting]:
+    inner = []
+    for key, value in node.value:
+        holder = value.value[0] if isinstance(value, yaml.SequenceNode) and value.value else value
+        nested = isinstance(holder, yaml.MappingNode) and bool(holder.value)
+        found = Setting(section, key.value, "" if nested else _written(value), _comment(key.start_mark.line))
+        if nested:
+            inner.append((found, holder))
+        else:
+            yield found
+    for found, holder in inner:
+        yield found
+        yield from _settings_of(holder, found.key)
+
+
+def _written(node: yaml.Node) -> str:
+    """The value as the file writes it; a list over several lines becomes one line."""
+    if isinstance(node, yaml.SequenceNode) and not node.flow_style:
+        return f"[{', '.join(_written(item) for item in node.value)}]"
+    return CONFIG[node.start_mark.index : node.end_mark.index]
+
+
+def _comment(line: int) -> str:
+    """The comment beside a key, with the lines that continue it."""
+    lines = CONFIG.splitlines()
+    end = line + 1
+    while end < len(lines) and re.match(r" +#", lines[end]):
+        end += 1
+    return " ".join(text.partition("# ")[2] for text in lines[line:end]).strip()
+
+
+def settings_page() -> str:
+    parts = []
+    rows: list[Setting] = []
+    for found in [*settings(), Setting("", "", "", "")]:
+        if found.default:
+            rows.append(found)
+            continue
+        parts += [_settings_table(rows)] if rows else []
+        rows = []
+        parts += [f"## {found.key}", sentence(found.comment)] if found.key else []
+    return joined(
+        "# Settings",
+        MADE_BY,
+        "Every key of `config/om-proxy.yaml` with its default. [Configuration](../guides/configuration.md) says how "
+        "the file is found and changed. A key with ↻ needs a restart. `[not in effect yet]` marks what this version "
+        "reads and checks, and then does nothing with.",
+        *parts,
+    )
+
+
+def _settings_table(rows: Iterable[Setting]) -> str:
+    return table(
+        ("key", "default", "meaning"),
+        ((f"`{row.key}`{_restart(row.key)}", f"`{row.default}`", row.comment) for row in rows),
+    )
+
+
+def _restart(key: str) -> str:
+    return " ↻" if key.startswith(RESTART) and key not in AT_ONCE else ""
+
+
+# ── headers, reasons, errors ─────────────────────────────────────────────────────────────────────
+
+
+def two_columns(first: str, rows: Iterable[Row]) -> str:
+    return table((first, "meaning"), ((code(row.names), row.meaning) for row in rows))
+
+
+def headers_page() -> str:
+    return joined(
+        "# Headers",
+        MADE_BY,
+        "## Requests",
+        two_columns("request", REQUEST_HEADERS),
+        """\
+A name of a thread or a resource is 1 to 256 bytes. Letters, digits and `. _ : @ / + = -` stand for
+themselves. Percent-encode everything else, as UTF-8 (`Kitchen%20plans`). om-proxy decodes the name
+once, also in the path.""",
+        "## Without a header of ours",
+        """\
+**The base URL names thread and resource**, for clients that can set nothing else:
+`http://127.0.0.1:8400/t/<thread>/v1`, or `…/r/<resource>/t/<thread>/v1`. Headers win over the path.
+The prefix is not passed on.""",
+        """\
+**The client's own session is the thread**, where nothing else names one (`identity.sessions`):
+opencode's, `x-litellm-session-id`, `helicone-session-id`. These headers are passed on. Each sub-agent
+of opencode has a thread of its own. The resource is the user in `x-litellm-end-user-id`,
+`x-litellm-customer-id` or `helicone-user-id`. Sessions that group unrelated prompts are no threads:
+take them out of the list.""",
+        "## Responses",
+        two_columns("response", RESPONSE_HEADERS),
+    )
+
+
+def reasons_page() -> str:
+    return joined(
+        "# Statuses and reasons",
+        MADE_BY,
+        "A response says in `x-om-status` what memory did with the request, and in `x-om-reason` why, where there is "
+        "something to explain.",
+        table(
+            ("reason", "with", "meaning"),
+            ((code(row.names), code(row.told_with.split()) or "(log)", row.meaning) for row in REASONS),
+        ),
+    )
+
+
+def errors_page() -> str:
+    return joined(
+        "# Errors",
+        MADE_BY,
+        """\
+An error of om-proxy's own has OpenAI's shape. Its type is `om_error`, its code is one of these, and its
+message says what to do. The header `x-should-retry` says whether the same request may succeed later.
+All other errors are the model server's own.""",
+        table(
+            ("code", "status", "meaning, and what to do"),
+            ((code(row.names), row.told_with, row.meaning) for row in ERRORS),
+        ),
+    )
+
+
+# ── commands ─────────────────────────────────────────────────────────────────────────────────────
+
+
+def cli_page() -> str:
+    top = cli.parser()
+    (commands,) = [action for action in top._actions if isinstance(action, argparse._SubParsersAction)]
+    helps = {choice.dest: choice.help or "" for choice in commands._choices_actions}
+    parsers = {**commands.choices, "demo": play._parser()}
+    exit_statuses = " ".join((cli.__doc__ or "").partition("\n\n")[2].split())
+    sections = [part for name, parser in parsers.items() for part in command_section(name, parser, helps[name])]
+    return joined("# Commands", MADE_BY, exit_statuses, *sections)
+
+
+def command_section(name: str, parser: argparse.ArgumentParser, summary: str) -> Iterator[str]:
+    yield f"## om-proxy {name}"
+    yield parser.description or sentence(summary)
+    rows = [(_option(action), _help(action)) for action in parser._actions if action.dest != "help"]
+    yield table(("argument", "meaning"), rows) if rows else ""
+    yield parser.epilog or ""
+
+
+def _option(action: argparse.Action) -> str:
+    if not action.option_strings:
+        return f"`{action.dest.upper()}`"
+    value = "" if action.nargs == 0 else f" {action.metavar or action.dest.upper()}"
+    return f"`{action.option_strings[-1]}{value}`"
+
+
+def _help(action: argparse.Action) -> str:
+    return f"{action.help}{' (required)' if action.required and action.option_strings else ''}"
+
+
+def main() -> None:
+    for name, text in pages().items():
+        (FOLDER / name).write_text(text, encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
