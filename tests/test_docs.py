@@ -33,6 +33,11 @@ from tests.memory.clients import chat, raw, told
 
 ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
+DOCS = ROOT / "docs"
+DOCUMENTS = [ROOT / "README.md", *sorted(DOCS.rglob("*.md"))]  # what users read
+PAGES = "\n".join(page.read_text(encoding="utf-8") for page in DOCUMENTS)
+LIMITS_PAGE = (DOCS / "concepts" / "limits.md").read_text(encoding="utf-8")
+CONFIGURATION_PAGE = (DOCS / "guides" / "configuration.md").read_text(encoding="utf-8")
 ARCHITECTURE = (ROOT / "ARCHITECTURE.md").read_text(encoding="utf-8")
 CONFIG = (ROOT / "config" / "om-proxy.yaml").read_text(encoding="utf-8")
 MARK = "[not in effect yet]"
@@ -66,7 +71,7 @@ def named(file: Path) -> str:
     return str(file.relative_to(ROOT))
 
 
-# ── README ───────────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── documents ───────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 def commands() -> set[str]:
@@ -74,34 +79,62 @@ def commands() -> set[str]:
     return set(found.choices)
 
 
-@pytest.mark.parametrize(
-    "file", ["README.md", "CHANGELOG.md", "config/om-proxy.yaml", "examples/compose.yaml", "Dockerfile"]
-)
-def test_commands_exist(file: str) -> None:
+OTHERS = ["CONTRIBUTING.md", "CHANGELOG.md", "config/om-proxy.yaml", "examples/compose.yaml", "Dockerfile"]
+
+
+@pytest.mark.parametrize("file", [*DOCUMENTS, *(ROOT / name for name in OTHERS)], ids=named)
+def test_commands_exist(file: Path) -> None:
     """Every `om-proxy …` and `scripts/…` a document names can be run."""
-    text = (ROOT / file).read_text(encoding="utf-8")
+    text = file.read_text(encoding="utf-8")
     assert set(re.findall(r"om-proxy (?=[a-z])(serve|check|demo|[a-z]+(?=`))", text)) <= commands()
     for script in re.findall(r"scripts/\w+", text):
         assert (ROOT / script).is_file()
 
 
-def test_readme_names_every_command() -> None:
-    """Nobody has to look into the code for what there is."""
-    for command in commands() - {"demo"}:
-        assert f"om-proxy {command}" in README
+def test_every_command_is_told() -> None:
+    """Nobody has to look into the code for what there is; README begins with the demo."""
+    page = (reference.FOLDER / "cli.md").read_text(encoding="utf-8")
+    assert set(re.findall(r"^## om-proxy (\S+)$", page, flags=re.M)) == commands()
     assert "scripts/demo" in README
 
 
-def test_links_lead_somewhere() -> None:
-    """Every relative link of a document is a file."""
-    for document in ROOT.glob("*.md"):
-        for link in re.findall(r"\]\((?!https?://)([^)#]+)\)", document.read_text(encoding="utf-8")):
-            assert (ROOT / link).exists(), link
+def test_readme_is_short() -> None:
+    """It wins users; everything else stands in docs/."""
+    assert len(README.splitlines()) <= 150
+    assert len(README.split()) <= 1200
+
+
+@pytest.mark.parametrize("document", [*ROOT.glob("*.md"), *DOCUMENTS[1:]], ids=named)
+def test_links_lead_somewhere(document: Path) -> None:
+    """Every relative link of a document is a file, and its anchor a heading there."""
+    for link in re.findall(r"\]\((?!https?://)([^)]+)\)", document.read_text(encoding="utf-8")):
+        path, _, anchor = link.partition("#")
+        target = document.parent / path if path else document
+        assert target.exists(), link
+        assert not anchor or anchor in anchors(target), link
+
+
+def anchors(page: Path) -> set[str]:
+    """The headings of a page as links name them, and anchors written out."""
+    text = page.read_text(encoding="utf-8")
+    headings = re.findall(r"^#+ (.+)$", text, flags=re.M)
+    written = set(re.findall(r'<a (?:id|name)="([^"]+)"', text))
+    return written | {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+def test_every_page_is_linked() -> None:
+    """A reader finds each page of docs/ from another one."""
+    linked = {
+        (page.parent / link).resolve()
+        for page in DOCUMENTS
+        for link in re.findall(r"\]\((?!https?://)([^)#]+)", page.read_text(encoding="utf-8"))
+    }
+    assert [named(page) for page in DOCUMENTS[1:] if page.resolve() not in linked] == []
 
 
 def test_variables_are_settings() -> None:
     """Each `OM_PROXY__…` example sets what it names."""
-    examples = dict(re.findall(r"`(OM_PROXY__\w+)=([^`]+)`", README))
+    examples = dict(re.findall(r"\b(OM_PROXY__\w+)=(\w+)", PAGES))
     assert examples
     for name, value in examples.items():
         key = ".".join(name.lower().split("__")[1:])
@@ -112,9 +145,10 @@ def test_settings_named_in_passing_exist() -> None:
     """A dotted key in a sentence is a key of the file."""
     known = keys_of(Settings().model_dump())
     sections = "|".join(Settings.model_fields)
-    found = set(re.findall(rf"`((?:{sections})\.[a-z_.]+)[`:]", README))
+    found = set(re.findall(rf"`((?:{sections})\.[a-z_.]+)[`:]", PAGES))
     assert {"context.tail_limit", "storage.url", "side_requests.models", "memory.mode"} <= found
-    assert found <= known
+    known |= {f"upstream.{name}" for name in UpstreamSettings.model_fields}
+    assert found - {"memory.uncommitted"} <= known  # an event of the log, which begins like a setting
 
 
 def keys_of(settings: dict[str, Any], above: str = "") -> set[str]:
@@ -259,8 +293,8 @@ def raised_classes(kind: type[OmError] = OmError) -> Iterator[type[OmError]]:
 
 
 def test_what_needs_a_restart() -> None:
-    """README and the file name every setting that is read at the start only."""
-    for text in (README, CONFIG):
+    """The page and the file name every setting that is read at the start only."""
+    for text in (CONFIGURATION_PAGE, CONFIG):
         (told_of,) = re.findall(r"([^.]*(?:\.\w[^.]*)*) need a\s+restart", " ".join(text.replace("#", "").split()))
         for key in RESTART:
             assert key.rstrip(".") in told_of.lower()
@@ -276,13 +310,15 @@ def test_statuses() -> None:
 
 
 def test_figures_are_the_defaults() -> None:
-    """The thresholds README speaks of."""
+    """The thresholds that README and the page on how it works speak of."""
     limits = Settings().effective(None).limits
     for figure in (limits.observe_at, limits.interval, limits.reflect_from, limits.reflect_at):
-        assert f"{figure:,}".replace(",", " ") in README
+        for text in (README, (DOCS / "concepts" / "how-it-works.md").read_text(encoding="utf-8")):
+            assert f"{figure:,}".replace(",", " ") in " ".join(text.split())
 
 
-# The limits of reconciling, as README tells them: what was stored, what is sent, and what the transcript is without and with
+# The limits of reconciling, as docs/concepts/limits.md tells them:
+# what was stored, what is sent, and what the transcript is without and with
 # the header that settles it.
 LIMITS: list[tuple[str, str, str, str, History, str]] = [
     ("An edit with nothing known before it", "u1 a1", "uX", "u1 a1 uX aR", "full", "uX aR"),
@@ -296,7 +332,7 @@ LIMITS: list[tuple[str, str, str, str, History, str]] = [
 @pytest.mark.parametrize(("limit", "before", "sent", "guessed", "header", "settled"), LIMITS)
 def test_limits(limit: str, before: str, sent: str, guessed: str, header: History, settled: str) -> None:
     """Each limit is as told, and so is the header that settles it."""
-    (told_of,) = re.findall(rf"^- \*\*{limit}.*\n(?:  .*\n)*", README, flags=re.M)
+    (told_of,) = re.findall(rf"^- \*\*{limit}.*\n(?:  .*\n)*", LIMITS_PAGE, flags=re.M)
     assert f"X-OM-History: {header}`" in told_of
     assert transcript(before, sent, "auto") == guessed
     assert transcript(before, sent, header) == settled
@@ -424,7 +460,7 @@ def test_the_path_of_a_request(text: str) -> None:
 
 def test_files_named_elsewhere() -> None:
     """Any path with a folder that a document names exists."""
-    for text in (README, ARCHITECTURE):
+    for text in (PAGES, ARCHITECTURE, (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")):
         for path in re.findall(r"`((?:tests|proxy|config|examples|scripts)/[\w./-]+)`", text):
             if "x/" not in path:
                 assert (ROOT / path).exists(), path

@@ -12,12 +12,14 @@ from typing import Any
 import pytest
 import yaml
 
+from proxy.demo.scripted import Scripted
 from proxy.settings import parse
 from tests.e2e.running import Running, running
 
 EXAMPLES = Path(__file__).parents[1] / "examples"
 DOCKERFILE = EXAMPLES.parent / "Dockerfile"
 README = EXAMPLES.parent / "README.md"
+QUICKSTART = EXAMPLES.parent / "docs" / "quickstart" / "python.md"
 
 
 async def run(proxy: Running, *command: str | Path) -> str:
@@ -67,20 +69,35 @@ async def test_openai_sdk_without_memory(tmp_path: Path) -> None:
 
 
 async def test_readme_s_own(tmp_path: Path) -> None:
-    """The program in README runs as it stands there, its address aside."""
-    (text,) = re.findall(r"```python\n(.*?)```", README.read_text(encoding="utf-8"), flags=re.S)
+    """The program in README runs as it stands there, its address aside: with README's threshold, memory applies to turn two."""
+    readme = README.read_text(encoding="utf-8")
+    (text,) = re.findall(r"```python\n(.*?)```", readme, flags=re.S)
+    (threshold,) = re.findall(r"OM_PROXY__MEMORY__OBSERVATION__MESSAGE_TOKENS=(\d+) om-proxy serve", readme)
+    (asked,) = re.findall(r'"(Plan [^"]+)"', text)
+    plan = "Day one: the castle, the tram, an early supper by the river. " * 20
+    models = Scripted({asked: {"role": "assistant", "content": plan}})
+    async with running(tmp_path, f"observation: {{message_tokens: {threshold}}}", models=models) as proxy:
+        out = await run(proxy, sys.executable, "-c", text.replace("http://127.0.0.1:8400", proxy.base))
+        assert [line.split()[0] for line in out.splitlines()] == ["raw", "applied"]
+        memory = await proxy.memory()
+        assert (memory.key.resource, memory.key.thread, memory.count) == ("user-42", "trip-to-lisbon", 4)
+
+
+async def test_quickstart_s_own(tmp_path: Path) -> None:
+    """The program in the quick start runs as it stands there, its address aside."""
+    (text,) = re.findall(r"```python\n(.*?)```", QUICKSTART.read_text(encoding="utf-8"), flags=re.S)
     async with running(tmp_path) as proxy:
         out = await run(proxy, sys.executable, "-c", text.replace("http://127.0.0.1:8400", proxy.base))
         assert out.strip()
         memory = await proxy.memory()
-        assert (memory.key.resource, memory.key.thread, memory.count) == ("user-42", "trip-to-lisbon", 2)
+        assert (memory.key.resource, memory.key.thread, memory.count) == ("user-42", "bridge-walks", 2)
 
 
 def test_no_two_share_a_thread() -> None:
     """Whoever tries one after the other does not mix their conversations."""
-    texts = [file.read_text(encoding="utf-8") for file in (*EXAMPLES.iterdir(), README) if file.is_file()]
+    texts = [file.read_text(encoding="utf-8") for file in (*EXAMPLES.iterdir(), README, QUICKSTART) if file.is_file()]
     named = [name for text in texts for name in re.findall(r'X-OM-Thread"?: "?([a-z][a-z-]+)"', text)]
-    assert len(named) == len(set(named)) == 4
+    assert len(named) == len(set(named)) == 5
 
 
 async def test_openai_sdk_stream(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""The three profiles people ask for stand in README.md and in config/om-proxy.yaml, and are the same ones."""
+"""The three profiles people ask for stand in docs/guides/profiles.md and in config/om-proxy.yaml, and are the same ones."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ ROOT = Path(__file__).parents[1]
 NAMES = ("long agent runs", "chat with daily visits", "cheap actor")
 
 
-def of_readme() -> dict[str, str]:
-    text = (ROOT / "README.md").read_text(encoding="utf-8")
+def of_page() -> dict[str, str]:
+    text = (ROOT / "docs" / "guides" / "profiles.md").read_text(encoding="utf-8")
     found = re.findall(r"```yaml\n# ([\w ]+): [^\n]*\n(memory:\n.*?)```", text, flags=re.S)
     return dict(found)
 
@@ -29,9 +29,9 @@ def of_config() -> dict[str, str]:
 
 def test_the_same_three() -> None:
     """Whoever copies from either gets the same."""
-    readme, config = of_readme(), of_config()
-    assert tuple(readme) == tuple(config) == NAMES
-    assert {name: yaml.safe_load(text) for name, text in readme.items()} == {
+    page, config = of_page(), of_config()
+    assert tuple(page) == tuple(config) == NAMES
+    assert {name: yaml.safe_load(text) for name, text in page.items()} == {
         name: yaml.safe_load(text) for name, text in config.items()
     }
 
@@ -39,4 +39,4 @@ def test_the_same_three() -> None:
 @pytest.mark.parametrize("name", NAMES)
 def test_check_has_nothing_to_say(name: str) -> None:
     """A profile is valid, and nothing in it disappoints: `om-proxy check` warns of none."""
-    assert attention_lines(parse(of_readme()[name])) == []
+    assert attention_lines(parse(of_page()[name])) == []

@@ -1,4 +1,4 @@
-"""Every word of the receipt, caused for real, and the list of them in README.md."""
+"""Every word of the receipt, caused for real, and the list of them in docs/reference."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ from pathlib import Path
 import orjson
 import pytest
 
-import proxy
 from proxy.demo.faults import Fault
 from proxy.demo.scripted import Scripted
 from proxy.errors import Conflict, StorageError
@@ -325,12 +324,12 @@ async def test_a_reply_beyond_the_budget(tmp_path: Path) -> None:
     assert [line["reason"] for line in out.events("turn")] == ["reply-too-large"]
 
 
-README = Path(proxy.__file__).parent.parent / "README.md"
+REASONS = Path(__file__).parents[2] / "docs" / "reference" / "reasons.md"
 
 
 def test_every_reason_is_caused_here() -> None:
-    """No word stands in README.md's table that no test of this file brings about (tests/test_docs.py holds it to the code)."""
-    table = README.read_text().partition("| reason |")[2].partition("\n\n")[0]
+    """No word stands in the table of reasons that no test of this file brings about (tests/test_docs.py holds it to the code)."""
+    table = REASONS.read_text(encoding="utf-8").partition("| reason |")[2].partition("\n\n")[0]
     listed = {word for row in table.splitlines()[2:] for word in re.findall(r"`([a-z-]+)`", row.split("|")[1])}
     assert len(listed) > 10
     caused = set(re.findall(r"[\"/]([a-z-]+)\"", Path(__file__).read_text()))

@@ -1,6 +1,6 @@
 """The clients: they hold the true conversation and show it as their kind does, for better or worse.
 
-What they avoid, because README lists it as a limit: an edit with nothing known before it (the first two messages stay); an
+What they avoid, because docs/concepts/limits.md lists it: an edit with nothing known before it (the first two messages stay); an
 exchange deleted from the middle; the same text twice (every text has its id); a lost fork shown by a window that begins after it
 (clients with windows edit only what is recent, and meet no broken disk); what came of the second reply to a question, shown in place
 of the first, and a second reply that we never stored, of which we hold the first (each looks like an altered text of what we hold);
