@@ -259,6 +259,14 @@ def test_reasons() -> None:
     assert set(table("reason")) == reasons()
 
 
+def test_picture_is_plain() -> None:
+    """README's picture is one file of text: it loads nothing and runs nothing."""
+    picture = (DOCS / "demo.svg").read_text(encoding="utf-8")
+    assert "om-proxy demo" in picture.replace("&#160;", " ")
+    assert len(picture) < 40_000
+    assert not re.search(r"<script|<image|url\((?!#)|href", picture)
+
+
 # Raised where no client can see them: the tree's root, and what a memory model did.
 UNSEEN = {
     "om_internal",

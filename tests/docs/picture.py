@@ -1,0 +1,76 @@
+"""Play the demo and draw its end as a terminal shows it: docs/demo.svg, README's picture.
+
+Run by `scripts/picture`. Two runs differ by about one per cent, because notes are made in the
+background. So no test compares the picture with a new run.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import io
+from pathlib import Path
+
+from rich.console import Console
+
+from proxy import logs
+from proxy.demo import closing
+from proxy.demo.figures import Played
+from proxy.demo.play import perform
+from proxy.demo.story import load
+from proxy.demo.table import AROUND, Board, sums
+
+PICTURE = Path(__file__).parents[2] / "docs" / "demo.svg"
+WIDTH_COLUMNS = 100
+SHOWN_ROWS = 12
+
+# rich's own template names fonts on a server, which a page that embeds the picture does not load
+TEMPLATE = """\
+<svg viewBox="0 0 {width} {height}" xmlns="http://www.w3.org/2000/svg">
+<style>
+.{unique_id}-matrix {{ font: {char_height}px/{line_height}px monospace }}
+.{unique_id}-title {{ font: bold 18px sans-serif }}
+{styles}
+</style>
+<defs>
+<clipPath id="{unique_id}-clip-terminal">
+<rect width="{terminal_width}" height="{terminal_height}" />
+</clipPath>
+{lines}
+</defs>
+{chrome}
+<g transform="translate({terminal_x}, {terminal_y})" clip-path="url(#{unique_id}-clip-terminal)">
+{backgrounds}
+<g class="{unique_id}-matrix">
+{matrix}
+</g>
+</g>
+</svg>
+"""
+
+
+def draw(played: Played) -> str:
+    """The newest rows of the table, its sums, and the last question with its three answers."""
+    console = Console(
+        record=True,
+        file=io.StringIO(),
+        width=WIDTH_COLUMNS,
+        height=SHOWN_ROWS + AROUND,
+        force_terminal=True,
+        color_system="standard",
+    )
+    board = Board(console)
+    board._rows.extend(played.rows)
+    console.print(board._table())
+    console.print(sums(played.rows))
+    closing._question(console, played)
+    return console.export_svg(title="om-proxy demo", code_format=TEMPLATE, unique_id="demo")
+
+
+def main() -> None:
+    logs.configure("off")
+    played = asyncio.run(perform(load(), Console(file=io.StringIO(), width=WIDTH_COLUMNS)))
+    PICTURE.write_text(draw(played), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
