@@ -40,7 +40,7 @@ async def run(proxy: Running, *command: str | Path) -> str:
 def test_every_example_is_run() -> None:
     """A new example needs a test of its own here."""
     assert {file.name for file in EXAMPLES.iterdir() if file.is_file()} == {
-        "openai_sdk.py", "openai_sdk_stream.py", "curl.sh", "compose.yaml",
+        "openai_sdk.py", "openai_sdk_stream.py", "curl.sh", "compose.yaml", "compose-open-webui.yaml",
     }  # fmt: skip
 
 
@@ -175,3 +175,26 @@ def test_the_composed_service_s_file() -> None:
     assert "WORKDIR /app" in DOCKERFILE.read_text(encoding="utf-8")
     assert mounts["om-data"] == "/data"
     assert (EXAMPLES / service["build"]).resolve() == DOCKERFILE.parent
+
+
+def test_open_webui_is_composed() -> None:
+    """The proxy gets valid settings, Open WebUI a key of the proxy's and its address, and every volume named is declared."""
+    compose: Any = yaml.safe_load((EXAMPLES / "compose-open-webui.yaml").read_text(encoding="utf-8"))
+    services = compose["services"]
+    base = yaml.safe_load((EXAMPLES / "compose.yaml").read_text(encoding="utf-8"))["services"]["om-proxy"]
+    assert services["om-proxy"]["extends"] == {"file": "compose.yaml", "service": "om-proxy"}
+    variables = {
+        name: re.sub(r"\$\{(\w+):.*\}", r"\1", value) for name, value in services["om-proxy"]["environment"].items()
+    }
+    config = EXAMPLES.parent / "config" / "om-proxy.yaml"
+    settings = parse(config.read_text(encoding="utf-8"), env=variables)
+    assert settings.upstream_for("qwen3:8b") == settings.upstream[0]
+    assert settings.upstream[0].base_url == "http://ollama:11434/v1"
+    webui = services["open-webui"]["environment"]
+    (key,) = settings.auth.keys
+    assert key.key.get_secret_value() == re.sub(r"\$\{(\w+):.*\}", r"\1", webui["OPENAI_API_KEY"])
+    assert webui["OPENAI_API_BASE_URL"] == "http://om-proxy:8400/v1"
+    assert webui["ENABLE_FORWARD_USER_INFO_HEADERS"] == "true"
+    named = {volume.split(":")[0] for service in services.values() for volume in service.get("volumes", ())}
+    named |= {volume.split(":")[0] for volume in base["volumes"] if not volume.startswith(".")}
+    assert named == set(compose["volumes"])
