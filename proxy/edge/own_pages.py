@@ -18,7 +18,7 @@ ABOUT = {
 }
 _NOT_BUILT = {
     "/metrics": "om-proxy serves no metrics in this version, and asks no model server for its own here",
-    "/docs": "om-proxy has no page here; what it answers stands in its README, and the model server's API below /v1",
+    "/docs": "om-proxy has no page here; what it answers stands in its documentation, and the model server's API below /v1",
 }
 ADMIN = "/om"
 _PAGES = ("/", "/healthz", "/readyz")
