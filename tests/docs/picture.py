@@ -27,8 +27,8 @@ SHOWN_ROWS = 12
 TEMPLATE = """\
 <svg viewBox="0 0 {width} {height}" xmlns="http://www.w3.org/2000/svg">
 <style>
-.{unique_id}-matrix {{ font: {char_height}px/{line_height}px monospace }}
-.{unique_id}-title {{ font: bold 18px sans-serif }}
+.{unique_id}-matrix {{ font-family: monospace; font-size: {char_height}px }}
+.{unique_id}-title {{ font-family: sans-serif; font-size: 18px; font-weight: bold }}
 {styles}
 </style>
 <defs>
