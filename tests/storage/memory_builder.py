@@ -177,8 +177,10 @@ class MemoryBuilder:
 
     def swapped(self) -> MemoryBuilder:
         """The reflection in place of what it was made from."""
-        replaced = self.reflection.sources if self.reflection else tuple(o.id for o in self.log)
+        replaced = self.reflection.sources if self.reflection else ()
         earlier = tuple(o for o in self.log if o.id not in replaced)
+        if earlier == self.log:  # it was made from another log, or from all of this one
+            earlier = ()
         after, depth = (earlier[-1].last if earlier else 0), 1 + max(o.depth for o in self.log)
         covered = [m for m in self.covered if m.seq > after]
         self.reflection = None
