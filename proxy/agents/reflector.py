@@ -25,7 +25,7 @@ MAX_ANSWERS = 4
 # What each level asks for, as a share of the notes' size, and as a share of what is accepted where that is less: behind a request
 # that a model obeys there is always an answer that is taken, with some room for those that count badly.
 SIZE_SHARES: dict[wording.Level, float] = {"none": 0.65, "gentle": 0.55, "strong": 0.4, "stronger": 0.25}
-ACCEPTED_SHARES: dict[wording.Level, float] = {"none": 0.9, "gentle": 0.8, "strong": 0.7, "stronger": 0.6}
+ACCEPTED_SHARES: dict[wording.Level, float] = {"none": 0.9, "gentle": 0.85, "strong": 0.7, "stronger": 0.6}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
