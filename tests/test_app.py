@@ -12,12 +12,12 @@ from pathlib import Path
 import httpx
 import pytest
 
-from proxy.app import create_app, open_store
-from proxy.catalogue import encodings
-from proxy.demo.loopback import serving
-from proxy.demo.scripted import Scripted
-from proxy.errors import ConfigError, OmError, StorageError
-from proxy.settings import Settings, parse
+from om_proxy.app import create_app, open_store
+from om_proxy.catalogue import encodings
+from om_proxy.demo.loopback import serving
+from om_proxy.demo.scripted import Scripted
+from om_proxy.errors import ConfigError, OmError, StorageError
+from om_proxy.settings import Settings, parse
 from tests.e2e.running import Running, running
 
 

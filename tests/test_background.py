@@ -12,14 +12,14 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from proxy.agents.llm import Target
-from proxy.background import DUE_AT_ONCE, Background, Line, Patience
-from proxy.errors import ModelError
-from proxy.memory import lifecycle
-from proxy.memory.lifecycle import BACK_OFF, Observe, Reflect
-from proxy.memory.model import Key, Trouble
-from proxy.observing import Call, Progress
-from proxy.storage.sqlite import SqliteStore
+from om_proxy.agents.llm import Target
+from om_proxy.background import DUE_AT_ONCE, Background, Line, Patience
+from om_proxy.errors import ModelError
+from om_proxy.memory import lifecycle
+from om_proxy.memory.lifecycle import BACK_OFF, Observe, Reflect
+from om_proxy.memory.model import Key, Trouble
+from om_proxy.observing import Call, Progress
+from om_proxy.storage.sqlite import SqliteStore
 from tests.agents.scripted_llm import bullets, texts
 from tests.memory.building import KEY, chat, chunk
 from tests.support.performing import INHERITED, Held, Parts, parts

@@ -7,10 +7,10 @@ from functools import partial
 
 from msgspec.structs import replace
 
-from proxy.memory.lifecycle import Observe
-from proxy.memory.model import Key, hub_of
-from proxy.observing import BATCHES_AT_ONCE
-from proxy.storage.base import Stir
+from om_proxy.memory.lifecycle import Observe
+from om_proxy.memory.model import Key, hub_of
+from om_proxy.observing import BATCHES_AT_ONCE
+from om_proxy.storage.base import Stir
 from tests.memory.building import KEY, chat
 from tests.support.performing import SMALL, Held, Parts, parts
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import orjson
 import pytest
 
-from proxy.catalogue import Price
+from om_proxy.catalogue import Price
 from tests.bench.billing import Rules, Sent, Used, dollars, total, used
 from tests.bench.cost import Cached, fitted, unbroken
 from tests.bench.cost_compression import Kind, dialogues, noted

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from proxy.memory.thresholds import Limits
+from om_proxy.memory.thresholds import Limits
 from tests.bench.cost_steady import ENTRY_TOKENS, NEW_TOKENS, Steady, play_notes, write_as_accepted, write_as_asked
 
 

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from proxy.demo.loopback import serving
+from om_proxy.demo.loopback import serving
 from tests.bench import before, beside
 from tests.bench.loads import TURNS_OF_A_THREAD, Load, read_cell, write_requests
 from tests.bench.published import LINES, write_table

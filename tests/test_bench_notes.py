@@ -13,7 +13,7 @@ from typing import Any
 import httpx
 import pytest
 
-from proxy.demo.loopback import serving
+from om_proxy.demo.loopback import serving
 from tests.bench.notes.__main__ import arguments, main, run, settings_of
 from tests.bench.notes.folder import AnswerMissing, Folder, digest_prompt, write_whole
 from tests.bench.notes.play import Stopped, merge

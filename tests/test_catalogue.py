@@ -15,11 +15,11 @@ import structlog
 from hypothesis import given
 from hypothesis import strategies as st
 
-from proxy import catalogue
-from proxy.catalogue import Catalogue, Price, encodings
-from proxy.catalogue.packaged import litellm_file
-from proxy.memory import tokens
-from proxy.memory.model import PER_MESSAGE
+from om_proxy import catalogue
+from om_proxy.catalogue import Catalogue, Price, encodings
+from om_proxy.catalogue.packaged import litellm_file
+from om_proxy.memory import tokens
+from om_proxy.memory.model import PER_MESSAGE
 
 
 @pytest.fixture
@@ -135,14 +135,16 @@ def test_no_ranks_at_all(monkeypatch: pytest.MonkeyPatch, forgetful: None) -> No
 
 def test_without_memory_there_is_no_tokenizer() -> None:
     """What a process makes at its start does not import tiktoken yet."""
-    code = "import sys, proxy.catalogue as c; c.Catalogue(); c.encoder('gpt-4o'); sys.exit('tiktoken' in sys.modules)"
+    code = (
+        "import sys, om_proxy.catalogue as c; c.Catalogue(); c.encoder('gpt-4o'); sys.exit('tiktoken' in sys.modules)"
+    )
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 
 def test_loading_is_late() -> None:
     """Importing, naming and asking for an encoder load neither ranks nor table: the idle server stays small."""
     code = (
-        "import sys, proxy.catalogue as c; from proxy.catalogue import encodings, models;"
+        "import sys, om_proxy.catalogue as c; from om_proxy.catalogue import encodings, models;"
         "c.encoder('gpt-4o'); c.encoder_name('gpt-4o'); c.Catalogue();"
         "sys.exit(bool(encodings._known) or models._table.cache_info().currsize)"
     )
@@ -259,7 +261,7 @@ def test_limits(model: str, images: bool | None, temperature: bool | None) -> No
 
 def test_a_table_that_is_not_there(monkeypatch: pytest.MonkeyPatch) -> None:
     """Without litellm's files nothing is known, and nothing fails."""
-    monkeypatch.setattr("proxy.catalogue.models.litellm_file", lambda _name: None)
+    monkeypatch.setattr("om_proxy.catalogue.models.litellm_file", lambda _name: None)
     catalogue.models._table.cache_clear()
     catalogue.models._find.cache_clear()
     assert catalogue.prices("gpt-4o") is None

@@ -14,11 +14,11 @@ from pathlib import Path
 
 import pytest
 
-from proxy.agents.reflector import ACCEPTED_SHARES, SIZE_SHARES
-from proxy.memory import alignment, lifecycle, lone, matching, placing, transcript, verdict
-from proxy.memory.sessions import SESSIONS
-from proxy.settings import Settings
-from proxy.settings.report import NOT_IN_EFFECT
+from om_proxy.agents.reflector import ACCEPTED_SHARES, SIZE_SHARES
+from om_proxy.memory import alignment, lifecycle, lone, matching, placing, transcript, verdict
+from om_proxy.memory.sessions import SESSIONS
+from om_proxy.settings import Settings
+from om_proxy.settings.report import NOT_IN_EFFECT
 from tests.test_docs import ROOT, committed, named, raised_classes
 
 SPEC = ROOT / "docs" / "spec"

@@ -22,17 +22,17 @@ import httpx
 import pytest
 from starlette.types import Message as AsgiMessage
 
-from proxy import __version__
-from proxy.app import create_app
-from proxy.cli import main, spared
-from proxy.edge.site import Site
-from proxy.errors import Unauthorized
-from proxy.memory import identity
-from proxy.memory.identity import identify
-from proxy.memory.model import Item, Key, Memory, Message
-from proxy.settings import Settings, load
-from proxy.storage.sqlite import SqliteStore
-from proxy.upkeep import forget_thread
+from om_proxy import __version__
+from om_proxy.app import create_app
+from om_proxy.cli import main, spared
+from om_proxy.edge.site import Site
+from om_proxy.errors import Unauthorized
+from om_proxy.memory import identity
+from om_proxy.memory.identity import identify
+from om_proxy.memory.model import Item, Key, Memory, Message
+from om_proxy.settings import Settings, load
+from om_proxy.storage.sqlite import SqliteStore
+from om_proxy.upkeep import forget_thread
 from tests.e2e.process import free_port
 
 ROOT = Path(__file__).parents[1]
@@ -46,7 +46,7 @@ def environment() -> dict[str, str]:
 
 
 def om_proxy(*arguments: str, cwd: Path, **env: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "proxy", *arguments]
+    command = [sys.executable, "-m", "om_proxy", *arguments]
     return subprocess.run(
         command, cwd=cwd, env=environment() | env, capture_output=True, text=True, timeout=120, check=False
     )
@@ -58,7 +58,7 @@ def served(folder: Path, text: str = CONFIG, **env: str) -> Iterator[tuple[subpr
     port = free_port()
     (folder / "om.yaml").write_text(text)
     with subprocess.Popen(
-        [sys.executable, "-m", "proxy", "serve", "--config", "om.yaml"],
+        [sys.executable, "-m", "om_proxy", "serve", "--config", "om.yaml"],
         cwd=folder,
         env=environment() | env | {"OM_PROXY__SERVER__PORT": str(port)},
         stdout=subprocess.PIPE,
@@ -116,8 +116,8 @@ def test_serve(tmp_path: Path, number: signal.Signals) -> None:
 def test_starting_spares_what_no_server_uses() -> None:
     """Nothing is imported for looks; what stays is no garbage, and garbage is looked for as ever; later, all can be imported."""
     code = (
-        "import gc, sys; from proxy.cli import starting; before = gc.get_threshold()\n"
-        "with starting(): import proxy.app, uvicorn\n"
+        "import gc, sys; from om_proxy.cli import starting; before = gc.get_threshold()\n"
+        "with starting(): import om_proxy.app, uvicorn\n"
         "found = {'rich', 'pygments', 'frozenlist._frozenlist'} & set(sys.modules); assert not found, found\n"
         "assert gc.get_freeze_count() > 10_000 and gc.get_threshold() == before\n"
         "import rich.console, frozenlist._frozenlist"
@@ -141,7 +141,7 @@ def test_what_is_in_use_is_not_spared(tmp_path: Path, monkeypatch: pytest.Monkey
 def test_serve_on_a_free_port(tmp_path: Path, by: str) -> None:
     """Port 0 takes a free one, and the address that is printed is the real one. An option comes before the environment."""
     options = ["--host", "127.0.0.1", "--port", "0"] if by == "option" else []
-    command = [sys.executable, "-m", "proxy", "serve", *options]
+    command = [sys.executable, "-m", "om_proxy", "serve", *options]
     env = environment() | {"OM_PROXY__SERVER__PORT": "1" if options else "0"}
     with subprocess.Popen(command, cwd=tmp_path, env=env, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
@@ -260,14 +260,14 @@ def test_a_worker_that_cannot_start_is_a_failure(tmp_path: Path) -> None:
 LATE = """
 import sys
 if any("spawn_main" in argument for argument in sys.orig_argv):  # a worker
-    import proxy.storage.sqlite
-    from proxy.errors import StorageError
+    import om_proxy.storage.sqlite
+    from om_proxy.errors import StorageError
 
     async def gone(*_, **__):
         raise StorageError("storage.url: the disk is gone")
 
-    import proxy.app
-    proxy.app.open_store = gone
+    import om_proxy.app
+    om_proxy.app.open_store = gone
 """
 
 
@@ -316,7 +316,7 @@ def test_a_reader_that_leaves(tmp_path: Path, arguments: tuple[str, ...]) -> Non
     """`om-proxy check | head -1` ends with status 0 and without a traceback."""
     read, write = os.pipe()
     os.close(read)  # the reader has left before the first line
-    command = [sys.executable, "-m", "proxy", *arguments]
+    command = [sys.executable, "-m", "om_proxy", *arguments]
     with open(write, "wb") as gone:
         done = subprocess.run(
             command, cwd=tmp_path, env=environment(), stdout=gone, stderr=subprocess.PIPE, check=False, timeout=30
@@ -585,7 +585,7 @@ def test_no_token_that_would_be_refused(
 
 MAPPED = """
 import ctypes, sys
-from proxy.host import keep_freed_memory
+from om_proxy.host import keep_freed_memory
 
 class Info(ctypes.Structure):
     _fields_ = [(name, ctypes.c_size_t) for name in "arena ordblks smblks mapped rest1 rest2 rest3 rest4 rest5 rest6".split()]
@@ -694,7 +694,7 @@ def test_forget_beside_a_running_server(tmp_path: Path) -> None:
         with contextlib.closing(sqlite3.connect(tmp_path / "om.db", isolation_level=None)) as reader:
             reader.execute("BEGIN")
             reader.execute("SELECT * FROM thread").fetchall()
-            command = [sys.executable, "-m", "proxy", "forget", "t", "--config", "om.yaml", "--yes"]
+            command = [sys.executable, "-m", "om_proxy", "forget", "t", "--config", "om.yaml", "--yes"]
             forgetting = subprocess.Popen(command, cwd=tmp_path, env=environment(), stdout=subprocess.PIPE, text=True)
             assert forgetting.stdout
             told = [forgetting.stdout.readline() for _ in range(3)]
@@ -739,7 +739,7 @@ async def kept_by(path: Path, credential: str, *threads: str) -> str:
 
 
 def rekey(folder: Path, stdin: str = "", **env: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "proxy", "rekey-tenant", "--config", "om.yaml"]
+    command = [sys.executable, "-m", "om_proxy", "rekey-tenant", "--config", "om.yaml"]
     done = subprocess.run(
         command,
         cwd=folder,

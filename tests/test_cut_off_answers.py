@@ -18,14 +18,14 @@ import orjson
 import pytest
 from msgspec.structs import replace
 
-from proxy.agents.direct import Direct
-from proxy.agents.litellm_adapter import LiteLLM
-from proxy.agents.llm import Prompt, Routed, Target
-from proxy.errors import ModelBusy
-from proxy.memory import lifecycle
-from proxy.memory.lifecycle import Observe, Reflect
-from proxy.memory.model import Memory
-from proxy.upstream import AiohttpTransport
+from om_proxy.agents.direct import Direct
+from om_proxy.agents.litellm_adapter import LiteLLM
+from om_proxy.agents.llm import Prompt, Routed, Target
+from om_proxy.errors import ModelBusy
+from om_proxy.memory import lifecycle
+from om_proxy.memory.lifecycle import Observe, Reflect
+from om_proxy.memory.model import Memory
+from om_proxy.upstream import AiohttpTransport
 from tests.memory.building import KEY, chat, chunk
 from tests.support.performing import INHERITED, Parts, parts
 from tests.support.upstream_server import Call, answering, upstream_server

@@ -7,12 +7,12 @@ from collections.abc import Mapping
 
 import pytest
 
-from proxy.catalogue import Catalogue
-from proxy.deliveries import RETRY_WINDOW_S, Deliveries
-from proxy.engine import Engine
-from proxy.errors import StorageError
-from proxy.memory.model import Key, Memory
-from proxy.prompt import Prompts
+from om_proxy.catalogue import Catalogue
+from om_proxy.deliveries import RETRY_WINDOW_S, Deliveries
+from om_proxy.engine import Engine
+from om_proxy.errors import StorageError
+from om_proxy.memory.model import Key, Memory
+from om_proxy.prompt import Prompts
 from tests.memory.building import KEY
 from tests.support.performing import Parts
 from tests.test_engine import Turns, said, turns, user

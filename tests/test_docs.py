@@ -17,17 +17,17 @@ from typing import Any
 import orjson
 import pytest
 
-from proxy.cli import parser
-from proxy.edge.exchange import Exchange, receipt
-from proxy.edge.headers import OURS
-from proxy.errors import OmError, StorageError
-from proxy.memory.identity import Caller, Rules, identify
-from proxy.memory.model import Key
-from proxy.memory.transcript import Hints, History
-from proxy.settings import Settings, UpstreamSettings, attention_lines, effective_lines, parse
-from proxy.settings.report import NOT_IN_EFFECT
-from proxy.settings.watching import RESTART
-from proxy.turn import Turn
+from om_proxy.cli import parser
+from om_proxy.edge.exchange import Exchange, receipt
+from om_proxy.edge.headers import OURS
+from om_proxy.errors import OmError, StorageError
+from om_proxy.memory.identity import Caller, Rules, identify
+from om_proxy.memory.model import Key
+from om_proxy.memory.transcript import Hints, History
+from om_proxy.settings import Settings, UpstreamSettings, attention_lines, effective_lines, parse
+from om_proxy.settings.report import NOT_IN_EFFECT
+from om_proxy.settings.watching import RESTART
+from om_proxy.turn import Turn
 from tests.docs import reference
 from tests.memory.clients import chat, raw, told
 
@@ -41,7 +41,7 @@ CONFIGURATION_PAGE = (DOCS / "guides" / "configuration.md").read_text(encoding="
 ARCHITECTURE = (ROOT / "ARCHITECTURE.md").read_text(encoding="utf-8")
 CONFIG = (ROOT / "config" / "om-proxy.yaml").read_text(encoding="utf-8")
 MARK = "[not in effect yet]"
-LISTS = "proxy/edge/vocabulary.py"  # says every word for the pages: what is looked for elsewhere is not proven by it
+LISTS = "proxy/om_proxy/edge/vocabulary.py"  # says every word for the pages: what is looked for elsewhere is not proven by it
 
 
 @cache
@@ -183,7 +183,7 @@ def test_every_reference_page_is_made_or_written() -> None:
 def test_request_headers() -> None:
     """The table names our request headers and the shipped aliases, with all their values."""
     rows = table("request")
-    code = ast.unparse(ast.parse((ROOT / "proxy/memory/identity.py").read_text(encoding="utf-8")))
+    code = ast.unparse(ast.parse((ROOT / "proxy/om_proxy/memory/identity.py").read_text(encoding="utf-8")))
     assert {name.lower() for name in rows} == set(re.findall(r"x-om-[a-z]+", code))
     aliases = re.findall(r"`(x-[a-z-]+)`", (rows["X-OM-Thread"] + rows["X-OM-Resource"]).lower())
     rules = Rules()
@@ -205,7 +205,7 @@ def test_response_headers() -> None:
     upstream = UpstreamSettings(base_url="http://h")
     exchange = Exchange({}, b"", None, Caller(Key("t", "r", "t"), "t"), upstream, 0.0, reason="x")
     fixed = {name.decode() for name, _ in receipt(exchange)}
-    source = ast.parse((ROOT / "proxy/assembly.py").read_text(encoding="utf-8"))
+    source = ast.parse((ROOT / "proxy/om_proxy/assembly.py").read_text(encoding="utf-8"))
     counted = {
         f"x-om-{key.value}"
         for node in ast.walk(source)
@@ -224,13 +224,13 @@ def reasons() -> set[str]:
     """Every word the code can put into `x-om-reason`."""
     found = set()
     for name in (
-        "proxy/engine.py",
-        "proxy/assembly.py",
-        "proxy/edge/chat.py",
-        "proxy/edge/exchange.py",
-        "proxy/edge/unreached.py",
-        "proxy/memory/identity.py",
-        "proxy/memory/missing_notes.py",
+        "proxy/om_proxy/engine.py",
+        "proxy/om_proxy/assembly.py",
+        "proxy/om_proxy/edge/chat.py",
+        "proxy/om_proxy/edge/exchange.py",
+        "proxy/om_proxy/edge/unreached.py",
+        "proxy/om_proxy/memory/identity.py",
+        "proxy/om_proxy/memory/missing_notes.py",
     ):
         for node in ast.walk(ast.parse((ROOT / name).read_text(encoding="utf-8"))):
             if isinstance(node, ast.Assign) and "reason" in ast.unparse(node.targets[0]):
@@ -398,9 +398,9 @@ def test_what_is_not_marked_is_read() -> None:
     sources = [file for file in modules() if "proxy" in file.parts and file.parent.name != "settings"]
     sources.remove(ROOT / LISTS)
     sources += [
-        ROOT / "proxy/settings/effective.py",
-        ROOT / "proxy/settings/model.py",
-        ROOT / "proxy/settings/service.py",
+        ROOT / "proxy/om_proxy/settings/effective.py",
+        ROOT / "proxy/om_proxy/settings/model.py",
+        ROOT / "proxy/om_proxy/settings/service.py",
     ]
     program = "\n".join(file.read_text(encoding="utf-8") for file in sources)
     unread = {key for key in leaves() if not re.search(rf"\.{key.rpartition('.')[2]}\b", program)}
@@ -426,7 +426,7 @@ def test_check_knows_every_one(key: str) -> None:
 
 def rooms() -> set[str]:
     """What stands at the top of the package."""
-    entries = (ROOT / "proxy").iterdir()
+    entries = (ROOT / "proxy/om_proxy").iterdir()
     return {
         entry.name + "/" if entry.is_dir() else entry.stem
         for entry in entries
@@ -452,7 +452,7 @@ def test_floors() -> None:
 
 
 @pytest.mark.parametrize(
-    "text", [ARCHITECTURE, (ROOT / "proxy/__init__.py").read_text(encoding="utf-8")], ids=["page", "package"]
+    "text", [ARCHITECTURE, (ROOT / "proxy/om_proxy/__init__.py").read_text(encoding="utf-8")], ids=["page", "package"]
 )
 def test_the_path_of_a_request(text: str) -> None:
     """Every file and function on the map is there."""
@@ -460,9 +460,9 @@ def test_the_path_of_a_request(text: str) -> None:
     files = set(re.findall(r"[\w/]+\.py\b", drawn))
     assert len(files) >= 10
     for file in files:
-        assert (ROOT / "proxy" / file).is_file(), file
+        assert (ROOT / "proxy/om_proxy" / file).is_file(), file
     for module, function in re.findall(r"\b(engine|lifecycle)\.(?!py\b)(\w+)", drawn):
-        source = ROOT / "proxy" / ("memory/lifecycle.py" if module == "lifecycle" else f"{module}.py")
+        source = ROOT / "proxy/om_proxy" / ("memory/lifecycle.py" if module == "lifecycle" else f"{module}.py")
         assert f"def {function}(" in source.read_text(encoding="utf-8")
 
 
@@ -523,13 +523,13 @@ def test_every_exception_has_its_reason() -> None:
 
 def test_every_error_is_drawn() -> None:
     """The tree in `errors.py` holds every class of ours, with the status the edge answers."""
-    drawn = (ROOT / "proxy/errors.py").read_text(encoding="utf-8").split('"""')[1]
+    drawn = (ROOT / "proxy/om_proxy/errors.py").read_text(encoding="utf-8").split('"""')[1]
 
     def below(kind: type[OmError]) -> Iterator[type[OmError]]:
         yield kind
         for one in kind.__subclasses__():
             yield from below(one)
 
-    for kind in {kind for kind in below(OmError) if kind.__module__ == "proxy.errors"}:
+    for kind in {kind for kind in below(OmError) if kind.__module__ == "om_proxy.errors"}:
         (status,) = re.findall(rf"\b{kind.__name__}\b +(\d+|–)", drawn) or [None]
         assert status in (str(kind.status), "–", None if kind is OmError else ""), kind

@@ -13,16 +13,16 @@ import pytest
 from msgspec.structs import replace
 from structlog.testing import capture_logs
 
-from proxy.catalogue import Catalogue
-from proxy.engine import Engine
-from proxy.errors import ModelError, StorageError
-from proxy.memory.identity import Caller, Mode
-from proxy.memory.model import Key, Memory
-from proxy.memory.transcript import Hints
-from proxy.prompt import Prompts
-from proxy.turn import Turn
-from proxy.wire import chat
-from proxy.wire.reply import Reply
+from om_proxy.catalogue import Catalogue
+from om_proxy.engine import Engine
+from om_proxy.errors import ModelError, StorageError
+from om_proxy.memory.identity import Caller, Mode
+from om_proxy.memory.model import Key, Memory
+from om_proxy.memory.transcript import Hints
+from om_proxy.prompt import Prompts
+from om_proxy.turn import Turn
+from om_proxy.wire import chat
+from om_proxy.wire.reply import Reply
 from tests.memory.building import KEY
 from tests.support.performing import NOTES, SMALL, Held, Parts, Step, parts
 

@@ -10,17 +10,17 @@ import orjson
 import pytest
 from msgspec.structs import replace
 
-from proxy.catalogue import Catalogue
-from proxy.engine import Engine
-from proxy.memory import identity
-from proxy.memory.identity import Caller
-from proxy.memory.model import Key, Memory, Observation, Part, Reflection, Scope, hub_of
-from proxy.memory.transcript import Hints
-from proxy.prompt import Prompts
-from proxy.storage.base import Stir
-from proxy.turn import Turn
-from proxy.wire import chat
-from proxy.wire.reply import Reply
+from om_proxy.catalogue import Catalogue
+from om_proxy.engine import Engine
+from om_proxy.memory import identity
+from om_proxy.memory.identity import Caller
+from om_proxy.memory.model import Key, Memory, Observation, Part, Reflection, Scope, hub_of
+from om_proxy.memory.transcript import Hints
+from om_proxy.prompt import Prompts
+from om_proxy.storage.base import Stir
+from om_proxy.turn import Turn
+from om_proxy.wire import chat
+from om_proxy.wire.reply import Reply
 from tests.memory.building import KEY
 from tests.memory.clients import raw
 from tests.support.performing import SMALL, Parts, parts

@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 import yaml
 
-from proxy.demo.scripted import Scripted
-from proxy.settings import parse
+from om_proxy.demo.scripted import Scripted
+from om_proxy.settings import parse
 from tests.e2e.running import Running, running
 
 EXAMPLES = Path(__file__).parents[1] / "examples"

@@ -10,16 +10,16 @@ import orjson
 import pytest
 from structlog.testing import capture_logs
 
-from proxy.agents.llm import Answer, Prompt, Target
-from proxy.catalogue import Catalogue
-from proxy.engine import Engine
-from proxy.errors import Conflict
-from proxy.memory.identity import Caller
-from proxy.memory.model import HUB, Key, Memory
-from proxy.memory.transcript import Hints
-from proxy.prompt import Prompts
-from proxy.wire import chat
-from proxy.wire.reply import Reply
+from om_proxy.agents.llm import Answer, Prompt, Target
+from om_proxy.catalogue import Catalogue
+from om_proxy.engine import Engine
+from om_proxy.errors import Conflict
+from om_proxy.memory.identity import Caller
+from om_proxy.memory.model import HUB, Key, Memory
+from om_proxy.memory.transcript import Hints
+from om_proxy.prompt import Prompts
+from om_proxy.wire import chat
+from om_proxy.wire.reply import Reply
 from tests.agents.scripted_llm import bullets, texts
 from tests.memory.building import KEY
 from tests.support.performing import SMALL, Parts, parts

@@ -7,7 +7,7 @@ import asyncio
 import pytest
 from structlog.testing import capture_logs
 
-from proxy.lasting import keep_running
+from om_proxy.lasting import keep_running
 
 
 async def test_it_begins_again() -> None:

@@ -13,9 +13,9 @@ import orjson
 import pytest
 import structlog
 
-from proxy.logs import SOON, THREADS, ConsoleLine, Lines, configure, model_name, thread_label, thread_name
-from proxy.memory.identity import label
-from proxy.memory.model import Key
+from om_proxy.logs import SOON, THREADS, ConsoleLine, Lines, configure, model_name, thread_label, thread_name
+from om_proxy.memory.identity import label
+from om_proxy.memory.model import Key
 
 KEY = Key("tenant", "alice@example.com", "divorce-lawyer")
 
@@ -102,7 +102,7 @@ def test_a_second_loop_writes_too(capsysbinary: pytest.CaptureFixture[bytes]) ->
 @pytest.mark.parametrize("log", ["json", "console"])
 def test_a_full_disk_fails_nobody(log: str, tmp_path: Path) -> None:
     """Whoever has something to say goes on when it cannot be written."""
-    code = f"import structlog; from proxy.logs import configure; configure('{log}')\n"
+    code = f"import structlog; from om_proxy.logs import configure; configure('{log}')\n"
     code += "structlog.get_logger('x').error('failed'); structlog.get_logger('x').info('turn'); print('on')"
     with open("/dev/full", "w") as full:
         ended = subprocess.run(
@@ -113,7 +113,7 @@ def test_a_full_disk_fails_nobody(log: str, tmp_path: Path) -> None:
 
 def test_the_last_lines_are_written_at_the_end(tmp_path: Path) -> None:
     """A program that ends writes what still waits."""
-    code = "import asyncio, structlog; from proxy.logs import SOON, Lines, configure; configure('json')\n"
+    code = "import asyncio, structlog; from om_proxy.logs import SOON, Lines, configure; configure('json')\n"
     code += "async def main(): structlog.get_logger('x').info('turn', n=1)\n"
     code += "asyncio.run(main())"
     ended = subprocess.run([sys.executable, "-c", code], capture_output=True, check=True, cwd=tmp_path)
@@ -204,7 +204,7 @@ def test_libraries(capsys: pytest.CaptureFixture[str]) -> None:
 
 NOISE = """
 import sys, threading, warnings
-from proxy.logs import configure, hear_python
+from om_proxy.logs import configure, hear_python
 
 configure("json")
 hear_python()

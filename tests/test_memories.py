@@ -10,14 +10,14 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from proxy.errors import Conflict, StorageError
-from proxy.memories import ATTEMPTS, Memories
-from proxy.memory.lifecycle import activated, observed
-from proxy.memory.model import Key, Memory, hub_of
-from proxy.memory.shared import alone, apart, joined, reach
-from proxy.memory.stretch import Stretch
-from proxy.storage.base import Change, Stir
-from proxy.storage.sqlite import SqliteStore
+from om_proxy.errors import Conflict, StorageError
+from om_proxy.memories import ATTEMPTS, Memories
+from om_proxy.memory.lifecycle import activated, observed
+from om_proxy.memory.model import Key, Memory, hub_of
+from om_proxy.memory.shared import alone, apart, joined, reach
+from om_proxy.memory.stretch import Stretch
+from om_proxy.storage.base import Change, Stir
+from om_proxy.storage.sqlite import SqliteStore
 from tests.memory.building import KEY, chat, chunk
 
 

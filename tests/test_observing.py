@@ -8,11 +8,11 @@ import pytest
 from msgspec.structs import replace
 from structlog.testing import capture_logs
 
-from proxy.agents.llm import Target
-from proxy.errors import ModelBusy, ModelError, PromptTooLong
-from proxy.memory import lifecycle
-from proxy.memory.lifecycle import BACK_OFF, Observe, Reflect, Swap
-from proxy.memory.model import Memory, Message, Observation, Reflection, Trouble
+from om_proxy.agents.llm import Target
+from om_proxy.errors import ModelBusy, ModelError, PromptTooLong
+from om_proxy.memory import lifecycle
+from om_proxy.memory.lifecycle import BACK_OFF, Observe, Reflect, Swap
+from om_proxy.memory.model import Memory, Message, Observation, Reflection, Trouble
 from tests.agents.scripted_llm import bullets, texts
 from tests.memory.building import KEY, chat, chunk, message, transcript
 from tests.support.performing import INHERITED, NOTES, SMALL, Held, Parts, parts

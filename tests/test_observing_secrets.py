@@ -6,7 +6,7 @@ from random import Random
 
 import pytest
 
-from proxy.memory.lifecycle import Observe, Reflect
+from om_proxy.memory.lifecycle import Observe, Reflect
 from tests.agents.scripted_llm import bullets
 from tests.memory.building import KEY, chat
 from tests.memory.test_redaction import SHAPES, filled

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
-from proxy.observing import _joined, _known
+from om_proxy.observing import _joined, _known
 from tests.memory.sharing import LABELS, Resource
 
 A, B = LABELS["A"], LABELS["B"]

@@ -8,7 +8,7 @@ from functools import partial
 
 import pytest
 
-from proxy.off_loop import MANY_MESSAGES, off_loop
+from om_proxy.off_loop import MANY_MESSAGES, off_loop
 
 
 @pytest.mark.parametrize(("messages", "here"), [(0, True), (MANY_MESSAGES, True), (MANY_MESSAGES + 1, False)])

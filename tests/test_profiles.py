@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 import yaml
 
-from proxy.settings import parse
-from proxy.settings.report import attention_lines
+from om_proxy.settings import parse
+from om_proxy.settings.report import attention_lines
 
 ROOT = Path(__file__).parents[1]
 NAMES = ("long agent runs", "chat with daily visits", "cheap actor")

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 import yaml
 
-from proxy.settings import parse
+from om_proxy.settings import parse
 
 ROOT = Path(__file__).parents[1]
 LOCK = (ROOT / "requirements.lock").read_text(encoding="utf-8")
@@ -77,7 +77,7 @@ def test_stolen_releases_are_excluded() -> None:
 
 KNOWN_PTH = re.compile(
     r"distutils-precedence\.pth"  # setuptools
-    r"|__editable__\.om_proxy-.*\.pth|_?om_proxy\.pth"  # this project, installed editable
+    r"|__editable__\.observational_memory_proxy-.*\.pth|_?observational_memory_proxy\.pth"  # this project, installed editable
     r"|_virtualenv\.pth|a1_coverage\.pth"  # virtualenv's and coverage's own, where a developer uses them
 )
 

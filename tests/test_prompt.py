@@ -6,13 +6,13 @@ import orjson
 import pytest
 from msgspec.structs import replace
 
-from proxy.memory.context import ContextOptions, Layout
-from proxy.memory.model import Memory
-from proxy.memory.tail import Piece
-from proxy.observing import Call
-from proxy.prompt import BYTES, RENDERED, Prompt, Prompts
-from proxy.settings import parse as settings_of
-from proxy.wire import chat
+from om_proxy.memory.context import ContextOptions, Layout
+from om_proxy.memory.model import Memory
+from om_proxy.memory.tail import Piece
+from om_proxy.observing import Call
+from om_proxy.prompt import BYTES, RENDERED, Prompt, Prompts
+from om_proxy.settings import parse as settings_of
+from om_proxy.wire import chat
 from tests.memory.building import chat as transcript
 from tests.memory.building import memory, with_log
 

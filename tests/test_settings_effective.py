@@ -2,10 +2,10 @@
 
 import pytest
 
-from proxy.errors import ConfigError
-from proxy.memory.thresholds import Limits
-from proxy.settings import MemorySettings, Settings, limits, parse, thread_overrides
-from proxy.settings.model import PAIRS
+from om_proxy.errors import ConfigError
+from om_proxy.memory.thresholds import Limits
+from om_proxy.settings import MemorySettings, Settings, limits, parse, thread_overrides
+from om_proxy.settings.model import PAIRS
 
 
 def test_default_limits() -> None:

@@ -8,7 +8,7 @@ import pytest
 import yaml
 from pydantic import BaseModel
 
-from proxy.settings import Settings, load, parse
+from om_proxy.settings import Settings, load, parse
 
 FILE = Path(__file__).parents[1] / "config" / "om-proxy.yaml"
 LINES = FILE.read_text(encoding="utf-8").splitlines()

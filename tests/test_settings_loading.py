@@ -10,10 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import BaseModel, SecretStr
 
-from proxy.errors import ConfigError
-from proxy.settings import MemorySettings, Settings, load, parse
-from proxy.settings.faults import SECRETS
-from proxy.settings.memory import ObservationSettings
+from om_proxy.errors import ConfigError
+from om_proxy.settings import MemorySettings, Settings, load, parse
+from om_proxy.settings.faults import SECRETS
+from om_proxy.settings.memory import ObservationSettings
 
 
 def faults_of(text: str, **env: str) -> list[str]:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from proxy.errors import ConfigError
-from proxy.settings import Settings, effective_lines, parse
+from om_proxy.errors import ConfigError
+from om_proxy.settings import Settings, effective_lines, parse
 
 KEY = "sk-proj-" + "a1B2c3D4" * 5
 OWN = f'{{model: anthropic/b, api_base: "https://models.example/v1", api_key: "{KEY}", max_retries: 1}}'

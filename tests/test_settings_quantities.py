@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from proxy.settings import quantities as q
+from om_proxy.settings import quantities as q
 
 
 @pytest.mark.parametrize(

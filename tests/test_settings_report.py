@@ -2,7 +2,7 @@
 
 import pytest
 
-from proxy.settings import Settings, attention_lines, effective_lines, parse, summary_lines
+from om_proxy.settings import Settings, attention_lines, effective_lines, parse, summary_lines
 
 TEXT = """
 server: {admin_token: hush}

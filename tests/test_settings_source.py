@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from proxy.errors import ConfigError
-from proxy.settings.source import read, written
+from om_proxy.errors import ConfigError
+from om_proxy.settings.source import read, written
 
 
 def test_line_of_each_key() -> None:

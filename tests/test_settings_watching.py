@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 from structlog.testing import capture_logs
 
-from proxy.settings import Settings, Watched, load
-from proxy.settings.watching import changed_keys
+from om_proxy.settings import Settings, Watched, load
+from om_proxy.settings.watching import changed_keys
 
 Next = Callable[[], Awaitable[bool]]
 

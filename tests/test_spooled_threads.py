@@ -9,14 +9,14 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from proxy.catalogue import Catalogue
-from proxy.engine import Engine
-from proxy.memory.identity import Caller
-from proxy.memory.model import hub_of
-from proxy.memory.transcript import Hints
-from proxy.prompt import Prompts
-from proxy.storage.spool import SpoolingStore
-from proxy.storage.sqlite import SqliteStore
+from om_proxy.catalogue import Catalogue
+from om_proxy.engine import Engine
+from om_proxy.memory.identity import Caller
+from om_proxy.memory.model import hub_of
+from om_proxy.memory.transcript import Hints
+from om_proxy.prompt import Prompts
+from om_proxy.storage.spool import SpoolingStore
+from om_proxy.storage.sqlite import SqliteStore
 from tests.memory.building import KEY, chat
 from tests.support.faulty_store import Faulty
 from tests.support.performing import SMALL, parts

@@ -17,7 +17,9 @@ ROOT = Path(__file__).parents[1]
 # A `.pth` file is run at every start of Python where a line of it begins with `import`. setuptools has such a one for pip's sake, this
 # project has one where it is installed editable, and a developer's environment may hold virtualenv's and coverage's. Whatever else
 # stands there may name folders only.
-RUNS_CODE = re.compile(r"distutils-precedence\.pth|__editable__\.om_proxy-.*\.pth|_virtualenv\.pth|a1_coverage\.pth")
+RUNS_CODE = re.compile(
+    r"distutils-precedence\.pth|__editable__\.observational_memory_proxy-.*\.pth|_virtualenv\.pth|a1_coverage\.pth"
+)
 STARTED = {"sitecustomize.py", "usercustomize.py"}  # imported at every start, if they are there
 
 
@@ -34,7 +36,11 @@ def test_no_wheel_brings_what_runs_at_every_start() -> None:
         for file in distribution.files or ()
         if len(file.parts) == 1 and (file.suffix == ".pth" or file.name in STARTED)
     ]
-    assert [found for found in brought if found[0] not in ("setuptools", "virtualenv", "coverage", "om-proxy")] == []
+    assert [
+        found
+        for found in brought
+        if found[0] not in ("setuptools", "virtualenv", "coverage", "observational-memory-proxy")
+    ] == []
 
 
 def test_what_is_there_runs_nothing() -> None:

@@ -9,8 +9,8 @@ from collections.abc import AsyncIterator
 import httpx
 import pytest
 
-from proxy.errors import Overloaded, UpstreamError, UpstreamTimeout
-from proxy.upstream import AiohttpTransport, Answer, Upstream, join
+from om_proxy.errors import Overloaded, UpstreamError, UpstreamTimeout
+from om_proxy.upstream import AiohttpTransport, Answer, Upstream, join
 from tests.support.upstream_server import Call, Script, UpstreamServer, answering, chunk, sending, upstream_server
 
 HEAD = b"HTTP/1.1 200 OK\r\n"

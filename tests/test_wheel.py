@@ -36,7 +36,9 @@ def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_an_installed_user_gets_the_annotated_file(installed: Path, tmp_path: Path) -> None:
     """`om-proxy init` finds the file where the wheel put it, without a checkout."""
-    code = f"import sys; sys.path.insert(0, {str(installed)!r}); from proxy.cli import main; sys.exit(main(['init']))"
+    code = (
+        f"import sys; sys.path.insert(0, {str(installed)!r}); from om_proxy.cli import main; sys.exit(main(['init']))"
+    )
     done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stderr) == (0, "")
     written = (tmp_path / "config" / "om-proxy.yaml").read_text(encoding="utf-8")
@@ -46,8 +48,8 @@ def test_an_installed_user_gets_the_annotated_file(installed: Path, tmp_path: Pa
 def test_prompts_and_migrations_are_in_the_wheel(installed: Path) -> None:
     """Every file of the package that is no Python is installed too."""
     wanted = {
-        path.relative_to(ROOT)
-        for path in (ROOT / "proxy").rglob("*")
+        path.relative_to(ROOT / "proxy")
+        for path in (ROOT / "proxy" / "om_proxy").rglob("*")
         if path.is_file() and "__pycache__" not in path.parts
     }
     assert {path for path in wanted if not (installed / path).is_file()} == set()

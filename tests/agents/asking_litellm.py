@@ -12,10 +12,10 @@ from collections.abc import Iterator
 
 import orjson
 
-from proxy import logs
-from proxy.agents.litellm_adapter import LiteLLM
-from proxy.agents.llm import Image, Prompt, Target
-from proxy.errors import ModelError
+from om_proxy import logs
+from om_proxy.agents.litellm_adapter import LiteLLM
+from om_proxy.agents.llm import Image, Prompt, Target
+from om_proxy.errors import ModelError
 
 PROMPT = Prompt(
     "CANARY-SYSTEM",

@@ -6,7 +6,7 @@ from typing import Any
 
 import orjson
 
-from proxy.memory.model import ROOT, Item, Message
+from om_proxy.memory.model import ROOT, Item, Message
 
 NOON = 1_684_756_800.0  # 2023-05-22 12:00:00 UTC
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from proxy.agents.arguments import render_arguments
+from om_proxy.agents.arguments import render_arguments
 
 
 @pytest.mark.parametrize(

@@ -6,9 +6,9 @@ from random import Random
 
 import pytest
 
-from proxy.agents.asking import LONGEST_WAIT, Asker, Spent, schedule
-from proxy.agents.llm import Answer, Prompt, Target
-from proxy.errors import ModelBusy, ModelError, PromptTooLong
+from om_proxy.agents.asking import LONGEST_WAIT, Asker, Spent, schedule
+from om_proxy.agents.llm import Answer, Prompt, Target
+from om_proxy.errors import ModelBusy, ModelError, PromptTooLong
 from tests.agents.scripted_llm import ScriptedLLM, Waits, named, words
 
 A, B = Target("a"), Target("b")

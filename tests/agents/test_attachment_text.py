@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from proxy.agents.attachments import Attachments
+from om_proxy.agents.attachments import Attachments
 from tests.support.weighing import peak
 
 BYTES = "QUJD" * 1024

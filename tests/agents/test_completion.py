@@ -7,9 +7,9 @@ from typing import Any
 import orjson
 import pytest
 
-from proxy.agents.completion import answer_from, answer_of
-from proxy.agents.llm import Answer
-from proxy.errors import BrokenAnswer, ModelBusy, ModelError, PromptTooLong
+from om_proxy.agents.completion import answer_from, answer_of
+from om_proxy.agents.llm import Answer
+from om_proxy.errors import BrokenAnswer, ModelBusy, ModelError, PromptTooLong
 
 
 def completion(message: Any, **more: Any) -> dict[str, Any]:

@@ -9,9 +9,9 @@ import sys
 
 import pytest
 
-from proxy.agents.credentials import HOSTS, VARIABLES, find_key, list_models, missing_variables, read_provider
-from proxy.agents.targets import NATIVE, PLAIN, Choice, targets
-from proxy.settings.choice import PROVIDERS
+from om_proxy.agents.credentials import HOSTS, VARIABLES, find_key, list_models, missing_variables, read_provider
+from om_proxy.agents.targets import NATIVE, PLAIN, Choice, targets
+from om_proxy.settings.choice import PROVIDERS
 
 ENVIRON = {"OPENAI_API_KEY": "openai-key", "GROQ_API_KEY": "groq-key", "TOGETHER_API_KEY": "together-key"}
 BASE = "http://models.example:8000/v1"
@@ -61,7 +61,7 @@ def test_the_table_is_litellm_s() -> None:
     """Where litellm tells which variable a provider needs, the table has it. Asked in a process of its own: it changes its process."""
     names = {name for names in VARIABLES.values() for name in names}
     code = (
-        "import json, sys; from proxy.agents.litellm_adapter import _imported; litellm = _imported(); "
+        "import json, sys; from om_proxy.agents.litellm_adapter import _imported; litellm = _imported(); "
         "print(json.dumps({p: litellm.validate_environment(model=p + '/x')['missing_keys'] for p in sys.argv[1:]}))"
     )
     environ = {name: value for name, value in os.environ.items() if name not in names}

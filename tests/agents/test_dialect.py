@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from proxy.agents.dialect import NEW, NOT_SHOWN, OLD, Dialect
-from proxy.agents.llm import Image, Prompt
+from om_proxy.agents.dialect import NEW, NOT_SHOWN, OLD, Dialect
+from om_proxy.agents.llm import Image, Prompt
 from tests.support.weighing import peak
 
 PROMPT = Prompt("be exact", ("look", Image("data:image/png;base64,AA"), "and say"), 0.3, 1_000)

@@ -11,10 +11,10 @@ from typing import Any
 import orjson
 import pytest
 
-from proxy.agents.direct import LARGEST, Direct
-from proxy.agents.llm import Image, Prompt, Target
-from proxy.errors import ModelBusy, ModelError, PromptTooLong
-from proxy.upstream import AiohttpTransport
+from om_proxy.agents.direct import LARGEST, Direct
+from om_proxy.agents.llm import Image, Prompt, Target
+from om_proxy.errors import ModelBusy, ModelError, PromptTooLong
+from om_proxy.upstream import AiohttpTransport
 from tests.support.upstream_server import Call, Script, UpstreamServer, answering, upstream_server
 
 PROMPT = Prompt("be exact", ("the canary sings",), 0.3, 100_000)

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from proxy.agents.failures import failure, retry_after
-from proxy.errors import ModelBusy, ModelError, PromptTooLong
+from om_proxy.agents.failures import failure, retry_after
+from om_proxy.errors import ModelBusy, ModelError, PromptTooLong
 
 NOW = 1_700_000_000.0  # Tue, 14 Nov 2023 22:13:20 GMT
 

@@ -14,12 +14,12 @@ from typing import Any
 import orjson
 import pytest
 
-from proxy.agents.dialect import NOT_SHOWN
-from proxy.agents.fitting import Unknown
-from proxy.agents.litellm_adapter import LiteLLM
-from proxy.agents.llm import Image, Prompt, Target
-from proxy.agents.observer import Observer, ObserverTask
-from proxy.errors import ModelBusy, ModelError, PromptTooLong
+from om_proxy.agents.dialect import NOT_SHOWN
+from om_proxy.agents.fitting import Unknown
+from om_proxy.agents.litellm_adapter import LiteLLM
+from om_proxy.agents.llm import Image, Prompt, Target
+from om_proxy.agents.observer import Observer, ObserverTask
+from om_proxy.errors import ModelBusy, ModelError, PromptTooLong
 from tests.agents.messages import messages, user
 from tests.agents.scripted_llm import Waits, bullets, words
 from tests.agents.test_observer import Settings

@@ -5,7 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 
-from proxy.agents.llm import Prompt, Routed, Target
+from om_proxy.agents.llm import Prompt, Routed, Target
 from tests.agents.scripted_llm import ScriptedLLM
 
 
@@ -21,8 +21,8 @@ async def test_routed() -> None:
 def test_nothing_imports_litellm() -> None:
     """Neither the minds nor what is known of models costs litellm's import."""
     code = (
-        "import sys; import proxy.agents.litellm_adapter, proxy.agents.direct, proxy.agents.observer, proxy.agents.reflector,"
-        " proxy.agents.targets, proxy.catalogue as c; c.prices('gpt-4o'); c.encoder('gpt-4o')('x'); c.warnings('gpt-4o');"
+        "import sys; import om_proxy.agents.litellm_adapter, om_proxy.agents.direct, om_proxy.agents.observer, om_proxy.agents.reflector,"
+        " om_proxy.agents.targets, om_proxy.catalogue as c; c.prices('gpt-4o'); c.encoder('gpt-4o')('x'); c.warnings('gpt-4o');"
         " sys.exit('litellm' in sys.modules or 'openai' in sys.modules)"
     )
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

@@ -9,10 +9,10 @@ from zoneinfo import ZoneInfo
 
 import pytest
 
-from proxy.agents.fitting import Unknown
-from proxy.agents.llm import Abilities, Image, Target
-from proxy.agents.observer import Observer, ObserverTask
-from proxy.errors import ModelBusy, ModelError, PromptTooLong, Unusable
+from om_proxy.agents.fitting import Unknown
+from om_proxy.agents.llm import Abilities, Image, Target
+from om_proxy.agents.observer import Observer, ObserverTask
+from om_proxy.errors import ModelBusy, ModelError, PromptTooLong, Unusable
 from tests.agents.messages import assistant, messages, user
 from tests.agents.scripted_llm import ScriptedLLM, Waits, bullets, texts, words
 

@@ -14,14 +14,14 @@ from random import Random
 import pytest
 from msgspec.structs import replace
 
-from proxy.agents.llm import Target
-from proxy.agents.observer import Observed, Observer, ObserverTask
-from proxy.errors import Unusable
-from proxy.memory import lifecycle
-from proxy.memory.lifecycle import Observe, Reflect
-from proxy.memory.model import PER_MESSAGE, Memory, Reflection
-from proxy.memory.observations import parse
-from proxy.settings.memory import ObservationSettings
+from om_proxy.agents.llm import Target
+from om_proxy.agents.observer import Observed, Observer, ObserverTask
+from om_proxy.errors import Unusable
+from om_proxy.memory import lifecycle
+from om_proxy.memory.lifecycle import Observe, Reflect
+from om_proxy.memory.model import PER_MESSAGE, Memory, Reflection
+from om_proxy.memory.observations import parse
+from om_proxy.settings.memory import ObservationSettings
 from tests.agents.corpus import HONEST, UNUSABLE, USABLE, Entry
 from tests.agents.corpus.forms import long
 from tests.agents.corpus.wordlist import sentence

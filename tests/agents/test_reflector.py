@@ -8,12 +8,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from proxy.agents import wording
-from proxy.agents.dialect import Dialect
-from proxy.agents.llm import Answer, Target
-from proxy.agents.reflector import Reflected, Reflector, size_asked_for
-from proxy.errors import CutOff, ModelBusy, ModelError, Unusable
-from proxy.memory.cut_off import Finish
+from om_proxy.agents import wording
+from om_proxy.agents.dialect import Dialect
+from om_proxy.agents.llm import Answer, Target
+from om_proxy.agents.reflector import Reflected, Reflector, size_asked_for
+from om_proxy.errors import CutOff, ModelBusy, ModelError, Unusable
+from om_proxy.memory.cut_off import Finish
 from tests.agents.scripted_llm import ScriptedLLM, Waits, texts, words
 from tests.agents.test_observer import Settings
 

@@ -12,14 +12,14 @@ from typing import Any
 
 import pytest
 
-from proxy.agents import wording
-from proxy.agents.fitting import Unknown
-from proxy.agents.llm import Answer, Image, Target
-from proxy.agents.observer import Observed, ObserverTask
-from proxy.agents.reflector import Reflected, Reflector
-from proxy.errors import CutOff, ModelBusy, ModelError, PromptTooLong, Unusable
-from proxy.memory import sections
-from proxy.memory.cut_off import Finish
+from om_proxy.agents import wording
+from om_proxy.agents.fitting import Unknown
+from om_proxy.agents.llm import Answer, Image, Target
+from om_proxy.agents.observer import Observed, ObserverTask
+from om_proxy.agents.reflector import Reflected, Reflector
+from om_proxy.errors import CutOff, ModelBusy, ModelError, PromptTooLong, Unusable
+from om_proxy.memory import sections
+from om_proxy.memory.cut_off import Finish
 from tests.agents.messages import assistant, messages, user
 from tests.agents.scripted_llm import ScriptedLLM, Waits, texts, words
 from tests.agents.test_observer import PICTURE, Settings, observer

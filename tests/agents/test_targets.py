@@ -6,9 +6,9 @@ from dataclasses import replace
 
 import pytest
 
-from proxy.agents.llm import Target
-from proxy.agents.targets import DEFAULT, OPENAI, Choice, above_largest, targets
-from proxy.errors import ModelError
+from om_proxy.agents.llm import Target
+from om_proxy.agents.targets import DEFAULT, OPENAI, Choice, above_largest, targets
+from om_proxy.errors import ModelError
 
 OWN = Target("gpt-4o", "direct", "https://up.example/v1", (("authorization", "Bearer secret-of-the-caller"),))
 BASE = "http://models.example:8000/v1"

@@ -11,9 +11,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from proxy.agents.llm import Image
-from proxy.agents.transcript_text import Rendered, render
-from proxy.memory.model import ROOT, Item, Message
+from om_proxy.agents.llm import Image
+from om_proxy.agents.transcript_text import Rendered, render
+from om_proxy.memory.model import ROOT, Item, Message
 from tests.agents.messages import NOON, assistant, message, messages, result, user
 from tests.agents.scripted_llm import words
 

@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from proxy.agents import wording
-from proxy.catalogue import Catalogue
-from proxy.errors import ModelError
-from proxy.memory.dates import annotate
-from proxy.memory.escaping import TAGS
-from proxy.memory.observations import parse, parse_reflection
+from om_proxy.agents import wording
+from om_proxy.catalogue import Catalogue
+from om_proxy.errors import ModelError
+from om_proxy.memory.dates import annotate
+from om_proxy.memory.escaping import TAGS
+from om_proxy.memory.observations import parse, parse_reflection
 from tests.agents.scripted_llm import words
 
 # What the observer must be taught (docs/spec/behaviour.md#observer-output) and words that teach it.

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Collection, Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
-from proxy.catalogue import Price
+from om_proxy.catalogue import Price
 
 Segment = tuple[Hashable, int]  # what stands there (two are the same if these are equal), and its tokens
 

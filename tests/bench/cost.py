@@ -24,10 +24,10 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from proxy import logs
-from proxy.catalogue import Price, prices
-from proxy.memory.thresholds import Limits
-from proxy.settings.report import NOT_IN_EFFECT
+from om_proxy import logs
+from om_proxy.catalogue import Price, prices
+from om_proxy.memory.thresholds import Limits
+from om_proxy.settings.report import NOT_IN_EFFECT
 from tests.bench.billing import ANTHROPIC, OPENAI, Rules, Sent, Used, dollars, total, used
 from tests.bench.cost_compression import Compressed, Kind, dialogues
 from tests.bench.cost_new import KINDS, New, new

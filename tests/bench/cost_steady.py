@@ -11,11 +11,11 @@ from dataclasses import dataclass
 
 from msgspec.structs import replace
 
-from proxy.agents.reflector import size_asked_for
-from proxy.memory import lifecycle
-from proxy.memory.lifecycle import Asked, Reflect, Swap
-from proxy.memory.model import ROOT, Key, Memory, Observation, Reflection
-from proxy.memory.thresholds import Limits
+from om_proxy.agents.reflector import size_asked_for
+from om_proxy.memory import lifecycle
+from om_proxy.memory.lifecycle import Asked, Reflect, Swap
+from om_proxy.memory.model import ROOT, Key, Memory, Observation, Reflection
+from om_proxy.memory.thresholds import Limits
 
 ENTRY_TOKENS = 480  # of one observation: what chunks of chat came to, as measured
 NEW_TOKENS = 400_000  # of notes, from the first swap on

@@ -27,11 +27,11 @@ from pathlib import Path
 
 from msgspec.structs import replace
 
-from proxy.memory import lifecycle
-from proxy.memory.identity import Rules, fingerprint_key, identify
-from proxy.memory.model import Item, Key, Memory, Message, Observation, chained, weight
-from proxy.storage.sqlite import SqliteStore
-from proxy.wire import chat
+from om_proxy.memory import lifecycle
+from om_proxy.memory.identity import Rules, fingerprint_key, identify
+from om_proxy.memory.model import Item, Key, Memory, Message, Observation, chained, weight
+from om_proxy.storage.sqlite import SqliteStore
+from om_proxy.wire import chat
 
 PROMISED = 1.5  # times the shortest thread's time
 TAIL = 40  # raw messages every thread ends with

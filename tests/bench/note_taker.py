@@ -11,9 +11,9 @@ from dataclasses import dataclass
 
 import orjson
 
-from proxy.demo import asgi
-from proxy.demo.asgi import Receive, Scope, Send
-from proxy.demo.scripted import text_of
+from om_proxy.demo import asgi
+from om_proxy.demo.asgi import Receive, Scope, Send
+from om_proxy.demo.scripted import text_of
 
 TEXT, RESULT = "🟡", "🟢"  # what a bullet was drawn from; both marks cost the same, and neither is shown to the actor
 PIECE = 160  # characters of a bullet

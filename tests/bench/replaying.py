@@ -12,12 +12,12 @@ from typing import Any
 import httpx
 import orjson
 
-from proxy.app import App, create_app
-from proxy.catalogue import encoder
-from proxy.demo.loopback import serving
-from proxy.memory import tokens
-from proxy.memory.model import PER_MESSAGE, Memory
-from proxy.settings import parse
+from om_proxy.app import App, create_app
+from om_proxy.catalogue import encoder
+from om_proxy.demo.loopback import serving
+from om_proxy.memory import tokens
+from om_proxy.memory.model import PER_MESSAGE, Memory
+from om_proxy.settings import parse
 from tests.bench.billing import Segment, Sent
 from tests.bench.note_taker import Asked, NoteTaker
 from tests.e2e.replay import Call, Message, Recorded

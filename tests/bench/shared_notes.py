@@ -23,14 +23,14 @@ from pathlib import Path
 import httpx
 import orjson
 
-from proxy import logs
-from proxy.app import App, create_app
-from proxy.demo import asgi
-from proxy.demo.asgi import Receive, Scope, Send
-from proxy.demo.loopback import serving
-from proxy.demo.scripted import text_of
-from proxy.memory.model import HUB, Key
-from proxy.settings import parse
+from om_proxy import logs
+from om_proxy.app import App, create_app
+from om_proxy.demo import asgi
+from om_proxy.demo.asgi import Receive, Scope, Send
+from om_proxy.demo.loopback import serving
+from om_proxy.demo.scripted import text_of
+from om_proxy.memory.model import HUB, Key
+from om_proxy.settings import parse
 from tests.e2e.replay import SHARED, Message
 from tests.e2e.running import Clock
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import orjson
 from structlog.typing import EventDict
 
-from proxy.demo.scripted import OBSERVER, Seen, text_of
+from om_proxy.demo.scripted import OBSERVER, Seen, text_of
 from tests.clients.conversation import Turn, transcript
 from tests.e2e.differential.published import refused
 from tests.e2e.running import Running

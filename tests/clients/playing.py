@@ -17,7 +17,7 @@ import httpx
 import orjson
 from structlog.typing import EventDict
 
-from proxy.demo.scripted import Scripted
+from om_proxy.demo.scripted import Scripted
 from tests.clients import recipes
 from tests.clients.conversation import conversation, script
 from tests.clients.judging import KEY, Verdict, judged

@@ -11,8 +11,8 @@ import orjson
 import pytest
 import yaml
 
-from proxy.demo.scripted import Seen
-from proxy.settings import parse
+from om_proxy.demo.scripted import Seen
+from om_proxy.settings import parse
 from tests.clients import recipes
 from tests.clients.conversation import conversation, price
 from tests.clients.judging import the_prompt_holds

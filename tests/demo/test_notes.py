@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from proxy.agents import wording
-from proxy.demo.notes import reflect
+from om_proxy.agents import wording
+from om_proxy.demo.notes import reflect
 
 NOTES = "Date: Mar 2, 2026\n" + "\n".join(f"* 🟢 The planner called tool number {n} for van {n}" for n in range(20))
 

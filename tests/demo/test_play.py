@@ -15,14 +15,14 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from proxy.demo import closing, play, stage
-from proxy.demo.faults import Fault
-from proxy.demo.figures import Bill, Played, money
-from proxy.demo.play import changes, main, perform, trimmed_to
-from proxy.demo.scripted import OBSERVER, REFLECTOR, UNKNOWN, Scripted, text_of
-from proxy.demo.story import Story, load
-from proxy.demo.table import Board, Row, bar, plain
-from proxy.errors import OmError
+from om_proxy.demo import closing, play, stage
+from om_proxy.demo.faults import Fault
+from om_proxy.demo.figures import Bill, Played, money
+from om_proxy.demo.play import changes, main, perform, trimmed_to
+from om_proxy.demo.scripted import OBSERVER, REFLECTOR, UNKNOWN, Scripted, text_of
+from om_proxy.demo.story import Story, load
+from om_proxy.demo.table import Board, Row, bar, plain
+from om_proxy.errors import OmError
 
 ROOT = Path(__file__).parents[2]
 FACT = "2.85 m"
@@ -169,7 +169,7 @@ def test_command_tells_of_a_failure(
 def test_help_of_the_real_command() -> None:
     """`om-proxy demo --help` reaches the demonstration through the command line."""
     run = subprocess.run(
-        [sys.executable, "-m", "proxy", "demo", "--help"], cwd=ROOT, check=True, capture_output=True, text=True
+        [sys.executable, "-m", "om_proxy", "demo", "--help"], cwd=ROOT, check=True, capture_output=True, text=True
     )
     assert "--show-prompt" in run.stdout
 
@@ -216,7 +216,7 @@ def test_trimmed_to_a_budget() -> None:
 
 def test_bill_adds_up() -> None:
     """What is not cached is written to the cache; each at its own price."""
-    from proxy.catalogue import Price
+    from om_proxy.catalogue import Price
 
     bill = Bill(1_000, 600, 10) + Bill(1_000, 400, 10)
     assert bill == Bill(2_000, 1_000, 20)

@@ -9,11 +9,11 @@ import httpx
 import pytest
 from openai import AsyncOpenAI
 
-from proxy.demo.faults import Fault, Faults
-from proxy.demo.loopback import serving
-from proxy.demo.prompt_cache import PromptCache, common_start
-from proxy.demo.scripted import ACTOR, OBSERVER, REFLECTOR, UNKNOWN, Scripted, improvise
-from proxy.errors import OmError
+from om_proxy.demo.faults import Fault, Faults
+from om_proxy.demo.loopback import serving
+from om_proxy.demo.prompt_cache import PromptCache, common_start
+from om_proxy.demo.scripted import ACTOR, OBSERVER, REFLECTOR, UNKNOWN, Scripted, improvise
+from om_proxy.errors import OmError
 
 CALL = {"id": "call_1", "type": "function", "function": {"name": "read_file", "arguments": '{"path": "vans.py"}'}}
 SCRIPT: dict[str, dict[str, Any]] = {

@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from proxy.demo import notes
-from proxy.demo.nights import dairy_orders, plan
-from proxy.demo.scripted import UNKNOWN, cue, improvise
-from proxy.demo.story import INSTRUCTIONS, Story, load
-from proxy.demo.world import World, dry_run
+from om_proxy.demo import notes
+from om_proxy.demo.nights import dairy_orders, plan
+from om_proxy.demo.scripted import UNKNOWN, cue, improvise
+from om_proxy.demo.story import INSTRUCTIONS, Story, load
+from om_proxy.demo.world import World, dry_run
 
 FACT = "the dock at Quarry Steps takes no van higher than 2.85 m"
 

@@ -13,10 +13,10 @@ from pathlib import Path
 
 import yaml
 
-from proxy import cli
-from proxy.demo import play
-from proxy.edge.vocabulary import ERRORS, REASONS, REQUEST_HEADERS, RESPONSE_HEADERS, Row
-from proxy.settings.watching import AT_ONCE, RESTART
+from om_proxy import cli
+from om_proxy.demo import play
+from om_proxy.edge.vocabulary import ERRORS, REASONS, REQUEST_HEADERS, RESPONSE_HEADERS, Row
+from om_proxy.settings.watching import AT_ONCE, RESTART
 
 ROOT = Path(__file__).parents[2]
 FOLDER = ROOT / "docs" / "reference"

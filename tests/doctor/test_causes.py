@@ -6,9 +6,9 @@ from collections.abc import Iterator
 
 import pytest
 
-from proxy.agents.failures import failure
-from proxy.doctor.causes import CAUSES, UNKNOWN_CAUSE, explain_cause
-from proxy.errors import ModelError
+from om_proxy.agents.failures import failure
+from om_proxy.doctor.causes import CAUSES, UNKNOWN_CAUSE, explain_cause
+from om_proxy.errors import ModelError
 
 
 def model_errors(kind: type[ModelError] = ModelError) -> Iterator[type[ModelError]]:

@@ -10,9 +10,9 @@ from pathlib import Path
 import orjson
 import pytest
 
-from proxy.cli import main
-from proxy.memory.model import Key, Memory, Trouble
-from proxy.storage.sqlite import SqliteStore
+from om_proxy.cli import main
+from om_proxy.memory.model import Key, Memory, Trouble
+from om_proxy.storage.sqlite import SqliteStore
 from tests.agents.scripted_llm import bullets
 from tests.support.upstream_server import Call, Script, answering, upstream_server
 

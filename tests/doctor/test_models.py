@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from proxy.cli import banner, main
-from proxy.doctor.models import missing_credentials, model_warnings
-from proxy.settings import load, parse
+from om_proxy.cli import banner, main
+from om_proxy.doctor.models import missing_credentials, model_warnings
+from om_proxy.settings import load, parse
 
 VARIABLES = ("OPENAI_API_KEY", "GEMINI_API_KEY", "GOOGLE_API_KEY", "ANTHROPIC_API_KEY", "ANTHROPIC_AUTH_TOKEN")
 

@@ -13,9 +13,9 @@ from pathlib import Path
 import orjson
 import uvicorn
 
-from proxy.app import App, create_app
-from proxy.edge.protocol import Protocol
-from proxy.settings import parse
+from om_proxy.app import App, create_app
+from om_proxy.edge.protocol import Protocol
+from om_proxy.settings import parse
 from tests.e2e.running import Clock
 from tests.support.raw_client import Got, ask
 from tests.support.upstream_server import SSE_HEAD, Script, Seen, UpstreamServer, answering, chunk, upstream_server
@@ -101,7 +101,7 @@ async def between(
 
 @asynccontextmanager
 async def serving(app: App) -> AsyncIterator[int]:
-    """Its port. The flags are those of proxy/cli.py: no header of the server's own stands beside the upstream's."""
+    """Its port. The flags are those of proxy/om_proxy/cli.py: no header of the server's own stands beside the upstream's."""
     config = uvicorn.Config(
         app, http=Protocol, ws="none", lifespan="on", log_config=None, access_log=False, proxy_headers=False,
         server_header=False, date_header=False, timeout_graceful_shutdown=2,

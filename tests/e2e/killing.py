@@ -10,8 +10,8 @@ from typing import Any
 import httpx
 import openai
 
-from proxy.demo.scripted import Scripted
-from proxy.storage.sqlite import SqliteStore
+from om_proxy.demo.scripted import Scripted
+from om_proxy.storage.sqlite import SqliteStore
 from tests.e2e.process import Process, free_port
 from tests.e2e.replay import Call, Inspector, Recorded, ask, assert_complete, client_of, configuration, serving
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from random import Random
 
-from proxy.memory.escaping import TAGS
+from om_proxy.memory.escaping import TAGS
 
 COUNT = 500
 LABEL = "0123456789abcdef"  # as threads of a shared log are named

@@ -16,10 +16,10 @@ import orjson
 import structlog
 from structlog.typing import EventDict
 
-from proxy.demo.faults import Fault
-from proxy.demo.scripted import Scripted, Seen, cue
-from proxy.memory.identity import LOCAL
-from proxy.memory.model import Key, Memory
+from om_proxy.demo.faults import Fault
+from om_proxy.demo.scripted import Scripted, Seen, cue
+from om_proxy.memory.identity import LOCAL
+from om_proxy.memory.model import Key, Memory
 from tests.e2e.running import Running, streamed
 from tests.memory.clients import chat, message
 

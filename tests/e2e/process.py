@@ -26,7 +26,7 @@ class Process:
         self._process: asyncio.subprocess.Process | None = None
 
     async def start(self, within: float = 20.0) -> None:
-        await self._started(sys.executable, "-m", "proxy", "serve", "--config", str(self.config), within=within)
+        await self._started(sys.executable, "-m", "om_proxy", "serve", "--config", str(self.config), within=within)
         assert self.alive, f"exited with {self._process.returncode if self._process else None}"
 
     async def _started(self, *command: str, within: float) -> None:

@@ -13,13 +13,13 @@ from typing import Any
 import openai
 import orjson
 
-from proxy.app import create_app
-from proxy.catalogue import encoder
-from proxy.demo.loopback import serving
-from proxy.demo.scripted import Scripted, deltas
-from proxy.memory import tokens
-from proxy.memory.model import PER_MESSAGE, Memory
-from proxy.settings import parse
+from om_proxy.app import create_app
+from om_proxy.catalogue import encoder
+from om_proxy.demo.loopback import serving
+from om_proxy.demo.scripted import Scripted, deltas
+from om_proxy.memory import tokens
+from om_proxy.memory.model import PER_MESSAGE, Memory
+from om_proxy.settings import parse
 
 Message = dict[str, Any]
 SYSTEM = {"role": "system", "content": "You are a coding assistant. Work in small steps and run the tests."}

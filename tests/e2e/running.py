@@ -11,11 +11,11 @@ from typing import Any
 import httpx
 import orjson
 
-from proxy.app import App, create_app
-from proxy.demo.loopback import serving
-from proxy.demo.scripted import Scripted
-from proxy.memory.model import Memory
-from proxy.settings import parse
+from om_proxy.app import App, create_app
+from om_proxy.demo.loopback import serving
+from om_proxy.demo.scripted import Scripted
+from om_proxy.memory.model import Memory
+from om_proxy.settings import parse
 
 SMALL = "observation: {message_tokens: 1200, buffer_tokens: 300, block_timeout: 300ms}, reflection: {observation_tokens: 2000}"
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from proxy.catalogue import Catalogue
-from proxy.demo.faults import Fault
-from proxy.demo.scripted import OBSERVER, text_of
+from om_proxy.catalogue import Catalogue
+from om_proxy.demo.faults import Fault
+from om_proxy.demo.scripted import OBSERVER, text_of
 from tests.e2e.running import Chat, Running, running
 
 LONG = "Crate {n} weighs {n} kilos, is painted red and goes to dock {n} at Quarry Steps. " * 8

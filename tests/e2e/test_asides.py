@@ -8,8 +8,8 @@ from typing import Any
 import orjson
 import pytest
 
-from proxy.memory.identity import LOCAL
-from proxy.memory.model import Key, Memory
+from om_proxy.memory.identity import LOCAL
+from om_proxy.memory.model import Key, Memory
 from tests.e2e.between import Between, between, reason
 
 T = b"X-OM-Thread: t"

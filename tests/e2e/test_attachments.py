@@ -10,9 +10,9 @@ from typing import Any
 import orjson
 import pytest
 
-from proxy.demo import asgi
-from proxy.demo.asgi import Receive, Scope, Send
-from proxy.demo.scripted import ACTOR, OBSERVER, Message, Scripted
+from om_proxy.demo import asgi
+from om_proxy.demo.asgi import Receive, Scope, Send
+from om_proxy.demo.scripted import ACTOR, OBSERVER, Message, Scripted
 from tests.e2e.running import Running, running
 
 PICTURE = "data:image/png;base64,iVBORw0KGgo" + "A" * 400

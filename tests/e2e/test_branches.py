@@ -9,8 +9,8 @@ from typing import Any
 import httpx
 import pytest
 
-from proxy.demo.faults import Fault
-from proxy.memory.model import Memory
+from om_proxy.demo.faults import Fault
+from om_proxy.memory.model import Memory
 from tests.e2e.running import Chat, Running, running
 
 REFLECTING = "observation: {message_tokens: 1200, buffer_tokens: 300}, reflection: {observation_tokens: 1800}"

@@ -9,11 +9,11 @@ from pathlib import Path
 import orjson
 import pytest
 
-from proxy.edge.budget import COPY_WEIGHT
-from proxy.edge.reply_copy import ReplyCopy
-from proxy.engine import Engine
-from proxy.off_loop import MANY_BYTES
-from proxy.wire.reply import Reply, ReplyReader
+from om_proxy.edge.budget import COPY_WEIGHT
+from om_proxy.edge.reply_copy import ReplyCopy
+from om_proxy.engine import Engine
+from om_proxy.off_loop import MANY_BYTES
+from om_proxy.wire.reply import Reply, ReplyReader
 from tests.e2e.between import Between, between, chat_body
 from tests.support.raw_client import RawClient
 from tests.support.upstream_server import Call, answering
@@ -122,7 +122,7 @@ async def test_a_client_that_leaves_while_its_large_reply_is_read(
     async def count() -> int:
         return sum([(await site.app.store.load(info.key)).count for info in await site.app.store.threads(None)])
 
-    monkeypatch.setattr("proxy.edge.reply_copy.off_loop", slowly)
+    monkeypatch.setattr("om_proxy.edge.reply_copy.off_loop", slowly)
     monkeypatch.setattr(ReplyCopy, "finish", ask_again)
     large = REPLY.replace(b"yyyy", b"yyyyyyyyyyyyyyyy")
     assert len(large) > MANY_BYTES

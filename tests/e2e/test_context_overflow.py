@@ -13,8 +13,8 @@ import httpx
 import orjson
 import pytest
 
-from proxy.demo.faults import Fault
-from proxy.demo.scripted import Scripted, Seen
+from om_proxy.demo.faults import Fault
+from om_proxy.demo.scripted import Scripted, Seen
 from tests.e2e.between import COMPLETION, between, chat_body, reason
 from tests.e2e.running import Chat, Running, running, streamed
 from tests.e2e.trouble import in_front_of_the_store

@@ -11,11 +11,11 @@ from random import Random
 import httpx
 import pytest
 
-from proxy.app import create_app
-from proxy.demo.loopback import serving
-from proxy.demo.scripted import Scripted
-from proxy.memory.user_token import Claims, signed
-from proxy.settings import parse
+from om_proxy.app import create_app
+from om_proxy.demo.loopback import serving
+from om_proxy.demo.scripted import Scripted
+from om_proxy.memory.user_token import Claims, signed
+from om_proxy.settings import parse
 from tests.e2e.running import Clock, Running
 from tests.e2e.written import written
 from tests.memory.test_redaction import SHAPES, filled

@@ -10,9 +10,9 @@ from typing import Any
 import httpx
 import pytest
 
-from proxy.demo.faults import Fault
-from proxy.errors import StorageError
-from proxy.storage.sqlite import SqliteStore
+from om_proxy.demo.faults import Fault
+from om_proxy.errors import StorageError
+from om_proxy.storage.sqlite import SqliteStore
 from tests.e2e.running import SMALL, Chat, Running, running
 from tests.e2e.tenancy.world import Minds
 from tests.e2e.written import Written, written
@@ -96,7 +96,7 @@ async def test_what_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
     async with talking(tmp_path) as (run, talk, out):
         run.models.faults.switch(Fault(kind="http", model="scripted-observer", status=401))
         await say(run, talk, 3)
-        monkeypatch.setattr("proxy.edge.chat.kept_of", lambda *_: 1 / 0)
+        monkeypatch.setattr("om_proxy.edge.chat.kept_of", lambda *_: 1 / 0)
         monkeypatch.setattr(SqliteStore, "commit", broken)
         await say(run, talk, 1)
         monkeypatch.setattr(run.app.chat._engine, "open_turn", broken)

@@ -8,8 +8,8 @@ from pathlib import Path
 import orjson
 import pytest
 
-from proxy.edge.exchange import WORTH_WEIGHING
-from proxy.errors import StorageError
+from om_proxy.edge.exchange import WORTH_WEIGHING
+from om_proxy.errors import StorageError
 from tests.e2e.running import Chat, Running, running
 from tests.e2e.trouble import in_front_of_the_store
 

@@ -9,8 +9,8 @@ import httpx
 import orjson
 import pytest
 
-from proxy.memory.identity import LOCAL
-from proxy.memory.model import Key
+from om_proxy.memory.identity import LOCAL
+from om_proxy.memory.model import Key
 from tests.e2e.between import Between, between, chat_body, reason
 from tests.e2e.running import running
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from proxy.demo.faults import Fault
+from om_proxy.demo.faults import Fault
 from tests.e2e.running import running
 
 STORY = "The deploy window for service {n} is {n} minutes wide, and the ticket is OPS-{n}. " * 6

@@ -15,8 +15,8 @@ from typing import Any
 
 import pytest
 
-from proxy.memory.stretch import Stretch
-from proxy.storage.sqlite import SqliteStore
+from om_proxy.memory.stretch import Stretch
+from om_proxy.storage.sqlite import SqliteStore
 from tests.e2e.running import running
 
 OLDER = Path(__file__).parents[1] / "storage" / "older"

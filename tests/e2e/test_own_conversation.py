@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from proxy.demo.story import INSTRUCTIONS, load
+from om_proxy.demo.story import INSTRUCTIONS, load
 from tests.e2e.killing import killed_and_restarted
 from tests.e2e.replay import Call, calls_of, replayed
 

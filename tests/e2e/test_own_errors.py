@@ -7,8 +7,8 @@ from pathlib import Path
 import orjson
 import pytest
 
-from proxy.memory.identity import LOCAL
-from proxy.memory.model import Key
+from om_proxy.memory.identity import LOCAL
+from om_proxy.memory.model import Key
 from tests.e2e.between import Between, between, chat_body, reason
 from tests.support.raw_client import Got
 from tests.support.upstream_server import Call
@@ -112,7 +112,7 @@ async def test_a_split_that_cannot_be_kept(tmp_path: Path, monkeypatch: pytest.M
     def broken(*_: object) -> None:
         raise MemoryError
 
-    monkeypatch.setattr("proxy.edge.chat.kept_of", broken)
+    monkeypatch.setattr("om_proxy.edge.chat.kept_of", broken)
     async with between(tmp_path) as site:
         got = await site.ask(chat_body("hello"), T)
         assert (got.header(b"x-om-status"), got.header(b"x-om-reason")) == ([b"raw"], [])

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from proxy.memory.identity import LOCAL
+from om_proxy.memory.identity import LOCAL
 from tests.e2e.running import Chat, running
 
 

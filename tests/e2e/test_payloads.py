@@ -18,17 +18,17 @@ from zoneinfo import ZoneInfo
 import orjson
 import pytest
 
-from proxy.agents.llm import Target
-from proxy.agents.observer import Observer, ObserverTask
-from proxy.agents.reflector import Reflector
-from proxy.agents.transcript_text import render
-from proxy.demo.scripted import OBSERVER, REFLECTOR, text_of
-from proxy.errors import Unusable
-from proxy.logs import Lines, json_line
-from proxy.memory.context import ContextOptions, observation_block
-from proxy.memory.elsewhere import told
-from proxy.memory.observations import parse
-from proxy.wire.excerpt import excerpt
+from om_proxy.agents.llm import Target
+from om_proxy.agents.observer import Observer, ObserverTask
+from om_proxy.agents.reflector import Reflector
+from om_proxy.agents.transcript_text import render
+from om_proxy.demo.scripted import OBSERVER, REFLECTOR, text_of
+from om_proxy.errors import Unusable
+from om_proxy.logs import Lines, json_line
+from om_proxy.memory.context import ContextOptions, observation_block
+from om_proxy.memory.elsewhere import told
+from om_proxy.memory.observations import parse
+from om_proxy.wire.excerpt import excerpt
 from tests.agents.messages import assistant, messages, result, user
 from tests.agents.scripted_llm import ScriptedLLM, Waits, texts, words
 from tests.agents.test_observer import Settings

@@ -22,10 +22,10 @@ import msgspec
 import orjson
 import pytest
 
-from proxy.demo.faults import Fault
-from proxy.demo.scripted import ACTOR, Scripted
-from proxy.memory.context import continuation_hint
-from proxy.memory.model import Memory
+from om_proxy.demo.faults import Fault
+from om_proxy.demo.scripted import ACTOR, Scripted
+from om_proxy.memory.context import continuation_hint
+from om_proxy.memory.model import Memory
 from tests.e2e.running import Clock, Running, running, streamed
 
 HOUR = 3_600.0  # seconds the provider's prompt cache lives

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import httpx
 
-from proxy.demo.loopback import serving
-from proxy.demo.scripted import OBSERVER
+from om_proxy.demo.loopback import serving
+from om_proxy.demo.scripted import OBSERVER
 from tests.e2e.process import free_port
 from tests.e2e.tenancy.world import Minds
 
@@ -38,7 +38,7 @@ def guard(event, given):
             raise OSError(errno.EROFS, os.strerror(errno.EROFS), path)
 
 sys.addaudithook(guard)
-from proxy.cli import main
+from om_proxy.cli import main
 sys.exit(main(["serve"]))
 """
 

@@ -10,11 +10,11 @@ from pathlib import Path
 import orjson
 import pytest
 
-from proxy.demo.faults import Fault
-from proxy.demo.scripted import Scripted
-from proxy.errors import Conflict, StorageError
-from proxy.memory.identity import LOCAL
-from proxy.memory.model import Key
+from om_proxy.demo.faults import Fault
+from om_proxy.demo.scripted import Scripted
+from om_proxy.errors import Conflict, StorageError
+from om_proxy.memory.identity import LOCAL
+from om_proxy.memory.model import Key
 from tests.e2e.between import COMPLETION, Between, between, chat_body, reason
 from tests.e2e.playing import Model, Play, stories
 from tests.e2e.running import running
@@ -232,7 +232,7 @@ async def test_memory_fails(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, trouble: Exception | None, word: str, messages: int
 ) -> None:
     """Whatever happens to the store, the client's original bytes are answered, and memory is there again after it."""
-    monkeypatch.setattr("proxy.edge.chat.OPEN_WITHIN", 0.1)
+    monkeypatch.setattr("om_proxy.edge.chat.OPEN_WITHIN", 0.1)
     opened = in_front_of_the_store(monkeypatch)
     async with between(tmp_path, memory=", observation: {block_timeout: 100ms}") as site:
         await site.ask(chat_body("one"), T)
@@ -288,7 +288,7 @@ async def test_the_database_is_damaged_while_serving(tmp_path: Path) -> None:
 
 async def test_the_database_is_locked_while_serving(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The end of a reply waits for its commit no longer than the bound; the commit goes on."""
-    monkeypatch.setattr("proxy.edge.chat.COMMIT_WITHIN", 0.2)
+    monkeypatch.setattr("om_proxy.edge.chat.COMMIT_WITHIN", 0.2)
     async with between(tmp_path) as site:
         await site.ask(chat_body("one"), T)
         with sqlite3.connect(tmp_path / "om.db", isolation_level=None) as db:

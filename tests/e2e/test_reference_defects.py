@@ -18,18 +18,18 @@ import orjson
 import pytest
 from msgspec.structs import replace
 
-from proxy.catalogue import Catalogue
-from proxy.demo.faults import Fault
-from proxy.demo.scripted import OBSERVER
-from proxy.engine import Engine
-from proxy.errors import ModelError, PromptTooLong, StorageError
-from proxy.memory import lifecycle
-from proxy.memory.lifecycle import Activate, Asked, Observe
-from proxy.memory.model import Memory, Message, Reflection
-from proxy.memory.thresholds import Limits
-from proxy.prompt import Prompts
-from proxy.storage.sqlite import SqliteStore
-from proxy.wire.reply import Reply
+from om_proxy.catalogue import Catalogue
+from om_proxy.demo.faults import Fault
+from om_proxy.demo.scripted import OBSERVER
+from om_proxy.engine import Engine
+from om_proxy.errors import ModelError, PromptTooLong, StorageError
+from om_proxy.memory import lifecycle
+from om_proxy.memory.lifecycle import Activate, Asked, Observe
+from om_proxy.memory.model import Memory, Message, Reflection
+from om_proxy.memory.thresholds import Limits
+from om_proxy.prompt import Prompts
+from om_proxy.storage.sqlite import SqliteStore
+from om_proxy.wire.reply import Reply
 from tests.agents.scripted_llm import bullets
 from tests.agents.scripted_llm import texts as shown_in
 from tests.e2e.running import running

@@ -12,10 +12,10 @@ from typing import Any
 import orjson
 import pytest
 
-from proxy.memory import identity
-from proxy.memory.model import HUB, Key
-from proxy.storage.sqlite import SqliteStore
-from proxy.upkeep import rekey_tenant
+from om_proxy.memory import identity
+from om_proxy.memory.model import HUB, Key
+from om_proxy.storage.sqlite import SqliteStore
+from om_proxy.upkeep import rekey_tenant
 from tests.e2e.running import Running, running
 
 OLD, NEW = "sk-old", "sk-new"

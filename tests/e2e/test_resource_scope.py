@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from proxy.demo import asgi
-from proxy.demo.scripted import OBSERVER, REFLECTOR, Scripted, text_of
-from proxy.memory.model import Memory, hub_of
+from om_proxy.demo import asgi
+from om_proxy.demo.scripted import OBSERVER, REFLECTOR, Scripted, text_of
+from om_proxy.memory.model import Memory, hub_of
 from tests.e2e.running import Chat, Running, running
 
 T = "observation: {message_tokens: 1200, buffer_tokens: 300, block_timeout: 2s}"

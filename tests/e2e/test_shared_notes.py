@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from proxy.demo.scripted import OBSERVER, text_of
-from proxy.memory.model import Memory, hub_of
+from om_proxy.demo.scripted import OBSERVER, text_of
+from om_proxy.memory.model import Memory, hub_of
 from tests.e2e.running import Chat, Running, running
 
 SHARED = """scope: resource, observation: {message_tokens: 6000, buffer_tokens: 150, block_timeout: 2s}"""

@@ -12,10 +12,10 @@ from unittest import mock
 
 import pytest
 
-from proxy.app import App, create_app
-from proxy.memories import Memories
-from proxy.settings import parse
-from proxy.upstream import AiohttpTransport
+from om_proxy.app import App, create_app
+from om_proxy.memories import Memories
+from om_proxy.settings import parse
+from om_proxy.upstream import AiohttpTransport
 from tests.e2e.between import serving
 from tests.e2e.soak.__main__ import SETTINGS, wrong
 from tests.e2e.soak.clients import WAYS, Clients
@@ -49,7 +49,7 @@ async def soaking(folder: Path, models: Models, cache_bytes: int = FEW * 8_000) 
             ):
                 bounds.enter_context(mock.patch(f"proxy.{bound}", FEW))
             memories = partial(Memories, cache_bytes=cache_bytes)
-            bounds.enter_context(mock.patch("proxy.app.Memories", memories))
+            bounds.enter_context(mock.patch("om_proxy.app.Memories", memories))
             async with serving(app) as listening:
                 await ask(listening, method="GET", path="/healthz")  # it has started
                 yield app, listening
@@ -89,7 +89,7 @@ async def test_nothing_grows(tmp_path: Path) -> None:
         assert len(asyncio.all_tasks()) <= tasks
         assert descriptors(app) <= open_ones + STRAY
         assert not (found := grown(held, sizes(app), NOISE)), "\n".join(found)
-        assert unbounded_caches("proxy", NOISE) == []
+        assert unbounded_caches("om_proxy", NOISE) == []
     told = first.told + more.told
     assert wrong({**told, **{f"model: {name}": n for name, n in models.told.items()}}, REQUESTS) == []
     assert {way for way in told if way.startswith("left ")} == {f"left {way}" for way in WAYS}

@@ -9,7 +9,7 @@ from typing import Any
 import httpx
 import pytest
 
-from proxy.demo.scripted import OBSERVER, REFLECTOR, Scripted, text_of
+from om_proxy.demo.scripted import OBSERVER, REFLECTOR, Scripted, text_of
 from tests.e2e.playing import Model
 from tests.e2e.running import Chat, Running, running
 

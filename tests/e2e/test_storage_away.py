@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 from structlog.testing import capture_logs
 
-from proxy.app import create_app
-from proxy.errors import StorageError
-from proxy.settings import parse
+from om_proxy.app import create_app
+from om_proxy.errors import StorageError
+from om_proxy.settings import parse
 from tests.e2e.running import Running, running
 from tests.support.permissions import bits_that_count
 

@@ -12,8 +12,8 @@ import orjson
 import pytest
 import pytest_asyncio
 
-from proxy.memory.identity import LOCAL
-from proxy.memory.model import Key, Memory
+from om_proxy.memory.identity import LOCAL
+from om_proxy.memory.model import Key, Memory
 from tests.e2e.between import COMPLETION, EVENTS, Between, between, chat_body, reason, streaming, without_receipt
 from tests.support.upstream_server import SSE_HEAD, Call, Script, answering, chunk, sending
 

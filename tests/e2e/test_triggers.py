@@ -11,9 +11,9 @@ from typing import Any
 import orjson
 import pytest
 
-from proxy.demo.faults import Fault
-from proxy.demo.scripted import OBSERVER, REFLECTOR, Message, Scripted
-from proxy.memory.model import Memory
+from om_proxy.demo.faults import Fault
+from om_proxy.demo.scripted import OBSERVER, REFLECTOR, Message, Scripted
+from om_proxy.memory.model import Memory
 from tests.e2e.running import Chat, Running, running
 
 ACTOR = "scripted-actor"

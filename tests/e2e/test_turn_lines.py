@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from proxy.demo.faults import Fault
+from om_proxy.demo.faults import Fault
 from tests.e2e.running import running
 from tests.e2e.written import written
 

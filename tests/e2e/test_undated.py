@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from proxy.demo.faults import Fault
-from proxy.demo.scripted import OBSERVER, text_of
+from om_proxy.demo.faults import Fault
+from om_proxy.demo.scripted import OBSERVER, text_of
 from tests.e2e.running import Running, running
 
 LONG = "Crate {n} weighs {n} kilos, was painted last Friday and goes to dock {n} at Quarry Steps. " * 8

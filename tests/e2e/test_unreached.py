@@ -8,9 +8,9 @@ from typing import Any
 import orjson
 import pytest
 
-from proxy.edge import unreached
-from proxy.memory.identity import LOCAL
-from proxy.memory.model import Key
+from om_proxy.edge import unreached
+from om_proxy.memory.identity import LOCAL
+from om_proxy.memory.model import Key
 from tests.e2e.between import between, chat_body, reason
 from tests.e2e.written import Written, written
 from tests.support.upstream_server import Call, answering

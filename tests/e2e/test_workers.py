@@ -10,9 +10,9 @@ from pathlib import Path
 import httpx
 import pytest
 
-from proxy.demo.loopback import serving
-from proxy.demo.scripted import Scripted
-from proxy.storage.sqlite import SqliteStore
+from om_proxy.demo.loopback import serving
+from om_proxy.demo.scripted import Scripted
+from om_proxy.storage.sqlite import SqliteStore
 from tests.e2e.process import Process, free_port
 
 CONVERSATIONS, TURNS = 6, 12

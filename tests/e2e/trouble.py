@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from proxy.app import open_store
-from proxy.storage.base import Store
+from om_proxy.app import open_store
+from om_proxy.storage.base import Store
 
 
 class Troubled:
@@ -50,5 +50,5 @@ def in_front_of_the_store(monkeypatch: pytest.MonkeyPatch) -> list[Troubled]:
         opened.append(Troubled(await open_store(url, generations)))
         return opened[-1]
 
-    monkeypatch.setattr("proxy.app.open_store", opening)
+    monkeypatch.setattr("om_proxy.app.open_store", opening)
     return opened

@@ -10,7 +10,7 @@ from typing import Any
 import orjson
 import structlog
 
-from proxy.logs import Lines, json_line
+from om_proxy.logs import Lines, json_line
 
 
 class Written:

@@ -10,12 +10,12 @@ from typing import cast
 import pytest
 from starlette.types import Message, Scope
 
-from proxy.edge import admission as admission_module
-from proxy.edge.admission import STALLED, Admission, Held, Passing
-from proxy.edge.budget import BODY_WEIGHT
-from proxy.edge.protocol import GONE
-from proxy.errors import Overloaded, TooLarge
-from proxy.settings.service import LimitSettings
+from om_proxy.edge import admission as admission_module
+from om_proxy.edge.admission import STALLED, Admission, Held, Passing
+from om_proxy.edge.budget import BODY_WEIGHT
+from om_proxy.edge.protocol import GONE
+from om_proxy.errors import Overloaded, TooLarge
+from om_proxy.settings.service import LimitSettings
 
 HELD = 16  # of the largest bodies that have room together here
 BODY_IN_MEMORY = 4  # times its bytes: large ones have three quarters, and each is charged three times

@@ -8,8 +8,8 @@ from typing import Any
 import orjson
 import pytest
 
-from proxy.edge import answers
-from proxy.errors import (
+from om_proxy.edge import answers
+from om_proxy.errors import (
     BadRequest,
     OmError,
     Overloaded,

@@ -8,11 +8,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from proxy.edge.base_url import names_thread, split_path, without_names
-from proxy.edge.headers import request_headers
-from proxy.errors import BadRequest
-from proxy.memory.identity import Rules, identify
-from proxy.memory.naming import canonical_name
+from om_proxy.edge.base_url import names_thread, split_path, without_names
+from om_proxy.edge.headers import request_headers
+from om_proxy.errors import BadRequest
+from om_proxy.memory.identity import Rules, identify
+from om_proxy.memory.naming import canonical_name
 
 
 def scope(path: bytes, *headers: tuple[bytes, bytes]) -> dict[str, Any]:

@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from proxy.edge import budget as budget_module
-from proxy.edge.budget import COPY_SHARE, LARGE_SHARE, WORTH_GIVING_BACK, MemoryBudget
-from proxy.host import give_back_freed_memory
+from om_proxy.edge import budget as budget_module
+from om_proxy.edge.budget import COPY_SHARE, LARGE_SHARE, WORTH_GIVING_BACK, MemoryBudget
+from om_proxy.host import give_back_freed_memory
 
 LIMIT = 1_000
 

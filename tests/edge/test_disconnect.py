@@ -7,8 +7,8 @@ import asyncio
 import pytest
 from starlette.types import Message
 
-from proxy.edge.disconnect import watching, while_there
-from proxy.edge.protocol import GONE
+from om_proxy.edge.disconnect import watching, while_there
+from om_proxy.edge.protocol import GONE
 
 
 def future() -> asyncio.Future[None]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from proxy.edge.headers import (
+from om_proxy.edge.headers import (
     Header,
     asking_identity,
     authorized,

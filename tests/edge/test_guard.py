@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from proxy.edge.guard import CUTS, GUARD, ROUND, SLICES, Guard, Timer
-from proxy.edge.patience import Late
-from proxy.settings.service import LimitSettings
+from om_proxy.edge.guard import CUTS, GUARD, ROUND, SLICES, Guard, Timer
+from om_proxy.edge.patience import Late
+from om_proxy.settings.service import LimitSettings
 
 
 class Turned:

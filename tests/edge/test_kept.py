@@ -9,8 +9,8 @@ from collections.abc import AsyncIterator
 import httpx
 import pytest
 
-from proxy.edge.kept import kept
-from proxy.errors import UpstreamError
+from om_proxy.edge.kept import kept
+from om_proxy.errors import UpstreamError
 from tests.edge.test_tee import Chunks, answer_of
 
 LIMIT = 10

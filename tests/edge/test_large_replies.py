@@ -7,11 +7,11 @@ from collections.abc import Awaitable, Callable, Coroutine
 from types import SimpleNamespace
 from typing import Any, cast
 
-from proxy.edge import chat
-from proxy.edge.budget import MemoryBudget
-from proxy.edge.turnstile import LARGE
-from proxy.errors import StorageError
-from proxy.wire.reply import Reply
+from om_proxy.edge import chat
+from om_proxy.edge.budget import MemoryBudget
+from om_proxy.edge.turnstile import LARGE
+from om_proxy.errors import StorageError
+from om_proxy.wire.reply import Reply
 
 BIG = Reply(message=b"x" * (LARGE + 1), complete=True)
 SMALL = Reply(message=b"x", complete=True)

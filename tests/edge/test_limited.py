@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from proxy.edge.limited import Limited
+from om_proxy.edge.limited import Limited
 
 
 async def at_once() -> int:

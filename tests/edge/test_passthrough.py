@@ -10,13 +10,13 @@ from dataclasses import dataclass, field
 import pytest
 from starlette.types import Receive, Scope, Send
 
-from proxy.edge import answers
-from proxy.edge.passthrough import checked_path, passthrough
-from proxy.edge.site import Site
-from proxy.errors import BadRequest
-from proxy.settings import UpstreamSettings
-from proxy.settings import parse as settings_of
-from proxy.upstream import Upstream
+from om_proxy.edge import answers
+from om_proxy.edge.passthrough import checked_path, passthrough
+from om_proxy.edge.site import Site
+from om_proxy.errors import BadRequest
+from om_proxy.settings import UpstreamSettings
+from om_proxy.settings import parse as settings_of
+from om_proxy.upstream import Upstream
 from tests.support.live_server import LiveServer, live
 from tests.support.raw_client import RawClient, ask
 from tests.support.upstream_server import SSE_HEAD, Call, UpstreamServer, answering, chunk, upstream_server

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 import pytest
 
-from proxy.edge.patience import LINGER, Late, Patience, Seen, Stage
-from proxy.settings.service import LimitSettings
+from om_proxy.edge.patience import LINGER, Late, Patience, Seen, Stage
+from om_proxy.settings.service import LimitSettings
 
 LIMITS = LimitSettings(header_timeout=10.0, body_timeout=30.0, write_timeout=60.0)
 IDLE = 5.0

@@ -13,14 +13,14 @@ import orjson
 import pytest
 from starlette.types import Receive, Scope, Send
 
-from proxy.demo.loopback import serving
-from proxy.edge import answers, sockets
-from proxy.edge.disconnect import until_gone, watching, while_there
-from proxy.edge.guard import GUARD, Guard, Timer, Watched
-from proxy.edge.patience import LINGER
-from proxy.edge.protocol import MOST_HEADERS, Protocol
-from proxy.errors import TooLarge
-from proxy.settings.service import LimitSettings
+from om_proxy.demo.loopback import serving
+from om_proxy.edge import answers, sockets
+from om_proxy.edge.disconnect import until_gone, watching, while_there
+from om_proxy.edge.guard import GUARD, Guard, Timer, Watched
+from om_proxy.edge.patience import LINGER
+from om_proxy.edge.protocol import MOST_HEADERS, Protocol
+from om_proxy.errors import TooLarge
+from om_proxy.settings.service import LimitSettings
 from tests.support.raw_client import Got, RawClient
 
 

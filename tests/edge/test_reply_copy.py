@@ -8,10 +8,10 @@ import threading
 import orjson
 import pytest
 
-from proxy.edge.budget import COPY_SHARE, COPY_WEIGHT, FREE_COPY_BYTES, MemoryBudget
-from proxy.edge.reply_copy import ReplyCopy
-from proxy.wire import reply
-from proxy.wire.reply import Reply, ReplyReader
+from om_proxy.edge.budget import COPY_SHARE, COPY_WEIGHT, FREE_COPY_BYTES, MemoryBudget
+from om_proxy.edge.reply_copy import ReplyCopy
+from om_proxy.wire import reply
+from om_proxy.wire.reply import Reply, ReplyReader
 
 MESSAGE = {"role": "assistant", "content": "x" * 1_000_000}
 BODY = orjson.dumps({"choices": [{"index": 0, "message": MESSAGE, "finish_reason": "stop"}]})
@@ -61,7 +61,7 @@ async def test_one_for_which_there_is_no_room() -> None:
 
 async def test_the_largest_that_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
     """A single reply has a limit of its own, whatever the budget."""
-    monkeypatch.setattr("proxy.edge.reply_copy.LIMIT", 200_000)
+    monkeypatch.setattr("om_proxy.edge.reply_copy.LIMIT", 200_000)
     budget = MemoryBudget(lambda: 1 << 40)
     copy = ReplyCopy(False, budget)
     copy.feed(BODY[:200_000])

@@ -10,9 +10,9 @@ from pathlib import Path
 import httpx
 import pytest
 
-from proxy.app import App, create_app
-from proxy.demo.loopback import serving
-from proxy.settings import parse
+from om_proxy.app import App, create_app
+from om_proxy.demo.loopback import serving
+from om_proxy.settings import parse
 from tests.support.upstream_server import Call, Script, UpstreamServer, answering, upstream_server
 
 MOST = 4_000_000  # bytes of a body that is read

@@ -6,12 +6,12 @@ import orjson
 import pytest
 from pydantic import SecretStr
 
-from proxy.edge.headers import CREDENTIALS
-from proxy.edge.site import CALLS, LONGEST, Site
-from proxy.observing import Call
-from proxy.settings import UpstreamSettings
-from proxy.settings import parse as settings_of
-from proxy.wire.chat import ChatRequest, parse
+from om_proxy.edge.headers import CREDENTIALS
+from om_proxy.edge.site import CALLS, LONGEST, Site
+from om_proxy.observing import Call
+from om_proxy.settings import UpstreamSettings
+from om_proxy.settings import parse as settings_of
+from om_proxy.wire.chat import ChatRequest, parse
 
 PLAIN = Site.of(settings_of(""))
 TITLE = "### Task:\nGenerate a concise title."

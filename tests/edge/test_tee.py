@@ -13,11 +13,11 @@ import httpx
 import pytest
 from starlette.types import Message, Receive, Scope, Send
 
-from proxy.edge import answers
-from proxy.edge.disconnect import watching, while_there
-from proxy.edge.tee import Relayed, relay
-from proxy.upstream import Answer, Upstream
-from proxy.wire.reply import Reply, ReplyReader
+from om_proxy.edge import answers
+from om_proxy.edge.disconnect import watching, while_there
+from om_proxy.edge.tee import Relayed, relay
+from om_proxy.upstream import Answer, Upstream
+from om_proxy.wire.reply import Reply, ReplyReader
 from tests.support.live_server import LiveServer, live
 from tests.support.raw_client import RawClient, ask
 from tests.support.upstream_server import SSE_HEAD, Call, UpstreamServer, answering, chunk, sending, upstream_server

@@ -7,9 +7,9 @@ import asyncio
 import pytest
 from starlette.types import Message
 
-from proxy.edge.tee import Relayed, relay
-from proxy.edge.turnstile import LARGE
-from proxy.upstream import Answer
+from om_proxy.edge.tee import Relayed, relay
+from om_proxy.edge.turnstile import LARGE
+from om_proxy.upstream import Answer
 from tests.edge.test_tee import JSON, ONE, SSE, Chunks, Recorder, answer_of
 
 MUCH = b'data: {"choices":[{"index":0,"delta":{"content":"a story"}}]}\n\n' * 2_000

@@ -10,8 +10,8 @@ from itertools import pairwise
 
 import pytest
 
-from proxy.edge import turnstile
-from proxy.edge.turnstile import CROWD, turn
+from om_proxy.edge import turnstile
+from om_proxy.edge.turnstile import CROWD, turn
 
 
 class Passes:

@@ -8,8 +8,8 @@ from collections.abc import AsyncIterator
 import pytest
 from starlette.types import Receive, Scope, Send
 
-from proxy.demo.loopback import serving
-from proxy.edge import answers
+from om_proxy.demo.loopback import serving
+from om_proxy.edge import answers
 from tests.support.raw_client import RawClient
 
 H2C = b"Connection: Upgrade, HTTP2-Settings\r\nUpgrade: h2c\r\nHTTP2-Settings: AAMAAABkAAQAAP__\r\n"

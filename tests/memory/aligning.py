@@ -1,10 +1,10 @@
-"""Aligning as the rule is told, cell by cell: the slow twin of proxy/memory/alignment.py, which is held to it."""
+"""Aligning as the rule is told, cell by cell: the slow twin of proxy/om_proxy/memory/alignment.py, which is held to it."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from proxy.memory.alignment import (
+from om_proxy.memory.alignment import (
     RUN,
     SKIP_ELSEWHERE,
     SKIP_SENT,
@@ -14,8 +14,8 @@ from proxy.memory.alignment import (
     SKIP_STORED_USER,
     SUPERSEDE_USER,
 )
-from proxy.memory.matching import Census, Fit, Pair, asked_from
-from proxy.memory.model import Item, Mark
+from om_proxy.memory.matching import Census, Fit, Pair, asked_from
+from om_proxy.memory.model import Item, Mark
 
 NEVER = float("-inf")
 

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 from msgspec.structs import replace
 
-from proxy.memory.model import PER_MESSAGE, ROOT, Item, Key, Memory, Message, Observation, chained
+from om_proxy.memory.model import PER_MESSAGE, ROOT, Item, Key, Memory, Message, Observation, chained
 
 KEY = Key("tenant", "resource", "thread")
 

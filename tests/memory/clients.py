@@ -21,12 +21,12 @@ from typing import Any
 import orjson
 from msgspec.structs import replace
 
-from proxy.memory import blocks, branch, lifecycle
-from proxy.memory.fingerprint import fingerprint
-from proxy.memory.model import Item, Key, Memory, Message, Observation, chained, weight
-from proxy.memory.tail import Piece, forwarded
-from proxy.memory.transcript import Hints, Known, NeedOutline, Reconciled, Sent, reconcile
-from proxy.memory.turns import heard
+from om_proxy.memory import blocks, branch, lifecycle
+from om_proxy.memory.fingerprint import fingerprint
+from om_proxy.memory.model import Item, Key, Memory, Message, Observation, chained, weight
+from om_proxy.memory.tail import Piece, forwarded
+from om_proxy.memory.transcript import Hints, Known, NeedOutline, Reconciled, Sent, reconcile
+from om_proxy.memory.turns import heard
 
 TENANT = b"a tenant's key"
 

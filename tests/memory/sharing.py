@@ -13,8 +13,8 @@ from itertools import count
 
 from msgspec.structs import replace
 
-from proxy.memory import branch, forgetting, lifecycle, sections, shared
-from proxy.memory.model import (
+from om_proxy.memory import branch, forgetting, lifecycle, sections, shared
+from om_proxy.memory.model import (
     HUB,
     RECENT,
     ROOT,
@@ -28,7 +28,7 @@ from proxy.memory.model import (
     hub_of,
     weight,
 )
-from proxy.memory.observations import parse_reflection
+from om_proxy.memory.observations import parse_reflection
 from tests.memory.building import item
 
 HUB_KEY = Key("tenant", "resource", HUB)

@@ -11,12 +11,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from proxy.memory import account, lifecycle, turns
-from proxy.memory.blocks import closed_ends
-from proxy.memory.model import PER_MESSAGE, Cell, Item, Mark, Memory, View
-from proxy.memory.sent import Sent
-from proxy.memory.tail import Piece
-from proxy.memory.transcript import Known, NeedOutline, reconcile
+from om_proxy.memory import account, lifecycle, turns
+from om_proxy.memory.blocks import closed_ends
+from om_proxy.memory.model import PER_MESSAGE, Cell, Item, Mark, Memory, View
+from om_proxy.memory.sent import Sent
+from om_proxy.memory.tail import Piece
+from om_proxy.memory.transcript import Known, NeedOutline, reconcile
 from tests.memory.building import chat, chunk, memory
 from tests.support.counting import TIMES, steps
 

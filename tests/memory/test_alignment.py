@@ -9,9 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from proxy.memory.alignment import MOST_CELLS, align
-from proxy.memory.matching import Census, Pair
-from proxy.memory.model import ROOT, Item, Mark
+from om_proxy.memory.alignment import MOST_CELLS, align
+from om_proxy.memory.matching import Census, Pair
+from om_proxy.memory.model import ROOT, Item, Mark
 from tests.memory.aligning import Table
 from tests.memory.building import item
 from tests.support.counting import TIMES, steps

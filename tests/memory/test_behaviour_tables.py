@@ -10,11 +10,11 @@ from __future__ import annotations
 import pytest
 from msgspec.structs import replace
 
-from proxy.memory import lifecycle
-from proxy.memory.lifecycle import Activate, Asked, Observe, Reflect, Swap
-from proxy.memory.model import Memory, Reflection, Trouble
-from proxy.memory.thresholds import Limits
-from proxy.settings import parse
+from om_proxy.memory import lifecycle
+from om_proxy.memory.lifecycle import Activate, Asked, Observe, Reflect, Swap
+from om_proxy.memory.model import Memory, Reflection, Trouble
+from om_proxy.memory.thresholds import Limits
+from om_proxy.settings import parse
 from tests.memory.building import chat, chunk, memory, transcript, with_log
 
 DEFAULTS = (

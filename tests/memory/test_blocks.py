@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from proxy.memory.blocks import asked, closed_ends, safe_cut
-from proxy.memory.model import PER_MESSAGE, ROOT, Mark
+from om_proxy.memory.blocks import asked, closed_ends, safe_cut
+from om_proxy.memory.model import PER_MESSAGE, ROOT, Mark
 
 SESSION = Path(__file__).parents[3] / "shared" / "data" / "coding-session.jsonl"
 

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from proxy.memory.condensing import Stretch, accepted_below, choose_stretch
-from proxy.memory.model import ROOT, Observation
+from om_proxy.memory.condensing import Stretch, accepted_below, choose_stretch
+from om_proxy.memory.model import ROOT, Observation
 
 
 def entry(tokens: int, depth: int = 0, *, note: bool = False) -> Observation:

@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from proxy.memory import context
-from proxy.memory.context import ContextOptions, continuation_hint, observation_block
-from proxy.memory.escaping import escape, unescape
+from om_proxy.memory import context
+from om_proxy.memory.context import ContextOptions, continuation_hint, observation_block
+from om_proxy.memory.escaping import escape, unescape
 
 NOW = datetime(2023, 5, 29, 12, tzinfo=UTC)
 PLAIN = ContextOptions(relative_time=False, priorities=("red", "yellow", "green", "done"))

@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from proxy.errors import CutOff, Unusable
-from proxy.memory.cut_off import Finish, is_cut_off, read_finish
-from proxy.memory.observations import parse
+from om_proxy.errors import CutOff, Unusable
+from om_proxy.memory.cut_off import Finish, is_cut_off, read_finish
+from om_proxy.memory.observations import parse
 
 NOTES = "<observations>\nDate: May 22, 2023\n* 🔴 (10:00) User grows plums\n  * 12 trees\n* ✅ (10:05) Order placed"
 CLOSED = f"{NOTES}\n</observations>"

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from proxy.memory.dates import annotate, annotated, gap, heading, relative, written
+from om_proxy.memory.dates import annotate, annotated, gap, heading, relative, written
 
 TODAY = date(2023, 5, 29)
 

@@ -8,9 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from proxy.catalogue import prices as listed
-from proxy.memory import economy
-from proxy.memory.thresholds import Limits, Prices
+from om_proxy.catalogue import prices as listed
+from om_proxy.memory import economy
+from om_proxy.memory.thresholds import Limits, Prices
 
 LIMITS = Limits()  # T 30 000, notes every 6 000
 OBSERVER = "gemini/gemini-2.5-flash"

@@ -7,7 +7,7 @@ import re
 from hypothesis import given
 from hypothesis import strategies as st
 
-from proxy.memory.elsewhere import ALL, NOTES, PART, told
+from om_proxy.memory.elsewhere import ALL, NOTES, PART, told
 from tests.memory.sharing import LABELS
 
 A, B = LABELS["A"], LABELS["B"]

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from proxy.memory.escaping import TAGS, escape, unescape
+from om_proxy.memory.escaping import TAGS, escape, unescape
 
 WORDS = [*TAGS, *(tag.replace("-", "_") for tag in TAGS), *(tag.upper() for tag in TAGS), "Observations", "div", "str"]
 PIECES = st.sampled_from(

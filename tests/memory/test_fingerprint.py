@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from proxy.memory.fingerprint import fingerprint
+from om_proxy.memory.fingerprint import fingerprint
 
 KEY = b"key of a tenant"
 

@@ -9,10 +9,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from proxy.memory import gathering, lifecycle
-from proxy.memory.gathering import Gather, Settle, Waiting
-from proxy.memory.model import Key, Trouble
-from proxy.memory.thresholds import Limits
+from om_proxy.memory import gathering, lifecycle
+from om_proxy.memory.gathering import Gather, Settle, Waiting
+from om_proxy.memory.model import Key, Trouble
+from om_proxy.memory.thresholds import Limits
 from tests.memory.building import chat, chunk, memory, transcript
 
 LIMITS = Limits(observe_at=1_000, interval=200, keep=200)

@@ -12,10 +12,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from proxy.errors import BadRequest, Unauthorized
-from proxy.memory import identity
-from proxy.memory.identity import LOCAL, Rules, admit, brings_own, fingerprint_key, identify
-from proxy.memory.user_token import Claims, signed
+from om_proxy.errors import BadRequest, Unauthorized
+from om_proxy.memory import identity
+from om_proxy.memory.identity import LOCAL, Rules, admit, brings_own, fingerprint_key, identify
+from om_proxy.memory.user_token import Claims, signed
 
 SECRET = b"s" * 32
 RULES = Rules()
@@ -294,7 +294,7 @@ def test_the_time_tells_nothing_of_the_keys(
         compared.append((sent, known))
         return sent == known
 
-    monkeypatch.setattr("proxy.memory.identity.hmac.compare_digest", compare)
+    monkeypatch.setattr("om_proxy.memory.identity.hmac.compare_digest", compare)
     with suppress(Unauthorized):
         ask(headers(authorization=f"Bearer {key}"), Rules(keys=KEYED.keys))
     sent, *known = (hashlib.sha256(k.encode()).digest() for k in (key, *(k for _, k in KEYED.keys)))

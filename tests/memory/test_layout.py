@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from proxy.memory.layout import SEPARATE_BLOCKS, WRITTEN, Layout, assemble, layout_for
+from om_proxy.memory.layout import SEPARATE_BLOCKS, WRITTEN, Layout, assemble, layout_for
 from tests.support.counting import steps
 from tests.support.weighing import kept
 

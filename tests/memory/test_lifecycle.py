@@ -10,10 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from proxy.memory import branch, lifecycle
-from proxy.memory.lifecycle import Activate, Asked, Observe, Reflect, Swap, chunks_to_activate
-from proxy.memory.model import ROOT, Memory, Observation, Reflection, Trouble
-from proxy.memory.thresholds import Limits
+from om_proxy.memory import branch, lifecycle
+from om_proxy.memory.lifecycle import Activate, Asked, Observe, Reflect, Swap, chunks_to_activate
+from om_proxy.memory.model import ROOT, Memory, Observation, Reflection, Trouble
+from om_proxy.memory.thresholds import Limits
 from tests.memory.building import chat, chunk, memory, transcript, with_log
 
 LIMITS = Limits()

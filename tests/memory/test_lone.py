@@ -10,10 +10,10 @@ from clients import Thread, parse, raw, told
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from proxy.memory import lone
-from proxy.memory.lone import step
-from proxy.memory.model import ROOT, Mark
-from proxy.memory.transcript import Known, Sent
+from om_proxy.memory import lone
+from om_proxy.memory.lone import step
+from om_proxy.memory.model import ROOT, Mark
+from om_proxy.memory.transcript import Known, Sent
 from tests.support.counting import TIMES, steps
 
 IDS = st.sampled_from(["", "a", "b", "c", "d"])

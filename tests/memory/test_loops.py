@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from proxy.memory.loops import LONGEST_LINE, loops
+from om_proxy.memory.loops import LONGEST_LINE, loops
 
 LOCOMO = Path(__file__).parents[3] / "shared" / "data" / "locomo10.json"
 

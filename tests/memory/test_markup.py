@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from proxy.memory.escaping import escape, unescape
-from proxy.memory.markup import MARKUP
+from om_proxy.memory.escaping import escape, unescape
+from om_proxy.memory.markup import MARKUP
 
 
 @pytest.mark.parametrize(

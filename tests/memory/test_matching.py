@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from proxy.memory.matching import Census, leading, run_to_end
-from proxy.memory.model import ROOT, Item, Mark
+from om_proxy.memory.matching import Census, leading, run_to_end
+from om_proxy.memory.model import ROOT, Item, Mark
 from tests.memory.building import item
 from tests.support.counting import TIMES, steps
 

@@ -3,10 +3,10 @@
 import pytest
 from msgspec.structs import replace
 
-from proxy.memory.lifecycle import Asked
-from proxy.memory.missing_notes import explain_failure
-from proxy.memory.model import Trouble
-from proxy.memory.thresholds import Limits
+from om_proxy.memory.lifecycle import Asked
+from om_proxy.memory.missing_notes import explain_failure
+from om_proxy.memory.model import Trouble
+from om_proxy.memory.thresholds import Limits
 from tests.memory.building import chat, memory
 
 LIMITS = Limits()

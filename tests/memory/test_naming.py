@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from proxy.memory.naming import MAX_NAME_BYTES, canonical_name, decode_name, decode_segment, encode_name
+from om_proxy.memory.naming import MAX_NAME_BYTES, canonical_name, decode_name, decode_segment, encode_name
 
 PLAIN = string.ascii_letters + string.digits + "._:@/+=-"  # all that a name of the first release is made of
 NAMES = st.text(min_size=1, max_size=100).map(canonical_name).filter(lambda name: name is not None)
@@ -44,7 +44,7 @@ def test_what_is_encoded_is_read_back(name: str) -> None:
 
 def test_a_name_beyond_all_measure_is_not_composed() -> None:
     """Composing sorts marks in quadratic time: a head full of them would hold the server up. Letters with their marks apart have room."""
-    with patch("proxy.memory.naming.normalize", side_effect=AssertionError):
+    with patch("om_proxy.memory.naming.normalize", side_effect=AssertionError):
         assert decode_name(quote("a" + "\u0301\u0323" * 2_500)) is None
     assert canonical_name("u\u031b\u0323" * 85) == "ự" * 85
 

@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from proxy.errors import Unusable
-from proxy.memory.escaping import escape
-from proxy.memory.observations import HINT_LENGTH, TITLE_LENGTH, Parsed, parse, parse_reflection
+from om_proxy.errors import Unusable
+from om_proxy.memory.escaping import escape
+from om_proxy.memory.observations import HINT_LENGTH, TITLE_LENGTH, Parsed, parse, parse_reflection
 from tests.support.counting import TIMES, seconds
 
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 from msgspec.structs import replace
 
-from proxy.memory import lifecycle
-from proxy.memory.lifecycle import Observe
-from proxy.memory.model import Trouble
-from proxy.memory.overflow import can_shrink, ready, unobserved
+from om_proxy.memory import lifecycle
+from om_proxy.memory.lifecycle import Observe
+from om_proxy.memory.model import Trouble
+from om_proxy.memory.overflow import can_shrink, ready, unobserved
 from tests.memory.building import chat, chunk, memory, transcript
 
 MOST = 1_000

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from proxy.memory.observations import previous_observations
+from om_proxy.memory.observations import previous_observations
 
 LOG = ["Date: May 1, 2023\n* 🔴 plums\n* 🟢 small talk\n* 🟡 asked a", "Date: May 2, 2023\n* 🟢 b\n* ✅ done c\n* 🟡 d"]
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from proxy.memory.prompt_cache import DAY, HOUR, MINUTE, cache_lifetime, moved
+from om_proxy.memory.prompt_cache import DAY, HOUR, MINUTE, cache_lifetime, moved
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from proxy.memory.redaction import ISSUED, redacted, without_secrets
+from om_proxy.memory.redaction import ISSUED, redacted, without_secrets
 from tests.agents.corpus.honest import entries
 
 LETTERS = {

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from proxy.memory.model import ROOT, Cell, Observation, Part, View, chained
-from proxy.memory.rekeying import Row, chains_by_seq, chains_by_value, moved_entry, moved_view, relabelled
+from om_proxy.memory.model import ROOT, Cell, Observation, Part, View, chained
+from om_proxy.memory.rekeying import Row, chains_by_seq, chains_by_value, moved_entry, moved_view, relabelled
 
 
 def under(tenant: str, text: str) -> bytes:

@@ -7,8 +7,8 @@ from datetime import UTC, datetime
 from building import chat, chunk, memory
 from msgspec.structs import replace
 
-from proxy.memory import branch, lifecycle
-from proxy.memory.model import Memory, Observation, Reflection
+from om_proxy.memory import branch, lifecycle
+from om_proxy.memory.model import Memory, Observation, Reflection
 
 NOON = datetime(2026, 3, 1, 12, 0, tzinfo=UTC)
 

@@ -11,11 +11,11 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from proxy.memory import sections
-from proxy.memory.model import Observation, Part
-from proxy.memory.observations import parse_reflection
-from proxy.memory.redaction import redacted
-from proxy.memory.sections import Section, by_thread, marked, reflected, shown, stored
+from om_proxy.memory import sections
+from om_proxy.memory.model import Observation, Part
+from om_proxy.memory.observations import parse_reflection
+from om_proxy.memory.redaction import redacted
+from om_proxy.memory.sections import Section, by_thread, marked, reflected, shown, stored
 from tests.memory.sharing import LABELS, entry, tokens
 from tests.support.counting import TIMES, seconds
 

@@ -6,13 +6,13 @@ from typing import get_args
 
 import pytest
 
-from proxy.edge.headers import Header, request_headers
-from proxy.errors import Unauthorized
-from proxy.memory.identity import LOCAL, Rules, identify, identify_off_route
-from proxy.memory.sessions import SESSIONS
-from proxy.memory.user_token import Claims, signed
-from proxy.settings import Settings
-from proxy.settings.service import SessionProgram
+from om_proxy.edge.headers import Header, request_headers
+from om_proxy.errors import Unauthorized
+from om_proxy.memory.identity import LOCAL, Rules, identify, identify_off_route
+from om_proxy.memory.sessions import SESSIONS
+from om_proxy.memory.user_token import Claims, signed
+from om_proxy.settings import Settings
+from om_proxy.settings.service import SessionProgram
 
 RULES = Rules()
 SECRET = b"s"

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 from msgspec.structs import replace
 
-from proxy.memory import branch, lifecycle, sections, shared
-from proxy.memory.model import UNMARKED, Part
+from om_proxy.memory import branch, lifecycle, sections, shared
+from om_proxy.memory.model import UNMARKED, Part
 from tests.memory.building import KEY, memory
 from tests.memory.sharing import LABELS, NOW, Resource, entry, tokens, words
 

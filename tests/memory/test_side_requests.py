@@ -7,10 +7,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from proxy.memory.known import NEED_OUTLINE
-from proxy.memory.model import Memory, Style
-from proxy.memory.side_requests import may_be_side_request, repeats_nothing
-from proxy.memory.transcript import Hints, History
+from om_proxy.memory.known import NEED_OUTLINE
+from om_proxy.memory.model import Memory, Style
+from om_proxy.memory.side_requests import may_be_side_request, repeats_nothing
+from om_proxy.memory.transcript import Hints, History
 from tests.memory.clients import Thread, chat, told
 
 STORY = "u1 cx rx a1 u2 a2"

@@ -10,9 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from proxy.memory import stretch
-from proxy.memory.model import PER_MESSAGE, ROOT, Mark, Memory, Message
-from proxy.memory.stretch import Stretch
+from om_proxy.memory import stretch
+from om_proxy.memory.model import PER_MESSAGE, ROOT, Mark, Memory, Message
+from om_proxy.memory.stretch import Stretch
 from tests.memory.building import KEY, message
 
 

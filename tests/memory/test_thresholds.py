@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from proxy.memory.thresholds import Limits
+from om_proxy.memory.thresholds import Limits
 
 SHARED = Limits(shared=True)
 tokens = st.integers(0, 200_000)

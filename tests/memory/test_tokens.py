@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from proxy.memory.tokens import CLOSELY, FILE_LEAST, FILE_UNSEEN, HEAD, PIECE, count, estimate
+from om_proxy.memory.tokens import CLOSELY, FILE_LEAST, FILE_UNSEEN, HEAD, PIECE, count, estimate
 from tests.memory.test_images import png
 from tests.support.counting import steps
 from tests.support.weighing import peak

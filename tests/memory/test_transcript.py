@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from proxy.memory.model import Cell, View
-from proxy.memory.transcript import Hints, Known, NeedOutline, Reconciled, Sent, recognise, reconcile
+from om_proxy.memory.model import Cell, View
+from om_proxy.memory.transcript import Hints, Known, NeedOutline, Reconciled, Sent, recognise, reconcile
 
 LONG = "u1 a1 u2 a2 u3 a3"
 

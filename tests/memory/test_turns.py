@@ -6,10 +6,10 @@ import pytest
 from clients import Thread, chat, message, parse, raw, told, transcript, word
 from msgspec.structs import replace
 
-from proxy.memory.model import VIEWS, Item, Memory, Reflection, chained
-from proxy.memory.tail import Piece, forwarded
-from proxy.memory.transcript import Hints, Known, Reconciled, Sent, reconcile
-from proxy.memory.turns import heard, merged
+from om_proxy.memory.model import VIEWS, Item, Memory, Reflection, chained
+from om_proxy.memory.tail import Piece, forwarded
+from om_proxy.memory.transcript import Hints, Known, Reconciled, Sent, reconcile
+from om_proxy.memory.turns import heard, merged
 
 LONG = "u1 a1 u2 a2 u3 a3"
 

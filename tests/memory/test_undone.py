@@ -5,8 +5,8 @@ from __future__ import annotations
 from building import chat, chunk, memory
 from msgspec.structs import replace
 
-from proxy.memory import branch, lifecycle
-from proxy.memory.model import Memory, Observation, Reflection
+from om_proxy.memory import branch, lifecycle
+from om_proxy.memory.model import Memory, Observation, Reflection
 
 Older = list[tuple[int, tuple[Observation, ...]]]
 

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from proxy.errors import Unauthorized
-from proxy.memory.user_token import Claims, in_time, is_too_early, signed, verified
+from om_proxy.errors import Unauthorized
+from om_proxy.memory.user_token import Claims, in_time, is_too_early, signed, verified
 
 SECRET = b"0123456789abcdef0123456789abcdef"
 GOOD: dict[str, Any] = {"resource": "ada", "exp": 1_700_000_000}

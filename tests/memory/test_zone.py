@@ -2,7 +2,7 @@
 
 import pytest
 
-from proxy.memory.dates import zone
+from om_proxy.memory.dates import zone
 
 
 @pytest.mark.parametrize(

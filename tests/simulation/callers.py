@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 
 import orjson
 
-from proxy.wire.reply import ReplyReader
+from om_proxy.wire.reply import ReplyReader
 from tests.simulation.words import filler, id_of, message
 
 if TYPE_CHECKING:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import orjson
 from msgspec.structs import replace
 
-from proxy.memory.model import ROOT, Memory, Message, Observation, chained
+from om_proxy.memory.model import ROOT, Memory, Message, Observation, chained
 from tests.simulation.store import Thread
 from tests.simulation.words import id_of, ids_in, numbered
 

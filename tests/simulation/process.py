@@ -8,28 +8,28 @@ from contextvars import ContextVar, copy_context
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from proxy.agents.observer import Observer
-from proxy.agents.reflector import Reflector
-from proxy.background import Background
-from proxy.catalogue import Catalogue
-from proxy.deferred import DeferredTurns
-from proxy.edge import exchange as edge
-from proxy.edge.budget import MemoryBudget
-from proxy.edge.chat import ChatRoute
-from proxy.edge.site import Site
-from proxy.engine import Engine
-from proxy.errors import ModelError, StorageError
-from proxy.memories import Memories
-from proxy.memory import identity, lifecycle
-from proxy.memory.gathering import Gather, Settle
-from proxy.memory.lifecycle import Decision
-from proxy.memory.model import Key, Memory
-from proxy.observing import Call, Observing, Progress
-from proxy.prompt import Prompts
-from proxy.storage.base import Stir
-from proxy.turn import Turn
-from proxy.upstream import Upstream
-from proxy.wire.reply import Reply
+from om_proxy.agents.observer import Observer
+from om_proxy.agents.reflector import Reflector
+from om_proxy.background import Background
+from om_proxy.catalogue import Catalogue
+from om_proxy.deferred import DeferredTurns
+from om_proxy.edge import exchange as edge
+from om_proxy.edge.budget import MemoryBudget
+from om_proxy.edge.chat import ChatRoute
+from om_proxy.edge.site import Site
+from om_proxy.engine import Engine
+from om_proxy.errors import ModelError, StorageError
+from om_proxy.memories import Memories
+from om_proxy.memory import identity, lifecycle
+from om_proxy.memory.gathering import Gather, Settle
+from om_proxy.memory.lifecycle import Decision
+from om_proxy.memory.model import Key, Memory
+from om_proxy.observing import Call, Observing, Progress
+from om_proxy.prompt import Prompts
+from om_proxy.storage.base import Stir
+from om_proxy.turn import Turn
+from om_proxy.upstream import Upstream
+from om_proxy.wire.reply import Reply
 from tests.simulation.actor import EXCHANGE
 from tests.simulation.minds import Surprise
 from tests.simulation.oracle import Violation
@@ -45,7 +45,7 @@ PROCESS: ContextVar[Process | None] = ContextVar("process", default=None)
 
 
 class Process:
-    """One proxy: everything of proxy/app.py between the edge and the models. A crash drops it where it stands."""
+    """One proxy: everything of proxy/om_proxy/app.py between the edge and the models. A crash drops it where it stands."""
 
     def __init__(self, world: World, number: int) -> None:
         self.world, self.number = world, number

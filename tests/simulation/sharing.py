@@ -11,9 +11,9 @@ from typing import Any
 import orjson
 from msgspec import structs
 
-from proxy.memory import gathering, identity, sections, shared
-from proxy.memory.model import HUB, ROOT, Key, Memory, Message, Observation, hub_of
-from proxy.memory.thresholds import Limits
+from om_proxy.memory import gathering, identity, sections, shared
+from om_proxy.memory.model import HUB, ROOT, Key, Memory, Message, Observation, hub_of
+from om_proxy.memory.thresholds import Limits
 from tests.simulation import oracle
 from tests.simulation.callers import Client
 from tests.simulation.oracle import Violation, must, named

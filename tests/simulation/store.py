@@ -9,12 +9,12 @@ from dataclasses import dataclass, field
 
 from msgspec.structs import replace
 
-from proxy.errors import Conflict, StorageError
-from proxy.memory import forgetting, identity, lifecycle, rekeying, shared
-from proxy.memory.gathering import Waiting
-from proxy.memory.model import HUB, RECENT, Key, Memory, Message, Observation, Reflection, Trouble, hub_of, weight
-from proxy.storage.base import Change, Forgotten, Moved, Outline, Stir, ThreadInfo
-from proxy.storage.difference import Difference, Standing, difference
+from om_proxy.errors import Conflict, StorageError
+from om_proxy.memory import forgetting, identity, lifecycle, rekeying, shared
+from om_proxy.memory.gathering import Waiting
+from om_proxy.memory.model import HUB, RECENT, Key, Memory, Message, Observation, Reflection, Trouble, hub_of, weight
+from om_proxy.storage.base import Change, Forgotten, Moved, Outline, Stir, ThreadInfo
+from om_proxy.storage.difference import Difference, Standing, difference
 
 
 @dataclass(slots=True)

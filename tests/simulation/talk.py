@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise, takewhile
 
-from proxy.memory.model import Key
+from om_proxy.memory.model import Key
 from tests.simulation.callers import Client, Node, partial_reply
 from tests.simulation.words import id_of
 

@@ -8,19 +8,19 @@ from collections.abc import Awaitable, Callable
 import orjson
 from msgspec.structs import replace
 
-from proxy.catalogue import Catalogue
-from proxy.engine import Engine
-from proxy.memory.identity import Caller
-from proxy.memory.model import Key, Message
-from proxy.memory.tail import forwarded
-from proxy.memory.transcript import Hints
-from proxy.memory.turns import merged
-from proxy.prompt import Prompts
-from proxy.storage.base import Outline
-from proxy.storage.sqlite import SqliteStore
-from proxy.turn import Turn
-from proxy.wire import chat
-from proxy.wire.reply import Reply
+from om_proxy.catalogue import Catalogue
+from om_proxy.engine import Engine
+from om_proxy.memory.identity import Caller
+from om_proxy.memory.model import Key, Message
+from om_proxy.memory.tail import forwarded
+from om_proxy.memory.transcript import Hints
+from om_proxy.memory.turns import merged
+from om_proxy.prompt import Prompts
+from om_proxy.storage.base import Outline
+from om_proxy.storage.sqlite import SqliteStore
+from om_proxy.turn import Turn
+from om_proxy.wire import chat
+from om_proxy.wire.reply import Reply
 from tests.memory.building import KEY
 from tests.memory.clients import Thread, parse, raw
 from tests.support.performing import SMALL, Held, Parts, parts

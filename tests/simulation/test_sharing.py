@@ -9,8 +9,8 @@ from collections.abc import Callable
 import pytest
 from msgspec.structs import replace
 
-from proxy.memory import sections, shared
-from proxy.memory.model import HUB, Memory, Observation, Part
+from om_proxy.memory import sections, shared
+from om_proxy.memory.model import HUB, Memory, Observation, Part
 from tests.simulation.sharing import SharedWorld
 from tests.simulation.world import World, simulate
 

@@ -13,10 +13,10 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from proxy.errors import Unusable
-from proxy.memory import branch, lifecycle
-from proxy.memory.model import Memory, Observation
-from proxy.memory.observations import Parsed, parse
+from om_proxy.errors import Unusable
+from om_proxy.memory import branch, lifecycle
+from om_proxy.memory.model import Memory, Observation
+from om_proxy.memory.observations import Parsed, parse
 from tests.simulation.world import World, simulate
 
 SEEDS = int(os.environ.get("OM_SIMULATION_SEEDS", "500"))
@@ -97,7 +97,7 @@ def an_empty_answer_is_an_observation(monkeypatch: pytest.MonkeyPatch) -> None:
         except Unusable:
             return Parsed("* nothing")
 
-    monkeypatch.setattr("proxy.agents.observer.parse", lenient)
+    monkeypatch.setattr("om_proxy.agents.observer.parse", lenient)
 
 
 def a_chunk_is_taken_without_looking_at_the_branch(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -111,7 +111,7 @@ def a_chunk_is_taken_without_looking_at_the_branch(monkeypatch: pytest.MonkeyPat
 
 
 def calls_are_cut_from_their_results(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("proxy.memory.blocks.closed_ends", lambda messages: tuple(range(len(messages))))
+    monkeypatch.setattr("om_proxy.memory.blocks.closed_ends", lambda messages: tuple(range(len(messages))))
 
 
 def a_fork_leaves_the_log(monkeypatch: pytest.MonkeyPatch) -> None:

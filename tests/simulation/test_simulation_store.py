@@ -12,7 +12,7 @@ sys.path.append(str(Path(__file__).parents[1] / "storage"))  # the contract's ow
 
 from contract import Opener, StoreContract
 
-from proxy.storage.base import Store
+from om_proxy.storage.base import Store
 from tests.simulation.store import Disk, SimulatedStore
 
 

@@ -13,15 +13,15 @@ from typing import Any
 import orjson
 import structlog
 
-from proxy.catalogue import encoder
-from proxy.edge import chat as edge
-from proxy.edge.protocol import GONE
-from proxy.edge.site import Site
-from proxy.errors import StorageError
-from proxy.memory import lifecycle
-from proxy.memory.lifecycle import Observe
-from proxy.memory.model import Key, Memory
-from proxy.memory.thresholds import Limits
+from om_proxy.catalogue import encoder
+from om_proxy.edge import chat as edge
+from om_proxy.edge.protocol import GONE
+from om_proxy.edge.site import Site
+from om_proxy.errors import StorageError
+from om_proxy.memory import lifecycle
+from om_proxy.memory.lifecycle import Observe
+from om_proxy.memory.model import Key, Memory
+from om_proxy.memory.thresholds import Limits
 from tests.simulation import loop, oracle
 from tests.simulation.actor import EXCHANGE, Actor
 from tests.simulation.callers import Client, Node

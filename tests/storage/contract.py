@@ -20,10 +20,10 @@ from msgspec.structs import replace
 from shared_machine import SHARED, SharedMachine, SharedStore
 from store_machine import MACHINE, Opener, StoreMachine
 
-from proxy.errors import Conflict, StorageError
-from proxy.memory import identity, lifecycle, shared
-from proxy.memory.model import HUB, RECENT, ROOT, Item, Key, Memory, Message, Trouble, chained, hub_of
-from proxy.storage.base import Change, Forgotten, Moved, Stir, Store
+from om_proxy.errors import Conflict, StorageError
+from om_proxy.memory import identity, lifecycle, shared
+from om_proxy.memory.model import HUB, RECENT, ROOT, Item, Key, Memory, Message, Trouble, chained, hub_of
+from om_proxy.storage.base import Change, Forgotten, Moved, Stir, Store
 from tests.memory import sharing
 from tests.memory.building import item as item_of
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from proxy.memory.model import (
+from om_proxy.memory.model import (
     RECENT,
     ROOT,
     Cell,
@@ -22,7 +22,7 @@ from proxy.memory.model import (
     chained,
     weight,
 )
-from proxy.storage.base import Outline
+from om_proxy.storage.base import Outline
 
 KEY = Key("tenant", "resource", "thread")
 

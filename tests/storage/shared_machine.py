@@ -12,10 +12,10 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition,
 from msgspec.structs import replace
 from store_machine import MACHINE
 
-from proxy.errors import Conflict
-from proxy.memory import identity
-from proxy.memory.model import HUB, Key, Memory, hub_of
-from proxy.storage.base import Change, Store
+from om_proxy.errors import Conflict
+from om_proxy.memory import identity
+from om_proxy.memory.model import HUB, Key, Memory, hub_of
+from om_proxy.storage.base import Change, Store
 from tests.memory.sharing import Resource
 
 SHARED = settings(MACHINE, max_examples=20, stateful_step_count=30)

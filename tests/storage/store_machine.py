@@ -12,9 +12,9 @@ from hypothesis.stateful import RuleBasedStateMachine, precondition, rule
 from memory_builder import MemoryBuilder, item, small_things
 from msgspec.structs import replace
 
-from proxy.errors import Conflict
-from proxy.memory.model import Key, Memory, Message
-from proxy.storage.base import Store
+from om_proxy.errors import Conflict
+from om_proxy.memory.model import Key, Memory, Message
+from om_proxy.storage.base import Store
 
 Opener = Callable[[], Awaitable[Store]]
 

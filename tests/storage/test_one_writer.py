@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from proxy.errors import StorageError
-from proxy.storage.one_writer import OneWriter
-from proxy.storage.sqlite import SqliteStore
+from om_proxy.errors import StorageError
+from om_proxy.storage.one_writer import OneWriter
+from om_proxy.storage.sqlite import SqliteStore
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="there are no such locks")
 
@@ -164,7 +164,7 @@ async def test_a_lock_on_a_removed_file_is_none(tmp_path: Path) -> None:
 COUNTING = """
 import asyncio, sys
 from pathlib import Path
-from proxy.storage.one_writer import OneWriter
+from om_proxy.storage.one_writer import OneWriter
 
 async def main(folder):
     count = Path(folder, "count")

@@ -13,11 +13,11 @@ from contract import Opener, StoreContract
 from memory_builder import KEY, MemoryBuilder
 from structlog.testing import capture_logs as heard
 
-from proxy.errors import Conflict, StorageError
-from proxy.memory.model import Memory
-from proxy.storage.base import Store
-from proxy.storage.reopening import COMPLAINT_INTERVAL_S, ReopeningStore
-from proxy.storage.sqlite import SqliteStore
+from om_proxy.errors import Conflict, StorageError
+from om_proxy.memory.model import Memory
+from om_proxy.storage.base import Store
+from om_proxy.storage.reopening import COMPLAINT_INTERVAL_S, ReopeningStore
+from om_proxy.storage.sqlite import SqliteStore
 from tests.support.permissions import bits_that_count
 
 

@@ -16,13 +16,13 @@ from hypothesis import strategies as st
 from memory_builder import KEY, MemoryBuilder, item
 from msgspec.structs import replace
 
-from proxy.errors import Conflict, StorageError
-from proxy.memory import shared
-from proxy.memory.model import Key, Memory, Message, chained, hub_of
-from proxy.storage.base import Change, Store
-from proxy.storage.spool import SpoolingStore
-from proxy.storage.spool_budget import SpoolBudget
-from proxy.storage.sqlite import SqliteStore
+from om_proxy.errors import Conflict, StorageError
+from om_proxy.memory import shared
+from om_proxy.memory.model import Key, Memory, Message, chained, hub_of
+from om_proxy.storage.base import Change, Store
+from om_proxy.storage.spool import SpoolingStore
+from om_proxy.storage.spool_budget import SpoolBudget
+from om_proxy.storage.sqlite import SqliteStore
 from tests.support.faulty_store import Faulty
 
 OTHER = Key("tenant", "another", "thread")

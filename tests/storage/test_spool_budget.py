@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from functools import partial
 
-from proxy.storage.spool_budget import SpoolBudget
+from om_proxy.storage.spool_budget import SpoolBudget
 
 
 class Owners:

@@ -22,15 +22,15 @@ from memory_builder import KEY, MemoryBuilder, item
 from msgspec.structs import replace
 from shared_machine import SharedStore
 
-from proxy.errors import Conflict, StorageError
-from proxy.memory import identity
-from proxy.memory.model import Key, Memory, hub_of
-from proxy.storage.base import Change, Store
-from proxy.storage.migrate import Migration
-from proxy.storage.sqlite import SqliteStore
-from proxy.storage.sqlite_erasing import Eraser
-from proxy.storage.sqlite_rows import State
-from proxy.storage.sqlite_schema import statements
+from om_proxy.errors import Conflict, StorageError
+from om_proxy.memory import identity
+from om_proxy.memory.model import Key, Memory, hub_of
+from om_proxy.storage.base import Change, Store
+from om_proxy.storage.migrate import Migration
+from om_proxy.storage.sqlite import SqliteStore
+from om_proxy.storage.sqlite_erasing import Eraser
+from om_proxy.storage.sqlite_rows import State
+from om_proxy.storage.sqlite_schema import statements
 
 
 class TestSqliteFile(StoreContract):
@@ -358,7 +358,7 @@ async def test_failed_migration_leaves_nothing(path: Path, monkeypatch: pytest.M
     """If one statement of a migration fails, none of them has happened, and the right one can follow."""
     broken = (Migration(1, "broken", "CREATE TABLE first (a); CREATE TABLE second (nonsense nonsense"),)
     monkeypatch.setattr(
-        "proxy.storage.sqlite_schema.migrations", lambda _: (*broken, Migration(2, "x", "SELECT nothing;"))
+        "om_proxy.storage.sqlite_schema.migrations", lambda _: (*broken, Migration(2, "x", "SELECT nothing;"))
     )
     with pytest.raises(StorageError, match="OperationalError"):
         async with opened(path):
@@ -535,8 +535,8 @@ COMMITTER = """
 import asyncio, sys
 from msgspec.structs import replace
 from memory_builder import KEY, MemoryBuilder, item
-from proxy.memory.model import Message
-from proxy.storage.sqlite import SqliteStore
+from om_proxy.memory.model import Message
+from om_proxy.storage.sqlite import SqliteStore
 
 async def main(path):
     store = await SqliteStore.open(path)

@@ -8,8 +8,8 @@ from pathlib import Path
 
 from msgspec.structs import replace
 
-from proxy.memory.model import Memory, Trouble
-from proxy.storage.sqlite import SqliteStore
+from om_proxy.memory.model import Memory, Trouble
+from om_proxy.storage.sqlite import SqliteStore
 from tests.memory.building import KEY
 
 

@@ -8,9 +8,9 @@ import pytest
 from memory_builder import MemoryBuilder
 from msgspec.structs import replace
 
-from proxy.memory.model import Key, Memory, hub_of
-from proxy.storage.base import Change, Stir
-from proxy.storage.sqlite import SqliteStore
+from om_proxy.memory.model import Key, Memory, hub_of
+from om_proxy.storage.base import Change, Stir
+from om_proxy.storage.sqlite import SqliteStore
 
 NOW = 5.0
 

@@ -10,9 +10,9 @@ import pytest
 from memory_builder import KEY, MemoryBuilder, item, small_things
 from msgspec.structs import replace
 
-from proxy.errors import StorageError
-from proxy.memory.model import Memory
-from proxy.storage.difference import Difference, difference
+from om_proxy.errors import StorageError
+from om_proxy.memory.model import Memory
+from om_proxy.storage.difference import Difference, difference
 
 NOTHING = Difference(
     messages=(),

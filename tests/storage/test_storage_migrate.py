@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from proxy.errors import StorageError
-from proxy.storage.migrate import Migration, lacking, migrations
+from om_proxy.errors import StorageError
+from om_proxy.storage.migrate import Migration, lacking, migrations
 
 ONE, TWO = Migration(1, "one", "CREATE TABLE a (x);"), Migration(2, "two", "CREATE TABLE b (x);")
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 
-from proxy.errors import StorageError
-from proxy.memory.model import Memory, Message
-from proxy.storage.base import Change, Stir, Store
-from proxy.storage.passing import PassingStore
+from om_proxy.errors import StorageError
+from om_proxy.memory.model import Memory, Message
+from om_proxy.storage.base import Change, Stir, Store
+from om_proxy.storage.passing import PassingStore
 
 
 class Faulty(PassingStore):

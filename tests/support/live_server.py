@@ -11,7 +11,7 @@ from contextlib import contextmanager
 import uvicorn
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from proxy.edge.protocol import Protocol
+from om_proxy.edge.protocol import Protocol
 
 
 class LiveServer:

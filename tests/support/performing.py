@@ -12,19 +12,19 @@ from typing import Protocol
 
 from msgspec.structs import replace
 
-from proxy.agents.llm import LLM, Answer, Prompt, Target
-from proxy.agents.observer import Observer
-from proxy.agents.reflector import Reflector
-from proxy.background import Background
-from proxy.errors import ModelError
-from proxy.memories import Memories
-from proxy.memory import lifecycle
-from proxy.memory.model import Key, Memory, Message
-from proxy.observing import Call, Observing
-from proxy.settings import Settings, parse
-from proxy.storage.base import Store
-from proxy.storage.spool import SpoolingStore
-from proxy.storage.sqlite import SqliteStore
+from om_proxy.agents.llm import LLM, Answer, Prompt, Target
+from om_proxy.agents.observer import Observer
+from om_proxy.agents.reflector import Reflector
+from om_proxy.background import Background
+from om_proxy.errors import ModelError
+from om_proxy.memories import Memories
+from om_proxy.memory import lifecycle
+from om_proxy.memory.model import Key, Memory, Message
+from om_proxy.observing import Call, Observing
+from om_proxy.settings import Settings, parse
+from om_proxy.storage.base import Store
+from om_proxy.storage.spool import SpoolingStore
+from om_proxy.storage.sqlite import SqliteStore
 from tests.agents.scripted_llm import bullets, words
 from tests.e2e.running import Clock
 from tests.memory.building import KEY

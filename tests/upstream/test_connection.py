@@ -8,8 +8,8 @@ from collections.abc import AsyncIterator, Callable
 
 import pytest
 
-from proxy.errors import UpstreamError, UpstreamTimeout
-from proxy.upstream import Answer, Upstream
+from om_proxy.errors import UpstreamError, UpstreamTimeout
+from om_proxy.upstream import Answer, Upstream
 from tests.support.upstream_server import Call, Script, UpstreamServer, chunk, upstream_server
 
 OK = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok"

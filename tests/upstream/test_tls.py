@@ -13,8 +13,8 @@ import pytest
 import trustme
 import uvloop
 
-from proxy.errors import UpstreamError
-from proxy.upstream import Answer, Upstream, whole
+from om_proxy.errors import UpstreamError
+from om_proxy.upstream import Answer, Upstream, whole
 from tests.support.upstream_server import Call, Script, UpstreamServer, answering, upstream_server
 
 SLACK = 30.0  # seconds after which something hangs

@@ -10,8 +10,8 @@ import aiohttp
 import httpx
 import pytest
 
-from proxy.errors import UpstreamError, UpstreamTimeout
-from proxy.upstream.causes import broken_off, origin, unreachable
+from om_proxy.errors import UpstreamError, UpstreamTimeout
+from om_proxy.upstream.causes import broken_off, origin, unreachable
 
 KEY: Any = SimpleNamespace(host="s3cret", port=1, ssl=True, is_ssl=True)
 URL = "https://user:s3cret@api.example:8443/v1/s3cret?key=s3cret"

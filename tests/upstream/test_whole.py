@@ -10,8 +10,8 @@ from typing import cast
 import aiohttp
 import pytest
 
-from proxy.upstream import whole
-from proxy.upstream.connection import Connection
+from om_proxy.upstream import whole
+from om_proxy.upstream.connection import Connection
 
 
 def road(scheme: str = "http") -> whole.Road:

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from proxy.wire.beginning import MAX_KEPT_BYTES, cut_beginning, read_beginning
+from om_proxy.wire.beginning import MAX_KEPT_BYTES, cut_beginning, read_beginning
 
 
 @pytest.mark.parametrize(

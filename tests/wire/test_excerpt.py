@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from proxy.wire.excerpt import excerpt
+from om_proxy.wire.excerpt import excerpt
 
 CALL = {"id": "c", "type": "function", "function": {"name": "look", "arguments": "{}"}}
 

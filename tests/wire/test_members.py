@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec import Raw
 
-from proxy.wire.members import place_of
+from om_proxy.wire.members import place_of
 from tests.support.weighing import peak
 
 VALUES = st.recursive(

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from proxy.wire.named import Illegible, model_of
+from om_proxy.wire.named import Illegible, model_of
 from tests.support.counting import TIMES, seconds
 
 JSON, FORM = b"application/json", b'multipart/form-data; boundary="x"'

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from proxy.wire.refusals import DEEPEST, says_too_long, too_long
+from om_proxy.wire.refusals import DEEPEST, says_too_long, too_long
 
 # Bodies as the servers send them; numbers and ids made up.
 TOO_LONG = {

@@ -11,13 +11,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from proxy.wire import chat
-from proxy.wire.chat import LARGE, MOST, Unreadable, parse
-from proxy.wire.deltas import CALL
-from proxy.wire.reply import MOST_CHOICES, Reply, ReplyReader
-from proxy.wire.sse import EventDecoder
-from proxy.wire.surrogates import MOST as MOST_HALVES
-from proxy.wire.surrogates import without_halves
+from om_proxy.wire import chat
+from om_proxy.wire.chat import LARGE, MOST, Unreadable, parse
+from om_proxy.wire.deltas import CALL
+from om_proxy.wire.reply import MOST_CHOICES, Reply, ReplyReader
+from om_proxy.wire.sse import EventDecoder
+from om_proxy.wire.surrogates import MOST as MOST_HALVES
+from om_proxy.wire.surrogates import without_halves
 from tests.support.counting import TIMES, seconds
 from tests.support.weighing import peak
 

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from proxy.wire.chat import Unreadable, asking_text, item, offers_tools, parse, prompt_text, with_messages
+from om_proxy.wire.chat import Unreadable, asking_text, item, offers_tools, parse, prompt_text, with_messages
 
 KEY = b"k" * 32
 ODD = (

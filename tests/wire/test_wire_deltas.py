@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from proxy.wire.deltas import CALL, MEMBER, Beyond, MessageBuilder, Room
+from om_proxy.wire.deltas import CALL, MEMBER, Beyond, MessageBuilder, Room
 from tests.support.counting import TIMES, seconds, steps
 
 Delta = dict[str, Any]

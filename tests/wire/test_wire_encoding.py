@@ -7,7 +7,7 @@ import zlib
 
 import pytest
 
-from proxy.wire.encoding import TooMuch, decoder
+from om_proxy.wire.encoding import TooMuch, decoder
 
 
 @pytest.mark.parametrize(

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from proxy.wire import reply as reading
-from proxy.wire.reply import Reply, ReplyReader
+from om_proxy.wire import reply as reading
+from om_proxy.wire.reply import Reply, ReplyReader
 
 
 def event(data: Any) -> bytes:

@@ -11,13 +11,13 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from proxy.memory import sent
-from proxy.memory.digests import START
-from proxy.memory.model import View
-from proxy.memory.sent import LOOSE, recognise
-from proxy.wire import split
-from proxy.wire.chat import ChatRequest, Unreadable, kept_of, parse, with_messages
-from proxy.wire.split import BYTES, HERE, Slices, Split, Splits
+from om_proxy.memory import sent
+from om_proxy.memory.digests import START
+from om_proxy.memory.model import View
+from om_proxy.memory.sent import LOOSE, recognise
+from om_proxy.wire import split
+from om_proxy.wire.chat import ChatRequest, Unreadable, kept_of, parse, with_messages
+from om_proxy.wire.split import BYTES, HERE, Slices, Split, Splits
 from tests.support.weighing import peak
 
 SYSTEM = b'{"role":"system","content":"be kind"}'

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from proxy.wire.sse import DoneFinder, Event, EventDecoder
+from om_proxy.wire.sse import DoneFinder, Event, EventDecoder
 
 M = b"message"
 

@@ -20,8 +20,8 @@ from typing import Any
 
 import yaml
 
-from proxy import logs
-from proxy.errors import OmError
+from om_proxy import logs
+from om_proxy.errors import OmError
 from tests.bench.notes import judge, report
 from tests.bench.notes.facts import Fact, Verdict, judge_by_words, read_facts
 from tests.bench.notes.folder import AnswerMissing, Folder

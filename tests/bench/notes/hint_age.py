@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from statistics import median
 from typing import Any
 
-from proxy.demo.scripted import text_of
-from proxy.memory.escaping import unescape
+from om_proxy.demo.scripted import text_of
+from om_proxy.memory.escaping import unescape
 
 HINTS = ("current-task", "suggested-response")
 

@@ -10,11 +10,11 @@ from typing import Any
 import httpx
 import orjson
 
-from proxy.app import App, create_app
-from proxy.catalogue import encoder
-from proxy.demo.loopback import serving
-from proxy.memory.model import Memory, Observation
-from proxy.settings import parse
+from om_proxy.app import App, create_app
+from om_proxy.catalogue import encoder
+from om_proxy.demo.loopback import serving
+from om_proxy.memory.model import Memory, Observation
+from om_proxy.settings import parse
 from tests.bench.notes.hint_age import HINTS, Shown, Written, age_hints, hints_in
 from tests.bench.notes.recorded import Recording
 from tests.bench.notes.server import NotesServer

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from proxy.memory.model import Observation
+from om_proxy.memory.model import Observation
 from tests.bench.notes.calls import MemoryCall, mean_sizes, measure_call
 from tests.bench.notes.compression import Noted, Said, compress_by_kind
 from tests.bench.notes.facts import Fact, Tally, Verdict, tally_by_category

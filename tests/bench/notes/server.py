@@ -9,9 +9,9 @@ from typing import Any
 import httpx
 import orjson
 
-from proxy.demo import asgi
-from proxy.demo.asgi import Receive, Scope, Send
-from proxy.demo.scripted import text_of
+from om_proxy.demo import asgi
+from om_proxy.demo.asgi import Receive, Scope, Send
+from om_proxy.demo.scripted import text_of
 from tests.bench.notes.calls import MemoryCall, Text, kind_of
 
 KEEP_ALIVE_EVERY_S = 20.0

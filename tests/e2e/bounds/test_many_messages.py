@@ -8,7 +8,7 @@ from pathlib import Path
 
 import orjson
 
-from proxy.off_loop import MANY_MESSAGES
+from om_proxy.off_loop import MANY_MESSAGES
 from tests.e2e.between import between, chat_body, reason
 from tests.support.upstream_server import answering
 

@@ -10,7 +10,7 @@ import orjson
 import pytest
 from structlog.testing import capture_logs
 
-from proxy.app import App
+from om_proxy.app import App
 from tests.e2e.between import between, chat_body
 from tests.support.raw_client import RawClient, ask
 from tests.support.upstream_server import SSE_HEAD, Call, answering, chunk

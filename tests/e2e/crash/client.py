@@ -8,8 +8,8 @@ from typing import Any
 import httpx
 import orjson
 
-from proxy.memory.identity import LOCAL
-from proxy.memory.model import Key
+from om_proxy.memory.identity import LOCAL
+from om_proxy.memory.model import Key
 from tests.e2e.crash.models import FILLER
 
 Message = dict[str, Any]

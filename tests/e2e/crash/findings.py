@@ -13,9 +13,9 @@ from typing import Any
 
 import orjson
 
-from proxy.memory.model import Key, Memory, Message
-from proxy.storage.base import Store
-from proxy.storage.sqlite_commit import NOW
+from om_proxy.memory.model import Key, Memory, Message
+from om_proxy.storage.base import Store
+from om_proxy.storage.sqlite_commit import NOW
 from tests.e2e.crash.client import Conversation
 from tests.e2e.crash.models import NOTED, SAID, Models
 

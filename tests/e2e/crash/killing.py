@@ -14,8 +14,8 @@ from pathlib import Path
 
 import httpx
 
-from proxy.demo.loopback import serving
-from proxy.storage.sqlite import SqliteStore
+from om_proxy.demo.loopback import serving
+from om_proxy.storage.sqlite import SqliteStore
 from tests.e2e.crash.client import Broken, Conversation
 from tests.e2e.crash.findings import Findings, Lease, broken, examine, leases
 from tests.e2e.crash.models import Models

@@ -22,15 +22,15 @@ from functools import wraps
 from pathlib import Path
 from typing import Any
 
-from proxy import cli
-from proxy.agents.observer import Observer
-from proxy.agents.reflector import Reflector
-from proxy.edge.tee import _Copying
-from proxy.memory.model import Memory
-from proxy.storage import sqlite_schema
-from proxy.storage.sqlite import SqliteStore
-from proxy.storage.sqlite_commit import Commit
-from proxy.upstream import Upstream
+from om_proxy import cli
+from om_proxy.agents.observer import Observer
+from om_proxy.agents.reflector import Reflector
+from om_proxy.edge.tee import _Copying
+from om_proxy.memory.model import Memory
+from om_proxy.storage import sqlite_schema
+from om_proxy.storage.sqlite import SqliteStore
+from om_proxy.storage.sqlite_commit import Commit
+from om_proxy.upstream import Upstream
 
 Names = Callable[..., Iterable[str]]  # of the passages that a call is, given its arguments
 

@@ -7,9 +7,9 @@ from collections.abc import Mapping, Sequence
 from itertools import count
 from typing import Any
 
-from proxy.demo.faults import Fault
-from proxy.demo.notes import fenced
-from proxy.demo.scripted import OBSERVER, REFLECTOR, Scripted, text_of
+from om_proxy.demo.faults import Fault
+from om_proxy.demo.notes import fenced
+from om_proxy.demo.scripted import OBSERVER, REFLECTOR, Scripted, text_of
 
 SAID = re.compile(r"\b[MR]\d{5}\b")  # what a user's message or an actor's reply is known by
 NOTED = re.compile(r"\bA\d{5}\b")  # what an observer's answer is known by, also after it was reflected

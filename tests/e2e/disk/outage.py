@@ -15,10 +15,10 @@ import httpx
 import orjson
 from starlette.types import Receive, Scope, Send
 
-from proxy.demo.loopback import serving
-from proxy.memory.identity import LOCAL
-from proxy.memory.model import Key
-from proxy.storage.sqlite import SqliteStore
+from om_proxy.demo.loopback import serving
+from om_proxy.memory.identity import LOCAL
+from om_proxy.memory.model import Key
+from om_proxy.storage.sqlite import SqliteStore
 from tests.e2e.disk.troubles import Full, Locked, Shimmed, Trouble, small_file_system
 from tests.e2e.process import Process, free_port
 
@@ -58,7 +58,9 @@ class Shown(Process):
 
     async def start(self, within: float = 60.0) -> None:
         assignments = [f"{name}={value}" for name, value in self._environment.items()]
-        serve = f'exec env {" ".join(assignments)} {_python()} -m proxy serve --config "{self.config}" 2>"{self._log}"'
+        serve = (
+            f'exec env {" ".join(assignments)} {_python()} -m om_proxy serve --config "{self.config}" 2>"{self._log}"'
+        )
         await self._started("sh", "-c", serve, within=within)
         assert self.alive, self._log.read_text()
 

@@ -15,12 +15,12 @@ from typing import Any, TypeVar
 
 import orjson
 
-from proxy.app import CONNECTIONS, App, create_app
-from proxy.memory import lifecycle
-from proxy.memory.identity import LOCAL
-from proxy.memory.model import Key, Memory, Message, Observation
-from proxy.settings import parse
-from proxy.upstream import AiohttpTransport
+from om_proxy.app import CONNECTIONS, App, create_app
+from om_proxy.memory import lifecycle
+from om_proxy.memory.identity import LOCAL
+from om_proxy.memory.model import Key, Memory, Message, Observation
+from om_proxy.settings import parse
+from om_proxy.upstream import AiohttpTransport
 from tests.e2e.between import chat_body, serving
 from tests.e2e.faults.faults import CELLS, FAULTS, Cell, Content, well
 from tests.e2e.faults.places import places

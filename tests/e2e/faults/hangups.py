@@ -19,11 +19,11 @@ from unittest import mock
 
 import orjson
 
-from proxy.app import App, create_app
-from proxy.demo.loopback import serving
-from proxy.logs import configure
-from proxy.settings import parse
-from proxy.upstream import AiohttpTransport
+from om_proxy.app import App, create_app
+from om_proxy.demo.loopback import serving
+from om_proxy.logs import configure
+from om_proxy.settings import parse
+from om_proxy.upstream import AiohttpTransport
 from tests.e2e.faults.httpx_relay import HttpxRelay
 from tests.e2e.faults.leavers import HELD, PHASES, POOL, TOGETHER, WITHIN, Clients, Hangup, ModelServer
 from tests.support.upstream_server import UpstreamServer, upstream_server
@@ -141,7 +141,7 @@ async def relaying(folder: Path, server: UpstreamServer, against: Against) -> As
         "storage": {"url": f"sqlite:///{folder}/om.db"},
         "telemetry": {"log": "off"},
     }
-    with mock.patch("proxy.app.CONNECTIONS", POOL):
+    with mock.patch("om_proxy.app.CONNECTIONS", POOL):
         app = create_app(parse(json.dumps(settings)))
         async with serving(app) as base:
             yield app, int(base.rpartition(":")[2])

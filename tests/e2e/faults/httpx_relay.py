@@ -8,8 +8,8 @@ from types import TracebackType
 import httpx
 from starlette.types import Receive, Scope, Send
 
-from proxy.edge import answers
-from proxy.edge.disconnect import until_gone
+from om_proxy.edge import answers
+from om_proxy.edge.disconnect import until_gone
 
 
 class HttpxRelay:

@@ -6,7 +6,7 @@ import pytest
 import pytest_asyncio
 from msgspec.structs import replace
 
-from proxy.memory.model import Memory
+from om_proxy.memory.model import Memory
 from tests.e2e.faults.cells import GOOD, MIND_LIMIT, SLACK, Remembered, memory_cells
 from tests.e2e.faults.faults import CELLS, Cell, Content, well
 

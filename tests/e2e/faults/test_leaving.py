@@ -12,10 +12,10 @@ from typing import Any
 import orjson
 import pytest
 
-from proxy.app import CONNECTIONS
-from proxy.edge.protocol import Protocol
-from proxy.memory.identity import LOCAL
-from proxy.memory.model import Key
+from om_proxy.app import CONNECTIONS
+from om_proxy.edge.protocol import Protocol
+from om_proxy.memory.identity import LOCAL
+from om_proxy.memory.model import Key
 from tests.e2e.between import Between, between, completing
 from tests.e2e.faults.cells import notes
 from tests.e2e.faults.faults import DONE, JSON, Content, well

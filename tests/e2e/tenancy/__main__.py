@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from proxy.logs import configure
+from om_proxy.logs import configure
 from tests.e2e.tenancy.operations import Operations
 from tests.e2e.tenancy.world import WORLDS, Findings, owners, world
 

@@ -77,7 +77,7 @@ class Mutant:
 
 def predicates() -> Iterator[Mutant]:
     """Every predicate on the tenant in the storage's SQL."""
-    for file in sorted((ROOT / "proxy/storage").glob("*.py")):
+    for file in sorted((ROOT / "proxy/om_proxy/storage").glob("*.py")):
         text = file.read_text(encoding="utf-8")
         for found in PREDICATE.finditer(text):
             line = text[text.rfind("\n", 0, found.start()) : text.find("\n", found.start())]
@@ -86,10 +86,14 @@ def predicates() -> Iterator[Mutant]:
                 yield Mutant(name, found[0], new, STORE, ("credentials", "shared"), at=found.start())
 
 
-_STORAGE = "proxy/storage"
-_IDENTITY, _TOKEN, _SITE = "proxy/memory/identity.py", "proxy/memory/user_token.py", "proxy/edge/site.py"
-_MEMORIES, _BACKGROUND = "proxy/memories.py", "proxy/background.py"
-_ENGINE, _EXCHANGE = "proxy/engine.py", "proxy/edge/exchange.py"
+_STORAGE = "proxy/om_proxy/storage"
+_IDENTITY, _TOKEN, _SITE = (
+    "proxy/om_proxy/memory/identity.py",
+    "proxy/om_proxy/memory/user_token.py",
+    "proxy/om_proxy/edge/site.py",
+)
+_MEMORIES, _BACKGROUND = "proxy/om_proxy/memories.py", "proxy/om_proxy/background.py"
+_ENGINE, _EXCHANGE = "proxy/om_proxy/engine.py", "proxy/om_proxy/edge/exchange.py"
 _HMAC = '.encode("latin-1"), hashlib.sha256).hexdigest()'
 _CACHED = "cached = self._cached.get(key)\n        "
 _STANDS = "if cached and await self.store.version(key) == cached[0].version:"
@@ -117,7 +121,7 @@ OTHERS = (
     Mutant(_IDENTITY, 'b"fingerprint\\0" + tenant.encode()', 'b"fingerprint\\0"', IDENTITY),
     Mutant(_TOKEN, "if claims.tenant != tenant:", "if False:", IDENTITY, ("keys",)),
     Mutant(_SITE, "if own else self.own_headers", "if True else self.own_headers", IDENTITY, ("keys",)),
-    Mutant("proxy/edge/admin.py", "own = identity.tenant(", 'own = query.get("tenant") or identity.tenant('),
+    Mutant("proxy/om_proxy/edge/admin.py", "own = identity.tenant(", 'own = query.get("tenant") or identity.tenant('),
     # what is remembered by tenant
     Mutant(_EXCHANGE, "key = (model, resource, upstream.name, credential)", "key = (model, resource, upstream.name)"),
     Mutant("proxy", "fingerprint_key(self._secret, key.tenant)", 'fingerprint_key(self._secret, "")'),

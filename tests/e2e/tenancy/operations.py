@@ -12,7 +12,7 @@ from urllib.parse import quote
 
 import orjson
 
-from proxy.memory.user_token import Claims, signed
+from om_proxy.memory.user_token import Claims, signed
 from tests.e2e.tenancy.world import LETTERS, SIGNING, World, canary, key_of
 
 THREADS, USERS = ("t", "Chat:2"), ("user", "agent/7")

@@ -14,11 +14,11 @@ from typing import Any
 import aiohttp
 from yarl import URL
 
-from proxy.app import App, create_app
-from proxy.demo.loopback import serving
-from proxy.demo.scripted import OBSERVER, REFLECTOR, Scripted, text_of
-from proxy.memory.identity import Rules, identify
-from proxy.settings import parse
+from om_proxy.app import App, create_app
+from om_proxy.demo.loopback import serving
+from om_proxy.demo.scripted import OBSERVER, REFLECTOR, Scripted, text_of
+from om_proxy.memory.identity import Rules, identify
+from om_proxy.settings import parse
 from tests.e2e.running import Clock
 
 LETTERS = "abcdefghijklmnop"  # one a tenant

@@ -1,0 +1,91 @@
+"""What a memory model is asked and answers, whichever way it is reached."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Literal, Protocol
+
+from om_proxy.memory.cut_off import Finish
+
+Via = Literal["direct", "litellm"]
+
+
+@dataclass(frozen=True, slots=True)
+class Image:
+    """A picture shown to the model: a `data:` or https URL. Its repr shows none of it."""
+
+    url: str = field(repr=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Prompt:
+    """One question: a system message, then one user message of texts and images in order."""
+
+    system: str = field(repr=False)
+    user: tuple[str | Image, ...] = field(repr=False)
+    temperature: float | None = None  # None: the model's own
+    max_output_tokens: int | None = None  # None: the model's own
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """`cached_tokens` are a part of `input_tokens`. A server that reports no usage leaves all three at 0.
+
+    `finish`: how the model ended it, as far as its server says.
+    """
+
+    text: str = field(repr=False)
+    model: str
+    input_tokens: int = 0
+    output_tokens: int = 0
+    cached_tokens: int = 0
+    finish: Finish = "unknown"
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """A model and the way to it. The credential (`headers`, `api_key`) lives in memory only and stands in no repr."""
+
+    model: str  # as the server knows it (direct), or a litellm name
+    via: Via = "direct"
+    base_url: str | None = None  # up to and with its version, as in OpenAI's SDKs; None: the provider's own
+    headers: tuple[tuple[str, str], ...] = field(default=(), repr=False)
+    api_key: str | None = field(default=None, repr=False)
+    max_retries: int = 2  # further tries of this one while it is busy; asking.py caps all of a list together
+
+
+class LLM(Protocol):
+    """A way to ask a model once: no retries, these are the asker's."""
+
+    async def complete(self, target: Target, prompt: Prompt) -> Answer:
+        """Raises ModelBusy (worth another try), PromptTooLong, or ModelError; never with a word of prompt or answer."""
+
+
+class Routed:
+    """Asks each target the way it names."""
+
+    def __init__(self, direct: LLM, litellm: LLM) -> None:
+        self._ways: dict[Via, LLM] = {"direct": direct, "litellm": litellm}
+
+    async def complete(self, target: Target, prompt: Prompt) -> Answer:
+        return await self._ways[target.via].complete(target, prompt)
+
+
+class Abilities(Protocol):
+    """What is known of a model (proxy/om_proxy/catalogue.py). None: not known."""
+
+    @property
+    def max_output(self) -> int | None: ...
+    @property
+    def takes_images(self) -> bool | None: ...
+    @property
+    def takes_temperature(self) -> bool | None: ...
+
+
+class ModelSettings(Protocol):
+    """`observation.model_settings` and `reflection.model_settings`."""
+
+    @property
+    def temperature(self) -> float | None: ...
+    @property
+    def max_output_tokens(self) -> int | None: ...

@@ -1,0 +1,168 @@
+"""Play the story twice, with memory and without, and show what each turn cost; `om-proxy demo`."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import os
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+
+import httpx
+from rich.console import Console
+
+from om_proxy import catalogue, logs
+from om_proxy.demo import closing, notes
+from om_proxy.demo.client import Answered, Client
+from om_proxy.demo.figures import Bill, Played
+from om_proxy.demo.scripted import ACTOR, OBSERVER, REFLECTOR, Scripted, Seen, text_of
+from om_proxy.demo.stage import Stage, staged
+from om_proxy.demo.story import Story, Turn, load
+from om_proxy.demo.table import Board, Row
+from om_proxy.errors import OmError
+
+COUNTED_AS = "gpt-4o"  # the model whose tokens are counted
+WIDTH = 110  # columns where there is no terminal to ask
+PLAIN = {"authorization": "Bearer demo-without"}  # two callers, so that neither warms the other's prompt cache
+REMEMBERED = {"authorization": "Bearer demo-with", "x-om-thread": "van-planner"}
+
+
+def main(argv: Sequence[str]) -> int:
+    """The command's exit status."""
+    options = _parser().parse_args(argv)
+    logs.configure("off")  # lines on stderr would run through the table; what goes wrong stands in the table itself
+    console = Console() if sys.stdout.isatty() or "COLUMNS" in os.environ else Console(width=WIDTH)
+    try:
+        played = asyncio.run(perform(load(), console, pace=options.pace))
+    except OmError as exc:
+        print(f"om-proxy demo: {exc}", file=sys.stderr)  # noqa: T201 - a command says why it failed
+        return 1
+    except KeyboardInterrupt:
+        return 130
+    closing.show(console, played, show_prompt=options.show_prompt)
+    return 0
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="om-proxy demo", description=(
+        "Five days of work in one conversation, played with memory and without. Needs no key and no network: the models are "
+        "scripted, everything between them and the client is real."
+    ))  # fmt: skip
+    parser.add_argument("--show-prompt", action="store_true", help="print the last prompt as it went upstream")
+    parser.add_argument(
+        "--pace", type=float, default=0.0, metavar="SECONDS", help="wait after each turn, to read along"
+    )
+    return parser
+
+
+async def perform(story: Story, console: Console, *, pace: float = 0.0) -> Played:
+    """Play every turn, without memory and with; a row on the console for each. Raises OmError when it goes astray."""
+    await catalogue.load(COUNTED_AS)
+    count = catalogue.encoder(COUNTED_AS)
+    async with (
+        staged(story, count) as stage,
+        httpx.AsyncClient(base_url=f"{stage.url}/v1", timeout=60) as http,
+    ):
+        without, with_memory = (Client(http, story.tools, headers) for headers in (PLAIN, REMEMBERED))
+        players = Players(stage, without, with_memory, count)
+        rows = []
+        with Board(console) as board:
+            for number, turn in enumerate(story.turns, start=1):
+                rows.append(await players.play(turn, number))
+                board.add(rows[-1])
+                await asyncio.sleep(pace)
+        return await players.close(story.turns[-1].said, rows)
+
+
+class Players:
+    """Two clients on one stage."""
+
+    def __init__(self, stage: Stage, without: Client, with_memory: Client, count: Callable[[str], int]) -> None:
+        self._stage = stage
+        self._count = count
+        self._without = without
+        self._with = with_memory
+        self._receipt: Mapping[str, str] = {}
+
+    async def play(self, turn: Turn, number: int) -> Row:
+        """Both ways, then what memory does after the reply: in the story, minutes pass until the next turn."""
+        models, before = self._stage.models, len(self._stage.models.requests)
+        self._stage.clock.now = turn.at
+        self._as_written(turn, await self._without.say(turn))
+        answered = await self._with.say(turn)
+        self._as_written(turn, answered)
+        await self._stage.app.background.wait_idle()
+        new = models.requests[before:]
+        events = tuple(self._events(answered, new))
+        return Row(turn.day, number, turn.said, _sent(new, PLAIN), _sent(new, REMEMBERED), events)
+
+    def _as_written(self, turn: Turn, answered: Sequence[Answered]) -> None:
+        """The models were shown enough to find every next line, or the story is not what was played."""
+        due = [m.get("content") or "" for m in turn.follows if m["role"] == "assistant"]
+        if due and due != [a.message.get("content") or "" for a in answered]:
+            raise OmError("the conversation went astray: a model did not find its line in the prompt it was sent")
+
+    def _events(self, answered: Sequence[Answered], new: Sequence[Seen]) -> Iterator[str]:
+        for answer in answered:
+            yield from changes(self._receipt, answer.receipt)
+            self._receipt = answer.receipt
+        for seen in new:
+            prompt = "\n".join(text_of(m) for m in seen.messages[1:])
+            if seen.model == OBSERVER:
+                yield f"observed {self._count(notes.fenced(prompt)):,} → {seen.completion_tokens:,}"
+            elif seen.model == REFLECTOR:
+                yield f"condensed {self._count(prompt):,} → {seen.completion_tokens:,}"
+
+    async def close(self, question: str, rows: Sequence[Row]) -> Played:
+        """Ask the last question once more, of the newest messages only."""
+        models = self._stage.models
+        last_without, last_with = (_of(models.requests, headers)[-1] for headers in (PLAIN, REMEMBERED))
+        without, with_memory = (Bill.of(_of(models.requests, headers)) for headers in (PLAIN, REMEMBERED))
+        trimmed = trimmed_to(models, self._without.history[:-1], last_with.prompt_tokens)
+        answer = await self._without.complete(trimmed)
+        return Played(
+            rows=tuple(rows),
+            without=without,
+            with_memory=with_memory,
+            memory=Bill.of([*models.to(OBSERVER), *models.to(REFLECTOR)]),
+            question=question,
+            answer_without=text_of(last_without.answer),
+            answer_with=text_of(last_with.answer),
+            answer_trimmed=text_of(answer.message),
+            last_without=last_without,
+            last_with=last_with,
+        )
+
+
+def changes(before: Mapping[str, str], after: Mapping[str, str]) -> Iterator[str]:
+    """What memory did between two receipts."""
+    if after.get("status") == "degraded":
+        yield f"degraded: {after.get('reason', 'no reason given')}"
+        return
+    log, earlier = (int(receipt.get("observation-tokens", 0)) for receipt in (after, before))
+    if int(after.get("generation", 0)) > int(before.get("generation", 0)):
+        yield f"reflected, log {log:,}"
+    elif log > earlier:
+        yield f"activated, log {log:,}"
+
+
+def trimmed_to(models: Scripted, messages: Sequence[Mapping[str, object]], budget: int) -> list[Mapping[str, object]]:
+    """The instructions and the newest messages, as many as cost at most `budget` tokens; never an orphan result."""
+    instructions, *rest = messages
+    kept: list[Mapping[str, object]] = []
+    for message in reversed(rest):
+        if models.cost([instructions, message, *kept]) > budget:
+            break
+        kept.insert(0, message)
+    first = next((i for i, m in enumerate(kept) if m["role"] == "user"), 0)
+    return [instructions, *kept[first:]]
+
+
+def _of(requests: Sequence[Seen], headers: Mapping[str, str]) -> list[Seen]:
+    """The actor's requests of one caller."""
+    credential = (b"authorization", headers["authorization"].encode())
+    return [seen for seen in requests if seen.model == ACTOR and credential in seen.headers]
+
+
+def _sent(requests: Sequence[Seen], headers: Mapping[str, str]) -> int:
+    return sum(seen.prompt_tokens for seen in _of(requests, headers))

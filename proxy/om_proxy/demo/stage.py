@@ -1,0 +1,57 @@
+"""The stage: a scripted model server and the proxy before it, on loopback ports, under a clock that the story sets."""
+
+from __future__ import annotations
+
+import contextlib
+import tempfile
+from collections.abc import AsyncIterator, Callable
+from dataclasses import dataclass
+
+from om_proxy.app import App, create_app
+from om_proxy.demo.loopback import serving
+from om_proxy.demo.scripted import OBSERVER, REFLECTOR, Scripted
+from om_proxy.demo.story import Story
+from om_proxy.settings import parse
+
+# All the proxy is told. The thresholds are those of a short story: the defaults are about four and sixteen times larger.
+SETTINGS = """
+upstream: [{{name: scripted, base_url: "{models}/v1"}}]
+storage: {{url: "sqlite:///{folder}/demo.db"}}
+memory:
+  api_base: "{models}/v1"
+  api_key: demo-memory-models
+  observation: {{model: openai/{observer}, message_tokens: 7000}}
+  reflection: {{model: openai/{reflector}, observation_tokens: 2500}}
+telemetry: {{log: "off"}}
+"""
+
+
+class StoryClock:
+    """Unix seconds as the story has them."""
+
+    def __init__(self, now: float) -> None:
+        self.now = now
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@dataclass(frozen=True, slots=True)
+class Stage:
+    clock: StoryClock
+    models: Scripted
+    app: App
+    url: str  # the proxy's
+
+
+@contextlib.asynccontextmanager
+async def staged(story: Story, count: Callable[[str], int]) -> AsyncIterator[Stage]:
+    """Both servers, ready; `count` is how the model server counts tokens. What the proxy stored is removed at the end."""
+    clock = StoryClock(story.turns[0].at)
+    models = Scripted(story.script, count=count, clock=clock)
+    with tempfile.TemporaryDirectory(prefix="om-proxy-demo-") as folder:
+        async with serving(models) as models_url:
+            settings = parse(SETTINGS.format(models=models_url, folder=folder, observer=OBSERVER, reflector=REFLECTOR))
+            app = create_app(settings, clock=clock)
+            async with serving(app, lifespan="on") as url:
+                yield Stage(clock, models, app, url)

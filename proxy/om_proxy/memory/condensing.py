@@ -1,0 +1,83 @@
+"""Which entries of a log a reflection condenses next, and how short it must become.
+
+A log of R tokens holds ever more notes only by ever firmer condensing; what is lost grows faster than what is saved. Measured with a
+language model in the reflector's place, notes that were condensed to 0.65 lost 1 to 2 facts of 100, to 0.42 in two steps 2, to about
+0.2 a quarter. To rewrite the whole log each time condenses the oldest notes again and again, however little room is needed. So a
+reflection takes one *stretch*: of the entries condensed least often the oldest, as many as are needed, to half. Each entry knows its
+*depth*, how often its words have been condensed. Notes of 2 R in all are condensed at most twice, of 16 R 7 times and of 64 R 15 times,
+where the whole log would have been rewritten 3, 30 and 126 times. What stands before the stretch keeps its bytes, and the provider's
+prompt cache hits there.
+
+With a share of one half each new token of notes costs one written by the reflector, in whatever order entries are taken: what a share r
+frees is 1 - r of what it reads.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import groupby
+
+from om_proxy.memory.model import Observation
+
+LEAST_STRETCH_SHARE = 0.2  # of R: less would free too little for a call
+ACCEPTED_SHARE = 0.55  # of the stretch; the prompt asks for a tenth less
+
+
+@dataclass(frozen=True, slots=True)
+class Stretch:
+    """The `count` entries of a log from index `start` on, and their tokens."""
+
+    start: int
+    count: int
+    tokens: int
+
+
+def choose_stretch(log: Sequence[Observation], log_tokens_most: int) -> Stretch:
+    """The entries to condense next, so that the log comes below `log_tokens_most`. `log` is not empty.
+
+    Of the neighbours that were condensed at most so often: for the least such depth at which they free enough, the oldest, as many as
+    are needed. Where not even the whole log would free enough, all of it.
+    """
+    over = max(0, sum(o.tokens for o in log) - log_tokens_most)
+    least = max(LEAST_STRETCH_SHARE * log_tokens_most, math.ceil(over / (1 - ACCEPTED_SHARE)))
+    depths = _depths(log)
+    for depth in sorted(set(depths)):
+        for group in _neighbours(log, [d <= depth for d in depths]):
+            if group.tokens >= least:
+                return _beginning(log, group, least)
+    return Stretch(0, len(log), sum(o.tokens for o in log))
+
+
+def accepted_below(stretch: Stretch, log_tokens: int, log_tokens_most: int) -> int:
+    """Tokens below which a reflection of the stretch is accepted: little more than half of it, and the log is below R with it."""
+    share = round(stretch.tokens * ACCEPTED_SHARE) + 1
+    return max(1, min(share, stretch.tokens - max(0, log_tokens - log_tokens_most)))
+
+
+def _neighbours(log: Sequence[Observation], chosen: Sequence[bool]) -> Iterator[Stretch]:
+    """The chosen entries that stand side by side, the oldest first."""
+    start = 0
+    for is_chosen, found in groupby(chosen):
+        count = len(list(found))
+        if is_chosen:
+            yield Stretch(start, count, sum(o.tokens for o in log[start : start + count]))
+        start += count
+
+
+def _depths(log: Sequence[Observation]) -> list[int]:
+    """Of each entry. A note of a fork counts as what it stands behind: it would part neighbours."""
+    depths: list[int] = []
+    for o in log:
+        depths.append(depths[-1] if o.kind == "note" and depths else o.depth)
+    return depths
+
+
+def _beginning(log: Sequence[Observation], group: Stretch, least: float) -> Stretch:
+    """The first entries of the group that come to `least` tokens."""
+    tokens = count = 0
+    while tokens < least:
+        tokens += log[group.start + count].tokens
+        count += 1
+    return Stretch(group.start, count, tokens)

