@@ -112,7 +112,8 @@ def _comment(line: int) -> str:
 def settings_page() -> str:
     parts = []
     rows: list[Setting] = []
-    for found in [*settings(), Setting("", "", "", "")]:
+    overlays = [found for found in settings() if found.default and not found.section]
+    for found in [*(found for found in settings() if found not in overlays), Setting("", "", "", "")]:
         if found.default:
             rows.append(found)
             continue
@@ -126,6 +127,8 @@ def settings_page() -> str:
         "the file is found and changed. A key with ↻ needs a restart. `[not in effect yet]` marks what this version "
         "reads and checks, and then does nothing with.",
         *parts,
+        "## By model and by resource",
+        _settings_table(overlays),
     )
 
 
