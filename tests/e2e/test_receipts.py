@@ -232,13 +232,14 @@ async def test_memory_fails(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, trouble: Exception | None, word: str, messages: int
 ) -> None:
     """Whatever happens to the store, the client's original bytes are answered, and memory is there again after it."""
-    monkeypatch.setattr("om_proxy.edge.chat.OPEN_WITHIN", 0.1)
     opened = in_front_of_the_store(monkeypatch)
     async with between(tmp_path, memory=", observation: {block_timeout: 100ms}") as site:
         await site.ask(chat_body("one"), T)
         (store,) = opened
         store.raising(trouble) if trouble else store.slow()
-        got = await site.ask(chat_body("two"), T)
+        with monkeypatch.context() as hurried:  # for this one alone: a busy machine may be slow with the others
+            hurried.setattr("om_proxy.edge.chat.OPEN_WITHIN", 0.1)
+            got = await site.ask(chat_body("two"), T)
         assert (got.status, got.body, reason(got)) == (200, COMPLETION, f"degraded/{word}")
         assert site.seen.body == chat_body("two")
         store.well()
