@@ -260,6 +260,26 @@ def test_setup_takes_uv_where_it_is(tree: Path, uv: int | None, installers: list
     ]
 
 
+def test_setup_makes_an_environment_of_the_old_name_anew(tree: Path) -> None:
+    """The distribution was named om-proxy once. An environment that holds it is made anew, for two would stand in it."""
+    shutil.copy(ROOT / "scripts" / "setup", tree / "scripts" / "setup")
+    python = tree / "python"
+    python.write_text(
+        "#!/usr/bin/env bash\n"
+        'echo "$*" >> "${RAN:?}"\n'
+        'if [ "$1 $2" = "-m venv" ]; then mkdir -p .venv/bin && cp "$0" .venv/bin/python; fi\n'
+    )
+    python.chmod(0o755)
+    old = tree / ".venv" / "lib" / "python3.11" / "site-packages" / "om_proxy-0.1.0.dist-info"
+    old.mkdir(parents=True)
+    env = {"PATH": "/usr/bin:/bin", "RAN": str(tree / "ran"), "PYTHON": str(python)}
+    done = subprocess.run([tree / "scripts/setup"], env=env, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert not old.exists()
+    assert "setup: making .venv with" in done.stderr
+    assert "-m venv .venv" in (tree / "ran").read_text().splitlines()
+
+
 def test_image_has_few_rights() -> None:
     """The image runs as a user without rights, from hash-locked wheels, and writes to /data only."""
     text = (ROOT / "Dockerfile").read_text(encoding="utf-8")
