@@ -54,6 +54,10 @@ def test_defaults() -> None:
         ("auth: {keys: [{tenant: a, key: ''}]}", "auth.keys[0].key = (hidden): must not be empty"),
         ("auth: {keys: [{tenant: a, key: k}, {tenant: b, key: k}]}", "auth.keys = […]: each key must belong to one tenant"),
         ("auth: {token_secret: short}", "auth.token_secret = (hidden): must have at least 32 bytes"),
+        (
+            f"auth: {{token_secret: ssh-rsa {'A' * 64}}}",
+            "auth.token_secret = (hidden): must be no key in PEM, SSH or JWK form",
+        ),
         ("auth: {token_required: true}", "auth.token_required = true: needs auth.token_secret"),
         ("identity: {thread_headers: ['x y']}", "identity.thread_headers[0] = (hidden): must match"),
         ("side_requests: {prompts: ['(']}", "side_requests.prompts = […]: must be regular expressions"),

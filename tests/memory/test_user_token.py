@@ -5,12 +5,15 @@ from __future__ import annotations
 import base64
 import hmac
 import json
+from contextlib import suppress
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from om_proxy.errors import Unauthorized
-from om_proxy.memory.user_token import Claims, in_time, is_too_early, signed, verified
+from om_proxy.memory.user_token import MOST_CHARACTERS, Claims, in_time, is_too_early, is_usable, signed, verified
 
 SECRET = b"0123456789abcdef0123456789abcdef"
 GOOD: dict[str, Any] = {"resource": "ada", "exp": 1_700_000_000}
@@ -34,7 +37,11 @@ def test_any_library_s_token() -> None:
 
 
 def test_what_is_signed_is_verified() -> None:
-    """Ours is such a token too."""
+    """Ours is such a token too, and reads the same whatever library wrote it."""
+    assert signed(Claims("ada", 1_700_000_000), SECRET) == (
+        "eyJhbGciOiJIUzI1NiIsInR5cCI6IkpXVCJ9.eyJyZXNvdXJjZSI6ImFkYSIsImV4cCI6MTcwMDAwMDAwMH0"
+        ".DBYo394SzNV1WCEO9FrCw6iPhjvA2jy7QznV07n8TXc"
+    )
     claims = Claims("ada", 12.0, thread="t/1", tenant="acme")
     assert verified(signed(claims, SECRET), SECRET, tenant="acme") == claims
     assert signed(Claims("ada", 1_700_000_000), SECRET).count(".") == 2
@@ -47,6 +54,19 @@ WRONG: dict[str, tuple[str, str | None]] = {
     "another algorithm": (token(header={"alg": "HS512"}, digest="sha512"), None),
     "an algorithm that is only said": (token(header={"alg": "RS256"}), None),
     "an extension": (token(header={"alg": "HS256", "crit": ["b64"]}), None),
+    "an extension that a library knows": (token(header={"alg": "HS256", "crit": ["b64"], "b64": True}), None),
+    "claims beside the token": (token(b"", header={"alg": "HS256", "crit": ["b64"], "b64": False}), None),
+    "no algorithm": (token(header={"typ": "JWT"}), None),
+    "a list of algorithms": (token(header={"alg": ["HS256"]}), None),
+    "a header that is a list": (token(header=["HS256"]), None),
+    "a header with no number": (token(header=b'{"alg":"HS256","x":NaN}'), None),
+    "a header in UTF-16": (token(header='{"alg":"HS256"}'.encode("utf-16")), None),
+    "claims in UTF-16": (token(json.dumps(GOOD).encode("utf-16")), None),
+    "claims with no number": (token(b'{"resource":"ada","exp":NaN}'), None),
+    "an end beyond numbers": (token(b'{"resource":"ada","exp":1e999}'), None),
+    "a deep header": (token(header=b"[" * 5_000), None),
+    "a padded signature": (token() + "=", None),
+    "a signature beyond its alphabet": (token()[:-1] + "+", None),
     "no end": (token({"resource": "ada"}), None),
     "no resource": (token({"exp": 1}), None),
     "a resource that is no text": (token({"resource": ["ada"], "exp": 1}), None),
@@ -87,6 +107,52 @@ def test_no_character_can_be_changed(position: int) -> None:
     spare = good[:-1] + {c: chr(ord(c) + 1) for c in good}[good[-1]]
     with pytest.raises(Unauthorized):
         verified(spare, SECRET, tenant=None)
+
+
+def test_the_last_of_two_members_counts() -> None:
+    """In claims as in the header (RFC 7519 4 leaves it open): what is signed is read one way only."""
+    assert verified(token(b'{"resource":"eve","exp":1,"resource":"ada"}'), SECRET, tenant=None) == Claims("ada", 1)
+    assert verified(token(header=b'{"alg":"none","alg":"HS256"}'), SECRET, tenant=None).resource == "ada"
+    with pytest.raises(Unauthorized):
+        verified(token(header=b'{"alg":"HS256","alg":"none"}'), SECRET, tenant=None)
+
+
+def test_a_token_has_a_longest() -> None:
+    """Nothing of a longer one is read: its parts are decoded before its signature is known to be right."""
+    spare = MOST_CHARACTERS - len(token())
+    within, beyond = (token(GOOD | {"more": "x" * length}) for length in (spare // 2, spare))
+    assert len(within) <= MOST_CHARACTERS < len(beyond)
+    assert verified(within, SECRET, tenant=None).resource == "ada"
+    with pytest.raises(Unauthorized, match=str(MOST_CHARACTERS)):
+        verified(beyond, SECRET, tenant=None)
+
+
+@given(st.text() | st.tuples(st.binary(), st.binary()).map(lambda parts: f"{part(parts[0])}.{part(parts[1])}.x"))
+def test_any_other_text_is_refused(text: str) -> None:
+    """In one way, whatever stands in it."""
+    with pytest.raises(Unauthorized):
+        verified(text, SECRET, tenant=None)
+
+
+@given(st.binary(), st.binary())
+def test_any_signed_bytes_are_read_or_refused(header: bytes, body: bytes) -> None:
+    """Also those that the holder of the secret signs."""
+    for text in (token(body), token(header=header)):
+        with suppress(Unauthorized):
+            assert isinstance(verified(text, SECRET, tenant=None), Claims)
+
+
+PEM = b"-----BEGIN PUBLIC KEY-----\n" + b"A" * 64 + b"\n-----END PUBLIC KEY-----"
+UNUSABLE = [b"x" * 31, PEM, b"ssh-rsa " + b"A" * 64, b'{"kty":"oct","k":"' + b"A" * 64 + b'"}']
+
+
+@pytest.mark.parametrize("secret", UNUSABLE, ids=["short", "PEM", "SSH", "JWK"])
+def test_a_key_of_another_kind_is_no_secret(secret: bytes) -> None:
+    """It may be public, and then anybody could sign: such a secret is refused where it is set, and no token fits it."""
+    assert is_usable(SECRET)
+    assert not is_usable(secret)
+    with pytest.raises(Unauthorized):
+        verified(token(secret=secret), secret, tenant=None)
 
 
 def test_its_beginning() -> None:

@@ -11,7 +11,7 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import BeforeValidator, Field, PrivateAttr, SecretStr, field_validator, model_validator
 
 from om_proxy.memory.identity import GATEWAY
-from om_proxy.memory.user_token import LEAST_SECRET
+from om_proxy.memory.user_token import LEAST_SECRET, is_usable
 from om_proxy.settings.quantities import Duration, Size, switch, written_size
 from om_proxy.settings.section import Count, Layout, Secret, Section, Text, Url, refuse
 
@@ -99,10 +99,14 @@ class AuthSettings(Section):
         broken = []
         if len({k.key.get_secret_value() for k in self.keys}) < len(self.keys):
             broken.append(("keys", "each key must belong to one tenant only"))
-        if self.token_secret and len(self.token_secret.get_secret_value().encode()) < LEAST_SECRET:
-            broken.append(
-                ("token_secret", f"must have at least {LEAST_SECRET} bytes, as `openssl rand -hex 32` makes them")
+        secret = self.token_secret.get_secret_value().encode() if self.token_secret else None
+        if secret is not None and not is_usable(secret):
+            what = (
+                f"must have at least {LEAST_SECRET} bytes"
+                if len(secret) < LEAST_SECRET
+                else "must be no key in PEM, SSH or JWK form"
             )
+            broken.append(("token_secret", f"{what}; `openssl rand -hex 32` makes one"))
         if self.token_required and self.token_secret is None:
             broken.append(("token_required", "needs auth.token_secret, or no token could ever be right"))
         refuse(broken)
