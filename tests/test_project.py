@@ -5,10 +5,9 @@ import re
 import shutil
 import site
 import subprocess
-import sys
 import tomllib
 from collections.abc import Iterator
-from importlib.metadata import distributions, packages_distributions
+from importlib.metadata import distributions
 from pathlib import Path
 from typing import Any
 
@@ -337,14 +336,8 @@ def test_no_place_of_one_machine() -> None:
     assert found == []
 
 
-def test_no_two_test_files_share_a_name() -> None:
-    """pytest imports each as a module of its bare name: of two the second fails to be collected."""
-    names = [file.name for file in (ROOT / "tests").rglob("test_*.py")]
-    assert sorted({name for name in names if names.count(name) > 1}) == []
-
-
-def test_no_module_of_the_tests_hides_a_library() -> None:
-    """pytest puts the folder of each test file first on the path: a `requests.py` there would be everybody's `requests`."""
-    folders = {file.parent for file in (ROOT / "tests").rglob("test_*.py")}
-    ours = {file.stem for folder in folders for file in folder.glob("*.py")}
-    assert not ours & {*packages_distributions(), *sys.stdlib_module_names}
+def test_every_folder_of_tests_is_a_package() -> None:
+    """Each test has a full name, so that two may share a file's name. What client programs run stands alone, in `programs`."""
+    folders = {file.parent for file in (ROOT / "tests").rglob("*.py") if file.parent.name != "programs"}
+    assert len(folders) > 20
+    assert [folder for folder in sorted(folders) if not (folder / "__init__.py").is_file()] == []

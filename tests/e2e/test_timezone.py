@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import UTC, datetime
 from pathlib import Path
 
-from running import SMALL, Running, running
+from tests.e2e.running import SMALL, Running, running
 
 EVENING = datetime(2026, 1, 1, 23, 30, tzinfo=UTC).timestamp()  # in Tokyo the second has begun
 TOKYO = "Asia/Tokyo"

@@ -5,7 +5,8 @@ from __future__ import annotations
 import os
 
 import pytest
-from clients import KINDS, converse
+
+from tests.memory.clients import KINDS, converse
 
 SEEDS = int(os.environ.get("OM_SIMULATION_SEEDS", "24"))  # per kind of client
 FIRST = int(os.environ.get("OM_SIMULATION_FIRST_SEED", "0"))

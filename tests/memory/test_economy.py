@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import pytest
-from building import chat, memory
 from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
@@ -11,6 +10,7 @@ from msgspec.structs import replace
 from om_proxy.catalogue import prices as listed
 from om_proxy.memory import economy
 from om_proxy.memory.thresholds import Limits, Prices
+from tests.memory.building import chat, memory
 
 LIMITS = Limits()  # T 30 000, notes every 6 000
 OBSERVER = "gemini/gemini-2.5-flash"

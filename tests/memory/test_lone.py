@@ -6,7 +6,6 @@ from functools import partial
 from itertools import pairwise
 
 import pytest
-from clients import Thread, parse, raw, told
 from hypothesis import example, given
 from hypothesis import strategies as st
 
@@ -14,6 +13,7 @@ from om_proxy.memory import lone
 from om_proxy.memory.lone import step
 from om_proxy.memory.model import ROOT, Mark
 from om_proxy.memory.transcript import Known, Sent
+from tests.memory.clients import Thread, parse, raw, told
 from tests.support.counting import TIMES, steps
 
 IDS = st.sampled_from(["", "a", "b", "c", "d"])

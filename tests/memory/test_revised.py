@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from datetime import UTC, datetime
 
-from building import chat, chunk, memory
 from msgspec.structs import replace
 
 from om_proxy.memory import branch, lifecycle
 from om_proxy.memory.model import Memory, Observation, Reflection
+from tests.memory.building import chat, chunk, memory
 
 NOON = datetime(2026, 3, 1, 12, 0, tzinfo=UTC)
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import pytest
-from clients import Thread, chat, parse, raw, told, transcript
 from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from om_proxy.memory.model import Cell, View
 from om_proxy.memory.transcript import Hints, Known, NeedOutline, Reconciled, Sent, recognise, reconcile
+from tests.memory.clients import Thread, chat, parse, raw, told, transcript
 
 LONG = "u1 a1 u2 a2 u3 a3"
 

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import pytest
-from clients import Thread, chat, message, parse, raw, told, transcript, word
 from msgspec.structs import replace
 
 from om_proxy.memory.model import VIEWS, Item, Memory, Reflection, chained
 from om_proxy.memory.tail import Piece, forwarded
 from om_proxy.memory.transcript import Hints, Known, Reconciled, Sent, reconcile
 from om_proxy.memory.turns import heard, merged
+from tests.memory.clients import Thread, chat, message, parse, raw, told, transcript, word
 
 LONG = "u1 a1 u2 a2 u3 a3"
 

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from building import chat, chunk, memory
 from msgspec.structs import replace
 
 from om_proxy.memory import branch, lifecycle
 from om_proxy.memory.model import Memory, Observation, Reflection
+from tests.memory.building import chat, chunk, memory
 
 Older = list[tuple[int, tuple[Observation, ...]]]
 

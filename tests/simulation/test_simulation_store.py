@@ -2,18 +2,13 @@
 
 from __future__ import annotations
 
-import sys
 import time
-from pathlib import Path
 
 import pytest
 
-sys.path.append(str(Path(__file__).parents[1] / "storage"))  # the contract's own helpers are imported by bare name
-
-from contract import Opener, StoreContract
-
 from om_proxy.storage.base import Store
 from tests.simulation.store import Disk, SimulatedStore
+from tests.storage.contract import Opener, StoreContract
 
 
 class TestSimulatedStore(StoreContract):

@@ -12,13 +12,9 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AsyncExitStack
 from typing import Any
 
-import memory_builder
 import pytest
 from hypothesis.stateful import run_state_machine_as_test
-from memory_builder import KEY, MemoryBuilder, item, small_things
 from msgspec.structs import replace
-from shared_machine import SHARED, SharedMachine, SharedStore
-from store_machine import MACHINE, Opener, StoreMachine
 
 from om_proxy.errors import Conflict, StorageError
 from om_proxy.memory import identity, lifecycle, shared
@@ -26,6 +22,10 @@ from om_proxy.memory.model import HUB, RECENT, ROOT, Item, Key, Memory, Message,
 from om_proxy.storage.base import Change, Forgotten, Moved, Stir, Store
 from tests.memory import sharing
 from tests.memory.building import item as item_of
+from tests.storage import memory_builder
+from tests.storage.memory_builder import KEY, MemoryBuilder, item, small_things
+from tests.storage.shared_machine import SHARED, SharedMachine, SharedStore
+from tests.storage.store_machine import MACHINE, Opener, StoreMachine
 
 OTHER = Key("other tenant", KEY.resource, KEY.thread)
 ODD = {

@@ -10,13 +10,13 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
 from msgspec.structs import replace
-from store_machine import MACHINE
 
 from om_proxy.errors import Conflict
 from om_proxy.memory import identity
 from om_proxy.memory.model import HUB, Key, Memory, hub_of
 from om_proxy.storage.base import Change, Store
 from tests.memory.sharing import Resource
+from tests.storage.store_machine import MACHINE
 
 SHARED = settings(MACHINE, max_examples=20, stateful_step_count=30)
 

@@ -9,12 +9,12 @@ import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, precondition, rule
-from memory_builder import MemoryBuilder, item, small_things
 from msgspec.structs import replace
 
 from om_proxy.errors import Conflict
 from om_proxy.memory.model import Key, Memory, Message
 from om_proxy.storage.base import Store
+from tests.storage.memory_builder import MemoryBuilder, item, small_things
 
 Opener = Callable[[], Awaitable[Store]]
 

@@ -9,8 +9,6 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
-from contract import Opener, StoreContract
-from memory_builder import KEY, MemoryBuilder
 from structlog.testing import capture_logs as heard
 
 from om_proxy.errors import Conflict, StorageError
@@ -18,6 +16,8 @@ from om_proxy.memory.model import Memory
 from om_proxy.storage.base import Store
 from om_proxy.storage.reopening import COMPLAINT_INTERVAL_S, ReopeningStore
 from om_proxy.storage.sqlite import SqliteStore
+from tests.storage.contract import Opener, StoreContract
+from tests.storage.memory_builder import KEY, MemoryBuilder
 from tests.support.permissions import bits_that_count
 
 

@@ -10,10 +10,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from contract import Opener, StoreContract
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from memory_builder import KEY, MemoryBuilder, item
 from msgspec.structs import replace
 
 from om_proxy.errors import Conflict, StorageError
@@ -23,6 +21,8 @@ from om_proxy.storage.base import Change, Store
 from om_proxy.storage.spool import SpoolingStore
 from om_proxy.storage.spool_budget import SpoolBudget
 from om_proxy.storage.sqlite import SqliteStore
+from tests.storage.contract import Opener, StoreContract
+from tests.storage.memory_builder import KEY, MemoryBuilder, item
 from tests.support.faulty_store import Faulty
 
 OTHER = Key("tenant", "another", "thread")

@@ -17,10 +17,7 @@ from typing import Any
 import aiosqlite
 import msgspec
 import pytest
-from contract import Opener, StoreContract
-from memory_builder import KEY, MemoryBuilder, item
 from msgspec.structs import replace
-from shared_machine import SharedStore
 
 from om_proxy.errors import Conflict, StorageError
 from om_proxy.memory import identity
@@ -31,6 +28,9 @@ from om_proxy.storage.sqlite import SqliteStore
 from om_proxy.storage.sqlite_erasing import Eraser
 from om_proxy.storage.sqlite_rows import State
 from om_proxy.storage.sqlite_schema import statements
+from tests.storage.contract import Opener, StoreContract
+from tests.storage.memory_builder import KEY, MemoryBuilder, item
+from tests.storage.shared_machine import SharedStore
 
 
 class TestSqliteFile(StoreContract):
@@ -534,7 +534,7 @@ async def test_a_failing_checkpoint_is_pending_too(
 COMMITTER = """
 import asyncio, sys
 from msgspec.structs import replace
-from memory_builder import KEY, MemoryBuilder, item
+from tests.storage.memory_builder import KEY, MemoryBuilder, item
 from om_proxy.memory.model import Message
 from om_proxy.storage.sqlite import SqliteStore
 

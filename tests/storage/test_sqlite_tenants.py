@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 
 import pytest
-from memory_builder import MemoryBuilder
 from msgspec.structs import replace
 
 from om_proxy.memory.model import Key, Memory, hub_of
 from om_proxy.storage.base import Change, Stir
 from om_proxy.storage.sqlite import SqliteStore
+from tests.storage.memory_builder import MemoryBuilder
 
 NOW = 5.0
 

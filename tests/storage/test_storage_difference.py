@@ -7,12 +7,12 @@ from dataclasses import fields
 from typing import Any
 
 import pytest
-from memory_builder import KEY, MemoryBuilder, item, small_things
 from msgspec.structs import replace
 
 from om_proxy.errors import StorageError
 from om_proxy.memory.model import Memory
 from om_proxy.storage.difference import Difference, difference
+from tests.storage.memory_builder import KEY, MemoryBuilder, item, small_things
 
 NOTHING = Difference(
     messages=(),

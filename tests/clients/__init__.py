@@ -1,0 +1,1 @@
+"""Real client programs against the proxy: what `scripts/clients` plays."""

@@ -1,0 +1,1 @@
+"""The proxy is killed, and what it had promised is looked for."""

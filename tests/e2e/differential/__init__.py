@@ -1,0 +1,1 @@
+"""The same chats with and without the proxy."""

@@ -1,0 +1,1 @@
+"""The disk fails under the store."""

@@ -1,0 +1,1 @@
+"""Each fault at each place, and what the client sees."""

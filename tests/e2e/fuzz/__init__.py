@@ -1,0 +1,1 @@
+"""Requests and replies as nobody would send them."""

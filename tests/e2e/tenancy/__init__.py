@@ -1,0 +1,1 @@
+"""Tenants that try to read each other."""

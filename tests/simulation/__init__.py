@@ -1,0 +1,1 @@
+"""The proxy, its clients and its store in one seeded event loop."""

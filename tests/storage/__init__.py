@@ -1,0 +1,1 @@
+"""Tests of `om_proxy.storage`, and the contract that every store keeps."""
