@@ -244,13 +244,14 @@ class App:
             if fault := fault_of_head(scope["headers"], scope["http_version"]):
                 raise fault
             refusal = fault_of_protocol(scope)
-            page = None if refusal else own_page(scope)
+            # as it was written: a path in disguise (`/v1/chat%2fcompletions`) is none of these routes, and refused by `_pass`
+            is_chat = scope["raw_path"] in CHAT and scope["method"] == "POST" and not refusal
+            page = None if is_chat or refusal else own_page(scope)
         except OmError as exc:
             await answers.error(send, exc)
             return
         site = self._current_site()
-        # as it was written: a path in disguise (`/v1/chat%2fcompletions`) is none of these routes, and refused by `_pass`
-        if scope["raw_path"] in CHAT and scope["method"] == "POST" and not refusal:
+        if is_chat:
             with Held(self.admission, scope, receive) as held:
                 await self.chat(scope, held.receive, send, site, held.weigh)
         elif page == ADMIN:

@@ -6,6 +6,7 @@ import re
 from collections.abc import Collection, Sequence
 
 from om_proxy.errors import BadRequest, OmError, Unsupported
+from om_proxy.memory.identity import PATH_RESOURCE, PATH_THREAD
 
 Header = tuple[bytes, bytes]
 
@@ -25,9 +26,11 @@ HOP_BY_HOP = frozenset(
 )
 # Said anew for the next connection: by whoever opens it, or by the body it carries.
 REFRAMED = frozenset((b"host", b"content-length", b"expect"))
-STAYS = HOP_BY_HOP | REFRAMED
+OF_THE_PATH = frozenset(
+    (PATH_THREAD.encode(), PATH_RESOURCE.encode())
+)  # what the base URL named: no header of the client's
+STAYS = HOP_BY_HOP | REFRAMED | OF_THE_PATH
 OURS = b"x-om-"
-OURS_OR_PATH = (OURS, b":")  # what the path named (edge/base_url.py) is no header of the client's
 _CONTROL = re.compile(rb"[\x00-\x08\x0a-\x1f\x7f]")  # no part of a value (RFC 9110 5.5); uvicorn refuses to write one
 _HOST = re.compile(rb"([A-Za-z0-9._-]*|\[[0-9A-Fa-f:.]+\])(:[0-9]*)?")  # RFC 9110 7.2, without what no real host has
 HTTP = ("1.1", "1.0")  # the versions spoken here
@@ -41,10 +44,7 @@ def request_headers(headers: Sequence[Header], drop: Collection[bytes] = ()) -> 
     return [
         item
         for item in headers
-        if (name := item[0]) not in STAYS
-        and not name.startswith(OURS_OR_PATH)
-        and name not in drop
-        and name not in listed
+        if (name := item[0]) not in STAYS and not name.startswith(OURS) and name not in drop and name not in listed
     ]
 
 
@@ -54,7 +54,9 @@ def response_headers(headers: Sequence[Header]) -> list[Header]:
     A value that holds a control character is left out: with a line break it could write headers of its own. So is a receipt that
     the upstream writes, for example another om-proxy: a client would read it as this proxy's word.
     """
-    lowered = [(name.lower(), value) for name, value in headers if not _CONTROL.search(value)]
+    if _CONTROL.search(b"".join([value for _, value in headers])):  # hardly ever: one search in place of one for each
+        headers = [item for item in headers if not _CONTROL.search(item[1])]
+    lowered = [(name.lower(), value) for name, value in headers]
     listed = _listed(lowered)
     return [
         item
