@@ -25,7 +25,7 @@ from om_proxy.memory.gathering import Gather, Settle
 from om_proxy.memory.lifecycle import Decision, Observe
 from om_proxy.memory.model import HUB, Key, Memory, hub_of
 from om_proxy.observing import Call, Observing
-from om_proxy.off_loop import off_loop
+from om_proxy.off_loop import MANY_MESSAGES, off_loop
 
 log = structlog.get_logger("background")
 
@@ -361,7 +361,9 @@ class Background:
         if key.thread == HUB:
             decided = await self._due_together(memory, call)
             return (decided, call) if decided else None
-        if decision := await off_loop(len(memory.tail), partial(self._due, memory, call)):
+        many = len(memory.tail)
+        look = partial(self._due, memory, call)
+        if decision := look() if many <= MANY_MESSAGES else await off_loop(many, look):
             return decision, call
         if memory.due is not None and memory.due <= self._clock():  # by thresholds that have changed since
             await self._memories.update(key, lambda m: replace(m, due=None))  # the commit says it anew

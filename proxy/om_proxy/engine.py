@@ -31,7 +31,7 @@ from om_proxy.memory.model import Item, Key, Memory, Message, hub_of
 from om_proxy.memory.thresholds import Limits
 from om_proxy.memory.transcript import Hints
 from om_proxy.observing import Call, settle
-from om_proxy.off_loop import off_loop
+from om_proxy.off_loop import MANY_MESSAGES, off_loop
 from om_proxy.prompt import Prompts
 from om_proxy.recounting import Recounting
 from om_proxy.standing import Standings
@@ -380,21 +380,20 @@ class Engine:
         counted = await self._catalogue.count({0: said.raw} if said else {}, model)
         encoding = self._catalogue.encoding(model) if counted or standing.tokens else ""
         rec = standing.rec
-        after = await off_loop(
-            len(rec.new) + len(rec.swaps),
-            partial(
-                turns.heard,
-                standing.base,
-                rec,
-                turn.sent,
-                standing.tokens,
-                now,
-                revived=standing.revived,
-                reply=reply,
-                reply_tokens=counted.get(0, 0),
-                encoding=encoding,
-            ),
+        many = len(rec.new) + len(rec.swaps)
+        hear = partial(
+            turns.heard,
+            standing.base,
+            rec,
+            turn.sent,
+            standing.tokens,
+            now,
+            revived=standing.revived,
+            reply=reply,
+            reply_tokens=counted.get(0, 0),
+            encoding=encoding,
         )
+        after = hear() if many <= MANY_MESSAGES else await off_loop(many, hear)
         if not interrupted:
             return after, []
         after, message = aside(after, interrupted, counted[0], now, encoding)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Sequence
-from contextlib import suppress
 from functools import partial
 from sys import getsizeof
 from typing import Protocol, TypeVar
@@ -18,7 +17,7 @@ from om_proxy.errors import Conflict, OmError
 from om_proxy.memory import shared
 from om_proxy.memory.model import HUB, Key, Memory, Message, Observation, Reflection, Scope, hub_of
 from om_proxy.memory.stretch import Stretch
-from om_proxy.off_loop import off_loop
+from om_proxy.off_loop import MANY_MESSAGES, off_loop
 from om_proxy.storage.base import Change, Forgotten, Stir, Store
 
 log = structlog.get_logger("memory")
@@ -32,8 +31,10 @@ ATTEMPTS = 20  # commits of one change before giving up: each lost one means tha
 async def persistently(attempt: Callable[[], Awaitable[_T]]) -> _T:
     """The attempt's result, tried again on what has been committed meanwhile each time somebody came first. Raises Conflict in the end."""
     for _ in range(ATTEMPTS):
-        with suppress(Conflict):
+        try:
             return await attempt()
+        except Conflict:
+            continue
     raise Conflict(
         f"gave up after {ATTEMPTS} attempts: the thread is written to faster than this could be done; try again"
     )
@@ -181,7 +182,8 @@ class Memories:
             )
         if after.key.thread == HUB:
             return await self.commit_shared(Change(before, after, aside), None)
-        due = await off_loop(len(after.tail), partial(self._due, after))
+        many = len(after.tail)
+        due = self._due(after) if many <= MANY_MESSAGES else await off_loop(many, partial(self._due, after))
         self.drop(after.key)
         committed = _summed(await self.store.commit(before, replace(after, due=due), aside))
         self._keep(committed)

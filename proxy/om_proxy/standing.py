@@ -19,7 +19,7 @@ from om_proxy.memory.model import PER_MESSAGE, UNMARKED, Item, Key, Mark, Memory
 from om_proxy.memory.side_requests import may_be_side_request, repeats_nothing
 from om_proxy.memory.transcript import Hints, Known, NeedOutline, Reconciled, Sent, reconcile
 from om_proxy.observing import Call
-from om_proxy.off_loop import MANY_BYTES, off_loop
+from om_proxy.off_loop import MANY_BYTES, MANY_MESSAGES, off_loop
 from om_proxy.storage.base import Change
 from om_proxy.turn import Standing, TakenForSideRequest, Turn
 from om_proxy.wire import chat
@@ -74,7 +74,9 @@ class Standings:
         if memory.scope != scope:
             memory = await self._rescoped(memory, scope, stores=caller.mode != "read")
         call = call.overridden(memory.overrides)
-        sent = await off_loop(len(request.messages) - known_of(request), partial(self.sent, request, memory))
+        many = len(request.messages) - known_of(request)
+        read = partial(self.sent, request, memory)
+        sent = read() if many <= MANY_MESSAGES else await off_loop(many, read)
         if may_be_side_request(memory, sent, hints) and await self._is_side_request(memory, sent, request):
             raise TakenForSideRequest
         return call, sent, await self._stand(memory, sent, hints, request.model, call)
@@ -97,11 +99,13 @@ class Standings:
         base = await self._on_branch(memory, rec, call.effective.memory.timezone) if behind else memory
         revived = {m.seq: m for m in await self._memories.store.by_seq(memory.key, rec.revive)} if rec.revive else {}
         many = len(rec.new) + len(rec.swaps)
-        uncounted = await off_loop(many, partial(uncounted_of, rec, sent)) if many else {}
+        uncounted = (
+            uncounted_of(rec, sent) if many <= MANY_MESSAGES else await off_loop(many, partial(uncounted_of, rec, sent))
+        )
         tokens = await self._catalogue.count(uncounted, model or "") if uncounted else {}
         encoding = self._catalogue.encoding(model or "") if tokens else ""
         heard = partial(turns.heard, base, rec, sent, tokens, self._clock(), revived=revived, encoding=encoding)
-        virtual = await off_loop(many, heard) if many else heard()
+        virtual = heard() if many <= MANY_MESSAGES else await off_loop(many, heard)
         return Standing(memory, base, rec, revived, tokens, virtual)
 
     async def _is_side_request(self, memory: Memory, sent: Sent, request: ChatRequest) -> bool:
@@ -117,11 +121,15 @@ class Standings:
     async def _reconcile(self, memory: Memory, sent: Sent, hints: Hints) -> Reconciled:
         fixed = max(memory.chunked_to, self._reading_to(memory.key))
         many = sent.count - (sent.seen.count if sent.seen else 0)
-        rec = await off_loop(many, lambda: reconcile(Known.of(memory, fixed=fixed), sent, hints))
+        known = partial(Known.of, memory, fixed=fixed)
+        if many <= MANY_MESSAGES:
+            rec = reconcile(known(), sent, hints)
+        else:
+            rec = await off_loop(many, lambda: reconcile(known(), sent, hints))
         if isinstance(rec, NeedOutline):
             outline = await self._memories.store.outline(memory.key)
             await self._must_stand(memory)
-            known = partial(Known.of, memory, fixed=fixed, live=outline.live, dead=outline.dead)
+            known = partial(known, live=outline.live, dead=outline.dead)
             rec = await off_loop(many + len(outline.live), lambda: reconcile(known(), sent, hints))
             if isinstance(rec, NeedOutline):
                 raise Conflict("the thread changed while its outline was read; the next request finds it settled")
@@ -211,7 +219,8 @@ class Standings:
         if reply is None or reply.message is None:
             return None
         work = partial(chat.item, reply.message, key=self._fingerprint_key(key))
+        size = len(reply.message)
         try:
-            return await off_loop(len(reply.message), work, MANY_BYTES)
+            return work() if size <= MANY_BYTES else await off_loop(size, work, MANY_BYTES)
         except chat.Unreadable:
             return None  # no message we can name: what the client said is kept as unanswered

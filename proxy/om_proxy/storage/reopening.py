@@ -69,12 +69,14 @@ class ReopeningStore(PassingStore):
 
     @property
     def is_away(self) -> bool:
-        self._look()
+        if self._clock() - self._looked_at >= LOOK_INTERVAL_S:
+            self._look()
         return self._store is None
 
     @property
     def inner(self) -> Store:
-        self._look()
+        if self._clock() - self._looked_at >= LOOK_INTERVAL_S:
+            self._look()
         if self._store is None:
             raise StorageError("the database cannot be used at the moment; the log says why")
         return self._store
@@ -106,9 +108,9 @@ class ReopeningStore(PassingStore):
     # ── the file of that name ────────────────────────────────────────────────────────────────────────────────────────
 
     def _look(self) -> None:
-        if self._file is None or self._store is None or self._clock() - self._looked_at < LOOK_INTERVAL_S:
-            return
         self._looked_at = self._clock()
+        if self._file is None or self._store is None:
+            return
         file, wal = self._look_up()
         if file == self._ids[0]:
             self._ids = (file, wal)

@@ -22,7 +22,7 @@ from om_proxy.errors import StorageError
 from om_proxy.memory import identity
 from om_proxy.memory.gathering import Waiting
 from om_proxy.memory.model import HUB, Key, Memory, Message, Observation
-from om_proxy.off_loop import off_loop
+from om_proxy.off_loop import MANY_MESSAGES, off_loop
 from om_proxy.storage import sqlite_reading as reading
 from om_proxy.storage import sqlite_rows as rows
 from om_proxy.storage.base import Change, Forgotten, Moved, Outline, Stir, ThreadInfo
@@ -182,7 +182,8 @@ class SqliteStore:
 
     async def commit(self, before: Memory, after: Memory, aside: Sequence[Message] = ()) -> Memory:
         work = partial(Commit, before, after, aside, self._generations)
-        commit = await off_loop(len(after.tail) - len(before.tail), work)
+        many = len(after.tail) - len(before.tail)
+        commit = work() if many <= MANY_MESSAGES else await off_loop(many, work)
         written = await self._writer.write(commit.write)
         return replace(after, version=written.version, born=written.born)
 
