@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator
 
 import httpx
 import pytest
+import respx
 
 from om_proxy.errors import Overloaded, UpstreamError, UpstreamTimeout
 from om_proxy.upstream import AiohttpTransport, Answer, Upstream, join
@@ -503,20 +504,27 @@ async def test_closing_ends_what_is_under_way() -> None:
 
 
 async def test_a_mock_transport_stands_in() -> None:
-    """With httpx at the seam a model server can be a function, and httpx's own errors are translated alike."""
+    """With httpx at the seam a model server can be a table of routes, and httpx's own errors are translated alike."""
+    server = respx.Router(base_url="http://h/v1")
+    route = server.post("/x").respond(headers=[("a", "1"), ("a", "2")], content=b"whole")
+    server.post("/slow").mock(side_effect=httpx.ReadTimeout("text"))
+    server.post("/away").mock(side_effect=httpx.ConnectError("text"))
+    upstream = Upstream(transport=httpx.MockTransport(server.async_handler))
 
-    async def handler(request: httpx.Request) -> httpx.Response:
-        if request.url.path.endswith("/slow"):
-            raise httpx.ReadTimeout("text")
-        return httpx.Response(200, headers=[("a", "1"), ("a", "2")], content=(await request.aread()).upper())
+    async def post(path: str) -> Answer:
+        url = f"http://h/v1/{path}"
+        return await upstream.send("POST", url, ((b"b", b"3"),), b"abc", connect_timeout=1, read_timeout=1)
 
-    upstream = Upstream(transport=httpx.MockTransport(handler))
-    answer = await upstream.send("POST", "http://h/v1/x", (), b"abc", connect_timeout=1, read_timeout=1)
+    answer = await post("x")
     assert answer.headers[:2] == [(b"a", b"1"), (b"a", b"2")]
-    assert await answer.read() == b"ABC"
+    assert await answer.read() == b"whole"
     await answer.aclose()
-    with pytest.raises(UpstreamTimeout, match=r"no answer in time \(ReadTimeout\)"):
-        await upstream.send("POST", "http://h/v1/slow", (), b"abc", connect_timeout=1, read_timeout=1)
+    (seen,) = route.calls
+    assert (seen.request.content, seen.request.headers["b"]) == (b"abc", "3")
+    with pytest.raises(UpstreamTimeout, match="no answer in time"):
+        await post("slow")
+    with pytest.raises(UpstreamError, match="could not reach http://h"):
+        await post("away")
     await upstream.aclose()
 
 

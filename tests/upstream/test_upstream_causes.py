@@ -57,9 +57,14 @@ def because(raised: type[httpx.HTTPError], cause: Exception) -> httpx.HTTPError:
             UpstreamError,
             "ServerDisconnectedError; check upstream[2].base_url",
         ),
+        (
+            httpx.ReadTimeout("s3cret"),
+            UpstreamTimeout,
+            "no answer in time (ReadTimeout); check upstream[2].read_timeout",
+        ),
         (httpx.InvalidURL("s3cret"), UpstreamError, "InvalidURL; check upstream[2].base_url"),
     ],
-    ids=["name", "port", "route", "slow to connect", "slow to answer", "hung up", "no address"],
+    ids=["name", "port", "route", "slow to connect", "slow to answer", "hung up", "httpx's own", "no address"],
 )
 def test_unreachable(exc: Exception, kind: type[UpstreamError], said: str) -> None:
     """Host, cause in plain words, class, and the setting to look at; no text of the exception, path, query or user."""

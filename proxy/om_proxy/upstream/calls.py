@@ -1,8 +1,8 @@
 """The one seam to the model servers: calls that end when they should, whatever becomes of who made them.
 
-httpx speaks at the seam, so a `httpx.MockTransport` stands in for a model server in tests. Whoever waits for a call may be
-cancelled at any moment. A request in one piece (whole.py) is then over, and its place free; any other call runs in a task of its
-own, which is ended by us, and its place given back only when it is.
+httpx speaks at the seam, so an `httpx.MockTransport` (over a router of respx's) stands in for a model server in tests. Whoever waits
+for a call may be cancelled at any moment. A request in one piece (whole.py) is then over, and its place free; any other call runs in
+a task of its own, which is ended by us, and its place given back only when it is.
 """
 
 from __future__ import annotations
