@@ -63,6 +63,24 @@ def test_sizes_are_read_from_headers(data: bytes) -> None:
     assert image_size(data[: len(data) // 4]) is None
 
 
+@pytest.mark.parametrize(
+    ("data", "size"),
+    [(gif(40_000, 480), (40_000, 480)), (webp(b"VP8 ", 640 | 1 << 14, 480 | 3 << 14), (640, 480))],
+    ids=["a wide gif", "a webp to be scaled"],
+)
+def test_bits_are_read_as_they_are_meant(data: bytes, size: tuple[int, int]) -> None:
+    """A GIF's sides have no sign; a lossy WebP's have two bits on how to show them."""
+    assert image_size(data) == size
+
+
+@pytest.mark.parametrize("step", [b"\xff", b"\xff\xe1\x00\x02"], ids=["padding", "empty segments"])
+def test_steps_through_a_jpeg_are_bounded(step: bytes) -> None:
+    """A header that is nothing but steps costs no more than a thousand of them; real ones have some dozens."""
+    frame = jpeg(640, 480)[2:]
+    assert image_size(b"\xff\xd8" + step * 900 + frame) == (640, 480)
+    assert image_size(b"\xff\xd8" + step * 2_000 + frame) is None
+
+
 @given(
     st.binary(),
     st.sampled_from(

@@ -27,6 +27,7 @@ _TILES = {  # by the beginning of the model's name, the longer first: base, per 
 _PATCHES = {"gpt-4.1-mini": 1.62, "gpt-4.1-nano": 2.46, "gpt-5-mini": 1.62, "gpt-5-nano": 2.46, "o4-mini": 1.72}
 _MOST_PATCHES = 1_536
 
+_MOST_STEPS = 1_000  # through a JPEG's segments and padding; 300 kB of nothing else would take 100 ms
 _FRAMES = frozenset({*range(0xC0, 0xD0)} - {0xC4, 0xC8, 0xCC})  # JPEG markers of a frame, which tells the size
 
 
@@ -90,7 +91,9 @@ def image_size(data: bytes) -> tuple[int, int] | None:
 def _jpeg(data: bytes) -> tuple[int, int]:
     """(0, 0) if no frame is found. Segments follow one another: marker, length, body."""
     at = 2
-    while at + 9 <= len(data) and data[at] == 0xFF:
+    for _ in range(_MOST_STEPS):
+        if at + 9 > len(data) or data[at] != 0xFF:
+            break
         marker = data[at + 1]
         if marker == 0xFF:  # padding
             at += 1
