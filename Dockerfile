@@ -1,7 +1,7 @@
 # om-proxy, from hash-locked wheels, as a user without rights, on a root that may be read-only: it writes to /data only.
 #
 #   docker build -t om-proxy .
-#   docker run -p 127.0.0.1:8400:8400 -v om-data:/data -e OM_PROXY_ADMIN_TOKEN=… om-proxy
+#   docker run -p 127.0.0.1:8400:8400 -v om-data:/data om-proxy
 #
 # A configuration of your own: -v ./config:/app/config:ro. See examples/compose.yaml.
 
@@ -29,14 +29,15 @@ RUN groupadd --gid 10001 om && useradd --uid 10001 --gid 10001 --home-dir /data 
  && install -d -o 10001 -g 10001 -m 0700 /data
 COPY --from=build /opt/om-proxy /opt/om-proxy
 
-# 0.0.0.0, because a container's loopback is reached by nobody; so the proxy starts only with OM_PROXY_ADMIN_TOKEN set: it opens the
-# admin API (/om/v1, as X-OM-Admin), by which whoever holds it sees the threads of all tenants.
+# 0.0.0.0, because a container's loopback is reached by nobody; so an admin token there must be: it opens the admin API (/om/v1, as
+# X-OM-Admin), by which whoever holds it sees the threads of all tenants. Without OM_PROXY_ADMIN_TOKEN the first start makes one.
 # MALLOC_*: keeps bodies of a megabyte off fresh pages; measured: half the time of a 1 MB request for 20 MB of memory.
 ENV PATH=/opt/om-proxy/bin:$PATH \
     HOME=/data \
     PYTHONDONTWRITEBYTECODE=1 \
     PYTHONUNBUFFERED=1 \
     LITELLM_LOCAL_MODEL_COST_MAP=True \
+    OM_PROXY_ADMIN_TOKEN_FILE=/data/admin-token \
     OM_PROXY__SERVER__HOST=0.0.0.0 \
     OM_PROXY__STORAGE__URL=sqlite:////data/om-proxy.db \
     MALLOC_MMAP_THRESHOLD_=536870912 \

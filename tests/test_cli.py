@@ -214,6 +214,23 @@ def test_serve_on_an_open_address_needs_the_admin_token(tmp_path: Path) -> None:
 
 
 @WORKERS
+def test_serve_makes_an_admin_token(tmp_path: Path, workers: str) -> None:
+    """On an open address, where a file is named: it opens the admin API, and its place is all that is printed of it."""
+    file = tmp_path / "admin-token"
+    open_address = {"OM_PROXY__SERVER__HOST": "0.0.0.0", "OM_PROXY__SERVER__WORKERS": workers}  # noqa: S104 — as in a container
+    with served(tmp_path, **open_address, OM_PROXY_ADMIN_TOKEN_FILE=str(file)) as (process, base):
+        assert is_ready(base)
+        token = file.read_text().strip()
+        for sent, status in ((token, 200), ("another", 401)):
+            headers = {"x-om-admin": sent}
+            assert httpx.get(f"{base}/om/v1/threads", headers=headers, trust_env=False).status_code == status
+        process.send_signal(signal.SIGTERM)
+        said = "".join(process.communicate(timeout=60))
+    assert f"admin token: in {file}\n" in said
+    assert token not in said
+
+
+@WORKERS
 def test_serve_on_an_address_of_another_machine(tmp_path: Path, workers: str) -> None:
     """An address that is not ours, or none at all, is told by the setting it stands in."""
     for host in ("192.0.2.1", "no-such-host.invalid"):

@@ -157,7 +157,7 @@ def test_the_composed_service_s_settings() -> None:
     service = composed()
     env = image_environment() | service["environment"] | {"OM_PROXY_ADMIN_TOKEN": "set"}
     ours = {name: value for name, value in env.items() if name.startswith("OM_PROXY")}
-    assert len(ours) == 3
+    assert len(ours) == 4
     settings = parse("", env=ours)
     assert not settings.server.loopback
     assert settings.server.admin_token is not None

@@ -302,7 +302,7 @@ def test_image_copies_what_is_let_through() -> None:
 
 
 def test_composed_service_has_few_rights() -> None:
-    """The example takes every right away that the proxy does not need, and cannot start without an admin token."""
+    """The example takes every right away that the proxy does not need; without an admin token the container makes one."""
     compose: Any = yaml.safe_load((ROOT / "examples" / "compose.yaml").read_text(encoding="utf-8"))
     service = compose["services"]["om-proxy"]
     assert service["read_only"] is True
@@ -311,7 +311,8 @@ def test_composed_service_has_few_rights() -> None:
     assert "om-data:/data" in service["volumes"]
     assert "om-data" in compose["volumes"]
     assert service["ports"] == ["127.0.0.1:8400:8400"]
-    assert service["environment"]["OM_PROXY_ADMIN_TOKEN"].startswith("${OM_PROXY_ADMIN_TOKEN:?")
+    assert service["environment"]["OM_PROXY_ADMIN_TOKEN"] == "${OM_PROXY_ADMIN_TOKEN:-}"
+    assert "OM_PROXY_ADMIN_TOKEN_FILE=/data/" in (ROOT / "Dockerfile").read_text(encoding="utf-8")
 
 
 def test_no_place_of_one_machine() -> None:

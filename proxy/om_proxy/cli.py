@@ -318,7 +318,7 @@ def banner(settings: Settings, port: int) -> None:
     import os
 
     from om_proxy.doctor.models import missing_credentials, model_warnings
-    from om_proxy.settings import attention_lines, shown, upstream_lines
+    from om_proxy.settings import admin_token_line, attention_lines, shown, upstream_lines
 
     effective = settings.effective(None, None)
     limits = effective.limits
@@ -333,6 +333,8 @@ def banner(settings: Settings, port: int) -> None:
         f"store {shown(('url',), settings.storage.url)}",
         flush=True,
     )
+    if place := admin_token_line(settings, os.environ):
+        print(place, flush=True)
     missing = missing_credentials(settings, effective, os.environ)
     for warning in (*missing, *model_warnings(effective, None), *attention_lines(settings)):
         print(f"warning: {warning}", flush=True)

@@ -69,7 +69,6 @@ async def test_it_writes_to_its_volume_only(tmp_path: Path) -> None:
             "PYTHONPATH": str(ROOT),
             "VOLUME": str(volume),
             "TMPDIR": str(here),
-            "OM_PROXY_ADMIN_TOKEN": "t",
             "OM_PROXY__SERVER__HOST": "127.0.0.1",  # all that differs: a test listens on loopback
             "OM_PROXY__SERVER__PORT": str(port),
             "OM_PROXY__UPSTREAM__0__BASE_URL": f"{upstream}/v1",
@@ -101,7 +100,7 @@ async def test_it_writes_to_its_volume_only(tmp_path: Path) -> None:
     assert "observed" in events, "notes were taken"
     assert models.requests[-1].model != OBSERVER
     assert list(here.iterdir()) == []
-    assert {file.name[: len("om-proxy.db")] for file in volume.iterdir()} == {"om-proxy.db"}
+    assert {file.name[: len("om-proxy.db")] for file in volume.iterdir()} == {"om-proxy.db", "admin-token"}
 
 
 async def test_the_guard_is_one(tmp_path: Path) -> None:

@@ -1,5 +1,6 @@
 """The configuration: one YAML file and the environment become one frozen Settings; nobody else reads either."""
 
+from om_proxy.settings.admin_token import admin_token_line
 from om_proxy.settings.effective import Effective, limits, thread_overrides
 from om_proxy.settings.loading import config_file, load, parse
 from om_proxy.settings.memory import ContextSettings, MemorySettings
@@ -16,6 +17,7 @@ __all__ = [
     "StorageSettings",
     "UpstreamSettings",
     "Watched",
+    "admin_token_line",
     "attention_lines",
     "config_file",
     "effective_lines",

@@ -9,6 +9,7 @@ from pathlib import Path
 from pydantic import ValidationError
 
 from om_proxy.errors import ConfigError
+from om_proxy.settings.admin_token import with_admin_token
 from om_proxy.settings.faults import faults, sentence
 from om_proxy.settings.model import Settings
 from om_proxy.settings.source import read
@@ -19,13 +20,19 @@ DEFAULT_FILE = Path("config/om-proxy.yaml")
 def load(path: str | Path | None = None, env: Mapping[str, str] | None = None) -> Settings:
     """The settings of a file: `path`, else `OM_PROXY_CONFIG`, else ./config/om-proxy.yaml, else the built-in defaults.
 
-    `env` stands for `os.environ`. Raises ConfigError.
+    `env` stands for `os.environ`. Makes the admin token's file where the environment names one.
+    Raises ConfigError.
     """
-    env = os.environ if env is None else env
+    env, fault = with_admin_token(os.environ if env is None else env)
     file = config_file(path, env)
-    if file is None:
-        return parse("", "built-in defaults", env)
-    return parse(text_of(file), str(file), env).placed(file=file)
+    try:
+        if file is None:
+            return parse("", "built-in defaults", env)
+        return parse(text_of(file), str(file), env).placed(file=file)
+    except ConfigError as exc:
+        if fault is None:
+            raise
+        raise ConfigError(f"{exc}\n{fault}") from exc
 
 
 def config_file(path: str | Path | None, env: Mapping[str, str]) -> Path | None:

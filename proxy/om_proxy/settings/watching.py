@@ -13,6 +13,7 @@ from typing import Any
 import structlog
 
 from om_proxy.errors import ConfigError
+from om_proxy.settings.admin_token import with_admin_token
 from om_proxy.settings.loading import parse, text_of
 from om_proxy.settings.model import Settings
 
@@ -41,7 +42,7 @@ class Watched:
         `seen` is called after each change of the file with whether it was taken.
         """
         self.current = settings
-        self._env = dict(os.environ if env is None else env)
+        self._env = dict(with_admin_token(os.environ if env is None else env)[0])
         self._file = Path(path) if path else settings.file
         self._seen = seen
         self._look = look
