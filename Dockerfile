@@ -16,6 +16,12 @@ RUN awk '/^[^ #]/ {on = /^setuptools==/} on' requirements.lock > build.lock \
  && /build/bin/pip install --no-cache-dir --require-hashes -r build.lock \
  && python -m venv --without-pip /opt/om-proxy \
  && /build/bin/pip --python /opt/om-proxy install --no-cache-dir --only-binary=:all: --require-hashes -r requirements.runtime.lock
+# left out, because nothing here runs it (75 MB): the web pages of litellm's own gateway, its second implementation in Rust (taken with
+# LITELLM_RUST only), the libraries' tests, and a downloader that huggingface-hub does without
+RUN cd /opt/om-proxy/lib/python3*/site-packages \
+ && rm -r litellm/proxy/_experimental/out litellm/proxy/swagger litellm/rust_bridge/_native*.so \
+ && find . -depth -type d -name tests -exec rm -r {} + \
+ && /build/bin/pip --python /opt/om-proxy uninstall --yes hf-xet
 COPY pyproject.toml README.md LICENSE ./
 COPY proxy proxy
 COPY config config
