@@ -37,9 +37,11 @@ COPY --from=build /opt/om-proxy /opt/om-proxy
 
 # 0.0.0.0, because a container's loopback is reached by nobody; so an admin token there must be: it opens the admin API (/om/v1, as
 # X-OM-Admin), by which whoever holds it sees the threads of all tenants. Without OM_PROXY_ADMIN_TOKEN the first start makes one.
+# TMPDIR: litellm asks for a writable one when it is imported, and on a read-only root there is no other.
 # MALLOC_*: keeps bodies of a megabyte off fresh pages; measured: half the time of a 1 MB request for 20 MB of memory.
 ENV PATH=/opt/om-proxy/bin:$PATH \
     HOME=/data \
+    TMPDIR=/data \
     PYTHONDONTWRITEBYTECODE=1 \
     PYTHONUNBUFFERED=1 \
     LITELLM_LOCAL_MODEL_COST_MAP=True \

@@ -57,6 +57,11 @@ def test_the_image_s_user() -> None:
     assert not re.search(r"\bchmod\b|--chown|sudo|setcap", DOCKERFILE)
 
 
+def test_the_image_s_temporary_folder() -> None:
+    """It is where something can be written: importing litellm asks for one, and fails where there is none."""
+    assert image_environment(Path("/data"))["TMPDIR"] == "/data"
+
+
 async def test_it_writes_to_its_volume_only(tmp_path: Path) -> None:
     """From the first request to its end, with the environment of the image, in a folder and with a home that take nothing."""
     volume, here, port = tmp_path / "volume", tmp_path / "here", free_port()
@@ -68,7 +73,6 @@ async def test_it_writes_to_its_volume_only(tmp_path: Path) -> None:
             "PATH": os.environ["PATH"],
             "PYTHONPATH": str(ROOT),
             "VOLUME": str(volume),
-            "TMPDIR": str(here),
             "OM_PROXY__SERVER__HOST": "127.0.0.1",  # all that differs: a test listens on loopback
             "OM_PROXY__SERVER__PORT": str(port),
             "OM_PROXY__UPSTREAM__0__BASE_URL": f"{upstream}/v1",
