@@ -1,0 +1,1 @@
+"""The built image, run and talked to: what `scripts/image` does after the build."""
