@@ -10,7 +10,7 @@ from pydantic import BaseModel
 
 from om_proxy.settings import Settings, load, parse
 
-FILE = Path(__file__).parents[1] / "config" / "om-proxy.yaml"
+FILE = Path(__file__).parents[2] / "config" / "om-proxy.yaml"
 LINES = FILE.read_text(encoding="utf-8").splitlines()
 
 

@@ -1,0 +1,102 @@
+"""The tests mirror the tree: what holds of a module stands in the file of its name, and a file's name says its module.
+
+A folder of `om_proxy` is a room; the tests of proxy/om_proxy/<room>/<module>.py are tests/<room>/test_<module>.py, and
+tests/<room>/test_<module>_<aspect>.py where one file would be too long. Where a name says it otherwise, a table says why.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+PACKAGE = ROOT / "proxy" / "om_proxy"
+TESTS = ROOT / "tests"
+PURE_ROOMS = ("memory", "wire")  # every decision is made in these two, by value: each module can be tested alone
+ROOMS = (".", *sorted(path.parent.relative_to(PACKAGE).as_posix() for path in PACKAGE.glob("*/**/__init__.py")))
+
+# test file → what it is about, where that is no module of its room
+TESTS_OF_SEVERAL_MODULES = {
+    "agents/test_several_threads.py": "observer and reflector, with the messages of several threads in one call",
+    "doctor/test_doctor.py": "the whole command, call by call",
+    "memory/test_behaviour_tables.py": "the tables of docs/spec/behaviour.md, row by row, whichever module holds a row",
+    "memory/test_clients_simulation.py": "turns after turns of made-up clients, through all of reconciling",
+    "upstream/test_tls.py": "all of the room, behind TLS",
+    "wire/test_bounds.py": "how much a body may make any module of the room do",
+    "test_citations.py": "what code and tests cite of docs/spec",
+    "test_cut_off_answers.py": "what becomes of a cut-off memory answer, from the agents to the store",
+    "test_examples.py": "examples/",
+    "test_forgetting.py": "forgetting beside turns, observations and reflections under way",
+    "test_mirror.py": "this rule",
+    "test_private_members.py": "what the code uses of libraries beyond their public names",
+    "test_profiles.py": "docs/guides/profiles.md",
+    "test_project.py": "locks, scripts, image",
+    "test_spooled_threads.py": "observing, while the store is away",
+    "test_supply.py": "scripts/audit",
+    "test_wheel.py": "the wheel and the sdist",
+    "test_words.py": "scripts/words",
+}
+
+# module of a pure room → where its rules are tested
+MODULES_TESTED_ELSEWHERE = {
+    "memory/digests.py": "wire/test_split.py",
+    "memory/forgetting.py": "storage/contract.py",
+    "memory/known.py": "memory/test_transcript.py",
+    "memory/model.py": "memory/test_lifecycle.py",
+    "memory/placing.py": "memory/test_transcript.py",
+    "memory/rebasing.py": "storage/test_spool.py",
+    "memory/sent.py": "memory/test_account.py",
+    "memory/tags.py": "memory/test_observations.py",
+    "memory/tail.py": "memory/test_account.py",
+    "memory/verdict.py": "memory/test_transcript.py",
+    "wire/surrogates.py": "wire/test_bounds.py",
+}
+
+
+def find_modules(room: str) -> set[str]:
+    return {file.stem for file in (PACKAGE / room).glob("*.py") if not file.stem.startswith("__")}
+
+
+def find_subjects(room: str) -> set[str]:
+    """The names that a test file of the room may begin with."""
+    if room != ".":
+        return find_modules(room)
+    folders = {path.name for path in (*PACKAGE.iterdir(), *TESTS.iterdir()) if path.is_dir()}
+    return find_modules(room) | folders  # a whole room in one file, or the tests of a folder of helpers, such as bench
+
+
+def is_about(test: str, subject: str) -> bool:
+    return test == f"test_{subject}" or test.startswith(f"test_{subject}_")
+
+
+@pytest.mark.parametrize("room", ROOMS)
+def test_a_test_file_is_named_after_a_module_of_its_room(room: str) -> None:
+    """Or stands in the table; and no name stands there that would say it by itself."""
+    subjects = find_subjects(room)
+    unlike = {
+        file.relative_to(TESTS).as_posix()
+        for file in (TESTS / room).glob("test_*.py")
+        if not any(is_about(file.stem, subject) for subject in subjects)
+    }
+    assert unlike == {name for name in TESTS_OF_SEVERAL_MODULES if Path(name).parent == Path(room)}
+
+
+@pytest.mark.parametrize("room", [room for room in ROOMS if room.split("/")[0] in PURE_ROOMS])
+def test_each_pure_module_has_a_test_file_of_its_name(room: str) -> None:
+    """Or stands in the table, with the file that tests its rules."""
+    tests = {file.stem for file in (TESTS / room).glob("test_*.py")}
+    without = {
+        (Path(room) / f"{module}.py").as_posix()
+        for module in find_modules(room)
+        if not any(is_about(test, module) for test in tests)
+    }
+    assert without == {name for name in MODULES_TESTED_ELSEWHERE if Path(name).parent == Path(room)}
+
+
+def test_the_tables_name_files_that_exist() -> None:
+    """So a file that was moved takes its row with it."""
+    assert [name for name in TESTS_OF_SEVERAL_MODULES if not (TESTS / name).is_file()] == []
+    for module, test in MODULES_TESTED_ELSEWHERE.items():
+        assert (PACKAGE / module).is_file(), module
+        assert (TESTS / test).is_file(), test
