@@ -99,9 +99,11 @@ class Standings:
         base = await self._on_branch(memory, rec, call.effective.memory.timezone) if behind else memory
         revived = {m.seq: m for m in await self._memories.store.by_seq(memory.key, rec.revive)} if rec.revive else {}
         many = len(rec.new) + len(rec.swaps)
-        uncounted = (
-            uncounted_of(rec, sent) if many <= MANY_MESSAGES else await off_loop(many, partial(uncounted_of, rec, sent))
-        )
+        uncounted: dict[int, bytes] = {}
+        if many > MANY_MESSAGES:
+            uncounted = await off_loop(many, partial(uncounted_of, rec, sent))
+        elif many:
+            uncounted = uncounted_of(rec, sent)
         tokens = await self._catalogue.count(uncounted, model or "") if uncounted else {}
         encoding = self._catalogue.encoding(model or "") if tokens else ""
         heard = partial(turns.heard, base, rec, sent, tokens, self._clock(), revived=revived, encoding=encoding)

@@ -20,7 +20,7 @@ from om_proxy.background import Background
 from om_proxy.edge import answers
 from om_proxy.edge.budget import MemoryBudget
 from om_proxy.edge.disconnect import watching, while_there
-from om_proxy.edge.exchange import Exchange, call_of, hints_of, must_name_resource, receipt, why_off
+from om_proxy.edge.exchange import WORTH_WEIGHING, Exchange, call_of, hints_of, must_name_resource, receipt, why_off
 from om_proxy.edge.headers import asking_identity
 from om_proxy.edge.kept import kept
 from om_proxy.edge.limited import Limited
@@ -94,7 +94,8 @@ class ChatRoute:
         except answers.Disconnected:
             return
         exchange.overhead_ms = (time.perf_counter() - exchange.started) * 1_000
-        exchange.weigh_asked()
+        if len(exchange.body) > WORTH_WEIGHING:
+            exchange.weigh_asked()
         await self._forward(exchange, receive, send)
 
     async def _accept(self, scope: Scope, receive: Receive, site: Site) -> Exchange:
@@ -242,7 +243,8 @@ class ChatRoute:
                     self._close(exchange, None, NO_ANSWER)
                 self._story(exchange, NO_ANSWER, "disconnected")
                 return
-            exchange.weigh_answered()
+            if len(exchange.body) > WORTH_WEIGHING:
+                exchange.weigh_answered()
             await self._relay(exchange, answer, send, gone)
 
     async def _ask(self, exchange: Exchange) -> Answer:

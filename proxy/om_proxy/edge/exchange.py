@@ -53,13 +53,10 @@ class Exchange:
 
     def weigh_asked(self) -> None:
         """What goes upstream is made: the body, beside it the messages cut out of it where it has memory, and a prompt of ours."""
-        if len(self.body) > WORTH_WEIGHING:
-            self.weigh(1 if self.turn is None else 2 if self.turn.body is None else 3)
+        self.weigh(1 if self.turn is None else 2 if self.turn.body is None else 3)
 
     def weigh_answered(self) -> None:
         """It will not be sent again. Without a turn to close nothing asks for the body any more, while the reply may take minutes."""
-        if len(self.body) <= WORTH_WEIGHING:
-            return
         if self.turn is not None:
             self.turn.body = None
         if self.turn is not None or self.missed_at is not None:
