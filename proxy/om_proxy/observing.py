@@ -19,7 +19,17 @@ from om_proxy.agents.observer import Observed, Observer, ObserverTask
 from om_proxy.agents.reflector import Reflected, Reflector
 from om_proxy.agents.targets import DEFAULT, Choice, above_largest, first, targets
 from om_proxy.catalogue import prices
-from om_proxy.errors import BrokenAnswer, CutOff, ModelBusy, ModelError, ModelTimeout, OmError, PromptTooLong, Unusable
+from om_proxy.errors import (
+    BrokenAnswer,
+    CutOff,
+    ModelBusy,
+    ModelError,
+    ModelTimeout,
+    OmError,
+    Oversized,
+    PromptTooLong,
+    Unusable,
+)
 from om_proxy.memories import Memories
 from om_proxy.memory import blocks, lifecycle, sections
 from om_proxy.memory.context import ContextOptions, Layout
@@ -383,12 +393,14 @@ class Observing:
             return
         sources, made = await self._condense(sources, decision.accept_below, call)
         made = await _kept_of(made, call)
-        size = sum(o.tokens for o in sources)
+        size, tokens = sum(o.tokens for o in sources), await asyncio.to_thread(self._tokens, made.text)
+        if tokens >= size:  # of a shared log the reflector saw the marks of threads too, which entries do not hold
+            raise Oversized("the reflection is no shorter than the notes it is of")
         reflection = Reflection(
             generation=memory.generation,
             sources=tuple(o.id for o in sources),
             text=made.text,
-            tokens=await asyncio.to_thread(self._tokens, made.text),
+            tokens=tokens,
             source_tokens=size,
             at=self._clock(),
             task=made.task,

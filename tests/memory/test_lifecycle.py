@@ -461,6 +461,15 @@ def test_what_stands_before_a_stretch_keeps_its_bytes() -> None:
     assert after.log[1].task is None  # later entries know better, and this one must not end or begin a task for them
 
 
+@pytest.mark.parametrize(("left", "waits"), [(16_000, False), (16_001, True)])
+def test_after_a_reflection_that_freed_little_the_log_has_to_grow(left: int, waits: bool) -> None:
+    """Else a reflector that hardly shrinks would be asked at every request, and each swap breaks the prompt cache."""
+    made = with_log(memory(chat(1, 100)), 20_000, 30_000)
+    after = lifecycle.swapped(lifecycle.reflected(made, reflection(made, left, 1)), 9.0)
+    assert (after.unproductive_at == after.log_tokens) is waits
+    assert (lifecycle.reflection_due(after, LIMITS) is None) is waits
+
+
 def test_a_stretch_that_was_torn_apart_is_not_replaced() -> None:
     """Its entries stand no longer side by side: the memory was taken back, or another thread's part went."""
     made = with_log(memory(chat(1, 100)), 10_000, 10_000, 10_000)

@@ -23,6 +23,7 @@ from om_proxy.memory.model import Observation
 
 LEAST_STRETCH_SHARE = 0.2  # of R: less would free too little for a call
 ACCEPTED_SHARE = 0.55  # of the stretch; the prompt asks for a tenth less
+MAX_PRODUCTIVE_SHARE = 0.8  # of the stretch: a reflector that leaves more would be asked again at every request
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,10 +39,12 @@ def choose_stretch(log: Sequence[Observation], log_tokens_most: int) -> Stretch:
     """The entries to condense next, so that the log comes below `log_tokens_most`. `log` is not empty.
 
     Of the neighbours that were condensed at most so often: for the least such depth at which they free enough, the oldest, as many as
-    are needed. Where not even the whole log would free enough, all of it.
+    are needed. Never more than a whole log of R: one that grew far beyond R, as after an outage of the reflector, comes back in several
+    reflections of one half, and not in one that leaves a fifth. A log smaller than the least stretch is taken whole.
     """
     over = max(0, sum(o.tokens for o in log) - log_tokens_most)
-    least = max(LEAST_STRETCH_SHARE * log_tokens_most, math.ceil(over / (1 - ACCEPTED_SHARE)))
+    needed = min(log_tokens_most, math.ceil(over / (1 - ACCEPTED_SHARE)))
+    least = max(LEAST_STRETCH_SHARE * log_tokens_most, needed)
     depths = _depths(log)
     for depth in sorted(set(depths)):
         for group in _neighbours(log, [d <= depth for d in depths]):
@@ -50,10 +53,14 @@ def choose_stretch(log: Sequence[Observation], log_tokens_most: int) -> Stretch:
     return Stretch(0, len(log), sum(o.tokens for o in log))
 
 
-def accepted_below(stretch: Stretch, log_tokens: int, log_tokens_most: int) -> int:
-    """Tokens below which a reflection of the stretch is accepted: little more than half of it, and the log is below R with it."""
-    share = round(stretch.tokens * ACCEPTED_SHARE) + 1
-    return max(1, min(share, stretch.tokens - max(0, log_tokens - log_tokens_most)))
+def accepted_below(stretch: Stretch) -> int:
+    """Tokens below which a reflection of the stretch is accepted: little more than half of it."""
+    return round(stretch.tokens * ACCEPTED_SHARE) + 1
+
+
+def frees_enough(before_tokens: int, after_tokens: int) -> bool:
+    """Whether condensing a stretch was worth its call: the next one may follow at once, else only when the log has grown."""
+    return after_tokens <= before_tokens * MAX_PRODUCTIVE_SHARE
 
 
 def _neighbours(log: Sequence[Observation], chosen: Sequence[bool]) -> Iterator[Stretch]:

@@ -299,8 +299,7 @@ def reflection_due(memory: Memory, limits: Limits) -> Reflect | None:
 
 def _reflect(memory: Memory, limits: Limits, *, wait: bool = False) -> Reflect:
     stretch = condensing.choose_stretch(memory.log, limits.reflect_at)
-    below = condensing.accepted_below(stretch, memory.log_tokens, limits.reflect_at)
-    return Reflect(stretch.count, below, wait, stretch.start)
+    return Reflect(stretch.count, condensing.accepted_below(stretch), wait, stretch.start)
 
 
 # ── transitions ──────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -398,12 +397,10 @@ def swapped(memory: Memory, now: float) -> Memory:
         sources=made.sources,
         depth=1 + max(o.depth for o in sources),
     )
-    return replace(
-        shared.numbered(next_generation(memory, (*earlier, entry, *later)), 1),
-        reflection=None,
-        unproductive_at=0,
-        render_date=now,
-    )
+    after = shared.numbered(next_generation(memory, (*earlier, entry, *later)), 1)
+    frees_enough = condensing.frees_enough(sum(o.tokens for o in sources), entry.tokens)
+    unproductive_at = 0 if frees_enough else after.log_tokens
+    return replace(after, reflection=None, unproductive_at=unproductive_at, render_date=now)
 
 
 def next_generation(memory: Memory, log: tuple[Observation, ...]) -> Memory:

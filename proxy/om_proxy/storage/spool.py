@@ -342,23 +342,25 @@ class SpoolingStore(PassingStore):
         """Others have written, or the ground is gone: what was said goes on behind what stands, thread by thread."""
         for key in resource.threads:
             while (spooled := resource.current.get(key)) is not None:
-                await self._append_thread(resource.base[key], spooled, is_elsewhere=resource.is_elsewhere)
+                numbers = await self._append_thread(resource.base[key], spooled, is_elsewhere=resource.is_elsewhere)
                 if resource.current.get(key) is spooled:  # nothing was said meanwhile
                     resource.settle(key)
+                    self.renumbered(key, numbers)  # once: a mark that moved already would move again
         resource.settle_rest()
 
-    async def _append_thread(self, base: Memory, spooled: Memory, *, is_elsewhere: bool) -> None:
+    async def _append_thread(self, base: Memory, spooled: Memory, *, is_elsewhere: bool) -> Mapping[int, int]:
+        """The numbers that its messages got in the store, by those they had here."""
         key = spooled.key
         stood = await self._inner.load(key)
         if not stood.version and base.version and not is_elsewhere:
-            return  # forgotten: nothing may bring it back
+            return {}  # forgotten: nothing may bring it back
         after = append_unstored(stood, base, spooled)
         if after is not stood and after.scope == "thread":
             await self._inner.commit(stood, after)
         elif after is not stood:
             hub = await self._inner.load(hub_of(key))
             await self._inner.commit_shared(Change(stood, after), None if hub.version else Change(hub, hub))
-        self.renumbered(key, number_unstored(stood, base, spooled))
+        return number_unstored(stood, base, spooled)
 
 
 async def _await_all(works: Iterable[Coroutine[Any, Any, None]]) -> None:
