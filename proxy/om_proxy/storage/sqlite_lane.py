@@ -104,7 +104,12 @@ class Lane:
 
     async def _drain(self) -> None:
         while self._waiting:
-            await self._perform(self._next_group())
+            group = self._next_group()
+            await self._perform(group)
+            if len(group) > 1:
+                await asyncio.sleep(
+                    0
+                )  # many commit: those of this pass of the loop share the next transaction, and its fsync
 
     def _next_group(self) -> list[Unit]:
         group = [self._waiting.popleft()]
