@@ -16,7 +16,7 @@ from om_proxy.agents.llm import Target
 from om_proxy.background import DUE_AT_ONCE, Background, Line, Patience
 from om_proxy.errors import ModelError
 from om_proxy.memory import lifecycle
-from om_proxy.memory.lifecycle import BACK_OFF, Observe, Reflect
+from om_proxy.memory.lifecycle import FIRST_BACK_OFF_S, Observe, Reflect
 from om_proxy.memory.model import Key, Trouble
 from om_proxy.observing import Call, Progress
 from om_proxy.storage.sqlite import SqliteStore
@@ -100,7 +100,7 @@ async def test_a_failure_ends_the_run() -> None:
         p.background.wake(KEY)
         await p.background.wait_idle()
         assert len(p.models.asked) == 1
-        p.clock.now += BACK_OFF
+        p.clock.now += FIRST_BACK_OFF_S
         p.background.wake(KEY)
         await p.background.wait_idle()
         assert await last_of_chunks(p) == [6]
@@ -524,7 +524,7 @@ async def test_a_back_off_delays_nobody_else() -> None:
         await p.background.wait_idle()
         assert [len((await p.memory(key)).chunks) for key in (failing, neighbour, other)] == [0, 1, 1]
         assert await p.store.due(p.clock.now, 10) == ()
-        p.clock.now += BACK_OFF
+        p.clock.now += FIRST_BACK_OFF_S
         assert await p.store.due(p.clock.now, 10) == (failing,)
         p.background.wake(failing)
         await p.background.wait_idle()

@@ -19,7 +19,7 @@ from om_proxy import catalogue
 from om_proxy.catalogue import Catalogue, Price, encodings
 from om_proxy.catalogue.packaged import litellm_file
 from om_proxy.memory import tokens
-from om_proxy.memory.model import PER_MESSAGE
+from om_proxy.memory.model import MESSAGE_FRAMING_TOKENS
 
 
 @pytest.fixture
@@ -178,7 +178,7 @@ async def test_messages() -> None:
     expected = tokens.count({"role": "user", "content": "The upload limit is 40 MB."}, encode, "gpt-4o")
     assert await counter.count({7: raw, 9: raw}, "gpt-4o") == {7: expected, 9: expected}
     for _ in range(2):
-        assert await counter.count_instructions((raw, raw), "gpt-4o") == 2 * (expected + PER_MESSAGE)
+        assert await counter.count_instructions((raw, raw), "gpt-4o") == 2 * (expected + MESSAGE_FRAMING_TOKENS)
     assert await counter.count({}, "gpt-4o") == {}
     assert await counter.count_instructions((), "gpt-4o") == 0
     assert counter.tokens("The upload limit") == encode("The upload limit")

@@ -16,7 +16,7 @@ import pytest
 
 from om_proxy.agents.reflector import ACCEPTED_SHARES, SIZE_SHARES
 from om_proxy.memory import alignment, lifecycle, lone, matching, placing, transcript, verdict
-from om_proxy.memory.sessions import SESSIONS
+from om_proxy.memory.sessions import CLIENT_SESSIONS
 from om_proxy.settings import Settings
 from om_proxy.settings.report import NOT_IN_EFFECT
 from tests.test_docs import ROOT, committed, named, raised_classes
@@ -158,7 +158,7 @@ def test_thresholds() -> None:
         limits.previous,
         limits.reflect_at,
         limits.reflect_from,
-        limits.reflect_at * lifecycle.LATER_FROM_SHARE,
+        limits.reflect_at * lifecycle.LATER_REFLECTION_SHARE,
         limits.reflect_block_at,
         settings.background.call_timeout,
         settings.retention.generations,
@@ -173,7 +173,7 @@ def test_weights_of_the_alignment() -> None:
         matching.REPEATED,
         matching.UNSEEN_ASSISTANT,
         matching.USER_ON_USER,
-        alignment.RUN,
+        alignment.ANCHORED_RUN_SCORE,
         alignment.SKIP_SENT_USER,
         alignment.SKIP_SENT,
         alignment.SKIP_STORED_USER,
@@ -239,8 +239,8 @@ def test_statuses_of_errors() -> None:
 def test_sessions() -> None:
     """The table names each header by which a client tells its session."""
     told = {name: " ".join(cells) for name, *cells in rows("behaviour.md", "Sessions")}
-    assert len(told) == len(SESSIONS)
-    for cells, headers in zip(told.values(), SESSIONS.values(), strict=True):
+    assert len(told) == len(CLIENT_SESSIONS)
+    for cells, headers in zip(told.values(), CLIENT_SESSIONS.values(), strict=True):
         assert set(re.findall(r"`([\w-]+)`", cells)) == {*headers.ids, *headers.users}
 
 

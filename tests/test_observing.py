@@ -11,7 +11,7 @@ from structlog.testing import capture_logs
 from om_proxy.agents.llm import Target
 from om_proxy.errors import ModelBusy, ModelError, PromptTooLong
 from om_proxy.memory import lifecycle
-from om_proxy.memory.lifecycle import BACK_OFF, Observe, Reflect, Swap
+from om_proxy.memory.lifecycle import FIRST_BACK_OFF_S, Observe, Reflect, Swap
 from om_proxy.memory.model import Memory, Message, Observation, Reflection, Trouble
 from tests.agents.scripted_llm import bullets, texts
 from tests.memory.building import KEY, chat, chunk, message, transcript
@@ -234,7 +234,7 @@ async def test_a_failure_is_recorded(steps: list[str | ModelError], asked: int, 
         assert not await p.observing.perform(KEY, SIX, p.call())
         assert len(p.models.asked) == asked
         after = await p.memory()
-        assert after.trouble == Trouble(1, p.clock.now + BACK_OFF, cause=f"observe {cause}")
+        assert after.trouble == Trouble(1, p.clock.now + FIRST_BACK_OFF_S, cause=f"observe {cause}")
         assert (after.coverage, after.chunks, after.tail) == (0, (), memory.tail)
 
 
@@ -254,7 +254,9 @@ async def test_a_model_that_does_not_answer_in_time() -> None:
         await p.stored(chat(4, 50))
         assert not await p.observing.perform(KEY, SIX, p.call())
         assert held.given_up
-        assert (await p.memory()).trouble == Trouble(1, p.clock.now + BACK_OFF, cause="observe om_model_timeout")
+        assert (await p.memory()).trouble == Trouble(
+            1, p.clock.now + FIRST_BACK_OFF_S, cause="observe om_model_timeout"
+        )
 
 
 @pytest.mark.parametrize(("size", "deadlines"), [(500, 1.0), (10_000, 1.0), (25_000, 2.5)])

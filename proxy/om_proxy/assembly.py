@@ -57,7 +57,7 @@ class Assembly:
             return
         noted = {memory.key: lifecycle.settling(memory) for memory in await self._with_notes(turn.key)}
         observed_to = {key: chunks[-1].last for key, chunks in noted.items() if chunks}
-        found = await self._memories.store.elsewhere(turn.key, elsewhere.THREADS, elsewhere.MESSAGES)
+        found = await self._memories.store.elsewhere(turn.key, elsewhere.MAX_THREADS, elsewhere.MAX_THREAD_MESSAGES)
         label = self._memories.label
         others = elsewhere.told(
             [
@@ -74,7 +74,7 @@ class Assembly:
         """The resource's other threads whose notes are ready and not in the log yet, the one that spoke last first."""
         waiting = await self._memories.store.waiting(hub_of(key))
         found = sorted((w for w in waiting if w.chunked and w.key != key), key=lambda w: -w.turn_at)
-        return [await self._memories.load(w.key) for w in found[: elsewhere.NOTED_THREADS]]
+        return [await self._memories.load(w.key) for w in found[: elsewhere.MAX_NOTED_THREADS]]
 
     def _dated(self, turn: Turn) -> Memory:
         """With the moment its dates are told against, and the user's time zone, which moves with it and never alone."""

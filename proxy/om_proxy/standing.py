@@ -15,7 +15,17 @@ from om_proxy.memory import branch, shared, turns
 from om_proxy.memory.dates import zone
 from om_proxy.memory.digests import Raws
 from om_proxy.memory.identity import Caller, fingerprint_key
-from om_proxy.memory.model import PER_MESSAGE, UNMARKED, Item, Key, Mark, Memory, Observation, Scope, hub_of
+from om_proxy.memory.model import (
+    EMPTY_MARK,
+    MESSAGE_FRAMING_TOKENS,
+    Item,
+    Key,
+    Mark,
+    Memory,
+    Observation,
+    Scope,
+    hub_of,
+)
 from om_proxy.memory.side_requests import may_be_side_request, repeats_nothing
 from om_proxy.memory.transcript import Hints, Known, NeedOutline, Reconciled, Sent, reconcile
 from om_proxy.observing import Call
@@ -155,7 +165,7 @@ class Standings:
         entries, forgotten = branch.fallback(memory, rec.cut, older, {m.seq: m.chain for m in live})
         if forgotten:
             when = datetime.fromtimestamp(self._clock(), zone(memory.timezone, timezone))
-            at = next((m for m in reversed(live) if m.seq <= rec.cut), UNMARKED)
+            at = next((m for m in reversed(live) if m.seq <= rec.cut), EMPTY_MARK)
             entries = branch.revised(memory, entries, at, when, self._catalogue.tokens)
         return await self._rolled_back(memory, rec.cut, entries, live)
 
@@ -170,7 +180,7 @@ class Standings:
         covered = [m for m in live if m.seq <= reach]
         tail = await self._memories.store.messages(memory.key, reach)
         await self._must_stand(memory)
-        before = len(covered), sum(m.tokens for m in covered) + PER_MESSAGE * len(covered)
+        before = len(covered), sum(m.tokens for m in covered) + MESSAGE_FRAMING_TOKENS * len(covered)
         return branch.rolled_back(memory, cut, entries, covered, tail, before, self._clock())
 
     async def _rescoped(self, memory: Memory, scope: Scope, *, stores: bool) -> Memory:

@@ -6,7 +6,7 @@ from typing import Any
 
 import orjson
 
-from om_proxy.memory.model import ROOT, Item, Message
+from om_proxy.memory.model import EMPTY_CHAIN, Item, Message
 
 NOON = 1_684_756_800.0  # 2023-05-22 12:00:00 UTC
 
@@ -20,7 +20,7 @@ def message(said: dict[str, Any], seq: int = 1, at: float = NOON) -> Message:
     raw = orjson.dumps(said)
     calls = tuple(call["id"] for call in said.get("tool_calls", ()))
     item = Item(raw, said["role"], seq.to_bytes(16, "big"), calls, said.get("tool_call_id"))
-    return Message(seq, item, ROOT, len(raw) // 4, at)
+    return Message(seq, item, EMPTY_CHAIN, len(raw) // 4, at)
 
 
 def user(content: Any) -> dict[str, Any]:

@@ -19,7 +19,7 @@ from om_proxy.agents.observer import Observed, Observer, ObserverTask
 from om_proxy.errors import Unusable
 from om_proxy.memory import lifecycle
 from om_proxy.memory.lifecycle import Observe, Reflect
-from om_proxy.memory.model import PER_MESSAGE, Memory, Reflection
+from om_proxy.memory.model import MESSAGE_FRAMING_TOKENS, Memory, Reflection
 from om_proxy.memory.observations import parse
 from om_proxy.settings.memory import ObservationSettings
 from tests.agents.corpus import HONEST, UNUSABLE, USABLE, Entry
@@ -102,7 +102,7 @@ def test_honest_repetition_is_kept() -> None:
 
 async def observed(llm: ScriptedLLM, entry: Entry) -> Observed:
     (said,) = messages(user("The limit is 40 MB."))
-    task = ObserverTask(messages=(replace(said, tokens=entry.source_tokens - PER_MESSAGE),))
+    task = ObserverTask(messages=(replace(said, tokens=entry.source_tokens - MESSAGE_FRAMING_TOKENS),))
     observer = Observer(llm, tokens=words, sleep=Waits(), rng=Random(1))
     return await observer.observe(task, [MODEL], SETTINGS)
 

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from om_proxy.agents.llm import Image
 from om_proxy.agents.transcript_text import Rendered, render
-from om_proxy.memory.model import ROOT, Item, Message
+from om_proxy.memory.model import EMPTY_CHAIN, Item, Message
 from tests.agents.messages import NOON, assistant, message, messages, result, user
 from tests.agents.scripted_llm import words
 
@@ -224,7 +224,7 @@ def test_thinking_is_not_shown() -> None:
 
 def test_an_unreadable_message() -> None:
     """A message whose JSON cannot be read is shown as it is, not lost."""
-    bad = Message(1, Item(b'{"role":"user",', "user", b"", ()), ROOT, 1, NOON)
+    bad = Message(1, Item(b'{"role":"user",', "user", b"", ()), EMPTY_CHAIN, 1, NOON)
     assert 'User (12:00): {"role":"user",' in render([bad], UTC, tokens=words).text
 
 
@@ -232,7 +232,7 @@ def test_an_unreadable_message() -> None:
 def test_an_unreadable_message_with_calls(odd: bytes) -> None:
     """It is shown as it is too; what its calls are named stays unknown, and the others are observed with it."""
     raw = b'{"role":"assistant","x":' + odd + b',"tool_calls":[{"id":"c","function":{"name":"f","arguments":"{}"}}]}'
-    bad = Message(1, Item(raw, "assistant", b"", ("c",)), ROOT, 1, NOON)
+    bad = Message(1, Item(raw, "assistant", b"", ("c",)), EMPTY_CHAIN, 1, NOON)
     lines = render([bad, message(result("c", "3"), 2)], UTC, tokens=words).text.splitlines()
     assert lines[2:-1] == [f"Assistant (12:00): {raw.decode()}", "Tool result (12:00): 3"]
 

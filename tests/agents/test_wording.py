@@ -12,7 +12,7 @@ from om_proxy.agents import wording
 from om_proxy.catalogue import Catalogue
 from om_proxy.errors import ModelError
 from om_proxy.memory.dates import annotate
-from om_proxy.memory.escaping import TAGS
+from om_proxy.memory.escaping import PROMPT_TAGS
 from om_proxy.memory.observations import parse, parse_reflection
 from tests.agents.scripted_llm import words
 
@@ -199,7 +199,7 @@ def test_a_file_that_is_gone(tmp_path: Path) -> None:
 )
 def test_tags_of_the_prompts_are_escaped_in_texts(text: str) -> None:
     """Every tag the prompts speak of is one that no text from outside can write."""
-    assert set(re.findall(r"</?([a-z-]+)>", text)) <= set(TAGS)
+    assert set(re.findall(r"</?([a-z-]+)>", text)) <= set(PROMPT_TAGS)
 
 
 def test_the_example_is_what_we_read() -> None:

@@ -14,7 +14,7 @@ from msgspec.structs import replace
 from om_proxy.agents.reflector import size_asked_for
 from om_proxy.memory import lifecycle
 from om_proxy.memory.lifecycle import Asked, Reflect, Swap
-from om_proxy.memory.model import ROOT, Key, Memory, Observation, Reflection
+from om_proxy.memory.model import EMPTY_CHAIN, Key, Memory, Observation, Reflection
 from om_proxy.memory.thresholds import Limits
 
 ENTRY_TOKENS = 480  # of one observation: what chunks of chat came to, as measured
@@ -94,7 +94,7 @@ def _due(memory: Memory, limits: Limits) -> Swap | Reflect | None:
 
 def _noted(memory: Memory) -> Memory:
     entry = Observation(
-        id=memory.next_id, after=0, last=0, chain=ROOT, text="", tokens=ENTRY_TOKENS, source_tokens=0, at=0.0
+        id=memory.next_id, after=0, last=0, chain=EMPTY_CHAIN, text="", tokens=ENTRY_TOKENS, source_tokens=0, at=0.0
     )
     return replace(memory, log=(*memory.log, entry), next_id=memory.next_id + 1)
 

@@ -16,7 +16,7 @@ from om_proxy.app import App, create_app
 from om_proxy.catalogue import encoder
 from om_proxy.demo.loopback import serving
 from om_proxy.memory import tokens
-from om_proxy.memory.model import PER_MESSAGE, Memory
+from om_proxy.memory.model import MESSAGE_FRAMING_TOKENS, Memory
 from om_proxy.settings import parse
 from tests.bench.billing import Segment, Sent
 from tests.bench.note_taker import Asked, NoteTaker
@@ -149,7 +149,7 @@ def counted(message: Message) -> tuple[bytes, int]:
     """What the message is known by, and its tokens in a prompt (o200k); each text is counted once."""
     key = orjson.dumps(message)
     if key not in _counted:
-        _counted[key] = tokens.count(message, _encode) + PER_MESSAGE
+        _counted[key] = tokens.count(message, _encode) + MESSAGE_FRAMING_TOKENS
     return key, _counted[key]
 
 

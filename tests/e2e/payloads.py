@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from random import Random
 
-from om_proxy.memory.escaping import TAGS
+from om_proxy.memory.escaping import PROMPT_TAGS
 
 COUNT = 500
 LABEL = "0123456789abcdef"  # as threads of a shared log are named
@@ -43,7 +43,7 @@ DIRECTIONS = (
 
 
 def _simple() -> Iterator[str]:
-    for tag in TAGS:
+    for tag in PROMPT_TAGS:
         middle = len(tag) // 2
         unseen, spaced = f"{tag[:middle]}\u200d{tag[middle:]}", tag.replace("-", " ").replace("s", "\u017f")
         yield from (spelling.format(tag, tag.upper(), unseen, spaced) for spelling in SPELLINGS)

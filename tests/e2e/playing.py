@@ -18,7 +18,7 @@ from structlog.typing import EventDict
 
 from om_proxy.demo.faults import Fault
 from om_proxy.demo.scripted import Scripted, Seen, cue
-from om_proxy.memory.identity import LOCAL
+from om_proxy.memory.identity import LOCAL_TENANT
 from om_proxy.memory.model import Key, Memory
 from tests.e2e.running import Running, streamed
 from tests.memory.clients import chat, message
@@ -99,7 +99,7 @@ class Play:
 
     @property
     def key(self) -> Key:
-        return Key(LOCAL, self.thread, self.thread)
+        return Key(LOCAL_TENANT, self.thread, self.thread)
 
     async def told(self, conversation: str) -> None:
         """Let this have happened: steps `sent > reply; …`, or words that a client with a whole history sent turn by turn."""

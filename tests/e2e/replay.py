@@ -18,7 +18,7 @@ from om_proxy.catalogue import encoder
 from om_proxy.demo.loopback import serving
 from om_proxy.demo.scripted import Scripted, deltas
 from om_proxy.memory import tokens
-from om_proxy.memory.model import PER_MESSAGE, Memory
+from om_proxy.memory.model import MESSAGE_FRAMING_TOKENS, Memory
 from om_proxy.settings import parse
 
 Message = dict[str, Any]
@@ -204,7 +204,7 @@ class Inspector:
     def _tokens(self, message: Message) -> int:
         key = orjson.dumps(message)
         if key not in _COUNTED:
-            _COUNTED[key] = tokens.count(message, self.encode) + PER_MESSAGE
+            _COUNTED[key] = tokens.count(message, self.encode) + MESSAGE_FRAMING_TOKENS
         return _COUNTED[key]
 
 

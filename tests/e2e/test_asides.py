@@ -8,7 +8,7 @@ from typing import Any
 import orjson
 import pytest
 
-from om_proxy.memory.identity import LOCAL
+from om_proxy.memory.identity import LOCAL_TENANT
 from om_proxy.memory.model import Key, Memory
 from tests.e2e.between import Between, between, reason
 
@@ -29,7 +29,7 @@ def body(*messages: dict[str, Any], **more: Any) -> bytes:
 
 
 async def state(site: Between) -> Memory:
-    return await site.app.store.load(Key(LOCAL, "t", "t"))
+    return await site.app.store.load(Key(LOCAL_TENANT, "t", "t"))
 
 
 async def agent(site: Between, **offered: Any) -> list[dict[str, Any]]:

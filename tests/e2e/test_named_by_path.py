@@ -9,7 +9,7 @@ import httpx
 import orjson
 import pytest
 
-from om_proxy.memory.identity import LOCAL
+from om_proxy.memory.identity import LOCAL_TENANT
 from om_proxy.memory.model import Key
 from tests.e2e.between import Between, between, chat_body, reason
 from tests.e2e.running import running
@@ -19,7 +19,7 @@ SPELLED = quote(NAME, safe="")
 
 
 async def said(site: Between, thread: str, resource: str | None = None) -> int:
-    return (await site.app.store.load(Key(LOCAL, resource or thread, thread))).count
+    return (await site.app.store.load(Key(LOCAL_TENANT, resource or thread, thread))).count
 
 
 PREFIXES = [

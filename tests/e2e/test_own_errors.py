@@ -7,7 +7,7 @@ from pathlib import Path
 import orjson
 import pytest
 
-from om_proxy.memory.identity import LOCAL
+from om_proxy.memory.identity import LOCAL_TENANT
 from om_proxy.memory.model import Key
 from tests.e2e.between import Between, between, chat_body, reason
 from tests.support.raw_client import Got
@@ -17,7 +17,7 @@ T = b"X-OM-Thread: t"
 
 
 async def live(site: Between) -> int:
-    return (await site.app.store.load(Key(LOCAL, "t", "t"))).count
+    return (await site.app.store.load(Key(LOCAL_TENANT, "t", "t"))).count
 
 
 KEYS = "auth: {keys: [{tenant: acme, key: sk-acme}]}"

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from om_proxy.memory.identity import LOCAL
+from om_proxy.memory.identity import LOCAL_TENANT
 from tests.e2e.running import Chat, running
 
 
@@ -21,7 +21,7 @@ async def test_a_page_of_another_site_has_no_memory(tmp_path: Path, origin: str)
             assert (receipt["status"], receipt["reason"]) == ("off", "no-credential")
             assert b"A secret." not in run.models.requests[-1].body
         memory = await run.memory()
-        assert (memory.key, memory.count) == ((LOCAL, "t", "t"), 2)
+        assert (memory.key, memory.count) == ((LOCAL_TENANT, "t", "t"), 2)
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ import pytest
 from om_proxy.demo.faults import Fault
 from om_proxy.demo.scripted import Scripted
 from om_proxy.errors import Conflict, StorageError
-from om_proxy.memory.identity import LOCAL
+from om_proxy.memory.identity import LOCAL_TENANT
 from om_proxy.memory.model import Key
 from tests.e2e.between import COMPLETION, Between, between, chat_body, reason
 from tests.e2e.playing import Model, Play, stories
@@ -28,7 +28,7 @@ TINY = "observation: {message_tokens: 60, buffer_tokens: 20, block_timeout: 200m
 
 
 async def live(site: Between) -> int:
-    return (await site.app.store.load(Key(LOCAL, "t", "t"))).count
+    return (await site.app.store.load(Key(LOCAL_TENANT, "t", "t"))).count
 
 
 # ── off, raw, applied ────────────────────────────────────────────────────────────────────────────────────────────────

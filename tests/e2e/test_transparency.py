@@ -12,7 +12,7 @@ import orjson
 import pytest
 import pytest_asyncio
 
-from om_proxy.memory.identity import LOCAL
+from om_proxy.memory.identity import LOCAL_TENANT
 from om_proxy.memory.model import Key, Memory
 from tests.e2e.between import COMPLETION, EVENTS, Between, between, chat_body, reason, streaming, without_receipt
 from tests.support.upstream_server import SSE_HEAD, Call, Script, answering, chunk, sending
@@ -312,4 +312,4 @@ async def test_an_upstream_that_refuses_the_caller(site: Between, status: bytes)
 
 async def state(site: Between, named: bytes) -> Memory:
     thread = named.partition(b": ")[2].decode()
-    return await site.app.store.load(Key(LOCAL, thread, thread))
+    return await site.app.store.load(Key(LOCAL_TENANT, thread, thread))

@@ -9,7 +9,7 @@ import orjson
 import pytest
 
 from om_proxy.edge import unreached
-from om_proxy.memory.identity import LOCAL
+from om_proxy.memory.identity import LOCAL_TENANT
 from om_proxy.memory.model import Key
 from tests.e2e.between import between, chat_body, reason
 from tests.e2e.written import Written, written
@@ -162,7 +162,7 @@ async def test_the_client_s_unreadable_chat_is_no_error_of_ours(tmp_path: Path) 
     with written() as out:
         async with between(tmp_path) as site:
             assert reason(await site.ask(body, T)) == "degraded/unreadable"
-            assert (await site.app.store.load(Key(LOCAL, "secret-thread", "secret-thread"))).count == 0
+            assert (await site.app.store.load(Key(LOCAL_TENANT, "secret-thread", "secret-thread"))).count == 0
     (bypassed,) = events(out, "memory.bypassed")
     assert (bypassed["level"], bypassed["reason"]) == ("info", "unreadable")
 

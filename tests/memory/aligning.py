@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from om_proxy.memory.alignment import (
-    RUN,
+    ANCHORED_RUN_SCORE,
     SKIP_ELSEWHERE,
     SKIP_SENT,
     SKIP_SENT_USER,
@@ -102,7 +102,7 @@ class Table:
             _better(row, GAP, before[state][0] + cost, i, j, state)
 
     def _match(self, row: list[Step], before: list[Step], i: int, j: int, fit: Fit) -> None:
-        run = fit.score + (RUN if fit.hard else 0.0)
+        run = fit.score + (ANCHORED_RUN_SCORE if fit.hard else 0.0)
         begins = i == 0 and j == 0 and self.origin
         sure = fit.proof or (begins and fit.hard)
         beyond_gap = PROVEN if sure else OPEN
@@ -120,7 +120,7 @@ class Table:
 
     def _end_closed(self) -> tuple[int, int, int]:
         n, m = len(self.sent), len(self.stored)
-        scores = [step[0] + (RUN if state in RUNS else 0) for state, step in enumerate(self.steps[n][m])]
+        scores = [step[0] + (ANCHORED_RUN_SCORE if state in RUNS else 0) for state, step in enumerate(self.steps[n][m])]
         return n, m, max(STATES, key=scores.__getitem__)
 
     def _end_open(self) -> tuple[int, int, int]:

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 from msgspec.structs import replace
 
-from om_proxy.memory.model import PER_MESSAGE, ROOT, Item, Key, Memory, Message, Observation, chained
+from om_proxy.memory.model import EMPTY_CHAIN, MESSAGE_FRAMING_TOKENS, Item, Key, Memory, Message, Observation, chained
 
 KEY = Key("tenant", "resource", "thread")
 
@@ -20,7 +20,7 @@ def message(
 ) -> Message:
     """A message of `size` tokens in a prompt, framing included."""
     one = item(role, f"{role} {seq}", calls, answers)
-    return Message(seq, one, chained(chain, one.fp), size - PER_MESSAGE, 1_000.0 + seq)
+    return Message(seq, one, chained(chain, one.fp), size - MESSAGE_FRAMING_TOKENS, 1_000.0 + seq)
 
 
 def transcript(*parts: tuple[str, int] | tuple[str, int, Sequence[str], str | None]) -> tuple[Message, ...]:
@@ -28,7 +28,7 @@ def transcript(*parts: tuple[str, int] | tuple[str, int, Sequence[str], str | No
     made: list[Message] = []
     for seq, part in enumerate(parts, 1):
         role, size, calls, answers = (*part, (), None)[:4] if len(part) == 2 else part
-        made.append(message(seq, made[-1].chain if made else ROOT, role, size, calls, answers))
+        made.append(message(seq, made[-1].chain if made else EMPTY_CHAIN, role, size, calls, answers))
     return tuple(made)
 
 
@@ -59,7 +59,7 @@ def chunk(of: Memory, last: int, tokens: int = 100, text: str = "* 🔴 (10:00) 
 def with_log(of: Memory, *sizes: int) -> Memory:
     """The memory with a log of entries of these sizes before its tail, as if they covered earlier messages."""
     log = tuple(
-        Observation(id=i, after=0, last=0, chain=ROOT, text=f"entry {i}", tokens=n, source_tokens=4 * n, at=1.0)
+        Observation(id=i, after=0, last=0, chain=EMPTY_CHAIN, text=f"entry {i}", tokens=n, source_tokens=4 * n, at=1.0)
         for i, n in enumerate(sizes, 1)
     )
     return replace(of, log=log, next_id=len(sizes) + 1)

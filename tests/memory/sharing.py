@@ -15,10 +15,10 @@ from msgspec.structs import replace
 
 from om_proxy.memory import branch, forgetting, lifecycle, sections, shared
 from om_proxy.memory.model import (
+    EMPTY_CHAIN,
+    EMPTY_MARK,
     HUB,
-    RECENT,
-    ROOT,
-    UNMARKED,
+    RECENT_MARKS,
     Key,
     Memory,
     Message,
@@ -180,7 +180,7 @@ class Resource:
         if cut < memory.coverage:
             log, forgotten = branch.fallback(memory, cut, self.past, voice.chains)
             if forgotten:
-                at = next((m.mark for m in reversed(voice.messages) if m.seq <= cut), UNMARKED)
+                at = next((m.mark for m in reversed(voice.messages) if m.seq <= cut), EMPTY_MARK)
                 log = branch.revised(memory, log, at, datetime.fromtimestamp(NOW, UTC), tokens)
             memory = self.rolled_back(voice, memory, cut, log)
         chunks = tuple(c for c in memory.chunks if c.last <= cut)
@@ -219,7 +219,7 @@ class Resource:
             if other != name and self.shares(other) and forgetting.fallen(before.log, self.log, voice.label):
                 reach = shared.reach(self.log, voice.label)
                 covered, tail = voice.said(0, reach), voice.said(reach, 10**9)
-                marks, counted = [m.mark for m in covered][-RECENT:], (len(covered), weight(covered))
+                marks, counted = [m.mark for m in covered][-RECENT_MARKS:], (len(covered), weight(covered))
                 voice.memory = forgetting.uncovered(voice.memory, self.hub, voice.label, marks, tail, counted)
         self.voices[name] = self._new(name)
 
@@ -237,15 +237,15 @@ class Resource:
 
     def _check_ranges(self, voice: Voice, memory: Memory) -> None:
         """Coverage is the reach of its parts, which follow one another from the beginning; the chunks go on from there, the rest is raw."""
-        end, chain = 0, ROOT
+        end, chain = 0, EMPTY_CHAIN
         for after, last, at, is_note in self._ranges(voice, memory):
             assert after <= end if is_note or not last else after == end, (voice.name, self.log)
             end, chain = last, at
         assert memory.coverage == end == branch.reach(memory.log, voice.label if memory.hub else None)
-        assert voice.chains.get(end, ROOT) == chain, f"{voice.name}: the log is about another branch"
+        assert voice.chains.get(end, EMPTY_CHAIN) == chain, f"{voice.name}: the log is about another branch"
         covered = voice.said(0, end)
         assert (memory.covered_count, memory.covered_tokens) == (len(covered), weight(covered))
-        assert memory.recent == tuple(m.mark for m in covered)[-RECENT:]
+        assert memory.recent == tuple(m.mark for m in covered)[-RECENT_MARKS:]
         assert list(memory.tail) == voice.said(end, 10**9)
         for chunk in memory.chunks:
             assert chunk.after == end, f"{voice.name}: {chunk} begins elsewhere than at {end}"

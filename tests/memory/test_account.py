@@ -13,7 +13,7 @@ from msgspec.structs import replace
 
 from om_proxy.memory import account, lifecycle, turns
 from om_proxy.memory.blocks import closed_ends
-from om_proxy.memory.model import PER_MESSAGE, Cell, Item, Mark, Memory, View
+from om_proxy.memory.model import MESSAGE_FRAMING_TOKENS, Cell, Item, Mark, Memory, View
 from om_proxy.memory.sent import Sent
 from om_proxy.memory.tail import Piece
 from om_proxy.memory.transcript import Known, NeedOutline, reconcile
@@ -100,7 +100,7 @@ def test_a_reconciled_turn() -> None:
     rec = reconcile(Known.of(of), sent)
     assert not isinstance(rec, NeedOutline)
     heard = turns.heard(of, rec, sent, dict.fromkeys(range(3), 10), 1.0)
-    assert account.received(heard, sent) == 3 * (10 + PER_MESSAGE)
+    assert account.received(heard, sent) == 3 * (10 + MESSAGE_FRAMING_TOKENS)
 
 
 # ── what is sent on ──────────────────────────────────────────────────────────────────────────────────────────────────
@@ -108,7 +108,7 @@ def test_a_reconciled_turn() -> None:
 
 def test_sent_on() -> None:
     """Stored ones at their count with their framing, others by their bytes."""
-    assert account.sent_on([piece(1, 20), piece(0, None)]) == 20 + PER_MESSAGE + 100
+    assert account.sent_on([piece(1, 20), piece(0, None)]) == 20 + MESSAGE_FRAMING_TOKENS + 100
 
 
 def test_without_a_limit_nothing_is_left_out() -> None:

@@ -9,9 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from om_proxy.memory.alignment import MOST_CELLS, align
+from om_proxy.memory.alignment import MAX_ALIGNED_CELLS, align
 from om_proxy.memory.matching import Census, Pair
-from om_proxy.memory.model import ROOT, Item, Mark
+from om_proxy.memory.model import EMPTY_CHAIN, Item, Mark
 from tests.memory.aligning import Table
 from tests.memory.building import item
 from tests.support.counting import TIMES, steps
@@ -26,7 +26,7 @@ HISTORIES = st.lists(MESSAGES, max_size=14)
 
 
 def marks(items: Sequence[Item]) -> tuple[Mark, ...]:
-    return tuple(Mark(seq, i.fp, ROOT, i.role, i.calls, i.answers, 1) for seq, i in enumerate(items, 1))
+    return tuple(Mark(seq, i.fp, EMPTY_CHAIN, i.role, i.calls, i.answers, 1) for seq, i in enumerate(items, 1))
 
 
 @st.composite
@@ -70,7 +70,7 @@ def test_above_so_many_nothing_is_aligned() -> None:
     ours = [item("user", str(i)) for i in range(401)]
     few = ours[:400]
     assert align(ours, marks(few), Census.of(marks(few)), joined=False, origin=True) is None
-    assert len(few) ** 2 == MOST_CELLS
+    assert len(few) ** 2 == MAX_ALIGNED_CELLS
 
 
 def work(sent: Sequence[Item], stored: Sequence[Item]) -> partial[list[Pair] | None]:

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from om_proxy.memory.blocks import asked, closed_ends, safe_cut
-from om_proxy.memory.model import PER_MESSAGE, ROOT, Mark
+from om_proxy.memory.model import EMPTY_CHAIN, MESSAGE_FRAMING_TOKENS, Mark
 
 SESSION = Path(__file__).parents[3] / "shared" / "data" / "coding-session.jsonl"
 
@@ -22,7 +22,7 @@ def marks(*shorthand: str, size: int = 10) -> list[Mark]:
         role = {"u": "user", "a": "assistant", "t": "tool", "s": "system"}[kind]
         calls = tuple(ids.split(",")) if kind == "a" and ids else ()
         answers = ids if kind == "t" else None
-        made.append(Mark(seq, b"", ROOT, role, calls, answers, size - PER_MESSAGE))
+        made.append(Mark(seq, b"", EMPTY_CHAIN, role, calls, answers, size - MESSAGE_FRAMING_TOKENS))
     return made
 
 
@@ -138,7 +138,7 @@ def test_a_safe_cut_is_a_closed_end_within_the_limit(messages: list[Mark], limit
     if not ends:
         assert count == 0
         return
-    weight = sum(m.tokens + PER_MESSAGE for m in messages[:count])
+    weight = sum(m.tokens + MESSAGE_FRAMING_TOKENS for m in messages[:count])
     assert count - 1 in ends
     assert weight <= limit or count == ends[0] + 1
 
@@ -165,7 +165,7 @@ def test_the_real_session_can_be_cut() -> None:
         Mark(
             seq,
             b"",
-            ROOT,
+            EMPTY_CHAIN,
             m["role"],
             tuple(call["id"] for call in m.get("tool_calls") or ()),
             m.get("tool_call_id"),

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from om_proxy.memory.condensing import Stretch, accepted_below, choose_stretch, frees_enough
-from om_proxy.memory.model import ROOT, Observation
+from om_proxy.memory.model import EMPTY_CHAIN, Observation
 
 
 def entry(tokens: int, depth: int = 0, *, note: bool = False) -> Observation:
@@ -17,7 +17,7 @@ def entry(tokens: int, depth: int = 0, *, note: bool = False) -> Observation:
         id=0,
         after=0,
         last=0,
-        chain=ROOT,
+        chain=EMPTY_CHAIN,
         text="",
         tokens=tokens,
         source_tokens=0,

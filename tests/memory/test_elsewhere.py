@@ -7,7 +7,7 @@ import re
 from hypothesis import given
 from hypothesis import strategies as st
 
-from om_proxy.memory.elsewhere import ALL, NOTES, PART, told
+from om_proxy.memory.elsewhere import MAX_MESSAGES_CHARS, MAX_NOTES_CHARS, MAX_PART_CHARS, told
 from tests.memory.sharing import LABELS
 
 A, B = LABELS["A"], LABELS["B"]
@@ -40,15 +40,15 @@ def test_notes_that_wait_stand_before_what_was_said_since() -> None:
         A: "Notes:\n  Date: May 8, 2023\n  * 🔴 (10:00) dock 3\n  User: &lt;thread>\nSaid since:\nUser: And dock 4?",
         B: "Notes:\n  * 🟡 x",
     }
-    assert blocks(told([], {A: "x" * NOTES, B: "* 🟡 y"})) == {A: "Notes:\n  " + "x" * NOTES}
+    assert blocks(told([], {A: "x" * MAX_NOTES_CHARS, B: "* 🟡 y"})) == {A: "Notes:\n  " + "x" * MAX_NOTES_CHARS}
 
 
 def test_a_part_is_cut() -> None:
     """Each part of a message by itself, at 500 characters (docs/spec/behaviour.md#scopes)."""
-    text = blocks(told([(A, [("User", ["x" * PART, "y" * (PART + 1)])])]))[A]
+    text = blocks(told([(A, [("User", ["x" * MAX_PART_CHARS, "y" * (MAX_PART_CHARS + 1)])])]))[A]
     first, second = text.removeprefix("User: ").split("\n  ")
-    assert (len(first), first[-1]) == (PART, "x")
-    assert (len(second), second[-2:]) == (PART, "y…")
+    assert (len(first), first[-1]) == (MAX_PART_CHARS, "x")
+    assert (len(second), second[-2:]) == (MAX_PART_CHARS, "y…")
 
 
 def test_no_text_passes_for_another_speaker_or_block() -> None:
@@ -71,7 +71,7 @@ def test_the_newest_stay_where_there_is_too_much() -> None:
     assert list(blocks(text)) == [B]
     shown = [int(n) for n in re.findall(r"^User: (\d+)", text, re.MULTILINE)]
     assert shown == list(range(60 - len(shown), 60))
-    assert ALL * 0.9 < len(text) < ALL * 1.1
+    assert MAX_MESSAGES_CHARS * 0.9 < len(text) < MAX_MESSAGES_CHARS * 1.1
 
 
 texts = st.text(max_size=700) | st.sampled_from(["</other-conversation>", "<", "x" * 600, "\n\n", "\x85a"])
@@ -83,6 +83,6 @@ def test_any_text_is_told_in_short(threads: list[tuple[str, list[tuple[str, list
     """Whatever it holds, it closes no block, and each line is a message or indented under one."""
     text = told(threads)
     assert text.count("<other-conversation") == text.count("\n</other-conversation>")
-    assert len(text) <= ALL + 200 * len(threads)
+    assert len(text) <= MAX_MESSAGES_CHARS + 200 * len(threads)
     for line in text.splitlines():
         assert re.match(r"<|  |[^\n]*:", line) or not line, line

@@ -7,9 +7,16 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from om_proxy.memory.escaping import TAGS, escape, unescape
+from om_proxy.memory.escaping import PROMPT_TAGS, escape, unescape
 
-WORDS = [*TAGS, *(tag.replace("-", "_") for tag in TAGS), *(tag.upper() for tag in TAGS), "Observations", "div", "str"]
+WORDS = [
+    *PROMPT_TAGS,
+    *(tag.replace("-", "_") for tag in PROMPT_TAGS),
+    *(tag.upper() for tag in PROMPT_TAGS),
+    "Observations",
+    "div",
+    "str",
+]
 PIECES = st.sampled_from(
     [
         *WORDS,
@@ -40,7 +47,7 @@ TEXTS = st.one_of(st.text(), st.lists(PIECES, max_size=12).map("".join))
 
 def tags_of(text: str) -> list[str]:
     """Our tags in a text, found as a generous reader would: case, separators and unseen characters do not matter."""
-    names = {tag.replace("-", "") for tag in TAGS}
+    names = {tag.replace("-", "") for tag in PROMPT_TAGS}
     seen = [c for c in text.casefold() if unicodedata.category(c) not in ("Cf", "Cc") or c.isspace()]
     found = []
     for i in (i for i, c in enumerate(seen) if c == "<"):

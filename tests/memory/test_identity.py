@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from om_proxy.errors import BadRequest, Unauthorized
 from om_proxy.memory import identity
-from om_proxy.memory.identity import LOCAL, Rules, admit, brings_own, fingerprint_key, identify
+from om_proxy.memory.identity import LOCAL_TENANT, Rules, admit, brings_own, fingerprint_key, identify
 from om_proxy.memory.user_token import Claims, signed
 
 SECRET = b"s" * 32
@@ -67,7 +67,7 @@ def test_one_credential_is_one_tenant_in_whatever_header() -> None:
 def test_a_resource_left_out_is_the_thread_itself() -> None:
     """A thread without a resource stands alone."""
     caller = identify(headers(x_om_thread="t"), RULES, SECRET)
-    assert caller.key == (LOCAL, "t", "t")
+    assert caller.key == (LOCAL_TENANT, "t", "t")
 
 
 @pytest.mark.parametrize(
@@ -211,7 +211,7 @@ def test_a_word_that_is_nearly_one_is_refused(name: str, values: list[str]) -> N
 def test_a_credential_ends_where_http_says(value: str) -> None:
     """White space that is none to HTTP is a part of it, so that two callers never meet."""
     sent = [(b"authorization", value.encode("latin-1"))]
-    assert identify(sent, RULES, SECRET).tenant not in (tenant_of("k"), LOCAL)
+    assert identify(sent, RULES, SECRET).tenant not in (tenant_of("k"), LOCAL_TENANT)
 
 
 CHOOSING = Rules(scope_override=True)
@@ -401,7 +401,7 @@ def test_a_token_names(claimed: str, sent: dict[str, str], names: tuple[str, str
     """The resource, and the thread where it says one; headers may repeat it."""
     for rules in (SIGNED, REQUIRED):
         caller = identify(headers(x_om_token=claimed, **sent), rules, SECRET, NOW)
-        assert caller.key == (LOCAL, *names)
+        assert caller.key == (LOCAL_TENANT, *names)
         assert caller.names_resource
 
 
@@ -451,7 +451,7 @@ def test_a_token_begins() -> None:
     for early in (NOW, NOW + 69):
         with pytest.raises(Unauthorized, match="nbf"):
             identify(sent, SIGNED, SECRET, early)
-    assert identify(sent, SIGNED, SECRET, NOW + 70).key == (LOCAL, "ada", "t")
+    assert identify(sent, SIGNED, SECRET, NOW + 70).key == (LOCAL_TENANT, "ada", "t")
 
 
 def test_a_token_for_one_tenant() -> None:
@@ -484,7 +484,7 @@ def test_two_tokens_are_refused() -> None:
 
 def test_without_a_secret_a_token_says_nothing() -> None:
     """It cannot be verified: the headers count, as they would without it."""
-    assert identify(headers(x_om_token="x", x_om_thread="t"), RULES, SECRET, NOW).key == (LOCAL, "t", "t")
+    assert identify(headers(x_om_token="x", x_om_thread="t"), RULES, SECRET, NOW).key == (LOCAL_TENANT, "t", "t")
 
 
 # ── web pages ────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -499,7 +499,7 @@ def asked(host: str, *origins: str) -> list[tuple[bytes, bytes]]:
 def assert_known(sent: list[tuple[bytes, bytes]], known: bool, rules: Rules = RULES) -> None:
     """As `local`, or as nobody; a caller with a credential is known in either case."""
     caller = identify(sent, rules, SECRET)
-    assert (caller.tenant, caller.reason) == ((LOCAL, None) if known else (None, "no-credential"))
+    assert (caller.tenant, caller.reason) == ((LOCAL_TENANT, None) if known else (None, "no-credential"))
     assert (caller.key is not None) is known
     assert identity.tenant(sent, rules, SECRET) == caller.tenant
     with_key = identify([*sent, (b"authorization", b"Bearer k")], rules, SECRET)
@@ -646,7 +646,7 @@ def test_long_headers_are_not_remembered() -> None:
     """Anybody can send them: they would stay in memory by the thousand, with a credential in each."""
     rules = Rules()
     identity._identified.cache_clear()
-    for size, kept in ((200, 1), (identity.SHORT, 1), (60_000, 1)):
+    for size, kept in ((200, 1), (identity.MAX_REMEMBERED_CHARS, 1), (60_000, 1)):
         headers = [(b"authorization", b"Bearer " + b"x" * size), (b"x-om-thread", b"t")]
         assert identify(headers, rules, b"s").tenant
         assert identity._identified.cache_info().currsize == kept

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from om_proxy.memory.layout import SEPARATE_BLOCKS, WRITTEN, Layout, assemble, layout_for
+from om_proxy.memory.layout import MAX_WRITTEN_BYTES, SEPARATE_BLOCKS, Layout, assemble, layout_for
 from tests.support.counting import steps
 from tests.support.weighing import kept
 
@@ -185,5 +185,5 @@ def test_what_is_kept_of_blocks() -> None:
         for number in range(80):
             written(f"{number} 🔴 " + "a" * 160_000)
 
-    assert kept(many) < WRITTEN * 1.1
-    assert kept(lambda: written("🔴" + "a" * WRITTEN)) < 2**20
+    assert kept(many) < MAX_WRITTEN_BYTES * 1.1
+    assert kept(lambda: written("🔴" + "a" * MAX_WRITTEN_BYTES)) < 2**20

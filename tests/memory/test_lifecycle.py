@@ -12,7 +12,7 @@ from msgspec.structs import replace
 
 from om_proxy.memory import branch, lifecycle
 from om_proxy.memory.lifecycle import Activate, Asked, Observe, Reflect, Swap, chunks_to_activate
-from om_proxy.memory.model import ROOT, Memory, Observation, Reflection, Trouble
+from om_proxy.memory.model import EMPTY_CHAIN, Memory, Observation, Reflection, Trouble
 from om_proxy.memory.thresholds import Limits
 from tests.memory.building import chat, chunk, memory, transcript, with_log
 
@@ -676,7 +676,7 @@ def hinted(*hints: tuple[str | None, str | None], roles: tuple[str, ...] = ("ass
     """A log of entries with these tasks and suggestions, made at 10, 20 … s, and a tail of these speakers behind it."""
     of = memory(transcript(*[(role, 50) for role in roles]))
     log = tuple(
-        Observation(id=n, after=0, last=0, chain=ROOT, text="* a", tokens=1, source_tokens=1, at=10.0 * n, task=task, suggestion=say)
+        Observation(id=n, after=0, last=0, chain=EMPTY_CHAIN, text="* a", tokens=1, source_tokens=1, at=10.0 * n, task=task, suggestion=say)
         for n, (task, say) in enumerate(hints, 1)
     )  # fmt: skip
     return replace(of, log=log)

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from om_proxy.memory import lone
 from om_proxy.memory.lone import step
-from om_proxy.memory.model import ROOT, Mark
+from om_proxy.memory.model import EMPTY_CHAIN, Mark
 from om_proxy.memory.transcript import Known, Sent
 from tests.memory.clients import Thread, parse, raw, told
 from tests.support.counting import TIMES, steps
@@ -23,7 +23,7 @@ MARKS = st.tuples(st.sampled_from(["user", "assistant", "tool"]), st.lists(IDS, 
 def known(*marks: tuple[str, list[str], str | None]) -> Known:
     """A thread of these roles, calls and answers."""
     live = tuple(
-        Mark(seq, b"%d" % seq, ROOT, role, tuple(calls), answers, 1)
+        Mark(seq, b"%d" % seq, EMPTY_CHAIN, role, tuple(calls), answers, 1)
         for seq, (role, calls, answers) in enumerate(marks, 1)
     )
     return Known.of(Thread().memory, live=live)

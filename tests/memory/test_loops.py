@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from om_proxy.memory.loops import LONGEST_LINE, loops
+from om_proxy.memory.loops import MAX_LINE_CHARS, loops
 
 LOCOMO = Path(__file__).parents[3] / "shared" / "data" / "locomo10.json"
 
@@ -60,7 +60,7 @@ def test_a_loop_of_lines_is_found(lines: object, period: int, before: bool) -> N
         pytest.param("and again " * 100, id="a phrase within one line"),
         pytest.param("同じことを何度も書く。" * 80, id="without blanks"),
         pytest.param("x" * 1_000, id="one character"),
-        pytest.param("* 🔴 (10:00) " + "0123456789" * (LONGEST_LINE // 10), id="a line without end"),
+        pytest.param("* 🔴 (10:00) " + "0123456789" * (MAX_LINE_CHARS // 10), id="a line without end"),
         pytest.param("\n".join(random.Random(1).choices(alike(8), k=120)), id="few lines in no order"),
         pytest.param(honest(3) + "\n" + "* 🟢 the end of a long text\n" * 150, id="a long log that ends in a loop"),
     ],

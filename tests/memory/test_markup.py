@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from om_proxy.memory.escaping import escape, unescape
-from om_proxy.memory.markup import MARKUP
+from om_proxy.memory.markup import MARKUP_PATTERN
 
 
 @pytest.mark.parametrize(
@@ -71,7 +71,7 @@ def test_no_markup_is_left_and_nothing_lost(text: str) -> None:
     """Whatever the text: nothing in what is rendered is markup, and the text can be had back."""
     shown = escape(text)
     assert unescape(shown) == text
-    assert [found[0] for found in MARKUP.finditer(shown) if found[0] in "<["] == []
+    assert [found[0] for found in MARKUP_PATTERN.finditer(shown) if found[0] in "<["] == []
 
 
 @pytest.mark.parametrize(

@@ -10,13 +10,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from om_proxy.memory.matching import Census, leading, run_to_end
-from om_proxy.memory.model import ROOT, Item, Mark
+from om_proxy.memory.model import EMPTY_CHAIN, Item, Mark
 from tests.memory.building import item
 from tests.support.counting import TIMES, steps
 
 
 def marks(items: Sequence[Item]) -> tuple[Mark, ...]:
-    return tuple(Mark(seq, i.fp, ROOT, i.role, i.calls, i.answers, 1) for seq, i in enumerate(items, 1))
+    return tuple(Mark(seq, i.fp, EMPTY_CHAIN, i.role, i.calls, i.answers, 1) for seq, i in enumerate(items, 1))
 
 
 def users(texts: str) -> list[Item]:

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from om_proxy.errors import Unusable
 from om_proxy.memory.escaping import escape
-from om_proxy.memory.observations import HINT_LENGTH, TITLE_LENGTH, Parsed, parse, parse_reflection
+from om_proxy.memory.observations import MAX_HINT_CHARS, MAX_TITLE_CHARS, Parsed, parse, parse_reflection
 from tests.support.counting import TIMES, seconds
 
 
@@ -209,9 +209,9 @@ def test_long_hints_are_cut() -> None:
         f"<observations>\n* a\n</observations>\n<current-task>{long}</current-task><thread-title>{long}</thread-title>"
     )
     assert parsed.task is not None
-    assert len(parsed.task) == HINT_LENGTH
+    assert len(parsed.task) == MAX_HINT_CHARS
     assert parsed.task.endswith("…")
-    assert len(parsed.title or "") <= TITLE_LENGTH
+    assert len(parsed.title or "") <= MAX_TITLE_CHARS
 
 
 def test_a_reflection_is_read_alike() -> None:

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from om_proxy.memory.redaction import ISSUED, redacted, without_secrets
+from om_proxy.memory.redaction import ISSUED_SECRETS, redacted, without_secrets
 from tests.agents.corpus.honest import entries
 
 LETTERS = {
@@ -97,7 +97,7 @@ def filled(template: str, rng: Random) -> str:
     return re.sub(r"\{([A-Za-z])(\d+)\}", part, template)
 
 
-@pytest.mark.parametrize("kind", [kind for kind, _ in ISSUED])
+@pytest.mark.parametrize("kind", [kind for kind, _ in ISSUED_SECRETS])
 def test_what_is_issued(kind: str) -> None:
     """Each shape goes whole, its surrounding stays to the letter, and its kind is named."""
     rng = Random(kind)
@@ -109,8 +109,8 @@ def test_what_is_issued(kind: str) -> None:
 
 def test_there_are_forty() -> None:
     """As many kinds as the common services make."""
-    assert len(ISSUED) >= 40
-    assert set(SHAPES) == {kind for kind, _ in ISSUED}
+    assert len(ISSUED_SECRETS) >= 40
+    assert set(SHAPES) == {kind for kind, _ in ISSUED_SECRETS}
 
 
 PASSWORDS = ["hunter2", "Tr0ub4dor&3", "correct-horse-9-battery", "p4ssW0rd!", "x7$Kq!m2"]

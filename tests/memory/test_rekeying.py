@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from om_proxy.memory.model import ROOT, Cell, Observation, Part, View, chained
+from om_proxy.memory.model import EMPTY_CHAIN, Cell, Observation, Part, View, chained
 from om_proxy.memory.rekeying import Row, chains_by_seq, chains_by_value, moved_entry, moved_view, relabelled
 
 
@@ -18,7 +18,7 @@ def under(tenant: str, text: str) -> bytes:
 
 
 def chain_of(tenant: str, texts: Sequence[str]) -> bytes:
-    chain = ROOT
+    chain = EMPTY_CHAIN
     for text in texts:
         chain = chained(chain, under(tenant, text))
     return chain
@@ -47,7 +47,7 @@ def test_every_branch_is_chained_anew() -> None:
     assert by_seq[4] == chain_of("new", ["one", "two", "four"])
     by_value = chains_by_value(FORKED, by_seq)
     assert by_value[chain_of("old", ["one", "two"])] == chain_of("new", ["one", "two"])
-    assert by_value[ROOT] == ROOT
+    assert by_value[EMPTY_CHAIN] == EMPTY_CHAIN
 
 
 def test_a_history_that_is_gone_matches_nothing() -> None:

@@ -8,8 +8,8 @@ import pytest
 
 from om_proxy.edge.headers import Header, request_headers
 from om_proxy.errors import Unauthorized
-from om_proxy.memory.identity import LOCAL, Rules, identify, identify_off_route
-from om_proxy.memory.sessions import SESSIONS
+from om_proxy.memory.identity import LOCAL_TENANT, Rules, identify, identify_off_route
+from om_proxy.memory.sessions import CLIENT_SESSIONS
 from om_proxy.memory.user_token import Claims, signed
 from om_proxy.settings import Settings
 from om_proxy.settings.service import SessionProgram
@@ -26,7 +26,12 @@ def headers(named: dict[str, str]) -> list[Header]:
 
 def test_every_program_can_be_configured() -> None:
     """By default all count."""
-    assert set(get_args(SessionProgram)) == set(SESSIONS) == set(Settings().identity.sessions) == set(RULES.sessions)
+    assert (
+        set(get_args(SessionProgram))
+        == set(CLIENT_SESSIONS)
+        == set(Settings().identity.sessions)
+        == set(RULES.sessions)
+    )
 
 
 @pytest.mark.parametrize(
@@ -45,7 +50,7 @@ def test_every_program_can_be_configured() -> None:
 )
 def test_a_session_names_a_thread(sent: dict[str, str], resource: str, thread: str) -> None:
     """The session's id; the resource is the user that the same program names, so that two users' sessions never meet."""
-    assert identify(headers(sent), RULES, SECRET).key == (LOCAL, resource, thread)
+    assert identify(headers(sent), RULES, SECRET).key == (LOCAL_TENANT, resource, thread)
 
 
 @pytest.mark.parametrize(
@@ -79,9 +84,9 @@ def test_a_session_twice_is_none() -> None:
 @pytest.mark.parametrize("name", ["x-om-thread", "x-thread-id", ":om-thread"])
 def test_a_named_thread_wins(name: str) -> None:
     """By header or by path: somebody chose it. A sub-agent's conversation is never that thread, but one of its own beside it."""
-    assert identify(headers(OPENCODE | {name: "mine"}), RULES, SECRET).key == (LOCAL, "mine", "mine")
+    assert identify(headers(OPENCODE | {name: "mine"}), RULES, SECRET).key == (LOCAL_TENANT, "mine", "mine")
     own = identify(headers(SUB_AGENT | {name: "mine"}), RULES, SECRET).key
-    assert own == (LOCAL, "mine/ses_2", "mine/ses_2")
+    assert own == (LOCAL_TENANT, "mine/ses_2", "mine/ses_2")
     long = identify(headers(SUB_AGENT | {name: "x" * 255}), RULES, SECRET)
     assert (long.key, long.reason) == (None, "no-thread")
 
@@ -89,7 +94,7 @@ def test_a_named_thread_wins(name: str) -> None:
 def test_a_configured_alias_stays_what_it_was() -> None:
     """Where `x-session-id` is a thread header of the operator's, a sub-agent's threads keep their names."""
     rules = Rules(thread_headers=("x-om-thread", "x-session-id"))
-    assert identify(headers(SUB_AGENT), rules, SECRET).key == (LOCAL, "ses_2", "ses_2")
+    assert identify(headers(SUB_AGENT), rules, SECRET).key == (LOCAL_TENANT, "ses_2", "ses_2")
 
 
 def test_switched_off() -> None:
@@ -116,10 +121,10 @@ def test_sessions_beside_tokens() -> None:
     any_thread = {"x-om-token": signed(Claims("ada", 100.0), SIGNING)}
     one_thread = {"x-om-token": signed(Claims("ada", 100.0, "t"), SIGNING)}
     for chosen in (rules, required):
-        assert identify(headers(OPENCODE | any_thread), chosen, SECRET, 1.0).key == (LOCAL, "ada", "ses_1")
-        assert identify(headers(OPENCODE | one_thread), chosen, SECRET, 1.0).key == (LOCAL, "ada", "t")
+        assert identify(headers(OPENCODE | any_thread), chosen, SECRET, 1.0).key == (LOCAL_TENANT, "ada", "ses_1")
+        assert identify(headers(OPENCODE | one_thread), chosen, SECRET, 1.0).key == (LOCAL_TENANT, "ada", "t")
         assert identify(headers(SUB_AGENT | one_thread), chosen, SECRET, 1.0).reason == "no-thread"
-    assert identify(headers(OPENCODE), rules, SECRET, 1.0).key == (LOCAL, "ses_1", "ses_1")
+    assert identify(headers(OPENCODE), rules, SECRET, 1.0).key == (LOCAL_TENANT, "ses_1", "ses_1")
     assert identify(headers(OPENCODE), required, SECRET, 1.0).reason == "no-thread"
     with pytest.raises(Unauthorized):
         identify(headers({":om-thread": "t"}), required, SECRET, 1.0)

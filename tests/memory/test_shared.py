@@ -11,7 +11,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from msgspec.structs import replace
 
 from om_proxy.memory import branch, lifecycle, sections, shared
-from om_proxy.memory.model import UNMARKED, Part
+from om_proxy.memory.model import EMPTY_MARK, Part
 from tests.memory.building import KEY, memory
 from tests.memory.sharing import LABELS, NOW, Resource, entry, tokens, words
 
@@ -183,7 +183,7 @@ def test_revised_at_the_very_beginning() -> None:
     m = r.joint("A")
     log, forgotten = branch.fallback(m, 0, (), r.voices["A"].chains)
     assert forgotten
-    note = branch.revised(m, log, UNMARKED, datetime.fromtimestamp(NOW, UTC), tokens)[-1]
+    note = branch.revised(m, log, EMPTY_MARK, datetime.fromtimestamp(NOW, UTC), tokens)[-1]
     assert [(p.label, p.after, p.last) for p in note.parts] == [(A, 0, 0)]
 
 

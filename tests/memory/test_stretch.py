@@ -11,19 +11,21 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from om_proxy.memory import stretch
-from om_proxy.memory.model import PER_MESSAGE, ROOT, Mark, Memory, Message
+from om_proxy.memory.model import EMPTY_CHAIN, MESSAGE_FRAMING_TOKENS, Mark, Memory, Message
 from om_proxy.memory.stretch import Stretch
 from tests.memory.building import KEY, message
 
 
-@pytest.fixture(autouse=True, scope="module", params=[1, stretch.MANY], ids=["carried over", "told anew"])
+@pytest.fixture(
+    autouse=True, scope="module", params=[1, stretch.CARRY_OVER_FROM_MESSAGES], ids=["carried over", "told anew"]
+)
 def _many(request: pytest.FixtureRequest) -> Iterator[None]:
-    with patch.object(stretch, "MANY", request.param):
+    with patch.object(stretch, "CARRY_OVER_FROM_MESSAGES", request.param):
         yield
 
 
 def numbered(seqs: Sequence[int]) -> tuple[Message, ...]:
-    made = (message(seq, ROOT, "user", PER_MESSAGE + seq % 7) for seq in seqs)
+    made = (message(seq, EMPTY_CHAIN, "user", MESSAGE_FRAMING_TOKENS + seq % 7) for seq in seqs)
     return tuple(replace(m, encoding="o200k_base" if m.seq % 5 else "cl100k_base") for m in made)
 
 
@@ -31,7 +33,7 @@ Told = tuple[tuple[Mark, ...], int, int, frozenset[str]]
 
 
 def told(messages: Sequence[Message]) -> Told:
-    weight = sum(m.tokens + PER_MESSAGE for m in messages)
+    weight = sum(m.tokens + MESSAGE_FRAMING_TOKENS for m in messages)
     encodings = frozenset(m.encoding for m in messages)
     return tuple(m.mark for m in messages), weight, sum(len(m.item.raw) for m in messages), encodings
 

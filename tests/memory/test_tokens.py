@@ -9,7 +9,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from om_proxy.memory.tokens import CLOSELY, FILE_LEAST, FILE_UNSEEN, HEAD, PIECE, count, estimate
+from om_proxy.memory.tokens import (
+    MAX_DATA_URL_HEAD_CHARS,
+    MAX_PARTS_ONE_BY_ONE,
+    MIN_FILE_TOKENS,
+    PIECE_SIZE,
+    UNSEEN_FILE_TOKENS,
+    count,
+    estimate,
+)
 from tests.memory.test_images import png
 from tests.support.counting import steps
 from tests.support.weighing import peak
@@ -75,9 +83,9 @@ def file(mime: str, data: bytes) -> dict[str, Any]:
         pytest.param({"content": [file("text/plain", b"one two three")]}, 3, id="a text file"),
         pytest.param({"content": [file("text/plain;charset=utf-8", b"one two")]}, 2, id="a text file with its charset"),
         pytest.param({"content": [file("application/pdf", bytes(40_000))]}, 2_000, id="a document"),
-        pytest.param({"content": [file("application/pdf", bytes(40))]}, FILE_LEAST, id="a small document"),
-        pytest.param({"content": [{"type": "file", "file": {"file_id": "f1"}}]}, FILE_UNSEEN, id="a file by id"),
-        pytest.param({"content": [{"type": "file"}]}, FILE_UNSEEN, id="a file without anything"),
+        pytest.param({"content": [file("application/pdf", bytes(40))]}, MIN_FILE_TOKENS, id="a small document"),
+        pytest.param({"content": [{"type": "file", "file": {"file_id": "f1"}}]}, UNSEEN_FILE_TOKENS, id="a file by id"),
+        pytest.param({"content": [{"type": "file"}]}, UNSEEN_FILE_TOKENS, id="a file without anything"),
         pytest.param(
             {"content": [{"type": "input_audio", "input_audio": {"data": "A" * 64_000, "format": "wav"}}]},
             10,
@@ -110,10 +118,10 @@ def at(url: str, kind: str = "file") -> dict[str, Any]:
         ("data:text/plain;charset=utf-8;name=a%20b.txt,", 2),
         ("data:text/plain;;;,", 2),
         ("data:text/plain;base64;a,", 2),
-        ("data:text/plain;" + "n" * (HEAD - 17) + ",", 2),
-        ("data:text/plain;" + "n" * (HEAD - 16) + ",", FILE_LEAST),
-        ("data:text/plain", FILE_LEAST),
-        ("data:text/pl ain,", FILE_LEAST),
+        ("data:text/plain;" + "n" * (MAX_DATA_URL_HEAD_CHARS - 17) + ",", 2),
+        ("data:text/plain;" + "n" * (MAX_DATA_URL_HEAD_CHARS - 16) + ",", MIN_FILE_TOKENS),
+        ("data:text/plain", MIN_FILE_TOKENS),
+        ("data:text/pl ain,", MIN_FILE_TOKENS),
     ],
 )
 def test_the_head_of_a_data_url(head: str, tokens: int) -> None:
@@ -128,7 +136,9 @@ def test_a_head_without_end(head: str, kind: str) -> None:
     assert peak(lambda: count(at(head, kind), words)) < len(head)
 
 
-@given(st.lists(st.sampled_from(["%41", "%", "4", "%%41", "%c3%a9", "é", "x" * (PIECE - 3), "%4", " "])).map("".join))
+@given(
+    st.lists(st.sampled_from(["%41", "%", "4", "%%41", "%c3%a9", "é", "x" * (PIECE_SIZE - 3), "%4", " "])).map("".join)
+)
 def test_a_quoted_text(quoted: str) -> None:
     """Unquoted in pieces it is what it would be as a whole."""
     text = unquote_to_bytes(quoted).decode("utf-8", "replace")
@@ -157,10 +167,10 @@ def test_unknown_parts(parts: list[dict[str, Any]]) -> None:
 def test_unknown_parts_without_end(part: dict[str, Any]) -> None:
     """Of many the others are written together, which makes a token more of one at most; a text among them counts as ever."""
     text = {"type": "text", "text": "one two"}
-    many = {"content": [*[part] * 20 * CLOSELY, text, *[part] * 20 * CLOSELY]}
-    apart = 40 * CLOSELY * count({"content": [part]}, words) + 2
-    assert apart <= count(many, words) <= apart + 40 * CLOSELY
-    texts = {"content": [text] * 40 * CLOSELY}
+    many = {"content": [*[part] * 20 * MAX_PARTS_ONE_BY_ONE, text, *[part] * 20 * MAX_PARTS_ONE_BY_ONE]}
+    apart = 40 * MAX_PARTS_ONE_BY_ONE * count({"content": [part]}, words) + 2
+    assert apart <= count(many, words) <= apart + 40 * MAX_PARTS_ONE_BY_ONE
+    texts = {"content": [text] * 40 * MAX_PARTS_ONE_BY_ONE}
     assert steps(lambda: count(many, words)) < 2 * steps(lambda: count(texts, words))
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from msgspec.structs import replace
 
-from om_proxy.memory.model import VIEWS, Item, Memory, Reflection, chained
+from om_proxy.memory.model import MAX_VIEWS, Item, Memory, Reflection, chained
 from om_proxy.memory.tail import Piece, forwarded
 from om_proxy.memory.transcript import Hints, Known, Reconciled, Sent, reconcile
 from om_proxy.memory.turns import heard, merged
@@ -172,7 +172,7 @@ def test_views_are_bounded_and_questions_outlive_steps() -> None:
         so_far += [message("c", f"c{step}"), message("r", f"c{step}")]
         thread.turn(so_far, message("c", f"c{step + 1}"))
     views = thread.memory.views
-    assert len(views) == VIEWS
+    assert len(views) == MAX_VIEWS
     assert [v.count for v in views][:3] == [1, 3, 5]
     assert views[-1].count == len(so_far)
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import orjson
 from msgspec.structs import replace
 
-from om_proxy.memory.model import ROOT, Memory, Message, Observation, chained
+from om_proxy.memory.model import EMPTY_CHAIN, Memory, Message, Observation, chained
 from tests.simulation.store import Thread
 from tests.simulation.words import id_of, ids_in, numbered
 
@@ -63,7 +63,7 @@ def _check_messages(talk: Talk, here: dict[int, str], gone: dict[int, str]) -> N
 
 def _check_ranges(after: Memory, live: Sequence[Message]) -> None:
     """The log and the chunks cover the transcript from its beginning without a gap; the rest is the tail."""
-    chain, chains = ROOT, {0: ROOT}
+    chain, chains = EMPTY_CHAIN, {0: EMPTY_CHAIN}
     for message in live:
         chain = chained(chain, message.item.fp)
         must(chain == message.chain, "one live record", "broken chain at", message)

@@ -12,7 +12,7 @@ import orjson
 from msgspec import structs
 
 from om_proxy.memory import gathering, identity, sections, shared
-from om_proxy.memory.model import HUB, ROOT, Key, Memory, Message, Observation, hub_of
+from om_proxy.memory.model import EMPTY_CHAIN, HUB, Key, Memory, Message, Observation, hub_of
 from om_proxy.memory.thresholds import Limits
 from tests.simulation import oracle
 from tests.simulation.callers import Client
@@ -154,7 +154,7 @@ class SharedWorld(World):
 
     def _check_ranges(self, memory: Memory, live: Sequence[Message], hub: Memory) -> None:
         """The parts of the log that are this thread's, and its chunks, cover it from its beginning without a gap."""
-        label, chains, end = self.label(memory.key), {0: ROOT, **{m.seq: m.chain for m in live}}, 0
+        label, chains, end = self.label(memory.key), {0: EMPTY_CHAIN, **{m.seq: m.chain for m in live}}, 0
         talk = self.talks[memory.key]
         self._note(talk, any(o.kind == "note" and o.parts[0].label == label for o in hub.log))
         revised = talk.letter in self.revised

@@ -12,7 +12,18 @@ from msgspec.structs import replace
 from om_proxy.errors import Conflict, StorageError
 from om_proxy.memory import forgetting, identity, lifecycle, rekeying, shared
 from om_proxy.memory.gathering import Waiting
-from om_proxy.memory.model import HUB, RECENT, Key, Memory, Message, Observation, Reflection, Trouble, hub_of, weight
+from om_proxy.memory.model import (
+    HUB,
+    RECENT_MARKS,
+    Key,
+    Memory,
+    Message,
+    Observation,
+    Reflection,
+    Trouble,
+    hub_of,
+    weight,
+)
 from om_proxy.storage.base import Change, Forgotten, Moved, Outline, Stir, ThreadInfo
 from om_proxy.storage.difference import Difference, Standing, difference
 
@@ -47,7 +58,7 @@ class Thread:
         numbers = sorted((n for n in self.entries if n < before), reverse=True)
         return tuple((n, log) for n in numbers if (log := self.log(n)))
 
-    def memory(self, recent: int = RECENT) -> Memory:
+    def memory(self, recent: int = RECENT_MARKS) -> Memory:
         """As it is loaded, with `recent` marks before coverage."""
         head, live = self.head, self.live()
         chunks = [o for o, standing in self.observations.values() if standing == "chunk"]
@@ -107,7 +118,7 @@ class Disk:
     watch: Watch | None = None  # is told of every commit, in the moment it happens
     watch_together: WatchTogether | None = None  # is told of every commit of a thread with its hub, once both are there
     checks_version: bool = True  # False: the planted bug
-    recent: int = RECENT  # marks before coverage that a memory is loaded with
+    recent: int = RECENT_MARKS  # marks before coverage that a memory is loaded with
 
     def next_version(self) -> int:
         self.versions += 1
@@ -194,7 +205,7 @@ class Disk:
                     [m for m in thread.live() if m.seq <= reach],
                     [m for m in thread.live() if m.seq > reach],
                 )
-                marks, counted = [m.mark for m in covered][-RECENT:], (len(covered), weight(covered))
+                marks, counted = [m.mark for m in covered][-RECENT_MARKS:], (len(covered), weight(covered))
                 memory = forgetting.uncovered(memory, after, name, marks, tail, counted)
             if memory != thread.memory():
                 self._write(thread, thread.memory(), memory)

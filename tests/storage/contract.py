@@ -18,7 +18,7 @@ from msgspec.structs import replace
 
 from om_proxy.errors import Conflict, StorageError
 from om_proxy.memory import identity, lifecycle, shared
-from om_proxy.memory.model import HUB, RECENT, ROOT, Item, Key, Memory, Message, Trouble, chained, hub_of
+from om_proxy.memory.model import EMPTY_CHAIN, HUB, RECENT_MARKS, Item, Key, Memory, Message, Trouble, chained, hub_of
 from om_proxy.storage.base import Change, Forgotten, Moved, Stir, Store
 from tests.memory import sharing
 from tests.memory.building import item as item_of
@@ -148,13 +148,13 @@ class StoreContract:
         assert await store.load(KEY) == after == thread.memory(after.version, after.born)
 
     async def test_load_is_bounded(self, store: Store) -> None:
-        """Of the covered messages only the newest RECENT marks are loaded, whoever wrote how many."""
-        thread = MemoryBuilder().chat(RECENT + 44)
+        """Of the covered messages only the newest RECENT_MARKS are loaded, whoever wrote how many."""
+        thread = MemoryBuilder().chat(RECENT_MARKS + 44)
         first = await store.commit(Memory(key=KEY), thread.memory())
-        await store.commit(first, thread.cover(RECENT + 40).memory())
+        await store.commit(first, thread.cover(RECENT_MARKS + 40).memory())
         loaded = await store.load(KEY)
-        assert [m.seq for m in loaded.recent] == list(range(41, RECENT + 41))
-        assert (loaded.count, len(loaded.tail)) == (RECENT + 44, 4)
+        assert [m.seq for m in loaded.recent] == list(range(41, RECENT_MARKS + 41))
+        assert (loaded.count, len(loaded.tail)) == (RECENT_MARKS + 44, 4)
 
     async def test_version_is_the_committed_one_and_grows(self, store: Store) -> None:
         """Each commit's version is greater than the one before, and `version` tells the newest."""
@@ -920,7 +920,9 @@ class StoreContract:
         await store.move_tenant(KEY.tenant, OTHER.tenant, lambda raw: None if raw == odd else moved_print(raw))
         moved = (await store.load(OTHER)).tail
         assert [m.item.fp == thread.every[m.seq].item.fp for m in moved] == [False, True, False]
-        assert moved[2].chain == chained(chained(chained(ROOT, moved[0].item.fp), moved[1].item.fp), moved[2].item.fp)
+        assert moved[2].chain == chained(
+            chained(chained(EMPTY_CHAIN, moved[0].item.fp), moved[1].item.fp), moved[2].item.fp
+        )
 
     # ── tenants ──
 

@@ -8,8 +8,8 @@ from typing import Any
 from msgspec.structs import replace
 
 from om_proxy.memory.model import (
-    RECENT,
-    ROOT,
+    EMPTY_CHAIN,
+    RECENT_MARKS,
     Cell,
     Item,
     Key,
@@ -80,7 +80,7 @@ class MemoryBuilder:
             coverage=self.coverage,
             covered_count=len(self.covered),
             covered_tokens=weight(self.covered),
-            recent=tuple(m.mark for m in self.covered)[-RECENT:],
+            recent=tuple(m.mark for m in self.covered)[-RECENT_MARKS:],
             tail=tuple(self.tail),
             log=self.log,
             chunks=self.chunks,
@@ -197,11 +197,13 @@ class MemoryBuilder:
     def _store(self, one: Item) -> int:
         seq = self.next_seq
         self.next_seq += 1
-        self.every[seq] = Message(seq, one, ROOT, len(one.raw), 1_700_000_000.25 + seq, "o200k_base" if seq % 3 else "")
+        self.every[seq] = Message(
+            seq, one, EMPTY_CHAIN, len(one.raw), 1_700_000_000.25 + seq, "o200k_base" if seq % 3 else ""
+        )
         return seq
 
     def _chain(self, seq: int) -> bytes:
-        return self.every[seq].chain if seq else ROOT
+        return self.every[seq].chain if seq else EMPTY_CHAIN
 
     def _stand(self, live: Sequence[int]) -> None:
         """These are live now; those before coverage must not have changed."""

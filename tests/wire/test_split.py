@@ -12,9 +12,9 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from om_proxy.memory import sent
-from om_proxy.memory.digests import START
+from om_proxy.memory.digests import NO_DIGESTS
 from om_proxy.memory.model import View
-from om_proxy.memory.sent import LOOSE, recognise
+from om_proxy.memory.sent import REHASHED_MESSAGES, recognise
 from om_proxy.wire import split
 from om_proxy.wire.chat import ChatRequest, Unreadable, kept_of, parse, with_messages
 from om_proxy.wire.split import BYTES, HERE, Slices, Split, Splits
@@ -26,7 +26,7 @@ NEXT = b'{"role":"user","content":"next"}'
 
 @pytest.fixture(autouse=True, scope="module")
 def _of_short_lists_too() -> Iterator[None]:
-    with patch.object(sent, "SHORT", 0):
+    with patch.object(sent, "MIN_DIGESTED_BYTES", 0):
         yield
 
 
@@ -175,12 +175,12 @@ def test_a_conversation_that_goes_on(gap: bytes) -> None:
     for count in range(1, 40, 2):
         text = b'{"messages":[' + gap.join([SYSTEM, *said(count)]) + b"]}"
         request = parse(text, kept)
-        assert isinstance(request.messages, Slices) == (count > LOOSE + 2)
+        assert isinstance(request.messages, Slices) == (count > REHASHED_MESSAGES + 2)
         assert read(request) == outcome(text)
         with patch.object(split, "LEAST", 0):
             kept = kept_of(request, recognise((), request.messages).digests)
-        assert (kept is not None) == (count > LOOSE)
-        assert kept is None or len(kept.ends) == count - LOOSE
+        assert (kept is not None) == (count > REHASHED_MESSAGES)
+        assert kept is None or len(kept.ends) == count - REHASHED_MESSAGES
 
 
 @pytest.mark.parametrize(
@@ -220,7 +220,7 @@ def test_nothing_is_kept_of_what_is_small_or_uneven() -> None:
     """It would save nothing, or could not be found again."""
     small = parse(body(said(20)))
     assert kept_of(small, recognise((), small.messages).digests) is None
-    assert kept_of(small, START) is None
+    assert kept_of(small, NO_DIGESTS) is None
     assert known(b'{"messages":[' + b",".join(said(5)) + b", " + b",".join(said(5)) + b"]}") is None
     assert known(body([*said(10), b'{"role":"user","content":"\\ud83d"}'])) is None
     grown = parse(body([*said(9), *said(1)], end=b", " + b",".join(said(9)) + b"]}"), known(body(said(10))))

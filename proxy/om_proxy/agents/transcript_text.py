@@ -32,7 +32,7 @@ from om_proxy.agents.arguments import render_arguments
 from om_proxy.agents.attachments import Attachments
 from om_proxy.agents.clipping import clipped, fair_share
 from om_proxy.agents.llm import Image
-from om_proxy.memory.dates import WEEKDAYS
+from om_proxy.memory.dates import WEEKDAY_NAMES
 from om_proxy.memory.escaping import escape
 from om_proxy.memory.model import Message
 
@@ -205,7 +205,7 @@ def _dated(lines: Sequence[Line], timezone: ZoneInfo) -> Iterator[str]:
     heading = ""
     for line in lines:
         at = datetime.fromtimestamp(line.at, timezone)
-        day = f"{WEEKDAYS[at.weekday()]}, {at:%b} {at.day}, {at.year}"
+        day = f"{WEEKDAY_NAMES[at.weekday()]}, {at:%b} {at.day}, {at.year}"
         told = day if line.is_timed else f"on or before {day}, times not known"
         if told != heading:
             heading = told

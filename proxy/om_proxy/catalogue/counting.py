@@ -16,7 +16,7 @@ import structlog
 
 from om_proxy.catalogue import encodings
 from om_proxy.memory import tokens
-from om_proxy.memory.model import PER_MESSAGE
+from om_proxy.memory.model import MESSAGE_FRAMING_TOKENS
 
 log = structlog.get_logger("tokens")
 
@@ -81,7 +81,7 @@ class Catalogue:
         key = (model, hashlib.sha256(b"\0".join(raws)).digest())
         if key not in self._instructions:
             counted = await self.count(dict(enumerate(raws)), model)
-            self._instructions[key] = sum(counted.values()) + PER_MESSAGE * len(raws)
+            self._instructions[key] = sum(counted.values()) + MESSAGE_FRAMING_TOKENS * len(raws)
         self._instructions.move_to_end(key)
         while len(self._instructions) > REMEMBERED:
             self._instructions.popitem(last=False)

@@ -17,7 +17,7 @@ from om_proxy.agents.targets import first, targets
 from om_proxy.catalogue import Catalogue, limits
 from om_proxy.doctor.upstreams import Finding
 from om_proxy.errors import ModelBusy, ModelError, Unusable
-from om_proxy.memory.model import ROOT, Item, Message
+from om_proxy.memory.model import EMPTY_CHAIN, Item, Message
 from om_proxy.settings import Effective, Settings
 from om_proxy.settings.faults import without_issued
 from om_proxy.upstream import AiohttpTransport
@@ -128,7 +128,7 @@ async def _no_wait(_: float) -> None:
 
 def _message(seq: int, role: str, text: str) -> Message:
     raw = b'{"role":"%s","content":"%s"}' % (role.encode(), text.encode())
-    return Message(seq, Item(raw, role, ROOT), ROOT, len(text) // 4, time.time())
+    return Message(seq, Item(raw, role, EMPTY_CHAIN), EMPTY_CHAIN, len(text) // 4, time.time())
 
 
 def _printable(text: str) -> str:

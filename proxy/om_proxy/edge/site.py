@@ -56,7 +56,7 @@ class Site:
                 token_required=settings.auth.token_required,
             ),
             own_headers=frozenset(
-                h.encode() for h in (*headers.thread_headers, *headers.resource_headers, *identity.GATEWAY)
+                h.encode() for h in (*headers.thread_headers, *headers.resource_headers, *identity.GATEWAY_KEY_HEADERS)
             )
             | (
                 CREDENTIALS if keys else frozenset()

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from itertools import accumulate
 
 from om_proxy.memory.blocks import closed_ends
-from om_proxy.memory.model import PER_MESSAGE, Cell, Mark, Memory
+from om_proxy.memory.model import MESSAGE_FRAMING_TOKENS, Cell, Mark, Memory
 from om_proxy.memory.sent import Sent
 from om_proxy.memory.stretch import Stretch
 from om_proxy.memory.tail import Piece
@@ -27,9 +27,11 @@ def _of_cell(memory: Memory, sent: Sent, cell: Cell) -> int:
         return sum(_guess(sent.raws[i]) for i in range(cell.sent_from, cell.sent_to))
     marked = [m for m in memory.recent if cell.from_seq <= m.seq <= cell.to_seq]
     tail = Stretch.of(memory.tail).weight_between(cell.from_seq, cell.to_seq)
-    covered = sum(m.tokens + PER_MESSAGE for m in marked)
+    covered = sum(m.tokens + MESSAGE_FRAMING_TOKENS for m in marked)
     if cell.sent_from == 0 and marked and marked[0] is memory.recent[0]:  # it reaches back beyond what is loaded
-        covered = memory.covered_tokens - sum(m.tokens + PER_MESSAGE for m in memory.recent if m.seq > cell.to_seq)
+        covered = memory.covered_tokens - sum(
+            m.tokens + MESSAGE_FRAMING_TOKENS for m in memory.recent if m.seq > cell.to_seq
+        )
     return covered + tail
 
 
@@ -39,7 +41,7 @@ def sent_on(pieces: Sequence[Piece]) -> int:
 
 
 def _weight(piece: Piece) -> int:
-    return _guess(piece.raw) if piece.tokens is None else piece.tokens + PER_MESSAGE
+    return _guess(piece.raw) if piece.tokens is None else piece.tokens + MESSAGE_FRAMING_TOKENS
 
 
 def _guess(raw: bytes) -> int:

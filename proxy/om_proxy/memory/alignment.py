@@ -18,17 +18,18 @@ from operator import add, sub
 from om_proxy.memory.matching import Census, Fit, Fits, Pair, Places, asked_from
 from om_proxy.memory.model import Item, Mark
 
-MOST_CELLS = 160_000  # 400 x 400: up to a fifth of a second, where all fits all; above it nothing is aligned
+MAX_ALIGNED_CELLS = 160_000  # 400 x 400: up to a fifth of a second, where all fits all; above it nothing is aligned
 
 # docs/spec/reconcile.md#alignment; in hundredths, as those of matching.py
-RUN = 200
+ANCHORED_RUN_SCORE = 200
 SKIP_STEP = -1  # a tool step inside a turn: however many there were, folding them away beats taking them back
 SKIP_ELSEWHERE = (
     -1200
 )  # a user's message of a superseded branch: more likely the client is there than that it is filler
 SKIP_SENT_USER, SKIP_SENT, SKIP_STORED_USER, SKIP_STORED, SUPERSEDE_USER = -400, -60, -60, -20, -80
 
-NEVER = -(10**9)  # and all that is built on it: below any score there can be, whatever is won on the way
+# it stays below any possible score, whatever is won on the way
+IMPOSSIBLE_SCORE = -(10**9)
 
 
 def align(
@@ -47,7 +48,7 @@ def align(
     end at a stretch that is known to match; else what follows the last pair is new on one side, superseded on the other.
     `window`: the client is known to send windows, so its first message may be an altered reply rather than a summary.
     """
-    if len(sent) * len(stored) > MOST_CELLS:
+    if len(sent) * len(stored) > MAX_ALIGNED_CELLS:
         return None
     if not sent or not stored:
         return []
@@ -64,15 +65,15 @@ HEAD, PROVEN, LEANING, OPEN, FOLD, OPEN_FOLD, GAP = STATES = range(7)
 # OPEN_FOLD  the same after OPEN
 # GAP     after PROVEN, anything left out
 
-RUNS = (PROVEN, LEANING, OPEN)
-BEFORE_GAP = (PROVEN, FOLD, GAP)
+RUN_STATES = (PROVEN, LEANING, OPEN)
+STATES_BEFORE_GAP = (PROVEN, FOLD, GAP)
 
 Line = list[int]  # scores of one state in one row, by j
 Row = list[Line | None]  # by state; None: none of its cells can be in that state
 Place = tuple[int, int, int]  # i, j, state
 Ways = Mapping[int, Sequence[tuple[int, int]]]  # into each state: from which, and what it wins
 
-FEW = 8  # a line is gone through at once where one in so many of its places fits
+SPARSE_ROW_FACTOR = 8  # a line is sparse where fewer than one in so many of its places fit
 
 
 @lru_cache(256)
@@ -81,7 +82,7 @@ def arrivals(fit: Fit, begins: bool, opens: bool) -> Ways:
 
     `begins`: it is the first of both, where both conversations begin. `opens`: its text may have changed and nothing before it.
     """
-    score, run = fit.score, fit.score + (RUN if fit.hard else 0)
+    score, run = fit.score, fit.score + (ANCHORED_RUN_SCORE if fit.hard else 0)
     beyond_gap = PROVEN if fit.proof or (begins and fit.hard) else OPEN
     ways = [
         (PROVEN if fit.hard else LEANING, PROVEN, run),
@@ -96,7 +97,7 @@ def arrivals(fit: Fit, begins: bool, opens: bool) -> Ways:
     ways.append((beyond_gap, GAP, score))
     if fit.hard or begins or (opens and score > 0):
         ways.append((beyond_gap, HEAD, score))
-    return {to: [(state, gain) for there, state, gain in ways if there == to] for to in RUNS}
+    return {to: [(state, gain) for there, state, gain in ways if there == to] for to in RUN_STATES}
 
 
 class Table:
@@ -147,7 +148,7 @@ class Table:
     def _first(self) -> Row:
         row: Row = [None] * len(STATES)
         if self.joined:
-            row[PROVEN] = [0] + [NEVER] * len(self.stored)
+            row[PROVEN] = [0] + [IMPOSSIBLE_SCORE] * len(self.stored)
         else:
             row[HEAD] = [-cost for cost in self.skipped_stored]
         self._leave_out(row)
@@ -176,18 +177,18 @@ class Table:
 
     def _paired(self, line: Line | None, came: Sequence[tuple[Line, int]], places: Sequence[int]) -> Line | None:
         """The line with what is won by pairs at these places; `came`: the lines they may come from, and what each wins."""
-        if len(places) * FEW < len(self.stored):
+        if len(places) * SPARSE_ROW_FACTOR < len(self.stored):
             return self._paired_singly(line, came, places)
         scores = []
         for gain in {gain for _, gain in came}:
             scores.append(list(map(add, _best([one for one, its in came if its == gain]), self._gains(gain, places))))
-        return _best([[NEVER, *_best(scores)], *([line] if line else [])])
+        return _best([[IMPOSSIBLE_SCORE, *_best(scores)], *([line] if line else [])])
 
     def _paired_singly(self, line: Line | None, came: Sequence[tuple[Line, int]], places: Sequence[int]) -> Line | None:
         for j in places:
             score = max([one[j] + gain for one, gain in came]) - self.skip_stored[j]
-            if score > NEVER // 2:
-                line = line or [NEVER] * (len(self.stored) + 1)
+            if score > IMPOSSIBLE_SCORE // 2:
+                line = line or [IMPOSSIBLE_SCORE] * (len(self.stored) + 1)
                 line[j + 1] = score
         return line
 
@@ -195,7 +196,7 @@ class Table:
         """What a pair wins at each place; the stored message is then not skipped."""
         line = self.gained.get((gain, places))
         if line is None:
-            line = self.gained[gain, places] = [NEVER] * len(self.stored)
+            line = self.gained[gain, places] = [IMPOSSIBLE_SCORE] * len(self.stored)
             for j in places:
                 line[j] = gain - self.skip_stored[j]
         return line
@@ -208,18 +209,18 @@ class Table:
         if proven:
             row[FOLD] = fold = self._fold(proven)
             self.reach = list(accumulate(_best([proven, fold, *([above] if above else [])]), max))
-            left = [NEVER, *self.reach[:-1]]
+            left = [IMPOSSIBLE_SCORE, *self.reach[:-1]]
             row[GAP] = _best([above, left]) if above else left
 
     def _fold(self, line: Line) -> Line:
         """What is best carried on from any pair of the line over messages that are no user's."""
-        return [NEVER, *map(add, accumulate(map(sub, line, self.folded), max), self.folded[1:])]
+        return [IMPOSSIBLE_SCORE, *map(add, accumulate(map(sub, line, self.folded), max), self.folded[1:])]
 
     # where to end
 
     def _end_closed(self) -> Place:
-        last = [line[-1] if line else NEVER for line in self.rows[-1]]
-        scores = [score + (RUN if state in RUNS else 0) for state, score in enumerate(last)]
+        last = [line[-1] if line else IMPOSSIBLE_SCORE for line in self.rows[-1]]
+        scores = [score + (ANCHORED_RUN_SCORE if state in RUN_STATES else 0) for state, score in enumerate(last)]
         return len(self.sent), len(self.stored), max(STATES, key=scores.__getitem__)
 
     def _end_open(self) -> Place:
@@ -264,7 +265,7 @@ class Table:
     def _trace(self, i: int, j: int, state: int) -> list[Pair]:
         pairs: list[Pair] = []
         while (i or j) and state != HEAD:
-            if state in RUNS and (fit := self._fit(i, j)):
+            if state in RUN_STATES and (fit := self._fit(i, j)):
                 pairs.append(Pair(i - 1, j - 1, fit.same, fit.hard))
             i, j, state = self._before(i, j, state)
         return pairs[::-1]
@@ -273,7 +274,7 @@ class Table:
         """Where the best score came from; from a fold, back to the pair it began at."""
         if state == GAP:
             return self._before_gap(i, j)
-        if state in RUNS:
+        if state in RUN_STATES:
             return self._before_pair(i, j, state)
         pair = PROVEN if state == FOLD else OPEN
         pairs, folds, j = self._line(i, pair), self._line(i, state), j - 1
@@ -284,7 +285,7 @@ class Table:
     def _before_gap(self, i: int, j: int) -> Place:
         score = self._line(i, GAP)[j]
         places = [(a, b) for a, b in ((i - 1, j), (i, j - 1)) if a >= 0 and b >= 0]
-        ways = ((a, b, state) for a, b in places for state in BEFORE_GAP)
+        ways = ((a, b, state) for a, b in places for state in STATES_BEFORE_GAP)
         return next((a, b, state) for a, b, state in ways if (line := self.rows[a][state]) and line[b] == score)
 
     def _before_pair(self, i: int, j: int, state: int) -> Place:
@@ -316,5 +317,5 @@ def _best(lines: Sequence[Line]) -> Line:
 def _unskipped(mark: Mark) -> int:
     """What folding it costs, beside skipping it."""
     if mark.role == "user":
-        return NEVER
+        return IMPOSSIBLE_SCORE
     return SKIP_STEP - SKIP_STORED if mark.calls or mark.answers else 0

@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from itertools import accumulate
 
-from om_proxy.memory.model import PER_MESSAGE, Mark
+from om_proxy.memory.model import MESSAGE_FRAMING_TOKENS, Mark
 
 
 def closed_ends(messages: Sequence[Mark]) -> tuple[int, ...]:
@@ -35,7 +35,7 @@ def safe_cut(messages: Sequence[Mark], limit: int, least: int) -> int:
     alone exceeds `limit` is taken alone: whoever reads it clips it.
     """
     ends = closed_ends(messages)
-    weights = list(accumulate(m.tokens + PER_MESSAGE for m in messages))
+    weights = list(accumulate(m.tokens + MESSAGE_FRAMING_TOKENS for m in messages))
     fitting = [i for i in ends if weights[i] <= limit]
     if not fitting:
         return ends[0] + 1 if ends else 0

@@ -11,9 +11,9 @@ from operator import itemgetter
 from msgspec.structs import replace
 
 from om_proxy.memory import shared
-from om_proxy.memory.dates import MONTHS
+from om_proxy.memory.dates import MONTH_NAMES
 from om_proxy.memory.lifecycle import fits, next_generation
-from om_proxy.memory.model import RECENT, Mark, Memory, Message, Observation, Part, Reflection
+from om_proxy.memory.model import RECENT_MARKS, Mark, Memory, Message, Observation, Part, Reflection
 
 
 def within(log: Sequence[Observation], cut: int, live: Mapping[int, bytes]) -> tuple[Observation, ...]:
@@ -62,7 +62,7 @@ def _is_torn(log: Sequence[Observation], stands: int, cut: int, live: Mapping[in
     return torn is not None and torn.kind == "reflection" and torn.after < cut
 
 
-REVISED = (
+REVISION_NOTE = (
     "Date: {date}\n* 🔴 ({time}) The conversation was taken back to an earlier point and goes on anew from there: what the notes \
 above say about anything later than that point was discarded and no longer holds."
 )
@@ -77,8 +77,8 @@ def revised(
     Entries about nothing but what was taken back go all the same. `log`: from `fallback`; `at`: the last message that stays;
     `when`: now, in the user's time zone.
     """
-    date = f"{MONTHS[when.month - 1][:3]} {when.day}, {when.year}"
-    text = REVISED.format(date=date, time=f"{when:%H:%M}")
+    date = f"{MONTH_NAMES[when.month - 1][:3]} {when.day}, {when.year}"
+    text = REVISION_NOTE.format(date=date, time=f"{when:%H:%M}")
     note = Observation(
         id=shared.entry_id(memory),
         after=at.seq,
@@ -118,7 +118,7 @@ def rolled_back(
         coverage=coverage,
         covered_count=before[0],
         covered_tokens=before[1],
-        recent=tuple(recent)[-RECENT:],
+        recent=tuple(recent)[-RECENT_MARKS:],
         tail=tuple(tail),
         # behind a coverage that fell they would begin nowhere, and what lies between would be lost when they become active
         chunks=tuple(c for c in memory.chunks if c.last <= cut) if coverage == memory.coverage else (),

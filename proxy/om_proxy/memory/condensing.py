@@ -21,7 +21,7 @@ from itertools import groupby
 
 from om_proxy.memory.model import Observation
 
-LEAST_STRETCH_SHARE = 0.2  # of R: less would free too little for a call
+MIN_STRETCH_SHARE = 0.2  # of R: less would free too little for a call
 ACCEPTED_SHARE = 0.55  # of the stretch; the prompt asks for a tenth less
 MAX_PRODUCTIVE_SHARE = 0.8  # of the stretch: a reflector that leaves more would be asked again at every request
 
@@ -44,7 +44,7 @@ def choose_stretch(log: Sequence[Observation], log_tokens_most: int) -> Stretch:
     """
     over = max(0, sum(o.tokens for o in log) - log_tokens_most)
     needed = min(log_tokens_most, math.ceil(over / (1 - ACCEPTED_SHARE)))
-    least = max(LEAST_STRETCH_SHARE * log_tokens_most, needed)
+    least = max(MIN_STRETCH_SHARE * log_tokens_most, needed)
     depths = _depths(log)
     for depth in sorted(set(depths)):
         for group in _neighbours(log, [d <= depth for d in depths]):

@@ -30,17 +30,17 @@ __all__ = [
     "written_moment",
 ]
 
-_MARKS = {  # as `context.priorities` names them
+_PRIORITY_MARKS = {  # as `context.priorities` names them
     "red": ("🔴", "stated or wanted by the user"),
     "yellow": ("🟡", "asked or learnt"),
     "green": ("🟢", "minor or uncertain"),
     "done": ("✅", "completed"),
 }
-_ALWAYS = ("red", "done")  # what a later reader cannot do without
+_REQUIRED_PRIORITIES = ("red", "done")  # what a later reader cannot do without
 
-_OWN = "during this conversation; the messages they cover are no longer shown."
-_ALL = "during all conversations with this user; the messages they cover are no longer shown."
-_SHARED = """\
+_THREAD_NOTES = "during this conversation; the messages they cover are no longer shown."
+_RESOURCE_NOTES = "during all conversations with this user; the messages they cover are no longer shown."
+_SHARED_NOTES = """\
 during all your conversations with this user. Those between <thread> tags are about one conversation each; this one is "{label}", and \
 what was said in another was not said here. Of this one, the messages that notes cover are no longer shown."""
 
@@ -76,7 +76,7 @@ class ContextOptions:
     """How entries are rendered. `priorities`: the marks that are kept at the beginning of a bullet; red and done always are."""
 
     relative_time: bool = True
-    priorities: tuple[str, ...] = _ALWAYS
+    priorities: tuple[str, ...] = _REQUIRED_PRIORITIES
 
 
 def observation_block(
@@ -126,8 +126,8 @@ def hint_without_notes(render_date: date) -> str:
 @lru_cache(maxsize=64)  # every prompt with notes tells its day
 def _dated_text(text: str, render_date: date) -> str:
     return text.format(
-        weekday=dates.WEEKDAYS[render_date.weekday()],
-        month=dates.MONTHS[render_date.month - 1],
+        weekday=dates.WEEKDAY_NAMES[render_date.weekday()],
+        month=dates.MONTH_NAMES[render_date.month - 1],
         day=render_date.day,
         year=render_date.year,
     )
@@ -135,30 +135,30 @@ def _dated_text(text: str, render_date: date) -> str:
 
 def written_moment(at: datetime) -> str:
     """A time as the block tells it: `Nov 20, 2025 23:47`."""
-    return f"{dates.MONTHS[at.month - 1][:3]} {at.day}, {at.year} {at:%H:%M}"
+    return f"{dates.MONTH_NAMES[at.month - 1][:3]} {at.day}, {at.year} {at:%H:%M}"
 
 
 def _preamble(scope: str, options: ContextOptions) -> str:
     kind, _, label = scope.partition(":")
-    told = _OWN if kind == "thread" else _SHARED.format(label=label) if label else _ALL
+    told = _THREAD_NOTES if kind == "thread" else _SHARED_NOTES.format(label=label) if label else _RESOURCE_NOTES
     return _PREAMBLE.format(scope=told, legend=_legend(_kept(options)))
 
 
 def _legend(kept: set[str]) -> str:
     """What each mark means that is shown, and what a bullet without one may be."""
-    shown_marks = [f"{mark} {meaning}" for name, (mark, meaning) in _MARKS.items() if name in kept]
-    dropped = [meaning for name, (_, meaning) in _MARKS.items() if name not in kept]
+    shown_marks = [f"{mark} {meaning}" for name, (mark, meaning) in _PRIORITY_MARKS.items() if name in kept]
+    dropped = [meaning for name, (_, meaning) in _PRIORITY_MARKS.items() if name not in kept]
     return ", ".join(shown_marks + ([f"no mark: {', '.join(dropped)}"] if dropped else []))
 
 
 def _without_marks(entry: str, options: ContextOptions) -> str:
     """Only the marks go, and only where a bullet begins: an emoji in its text is the text's."""
-    dropped = "".join(mark for name, (mark, _) in _MARKS.items() if name not in _kept(options))
+    dropped = "".join(mark for name, (mark, _) in _PRIORITY_MARKS.items() if name not in _kept(options))
     return re.sub(rf"(?m)^([ \t]*[*+•-][ \t]*)[{dropped}]\ufe0f?[ \t]*", r"\1", entry) if dropped else entry
 
 
 def _kept(options: ContextOptions) -> set[str]:
-    return {*options.priorities, *_ALWAYS}
+    return {*options.priorities, *_REQUIRED_PRIORITIES}
 
 
 def _tagged(name: str, text: str, attributes: str = "") -> str:

@@ -20,7 +20,7 @@ from collections.abc import Iterator, Sequence
 from datetime import date
 from zoneinfo import ZoneInfo
 
-MONTHS = [
+MONTH_NAMES = [
     "January",
     "February",
     "March",
@@ -34,9 +34,9 @@ MONTHS = [
     "November",
     "December",
 ]
-WEEKDAYS = ["Monday", "Tuesday", "Wednesday", "Thursday", "Friday", "Saturday", "Sunday"]
+WEEKDAY_NAMES = ["Monday", "Tuesday", "Wednesday", "Thursday", "Friday", "Saturday", "Sunday"]
 
-_NAMES = "|".join(f"{name[:3]}(?:{name[3:]})?" if name[3:] else name for name in [*MONTHS, "Sept"])
+_NAMES = "|".join(f"{name[:3]}(?:{name[3:]})?" if name[3:] else name for name in [*MONTH_NAMES, "Sept"])
 _MONTH = rf"(?P<month>{_NAMES})\.?"
 _DAY = r"(?P<day>\d{1,2})(?:st|nd|rd|th)?"
 _YEAR = r",?\s+(?P<year>\d{4})\b"
@@ -234,4 +234,4 @@ def _of_calendar(year: int, month: int, day: int) -> date | None:
 
 
 def _month(name: str) -> int:
-    return next(i for i, month in enumerate(MONTHS, 1) if month[:3].lower() == name[:3].casefold())
+    return next(i for i, month in enumerate(MONTH_NAMES, 1) if month[:3].lower() == name[:3].casefold())

@@ -41,7 +41,7 @@ class Digests(Struct, frozen=True):
         return Digests(end, running, at)
 
 
-START = Digests(0, hashlib.sha256(), {})
+NO_DIGESTS = Digests(0, hashlib.sha256(), {})
 
 
 class Raws(Sequence[bytes]):

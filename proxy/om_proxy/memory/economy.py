@@ -16,9 +16,9 @@ from __future__ import annotations
 from om_proxy.memory.model import Memory
 from om_proxy.memory.thresholds import Limits, Prices
 
-SHRINKS_TO = 1 / 6  # tokens of notes per token of messages: 4 to 12 times shorter, by kind of conversation
-INSTRUCTIONS = 4_000  # tokens of the observer's own prompt
-THINKING = 215  # tokens an observer writes beside its notes
+NOTE_TOKENS_PER_MESSAGE_TOKEN = 1 / 6  # 4 to 12 times shorter, by kind of conversation
+OBSERVER_PROMPT_TOKENS = 4_000
+OBSERVER_THINKING_TOKENS = 215  # written beside the notes
 
 
 def pays_back(memory: Memory, source: int, limits: Limits, prices: Prices) -> bool:
@@ -30,7 +30,7 @@ def pays_back(memory: Memory, source: int, limits: Limits, prices: Prices) -> bo
 
 def saving(memory: Memory, source: int, limits: Limits, prices: Prices) -> float:
     """Dollars saved over the calls that follow the notes' activation."""
-    return calls_to_come(memory, limits) * source * (1 - SHRINKS_TO) * prices.actor_cached
+    return calls_to_come(memory, limits) * source * (1 - NOTE_TOKENS_PER_MESSAGE_TOKEN) * prices.actor_cached
 
 
 def calls_to_come(memory: Memory, limits: Limits) -> float:
@@ -44,8 +44,12 @@ def calls_to_come(memory: Memory, limits: Limits) -> float:
 
 def cost(source: int, limits: Limits, prices: Prices) -> float:
     """Dollars for one observer call and its share of an activation, which lets the provider read anew what stays."""
-    read = INSTRUCTIONS + (limits.previous or 0) + source
-    written = source * SHRINKS_TO + THINKING
+    read = OBSERVER_PROMPT_TOKENS + (limits.previous or 0) + source
+    written = source * NOTE_TOKENS_PER_MESSAGE_TOKEN + OBSERVER_THINKING_TOKENS
     share = source / max(limits.observe_at - limits.keep, source)
-    broken = share * (limits.keep + limits.observe_at * SHRINKS_TO) * (prices.actor_fresh - prices.actor_cached)
+    broken = (
+        share
+        * (limits.keep + limits.observe_at * NOTE_TOKENS_PER_MESSAGE_TOKEN)
+        * (prices.actor_fresh - prices.actor_cached)
+    )
     return read * prices.observer_input + written * prices.observer_output + broken

@@ -12,12 +12,12 @@ from collections.abc import Mapping, Sequence
 
 from om_proxy.memory.escaping import escape
 
-THREADS = 8  # the ones that spoke last
-MESSAGES = 12  # of each, the newest
-PART = 500  # characters of a part of a message; docs/spec/behaviour.md#scopes
-ALL = 12_000  # characters of all messages told: some 3 000 tokens
-NOTED_THREADS = 24  # the ones that spoke last, of those whose notes wait
-NOTES = 60_000  # characters of their notes: some 15 000 tokens
+MAX_THREADS = 8  # the ones that spoke last
+MAX_THREAD_MESSAGES = 12  # of each, the newest
+MAX_PART_CHARS = 500  # docs/spec/behaviour.md#scopes
+MAX_MESSAGES_CHARS = 12_000  # of all threads together: some 3 000 tokens
+MAX_NOTED_THREADS = 24  # the ones that spoke last, of those whose notes wait
+MAX_NOTES_CHARS = 60_000  # of all these threads together: some 15 000 tokens
 
 Excerpt = tuple[str, Sequence[str]]  # who speaks, and the parts of what they say
 
@@ -25,7 +25,7 @@ Excerpt = tuple[str, Sequence[str]]  # who speaks, and the parts of what they sa
 def told(threads: Sequence[tuple[str, Sequence[Excerpt]]], notes: Mapping[str, str] | None = None) -> str:
     """The blocks, the thread that spoke last first. `threads`: label, and its messages from old to new, without those that `notes`
     stand for; `notes`: by label, the thread that spoke last first."""
-    left, room, blocks, said = ALL, NOTES, list[str](), dict(threads)
+    left, room, blocks, said = MAX_MESSAGES_CHARS, MAX_NOTES_CHARS, list[str](), dict(threads)
     for label in dict.fromkeys((*said, *(notes or {}))):
         noted = _noted((notes or {}).get(label, ""), room)
         room -= sum(map(len, noted))
@@ -59,5 +59,5 @@ def _lines(messages: Sequence[Excerpt], room: int) -> list[str]:
 
 def _short(part: str) -> str:
     """On lines of its own indented, so that no text can pass for another speaker's."""
-    cut = part if len(part) <= PART else f"{part[: PART - 1].rstrip()}…"
+    cut = part if len(part) <= MAX_PART_CHARS else f"{part[: MAX_PART_CHARS - 1].rstrip()}…"
     return escape("\n  ".join(cut.splitlines()))

@@ -18,11 +18,11 @@ from __future__ import annotations
 
 import re
 
-from om_proxy.memory.markup import LT as _LT
-from om_proxy.memory.markup import MARKUP
-from om_proxy.memory.markup import UNSEEN as _UNSEEN
+from om_proxy.memory.markup import ESCAPED_ANGLE_BRACKET as _LT
+from om_proxy.memory.markup import INVISIBLE_CHARACTERS as _UNSEEN
+from om_proxy.memory.markup import MARKUP_PATTERN
 
-TAGS = (  # every tag any of our prompts uses; who needs another one adds it here
+PROMPT_TAGS = (  # every tag any of our prompts uses; who needs another one adds it here
     "observation",
     "observations",
     "previous-observations",
@@ -47,7 +47,7 @@ def pattern_of(names: tuple[str, ...]) -> str:
 
 
 # A run is taken whole (possessively) whether a name follows or not: that keeps the search linear on `<<<<…`.
-_RUN = re.compile(rf"(?:<|{_LT})(?:<|{_LT}|[\W_])*+(?P<ours>(?={pattern_of(TAGS)})|\Z)?", re.IGNORECASE)
+_RUN = re.compile(rf"(?:<|{_LT})(?:<|{_LT}|[\W_])*+(?P<ours>(?={pattern_of(PROMPT_TAGS)})|\Z)?", re.IGNORECASE)
 _OPENING = re.compile(rf"<|{_LT}")
 _ESCAPES = {"<": "&lt;", "[": "&#91;"}
 _BRACKETS = {escaped: bracket for bracket, escaped in _ESCAPES.items()}
@@ -56,12 +56,12 @@ _BRACKETS = {escaped: bracket for bracket, escaped in _ESCAPES.items()}
 def escape(text: str) -> str:
     """The text as it may be rendered between our tags. Text that resembles none of them is returned as it is."""
     safe = _RUN.sub(lambda run: _OPENING.sub(_escaped, run[0]) if run["ours"] is not None else run[0], text)
-    return MARKUP.sub(_escaped, safe)
+    return MARKUP_PATTERN.sub(_escaped, safe)
 
 
 def unescape(text: str) -> str:
     """What `escape` was given; for what a model copied out of escaped text."""
-    told = MARKUP.sub(_unescaped, text)
+    told = MARKUP_PATTERN.sub(_unescaped, text)
     return _RUN.sub(lambda run: _OPENING.sub(_unescaped, run[0]) if run["ours"] is not None else run[0], told)
 
 

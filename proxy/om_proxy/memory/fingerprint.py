@@ -14,7 +14,7 @@ from typing import Any
 
 import orjson
 
-NOISE = frozenset({"cache_control", "annotations"})  # of a content part
+IGNORED_PART_KEYS = frozenset({"cache_control", "annotations"})  # of a content part
 
 
 def fingerprint(message: Mapping[str, Any], key: bytes) -> bytes:
@@ -55,7 +55,7 @@ def _part_text(part: Any) -> str | None:
 def _bare(part: Any) -> Any:
     if not isinstance(part, Mapping):
         return part
-    return {name: value for name, value in part.items() if value is not None and name not in NOISE}
+    return {name: value for name, value in part.items() if value is not None and name not in IGNORED_PART_KEYS}
 
 
 def _call(call: Any) -> Any:

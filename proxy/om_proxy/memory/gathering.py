@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from msgspec import Struct
 
 from om_proxy.memory.model import Key, Trouble
-from om_proxy.memory.thresholds import NEAR, Limits
+from om_proxy.memory.thresholds import NEAR_THRESHOLD_INTERVALS, Limits
 
 IDLE_REST_TOKENS = (
     250  # unobserved tokens of all threads that are worth a call once all are idle; fewer are told word for word
@@ -77,7 +77,9 @@ def step(limits: Limits, pending: int, *, idle: bool = False) -> int:
     half = max(limits.interval // 2, 1)
     if idle:
         return min(half, IDLE_REST_TOKENS)
-    return half if pending >= limits.observe_at - NEAR * limits.interval else max(limits.interval, 1)
+    return (
+        half if pending >= limits.observe_at - NEAR_THRESHOLD_INTERVALS * limits.interval else max(limits.interval, 1)
+    )
 
 
 def cold_with_notes(waiting: Sequence[Waiting], limits: Limits, now: float) -> tuple[Key, ...]:

@@ -22,7 +22,7 @@ from om_proxy.errors import BadRequest, Unauthorized
 from om_proxy.memory import user_token
 from om_proxy.memory.model import Key
 from om_proxy.memory.naming import MAX_NAME_BYTES, PLAIN_CHARACTERS, canonical_name, decode_name
-from om_proxy.memory.sessions import SESSIONS, Session, find_session
+from om_proxy.memory.sessions import CLIENT_SESSIONS, Session, find_session
 
 Headers = Iterable[tuple[bytes, bytes]]  # names in lower case, as ASGI gives them
 Mode = Literal["on", "read", "write", "off"]
@@ -32,25 +32,29 @@ Scope = Literal["thread", "resource"]  # X-OM-Scope: how far the memory reaches
 _ZONE = re.compile(r"[\w+-]{1,32}(?:/[\w+-]{1,32}){0,2}", re.ASCII)
 _BLANKS = " \t"  # white space to HTTP (RFC 9110 5.6.3); left to itself, `strip` would take U+0085 and U+00A0 with it
 _ORIGIN = re.compile(r"https?://(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9.-]+)(:[0-9]+)?")  # of a page that a web server gave
-_SITE = "sec-fetch-site"  # by which a browser tells whose page asks (W3C Fetch Metadata)
+_SITE_HEADER = "sec-fetch-site"  # by which a browser tells whose page asks (W3C Fetch Metadata)
 _OWN_SITES = ("same-origin", "same-site", "none")  # `none`: its user asks, by the address bar
-_FORWARDED = ("x-forwarded-for", "x-real-ip", "forwarded")  # by which a proxy before us tells who asked it
+_FORWARDING_HEADERS = ("x-forwarded-for", "x-real-ip", "forwarded")  # by which a proxy before us tells who asked it
 _FOR = re.compile(r"\bfor=\"?(\[[^\]]{0,64}\][^;,\"]*|[^;,\"]*)", re.IGNORECASE)  # RFC 7239
 PATH_THREAD, PATH_RESOURCE = (
     ":om-thread",
     ":om-resource",
 )  # what the path names (edge/base_url.py); no header can be called so
-_CREDENTIALS = ("authorization", "x-api-key", "api-key")
-GATEWAY = ("x-om-authorization", "x-memory-gateway-authorization")  # a key of `auth.keys` beside the provider's own
-_SAID = ("x-om-mode", "x-om-history", "x-om-task", "x-om-timezone")
+_CREDENTIAL_HEADERS = ("authorization", "x-api-key", "api-key")
+# a key of `auth.keys` beside the provider's own
+GATEWAY_KEY_HEADERS = ("x-om-authorization", "x-memory-gateway-authorization")
+_TURN_HEADERS = ("x-om-mode", "x-om-history", "x-om-task", "x-om-timezone")
 _MODES: tuple[Mode, ...] = ("on", "read", "write", "off")
 _HISTORIES: tuple[History, ...] = ("auto", "full", "window", "new")
 _SCOPES: tuple[Scope, ...] = ("thread", "resource")
-_SCOPE = "x-om-scope"  # read only where the configuration lets a request choose; else it is as any unknown header
-_VOUCHER = "x-om-token"  # read only where there is a secret to verify it with
+# read only where the configuration lets a request choose; else it is as any unknown header
+_SCOPE_HEADER = "x-om-scope"
+_VOUCHER_HEADER = "x-om-token"  # read only where there is a secret to verify it with
 _Choice = TypeVar("_Choice", bound=str)
-SHORT = 4_096  # characters that a request says of itself up to which it is remembered who that is; keys have 200, and some tokens 2 000
-LOCAL = "local"  # the tenant of callers without a credential on a loopback bind
+# who sent it is remembered by what a request says of itself, up to so many characters;
+# keys have 200, and some tokens 2 000
+MAX_REMEMBERED_CHARS = 4_096
+LOCAL_TENANT = "local"  # the tenant of callers without a credential on a loopback bind
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -60,7 +64,7 @@ class Rules:
 
     thread_headers: tuple[str, ...] = ("x-om-thread", "x-thread-id", "x-openwebui-chat-id")
     resource_headers: tuple[str, ...] = ("x-om-resource", "x-resource-id", "x-openwebui-user-id")
-    sessions: tuple[str, ...] = tuple(SESSIONS)  # the programs whose own sessions name threads, in order
+    sessions: tuple[str, ...] = tuple(CLIENT_SESSIONS)  # the programs whose own sessions name threads, in order
     keys: tuple[tuple[str, str], ...] = field(
         default=(), repr=False
     )  # (tenant, key); empty: the caller's own credential keys the tenant
@@ -75,12 +79,19 @@ class Rules:
     )  # `keys`, each key as its SHA-256
 
     def __post_init__(self) -> None:
-        names = [*self.thread_headers, *self.resource_headers, PATH_THREAD, PATH_RESOURCE, *_CREDENTIALS, *_SAID]
-        names += [header for program in self.sessions for header in SESSIONS[program].all]
-        names += ["host", "origin", _SITE, *_FORWARDED] if self.loopback and not self.keys else []
-        names += [_SCOPE] if self.scope_override else []
-        names += [_VOUCHER] if self.token_secret else []
-        names += GATEWAY if self.keys else []
+        names = [
+            *self.thread_headers,
+            *self.resource_headers,
+            PATH_THREAD,
+            PATH_RESOURCE,
+            *_CREDENTIAL_HEADERS,
+            *_TURN_HEADERS,
+        ]
+        names += [header for program in self.sessions for header in CLIENT_SESSIONS[program].all]
+        names += ["host", "origin", _SITE_HEADER, *_FORWARDING_HEADERS] if self.loopback and not self.keys else []
+        names += [_SCOPE_HEADER] if self.scope_override else []
+        names += [_VOUCHER_HEADER] if self.token_secret else []
+        names += GATEWAY_KEY_HEADERS if self.keys else []
         object.__setattr__(self, "read", frozenset(n.encode("latin-1") for n in names))
         object.__setattr__(self, "digests", tuple((tenant, _digest(key.encode())) for tenant, key in self.keys))
 
@@ -114,7 +125,7 @@ def identify(headers: Headers, rules: Rules, secret: bytes, now: float = math.in
     `now`: unix seconds. Who is not told the time takes every token for one that has ended.
     """
     read = tuple([h for h in headers if h[0] in rules.read])  # lists: generators take twice as long
-    known = _identified if sum([len(value) for _, value in read]) <= SHORT else _identified.__wrapped__
+    known = _identified if sum([len(value) for _, value in read]) <= MAX_REMEMBERED_CHARS else _identified.__wrapped__
     caller, names = known(read, rules, secret)
     if names.until is not None:
         _check_times(names.until, names.since, now)
@@ -123,9 +134,9 @@ def identify(headers: Headers, rules: Rules, secret: bytes, now: float = math.in
 
 def _check_times(until: float, since: float, now: float) -> None:
     if not user_token.in_time(until, now):
-        raise Unauthorized(f"{_VOUCHER} has ended; have your application make a new one")
+        raise Unauthorized(f"{_VOUCHER_HEADER} has ended; have your application make a new one")
     if user_token.is_too_early(since, now):
-        raise Unauthorized(f"{_VOUCHER} does not count yet (`nbf`); send it later, or set the clocks right")
+        raise Unauthorized(f"{_VOUCHER_HEADER} does not count yet (`nbf`); send it later, or set the clocks right")
 
 
 @lru_cache(
@@ -145,7 +156,7 @@ def _caller(named: Mapping[str, list[str]], rules: Rules, tenant: str | None, na
     mode: Mode = _choice(named, "x-om-mode", _MODES) or "on"
     history: History = _choice(named, "x-om-history", _HISTORIES) or "auto"
     timezone = _timezone(named)
-    scope = _choice(named, _SCOPE, _SCOPES)
+    scope = _choice(named, _SCOPE_HEADER, _SCOPES)
     if tenant is None:
         return Caller(None, None, mode, "no-credential")
     if not rules.memory:
@@ -176,7 +187,7 @@ def identify_off_route(headers: Headers, rules: Rules, secret: bytes, now: float
 
 def _names_thread(named: Mapping[str, list[str]], rules: Rules) -> bool:
     """Whether a request means to name a thread, well or badly."""
-    headers = (*rules.thread_headers, PATH_THREAD, *((_VOUCHER,) if rules.token_secret else ()))
+    headers = (*rules.thread_headers, PATH_THREAD, *((_VOUCHER_HEADER,) if rules.token_secret else ()))
     if any(_value(value) for name in headers for value in named.get(name, [])):
         return True
     return not rules.token_required and find_session(named, rules.sessions) is not None
@@ -199,20 +210,20 @@ def brings_own(headers: Headers, rules: Rules) -> bool:
     Never true of a key of ours: sent to a model server, it would open our memories to whoever runs that.
     """
     named = _by_name(headers) if rules.keys else {}
-    own = _credential(named, _CREDENTIALS)
-    return own is not None and _credential(named, GATEWAY) is not None and _tenant_of(own, rules) is None
+    own = _credential(named, _CREDENTIAL_HEADERS)
+    return own is not None and _credential(named, GATEWAY_KEY_HEADERS) is not None and _tenant_of(own, rules) is None
 
 
 def _names(named: Mapping[str, list[str]], rules: Rules, tenant: str | None) -> _Names:
     thread = _first(named, (*rules.thread_headers, PATH_THREAD))  # headers win over the path
     session = find_session(named, rules.sessions)
-    if rules.token_secret and (token := _only(named, _VOUCHER)):
+    if rules.token_secret and (token := _only(named, _VOUCHER_HEADER)):
         claims = user_token.verified(token, rules.token_secret, tenant=tenant if rules.keys else None)
         return _vouched(thread, _first(named, (*rules.resource_headers, PATH_RESOURCE)), claims, session)
     if rules.token_required:
         if thread is None:  # nor does a session count, which its client names without being asked to
             return _Names(None)
-        raise Unauthorized(f"a thread can be named here with {_VOUCHER} only; have your application make one")
+        raise Unauthorized(f"a thread can be named here with {_VOUCHER_HEADER} only; have your application make one")
     return _in_session(thread, _first(named, (*rules.resource_headers, PATH_RESOURCE)), session)
 
 
@@ -236,11 +247,11 @@ def _vouched(thread: str | None, resource: str | None, claims: user_token.Claims
     owner, talk = canonical_name(claims.resource), canonical_name(claims.thread or "")
     if owner is None or (talk is None and claims.thread is not None):
         raise Unauthorized(
-            f"{_VOUCHER} names what no header could name: 1 to {MAX_NAME_BYTES} bytes of printable UTF-8"
+            f"{_VOUCHER_HEADER} names what no header could name: 1 to {MAX_NAME_BYTES} bytes of printable UTF-8"
         )
     said = ((resource, owner), (thread, talk))
     if any(header is not None and claimed not in (None, header) for header, claimed in said):
-        raise Unauthorized(f"{_VOUCHER} does not speak for the thread or resource that the headers name")
+        raise Unauthorized(f"{_VOUCHER_HEADER} does not speak for the thread or resource that the headers name")
     if talk is not None:
         names = _Names(None if session and session.is_sub_agent else talk)  # it speaks for this thread alone
     else:
@@ -328,16 +339,16 @@ def _bare(value: str) -> str:
 
 def _key_to_us(named: Mapping[str, list[str]]) -> str | None:
     """What `auth.keys` is asked about: the key sent to us by name, else the request's one credential."""
-    own = _credential(named, _CREDENTIALS)
-    return _credential(named, GATEWAY) or own
+    own = _credential(named, _CREDENTIAL_HEADERS)
+    return _credential(named, GATEWAY_KEY_HEADERS) or own
 
 
 def _tenant(named: Mapping[str, list[str]], rules: Rules, secret: bytes) -> str | None:
     if rules.keys:
         return _owner(_key_to_us(named), rules)
-    key = _credential(named, _CREDENTIALS)
+    key = _credential(named, _CREDENTIAL_HEADERS)
     if key is None:
-        return LOCAL if rules.loopback and not (_foreign(named) or _forwarded(named)) else None
+        return LOCAL_TENANT if rules.loopback and not (_foreign(named) or _forwarded(named)) else None
     return hmac.new(secret, key.encode("latin-1"), hashlib.sha256).hexdigest()
 
 
@@ -346,7 +357,7 @@ def _foreign(named: Mapping[str, list[str]]) -> bool:
     its visitor's own programs may have, it may not. A browser tells the origin with every POST, and with none that a link or an
     image asks for; a program need not tell it. So the host counts by itself, and so does what a
     browser says of the site that asks."""
-    origins, hosts, sites = (named.get(name, []) for name in ("origin", "host", _SITE))
+    origins, hosts, sites = (named.get(name, []) for name in ("origin", "host", _SITE_HEADER))
     if any(site.strip(_BLANKS).lower() not in _OWN_SITES for site in sites):
         return True
     return not all(map(_is_own_address, hosts)) or (bool(origins) and not _served_here(origins))
@@ -360,7 +371,7 @@ def _is_own_address(host: str) -> bool:
 def _forwarded(named: Mapping[str, list[str]]) -> bool:
     """Whether a proxy on this machine says that it asks for somebody on another: all that it serves come from loopback. Who lies with
     such a header loses by it only."""
-    *plain, standard = (",".join(named.get(name, [])) for name in _FORWARDED)
+    *plain, standard = (",".join(named.get(name, [])) for name in _FORWARDING_HEADERS)
     told = [address for value in plain if value for address in value.split(",")] + _FOR.findall(standard)
     return not all(map(_is_here, told))
 

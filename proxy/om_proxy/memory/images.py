@@ -14,9 +14,9 @@ from __future__ import annotations
 
 from math import ceil, sqrt
 
-UNSEEN = (1024, 1024)  # pixels; what common clients scale uploads to
+ASSUMED_SIZE_PIXELS = (1024, 1024)  # pixels; what common clients scale uploads to
 
-_TILES = {  # by the beginning of the model's name, the longer first: base, per tile
+_TILE_TOKENS = {  # by the beginning of the model's name, the longer first: base, per tile
     "gpt-4o-mini": (2833, 5667),
     "gpt-5": (70, 140),
     "o1": (75, 150),
@@ -24,25 +24,25 @@ _TILES = {  # by the beginning of the model's name, the longer first: base, per 
     "computer-use": (65, 129),
     "": (85, 170),
 }
-_PATCHES = {"gpt-4.1-mini": 1.62, "gpt-4.1-nano": 2.46, "gpt-5-mini": 1.62, "gpt-5-nano": 2.46, "o4-mini": 1.72}
+_PATCH_FACTORS = {"gpt-4.1-mini": 1.62, "gpt-4.1-nano": 2.46, "gpt-5-mini": 1.62, "gpt-5-nano": 2.46, "o4-mini": 1.72}
 _MOST_PATCHES = 1_536
 
 _MOST_STEPS = 1_000  # through a JPEG's segments and padding; 300 kB of nothing else would take 100 ms
-_FRAMES = frozenset({*range(0xC0, 0xD0)} - {0xC4, 0xC8, 0xCC})  # JPEG markers of a frame, which tells the size
+_FRAME_MARKERS = frozenset({*range(0xC0, 0xD0)} - {0xC4, 0xC8, 0xCC})  # JPEG markers of a frame, which tells the size
 
 
 def image_tokens(data: bytes, model: str = "", *, low: bool = False) -> int:
     """Tokens of an image; `data` is its file, or empty where only its address is known. `low`: low detail was asked for."""
     name = model.lower().rpartition("/")[2]
-    width, height = image_size(data) or UNSEEN
+    width, height = image_size(data) or ASSUMED_SIZE_PIXELS
     if "claude" in name:
         return _anthropic(width, height)
     if "gemini" in name:
         return _gemini(name, width, height, low)
-    factor = next((f for prefix, f in _PATCHES.items() if name.startswith(prefix)), None)
+    factor = next((f for prefix, f in _PATCH_FACTORS.items() if name.startswith(prefix)), None)
     if factor is not None:
         return _patches(width, height, factor)
-    base, tile = next(price for prefix, price in _TILES.items() if name.startswith(prefix))
+    base, tile = next(price for prefix, price in _TILE_TOKENS.items() if name.startswith(prefix))
     return base if low else base + tile * _tiles(width, height)
 
 
@@ -97,7 +97,7 @@ def _jpeg(data: bytes) -> tuple[int, int]:
         marker = data[at + 1]
         if marker == 0xFF:  # padding
             at += 1
-        elif marker in _FRAMES:
+        elif marker in _FRAME_MARKERS:
             return _big(data, at + 7, 2), _big(data, at + 5, 2)
         else:
             at += 2 + max(2, _big(data, at + 2, 2))

@@ -21,8 +21,8 @@ from msgspec import Raw
 
 Layout = Literal["blocks", "merged"]
 
-BREAK = b"\\n\\n"  # an empty line, inside a JSON string
-WRITTEN = 8 * 2**20  # bytes of texts kept with their JSON; a full block is 0.3 MB, and 0.8 with one 🔴 in it
+JSON_EMPTY_LINE = b"\\n\\n"  # an empty line, inside a JSON string
+MAX_WRITTEN_BYTES = 8 * 2**20  # bytes of texts kept with their JSON; a full block is 0.3 MB, and 0.8 with one 🔴 in it
 
 SEPARATE_BLOCKS = (  # hosts, each with its subdomains, whose services take several system messages
     "api.openai.com",
@@ -61,7 +61,7 @@ def assemble(
     starts_midway = bool(tail) and msgspec.json.decode(tail[0], type=_Speaker).role == "assistant"
     notes, hints = (_written(text) for text in (block, hint))
     if layout == "merged" and not starts_midway:
-        notes, hints = BREAK.join(filter(None, (notes, hints))), b""
+        notes, hints = JSON_EMPTY_LINE.join(filter(None, (notes, hints))), b""
     ours = [_message("user", hints)] if hints else []
     if not notes:
         return (*instructions, *ours, *tail)
@@ -78,7 +78,7 @@ def _appended(message: bytes, written: bytes) -> bytes | None:
     fields = msgspec.json.decode(message, type=dict[str, Raw])
     content = bytes(fields.get("content", b"")).strip()
     if content.startswith(b'"'):
-        fields["content"] = Raw(content[:-1] + (BREAK if len(content) > 2 else b"") + written + b'"')
+        fields["content"] = Raw(content[:-1] + (JSON_EMPTY_LINE if len(content) > 2 else b"") + written + b'"')
     elif content.startswith(b"["):
         parts = content[:-1].rstrip()
         comma = b"," if len(parts) > 1 else b""
@@ -112,7 +112,7 @@ class _Written:
         size = sys.getsizeof(text) + sys.getsizeof(written)
         self._kept[text] = written, size
         self._held += size
-        while self._held > WRITTEN:
+        while self._held > MAX_WRITTEN_BYTES:
             _, (_, gone) = self._kept.popitem(last=False)
             self._held -= gone
 

@@ -34,16 +34,27 @@ from msgspec.structs import replace
 
 from om_proxy.memory import blocks, condensing, prompt_cache, shared
 from om_proxy.memory.economy import pays_back
-from om_proxy.memory.model import PER_MESSAGE, RECENT, Mark, Memory, Message, Observation, Reflection, Trouble, weight
-from om_proxy.memory.thresholds import LEAST_RAW, NEAR, OVERSHOOT, Limits
+from om_proxy.memory.model import (
+    MESSAGE_FRAMING_TOKENS,
+    RECENT_MARKS,
+    Mark,
+    Memory,
+    Message,
+    Observation,
+    Reflection,
+    Trouble,
+    weight,
+)
+from om_proxy.memory.thresholds import MAX_OVERSHOOT_SHARE, MIN_RAW_TOKENS, NEAR_THRESHOLD_INTERVALS, Limits
 
 # Of R, from where on the next reflection is made once the log holds one. Made earlier, it would have to take older notes for want of new.
-LATER_FROM_SHARE = 0.9
-LONGEST_BATCH = 120_000  # tokens one waited-for observation may read where there is no other: what common windows hold
-BACK_OFF = 60.0  # seconds after the first failure, doubling
-BACK_OFF_MOST = 6 * 3_600.0  # seconds
-PARK_AFTER = 8  # failures in a row
-REFLECTING = "reflect"  # how the cause of a reflection's failure begins
+LATER_REFLECTION_SHARE = 0.9
+# read by one waited-for observation where there is no other limit: what common windows hold
+MAX_BATCH_TOKENS = 120_000
+FIRST_BACK_OFF_S = 60.0  # after the first failure; it doubles with each one more
+MAX_BACK_OFF_S = 6 * 3_600.0
+PARK_AFTER_FAILURES = 8  # in a row
+REFLECTION_CAUSE_PREFIX = "reflect"  # how the cause of a reflection's failure begins
 
 
 # ── decisions ────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -174,7 +185,7 @@ def chunks_to_activate(sizes: Sequence[int], pending: int, limits: Limits) -> in
     reaching = next((i + 1 for i, total in enumerate(removed) if total >= target), None)
     if reaching is not None:
         total = removed[reaching - 1]
-        if total - target <= OVERSHOOT * limits.keep and pending - total >= min(LEAST_RAW, limits.keep):
+        if total - target <= MAX_OVERSHOOT_SHARE * limits.keep and pending - total >= min(MIN_RAW_TOKENS, limits.keep):
             return reaching
     below = sum(total < target for total in removed)
     return below or 1
@@ -207,7 +218,7 @@ def _waited_observation(memory: Memory, limits: Limits, asked: Asked, most: int)
     if pending < limits.block_at or memory.chunks:
         return None
     marks = [m.mark for m in memory.tail if m.seq <= asked.coverable]
-    room = max(min(pending - limits.keep, most if limits.interval else LONGEST_BATCH), 1)
+    room = max(min(pending - limits.keep, most if limits.interval else MAX_BATCH_TOKENS), 1)
     return _observe(memory, marks, blocks.safe_cut(marks, room, (limits.interval or room) // 2), wait=True)
 
 
@@ -218,7 +229,7 @@ def _buffering(memory: Memory, limits: Limits, most: int, now: float) -> Observe
     least = limits.interval // 2
     if weight(fresh) < least:
         return None
-    near = ripe(memory.tail) >= limits.observe_at - NEAR * limits.interval
+    near = ripe(memory.tail) >= limits.observe_at - NEAR_THRESHOLD_INTERVALS * limits.interval
     if ripe(fresh) < (least if near or is_left_alone(memory, limits, now) else limits.interval):
         return None
     marks = [m.mark for m in fresh]
@@ -268,7 +279,7 @@ def cold_at(memory: Memory, limits: Limits) -> float | None:
 
 def _at_least(marks: Sequence[Mark], count: int, least: int) -> int:
     """The cut, moved on to the first closed end that yields `least` tokens: before a huge block there may be next to nothing."""
-    total = list(accumulate(m.tokens + PER_MESSAGE for m in marks))
+    total = list(accumulate(m.tokens + MESSAGE_FRAMING_TOKENS for m in marks))
     if not count or total[count - 1] >= least:
         return count
     return next((end + 1 for end in blocks.closed_ends(marks) if total[end] >= least), count)
@@ -292,7 +303,7 @@ def reflection_due(memory: Memory, limits: Limits) -> Reflect | None:
     size = memory.log_tokens
     if limits.reflect_from is None or memory.reflection or size < limits.reflect_from or memory.unproductive_at == size:
         return None
-    if any(o.kind == "reflection" for o in memory.log) and size < limits.reflect_at * LATER_FROM_SHARE:
+    if any(o.kind == "reflection" for o in memory.log) and size < limits.reflect_at * LATER_REFLECTION_SHARE:
         return None
     return _reflect(memory, limits)
 
@@ -348,7 +359,7 @@ def _covered(memory: Memory, last: int) -> Memory:
         coverage=last,
         covered_count=memory.covered_count + len(gone),
         covered_tokens=memory.covered_tokens + weight(gone),
-        recent=(memory.recent + tuple(m.mark for m in gone))[-RECENT:],
+        recent=(memory.recent + tuple(m.mark for m in gone))[-RECENT_MARKS:],
         tail=memory.tail[len(gone) :],
     )
 
@@ -462,14 +473,16 @@ def unproductive(memory: Memory, size: int, cause: str = "") -> Memory:
 
 def relieve(trouble: Trouble) -> Trouble:
     """The trouble after a successful observation: none, but for a reflection that failed, which is another matter."""
-    return Trouble(cause=trouble.cause if trouble.cause.startswith(REFLECTING) else "")
+    return Trouble(cause=trouble.cause if trouble.cause.startswith(REFLECTION_CAUSE_PREFIX) else "")
 
 
 def failed(memory: Memory, now: float, jitter: float, cause: str = "") -> Memory:
     """One more failure of a memory model: nothing is tried for 1 min … 6 h, after 8 in a row not at all. `jitter` in [0, 1)."""
     failures = memory.trouble.failures + 1
-    pause = min(BACK_OFF * 2 ** (failures - 1), BACK_OFF_MOST)
-    return replace(memory, trouble=Trouble(failures, now + pause * (1 + jitter / 4), failures >= PARK_AFTER, cause))
+    pause = min(FIRST_BACK_OFF_S * 2 ** (failures - 1), MAX_BACK_OFF_S)
+    return replace(
+        memory, trouble=Trouble(failures, now + pause * (1 + jitter / 4), failures >= PARK_AFTER_FAILURES, cause)
+    )
 
 
 def due_at(memory: Memory, limits: Limits, now: float) -> float | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from om_proxy.memory.known import NEED_OUTLINE, Known, NeedOutline
 from om_proxy.memory.matching import Pair
 from om_proxy.memory.sent import Sent
-from om_proxy.memory.verdict import NOTHING, Reconciled, appended, verdict
+from om_proxy.memory.verdict import NO_PREFIX, Reconciled, appended, verdict
 
 
 def lone(known: Known, sent: Sent) -> Reconciled | NeedOutline | None:
@@ -29,7 +29,7 @@ def lone(known: Known, sent: Sent) -> Reconciled | NeedOutline | None:
 
 def _placed_at(known: Known, sent: Sent, index: int) -> Reconciled:
     unanswered = index == len(known.live) - 1
-    return verdict(known, sent, NOTHING, [Pair(0, index, True, True)], case="retry" if unanswered else None)
+    return verdict(known, sent, NO_PREFIX, [Pair(0, index, True, True)], case="retry" if unanswered else None)
 
 
 def step(known: Known, sent: Sent) -> Reconciled | None:
@@ -45,7 +45,7 @@ def step(known: Known, sent: Sent) -> Reconciled | None:
     if any(m.role == "user" for m in known.live[found[-1] + 1 :]):
         return None
     pairs = [Pair(i, j, items[i].fp == known.live[j].fp, hard=True) for i, j in enumerate(found)]
-    return verdict(known, sent, NOTHING, pairs, case="step_retry")
+    return verdict(known, sent, NO_PREFIX, pairs, case="step_retry")
 
 
 def _answered(known: Known, calls: frozenset[str]) -> dict[str, int | None]:

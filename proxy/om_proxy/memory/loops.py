@@ -16,16 +16,17 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-LONGEST_LINE = 50_000  # characters; docs/spec/behaviour.md#answers
-READ = 100_000  # characters looked at, from the end: a loop lasts until the model runs out of tokens
-WINDOW = 48  # characters that are searched again; shorter than two lines of notes, longer than a stock phrase
-LEAST = 600  # characters of loop on end that are worth a second call
-PERIODS = 1.5  # that a stretch must last: two and a half copies; notes given twice over are no loop
-SHARE = 0.25  # of the text: below it, and below MOST, the text is worth more than its loop
-MOST = 3_000  # characters of loop that no share excuses
-LONG_LINE = 24  # characters: shorter lines may repeat as they like
-MANY_LINES = 30
-SAME_LINES = 0.8  # of many long lines: how many may have occurred before, in all and of the second half in the first
+MAX_LINE_CHARS = 50_000  # docs/spec/behaviour.md#answers
+MAX_READ_CHARS = 100_000  # from the end: a loop lasts until the model runs out of tokens
+SEARCH_WINDOW_CHARS = 48  # shorter than two lines of notes, longer than a stock phrase
+MIN_LOOP_CHARS = 600  # a shorter loop is not worth a second call
+MIN_LOOP_PERIODS = 1.5  # that is two and a half copies; notes given twice over are no loop
+MIN_CERTAIN_LOOP_CHARS = 3_000  # a loop as long is one, whatever its share
+MIN_LOOP_SHARE = 0.25  # of the text; below it, and below the line above, the text is worth more
+MIN_LONG_LINE_CHARS = 24  # shorter lines may repeat as they like
+MIN_LONG_LINES = 30
+# of the long lines: so many occurred before, in all and of the second half in the first
+MIN_SAME_LINE_SHARE = 0.8
 
 _DATE = re.compile(r"[#*\s]*+date:", re.IGNORECASE)
 
@@ -33,41 +34,43 @@ _DATE = re.compile(r"[#*\s]*+date:", re.IGNORECASE)
 def loops(text: str) -> bool:
     """Whether the text is, or ends in, a repetition loop."""
     lines = text.split("\n")
-    if any(len(line) > LONGEST_LINE for line in lines):
+    if any(len(line) > MAX_LINE_CHARS for line in lines):
         return True
-    read = text[-READ:]
+    read = text[-MAX_READ_CHARS:]
     looped = _looped(read)
-    return looped >= MOST or (looped and looped >= SHARE * len(read)) or _mostly_the_same(lines)
+    return (
+        looped >= MIN_CERTAIN_LOOP_CHARS or (looped and looped >= MIN_LOOP_SHARE * len(read)) or _mostly_the_same(lines)
+    )
 
 
 def _looped(text: str) -> int:
     """Characters in stretches that repeat what stands one period before. One pass over the text."""
     seen: dict[str, int] = {}
     looped = run = period = 0
-    for end in range(WINDOW, len(text) + 1):
-        window = text[end - WINDOW : end]
+    for end in range(SEARCH_WINDOW_CHARS, len(text) + 1):
+        window = text[end - SEARCH_WINDOW_CHARS : end]
         if run and text[end - 1] == text[end - 1 - period]:
             run += 1
         else:
             looped += run if _lasts(run, period) else 0
             # A wrong guess (lines that begin alike) is refuted at the first difference, and guessed anew from there.
             before = seen.get(window)
-            period, run = (end - before, WINDOW) if before is not None else (0, 0)
+            period, run = (end - before, SEARCH_WINDOW_CHARS) if before is not None else (0, 0)
         seen[window] = end
     return looped + (run if _lasts(run, period) else 0)
 
 
 def _lasts(run: int, period: int) -> bool:
-    return run >= max(LEAST, PERIODS * period)
+    return run >= max(MIN_LOOP_CHARS, MIN_LOOP_PERIODS * period)
 
 
 def _mostly_the_same(lines: list[str]) -> bool:
     long = list(_long_lines(lines))
-    if len(long) < MANY_LINES or len(set(long)) >= (1 - SAME_LINES) * len(long):
+    if len(long) < MIN_LONG_LINES or len(set(long)) >= (1 - MIN_SAME_LINE_SHARE) * len(long):
         return False
     half = len(long) // 2
     first = set(long[:half])  # an honest log goes on: its later lines have other times
-    return sum(line in first for line in long[half:]) > SAME_LINES * (len(long) - half)
+    return sum(line in first for line in long[half:]) > MIN_SAME_LINE_SHARE * (len(long) - half)
 
 
 def _long_lines(lines: list[str]) -> Iterator[tuple[str, str]]:
@@ -77,5 +80,5 @@ def _long_lines(lines: list[str]) -> Iterator[tuple[str, str]]:
         stripped = line.strip()
         if _DATE.match(stripped):
             day = stripped
-        elif len(stripped) >= LONG_LINE:
+        elif len(stripped) >= MIN_LONG_LINE_CHARS:
             yield day, stripped

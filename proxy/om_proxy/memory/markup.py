@@ -15,7 +15,10 @@ import re
 from collections.abc import Iterable
 
 # Characters a reader does not see: soft hyphen, joiners, direction marks, variation selectors, tag characters.
-UNSEEN = "[\u00ad\u034f\u061c\u115f\u180b-\u180f\u200b-\u200f\u202a-\u202e\u2060-\u206f\ufe00-\ufe0f\ufeff\U000e0000-\U000e0fff]*"
+INVISIBLE_CHARACTERS = (
+    "[\u00ad\u034f\u061c\u115f\u180b-\u180f\u200b-\u200f\u202a-\u202e\u2060-\u206f"
+    "\ufe00-\ufe0f\ufeff\U000e0000-\U000e0fff]*"
+)
 
 _SYSTEM_TAGS = ("system", "system-reminder", "system-prompt", "system-message", "system-instructions")
 _ROLE_TAGS = (  # nor behind a word: `List<User>` is code
@@ -61,17 +64,17 @@ _SQUARE_TOKENS = (
 
 def _tag(names: Iterable[str]) -> str:
     spelt = (
-        r"[\s_.-]*+".join(UNSEEN.join(word) for word in name.split("-"))
+        r"[\s_.-]*+".join(INVISIBLE_CHARACTERS.join(word) for word in name.split("-"))
         for name in sorted(names, key=len, reverse=True)
     )
-    return rf"(?:\s*+/\s*+)?{UNSEEN}(?i:{'|'.join(spelt)}){UNSEEN}(?=[\s/>]|\Z)"
+    return rf"(?:\s*+/\s*+)?{INVISIBLE_CHARACTERS}(?i:{'|'.join(spelt)}){INVISIBLE_CHARACTERS}(?=[\s/>]|\Z)"
 
 
-LT = r"&(?:amp;)*+lt;"
-SQUARE = r"&(?:amp;)*+#91;"
+ESCAPED_ANGLE_BRACKET = r"&(?:amp;)*+lt;"
+ESCAPED_SQUARE_BRACKET = r"&(?:amp;)*+#91;"
 # The bracket of each, escaped or not. What must follow it holds neither a bracket nor an `&`: it is the same in the escaped text.
-MARKUP = re.compile(
-    rf"(?:<|{LT})(?={'|'.join(_ANGLE_TOKENS)}|{_tag(_SYSTEM_TAGS)})"
-    rf"|(?<!\w)(?:<|{LT})(?={_tag(_ROLE_TAGS)})"
-    rf"|(?:\[|{SQUARE})(?=/?(?:{'|'.join(_SQUARE_TOKENS)})\])"
+MARKUP_PATTERN = re.compile(
+    rf"(?:<|{ESCAPED_ANGLE_BRACKET})(?={'|'.join(_ANGLE_TOKENS)}|{_tag(_SYSTEM_TAGS)})"
+    rf"|(?<!\w)(?:<|{ESCAPED_ANGLE_BRACKET})(?={_tag(_ROLE_TAGS)})"
+    rf"|(?:\[|{ESCAPED_SQUARE_BRACKET})(?=/?(?:{'|'.join(_SQUARE_TOKENS)})\])"
 )

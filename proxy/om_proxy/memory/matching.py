@@ -11,7 +11,7 @@ from om_proxy.memory.model import Item, Mark
 
 Key = TypeVar("Key", bound=Hashable)
 
-REMINDERS = ("system", "developer")  # in mid-conversation: they wander
+REMINDER_ROLES = ("system", "developer")  # in mid-conversation: they wander
 
 # docs/spec/reconcile.md#alignment; in hundredths: sums of them are exact, in whatever order they
 # are made
@@ -65,7 +65,7 @@ class Census:
         by_id = self._same_ids(item, mark)
         if item.fp == mark.fp:
             # a system message in mid-conversation is a reminder that wanders: it proves no place
-            holds = mark.role not in REMINDERS
+            holds = mark.role not in REMINDER_ROLES
             proof = by_id or (holds and self.texts[mark.fp] == 1)
             return Fit(BY_ID if by_id else UNIQUE if proof else REPEATED, True, True, proof, holds)
         if by_id:
@@ -196,4 +196,4 @@ def asked_from(sent: Sequence[Item]) -> int:
 def proves(item: Item, census: Census, asked: bool) -> bool:
     """Whether a sent message that equals a stored one proves its place: not what may well be asked again (`asked`: it stands behind
     the last assistant message), and no reminder."""
-    return census.texts[item.fp] == 1 and item.role not in REMINDERS and not (item.role == "user" and asked)
+    return census.texts[item.fp] == 1 and item.role not in REMINDER_ROLES and not (item.role == "user" and asked)

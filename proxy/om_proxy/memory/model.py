@@ -26,12 +26,13 @@ from msgspec.structs import force_setattr
 
 from om_proxy.memory.stretch import Stretch
 
-ROOT = bytes(16)  # the chain before the first message
+EMPTY_CHAIN = bytes(16)  # the chain before the first message
 # marks kept before coverage, enough to recognise a client's window;
 # docs/spec/reconcile.md#kept-state
-RECENT = 256
-VIEWS = 8  # recorded attempts kept per thread; docs/spec/reconcile.md#kept-state
-PER_MESSAGE = 4  # tokens of framing a message costs beyond its payload; OpenAI's cookbook figure for chat models
+RECENT_MARKS = 256
+MAX_VIEWS = 8  # recorded attempts kept per thread; docs/spec/reconcile.md#kept-state
+# what a message costs beyond its payload; OpenAI's cookbook figure for chat models
+MESSAGE_FRAMING_TOKENS = 4
 
 Style = Literal["unknown", "full", "window", "thin"]
 Scope = Literal["thread", "resource"]
@@ -80,7 +81,7 @@ class Mark(NamedTuple):
     tokens: int
 
 
-UNMARKED = Mark(0, ROOT, ROOT, "", (), None, 0)
+EMPTY_MARK = Mark(0, EMPTY_CHAIN, EMPTY_CHAIN, "", (), None, 0)
 
 
 class Message(Struct, frozen=True):
@@ -89,10 +90,10 @@ class Message(Struct, frozen=True):
     seq: int
     item: Item
     chain: bytes
-    tokens: int  # payload only; PER_MESSAGE is added at use
+    tokens: int  # payload only; MESSAGE_FRAMING_TOKENS are added at use
     at: float  # unix seconds when we first saw it
     encoding: str = ""  # what `tokens` was counted by: another model's is another count; empty: not known
-    mark: Mark = UNMARKED  # made at birth, whatever is given: every request looks at the marks of the whole tail
+    mark: Mark = EMPTY_MARK  # made at birth, whatever is given: every request looks at the marks of the whole tail
 
     def __post_init__(self) -> None:
         item = self.item
@@ -102,7 +103,7 @@ class Message(Struct, frozen=True):
     @property
     def weight(self) -> int:
         """Tokens it costs in a prompt."""
-        return self.tokens + PER_MESSAGE
+        return self.tokens + MESSAGE_FRAMING_TOKENS
 
     def __repr__(self) -> str:
         return f"<Message {self.seq} {self.item.role} {self.tokens}t {self.item.fp.hex()[:6]}>"
@@ -226,7 +227,7 @@ class Memory(Struct, frozen=True, kw_only=True):
     coverage: int = 0  # the log covers every live message up to this seq
     covered_count: int = 0  # live messages up to coverage
     covered_tokens: int = 0  # their weight
-    recent: tuple[Mark, ...] = ()  # the newest RECENT live messages up to coverage
+    recent: tuple[Mark, ...] = ()  # the newest RECENT_MARKS live messages up to coverage
     tail: tuple[Message, ...] = ()  # every live message after coverage
 
     log: tuple[Observation, ...] = ()
@@ -238,7 +239,7 @@ class Memory(Struct, frozen=True, kw_only=True):
         0  # seq; when messages up to it were said nobody knows: they came together, before the first request's turn
     )
     style: Style = "unknown"
-    views: tuple[View, ...] = ()  # oldest first, at most VIEWS
+    views: tuple[View, ...] = ()  # oldest first, at most MAX_VIEWS
     turns: int = 0  # completed
     render_date: float | None = None  # unix seconds against which relative dates are rendered
     turn_at: float | None = None  # unix seconds of the newest turn
@@ -268,7 +269,7 @@ class Memory(Struct, frozen=True, kw_only=True):
 
     @property
     def chain_at_coverage(self) -> bytes:
-        return self.recent[-1].chain if self.recent else ROOT
+        return self.recent[-1].chain if self.recent else EMPTY_CHAIN
 
     @property
     def chain(self) -> bytes:
@@ -308,5 +309,5 @@ class Memory(Struct, frozen=True, kw_only=True):
 
 def weight(messages: Iterable[Message]) -> int:
     """Tokens the messages cost in a prompt."""
-    weights = [m.tokens + PER_MESSAGE for m in messages]  # not `weight`: every request sums its whole tail
+    weights = [m.tokens + MESSAGE_FRAMING_TOKENS for m in messages]  # not `weight`: every request sums its whole tail
     return sum(weights)

@@ -23,15 +23,15 @@ from om_proxy.memory.cut_off import Finish, is_cut_off
 from om_proxy.memory.escaping import unescape
 from om_proxy.memory.loops import loops
 from om_proxy.memory.previous import previous_observations
-from om_proxy.memory.tags import TAG, Tag, read_tags
+from om_proxy.memory.tags import TAG_PATTERN, Tag, read_tags
 
 __all__ = ["Parsed", "parse", "parse_reflection", "previous_observations"]
 
-FREE = 1_000  # tokens: a text up to here is never too long for what it is about
-TIMES = 2  # longer than its source an observation may be beyond that
-HINT_LENGTH = 2_000  # characters of a current task or suggested response; they are in every prompt
-TITLE_LENGTH = 100
-BEGINNING = 2_000  # characters of an answer or a bullet in which a refusal begins, if it is one
+ALWAYS_ACCEPTED_TOKENS = 1_000  # a text up to here is never too long for what it is about
+MAX_GROWTH_FACTOR = 2  # how many times as long as its source a longer one may be
+MAX_HINT_CHARS = 2_000  # of a current task or suggested response; they are in every prompt
+MAX_TITLE_CHARS = 100
+REFUSAL_SEARCH_CHARS = 2_000  # of an answer or a bullet: a refusal begins within them
 
 # Quantifiers that could meet a run of blanks or marks twice are possessive: an answer may be long, and is a model's.
 _REASONING = re.compile(
@@ -104,7 +104,7 @@ def parse(answer: str, *, source_tokens: int, tokens: Callable[[str], int], fini
     refuse_cut_off(answer, finish)
     for name in ("task", "suggestion", "title"):
         hints.setdefault(name, _loose_hint(outside, name))
-    title = " ".join((hints["title"] or "").split()).strip("\"'`*# ")[:TITLE_LENGTH].strip()
+    title = " ".join((hints["title"] or "").split()).strip("\"'`*# ")[:MAX_TITLE_CHARS].strip()
     return Parsed(unescape(text), hints["task"], hints["suggestion"], title or None)
 
 
@@ -138,7 +138,7 @@ def _observations(text: str) -> tuple[str, str]:
     joined = "\n".join(bodies)
     if any(map(_BULLET.match, joined.split("\n"))):
         return joined, outside
-    lines = TAG.sub("", text).split("\n")
+    lines = TAG_PATTERN.sub("", text).split("\n")
     kept = [line.rstrip() for line in lines if _BULLET.match(line) or _DATE_LINE.match(line)]
     return ("\n".join(kept), outside) if any(map(_BULLET.match, kept)) else (joined, outside)
 
@@ -180,7 +180,7 @@ def _without_hints(text: str) -> tuple[str, dict[str, str | None]]:
         close = following if following and following.closes and following.name == tag.name else None
         span = _span(text, tag, close, following.start if following else len(text))
         spans.append(span)
-        hint = _hint(TAG.sub("", span.body))
+        hint = _hint(TAG_PATTERN.sub("", span.body))
         if hint:
             hints[tag.name] = hint
         elif hint == "" and close and tag.name == "task":
@@ -203,7 +203,7 @@ def _hint(body: str) -> str | None:
         return ""
     if loops(said):
         return None
-    return said if len(said) <= HINT_LENGTH else said[: HINT_LENGTH - 1].rstrip() + "…"
+    return said if len(said) <= MAX_HINT_CHARS else said[: MAX_HINT_CHARS - 1].rstrip() + "…"
 
 
 def _cut_out(text: str, spans: list[Span]) -> str:
@@ -239,11 +239,11 @@ def _without_closing(body: str) -> str:
 def _unusable(text: str, rest: str) -> str | None:
     said = [bullet["said"] for line in text.split("\n") if (bullet := _BULLET.match(line))]
     if not said:
-        words = TAG.sub("", text or rest).strip()
+        words = TAG_PATTERN.sub("", text or rest).strip()
         return "empty" if not words else "refusal" if _refuses(words) else "prose"
     if all(map(_NOTHING.fullmatch, said)):
         return "empty"
-    untagged = not TAG.search(rest)
+    untagged = not TAG_PATTERN.search(rest)
     if all(map(_refuses, said)) or (untagged and _refuses(rest)):
         return "refusal"  # a polite opening before a tagged block is none; a list of alternatives after a refusal is
     if untagged and _addressed(rest):
@@ -252,7 +252,7 @@ def _unusable(text: str, rest: str) -> str | None:
 
 
 def _refuses(said: str) -> bool:
-    return _REFUSAL.match(said, 0, BEGINNING) is not None
+    return _REFUSAL.match(said, 0, REFUSAL_SEARCH_CHARS) is not None
 
 
 def _addressed(rest: str) -> bool:
@@ -266,4 +266,4 @@ def _addressed(rest: str) -> bool:
 
 def _is_oversized(text: str, source_tokens: int, tokens: Callable[[str], int]) -> bool:
     size = tokens(text)
-    return size > FREE and size > TIMES * source_tokens
+    return size > ALWAYS_ACCEPTED_TOKENS and size > MAX_GROWTH_FACTOR * source_tokens

@@ -11,7 +11,7 @@ from om_proxy.memory.known import NEED_OUTLINE, Known, NeedOutline, branch, most
 from om_proxy.memory.matching import Census, Pair, asked_from, equal, leading, proves, run_to_end
 from om_proxy.memory.model import Item, Mark, View, chained
 from om_proxy.memory.sent import Sent
-from om_proxy.memory.verdict import NOTHING, Base, Reconciled, appended, strangers, unsent, verdict
+from om_proxy.memory.verdict import NO_PREFIX, Base, Reconciled, appended, strangers, unsent, verdict
 
 
 def placed(known: Known, sent: Sent) -> Reconciled | NeedOutline:
@@ -51,7 +51,7 @@ def certain_prefix(known: Known, sent: Sent) -> Base | NeedOutline:
             return NEED_OUTLINE
     chains = sent.chains()
     shared = shared_prefix(known, chains)
-    base = Base.prefix(known, shared) if shared and (known.style != "window" or shared == known.count) else NOTHING
+    base = Base.prefix(known, shared) if shared and (known.style != "window" or shared == known.count) else NO_PREFIX
     view = next((v for v in reversed(known.views) if chains.get(v.count) == v.chain and known.holds(v.seq)), None)
     if view is not None and view.count > max(shared, 1):
         base = Base.view(known, view)
@@ -151,7 +151,7 @@ def _from_nowhere(known: Known, sent: Sent) -> Reconciled | NeedOutline:
     if known.missing:
         return _near_end(known, sent, items, census, window)
     pairs = residue(items, known.live, census, joined=False, origin=True, window=window)
-    return verdict(known, sent, NOTHING, pairs) if pairs else appended(known, sent)
+    return verdict(known, sent, NO_PREFIX, pairs) if pairs else appended(known, sent)
 
 
 def _near_end(known: Known, sent: Sent, items: list[Item], census: Census, window: bool) -> Reconciled | NeedOutline:
@@ -159,7 +159,7 @@ def _near_end(known: Known, sent: Sent, items: list[Item], census: Census, windo
     near = known.live[-(2 * len(items) + 16) :]
     pairs = residue(items, near, census, joined=False, window=window)
     if pairs and pairs[-1].stored == len(near) - 1 and (window or not pairs[0].sent):
-        return verdict(known, sent, NOTHING, moved(pairs, 0, len(known.live) - len(near)))
+        return verdict(known, sent, NO_PREFIX, moved(pairs, 0, len(known.live) - len(near)))
     strange = not any(item.fp in census.seen for item in items)
     return appended(known, sent) if strange and known.style in ("thin", "window") else NEED_OUTLINE
 

@@ -20,7 +20,7 @@ _LIFETIMES = (
     ("groq", 2 * HOUR),
 )
 _SHORT_LIVED = re.compile(r"^gpt-(?:4.*|5(?:-.*)?|5\.[1-4](?:-.*)?)$")  # OpenAI's models before 5.5
-UNKNOWN = 5 * MINUTE  # Anthropic's, and what is safe to assume of any other
+DEFAULT_LIFETIME_S = 5 * MINUTE  # Anthropic's, and what is safe to assume of any other
 
 
 def cache_lifetime(host: str, model: str, retention: str | None = None) -> int:
@@ -34,7 +34,7 @@ def cache_lifetime(host: str, model: str, retention: str | None = None) -> int:
         for word, seconds in _LIFETIMES:
             if word in hint:
                 return seconds
-    return UNKNOWN
+    return DEFAULT_LIFETIME_S
 
 
 def _openai_lifetime(model: str, retention: str | None) -> int:

@@ -27,7 +27,7 @@ _SPACE = r"(?:\s|\\[nrt]|%20)"
 _QUOTES = r"(?:\\{0,3}[\"'`*]|\\u002[27]|%2[27]){0,3}"
 _EQUALS = r"(?:=>|:=|={1,2}|:|→|->|%3[AaDd]|\\u003[ad])"
 
-ISSUED = (  # kind, and the whole of what its issuers make; longest beginnings first where one begins another
+ISSUED_SECRETS = (  # kind, and the whole of what its issuers make; longest beginnings first where one begins another
     ("Anthropic key", rf"sk-ant-{_W}{{20,}}"),
     ("OpenRouter key", rf"sk-or-v1-{_HEX}{{32,}}"),
     # two digits and a long word: `sk-` begins CSS classes too
@@ -84,7 +84,7 @@ ISSUED = (  # kind, and the whole of what its issuers make; longest beginnings f
 )
 _EOL = r"(?:\s|\\{1,4}[nrt])"
 _ABOUT = r"(?:Proc-Type|DEK-Info|Version|Comment|Hash|Charset): [^\n\\]{1,100}"
-BLOCK = re.compile(  # without its end: the lines that can only be the key's
+PRIVATE_KEY_BLOCK = re.compile(  # without its end: the lines that can only be the key's
     rf"-----BEGIN {_PEM}(?:(?:(?!-----)[\s\S]){{0,20000}}-----END {_PEM}|(?:{_EOL}+{_ABOUT}){{0,4}}(?:{_EOL}*[A-Za-z0-9+/=]{{16,}})*)"
 )
 
@@ -113,7 +113,7 @@ def _named(names: str, characters: str, least: int, link: str = _LINK) -> re.Pat
     )
 
 
-PLACED = (  # kind, and a pattern whose first group stays
+SECRETS_BY_PLACE = (  # kind, and a pattern whose first group stays
     ("webhook", re.compile(r"(https://hooks\.slack\.com/[a-z]{1,20}/)[A-Za-z0-9/]{20,}")),
     ("webhook", re.compile(r"(https://discord(?:app)?\.com/api/webhooks/\d{1,30}/)[A-Za-z0-9_-]{20,}")),
     (
@@ -144,16 +144,16 @@ PLACED = (  # kind, and a pattern whose first group stays
 )
 
 # One command, to the end of its line and of those that go on behind a backslash; in it, the user and the colon before a password.
-CURL = re.compile(rf"(?:\b|{_ESCAPED})curl\b(?:\\\\\\n|\\(?!n)[\s\S]|[^\n\\])*")
+CURL_COMMAND = re.compile(rf"(?:\b|{_ESCAPED})curl\b(?:\\\\\\n|\\(?!n)[\s\S]|[^\n\\])*")
 _USER = re.compile(
     r"([\s\"'](?:-[A-Za-z#]{0,6}[uU]|--(?:proxy-)?user)[\s=,\"'\\]{0,6}[^\s:=\"'\\<>]{1,100}:)"
     rf"(?!{_FORMS}(?:[\s\"'`\\,.]|\Z)|//|[$<{{\[])[^\s\"'`\\<>]{{2,199}}[^\s\"'`\\<>,.]"
 )
 
 # Begun only where a word begins, and looking ahead no farther than a secret is long: that keeps the search linear.
-_ISSUED = re.compile(
+_ISSUED_SECRET = re.compile(
     rf"(?=[A-Za-z0-9_~.])(?:(?<!{_W})|{_ESCAPED})(?:"
-    + "|".join(f"(?P<k{n}>{p})" for n, (_, p) in enumerate(ISSUED))
+    + "|".join(f"(?P<k{n}>{p})" for n, (_, p) in enumerate(ISSUED_SECRETS))
     + ")"
 )
 Notes = TypeVar("Notes")  # Observed or Reflected: a dataclass with `text`, `task`, `suggestion`, and perhaps a `title`
@@ -161,10 +161,10 @@ Notes = TypeVar("Notes")  # Observed or Reflected: a dataclass with `text`, `tas
 
 def redacted(text: str) -> str:
     """The text with `[redacted: kind]` in place of each secret. Text without one is returned as it is; done twice, it is done once."""
-    text = BLOCK.sub("[redacted: private key]", text)
-    text = _ISSUED.sub(lambda found: f"[redacted: {ISSUED[int((found.lastgroup or 'k')[1:])][0]}]", text)
-    text = CURL.sub(lambda command: _USER.sub(r"\1[redacted: password]", command[0]), text)
-    for kind, pattern in PLACED:
+    text = PRIVATE_KEY_BLOCK.sub("[redacted: private key]", text)
+    text = _ISSUED_SECRET.sub(lambda found: f"[redacted: {ISSUED_SECRETS[int((found.lastgroup or 'k')[1:])][0]}]", text)
+    text = CURL_COMMAND.sub(lambda command: _USER.sub(r"\1[redacted: password]", command[0]), text)
+    for kind, pattern in SECRETS_BY_PLACE:
         text = pattern.sub(rf"\1[redacted: {kind}]", text)
     return text
 

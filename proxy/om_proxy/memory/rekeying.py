@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 from msgspec.structs import replace
 
-from om_proxy.memory.model import ROOT, Observation, Part, View, chained
+from om_proxy.memory.model import EMPTY_CHAIN, Observation, Part, View, chained
 
 _LABEL = re.compile(r"(?<![0-9a-f])[0-9a-f]{16}(?![0-9a-f])")
 
@@ -37,8 +37,8 @@ def chains_by_seq(rows: Iterable[Row]) -> dict[int, bytes]:
     """The chain of each message under the new fingerprints. Live ones follow each other; one that is not follows its parent, if its
     chain says that it did: else its history is gone, and so is what its chain could match."""
     ordered = sorted(rows)
-    old = {0: ROOT} | {row.seq: row.chain for row in ordered}
-    new, end = {0: ROOT}, ROOT
+    old = {0: EMPTY_CHAIN} | {row.seq: row.chain for row in ordered}
+    new, end = {0: EMPTY_CHAIN}, EMPTY_CHAIN
     for row in ordered:
         if row.live:
             new[row.seq] = end = chained(end, row.moved)
@@ -53,7 +53,7 @@ def chains_by_seq(rows: Iterable[Row]) -> dict[int, bytes]:
 def chains_by_value(rows: Sequence[Row], by_seq: Mapping[int, bytes]) -> dict[bytes, bytes]:
     """Each chain there was, as it is now. Of two messages with equal histories the live one's holds: they are equal again."""
     of_dead = {row.chain: by_seq[row.seq] for row in rows if not row.live}
-    return of_dead | {row.chain: by_seq[row.seq] for row in rows if row.live} | {ROOT: ROOT}
+    return of_dead | {row.chain: by_seq[row.seq] for row in rows if row.live} | {EMPTY_CHAIN: EMPTY_CHAIN}
 
 
 def moved_view(view: View, rows: Sequence[Row], chains: Chains) -> View:
@@ -73,7 +73,7 @@ def _shown_chain(view: View, rows: Sequence[Row]) -> bytes | None:
         if cell.kind != "same" or len(stretch) != cell.sent_to - cell.sent_from:
             return None
         shown += stretch
-    old = new = ROOT
+    old = new = EMPTY_CHAIN
     for row in shown:
         old, new = chained(old, row.fp), chained(new, row.moved)
     return new if old == view.chain else None

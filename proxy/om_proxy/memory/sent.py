@@ -7,12 +7,13 @@ from typing import NamedTuple
 
 from msgspec import Struct
 
-from om_proxy.memory.digests import START, Digests, Raws
-from om_proxy.memory.model import ROOT, Item, View, chained
+from om_proxy.memory.digests import NO_DIGESTS, Digests, Raws
+from om_proxy.memory.model import EMPTY_CHAIN, Item, View, chained
 
-LOOSE = 4  # messages at the end that are hashed anew by the next request: what a client changes, it changes there
+# the next request hashes so many messages at the end anew: what a client changes, it changes there
+REHASHED_MESSAGES = 4
 
-SHORT = 1 << 14  # bytes
+MIN_DIGESTED_BYTES = 1 << 14  # fewer are hashed anew each time
 
 
 class Recognised(NamedTuple):
@@ -20,7 +21,7 @@ class Recognised(NamedTuple):
 
     digest: bytes  # of all that was sent
     seen: View | None  # the longest recorded attempt that this request repeats or begins with; the newest of equals
-    digests: Digests  # of all but the last LOOSE messages
+    digests: Digests  # of all but the last REHASHED_MESSAGES
 
 
 def recognise(views: Iterable[View], raws: Sequence[bytes]) -> Recognised:
@@ -38,12 +39,12 @@ def recognise(views: Iterable[View], raws: Sequence[bytes]) -> Recognised:
 
 def _settled(raws: Sequence[bytes], counts: Set[int]) -> Digests:
     """Known ones are gone on from, where they tell enough. Of a short list nothing is kept: it is hashed again in no time."""
-    if not isinstance(raws, Raws) and sum(map(len, raws)) < SHORT:
-        return START
-    known = raws.digests if isinstance(raws, Raws) else START
+    if not isinstance(raws, Raws) and sum(map(len, raws)) < MIN_DIGESTED_BYTES:
+        return NO_DIGESTS
+    known = raws.digests if isinstance(raws, Raws) else NO_DIGESTS
     if not known.tells(counts):
-        known = START
-    return known.further(raws[known.count : max(len(raws) - LOOSE, known.count)], counts)
+        known = NO_DIGESTS
+    return known.further(raws[known.count : max(len(raws) - REHASHED_MESSAGES, known.count)], counts)
 
 
 class Sent(Struct, frozen=True):
@@ -53,7 +54,7 @@ class Sent(Struct, frozen=True):
     item: Callable[[int], Item]
     digest: bytes
     seen: View | None
-    digests: Digests = START  # for the next request of the thread, which mostly goes on from this one
+    digests: Digests = NO_DIGESTS  # for the next request of the thread, which mostly goes on from this one
 
     @classmethod
     def of(cls, raws: Sequence[bytes], parse: Callable[[bytes], Item], views: Iterable[View] = ()) -> Sent:
@@ -77,7 +78,7 @@ class Sent(Struct, frozen=True):
 
     def chains(self, seen: View | None = None) -> dict[int, bytes]:
         """The chain of the client's own view after each number of messages, from where `seen` ends on. Parses those."""
-        count, chain = (seen.count, seen.chain) if seen else (0, ROOT)
+        count, chain = (seen.count, seen.chain) if seen else (0, EMPTY_CHAIN)
         chains = {count: chain}
         for item in self.items(count):
             count, chain = count + 1, chained(chain, item.fp)

@@ -27,7 +27,7 @@ class SessionHeaders:
         return (*self.ids, *((self.parent,) if self.parent else ()), *self.users)
 
 
-SESSIONS: Mapping[str, SessionHeaders] = {
+CLIENT_SESSIONS: Mapping[str, SessionHeaders] = {
     "opencode": SessionHeaders(("x-session-id", "x-session-affinity"), parent="x-parent-session-id"),
     "litellm": SessionHeaders(("x-litellm-session-id",), users=("x-litellm-end-user-id", "x-litellm-customer-id")),
     "helicone": SessionHeaders(("helicone-session-id",), users=("helicone-user-id",)),
@@ -41,8 +41,8 @@ class Session(NamedTuple):
 
 
 def find_session(named: Mapping[str, Sequence[str]], programs: Sequence[str]) -> Session | None:
-    """The first session that these headers tell. `named`: their values by name; `programs`: keys of SESSIONS, in order."""
-    found = (_session(named, SESSIONS[program]) for program in programs)
+    """The first session that these headers tell. `named`: their values by name; `programs`: keys of CLIENT_SESSIONS, in order."""
+    found = (_session(named, CLIENT_SESSIONS[program]) for program in programs)
     return next((session for session in found if session is not None), None)
 
 

@@ -17,7 +17,7 @@ from itertools import chain
 
 from msgspec.structs import replace
 
-from om_proxy.memory.model import ROOT, Hub, Memory, Observation, Part, hub_of
+from om_proxy.memory.model import EMPTY_CHAIN, Hub, Memory, Observation, Part, hub_of
 from om_proxy.memory.sections import plain_text, with_label
 
 NEVER_SHOWN = (-1, 0)  # the `Memory.shown` of a thread whose prompt has shown nothing of the shared log it has come to
@@ -123,7 +123,7 @@ def continues(o: Observation, part: Part, end: int) -> bool:
 
 def _left(o: Observation, part: Part, id_: int) -> Observation:
     """A reflection over several threads that covers nothing of one of them any more; another entry, for older generations hold it."""
-    return replace(o, id=id_, parts=tuple(Part(p.label, 0, 0, ROOT) if p is part else p for p in o.parts))
+    return replace(o, id=id_, parts=tuple(Part(p.label, 0, 0, EMPTY_CHAIN) if p is part else p for p in o.parts))
 
 
 def _own(o: Observation, part: Part, id_: int) -> Observation:

@@ -10,8 +10,8 @@ if TYPE_CHECKING:
     from om_proxy.memory.model import Mark, Message
 
 
-MANY = 64  # from so many on what was told is carried over; of fewer it is told anew in no time
-TOLD = ("marks", "weight", "text")  # once, and of what changes from then on
+CARRY_OVER_FROM_MESSAGES = 64  # sums of fewer are made anew in no time
+CARRIED_SUMS = ("marks", "weight", "text")  # made once; then only of what changes
 
 
 class Stretch(tuple["Message", ...]):
@@ -86,7 +86,7 @@ class Stretch(tuple["Message", ...]):
         if not fresh:
             return self
         longer = Stretch(self + fresh)
-        if len(self) < MANY:
+        if len(self) < CARRY_OVER_FROM_MESSAGES:
             return longer
         end = Stretch(fresh)
         longer._tell(self, lambda name, told: told + getattr(end, name))
@@ -96,14 +96,14 @@ class Stretch(tuple["Message", ...]):
 
     def _shorter(self, count: int) -> Stretch:
         shorter = Stretch(self[:count])
-        if len(self) >= MANY and len(self) < 2 * count:  # else it is told anew
+        if len(self) >= CARRY_OVER_FROM_MESSAGES and len(self) < 2 * count:  # else it is told anew
             gone = Stretch(self[count:])
             shorter._tell(self, lambda name, told: _without(told, getattr(gone, name)))
         return shorter
 
     def _tell(self, other: Stretch, changed: Callable[[str, Any], Any]) -> None:
         """What the other one has been asked for, with what differs between the two."""
-        for name in TOLD:
+        for name in CARRIED_SUMS:
             if (told := vars(other).get("_" + name)) is not None:
                 setattr(self, "_" + name, changed(name, told))
 

@@ -6,7 +6,7 @@ import re
 from typing import NamedTuple
 
 # Quantifiers that could meet a run of blanks or marks twice are possessive: an answer may be long, and is a model's.
-TAG = re.compile(
+TAG_PATTERN = re.compile(
     r"<\s*+(?P<close>/?)\s*+(?:(?P<observations>observations?)|(?P<task>current[-_ ]?task)"
     r"|(?P<suggestion>suggested[-_ ]?response)|(?P<title>thread[-_ ]?title))(?:\s[^<>\n]*)?/?>",
     re.IGNORECASE,
@@ -25,7 +25,7 @@ class Tag(NamedTuple):
 
 def read_tags(text: str) -> list[Tag]:
     """Every tag of ours in a text, in order."""
-    found = list(TAG.finditer(text))
+    found = list(TAG_PATTERN.finditer(text))
     ends = [0, *(tag.end() for tag in found)]
     starts = [*(tag.start() for tag in found[1:]), len(text)]
     return [

@@ -6,9 +6,9 @@ from dataclasses import dataclass, replace
 
 # intervals before the threshold from where half an interval is worth a chunk;
 # docs/spec/behaviour.md#buffer
-NEAR = 1.1
-OVERSHOOT = 0.95  # of what is kept: how far an activation may remove more than its target
-LEAST_RAW = 1_000  # tokens an activation aims to leave raw
+NEAR_THRESHOLD_INTERVALS = 1.1
+MAX_OVERSHOOT_SHARE = 0.95  # of `keep`: how far an activation may remove more than its target
+MIN_RAW_TOKENS = 1_000  # an activation aims to leave them raw
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

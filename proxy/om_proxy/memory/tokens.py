@@ -25,16 +25,18 @@ from om_proxy.memory.images import image_tokens
 
 Encode = Callable[[str], int]
 
-HEADER = 400_000  # base64 characters of an image that are decoded: its size stands near its beginning
-FILE_UNSEEN = 1_500  # tokens
-FILE_LEAST = 500
-FILE_BYTES = 20  # per token
-SOUND_BYTES = {"wav": 48_000, "pcm16": 48_000}  # per second: 24 kHz, 16 bit, one channel, as OpenAI asks for
-SOUND_BYTES_ELSE = 16_000
-HEAD = 4_096  # characters of the head of a `data:` URL, which may hold the name of a file; a longer one is none that is meant
-PIECE = 16_384  # bytes unquoted, or parts written, at a time
-CLOSELY = 32  # content parts of unknown kinds that are looked at one by one; no ordinary message has as many
-REASONING = frozenset({"thinking", "redacted_thinking", "reasoning", "reasoning_content"})
+MAX_IMAGE_HEADER_CHARS = 400_000  # of base64: an image's size stands near its beginning
+UNSEEN_FILE_TOKENS = 1_500
+MIN_FILE_TOKENS = 500
+FILE_BYTES_PER_TOKEN = 20
+SOUND_BYTES_PER_SECOND = {"wav": 48_000, "pcm16": 48_000}  # 24 kHz, 16 bit, one channel: OpenAI's
+OTHER_SOUND_BYTES_PER_SECOND = 16_000
+# the head may hold the name of a file; a longer one is no `data:` URL that is meant
+MAX_DATA_URL_HEAD_CHARS = 4_096
+PIECE_SIZE = 16_384  # bytes unquoted, or parts written, at a time
+# of unknown kinds; no ordinary message has as many
+MAX_PARTS_ONE_BY_ONE = 32
+REASONING_PART_TYPES = frozenset({"thinking", "redacted_thinking", "reasoning", "reasoning_content"})
 
 _WIDE = re.compile(
     "[\u1100-\u11ff\u2e80-\ua4cf\ua960-\ua97f\uac00-\ud7ff\uf900-\ufaff\uff00-\uffef\U00020000-\U0003ffff]+"
@@ -45,7 +47,8 @@ _json = json.JSONEncoder(check_circular=False).encode  # what was read from JSON
 
 
 def count(message: Mapping[str, Any], encode: Encode, model: str = "") -> int:
-    """Payload tokens of a chat message; its framing (`PER_MESSAGE`) is added at use. `model` chooses the rules for attachments."""
+    """Payload tokens of a chat message; its framing (`MESSAGE_FRAMING_TOKENS`) is added at use.
+    `model` chooses the rules for attachments."""
     texts = [message.get("name"), message.get("refusal"), *_calls(message)]
     return _content(message.get("content"), encode, model) + sum(_text(text, encode) for text in texts)
 
@@ -82,8 +85,8 @@ def _content(content: Any, encode: Encode, model: str) -> int:
 
 def _unknown(parts: list[Any]) -> int:
     """Parts as the JSON they are. A few each for itself; a body of `{},` would take seconds so, and is written in pieces."""
-    pieces = (parts[at : at + PIECE] for at in range(CLOSELY, len(parts), PIECE))
-    return sum(estimate(_json(each)) for each in (*parts[:CLOSELY], *pieces))
+    pieces = (parts[at : at + PIECE_SIZE] for at in range(MAX_PARTS_ONE_BY_ONE, len(parts), PIECE_SIZE))
+    return sum(estimate(_json(each)) for each in (*parts[:MAX_PARTS_ONE_BY_ONE], *pieces))
 
 
 def _part(part: Any, encode: Encode, model: str) -> int | None:
@@ -91,7 +94,7 @@ def _part(part: Any, encode: Encode, model: str) -> int | None:
     if not isinstance(part, dict):
         return _text(part, encode)
     kind = str(part.get("type"))  # whatever stands there; a list would not be hashable
-    if kind in REASONING:
+    if kind in REASONING_PART_TYPES:
         return 0
     if kind in ("image_url", "input_image", "image"):
         return _image(part.get("image_url"), part.get("detail"), model)
@@ -107,14 +110,18 @@ def _image(source: Any, detail: Any, model: str) -> int:
     """`source`: an address, or an object that holds `url` and perhaps `detail`."""
     url = source.get("url") if isinstance(source, dict) else source
     detail = source.get("detail", detail) if isinstance(source, dict) else detail
-    data = _data(url, HEADER) if isinstance(url, str) else None
+    data = _data(url, MAX_IMAGE_HEADER_CHARS) if isinstance(url, str) else None
     return image_tokens(data[1] if data else b"", model, low=detail == "low")
 
 
 def _sound(sound: Any, model: str) -> int:
     data, form = (sound.get("data"), sound.get("format")) if isinstance(sound, dict) else ("", "")
     size = len(data) * 3 // 4 if isinstance(data, str) else 0
-    seconds = size / (SOUND_BYTES.get(form, SOUND_BYTES_ELSE) if isinstance(form, str) else SOUND_BYTES_ELSE)
+    seconds = size / (
+        SOUND_BYTES_PER_SECOND.get(form, OTHER_SOUND_BYTES_PER_SECOND)
+        if isinstance(form, str)
+        else OTHER_SOUND_BYTES_PER_SECOND
+    )
     return round(seconds * (32 if "gemini" in model.lower() else 10))
 
 
@@ -123,18 +130,22 @@ def _file(file: Any, encode: Encode, model: str) -> int:
     value = file.get("file_data") if isinstance(file, dict) else None
     data = _data(value) if isinstance(value, str) else None
     if data is None:
-        return FILE_UNSEEN if not isinstance(value, str) else max(FILE_LEAST, len(value) * 3 // 4 // FILE_BYTES)
+        return (
+            UNSEEN_FILE_TOKENS
+            if not isinstance(value, str)
+            else max(MIN_FILE_TOKENS, len(value) * 3 // 4 // FILE_BYTES_PER_TOKEN)
+        )
     mime, payload = data
     if mime.startswith("image/"):
         return image_tokens(payload, model)
     if mime.startswith("text/") or mime == "application/json":
         return encode(payload.decode("utf-8", "replace"))
-    return max(FILE_LEAST, len(payload) // FILE_BYTES)
+    return max(MIN_FILE_TOKENS, len(payload) // FILE_BYTES_PER_TOKEN)
 
 
 def _data(url: str, most: int | None = None) -> tuple[str, bytes] | None:
     """Type and bytes of a `data:` URL, of at most `most` characters; None for any other address. What is no base64 has no bytes."""
-    head = _DATA_URL.match(url, 0, HEAD)
+    head = _DATA_URL.match(url, 0, MAX_DATA_URL_HEAD_CHARS)
     if head is None:
         return None
     body = url[head.end() : None if most is None else head.end() + most]
@@ -150,7 +161,7 @@ def _pieces(quoted: bytes) -> Iterator[bytes]:
     """For unquoting, which makes an object of each escape: 75 bytes for each of the text. No piece ends inside of an escape."""
     start = 0
     while start < len(quoted):
-        end = start + PIECE
+        end = start + PIECE_SIZE
         sign = quoted.rfind(b"%", end - 2, end)  # an escape is a percent sign and two digits
         end = sign if sign >= 0 else end
         yield quoted[start:end]

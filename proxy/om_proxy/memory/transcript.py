@@ -26,7 +26,7 @@ from om_proxy.memory.matching import Pair, leading
 from om_proxy.memory.model import Style
 from om_proxy.memory.placing import certain_prefix, doubtful, moved, placed, residue, shared_prefix, switched
 from om_proxy.memory.sent import Recognised, Sent, recognise
-from om_proxy.memory.verdict import NOTHING, Base, Reconciled, appended, verdict
+from om_proxy.memory.verdict import NO_PREFIX, Base, Reconciled, appended, verdict
 
 __all__ = [
     "Hints",
@@ -52,10 +52,10 @@ class Hints:
     undelivered: bool = False  # the newest reply is known not to have gone out to its last byte, a moment ago
 
 
-AUTO = Hints()
+DEFAULT_HINTS = Hints()
 
 
-def reconcile(known: Known, sent: Sent, hints: Hints = AUTO) -> Reconciled | NeedOutline:
+def reconcile(known: Known, sent: Sent, hints: Hints = DEFAULT_HINTS) -> Reconciled | NeedOutline:
     """Pure. With a complete `known` the answer is never NeedOutline."""
     found = _reconcile(known, sent, hints)
     if isinstance(found, NeedOutline):
@@ -79,7 +79,7 @@ def _reconcile(known: Known, sent: Sent, hints: Hints) -> Reconciled | NeedOutli
     if not sent.count:
         return Reconciled.at_end(known, "none")
     if not known.count:
-        return verdict(known, sent, NOTHING, [], case="first")
+        return verdict(known, sent, NO_PREFIX, [], case="first")
     if hints.history == "full":
         return _whole(known, sent)
     again = _again(known, sent, hints)
@@ -130,7 +130,7 @@ def _whole(known: Known, sent: Sent) -> Reconciled | NeedOutline:
         return NEED_OUTLINE
     if not _plain(known, base):
         shared = shared_prefix(known, sent.chains())
-        base = Base.prefix(known, shared) if shared else NOTHING
+        base = Base.prefix(known, shared) if shared else NO_PREFIX
     pairs = _one_to_one(known, sent, base)
     found = verdict(known, sent, base, moved(pairs, base.sent, base.stored))
     if not base.sent and not pairs:

@@ -8,13 +8,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from msgspec.structs import replace
 
 from om_proxy.memory.known import Known
-from om_proxy.memory.model import VIEWS, Cell, Item, Mark, Memory, Message, View, chained
+from om_proxy.memory.model import MAX_VIEWS, Cell, Item, Mark, Memory, Message, View, chained
 from om_proxy.memory.sent import Sent
 from om_proxy.memory.stretch import Stretch
 from om_proxy.memory.verdict import Reconciled, compact, unsent
 
-_ASKING = ("user", "system", "developer")
-MANY_CELLS = 16  # above it, what is covered is kept as one stretch: a view stays small however long the thread
+_ASKING_ROLES = ("user", "system", "developer")
+MAX_CELLS = 16  # above it, what is covered is kept as one stretch: a view stays small however long the thread
 
 
 def heard(
@@ -70,7 +70,7 @@ def _undated_to(fresh: Sequence[Message]) -> int:
     that was led elsewhere, nothing says when.
     """
     asked = next((m.seq for m in reversed(fresh) if m.item.role == "user"), 0)
-    return next((m.seq for m in reversed(fresh) if m.seq < asked and m.item.role not in _ASKING), 0)
+    return next((m.seq for m in reversed(fresh) if m.seq < asked and m.item.role not in _ASKING_ROLES), 0)
 
 
 def _moved_undated_to(memory: Memory, fresh: Sequence[Message], cut: int) -> int:
@@ -177,7 +177,7 @@ def _views(memory: Memory, after: Memory, rec: Reconciled, sent: Sent, replies: 
     if not sent.count:
         return memory.views
     others = [v for v in memory.views if (v.count, v.digest) != (view.count, view.digest)]
-    if len(others) >= VIEWS:
+    if len(others) >= MAX_VIEWS:
         del others[_least_useful(others, memory)]
     return (*others, view)
 
@@ -209,7 +209,7 @@ def _view_chain(sent: Sent) -> bytes:
 def _view_cells(rec: Reconciled, first: int, coverage: int) -> tuple[Cell, ...]:
     new = [Cell("same", index, index + 1, first + k, first + k) for k, index in enumerate(rec.new)]
     cells = compact(sorted([*rec.cells, *new], key=lambda cell: cell.sent_from))
-    return _coarse(cells, coverage) if len(cells) > MANY_CELLS else cells
+    return _coarse(cells, coverage) if len(cells) > MAX_CELLS else cells
 
 
 def _coarse(cells: Sequence[Cell], coverage: int) -> tuple[Cell, ...]:

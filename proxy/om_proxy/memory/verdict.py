@@ -18,13 +18,13 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from om_proxy.memory.known import Known
-from om_proxy.memory.matching import REMINDERS, Pair
+from om_proxy.memory.matching import REMINDER_ROLES, Pair
 from om_proxy.memory.model import Cell, Mark, Style, View
 from om_proxy.memory.sent import Sent
 
 # soft: altered, told only by its position; swapped: that, and replacing ours. Words of this file alone
-ONE_TO_ONE = ("same", "altered", "soft", "swapped")
-PLAIN = {"soft": "altered", "swapped": "same"}
+ONE_TO_ONE_KINDS = ("same", "altered", "soft", "swapped")
+STORED_KINDS = {"soft": "altered", "swapped": "same"}
 
 
 class Reconciled(Struct, frozen=True, kw_only=True):
@@ -80,7 +80,7 @@ class Base(NamedTuple):
         return cls(last, stored, tuple(kept), again)
 
 
-NOTHING = Base(0, 0, ())
+NO_PREFIX = Base(0, 0, ())
 
 
 def verdict(known: Known, sent: Sent, base: Base, pairs: Sequence[Pair], case: str | None = None) -> Reconciled:
@@ -111,7 +111,7 @@ def verdict(known: Known, sent: Sent, base: Base, pairs: Sequence[Pair], case: s
 
 
 def appended(known: Known, sent: Sent, style: Style | None = None) -> Reconciled:
-    return replace(verdict(known, sent, NOTHING, [], case="delta"), style=style or known.style)
+    return replace(verdict(known, sent, NO_PREFIX, [], case="delta"), style=style or known.style)
 
 
 def _cells(known: Known, base: Base, pairs: Sequence[Pair]) -> list[Cell]:
@@ -167,7 +167,7 @@ def _adopted(known: Known, sent: Sent, base: Base, fresh: Sequence[Cell], swaps:
     cells = [*base.cells, *fresh]
     for place in range(max(len(base.cells), 1), len(cells)):
         before, cell = cells[place - 1], cells[place]
-        if cell.kind != "extra" or before.kind not in ONE_TO_ONE or before.to_seq < known.coverage:
+        if cell.kind != "extra" or before.kind not in ONE_TO_ONE_KINDS or before.to_seq < known.coverage:
             continue
         if any(c.kind == "folded" for c in cells[place:]) or _reminders(known, sent, cell):
             continue
@@ -190,7 +190,7 @@ def _adopted(known: Known, sent: Sent, base: Base, fresh: Sequence[Cell], swaps:
 
 
 def _reminders(known: Known, sent: Sent, cell: Cell) -> bool:
-    held = {m.fp for m in known.live if m.role in REMINDERS}
+    held = {m.fp for m in known.live if m.role in REMINDER_ROLES}
     return bool(held) and all(sent.item(i).fp in held for i in range(cell.sent_from, cell.sent_to))
 
 
@@ -199,9 +199,11 @@ def _wandered(known: Known, sent: Sent, base: Base, cells: Sequence[Cell], si: i
     hidden = [cell for cell in cells if cell.kind in ("folded", "unsent")]
     if not hidden and base.reminder is None:
         return frozenset()
-    reminders = [m for m in known.live if m.role in REMINDERS]
+    reminders = [m for m in known.live if m.role in REMINDER_ROLES]
     held = {m.fp for m in reminders if any(cell.from_seq <= m.seq <= cell.to_seq for cell in hidden)} | {base.reminder}
-    return frozenset(i for i in range(si, sent.count) if sent.item(i).role in REMINDERS and sent.item(i).fp in held)
+    return frozenset(
+        i for i in range(si, sent.count) if sent.item(i).role in REMINDER_ROLES and sent.item(i).fp in held
+    )
 
 
 def _case(
@@ -225,7 +227,7 @@ def _irregular(known: Known, cell: Cell) -> str | None:
     marks = known.between(cell.from_seq, cell.to_seq)
     if cell.kind == "folded":
         roles = {m.role for m in marks}
-        return "gapped" if "user" in roles else "ephemeral" if roles <= set(REMINDERS) else "folded"
+        return "gapped" if "user" in roles else "ephemeral" if roles <= set(REMINDER_ROLES) else "folded"
     if cell.kind in ("altered", "soft", "swapped"):
         return {"tool": "stubbed", "assistant": "altered_reply"}.get(marks[0].role, "altered_user")
     return None
@@ -237,7 +239,7 @@ def _style(known: Known, sent: Sent, cells: Sequence[Cell], rest: Sequence[Mark]
         return known.style
     if cells[0].kind == "unsent":
         return "window" if len(cells) > 1 else known.style
-    whole = cells[0].kind in ONE_TO_ONE and cells[0].from_seq <= known.first
+    whole = cells[0].kind in ONE_TO_ONE_KINDS and cells[0].from_seq <= known.first
     return "full" if whole and not (rest and known.style == "window") else known.style
 
 
@@ -257,9 +259,9 @@ def compact(cells: Sequence[Cell]) -> tuple[Cell, ...]:
     """Neighbours of one kind as one, for the kinds that go one to one."""
     joined: list[Cell] = []
     for cell in cells:
-        now = cell._replace(kind=PLAIN.get(cell.kind, cell.kind))
+        now = cell._replace(kind=STORED_KINDS.get(cell.kind, cell.kind))
         last = joined[-1] if joined else None
-        if last and last.kind == now.kind and now.kind in ONE_TO_ONE and last.sent_to == now.sent_from:
+        if last and last.kind == now.kind and now.kind in ONE_TO_ONE_KINDS and last.sent_to == now.sent_from:
             joined[-1] = Cell(now.kind, last.sent_from, now.sent_to, last.from_seq, now.to_seq)
         else:
             joined.append(now)

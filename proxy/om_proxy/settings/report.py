@@ -8,7 +8,7 @@ from typing import Any
 
 from pydantic import BaseModel, SecretStr
 
-from om_proxy.memory.thresholds import LEAST_RAW, Limits
+from om_proxy.memory.thresholds import MIN_RAW_TOKENS, Limits
 from om_proxy.settings.choice import Agent, chosen
 from om_proxy.settings.effective import Effective, Layer, levels_of
 from om_proxy.settings.faults import without_issued
@@ -137,8 +137,10 @@ def warnings(effective: Effective) -> list[str]:
             f"buffer_activation leaves {limits.keep} tokens raw, less than one buffering interval ({limits.interval}): "
             "activations come in quick succession, and each breaks the provider's prompt cache"
         )
-    if limits.interval and limits.keep < LEAST_RAW:
-        found.append(f"less than {LEAST_RAW} tokens stay raw after an activation: the model sees little but its notes")
+    if limits.interval and limits.keep < MIN_RAW_TOKENS:
+        found.append(
+            f"less than {MIN_RAW_TOKENS} tokens stay raw after an activation: the model sees little but its notes"
+        )
     if not limits.interval and limits.block_at > limits.observe_at:
         found.append(
             f"buffer_tokens is off, and block_after delays observing to {limits.block_at} tokens: leave block_after out"

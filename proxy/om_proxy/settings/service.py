@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import BeforeValidator, Field, PrivateAttr, SecretStr, field_validator, model_validator
 
-from om_proxy.memory.identity import GATEWAY
+from om_proxy.memory.identity import GATEWAY_KEY_HEADERS
 from om_proxy.memory.user_token import LEAST_SECRET, is_usable
 from om_proxy.settings.quantities import Duration, Size, switch, written_size
 from om_proxy.settings.section import Count, Layout, Secret, Section, Text, Url, refuse
@@ -122,7 +122,7 @@ CREDENTIALS = (
     "x-api-key",
     "api-key",
     "cookie",
-    *GATEWAY,
+    *GATEWAY_KEY_HEADERS,
     "x-om-admin",
     "x-om-token",
 )

@@ -79,7 +79,7 @@ class Store(Protocol):
 
     async def load(self, key: Key) -> Memory:
         """The memory as last committed; `Memory(key=key)` with version 0 for an unknown thread. Bounded: `recent` holds at
-        most RECENT marks, the messages before them are not read."""
+        most RECENT_MARKS, the messages before them are not read."""
 
     async def version(self, key: Key) -> int:
         """The committed version, 0 for an unknown thread: what a cached memory is checked against. One point read."""

@@ -8,7 +8,7 @@ from collections.abc import Callable
 import aiosqlite
 
 from om_proxy.memory import forgetting, shared
-from om_proxy.memory.model import PER_MESSAGE, RECENT, Key, Memory, hub_of
+from om_proxy.memory.model import MESSAGE_FRAMING_TOKENS, RECENT_MARKS, Key, Memory, hub_of
 from om_proxy.storage import sqlite_rows as rows
 from om_proxy.storage.base import Forgotten
 from om_proxy.storage.sqlite_commit import COUNT_UP, NEXT_VERSION, NOW, Commit
@@ -24,7 +24,7 @@ ENTRIES = f"DELETE FROM entry WHERE {OF_THIS} AND observation_id IN (SELECT valu
 OBSERVATIONS = f"DELETE FROM observation WHERE {OF_THIS} AND id IN (SELECT value FROM json_each(?))"  # noqa: S608 - our own text
 TAIL = f"SELECT {rows.MESSAGE} FROM message WHERE {OF_THIS} AND live = 1 AND seq > ? ORDER BY seq"  # noqa: S608 - our own text
 RECENTLY = f"""SELECT {rows.MARK} FROM message WHERE {OF_THIS} AND live = 1 AND seq <= ?
-    ORDER BY seq DESC LIMIT {RECENT}"""  # noqa: S608 - our own text
+    ORDER BY seq DESC LIMIT {RECENT_MARKS}"""  # noqa: S608 - our own text
 BEFORE = f"SELECT count(*), ifnull(sum(tokens), 0) FROM message WHERE {OF_THIS} AND live = 1 AND seq <= ?"  # noqa: S608 - our own text
 COUNTED = f"""SELECT (SELECT count(*) FROM thread WHERE {THIS}),
     (SELECT count(*) FROM message WHERE {OF_THIS}),
@@ -86,6 +86,6 @@ async def _uncovered(db: aiosqlite.Connection, thread: Memory, hub: Memory, labe
     recent = tuple(rows.mark_of(row) for row in reversed(await rows_of(db, RECENTLY, reach)))
     tail = tuple(rows.message_of(row) for row in await rows_of(db, TAIL, reach))
     [(count, tokens)] = await rows_of(db, BEFORE, reach)
-    before = count, tokens + PER_MESSAGE * count
+    before = count, tokens + MESSAGE_FRAMING_TOKENS * count
     after = forgetting.uncovered(thread, hub, label, recent, tail, before)
     await in_one_hop(db, Commit(thread, after, ()).write)

@@ -9,7 +9,7 @@ from typing import Any
 import aiosqlite
 from msgspec.structs import replace
 
-from om_proxy.memory.model import RECENT, Key, Memory, Message, Observation
+from om_proxy.memory.model import RECENT_MARKS, Key, Memory, Message, Observation
 from om_proxy.storage import sqlite_rows as rows
 
 THIS = "tenant = ? AND resource = ? AND thread = ?"
@@ -23,7 +23,7 @@ async def loaded(db: aiosqlite.Connection, key: Key) -> Memory:
     id_, version, *columns = found[0]
     memory = rows.memory_of(key, version, id_, tuple(columns))
     recent = f"""SELECT {rows.MARK} FROM message WHERE thread_id = ? AND live = 1 AND seq <= ?
-        ORDER BY seq DESC LIMIT {RECENT}"""  # noqa: S608 - our own text
+        ORDER BY seq DESC LIMIT {RECENT_MARKS}"""  # noqa: S608 - our own text
     tail = f"SELECT {rows.MESSAGE} FROM message WHERE thread_id = ? AND live = 1 AND seq > ? ORDER BY seq"  # noqa: S608 - our own text
     log = f"""SELECT {rows.OBSERVATION} FROM entry JOIN observation
         ON observation.thread_id = entry.thread_id AND observation.id = observation_id

@@ -22,12 +22,12 @@ from msgspec import Struct
 from xxhash import xxh3_128, xxh3_128_digest
 
 from om_proxy.memory.digests import Digests, Raws
-from om_proxy.memory.sent import SHORT
+from om_proxy.memory.sent import MIN_DIGESTED_BYTES
 
 BYTES = 8 << 20  # of places kept for all threads together: 80 kB for one of 10 000 messages
 OVERHEAD = 3_000  # bytes of one beside its places: two running hashes, a digest for each view
 PROBE = 64  # bytes of the first message by which it is found
-LEAST = SHORT  # bytes of a body worth it
+LEAST = MIN_DIGESTED_BYTES  # bytes of a body worth it
 NEAR = 1 << 16  # bytes from the beginning in which it is looked for: instructions before it may differ in length
 HERE = b'"what is known stands here"'  # JSON, in place of the known messages
 ARRAYS = 4  # times the word `messages` may stand before an array until we no longer look for ours

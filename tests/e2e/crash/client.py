@@ -8,7 +8,7 @@ from typing import Any
 import httpx
 import orjson
 
-from om_proxy.memory.identity import LOCAL
+from om_proxy.memory.identity import LOCAL_TENANT
 from om_proxy.memory.model import Key
 from tests.e2e.crash.models import FILLER
 
@@ -35,7 +35,7 @@ class Conversation:
 
     @property
     def key(self) -> Key:
-        return Key(LOCAL, self.thread, self.thread)
+        return Key(LOCAL_TENANT, self.thread, self.thread)
 
     async def turn(self, http: httpx.AsyncClient, *, fork: bool = False) -> None:
         """Ask, or ask again what was not answered; raises Broken, and the next turn is then a retry."""

@@ -16,7 +16,7 @@ import orjson
 from starlette.types import Receive, Scope, Send
 
 from om_proxy.demo.loopback import serving
-from om_proxy.memory.identity import LOCAL
+from om_proxy.memory.identity import LOCAL_TENANT
 from om_proxy.memory.model import Key
 from om_proxy.storage.sqlite import SqliteStore
 from tests.e2e.disk.troubles import Full, Locked, Shimmed, Trouble, small_file_system
@@ -234,7 +234,7 @@ async def _recovered(http: httpx.AsyncClient) -> str:
 async def _judge(report: Report, database: Path, talking: list[Client], opened: float, ended: float) -> None:
     store = await SqliteStore.open(database)
     for client in talking:
-        found = await store.messages(Key(LOCAL, client.thread, client.thread), 0)
+        found = await store.messages(Key(LOCAL_TENANT, client.thread, client.thread), 0)
         held = [orjson.loads(m.item.raw)["content"] for m in found]
         meant = [m["content"] for m in client.history]
         report.acknowledged += len(meant)

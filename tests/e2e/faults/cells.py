@@ -17,7 +17,7 @@ import orjson
 
 from om_proxy.app import CONNECTIONS, App, create_app
 from om_proxy.memory import lifecycle
-from om_proxy.memory.identity import LOCAL
+from om_proxy.memory.identity import LOCAL_TENANT
 from om_proxy.memory.model import Key, Memory, Message, Observation
 from om_proxy.settings import parse
 from om_proxy.upstream import AiohttpTransport
@@ -108,7 +108,7 @@ class Site:
         return got, timing()
 
     def key(self, cell: Cell) -> Key:
-        return Key(LOCAL, str(cell), str(cell))
+        return Key(LOCAL_TENANT, str(cell), str(cell))
 
     async def memory(self, cell: Cell) -> Memory:
         return await self.app.store.load(self.key(cell))

@@ -14,7 +14,7 @@ import pytest
 
 from om_proxy.app import CONNECTIONS
 from om_proxy.edge.protocol import Protocol
-from om_proxy.memory.identity import LOCAL
+from om_proxy.memory.identity import LOCAL_TENANT
 from om_proxy.memory.model import Key
 from tests.e2e.between import Between, between, completing
 from tests.e2e.faults.cells import notes
@@ -26,7 +26,7 @@ from tests.support.upstream_server import SSE_HEAD, Call, answering, chunk
 SAID = "Quokkas walk over the bridge at nine and back at ten"
 HALF = SAID[: len(SAID) // 2]
 LONG = "The deploy window for the ferry service is nine minutes wide, and the ticket is OPS-1. " * 8
-KEY = Key(LOCAL, "t", "t")
+KEY = Key(LOCAL_TENANT, "t", "t")
 
 
 def user(text: str) -> dict[str, Any]:
