@@ -200,7 +200,7 @@ def test_the_metadata_is_complete(distribution: Distribution) -> None:
     assert about["Requires-Python"] == ">=3.11"
     assert about["Summary"]
     assert {"llm", "memory", "openai", "proxy"} <= set(about["Keywords"].split(","))
-    assert about.get_payload() == (ROOT / "README.md").read_text(encoding="utf-8")
+    assert about["Description"] == (ROOT / "README.md").read_text(encoding="utf-8")
     assert [name for name in ("Project-URL", "Home-page", "Download-URL") if name in about] == []
 
 

@@ -47,7 +47,7 @@ async def soaking(folder: Path, models: Models, cache_bytes: int = FEW * 8_000) 
                 *("background.CALLS", "prompt.RENDERED", "settings.model.PAIRS", "edge.site.CALLS"),
                 *("deliveries.MAX_KNOWN_THREADS", "deliveries.MAX_UNWRITTEN_THREADS"),
             ):
-                bounds.enter_context(mock.patch(f"proxy.{bound}", FEW))
+                bounds.enter_context(mock.patch(f"om_proxy.{bound}", FEW))
             memories = partial(Memories, cache_bytes=cache_bytes)
             bounds.enter_context(mock.patch("om_proxy.app.Memories", memories))
             async with serving(app) as listening:

@@ -160,7 +160,9 @@ def _failing(folder: Path, mutant: Mutant | None, operations: int) -> int:
     sys.dont_write_bytecode = mutant is not None  # what was compiled of the mutant must not outlive it
     signal.alarm(WITHIN)  # which ends the process
     os.chdir(folder)
-    sys.path[:] = [str(folder), *(path for path in sys.path if Path(path or ".").resolve() != ROOT)]
+    ours = {ROOT, ROOT / "proxy"}
+    others = [path for path in sys.path if Path(path or ".").resolve() not in ours]
+    sys.path[:] = [str(folder), str(folder / "proxy"), *others]
     for name in [name for name in sys.modules if name.partition(".")[0] == "tests"]:
         del sys.modules[name]
     said = os.open("said", os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
