@@ -106,10 +106,9 @@ class Lane:
         while self._waiting:
             group = self._next_group()
             await self._perform(group)
+            # many commit: those of this pass of the loop share the next transaction, and its fsync
             if len(group) > 1:
-                await asyncio.sleep(
-                    0
-                )  # many commit: those of this pass of the loop share the next transaction, and its fsync
+                await asyncio.sleep(0)
 
     def _next_group(self) -> list[Unit]:
         group = [self._waiting.popleft()]
