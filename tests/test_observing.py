@@ -328,6 +328,16 @@ async def test_a_reflection_is_kept_beside_the_log() -> None:
         assert len(p.models.asked) == 1
 
 
+async def test_a_reflection_no_shorter_than_its_entries_is_none() -> None:
+    """The reflector is shown more than entries count, as the marks of threads in a shared log: the log must not grow by it."""
+    async with parts(bullets("all in all")) as p:
+        await logged(p, 200, 200)
+        await p.memories.update(KEY, lambda m: replace(m, log=tuple(replace(o, tokens=1) for o in m.log)))
+        assert not await p.observing.perform(KEY, Reflect(2, 300), p.call())
+        after = await p.memory()
+        assert (after.reflection, after.unproductive_at) == (None, 2)
+
+
 async def test_entries_that_come_meanwhile_survive() -> None:
     """A reflection of the first entries stands while new ones follow; swapped in, they follow it byte for byte."""
     held = Held(bullets("all in all"))

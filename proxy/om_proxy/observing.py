@@ -462,7 +462,7 @@ async def _kept_of(made: Notes, call: Call) -> Notes:
 def _known(memory: Memory) -> list[str]:
     """The log as the observer should know it: a pending reflection stands in for what it covers; then what is buffered."""
     log, pending = memory.log, memory.reflection
-    at = lifecycle.replaced(log, pending) if pending else None
+    at = lifecycle.find_sources(log, pending) if pending else None
     told = [section for o in (log[: at.start] if at else log) for section in sections.sections(o)]
     if pending and at:
         labels = _labels(log[at])

@@ -370,10 +370,10 @@ def reflected(memory: Memory, reflection: Reflection) -> Memory:
 
 
 def fits(memory: Memory, reflection: Reflection) -> bool:
-    return reflection.generation == memory.generation and replaced(memory.log, reflection) is not None
+    return reflection.generation == memory.generation and find_sources(memory.log, reflection) is not None
 
 
-def replaced(log: Sequence[Observation], reflection: Reflection) -> slice | None:
+def find_sources(log: Sequence[Observation], reflection: Reflection) -> slice | None:
     """Where in the log the entries stand that the reflection replaces; None: not all of them, or no longer side by side."""
     first, count = reflection.sources[:1], len(reflection.sources)
     start = next((i for i, o in enumerate(log) if (o.id,) == first), None)
@@ -385,9 +385,11 @@ def replaced(log: Sequence[Observation], reflection: Reflection) -> slice | None
 def swapped(memory: Memory, now: float) -> Memory:
     """The next generation: the reflection in place of what it stands for, the other entries byte for byte. Chunks stay."""
     made = memory.reflection
-    at = replaced(memory.log, made) if made else None
-    if made is None or at is None or not fits(memory, made):
-        return replace(memory, reflection=None) if made else memory
+    if made is None:
+        return memory
+    at = find_sources(memory.log, made)
+    if at is None or made.generation != memory.generation:
+        return replace(memory, reflection=None)
     earlier, sources, later = memory.log[: at.start], memory.log[at], memory.log[at.stop :]
     entry = Observation(
         id=shared.entry_id(memory),
@@ -398,9 +400,8 @@ def swapped(memory: Memory, now: float) -> Memory:
         tokens=made.tokens,
         source_tokens=sum(o.source_tokens for o in sources),
         at=next((o.at for o in reversed(sources) if o.task is not None), sources[-1].at),
-        task=newest_task(sources)
-        if made.task is None or later
-        else made.task,  # what is open now, it cannot know there
+        # what is open now it cannot know where later entries follow
+        task=newest_task(sources) if made.task is None or later else made.task,
         suggestion=sources[-1].suggestion,
         kind="reflection",
         model=made.model,
@@ -409,9 +410,8 @@ def swapped(memory: Memory, now: float) -> Memory:
         depth=1 + max(o.depth for o in sources),
     )
     after = shared.numbered(next_generation(memory, (*earlier, entry, *later)), 1)
-    frees_enough = condensing.frees_enough(sum(o.tokens for o in sources), entry.tokens)
-    unproductive_at = 0 if frees_enough else after.log_tokens
-    return replace(after, reflection=None, unproductive_at=unproductive_at, render_date=now)
+    may_go_on = condensing.frees_enough(sum(o.tokens for o in sources), entry.tokens)
+    return replace(after, reflection=None, unproductive_at=0 if may_go_on else after.log_tokens, render_date=now)
 
 
 def next_generation(memory: Memory, log: tuple[Observation, ...]) -> Memory:
