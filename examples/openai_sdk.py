@@ -1,4 +1,5 @@
-"""A thread with the OpenAI SDK: the client keeps sending its whole history, the proxy keeps the prompt bounded.
+"""A thread with the OpenAI SDK: the client keeps sending its whole history, the proxy keeps the
+prompt bounded.
 
 Needs a running proxy (`om-proxy serve`) and OPENAI_API_KEY. Usage: python openai_sdk.py [model]
 Run again under the same thread id, it goes on with the old conversation: a new one needs a new id.
@@ -16,7 +17,11 @@ client = OpenAI(
 model = sys.argv[1] if len(sys.argv) > 1 else "gpt-4o-mini"
 history = [{"role": "system", "content": "You help plan a kitchen."}]
 
-for text in ("The worktop is 312 cm long.", "The sink is 60 cm wide.", "How much worktop is left beside the sink?"):
+for text in (
+    "The worktop is 312 cm long.",
+    "The sink is 60 cm wide.",
+    "How much worktop is left beside the sink?",
+):
     history.append({"role": "user", "content": text})
     answer = client.chat.completions.with_raw_response.create(model=model, messages=history)
     reply = answer.parse().choices[0].message.content

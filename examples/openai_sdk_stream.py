@@ -1,7 +1,9 @@
-"""The same, streamed: tokens arrive as the model writes them; when the stream has ended, the turn is stored.
+"""The same, streamed: tokens arrive as the model writes them; when the stream has ended, the turn
+is stored.
 
-Needs a running proxy (`om-proxy serve`) and OPENAI_API_KEY. Usage: python openai_sdk_stream.py [model]
-Run again under the same thread id, it goes on with the old conversation: a new one needs a new id.
+Needs a running proxy (`om-proxy serve`) and OPENAI_API_KEY. Usage: python openai_sdk_stream.py
+[model] Run again under the same thread id, it goes on with the old conversation: a new one needs a
+new id.
 """
 
 import os
@@ -16,7 +18,10 @@ client = OpenAI(
 model = sys.argv[1] if len(sys.argv) > 1 else "gpt-4o-mini"
 history = []
 
-for text in ("I am reading a book about bridges.", "Which kind of bridge should the next one be about?"):
+for text in (
+    "I am reading a book about bridges.",
+    "Which kind of bridge should the next one be about?",
+):
     history.append({"role": "user", "content": text})
     pieces = []
     for chunk in client.chat.completions.create(model=model, messages=history, stream=True):

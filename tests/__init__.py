@@ -1,1 +1,2 @@
-"""The tests of the proxy: each folder mirrors a room of `om_proxy`, or serves one purpose of its own."""
+"""The tests of the proxy: each folder mirrors a room of `om_proxy`, or serves one purpose of its
+own."""

@@ -13,11 +13,11 @@ import httpx
 import pytest
 
 from om_proxy.app import create_app, open_store
-from om_proxy.catalogue import encodings
-from om_proxy.demo.loopback import serving
-from om_proxy.demo.scripted import Scripted
 from om_proxy.errors import ConfigError, OmError, StorageError
+from om_proxy.models import encodings
 from om_proxy.settings import Settings, parse
+from om_proxy.testing.loopback import serving
+from om_proxy.testing.scripted import Scripted
 from tests.e2e.running import Running, running
 
 
@@ -35,8 +35,13 @@ def settings_in(
 
 
 def threads() -> list[str]:
-    """What would keep the process alive, by name: threads about to end get their time, the pool of `to_thread` ends with its loop."""
-    lasting = [t for t in threading.enumerate() if not t.daemon and not t.name.startswith(("MainThread", "asyncio_"))]
+    """What would keep the process alive, by name: threads about to end get their time, the pool of
+    `to_thread` ends with its loop."""
+    lasting = [
+        t
+        for t in threading.enumerate()
+        if not t.daemon and not t.name.startswith(("MainThread", "asyncio_"))
+    ]
     for thread in lasting:
         thread.join(1.0)
     return [thread.name for thread in lasting if thread.is_alive()]
@@ -46,7 +51,9 @@ async def ready(run: Running) -> dict[str, str]:
     """What `/readyz` says once it has started."""
     async with asyncio.timeout(30):
         while (answer := await run.http.get(f"{run.base}/readyz")).status_code == 503:  # noqa: ASYNC110 - see below
-            await asyncio.sleep(0.01)  # ranks are loaded in a thread, which tells nobody else; bounded above
+            await asyncio.sleep(
+                0.01
+            )  # ranks are loaded in a thread, which tells nobody else; bounded above
     assert answer.status_code == 200
     found: dict[str, str] = answer.json()
     return found
@@ -71,23 +78,31 @@ class Ranks:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.asked, self.here = 0, asyncio.Event()
-        monkeypatch.setattr(encodings, "load", self.load)
+        monkeypatch.setattr(encodings, "load_ranks", self.load)
 
     async def load(self, model: str = "") -> None:
         self.asked += 1
         await self.here.wait()
 
 
-async def test_ready_when_the_first_count_is_quick(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Ranks are loaded from the start on, and until they are here it is not ready; chat without memory is served at once, and
-    with memory as soon as they are."""
+async def test_ready_when_the_first_count_is_quick(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Ranks are loaded from the start on, and until they are here it is not ready; chat without
+    memory is served at once, and with memory as soon as they are."""
     ranks = Ranks(monkeypatch)
     async with running(tmp_path) as run:
         answer = await run.http.get(f"{run.base}/readyz")
-        assert (answer.status_code, answer.json(), answer.headers["retry-after"]) == (503, {"status": "starting"}, "1")
+        assert (answer.status_code, answer.json(), answer.headers["retry-after"]) == (
+            503,
+            {"status": "starting"},
+            "1",
+        )
         assert (await run.http.get(f"{run.base}/healthz")).json() == {"status": "ok"}
         body = {"model": "scripted-actor", "messages": [{"role": "user", "content": "hi"}]}
-        assert (await run.http.post(f"{run.base}/v1/chat/completions", json=body)).status_code == 200
+        assert (
+            await run.http.post(f"{run.base}/v1/chat/completions", json=body)
+        ).status_code == 200
         assert ranks.asked == 1
         saying = asyncio.create_task(run.chat().say("The dock is 2.85 m high."))
         await until(lambda: ranks.asked == 2)
@@ -96,7 +111,9 @@ async def test_ready_when_the_first_count_is_quick(tmp_path: Path, monkeypatch: 
         assert (await run.http.get(f"{run.base}/readyz")).json() == {"status": "ok"}
 
 
-async def test_ready_without_anything_to_count(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_ready_without_anything_to_count(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Where no request has memory nothing is loaded, and nothing waited for."""
     ranks = Ranks(monkeypatch)
     async with running(tmp_path, "enabled: false") as run:
@@ -104,20 +121,24 @@ async def test_ready_without_anything_to_count(tmp_path: Path, monkeypatch: pyte
         assert ranks.asked == 0
 
 
-async def test_ready_though_ranks_cannot_be_loaded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_ready_though_ranks_cannot_be_loaded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Each request that counts says so itself; the server is no less ready for the others."""
 
     async def failing(model: str = "") -> None:
         raise MemoryError
 
-    monkeypatch.setattr(encodings, "load", failing)
+    monkeypatch.setattr(encodings, "load_ranks", failing)
     async with running(tmp_path) as run:
         assert (await ready(run)) == {"status": "ok"}
         _, receipt = await run.chat().say("The dock is 2.85 m high.")
         assert (receipt["status"], receipt["reason"]) == ("degraded", "memory-error")
 
 
-async def test_ending_while_ranks_are_loaded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_ending_while_ranks_are_loaded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The end does not wait for them."""
     Ranks(monkeypatch)
     async with asyncio.timeout(10), running(tmp_path):
@@ -130,7 +151,10 @@ async def test_ready_without_memory(tmp_path: Path) -> None:
         await ready(run)
         await run.app.store.close()
         answer = await run.http.get(f"{run.base}/readyz")
-        assert (answer.status_code, answer.json()) == (200, {"status": "degraded", "reason": "om_storage"})
+        assert (answer.status_code, answer.json()) == (
+            200,
+            {"status": "degraded", "reason": "om_storage"},
+        )
         assert (await run.http.get(f"{run.base}/healthz")).json() == {"status": "ok"}
 
 
@@ -148,8 +172,15 @@ async def test_websocket(tmp_path: Path) -> None:
     """A WebSocket is refused with a clear 501, on every path, before anything goes upstream."""
     async with running(tmp_path) as run:
         upgrade = {"connection": "upgrade", "upgrade": "websocket", "sec-websocket-version": "13"}
-        for path in ("/v1/realtime", "/v1/chat/completions", "/v1/responses/resp_1", "/t/t/v1/realtime"):
-            answer = await run.http.get(run.base + path, headers=upgrade | {"sec-websocket-key": "eA=="})
+        for path in (
+            "/v1/realtime",
+            "/v1/chat/completions",
+            "/v1/responses/resp_1",
+            "/t/t/v1/realtime",
+        ):
+            answer = await run.http.get(
+                run.base + path, headers=upgrade | {"sec-websocket-key": "eA=="}
+            )
             assert answer.status_code == 501
             error = answer.json()["error"]
             assert (error["type"], error["code"]) == ("om_error", "om_unsupported")
@@ -157,13 +188,17 @@ async def test_websocket(tmp_path: Path) -> None:
         assert run.models.requests == []
 
 
-@pytest.mark.parametrize("path", ["/v1/responses", "/responses", "/t/t/v1/responses", "/r/ada/t/t/responses"])
+@pytest.mark.parametrize(
+    "path", ["/v1/responses", "/responses", "/t/t/v1/responses", "/r/ada/t/t/responses"]
+)
 async def test_a_websocket_with_http_to_fall_back_to(tmp_path: Path, path: str) -> None:
     """Codex tries one first, and goes on with HTTP at once when it is told 426 (RFC 9110
     15.5.22)."""
     async with running(tmp_path, more="auth: {keys: [{tenant: acme, key: sk-acme}]}") as run:
         upgrade = {"connection": "Upgrade", "upgrade": "WebSocket", "sec-websocket-version": "13"}
-        answer = await run.http.get(run.base + path, headers=upgrade | {"sec-websocket-key": "eA=="})
+        answer = await run.http.get(
+            run.base + path, headers=upgrade | {"sec-websocket-key": "eA=="}
+        )
         assert answer.status_code == 426
         assert (answer.headers["upgrade"], answer.headers["connection"]) == ("HTTP/1.1", "Upgrade")
         assert answer.json()["error"]["code"] == "om_unsupported"
@@ -172,7 +207,8 @@ async def test_a_websocket_with_http_to_fall_back_to(tmp_path: Path, path: str) 
 
 
 async def test_what_this_is(tmp_path: Path) -> None:
-    """Whoever opens the address sees what answers there, without a key; a body sent there is told that the API stands elsewhere."""
+    """Whoever opens the address sees what answers there, without a key; a body sent there is told
+    that the API stands elsewhere."""
     async with running(tmp_path, more="auth: {keys: [{tenant: acme, key: sk-acme}]}") as run:
         for path in ("/", "/t/kitchen", "/t/kitchen/"):
             answer = await run.http.get(run.base + path)
@@ -195,7 +231,13 @@ OWN = [
     "/%6Detrics",
     "/om%2Fv1",
 ]
-BELOW_A_THREAD = ["/t/t/om/v1/threads", "/t/t/healthz", "/r/ada/t/t/readyz", "/t/t/metrics", "/t/t/%6Fm/v1/threads"]
+BELOW_A_THREAD = [
+    "/t/t/om/v1/threads",
+    "/t/t/healthz",
+    "/r/ada/t/t/readyz",
+    "/t/t/metrics",
+    "/t/t/%6Fm/v1/threads",
+]
 
 
 @pytest.mark.parametrize("path", [*OWN, *BELOW_A_THREAD])
@@ -232,7 +274,9 @@ async def test_keys_of_ours_guard_every_route(tmp_path: Path) -> None:
     keys = "auth: {keys: [{tenant: acme, key: sk-acme}]}"
     async with running(tmp_path, more=keys) as run:
         assert (await run.http.get(f"{run.base}/v1/models")).status_code == 401
-        allowed = await run.http.get(f"{run.base}/v1/models", headers={"authorization": "Bearer sk-acme"})
+        allowed = await run.http.get(
+            f"{run.base}/v1/models", headers={"authorization": "Bearer sk-acme"}
+        )
         assert allowed.status_code == 200
         assert (await run.http.get(f"{run.base}/healthz")).status_code == 200
 
@@ -242,16 +286,19 @@ async def test_changed_settings_hold_for_the_next_request(tmp_path: Path) -> Non
     async with running(tmp_path) as run:
         assert (await run.chat().say("hello"))[1]["status"] == "raw"
         watched = run.app._watched
-        watched.current = parse(f'upstream: [{{base_url: "{watched.current.upstream[0].base_url}"}}]\nmemory: false')
+        watched.current = parse(
+            f'upstream: [{{base_url: "{watched.current.upstream[0].base_url}"}}]\nmemory: false'
+        )
         _, receipt = await run.chat().say("hello again")
         assert (receipt["status"], receipt["reason"]) == ("off", "disabled")
 
 
-# ── start and end ────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── start and end ─────────────────────────────────────────────────────────────────────────────────
 
 
 async def test_a_start_that_fails_leaves_nothing_running(tmp_path: Path) -> None:
-    """The store is closed again, so the process can end; once its cause is gone, the same app starts."""
+    """The store is closed again, so the process can end; once its cause is gone, the same app
+    starts."""
     before = threads()
     await altered(tmp_path, "ALTER TABLE secret RENAME TO lost")
     app = create_app(settings_in(tmp_path, required=True))
@@ -275,7 +322,9 @@ async def altered(folder: Path, sql: str) -> None:
 async def test_a_start_that_fails_is_told_to_the_server(tmp_path: Path) -> None:
     """The server that runs the app does not begin to serve."""
     (tmp_path / "file").touch()
-    app = create_app(settings_in(tmp_path / "file", required=True))  # no folder: nothing can be made in it
+    app = create_app(
+        settings_in(tmp_path / "file", required=True)
+    )  # no folder: nothing can be made in it
     with pytest.raises(OmError):
         async with serving(app, lifespan="on"):
             pytest.fail("it must not serve")
@@ -313,10 +362,15 @@ async def test_two_processes_on_one_store(tmp_path: Path) -> None:
 async def test_no_upstream(tmp_path: Path) -> None:
     """An upstream that is not there is a 502 in OpenAI's shape, and the question is kept."""
     app = create_app(settings_in(tmp_path))
-    async with serving(app) as base, httpx.AsyncClient(trust_env=False) as http:
+    async with serving(app) as base, httpx.AsyncClient(trust_env=False, timeout=60) as http:
         body = {"model": "m", "messages": [{"role": "user", "content": "hello"}]}
-        answer = await http.post(f"{base}/v1/chat/completions", json=body, headers={"x-om-thread": "t"})
-        assert (answer.status_code, answer.json()["error"]["code"]) == (502, "om_upstream_unreachable")
+        answer = await http.post(
+            f"{base}/v1/chat/completions", json=body, headers={"x-om-thread": "t"}
+        )
+        assert (answer.status_code, answer.json()["error"]["code"]) == (
+            502,
+            "om_upstream_unreachable",
+        )
         await app.background.wait_idle()
         (info,) = await app.store.threads(None)
         assert info.messages == 1

@@ -14,7 +14,15 @@ from tests.bench.servers import BEFORE_PORT, OM_PORT, describe_target
 
 
 def row(target: str, number: int, **fields: Any) -> dict[str, Any]:
-    usual = {"n": 100, "errors": 0, "non200": 0, "rps": 1000.0, "p50": 1000, "ttfb50": 900, "cpu_us": 500.0}
+    usual = {
+        "n": 100,
+        "errors": 0,
+        "non200": 0,
+        "rps": 1000.0,
+        "p50": 1000,
+        "ttfb50": 900,
+        "cpu_us": 500.0,
+    }
     return {
         "target": target,
         "cell": "grow:1",
@@ -43,7 +51,8 @@ def change(*ratios: float) -> Change:
     ],
 )
 def test_verdict(ratios: tuple[float, ...], verdict: str) -> None:
-    """The median decides; a figure that was better in some round is told apart from one that never was."""
+    """The median decides; a figure that was better in some round is told apart from one that never
+    was."""
     assert change(*ratios).verdict == verdict
 
 

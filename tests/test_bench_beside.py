@@ -1,4 +1,5 @@
-"""`scripts/bench` side by side: what follows from rows made by hand, in which order what is measured, and whose ports they are."""
+"""`scripts/bench` side by side: what follows from rows made by hand, in which order what is
+measured, and whose ports they are."""
 
 from __future__ import annotations
 
@@ -27,17 +28,28 @@ ROOT = Path(__file__).parents[1]
 
 def row(target: str, cell: str, **fields: Any) -> dict[str, Any]:
     """As run.py writes it."""
-    usual = {"n": 100, "errors": 0, "non200": 0, "rps": 1000.0, "p50": 1000, "ttfb50": 900, "cpu_us": 500.0}
+    usual = {
+        "n": 100,
+        "errors": 0,
+        "non200": 0,
+        "rps": 1000.0,
+        "p50": 1000,
+        "ttfb50": 900,
+        "cpu_us": 500.0,
+    }
     more = {"bytes": 17_500, "reads": 100, "idle_mb": 50.0, "first_200_s": 0.5}
     return {"target": target, "cell": cell, **usual, **more, **fields}
 
 
-# ── figures ──────────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── figures ───────────────────────────────────────────────────────────────────────────────────────
 
 
 def test_median_of_rounds() -> None:
     """Each field by itself; what is measured once a start, over all cells."""
-    rows = [row("nginx", "1k_n:1", p50=p50, cpu_us=cpu) for p50, cpu in ((300, 9.0), (100, 7.0), (200, 8.0))]
+    rows = [
+        row("nginx", "1k_n:1", p50=p50, cpu_us=cpu)
+        for p50, cpu in ((300, 9.0), (100, 7.0), (200, 8.0))
+    ]
     found = medians([*rows, row("nginx", "1k_n:16", first_200_s=3.0)])
     assert (found["nginx", "1k_n:1"]["p50"], found["nginx", "1k_n:1"]["cpu_us"]) == (200, 8.0)
     assert START.read(found, "nginx", ANY) == 0.5
@@ -52,13 +64,14 @@ def test_no_answers_are_no_figure() -> None:
 
 def test_errors_are_told() -> None:
     """Fast refusals are no fast answers."""
-    assert list(trouble([row("nginx", "1k_n:1", errors=1, non200=20), row("nginx", "1k_n:16")])) == [
-        "nginx 1k_n:1: 1 errors and 20 answers other than 200"
-    ]
+    assert list(
+        trouble([row("nginx", "1k_n:1", errors=1, non200=20), row("nginx", "1k_n:16")])
+    ) == ["nginx 1k_n:1: 1 errors and 20 answers other than 200"]
 
 
 def test_direct_has_no_cost() -> None:
-    """Without a proxy, what is counted is the fake upstream's: its CPU and memory say nothing of a target."""
+    """Without a proxy, what is counted is the fake upstream's: its CPU and memory say nothing of a
+    target."""
     found = medians([row("direct", "1k_n:16")])
     assert RATE.read(found, "direct", "1k_n:16") == 1000
     assert [kind.read(found, "direct", "1k_n:16") for kind in (CPU, CORE)] == [None, None]
@@ -73,7 +86,8 @@ def test_full_core() -> None:
 
 
 def test_cpu_of_an_event() -> None:
-    """16 streams of 50 ms are 320 a second, though only 256 were counted whole; 2 750 µs each, 100 of them the request's."""
+    """16 streams of 50 ms are 320 a second, though only 256 were counted whole; 2 750 µs each, 100
+    of them the request's."""
     stream = row("om_raw", "sse1000:16", rps=256.0, p50=50_000, cpu_us=2750 * 320 / 256)
     found = medians([stream, row("om_raw", "1k_n:16", cpu_us=100.0)])
     assert EVENT.read(found, "om_raw", "sse1000:16") == pytest.approx(50.0)
@@ -90,9 +104,10 @@ def test_merged_events_are_no_figure() -> None:
     found = medians([starved, row("om_raw", "1k_n:16", bytes=80_000)])
     assert EVENT.read(found, "om_raw", "sse1000:16") is None
     assert FIRST.read(found, "om_raw", "sse1000:16") == 0.9
-    assert [line.partition(":16")[0] for line in trouble([starved, row("om_raw", "1k_n:16", bytes=80_000)])] == [
-        "om_raw sse1000"
-    ]
+    assert [
+        line.partition(":16")[0]
+        for line in trouble([starved, row("om_raw", "1k_n:16", bytes=80_000)])
+    ] == ["om_raw sse1000"]
 
 
 @pytest.mark.parametrize(
@@ -110,13 +125,18 @@ def test_figures_of_a_cell(cell: str, kinds: Sequence[Any]) -> None:
     assert [kind for place, kind in figures([cell]) if place == cell] == kinds
 
 
-# ── the table ────────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── the table ─────────────────────────────────────────────────────────────────────────────────────
 
 
 def test_beside_others() -> None:
     """Above no proxy, above the floor, and as a multiple."""
-    rows = [row(t, "1k_n:1", p50=us) for t, us in (("direct", 20), ("floor_aiohttp", 300), ("litellm", 12_000))]
-    assert compared(medians([*rows, row("om_raw", "1k_n:1", p50=600)]), "om_raw", "1k_n:1", P50) == {
+    rows = [
+        row(t, "1k_n:1", p50=us)
+        for t, us in (("direct", 20), ("floor_aiohttp", 300), ("litellm", 12_000))
+    ]
+    assert compared(
+        medians([*rows, row("om_raw", "1k_n:1", p50=600)]), "om_raw", "1k_n:1", P50
+    ) == {
         "value": 0.6,
         "above direct": pytest.approx(0.58),
         "above floor": pytest.approx(0.3),
@@ -127,9 +147,18 @@ def test_beside_others() -> None:
 
 def test_rates_do_not_add() -> None:
     """Requests a second have a ratio and no difference."""
-    rows = [row(t, "1k_n:16", rps=rps) for t, rps in (("direct", 9e4), ("floor_aiohttp", 8e3), ("om_raw", 4e3))]
+    rows = [
+        row(t, "1k_n:16", rps=rps)
+        for t, rps in (("direct", 9e4), ("floor_aiohttp", 8e3), ("om_raw", 4e3))
+    ]
     found = compared(medians(rows), "om_raw", "1k_n:16", RATE)
-    assert found == {"value": 4e3, "above direct": None, "above floor": None, "× floor": 0.5, "× litellm": None}
+    assert found == {
+        "value": 4e3,
+        "above direct": None,
+        "above floor": None,
+        "× floor": 0.5,
+        "× litellm": None,
+    }
 
 
 @pytest.mark.parametrize(
@@ -152,12 +181,15 @@ def test_every_goal_has_its_line() -> None:
     assert set(GOALS) <= set(figures(CELLS.split(",")))
 
 
-def lines(rows: Sequence[dict[str, Any]], targets: Sequence[str], cells: Sequence[str]) -> list[list[str]]:
+def lines(
+    rows: Sequence[dict[str, Any]], targets: Sequence[str], cells: Sequence[str]
+) -> list[list[str]]:
     return [line.split() for line in table(rows, targets, cells).splitlines()]
 
 
 def test_table() -> None:
-    """A line a figure; where there are goals, one for each goal and each of the two that are held to it."""
+    """A line a figure; where there are goals, one for each goal and each of the two that are held
+    to it."""
     rows = [
         *(row(t, "1k_n:16", rps=rps) for t, rps in (("floor_aiohttp", 8000.0), ("litellm", 90.0))),
         *(row(t, "1k_n:16", rps=rps) for t, rps in (("om_raw", 4050.0), ("om_applied", 3000.0))),
@@ -209,13 +241,22 @@ def test_table_without_memory() -> None:
 
 def test_columns_stand_below_each_other() -> None:
     """A value ends where its heading ends."""
-    text = table([row("nginx", "1k_n:1", p50=123_456)], ["direct", "nginx"], ["1k_n:1"]).splitlines()
+    text = table(
+        [row("nginx", "1k_n:1", p50=123_456)], ["direct", "nginx"], ["1k_n:1"]
+    ).splitlines()
     assert text[1].index("nginx") + len("nginx") == text[2].index("123") + len("123")
 
 
 @pytest.mark.parametrize(
     ("value", "said"),
-    [(None, "-"), (0.0154, "0.015"), (0.9996, "1.00"), (9.996, "10.0"), (99.96, "100"), (-1.925, "-1.93")],
+    [
+        (None, "-"),
+        (0.0154, "0.015"),
+        (0.9996, "1.00"),
+        (9.996, "10.0"),
+        (99.96, "100"),
+        (-1.925, "-1.93"),
+    ],
 )
 def test_number(value: float | None, said: str) -> None:
     """Three figures, and no more than three places."""
@@ -225,7 +266,8 @@ def test_number(value: float | None, said: str) -> None:
 def test_noise() -> None:
     """The spread of each cell's rounds: the middle one and the worst."""
     rows = [
-        row("floor_aiohttp", cell, p50=p50) for cell, p50 in (("a:1", 100), ("b:1", 100), ("a:1", 110), ("b:1", 150))
+        row("floor_aiohttp", cell, p50=p50)
+        for cell, p50 in (("a:1", 100), ("b:1", 100), ("a:1", 110), ("b:1", 150))
     ]
     assert noise([*rows, row("nginx", "a:1", p50=900)], "floor_aiohttp") == (
         "Rounds of floor_aiohttp lie apart: p50 30%, at most 50% (b:1); CPU 0%, at most 0% (a:1)"
@@ -237,11 +279,12 @@ def test_noise_of_one_round() -> None:
     assert noise([row("nginx", "a:1")], "nginx").endswith("unknown, it was measured once")
 
 
-# ── what is measured ─────────────────────────────────────────────────────────────────────────────────────────────────
+# ── what is measured ──────────────────────────────────────────────────────────────────────────────
 
 
 def test_plan_goes_round_by_round() -> None:
-    """Targets take turns; LiteLLM is measured once, longer and in fewer cells, and so is the cell that takes longest."""
+    """Targets take turns; LiteLLM is measured once, longer and in fewer cells, and so is the cell
+    that takes longest."""
     first, second = CELLS, ",".join(cell for cell in CELLS.split(",") if cell != ONCE)
     assert list(plan(["floor_aiohttp", "om_raw", "litellm"], None, 2, 0.5)) == [
         Step(1, "floor_aiohttp", first, 0.5),
@@ -263,17 +306,22 @@ def test_floor_closes_a_single_round() -> None:
 
 def test_chosen_cells_are_measured() -> None:
     """Cells somebody asks for are everybody's, LiteLLM's too."""
-    assert [step.cells for step in plan(["om_raw", "litellm"], "1m_n:16", 1, 1)] == ["1m_n:16", "1m_n:16"]
+    assert [step.cells for step in plan(["om_raw", "litellm"], "1m_n:16", 1, 1)] == [
+        "1m_n:16",
+        "1m_n:16",
+    ]
 
 
-def test_missing_target_is_left_out(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_missing_target_is_left_out(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     """What is not installed is left out, and said to be."""
     monkeypatch.setitem(beside.COMMANDS, "litellm", "/nowhere/litellm")
     assert list(beside.present(["om_raw", "litellm"])) == ["om_raw"]
     assert "left out: litellm" in capsys.readouterr().out
 
 
-# ── one run ──────────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── one run ───────────────────────────────────────────────────────────────────────────────────────
 
 
 def test_busy_ports(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -292,7 +340,9 @@ def test_busy_ports(monkeypatch: pytest.MonkeyPatch) -> None:
 def stand_in(folder: Path, text: str) -> Path:
     """In place of run.py: the same arguments."""
     script = folder / "run.py"
-    script.write_text(f"import pathlib, sys, time\nout = pathlib.Path(sys.argv[sys.argv.index('--out') + 1])\n{text}\n")
+    script.write_text(
+        f"import pathlib, sys, time\nout = pathlib.Path(sys.argv[sys.argv.index('--out') + 1])\n{text}\n"
+    )
     return script
 
 
@@ -301,7 +351,9 @@ STEP = Step(3, "om_raw", "1k_n:1", 0.5)
 
 def test_rows_of_a_run(tmp_path: Path) -> None:
     """Its rows, each with its round; its arguments are the step's."""
-    script = stand_in(tmp_path, """out.write_text('{"n": 1}\\n{"n": 2}\\n'); print(sys.argv[1:6])""")
+    script = stand_in(
+        tmp_path, """out.write_text('{"n": 1}\\n{"n": 2}\\n'); print(sys.argv[1:6])"""
+    )
     assert measured(script, STEP, tmp_path) == [{"n": 1, "round": 3}, {"n": 2, "round": 3}]
 
 
@@ -343,7 +395,8 @@ def test_target_that_never_answers(tmp_path: Path, capsys: pytest.CaptureFixture
 
 
 def test_interrupted_run_leaves_nothing(tmp_path: Path) -> None:
-    """A target has a session of its own, so that no Ctrl-C reaches it: it is ended by its number."""
+    """A target has a session of its own, so that no Ctrl-C reaches it: it is ended by its
+    number."""
     target = f"subprocess.Popen([{sys.executable!r}, '-c', 'import time; time.sleep(60)'], start_new_session=True)"
     code = f"import subprocess, time; print({target}.pid, flush=True); time.sleep(60)"
     found: list[int] = []
@@ -383,7 +436,7 @@ def test_family() -> None:
     assert pids[0] == process.pid
 
 
-# ── the script ───────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── the script ────────────────────────────────────────────────────────────────────────────────────
 
 
 @pytest.mark.parametrize(
@@ -392,7 +445,10 @@ def test_family() -> None:
         (["thread", "--turns", "3"], "{root}/tests/bench/long_thread.py --turns 3"),
         (["cost", "--only", "coding"], "-m tests.bench.cost --only coding"),
         (["before", "../old"], "-P -m tests.bench.before --bench {root}/bench ../old"),
-        (["om_raw", "--cells", "1k_n:16"], "-P -m tests.bench.beside --bench {root}/bench om_raw --cells 1k_n:16"),
+        (
+            ["om_raw", "--cells", "1k_n:16"],
+            "-P -m tests.bench.beside --bench {root}/bench om_raw --cells 1k_n:16",
+        ),
         ([], "-P -m tests.bench.beside --bench {root}/bench"),
     ],
 )
@@ -408,13 +464,18 @@ def test_script(tmp_path: Path, arguments: Sequence[str], program: str) -> None:
         (tools / tool).chmod(0o755)
     environment = os.environ | {"OM_BENCH": str(tmp_path / "bench")}
     said = subprocess.run(
-        [tmp_path / "scripts" / "bench", *arguments], env=environment, capture_output=True, text=True, check=True
+        [tmp_path / "scripts" / "bench", *arguments],
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=True,
     )
     assert said.stdout.strip() == program.format(root=tmp_path)
 
 
 def test_command(tmp_path: Path) -> None:
-    """From a stand-in's rows to the table and the rows' file, run as the script runs it; goals that are missed are no failure."""
+    """From a stand-in's rows to the table and the rows' file, run as the script runs it; goals that
+    are missed are no failure."""
     rows = [row("om_raw", "1k_n:16", rps=10.0)]
     stand_in(tmp_path, f"out.write_text({json.dumps(rows[0])!r} + '\\n')")
     program = "from pathlib import Path; from tests.bench import beside; beside.PORTS = (); beside.RUN = Path('run.py'); beside.main()"

@@ -1,4 +1,5 @@
-"""What the cells of the speed table send, and the generator that sends it, against a small server."""
+"""What the cells of the speed table send, and the generator that sends it, against a small
+server."""
 
 from __future__ import annotations
 
@@ -14,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from om_proxy.demo.loopback import serving
+from om_proxy.testing.loopback import serving
 from tests.bench import before, beside
 from tests.bench.loads import TURNS_OF_A_THREAD, Load, read_cell, write_requests
 from tests.bench.published import LINES, write_table
@@ -49,7 +50,11 @@ def test_no_cell(cell: str) -> None:
 def test_usual_cells_can_be_played() -> None:
     """Real turns and paced requests are measured unless somebody asks for less."""
     for cells in (beside.CELLS, beside.FEW, before.CELLS):
-        assert {read_cell(cell).generator for cell in cells.split(",")} == {"loadgen", "growgen", "play"}
+        assert {read_cell(cell).generator for cell in cells.split(",")} == {
+            "loadgen",
+            "growgen",
+            "play",
+        }
 
 
 def split_requests(data: bytes) -> list[tuple[list[str], dict[str, Any]]]:
@@ -65,7 +70,8 @@ def split_requests(data: bytes) -> list[tuple[list[str], dict[str, Any]]]:
 
 
 def test_turns_go_on() -> None:
-    """Each request holds the one before it, the reply and one message more; after so many turns a new thread begins."""
+    """Each request holds the one before it, the reply and one message more; after so many turns a
+    new thread begins."""
     load = read_cell("growpaced:2")
     requests = split_requests(write_requests(load, 1, 2.0, b"", REPLY, ["x-om-thread: a-####"]))
     assert len(requests) >= 2 * 1.3 * 2 / 0.05, "nothing is played twice: that would be a retry"
@@ -76,21 +82,25 @@ def test_turns_go_on() -> None:
             assert later["messages"][len(earlier["messages"])] == REPLY
             assert len(later["messages"]) == len(earlier["messages"]) + 2
         assert len(mine[TURNS_OF_A_THREAD][1]["messages"]) == 2
-    threads = [next(line for line in head if line.startswith("x-om-thread")) for head, _ in requests]
+    threads = [
+        next(line for line in head if line.startswith("x-om-thread")) for head, _ in requests
+    ]
     assert len(set(threads[: 2 * TURNS_OF_A_THREAD])) == 2
     assert not set(threads[: 2 * TURNS_OF_A_THREAD]) & set(threads[2 * TURNS_OF_A_THREAD :])
 
 
 def test_a_body_goes_once_to_each_connection() -> None:
     load = read_cell("sse1000:3")
-    requests = split_requests(write_requests(load, 1, 1.0, b'{"a": 1}', {}, ["x-om-thread: b-####"]))
+    requests = split_requests(
+        write_requests(load, 1, 1.0, b'{"a": 1}', {}, ["x-om-thread: b-####"])
+    )
     assert [body for _, body in requests] == [{"a": 1}] * 3
     assert [line for head, _ in requests for line in head if "om-thread" in line] == [
         f"x-om-thread: b-{n:04}" for n in range(3)
     ]
 
 
-# ── the generator ────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── the generator ─────────────────────────────────────────────────────────────────────────────────
 
 
 @pytest.fixture(scope="module")
@@ -121,13 +131,19 @@ class Server:
             await send({"type": "http.response.body", "body": b""})
 
 
-async def played(play: Path, server: Server, tmp_path: Path, load: Load, seconds: float) -> dict[str, Any]:
+async def played(
+    play: Path, server: Server, tmp_path: Path, load: Load, seconds: float
+) -> dict[str, Any]:
     async with serving(server, lifespan="off") as base:
         port = int(base.rpartition(":")[2])
         requests = tmp_path / "requests"
-        requests.write_bytes(write_requests(load, port, seconds, b"{}", REPLY, ["x-om-thread: t-####"]))
+        requests.write_bytes(
+            write_requests(load, port, seconds, b"{}", REPLY, ["x-om-thread: t-####"])
+        )
         arguments = [port, load.connections, seconds, load.stagger_us, load.every_us, requests]
-        process = await asyncio.create_subprocess_exec(play, *map(str, arguments), stdout=asyncio.subprocess.PIPE)
+        process = await asyncio.create_subprocess_exec(
+            play, *map(str, arguments), stdout=asyncio.subprocess.PIPE
+        )
         said, _ = await process.communicate()
     assert process.returncode == 0
     found: dict[str, Any] = json.loads(said)
@@ -148,13 +164,16 @@ async def test_answers_are_counted(play: Path, tmp_path: Path, stream: bool) -> 
 
 
 async def test_refusals_are_no_answers(play: Path, tmp_path: Path) -> None:
-    row = await played(play, Server(stream=False, status=503), tmp_path, Load("x", "x", 1, "play", 0, 20_000), 2.0)
+    row = await played(
+        play, Server(stream=False, status=503), tmp_path, Load("x", "x", 1, "play", 0, 20_000), 2.0
+    )
     assert row["n"] == 0
     assert row["non200"] == row["total"] > 0
 
 
 async def test_pace_is_never_exceeded(play: Path, tmp_path: Path) -> None:
-    """One request each 50 ms: in 2.3 s at most 47, however fast the answers are; each is a turn of its own."""
+    """One request each 50 ms: in 2.3 s at most 47, however fast the answers are; each is a turn of
+    its own."""
     server = Server(stream=False)
     row = await played(play, server, tmp_path, read_cell("growpaced:1"), 2.0)
     assert 1 <= row["total"] <= 47
@@ -168,7 +187,7 @@ async def test_connections_start_in_turn(play: Path, tmp_path: Path) -> None:
     assert list(dict.fromkeys(server.threads)) == ["t-0000", "t-0001", "t-0002"]
 
 
-# ── a row ────────────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── a row ─────────────────────────────────────────────────────────────────────────────────────────
 
 
 def stand_in(folder: Path, name: str, said: str) -> None:
@@ -177,14 +196,20 @@ def stand_in(folder: Path, name: str, said: str) -> None:
     program.chmod(0o755)
 
 
-RUNNING = Running(Target("om_raw", ("om-proxy",), 9100, ("x-om-thread: bench-####",)), os.getpid(), 0.5, 40.0)
+RUNNING = Running(
+    Target("om_raw", ("om-proxy",), 9100, ("x-om-thread: bench-####",)), os.getpid(), 0.5, 40.0
+)
 
 
 def test_row_of_turns(tmp_path: Path) -> None:
     """growgen counts all answers and knows no first byte: the last one stands for it."""
     if not shutil.which("taskset"):
         pytest.skip("needs taskset, as scripts/bench does")
-    stand_in(tmp_path, "growgen", '{"n": 5, "total": 9, "errors": 0, "non200": 0, "rps": 10.0, "p50": 70, "p99": 80}')
+    stand_in(
+        tmp_path,
+        "growgen",
+        '{"n": 5, "total": 9, "errors": 0, "non200": 0, "rps": 10.0, "p50": 70, "p99": 80}',
+    )
     row = measure_cell(Bench(tmp_path, tmp_path), RUNNING, read_cell("grow:1"), 0.5, "t1")
     assert row is not None
     assert (row["target"], row["cell"], row["ttfb50"], row["reads"]) == ("om_raw", "grow:1", 70, 0)
@@ -207,9 +232,19 @@ def test_commands_of_generators(tmp_path: Path) -> None:
     (tmp_path / "bodies").mkdir()
     bench.body_file("1k_n").write_bytes(b'{"a": 1}')
     plain = replace(RUNNING, target=replace(RUNNING.target, headers=()))
-    assert generate_with(bench, RUNNING, read_cell("grow:4"), 2.0, "t1")[1:] == ["9100", "4", "2.0", "20", "1", "t1"]
+    assert generate_with(bench, RUNNING, read_cell("grow:4"), 2.0, "t1")[1:] == [
+        "9100",
+        "4",
+        "2.0",
+        "20",
+        "1",
+        "t1",
+    ]
     assert generate_with(bench, plain, read_cell("grow:4"), 2.0, "t1")[-2:] == ["0", "t1"]
-    assert generate_with(bench, RUNNING, read_cell("1k_n:4"), 2.0, "t1")[-1] == "x-om-thread: bench-1k_n-####"
+    assert (
+        generate_with(bench, RUNNING, read_cell("1k_n:4"), 2.0, "t1")[-1]
+        == "x-om-thread: bench-1k_n-####"
+    )
     command = generate_with(bench, RUNNING, read_cell("paced:1"), 2.0, "t1")
     assert command[1:6] == ["9100", "1", "2.0", "50000", "50000"]
     assert b"x-om-thread: bench-paced-0000" in Path(command[-1]).read_bytes()

@@ -1,4 +1,5 @@
-"""`scripts/notes` from a recording to its report, on small made-up conversations, with a program that answers the files."""
+"""`scripts/notes` from a recording to its report, on small made-up conversations, with a program
+that answers the files."""
 
 from __future__ import annotations
 
@@ -13,7 +14,7 @@ from typing import Any
 import httpx
 import pytest
 
-from om_proxy.demo.loopback import serving
+from om_proxy.testing.loopback import serving
 from tests.bench.notes.__main__ import arguments, main, run, settings_of
 from tests.bench.notes.folder import AnswerMissing, Folder, digest_prompt, write_whole
 from tests.bench.notes.play import Stopped, merge
@@ -38,10 +39,17 @@ TALK: dict[str, Any] = {
             turn("Dale", "D1:3", "Nice."),
         ],
         "session_2_date_time": "12:05 am on 2 March, 2022",
-        "session_2": [turn("Dale", "D2:1", "And?"), turn("Mara", "D2:2", "Look", blip_caption="a dock")],
+        "session_2": [
+            turn("Dale", "D2:1", "And?"),
+            turn("Mara", "D2:2", "Look", blip_caption="a dock"),
+        ],
         "session_3_date_time": "1:00 pm on 3 March, 2022",
-        "session_3": [turn("Mara", "D3:1", "A third rabbit came."), turn("Dale", "D3:2", "Congratulations!")],
-        "session_4_date_time": "1:00 pm on 4 March, 2022",  # as in the data: dates of sessions that are not there
+        "session_3": [
+            turn("Mara", "D3:1", "A third rabbit came."),
+            turn("Dale", "D3:2", "Congratulations!"),
+        ],
+        # as in the data: dates of sessions that are not there
+        "session_4_date_time": "1:00 pm on 4 March, 2022",
     },
     "qa": [
         {"question": "How many rabbits?", "answer": "two", "evidence": ["D1:2"], "category": 4},
@@ -50,14 +58,20 @@ TALK: dict[str, Any] = {
 }
 
 
-# ── recordings ───────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── recordings ────────────────────────────────────────────────────────────────────────────────────
 
 
 def test_talk_of_two_people() -> None:
-    """A call for each reply; the first message of all was asked for by nobody; a message that ends a session gets its call that day."""
+    """A call for each reply; the first message of all was asked for by nobody; a message that ends
+    a session gets its call that day."""
     found = read_locomo("talk", TALK)
     assert [len(call.sent) for call in found.calls] == [3, 4, 6, 8]
-    assert [call.reply["content"] for call in found.calls] == ["Nice.", "And?", UNANSWERED, "Congratulations!"]
+    assert [call.reply["content"] for call in found.calls] == [
+        "Nice.",
+        "And?",
+        UNANSWERED,
+        "Congratulations!",
+    ]
     (said,) = found.conversations.values()
     assert [m["role"] for m in said] == [
         "assistant",
@@ -104,7 +118,11 @@ SESSION: list[dict[str, Any]] = [
     [
         (json.dumps([TALK]), "file:0", 4),
         ("\n".join(map(json.dumps, SESSION)), "file", 1),
-        (json.dumps({"id": "1", "messages": [{"role": "system", "content": "x"}, *SESSION]}), "file", 1),
+        (
+            json.dumps({"id": "1", "messages": [{"role": "system", "content": "x"}, *SESSION]}),
+            "file",
+            1,
+        ),
     ],
     ids=["locomo", "session", "chats"],
 )
@@ -131,7 +149,7 @@ def test_unknown_recording_is_told(tmp_path: Path, text: str, number: int, said:
         read_recording(path, number)
 
 
-# ── the folder ───────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── the folder ────────────────────────────────────────────────────────────────────────────────────
 
 
 def folder(path: Path, **more: Any) -> Folder:
@@ -192,7 +210,7 @@ def test_digest_tells_kinds_roles_and_texts_apart() -> None:
     assert len({digest_prompt(kind, prompt) for kind, prompt in prompts}) == len(prompts)
 
 
-# ── the server ───────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── the server ────────────────────────────────────────────────────────────────────────────────────
 
 
 async def test_slow_answer_keeps_the_connection(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -208,14 +226,21 @@ async def test_slow_answer_keeps_the_connection(monkeypatch: pytest.MonkeyPatch)
         return f"{kind}: {prompt[-1][1]}"
 
     server = NotesServer(answer, count=len)
-    async with serving(server, lifespan="off") as base, httpx.AsyncClient(trust_env=False) as client:
+    async with (
+        serving(server, lifespan="off") as base,
+        httpx.AsyncClient(trust_env=False, timeout=60) as client,
+    ):
         body = {
             "model": "m",
-            "messages": [{"role": "user", "content": [{"type": "text", "text": "<transcript></transcript>"}]}],
+            "messages": [
+                {"role": "user", "content": [{"type": "text", "text": "<transcript></transcript>"}]}
+            ],
         }
         response = await client.post(f"{base}/v1/chat/completions", json=body)
     assert response.content.startswith(b" ")
-    assert response.json()["choices"][0]["message"]["content"] == "observer: <transcript></transcript>"
+    assert (
+        response.json()["choices"][0]["message"]["content"] == "observer: <transcript></transcript>"
+    )
     assert [call.kind for call in server.calls] == ["observer"]
 
 
@@ -226,7 +251,13 @@ async def test_address_answers() -> None:
     async def model(scope: Any, receive: Any, send: Any) -> None:
         choice = {"message": {"content": "* a"}, "finish_reason": reasons.pop(0)}
         content = json.dumps({"choices": [choice]}).encode()
-        await send({"type": "http.response.start", "status": 200, "headers": [(b"content-type", b"application/json")]})
+        await send(
+            {
+                "type": "http.response.start",
+                "status": 200,
+                "headers": [(b"content-type", b"application/json")],
+            }
+        )
         await send({"type": "http.response.body", "body": content})
 
     async with serving(model, lifespan="off") as base:
@@ -236,7 +267,7 @@ async def test_address_answers() -> None:
             await address.answer(PROMPT)
 
 
-# ── a whole run ──────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── a whole run ───────────────────────────────────────────────────────────────────────────────────
 
 
 def long_talk() -> dict[str, Any]:
@@ -253,19 +284,23 @@ def long_talk() -> dict[str, Any]:
             for n in range(8)
         ]
     asked = [{"question": "Which dock?", "answer": "dock", "evidence": ["D1:3"], "category": 4}]
-    asked += [{"question": "Which animal?", "answer": "a zebra", "evidence": ["D1:1"], "category": 1}]
+    asked += [
+        {"question": "Which animal?", "answer": "a zebra", "evidence": ["D1:1"], "category": 1}
+    ]
     return {"conversation": talk, "qa": asked}
 
 
 def answer_file(prompt: Path) -> str:
-    """As a model would: short notes of what a transcript says, shorter ones of notes, a verdict on each fact."""
+    """As a model would: short notes of what a transcript says, shorter ones of notes, a verdict on
+    each fact."""
     text = prompt.read_text(encoding="utf-8")
     if prompt.name.startswith("judge"):
         return "q0: kept\nq1: lost"
     if "observer" in prompt.name:
         day = text.rpartition("<transcript>")[2].partition("crate")[0][-3:].strip()
         lines = "\n".join(
-            f"* 🔴 (19:31) crate {n} went to its dock on day {day}, the {n * 7}th of its kind there" for n in range(2)
+            f"* 🔴 (19:31) crate {n} went to its dock on day {day}, the {n * 7}th of its kind there"
+            for n in range(2)
         )
         return f"<observations>\nDate: Mar 1, 2022\n{lines}\n</observations>\n<current-task>\ncount crates\n</current-task>"
     return "<observations>\nDate: Mar 1, 2022\n* 🔴 crates went to their dock\n</observations>"
@@ -299,7 +334,14 @@ async def answering(path: Path, answer: Callable[[Path], str] = answer_file) -> 
 def chosen(tmp_path: Path, *more: str) -> list[str]:
     path = tmp_path / "talk.json"
     path.write_text(json.dumps([long_talk()]), encoding="utf-8")
-    thresholds = ["--message-tokens", "600", "--buffer-tokens", "200", "--observation-tokens", "150"]
+    thresholds = [
+        "--message-tokens",
+        "600",
+        "--buffer-tokens",
+        "200",
+        "--observation-tokens",
+        "150",
+    ]
     return [f"{path}:0", "--folder", str(tmp_path / "notes"), *thresholds, "--timeout", "60", *more]
 
 
@@ -331,7 +373,8 @@ async def test_whole_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 async def test_run_with_an_address(tmp_path: Path) -> None:
-    """A model behind an address is asked for what no file answers; its answers are kept as files, and so is the judge's."""
+    """A model behind an address is asked for what no file answers; its answers are kept as files,
+    and so is the judge's."""
     asked: list[str] = []
 
     async def model(scope: Any, receive: Any, send: Any) -> None:
@@ -345,23 +388,45 @@ async def test_run_with_an_address(tmp_path: Path) -> None:
         prompt = tmp_path / ("judge.md" if request["model"] == "strict" else "observer.md")
         prompt.write_text(request["messages"][-1]["content"], encoding="utf-8")
         choice = {"message": {"content": answer_file(prompt)}, "finish_reason": "stop"}
-        await send({"type": "http.response.start", "status": 200, "headers": [(b"content-type", b"application/json")]})
-        await send({"type": "http.response.body", "body": json.dumps({"choices": [choice]}).encode()})
+        await send(
+            {
+                "type": "http.response.start",
+                "status": 200,
+                "headers": [(b"content-type", b"application/json")],
+            }
+        )
+        await send(
+            {"type": "http.response.body", "body": json.dumps({"choices": [choice]}).encode()}
+        )
 
     async with serving(model, lifespan="off") as base:
-        addresses = ["--memory-url", f"{base}/v1", "--memory-model", "small", "--judge-url", f"{base}/v1"]
-        options = arguments(chosen(tmp_path, *addresses, "--judge-model", "strict", "--observation-tokens", "40000"))
+        addresses = [
+            "--memory-url",
+            f"{base}/v1",
+            "--memory-model",
+            "small",
+            "--judge-url",
+            f"{base}/v1",
+        ]
+        options = arguments(
+            chosen(tmp_path, *addresses, "--judge-model", "strict", "--observation-tokens", "40000")
+        )
         first = await run(options)
         many = len(asked)
         assert await run(options) == first
     assert set(asked) == {"small", "strict"}
     assert len(asked) == many, "the second run asks nobody"
     assert first["verdicts"]["judge"]["before reflection"] == {"q0": "kept", "q1": "lost"}
-    assert first["verdicts"]["judge"]["after reflection"] == first["verdicts"]["judge"]["before reflection"]
+    assert (
+        first["verdicts"]["judge"]["after reflection"]
+        == first["verdicts"]["judge"]["before reflection"]
+    )
     assert (tmp_path / "notes" / "judge-0001.answer.md").exists()
 
 
-@pytest.mark.parametrize(("status", "said"), [(401, "answered 401: no key"), (200, "without a text")])
+@pytest.mark.parametrize(
+    ("status", "said"), [(401, "answered 401: no key"), (200, "without a text")]
+)
 async def test_run_with_a_model_that_refuses(tmp_path: Path, status: int, said: str) -> None:
     """The run ends with what the model said."""
 
@@ -372,7 +437,9 @@ async def test_run_with_a_model_that_refuses(tmp_path: Path, status: int, said: 
         await send({"type": "http.response.body", "body": content})
 
     async with serving(model, lifespan="off") as base:
-        options = arguments(chosen(tmp_path, "--memory-url", f"{base}/v1", "--memory-model", "small"))
+        options = arguments(
+            chosen(tmp_path, "--memory-url", f"{base}/v1", "--memory-model", "small")
+        )
         with pytest.raises(Stopped, match=said):
             await run(options)
 
@@ -385,11 +452,21 @@ async def test_run_without_an_answer_stops(tmp_path: Path) -> None:
         await run(options)
 
 
-def test_command(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_command(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The report as text, and as JSON where it is asked for; errors are one line and status 1."""
-    monkeypatch.setattr("tests.bench.notes.__main__.logs.configure", lambda _: None)  # later tests read the log
+    monkeypatch.setattr(
+        "tests.bench.notes.__main__.logs.configure", lambda _: None
+    )  # later tests read the log
     given = chosen(
-        tmp_path, "--message-tokens", "100000", "--buffer-tokens", "false", "--out", str(tmp_path / "report.json")
+        tmp_path,
+        "--message-tokens",
+        "100000",
+        "--buffer-tokens",
+        "false",
+        "--out",
+        str(tmp_path / "report.json"),
     )
     monkeypatch.setattr("sys.argv", ["scripts/notes", *given])
     assert main() == 0
@@ -404,7 +481,12 @@ def test_command(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch
 
 
 @pytest.mark.parametrize(
-    "given", [["coding"], ["coding", "--memory-url", "http://h/v1"], ["coding", "--folder", "f", "--judge-model", "m"]]
+    "given",
+    [
+        ["coding"],
+        ["coding", "--memory-url", "http://h/v1"],
+        ["coding", "--folder", "f", "--judge-model", "m"],
+    ],
 )
 def test_command_needs_a_model(given: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
@@ -431,7 +513,10 @@ def test_settings_of_the_command() -> None:
     }
     with pytest.raises(ValueError, match="KEY=VALUE"):
         settings_of(arguments(["x", "--folder", "f", "--set", "a.b"]))
-    assert merge({"a": {"b": 1, "c": 2}}, {"a": {"b": 3}, "d": 4}) == {"a": {"b": 3, "c": 2}, "d": 4}
+    assert merge({"a": {"b": 1, "c": 2}}, {"a": {"b": 3}, "d": 4}) == {
+        "a": {"b": 3, "c": 2},
+        "d": 4,
+    }
 
 
 def test_script_runs_anywhere(tmp_path: Path) -> None:
@@ -439,7 +524,11 @@ def test_script_runs_anywhere(tmp_path: Path) -> None:
     (tmp_path / "yaml.py").write_text("raise SystemExit('not this one')", encoding="utf-8")
     script = Path(__file__).parents[1] / "scripts" / "notes"
     said = subprocess.run(
-        [script, "nowhere", "--folder", "f"], cwd=tmp_path, capture_output=True, text=True, check=False
+        [script, "nowhere", "--folder", "f"],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=False,
     )
     assert (said.returncode, said.stderr) == (
         1,

@@ -1,4 +1,5 @@
-"""The measures of `scripts/notes`, in small cases made by hand: facts, calls, hints' age, compression, the judge's words."""
+"""The measures of `scripts/notes`, in small cases made by hand: facts, calls, hints' age,
+compression, the judge's words."""
 
 from __future__ import annotations
 
@@ -28,11 +29,13 @@ from tests.bench.notes.report import AFTER, BEFORE, survive
 NOTES = "Date: May 22, 2023\n* 🔴 (09:14) Mara adopted two rabbits from the shelter on May 7, 2023.\n* ✅ The dock's repaired."
 
 
-def fact(answer: str, *patterns: str, category: int | None = None, evidence: tuple[int, ...] = ()) -> Fact:
+def fact(
+    answer: str, *patterns: str, category: int | None = None, evidence: tuple[int, ...] = ()
+) -> Fact:
     return Fact("f", "", answer, category, evidence, patterns)
 
 
-# ── facts ────────────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── facts ─────────────────────────────────────────────────────────────────────────────────────────
 
 
 @pytest.mark.parametrize(
@@ -52,7 +55,8 @@ def fact(answer: str, *patterns: str, category: int | None = None, evidence: tup
     ],
 )
 def test_facts_by_words(answer: str, verdict: str) -> None:
-    """All content words: kept; half of them: partly; fewer: lost. Order, case and endings do not matter."""
+    """All content words: kept; half of them: partly; fewer: lost. Order, case and endings do not
+    matter."""
     assert judge_by_words(fact(answer), NOTES) == verdict
 
 
@@ -87,11 +91,18 @@ def test_content_words() -> None:
 
 
 def asked(answer: Any, *evidence: str, category: int = 4, **more: Any) -> dict[str, Any]:
-    return {"question": "who?", "answer": answer, "evidence": list(evidence), "category": category, **more}
+    return {
+        "question": "who?",
+        "answer": answer,
+        "evidence": list(evidence),
+        "category": category,
+        **more,
+    }
 
 
 def test_questions_with_evidence() -> None:
-    """Evidence stands in several spellings; a question without any, or with a turn that is not there, is left out."""
+    """Evidence stands in several spellings; a question without any, or with a turn that is not
+    there, is left out."""
     turns = {"D1:1": 0, "D1:2": 1, "D2:4": 7}
     found = list(
         read_questions(
@@ -101,7 +112,11 @@ def test_questions_with_evidence() -> None:
                 asked("b"),
                 asked("c", "D"),
                 asked("d", "D9:1"),
-                {k: v for k, v in asked("", "D1:1", category=5, adversarial_answer="trap").items() if k != "answer"},
+                {
+                    k: v
+                    for k, v in asked("", "D1:1", category=5, adversarial_answer="trap").items()
+                    if k != "answer"
+                },
             ],
             turns,
         )
@@ -135,7 +150,11 @@ def test_facts_of_a_file(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("line", "said"),
-    [("{", "line 1 .* no JSON"), ("{}", "neither"), ('{"patterns": ["("]}', "no regular expression")],
+    [
+        ("{", "line 1 .* no JSON"),
+        ("{}", "neither"),
+        ('{"patterns": ["("]}', "no regular expression"),
+    ],
 )
 def test_unreadable_fact_is_named(tmp_path: Path, line: str, said: str) -> None:
     path = tmp_path / "facts"
@@ -154,7 +173,11 @@ def test_tallies_by_category() -> None:
     """The adversarial ones are no part of all; what was not judged counts nowhere."""
     facts = [Fact("a", "", "", 1), Fact("b", "", "", 5), Fact("c", "", "", 1), Fact("d", "", "")]
     found = tally_by_category(facts, {"a": "kept", "b": "lost", "d": "kept"})
-    assert found == {"all": Tally(2, 0, 0), "multi-hop": Tally(1, 0, 0), "adversarial": Tally(0, 0, 1)}
+    assert found == {
+        "all": Tally(2, 0, 0),
+        "multi-hop": Tally(1, 0, 0),
+        "adversarial": Tally(0, 0, 1),
+    }
 
 
 def test_survivors() -> None:
@@ -166,7 +189,7 @@ def test_survivors() -> None:
     assert survive(kept) == {"of": 2, "kept": 1}
 
 
-# ── calls ────────────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── calls ─────────────────────────────────────────────────────────────────────────────────────────
 
 OBSERVER_PROMPT = (
     ("system", "write short notes"),
@@ -208,7 +231,7 @@ def test_means() -> None:
     assert mean_sizes([]) == {}
 
 
-# ── hints ────────────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── hints ─────────────────────────────────────────────────────────────────────────────────────────
 
 BLOCK = 'Notes.\n\n<observations>\n* a\n</observations>\n\n<current-task as-of="Nov 20">\nport &lt;thread> dock\n</current-task>'
 
@@ -217,7 +240,10 @@ def test_hints_of_a_prompt() -> None:
     """With attributes or without, unescaped; a user who quotes a hint shows none."""
     prompt = [
         {"role": "system", "content": "Be brief."},
-        {"role": "system", "content": f"{BLOCK}\n\n<suggested-response>\nyes\n</suggested-response>"},
+        {
+            "role": "system",
+            "content": f"{BLOCK}\n\n<suggested-response>\nyes\n</suggested-response>",
+        },
         {"role": "user", "content": "what does <current-task>\nx\n</current-task> mean?"},
     ]
     assert hints_in(prompt) == {"current-task": "port <thread> dock", "suggested-response": "yes"}
@@ -239,7 +265,9 @@ SENT = [("user", 10), ("assistant", 20), ("user", 30), ("assistant", 40), ("tool
 )
 def test_age_of_a_hint(covered: list[int], coverage: int, age: Shown) -> None:
     """What stands between the observation that wrote it and the newest message."""
-    written = [Written("current-task", "go on ", n) for n in covered] + [Written("suggested-response", "go on", 5)]
+    written = [Written("current-task", "go on ", n) for n in covered] + [
+        Written("suggested-response", "go on", 5)
+    ]
     assert age_hints(7, {"current-task": "go on"}, written, coverage, SENT) == [age]
 
 
@@ -262,7 +290,7 @@ def test_ages_together() -> None:
     }
 
 
-# ── compression ──────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── compression ───────────────────────────────────────────────────────────────────────────────────
 
 
 def test_tools_are_calls_and_their_results() -> None:
@@ -283,9 +311,13 @@ def test_compression_by_kind() -> None:
     assert compress_by_kind(said, []) == {}
 
 
-# ── the judge ────────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── the judge ─────────────────────────────────────────────────────────────────────────────────────
 
-FACTS = [Fact("q1", "Who?", "Mara\nDale"), Fact("q2", "Whose?", "hers", 5), Fact("f3", "", "port 81")]
+FACTS = [
+    Fact("q1", "Who?", "Mara\nDale"),
+    Fact("q2", "Whose?", "hers", 5),
+    Fact("f3", "", "port 81"),
+]
 
 
 def test_judge_is_asked_everything() -> None:

@@ -19,7 +19,11 @@ def recording(sessions: int, turns: int) -> Recording:
     made, marks = [], list[str]()
     for s in range(1, sessions + 1):
         said = [
-            {"speaker": "Ada" if t % 2 else "Bo", "dia_id": f"D{s}:{t}", "text": f"Crate {t} of day {s} is red. " * 12}
+            {
+                "speaker": "Ada" if t % 2 else "Bo",
+                "dia_id": f"D{s}:{t}",
+                "text": f"Crate {t} of day {s} is red. " * 12,
+            }
             for t in range(1, turns + 1)
         ]
         made.append(Session(1_700_000_000 + s * DAY, merged(said, "Ada")))
@@ -38,13 +42,17 @@ def test_turns_become_messages_that_alternate() -> None:
 
 def test_notes_keep_every_mark_under_its_thread() -> None:
     asked = '# New messages\n<thread id="0123456789abcdef">\nUser (10:00): [D1:1] a\n</thread>'
-    assert '<thread id="0123456789abcdef">\nDate: May 8, 2023\n* 🟡 (10:00) [D1:1] a\n</thread>' in noted(asked)
+    assert (
+        '<thread id="0123456789abcdef">\nDate: May 8, 2023\n* 🟡 (10:00) [D1:1] a\n</thread>'
+        in noted(asked)
+    )
     assert "[D1:2] b" in noted("# New messages\nUser (10:00): [D1:2] b")
 
 
 @pytest.mark.parametrize("sessions", [1, 4])
 async def test_a_new_thread_after_a_pause_is_told_everything(sessions: int) -> None:
-    """Far below T: all evidence in notes, none lost on the way, and no prefix of a warm thread broken."""
+    """Far below T: all evidence in notes, none lost on the way, and no prefix of a warm thread
+    broken."""
     found = await played(recording(sessions, 12), IDLE)
     assert found.evidence == sessions * 12
     assert (found.told, found.breaks) == (found.evidence, 0)

@@ -1,4 +1,5 @@
-"""The contract in docs/spec: each citation and link resolves to a heading, and the figures in its tables are the code's."""
+"""The contract in docs/spec: each citation and link resolves to a heading, and the figures in its
+tables are the code's."""
 
 from __future__ import annotations
 
@@ -15,8 +16,16 @@ from pathlib import Path
 import pytest
 
 from om_proxy.agents.reflector import ACCEPTED_SHARES, SIZE_SHARES
-from om_proxy.memory import alignment, lifecycle, lone, matching, placing, transcript, verdict
-from om_proxy.memory.sessions import CLIENT_SESSIONS
+from om_proxy.identity.sessions import CLIENT_SESSIONS
+from om_proxy.memory.lifecycle import decisions
+from om_proxy.memory.transcript import (
+    alignment,
+    lone_messages,
+    matching,
+    placement,
+    reconcile,
+    verdict,
+)
 from om_proxy.settings import Settings
 from om_proxy.settings.report import NOT_IN_EFFECT
 from tests.test_docs import ROOT, committed, named, raised_classes
@@ -42,7 +51,9 @@ def slug(heading: str) -> str:
 @cache
 def anchors(page: Path) -> Counter[str]:
     text = re.sub(r"^```.*?^```", "", read(page), flags=re.MULTILINE | re.DOTALL)
-    return Counter(slug(heading) for heading in re.findall(r"^#{1,6} +(.+?)\s*$", text, flags=re.MULTILINE))
+    return Counter(
+        slug(heading) for heading in re.findall(r"^#{1,6} +(.+?)\s*$", text, flags=re.MULTILINE)
+    )
 
 
 def resolves(target: str, folder: Path) -> bool:
@@ -78,7 +89,8 @@ def written_beside_code(source: str) -> Iterator[str]:
 
 
 def elsewhere(text: str) -> list[str]:
-    """What a comment or docstring cites that is not in the repository: a page, or a point of another text."""
+    """What a comment or docstring cites that is not in the repository: a page, or a point of
+    another text."""
     pages = [page for page in PAGE.findall(text) if not (ROOT / page).is_file()]
     return pages + POINT.findall(text)
 
@@ -95,7 +107,9 @@ def test_no_module_cites_what_is_not_here() -> None:
     assert found == []
 
 
-@pytest.mark.parametrize("text", ["(behaviour" + ".md 5)", "see ../notes/quality" + ".md", "(inspection" + " R13)"])
+@pytest.mark.parametrize(
+    "text", ["(behaviour" + ".md 5)", "see ../notes/quality" + ".md", "(inspection" + " R13)"]
+)
 def test_a_citation_of_another_text_is_found(text: str) -> None:
     assert len(elsewhere(text)) == 1
 
@@ -114,7 +128,8 @@ def test_every_link_of_a_page_resolves() -> None:
         for file, text in texts()
         if file.suffix == ".md" and file.name != "CHANGELOG.md"
         for link in LINK.findall(text)
-        if "://" not in link and not resolves(link if not link.startswith("#") else file.name + link, file.parent)
+        if "://" not in link
+        and not resolves(link if not link.startswith("#") else file.name + link, file.parent)
     ]
     assert broken == []
 
@@ -128,10 +143,12 @@ def test_a_page_can_be_cited(page: Path) -> None:
 
 
 def test_the_index_names_every_page() -> None:
-    assert {page.name for page in PAGES} - {"README.md"} <= set(re.findall(r"\((\w+\.md)\)", read(SPEC / "README.md")))
+    assert {page.name for page in PAGES} - {"README.md"} <= set(
+        re.findall(r"\((\w+\.md)\)", read(SPEC / "README.md"))
+    )
 
 
-# ── figures ──────────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── figures ───────────────────────────────────────────────────────────────────────────────────────
 
 
 def rows(page: str, heading: str) -> list[list[str]]:
@@ -139,7 +156,9 @@ def rows(page: str, heading: str) -> list[list[str]]:
     _, _, below = read(SPEC / page).partition(f" {heading}\n")
     lines = re.search(r"(?:^\|.*\n)+", below, flags=re.MULTILINE)
     assert lines is not None
-    return [[cell.strip() for cell in line.strip("|").split("|")] for line in lines[0].splitlines()[2:]]
+    return [
+        [cell.strip() for cell in line.strip("|").split("|")] for line in lines[0].splitlines()[2:]
+    ]
 
 
 def figure(text: str) -> float:
@@ -158,7 +177,7 @@ def test_thresholds() -> None:
         limits.previous,
         limits.reflect_at,
         limits.reflect_from,
-        limits.reflect_at * lifecycle.LATER_REFLECTION_SHARE,
+        limits.reflect_at * decisions.LATER_REFLECTION_SHARE,
         limits.reflect_block_at,
         settings.background.call_timeout,
         settings.retention.generations,
@@ -167,20 +186,20 @@ def test_thresholds() -> None:
 
 def test_weights_of_the_alignment() -> None:
     assert [figure(weight) * 100 for _, weight in rows("reconcile.md", "Alignment")] == [
-        matching.BY_ID,
-        matching.ALTERED_BY_ID,
-        matching.UNIQUE,
-        matching.REPEATED,
-        matching.UNSEEN_ASSISTANT,
-        matching.USER_ON_USER,
+        matching.SAME_BY_ID_SCORE,
+        matching.ALTERED_BY_ID_SCORE,
+        matching.UNIQUE_TEXT_SCORE,
+        matching.REPEATED_TEXT_SCORE,
+        matching.NEW_ASSISTANT_TEXT_SCORE,
+        matching.NEW_USER_TEXT_SCORE,
         alignment.ANCHORED_RUN_SCORE,
-        alignment.SKIP_SENT_USER,
-        alignment.SKIP_SENT,
-        alignment.SKIP_STORED_USER,
-        alignment.SKIP_STORED,
-        alignment.SKIP_STEP,
-        alignment.SKIP_ELSEWHERE,
-        alignment.SUPERSEDE_USER,
+        alignment.SKIP_SENT_USER_SCORE,
+        alignment.SKIP_SENT_SCORE,
+        alignment.SKIP_STORED_USER_SCORE,
+        alignment.SKIP_STORED_SCORE,
+        alignment.SKIP_TOOL_STEP_SCORE,
+        alignment.SKIP_SUPERSEDED_USER_SCORE,
+        alignment.SUPERSEDE_USER_SCORE,
     ]
 
 
@@ -194,14 +213,18 @@ def test_guidance_of_the_reflector() -> None:
 def told_cases() -> set[str]:
     """The words that reconciling may return as `case`."""
     found: set[str] = set()
-    for module in (lone, placing, transcript, verdict):
+    for module in (lone_messages, placement, reconcile, verdict):
         for node in ast.walk(ast.parse(inspect.getsource(module))):
-            if isinstance(node, ast.FunctionDef) and node.name in ("_case", "_irregular"):
-                returned = [part.value for part in ast.walk(node) if isinstance(part, ast.Return) and part.value]
+            if isinstance(node, ast.FunctionDef) and node.name in ("_name_case", "_irregular_case"):
+                returned = [
+                    part.value
+                    for part in ast.walk(node)
+                    if isinstance(part, ast.Return) and part.value
+                ]
                 found |= {word for value in returned for word in words_of(value)}
             elif isinstance(node, ast.keyword) and node.arg == "case":
                 found |= set(words_of(node.value))
-            elif isinstance(node, ast.Call) and ast.unparse(node.func) == "Reconciled.at_end":
+            elif isinstance(node, ast.Call) and ast.unparse(node.func) == "Verdict.at_end":
                 found |= set(words_of(node.args[1]))
     return found
 
@@ -232,7 +255,9 @@ def test_cells() -> None:
 
 def test_statuses_of_errors() -> None:
     """Each status that a client can get from an error of the proxy, and no other."""
-    statuses = {status for cell, _ in rows("http.md", "Errors") for status in re.findall(r"\d{3}", cell)}
+    statuses = {
+        status for cell, _ in rows("http.md", "Errors") for status in re.findall(r"\d{3}", cell)
+    }
     assert statuses == {str(kind.status) for kind in raised_classes()}
 
 

@@ -1,8 +1,8 @@
 """A cut-off memory answer is not an answer (docs/spec/behaviour.md#answers): every message stays in
 the tail or in a note.
 
-Real adapters against a real server. It answers with a note for each message, or for each note of a log, so that a message that
-stands neither in the tail nor in a note can be counted.
+Real adapters against a real server. It answers with a note for each message, or for each note of a
+log, so that a message that stands neither in the tail nor in a note can be counted.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from om_proxy.agents.direct import Direct
 from om_proxy.agents.litellm_adapter import LiteLLM
 from om_proxy.agents.llm import Prompt, Routed, Target
 from om_proxy.errors import ModelBusy
-from om_proxy.memory import lifecycle
-from om_proxy.memory.lifecycle import Observe, Reflect
+from om_proxy.memory.lifecycle import transitions
+from om_proxy.memory.lifecycle.decisions import Observe, Reflect
 from om_proxy.memory.model import Memory
 from om_proxy.upstream import AiohttpTransport
 from tests.memory.building import KEY, chat, chunk
@@ -40,7 +40,8 @@ every_way = pytest.mark.parametrize("via", ["direct", "litellm"])
 
 @dataclass
 class MemoryModel:
-    """Notes every marker it is shown. Its answer about more than `most` of them is cut off in this way."""
+    """Notes every marker it is shown. Its answer about more than `most` of them is cut off in this
+    way."""
 
     how: str
     most: int
@@ -51,13 +52,18 @@ class MemoryModel:
         noted = list(dict.fromkeys(MARKER.findall(shown.partition("# New messages")[2] or shown)))
         self.asked.append(len(noted))
         whole = (
-            "<observations>\nDate: May 22, 2023\n" + "".join(f"* 🔴 (10:00) {n}\n" for n in noted) + "</observations>"
+            "<observations>\nDate: May 22, 2023\n"
+            + "".join(f"* 🔴 (10:00) {n}\n" for n in noted)
+            + "</observations>"
         )
         if len(noted) <= self.most:
             await answering(completion(whole, "stop"), b"Content-Type: application/json")(call)
         elif self.how == "broken stream":
             body = completion(whole, "stop")
-            call.send(b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n" % len(body))
+            call.send(
+                b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n"
+                % len(body)
+            )
             call.send(body[: len(body) // 2])
             call.close()
         else:
@@ -66,7 +72,9 @@ class MemoryModel:
     def _cut(self, whole: str, noted: list[str]) -> bytes:
         first_bullet = whole[: whole.index(noted[0]) + len(noted[0])]
         if self.how.startswith("unclosed"):
-            return completion(f"{first_bullet}\n* 🔴 (10:0", None if "no reason" in self.how else "stop")
+            return completion(
+                f"{first_bullet}\n* 🔴 (10:0", None if "no reason" in self.how else "stop"
+            )
         return completion(first_bullet, self.how)
 
 
@@ -90,7 +98,9 @@ def litellm() -> Iterator[LiteLLM]:
 
 
 @asynccontextmanager
-async def performing(model: MemoryModel, litellm: LiteLLM, via: str) -> AsyncIterator[tuple[Parts, Target]]:
+async def performing(
+    model: MemoryModel, litellm: LiteLLM, via: str
+) -> AsyncIterator[tuple[Parts, Target]]:
     transport = AiohttpTransport()
     try:
         async with (
@@ -100,7 +110,9 @@ async def performing(model: MemoryModel, litellm: LiteLLM, via: str) -> AsyncIte
             direct = Target("m", base_url=server.base)
             yield (
                 performers,
-                direct if via == "direct" else Target("hosted_vllm/m", "litellm", server.base, api_key="k"),
+                direct
+                if via == "direct"
+                else Target("hosted_vllm/m", "litellm", server.base, api_key="k"),
             )
     finally:
         await transport.aclose()
@@ -108,7 +120,9 @@ async def performing(model: MemoryModel, litellm: LiteLLM, via: str) -> AsyncIte
 
 def missing(memory: Memory) -> set[str]:
     """Messages that stand neither in the tail nor in a note."""
-    notes = [o.text for o in (*memory.log, *memory.chunks)] + [m.item.raw.decode() for m in memory.tail]
+    notes = [o.text for o in (*memory.log.entries, *memory.chunks)] + [
+        m.item.raw.decode() for m in memory.tail
+    ]
     found = {marker for text in notes for marker in MARKER.findall(text)}
     return {f"{'assistant' if n % 2 == 0 else 'user'} {n}" for n in range(1, MESSAGES + 1)} - found
 
@@ -116,7 +130,7 @@ def missing(memory: Memory) -> set[str]:
 async def activate_all(p: Parts) -> Memory:
     """Every chunk enters the log: what it covers leaves the tail."""
     ids = [c.id for c in (await p.memory()).chunks]
-    return await p.memories.update(KEY, lambda m: lifecycle.activated(m, ids, 5.0))
+    return await p.memories.update(KEY, lambda m: transitions.activate_chunks(m, ids, 5.0))
 
 
 @every_way
@@ -126,25 +140,36 @@ async def test_an_observation_that_is_always_cut_off(litellm: LiteLLM, how: str,
     model = MemoryModel(how, most=0)
     async with performing(model, litellm, via) as (p, target):
         before = await p.stored(chat(MESSAGES // 2, 50))
-        assert not await p.observing.perform(KEY, Observe(0, MESSAGES, 400), p.call(inherited=target))
+        assert not await p.worker.perform(
+            KEY, Observe(0, MESSAGES, 400), p.context(inherited=target)
+        )
         after = await activate_all(p)
-        assert (after.coverage, after.tail, after.trouble.failures) == (0, before.tail, 1)
-        assert model.asked == [8, 4, 2, 1, 1]  # halved, oldest first; one message is asked about once more
+        assert (after.coverage, after.tail, after.failures.count) == (0, before.tail, 1)
+        assert model.asked == [
+            8,
+            4,
+            2,
+            1,
+            1,
+        ]  # halved, oldest first; one message is asked about once more
         assert missing(after) == set()
 
 
 @every_way
 @every_cut
-async def test_an_observation_that_is_cut_off_when_it_is_long(litellm: LiteLLM, how: str, via: str) -> None:
-    """It is halved until an answer comes to its end; what the first half leaves is observed next."""
+async def test_an_observation_that_is_cut_off_when_it_is_long(
+    litellm: LiteLLM, how: str, via: str
+) -> None:
+    """It is halved until an answer comes to its end; what the first half leaves is observed
+    next."""
     model = MemoryModel(how, most=2)
     async with performing(model, litellm, via) as (p, target):
         await p.stored(chat(MESSAGES // 2, 50))
         while (memory := await p.memory()).chunked_to < MESSAGES:
             due = Observe(memory.chunked_to, MESSAGES, 400)
-            assert await p.observing.perform(KEY, due, p.call(inherited=target))
+            assert await p.worker.perform(KEY, due, p.context(inherited=target))
             assert missing(await activate_all(p)) == set()
-        assert (await p.memory()).trouble.failures == 0
+        assert (await p.memory()).failures.count == 0
         assert max(model.asked) == MESSAGES
 
 
@@ -153,8 +178,10 @@ async def logged(p: Parts) -> Memory:
     memory = await p.stored(chat(MESSAGES // 2, 50))
     for last in range(2, MESSAGES + 1, 2):
         text = f"* 🔴 (10:00) user {last - 1}\n* 🔴 (10:00) assistant {last}\n* 🟢 (10:00) {'word ' * 40}"
-        memory = lifecycle.observed(memory, replace(chunk(memory, last, 50, text)))
-    return await p.memories.update(KEY, lambda _: lifecycle.activated(memory, [c.id for c in memory.chunks], 5.0))
+        memory = transitions.add_chunk(memory, replace(chunk(memory, last, 50, text)))
+    return await p.memories.update(
+        KEY, lambda _: transitions.activate_chunks(memory, [c.id for c in memory.chunks], 5.0)
+    )
 
 
 @every_way
@@ -164,9 +191,13 @@ async def test_a_reflection_that_is_always_cut_off(litellm: LiteLLM, how: str, v
     model = MemoryModel(how, most=0)
     async with performing(model, litellm, via) as (p, target):
         before = await logged(p)
-        assert not await p.observing.perform(KEY, Reflect(4, 150), p.call(inherited=target))
-        after = await p.memories.update(KEY, lambda m: lifecycle.swapped(m, 6.0))
-        assert (after.log, after.reflection, after.tail) == (before.log, None, ())
+        assert not await p.worker.perform(KEY, Reflect(4, 150), p.context(inherited=target))
+        after = await p.memories.update(KEY, lambda m: transitions.swap_reflection(m, 6.0))
+        assert (after.log.entries, after.log.reflection, after.tail) == (
+            before.log.entries,
+            None,
+            (),
+        )
         assert missing(after) == set()
         assert len(model.asked) == 4
 
@@ -188,9 +219,9 @@ async def test_a_reflection_that_is_cut_off_at_first(litellm: LiteLLM, how: str,
 
         async with upstream_server(second) as server:
             again = replace_base(target, server.base)
-            assert await p.observing.perform(KEY, Reflect(4, 150), p.call(inherited=again))
-        after = await p.memories.update(KEY, lambda m: lifecycle.swapped(m, 6.0))
-        assert [entry.kind for entry in after.log] == ["reflection"]
+            assert await p.worker.perform(KEY, Reflect(4, 150), p.context(inherited=again))
+        after = await p.memories.update(KEY, lambda m: transitions.swap_reflection(m, 6.0))
+        assert [entry.kind for entry in after.log.entries] == ["reflection"]
         assert missing(after) == set()
         assert len(model.asked) == 2
 

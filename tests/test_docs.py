@@ -1,4 +1,5 @@
-"""What the documents say is true: commands, settings, headers, reasons, the tree; and what no file of the project may say."""
+"""What the documents say is true: commands, settings, headers, reasons, the tree; and what no file
+of the project may say."""
 
 from __future__ import annotations
 
@@ -17,17 +18,19 @@ from typing import Any
 import orjson
 import pytest
 
-from om_proxy.cli import parser
-from om_proxy.edge.exchange import Exchange, receipt
-from om_proxy.edge.headers import OURS
-from om_proxy.errors import OmError, StorageError
-from om_proxy.memory.identity import Caller, Rules, identify
+from om_proxy.cli.parser import build_parser
+from om_proxy.edge.exchange import Exchange
+from om_proxy.edge.headers import OWN_HEADER_PREFIX
+from om_proxy.edge.receipt import build_receipt
+from om_proxy.errors import OmError
+from om_proxy.identity.callers import Caller, identify
+from om_proxy.identity.identity_rules import IdentityRules
 from om_proxy.memory.model import Key
-from om_proxy.memory.transcript import Hints, History
-from om_proxy.settings import Settings, UpstreamSettings, attention_lines, effective_lines, parse
+from om_proxy.memory.transcript.reconcile import Hints, History
+from om_proxy.reasons import Reason, Status
+from om_proxy.settings import Settings, UpstreamSettings, list_warnings, parse, render_settings
 from om_proxy.settings.report import NOT_IN_EFFECT
-from om_proxy.settings.watching import RESTART
-from om_proxy.turn import Turn
+from om_proxy.settings.watching import RESTART_PREFIXES
 from tests.docs import reference
 from tests.memory.clients import chat, raw, told
 
@@ -41,7 +44,8 @@ CONFIGURATION_PAGE = (DOCS / "guides" / "configuration.md").read_text(encoding="
 ARCHITECTURE = (ROOT / "ARCHITECTURE.md").read_text(encoding="utf-8")
 CONFIG = (ROOT / "config" / "om-proxy.yaml").read_text(encoding="utf-8")
 MARK = "[not in effect yet]"
-LISTS = "proxy/om_proxy/edge/vocabulary.py"  # says every word for the pages: what is looked for elsewhere is not proven by it
+# says every word for the pages: what is looked for elsewhere is not proven by it
+LISTS = "proxy/om_proxy/edge/vocabulary.py"
 
 
 @cache
@@ -71,15 +75,21 @@ def named(file: Path) -> str:
     return str(file.relative_to(ROOT))
 
 
-# ── documents ───────────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── documents ─────────────────────────────────────────────────────────────────────────────────────
 
 
 def commands() -> set[str]:
-    (found,) = [a for a in parser()._actions if isinstance(a, argparse._SubParsersAction)]
+    (found,) = [a for a in build_parser()._actions if isinstance(a, argparse._SubParsersAction)]
     return set(found.choices)
 
 
-OTHERS = ["CONTRIBUTING.md", "CHANGELOG.md", "config/om-proxy.yaml", "examples/compose.yaml", "Dockerfile"]
+OTHERS = [
+    "CONTRIBUTING.md",
+    "CHANGELOG.md",
+    "config/om-proxy.yaml",
+    "examples/compose.yaml",
+    "Dockerfile",
+]
 
 
 @pytest.mark.parametrize("file", [*DOCUMENTS, *(ROOT / name for name in OTHERS)], ids=named)
@@ -119,7 +129,9 @@ def anchors(page: Path) -> set[str]:
     text = page.read_text(encoding="utf-8")
     headings = re.findall(r"^#+ (.+)$", text, flags=re.M)
     written = set(re.findall(r'<a (?:id|name)="([^"]+)"', text))
-    return written | {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+    return written | {
+        re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings
+    }
 
 
 def test_every_page_is_linked() -> None:
@@ -138,7 +150,7 @@ def test_variables_are_settings() -> None:
     assert examples
     for name, value in examples.items():
         key = ".".join(name.lower().split("__")[1:])
-        assert f"{key} = {value}  (env {name})" in effective_lines(parse("", env={name: value}))
+        assert f"{key} = {value}  (env {name})" in render_settings(parse("", env={name: value}))
 
 
 def test_settings_named_in_passing_exist() -> None:
@@ -148,7 +160,9 @@ def test_settings_named_in_passing_exist() -> None:
     found = set(re.findall(rf"`((?:{sections})\.[a-z_.]+)[`:]", PAGES))
     assert {"context.tail_limit", "storage.url", "side_requests.models", "memory.mode"} <= found
     known |= {f"upstream.{name}" for name in UpstreamSettings.model_fields}
-    assert found - {"memory.uncommitted"} <= known  # an event of the log, which begins like a setting
+    assert (
+        found - {"memory.uncommitted"} <= known
+    )  # an event of the log, which begins like a setting
 
 
 def keys_of(settings: dict[str, Any], above: str = "") -> set[str]:
@@ -160,7 +174,8 @@ def keys_of(settings: dict[str, Any], above: str = "") -> set[str]:
 
 
 def table(first: str) -> dict[str, str]:
-    """A table of docs/reference: first column → all other text of the row, a row for each name in the first column."""
+    """A table of docs/reference: first column → all other text of the row, a row for each name in
+    the first column."""
     pages = "\n".join(reference.pages().values())
     (text,) = re.findall(rf"^\| {first} \|.*\n\|[-| ]+\n((?:\|.*\n)+)", pages, flags=re.M)
     rows = [row.strip("|").split("|", 1) for row in text.splitlines()]
@@ -174,8 +189,13 @@ def test_reference_is_up_to_date(name: str) -> None:
 
 
 def test_every_reference_page_is_made_or_written() -> None:
-    """Only the admin API's page is written by hand; every other one carries the mark of the script."""
-    by_hand = {page.name for page in reference.FOLDER.iterdir() if reference.MADE_BY not in page.read_text("utf-8")}
+    """Only the admin API's page is written by hand; every other one carries the mark of the
+    script."""
+    by_hand = {
+        page.name
+        for page in reference.FOLDER.iterdir()
+        if reference.MADE_BY not in page.read_text("utf-8")
+    }
     assert by_hand == {"admin-api.md"}
     assert {page.name for page in reference.FOLDER.iterdir()} - by_hand == set(reference.pages())
 
@@ -183,10 +203,11 @@ def test_every_reference_page_is_made_or_written() -> None:
 def test_request_headers() -> None:
     """The table names our request headers and the shipped aliases, with all their values."""
     rows = table("request")
-    code = ast.unparse(ast.parse((ROOT / "proxy/om_proxy/memory/identity.py").read_text(encoding="utf-8")))
+    modules = (ROOT / "proxy/om_proxy/identity").glob("*.py")
+    code = "".join(ast.unparse(ast.parse(file.read_text(encoding="utf-8"))) for file in modules)
     assert {name.lower() for name in rows} == set(re.findall(r"x-om-[a-z]+", code))
     aliases = re.findall(r"`(x-[a-z-]+)`", (rows["X-OM-Thread"] + rows["X-OM-Resource"]).lower())
-    rules = Rules()
+    rules = IdentityRules()
     assert ["x-om-thread", *aliases[:2]] == list(rules.thread_headers)
     assert ["x-om-resource", *aliases[2:]] == list(rules.resource_headers)
     for header in ("X-OM-Mode", "X-OM-History"):
@@ -203,60 +224,28 @@ def test_every_value_is_told(header: str, values: int) -> None:
 def test_response_headers() -> None:
     """The table names exactly the headers of a receipt."""
     upstream = UpstreamSettings(base_url="http://h")
-    exchange = Exchange({}, b"", None, Caller(Key("t", "r", "t"), "t"), upstream, 0.0, reason="x")
-    fixed = {name.decode() for name, _ in receipt(exchange)}
-    source = ast.parse((ROOT / "proxy/om_proxy/assembly.py").read_text(encoding="utf-8"))
+    exchange = Exchange(
+        {}, b"", None, Caller(Key("t", "r", "t"), "t"), upstream, 0.0, reason=Reason.STORAGE
+    )
+    fixed = {name.decode() for name, _ in build_receipt(exchange)}
+    source = ast.parse(
+        (ROOT / "proxy/om_proxy/turns/prompt_builder.py").read_text(encoding="utf-8")
+    )
     counted = {
         f"x-om-{key.value}"
         for node in ast.walk(source)
-        if isinstance(node, ast.Assign)
-        and ast.unparse(node.targets[0]) == "turn.receipt"
-        and isinstance(node.value, ast.Dict)
+        if isinstance(node, ast.Return) and isinstance(node.value, ast.Dict)
         for key in node.value.keys
         if isinstance(key, ast.Constant)
     }
     assert len(counted) == 6
-    assert all(name.startswith(OURS.decode()) for name in fixed)
+    assert all(name.startswith(OWN_HEADER_PREFIX.decode()) for name in fixed)
     assert set(table("response")) == fixed | counted
-
-
-def reasons() -> set[str]:
-    """Every word the code can put into `x-om-reason`."""
-    found = set()
-    for name in (
-        "proxy/om_proxy/engine.py",
-        "proxy/om_proxy/assembly.py",
-        "proxy/om_proxy/edge/chat.py",
-        "proxy/om_proxy/edge/exchange.py",
-        "proxy/om_proxy/edge/unreached.py",
-        "proxy/om_proxy/memory/identity.py",
-        "proxy/om_proxy/memory/missing_notes.py",
-    ):
-        for node in ast.walk(ast.parse((ROOT / name).read_text(encoding="utf-8"))):
-            if isinstance(node, ast.Assign) and "reason" in ast.unparse(node.targets[0]):
-                found |= words(node.value)
-            elif isinstance(node, ast.FunctionDef) and node.name in ("why_off", "reason_of", "explain_failure"):
-                found |= {
-                    word
-                    for part in ast.walk(node)
-                    if isinstance(part, ast.Return) and part.value
-                    for word in words(part.value)
-                }
-            elif isinstance(node, ast.Call) and ast.unparse(node.func) == "Caller" and len(node.args) == 4:
-                found |= words(node.args[3])
-            elif isinstance(node, ast.Call) and ast.unparse(node.func) == "named_receipt":
-                found |= words(node.args[1])
-    storage = [StorageError, *StorageError.__subclasses__()]
-    return found - {"om_", "degraded"} | {kind.code.removeprefix("om_") for kind in storage}
-
-
-def words(node: ast.expr) -> set[str]:
-    return {part.value for part in ast.walk(node) if isinstance(part, ast.Constant) and isinstance(part.value, str)}
 
 
 def test_reasons() -> None:
     """The table of reasons is the closed list."""
-    assert set(table("reason")) == reasons()
+    assert set(table("reason")) == set(Reason)
 
 
 def test_picture_is_plain() -> None:
@@ -279,12 +268,17 @@ UNSEEN = {
     "om_cut_off",
     "om_oversized",
 }
-NO_CODES = {"om_error", "om_rules"}  # what all of them have as `type`, and a name within the settings' own checks
+NO_CODES = {
+    "om_error",
+    "om_rules",
+}  # what all of them have as `type`, and a name within the settings' own checks
 
 
 def test_errors() -> None:
     """The table of errors is the closed list, each with the status of its class."""
-    files = [file for file in modules() if named(file).startswith("proxy/") and named(file) != LISTS]
+    files = [
+        file for file in modules() if named(file).startswith("proxy/") and named(file) != LISTS
+    ]
     texts = [file.read_text(encoding="utf-8") for file in files]
     codes = {code for text in texts for code in re.findall(r'"(om_[a-z_]+)"', text)}
     rows = table("code")
@@ -303,18 +297,22 @@ def raised_classes(kind: type[OmError] = OmError) -> Iterator[type[OmError]]:
 def test_what_needs_a_restart() -> None:
     """The page and the file name every setting that is read at the start only."""
     for text in (CONFIGURATION_PAGE, CONFIG):
-        (told_of,) = re.findall(r"([^.]*(?:\.\w[^.]*)*) need a\s+restart", " ".join(text.replace("#", "").split()))
-        for key in RESTART:
+        (told_of,) = re.findall(
+            r"([^.]*(?:\.\w[^.]*)*) need a\s+restart", " ".join(text.replace("#", "").split())
+        )
+        for key in RESTART_PREFIXES:
             assert key.rstrip(".") in told_of.lower()
 
 
 def test_statuses() -> None:
-    """The four statuses, and each reason with one of them."""
-    told_with = {status for rest in table("reason").values() for status in re.findall(r"`(\w+)`", rest.split("|")[0])}
-    assert set(re.findall(r"`(\w+)`", table("response")["x-om-status"])) == {"off", "raw", "applied", "degraded"}
-    assert told_with <= {"off", "raw", "applied", "degraded"}
-    assert Turn.__dataclass_fields__["status"].default == "raw"
-    assert Exchange.__dataclass_fields__["status"].default == "off"
+    """The page names every status, and each reason with some of them."""
+    told_with = {
+        status
+        for rest in table("reason").values()
+        for status in re.findall(r"`(\w+)`", rest.split("|")[0])
+    }
+    assert set(re.findall(r"`(\w+)`", table("response")["x-om-status"])) == set(Status)
+    assert told_with == set(Status)
 
 
 def test_figures_are_the_defaults() -> None:
@@ -338,7 +336,9 @@ LIMITS: list[tuple[str, str, str, str, History, str]] = [
 
 
 @pytest.mark.parametrize(("limit", "before", "sent", "guessed", "header", "settled"), LIMITS)
-def test_limits(limit: str, before: str, sent: str, guessed: str, header: History, settled: str) -> None:
+def test_limits(
+    limit: str, before: str, sent: str, guessed: str, header: History, settled: str
+) -> None:
     """Each limit is as told, and so is the header that settles it."""
     (told_of,) = re.findall(rf"^- \*\*{limit}.*\n(?:  .*\n)*", LIMITS_PAGE, flags=re.M)
     assert f"X-OM-History: {header}`" in told_of
@@ -352,7 +352,10 @@ def test_limits(limit: str, before: str, sent: str, guessed: str, header: Histor
         ("u1 cx rx a1 u2 cy ry", "u1 a1 u2 aL u3"),
         ("u1 cx rx a1 u2 cy ry a2 u3 a3", "u1 aA uE aF u4"),
     ],
-    ids=["a folding client whose reply was lost", "an altering and folding client on an old branch"],
+    ids=[
+        "a folding client whose reply was lost",
+        "an altering and folding client on an old branch",
+    ],
 )
 def test_full_is_what_was_sent(before: str, sent: str) -> None:
     """Of clients that fold and alter, `full` makes what they show the transcript."""
@@ -370,7 +373,7 @@ def transcript(before: str, sent: str, history: History) -> str:
     return " ".join(f"{m.item.role[0]}{orjson.loads(m.item.raw)['content']}" for m in thread.live())
 
 
-# ── the configuration file ───────────────────────────────────────────────────────────────────────────────────────────
+# ── the configuration file ────────────────────────────────────────────────────────────────────────
 
 
 def leaves() -> dict[str, str]:
@@ -395,11 +398,13 @@ def test_what_is_not_in_effect_is_marked() -> None:
 
 def test_what_is_not_marked_is_read() -> None:
     """A setting that nothing in the program reads carries the mark."""
-    sources = [file for file in modules() if "proxy" in file.parts and file.parent.name != "settings"]
+    sources = [
+        file for file in modules() if "proxy" in file.parts and file.parent.name != "settings"
+    ]
     sources.remove(ROOT / LISTS)
     sources += [
         ROOT / "proxy/om_proxy/settings/effective.py",
-        ROOT / "proxy/om_proxy/settings/model.py",
+        ROOT / "proxy/om_proxy/settings/snapshot.py",
         ROOT / "proxy/om_proxy/settings/service.py",
     ]
     program = "\n".join(file.read_text(encoding="utf-8") for file in sources)
@@ -412,7 +417,7 @@ def test_profiles_do_what_they_say() -> None:
     text = re.findall(r"(?:^#\| .*\n?)+", CONFIG, flags=re.M)
     assert len(text) == 3
     for profile in text:
-        assert attention_lines(parse(re.sub(r"^#\| ", "", profile, flags=re.M))) == []
+        assert list_warnings(parse(re.sub(r"^#\| ", "", profile, flags=re.M))) == []
 
 
 @pytest.mark.parametrize("key", NOT_IN_EFFECT)
@@ -421,7 +426,7 @@ def test_check_knows_every_one(key: str) -> None:
     assert key in keys_of(Settings().model_dump())
 
 
-# ── ARCHITECTURE ─────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── ARCHITECTURE ──────────────────────────────────────────────────────────────────────────────────
 
 
 def rooms() -> set[str]:
@@ -436,23 +441,30 @@ def rooms() -> set[str]:
 
 def test_rooms() -> None:
     """The table of rooms is the tree."""
-    rows = re.findall(r"^\| ((?:`[\w/]+`(?: · )?)+) \|", ARCHITECTURE, flags=re.M)
+    section = ARCHITECTURE.partition("## Rooms")[2].partition("Imports go down")[0]
+    rows = re.findall(r"^\| ((?:`[\w/]+`(?: · )?)+) \|", section, flags=re.M)
     assert {name for row in rows for name in re.findall(r"`([\w/]+)`", row)} == rooms()
 
 
 def test_floors() -> None:
     """The order it tells is the order that is enforced."""
-    contracts = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["tool"]["importlinter"][
-        "contracts"
+    contracts = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["tool"][
+        "importlinter"
+    ]["contracts"]
+    (layers,) = [
+        contract["layers"]
+        for contract in contracts
+        if contract["type"] == "layers" and contract["containers"] == ["om_proxy"]
     ]
-    (layers,) = [contract["layers"] for contract in contracts if contract["type"] == "layers"]
     (sentence,) = re.findall(r"Imports go down: (.*?)\. The import", ARCHITECTURE, flags=re.S)
     order = [floor.strip("` ").split(" | ") for floor in " ".join(sentence.split()).split(" → ")]
     assert order == [layer.split(" : ") for layer in layers]
 
 
 @pytest.mark.parametrize(
-    "text", [ARCHITECTURE, (ROOT / "proxy/om_proxy/__init__.py").read_text(encoding="utf-8")], ids=["page", "package"]
+    "text",
+    [ARCHITECTURE, (ROOT / "proxy/om_proxy/__init__.py").read_text(encoding="utf-8")],
+    ids=["page", "package"],
 )
 def test_the_path_of_a_request(text: str) -> None:
     """Every file and function on the map is there."""
@@ -461,8 +473,8 @@ def test_the_path_of_a_request(text: str) -> None:
     assert len(files) >= 10
     for file in files:
         assert (ROOT / "proxy/om_proxy" / file).is_file(), file
-    for module, function in re.findall(r"\b(engine|lifecycle)\.(?!py\b)(\w+)", drawn):
-        source = ROOT / "proxy/om_proxy" / ("memory/lifecycle.py" if module == "lifecycle" else f"{module}.py")
+    for function in re.findall(r"\bengine\.(?!py\b)(\w+)", drawn):
+        source = ROOT / "proxy/om_proxy/turns/engine.py"
         assert f"def {function}(" in source.read_text(encoding="utf-8")
 
 
@@ -474,17 +486,28 @@ def test_files_named_elsewhere() -> None:
                 assert (ROOT / path).exists(), path
 
 
-# ── every file ───────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── every file ────────────────────────────────────────────────────────────────────────────────────
 
 
 def test_every_module_says_what_it_is() -> None:
     """Each begins with its one sentence; the empty ones of packages are no exception."""
-    silent = [named(file) for file in modules() if not ast.get_docstring(ast.parse(file.read_text(encoding="utf-8")))]
+    silent = [
+        named(file)
+        for file in modules()
+        if not ast.get_docstring(ast.parse(file.read_text(encoding="utf-8")))
+    ]
     assert silent == []
 
 
 # Put together here, so that this file does not hold what it looks for.
-ELSEWHERE = ["/" + "work/", "/" + "root/", "/" + "tmp/w", "python" + "hosted.org", "pypi" + ".org", "index" + "-url="]
+ELSEWHERE = [
+    "/" + "work/",
+    "/" + "root/",
+    "/" + "tmp/w",
+    "python" + "hosted.org",
+    "pypi" + ".org",
+    "index" + "-url=",
+]
 ABOUT = [
     "co-" + "authored-by", "ai-" + "generated", "generated with " + "ai", "written by an " + "ai", "claude" + " code",
     "chat" + "gpt", "copi" + "lot", "my coll" + "eague", "this brief" + " says", "in this sess" + "ion,", "sub" + "agent", "my hel" + "per",
@@ -493,8 +516,13 @@ ABOUT = [
 
 @pytest.mark.parametrize("word", [*ELSEWHERE, *ABOUT])
 def test_no_file_says(word: str) -> None:
-    """No path of one machine, no package index, nothing about how or by whom the code was written."""
-    found = [named(file) for file in committed() if word in file.read_text(encoding="utf-8", errors="replace").lower()]
+    """No path of one machine, no package index, nothing about how or by whom the code was
+    written."""
+    found = [
+        named(file)
+        for file in committed()
+        if word in file.read_text(encoding="utf-8", errors="replace").lower()
+    ]
     assert found == []
 
 

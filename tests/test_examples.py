@@ -1,4 +1,5 @@
-"""The examples, run as somebody would run them: against a live proxy, with a scripted model server behind it."""
+"""The examples, run as somebody would run them: against a live proxy, with a scripted model server
+behind it."""
 
 from __future__ import annotations
 
@@ -12,9 +13,10 @@ from typing import Any
 import pytest
 import yaml
 
-from om_proxy.demo.scripted import Scripted
+from om_proxy.demo.trial import serve_trial
 from om_proxy.settings import parse
-from tests.e2e.running import Running, running
+from om_proxy.testing.scripted import Scripted
+from tests.e2e.running import running
 
 EXAMPLES = Path(__file__).parents[1] / "examples"
 DOCKERFILE = EXAMPLES.parent / "Dockerfile"
@@ -22,12 +24,16 @@ README = EXAMPLES.parent / "README.md"
 QUICKSTART = EXAMPLES.parent / "docs" / "quickstart" / "python.md"
 
 
-async def run(proxy: Running, *command: str | Path) -> str:
+async def run(proxy: str, *command: str | Path) -> str:
     """What the program prints; it must end well within half a minute."""
     process = await asyncio.create_subprocess_exec(
         *map(str, command),
         env=os.environ
-        | {"OPENAI_BASE_URL": f"{proxy.base}/v1", "OPENAI_API_KEY": "sk-example", "NO_PROXY": "127.0.0.1"},
+        | {
+            "OPENAI_BASE_URL": f"{proxy}/v1",
+            "OPENAI_API_KEY": "sk-example",
+            "NO_PROXY": "127.0.0.1",
+        },
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.PIPE,
     )
@@ -45,9 +51,10 @@ def test_every_example_is_run() -> None:
 
 
 async def test_openai_sdk(tmp_path: Path) -> None:
-    """Three turns, answered, stored under the names the example gives, and each told with its receipt."""
+    """Three turns, answered, stored under the names the example gives, and each told with its
+    receipt."""
     async with running(tmp_path) as proxy:
-        out = await run(proxy, sys.executable, EXAMPLES / "openai_sdk.py")
+        out = await run(proxy.base, sys.executable, EXAMPLES / "openai_sdk.py")
         assert re.findall(r"^you: (.+)$", out, flags=re.M) == [
             "The worktop is 312 cm long.",
             "The sink is 60 cm wide.",
@@ -56,54 +63,97 @@ async def test_openai_sdk(tmp_path: Path) -> None:
         assert "model: Noted: The worktop is 312 cm long." in out
         receipts = re.findall(r"memory (\w+), (\d+) tokens sent", out)
         assert [status for status, _ in receipts] == ["raw"] * 3
-        assert sorted(int(tokens) for _, tokens in receipts) == [int(tokens) for _, tokens in receipts]
+        assert sorted(int(tokens) for _, tokens in receipts) == [
+            int(tokens) for _, tokens in receipts
+        ]
         memory = await proxy.memory()
-        assert (memory.key.resource, memory.key.thread, memory.count) == ("user-42", "kitchen-rebuild", 6)
+        assert (memory.key.resource, memory.key.thread, memory.count) == (
+            "user-42",
+            "kitchen-rebuild",
+            6,
+        )
 
 
 async def test_openai_sdk_without_memory(tmp_path: Path) -> None:
     """Where memory is off there is less of a receipt, and the conversation goes on all the same."""
     async with running(tmp_path, "enabled: false") as proxy:
-        out = await run(proxy, sys.executable, EXAMPLES / "openai_sdk.py")
+        out = await run(proxy.base, sys.executable, EXAMPLES / "openai_sdk.py")
         assert re.findall(r"memory (.+)$", out, flags=re.M) == ["off, uncounted tokens sent"] * 3
 
 
 async def test_readme_s_own(tmp_path: Path) -> None:
-    """The program in README runs as it stands there, its address aside: with README's threshold, memory applies to turn two."""
+    """The program in README runs as it stands there, its address aside: with README's threshold,
+    memory applies to turn two."""
     readme = README.read_text(encoding="utf-8")
     (text,) = re.findall(r"```python\n(.*?)```", readme, flags=re.S)
-    (threshold,) = re.findall(r"OM_PROXY__MEMORY__OBSERVATION__MESSAGE_TOKENS=(\d+) om-proxy serve", readme)
+    (threshold,) = re.findall(
+        r"OM_PROXY__MEMORY__OBSERVATION__MESSAGE_TOKENS=(\d+) om-proxy serve", readme
+    )
     (asked,) = re.findall(r'"(Plan [^"]+)"', text)
     plan = "Day one: the castle, the tram, an early supper by the river. " * 20
     models = Scripted({asked: {"role": "assistant", "content": plan}})
-    async with running(tmp_path, f"observation: {{message_tokens: {threshold}}}", models=models) as proxy:
-        out = await run(proxy, sys.executable, "-c", text.replace("http://127.0.0.1:8400", proxy.base))
+    async with running(
+        tmp_path, f"observation: {{message_tokens: {threshold}}}", models=models
+    ) as proxy:
+        out = await run(
+            proxy.base, sys.executable, "-c", text.replace("http://127.0.0.1:8400", proxy.base)
+        )
         assert [line.split()[0] for line in out.splitlines()] == ["raw", "applied"]
         memory = await proxy.memory()
-        assert (memory.key.resource, memory.key.thread, memory.count) == ("user-42", "trip-to-lisbon", 4)
+        assert (memory.key.resource, memory.key.thread, memory.count) == (
+            "user-42",
+            "trip-to-lisbon",
+            4,
+        )
+
+
+async def test_readme_s_own_without_a_key() -> None:
+    """README's program reaches `applied` against `om-proxy demo --serve` too, where the scripted
+    model introduces itself at length, once."""
+    readme = README.read_text(encoding="utf-8")
+    assert "om-proxy demo --serve" in readme
+    (text,) = re.findall(r"```python\n(.*?)```", readme, flags=re.S)
+    async with serve_trial(0, log="off") as base:
+        out = await run(base, sys.executable, "-c", text.replace("http://127.0.0.1:8400", base))
+    assert re.findall(r"^(raw|applied) ", out, flags=re.M) == ["raw", "applied"]
+    assert out.count("I am a scripted model") == 1
 
 
 async def test_quickstart_s_own(tmp_path: Path) -> None:
     """The program in the quick start runs as it stands there, its address aside."""
     (text,) = re.findall(r"```python\n(.*?)```", QUICKSTART.read_text(encoding="utf-8"), flags=re.S)
     async with running(tmp_path) as proxy:
-        out = await run(proxy, sys.executable, "-c", text.replace("http://127.0.0.1:8400", proxy.base))
+        out = await run(
+            proxy.base, sys.executable, "-c", text.replace("http://127.0.0.1:8400", proxy.base)
+        )
         assert out.strip()
         memory = await proxy.memory()
-        assert (memory.key.resource, memory.key.thread, memory.count) == ("user-42", "bridge-walks", 2)
+        assert (memory.key.resource, memory.key.thread, memory.count) == (
+            "user-42",
+            "bridge-walks",
+            2,
+        )
 
 
 def test_no_two_share_a_thread() -> None:
     """Whoever tries one after the other does not mix their conversations."""
-    texts = [file.read_text(encoding="utf-8") for file in (*EXAMPLES.iterdir(), README, QUICKSTART) if file.is_file()]
-    named = [name for text in texts for name in re.findall(r'X-OM-Thread"?: "?([a-z][a-z-]+)"', text)]
+    texts = [
+        file.read_text(encoding="utf-8")
+        for file in (*EXAMPLES.iterdir(), README, QUICKSTART)
+        if file.is_file()
+    ]
+    named = [
+        name for text in texts for name in re.findall(r'X-OM-Thread"?: "?([a-z][a-z-]+)"', text)
+    ]
     assert len(named) == len(set(named)) == 5
 
 
 async def test_openai_sdk_stream(tmp_path: Path) -> None:
     """The reply is printed as it comes, and the turns are stored when the streams have ended."""
     async with running(tmp_path) as proxy:
-        out = await run(proxy, sys.executable, EXAMPLES / "openai_sdk_stream.py", "scripted-actor")
+        out = await run(
+            proxy.base, sys.executable, EXAMPLES / "openai_sdk_stream.py", "scripted-actor"
+        )
         assert out.splitlines()[0] == "Noted: I am reading a book about bridges."
         memory = await proxy.memory()
         assert (memory.key.thread, memory.count) == ("reading-list", 4)
@@ -114,7 +164,7 @@ async def test_curl(tmp_path: Path) -> None:
     """One turn; the receipt stands among the headers, the reply in the body."""
     async with running(tmp_path) as proxy:
         try:
-            out = await run(proxy, EXAMPLES / "curl.sh")
+            out = await run(proxy.base, EXAMPLES / "curl.sh")
         except AssertionError as exc:
             if "curl: command not found" in str(exc):
                 pytest.skip("curl is not installed")
@@ -131,7 +181,9 @@ async def test_curl_without_a_key(tmp_path: Path) -> None:
     async with running(tmp_path) as proxy:
         env = {name: value for name, value in os.environ.items() if name != "OPENAI_API_KEY"}
         process = await asyncio.create_subprocess_exec(
-            EXAMPLES / "curl.sh", env=env | {"OPENAI_BASE_URL": f"{proxy.base}/v1"}, stderr=asyncio.subprocess.PIPE
+            EXAMPLES / "curl.sh",
+            env=env | {"OPENAI_BASE_URL": f"{proxy}/v1"},
+            stderr=asyncio.subprocess.PIPE,
         )
         _, err = await process.communicate()
         assert process.returncode != 0
@@ -140,15 +192,17 @@ async def test_curl_without_a_key(tmp_path: Path) -> None:
 
 
 def composed() -> dict[str, Any]:
-    service: dict[str, Any] = yaml.safe_load((EXAMPLES / "compose.yaml").read_text(encoding="utf-8"))["services"][
-        "om-proxy"
-    ]
+    service: dict[str, Any] = yaml.safe_load(
+        (EXAMPLES / "compose.yaml").read_text(encoding="utf-8")
+    )["services"]["om-proxy"]
     return service
 
 
 def image_environment() -> dict[str, str]:
     """The variables the image sets."""
-    (block,) = re.findall(r"^ENV (.*?[^\\])$", DOCKERFILE.read_text(encoding="utf-8"), flags=re.M | re.S)
+    (block,) = re.findall(
+        r"^ENV (.*?[^\\])$", DOCKERFILE.read_text(encoding="utf-8"), flags=re.M | re.S
+    )
     return dict(part.split("=", 1) for part in block.replace("\\\n", " ").split())
 
 
@@ -167,7 +221,8 @@ def test_the_composed_service_s_settings() -> None:
 
 
 def test_the_composed_service_s_file() -> None:
-    """The folder it mounts holds the file that is looked for, and what must be written is writable."""
+    """The folder it mounts holds the file that is looked for, and what must be written is
+    writable."""
     service = composed()
     mounts = dict(volume.split(":")[:2] for volume in service["volumes"])
     assert (EXAMPLES / "../config/om-proxy.yaml").resolve().is_file()
@@ -178,13 +233,19 @@ def test_the_composed_service_s_file() -> None:
 
 
 def test_open_webui_is_composed() -> None:
-    """The proxy gets valid settings, Open WebUI a key of the proxy's and its address, and every volume named is declared."""
-    compose: Any = yaml.safe_load((EXAMPLES / "compose-open-webui.yaml").read_text(encoding="utf-8"))
+    """The proxy gets valid settings, Open WebUI a key of the proxy's and its address, and every
+    volume named is declared."""
+    compose: Any = yaml.safe_load(
+        (EXAMPLES / "compose-open-webui.yaml").read_text(encoding="utf-8")
+    )
     services = compose["services"]
-    base = yaml.safe_load((EXAMPLES / "compose.yaml").read_text(encoding="utf-8"))["services"]["om-proxy"]
+    base = yaml.safe_load((EXAMPLES / "compose.yaml").read_text(encoding="utf-8"))["services"][
+        "om-proxy"
+    ]
     assert services["om-proxy"]["extends"] == {"file": "compose.yaml", "service": "om-proxy"}
     variables = {
-        name: re.sub(r"\$\{(\w+):.*\}", r"\1", value) for name, value in services["om-proxy"]["environment"].items()
+        name: re.sub(r"\$\{(\w+):.*\}", r"\1", value)
+        for name, value in services["om-proxy"]["environment"].items()
     }
     config = EXAMPLES.parent / "config" / "om-proxy.yaml"
     settings = parse(config.read_text(encoding="utf-8"), env=variables)
@@ -195,6 +256,10 @@ def test_open_webui_is_composed() -> None:
     assert key.key.get_secret_value() == re.sub(r"\$\{(\w+):.*\}", r"\1", webui["OPENAI_API_KEY"])
     assert webui["OPENAI_API_BASE_URL"] == "http://om-proxy:8400/v1"
     assert webui["ENABLE_FORWARD_USER_INFO_HEADERS"] == "true"
-    named = {volume.split(":")[0] for service in services.values() for volume in service.get("volumes", ())}
+    named = {
+        volume.split(":")[0]
+        for service in services.values()
+        for volume in service.get("volumes", ())
+    }
     named |= {volume.split(":")[0] for volume in base["volumes"] if not volume.startswith(".")}
     assert named == set(compose["volumes"])

@@ -1,4 +1,5 @@
-"""Forgetting while turns, observations and reflections are under way: what began before it leaves nothing behind."""
+"""Forgetting while turns, observations and reflections are under way: what began before it leaves
+nothing behind."""
 
 from __future__ import annotations
 
@@ -11,15 +12,15 @@ import pytest
 from structlog.testing import capture_logs
 
 from om_proxy.agents.llm import Answer, Prompt, Target
-from om_proxy.catalogue import Catalogue
-from om_proxy.engine import Engine
+from om_proxy.apis.api import Reply
+from om_proxy.apis.registry import CHAT
 from om_proxy.errors import Conflict
-from om_proxy.memory.identity import Caller
-from om_proxy.memory.model import HUB, Key, Memory
-from om_proxy.memory.transcript import Hints
-from om_proxy.prompt import Prompts
-from om_proxy.wire import chat
-from om_proxy.wire.reply import Reply
+from om_proxy.identity.callers import Caller
+from om_proxy.memory.model import RESOURCE_THREAD, Key, Memory
+from om_proxy.memory.transcript.reconcile import Hints
+from om_proxy.models import TokenCounter
+from om_proxy.turns.block_renderer import BlockRenderer
+from om_proxy.turns.engine import Engine
 from tests.agents.scripted_llm import bullets, texts
 from tests.memory.building import KEY
 from tests.support.performing import SMALL, Parts, parts
@@ -38,16 +39,26 @@ class Repeating:
     async def complete(self, target: Target, prompt: Prompt) -> Answer:
         for _ in range(self.random.randrange(6)):
             await asyncio.sleep(0)
-        return Answer(bullets(" ".join(sorted(set(CANARY.findall(texts(prompt)))) or ["nothing"])), target.model, 9, 9)
+        return Answer(
+            bullets(" ".join(sorted(set(CANARY.findall(texts(prompt)))) or ["nothing"])),
+            target.model,
+            9,
+            9,
+        )
 
 
 class Race:
-    """One thread, its clients and who forgets it. A turn's canary may stay if it began after the last forgetting had ended."""
+    """One thread, its clients and who forgets it. A turn's canary may stay if it began after the
+    last forgetting had ended."""
 
     def __init__(self, p: Parts, seed: int) -> None:
         self.p, self.random, self.number = p, Random(seed), 0
-        self.engine = Engine(p.memories, p.background, Prompts(), Catalogue(), b"s" * 32, clock=p.clock)
-        self.begun: dict[str, int] = {}  # canary → how many forgettings had begun when its turn began
+        self.engine = Engine(
+            p.memories, p.background, BlockRenderer(), TokenCounter(), b"s" * 32, clock=p.clock
+        )
+        self.begun: dict[
+            str, int
+        ] = {}  # canary → how many forgettings had begun when its turn began
         self.ended: dict[str, int] = {}  # and how many had ended
         self.whole: set[str] = set()  # canaries whose turn has closed with a whole reply
         self.forgettings = self.done = 0
@@ -58,13 +69,17 @@ class Race:
         canary = f"canary{self.number}"
         self.begun[canary], self.ended[canary] = self.forgettings, self.done
         history = [*self.history[-8:], {"role": "user", "content": f"{canary} {WORDS}"}]
-        request = chat.parse(orjson.dumps({"model": "actor", "messages": history}))
-        turn = await self.engine.open_turn(Caller(key, key.tenant), request, self.p.call(), Hints())
+        request = CHAT.parse_request(orjson.dumps({"model": "actor", "messages": history}))
+        turn = await self.engine.open_turn(
+            Caller(key, key.tenant), request, self.p.context(), Hints()
+        )
         for _ in range(self.random.randrange(9)):
             await asyncio.sleep(0)
         reply = {"role": "assistant", "content": f"{canary} answered"}
         whole = self.random.random() < 0.8
-        said = Reply(message=orjson.dumps(reply), complete=whole, finish_reason="stop" if whole else None)
+        said = Reply(
+            message=orjson.dumps(reply), complete=whole, finish_reason="stop" if whole else None
+        )
         await self.engine.close_turn(turn, said, accepted=True)
         self.whole |= {canary} if whole else set()
         if whole and self.begun[canary] == self.forgettings:
@@ -82,17 +97,21 @@ class Race:
         return self.begun[canary] == self.forgettings
 
     def must_stay(self, canary: str) -> bool:
-        """It began after the last one had ended, and had its reply; one that broke off leaves nothing of a fork."""
+        """It began after the last one had ended, and had its reply; one that broke off leaves
+        nothing of a fork."""
         return self.ended[canary] == self.forgettings and canary in self.whole
 
 
 async def kept(p: Parts, key: Key) -> set[str]:
     """Every canary that stands anywhere in the thread's memory or the log it shares."""
-    memory, hub = await p.store.load(key), await p.store.load(key._replace(thread=HUB))
-    every = await p.store.by_seq(key, range(1, memory.next_seq))
-    notes = [o.text for one in (memory, hub) for o in (*one.log, *one.chunks)]
-    made = [one.reflection.text for one in (memory, hub) if one.reflection]
-    older = await p.store.generations(key, 10**6), await p.store.generations(hub.key, 10**6)
+    memory, shared_log = (
+        await p.store.load(key),
+        await p.store.load(key._replace(thread=RESOURCE_THREAD)),
+    )
+    every = await p.store.messages_by_seq(key, range(1, memory.next_seq))
+    notes = [o.text for one in (memory, shared_log) for o in (*one.log.entries, *one.chunks)]
+    made = [one.log.reflection.text for one in (memory, shared_log) if one.log.reflection]
+    older = await p.store.generations(key, 10**6), await p.store.generations(shared_log.key, 10**6)
     return set(
         CANARY.findall(
             str([m.item.raw for m in every])
@@ -105,7 +124,8 @@ async def kept(p: Parts, key: Key) -> set[str]:
 @pytest.mark.parametrize("settings", [SMALL, SHARED], ids=["thread", "resource"])
 @pytest.mark.parametrize("seed", range(4))
 async def test_nothing_comes_back(settings: str, seed: int) -> None:
-    """Whatever overlaps: no message, note or reflection of a turn that began before a forgetting is there after it has ended."""
+    """Whatever overlaps: no message, note or reflection of a turn that began before a forgetting is
+    there after it has ended."""
     random = Random(seed)
     async with parts(settings=settings, llm=Repeating(random)) as p:
         race, forgotten = Race(p, seed), 0

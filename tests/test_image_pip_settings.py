@@ -16,7 +16,8 @@ install.no-compile='true'
 
 
 def test_settings_are_merged() -> None:
-    """Variables count before files, lists stay lists, sections sections, and the bundle before all."""
+    """Variables count before files, lists stay lists, sections sections, and the bundle before
+    all."""
     for bundle, cert in ((None, "/etc/yours.pem"), ("/etc/bundle.pem", "/etc/bundle.pem")):
         text = io.StringIO()
         merged(LISTED, bundle).write(text)

@@ -1,7 +1,9 @@
-"""The tests mirror the tree: what holds of a module stands in the file of its name, and a file's name says its module.
+"""The tests mirror the tree: what holds of a module stands in the file of its name, and a file's
+name says its module.
 
-A folder of `om_proxy` is a room; the tests of proxy/om_proxy/<room>/<module>.py are tests/<room>/test_<module>.py, and
-tests/<room>/test_<module>_<aspect>.py where one file would be too long. Where a name says it otherwise, a table says why.
+A folder of `om_proxy` is a room; the tests of proxy/om_proxy/<room>/<module>.py are
+tests/<room>/test_<module>.py, and tests/<room>/test_<module>_<aspect>.py where one file would be
+too long. Where a name says it otherwise, a table says why.
 """
 
 from __future__ import annotations
@@ -13,17 +15,23 @@ import pytest
 ROOT = Path(__file__).parents[1]
 PACKAGE = ROOT / "proxy" / "om_proxy"
 TESTS = ROOT / "tests"
-PURE_ROOMS = ("memory", "wire")  # every decision is made in these two, by value: each module can be tested alone
-ROOMS = (".", *sorted(path.parent.relative_to(PACKAGE).as_posix() for path in PACKAGE.glob("*/**/__init__.py")))
+# every decision is made in these, by value: each module can be tested alone
+PURE_ROOMS = ("memory", "identity", "apis")
+ROOMS = (
+    ".",
+    *sorted(
+        path.parent.relative_to(PACKAGE).as_posix() for path in PACKAGE.glob("*/**/__init__.py")
+    ),
+)
 
 # test file → what it is about, where that is no module of its room
 TESTS_OF_SEVERAL_MODULES = {
     "agents/test_several_threads.py": "observer and reflector, with the messages of several threads in one call",
-    "doctor/test_doctor.py": "the whole command, call by call",
     "memory/test_behaviour_tables.py": "the tables of docs/spec/behaviour.md, row by row, whichever module holds a row",
     "memory/test_clients_simulation.py": "turns after turns of made-up clients, through all of reconciling",
     "upstream/test_tls.py": "all of the room, behind TLS",
-    "wire/test_bounds.py": "how much a body may make any module of the room do",
+    "testing/test_examples.py": "the example in the docstring of om_proxy.testing",
+    "apis/test_bounds.py": "how much a body may make any module of the room do",
     "test_citations.py": "what code and tests cite of docs/spec",
     "test_cut_off_answers.py": "what becomes of a cut-off memory answer, from the agents to the store",
     "test_examples.py": "examples/",
@@ -40,17 +48,23 @@ TESTS_OF_SEVERAL_MODULES = {
 
 # module of a pure room → where its rules are tested
 MODULES_TESTED_ELSEWHERE = {
-    "memory/digests.py": "wire/test_split.py",
-    "memory/forgetting.py": "storage/contract.py",
-    "memory/known.py": "memory/test_transcript.py",
-    "memory/model.py": "memory/test_lifecycle.py",
-    "memory/placing.py": "memory/test_transcript.py",
-    "memory/rebasing.py": "storage/test_spool.py",
-    "memory/sent.py": "memory/test_account.py",
-    "memory/tags.py": "memory/test_observations.py",
-    "memory/tail.py": "memory/test_account.py",
-    "memory/verdict.py": "memory/test_transcript.py",
-    "wire/surrogates.py": "wire/test_bounds.py",
+    "identity/identity_rules.py": "identity/test_callers.py",
+    "memory/message_view.py": "apis/chat/test_chat_message_corpus.py",
+    "memory/transcript/digests.py": "apis/test_split.py",
+    "memory/lifecycle/forgetting.py": "storage/contract.py",
+    "memory/transcript/stored_transcript.py": "memory/transcript/test_reconcile.py",
+    "memory/lifecycle/observable.py": "memory/lifecycle/test_decisions.py",
+    "memory/model.py": "memory/lifecycle/test_decisions.py",
+    "memory/transcript/placement.py": "memory/transcript/test_reconcile.py",
+    "memory/transcript/unstored.py": "storage/test_spooling_store.py",
+    "memory/transcript/sent_history.py": "memory/prompt/test_prompt_cost.py",
+    "memory/notes/tags.py": "memory/notes/test_observations.py",
+    "memory/transcript/verdict.py": "memory/transcript/test_reconcile.py",
+    "memory/transcript/views.py": "memory/transcript/test_apply_turn.py",
+    "apis/json_text.py": "apis/test_bounds.py",
+    "apis/registry.py": "apis/test_message_summary.py",
+    "apis/chat/chat_api.py": "apis/test_api.py",
+    "apis/lone_surrogates.py": "apis/test_bounds.py",
 }
 
 
@@ -63,7 +77,9 @@ def find_subjects(room: str) -> set[str]:
     if room != ".":
         return find_modules(room)
     folders = {path.name for path in (*PACKAGE.iterdir(), *TESTS.iterdir()) if path.is_dir()}
-    return find_modules(room) | folders  # a whole room in one file, or the tests of a folder of helpers, such as bench
+    return (
+        find_modules(room) | folders
+    )  # a whole room in one file, or the tests of a folder of helpers, such as bench
 
 
 def is_about(test: str, subject: str) -> bool:

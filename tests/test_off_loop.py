@@ -8,13 +8,17 @@ from functools import partial
 
 import pytest
 
-from om_proxy.off_loop import MANY_MESSAGES, off_loop
+from om_proxy.off_loop import MANY_MESSAGES, run_off_loop
 
 
-@pytest.mark.parametrize(("messages", "here"), [(0, True), (MANY_MESSAGES, True), (MANY_MESSAGES + 1, False)])
+@pytest.mark.parametrize(
+    ("messages", "here"), [(0, True), (MANY_MESSAGES, True), (MANY_MESSAGES + 1, False)]
+)
 async def test_where_it_is_done(messages: int, here: bool) -> None:
     """Few are not worth a thread: each request would pay for it."""
-    assert (await off_loop(messages, threading.current_thread) is threading.current_thread()) is here
+    assert (
+        await run_off_loop(messages, threading.current_thread) is threading.current_thread()
+    ) is here
 
 
 @pytest.mark.parametrize("messages", [0, MANY_MESSAGES + 1])
@@ -25,11 +29,12 @@ async def test_what_it_raises(messages: int) -> None:
         raise ValueError("of the work")
 
     with pytest.raises(ValueError, match="of the work"):
-        await off_loop(messages, failing)
+        await run_off_loop(messages, failing)
 
 
 async def test_one_thread_for_all() -> None:
-    """One piece at a time: the event loop takes turns with one thread, not with many. Who has left is not worked for."""
+    """One piece at a time: the event loop takes turns with one thread, not with many. Who has left
+    is not worked for."""
     go, begun, done = threading.Event(), threading.Event(), list[int]()
 
     def work(number: int) -> None:
@@ -37,7 +42,9 @@ async def test_one_thread_for_all() -> None:
         assert go.wait(30)
         done.append(number)
 
-    waiting = [asyncio.create_task(off_loop(MANY_MESSAGES + 1, partial(work, n))) for n in range(4)]
+    waiting = [
+        asyncio.create_task(run_off_loop(MANY_MESSAGES + 1, partial(work, n))) for n in range(4)
+    ]
     await asyncio.to_thread(begun.wait, 30)
     assert done == []
     waiting[2].cancel()

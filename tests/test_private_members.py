@@ -1,7 +1,8 @@
-"""What we use of libraries beside their promises: named here, with the reason, and held by an upper bound on the library.
+"""What we use of libraries beside their promises: named here, with the reason, and held by an upper
+bound on the library.
 
-A release may take such a member away without a word. So a new use fails here until somebody says why there is no public way,
-and a member that has gone fails here before it fails in a server.
+A release may take such a member away without a word. So a new use fails here until somebody says
+why there is no public way, and a member that has gone fails here before it fails in a server.
 """
 
 from __future__ import annotations
@@ -22,43 +23,56 @@ import pytest
 ROOT = Path(__file__).parents[1]
 SOURCES = ROOT / "proxy"
 DEEP = {"aiohttp", "uvicorn"}  # of these a module below the package's own is no promise either
-OF_NAMED_TUPLES = {"_replace", "_asdict", "_make", "_fields"}  # public; the underscore keeps them off the fields' names
+OF_NAMED_TUPLES = {
+    "_replace",
+    "_asdict",
+    "_make",
+    "_fields",
+}  # public; the underscore keeps them off the fields' names
 
 _CYCLE = "uvicorn.protocols.http.httptools_impl.RequestResponseCycle"
-_ITS_CYCLE = ("uvicorn", "a request as uvicorn answers it; ASGI has no word for how a reply is framed")
+_ITS_CYCLE = (
+    "uvicorn",
+    "a request as uvicorn answers it; ASGI has no word for how a reply is framed",
+)
 
 # module of ours → member → its library, and why there is no other way
 USED: dict[str, dict[str, tuple[str, str]]] = {
-    "om_proxy.catalogue.encodings": {
+    "om_proxy.models.encodings": {
         "_mergeable_ranks": (
             "tiktoken",
             "27 MB of an encoding that only pickling reads; nothing public lets go of them",
         ),
     },
-    "om_proxy.cli": {
+    "om_proxy.cli.workers": {
         "uvicorn.supervisors.Multiprocess": (
             "uvicorn",
             "several workers; uvicorn.run offers no way to end with one that fails",
         ),
     },
-    "om_proxy.edge.expecting": {_CYCLE: _ITS_CYCLE},
-    "om_proxy.edge.unchunked": {_CYCLE: _ITS_CYCLE},
-    "om_proxy.edge.protocol": {
+    "om_proxy.server.expect_continue": {_CYCLE: _ITS_CYCLE},
+    "om_proxy.server.http10": {_CYCLE: _ITS_CYCLE},
+    "om_proxy.server.protocol": {
         _CYCLE: _ITS_CYCLE,
         "_start_asgi_task": (
             "uvicorn",
             "the one place where a request begins to be served, at once or after the one before it",
         ),
     },
-    "om_proxy.edge.upgrade": {
-        "uvicorn.protocols.http.httptools_impl.HttpToolsProtocol": ("uvicorn", "the protocol that ours is made from"),
+    "om_proxy.server.upgrade": {
+        "uvicorn.protocols.http.httptools_impl.HttpToolsProtocol": (
+            "uvicorn",
+            "the protocol that ours is made from",
+        ),
         "_unsupported_upgrade_warning": (
             "uvicorn",
             "called when the parser stops at an upgrade; the body must be read on there",
         ),
     },
-    "om_proxy.memory.digests": {"hashlib._Hash": ("hashlib", "the type of a hash, for the type checker only")},
-    "om_proxy.storage.sqlite_lane": {
+    "om_proxy.memory.transcript.digests": {
+        "hashlib._Hash": ("hashlib", "the type of a hash, for the type checker only")
+    },
+    "om_proxy.storage.sqlite.connection_worker": {
         "_execute": (
             "aiosqlite",
             "several statements in one hop to the connection's thread; its own methods hop for each",
@@ -71,13 +85,25 @@ USED: dict[str, dict[str, tuple[str, str]]] = {
             "the protocol that ours is made from: whose answer a packet is",
         ),
         "aiohttp.http_exceptions.HttpProcessingError": ("aiohttp", "what its parser raises"),
-        "_drop_timeout": ("aiohttp", "replaced: one deadline that moves, and not a timer for each piece of a stream"),
+        "_drop_timeout": (
+            "aiohttp",
+            "replaced: one deadline that moves, and not a timer for each piece of a stream",
+        ),
         "_reschedule_timeout": ("aiohttp", "replaced: as _drop_timeout"),
-        "_on_read_timeout": ("aiohttp", "ends a request whose server is too slow, as aiohttp itself does"),
+        "_on_read_timeout": (
+            "aiohttp",
+            "ends a request whose server is too slow, as aiohttp itself does",
+        ),
         "_read_timeout": ("aiohttp", "the read timeout of the request that is under way"),
         "_loop": ("aiohttp", "the event loop, for the clock"),
-        "_exception": ("aiohttp", "why the parser failed; aiohttp leaves the body's reader waiting"),
-        "_payload": ("aiohttp", "the body being read: whether it has ended, and whether anybody waits for it"),
+        "_exception": (
+            "aiohttp",
+            "why the parser failed; aiohttp leaves the body's reader waiting",
+        ),
+        "_payload": (
+            "aiohttp",
+            "the body being read: whether it has ended, and whether anybody waits for it",
+        ),
         "_waiter": ("aiohttp", "whether a reader waits; without one the server is not late"),
         "_parser": ("aiohttp", "whether a head of an answer that nobody asked for has begun"),
         "_should_close": ("aiohttp", "marks a connection that must serve no other request"),
@@ -86,7 +112,10 @@ USED: dict[str, dict[str, tuple[str, str]]] = {
         "aiohttp.http_exceptions.HttpProcessingError": ("aiohttp", "what its parser raises"),
         "_factory": ("aiohttp", "puts our protocol into its connections"),
         "_loop": ("aiohttp", "the event loop that the connector's protocols get"),
-        "_buffer": ("aiohttp", "whether the next read waits for the server, whose time begins then"),
+        "_buffer": (
+            "aiohttp",
+            "whether the next read waits for the server, whose time begins then",
+        ),
         "_protocol": ("aiohttp", "the connection that a body is read from"),
         "_read_nowait": (
             "aiohttp",
@@ -98,7 +127,9 @@ USED: dict[str, dict[str, tuple[str, str]]] = {
 
 def modules() -> list[str]:
     names = [file.relative_to(SOURCES).with_suffix("") for file in sorted(SOURCES.rglob("*.py"))]
-    return [".".join(name.parts).removesuffix(".__init__") for name in names if name.name != "__main__"]
+    return [
+        ".".join(name.parts).removesuffix(".__init__") for name in names if name.name != "__main__"
+    ]
 
 
 @pytest.mark.parametrize("name", modules())
@@ -112,7 +143,9 @@ def test_the_table_names_modules_of_ours() -> None:
     assert set(USED) <= set(modules())
 
 
-@pytest.mark.parametrize("library", sorted({library for used in USED.values() for library, _ in used.values()}))
+@pytest.mark.parametrize(
+    "library", sorted({library for used in USED.values() for library, _ in used.values()})
+)
 def test_their_libraries_have_an_upper_bound(library: str) -> None:
     """The next release waits until our tests have run with it."""
     if library in sys.stdlib_module_names:
@@ -129,8 +162,14 @@ FOUND = {
     "imported": ("from library import _hidden", {"library._hidden"}),
     "of a private module": ("from library._hidden import shown", {"library._hidden.shown"}),
     "a private module": ("import library._hidden", {"library._hidden"}),
-    "a deep module": ("from aiohttp.client_proto import ResponseHandler", {"aiohttp.client_proto.ResponseHandler"}),
-    "inherited": ("import asyncio\nclass A(asyncio.Queue):\n def f(self): return self._unfinished_tasks", set()),
+    "a deep module": (
+        "from aiohttp.client_proto import ResponseHandler",
+        {"aiohttp.client_proto.ResponseHandler"},
+    ),
+    "inherited": (
+        "import asyncio\nclass A(asyncio.Queue):\n def f(self): return self._unfinished_tasks",
+        set(),
+    ),
     "of its own": ("class A:\n def __init__(self, a): self._x = a._x", set()),
     "of a named tuple": ("def f(other): return other._replace(a=1)", set()),
     "special": ("def f(other): return other.__dict__", set()),
@@ -147,7 +186,10 @@ def test_what_is_found(case: str) -> None:
 
 def test_what_is_inherited_is_found() -> None:
     """What a class of ours reads, calls or replaces of a library's class."""
-    found = found_in(inspect.getsource(importlib.import_module("om_proxy.edge.protocol")), "om_proxy.edge.protocol")
+    found = found_in(
+        inspect.getsource(importlib.import_module("om_proxy.server.protocol")),
+        "om_proxy.server.protocol",
+    )
     assert "_start_asgi_task" in set(found)
 
 
@@ -167,12 +209,18 @@ def found_in(source: str, name: str) -> Iterator[str]:
 
 def imported(tree: ast.AST) -> Iterator[str]:
     for node in ast.walk(tree):
-        if isinstance(node, ast.ImportFrom) and node.module and not node.module.startswith("om_proxy"):
+        if (
+            isinstance(node, ast.ImportFrom)
+            and node.module
+            and not node.module.startswith("om_proxy")
+        ):
             whole = [f"{node.module}.{alias.name}" for alias in node.names]
             is_deep = "." in node.module and node.module.partition(".")[0] in DEEP
             yield from (name for name in whole if is_deep or any(map(is_private, name.split("."))))
         elif isinstance(node, ast.Import):
-            yield from (alias.name for alias in node.names if any(map(is_private, alias.name.split("."))))
+            yield from (
+                alias.name for alias in node.names if any(map(is_private, alias.name.split(".")))
+            )
 
 
 def reached(node: ast.AST) -> str | None:
@@ -180,9 +228,15 @@ def reached(node: ast.AST) -> str | None:
     if isinstance(node, ast.Attribute):
         is_own = isinstance(node.value, ast.Name) and node.value.id in ("self", "cls")
         return None if is_own else node.attr
-    if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in ("getattr", "setattr"):
+    if (
+        isinstance(node, ast.Call)
+        and isinstance(node.func, ast.Name)
+        and node.func.id in ("getattr", "setattr")
+    ):
         name = node.args[1]
-        return name.value if isinstance(name, ast.Constant) and isinstance(name.value, str) else None
+        return (
+            name.value if isinstance(name, ast.Constant) and isinstance(name.value, str) else None
+        )
     return None
 
 
@@ -213,12 +267,16 @@ def kept_by(kind: type) -> frozenset[str]:
 def members_of(tree: ast.AST) -> set[str]:
     """What a class defines, or reaches through `self` and `super()`."""
     nodes = list(ast.walk(tree))
-    reached = {node.attr for node in nodes if isinstance(node, ast.Attribute) and is_of_self(node.value)}
+    reached = {
+        node.attr for node in nodes if isinstance(node, ast.Attribute) and is_of_self(node.value)
+    }
     return {member for member in reached | defined(tree) if is_private(member)}
 
 
 def is_of_self(node: ast.expr) -> bool:
-    is_super = isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "super"
+    is_super = (
+        isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "super"
+    )
     return is_super or (isinstance(node, ast.Name) and node.id in ("self", "cls"))
 
 
@@ -230,7 +288,11 @@ def defined(tree: ast.AST) -> set[str]:
             names.add(node.name)
         elif isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name):
             names.add(node.target.id)
-        elif isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store) and is_of_self(node.value):
+        elif (
+            isinstance(node, ast.Attribute)
+            and isinstance(node.ctx, ast.Store)
+            and is_of_self(node.value)
+        ):
             names.add(node.attr)
     return names
 

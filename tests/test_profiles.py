@@ -1,4 +1,5 @@
-"""The three profiles people ask for stand in docs/guides/profiles.md and in config/om-proxy.yaml, and are the same ones."""
+"""The three profiles people ask for stand in docs/guides/profiles.md and in config/om-proxy.yaml,
+and are the same ones."""
 
 from __future__ import annotations
 
@@ -9,7 +10,7 @@ import pytest
 import yaml
 
 from om_proxy.settings import parse
-from om_proxy.settings.report import attention_lines
+from om_proxy.settings.report import list_warnings
 
 ROOT = Path(__file__).parents[1]
 NAMES = ("long agent runs", "chat with daily visits", "cheap actor")
@@ -39,4 +40,4 @@ def test_the_same_three() -> None:
 @pytest.mark.parametrize("name", NAMES)
 def test_check_has_nothing_to_say(name: str) -> None:
     """A profile is valid, and nothing in it disappoints: `om-proxy check` warns of none."""
-    assert attention_lines(parse(of_page()[name])) == []
+    assert list_warnings(parse(of_page()[name])) == []

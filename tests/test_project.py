@@ -28,7 +28,8 @@ def locked(text: str) -> dict[str, tuple[str, frozenset[str]]]:
     """Package → what it is pinned to (with its marker), and its hashes."""
     entries = re.findall(r"^(\S+?)==(.+?) \\\n((?:    --hash=\S+(?: \\)?\n)+)", text, flags=re.M)
     return {
-        name: (pin, frozenset(re.findall(r"--hash=(sha256:[0-9a-f]{64})", hashes))) for name, pin, hashes in entries
+        name: (pin, frozenset(re.findall(r"--hash=(sha256:[0-9a-f]{64})", hashes)))
+        for name, pin, hashes in entries
     }
 
 
@@ -61,7 +62,10 @@ def test_locks_hold_every_dependency() -> None:
     """A dependency added to pyproject.toml stands in the locks too."""
 
     def names(requirements: list[str]) -> set[str]:
-        return {re.split(r"[^A-Za-z0-9_.-]", requirement)[0].lower().replace("_", "-") for requirement in requirements}
+        return {
+            re.split(r"[^A-Za-z0-9_.-]", requirement)[0].lower().replace("_", "-")
+            for requirement in requirements
+        }
 
     assert names(PROJECT["project"]["dependencies"]) <= set(locked(RUNTIME_LOCK))
     assert names(PROJECT["project"]["optional-dependencies"]["dev"]) <= set(locked(LOCK))
@@ -76,8 +80,10 @@ def test_stolen_releases_are_excluded() -> None:
 
 KNOWN_PTH = re.compile(
     r"distutils-precedence\.pth"  # setuptools
-    r"|__editable__\.observational_memory_proxy-.*\.pth|_?observational_memory_proxy\.pth"  # this project, installed editable
-    r"|_virtualenv\.pth|a1_coverage\.pth"  # virtualenv's and coverage's own, where a developer uses them
+    # this project, installed editable
+    r"|__editable__\.observational_memory_proxy-.*\.pth|_?observational_memory_proxy\.pth"
+    # virtualenv's and coverage's own, where a developer uses them
+    r"|_virtualenv\.pth|a1_coverage\.pth"
 )
 
 
@@ -85,11 +91,16 @@ def pth_files() -> Iterator[str]:
     for folder in site.getsitepackages():
         yield from (file.name for file in Path(folder).glob("*.pth"))
     for distribution in distributions():
-        yield from (file.name for file in distribution.files or () if file.suffix == ".pth" and len(file.parts) == 1)
+        yield from (
+            file.name
+            for file in distribution.files or ()
+            if file.suffix == ".pth" and len(file.parts) == 1
+        )
 
 
 def test_nothing_runs_at_every_start_of_python() -> None:
-    """A `.pth` file runs code whenever Python starts (it is how the stolen releases did it): only known ones are installed."""
+    """A `.pth` file runs code whenever Python starts (it is how the stolen releases did it): only
+    known ones are installed."""
     assert [name for name in pth_files() if not KNOWN_PTH.fullmatch(name)] == []
 
 
@@ -131,7 +142,8 @@ def test_configuration_in_document(text: str) -> None:
 
 @pytest.fixture
 def tree(tmp_path: Path) -> Path:
-    """The scripts, in a tree whose tools only write down that they ran; `fail` in a tool's name's file makes it fail."""
+    """The scripts, in a tree whose tools only write down that they ran; `fail` in a tool's name's
+    file makes it fail."""
     shutil.copytree(ROOT / "scripts", tmp_path / "scripts")
     shutil.copytree(ROOT / ".ci", tmp_path / ".ci")
     tools = tmp_path / ".venv" / "bin"
@@ -139,6 +151,11 @@ def tree(tmp_path: Path) -> Path:
     for tool in ("ruff", "mypy", "lint-imports", "python", "om-proxy"):
         stand_in(tools / tool, tool)
     stand_in(tmp_path / "scripts" / "setup", "setup")
+    stand_in(tmp_path / "scripts" / "image", "image")
+    say(tmp_path / "path" / "id", "0")
+    say(tmp_path / "path" / "df", "Avail\\n9000")
+    for tool in ("apt-get", "buildah", "mmdebstrap"):
+        say(tmp_path / "path" / tool, "")
     for lock in ("requirements.lock", ".venv/installed.lock"):
         (tmp_path / lock).write_text("x==1\n")
     return tmp_path
@@ -149,12 +166,22 @@ def stand_in(path: Path, name: str, status: int = 0) -> None:
     path.chmod(0o755)
 
 
+def say(path: Path, text: str, status: int = 0) -> None:
+    """A tool of the system's that prints a text."""
+    path.parent.mkdir(exist_ok=True)
+    path.write_text(f'#!/usr/bin/env bash\nprintf "{text}\\n"\nexit {status}\n')
+    path.chmod(0o755)
+
+
 def ran(tree: Path, script: str, *arguments: str, cwd: Path | None = None) -> tuple[int, list[str]]:
     """Exit status, and the tools that ran, in order."""
     record = tree / "ran"
     record.write_text("")
-    env = {"PATH": os.environ["PATH"], "RAN": str(record)}
-    done = subprocess.run([tree / script, *arguments], env=env, cwd=cwd or tree, capture_output=True, check=False)
+    env = {"PATH": f"{tree / 'path'}:{os.environ['PATH']}", "RAN": str(record)}
+    env["HOME"] = str(tree)
+    done = subprocess.run(
+        [tree / script, *arguments], env=env, cwd=cwd or tree, capture_output=True, check=False
+    )
     return done.returncode, [line.strip() for line in record.read_text().splitlines()]
 
 
@@ -180,7 +207,8 @@ def test_arguments_reach_the_tools(tree: Path) -> None:
 
 
 def test_the_fast_tests(tree: Path) -> None:
-    """`scripts/test fast` runs on all cores what starts no process of its own; more arguments narrow it down."""
+    """`scripts/test fast` runs on all cores what starts no process of its own; more arguments
+    narrow it down."""
     status, (command,) = ran(tree, "scripts/test", "fast", "-k", "a")
     assert (status, command.split()[:4]) == (0, ["python", "-m", "pytest", "-n"])
     assert "-m not slow" in command
@@ -191,7 +219,9 @@ def test_the_fast_tests(tree: Path) -> None:
 
 @pytest.mark.parametrize("script", ["scripts/test", "scripts/check", "scripts/demo"])
 @pytest.mark.parametrize("stale", ["missing", "old"])
-def test_setup_runs_where_the_environment_is_not_the_locks(tree: Path, script: str, stale: str) -> None:
+def test_setup_runs_where_the_environment_is_not_the_locks(
+    tree: Path, script: str, stale: str
+) -> None:
     """A missing or older environment is brought up to date before anything else."""
     installed = tree / ".venv" / "installed.lock"
     if stale == "missing":
@@ -201,16 +231,50 @@ def test_setup_runs_where_the_environment_is_not_the_locks(tree: Path, script: s
     assert ran(tree, script)[1][0] == "setup"
 
 
-@pytest.mark.parametrize("tool", ["python", "mypy", "setup"])
+@pytest.mark.parametrize("tool", ["python", "mypy", "setup", "image"])
 def test_ci_is_honest(tree: Path, tool: str) -> None:
-    """Failing tests, checks or set-up fail CI."""
-    assert ran(tree, ".ci/run")[0] == 0
+    """Failing tests, checks, set-up or image fail CI."""
+    status, commands = ran(tree, ".ci/run")
+    assert (status, commands[-1].strip()) == (0, "image")
     if tool == "setup":
         (tree / ".venv" / "installed.lock").unlink()
         stand_in(tree / "scripts" / "setup", "setup", status=1)
+    elif tool == "image":
+        stand_in(tree / "scripts" / "image", "image", status=1)
     else:
         stand_in(tree / ".venv" / "bin" / tool, tool, status=1)
     assert ran(tree, ".ci/run")[0] == 1
+
+
+@pytest.mark.parametrize(
+    ("tool", "text", "status", "why"),
+    [
+        ("id", "1000", 0, "root on Debian"),
+        ("df", "Avail\\n2000", 0, "2000 are free"),
+        ("apt-get", "", 100, "could not install"),
+    ],
+)
+def test_ci_says_why_it_builds_no_image(
+    tree: Path, tool: str, text: str, status: int, why: str
+) -> None:
+    """A machine that cannot build the image passes CI, loudly."""
+    say(tree / "path" / tool, text, status)
+    if tool == "apt-get":
+        (tree / "path" / "buildah").unlink()
+        if shutil.which("buildah"):
+            pytest.skip("buildah is installed on this machine")
+    env = {
+        "PATH": f"{tree / 'path'}:{os.environ['PATH']}",
+        "RAN": str(tree / "ran"),
+        "HOME": str(tree),
+    }
+    done = subprocess.run(
+        [tree / ".ci/run"], env=env, cwd=tree, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0
+    assert "THE IMAGE IS NOT BUILT" in done.stderr
+    assert why in done.stderr
+    assert "image" not in (tree / "ran").read_text().split()
 
 
 def test_setup_without_python_says_what_to_do(tmp_path: Path) -> None:
@@ -239,14 +303,17 @@ def test_setup_without_python_says_what_to_do(tmp_path: Path) -> None:
     ids=["no uv", "uv", "uv fails"],
 )
 def test_setup_takes_uv_where_it_is(tree: Path, uv: int | None, installers: list[str]) -> None:
-    """uv installs where it is there, pip where it is not or fails; both insist on the hashes; each phase is one line."""
+    """uv installs where it is there, pip where it is not or fails; both insist on the hashes; each
+    phase is one line."""
     shutil.copy(ROOT / "scripts" / "setup", tree / "scripts" / "setup")
     tools = tree / "bin"
     tools.mkdir()
     if uv is not None:
         stand_in(tools / "uv", "uv", uv)
     env = {"PATH": f"{tools}:/usr/bin:/bin", "RAN": str(tree / "ran")}
-    done = subprocess.run([tree / "scripts/setup"], env=env, capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        [tree / "scripts/setup"], env=env, capture_output=True, text=True, check=False
+    )
     assert done.returncode == 0
     assert (tree / ".venv" / "installed.lock").read_text() == "x==1\n"
     installs = [line for line in (tree / "ran").read_text().splitlines() if " install " in line]
@@ -260,7 +327,8 @@ def test_setup_takes_uv_where_it_is(tree: Path, uv: int | None, installers: list
 
 
 def test_setup_makes_an_environment_of_the_old_name_anew(tree: Path) -> None:
-    """The distribution was named om-proxy once. An environment that holds it is made anew, for two would stand in it."""
+    """The distribution was named om-proxy once. An environment that holds it is made anew, for two
+    would stand in it."""
     shutil.copy(ROOT / "scripts" / "setup", tree / "scripts" / "setup")
     python = tree / "python"
     python.write_text(
@@ -272,7 +340,9 @@ def test_setup_makes_an_environment_of_the_old_name_anew(tree: Path) -> None:
     old = tree / ".venv" / "lib" / "python3.11" / "site-packages" / "om_proxy-0.1.0.dist-info"
     old.mkdir(parents=True)
     env = {"PATH": "/usr/bin:/bin", "RAN": str(tree / "ran"), "PYTHON": str(python)}
-    done = subprocess.run([tree / "scripts/setup"], env=env, capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        [tree / "scripts/setup"], env=env, capture_output=True, text=True, check=False
+    )
     assert done.returncode == 0, done.stderr
     assert not old.exists()
     assert "setup: making .venv with" in done.stderr
@@ -280,7 +350,8 @@ def test_setup_makes_an_environment_of_the_old_name_anew(tree: Path) -> None:
 
 
 def test_image_has_few_rights() -> None:
-    """The image runs as a user without rights, from hash-locked wheels, and writes to /data only."""
+    """The image runs as a user without rights, from hash-locked wheels, and writes to /data
+    only."""
     text = (ROOT / "Dockerfile").read_text(encoding="utf-8")
     last = text.rpartition("\nFROM ")[2]
     assert "USER 10001:10001" in last
@@ -293,7 +364,9 @@ def test_image_has_few_rights() -> None:
 
 def test_image_copies_what_is_let_through() -> None:
     """.dockerignore keeps everything out but what the Dockerfile copies from the tree."""
-    copied = re.findall(r"^COPY (?!--from)(.+) \S+$", (ROOT / "Dockerfile").read_text(encoding="utf-8"), flags=re.M)
+    copied = re.findall(
+        r"^COPY (?!--from)(.+) \S+$", (ROOT / "Dockerfile").read_text(encoding="utf-8"), flags=re.M
+    )
     ignore = (ROOT / ".dockerignore").read_text(encoding="utf-8").splitlines()
     assert {f"!{name}" for names in copied for name in names.split()} == {
         line for line in ignore if line.startswith("!")
@@ -302,7 +375,8 @@ def test_image_copies_what_is_let_through() -> None:
 
 
 def test_composed_service_has_few_rights() -> None:
-    """The example takes every right away that the proxy does not need; without an admin token the container makes one."""
+    """The example takes every right away that the proxy does not need; without an admin token the
+    container makes one."""
     compose: Any = yaml.safe_load((ROOT / "examples" / "compose.yaml").read_text(encoding="utf-8"))
     service = compose["services"]["om-proxy"]
     assert service["read_only"] is True
@@ -318,7 +392,14 @@ def test_composed_service_has_few_rights() -> None:
 def test_no_place_of_one_machine() -> None:
     """No file names a path or a package index of the machine it was written on."""
     elsewhere = re.compile(
-        "|".join([r"/wor" + "k/(main|shared)", "/root" + "/", "python" + r"hosted\.org", "PIP_" + "INDEX_URL"])
+        "|".join(
+            [
+                r"/wor" + "k/(main|shared)",
+                "/root" + "/",
+                "python" + r"hosted\.org",
+                "PIP_" + "INDEX_URL",
+            ]
+        )
     )
     names = subprocess.run(
         ["git", "ls-files", "--cached", "--others", "--exclude-standard"],
@@ -338,7 +419,10 @@ def test_no_place_of_one_machine() -> None:
 
 
 def test_every_folder_of_tests_is_a_package() -> None:
-    """Each test has a full name, so that two may share a file's name. What client programs run stands alone, in `programs`."""
-    folders = {file.parent for file in (ROOT / "tests").rglob("*.py") if file.parent.name != "programs"}
+    """Each test has a full name, so that two may share a file's name. What client programs run
+    stands alone, in `programs`."""
+    folders = {
+        file.parent for file in (ROOT / "tests").rglob("*.py") if file.parent.name != "programs"
+    }
     assert len(folders) > 20
     assert [folder for folder in sorted(folders) if not (folder / "__init__.py").is_file()] == []

@@ -1,4 +1,5 @@
-"""No memory model is asked about a thread whose turns wait for the store: what it would answer could not be kept."""
+"""No memory model is asked about a thread whose turns wait for the store: what it would answer
+could not be kept."""
 
 from __future__ import annotations
 
@@ -9,18 +10,18 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from om_proxy.catalogue import Catalogue
-from om_proxy.engine import Engine
-from om_proxy.memory.identity import Caller
-from om_proxy.memory.model import hub_of
-from om_proxy.memory.transcript import Hints
-from om_proxy.prompt import Prompts
-from om_proxy.storage.spool import SpoolingStore
-from om_proxy.storage.sqlite import SqliteStore
+from om_proxy.identity.callers import Caller
+from om_proxy.memory.model import resource_key
+from om_proxy.memory.transcript.reconcile import Hints
+from om_proxy.models import TokenCounter
+from om_proxy.storage.spooling_store import SpoolingStore
+from om_proxy.storage.sqlite.store import SqliteStore
+from om_proxy.turns.block_renderer import BlockRenderer
+from om_proxy.turns.engine import Engine
 from tests.memory.building import KEY, chat
 from tests.support.faulty_store import Faulty
 from tests.support.performing import SMALL, parts
-from tests.test_engine import UNBUFFERED, Turns, assistant, request, said, talk, user
+from tests.turns.test_engine import UNBUFFERED, Turns, assistant, request, said, talk, user
 
 SHARED = SMALL.replace("memory:", "memory:\n  scope: resource")
 
@@ -40,7 +41,9 @@ async def spooling(settings: str = SMALL) -> AsyncIterator[tuple[Turns, Spooling
     opener = FaultyBehindSpool()
     async with parts(settings=settings, opened=opener) as p:
         assert isinstance(p.store, SpoolingStore)
-        engine = Engine(p.memories, p.background, Prompts(), Catalogue(), b"s" * 32, clock=p.clock)
+        engine = Engine(
+            p.memories, p.background, BlockRenderer(), TokenCounter(), b"s" * 32, clock=p.clock
+        )
         yield Turns(p, engine), p.store, opener.faulty
         opener.faulty.refuses = False
 
@@ -53,8 +56,8 @@ async def test_nothing_is_observed_in_the_background() -> None:
         assert (await store.load(KEY)).count == 8
         assert t.parts.models.asked == []
         faulty.refuses = False
-        assert await store.flush()
-        assert await store.due(t.parts.clock.now, 10) == (KEY,)
+        assert await store.flusher.flush()
+        assert await store.due_threads(t.parts.clock.now, 10) == (KEY,)
         t.parts.background.wake(KEY)
         await t.parts.background.wait_idle()
         assert (await t.parts.memory()).chunks
@@ -77,64 +80,80 @@ async def test_nobody_waits_for_an_observation() -> None:
 
 async def test_a_prompt_that_is_too_long_is_not_shortened() -> None:
     """After the model's own refusal, too: what would be observed then is not stored."""
-    async with spooling(SMALL.replace("message_tokens: 1000", "message_tokens: 100000")) as (t, _, faulty):
+    async with spooling(SMALL.replace("message_tokens: 1000", "message_tokens: 100000")) as (
+        t,
+        _,
+        faulty,
+    ):
         await t.turn([user("hello")], "hi")
         opened = await t.open([user("hello"), assistant("hi"), *talk(4)])
-        assert t.engine.fitting.can_shorten(opened, accepted=True)
+        assert t.engine.overflow_recovery.can_shorten(opened, accepted=True)
         faulty.refuses = True
-        assert not await t.engine.fitting.shorten(opened)
+        assert (await t.engine.overflow_recovery.shorten(opened)).body is None
         assert t.parts.models.asked == []
 
 
 async def test_threads_that_share_a_log() -> None:
-    """What one of them waits with keeps the others from being observed: all their notes go into one log."""
+    """What one of them waits with keeps the others from being observed: all their notes go into one
+    log."""
     async with spooling(SHARED) as (t, store, faulty):
-        hub = hub_of(KEY)
+        shared_log = resource_key(KEY)
 
         async def says(thread: str, text: str) -> None:
             caller = Caller(KEY._replace(thread=thread), KEY.tenant, scope="resource")
-            opened = await t.engine.open_turn(caller, request([user(text)]), t.parts.call(), Hints())
+            opened = await t.engine.open_turn(
+                caller, request([user(text)]), t.parts.context(), Hints()
+            )
             await t.engine.close_turn(opened, said(text), accepted=True)
             await t.parts.background.wait_idle()
 
-        assert await store.lease(hub, "another process", 100)
+        assert await store.lease(shared_log, "another process", 100)
         for message in talk(1)[:-1]:
             await says("a", message["content"])
-        await store.release(hub, "another process")
+        await store.release(shared_log, "another process")
         faulty.refuses = True
         await says("b", "hello")
         assert t.parts.models.asked == []
         faulty.refuses = False
-        assert await store.flush()
+        assert await store.flusher.flush()
         await says("b", "and then?")
         assert t.parts.models.asked
 
 
-# ── which replies went out ───────────────────────────────────────────────────────────────────────────────────────────
+# ── which replies went out ────────────────────────────────────────────────────────────────────────
 
 
 async def thin(t: Turns, text: str, reply: str, *, delivered: bool) -> str:
     """One turn of a client that sends only its newest message; how it was recognised."""
     opened = await t.open([user(text)])
-    await t.engine.close_turn(opened, said(reply), accepted=True)
+    committed = await t.engine.close_turn(opened, said(reply), accepted=True)
     if delivered:
-        t.engine.note_delivery(opened)
+        t.engine.note_delivery(opened, committed.reply_seq)
         await t.engine.deliveries.write()
-    return opened.case
+    return opened.opened.case
 
 
 async def test_a_thread_that_stands_in_the_spool_alone_keeps_its_mark() -> None:
-    """It has no row that could be marked yet. Once it has one, the process after this one knows what went out, too."""
+    """It has no row that could be marked yet. Once it has one, the process after this one knows
+    what went out, too."""
     async with spooling() as (t, store, faulty):
         faulty.refuses = True
         await thin(t, "a", "b", delivered=True)
         await thin(t, "ok", "unseen", delivered=False)
         faulty.refuses = False
-        assert await store.flush()
+        assert await store.flusher.flush()
         await t.engine.deliveries.write()
-        assert await faulty.delivered(KEY) == 2
+        assert await faulty.delivered_reply(KEY) == 2
         after = Turns(
-            t.parts, Engine(t.parts.memories, t.parts.background, Prompts(), Catalogue(), b"s" * 32, t.parts.clock)
+            t.parts,
+            Engine(
+                t.parts.memories,
+                t.parts.background,
+                BlockRenderer(),
+                TokenCounter(),
+                b"s" * 32,
+                t.parts.clock,
+            ),
         )
         assert await thin(after, "ok", "c", delivered=True) == "retry"
 
@@ -143,7 +162,7 @@ async def test_a_thread_that_stands_in_the_spool_alone_keeps_its_mark() -> None:
 async def test_what_waited_goes_on_behind_another_writer(delivered: bool) -> None:
     """Its messages have other numbers there, and the mark of its reply goes with them."""
     async with spooling() as (t, store, faulty):
-        store.renumbered = t.engine.deliveries.renumber
+        store.flusher.renumbered = t.engine.deliveries.renumber
         await thin(t, "a", "b", delivered=True)
         stood = await faulty.load(KEY)
         faulty.refuses = True
@@ -151,10 +170,15 @@ async def test_what_waited_goes_on_behind_another_writer(delivered: bool) -> Non
         faulty.refuses = False
         tail = chat(2, 5)
         await faulty.commit(
-            stood, replace(stood, tail=(*stood.tail, *(replace(m, seq=m.seq + 2) for m in tail[:4])), next_seq=7)
+            stood,
+            replace(
+                stood,
+                tail=(*stood.tail, *(replace(m, seq=m.seq + 2) for m in tail[:4])),
+                next_seq=7,
+            ),
         )
-        assert await store.flush()
+        assert await store.flusher.flush()
         await t.engine.deliveries.write()
         assert (await store.load(KEY)).end == 8
-        assert await faulty.delivered(KEY) == (8 if delivered else 2)
+        assert await faulty.delivered_reply(KEY) == (8 if delivered else 2)
         assert await t.engine.deliveries.is_undelivered(await store.load(KEY)) is not delivered

@@ -1,4 +1,5 @@
-"""What is installed runs nothing by itself, and `scripts/audit` says what it knows and what it does not."""
+"""What is installed runs nothing by itself, and `scripts/audit` says what it knows and what it does
+not."""
 
 from __future__ import annotations
 
@@ -14,9 +15,10 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[1]
-# A `.pth` file is run at every start of Python where a line of it begins with `import`. setuptools has such a one for pip's sake, this
-# project has one where it is installed editable, and a developer's environment may hold virtualenv's and coverage's. Whatever else
-# stands there may name folders only.
+# A `.pth` file is run at every start of Python where a line of it begins with `import`. setuptools
+# has such a one for pip's sake, this project has one where it is installed editable, and a
+# developer's environment may hold virtualenv's and coverage's. Whatever else stands there may name
+# folders only.
 RUNS_CODE = re.compile(
     r"distutils-precedence\.pth|__editable__\.observational_memory_proxy-.*\.pth|_virtualenv\.pth|a1_coverage\.pth"
 )
@@ -29,7 +31,8 @@ def installed() -> Iterator[Path]:
 
 
 def test_no_wheel_brings_what_runs_at_every_start() -> None:
-    """Neither as a file of its own nor in the name of another: it is how a stolen release of litellm reached every process."""
+    """Neither as a file of its own nor in the name of another: it is how a stolen release of
+    litellm reached every process."""
     brought = [
         (distribution.name, str(file))
         for distribution in distributions()
@@ -48,7 +51,9 @@ def test_what_is_there_runs_nothing() -> None:
     there = [file for file in installed() if file.suffix == ".pth" or file.name in STARTED]
     code = re.compile(r"^import[ \t]", re.MULTILINE)
     assert [
-        f.name for f in there if f.name in STARTED or (not RUNS_CODE.fullmatch(f.name) and code.search(f.read_text()))
+        f.name
+        for f in there
+        if f.name in STARTED or (not RUNS_CODE.fullmatch(f.name) and code.search(f.read_text()))
     ] == []
 
 
@@ -71,20 +76,26 @@ AUDITS = {
 
 @pytest.mark.parametrize("case", AUDITS)
 def test_audit(tmp_path: Path, case: str) -> None:
-    """Three ends: nothing known, something known, nobody to ask. A service out of reach is never taken for good news."""
+    """Three ends: nothing known, something known, nobody to ask. A service out of reach is never
+    taken for good news."""
     says, status, told = AUDITS[case]
     shutil.copytree(ROOT / "scripts", tmp_path / "scripts")
     for lock in ("requirements.lock", ".venv/installed.lock"):
         (tmp_path / lock).parent.mkdir(exist_ok=True)
         (tmp_path / lock).write_text("x==1\n")
-    # `python -m venv <folder>` makes a folder with a pip that can install, or cannot, and with the auditor of this case
+    # `python -m venv <folder>` makes a folder with a pip that can install, or cannot, and with the
+    # auditor of this case
     program(tmp_path / ".venv/bin/python", f"""
         [[ "$1 $2" == "-m venv" ]] && mkdir -p "$3/bin"
         printf '#!/usr/bin/env bash\\n%s\\n' {"'exit 0'" if says else "'exit 1'"} > "$3/bin/python"
         printf '#!/usr/bin/env bash\\n%s\\n' {quoted(says or "exit 9")} > "$3/bin/pip-audit"
         chmod +x "$3/bin/python" "$3/bin/pip-audit" """)  # fmt: skip
     done = subprocess.run(
-        [tmp_path / "scripts/audit"], capture_output=True, text=True, check=False, env={"PATH": os.environ["PATH"]}
+        [tmp_path / "scripts/audit"],
+        capture_output=True,
+        text=True,
+        check=False,
+        env={"PATH": os.environ["PATH"]},
     )
     assert done.returncode == status, done
     assert told in done.stdout + done.stderr

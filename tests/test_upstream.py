@@ -11,8 +11,16 @@ import pytest
 import respx
 
 from om_proxy.errors import Overloaded, UpstreamError, UpstreamTimeout
-from om_proxy.upstream import AiohttpTransport, Answer, Upstream, join
-from tests.support.upstream_server import Call, Script, UpstreamServer, answering, chunk, sending, upstream_server
+from om_proxy.upstream import AiohttpTransport, Upstream, UpstreamResponse, join_url
+from tests.support.upstream_server import (
+    Call,
+    Script,
+    UpstreamServer,
+    answering,
+    chunk,
+    sending,
+    upstream_server,
+)
 
 HEAD = b"HTTP/1.1 200 OK\r\n"
 
@@ -34,7 +42,7 @@ async def ask(
     content: bytes | AsyncIterator[bytes] = b"{}",
     connect_timeout: float = 5.0,
     read_timeout: float = 5.0,
-) -> Answer:
+) -> UpstreamResponse:
     return await upstream.send(
         method,
         server.base + path,
@@ -63,18 +71,30 @@ async def ask(
 )  # fmt: skip
 def test_join(base: str, path: str, query: bytes, url: str) -> None:
     """Exactly one leading /v1 of the client's path is dropped, and nothing else changes."""
-    assert join(base, path, query) == url
+    assert join_url(base, path, query) == url
 
 
 async def test_request_bytes(upstream: Upstream) -> None:
-    """What goes out are the given headers in their order, with host and length added, and nothing of the library's own."""
-    headers = ((b"x-b", b"1"), (b"authorization", b"Bearer k"), (b"x-b", b"2"), (b"cookie", b"a=b; c=d"))
+    """What goes out are the given headers in their order, with host and length added, and nothing
+    of the library's own."""
+    headers = (
+        (b"x-b", b"1"),
+        (b"authorization", b"Bearer k"),
+        (b"x-b", b"2"),
+        (b"cookie", b"a=b; c=d"),
+    )
     async with upstream_server(answering(b"")) as server:
-        await (await ask(upstream, server, path="/a%2fb/%7Ec?q=%20'\"<>", headers=headers, content=b"body")).aclose()
+        await (
+            await ask(
+                upstream, server, path="/a%2fb/%7Ec?q=%20'\"<>", headers=headers, content=b"body"
+            )
+        ).aclose()
         seen = server.seen[0]
     assert seen.line == b"POST /v1/a%2fb/%7Ec?q=%20'\"<> HTTP/1.1"
     host, length = (b"host", b"127.0.0.1:%d" % server.port), (b"content-length", b"4")
-    assert sorted((name.lower(), value) for name, value in seen.headers) == sorted((*headers, host, length))
+    assert sorted((name.lower(), value) for name, value in seen.headers) == sorted(
+        (*headers, host, length)
+    )
     assert [item for item in seen.headers if item in headers] == list(headers)
     assert seen.body == b"body"
 
@@ -84,7 +104,8 @@ METHODS = ["GET", "HEAD", "OPTIONS", "DELETE", "PATCH", "PUT", "POST", "QUERY"]
 
 @pytest.mark.parametrize("method", METHODS)
 async def test_methods_without_a_body(upstream: Upstream, method: str) -> None:
-    """Every method travels; of a body that is not there, only those speak whose meaning it is to bring one (RFC 9110 8.6)."""
+    """Every method travels; of a body that is not there, only those speak whose meaning it is to
+    bring one (RFC 9110 8.6)."""
     length = [b"0"] if method in ("POST", "PUT", "PATCH") else []
     async with upstream_server(answering(b"")) as server:
         answer = await ask(upstream, server, method=method, content=b"")
@@ -102,11 +123,16 @@ async def test_methods_without_a_body(upstream: Upstream, method: str) -> None:
 @pytest.mark.parametrize("method", METHODS)
 @pytest.mark.parametrize("content", [b"", b"body"])
 async def test_header_bytes(upstream: Upstream, method: str, content: bytes) -> None:
-    """No byte of a header changes, whatever it was meant to be, and neither does the case of its name."""
+    """No byte of a header changes, whatever it was meant to be, and neither does the case of its
+    name."""
     headers = ((b"X-Title", b"caf\xe9"), (b"x-utf", "é".encode()), (b"x-title", b"\xff"))
     async with upstream_server(answering(b"")) as server:
-        await (await ask(upstream, server, method=method, headers=headers, content=content)).aclose()
-    assert [item for item in server.seen[0].headers if item[0].lower().startswith(b"x-")] == list(headers)
+        await (
+            await ask(upstream, server, method=method, headers=headers, content=content)
+        ).aclose()
+    assert [item for item in server.seen[0].headers if item[0].lower().startswith(b"x-")] == list(
+        headers
+    )
     assert server.seen[0].body == content
 
 
@@ -120,13 +146,18 @@ async def test_an_answer_to_head_has_no_body(upstream: Upstream) -> None:
         assert server.accepted == 1
 
 
-def closing_the_second_time(call_of: dict[asyncio.Event, int]) -> Script:
-    """A server that closes each connection when a second request comes on it, as one may whose patience with it has just ended."""
+def closing_the_second_time(find_call: dict[asyncio.Event, int]) -> Script:
+    """A server that closes each connection when a second request comes on it, as one may whose
+    patience with it has just ended."""
 
     async def script(call: Call) -> None:
-        call_of[call.closed] = call_of.get(call.closed, 0) + 1
-        if call_of[call.closed] == 1:
-            call.send(HEAD + b"Content-Length: 2\r\n\r\n" + (b"" if call.seen.line.startswith(b"HEAD ") else b"ok"))
+        find_call[call.closed] = find_call.get(call.closed, 0) + 1
+        if find_call[call.closed] == 1:
+            call.send(
+                HEAD
+                + b"Content-Length: 2\r\n\r\n"
+                + (b"" if call.seen.line.startswith(b"HEAD ") else b"ok")
+            )
         else:
             call.close()
 
@@ -135,7 +166,8 @@ def closing_the_second_time(call_of: dict[asyncio.Event, int]) -> Script:
 
 @pytest.mark.parametrize("method", ["GET", "HEAD", "OPTIONS", "TRACE", "PUT", "DELETE"])
 async def test_a_kept_connection_that_closes(upstream: Upstream, method: str) -> None:
-    """What may be said twice (RFC 9110 9.2.2) is said once more, when the connection was kept and its end crossed the request."""
+    """What may be said twice (RFC 9110 9.2.2) is said once more, when the connection was kept and
+    its end crossed the request."""
     async with upstream_server(closing_the_second_time({})) as server:
         for _ in range(2):
             answer = await ask(upstream, server, method=method, content=b"")
@@ -226,8 +258,11 @@ async def test_cookies_do_not_travel_on(upstream: Upstream) -> None:
     """A cookie set for one caller is never sent with another's request."""
     async with upstream_server(answering(b"", b"Set-Cookie: session=alice; Path=/")) as server:
         for _ in range(2):
-            url = f"http://localhost:{server.port}/v1"  # an address of numbers gets no cookies in any case
-            await (await upstream.send("GET", url, (), b"", connect_timeout=30, read_timeout=30)).aclose()
+            # an address of numbers gets no cookies in any case
+            url = f"http://localhost:{server.port}/v1"
+            await (
+                await upstream.send("GET", url, (), b"", connect_timeout=30, read_timeout=30)
+            ).aclose()
     assert server.seen[1].header(b"cookie") == []
 
 
@@ -394,16 +429,26 @@ async def test_unreadable_answers(upstream: Upstream, bytes_: bytes, cause: str)
 
 
 async def test_refused_connection_names_the_server_and_the_setting(upstream: Upstream) -> None:
-    """The error names host, cause and setting; the rest of the address, which may hold a key, is in none of it."""
+    """The error names host, cause and setting; the rest of the address, which may hold a key, is in
+    none of it."""
     async with upstream_server(silent) as server:
         port = server.port
     with pytest.raises(UpstreamError) as error:
-        await upstream.send("GET", f"http://127.0.0.1:{port}/v1?key=s3cret", (), b"", connect_timeout=1, read_timeout=1)
+        await upstream.send(
+            "GET",
+            f"http://127.0.0.1:{port}/v1?key=s3cret",
+            (),
+            b"",
+            connect_timeout=1,
+            read_timeout=1,
+        )
     said = "nothing listens there (ClientConnectorError); check upstream.base_url"
     assert str(error.value) == f"could not reach http://127.0.0.1:{port}: {said}"
 
 
-@pytest.mark.parametrize("url", ["ftp://h/v1", "http://", "http://h:99999/", "http://[::1/", "http://127.0.0.1:1/\x00"])
+@pytest.mark.parametrize(
+    "url", ["ftp://h/v1", "http://", "http://h:99999/", "http://[::1/", "http://127.0.0.1:1/\x00"]
+)
 async def test_impossible_addresses(upstream: Upstream, url: str) -> None:
     """An address that cannot be used is an upstream error like any other."""
     with pytest.raises(UpstreamError):
@@ -419,7 +464,8 @@ async def test_impossible_header(upstream: Upstream) -> None:
 
 
 async def test_more_calls_than_connections() -> None:
-    """A call that finds no connection free in time is told to try again; a place is given back when its answer is closed."""
+    """A call that finds no connection free in time is told to try again; a place is given back when
+    its answer is closed."""
     upstream = Upstream(connections=1)
     async with upstream_server(answering(b"ok")) as server:
         first = await ask(upstream, server)
@@ -459,7 +505,8 @@ async def test_unread_answer_is_cut(upstream: Upstream) -> None:
 
 @pytest.mark.parametrize("turns", range(6))
 async def test_cancelled_callers(turns: int) -> None:
-    """Whenever its caller is cancelled, a call ends, its connection closes and its place comes back."""
+    """Whenever its caller is cancelled, a call ends, its connection closes and its place comes
+    back."""
     upstream = Upstream(connections=2)
     async with upstream_server(silent) as server:
         for _ in range(10):
@@ -474,7 +521,7 @@ async def test_cancelled_callers(turns: int) -> None:
         assert [await answer.read() for answer in answers] == [b"ok", b"ok"]
         for answer in answers:
             await answer.aclose()
-        assert not upstream._held
+        assert not upstream._tasks
         await upstream.aclose()
 
 
@@ -500,20 +547,23 @@ async def test_closing_ends_what_is_under_way() -> None:
             await upstream.aclose()
         done = await asyncio.gather(*callers, return_exceptions=True)
         assert all(isinstance(result, UpstreamError) for result in done)
-        assert not upstream._held
+        assert not upstream._tasks
 
 
 async def test_a_mock_transport_stands_in() -> None:
-    """With httpx at the seam a model server can be a table of routes, and httpx's own errors are translated alike."""
+    """With httpx at the seam a model server can be a table of routes, and httpx's own errors are
+    translated alike."""
     server = respx.Router(base_url="http://h/v1")
     route = server.post("/x").respond(headers=[("a", "1"), ("a", "2")], content=b"whole")
     server.post("/slow").mock(side_effect=httpx.ReadTimeout("text"))
     server.post("/away").mock(side_effect=httpx.ConnectError("text"))
     upstream = Upstream(transport=httpx.MockTransport(server.async_handler))
 
-    async def post(path: str) -> Answer:
+    async def post(path: str) -> UpstreamResponse:
         url = f"http://h/v1/{path}"
-        return await upstream.send("POST", url, ((b"b", b"3"),), b"abc", connect_timeout=1, read_timeout=1)
+        return await upstream.send(
+            "POST", url, ((b"b", b"3"),), b"abc", connect_timeout=1, read_timeout=1
+        )
 
     answer = await post("x")
     assert answer.headers[:2] == [(b"a", b"1"), (b"a", b"2")]

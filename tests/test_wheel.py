@@ -44,7 +44,9 @@ def copy_source(into: Path) -> Path:
     for name in PARTS:
         part = ROOT / name
         if part.is_dir():
-            shutil.copytree(part, into / name, ignore=shutil.ignore_patterns("__pycache__", "*.egg-info"))
+            shutil.copytree(
+                part, into / name, ignore=shutil.ignore_patterns("__pycache__", "*.egg-info")
+            )
         else:
             shutil.copy(part, into / name)
     return into
@@ -53,7 +55,15 @@ def copy_source(into: Path) -> Path:
 def build_wheel(source: Path, into: Path) -> Path:
     """The one wheel that `source`, a folder or an sdist, becomes. No index is asked."""
     run_program(
-        *PIP, "wheel", "--no-deps", "--no-build-isolation", "--no-index", "--wheel-dir", into, source, cwd=into.parent
+        *PIP,
+        "wheel",
+        "--no-deps",
+        "--no-build-isolation",
+        "--no-index",
+        "--wheel-dir",
+        into,
+        source,
+        cwd=into.parent,
     )
     (wheel,) = into.glob("*.whl")
     return wheel
@@ -61,7 +71,8 @@ def build_wheel(source: Path, into: Path) -> Path:
 
 @dataclass(frozen=True)
 class Environment:
-    """A virtual environment that holds nothing but what a test installs, and reaches this one's packages after its own."""
+    """A virtual environment that holds nothing but what a test installs, and reaches this one's
+    packages after its own."""
 
     folder: Path
 
@@ -92,8 +103,11 @@ class Environment:
 def make_environment(folder: Path) -> Environment:
     run_program(sys.executable, "-m", "venv", "--without-pip", folder, cwd=folder.parent)
     environment = Environment(folder)
-    # plain paths: their own .pth files, and with them the editable install of this checkout, are not read
-    (environment.packages / "dependencies.pth").write_text("\n".join(site.getsitepackages()), encoding="utf-8")
+    # plain paths: their own .pth files, and with them the editable install of this checkout, are
+    # not read
+    (environment.packages / "dependencies.pth").write_text(
+        "\n".join(site.getsitepackages()), encoding="utf-8"
+    )
     return environment
 
 
@@ -152,8 +166,11 @@ def test_prompts_and_migrations_are_in_the_wheel(installed: Environment) -> None
 
 
 @pytest.mark.parametrize("ours_first", [True, False], ids=["ours first", "the other first"])
-def test_it_runs_beside_a_package_named_proxy(wheel: Path, tmp_path: Path, ours_first: bool) -> None:
-    """Another distribution installs a package named `proxy`. Neither overwrites the other, whichever comes second."""
+def test_it_runs_beside_a_package_named_proxy(
+    wheel: Path, tmp_path: Path, ours_first: bool
+) -> None:
+    """Another distribution installs a package named `proxy`. Neither overwrites the other,
+    whichever comes second."""
     environment = make_environment(tmp_path / "env")
     other = make_colliding_wheel(tmp_path)
     environment.install(*([wheel, other] if ours_first else [other, wheel]))
@@ -168,7 +185,8 @@ def test_it_runs_beside_a_package_named_proxy(wheel: Path, tmp_path: Path, ours_
 
 
 def test_the_wheel_holds_one_package_and_the_annotated_file(wheel: Path) -> None:
-    """No tests, no scripts, and no second top-level name that another distribution could have too."""
+    """No tests, no scripts, and no second top-level name that another distribution could have
+    too."""
     with zipfile.ZipFile(wheel) as archive:
         names = [Path(name) for name in archive.namelist()]
     about = f"observational_memory_proxy-{__version__}"
@@ -205,10 +223,13 @@ def test_the_metadata_is_complete(distribution: Distribution) -> None:
 
 
 def test_the_classifiers_name_what_is_tested(distribution: Distribution) -> None:
-    """Each Python from 3.11 to 3.13, and no licence: its expression says it, and an index refuses both."""
+    """Each Python from 3.11 to 3.13, and no licence: its expression says it, and an index refuses
+    both."""
     classifiers = distribution.metadata.get_all("Classifier") or []
     pythons = [
-        name.rpartition(" :: ")[2] for name in classifiers if name.startswith("Programming Language :: Python :: 3.")
+        name.rpartition(" :: ")[2]
+        for name in classifiers
+        if name.startswith("Programming Language :: Python :: 3.")
     ]
     assert pythons == ["3.11", "3.12", "3.13"]
     assert "Typing :: Typed" in classifiers
@@ -216,7 +237,9 @@ def test_the_classifiers_name_what_is_tested(distribution: Distribution) -> None
 
 
 def test_both_commands_start_the_same(distribution: Distribution) -> None:
-    """The second has the distribution's own name, so that `uvx observational-memory-proxy demo` finds it."""
+    """The second has the distribution's own name, so that `uvx observational-memory-proxy demo`
+    finds it."""
     assert [
-        (entry.group, entry.name, entry.value) for entry in sorted(distribution.entry_points, key=lambda e: e.name)
+        (entry.group, entry.name, entry.value)
+        for entry in sorted(distribution.entry_points, key=lambda e: e.name)
     ] == [("console_scripts", command, "om_proxy.cli:main") for command in sorted(COMMANDS)]

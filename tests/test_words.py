@@ -41,7 +41,10 @@ def texts(found: Iterable[Word]) -> list[str]:
 
 def test_constants() -> None:
     """Upper-case names at the top of a module; one letter is a type variable."""
-    assert list(words.constants("m.py", MODULE)) == [Word("m.py:2", "MAX_BYTES"), Word("m.py:3", "FEW")]
+    assert list(words.constants("m.py", MODULE)) == [
+        Word("m.py:2", "MAX_BYTES"),
+        Word("m.py:3", "FEW"),
+    ]
 
 
 def test_functions() -> None:
@@ -70,7 +73,12 @@ def test_imperatives_are_no_participles(word: str) -> None:
 
 @pytest.mark.parametrize(
     ("sentence", "begins"),
-    [("Of a module.", True), ("with a list", True), ("Often read.", False), ("A list of it", False)],
+    [
+        ("Of a module.", True),
+        ("with a list", True),
+        ("Often read.", False),
+        ("A list of it", False),
+    ],
 )
 def test_prepositions(sentence: str, begins: bool) -> None:
     assert words.begins_with_preposition(sentence) is begins
@@ -79,7 +87,11 @@ def test_prepositions(sentence: str, begins: bool) -> None:
 def test_find_words() -> None:
     """Each measure names what counts, and of how many."""
     found = words.find_words({"m.py": MODULE}, shared={"send"})
-    assert {field: (texts(hits), total) for field, (hits, total) in found.items() if field != "long_lines"} == {
+    assert {
+        field: (texts(hits), total)
+        for field, (hits, total) in found.items()
+        if field != "long_lines"
+    } == {
         "bare_constants": (["FEW"], 2),
         "participle_functions": (["kept", "told"], 3),
         "unshared_functions": (["kept", "told"], 3),
@@ -103,8 +115,14 @@ def test_measure_of_nothing() -> None:
 
 def test_table() -> None:
     """A row a figure; a missing share is a dash."""
-    rows = words.render_table({"ours": Figures(None, 1, 2, 3, 4, 5, 6_000), "x 1": Figures(*range(7))}).splitlines()
-    assert rows[:3] == ["|  | ours | x 1 |", "| --- | ---: | ---: |", "| constants of one word, % | – | 0 |"]
+    rows = words.render_table(
+        {"ours": Figures(None, 1, 2, 3, 4, 5, 6_000), "x 1": Figures(*range(7))}
+    ).splitlines()
+    assert rows[:3] == [
+        "|  | ours | x 1 |",
+        "| --- | ---: | ---: |",
+        "| constants of one word, % | – | 0 |",
+    ]
     assert rows[-1] == "| README, words | 6,000 | 6 |"
 
 
@@ -128,12 +146,19 @@ def test_page_without_marks_is_refused() -> None:
 
 
 def test_record(tmp_path: Path) -> None:
-    """A project is measured against the others' words; its tests and its list of changes are left out."""
-    for name, module in (("one", "def send(): ...\ndef kept(): ...\n"), ("two", "def send(): ...\n")):
+    """A project is measured against the others' words; its tests and its list of changes are left
+    out."""
+    for name, module in (
+        ("one", "def send(): ...\ndef kept(): ...\n"),
+        ("two", "def send(): ...\n"),
+    ):
         with zipfile.ZipFile(tmp_path / f"{name}-1.2-py3-none-any.whl", "w") as wheel:
             wheel.writestr(f"{name}/a.py", module)
             wheel.writestr(f"{name}/tests/test_a.py", "def told(): ...\n")
-            wheel.writestr(f"{name}-1.2.dist-info/METADATA", "Name: x\n\nA readme.\n# Changelog\n\nmany words\n")
+            wheel.writestr(
+                f"{name}-1.2.dist-info/METADATA",
+                "Name: x\n\nA readme.\n# Changelog\n\nmany words\n",
+            )
     record = words.record_projects(sorted(tmp_path.iterdir()), "2026-01-02")
     assert record["measured"] == "2026-01-02"
     assert record["first_words"] == ["kept send"]
@@ -146,12 +171,16 @@ def test_record(tmp_path: Path) -> None:
 
 def test_script_prints_every_project() -> None:
     """Ours first, then the seven recorded ones with their versions."""
-    done = subprocess.run([words.ROOT / "scripts" / "words"], capture_output=True, text=True, check=True, cwd="/")
+    done = subprocess.run(
+        [words.ROOT / "scripts" / "words"], capture_output=True, text=True, check=True, cwd="/"
+    )
     projects = json.loads(words.RECORD_FILE.read_text(encoding="utf-8"))["projects"]
     assert len(projects) == 7
     header, _, *rows = done.stdout.splitlines()
     assert header == f"|  | om-proxy | {' | '.join(projects)} |"
-    assert [row.split(" | ")[0] for row in rows] == [f"| {title}" for title in words.TITLES.values()]
+    assert [row.split(" | ")[0] for row in rows] == [
+        f"| {title}" for title in words.TITLES.values()
+    ]
 
 
 def test_table_stands_in_contributing() -> None:

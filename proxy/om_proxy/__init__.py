@@ -3,19 +3,22 @@
 One request, one path, always read downwards:
 
     client ── POST /v1/chat/completions
-      edge/chat.py            read the body once; no thread → edge/passthrough.py, byte for byte
-        engine.open_turn      ┌ memory/identity.py     whose thread is this?
-                              │ memories.py            load the thread's memory (bounded; cached, version-checked)
-                              │ memory/transcript.py   reconcile: what is new in what the client sent?
-                              │ memory/lifecycle.py    decide: what is due before forwarding? (mostly nothing, or Activate)
-                              └ prompt.py              assemble with memory/context.py: instructions · observation block · hint · tail
-      upstream/calls.py       forward; headers and body untouched but for the messages
-      edge/tee.py             each chunk to the client first, then a copy to wire/ → Reply
-        engine.close_turn     commit the turn (before the last byte goes out; bounded), then hand over
-      background.py           after the reply, one at a time per thread:
-                              ┌ memory/lifecycle.py    decide → Observe | Reflect | nothing
-                              │ observing.py           performs it: agents/observer.py, agents/reflector.py
-                              └ memory/observations.py parse → lifecycle.observed(…) → memories.py → storage
+      edge/chat.py                 read the body once; without a thread: pass the bytes on
+        turns/engine.py            open the turn:
+          identity/callers.py      whose thread is this?
+          memory_cache.py          load the thread's memory (bounded, checked by version)
+          memory/transcript/         what is new in what the client sent?
+          memory/lifecycle/          what is due before forwarding? (mostly nothing)
+          turns/due_notes.py       activate notes, or wait for an observation
+          turns/prompt_builder.py  instructions · observation block · hint · tail
+      upstream/calls.py            forward; headers and body stay, but for the messages
+      edge/turn_closing.py         relay the answer, and store the turn before the last byte goes out:
+        edge/relay.py              each chunk to the client first, then a copy to apis/
+        turns/committing.py        close the turn: commit it
+      background/scheduler.py      after the reply, one job at a time for each thread:
+          memory/lifecycle/          Observe, Reflect or nothing?
+          background/performers/   ask agents/observer.py or agents/reflector.py
+          memory/notes/              read the answer → memory_cache.py → storage/
 """
 
 __version__ = "0.1.0"

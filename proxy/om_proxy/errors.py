@@ -1,36 +1,36 @@
-"""Everything we raise, and what the edge answers for it.
+"""The tree of our errors, with the status that the edge answers for each.
 
 OmError
-├── BadRequest            400  the caller can mend it; `code` names what
+├── BadRequest            400  the caller can correct it; `code` names the fault
 ├── Unauthorized          401  only where `auth.keys` is configured
-├── NotFound              404  unknown, or not the caller's: they look the same
-├── TooSlow               408  a request that did not come in its time
+├── NotFound              404  unknown, or another's: both look the same
+├── TooSlow               408  a request that came too slowly
 ├── TooLarge              413  a body above its limit
 │   └── HeadTooLarge      431  its headers
-├── Unsupported           501  a protocol we do not relay
+├── Unsupported           501  a protocol that is not relayed
 │   └── HttpInstead       426  a WebSocket whose client has HTTP to fall back to
 ├── Overloaded            503  with Retry-After; the caller may try again
 ├── UpstreamError         502  the model server could not be reached or read
 │   └── UpstreamTimeout   504
-├── ConfigError            –   refused at load; names key, value, rule and line
+├── ConfigError            –   at load; names key, value, rule and line
 ├── StorageError           –   memory fails, chat does not (fail open)
-│   ├── Conflict           –   someone committed first: load again, change again
-│   └── Unwritable         –   this change can never be stored, however well the store is
+│   ├── Conflict           –   another commit came first: load and change again
+│   └── Unwritable         –   the store can never take this change
 └── ModelError             –   a memory model failed; never reaches a client
-    ├── ModelBusy          –   worth another try (429, 5xx, network); may say when
-    │   ├── BrokenAnswer   –   it began to answer, and the connection ended: as if cut off
-    │   └── ModelTimeout   –   the whole work on it took longer than `background.call_timeout`
-    ├── PromptTooLong      –   send less
-    └── Unusable           –   it answered, but nothing that may enter a memory
+    ├── ModelBusy          –   a retry may succeed (429, 5xx, network)
+    │   ├── BrokenAnswer   –   the connection ended in the midst of its answer
+    │   └── ModelTimeout   –   the whole call exceeded `background.call_timeout`
+    ├── PromptTooLong      –   the prompt must be shorter
+    └── Unusable           –   its answer must not enter a memory
         ├── CutOff         –   its answer has no end: ask about less
-        └── Oversized      –   its answer is longer than what it is about
+        └── Oversized      –   its answer is longer than its source
 """
 
 import traceback
 
 
 class OmError(Exception):
-    """What every error of ours is; its text tells the reader what to do next."""
+    """The base of our errors. Its text tells the reader what to do next."""
 
     status = 500
     code = "om_internal"
@@ -41,7 +41,9 @@ class BadRequest(OmError):
     status = 400
     retryable = False
 
-    def __init__(self, message: str, code: str = "om_bad_request", param: str | None = None) -> None:
+    def __init__(
+        self, message: str, code: str = "om_bad_request", param: str | None = None
+    ) -> None:
         super().__init__(message)
         self.code = code
         self.param = param
@@ -117,10 +119,11 @@ class Unwritable(StorageError):
 
 
 class ModelError(OmError):
-    """`advice`: what the operator can do, in words of ours alone, so that a log may hold it; the message may quote a server's code."""
+    """A failed call of a memory model. `advice` tells the operator what to do, in our own words, so
+    that a log may hold it; the message may quote a server's code."""
 
     code = "om_model"
-    answered: int | None = None  # the status the model's server answered with, where it is at fault
+    answered: int | None = None  # the status of its server, where that failed
 
     def __init__(self, message: str, advice: str = "") -> None:
         super().__init__(f"{message}: {advice}" if advice else message)
@@ -128,13 +131,14 @@ class ModelError(OmError):
 
     @property
     def cause(self) -> str:
-        """Code, status and advice, for a log and for the store: no text of a server's or a person's."""
+        """Code, status and advice, for a log and for the store: no text of a server or a
+        person."""
         said = f"{self.code} {self.answered}" if self.answered else self.code
         return f"{said}: {self.advice}" if self.advice else said
 
 
 class ModelBusy(ModelError):
-    """Worth another try; `retry_after` is seconds, where the server named them."""
+    """An error that a retry may end. `retry_after`: seconds, where the server named them."""
 
     code = "om_model_busy"
 
@@ -167,7 +171,8 @@ class Oversized(Unusable):
     code = "om_oversized"
 
 
-def place_of(exc: BaseException) -> str:
-    """Where an exception was raised, as `file:line`: all of a traceback that cannot hold somebody's words."""
+def raise_site(exc: BaseException) -> str:
+    """The place where an exception was raised, as `file:line`: the only part of a traceback that
+    never holds a user's text."""
     frames = traceback.extract_tb(exc.__traceback__)
     return f"{frames[-1].filename.rpartition('/')[2]}:{frames[-1].lineno}" if frames else ""

@@ -1,6 +1,8 @@
-"""Asks models through litellm as the proxy does, so that a test can read what a process of its own writes meanwhile.
+"""Asks models through litellm as the proxy does, so that a test can read what a process of its own
+writes meanwhile.
 
-Each argument is a place: a model, and the address it is asked at. On stdout goes one JSON object that quotes nobody.
+Each argument is a place: a model, and the address it is asked at. On stdout goes one JSON object
+that quotes nobody.
 """
 
 from __future__ import annotations
@@ -12,14 +14,18 @@ from collections.abc import Iterator
 
 import orjson
 
-from om_proxy import logs
 from om_proxy.agents.litellm_adapter import LiteLLM
 from om_proxy.agents.llm import Image, Prompt, Target
 from om_proxy.errors import ModelError
+from om_proxy.telemetry import logs
 
 PROMPT = Prompt(
     "CANARY-SYSTEM",
-    ("CANARY-TEXT", Image("http://127.0.0.1:9/x.png?k=CANARY-ADDRESS"), Image("data:image/png;base64,CANARYINLINE")),
+    (
+        "CANARY-TEXT",
+        Image("http://127.0.0.1:9/x.png?k=CANARY-ADDRESS"),
+        Image("data:image/png;base64,CANARYINLINE"),
+    ),
     0.3,
     1_000,
 )
@@ -27,7 +33,9 @@ PROMPT = Prompt(
 
 async def outcome(litellm: LiteLLM, model: str, base: str) -> str:
     """The class of what came of it."""
-    target = Target(model, "litellm", base, headers=(("x-h", "CANARY-HEADER"),), api_key="sk-CANARY-KEY")
+    target = Target(
+        model, "litellm", base, headers=(("x-h", "CANARY-HEADER"),), api_key="sk-CANARY-KEY"
+    )
     try:
         return type(await litellm.complete(target, PROMPT)).__name__
     except ModelError as exc:
@@ -35,10 +43,11 @@ async def outcome(litellm: LiteLLM, model: str, base: str) -> str:
 
 
 def heard() -> Iterator[str]:
-    """Loggers, other than those the proxy hears on purpose, whose records reach somebody who writes them."""
+    """Loggers, other than those the proxy hears on purpose, whose records reach somebody who writes
+    them."""
     for name in sorted(logging.root.manager.loggerDict):
         logger: logging.Logger | None = logging.getLogger(name)
-        while logger and name not in logs.OTHERS:
+        while logger and name not in logs.HEARD_LIBRARIES:
             if not all(isinstance(handler, logging.NullHandler) for handler in logger.handlers):
                 yield name
             logger = logger.parent if logger.propagate else None
@@ -47,7 +56,9 @@ def heard() -> Iterator[str]:
 def loud() -> Iterator[str]:
     """Loggers of litellm's that would write a record down at all."""
     for name in sorted(logging.root.manager.loggerDict):
-        if name.lower().startswith("litellm") and logging.getLogger(name).isEnabledFor(logging.CRITICAL):
+        if name.lower().startswith("litellm") and logging.getLogger(name).isEnabledFor(
+            logging.CRITICAL
+        ):
             yield name
 
 
@@ -56,9 +67,16 @@ async def main(places: list[str]) -> None:
     litellm = LiteLLM()
     outcomes = [await outcome(litellm, *place.split("@", 1)) for place in places]
     litellm.close()
-    from litellm.constants import MAX_IMAGE_URL_DOWNLOAD_SIZE_MB as LARGEST  # not before the adapter's
+    from litellm.constants import (
+        MAX_IMAGE_URL_DOWNLOAD_SIZE_MB as LARGEST,
+    )  # not before the adapter's
 
-    said = {"outcomes": outcomes, "heard": [*heard()], "loud": [*loud()], "largest_download": LARGEST}
+    said = {
+        "outcomes": outcomes,
+        "heard": [*heard()],
+        "loud": [*loud()],
+        "largest_download": LARGEST,
+    }
     print(orjson.dumps(said).decode())
 
 

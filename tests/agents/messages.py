@@ -11,7 +11,9 @@ from om_proxy.memory.model import EMPTY_CHAIN, Item, Message
 NOON = 1_684_756_800.0  # 2023-05-22 12:00:00 UTC
 
 
-def messages(*said: dict[str, Any], start: float = NOON, apart: float = 60.0) -> tuple[Message, ...]:
+def messages(
+    *said: dict[str, Any], start: float = NOON, apart: float = 60.0
+) -> tuple[Message, ...]:
     """One a minute from noon on."""
     return tuple(message(one, seq, start + apart * (seq - 1)) for seq, one in enumerate(said, 1))
 

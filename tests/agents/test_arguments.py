@@ -17,11 +17,17 @@ from om_proxy.agents.arguments import render_arguments
         ("{}", ""),
         ("", ""),
         ('{"path": "a.py"}', "path: a.py"),
-        ('{"path": "a.py", "offset": 10, "all": true, "x": null}', "path: a.py\noffset: 10\nall: true\nx: null"),
+        (
+            '{"path": "a.py", "offset": 10, "all": true, "x": null}',
+            "path: a.py\noffset: 10\nall: true\nx: null",
+        ),
         ('{"content": "a\\n\\tb\\n"}', "content:\n  a\n  \tb"),
         ('{"a": "say \\"hi\\""}', 'a: say "hi"'),
         ('{"a": "", "b": " "}', 'a: ""\nb: " "'),
-        ('{"size": 1.10, "big": 123456789012345678901234567890}', "size: 1.10\nbig: 123456789012345678901234567890"),
+        (
+            '{"size": 1.10, "big": 123456789012345678901234567890}',
+            "size: 1.10\nbig: 123456789012345678901234567890",
+        ),
         ('{"tags": ["a", "b"], "o": {"k": [1]}}', 'tags: ["a", "b"]\no: {"k": [1]}'),
         (
             '{"edits": [{"old": "a\\nb", "new": "c"}, {"old": "d", "new": "e\\nf"}]}',
@@ -38,7 +44,8 @@ from om_proxy.agents.arguments import render_arguments
     ],
 )
 def test_forms(arguments: str, text: str) -> None:
-    """An object is written key by key, long values below it; whatever is no object stands as it came."""
+    """An object is written key by key, long values below it; whatever is no object stands as it
+    came."""
     assert render_arguments(arguments) == text
 
 
@@ -51,8 +58,14 @@ def test_levels_without_end() -> None:
 
 
 JSON = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.text() | st.sampled_from(["a\nb", "\n", "\u2028", "\r\n x"]),
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.text()
+    | st.sampled_from(["a\nb", "\n", "\u2028", "\r\n x"]),
+    lambda inner: (
+        st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3)
+    ),
     max_leaves=8,
 )
 

@@ -10,22 +10,27 @@ from tests.support.weighing import peak
 BYTES = "QUJD" * 1024
 
 
-@pytest.mark.parametrize("parameters", ["", ";charset=utf-8", ";a;b=1;base64", ";base64=1;base645", ";base64;x"])
+@pytest.mark.parametrize(
+    "parameters", ["", ";charset=utf-8", ";a;b=1;base64", ";base64=1;base645", ";base64;x"]
+)
 def test_parameters(parameters: str) -> None:
     """A media type may have any number of them, whatever they are called."""
     text = f"seen: data:text/csv{parameters};base64,{BYTES}, and more"
-    assert Attachments().text_of(text) == "seen: [text/csv, about 3 kB], and more"
+    assert Attachments().render_part(text) == "seen: [text/csv, about 3 kB], and more"
 
 
-@pytest.mark.parametrize("head", ["data:a/b;base64", "data:a/b;;base64,", "data:a/b;c d;base64,", "data:a;base64,"])
+@pytest.mark.parametrize(
+    "head", ["data:a/b;base64", "data:a/b;;base64,", "data:a/b;c d;base64,", "data:a;base64,"]
+)
 def test_no_bytes(head: str) -> None:
     """What is no such address stays as it is."""
     text = f"{head}{BYTES} or base64,"
-    assert Attachments().text_of(text) == text
+    assert Attachments().render_part(text) == text
 
 
 @pytest.mark.parametrize("parameter", [";a", ";base64"])
 def test_parameters_without_end(parameter: str) -> None:
-    """They take no memory: matched one by one, each with a way back, they took a hundred bytes a character."""
+    """They take no memory: matched one by one, each with a way back, they took a hundred bytes a
+    character."""
     text = "data:a/b" + parameter * 100_000 + "base64,"
-    assert peak(lambda: Attachments().text_of(text)) < len(text)
+    assert peak(lambda: Attachments().render_part(text)) < len(text)

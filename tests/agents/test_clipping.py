@@ -6,23 +6,27 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from om_proxy.agents.clipping import clipped, fair_share
+from om_proxy.agents.clipping import clip_middle, fair_share
 from tests.agents.scripted_llm import words
 
 
 def test_head_and_tail_stay() -> None:
-    """Seven tenths of what is kept are the beginning, the rest the end; the gap says how much is missing."""
+    """Seven tenths of what is kept are the beginning, the rest the end; the gap says how much is
+    missing."""
     text = " ".join(f"{n:03}" for n in range(100))
-    cut = clipped(text, 10, words)
+    cut = clip_middle(text, 10, words)
     head, note, tail = cut.split("\n")
-    assert (head.split(), tail.split()) == (["000", "001", "002", "003", "004", "005", "006"], ["097", "098", "099"])
+    assert (head.split(), tail.split()) == (
+        ["000", "001", "002", "003", "004", "005", "006"],
+        ["097", "098", "099"],
+    )
     assert note == "[… about 90 tokens left out …]"
 
 
 @pytest.mark.parametrize("most", [None, 3, 4])
 def test_what_fits_stays_whole(most: int | None) -> None:
     """Nothing is cut from a text within its limit."""
-    assert clipped("one two three", most, words) == "one two three"
+    assert clip_middle("one two three", most, words) == "one two three"
 
 
 @pytest.mark.parametrize(

@@ -7,17 +7,21 @@ from typing import Any
 import orjson
 import pytest
 
-from om_proxy.agents.completion import answer_from, answer_of
+from om_proxy.agents.completion import read_answer, read_completion
 from om_proxy.agents.llm import Answer
 from om_proxy.errors import BrokenAnswer, ModelBusy, ModelError, PromptTooLong
 
 
 def completion(message: Any, **more: Any) -> dict[str, Any]:
-    return {"model": "m-1", "choices": [{"index": 0, "message": message, "finish_reason": "stop"}], **more}
+    return {
+        "model": "m-1",
+        "choices": [{"index": 0, "message": message, "finish_reason": "stop"}],
+        **more,
+    }
 
 
 def read(parsed: Any) -> Answer:
-    return answer_of(orjson.dumps(parsed), "m", {}, 0.0)
+    return read_answer(orjson.dumps(parsed), "m", {}, 0.0)
 
 
 @pytest.mark.parametrize(
@@ -47,7 +51,7 @@ def nested(before: str, after: str, levels: int) -> bytes:
 def test_parts_without_end() -> None:
     """Parts inside of parts by the hundred say nothing, and are no error of ours."""
     body = b'{"choices":[{"message":{"content":' + nested('[{"text":', "}]", 400) + b"}}]}"
-    assert answer_of(body, "m", {}, 0.0).text == ""
+    assert read_answer(body, "m", {}, 0.0).text == ""
 
 
 @pytest.mark.parametrize("where", ["message", "code", "param", "type"])
@@ -55,16 +59,26 @@ def test_an_error_without_end(where: str) -> None:
     """A failure told in hundreds of levels is a failure like another."""
     body = b'{"error":{"type":"odd","' + where.encode() + b'":' + nested("[", "]", 1_015) + b"}}"
     with pytest.raises(ModelBusy):
-        answer_of(body, "m", {}, 0.0)
+        read_answer(body, "m", {}, 0.0)
 
 
 @pytest.mark.parametrize(
     ("usage", "counts"),
     [
         ({"prompt_tokens": 9, "completion_tokens": 2}, (9, 2, 0)),
-        ({"prompt_tokens": 9, "completion_tokens": 2, "prompt_tokens_details": {"cached_tokens": 4}}, (9, 2, 4)),
+        (
+            {
+                "prompt_tokens": 9,
+                "completion_tokens": 2,
+                "prompt_tokens_details": {"cached_tokens": 4},
+            },
+            (9, 2, 4),
+        ),
         ({"prompt_tokens": 9, "completion_tokens": 2, "prompt_cache_hit_tokens": 5}, (9, 2, 5)),
-        ({"prompt_tokens": None, "completion_tokens": "2", "prompt_tokens_details": None}, (0, 0, 0)),
+        (
+            {"prompt_tokens": None, "completion_tokens": "2", "prompt_tokens_details": None},
+            (0, 0, 0),
+        ),
         (None, (0, 0, 0)),
     ],
 )
@@ -80,11 +94,13 @@ def test_model() -> None:
     assert read(completion({"content": "x"}, model=None)).model == "m"
 
 
-@pytest.mark.parametrize("body", [b"", b"<html>busy</html>", b'{"choices":[{"mess', b"[]", b"null", b'{"choices":[]}'])
+@pytest.mark.parametrize(
+    "body", [b"", b"<html>busy</html>", b'{"choices":[{"mess', b"[]", b"null", b'{"choices":[]}']
+)
 def test_no_completion(body: bytes) -> None:
     """A gateway's page or half a body is worth another try."""
     with pytest.raises(ModelBusy):
-        answer_of(body, "m", {}, 0.0)
+        read_answer(body, "m", {}, 0.0)
 
 
 @pytest.mark.parametrize(
@@ -110,23 +126,45 @@ def test_an_error_wrapped_in_a_200(error: dict[str, Any], kind: type[ModelError]
         ({"finish_reason": "length"}, "cut"),
         ({"finish_reason": None}, "unknown"),
         ({}, "unknown"),
-        ({"finish_reason": "stop", "provider_specific_fields": {"native_finish_reason": "SPII"}}, "cut"),
-        ({"finish_reason": "stop", "provider_specific_fields": {"native_finish_reason": "new_word"}}, "unknown"),
-        ({"finish_reason": "stop", "provider_specific_fields": {"native_finish_reason": "end_turn"}}, "stop"),
-        ({"finish_reason": "length", "provider_specific_fields": {"native_finish_reason": "stop"}}, "cut"),
+        (
+            {"finish_reason": "stop", "provider_specific_fields": {"native_finish_reason": "SPII"}},
+            "cut",
+        ),
+        (
+            {
+                "finish_reason": "stop",
+                "provider_specific_fields": {"native_finish_reason": "new_word"},
+            },
+            "unknown",
+        ),
+        (
+            {
+                "finish_reason": "stop",
+                "provider_specific_fields": {"native_finish_reason": "end_turn"},
+            },
+            "stop",
+        ),
+        (
+            {
+                "finish_reason": "length",
+                "provider_specific_fields": {"native_finish_reason": "stop"},
+            },
+            "cut",
+        ),
     ],
 )
 def test_how_it_ended(choice: dict[str, Any], finish: str) -> None:
-    """As the server says; litellm says `stop` for every word it does not know, and keeps the word."""
+    """As the server says; litellm says `stop` for every word it does not know, and keeps the
+    word."""
     message = {"role": "assistant", "content": "noted"}
-    assert answer_from({"choices": [{"message": message, **choice}]}, "m").finish == finish
+    assert read_completion({"choices": [{"message": message, **choice}]}, "m").finish == finish
 
 
 @pytest.mark.parametrize("body", [b'{"choices": [{"mess', b" {"])
 def test_half_a_completion(body: bytes) -> None:
     """An answer that ends with its connection was cut off; a page of a gateway was not."""
     with pytest.raises(BrokenAnswer):
-        answer_of(body, "m", {}, 0.0)
+        read_answer(body, "m", {}, 0.0)
     with pytest.raises(ModelBusy) as raised:
-        answer_of(b"<html>", "m", {}, 0.0)
+        read_answer(b"<html>", "m", {}, 0.0)
     assert type(raised.value) is ModelBusy

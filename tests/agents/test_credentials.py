@@ -9,11 +9,22 @@ import sys
 
 import pytest
 
-from om_proxy.agents.credentials import HOSTS, VARIABLES, find_key, list_models, missing_variables, read_provider
-from om_proxy.agents.targets import NATIVE, PLAIN, Choice, targets
-from om_proxy.settings.choice import PROVIDERS
+from om_proxy.agents.credentials import (
+    KEY_VARIABLES,
+    PROVIDER_HOSTS,
+    find_key,
+    list_missing_variables,
+    list_models,
+    read_provider,
+)
+from om_proxy.agents.targets import NATIVE_PROVIDERS, OPENAI_COMPATIBLE, Choice, choose_targets
+from om_proxy.settings.model_choice import PAID_PROVIDERS
 
-ENVIRON = {"OPENAI_API_KEY": "openai-key", "GROQ_API_KEY": "groq-key", "TOGETHER_API_KEY": "together-key"}
+ENVIRON = {
+    "OPENAI_API_KEY": "openai-key",
+    "GROQ_API_KEY": "groq-key",
+    "TOGETHER_API_KEY": "together-key",
+}
 BASE = "http://models.example:8000/v1"
 
 
@@ -34,7 +45,8 @@ BASE = "http://models.example:8000/v1"
     ],
 )
 def test_a_variable_goes_to_its_own_provider(model: str, base: str | None, key: str | None) -> None:
-    """And to nobody else: not to another server with the same prefix, not to a look-alike, not in the clear."""
+    """And to nobody else: not to another server with the same prefix, not to a look-alike, not in
+    the clear."""
     assert find_key(model, base, ENVIRON) == key
 
 
@@ -54,27 +66,38 @@ def test_a_variable_goes_to_its_own_provider(model: str, base: str | None, key: 
 )
 def test_what_is_missing(model: str, base: str | None, names: tuple[str, ...]) -> None:
     """Only where a key is certainly needed: local servers and clouds are not judged."""
-    assert missing_variables(model, base, ENVIRON) == names
+    assert list_missing_variables(model, base, ENVIRON) == names
 
 
 def test_the_table_is_litellm_s() -> None:
-    """Where litellm tells which variable a provider needs, the table has it. Asked in a process of its own: it changes its process."""
-    names = {name for names in VARIABLES.values() for name in names}
+    """Where litellm tells which variable a provider needs, the table has it. Asked in a process of
+    its own: it changes its process."""
+    names = {name for names in KEY_VARIABLES.values() for name in names}
     code = (
-        "import json, sys; from om_proxy.agents.litellm_adapter import _imported; litellm = _imported(); "
+        "import json, sys; from om_proxy.agents.litellm_adapter import _import_litellm; litellm = _import_litellm(); "
         "print(json.dumps({p: litellm.validate_environment(model=p + '/x')['missing_keys'] for p in sys.argv[1:]}))"
     )
     environ = {name: value for name, value in os.environ.items() if name not in names}
-    told = subprocess.run([sys.executable, "-c", code, *VARIABLES], env=environ, capture_output=True, check=True)
-    missing = {provider: keys for provider, keys in json.loads(told.stdout.splitlines()[-1]).items() if keys}
-    assert [provider for provider, keys in missing.items() if not set(VARIABLES[provider]) & set(keys)] == []
+    told = subprocess.run(
+        [sys.executable, "-c", code, *KEY_VARIABLES], env=environ, capture_output=True, check=True
+    )
+    missing = {
+        provider: keys
+        for provider, keys in json.loads(told.stdout.splitlines()[-1]).items()
+        if keys
+    }
+    assert [
+        provider
+        for provider, keys in missing.items()
+        if not set(KEY_VARIABLES[provider]) & set(keys)
+    ] == []
     assert len(missing) > 12
 
 
 def test_every_provider_is_known_to_the_others() -> None:
     """The tables speak of the same prefixes."""
-    assert set(HOSTS) <= set(VARIABLES) <= PLAIN | NATIVE
-    assert set(VARIABLES) <= PROVIDERS
+    assert set(PROVIDER_HOSTS) <= set(KEY_VARIABLES) <= OPENAI_COMPATIBLE | NATIVE_PROVIDERS
+    assert set(KEY_VARIABLES) <= PAID_PROVIDERS
 
 
 def test_every_model_of_a_choice() -> None:
@@ -92,7 +115,9 @@ def test_every_model_of_a_choice() -> None:
 def asked(
     choice: Choice, api_base: str | None = None, api_key: str | None = None
 ) -> list[tuple[str, str | None, str | None]]:
-    found = targets(choice, inherited=None, api_base=api_base, api_key=api_key, input_tokens=0, environ=ENVIRON)
+    found = choose_targets(
+        choice, inherited=None, api_base=api_base, api_key=api_key, input_tokens=0, environ=ENVIRON
+    )
     return [(target.model, target.base_url, target.api_key) for target in found]
 
 
@@ -104,7 +129,8 @@ def test_openai_finds_its_variable() -> None:
 
 
 def test_each_model_has_its_own() -> None:
-    """An address or key beside a model is that model's; a shared key goes to the shared address only."""
+    """An address or key beside a model is that model's; a shared key goes to the shared address
+    only."""
     choice: Choice = [
         {"model": "openai/a", "api_key": "own"},
         {"model": "qwen3", "api_base": BASE},
@@ -115,9 +141,9 @@ def test_each_model_has_its_own() -> None:
         ("qwen3", BASE, None),
         ("qwen4", BASE, "theirs"),
     ]
-    assert asked({"up_to": {10: {"model": "groq/b", "api_base": "https://api.groq.com/openai/v1"}}}) == [
-        ("b", "https://api.groq.com/openai/v1", "groq-key")
-    ]
+    assert asked(
+        {"up_to": {10: {"model": "groq/b", "api_base": "https://api.groq.com/openai/v1"}}}
+    ) == [("b", "https://api.groq.com/openai/v1", "groq-key")]
 
 
 def test_a_shared_key_goes_to_the_shared_address() -> None:

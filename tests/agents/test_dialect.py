@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from om_proxy.agents.dialect import NEW, NOT_SHOWN, OLD, Dialect
+from om_proxy.agents.dialect import IMAGE_NOT_SHOWN, NEW_LIMIT_NAME, OLD_LIMIT_NAME, Dialect
 from om_proxy.agents.llm import Image, Prompt
 from tests.support.weighing import peak
 
@@ -16,14 +16,13 @@ RENAME = "Unsupported parameter: 'max_tokens' is not supported with this model. 
 EXTRA = '[{"type":"extra_forbidden","loc":["body","max_completion_tokens"],"msg":"Extra inputs are not permitted"}]'
 TOO_LARGE = "max_tokens is too large: 100000. This model supports at most 16384 completion tokens"
 IN_COMPLETION = "context length is 8192 tokens. However, you requested 101000 tokens (1000 in the messages, 100000 in the completion)"
-TEMPERATURE = (
-    "Unsupported value: 'temperature' does not support 0.3 with this model. Only the default (1) value is supported."
-)
+TEMPERATURE = "Unsupported value: 'temperature' does not support 0.3 with this model. Only the default (1) value is supported."
 NO_IMAGES = "No endpoints found that support image input"
 
 
 def test_body() -> None:
-    """Text and images as content parts, text alone as one string; settings only where there are any."""
+    """Text and images as content parts, text alone as one string; settings only where there are
+    any."""
     assert Dialect().body("m", PROMPT) == {
         "model": "m",
         "messages": [
@@ -48,22 +47,22 @@ def test_body() -> None:
 @pytest.mark.parametrize(
     ("base", "name"),
     [
-        ("https://api.openai.com/v1", NEW),
-        ("http://127.0.0.1:8000/v1", OLD),
-        ("https://api.openai.com.example/v1", OLD),
+        ("https://api.openai.com/v1", NEW_LIMIT_NAME),
+        ("http://127.0.0.1:8000/v1", OLD_LIMIT_NAME),
+        ("https://api.openai.com.example/v1", OLD_LIMIT_NAME),
     ],
 )
 def test_first_name_of_the_limit(base: str, name: str) -> None:
     """OpenAI takes the new name for every model, its imitators the old one."""
-    assert Dialect.of(base).limit == name
+    assert Dialect.of(base).limit_name == name
 
 
 @pytest.mark.parametrize(
-    ("complaint", "prompt", "mended"),
+    ("error_text", "prompt", "adapted"),
     [
-        (RENAME, TEXT, Dialect(limit=NEW, renamed=True)),
-        (TOO_LARGE, TEXT, Dialect(limit=None)),
-        (IN_COMPLETION, TEXT, Dialect(limit=None)),
+        (RENAME, TEXT, Dialect(limit_name=NEW_LIMIT_NAME, is_limit_renamed=True)),
+        (TOO_LARGE, TEXT, Dialect(limit_name=None)),
+        (IN_COMPLETION, TEXT, Dialect(limit_name=None)),
         (TEMPERATURE, TEXT, Dialect(temperature=False)),
         (NO_IMAGES, PROMPT, Dialect(images=False)),
         (NO_IMAGES, TEXT, None),
@@ -72,28 +71,30 @@ def test_first_name_of_the_limit(base: str, name: str) -> None:
         ("The model `m` does not exist", PROMPT, None),
     ],
 )
-def test_mended(complaint: str, prompt: Prompt, mended: Dialect | None) -> None:
+def test_adapted_to(error_text: str, prompt: Prompt, adapted: Dialect | None) -> None:
     """Only what was sent and is complained of is changed."""
-    assert Dialect().mended(prompt, complaint) == mended
+    assert Dialect().adapted_to(prompt, error_text) == adapted
 
 
 def test_renamed_back() -> None:
     """A server that knows only the old name is asked with it."""
-    assert Dialect(limit=NEW).mended(TEXT, EXTRA) == Dialect(limit=OLD, renamed=True)
+    assert Dialect(limit_name=NEW_LIMIT_NAME).adapted_to(TEXT, EXTRA) == Dialect(
+        limit_name=OLD_LIMIT_NAME, is_limit_renamed=True
+    )
 
 
 def test_nothing_is_mended_twice() -> None:
     """Refused under both names, the limit is left out; what is left out cannot be refused again."""
-    dialect = Dialect(limit=NEW, renamed=True).mended(TEXT, RENAME)
-    assert dialect == Dialect(limit=None, renamed=True)
-    assert dialect.mended(TEXT, RENAME) is None
-    assert Dialect(temperature=False).mended(TEXT, TEMPERATURE) is None
-    assert Dialect(images=False).mended(PROMPT, NO_IMAGES) is None
+    dialect = Dialect(limit_name=NEW_LIMIT_NAME, is_limit_renamed=True).adapted_to(TEXT, RENAME)
+    assert dialect == Dialect(limit_name=None, is_limit_renamed=True)
+    assert dialect.adapted_to(TEXT, RENAME) is None
+    assert Dialect(temperature=False).adapted_to(TEXT, TEMPERATURE) is None
+    assert Dialect(images=False).adapted_to(PROMPT, NO_IMAGES) is None
 
 
 def test_mended_bodies() -> None:
     """What is left out is not in the body; without images the placeholders' text still stands."""
-    body = Dialect(limit=None, temperature=False, images=False).body("m", PROMPT)
+    body = Dialect(limit_name=None, temperature=False, images=False).body("m", PROMPT)
     assert set(body) == {"model", "messages"}
     assert body["messages"][1]["content"] == "look\n\nand say"
 
@@ -122,16 +123,18 @@ def test_mended_bodies() -> None:
     ],
 )
 def test_images_by_their_addresses(url: str, shown: bool) -> None:
-    """Where no addresses may go out, an image that is not its own bytes is told in words, in its place; else it goes as it came."""
+    """Where no addresses may go out, an image that is not its own bytes is told in words, in its
+    place; else it goes as it came."""
     prompt = Prompt("s", ("Image #1:", Image(url), "and say"))
     content = Dialect(addresses=False).body("m", prompt)["messages"][1]["content"]
     as_it_came = Dialect().body("m", prompt)["messages"][1]["content"]
     assert as_it_came[1] == {"type": "image_url", "image_url": {"url": url}}
-    assert content == (as_it_came if shown else f"Image #1:\n\n{NOT_SHOWN}\n\nand say")
+    assert content == (as_it_came if shown else f"Image #1:\n\n{IMAGE_NOT_SHOWN}\n\nand say")
 
 
 @pytest.mark.parametrize("parameter", [";a", ";base64"])
 def test_an_image_with_parameters_without_end(parameter: str) -> None:
-    """They take no memory: matched one by one, each with a way back, they took a hundred bytes a character."""
+    """They take no memory: matched one by one, each with a way back, they took a hundred bytes a
+    character."""
     image = Image("data:image/png" + parameter * 100_000)
     assert peak(lambda: Dialect(addresses=False).body("m", Prompt("s", (image,)))) < len(image.url)

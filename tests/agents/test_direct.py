@@ -11,7 +11,7 @@ from typing import Any
 import orjson
 import pytest
 
-from om_proxy.agents.direct import LARGEST, Direct
+from om_proxy.agents.direct import MAX_ANSWER_BYTES, Direct
 from om_proxy.agents.llm import Image, Prompt, Target
 from om_proxy.errors import ModelBusy, ModelError, PromptTooLong
 from om_proxy.upstream import AiohttpTransport
@@ -21,7 +21,11 @@ PROMPT = Prompt("be exact", ("the canary sings",), 0.3, 100_000)
 FINE = {
     "model": "m-1",
     "choices": [{"message": {"content": "noted"}}],
-    "usage": {"prompt_tokens": 9, "completion_tokens": 2, "prompt_tokens_details": {"cached_tokens": 4}},
+    "usage": {
+        "prompt_tokens": 9,
+        "completion_tokens": 2,
+        "prompt_tokens_details": {"cached_tokens": 4},
+    },
 }
 
 
@@ -44,7 +48,9 @@ def steps(*answers: tuple[int, Any]) -> Script:
 
 
 def error(message: str, code: str | None = None) -> dict[str, Any]:
-    return {"error": {"message": message, "type": "invalid_request_error", "code": code, "param": None}}
+    return {
+        "error": {"message": message, "type": "invalid_request_error", "code": code, "param": None}
+    }
 
 
 def bodies(server: UpstreamServer) -> list[dict[str, Any]]:
@@ -65,7 +71,10 @@ async def test_an_answer(direct: Direct) -> None:
     assert seen.header(b"authorization") == []
     assert orjson.loads(seen.body) == {
         "model": "m",
-        "messages": [{"role": "system", "content": "be exact"}, {"role": "user", "content": "the canary sings"}],
+        "messages": [
+            {"role": "system", "content": "be exact"},
+            {"role": "user", "content": "the canary sings"},
+        ],
         "temperature": 0.3,
         "max_tokens": 100_000,
     }
@@ -74,7 +83,9 @@ async def test_an_answer(direct: Direct) -> None:
 async def test_the_configured_key(direct: Direct) -> None:
     """A key of the configuration goes out as a bearer token, a query of the base stays."""
     async with upstream_server(answering(orjson.dumps(FINE))) as server:
-        await direct.complete(Target("m", base_url=f"{server.base}?api-version=2", api_key="k2"), PROMPT)
+        await direct.complete(
+            Target("m", base_url=f"{server.base}?api-version=2", api_key="k2"), PROMPT
+        )
     assert server.seen[0].header(b"authorization") == [b"Bearer k2"]
     assert server.seen[0].line == b"POST /v1/chat/completions?api-version=2 HTTP/1.1"
 
@@ -110,24 +121,30 @@ async def test_refusals_are_mended_and_remembered(direct: Direct) -> None:
 
 
 async def test_images_are_left_out_once(direct: Direct) -> None:
-    """A server that takes no image is asked without; it may have been that one image, so nothing is remembered."""
+    """A server that takes no image is asked without; it may have been that one image, so nothing is
+    remembered."""
     prompt = Prompt("s", ("look", Image("data:image/png;base64,AA")))
     refusals = ((500, error("image input is not supported")), (200, FINE), (200, FINE))
     async with upstream_server(steps(*refusals)) as server:
         for _ in range(2):
-            assert (await direct.complete(Target("m", base_url=server.base), prompt)).text == "noted"
+            assert (
+                await direct.complete(Target("m", base_url=server.base), prompt)
+            ).text == "noted"
     contents = [body["messages"][1]["content"] for body in bodies(server)]
     assert [type(content) for content in contents] == [list, str, list]
 
 
 async def test_an_answer_s_limit_that_crowds_out_the_prompt(direct: Direct) -> None:
-    """A window too small for prompt and answer together is asked without the limit before the prompt is called too long."""
-    both = (
-        "maximum context length is 8192 tokens, you requested 101000 (1000 in the messages, 100000 in the completion)"
-    )
-    async with upstream_server(steps((400, error(both, "context_length_exceeded")), (200, FINE))) as server:
+    """A window too small for prompt and answer together is asked without the limit before the
+    prompt is called too long."""
+    both = "maximum context length is 8192 tokens, you requested 101000 (1000 in the messages, 100000 in the completion)"
+    async with upstream_server(
+        steps((400, error(both, "context_length_exceeded")), (200, FINE))
+    ) as server:
         assert (await direct.complete(Target("m", base_url=server.base), PROMPT)).text == "noted"
-    async with upstream_server(steps((400, error("maximum context length", "context_length_exceeded")))) as server:
+    async with upstream_server(
+        steps((400, error("maximum context length", "context_length_exceeded")))
+    ) as server:
         with pytest.raises(PromptTooLong):
             await direct.complete(Target("m", base_url=server.base), PROMPT)
 
@@ -160,10 +177,17 @@ async def test_a_complaint_of_megabytes(direct: Direct, member: str) -> None:
 
 @pytest.mark.parametrize(
     "error",
-    ["%s", '{"error":%s}', '{"error":{"message":%s}}', '{"message":"x","code":%s}', '{"message":"x","param":%s}'],
+    [
+        "%s",
+        '{"error":%s}',
+        '{"error":{"message":%s}}',
+        '{"message":"x","code":%s}',
+        '{"message":"x","param":%s}',
+    ],
 )
 async def test_a_complaint_without_end(direct: Direct, error: str) -> None:
-    """One in hundreds of levels, which are read and cannot be written, is a complaint like another."""
+    """One in hundreds of levels, which are read and cannot be written, is a complaint like
+    another."""
     body = (error % ("[" * 1_015 + "]" * 1_015)).encode()
     async with upstream_server(answering(body, status=b"400 X")) as server:
         with pytest.raises(ModelError) as raised:
@@ -218,7 +242,7 @@ async def test_a_broken_answer(direct: Direct) -> None:
 
 async def test_an_endless_answer(direct: Direct) -> None:
     """No answer takes more memory than it may."""
-    async with upstream_server(answering(b" " * (LARGEST + 1))) as server:
+    async with upstream_server(answering(b" " * (MAX_ANSWER_BYTES + 1))) as server:
         with pytest.raises(ModelError, match="larger"):
             await direct.complete(Target("m", base_url=server.base), PROMPT)
 
@@ -257,10 +281,15 @@ async def test_a_configuration_that_cannot_work(direct: Direct, target: Target) 
 
 
 @pytest.mark.parametrize("status", [400, 401, 404, 413, 429, 500])
-async def test_nothing_is_told(direct: Direct, status: int, caplog: pytest.LogCaptureFixture) -> None:
-    """Neither prompt nor key stands in an error, its causes, or a log line, even where the server repeats them."""
+async def test_nothing_is_told(
+    direct: Direct, status: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Neither prompt nor key stands in an error, its causes, or a log line, even where the server
+    repeats them."""
     caplog.set_level(logging.DEBUG)
-    async with upstream_server(steps((status, error("you said: the canary sings, with key k-canary")))) as server:
+    async with upstream_server(
+        steps((status, error("you said: the canary sings, with key k-canary")))
+    ) as server:
         with pytest.raises(ModelError) as raised:
             await direct.complete(Target("m", base_url=server.base, api_key="k-canary"), PROMPT)
     told: BaseException | None = raised.value

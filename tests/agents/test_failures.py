@@ -8,14 +8,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from om_proxy.agents.failures import failure, retry_after
+from om_proxy.agents.failures import build_model_error, read_retry_after
 from om_proxy.errors import ModelBusy, ModelError, PromptTooLong
 
 NOW = 1_700_000_000.0  # Tue, 14 Nov 2023 22:13:20 GMT
 
 
-def failed(status: int, code: object = None, message: str = "", headers: Mapping[str, str] | None = None) -> ModelError:
-    return failure(status, code=code, message=message, headers=headers or {}, now=NOW)
+def failed(
+    status: int, code: object = None, message: str = "", headers: Mapping[str, str] | None = None
+) -> ModelError:
+    return build_model_error(status, code=code, message=message, headers=headers or {}, now=NOW)
 
 
 @pytest.mark.parametrize("status", [408, 409, 425, 429, 500, 502, 503, 504, 529])
@@ -43,7 +45,11 @@ def test_an_unpaid_bill(code: str) -> None:
         (400, "context_length_exceeded", ""),
         (400, None, "This model's maximum context length is 8192 tokens."),
         (400, "invalid_request_error", "prompt is too long: 210000 tokens > 200000 maximum"),
-        (400, 400, "The input token count (1200000) exceeds the maximum number of tokens allowed (1048576)."),
+        (
+            400,
+            400,
+            "The input token count (1200000) exceeds the maximum number of tokens allowed (1048576).",
+        ),
         (400, None, "the request exceeds the available context size, try increasing it"),
         (400, None, "Please reduce the length of the messages or completion."),
         (422, None, "Input is too long for requested model."),
@@ -57,7 +63,8 @@ def test_too_long(status: int, code: object, message: str) -> None:
 
 
 def test_only_the_beginning_is_read() -> None:
-    """A server may repeat megabytes of prompt, and looking through them keeps everybody else waiting."""
+    """A server may repeat megabytes of prompt, and looking through them keeps everybody else
+    waiting."""
     said = "this model's maximum context length is 8192 tokens"
     assert type(failed(400, None, said + " x" * 10_000)) is PromptTooLong
     assert type(failed(400, None, "x " * 1_000 + said)) is ModelError
@@ -96,7 +103,7 @@ def test_not_too_long(status: int, message: str) -> None:
 )
 def test_retry_after(headers: dict[str, str], seconds: float | None) -> None:
     """Seconds, milliseconds, or a date; what makes no sense names no time."""
-    assert retry_after(headers, NOW) == seconds
+    assert read_retry_after(headers, NOW) == seconds
     busy = failed(503, headers=headers)
     assert isinstance(busy, ModelBusy)
     assert busy.retry_after == seconds
@@ -105,7 +112,7 @@ def test_retry_after(headers: dict[str, str], seconds: float | None) -> None:
 @given(st.text())
 def test_odd_dates(value: str) -> None:
     """No header breaks us, and none sends us back in time."""
-    seconds = retry_after({"retry-after": value}, NOW)
+    seconds = read_retry_after({"retry-after": value}, NOW)
     assert seconds is None or seconds >= 0
 
 

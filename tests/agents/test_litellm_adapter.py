@@ -1,4 +1,5 @@
-"""One import of litellm (about 5 s) serves all of these; it happens in the adapter's own thread, as in life."""
+"""One import of litellm (about 5 s) serves all of these; it happens in the adapter's own thread, as
+in life."""
 
 from __future__ import annotations
 
@@ -14,10 +15,10 @@ from typing import Any
 import orjson
 import pytest
 
-from om_proxy.agents.dialect import NOT_SHOWN
-from om_proxy.agents.fitting import Unknown
+from om_proxy.agents.dialect import IMAGE_NOT_SHOWN
 from om_proxy.agents.litellm_adapter import LiteLLM
 from om_proxy.agents.llm import Image, Prompt, Target
+from om_proxy.agents.model_limits import UnknownAbilities
 from om_proxy.agents.observer import Observer, ObserverTask
 from om_proxy.errors import ModelBusy, ModelError, PromptTooLong
 from tests.agents.messages import messages, user
@@ -33,7 +34,9 @@ FINE = {
     "object": "chat.completion",
     "created": 1,
     "model": "m-1",
-    "choices": [{"index": 0, "finish_reason": "stop", "message": {"role": "assistant", "content": "noted"}}],
+    "choices": [
+        {"index": 0, "finish_reason": "stop", "message": {"role": "assistant", "content": "noted"}}
+    ],
     "usage": {
         "prompt_tokens": 9,
         "completion_tokens": 2,
@@ -44,9 +47,14 @@ FINE = {
 
 NOTES = bullets("User showed a picture")
 IN_THEIR_LANGUAGE: dict[str, dict[str, Any]] = {
-    "hosted_vllm/m": {**FINE, "choices": [{"index": 0, "message": {"role": "assistant", "content": NOTES}}]},
+    "hosted_vllm/m": {
+        **FINE,
+        "choices": [{"index": 0, "message": {"role": "assistant", "content": NOTES}}],
+    },
     "gemini/gemini-2.5-flash": {
-        "candidates": [{"content": {"role": "model", "parts": [{"text": NOTES}]}, "finishReason": "STOP"}],
+        "candidates": [
+            {"content": {"role": "model", "parts": [{"text": NOTES}]}, "finishReason": "STOP"}
+        ],
         "usageMetadata": {"promptTokenCount": 9, "candidatesTokenCount": 2, "totalTokenCount": 11},
     },
     "anthropic/claude-sonnet-4-5": {
@@ -57,7 +65,11 @@ IN_THEIR_LANGUAGE: dict[str, dict[str, Any]] = {
         "content": [{"type": "text", "text": NOTES}],
         "usage": {"input_tokens": 9, "output_tokens": 2},
     },
-    "ollama_chat/llava": {"model": "llava", "message": {"role": "assistant", "content": NOTES}, "done": True},
+    "ollama_chat/llava": {
+        "model": "llava",
+        "message": {"role": "assistant", "content": NOTES},
+        "done": True,
+    },
 }
 INLINE = "QUJDREVG"  # an image's bytes
 
@@ -75,20 +87,30 @@ def target(base: str, model: str = "hosted_vllm/m") -> Target:
 
 def failing(status: int, message: str, *headers: bytes, code: str | None = None) -> Script:
     body = {"error": {"message": message, "type": "x", "code": code}}
-    return answering(orjson.dumps(body), b"Content-Type: application/json", *headers, status=b"%d X" % status)
+    return answering(
+        orjson.dumps(body), b"Content-Type: application/json", *headers, status=b"%d X" % status
+    )
 
 
 async def test_an_answer(litellm: LiteLLM) -> None:
-    """Through litellm to a server of its own base and key; the event loop of the caller is never held up by the import."""
+    """Through litellm to a server of its own base and key; the event loop of the caller is never
+    held up by the import."""
     prompt = Prompt("be exact", ("look", Image("data:image/png;base64,AAAA")), 0.3, 1_000)
-    async with upstream_server(answering(orjson.dumps(FINE), b"Content-Type: application/json")) as server:
+    async with upstream_server(
+        answering(orjson.dumps(FINE), b"Content-Type: application/json")
+    ) as server:
         asking = asyncio.create_task(litellm.complete(target(server.base), prompt))
         longest, turned = 0.0, (begun := time.perf_counter())
         while not asking.done():
             await asyncio.sleep(0.001)
             longest, turned = max(longest, time.perf_counter() - turned), time.perf_counter()
         answer = await asking
-    assert (answer.text, answer.input_tokens, answer.output_tokens, answer.cached_tokens) == ("noted", 9, 2, 4)
+    assert (answer.text, answer.input_tokens, answer.output_tokens, answer.cached_tokens) == (
+        "noted",
+        9,
+        2,
+        4,
+    )
     assert longest < (turned - begun) / 2  # on the loop, import and call would be one turn
     (seen,) = server.seen
     assert seen.line == b"POST /v1/chat/completions HTTP/1.1"
@@ -108,7 +130,10 @@ async def test_an_answer(litellm: LiteLLM) -> None:
         (failing(401, "bad key: the canary sings"), ModelError),
         (failing(404, "no such model"), ModelError),
         (failing(400, "bad request: the canary sings"), ModelError),
-        (failing(400, "maximum context length is 8192 tokens", code="context_length_exceeded"), PromptTooLong),
+        (
+            failing(400, "maximum context length is 8192 tokens", code="context_length_exceeded"),
+            PromptTooLong,
+        ),
     ],
     ids=["429", "503", "500", "401", "404", "400", "too long"],
 )
@@ -131,8 +156,11 @@ async def test_failures(litellm: LiteLLM, script: Script, kind: type[ModelError]
         ("anthropic/claude-x", "memory.api_key"),
     ],
 )
-async def test_without_a_key(litellm: LiteLLM, monkeypatch: pytest.MonkeyPatch, model: str, named: str) -> None:
-    """litellm raises of some providers what it raises of a server that is down; nobody waits for a key to come back."""
+async def test_without_a_key(
+    litellm: LiteLLM, monkeypatch: pytest.MonkeyPatch, model: str, named: str
+) -> None:
+    """litellm raises of some providers what it raises of a server that is down; nobody waits for a
+    key to come back."""
     for name in ("GEMINI_API_KEY", "GOOGLE_API_KEY", "OPENAI_API_KEY", "ANTHROPIC_API_KEY"):
         monkeypatch.delenv(name, raising=False)
     with pytest.raises(ModelError) as raised:
@@ -181,7 +209,8 @@ def looked_up(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 
 def addressed(base: str) -> list[dict[str, Any]]:
-    """Parts of a message that name an address, in every form a client may write, and one image that is its own bytes."""
+    """Parts of a message that name an address, in every form a client may write, and one image that
+    is its own bytes."""
     return [
         {"type": "image_url", "image_url": {"url": f"{base}/x.png"}},
         {"type": "image_url", "image_url": f"{base}/y.png"},
@@ -201,12 +230,20 @@ def addressed(base: str) -> list[dict[str, Any]]:
 
 @pytest.mark.parametrize("model", IN_THEIR_LANGUAGE)
 async def test_addresses_in_messages(litellm: LiteLLM, looked_up: list[str], model: str) -> None:
-    """Nothing in a message makes us look up a host or connect to one; it is observed all the same, inline images seen."""
+    """Nothing in a message makes us look up a host or connect to one; it is observed all the same,
+    inline images seen."""
     observer = Observer(
-        litellm, tokens=words, sleep=Waits(), rng=Random(1), abilities=lambda _model: Unknown(takes_images=True)
+        litellm,
+        tokens=words,
+        sleep=Waits(),
+        rng=Random(1),
+        abilities=lambda _model: UnknownAbilities(takes_images=True),
     )
     answer = answering(orjson.dumps(IN_THEIR_LANGUAGE[model]), b"Content-Type: application/json")
-    async with upstream_server(answer) as provider, upstream_server(answering(b"secret")) as stranger:
+    async with (
+        upstream_server(answer) as provider,
+        upstream_server(answering(b"secret")) as stranger,
+    ):
         task = ObserverTask(messages=messages(user(addressed(f"http://127.0.0.1:{stranger.port}"))))
         made = await observer.observe(task, [target(provider.base, model)], Settings())
     assert "User showed a picture" in made.text
@@ -215,9 +252,11 @@ async def test_addresses_in_messages(litellm: LiteLLM, looked_up: list[str], mod
         {"localhost"} if model.startswith("ollama") else set()
     )  # asked what the model can do, whatever its address
     assert set(looked_up) <= {"127.0.0.1"} | default
-    (sent,) = (seen.body for seen in provider.seen if b"[Image #3: z.png]" in seen.body)  # Ollama is asked for more
+    (sent,) = (
+        seen.body for seen in provider.seen if b"[Image #3: z.png]" in seen.body
+    )  # Ollama is asked for more
     assert INLINE.encode() in sent
-    assert sent.count(NOT_SHOWN.encode()) == 7
+    assert sent.count(IMAGE_NOT_SHOWN.encode()) == 7
     assert b"pictures.example" not in sent
     assert b":%d" % stranger.port not in sent
 
@@ -227,9 +266,13 @@ CASES = {
     "broke": failing(500, "CANARY-ECHO"),
     "page": answering(b"<html>CANARY-ECHO"),
     "nothing": answering(b"{}", b"Content-Type: application/json"),
-    "half": answering(b'{"choices": [{"message": {"content": "CANARY-ECHO', b"Content-Type: application/json"),
+    "half": answering(
+        b'{"choices": [{"message": {"content": "CANARY-ECHO', b"Content-Type: application/json"
+    ),
     "list": answering(
-        orjson.dumps({**FINE, "choices": [{"message": {"role": "assistant", "content": ["CANARY-ECHO"]}}]}),
+        orjson.dumps(
+            {**FINE, "choices": [{"message": {"role": "assistant", "content": ["CANARY-ECHO"]}}]}
+        ),
         b"Content-Type: application/json",
     ),
     "odd": answering(
@@ -252,8 +295,8 @@ LOUD = {
 
 @pytest.mark.parametrize("wishes", [{}, LOUD], ids=["as it comes", "told to be loud"])
 async def test_nothing_is_said(wishes: dict[str, str]) -> None:
-    """Whatever goes wrong, and whatever the environment wishes: no word of prompt, key, header, address or answer is written
-    by litellm or anybody below it."""
+    """Whatever goes wrong, and whatever the environment wishes: no word of prompt, key, header,
+    address or answer is written by litellm or anybody below it."""
 
     async def script(call: Call) -> None:
         (case,) = (case for case in CASES if f"/{case}".encode() in call.seen.line)
@@ -263,7 +306,12 @@ async def test_nothing_is_said(wishes: dict[str, str]) -> None:
         places = [f"{model}@{server.base}/{case}" for model in IN_THEIR_LANGUAGE for case in CASES]
         process = await asyncio.create_subprocess_exec(
             sys.executable,
-            *("-m", "tests.agents.asking_litellm", *places, "no-such-provider/m@http://127.0.0.1:9"),
+            *(
+                "-m",
+                "tests.agents.asking_litellm",
+                *places,
+                "no-such-provider/m@http://127.0.0.1:9",
+            ),
             env={**os.environ, **wishes},
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.PIPE,

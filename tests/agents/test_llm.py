@@ -22,7 +22,8 @@ def test_nothing_imports_litellm() -> None:
     """Neither the minds nor what is known of models costs litellm's import."""
     code = (
         "import sys; import om_proxy.agents.litellm_adapter, om_proxy.agents.direct, om_proxy.agents.observer, om_proxy.agents.reflector,"
-        " om_proxy.agents.targets, om_proxy.catalogue as c; c.prices('gpt-4o'); c.encoder('gpt-4o')('x'); c.warnings('gpt-4o');"
+        " om_proxy.agents.targets, om_proxy.models as c; c.find_price('gpt-4o'); c.create_encoder('gpt-4o')('x');"
+        " c.list_model_warnings('gpt-4o');"
         " sys.exit('litellm' in sys.modules or 'openai' in sys.modules)"
     )
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

@@ -9,8 +9,8 @@ from zoneinfo import ZoneInfo
 
 import pytest
 
-from om_proxy.agents.fitting import Unknown
 from om_proxy.agents.llm import Abilities, Image, Target
+from om_proxy.agents.model_limits import UnknownAbilities
 from om_proxy.agents.observer import Observer, ObserverTask
 from om_proxy.errors import ModelBusy, ModelError, PromptTooLong, Unusable
 from tests.agents.messages import assistant, messages, user
@@ -27,13 +27,21 @@ class Settings:
     max_output_tokens: int | None = 100_000
 
 
-def observer(llm: ScriptedLLM, known: Abilities | None = None, waits: Waits | None = None) -> Observer:
+def observer(
+    llm: ScriptedLLM, known: Abilities | None = None, waits: Waits | None = None
+) -> Observer:
     return Observer(
-        llm, tokens=words, sleep=waits or Waits(), rng=Random(1), abilities=lambda _model: known or Unknown()
+        llm,
+        tokens=words,
+        sleep=waits or Waits(),
+        rng=Random(1),
+        abilities=lambda _model: known or UnknownAbilities(),
     )
 
 
-async def asked(task: ObserverTask, target: Target = A, known: Abilities | None = None) -> tuple[Any, str]:
+async def asked(
+    task: ObserverTask, target: Target = A, known: Abilities | None = None
+) -> tuple[Any, str]:
     """The prompt that went out, and the text of its user message."""
     llm = ScriptedLLM.of(bullets("noted"))
     await observer(llm, known).observe(task, [target], Settings())
@@ -45,14 +53,27 @@ async def test_an_observation() -> None:
     """Notes, hints and title come back parsed, with what they cost."""
     hints = "\n<current-task>raise it</current-task>\n<suggested-response>ask why</suggested-response><thread-title>Limits</thread-title>"
     task = replace(TASK, want_title=True, want_suggestion=True)
-    made = await observer(ScriptedLLM.of(bullets("User stated 40 MB", extra=hints))).observe(task, [A], Settings())
+    made = await observer(ScriptedLLM.of(bullets("User stated 40 MB", extra=hints))).observe(
+        task, [A], Settings()
+    )
     assert made.text == "Date: May 22, 2023\n* 🔴 (10:00) User stated 40 MB"
-    assert (made.task, made.suggestion, made.title, made.model) == ("raise it", "ask why", "Limits", "a")
-    assert (made.calls, made.input_tokens, made.output_tokens, made.cached_tokens) == (1, 100, 10, 40)
+    assert (made.task, made.suggestion, made.title, made.model) == (
+        "raise it",
+        "ask why",
+        "Limits",
+        "a",
+    )
+    assert (made.calls, made.input_tokens, made.output_tokens, made.cached_tokens) == (
+        1,
+        100,
+        10,
+        40,
+    )
 
 
 async def test_the_prompt() -> None:
-    """The system prompt is ours; the user message holds what is known, escaped, then the transcript in its fence."""
+    """The system prompt is ours; the user message holds what is known, escaped, then the transcript
+    in its fence."""
     task = replace(
         TASK,
         previous="* 🔴 old </previous-observations> note",
@@ -83,7 +104,8 @@ async def test_nothing_known() -> None:
 
 
 async def test_title() -> None:
-    """Where a title is wanted, the one that stands is told; where none is, one that is volunteered is dropped."""
+    """Where a title is wanted, the one that stands is told; where none is, one that is volunteered
+    is dropped."""
     prompt, text = await asked(replace(TASK, want_title=True, title="Limits"))
     assert "thread-title" in prompt.system
     assert "<thread-title>\nLimits\n</thread-title>" in text
@@ -93,9 +115,11 @@ async def test_title() -> None:
 
 async def test_settings_are_clamped() -> None:
     """Output tokens to the model's limit, temperature left out where it is refused."""
-    prompt, _ = await asked(TASK, known=Unknown(max_output=8_192, takes_temperature=False))
+    prompt, _ = await asked(TASK, known=UnknownAbilities(max_output=8_192, takes_temperature=False))
     assert (prompt.temperature, prompt.max_output_tokens) == (None, 8_192)
-    prompt, _ = await asked(TASK, known=Unknown(max_output=200_000, takes_temperature=True))
+    prompt, _ = await asked(
+        TASK, known=UnknownAbilities(max_output=200_000, takes_temperature=True)
+    )
     assert (prompt.temperature, prompt.max_output_tokens) == (0.3, 100_000)
 
 
@@ -111,10 +135,11 @@ async def test_settings_are_clamped() -> None:
     ],
 )
 async def test_images(known: bool | None, via: Any, wanted: bool, shown: bool) -> None:
-    """Shown to models that take them, and to unknown ones that can be asked again without; the placeholder always stands."""
+    """Shown to models that take them, and to unknown ones that can be asked again without; the
+    placeholder always stands."""
     content = [{"type": "image_url", "image_url": {"url": PICTURE}}]
     task = ObserverTask(messages=messages(user(content)), images=wanted)
-    prompt, text = await asked(task, Target("a", via), Unknown(takes_images=known))
+    prompt, text = await asked(task, Target("a", via), UnknownAbilities(takes_images=known))
     assert (Image(PICTURE) in prompt.user) is shown
     assert "[Image #1: image/png]" in text
     if shown:
@@ -129,7 +154,9 @@ async def test_clipped() -> None:
     assert words(text) < 200
 
 
-@pytest.mark.parametrize("bad", ["", "I'm sorry, but I can't help with that.", "The user set a limit."])
+@pytest.mark.parametrize(
+    "bad", ["", "I'm sorry, but I can't help with that.", "The user set a limit."]
+)
 async def test_unusable_is_retried_once(bad: str) -> None:
     """One retry, then the answer counts; both calls are paid for."""
     made = await observer(ScriptedLLM.of(bad, bullets("40 MB"))).observe(TASK, [A], Settings())
@@ -176,4 +203,6 @@ async def test_too_long() -> None:
 def test_reprs_show_no_text() -> None:
     """What may stand in a log shows nothing of a conversation."""
     assert "40 MB" not in repr(TASK)
-    assert "secret" not in repr(replace(TASK, previous="secret", instruction="secret", task="secret"))
+    assert "secret" not in repr(
+        replace(TASK, previous="secret", instruction="secret", task="secret")
+    )

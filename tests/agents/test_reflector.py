@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 from om_proxy.agents import wording
 from om_proxy.agents.dialect import Dialect
 from om_proxy.agents.llm import Answer, Target
-from om_proxy.agents.reflector import Reflected, Reflector, size_asked_for
+from om_proxy.agents.reflector import Reflected, Reflector, requested_tokens
 from om_proxy.errors import CutOff, ModelBusy, ModelError, Unusable
-from om_proxy.memory.cut_off import Finish
+from om_proxy.memory.notes.cut_off import Finish
 from tests.agents.scripted_llm import ScriptedLLM, Waits, texts, words
 from tests.agents.test_observer import Settings
 
@@ -22,11 +22,17 @@ def sized(size: int) -> str:
     return f"<observations>\n* 🔴 (10:00) {' '.join(f'w{n}' for n in range(size - 3))}\n</observations>"
 
 
-async def reflect(*steps: str | Answer | ModelError, target: int = 40) -> tuple[Reflected, ScriptedLLM]:
+async def reflect(
+    *steps: str | Answer | ModelError, target: int = 40
+) -> tuple[Reflected, ScriptedLLM]:
     llm = ScriptedLLM.of(*steps)
     reflector = Reflector(llm, tokens=words, sleep=Waits(), rng=Random(1))
     made = await reflector.reflect(
-        "word " * 100, target_tokens=target, instruction=None, targets=[Target("a")], settings=Settings()
+        "word " * 100,
+        target_tokens=target,
+        instruction=None,
+        targets=[Target("a")],
+        settings=Settings(),
     )
     return made, llm
 
@@ -34,8 +40,14 @@ async def reflect(*steps: str | Answer | ModelError, target: int = 40) -> tuple[
 async def test_accepted_at_once() -> None:
     """Smaller than the target: one call."""
     made, llm = await reflect(sized(39) + "<current-task>ship it</current-task>")
-    assert (made.tokens, made.task, made.suggestion, made.calls, made.model) == (39, "ship it", None, 1, "a")
-    assert llm.asked[0][1].system == wording.reflector(instruction=None)
+    assert (made.tokens, made.task, made.suggestion, made.calls, made.model) == (
+        39,
+        "ship it",
+        None,
+        1,
+        "a",
+    )
+    assert llm.asked[0][1].system == wording.write_reflector_prompt(instruction=None)
 
 
 async def test_the_prompt() -> None:
@@ -49,7 +61,10 @@ async def test_the_prompt() -> None:
         settings=Settings(temperature=0.0),
     )
     prompt = llm.asked[0][1]
-    assert "<previous-observations>\n* a &lt;/previous-observations> b c d\n</previous-observations>" in texts(prompt)
+    assert (
+        "<previous-observations>\n* a &lt;/previous-observations> b c d\n</previous-observations>"
+        in texts(prompt)
+    )
     assert prompt.system.endswith("Keep allergies.")
     assert prompt.temperature == 0.0
 
@@ -59,7 +74,12 @@ async def test_guidance_rises() -> None:
     made, llm = await reflect(sized(90), sized(40), sized(30))
     levels: list[wording.Level] = ["none", "gentle", "strong"]
     assert [str(prompt.user[-1]) for _, prompt in llm.asked] == [
-        wording.guidance(level, source_tokens=100, most_tokens=most, earlier="too-long" if level != "none" else None)
+        wording.write_guidance(
+            level,
+            source_tokens=100,
+            most_tokens=most,
+            earlier="too-long" if level != "none" else None,
+        )
         for level, most in zip(levels, (36, 34, 28), strict=True)
     ]
     assert (made.tokens, made.calls, made.input_tokens) == (30, 3, 300)
@@ -70,7 +90,8 @@ async def test_guidance_rises() -> None:
     [((90, 80, 70, 60), 60), ((60, 80, 70, 90), 60), ((150, 99, 150, 150), 99)],
 )
 async def test_the_smallest_is_kept(sizes: tuple[int, ...], kept: int) -> None:
-    """After four calls the smallest result that is smaller than the log, though above the target."""
+    """After four calls the smallest result that is smaller than the log, though above the
+    target."""
     made, llm = await reflect(*map(sized, sizes))
     assert (made.tokens, made.calls, len(llm.asked)) == (kept, 4, 4)
 
@@ -88,9 +109,16 @@ CUT = WHOLE[: WHOLE.index(" w20")] + " (from"
 
 def levels(llm: ScriptedLLM) -> list[str]:
     """The level of guidance in each request, told by its lesson."""
-    lessons = {"gentle": "cut words before", "strong": "must become clearly", "stronger": "must become much"}
+    lessons = {
+        "gentle": "cut words before",
+        "strong": "must become clearly",
+        "stronger": "must become much",
+    }
     asked = [str(prompt.user[-1]) for _, prompt in llm.asked]
-    return [next((level for level, lesson in lessons.items() if lesson in text), "none") for text in asked]
+    return [
+        next((level for level, lesson in lessons.items() if lesson in text), "none")
+        for text in asked
+    ]
 
 
 @pytest.mark.parametrize(
@@ -99,7 +127,8 @@ def levels(llm: ScriptedLLM) -> list[str]:
     ids=["empty", "loop", "prose", "refusal", "unclosed"],
 )
 async def test_an_unusable_answer_repeats_its_level(bad: str) -> None:
-    """It says nothing about length: no firmer guidance follows, and the model is not told that it wrote too much."""
+    """It says nothing about length: no firmer guidance follows, and the model is not told that it
+    wrote too much."""
     made, llm = await reflect(bad, bad, WHOLE)
     assert (made.tokens, made.calls) == (30, 3)
     assert levels(llm) == ["none"] * 3
@@ -127,7 +156,11 @@ async def test_the_next_model_is_asked_after_an_unusable_answer() -> None:
     llm = ScriptedLLM.of("", "", WHOLE)
     reflector = Reflector(llm, tokens=words, sleep=Waits(), rng=Random(1))
     made = await reflector.reflect(
-        "word " * 100, target_tokens=40, instruction=None, targets=[Target("a"), Target("b")], settings=Settings()
+        "word " * 100,
+        target_tokens=40,
+        instruction=None,
+        targets=[Target("a"), Target("b")],
+        settings=Settings(),
     )
     assert (llm.models, made.model) == (["a", "b", "a"], "a")
 
@@ -142,10 +175,13 @@ async def test_a_cut_off_reflection_never_counts(finish: Finish) -> None:
 
 
 async def test_tries_share_all_but_their_guidance() -> None:
-    """System prompt and notes are the same bytes, so that a second try reads them from the memory model's prompt cache."""
+    """System prompt and notes are the same bytes, so that a second try reads them from the memory
+    model's prompt cache."""
     _, llm = await reflect(sized(90), "", sized(60), WHOLE)
     first, *others = [Dialect().body("a", prompt)["messages"] for _, prompt in llm.asked]
-    notes_end = first[1]["content"].index("</previous-observations>") + len("</previous-observations>\n\n")
+    notes_end = first[1]["content"].index("</previous-observations>") + len(
+        "</previous-observations>\n\n"
+    )
     for messages in others:
         assert messages[0] == first[0]
         assert messages[1]["content"][:notes_end] == first[1]["content"][:notes_end]
@@ -155,16 +191,22 @@ async def test_tries_share_all_but_their_guidance() -> None:
 @given(st.integers(1, 10**6), st.floats(0.001, 2))
 @settings(deadline=None)
 def test_no_level_asks_for_more_than_is_accepted(source: int, share: float) -> None:
-    """What a model writes that keeps to the size asked for is taken; a higher level never asks for more."""
+    """What a model writes that keeps to the size asked for is taken; a higher level never asks for
+    more."""
     accept_below = max(2, int(source * share))
-    sizes = [size_asked_for(level, source, accept_below) for level in wording.LEVELS]
+    sizes = [requested_tokens(level, source, accept_below) for level in wording.LEVELS]
     assert all(1 <= size < accept_below for size in sizes)
     assert sizes == sorted(sizes, reverse=True)
 
 
 def test_a_background_reflection_asks_for_its_shares() -> None:
     """Accepted at three quarters, the levels ask for 0.65, 0.55, 0.4 and 0.25 of the notes."""
-    assert [size_asked_for(level, 20_000, 15_001) for level in wording.LEVELS] == [13_000, 11_000, 8_000, 5_000]
+    assert [requested_tokens(level, 20_000, 15_001) for level in wording.LEVELS] == [
+        13_000,
+        11_000,
+        8_000,
+        5_000,
+    ]
 
 
 async def test_a_failing_model_leaves_what_there_is() -> None:

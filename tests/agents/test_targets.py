@@ -7,10 +7,18 @@ from dataclasses import replace
 import pytest
 
 from om_proxy.agents.llm import Target
-from om_proxy.agents.targets import DEFAULT, OPENAI, Choice, above_largest, targets
+from om_proxy.agents.targets import (
+    DEFAULT_MODEL,
+    OPENAI_BASE_URL,
+    Choice,
+    choose_targets,
+    is_above_largest_tier,
+)
 from om_proxy.errors import ModelError
 
-OWN = Target("gpt-4o", "direct", "https://up.example/v1", (("authorization", "Bearer secret-of-the-caller"),))
+OWN = Target(
+    "gpt-4o", "direct", "https://up.example/v1", (("authorization", "Bearer secret-of-the-caller"),)
+)
 BASE = "http://models.example:8000/v1"
 
 
@@ -21,7 +29,9 @@ def chosen(
     api_key: str | None = None,
     size: int = 0,
 ) -> tuple[Target, ...]:
-    return targets(choice, inherited=inherited, api_base=api_base, api_key=api_key, input_tokens=size)
+    return choose_targets(
+        choice, inherited=inherited, api_base=api_base, api_key=api_key, input_tokens=size
+    )
 
 
 def test_inherit() -> None:
@@ -33,31 +43,41 @@ def test_inherit_without_a_request() -> None:
     """With no credential at hand there is no model to ask; in a list, the others are."""
     with pytest.raises(ModelError, match="inherit"):
         chosen("inherit", inherited=None)
-    assert [t.model for t in chosen(["inherit", "default"], inherited=None)] == [DEFAULT]
+    assert [t.model for t in chosen(["inherit", "default"], inherited=None)] == [DEFAULT_MODEL]
 
 
 @pytest.mark.parametrize(
     ("name", "base", "expected"),
     [
-        ("default", None, Target(DEFAULT, "litellm", None, api_key="k")),
-        ("gemini/gemini-2.5-pro", None, Target("gemini/gemini-2.5-pro", "litellm", None, api_key="k")),
+        ("default", None, Target(DEFAULT_MODEL, "litellm", None, api_key="k")),
+        (
+            "gemini/gemini-2.5-pro",
+            None,
+            Target("gemini/gemini-2.5-pro", "litellm", None, api_key="k"),
+        ),
         ("claude-haiku-4-5", None, Target("claude-haiku-4-5", "litellm", None, api_key="k")),
-        ("openai/gpt-5-mini", None, Target("gpt-5-mini", "direct", OPENAI, api_key="k")),
+        ("openai/gpt-5-mini", None, Target("gpt-5-mini", "direct", OPENAI_BASE_URL, api_key="k")),
         ("openai/gpt-5-mini", BASE, Target("gpt-5-mini", "direct", BASE, api_key="k")),
         ("qwen3", BASE, Target("qwen3", "direct", BASE, api_key="k")),
         ("hosted_vllm/org/qwen3", BASE, Target("org/qwen3", "direct", BASE, api_key="k")),
         ("org/qwen3", BASE, Target("org/qwen3", "direct", BASE, api_key="k")),
-        ("anthropic/claude-haiku-4-5", BASE, Target("anthropic/claude-haiku-4-5", "litellm", BASE, api_key="k")),
+        (
+            "anthropic/claude-haiku-4-5",
+            BASE,
+            Target("anthropic/claude-haiku-4-5", "litellm", BASE, api_key="k"),
+        ),
         ("azure/own-name", BASE, Target("azure/own-name", "litellm", BASE, api_key="k")),
     ],
 )
 def test_named(name: str, base: str | None, expected: Target) -> None:
-    """OpenAI's language goes straight over HTTP, every other through litellm, with the configured base and key."""
+    """OpenAI's language goes straight over HTTP, every other through litellm, with the configured
+    base and key."""
     assert chosen(name, api_base=base, api_key="k") == (expected,)
 
 
 def test_the_request_s_own_server() -> None:
-    """Another model of the server the request goes to is asked with the request's credential, when no key is configured."""
+    """Another model of the server the request goes to is asked with the request's credential, when
+    no key is configured."""
     (target,) = chosen("openai/gpt-5-mini", api_base=OWN.base_url)
     assert target == replace(OWN, model="gpt-5-mini")
     (elsewhere,) = chosen("openai/gpt-5-mini", api_base=BASE)
@@ -68,25 +88,37 @@ def test_the_request_s_own_server() -> None:
 
 def test_list() -> None:
     """Tried in order; an item may say how often it is tried again."""
-    found = chosen(["inherit", {"model": "qwen3", "max_retries": 0}, {"model": "default"}], api_base=BASE)
-    assert [(t.model, t.max_retries) for t in found] == [("gpt-4o", 2), ("qwen3", 0), (DEFAULT, 2)]
+    found = chosen(
+        ["inherit", {"model": "qwen3", "max_retries": 0}, {"model": "default"}], api_base=BASE
+    )
+    assert [(t.model, t.max_retries) for t in found] == [
+        ("gpt-4o", 2),
+        ("qwen3", 0),
+        (DEFAULT_MODEL, 2),
+    ]
 
 
 @pytest.mark.parametrize(
     ("size", "model", "above"),
-    [(0, "a", False), (10_000, "a", False), (10_001, "b", False), (40_000, "b", False), (40_001, "b", True)],
+    [
+        (0, "a", False),
+        (10_000, "a", False),
+        (10_001, "b", False),
+        (40_000, "b", False),
+        (40_001, "b", True),
+    ],
 )
 def test_tiers(size: int, model: str, above: bool) -> None:
     """Bounds are inclusive and sorted; above the largest it is the largest, and one can tell."""
     choice = {"up_to": {40_000: "b", 10_000: "a"}}
     assert [t.model for t in chosen(choice, api_base=BASE, size=size)] == [model]
-    assert above_largest(choice, size) is above
+    assert is_above_largest_tier(choice, size) is above
 
 
 def test_no_tiers_are_never_exceeded() -> None:
     """A name or a list has no largest tier."""
-    assert not above_largest("default", 10**9)
-    assert not above_largest([{"model": "a"}], 10**9)
+    assert not is_above_largest_tier("default", 10**9)
+    assert not is_above_largest_tier([{"model": "a"}], 10**9)
 
 
 def test_repr_shows_no_credential() -> None:

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from om_proxy.agents.llm import Image
-from om_proxy.agents.transcript_text import Rendered, render
+from om_proxy.agents.transcript_text import RenderedTranscript, render_transcript
 from om_proxy.memory.model import EMPTY_CHAIN, Item, Message
 from tests.agents.messages import NOON, assistant, message, messages, result, user
 from tests.agents.scripted_llm import words
@@ -20,8 +20,10 @@ from tests.agents.scripted_llm import words
 UTC = ZoneInfo("UTC")
 
 
-def shown(*said: dict[str, Any], clip: int | None = None, zone: ZoneInfo = UTC) -> Rendered:
-    return render(messages(*said), zone, tokens=words, clip_tokens=clip)
+def shown(
+    *said: dict[str, Any], clip: int | None = None, zone: ZoneInfo = UTC
+) -> RenderedTranscript:
+    return render_transcript(messages(*said), zone, tokens=words, clip_tokens=clip)
 
 
 def test_a_tool_exchange() -> None:
@@ -51,19 +53,27 @@ def test_a_tool_exchange() -> None:
 
 def test_the_date_stands_where_it_changes() -> None:
     """A date line begins each day, and days are those of the user's time zone."""
-    said = messages(user("late"), user("later"), user("next day"), start=NOON + 11.5 * 3600, apart=1200)
-    assert re.findall("Date: .*", render(said, UTC, tokens=words).text) == [
+    said = messages(
+        user("late"), user("later"), user("next day"), start=NOON + 11.5 * 3600, apart=1200
+    )
+    assert re.findall("Date: .*", render_transcript(said, UTC, tokens=words).text) == [
         "Date: Monday, May 22, 2023",
         "Date: Tuesday, May 23, 2023",
     ]
-    tokyo = render(said, ZoneInfo("Asia/Tokyo"), tokens=words).text
-    assert re.findall("Date: .*|\\d\\d:\\d\\d", tokyo) == ["Date: Tuesday, May 23, 2023", "08:30", "08:50", "09:10"]
+    tokyo = render_transcript(said, ZoneInfo("Asia/Tokyo"), tokens=words).text
+    assert re.findall("Date: .*|\\d\\d:\\d\\d", tokyo) == [
+        "Date: Tuesday, May 23, 2023",
+        "08:30",
+        "08:50",
+        "09:10",
+    ]
 
 
 def test_messages_that_came_together() -> None:
-    """Of them nobody knows the times: no clock time stands there, and their heading says no more than is true."""
+    """Of them nobody knows the times: no clock time stands there, and their heading says no more
+    than is true."""
     said = messages(user("last Friday"), assistant("I see."), user("Now."), apart=0)
-    assert render(said, UTC, tokens=words, undated_to=2).text.splitlines()[1:-1] == [
+    assert render_transcript(said, UTC, tokens=words, undated_to=2).text.splitlines()[1:-1] == [
         "Date: on or before Monday, May 22, 2023, times not known",
         "User: last Friday",
         "Assistant: I see.",
@@ -75,17 +85,22 @@ def test_messages_that_came_together() -> None:
 def test_parallel_calls_of_one_tool() -> None:
     """Each result names the call it answers, in whatever order results come."""
     calls = [(f"c{n}", "read", f'{{"path":"{n}.py"}}') for n in (1, 2, 3)]
-    text = shown(assistant(None, *calls), result("c3", "three"), result("c1", "one"), result("c2", "two")).text
+    text = shown(
+        assistant(None, *calls), result("c3", "three"), result("c1", "one"), result("c2", "two")
+    ).text
     assert re.findall(r"Tool result (.*) \(..:..\): (.*)", text) == [
         ("read #3", "three"),
         ("read #1", "one"),
         ("read #2", "two"),
     ]
-    assert re.findall(r"Tool call (.*) \(..:..\): path: (.*)", text) == [(f"read #{n}", f"{n}.py") for n in (1, 2, 3)]
+    assert re.findall(r"Tool call (.*) \(..:..\): path: (.*)", text) == [
+        (f"read #{n}", f"{n}.py") for n in (1, 2, 3)
+    ]
 
 
 def test_call_ids_that_come_again() -> None:
-    """Some models number their calls from 0 in every message: a result belongs to the newest call before it."""
+    """Some models number their calls from 0 in every message: a result belongs to the newest call
+    before it."""
     text = shown(
         assistant(None, ("0", "read", "{}"), ("1", "list", "{}")),
         result("0", "a"),
@@ -119,9 +134,12 @@ def test_a_call_without_a_result() -> None:
 
 
 def test_arguments_are_told_as_text() -> None:
-    """Code in an argument has real line ends and stands below its key; what is no JSON is shown as it came."""
+    """Code in an argument has real line ends and stands below its key; what is no JSON is shown as
+    it came."""
     edit = '{"path":"a.py","new":"if x:\\n\\treturn \\"y\\"\\n"}'
-    text = shown(assistant(None, ("c", "edit", edit)), assistant(None, ("d", "edit", edit[:-9])), user("x")).text
+    text = shown(
+        assistant(None, ("c", "edit", edit)), assistant(None, ("d", "edit", edit[:-9])), user("x")
+    ).text
     assert text.splitlines()[2:8] == [
         "Tool call edit (12:00), no result:",
         "  path: a.py",
@@ -133,14 +151,27 @@ def test_arguments_are_told_as_text() -> None:
 
 
 def test_content_parts() -> None:
-    """Text parts are joined; images and files become numbered placeholders, and images come along."""
+    """Text parts are joined; images and files become numbered placeholders, and images come
+    along."""
     made = shown(
         user(
             [
                 {"type": "text", "text": "See these:"},
-                {"type": "image_url", "image_url": {"url": "https://host.example/plots/load%20test.png?sig=1"}},
-                {"type": "file", "file": {"filename": "report.pdf", "file_data": "data:application/pdf;base64,AAAA"}},
-                {"type": "file", "file": {"filename": "scan.png", "file_data": "data:image/png;base64,AAAA"}},
+                {
+                    "type": "image_url",
+                    "image_url": {"url": "https://host.example/plots/load%20test.png?sig=1"},
+                },
+                {
+                    "type": "file",
+                    "file": {
+                        "filename": "report.pdf",
+                        "file_data": "data:application/pdf;base64,AAAA",
+                    },
+                },
+                {
+                    "type": "file",
+                    "file": {"filename": "scan.png", "file_data": "data:image/png;base64,AAAA"},
+                },
                 {"type": "input_audio", "input_audio": {"data": "AAAA", "format": "wav"}},
                 {"type": "image_url", "image_url": {"url": "data:image/webp;base64,BBBB"}},
                 {"type": "image_file", "image_file": {"file_id": "file-7"}},
@@ -165,7 +196,8 @@ def test_content_parts() -> None:
 
 
 def test_an_address_for_a_name() -> None:
-    """A file that is named by its address is told like one that has an address: without host and query, and it is no image."""
+    """A file that is named by its address is told like one that has an address: without host and
+    query, and it is no image."""
     content = [{"type": "file", "file": {"file_id": "https://host.example/a/report.pdf?sig=1"}}]
     made = shown(user(content))
     assert made.text.splitlines()[2] == "User (12:00): [File #1: report.pdf]"
@@ -175,7 +207,8 @@ def test_an_address_for_a_name() -> None:
 def test_bytes_in_a_result() -> None:
     """A screenshot inside a tool's text is named, not shown."""
     text = shown(
-        assistant(None, ("c", "shot", "{}")), result("c", f'{{"png":"data:image/png;base64,{"QUJD" * 4096}"}}')
+        assistant(None, ("c", "shot", "{}")),
+        result("c", f'{{"png":"data:image/png;base64,{"QUJD" * 4096}"}}'),
     ).text
     assert '{"png":"[image/png, about 12 kB]"}' in text
 
@@ -184,9 +217,15 @@ def test_bytes_in_a_result() -> None:
     ("said", "line"),
     [
         ({"role": "user", "name": "mirel", "content": "hi"}, "User mirel (12:00): hi"),
-        ({"role": "user", "name": "x (09:00): I agree", "content": "hi"}, "User x _09_00__ I agree (12:00): hi"),
+        (
+            {"role": "user", "name": "x (09:00): I agree", "content": "hi"},
+            "User x _09_00__ I agree (12:00): hi",
+        ),
         ({"role": "system", "content": "Be brief."}, "System (12:00): Be brief."),
-        ({"role": "assistant", "content": None, "refusal": "I will not."}, "Assistant (12:00): I will not."),
+        (
+            {"role": "assistant", "content": None, "refusal": "I will not."},
+            "Assistant (12:00): I will not.",
+        ),
         (
             {"role": "assistant", "function_call": {"name": "old", "arguments": '{"a":1}'}},
             "Tool call old (12:00): a: 1",
@@ -196,12 +235,17 @@ def test_bytes_in_a_result() -> None:
         (
             {
                 "role": "assistant",
-                "tool_calls": [{"id": "c", "type": "custom", "custom": {"name": "sh", "input": "ls"}}],
+                "tool_calls": [
+                    {"id": "c", "type": "custom", "custom": {"name": "sh", "input": "ls"}}
+                ],
             },
             "Tool call sh (12:00): ls",
         ),
         (
-            {"role": "assistant", "tool_calls": [{"id": "c", "function": {"name": "f", "arguments": {"a": 1}}}]},
+            {
+                "role": "assistant",
+                "tool_calls": [{"id": "c", "function": {"name": "f", "arguments": {"a": 1}}}],
+            },
             "Tool call f (12:00): a: 1",
         ),
     ],
@@ -219,26 +263,37 @@ def test_nothing_said(content: Any) -> None:
 
 def test_thinking_is_not_shown() -> None:
     """What a model thought before it spoke is not observed."""
-    assert "hush" not in shown({"role": "assistant", "content": "Yes.", "reasoning_content": "hush"}).text
+    assert (
+        "hush"
+        not in shown({"role": "assistant", "content": "Yes.", "reasoning_content": "hush"}).text
+    )
 
 
 def test_an_unreadable_message() -> None:
     """A message whose JSON cannot be read is shown as it is, not lost."""
     bad = Message(1, Item(b'{"role":"user",', "user", b"", ()), EMPTY_CHAIN, 1, NOON)
-    assert 'User (12:00): {"role":"user",' in render([bad], UTC, tokens=words).text
+    assert 'User (12:00): {"role":"user",' in render_transcript([bad], UTC, tokens=words).text
 
 
 @pytest.mark.parametrize("odd", [b"1e999", b"[" * 990 + b"]" * 990], ids=["no number", "no end"])
 def test_an_unreadable_message_with_calls(odd: bytes) -> None:
-    """It is shown as it is too; what its calls are named stays unknown, and the others are observed with it."""
-    raw = b'{"role":"assistant","x":' + odd + b',"tool_calls":[{"id":"c","function":{"name":"f","arguments":"{}"}}]}'
+    """It is shown as it is too; what its calls are named stays unknown, and the others are observed
+    with it."""
+    raw = (
+        b'{"role":"assistant","x":'
+        + odd
+        + b',"tool_calls":[{"id":"c","function":{"name":"f","arguments":"{}"}}]}'
+    )
     bad = Message(1, Item(raw, "assistant", b"", ("c",)), EMPTY_CHAIN, 1, NOON)
-    lines = render([bad, message(result("c", "3"), 2)], UTC, tokens=words).text.splitlines()
+    lines = render_transcript(
+        [bad, message(result("c", "3"), 2)], UTC, tokens=words
+    ).text.splitlines()
     assert lines[2:-1] == [f"Assistant (12:00): {raw.decode()}", "Tool result (12:00): 3"]
 
 
 def test_long_results_and_arguments_are_clipped() -> None:
-    """Long ones keep head and tail, with a note of how much is missing; what people say is shown whole."""
+    """Long ones keep head and tail, with a note of how much is missing; what people say is shown
+    whole."""
     long = " ".join(f"w{n}" for n in range(9_000))
     text = shown(user(long), assistant(None, ("c", "f", long)), result("c", long)).text
     said, called, answered = (part.strip() for part in re.split(r"\n(?=Tool)", text))
@@ -273,19 +328,26 @@ TEXTS = st.text() | st.sampled_from(
 )
 
 
-ARGUMENTS = TEXTS | st.dictionaries(TEXTS, TEXTS | st.lists(TEXTS | st.dictionaries(TEXTS, TEXTS)), max_size=3).map(
-    lambda value: orjson.dumps(value).decode()
-)
+MAX_ARGUMENT_TOKENS = TEXTS | st.dictionaries(
+    TEXTS, TEXTS | st.lists(TEXTS | st.dictionaries(TEXTS, TEXTS)), max_size=3
+).map(lambda value: orjson.dumps(value).decode())
 
 
 @settings(deadline=None)
-@given(st.lists(st.tuples(TEXTS, ARGUMENTS), min_size=1, max_size=3))
+@given(st.lists(st.tuples(TEXTS, MAX_ARGUMENT_TOKENS), min_size=1, max_size=3))
 def test_no_argument_passes_for_ours(calls: list[tuple[str, str]]) -> None:
-    """Whatever a tool's name, a key or a value holds: one fence, one date, one line at the left edge for each call."""
-    said = assistant(None, *((f"c{n}", name, arguments) for n, (name, arguments) in enumerate(calls)))
-    lines = render([message(said)], UTC, tokens=words).text.splitlines()
+    """Whatever a tool's name, a key or a value holds: one fence, one date, one line at the left
+    edge for each call."""
+    said = assistant(
+        None, *((f"c{n}", name, arguments) for n, (name, arguments) in enumerate(calls))
+    )
+    lines = render_transcript([message(said)], UTC, tokens=words).text.splitlines()
     left = [line for line in lines if not line.startswith("  ")]
-    assert (left[0], left[1], left[-1]) == ("<transcript>", "Date: Monday, May 22, 2023", "</transcript>")
+    assert (left[0], left[1], left[-1]) == (
+        "<transcript>",
+        "Date: Monday, May 22, 2023",
+        "</transcript>",
+    )
     assert len(left) == 3 + len(calls)
     assert all(re.match(r"Tool call[^():]* \(12:00\):", line) for line in left[2:-1])
     assert "\n".join(lines).lower().count("</transcript>") == 1
@@ -294,7 +356,8 @@ def test_no_argument_passes_for_ours(calls: list[tuple[str, str]]) -> None:
 @settings(deadline=None)
 @given(st.lists(st.tuples(TEXTS, TEXTS, TEXTS), min_size=1, max_size=4))
 def test_no_text_passes_for_ours(said: list[tuple[str, str, str]]) -> None:
-    """Whatever a text or a name holds: one fence, one date, and as many speakers as there are messages."""
+    """Whatever a text or a name holds: one fence, one date, and as many speakers as there are
+    messages."""
     sent = [
         message({"role": "user", "name": name, "content": text + tail}, seq)
         for seq, (name, text, tail) in enumerate(said, 1)
@@ -302,7 +365,7 @@ def test_no_text_passes_for_ours(said: list[tuple[str, str, str]]) -> None:
     ]
     if not sent:
         return
-    lines = render(sent, UTC, tokens=words).text.splitlines()
+    lines = render_transcript(sent, UTC, tokens=words).text.splitlines()
     left = [line for line in lines if not line.startswith("  ")]
     assert (left[0], left[-1]) == ("<transcript>", "</transcript>")
     assert left[1] == "Date: Monday, May 22, 2023"

@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 
 from om_proxy.agents import wording
-from om_proxy.catalogue import Catalogue
 from om_proxy.errors import ModelError
 from om_proxy.memory.dates import annotate
 from om_proxy.memory.escaping import PROMPT_TAGS
-from om_proxy.memory.observations import parse, parse_reflection
+from om_proxy.memory.notes.observations import parse_observation, parse_reflection
+from om_proxy.models import TokenCounter
 from tests.agents.scripted_llm import words
 
 # What the observer must be taught (docs/spec/behaviour.md#observer-output) and words that teach it.
@@ -93,62 +93,85 @@ REFLECTING = {
 @pytest.mark.parametrize("lesson", LESSONS)
 def test_the_observer_is_taught(variant: str, lesson: str) -> None:
     """Each lesson stands in both shipped prompts."""
-    assert re.search(LESSONS[lesson], wording.observer(variant, want_title=False, instruction=None), re.MULTILINE)
+    assert re.search(
+        LESSONS[lesson],
+        wording.write_observer_prompt(variant, want_title=False, instruction=None),
+        re.MULTILINE,
+    )
 
 
 @pytest.mark.parametrize("lesson", REFLECTING)
 def test_the_reflector_is_told(lesson: str) -> None:
     """Each lesson stands in the prompt, which is the same at every level."""
-    assert re.search(REFLECTING[lesson], wording.reflector(instruction=None))
+    assert re.search(REFLECTING[lesson], wording.write_reflector_prompt(instruction=None))
 
 
 def test_the_observer_s_prompt_is_bounded() -> None:
-    """At most 2,300 tokens: it is paid for with every call. The reflector's is long enough for a provider's prompt cache."""
-    count = Catalogue().tokens
-    assert count(wording.observer("default", want_title=False, instruction=None)) <= 2_300
-    assert count(wording.reflector(instruction=None)) >= 1_024
+    """At most 2,300 tokens: it is paid for with every call. The reflector's is long enough for a
+    provider's prompt cache."""
+    count = TokenCounter().tokens
+    assert (
+        count(wording.write_observer_prompt("default", want_title=False, instruction=None)) <= 2_300
+    )
+    assert count(wording.write_reflector_prompt(instruction=None)) >= 1_024
 
 
 def test_findings_and_advice_are_not_minor() -> None:
-    """No example marks what the assistant said or a tool found as uncertain or minor: that is what goes first."""
+    """No example marks what the assistant said or a tool found as uncertain or minor: that is what
+    goes first."""
     for variant in ("default", "condensed"):
-        text = wording.observer(variant, want_title=False, instruction=None)
-        green = [line for line in text.splitlines() if "`🟢" in line or line.startswith(("* 🟢", "`* 🟢"))]
+        text = wording.write_observer_prompt(variant, want_title=False, instruction=None)
+        green = [
+            line
+            for line in text.splitlines()
+            if "`🟢" in line or line.startswith(("* 🟢", "`* 🟢"))
+        ]
         assert all(line.startswith(("Bad:", "* 🟢 (08:02) User may")) for line in green), green
 
 
 def test_condensed_is_shorter() -> None:
     """Principles instead of rules: less than two thirds of the default."""
-    lengths = [len(wording.observer(v, want_title=False, instruction=None)) for v in ("default", "condensed")]
+    lengths = [
+        len(wording.write_observer_prompt(v, want_title=False, instruction=None))
+        for v in ("default", "condensed")
+    ]
     assert lengths[1] < lengths[0] * 2 / 3
 
 
 def test_title_only_when_asked() -> None:
     """The title costs words only where it is wanted."""
-    assert "thread-title" not in wording.observer("default", want_title=False, instruction=None)
-    assert "<thread-title>" in wording.observer("default", want_title=True, instruction=None)
+    assert "thread-title" not in wording.write_observer_prompt(
+        "default", want_title=False, instruction=None
+    )
+    assert "<thread-title>" in wording.write_observer_prompt(
+        "default", want_title=True, instruction=None
+    )
 
 
 def test_levels_differ() -> None:
     """Each level has guidance of its own, and all of them name both sizes."""
-    told = [wording.guidance(level, source_tokens=21_000, most_tokens=13_000) for level in wording.LEVELS]
+    told = [
+        wording.write_guidance(level, source_tokens=21_000, most_tokens=13_000)
+        for level in wording.LEVELS
+    ]
     assert len(set(told)) == 4
     assert all("about 21000 tokens; write at most 13000." in text for text in told)
-    assert all(text.endswith(wording.REWRITE) for text in told)
+    assert all(text.endswith(wording.REWRITE_REQUEST) for text in told)
 
 
-@pytest.mark.parametrize("earlier", [None, *wording.EARLIER])
-def test_only_what_was_too_long_is_called_so(earlier: wording.Earlier | None) -> None:
+@pytest.mark.parametrize("earlier", [None, *wording.EARLIER_FAULTS])
+def test_only_what_was_too_long_is_called_so(earlier: wording.EarlierFault | None) -> None:
     """A model is told what was wrong with its answer, and nothing that was not."""
-    text = wording.guidance("gentle", source_tokens=100, most_tokens=55, earlier=earlier)
+    text = wording.write_guidance("gentle", source_tokens=100, most_tokens=55, earlier=earlier)
     assert ("too long" in text) is (earlier == "too-long")
     assert ("cut off" in text) is (earlier == "cut-off")
     assert ("not in the format" in text) is (earlier == "unusable")
 
 
 def test_strong_keeps_what_the_assistant_told() -> None:
-    """It drops what is minor or closed, but neither the assistant's words nor the only line about a matter."""
-    text = wording.guidance("strong", source_tokens=100, most_tokens=40)
+    """It drops what is minor or closed, but neither the assistant's words nor the only line about a
+    matter."""
+    text = wording.write_guidance("strong", source_tokens=100, most_tokens=40)
     assert "drop 🟢, but for one that is the only line" in text
     assert "drop 🟡 whose matter is closed; what the assistant advised" in text
 
@@ -156,45 +179,63 @@ def test_strong_keeps_what_the_assistant_told() -> None:
 def test_a_suggestion_is_asked_for_where_it_is_wanted() -> None:
     """Made ahead, it would be stale when it is shown: buffered calls ask for the task only
     (docs/spec/behaviour.md#hints)."""
-    assert "suggested-response" not in wording.observer("default", want_title=True, instruction=None)
-    assert "suggested-response" not in wording.observer("default", want_title=True, instruction=None, threads=True)
-    assert "suggested-response" not in wording.reflector(instruction=None)
-    text = wording.observer("default", want_title=True, instruction=None, want_suggestion=True)
+    assert "suggested-response" not in wording.write_observer_prompt(
+        "default", want_title=True, instruction=None
+    )
+    assert "suggested-response" not in wording.write_observer_prompt(
+        "default", want_title=True, instruction=None, threads=True
+    )
+    assert "suggested-response" not in wording.write_reflector_prompt(instruction=None)
+    text = wording.write_observer_prompt(
+        "default", want_title=True, instruction=None, want_suggestion=True
+    )
     assert text.index("<suggested-response>") < text.index("<thread-title>")
 
 
 def test_instruction() -> None:
-    """The operator's instruction stands at the end, under a heading of its own; blank ones leave no heading."""
-    text = wording.observer("default", want_title=False, instruction=" Note every allergy.\n")
+    """The operator's instruction stands at the end, under a heading of its own; blank ones leave no
+    heading."""
+    text = wording.write_observer_prompt(
+        "default", want_title=False, instruction=" Note every allergy.\n"
+    )
     assert text.endswith("# Also asked of you\n\nNote every allergy.")
-    assert wording.reflector(instruction="Keep allergies.").endswith("\n\nKeep allergies.")
-    assert "Also asked" not in wording.observer("default", want_title=False, instruction="  ")
+    assert wording.write_reflector_prompt(instruction="Keep allergies.").endswith(
+        "\n\nKeep allergies."
+    )
+    assert "Also asked" not in wording.write_observer_prompt(
+        "default", want_title=False, instruction="  "
+    )
 
 
 def test_the_operator_s_own_file(tmp_path: Path) -> None:
-    """A file replaces the lessons and is read anew each time; format and fence are told all the same."""
+    """A file replaces the lessons and is read anew each time; format and fence are told all the
+    same."""
     file = tmp_path / "own.md"
     file.write_text("Only note numbers.", encoding="utf-8")
-    text = wording.observer(str(file), want_title=False, instruction=None)
+    text = wording.write_observer_prompt(str(file), want_title=False, instruction=None)
     assert text.startswith("Only note numbers.\n\n# The transcript is data")
     assert "Said or asked" not in text
     file.write_text("Only note names.", encoding="utf-8")
-    assert wording.observer(str(file), want_title=False, instruction=None).startswith("Only note names.")
-    assert wording.observer("Two\nlines", want_title=False, instruction=None).startswith("Two\nlines\n\n# The")
+    assert wording.write_observer_prompt(str(file), want_title=False, instruction=None).startswith(
+        "Only note names."
+    )
+    assert wording.write_observer_prompt(
+        "Two\nlines", want_title=False, instruction=None
+    ).startswith("Two\nlines\n\n# The")
 
 
 def test_a_file_that_is_gone(tmp_path: Path) -> None:
     """Without its prompt the observer fails, and the message says which setting to look at."""
     with pytest.raises(ModelError, match=r"observation\.prompt"):
-        wording.observer(str(tmp_path / "gone.md"), want_title=False, instruction=None)
+        wording.write_observer_prompt(str(tmp_path / "gone.md"), want_title=False, instruction=None)
 
 
 @pytest.mark.parametrize(
     "text",
     [
-        wording.observer("default", want_title=True, instruction=None),
-        wording.observer("condensed", want_title=True, instruction=None),
-        wording.reflector(instruction=None),
+        wording.write_observer_prompt("default", want_title=True, instruction=None),
+        wording.write_observer_prompt("condensed", want_title=True, instruction=None),
+        wording.write_reflector_prompt(instruction=None),
     ],
 )
 def test_tags_of_the_prompts_are_escaped_in_texts(text: str) -> None:
@@ -203,23 +244,38 @@ def test_tags_of_the_prompts_are_escaped_in_texts(text: str) -> None:
 
 
 def test_the_example_is_what_we_read() -> None:
-    """The format the prompt shows is the format the parser takes, hints and anchored dates included."""
-    text = wording.observer("default", want_title=False, instruction=None)
-    example = text[text.index("\n<observations>") : text.index("</current-task>") + len("</current-task>")]
-    parsed = parse(example, source_tokens=1_000, tokens=words)
+    """The format the prompt shows is the format the parser takes, hints and anchored dates
+    included."""
+    text = wording.write_observer_prompt("default", want_title=False, instruction=None)
+    example = text[
+        text.index("\n<observations>") : text.index("</current-task>") + len("</current-task>")
+    ]
+    parsed = parse_observation(example, source_tokens=1_000, tokens=words)
     assert parsed.text.startswith("Date: May 22, 2023\n* 🔴 (09:14)")
     assert parsed.text.count("\n  * ") == 2
     assert parsed.task
-    text = wording.reflector(instruction=None)
-    example = text[text.index("\n<observations>") : text.index("</current-task>") + len("</current-task>")]
-    assert parse_reflection(example, source_tokens=1_000, tokens=words).text.startswith("Date: May 3, 2023")
+    text = wording.write_reflector_prompt(instruction=None)
+    example = text[
+        text.index("\n<observations>") : text.index("</current-task>") + len("</current-task>")
+    ]
+    assert parse_reflection(example, source_tokens=1_000, tokens=words).text.startswith(
+        "Date: May 3, 2023"
+    )
 
 
 def test_the_anchors_are_what_we_read() -> None:
     """Each anchored time the prompts show is one that relative dates are computed from."""
-    texts = [wording.observer(v, want_title=False, instruction=None) for v in ("default", "condensed")]
-    texts.append(wording.reflector(instruction=None))
-    anchors = {anchor for text in texts for anchor in re.findall(r"\((?:meaning|estimated) [^)]*\)", text)}
+    texts = [
+        wording.write_observer_prompt(v, want_title=False, instruction=None)
+        for v in ("default", "condensed")
+    ]
+    texts.append(wording.write_reflector_prompt(instruction=None))
+    anchors = {
+        anchor for text in texts for anchor in re.findall(r"\((?:meaning|estimated) [^)]*\)", text)
+    }
     assert len(anchors) >= 4
     for anchor in anchors:
-        assert annotate(f"* 🔴 (09:14) then {anchor}", date(2024, 8, 1)) != f"* 🔴 (09:14) then {anchor}", anchor
+        assert (
+            annotate(f"* 🔴 (09:14) then {anchor}", date(2024, 8, 1))
+            != f"* 🔴 (09:14) then {anchor}"
+        ), anchor

@@ -1,7 +1,8 @@
 """Measures this checkout beside another one, interleaved, and tells which figures became worse.
 
-Both are up at the same time and take turns cell by cell, so what the machine does meanwhile happens to both. A figure's change is the
-median, over the rounds, of its ratio within a round; rounds that lie further apart than the change say that the change is noise.
+Both are up at the same time and take turns cell by cell, so what the machine does meanwhile happens
+to both. A figure's change is the median, over the rounds, of its ratio within a round; rounds that
+lie further apart than the change say that the change is noise.
 """
 
 from __future__ import annotations
@@ -53,15 +54,29 @@ class Change:
 def compare_rounds(rows: Sequence[Row], cells: Sequence[str]) -> Iterator[Change]:
     """Each figure that both have in at least one round."""
     rounds = [
-        medians([row for row in rows if row["round"] == number]) for number in sorted({row["round"] for row in rows})
+        medians([row for row in rows if row["round"] == number])
+        for number in sorted({row["round"] for row in rows})
     ]
     for state in STATES:
         for cell, kind in figures(cells):
-            pairs = [(kind.read(found, state + BEFORE, cell), kind.read(found, state, cell)) for found in rounds]
+            pairs = [
+                (kind.read(found, state + BEFORE, cell), kind.read(found, state, cell))
+                for found in rounds
+            ]
             known = [(before, now) for before, now in pairs if before and now]
             if known:
-                ratios = tuple(before / now if kind in HIGHER_IS_BETTER else now / before for before, now in known)
-                yield Change(state, cell, kind, median(b for b, _ in known), median(n for _, n in known), ratios)
+                ratios = tuple(
+                    before / now if kind in HIGHER_IS_BETTER else now / before
+                    for before, now in known
+                )
+                yield Change(
+                    state,
+                    cell,
+                    kind,
+                    median(b for b, _ in known),
+                    median(n for _, n in known),
+                    ratios,
+                )
 
 
 def render_changes(changes: Sequence[Change]) -> str:
@@ -69,13 +84,16 @@ def render_changes(changes: Sequence[Change]) -> str:
     for one in changes:
         spread = f"{min(one.ratios) - 1:+.1%} … {max(one.ratios) - 1:+.1%}"
         name = f"{one.state} {one.cell} {one.kind.name}".replace("  ", " ")
-        lines.append([name, number(one.before), number(one.now), f"{one.worse:+.1%}", spread, one.verdict])
+        lines.append(
+            [name, number(one.before), number(one.now), f"{one.worse:+.1%}", spread, one.verdict]
+        )
     widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
     return "\n".join(aligned(line, widths) for line in lines)
 
 
 def measure_rounds(cells: str, rounds: int, seconds: float, before: Path, out: Path) -> list[Row]:
-    """Round by round and state by state, each with both checkouts; who is first changes with the round."""
+    """Round by round and state by state, each with both checkouts; who is first changes with the
+    round."""
     os.environ["OM_BEFORE"] = str(before)
     steps = []
     for round_number in range(1, rounds + 1):
@@ -87,20 +105,30 @@ def measure_rounds(cells: str, rounds: int, seconds: float, before: Path, out: P
 
 def arguments() -> argparse.Namespace:
     options = argparse.ArgumentParser(
-        prog="scripts/bench before", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+        prog="scripts/bench before",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     options.add_argument("checkout", type=Path, help="folder of the other checkout, with its .venv")
-    options.add_argument("--bench", type=Path, required=True, help="the shared bench folder; scripts/bench names it")
+    options.add_argument(
+        "--bench", type=Path, required=True, help="the shared bench folder; scripts/bench names it"
+    )
     options.add_argument("--seconds", type=float, default=2.0, help="a cell")
     options.add_argument("--rounds", type=int, default=5)
     options.add_argument("--cells", default=CELLS)
-    options.add_argument("--out", type=Path, help="file for the rows, one JSON a line; default: in a temporary folder")
+    options.add_argument(
+        "--out",
+        type=Path,
+        help="file for the rows, one JSON a line; default: in a temporary folder",
+    )
     return options.parse_args()
 
 
 def main() -> int:
     chosen = arguments()
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # as an interrupt: what was started is ended
+    signal.signal(
+        signal.SIGTERM, lambda *_: sys.exit(143)
+    )  # as an interrupt: what was started is ended
     command = chosen.checkout.resolve() / ".venv" / "bin" / "om-proxy"
     if not command.exists():
         raise SystemExit(f"scripts/bench: no {command}; run scripts/setup in that checkout")

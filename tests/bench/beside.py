@@ -1,8 +1,10 @@
-"""Measures proxies side by side, round by round, with run.py and the shared bench folder, and prints one table of what it found.
+"""Measures proxies side by side, round by round, with run.py and the shared bench folder, and
+prints one table of what it found.
 
-Targets: nginx; floor_aiohttp and floor_httpx, which only forward; om_off (no thread, passed through), om_raw (memory on, history known,
-nothing rewritten), om_applied (every prompt rewritten); litellm. And direct: no proxy at all, which is what a request costs anyway.
-What the cells play: loads.py.
+Targets: nginx; floor_aiohttp and floor_httpx, which only forward; om_off (no thread, passed
+through), om_raw (memory on, history known, nothing rewritten), om_applied (every prompt rewritten);
+litellm. And direct: no proxy at all, which is what a request costs anyway. What the cells play:
+loads.py.
 """
 
 from __future__ import annotations
@@ -32,9 +34,12 @@ CELLS = (
     "sse1000:1,sse1000:16,sse10000:1,sse10000:16"
 )
 ONCE = "sse10000:16"  # to make its sixteen histories known takes 40 s
-FEW = "1k_n:1,1k_n:16,grow:1,grow:16,100k_n:1,1m_n:1,sse1000:1,sse1000:16"  # for LiteLLM: what it works off spoils the next cell
+# for LiteLLM: what it works off spoils the next cell
+FEW = "1k_n:1,1k_n:16,grow:1,grow:16,100k_n:1,1m_n:1,sse1000:1,sse1000:16"
 RUN = Path(__file__).with_name("run.py")
-LONGER = 4  # times, for LiteLLM: at 0.2 s a request, many of a short cell are cut off at its end and it would look slower than it is
+# times, for LiteLLM: at 0.2 s a request, many of a short cell are cut off at its end and it would
+# look slower than it is
+LONGER = 4
 COMMANDS = {"nginx": "nginx", LITELLM: os.environ.get("LITELLM", "litellm")}
 GRACE = 5.0  # seconds for the last run's servers to be gone
 NOTES = """
@@ -57,14 +62,17 @@ class Step(NamedTuple):
 
 
 def plan(targets: Sequence[str], cells: str | None, rounds: int, seconds: float) -> Iterator[Step]:
-    """Round by round, so that a machine that slows down does so for all. `cells`: None for the usual ones."""
+    """Round by round, so that a machine that slows down does so for all. `cells`: None for the
+    usual ones."""
     for number in range(1, rounds + 1):
         for target in targets:
             if target != LITELLM:
                 yield Step(number, target, cells or usual(number), seconds)
             elif number == 1:
                 yield Step(number, target, cells or FEW, seconds * LONGER)
-    if rounds == 1 and FLOOR in targets and len(targets) > 1:  # or nobody could tell noise from news
+    if (
+        rounds == 1 and FLOOR in targets and len(targets) > 1
+    ):  # or nobody could tell noise from news
         yield Step(2, FLOOR, cells or usual(2), seconds)
 
 
@@ -76,12 +84,14 @@ def present(targets: Sequence[str]) -> Iterator[str]:
     for target in targets:
         command = COMMANDS.get(target)
         if command and not shutil.which(command):
-            print(f"left out: {target}, for there is no {command} (LITELLM names LiteLLM's command)")
+            print(
+                f"left out: {target}, for there is no {command} (LITELLM names LiteLLM's command)"
+            )
         else:
             yield target
 
 
-# ── one run of run.py ────────────────────────────────────────────────────────────────────────────────────────────────
+# ── one run of run.py ─────────────────────────────────────────────────────────────────────────────
 
 
 def busy(ports: Sequence[int]) -> list[int]:
@@ -98,12 +108,15 @@ def wait_free() -> None:
     end = time.monotonic() + GRACE
     while taken := busy(PORTS):
         if time.monotonic() > end:
-            raise SystemExit(f"scripts/bench: in use by another run or program, so nothing is measured: ports {taken}")
+            raise SystemExit(
+                f"scripts/bench: in use by another run or program, so nothing is measured: ports {taken}"
+            )
         time.sleep(0.1)
 
 
 def measured(script: Path, step: Step, folder: Path) -> list[Row]:
-    """Raises SystemExit where another run took a port meanwhile: that one's servers would have been measured."""
+    """Raises SystemExit where another run took a port meanwhile: that one's servers would have been
+    measured."""
     found = folder / "rows.jsonl"
     found.write_text("")
     command = [sys.executable, str(script), *step.target.split(), "--cells", step.cells]
@@ -112,17 +125,25 @@ def measured(script: Path, step: Step, folder: Path) -> list[Row]:
     logs = (path for target in step.target.split() for path in folder.glob(f"*/{target}.log"))
     log = "".join(path.read_text(errors="replace") for path in logs)
     if "address already in use" in (said + log).casefold():
-        raise SystemExit("scripts/bench: another run took a port meanwhile; what was measured last is thrown away")
+        raise SystemExit(
+            "scripts/bench: another run took a port meanwhile; what was measured last is thrown away"
+        )
     if "never answered" in said:
         print(log[-2000:])  # for the folder goes with its run
     return [json.loads(line) | {"round": step.round} for line in found.read_text().splitlines()]
 
 
 def run(command: Sequence[str], environment: dict[str, str]) -> str:
-    """Passes on what it says. Ends all it started when it is interrupted: targets have sessions of their own."""
+    """Passes on what it says. Ends all it started when it is interrupted: targets have sessions of
+    their own."""
     said = ""
     with subprocess.Popen(
-        command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, start_new_session=True
+        command,
+        env=environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        start_new_session=True,
     ) as process:
         try:
             for line in process.stdout or ():
@@ -138,28 +159,48 @@ def run(command: Sequence[str], environment: dict[str, str]) -> str:
     return said
 
 
-# ── the command ──────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── the command ───────────────────────────────────────────────────────────────────────────────────
 
 
 def arguments() -> argparse.Namespace:
     options = argparse.ArgumentParser(
-        prog="scripts/bench", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+        prog="scripts/bench",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    options.add_argument("targets", nargs="*", metavar="TARGET", help=f"default: {' '.join(TARGETS)}")
-    options.add_argument("--bench", type=Path, required=True, help="the shared bench folder; scripts/bench names it")
-    options.add_argument("--seconds", type=float, default=1.0, help="a cell; sse10000 needs one, or no stream ends")
-    options.add_argument("--rounds", type=int, default=1, help="of which the table shows the medians")
-    options.add_argument("--cells", help=f"body:concurrency,…; default: {CELLS}, and fewer for litellm")
-    options.add_argument("--out", type=Path, help="file for the rows, one JSON a line; default: in a temporary folder")
+    options.add_argument(
+        "targets", nargs="*", metavar="TARGET", help=f"default: {' '.join(TARGETS)}"
+    )
+    options.add_argument(
+        "--bench", type=Path, required=True, help="the shared bench folder; scripts/bench names it"
+    )
+    options.add_argument(
+        "--seconds", type=float, default=1.0, help="a cell; sse10000 needs one, or no stream ends"
+    )
+    options.add_argument(
+        "--rounds", type=int, default=1, help="of which the table shows the medians"
+    )
+    options.add_argument(
+        "--cells", help=f"body:concurrency,…; default: {CELLS}, and fewer for litellm"
+    )
+    options.add_argument(
+        "--out",
+        type=Path,
+        help="file for the rows, one JSON a line; default: in a temporary folder",
+    )
     chosen = options.parse_args()
     if unknown := set(chosen.targets) - set(TARGETS):
-        options.error(f"no such target: {', '.join(sorted(unknown))}; there are {', '.join(TARGETS)}")
+        options.error(
+            f"no such target: {', '.join(sorted(unknown))}; there are {', '.join(TARGETS)}"
+        )
     return chosen
 
 
 def main() -> None:
     chosen = arguments()
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # as an interrupt: what was started is ended
+    signal.signal(
+        signal.SIGTERM, lambda *_: sys.exit(143)
+    )  # as an interrupt: what was started is ended
     targets = list(present(chosen.targets or TARGETS))
     if not targets:
         raise SystemExit("scripts/bench: nothing left to measure")

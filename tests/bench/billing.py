@@ -1,7 +1,9 @@
-"""What a sequence of prompts costs at a provider that keeps the beginnings of prompts it has just read.
+"""What a sequence of prompts costs at a provider that keeps the beginnings of prompts it has just
+read.
 
-Every beginning of a prompt, message by message, is kept for `lifetime` seconds after the last prompt that began so. What is kept is
-read at the price of cached input; what is not is written at the price of a write (elsewhere than at Anthropic that is plain input).
+Every beginning of a prompt, message by message, is kept for `lifetime` seconds after the last
+prompt that began so. What is kept is read at the price of cached input; what is not is written at
+the price of a write (elsewhere than at Anthropic that is plain input).
 """
 
 from __future__ import annotations
@@ -9,9 +11,11 @@ from __future__ import annotations
 from collections.abc import Collection, Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
-from om_proxy.catalogue import Price
+from om_proxy.models import Price
 
-Segment = tuple[Hashable, int]  # what stands there (two are the same if these are equal), and its tokens
+Segment = tuple[
+    Hashable, int
+]  # what stands there (two are the same if these are equal), and its tokens
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +72,8 @@ class Used:
 
 
 def used(calls: Iterable[Sent], rules: Rules, lost: Collection[int] = ()) -> Iterator[Used]:
-    """What each call read, wrote and paid in full, in order. `lost`: the calls before which the provider forgot everything."""
+    """What each call read, wrote and paid in full, in order. `lost`: the calls before which the
+    provider forgot everything."""
     last: dict[int, float] = {}  # by beginning: when a prompt last began so
     for number, call in enumerate(calls):
         if number in lost:

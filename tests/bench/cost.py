@@ -1,11 +1,15 @@
-"""What memory costs and saves on real conversations: the recorded coding session, and forty short service chats.
+"""What memory costs and saves on real conversations: the recorded coding session, and forty short
+service chats.
 
 1. A cache model (billing.py) is held against the session's recorded bill: within 15 %.
-2. The session goes through the real proxy at its recorded times, with a note-taker of a given compression (note_taker.py). What was
+2. The session goes through the real proxy at its recorded times, with a note-taker of a given
+compression (note_taker.py). What was
    forwarded is billed by the same model, the memory's own calls are added.
 3. So are the service chats, each a thread below the threshold, where memory can only cost.
-4. Recorded dialogues are held against the notes that a model wrote of them: how much shorter those are.
-5. Notes keep coming to a long log, by the memory's own rules: what the reflector writes for them, and how often it rewrites an old one.
+4. Recorded dialogues are held against the notes that a model wrote of them: how much shorter those
+are.
+5. Notes keep coming to a long log, by the memory's own rules: what the reflector writes for them,
+and how often it rewrites an old one.
 
 Left out: what an answer is worth, and that an actor might answer differently. Run by `scripts/bench
 cost`; ends with 1 where a promise is broken.
@@ -24,10 +28,10 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from om_proxy import logs
-from om_proxy.catalogue import Price, prices
-from om_proxy.memory.thresholds import Limits
+from om_proxy.memory.lifecycle.thresholds import Limits
+from om_proxy.models import Price, find_price
 from om_proxy.settings.report import NOT_IN_EFFECT
+from om_proxy.telemetry import logs
 from tests.bench.billing import ANTHROPIC, OPENAI, Rules, Sent, Used, dollars, total, used
 from tests.bench.cost_compression import Compressed, Kind, dialogues
 from tests.bench.cost_new import KINDS, New, new
@@ -42,11 +46,15 @@ THINKING = 215  # tokens a memory model writes beside each answer, as measured
 DEVIATION = 0.15  # from the recorded bill, at most
 SHORT = 1.02  # times the cost without memory, at most, for short conversations with `economy: auto`
 SERVED = 0.95  # of a prompt after an unbroken one, from the cache
-MAX_WRITTEN_PER_NEW = 1.0  # tokens of a reflector for each of new notes, where it writes as much as it is asked for
+MAX_WRITTEN_PER_NEW = (
+    1.0  # tokens of a reflector for each of new notes, where it writes as much as it is asked for
+)
 CODING, SERVICE = 12, 6  # tokens of messages for one of notes
 FLASH, LITE = "gemini-2.5-flash", "gemini-2.5-flash-lite"
 TOOLS = 2_500  # tokens of the service chats' tools, which the file leaves out, as measured
-JOINED = 27_000  # tokens of messages in a thread, which then ends just below the threshold: notes were made for nothing
+# tokens of messages in a thread, which then ends just below the threshold: notes were made for
+# nothing
+JOINED = 27_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,14 +64,18 @@ class Setting:
     settings: str = ""
     ratio: float = CODING
     tools: float | None = None  # as `ratio`, of what tools returned; None: as all else
-    paused: bool = False  # the calls that found their cache gone come after a pause as long as its life
+    paused: bool = (
+        False  # the calls that found their cache gone come after a pause as long as its life
+    )
 
 
 TUNED = "observation: {buffer_tokens: 0.4, previous_observer_tokens: 2000}, reflection: {observation_tokens: 20000}"
 SETTINGS = (
     Setting("defaults"),
     Setting("defaults, notes 1:4", ratio=4),
-    Setting("text 1:4.2, tools 1:14", ratio=4.2, tools=14),  # the geometric means of what the reference publishes
+    Setting(
+        "text 1:4.2, tools 1:14", ratio=4.2, tools=14
+    ),  # the geometric means of what the reference publishes
     Setting("idle auto", FLASH, "activate_after_idle: auto"),
     Setting("idle 60 s", FLASH, "activate_after_idle: 60s"),
     Setting("tuned, idle auto", LITE, f"activate_after_idle: auto, {TUNED}"),
@@ -79,30 +91,40 @@ class Actor:
     scale: float = 1.0
 
 
-# ── without memory ───────────────────────────────────────────────────────────────────────────────────────────────────
+# ── without memory ────────────────────────────────────────────────────────────────────────────────
 
 
 def fitted(session: Session) -> Reading:
-    """How the provider counts, from the recorded contexts alone: a straight line through the first of them."""
+    """How the provider counts, from the recorded contexts alone: a straight line through the first
+    of them."""
     sizes = [sum(counted(m)[1] for m in call.sent) for call in session.calls]
-    grown = [(x - sizes[0], y - session.context[0]) for x, y in zip(sizes, session.context, strict=True)]
+    grown = [
+        (x - sizes[0], y - session.context[0]) for x, y in zip(sizes, session.context, strict=True)
+    ]
     scale = sum(x * y for x, y in grown) / sum(x * x for x, _ in grown)
     return Reading(scale, round(session.context[0] - scale * sizes[0]))
 
 
 def listed(session: Session, price: Price) -> float:
-    """The largest difference between a call's recorded cost and its tokens at list prices, in dollars."""
-    found: list[float] = [abs(dollars(billed(u), price) - u["cost"]["total"]) for u in session.recorded]
+    """The largest difference between a call's recorded cost and its tokens at list prices, in
+    dollars."""
+    found: list[float] = [
+        abs(dollars(billed(u), price) - u["cost"]["total"]) for u in session.recorded
+    ]
     return max(found)
 
 
-# ── with memory ──────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── with memory ───────────────────────────────────────────────────────────────────────────────────
 
 
 def memory_dollars(asked: Sequence[Asked], model: str, scale: float) -> float:
-    """Uncached, as single calls minutes apart are. Their tokens are scaled like the actor's: the texts are the same."""
+    """Uncached, as single calls minutes apart are. Their tokens are scaled like the actor's: the
+    texts are the same."""
     return sum(
-        dollars(Used(fresh=round(a.read * scale), output=round(a.written * scale) + THINKING), priced(model))
+        dollars(
+            Used(fresh=round(a.read * scale), output=round(a.written * scale) + THINKING),
+            priced(model),
+        )
         for a in asked
     )
 
@@ -132,11 +154,11 @@ class Cached:
         )
 
 
-# ── the report ───────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── the report ────────────────────────────────────────────────────────────────────────────────────
 
 
 def priced(model: str) -> Price:
-    price = prices(model)
+    price = find_price(model)
     if price is None:
         raise SystemExit(f"scripts/bench: no list price of {model}; is litellm installed?")
     return price
@@ -155,7 +177,9 @@ async def coding(path: Path) -> bool:
     kept = _calibrated(session, reading, bills, calls, price)
     full = total(bills)
     without = dollars(full, price)
-    print(f"\nThe coding session with memory (notes 1:{CODING}, list prices, memory's own calls included)\n")
+    print(
+        f"\nThe coding session with memory (notes 1:{CODING}, list prices, memory's own calls included)\n"
+    )
     row("", "dollars", "of them", "ratio", "prompt", "mean", "longest", "breaks", "memory")
     row("", "", "memory", "", "tokens", "prompt", "prompt", "", "calls")
     row("full history", *_figures(without, 0.0, without, full, calls), "-", "-")
@@ -171,10 +195,17 @@ async def coding(path: Path) -> bool:
         own = memory_dollars(run.asked, setting.observer, reading.scale)
         whole = total(with_memory)
         breaks = len(run.broken()) - 1
-        row(setting.name, *_figures(dollars(whole, price) + own, own, without, whole, sent), breaks, len(run.asked))
+        row(
+            setting.name,
+            *_figures(dollars(whole, price) + own, own, without, whole, sent),
+            breaks,
+            len(run.asked),
+        )
         chosen = unbroken(sent, run.broken() | lost, ANTHROPIC)
         shares.append((setting.name, Cached.of(sent, with_memory, chosen), whole))
-        news[setting.name] = list(new([f.messages for f in run.forwarded], sent, with_memory, chosen))
+        news[setting.name] = list(
+            new([f.messages for f in run.forwarded], sent, with_memory, chosen)
+        )
         compressed.append((setting.name, Compressed.of(run.memories, session.calls), run))
     kept &= _print_shares(shares) & _print_new(news)
     _print_compressed(compressed)
@@ -197,7 +228,11 @@ async def _cheap(session: Session, reading: Reading) -> None:
     price, spent = priced(actor.model), list[float]()
     for setting in (None, Setting("defaults"), profile):
         run = await _replayed(session.calls, actor.model, setting) if setting else None
-        prompts = [(f.call, f.messages) for f in run.forwarded] if run else [(c, c.sent) for c in session.calls]
+        prompts = (
+            [(f.call, f.messages) for f in run.forwarded]
+            if run
+            else [(c, c.sent) for c in session.calls]
+        )
         bills = used([reading.sent(*prompt) for prompt in prompts], actor.rules, session.lost)
         own = memory_dollars(run.asked, setting.observer, reading.scale) if run and setting else 0.0
         spent.append(dollars(total(bills), price) + own)
@@ -219,7 +254,9 @@ async def _replayed(calls: Sequence[Timed], model: str, setting: Setting) -> Rep
     )
 
 
-def _figures(spent: float, own: float, without: float, tokens: Used, calls: Sequence[Sent]) -> tuple[str, ...]:
+def _figures(
+    spent: float, own: float, without: float, tokens: Used, calls: Sequence[Sent]
+) -> tuple[str, ...]:
     sizes = [call.tokens for call in calls]
     return (
         f"{spent:.2f}",
@@ -231,7 +268,9 @@ def _figures(spent: float, own: float, without: float, tokens: Used, calls: Sequ
     )
 
 
-def _calibrated(session: Session, reading: Reading, bills: Sequence[Used], calls: Sequence[Sent], price: Price) -> bool:
+def _calibrated(
+    session: Session, reading: Reading, bills: Sequence[Used], calls: Sequence[Sent], price: Price
+) -> bool:
     recorded, simulated = session.bill, total(bills)
     paid = sum(u["cost"]["total"] for u in session.recorded)
     found = dollars(simulated, price)
@@ -250,7 +289,8 @@ def _calibrated(session: Session, reading: Reading, bills: Sequence[Used], calls
         f"\n  List prices against each call's recorded cost: at most ${difference:.9f} apart."
     )
     return _kept(
-        abs(deviation) <= DEVIATION, f"the simulated bill is within {DEVIATION:.0%} of the recorded one"
+        abs(deviation) <= DEVIATION,
+        f"the simulated bill is within {DEVIATION:.0%} of the recorded one",
     ) & _kept(difference < 1e-6, "list prices are the recorded ones")
 
 
@@ -264,10 +304,18 @@ def _print_shares(found: Sequence[tuple[str, Cached, Used]]) -> bool:
     row("", "all calls", "calls after", "of these,", "of what was", "calls below")
     row("", "", "no break", "served", "sent before", f"{SERVED:.0%}")
     for name, cached, whole in found:
-        row(name, f"{whole.share:.3f}", cached.calls, f"{cached.share:.3f}", f">= {cached.repeated:.3f}", cached.below)
+        row(
+            name,
+            f"{whole.share:.3f}",
+            cached.calls,
+            f"{cached.share:.3f}",
+            f">= {cached.repeated:.3f}",
+            cached.below,
+        )
     print("\n  A break: an activation, a reflection, a cache that was lost or has expired.")
     return _kept(
-        all(cached.repeated >= 1 for _, cached, _ in found), "after no break, all that was sent before is served"
+        all(cached.repeated >= 1 for _, cached, _ in found),
+        "after no break, all that was sent before is served",
     ) & _kept(
         all(cached.share >= SERVED for _, cached, _ in found),
         f"after no break, {SERVED:.0%} of prompt tokens are served",
@@ -275,15 +323,20 @@ def _print_shares(found: Sequence[tuple[str, Cached, Used]]) -> bool:
 
 
 def _print_new(found: Mapping[str, Sequence[New]]) -> bool:
-    """Why calls are served less than the rest: of a prompt that holds more new than that, no cache could serve more."""
-    print(f"\n  Calls after no break of which less than {SERVED:.0%} is served, by what most of their new tokens are\n")
+    """Why calls are served less than the rest: of a prompt that holds more new than that, no cache
+    could serve more."""
+    print(
+        f"\n  Calls after no break of which less than {SERVED:.0%} is served, by what most of their new tokens are\n"
+    )
     row("", "calls", *KINDS.values(), "also with", "new tokens", "prompt", "not served")
     row("", "", "", "", "", "full history", "(median)", "(median)", "though old")
     without = {n.number for n in found["full history"] if n.share < SERVED}
     for name, calls in found.items():
         below = [n for n in calls if n.share < SERVED]
         why = Counter(n.mostly for n in below)
-        medians = [round(median(sizes)) for sizes in ([n.tokens for n in below], [n.prompt for n in below])]
+        medians = [
+            round(median(sizes)) for sizes in ([n.tokens for n in below], [n.prompt for n in below])
+        ]
         old = sum(n.most - n.read for n in calls)
         row(
             name,
@@ -296,7 +349,9 @@ def _print_new(found: Mapping[str, Sequence[New]]) -> bool:
     print("\n  With the defaults, call by call (number: new tokens of the prompt's):")
     _print_calls([n for n in found["defaults"] if n.share < SERVED])
     served = all(n.read >= n.most for calls in found.values() for n in calls)
-    return _kept(served, "after no break, a prompt is served but for what is new in it, at every call")
+    return _kept(
+        served, "after no break, a prompt is served but for what is new in it, at every call"
+    )
 
 
 def _print_calls(calls: Sequence[New]) -> None:
@@ -307,9 +362,23 @@ def _print_calls(calls: Sequence[New]) -> None:
 
 def _print_compressed(found: Sequence[tuple[str, Compressed, Replayed]]) -> None:
     print("\n  What left the prompt, and the notes that stand for it (o200k tokens)\n")
-    row("", "text, calls", "notes", "times less", "tool results", "notes", "times less", "together", "reflections")
+    row(
+        "",
+        "text, calls",
+        "notes",
+        "times less",
+        "tool results",
+        "notes",
+        "times less",
+        "together",
+        "reflections",
+    )
     for name, c, run in found:
-        kinds = [cell for kind in (c.text, c.results) for cell in (kind.source, kind.notes, f"{kind.times:.1f}")]
+        kinds = [
+            cell
+            for kind in (c.text, c.results)
+            for cell in (kind.source, kind.notes, f"{kind.times:.1f}")
+        ]
         row(name, *kinds, f"{c.whole.times:.1f}", sum(a.reflects for a in run.asked))
     print(
         "\n  How long notes are is the note-taker's setting: the table shows what becomes of it, kind by kind, through long results that"
@@ -323,7 +392,15 @@ async def written(path: Path) -> bool:
     row("", "dialogues", "text", "notes", "times less", "least", "most")
     times = [kind.times for kind in found]
     both = sum(found, Kind())
-    row(path.stem, len(found), both.source, both.notes, f"{both.times:.1f}", f"{min(times):.1f}", f"{max(times):.1f}")
+    row(
+        path.stem,
+        len(found),
+        both.source,
+        both.notes,
+        f"{both.times:.1f}",
+        f"{min(times):.1f}",
+        f"{max(times):.1f}",
+    )
     print(
         "\n  Written by another prompt than ours: an anchor for what notes of text alone come to, not a figure of this program."
     )
@@ -338,12 +415,19 @@ ACTORS = (
 
 
 async def service(path: Path) -> bool:
-    print(f"\nShort conversations: service chats with memory and without (notes 1:{SERVICE}, {FLASH})")
+    print(
+        f"\nShort conversations: service chats with memory and without (notes 1:{SERVICE}, {FLASH})"
+    )
     if "memory.economy" in NOT_IN_EFFECT:
-        print("  `memory.economy` is not in effect in this version: its column is that of the defaults.")
+        print(
+            "  `memory.economy` is not in effect in this version: its column is that of the defaults."
+        )
     kept = True
     for actor, ratio in await _short(service_chats(path), "each a thread of its own"):
-        kept &= _kept(ratio <= SHORT, f"economy: auto costs a short chat on {actor} at most {SHORT} times as much")
+        kept &= _kept(
+            ratio <= SHORT,
+            f"economy: auto costs a short chat on {actor} at most {SHORT} times as much",
+        )
     await _short(service_chats(path, JOINED), f"in a row, as threads of up to {JOINED} tokens")
     print(
         "\n  The second table is the worst case and holds no promise: who goes on beyond the threshold is not known before it,"
@@ -356,12 +440,16 @@ async def _short(calls: Sequence[Timed], what: str) -> list[tuple[str, float]]:
     """What these cost beside the same calls without memory, by actor: with `economy: auto`."""
     longest = max(sum(counted(m)[1] for m in call.sent) for call in calls)
     threads = len({call.thread for call in calls})
-    print(f"\n  {what}: {threads} threads, {len(calls)} calls, prompts of at most {longest} tokens\n")
+    print(
+        f"\n  {what}: {threads} threads, {len(calls)} calls, prompts of at most {longest} tokens\n"
+    )
     row("", "without", "defaults", "ratio", "memory calls", "economy:auto", "ratio", "memory calls")
     always, ratios = await _replayed(calls, ACTORS[0].model, Setting("defaults", ratio=SERVICE)), []
     for actor in ACTORS:
         without = _bill(actor, [(call, call.sent) for call in calls])
-        run = await _replayed(calls, actor.model, Setting("economy", settings="economy: auto", ratio=SERVICE))
+        run = await _replayed(
+            calls, actor.model, Setting("economy", settings="economy: auto", ratio=SERVICE)
+        )
         cells: list[object] = [f"{without:.3f}"]
         for kind in (always, run):
             spent = _bill(actor, [(f.call, f.messages) for f in kind.forwarded])
@@ -379,7 +467,9 @@ def _bill(actor: Actor, prompts: Sequence[tuple[Timed, Sequence[Message]]]) -> f
 
 
 def steady() -> bool:
-    print("\nReflecting in its steady state: notes that keep coming, with the default thresholds (simulated)\n")
+    print(
+        "\nReflecting in its steady state: notes that keep coming, with the default thresholds (simulated)\n"
+    )
     row("the reflector writes", "written, per", "read, per", "rewrites of")
     row("", "new token", "new token", "an old note")
     row("", "of notes", "of notes", "per 100 k")
@@ -388,10 +478,16 @@ def steady() -> bool:
         ("as long as accepted", play_notes(Limits(), write_as_accepted)),
         ("as long as asked for", asked),
     ):
-        row(name, f"{found.written_per_new:.2f}", f"{found.read_per_new:.2f}", f"{found.rewrites:.1f}")
+        row(
+            name,
+            f"{found.written_per_new:.2f}",
+            f"{found.read_per_new:.2f}",
+            f"{found.rewrites:.1f}",
+        )
     holds = asked.written_per_new <= MAX_WRITTEN_PER_NEW
     return _kept(
-        holds, f"a reflector that keeps to its size writes at most {MAX_WRITTEN_PER_NEW} tokens for one of new notes"
+        holds,
+        f"a reflector that keeps to its size writes at most {MAX_WRITTEN_PER_NEW} tokens for one of new notes",
     )
 
 
@@ -403,7 +499,9 @@ def _kept(holds: bool, promise: str) -> bool:
 
 def main() -> int:
     options = argparse.ArgumentParser(prog="scripts/bench cost", description=__doc__)
-    options.add_argument("--data", type=Path, default=SHARED, help="folder of the recorded conversations")
+    options.add_argument(
+        "--data", type=Path, default=SHARED, help="folder of the recorded conversations"
+    )
     options.add_argument("--only", choices=["coding", "service", "written", "steady"])
     chosen = options.parse_args()
     logs.configure("off")
@@ -416,7 +514,9 @@ def main() -> int:
     for name, (part, path) in parts.items():
         if chosen.only in (None, name):
             if not path.exists():
-                raise SystemExit(f"scripts/bench: no {path.name} in {path.parent}; name its folder with --data")
+                raise SystemExit(
+                    f"scripts/bench: no {path.name} in {path.parent}; name its folder with --data"
+                )
             kept &= asyncio.run(part(path))
     if chosen.only in (None, "steady"):
         kept &= steady()

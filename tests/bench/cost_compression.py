@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from om_proxy.catalogue import encoder
 from om_proxy.memory.model import Memory
+from om_proxy.models import create_encoder
 from tests.bench.note_taker import RESULT
 from tests.bench.replaying import Timed, counted
 from tests.e2e.replay import Message
@@ -43,11 +43,13 @@ class Compressed:
     @classmethod
     def of(cls, memories: Sequence[Memory], calls: Sequence[Timed]) -> Compressed:
         newest = {call.thread: [*call.sent[1:], call.reply] for call in calls}
-        covered = [m for memory in memories for m in newest[memory.key.thread][: memory.covered_count]]
+        covered = [
+            m for memory in memories for m in newest[memory.key.thread][: memory.covered_count]
+        ]
         results = sum(counted(m)[1] for m in covered if m["role"] == "tool")
         whole = sum(counted(m)[1] for m in covered)
-        notes = [o.text for memory in memories for o in memory.log]
-        of_text, of_results = noted(notes, encoder(""))
+        notes = [o.text for memory in memories for o in memory.log.entries]
+        of_text, of_results = noted(notes, create_encoder(""))
         return cls(Kind(whole - results, of_text), Kind(results, of_results))
 
 
@@ -60,13 +62,19 @@ def noted(texts: Iterable[str], count: Callable[[str], int]) -> tuple[int, int]:
 
 
 def dialogues(path: Path) -> Iterator[Kind]:
-    """Each recorded conversation of two people beside the observations that a model wrote of it, session by session."""
-    count = encoder("")
+    """Each recorded conversation of two people beside the observations that a model wrote of it,
+    session by session."""
+    count = create_encoder("")
     for conversation in json.loads(path.read_text(encoding="utf-8")):
         said, noted_ = conversation["conversation"], conversation["observation"]
         names = [name for name in said if f"{name}_observation" in noted_]
         source = sum(counted(_message(turn))[1] for name in names for turn in said[name])
-        lines = [note[0] for name in names for notes in noted_[f"{name}_observation"].values() for note in notes]
+        lines = [
+            note[0]
+            for name in names
+            for notes in noted_[f"{name}_observation"].values()
+            for note in notes
+        ]
         yield Kind(source, count("\n".join(f"* (10:00) {line}" for line in lines)))
 
 

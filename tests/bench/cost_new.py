@@ -1,4 +1,5 @@
-"""What a prompt holds that no cache can have: why a call that follows no break is served less than others."""
+"""What a prompt holds that no cache can have: why a call that follows no break is served less than
+others."""
 
 from __future__ import annotations
 
@@ -43,10 +44,13 @@ class New:
 
 
 def new(
-    prompts: Sequence[Sequence[Message]], calls: Sequence[Sent], bills: Sequence[Used], chosen: Iterable[int]
+    prompts: Sequence[Sequence[Message]],
+    calls: Sequence[Sent],
+    bills: Sequence[Used],
+    chosen: Iterable[int],
 ) -> Iterator[New]:
-    """`prompts` as they were sent, `calls` the same as they were counted: a segment for the tools, then one a message. `chosen`: calls
-    whose prompt goes on from the one before."""
+    """`prompts` as they were sent, `calls` the same as they were counted: a segment for the tools,
+    then one a message. `chosen`: calls whose prompt goes on from the one before."""
     for n in chosen:
         old = len(prompts[n - 1])
         kinds: Counter[str] = Counter()

@@ -11,7 +11,9 @@ from typing import Any, NamedTuple
 import yaml
 
 CONFIG = Path(__file__).parents[2] / "config" / "om-proxy.yaml"
-_PROFILE = re.compile(r"^# (?P<name>[\w ]+): .*\n(?:#(?: .*)?\n)*(?P<text>(?:#\| .*\n?)+)", re.MULTILINE)
+_PROFILE = re.compile(
+    r"^# (?P<name>[\w ]+): .*\n(?:#(?: .*)?\n)*(?P<text>(?:#\| .*\n?)+)", re.MULTILINE
+)
 _MODELS = {"default": "gemini/gemini-2.5-flash"}
 
 
@@ -22,9 +24,12 @@ class Profile(NamedTuple):
 
 
 def profiles(text: str) -> Iterator[Profile]:
-    """In the order of the file. Who observes is left out of `settings`: a replay has a note-taker of its own."""
+    """In the order of the file. Who observes is left out of `settings`: a replay has a note-taker
+    of its own."""
     for found in _PROFILE.finditer(text):
-        memory: dict[str, Any] = yaml.safe_load(re.sub(r"^#\| ", "", found["text"], flags=re.MULTILINE))["memory"]
+        memory: dict[str, Any] = yaml.safe_load(
+            re.sub(r"^#\| ", "", found["text"], flags=re.MULTILINE)
+        )["memory"]
         model = memory.pop("model", None)
         observer = _MODELS.get(model, model).rpartition("/")[2] if model else None
         yield Profile(found["name"], observer, json.dumps(memory)[1:-1])

@@ -1,7 +1,9 @@
-"""What reflecting costs once a log is long: the rules of lifecycle.py, played over notes that keep coming.
+"""What reflecting costs once a log is long: the rules of memory/lifecycle, played over notes that
+keep coming.
 
-The memory's own decisions are performed, with a reflector that writes as many tokens as it is let. Two figures: tokens it writes for
-each token of new notes, and how often an old note is rewritten while 100 000 tokens of new ones come.
+The memory's own decisions are performed, with a reflector that writes as many tokens as it is let.
+Two figures: tokens it writes for each token of new notes, and how often an old note is rewritten
+while 100 000 tokens of new ones come.
 """
 
 from __future__ import annotations
@@ -11,11 +13,11 @@ from dataclasses import dataclass
 
 from msgspec.structs import replace
 
-from om_proxy.agents.reflector import size_asked_for
-from om_proxy.memory import lifecycle
-from om_proxy.memory.lifecycle import Asked, Reflect, Swap
-from om_proxy.memory.model import EMPTY_CHAIN, Key, Memory, Observation, Reflection
-from om_proxy.memory.thresholds import Limits
+from om_proxy.agents.reflector import requested_tokens
+from om_proxy.memory.lifecycle import decisions, transitions
+from om_proxy.memory.lifecycle.decisions import Reflect, RequestState, Swap
+from om_proxy.memory.lifecycle.thresholds import Limits
+from om_proxy.memory.model import EMPTY_CHAIN, Key, Memory, Observation, Reflection, replace_log
 
 ENTRY_TOKENS = 480  # of one observation: what chunks of chat came to, as measured
 NEW_TOKENS = 400_000  # of notes, from the first swap on
@@ -32,7 +34,7 @@ def write_as_accepted(source: int, accept_below: int) -> int:
 
 def write_as_asked(source: int, accept_below: int) -> int:
     """A reflection of the size the prompt names."""
-    return size_asked_for("none", source, accept_below)
+    return requested_tokens("none", source, accept_below)
 
 
 @dataclass(slots=True)
@@ -60,17 +62,18 @@ class Steady:
 
 
 def play_notes(limits: Limits, length: Length) -> Steady:
-    """Notes of one thread, one observation at a time; a reflection is done before the next one comes."""
+    """Notes of one thread, one observation at a time; a reflection is done before the next one
+    comes."""
     found, memory, swapped = Steady(), Memory(key=Key("", "", "bench")), False
     while found.new < NEW_TOKENS:
         memory = _noted(memory)
         found.new += ENTRY_TOKENS * swapped
         while decision := _due(memory, limits):
             if isinstance(decision, Swap):
-                oldest = memory.log[0]
-                memory = lifecycle.swapped(memory, now=0.0)
+                oldest = memory.log.entries[0]
+                memory = transitions.swap_reflection(memory, now=0.0)
                 found.swaps += swapped
-                found.oldest_rewritten += swapped and memory.log[0] != oldest
+                found.oldest_rewritten += swapped and memory.log.entries[0] != oldest
                 swapped = True
             else:
                 source = sum(o.tokens for o in stretch(memory, decision))
@@ -83,30 +86,41 @@ def play_notes(limits: Limits, length: Length) -> Steady:
 
 def stretch(memory: Memory, decision: Reflect) -> tuple[Observation, ...]:
     """The entries that a reflection condenses."""
-    return memory.log[decision.start : decision.start + decision.entries]
+    return memory.log.entries[decision.start : decision.start + decision.entries]
 
 
 def _due(memory: Memory, limits: Limits) -> Swap | Reflect | None:
     """Of what is due, before a request and behind its reply, what concerns the log."""
-    decision = lifecycle.before_forwarding(memory, limits, Asked(coverable=0)) or lifecycle.after_reply(memory, limits)
+    decision = decisions.decide_before_forwarding(
+        memory, limits, RequestState(last_observable=0)
+    ) or decisions.decide_after_reply(memory, limits)
     return decision if isinstance(decision, Swap | Reflect) else None
 
 
 def _noted(memory: Memory) -> Memory:
     entry = Observation(
-        id=memory.next_id, after=0, last=0, chain=EMPTY_CHAIN, text="", tokens=ENTRY_TOKENS, source_tokens=0, at=0.0
+        id=memory.next_id,
+        after=0,
+        last=0,
+        chain=EMPTY_CHAIN,
+        text="",
+        tokens=ENTRY_TOKENS,
+        source_tokens=0,
+        at=0.0,
     )
-    return replace(memory, log=(*memory.log, entry), next_id=memory.next_id + 1)
+    return replace(
+        replace_log(memory, entries=(*memory.log.entries, entry)), next_id=memory.next_id + 1
+    )
 
 
 def _reflected(memory: Memory, decision: Reflect, source: int, tokens: int) -> Memory:
     """Beside the log, or in its place at once where a request waits for it."""
     made = Reflection(
-        generation=memory.generation,
+        generation=memory.log.generation,
         sources=tuple(o.id for o in stretch(memory, decision)),
         text="",
         tokens=tokens,
         source_tokens=source,
         at=0.0,
     )
-    return lifecycle.reflected(memory, made)
+    return transitions.keep_reflection(memory, made)

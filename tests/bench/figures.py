@@ -1,4 +1,5 @@
-"""The rows of a side-by-side run → figures: medians of its rounds, and what follows from several of them."""
+"""The rows of a side-by-side run → figures: medians of its rounds, and what follows from several of
+them."""
 
 from __future__ import annotations
 
@@ -29,14 +30,16 @@ def medians(rows: Sequence[Row]) -> Found:
 
 
 def _median(group: Sequence[Row], target: str) -> dict[str, float]:
-    fields = LATENCIES if target == DIRECT else LATENCIES + COSTS  # what direct costs is the fake upstream's own
+    fields = (
+        LATENCIES if target == DIRECT else LATENCIES + COSTS
+    )  # what direct costs is the fake upstream's own
     values = {field: [row[field] for row in group if row[field] is not None] for field in fields}
     return {field: median(found) for field, found in values.items() if found}
 
 
 def stream_us(row: Row) -> float | None:
-    """CPU of a stream; None where it tells nothing of its events. Streams are counted by their length, as concurrency / p50: of the
-    few that a cell holds, many are cut off at its ends."""
+    """CPU of a stream; None where it tells nothing of its events. Streams are counted by their
+    length, as concurrency / p50: of the few that a cell holds, many are cut off at its ends."""
     if merged(row) or row["cpu_us"] is None:
         return None
     core = float(row["cpu_us"] * row["rps"])  # µs a second
@@ -44,7 +47,8 @@ def stream_us(row: Row) -> float | None:
 
 
 def merged(row: Row) -> bool:
-    """Whether a stream's events came several at a time: so they do on a busy machine, and cost less than they would one by one."""
+    """Whether a stream's events came several at a time: so they do on a busy machine, and cost less
+    than they would one by one."""
     return streams(row["cell"]) and row["bytes"] > MERGED * row["reads"]
 
 
@@ -52,7 +56,7 @@ def streams(cell: str) -> bool:
     return cell.startswith("sse")
 
 
-# ── figures ──────────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── figures ───────────────────────────────────────────────────────────────────────────────────────
 
 Read = Callable[[Found, str, str], float | None]  # of a target in a cell
 
@@ -95,8 +99,8 @@ START = Kind("start to 5 answers, s", _field("first_200_s"))
 
 
 def figures(cells: Sequence[str]) -> Iterator[tuple[str, Kind]]:
-    """CPU per event only of many streams, and none of paced requests: the clock ticks every 10 ms, and twenty requests or one stream take
-    little more in a second."""
+    """CPU per event only of many streams, and none of paced requests: the clock ticks every 10 ms,
+    and twenty requests or one stream take little more in a second."""
     for cell in cells:
         alone = cell.endswith(":1")
         if cell.partition(":")[0].endswith("paced"):

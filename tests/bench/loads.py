@@ -1,10 +1,13 @@
 """What each cell of the speed table plays: which generator, and the requests it sends.
 
-- `1k_n:16` and the like: one body again and again (loadgen.c of the bench folder). With memory on these are retries: nothing is new
-  in them, so nothing is counted or committed.
-- `grow:16`: real turns (growgen.c of the bench folder). Each connection plays threads of 20 turns, one exchange more each time.
-- `paced:1`, `growpaced:1`: the same two, but one request each 50 ms: caches are cold, and the work behind the reply is done.
-- `sse1000:16`: streams of 50 events, one each 1 000 µs, started one after the other so that they do not queue (play.c).
+- `1k_n:16` and the like: one body again and again (loadgen.c of the bench folder). With memory on
+  these are retries: nothing is new in them, so nothing is counted or committed.
+- `grow:16`: real turns (growgen.c of the bench folder). Each connection plays threads of 20 turns,
+  one exchange more each time.
+- `paced:1`, `growpaced:1`: the same two, but one request each 50 ms: caches are cold, and the work
+  behind the reply is done.
+- `sse1000:16`: streams of 50 events, one each 1 000 µs, started one after the other so that they do
+  not queue (play.c).
 """
 
 from __future__ import annotations
@@ -28,7 +31,8 @@ Generator = Literal["loadgen", "growgen", "play"]
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """A cell: `body` names a file of the bench folder's bodies; None where the requests are turns."""
+    """A cell: `body` names a file of the bench folder's bodies; None where the requests are
+    turns."""
 
     cell: str
     body: str | None
@@ -61,9 +65,15 @@ def read_cell(cell: str) -> Load:
 
 
 def write_requests(
-    load: Load, port: int, seconds: float, body: bytes, reply: Mapping[str, Any], headers: Sequence[str]
+    load: Load,
+    port: int,
+    seconds: float,
+    body: bytes,
+    reply: Mapping[str, Any],
+    headers: Sequence[str],
 ) -> bytes:
-    """The file play.c reads. `reply`: what the model server always answers; `headers`: in each, #### becomes the thread's number."""
+    """The file play.c reads. `reply`: what the model server always answers; `headers`: in each,
+    #### becomes the thread's number."""
     if load.plays_turns:
         many = math.ceil((1.2 * seconds + 1) * 1e6 / load.every_us)
         found = _turns(load.connections, many, port, reply, headers)
@@ -72,7 +82,9 @@ def write_requests(
     return b"".join(b"%d\n%b" % (len(request), request) for request in found)
 
 
-def _turns(connections: int, many: int, port: int, reply: Mapping[str, Any], headers: Sequence[str]) -> Iterator[bytes]:
+def _turns(
+    connections: int, many: int, port: int, reply: Mapping[str, Any], headers: Sequence[str]
+) -> Iterator[bytes]:
     """So many turns of each connection, in turn; no connection shares a thread with another."""
     for turn in range(many):
         for connection in range(connections):

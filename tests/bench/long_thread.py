@@ -1,8 +1,10 @@
-"""How long a turn takes to open on a short thread and on a very long one: cold (first request after a start) and warm.
+"""How long a turn takes to open on a short thread and on a very long one: cold (first request after
+a start) and warm.
 
-Seeds a store with threads of each length (`--messages`), starts `om-proxy serve` on it, and lets a client that sends a window of
-its newest messages go on with each. Measured is the receipt's `x-om-overhead-ms`: the request read, the memory loaded, reconciled,
-the prompt assembled. Everything binds 127.0.0.1 and ends by itself.
+Seeds a store with threads of each length (`--messages`), starts `om-proxy serve` on it, and lets a
+client that sends a window of its newest messages go on with each. Measured is the receipt's
+`x-om-overhead-ms`: the request read, the memory loaded, reconciled, the prompt assembled.
+Everything binds 127.0.0.1 and ends by itself.
 """
 
 from __future__ import annotations
@@ -27,29 +29,37 @@ from pathlib import Path
 
 from msgspec.structs import replace
 
-from om_proxy.memory import lifecycle
-from om_proxy.memory.identity import Rules, fingerprint_key, identify
-from om_proxy.memory.model import Item, Key, Memory, Message, Observation, chained, weight
-from om_proxy.storage.sqlite import SqliteStore
-from om_proxy.wire import chat
+from om_proxy.apis.registry import read_item
+from om_proxy.identity.callers import identify
+from om_proxy.identity.identity_rules import IdentityRules
+from om_proxy.identity.keyed_hashes import fingerprint_key
+from om_proxy.memory.lifecycle import transitions
+from om_proxy.memory.model import Item, Key, Memory, Message, Observation, extend_chain, weight
+from om_proxy.storage.sqlite.store import SqliteStore
 
 PROMISED = 1.5  # times the shortest thread's time
 TAIL = 40  # raw messages every thread ends with
 ENTRIES = 20  # of every log, so that the lengths differ in what is covered and in nothing else
 WINDOW = 10  # messages the client shows
-HEADERS = {"authorization": "Bearer sk-bench", "content-type": "application/json", "x-om-resource": "bench"}
+HEADERS = {
+    "authorization": "Bearer sk-bench",
+    "content-type": "application/json",
+    "x-om-resource": "bench",
+}
 
 
 def said(number: int) -> bytes:
     role = "user" if number % 2 else "assistant"
-    return json.dumps({"role": role, "content": f"message {number}: " + "so it goes on, word by word. " * 5}).encode()
+    return json.dumps(
+        {"role": role, "content": f"message {number}: " + "so it goes on, word by word. " * 5}
+    ).encode()
 
 
 def headers(thread: str) -> dict[str, str]:
     return HEADERS | {"x-om-thread": thread}
 
 
-# ── the store ────────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── the store ─────────────────────────────────────────────────────────────────────────────────────
 
 
 async def seed(path: str, lengths: Sequence[int], threads: int) -> None:
@@ -58,8 +68,11 @@ async def seed(path: str, lengths: Sequence[int], threads: int) -> None:
         secret = await store.secret()
         for length in lengths:
             for number in range(threads):
-                sent = [(name.encode(), value.encode()) for name, value in headers(f"{length}-{number}").items()]
-                key = identify(sent, Rules(), secret).key
+                sent = [
+                    (name.encode(), value.encode())
+                    for name, value in headers(f"{length}-{number}").items()
+                ]
+                key = identify(sent, IdentityRules(), secret).key
                 assert key is not None
                 await grow(store, key, fingerprint_key(secret, key.tenant), length)
     finally:
@@ -67,28 +80,37 @@ async def seed(path: str, lengths: Sequence[int], threads: int) -> None:
 
 
 async def grow(store: SqliteStore, key: Key, fingerprints: bytes, length: int) -> None:
-    """A thread of `length` messages of which all but the newest TAIL are observed, in ENTRIES entries."""
+    """A thread of `length` messages of which all but the newest TAIL are observed, in ENTRIES
+    entries."""
     memory = await store.load(key)
     batch = (length - TAIL) // ENTRIES
     while memory.count < length - TAIL:
-        memory = await store.commit(memory, heard(memory, fingerprints, min(batch, length - TAIL - memory.count)))
-        memory = await store.commit(memory, lifecycle.observed(memory, noted(memory)))
-        memory = await store.commit(memory, lifecycle.activated(memory, [memory.chunks[0].id], time.time()))
+        memory = await store.commit(
+            memory, heard(memory, fingerprints, min(batch, length - TAIL - memory.count))
+        )
+        memory = await store.commit(memory, transitions.add_chunk(memory, noted(memory)))
+        memory = await store.commit(
+            memory, transitions.activate_chunks(memory, [memory.chunks[0].id], time.time())
+        )
     await store.commit(memory, replace(heard(memory, fingerprints, TAIL), turns=length // 2))
 
 
 def heard(memory: Memory, fingerprints: bytes, count: int) -> Memory:
-    items = [chat.item(said(memory.count + n + 1), fingerprints) for n in range(count)]
+    items = [read_item(said(memory.count + n + 1), fingerprints) for n in range(count)]
     fresh = tuple(numbered(memory, items))
     return replace(
-        memory, tail=(*memory.tail, *fresh), next_seq=memory.next_seq + count, style="window", turn_at=time.time()
+        memory,
+        tail=(*memory.tail, *fresh),
+        next_seq=memory.next_seq + count,
+        style="window",
+        turn_at=time.time(),
     )
 
 
 def numbered(memory: Memory, items: Sequence[Item]) -> Iterator[Message]:
     seq, chain = memory.next_seq, memory.chain
     for item in items:
-        chain = chained(chain, item.fp)
+        chain = extend_chain(chain, item.fp)
         yield Message(seq, item, chain, 40, time.time())
         seq += 1
 
@@ -108,7 +130,7 @@ def noted(memory: Memory) -> Observation:
     )
 
 
-# ── the proxy, and a model that always answers ───────────────────────────────────────────────────────────────────────
+# ── the proxy, and a model that always answers ────────────────────────────────────────────────────
 
 
 class Model(BaseHTTPRequestHandler):
@@ -117,7 +139,9 @@ class Model(BaseHTTPRequestHandler):
     def do_POST(self) -> None:
         self.rfile.read(int(self.headers["content-length"]))
         message = {"role": "assistant", "content": f"{time.time_ns()}: and so on."}
-        body = json.dumps({"choices": [{"index": 0, "message": message, "finish_reason": "stop"}]}).encode()
+        body = json.dumps(
+            {"choices": [{"index": 0, "message": message, "finish_reason": "stop"}]}
+        ).encode()
         self.send_response(200)
         self.send_header("content-type", "application/json")
         self.send_header("content-length", str(len(body)))
@@ -151,7 +175,9 @@ def proxy(folder: Path, upstream: int) -> Iterator[int]:
     }
     (folder / "om.yaml").write_text(json.dumps(config))
     command = os.environ.get("OM_PROXY", str(Path(sys.executable).with_name("om-proxy")))
-    process = subprocess.Popen([command, "serve", "--config", folder / "om.yaml"], stdout=subprocess.DEVNULL)
+    process = subprocess.Popen(
+        [command, "serve", "--config", folder / "om.yaml"], stdout=subprocess.DEVNULL
+    )
     try:
         wait_ready(port)
         yield port
@@ -172,7 +198,7 @@ def wait_ready(port: int) -> None:
     raise TimeoutError("the proxy did not start")
 
 
-# ── measuring ────────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── measuring ─────────────────────────────────────────────────────────────────────────────────────
 
 
 def overheads(port: int, length: int, number: int, turns: int) -> list[float]:
@@ -194,7 +220,9 @@ def overheads(port: int, length: int, number: int, turns: int) -> list[float]:
 
 def main() -> None:
     options = argparse.ArgumentParser(description=__doc__)
-    options.add_argument("--messages", default="100,100000", help="lengths of thread, the shortest first")
+    options.add_argument(
+        "--messages", default="100,100000", help="lengths of thread, the shortest first"
+    )
     options.add_argument("--threads", type=int, default=3, help="threads of each length")
     options.add_argument("--turns", type=int, default=100, help="turns on each")
     chosen = options.parse_args()
@@ -204,7 +232,10 @@ def main() -> None:
         asyncio.run(seed(f"{folder}/om.db", lengths, chosen.threads))
         with proxy(folder, upstream) as port:
             overheads(port, lengths[0], 0, 2)  # the first request of all loads the token ranks
-            found = {n: [overheads(port, n, t, chosen.turns) for t in range(chosen.threads)] for n in lengths}
+            found = {
+                n: [overheads(port, n, t, chosen.turns) for t in range(chosen.threads)]
+                for n in lengths
+            }
     typical = {}
     for length, threads in found.items():
         cold = statistics.median(times[0] for times in threads[1:] or threads)
@@ -212,7 +243,9 @@ def main() -> None:
         typical[length] = warm
         print(f"{length:>8} messages   cold {cold:6.2f} ms   warm p50 {warm:6.2f} ms")
     ratio = max(typical.values()) / typical[lengths[0]]
-    print(f"the slowest takes {ratio:.2f} times as long as {lengths[0]} messages; promised are {PROMISED} at most")
+    print(
+        f"the slowest takes {ratio:.2f} times as long as {lengths[0]} messages; promised are {PROMISED} at most"
+    )
     sys.exit(ratio > PROMISED)
 
 

@@ -1,6 +1,8 @@
-"""A memory model by script, whose notes have a given length: what it keeps is drawn evenly from what it is shown.
+"""A memory model by script, whose notes have a given length: what it keeps is drawn evenly from
+what it is shown.
 
-It stands for no real model's judgement, only for its bill. Of each prompt it keeps the tokens; they are counted, not invented.
+It stands for no real model's judgement, only for its bill. Of each prompt it keeps the tokens; they
+are counted, not invented.
 """
 
 from __future__ import annotations
@@ -11,17 +13,22 @@ from dataclasses import dataclass
 
 import orjson
 
-from om_proxy.demo import asgi
-from om_proxy.demo.asgi import Receive, Scope, Send
-from om_proxy.demo.scripted import text_of
+from om_proxy.testing import asgi
+from om_proxy.testing.asgi import Receive, Scope, Send
+from om_proxy.testing.scripted import text_of
 
-TEXT, RESULT = "🟡", "🟢"  # what a bullet was drawn from; both marks cost the same, and neither is shown to the actor
+TEXT, RESULT = (
+    "🟡",
+    "🟢",
+)  # what a bullet was drawn from; both marks cost the same, and neither is shown to the actor
 PIECE = 160  # characters of a bullet
 LEAST = 12  # characters that say something
 HINTS = "<current-task>\ngo on with what was asked last\n</current-task>"
 SHORTER = 0.5  # of its input: how long a reflection is, well below the 0.75 that is accepted
 
-_SPEAKER = re.compile(r"^(?:User|Assistant|Tool call|Tool result)[^():]*(?: \(\d\d:\d\d\))?(?:, no result)?: ?")
+_SPEAKER = re.compile(
+    r"^(?:User|Assistant|Tool call|Tool result)[^():]*(?: \(\d\d:\d\d\))?(?:, no result)?: ?"
+)
 _OURS = re.compile(r"^(?:Date: .*|</?transcript>)$")
 
 
@@ -35,9 +42,12 @@ class Asked:
 
 
 class NoteTaker:
-    """The server. `ratio`: tokens of the transcript for one token of notes; `tools`: of what tools returned, where it differs."""
+    """The server. `ratio`: tokens of the transcript for one token of notes; `tools`: of what tools
+    returned, where it differs."""
 
-    def __init__(self, ratio: float, count: Callable[[str], int], tools: float | None = None) -> None:
+    def __init__(
+        self, ratio: float, count: Callable[[str], int], tools: float | None = None
+    ) -> None:
         self.ratio = ratio
         self.tools = tools or ratio
         self.asked: list[Asked] = []
@@ -51,14 +61,20 @@ class NoteTaker:
         read, written = sum(map(self._count, texts)), self._count(answer)
         self.asked.append(Asked(not new, read, written))
         message = {"role": "assistant", "content": answer}
-        usage = {"prompt_tokens": read, "completion_tokens": written, "total_tokens": read + written}
+        usage = {
+            "prompt_tokens": read,
+            "completion_tokens": written,
+            "total_tokens": read + written,
+        }
         choice = {"index": 0, "message": message, "finish_reason": "stop"}
         head = {"id": "n", "object": "chat.completion", "created": 1, "model": request["model"]}
         await asgi.reply(send, 200, {**head, "choices": [choice], "usage": usage})
 
     def _notes(self, new: str) -> str:
         date = re.search(r"^Date: .+$", new, re.M)
-        notes = taken(new, self._count(new) / self.ratio, self._count(new) / self.tools, self._count)
+        notes = taken(
+            new, self._count(new) / self.ratio, self._count(new) / self.tools, self._count
+        )
         return f"<observations>\n{date.group() if date else ''}\n{notes}\n</observations>\n{HINTS}"
 
     def _reflection(self, log: str) -> str:
@@ -70,9 +86,13 @@ class NoteTaker:
 
 
 def taken(transcript: str, text: float, results: float, count: Callable[[str], int]) -> str:
-    """Bullets in the transcript's order: of `text` tokens if all of it were text, of `results` if all were what tools returned."""
+    """Bullets in the transcript's order: of `text` tokens if all of it were text, of `results` if
+    all were what tools returned."""
     bullets = list(drawn(transcript))
-    sizes = {mark: count("\n".join(b for b in bullets if b.startswith(f"* {mark}"))) for mark in (TEXT, RESULT)}
+    sizes = {
+        mark: count("\n".join(b for b in bullets if b.startswith(f"* {mark}")))
+        for mark in (TEXT, RESULT)
+    }
     whole = sum(sizes.values())
     kept: set[str] = set()
     for mark, tokens in ((TEXT, text), (RESULT, results)):

@@ -7,7 +7,20 @@ import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from tests.bench.figures import ANY, CPU, EVENT, FIRST, IDLE, P50, RATE, START, Found, Kind, Row, medians
+from tests.bench.figures import (
+    ANY,
+    CPU,
+    EVENT,
+    FIRST,
+    IDLE,
+    P50,
+    RATE,
+    START,
+    Found,
+    Kind,
+    Row,
+    medians,
+)
 from tests.bench.table import FLOOR, GOALS, JUDGED, LITELLM, beside, number, verdict
 
 COLUMNS = {
@@ -51,7 +64,8 @@ def _goals(found: Found, cell: str, kind: Kind) -> str:
     said = []
     for goal in GOALS.get((cell, kind), ()):
         judged = (
-            f"{target.removeprefix('om_')} {verdict(goal, beside(found, target, cell, kind))}" for target in JUDGED
+            f"{target.removeprefix('om_')} {verdict(goal, beside(found, target, cell, kind))}"
+            for target in JUDGED
         )
         said.append(f"{goal}: {', '.join(judged)}")
     return "; ".join(said)

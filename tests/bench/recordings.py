@@ -17,7 +17,7 @@ PAUSE = 30.0  # seconds between two calls of a service chat
 START = 1_700_000_000.0  # unix seconds, of conversations without times
 
 
-# ── the coding session ───────────────────────────────────────────────────────────────────────────────────────────────
+# ── the coding session ────────────────────────────────────────────────────────────────────────────
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,13 +39,16 @@ class Session:
 
     @property
     def lost(self) -> set[int]:
-        """The calls that found nothing in the cache though the one before had written it. Few follow a long pause: the reason is
-        not recorded, so they are replayed with memory as without."""
+        """The calls that found nothing in the cache though the one before had written it. Few
+        follow a long pause: the reason is not recorded, so they are replayed with memory as
+        without."""
         return {n for n, u in enumerate(self.recorded) if n and not u["cacheRead"]}
 
 
 def coding_session(path: Path) -> Session:
-    lines: list[dict[str, Any]] = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+    lines: list[dict[str, Any]] = [
+        json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()
+    ]
     kept = ("role", "content", "tool_calls", "tool_call_id")
     messages: list[Message] = [{k: m[k] for k in kept if k in m} for m in lines]
     times = [datetime.fromisoformat(m["created_at"]).timestamp() for m in lines]
@@ -53,7 +56,9 @@ def coding_session(path: Path) -> Session:
     for n, line in enumerate(lines):
         if line["role"] == "assistant":
             sent = [SYSTEM, *messages[:n]]
-            calls.append(Timed("session", sent, messages[n], times[n - 1], times[n], line["usage"]["output"]))
+            calls.append(
+                Timed("session", sent, messages[n], times[n - 1], times[n], line["usage"]["output"])
+            )
             recorded.append(line["usage"])
     (model,) = {line["model"] for line in lines if "model" in line}
     return Session(calls, recorded, model)
@@ -64,22 +69,28 @@ def billed(usage: Mapping[str, Any]) -> Used:
 
 
 def paused(calls: Sequence[Timed], lost: Collection[int], lifetime: float) -> list[Timed]:
-    """The calls with a pause longer than the cache lives before each of `lost`: as if that had been the reason."""
+    """The calls with a pause longer than the cache lives before each of `lost`: as if that had been
+    the reason."""
     moved, later = [], 0.0
     for n, call in enumerate(calls):
         if n in lost:
             later += max(0.0, lifetime + 1 - (call.asked_at - calls[n - 1].replied_at))
-        moved.append(replace(call, asked_at=call.asked_at + later, replied_at=call.replied_at + later))
+        moved.append(
+            replace(call, asked_at=call.asked_at + later, replied_at=call.replied_at + later)
+        )
     return moved
 
 
-# ── the service chats ────────────────────────────────────────────────────────────────────────────────────────────────
+# ── the service chats ─────────────────────────────────────────────────────────────────────────────
 
 
 def service_chats(path: Path, most: int = 0) -> list[Timed]:
-    """A thread for each chat, or for as many in a row as stay within `most` tokens; one after the other in time."""
+    """A thread for each chat, or for as many in a row as stay within `most` tokens; one after the
+    other in time."""
     calls: list[Timed] = []
-    for name, thread in _threads([json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()], most):
+    for name, thread in _threads(
+        [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()], most
+    ):
         start = calls[-1].asked_at + PAUSE if calls else START
         calls += spaced(name, thread, start, PAUSE)
     return calls
@@ -88,8 +99,13 @@ def service_chats(path: Path, most: int = 0) -> list[Timed]:
 def _threads(chats: Sequence[dict[str, Any]], most: int) -> Iterator[tuple[str, list[Message]]]:
     name, thread, size = "", list[Message](), 0
     for chat in chats:
-        messages = [{k: v for k, v in m.items() if v is not None or k == "content"} for m in chat["messages"]]
-        more = sum(counted(m)[1] for m in messages[1:])  # without the system message, which is the same in all
+        messages = [
+            {k: v for k, v in m.items() if v is not None or k == "content"}
+            for m in chat["messages"]
+        ]
+        more = sum(
+            counted(m)[1] for m in messages[1:]
+        )  # without the system message, which is the same in all
         if thread and size + more > most:
             yield name, thread
             thread = []
@@ -99,7 +115,9 @@ def _threads(chats: Sequence[dict[str, Any]], most: int) -> Iterator[tuple[str, 
     yield name, thread
 
 
-def spaced(thread: str, conversation: Sequence[Message], start: float, pause: float) -> Iterator[Timed]:
+def spaced(
+    thread: str, conversation: Sequence[Message], start: float, pause: float
+) -> Iterator[Timed]:
     """A conversation without times: a call for each assistant message, `pause` seconds apart."""
     at = start
     for n, message in enumerate(conversation):

@@ -1,4 +1,5 @@
-"""Recorded conversations through the real proxy, at their own times: what was forwarded at each call, and what memory was asked."""
+"""Recorded conversations through the real proxy, at their own times: what was forwarded at each
+call, and what memory was asked."""
 
 from __future__ import annotations
 
@@ -12,18 +13,23 @@ from typing import Any
 import httpx
 import orjson
 
+from om_proxy.apis.chat.chat_message import view_parsed
 from om_proxy.app import App, create_app
-from om_proxy.catalogue import encoder
-from om_proxy.demo.loopback import serving
 from om_proxy.memory import tokens
 from om_proxy.memory.model import MESSAGE_FRAMING_TOKENS, Memory
+from om_proxy.models import create_encoder
 from om_proxy.settings import parse
+from om_proxy.testing.loopback import serving
 from tests.bench.billing import Segment, Sent
 from tests.bench.note_taker import Asked, NoteTaker
 from tests.e2e.replay import Call, Message, Recorded
 from tests.e2e.running import Clock
 
-HEADERS = {"authorization": "Bearer sk-bench", "content-type": "application/json", "x-om-resource": "bench"}
+HEADERS = {
+    "authorization": "Bearer sk-bench",
+    "content-type": "application/json",
+    "x-om-resource": "bench",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +46,8 @@ class Timed:
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """How the actor's provider counts: tokens of o200k by `scale`, and `tools` in front that no message holds."""
+    """How the actor's provider counts: tokens of o200k by `scale`, and `tools` in front that no
+    message holds."""
 
     scale: float = 1.0
     tools: int = 0
@@ -61,7 +68,8 @@ class Forwarded:
 
     @property
     def state(self) -> tuple[str, ...]:
-        """Changes where memory says that it changed the prompt's beginning: an activation, a reflection, a fork."""
+        """Changes where memory says that it changed the prompt's beginning: an activation, a
+        reflection, a fork."""
         return (self.call.thread, self.receipt["generation"], self.receipt["observation-tokens"])
 
 
@@ -91,19 +99,33 @@ class Model(Recorded):
 
 
 async def replayed(
-    calls: Sequence[Timed], *, model: str, observer: str, ratio: float, tools: float | None = None, settings: str = ""
+    calls: Sequence[Timed],
+    *,
+    model: str,
+    observer: str,
+    ratio: float,
+    tools: float | None = None,
+    settings: str = "",
 ) -> Replayed:
-    """Every call in order, as fast as it goes; the clock stands at the recorded times. Notes are ready before the next call: a
-    memory model takes seconds, and so do the people and tools in between.
+    """Every call in order, as fast as it goes; the clock stands at the recorded times. Notes are
+    ready before the next call: a memory model takes seconds, and so do the people and tools in
+    between.
 
-    `ratio` and `tools` are the note-taker's; `settings` is more of the memory's section, in YAML's flow form.
+    `ratio` and `tools` are the note-taker's; `settings` is more of the memory's section, in YAML's
+    flow form.
     """
-    result, clock, taker = Replayed(), Clock(), NoteTaker(ratio, encoder(""), tools)
+    result, clock, taker = Replayed(), Clock(), NoteTaker(ratio, create_encoder(""), tools)
     recorded = Model(calls, clock)
     with tempfile.TemporaryDirectory(prefix="om-bench-") as folder:
         async with _served(recorded) as upstream, _served(taker) as notes:
-            app = create_app(parse(_configuration(Path(folder), upstream, notes, observer, settings)), clock=clock)
-            async with serving(app) as base, httpx.AsyncClient(base_url=base, trust_env=False, timeout=60) as client:
+            app = create_app(
+                parse(_configuration(Path(folder), upstream, notes, observer, settings)),
+                clock=clock,
+            )
+            async with (
+                serving(app) as base,
+                httpx.AsyncClient(base_url=base, trust_env=False, timeout=60) as client,
+            ):
                 for number, call in enumerate(calls):
                     clock.now = call.asked_at
                     result.forwarded.append(await _asked(client, number, call, model, recorded))
@@ -113,12 +135,16 @@ async def replayed(
     return result
 
 
-async def _asked(client: httpx.AsyncClient, number: int, call: Timed, model: str, recorded: Model) -> Forwarded:
+async def _asked(
+    client: httpx.AsyncClient, number: int, call: Timed, model: str, recorded: Model
+) -> Forwarded:
     body = orjson.dumps({"model": model, "messages": call.sent})
     headers = HEADERS | {"x-om-thread": call.thread, "x-test-call": str(number)}
     answer = await client.post("/v1/chat/completions", content=body, headers=headers)
     answer.raise_for_status()
-    receipt = {name[5:]: value for name, value in answer.headers.items() if name.startswith("x-om-")}
+    receipt = {
+        name[5:]: value for name, value in answer.headers.items() if name.startswith("x-om-")
+    }
     if receipt["status"] not in ("raw", "applied"):
         raise RuntimeError(f"call {number}: {receipt}")
     (forwarded,) = recorded.bodies.pop(number)
@@ -127,7 +153,7 @@ async def _asked(client: httpx.AsyncClient, number: int, call: Timed, model: str
 
 async def _memories(app: App) -> list[Memory]:
     memories = [await app.store.load(info.key) for info in await app.store.threads(None)]
-    if failing := [m.key.thread for m in memories if m.trouble.failures]:
+    if failing := [m.key.thread for m in memories if m.failures.count]:
         raise RuntimeError(f"observing failed: {failing}")
     return memories
 
@@ -146,12 +172,13 @@ telemetry: {{log: "off"}}
 
 
 def counted(message: Message) -> tuple[bytes, int]:
-    """What the message is known by, and its tokens in a prompt (o200k); each text is counted once."""
+    """What the message is known by, and its tokens in a prompt (o200k); each text is counted
+    once."""
     key = orjson.dumps(message)
     if key not in _counted:
-        _counted[key] = tokens.count(message, _encode) + MESSAGE_FRAMING_TOKENS
+        _counted[key] = tokens.count(view_parsed(message), _encode) + MESSAGE_FRAMING_TOKENS
     return key, _counted[key]
 
 
-_encode: Callable[[str], int] = encoder("")
+_encode: Callable[[str], int] = create_encoder("")
 _counted: dict[bytes, int] = {}

@@ -1,8 +1,11 @@
-"""Measures targets in cells and writes a row of JSON for each: `run.py TARGET… --cells 1k_n:1,grow:16 --seconds 1 --out FILE`.
+"""Measures targets in cells and writes a row of JSON for each: `run.py TARGET… --cells
+1k_n:1,grow:16 --seconds 1 --out FILE`.
 
-The fake model server and the load run on one core, a target on another one. Several targets are up at the same time and take turns
-cell by cell, forwards and then backwards: a machine that changes does so for all of them. OM_BENCH names the shared bench folder, whose
-servers, bodies and generators are used; OM_PROXY the command that is measured, OM_BEFORE that of targets that end with @before.
+The fake model server and the load run on one core, a target on another one. Several targets are up
+at the same time and take turns cell by cell, forwards and then backwards: a machine that changes
+does so for all of them. OM_BENCH names the shared bench folder, whose servers, bodies and
+generators are used; OM_PROXY the command that is measured, OM_BEFORE that of targets that end with
+@before.
 """
 
 from __future__ import annotations
@@ -34,7 +37,9 @@ from tests.bench.servers import (
     thread_headers,
 )
 
-UNMEASURED = "om_applied"  # in cells of turns: with its threshold each other turn waits for the memory model, and that one is a fake
+# in cells of turns: with its threshold each other turn waits for the memory model, and that one is
+# a fake
+UNMEASURED = "om_applied"
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +57,9 @@ class Bench:
             "play": Path(__file__).parent,
         }
         for name, place in sources.items():
-            subprocess.run(["gcc", "-O2", "-w", "-o", self.folder / name, place / f"{name}.c"], check=True)
+            subprocess.run(
+                ["gcc", "-O2", "-w", "-o", self.folder / name, place / f"{name}.c"], check=True
+            )
         make = [sys.executable, self.shared / "mkbody.py", self.folder / "bodies"]
         subprocess.run(make, check=True, stdout=subprocess.DEVNULL)
 
@@ -60,25 +67,38 @@ class Bench:
         return self.folder / "bodies" / f"{name}.json"
 
 
-def measure_cell(bench: Bench, running: Running, load: Load, seconds: float, tag: str) -> dict[str, Any] | None:
-    """The cell's row; None where the generator gave no figure. `tag`: of turns, so that no run meets another one's threads."""
+def measure_cell(
+    bench: Bench, running: Running, load: Load, seconds: float, tag: str
+) -> dict[str, Any] | None:
+    """The cell's row; None where the generator gave no figure. `tag`: of turns, so that no run
+    meets another one's threads."""
     target, name = running.target, load.cell.partition(":")[0]
     if target.headers and load.body:
         make_known(running, name, load.connections, bench.body_file(load.body).read_bytes())
     command = generate_with(bench, running, load, seconds, tag)
     begun, used = time.monotonic(), cpu_s(running.pid)
     done = subprocess.run(
-        ["taskset", "-c", LOAD_CORE, *command], capture_output=True, text=True, timeout=seconds + 60, check=False
+        ["taskset", "-c", LOAD_CORE, *command],
+        capture_output=True,
+        text=True,
+        timeout=seconds + 60,
+        check=False,
     )
     wall, used = time.monotonic() - begun, cpu_s(running.pid) - used
     try:
         row: dict[str, Any] = json.loads(done.stdout)
     except ValueError:
-        print(f"{target.name} {load.cell} no figure: {done.stdout[:200]} {done.stderr[:200]}", flush=True)
+        print(
+            f"{target.name} {load.cell} no figure: {done.stdout[:200]} {done.stderr[:200]}",
+            flush=True,
+        )
         return None
     answered = row["total"] if load.plays_turns else row["rps"] * wall
     row = {"ttfb50": row["p50"], "bytes": 0, "reads": 0} | row  # growgen knows no first byte
-    more = {"cpu_us": round(used / answered * 1e6, 1) if answered else None, "rss_mb": resident_mb(running.pid)}
+    more = {
+        "cpu_us": round(used / answered * 1e6, 1) if answered else None,
+        "rss_mb": resident_mb(running.pid),
+    }
     return {
         **row,
         "target": target.name,
@@ -89,30 +109,72 @@ def measure_cell(bench: Bench, running: Running, load: Load, seconds: float, tag
     }
 
 
-def generate_with(bench: Bench, running: Running, load: Load, seconds: float, tag: str) -> list[str]:
+def generate_with(
+    bench: Bench, running: Running, load: Load, seconds: float, tag: str
+) -> list[str]:
     """The generator's command."""
     target, port, connections = running.target, str(running.target.port), str(load.connections)
     program = str(bench.folder / load.generator)
     if load.generator == "growgen":
-        return [program, port, connections, str(seconds), str(TURNS_OF_A_THREAD), str(int(bool(target.headers))), tag]
-    headers = thread_headers(target, f"{load.cell.partition(':')[0]}{tag if load.plays_turns else ''}")
+        return [
+            program,
+            port,
+            connections,
+            str(seconds),
+            str(TURNS_OF_A_THREAD),
+            str(int(bool(target.headers))),
+            tag,
+        ]
+    headers = thread_headers(
+        target, f"{load.cell.partition(':')[0]}{tag if load.plays_turns else ''}"
+    )
     body = bench.body_file(load.body or "1k_n")
     if load.generator == "loadgen":
-        return [program, port, "/v1/chat/completions", connections, str(seconds), str(body), *headers]
+        return [
+            program,
+            port,
+            "/v1/chat/completions",
+            connections,
+            str(seconds),
+            str(body),
+            *headers,
+        ]
     requests = bench.folder / "requests"
     reply = read_reply(body.read_bytes()) if load.plays_turns else {}
-    requests.write_bytes(write_requests(load, target.port, seconds, body.read_bytes(), reply, headers))
-    return [program, port, connections, str(seconds), str(load.stagger_us), str(load.every_us), str(requests)]
+    requests.write_bytes(
+        write_requests(load, target.port, seconds, body.read_bytes(), reply, headers)
+    )
+    return [
+        program,
+        port,
+        connections,
+        str(seconds),
+        str(load.stagger_us),
+        str(load.every_us),
+        str(requests),
+    ]
 
 
 def measure_all(
-    bench: Bench, names: Sequence[str], cells: Sequence[Load], seconds: float, out: Path, before: str | None
+    bench: Bench,
+    names: Sequence[str],
+    cells: Sequence[Load],
+    seconds: float,
+    out: Path,
+    before: str | None,
 ) -> None:
-    with serve_models(bench.shared, bench.folder) as upstream, ExitStack() as stack, out.open("a") as file:
+    with (
+        serve_models(bench.shared, bench.folder) as upstream,
+        ExitStack() as stack,
+        out.open("a") as file,
+    ):
         body = bench.body_file("1k_n").read_bytes()
-        targets = [describe_target(name, bench.folder, bench.shared, before=before) for name in names]
+        targets = [
+            describe_target(name, bench.folder, bench.shared, before=before) for name in names
+        ]
         started = [
-            stack.enter_context(serve_target(target, bench.shared, bench.folder, upstream, body)) for target in targets
+            stack.enter_context(serve_target(target, bench.shared, bench.folder, upstream, body))
+            for target in targets
         ]
         running = [target for target in started if target]
         for number, load in enumerate(cells):
@@ -146,7 +208,9 @@ def main() -> None:
     bench = Bench(Path(os.environ["OM_BENCH"]), folder)
     bench.build()
     cells = [read_cell(cell) for cell in chosen.cells.split(",")]
-    measure_all(bench, chosen.targets, cells, chosen.seconds, chosen.out, os.environ.get("OM_BEFORE"))
+    measure_all(
+        bench, chosen.targets, cells, chosen.seconds, chosen.out, os.environ.get("OM_BEFORE")
+    )
 
 
 if __name__ == "__main__":

@@ -1,4 +1,5 @@
-"""The servers of a speed run: the fake model server, the memory model, and the proxies that are measured. Loopback only."""
+"""The servers of a speed run: the fake model server, the memory model, and the proxies that are
+measured. Loopback only."""
 
 from __future__ import annotations
 
@@ -34,7 +35,8 @@ BEFORE = "@before"  # behind a target's name: the same state of another checkout
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """`command`: None for no proxy at all. `headers`: of each request; #### stands for the thread's number."""
+    """`command`: None for no proxy at all. `headers`: of each request; #### stands for the thread's
+    number."""
 
     name: str
     command: tuple[str, ...] | None
@@ -44,12 +46,19 @@ class Target:
 
 
 def describe_target(name: str, folder: Path, bench: Path, *, before: str | None = None) -> Target:
-    """`before`: the om-proxy command of the other checkout. Raises ValueError for a name that is none."""
+    """`before`: the om-proxy command of the other checkout. Raises ValueError for a name that is
+    none."""
     state, mark, _ = name.partition(BEFORE)
     if state in ("om_off", "om_raw", "om_applied"):
-        command, port = (before or "", BEFORE_PORT) if mark else (os.environ.get("OM_PROXY", "om-proxy"), OM_PORT)
+        command, port = (
+            (before or "", BEFORE_PORT)
+            if mark
+            else (os.environ.get("OM_PROXY", "om-proxy"), OM_PORT)
+        )
         config = folder / f"{name}.yaml"
-        config.write_text(configure_om(folder / f"{name}.db", port, AT_ONCE if state == "om_applied" else NEVER))
+        config.write_text(
+            configure_om(folder / f"{name}.db", port, AT_ONCE if state == "om_applied" else NEVER)
+        )
         headers = () if state == "om_off" else ("x-om-thread: bench-####", "x-om-resource: bench")
         return Target(name, (command, "serve", "--config", str(config)), port, headers)
     if name == "direct":
@@ -60,22 +69,47 @@ def describe_target(name: str, folder: Path, bench: Path, *, before: str | None 
         return Target(name, ("nginx", "-c", str(config)), NGINX_PORT)
     if name in ("floor_aiohttp", "floor_httpx"):
         python = os.environ.get("PY_FLOOR", sys.executable)
-        serve = ("--host", "127.0.0.1", "--port", str(FLOOR_PORT), "--loop", "uvloop", "--http", "httptools")
+        serve = (
+            "--host",
+            "127.0.0.1",
+            "--port",
+            str(FLOOR_PORT),
+            "--loop",
+            "uvloop",
+            "--http",
+            "httptools",
+        )
         quiet = ("--no-access-log", "--log-level", "warning")
         command = (python, "-m", "uvicorn", "floor:app", *serve, *quiet)
         return Target(name, command, FLOOR_PORT, environment={"FLOOR": name.removeprefix("floor_")})
     if name == "litellm":
         litellm = os.environ.get("LITELLM", "litellm")
-        where = ("--config", str(bench / "litellm.yaml"), "--host", "127.0.0.1", "--port", str(LITELLM_PORT))
+        where = (
+            "--config",
+            str(bench / "litellm.yaml"),
+            "--host",
+            "127.0.0.1",
+            "--port",
+            str(LITELLM_PORT),
+        )
         return Target(name, (litellm, *where), LITELLM_PORT)
     raise ValueError(f"no such target: {name}")
 
 
 def configure_om(database: Path, port: int, message_tokens: int) -> str:
     """JSON, which is YAML."""
-    upstream = {"name": "fake", "match": ["*"], "base_url": f"http://127.0.0.1:{UPSTREAM_PORT}/v1", "layout": "blocks"}
+    upstream = {
+        "name": "fake",
+        "match": ["*"],
+        "base_url": f"http://127.0.0.1:{UPSTREAM_PORT}/v1",
+        "layout": "blocks",
+    }
     observation = {"message_tokens": message_tokens, "buffer_tokens": False}
-    notes = {"model": "openai/observer", "api_base": f"http://127.0.0.1:{OBSERVER_PORT}/v1", "api_key": "sk-bench"}
+    notes = {
+        "model": "openai/observer",
+        "api_base": f"http://127.0.0.1:{OBSERVER_PORT}/v1",
+        "api_key": "sk-bench",
+    }
     return json.dumps(
         {
             "server": {"host": "127.0.0.1", "port": port},
@@ -86,7 +120,7 @@ def configure_om(database: Path, port: int, message_tokens: int) -> str:
     )
 
 
-# ── processes ────────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── processes ─────────────────────────────────────────────────────────────────────────────────────
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,8 +135,11 @@ class Running:
 
 @contextmanager
 def serve_models(bench: Path, folder: Path) -> Iterator[int]:
-    """The fake model server on the load's core, and the memory model; yields the first one's process id."""
-    upstream = subprocess.Popen(["taskset", "-c", LOAD_CORE, folder / "upstream", f"{UPSTREAM_PORT}:50:0"])
+    """The fake model server on the load's core, and the memory model; yields the first one's
+    process id."""
+    upstream = subprocess.Popen(
+        ["taskset", "-c", LOAD_CORE, folder / "upstream", f"{UPSTREAM_PORT}:50:0"]
+    )
     observer = subprocess.Popen([sys.executable, bench / "observer.py", str(OBSERVER_PORT)])
     try:
         for port in (UPSTREAM_PORT, OBSERVER_PORT):
@@ -116,8 +153,11 @@ def serve_models(bench: Path, folder: Path) -> Iterator[int]:
 
 
 @contextmanager
-def serve_target(target: Target, bench: Path, folder: Path, upstream: int, body: bytes) -> Iterator[Running | None]:
-    """The target on a core of its own, once it answers; None where it never did. Its log is in the folder."""
+def serve_target(
+    target: Target, bench: Path, folder: Path, upstream: int, body: bytes
+) -> Iterator[Running | None]:
+    """The target on a core of its own, once it answers; None where it never did. Its log is in the
+    folder."""
     if target.command is None:
         yield Running(target, upstream, None, resident_mb(upstream))
         return
@@ -136,7 +176,11 @@ def serve_target(target: Target, bench: Path, folder: Path, upstream: int, body:
             print(f"{target.name} never answered 200", flush=True)
         elif target.name.startswith("om_"):
             wait_ready(target.port, START_TIMEOUT_S)
-        yield Running(target, process.pid, first, resident_mb(process.pid)) if first is not None else None
+        yield (
+            Running(target, process.pid, first, resident_mb(process.pid))
+            if first is not None
+            else None
+        )
     finally:
         process.terminate()
         try:
@@ -159,10 +203,14 @@ _ENVIRONMENT = {
 
 
 def make_known(running: Running, name: str, connections: int, body: bytes) -> None:
-    """Show each connection's thread its history, and let observing settle: what is measured then knows it."""
+    """Show each connection's thread its history, and let observing settle: what is measured then
+    knows it."""
     for number in range(connections):
         count_answers(
-            running.target.port, _numbered(thread_headers(running.target, name), number), body, START_TIMEOUT_S
+            running.target.port,
+            _numbered(thread_headers(running.target, name), number),
+            body,
+            START_TIMEOUT_S,
         )
     time.sleep(1)
 
@@ -197,7 +245,8 @@ def count_answers(port: int, headers: Sequence[str], body: bytes, limit_s: float
 
 
 def wait_ready(port: int, limit_s: float) -> None:
-    """Until the proxy has loaded what it counts tokens with, beside its first answers: that is its start, not its service."""
+    """Until the proxy has loaded what it counts tokens with, beside its first answers: that is its
+    start, not its service."""
     begun = time.monotonic()
     while time.monotonic() - begun < limit_s:
         connection = http.client.HTTPConnection("127.0.0.1", port, timeout=30)
@@ -214,7 +263,9 @@ def read_reply(body: bytes) -> dict[str, object]:
     """The message that the fake model server always answers."""
     connection = http.client.HTTPConnection("127.0.0.1", UPSTREAM_PORT, timeout=30)
     connection.request("POST", "/v1/chat/completions", body, {"content-type": "application/json"})
-    message: dict[str, object] = json.loads(connection.getresponse().read())["choices"][0]["message"]
+    message: dict[str, object] = json.loads(connection.getresponse().read())["choices"][0][
+        "message"
+    ]
     connection.close()
     return message
 

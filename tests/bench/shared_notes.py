@@ -1,8 +1,11 @@
-"""What a new thread of a resource is told of all that was said in others: recorded conversations, one thread a session.
+"""What a new thread of a resource is told of all that was said in others: recorded conversations,
+one thread a session.
 
-Every turn carries its own mark. A note-taker that keeps each mark stands in the memory models' place, so that what is missing was lost
-by the proxy and not by a model. A week after the last session a new thread asks; counted is the evidence of all questions that
-stands in its prompt, and how often a warm thread's prompt did not go on from the one before, while new threads begin beside it.
+Every turn carries its own mark. A note-taker that keeps each mark stands in the memory models'
+place, so that what is missing was lost by the proxy and not by a model. A week after the last
+session a new thread asks; counted is the evidence of all questions that stands in its prompt, and
+how often a warm thread's prompt did not go on from the one before, while new threads begin beside
+it.
 
 Run by `scripts/bench shared`; ends with 1 where a promise is broken.
 """
@@ -23,14 +26,14 @@ from pathlib import Path
 import httpx
 import orjson
 
-from om_proxy import logs
 from om_proxy.app import App, create_app
-from om_proxy.demo import asgi
-from om_proxy.demo.asgi import Receive, Scope, Send
-from om_proxy.demo.loopback import serving
-from om_proxy.demo.scripted import text_of
-from om_proxy.memory.model import HUB, Key
+from om_proxy.memory.model import RESOURCE_THREAD, Key
 from om_proxy.settings import parse
+from om_proxy.telemetry import logs
+from om_proxy.testing import asgi
+from om_proxy.testing.asgi import Receive, Scope, Send
+from om_proxy.testing.loopback import serving
+from om_proxy.testing.scripted import text_of
 from tests.e2e.replay import SHARED, Message
 from tests.e2e.running import Clock
 
@@ -73,16 +76,24 @@ class Found:
         return self.told / max(self.evidence, 1)
 
 
-# ── recordings ───────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── recordings ────────────────────────────────────────────────────────────────────────────────────
 
 
 def recordings(path: Path) -> Iterator[Recording]:
     for one in json.loads(path.read_text(encoding="utf-8")):
         said, speaker = one["conversation"], one["conversation"]["speaker_a"]
         names = [f"session_{n}" for n in range(1, 100) if said.get(f"session_{n}")]
-        sessions = [Session(_seconds(said[f"{name}_date_time"]), merged(said[name], speaker)) for name in names]
+        sessions = [
+            Session(_seconds(said[f"{name}_date_time"]), merged(said[name], speaker))
+            for name in names
+        ]
         marks = {turn["dia_id"] for name in names for turn in said[name]}
-        asked = [mark for question in one["qa"] for text in question["evidence"] for mark in _EVIDENCE.findall(text)]
+        asked = [
+            mark
+            for question in one["qa"]
+            for text in question["evidence"]
+            for mark in _EVIDENCE.findall(text)
+        ]
         yield Recording(sessions, [mark for mark in asked if mark in marks])
 
 
@@ -105,12 +116,13 @@ def merged(turns: Sequence[Mapping[str, str]], user: str) -> list[Message]:
     return messages
 
 
-# ── the models ───────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── the models ────────────────────────────────────────────────────────────────────────────────────
 
 
 @dataclass(slots=True)
 class Models:
-    """The actor says what a request's header tells it to; the memory model keeps every mark with the first words behind it."""
+    """The actor says what a request's header tells it to; the memory model keeps every mark with
+    the first words behind it."""
 
     prompts: list[list[Message]] = field(default_factory=list)  # of the actor
     calls: int = 0  # of the memory model
@@ -124,7 +136,11 @@ class Models:
         else:
             self.calls += 1
             answer = noted(text_of(request["messages"][-1]))
-        choice = {"index": 0, "message": {"role": "assistant", "content": answer}, "finish_reason": "stop"}
+        choice = {
+            "index": 0,
+            "message": {"role": "assistant", "content": answer},
+            "finish_reason": "stop",
+        }
         usage = {"prompt_tokens": 1, "completion_tokens": 1, "total_tokens": 2}
         head = {"id": "n", "object": "chat.completion", "created": 1, "model": request["model"]}
         await asgi.reply(send, 200, {**head, "choices": [choice], "usage": usage})
@@ -134,7 +150,9 @@ def noted(asked: str) -> str:
     """An observer's answer about several conversations or one, or a reflector's."""
     new = asked.partition("# New messages")[2]
     if sections := _THREAD.findall(new or asked):
-        inside = "\n".join(f'<thread id="{label}">\n{_bullets(text)}\n</thread>' for label, text in sections)
+        inside = "\n".join(
+            f'<thread id="{label}">\n{_bullets(text)}\n</thread>' for label, text in sections
+        )
     else:
         inside = _bullets(new or asked)
     return f"<observations>\n{inside}\n</observations>"
@@ -142,12 +160,13 @@ def noted(asked: str) -> str:
 
 def _bullets(text: str) -> str:
     marks = dict.fromkeys(
-        f"* 🟡 (10:00) [{mark}] {said[:KEPT_CHARACTERS].strip()}" for mark, said in _MARK.findall(text)
+        f"* 🟡 (10:00) [{mark}] {said[:KEPT_CHARACTERS].strip()}"
+        for mark, said in _MARK.findall(text)
     )
     return "\n".join(["Date: May 8, 2023", *(marks or ["* 🟡 (10:00) nothing was said"])])
 
 
-# ── playing ──────────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── playing ───────────────────────────────────────────────────────────────────────────────────────
 
 
 @dataclass(slots=True)
@@ -159,7 +178,11 @@ class Player:
 
     async def ask(self, thread: str, messages: Sequence[Message], reply: str) -> list[Message]:
         """One request; the prompt that went upstream, when what it made due is done."""
-        headers = {"x-om-thread": thread, "x-om-resource": "bench", "x-test-reply": reply.encode().hex()}
+        headers = {
+            "x-om-thread": thread,
+            "x-om-resource": "bench",
+            "x-test-reply": reply.encode().hex(),
+        }
         body = orjson.dumps({"model": "actor", "messages": messages})
         answer = await self.client.post("/v1/chat/completions", content=body, headers=headers)
         answer.raise_for_status()
@@ -167,23 +190,31 @@ class Player:
         return self.models.prompts[-1]
 
     async def wait(self, seconds: float) -> None:
-        """Time passes, and what is due by then is done: the store says what, as to a process that looks for it."""
+        """Time passes, and what is due by then is done: the store says what, as to a process that
+        looks for it."""
         self.clock.now += seconds
-        while due := await self.app.store.due(self.clock.now, 100):
+        while due := await self.app.store.due_threads(self.clock.now, 100):
             for key in due:
                 self.app.background.wake(key)
             await self.app.background.wait_idle()
 
 
 async def played(recording: Recording, settings: str) -> Found:
-    found, models, clock = Found(evidence=len(recording.evidence)), Models(), Clock(recording.sessions[0].at)
+    found, models, clock = (
+        Found(evidence=len(recording.evidence)),
+        Models(),
+        Clock(recording.sessions[0].at),
+    )
     with tempfile.TemporaryDirectory(prefix="om-bench-") as folder:
         async with serving(models, lifespan="off") as upstream:
             app = create_app(parse(_configuration(Path(folder), upstream, settings)), clock=clock)
             async with (
                 serving(app) as base,
                 httpx.AsyncClient(
-                    base_url=base, headers={"authorization": "Bearer sk-bench"}, trust_env=False, timeout=60
+                    base_url=base,
+                    headers={"authorization": "Bearer sk-bench"},
+                    trust_env=False,
+                    timeout=60,
                 ) as client,
             ):
                 player = Player(app, client, clock, models)
@@ -193,28 +224,36 @@ async def played(recording: Recording, settings: str) -> Found:
                     await player.wait(HOUR_S / 2)
                     await player.wait(HOUR_S)
                 await player.wait(WEEK_S)
-                prompt = await player.ask("question", [{"role": "user", "content": "What do you know of us?"}], "Much.")
-                (hub,) = [
-                    await app.store.load(Key(i.key.tenant, i.key.resource, HUB))
+                prompt = await player.ask(
+                    "question", [{"role": "user", "content": "What do you know of us?"}], "Much."
+                )
+                (shared_log,) = [
+                    await app.store.load(Key(i.key.tenant, i.key.resource, RESOURCE_THREAD))
                     for i in await app.store.threads(None, limit=1)
                 ]
     told = set(_EVIDENCE.findall("\n".join(map(text_of, prompt))))
     found.told = sum(mark in told for mark in recording.evidence)
-    found.log, found.calls = hub.log_tokens, models.calls
+    found.log, found.calls = shared_log.log.tokens, models.calls
     return found
 
 
 async def _visit(player: Player, number: int, session: Session, found: Found) -> None:
     """A session in a thread of its own; half way through it another thread begins beside it."""
     before: list[Message] = []
-    asked = [n for n, message in enumerate(session.messages) if message["role"] == "assistant" and n]
+    asked = [
+        n for n, message in enumerate(session.messages) if message["role"] == "assistant" and n
+    ]
     for n in asked:
-        prompt = await player.ask(f"session-{number}", session.messages[:n], str(session.messages[n]["content"]))
+        prompt = await player.ask(
+            f"session-{number}", session.messages[:n], str(session.messages[n]["content"])
+        )
         found.warm += bool(before)
         found.breaks += bool(before) and prompt[: len(before)] != before
         before = prompt
         if n == asked[len(asked) // 2]:
-            await player.ask(f"aside-{number}", [{"role": "user", "content": "What is new?"}], "Much.")
+            await player.ask(
+                f"aside-{number}", [{"role": "user", "content": "What is new?"}], "Much."
+            )
         await player.wait(TURN_S)
 
 
@@ -228,7 +267,7 @@ telemetry: {{log: "off"}}
 """
 
 
-# ── the report ───────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── the report ────────────────────────────────────────────────────────────────────────────────────
 
 
 async def report(path: Path, most: int) -> bool:
@@ -262,13 +301,17 @@ async def report(path: Path, most: int) -> bool:
 
 def main() -> int:
     options = argparse.ArgumentParser(prog="scripts/bench shared", description=__doc__)
-    options.add_argument("--data", type=Path, default=SHARED, help="folder of the recorded conversations")
+    options.add_argument(
+        "--data", type=Path, default=SHARED, help="folder of the recorded conversations"
+    )
     options.add_argument("--most", type=int, default=10, help="conversations")
     chosen = options.parse_args()
     logs.configure("off")
     path = chosen.data / "locomo10.json"
     if not path.exists():
-        raise SystemExit(f"scripts/bench: no {path.name} in {path.parent}; name its folder with --data")
+        raise SystemExit(
+            f"scripts/bench: no {path.name} in {path.parent}; name its folder with --data"
+        )
     return 0 if asyncio.run(report(path, chosen.most)) else 1
 
 

@@ -1,4 +1,5 @@
-"""Figures → one table: each beside no proxy, the floor and LiteLLM, with its goal where it has one, and how noisy the run was."""
+"""Figures → one table: each beside no proxy, the floor and LiteLLM, with its goal where it has one,
+and how noisy the run was."""
 
 from __future__ import annotations
 
@@ -28,7 +29,13 @@ from tests.bench.figures import (
 FLOOR, LITELLM = "floor_aiohttp", "litellm"
 JUDGED = ("om_raw", "om_applied")  # memory on and history known, as the goals say
 
-VALUE, ABOVE_DIRECT, ABOVE_FLOOR, OF_FLOOR, OF_LITELLM = "value", "above direct", "above floor", "× floor", "× litellm"
+VALUE, ABOVE_DIRECT, ABOVE_FLOOR, OF_FLOOR, OF_LITELLM = (
+    "value",
+    "above direct",
+    "above floor",
+    "× floor",
+    "× litellm",
+)
 COLUMNS = (ABOVE_DIRECT, ABOVE_FLOOR, OF_FLOOR, OF_LITELLM)
 
 
@@ -59,7 +66,9 @@ GOALS: Mapping[tuple[str, Kind], Sequence[Goal]] = {
 
 
 def beside(found: Found, target: str, cell: str, kind: Kind) -> dict[str, float | None]:
-    value, direct, floor, litellm = (kind.read(found, t, cell) for t in (target, DIRECT, FLOOR, LITELLM))
+    value, direct, floor, litellm = (
+        kind.read(found, t, cell) for t in (target, DIRECT, FLOOR, LITELLM)
+    )
     return {
         VALUE: value,
         ABOVE_DIRECT: None if value is None or direct is None or not kind.adds else value - direct,
@@ -76,7 +85,7 @@ def verdict(goal: Goal, compared: Mapping[str, float | None]) -> str:
     return "reached" if goal.reached(value) else "MISSED"
 
 
-# ── the table ────────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── the table ─────────────────────────────────────────────────────────────────────────────────────
 
 
 def number(value: float | None) -> str:
@@ -88,7 +97,9 @@ def number(value: float | None) -> str:
 
 def table(rows: Sequence[Row], targets: Sequence[str], cells: Sequence[str]) -> str:
     found = medians(rows)
-    heads = [name.replace("_", " ").rpartition(" ") for name in (*targets, "", *COLUMNS, "goal", "")]
+    heads = [
+        name.replace("_", " ").rpartition(" ") for name in (*targets, "", *COLUMNS, "goal", "")
+    ]
     lines = [["", *(first for first, _, _ in heads)], ["", *(last for _, _, last in heads)]]
     for cell, kind in figures(cells):
         lines += _lines(found, targets, cell, kind)
@@ -97,7 +108,8 @@ def table(rows: Sequence[Row], targets: Sequence[str], cells: Sequence[str]) -> 
 
 
 def _lines(found: Found, targets: Sequence[str], cell: str, kind: Kind) -> Iterator[list[str]]:
-    """The figure of every target, and how the first judged stands beside others; where there are goals, a line for each and each judged."""
+    """The figure of every target, and how the first judged stands beside others; where there are
+    goals, a line for each and each judged."""
     left = [f"{cell} {kind.name}".strip(), *(number(kind.read(found, t, cell)) for t in targets)]
     goals, judged = GOALS.get((cell, kind), ()), [t for t in JUDGED if t in targets]
     for target in judged if goals else judged[:1]:
@@ -115,7 +127,7 @@ def aligned(line: Sequence[str], widths: Sequence[int]) -> str:
     return "  ".join([line[0].ljust(len(label)), *cells]).rstrip()
 
 
-# ── what to think of the run ─────────────────────────────────────────────────────────────────────────────────────────
+# ── what to think of the run ──────────────────────────────────────────────────────────────────────
 
 
 def noise(rows: Sequence[Row], target: str) -> str:
@@ -125,7 +137,9 @@ def noise(rows: Sequence[Row], target: str) -> str:
         for name, field in (("p50", "p50"), ("CPU", "cpu_us"))
         if (text := _spread(rows, target, field))
     ]
-    return f"Rounds of {target} lie apart: " + ("; ".join(found) if found else "unknown, it was measured once")
+    return f"Rounds of {target} lie apart: " + (
+        "; ".join(found) if found else "unknown, it was measured once"
+    )
 
 
 def _spread(rows: Sequence[Row], target: str, field: str) -> str:

@@ -1,4 +1,5 @@
-"""Play one client's conversation and tell in a line what came of it: `python -m tests.clients NAME FOLDER`."""
+"""Play one client's conversation and tell in a line what came of it: `python -m tests.clients NAME
+FOLDER`."""
 
 from __future__ import annotations
 
@@ -18,7 +19,9 @@ def main() -> int:
     """0 if everything held; else 1, and what did not."""
     told = argparse.ArgumentParser(prog="python -m tests.clients", description=__doc__)
     told.add_argument("name", choices=CLIENTS)
-    told.add_argument("folder", type=Path, help="where the client is installed: venv/ or node_modules/")
+    told.add_argument(
+        "folder", type=Path, help="where the client is installed: venv/ or node_modules/"
+    )
     arguments = told.parse_args()
     title = f"{arguments.name} {version(CLIENTS[arguments.name].package, arguments.folder)}"
     started = time.monotonic()
@@ -27,7 +30,10 @@ def main() -> int:
             verdict = asyncio.run(played(arguments.name, Path(folder), arguments.folder.resolve()))
         except (AssertionError, TimeoutError) as exc:
             traceback.print_exc()
-            print(f"{title}: FAILED, {str(exc).splitlines()[0] if str(exc) else type(exc).__name__}", flush=True)
+            print(
+                f"{title}: FAILED, {str(exc).splitlines()[0] if str(exc) else type(exc).__name__}",
+                flush=True,
+            )
             return 1
     print(f"{title}: {verdict}, ok ({time.monotonic() - started:.0f} s)", flush=True)
     return 0

@@ -1,4 +1,5 @@
-"""What every client says, what the model server answers it, and what of both must be found again afterwards."""
+"""What every client says, what the model server answers it, and what of both must be found again
+afterwards."""
 
 from __future__ import annotations
 
@@ -43,9 +44,11 @@ class Turn:
 
 
 def conversation(tool: str | None = "price") -> tuple[Turn, ...]:
-    """A flat, room by room, about 150 tokens a turn; every other one streamed, every third with a call of the tool.
+    """A flat, room by room, about 150 tokens a turn; every other one streamed, every third with a
+    call of the tool.
 
-    `tool`: `price`, which the program lends the model, or `bash`, which the client has; None: no calls.
+    `tool`: `price`, which the program lends the model, or `bash`, which the client has; None: no
+    calls.
     """
     return tuple(
         Turn(
@@ -110,7 +113,8 @@ def script(turns: Sequence[Turn]) -> dict[str, Message]:
 
 
 def transcript(turns: Sequence[Turn]) -> Iterator[tuple[str, str]]:
-    """Role and gist of every message of the conversation: its text, or the id of the call it makes."""
+    """Role and gist of every message of the conversation: its text, or the id of the call it
+    makes."""
     for turn in turns:
         yield "user", turn.say
         if turn.tool:

@@ -1,4 +1,5 @@
-"""Hold what came of a client's conversation to the promises: the answers, the prompts, the receipts and the memory."""
+"""Hold what came of a client's conversation to the promises: the answers, the prompts, the receipts
+and the memory."""
 
 from __future__ import annotations
 
@@ -8,7 +9,7 @@ from dataclasses import dataclass
 import orjson
 from structlog.typing import EventDict
 
-from om_proxy.demo.scripted import OBSERVER, Seen, text_of
+from om_proxy.testing.scripted import OBSERVER, Seen, text_of
 from tests.clients.conversation import Turn, transcript
 from tests.e2e.differential.published import refused
 from tests.e2e.running import Running
@@ -29,7 +30,11 @@ class Verdict:
     aside: int  # side requests, which have no memory
 
     def __str__(self) -> str:
-        aside = f", {self.aside} side request{'s' * (self.aside > 1)} without memory" if self.aside else ""
+        aside = (
+            f", {self.aside} side request{'s' * (self.aside > 1)} without memory"
+            if self.aside
+            else ""
+        )
         return f"{self.turns} turns, {self.requests} requests, {self.streamed} streamed, {self.applied} with memory applied{aside}"
 
 
@@ -41,7 +46,8 @@ async def judged(
     thread: str,
     resource: str,
 ) -> Verdict:
-    """Raises AssertionError for what does not hold. `thread`, `resource`: as the recipe or the client names them."""
+    """Raises AssertionError for what does not hold. `thread`, `resource`: as the recipe or the
+    client names them."""
     await run.app.background.wait_idle()
     assert [a.strip() for a in answers] == [t.answer.strip() for t in turns], (
         "the client shows what the model server said"
@@ -57,7 +63,9 @@ async def judged(
     assert len(asked) == len(stories), "one request of the model server for each of the client"
     for seen in asked:
         assert refused(orjson.loads(seen.body)) is None, "a prompt that a model server takes"
-        assert dict(seen.headers)[b"authorization"] == f"Bearer {KEY}".encode(), "the client's own key, passed on"
+        assert dict(seen.headers)[b"authorization"] == f"Bearer {KEY}".encode(), (
+            "the client's own key, passed on"
+        )
         assert not [name for name, _ in seen.headers if name.startswith(b"x-om-")], (
             "what is said to the proxy stays there"
         )
@@ -67,7 +75,13 @@ async def judged(
     assert len(mains) == len(chats), "memory is for the turns, and for nothing else"
     the_prompt_holds(mains[-1], turns)
     streamed = sum(bool(orjson.loads(seen.body).get("stream")) for seen in mains)
-    return Verdict(len(turns), len(mains), streamed, sum(story["memory"] == "applied" for story in chats), len(aside))
+    return Verdict(
+        len(turns),
+        len(mains),
+        streamed,
+        sum(story["memory"] == "applied" for story in chats),
+        len(aside),
+    )
 
 
 def _is_of(seen: Seen, told: set[str]) -> bool:
@@ -77,17 +91,19 @@ def _is_of(seen: Seen, told: set[str]) -> bool:
 
 
 async def _memory(run: Running, turns: Sequence[Turn], thread: str, resource: str) -> None:
-    """One thread, under the names the recipe gives it; in it the conversation and nothing else, its older part observed."""
+    """One thread, under the names the recipe gives it; in it the conversation and nothing else, its
+    older part observed."""
     memory = await run.memory()
     assert (memory.key.thread, memory.key.resource) == (thread, resource)
-    assert memory.log, "the conversation crossed an activation"
+    assert memory.log.entries, "the conversation crossed an activation"
     stored = [orjson.loads(m.item.raw) for m in await run.app.store.messages(memory.key, 0)]
     expected = list(transcript(turns))
     assert [m["role"] for m in stored] == [role for role, _ in expected]
     for said, (_, gist) in zip(stored, expected, strict=True):
-        assert gist in (text_of(said).strip(), *(call["id"] for call in said.get("tool_calls") or ())), (
-            f"{gist!r} became {said}"
-        )
+        assert gist in (
+            text_of(said).strip(),
+            *(call["id"] for call in said.get("tool_calls") or ()),
+        ), f"{gist!r} became {said}"
 
 
 def the_prompt_holds(seen: Seen, turns: Sequence[Turn]) -> None:

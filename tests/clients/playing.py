@@ -1,4 +1,5 @@
-"""Run one client's conversation: its recipe and its program in a folder, a proxy and a scripted model server on loopback."""
+"""Run one client's conversation: its recipe and its program in a folder, a proxy and a scripted
+model server on loopback."""
 
 from __future__ import annotations
 
@@ -17,7 +18,7 @@ import httpx
 import orjson
 from structlog.typing import EventDict
 
-from om_proxy.demo.scripted import Scripted
+from om_proxy.testing.scripted import Scripted
 from tests.clients import recipes
 from tests.clients.conversation import conversation, script
 from tests.clients.judging import KEY, Verdict, judged
@@ -39,7 +40,9 @@ class Client:
     tool: str | None = "price"  # what the model calls
     aside: int = 0  # side requests it makes meanwhile
     serves: tuple[int, str] | None = (
-        None  # what serve.sh serves: its port as the recipe says it, a path that answers 200 when it is up
+        # what serve.sh serves: its port as the recipe says it, a path that answers 200 when it is
+        # up
+        None
     )
     behind: bool = False  # whether that stands between the proxy and the model server
     env: Mapping[str, str] = field(default_factory=dict)
@@ -56,8 +59,12 @@ CLIENTS: Mapping[str, Client] = {
     "vercel-ai-sdk": Client("vercel_ai_sdk.mjs", "ai"),
     "llm": Client("llm.py", "llm", env={"LLM_USER_PATH": "."}),
     "opencode": Client("opencode.py", "opencode-ai", tool="bash", aside=1),
-    "litellm-proxy-before": Client("openai_python.py", "litellm", serves=(4000, "/health/liveliness")),
-    "litellm-proxy-behind": Client("openai_python.py", "litellm", serves=(4000, "/health/liveliness"), behind=True),
+    "litellm-proxy-before": Client(
+        "openai_python.py", "litellm", serves=(4000, "/health/liveliness")
+    ),
+    "litellm-proxy-behind": Client(
+        "openai_python.py", "litellm", serves=(4000, "/health/liveliness"), behind=True
+    ),
     "open-webui": Client(
         "open_webui.py",
         "open-webui",
@@ -80,10 +87,11 @@ CLIENTS: Mapping[str, Client] = {
 
 
 async def played(name: str, folder: Path, installed: Path, **changes: Any) -> Verdict:
-    """The conversation, in `folder`, of the client that `installed` holds; raises AssertionError for what does not hold.
+    """The conversation, in `folder`, of the client that `installed` holds; raises AssertionError
+    for what does not hold.
 
-    `installed` is a virtual environment, or has one in `venv/`, or packages of npm in `node_modules/`. `changes`: of the
-    fields of its Client.
+    `installed` is a virtual environment, or has one in `venv/`, or packages of npm in
+    `node_modules/`. `changes`: of the fields of its Client.
     """
     client, recipe = replace(CLIENTS[name], **changes), recipes.recipe(name)
     turns = conversation(client.tool)
@@ -96,25 +104,42 @@ async def played(name: str, folder: Path, installed: Path, **changes: Any) -> Ve
 
     with stories() as told:
         more = recipe.files.get("om-proxy.yaml", "").replace("\n", "\n" + " " * 12)
-        async with running(folder, SMALL, models=Scripted(script(turns)), more=more, between=between) as run:
+        async with running(
+            folder, SMALL, models=Scripted(script(turns)), more=more, between=between
+        ) as run:
             places[recipes.ADDRESS] = run.base
             if client.serves:
                 port = client.serves[0]
-                places |= {f"127.0.0.1:{port}": served, f"--port {port}": f"--port {served.partition(':')[2]}"}
+                places |= {
+                    f"127.0.0.1:{port}": served,
+                    f"--port {port}": f"--port {served.partition(':')[2]}",
+                }
             recipe.write(folder, places)
-            said = {"tool": client.tool, "turns": [{"say": turn.say, "stream": turn.stream} for turn in turns]}
+            said = {
+                "tool": client.tool,
+                "turns": [{"say": turn.say, "stream": turn.stream} for turn in turns],
+            }
             (folder / "turns.json").write_bytes(orjson.dumps(said))
             for file in ("talk.py", "talk.mjs"):
                 shutil.copy(PROGRAMS / file, folder)
-            if (installed / "node_modules").is_dir():  # JavaScript's imports look nowhere but beside the program
+            if (
+                installed / "node_modules"
+            ).is_dir():  # JavaScript's imports look nowhere but beside the program
                 (folder / "node_modules").symlink_to(installed / "node_modules")
-            env = _environment(folder, installed) | dict(client.env) | {"SERVED": f"http://{served}"}
+            env = (
+                _environment(folder, installed) | dict(client.env) | {"SERVED": f"http://{served}"}
+            )
             async with _serving(client, folder, env, served):
                 lines = await _lines(client, folder, env)
-            written = {"thread": recipe.header("X-OM-Thread"), "resource": recipe.header("X-OM-Resource")}
+            written = {
+                "thread": recipe.header("X-OM-Thread"),
+                "resource": recipe.header("X-OM-Resource"),
+            }
             names: dict[str, Any] = next((line for line in lines if "thread" in line), written)
             answers = [line["answer"] for line in lines if "answer" in line]
-            verdict = await judged(run, _all(told), turns, answers, names["thread"], names["resource"])
+            verdict = await judged(
+                run, _all(told), turns, answers, names["thread"], names["resource"]
+            )
     assert verdict.aside == client.aside
     return verdict
 
@@ -124,24 +149,35 @@ def _all(told: Stories) -> list[EventDict]:
 
 
 async def _lines(client: Client, folder: Path, env: Mapping[str, str]) -> list[dict[str, Any]]:
-    """What the client's program tells: each answer, and how it calls the conversation where it chooses."""
+    """What the client's program tells: each answer, and how it calls the conversation where it
+    chooses."""
     # not under its own name: a program named as its client would be imported in its place
     program = folder / f"program{Path(client.program).suffix}"
     shutil.copy(PROGRAMS / client.program, program)
     run = shutil.which("node" if program.suffix == ".mjs" else "python", path=env["PATH"])
     assert run
     process = await asyncio.create_subprocess_exec(
-        run, program, cwd=folder, env=env, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE
+        run,
+        program,
+        cwd=folder,
+        env=env,
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.PIPE,
     )
     async with asyncio.timeout(client.within):
         out, err = await process.communicate()
-    assert process.returncode == 0, f"{client.program} ended with {process.returncode}:\n{err.decode()[-3000:]}"
+    assert process.returncode == 0, (
+        f"{client.program} ended with {process.returncode}:\n{err.decode()[-3000:]}"
+    )
     return [json.loads(line) for line in out.decode().splitlines() if line.startswith('{"')]
 
 
 @contextlib.asynccontextmanager
-async def _serving(client: Client, folder: Path, env: Mapping[str, str], served: str) -> AsyncIterator[None]:
-    """While the block lasts, what the recipe's serve.sh serves; all it started has ended afterwards."""
+async def _serving(
+    client: Client, folder: Path, env: Mapping[str, str], served: str
+) -> AsyncIterator[None]:
+    """While the block lasts, what the recipe's serve.sh serves; all it started has ended
+    afterwards."""
     if client.serves is None:
         yield
         return
@@ -152,7 +188,9 @@ async def _serving(client: Client, folder: Path, env: Mapping[str, str], served:
         try:
             async with asyncio.timeout(client.within), httpx.AsyncClient(trust_env=False) as http:
                 while not await _up(http, f"http://{served}{client.serves[1]}"):
-                    assert process.returncode is None, (folder / "serve.log").read_text(errors="replace")[-3000:]
+                    assert process.returncode is None, (folder / "serve.log").read_text(
+                        errors="replace"
+                    )[-3000:]
                     await asyncio.sleep(0.2)  # not listening yet; bounded by the time-out above
             yield
         finally:
@@ -170,7 +208,11 @@ async def _up(http: httpx.AsyncClient, url: str) -> bool:
 
 def _environment(folder: Path, installed: Path) -> dict[str, str]:
     """A home of its own, a key, and none of the caller's own settings for clients."""
-    kept = {name: value for name, value in os.environ.items() if not name.startswith(("OPENAI_", "LITELLM_", "PYTHON"))}
+    kept = {
+        name: value
+        for name, value in os.environ.items()
+        if not name.startswith(("OPENAI_", "LITELLM_", "PYTHON"))
+    }
     places = (installed / "bin", installed / "venv" / "bin", installed / "node_modules" / ".bin")
     return kept | {
         "PATH": os.pathsep.join([*map(str, places), os.environ.get("PATH", os.defpath)]),

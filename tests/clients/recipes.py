@@ -11,7 +11,9 @@ from pathlib import Path
 DOCS = Path(__file__).parents[2] / "docs" / "clients"
 ADDRESS = "http://127.0.0.1:8400"  # as every recipe says it
 
-_BLOCK = re.compile(r"^```(?P<language>\w+)(?: (?P<file>\S+))?\n(?P<text>.*?)^```$", re.DOTALL | re.MULTILINE)
+_BLOCK = re.compile(
+    r"^```(?P<language>\w+)(?: (?P<file>\S+))?\n(?P<text>.*?)^```$", re.DOTALL | re.MULTILINE
+)
 
 
 @dataclass(frozen=True)
@@ -22,7 +24,9 @@ class Recipe:
     @property
     def files(self) -> dict[str, str]:
         """The blocks that name a file behind their language, by its name."""
-        return {block["file"]: block["text"] for block in _BLOCK.finditer(self.text) if block["file"]}
+        return {
+            block["file"]: block["text"] for block in _BLOCK.finditer(self.text) if block["file"]
+        }
 
     @property
     def installs(self) -> str:
@@ -35,7 +39,8 @@ class Recipe:
         return found[1] if found else None
 
     def write(self, folder: Path, places: Mapping[str, str]) -> None:
-        """Write its files, each address in `places` (as written → as it is now) in place of the written one, and nothing else changed."""
+        """Write its files, each address in `places` (as written → as it is now) in place of the
+        written one, and nothing else changed."""
         for name, text in self.files.items():
             placed = reduce(lambda now, place: now.replace(*place), places.items(), text)
             (folder / name).write_text(placed, encoding="utf-8")

@@ -1,4 +1,5 @@
-"""The recipes and programs of docs/clients: there is one of each for every client, short, and what judges them can say no."""
+"""The recipes and programs of docs/clients: there is one of each for every client, short, and what
+judges them can say no."""
 
 from __future__ import annotations
 
@@ -11,8 +12,8 @@ import orjson
 import pytest
 import yaml
 
-from om_proxy.demo.scripted import Seen
 from om_proxy.settings import parse
+from om_proxy.testing.scripted import Seen
 from tests.clients import recipes
 from tests.clients.conversation import conversation, price
 from tests.clients.judging import the_prompt_holds
@@ -28,7 +29,9 @@ def test_every_client_has_its_recipe() -> None:
     listed = re.findall(r"^\| \[.+?\]\((.+?)\.md\) \|", index, flags=re.MULTILINE)
     assert sorted(listed) == recipes.names()
     programs = {client.program for client in CLIENTS.values()}
-    assert programs | {"talk.py", "talk.mjs"} == {file.name for file in PROGRAMS.iterdir() if file.is_file()}
+    assert programs | {"talk.py", "talk.mjs"} == {
+        file.name for file in PROGRAMS.iterdir() if file.is_file()
+    }
 
 
 @pytest.mark.parametrize("name", CLIENTS)
@@ -39,7 +42,10 @@ def test_recipe(name: str) -> None:
     assert len(recipe.text.splitlines()) <= 30
     assert recipe.installs
     assert f"{recipes.ADDRESS}/v1" in written
-    assert re.search(r"X-OM-Thread|FORWARD_USER_INFO_HEADERS", written) or "x-session-affinity" in recipe.text
+    assert (
+        re.search(r"X-OM-Thread|FORWARD_USER_INFO_HEADERS", written)
+        or "x-session-affinity" in recipe.text
+    )
     if serves := CLIENTS[name].serves:
         assert f"--port {serves[0]}" in recipe.files["serve.sh"]
 
@@ -48,7 +54,10 @@ def test_recipe(name: str) -> None:
 def test_configurations_are_valid(name: str) -> None:
     """What a recipe says of om-proxy's own configuration is accepted by it."""
     recipe = recipes.recipe(name)
-    for text in [recipe.files.get("om-proxy.yaml", ""), *re.findall(r"`(upstream: .+?)`", recipe.text)]:
+    for text in [
+        recipe.files.get("om-proxy.yaml", ""),
+        *re.findall(r"`(upstream: .+?)`", recipe.text),
+    ]:
         parse(text)
     for file, text in recipe.files.items():
         if file.endswith((".yaml", ".json")):
@@ -65,13 +74,18 @@ def test_the_script_knows_them_all() -> None:
 @pytest.mark.parametrize("file", ["talk.py", "talk.mjs"])
 def test_every_language_lends_the_same_tool(file: str) -> None:
     """What `price` answers is written once in each, and is what the conversation expects."""
-    (said,) = re.findall(r'return f"(.+)"|=> `(.+)`;', (PROGRAMS / file).read_text(encoding="utf-8"))
+    (said,) = re.findall(
+        r'return f"(.+)"|=> `(.+)`;', (PROGRAMS / file).read_text(encoding="utf-8")
+    )
     answer = "".join(said).replace("$", "").replace("{item}", "cork")
     assert re.sub(r"\{20 \+ 3 \* (?:len\(item\)|item\.length)\}", "32", answer) == price("cork")
 
 
 TURNS = conversation(None)
-NOTED = {"role": "system", "content": "About before.\n\n<observations>\n* 🔴 (10:00) A flat\n</observations>"}
+NOTED = {
+    "role": "system",
+    "content": "About before.\n\n<observations>\n* 🔴 (10:00) A flat\n</observations>",
+}
 
 
 def asked(*turns: int) -> list[dict[str, Any]]:

@@ -1,4 +1,5 @@
-"""Which version of a client is installed in a folder: of a Python package in `venv/`, or of a package in `node_modules/`."""
+"""Which version of a client is installed in a folder: of a Python package in `venv/`, or of a
+package in `node_modules/`."""
 
 from __future__ import annotations
 

@@ -4,8 +4,6 @@ import asyncio
 import io
 import os
 import re
-import subprocess
-import sys
 import tempfile
 from dataclasses import replace
 from datetime import date
@@ -16,13 +14,13 @@ import pytest
 from rich.console import Console
 
 from om_proxy.demo import closing, play, stage
-from om_proxy.demo.faults import Fault
 from om_proxy.demo.figures import Bill, Played, money
-from om_proxy.demo.play import changes, main, perform, trimmed_to
-from om_proxy.demo.scripted import OBSERVER, REFLECTOR, UNKNOWN, Scripted, text_of
+from om_proxy.demo.play import changes, perform, trimmed_to
 from om_proxy.demo.story import Story, load
 from om_proxy.demo.table import Board, Row, bar, plain
 from om_proxy.errors import OmError
+from om_proxy.testing.faults import Fault
+from om_proxy.testing.scripted import OBSERVER, REFLECTOR, UNKNOWN, Scripted, text_of
 
 ROOT = Path(__file__).parents[2]
 FACT = "2.85 m"
@@ -67,32 +65,37 @@ def test_whole_story_with_memory(played: Played, story: Story) -> None:
 
 
 def test_much_less_is_sent(played: Played) -> None:
-    """Sent tokens fall to less than a third, the last prompt to less than a fifth, memory's own calls included in neither."""
+    """Sent tokens fall to less than a third, the last prompt to less than a fifth, memory's own
+    calls included in neither."""
     assert played.with_memory.prompt < played.without.prompt / 3
     assert played.last_with.prompt_tokens < played.last_without.prompt_tokens / 5
     assert sum(row.with_memory for row in played.rows) == played.with_memory.prompt
 
 
 def test_prompt_cache_keeps_hitting(played: Played) -> None:
-    """The prefix before the tail is stable: far more of what is sent is read from the provider's cache than not."""
+    """The prefix before the tail is stable: far more of what is sent is read from the provider's
+    cache than not."""
     assert played.with_memory.cached > 0.7 * played.with_memory.prompt
 
 
 def test_costs_less_at_list_prices(played: Played) -> None:
-    """With caching discounts on both sides and memory's own calls paid for, each actor shown is cheaper."""
+    """With caching discounts on both sides and memory's own calls paid for, each actor shown is
+    cheaper."""
     shown = money(played.without, played.with_memory, played.memory)
     assert [m.actor for m in shown if m.saved < 0.25] == []
 
 
 def test_fact_from_the_first_day_is_known(played: Played) -> None:
-    """All of it answers the question, and so do the notes; the same number of tokens of newest messages does not."""
+    """All of it answers the question, and so do the notes; the same number of tokens of newest
+    messages does not."""
     assert FACT in played.answer_without
     assert FACT in played.answer_with
     assert played.answer_trimmed == UNKNOWN
 
 
 def test_answer_comes_from_the_observations(played: Played) -> None:
-    """In the prompt with memory the fact stands in the observation block and nowhere in the raw tail."""
+    """In the prompt with memory the fact stands in the observation block and nowhere in the raw
+    tail."""
     first, *tail = played.last_with.messages
     block = re.search(r"<observations>\n(.*)\n</observations>", text_of(first), re.DOTALL)
     assert block
@@ -104,10 +107,15 @@ def test_answer_comes_from_the_observations(played: Played) -> None:
 async def test_failing_memory_models_change_no_answer(
     story: Story, fault: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """With an observer that never gives anything usable the conversation goes on word for word, only dearer."""
+    """With an observer that never gives anything usable the conversation goes on word for word,
+    only dearer."""
 
     def faulty(*args: Any, **kwargs: Any) -> Scripted:
-        return Scripted(*args, **kwargs, faults=[Fault(kind=fault, model=m, status=400) for m in (OBSERVER, REFLECTOR)])
+        return Scripted(
+            *args,
+            **kwargs,
+            faults=[Fault(kind=fault, model=m, status=400) for m in (OBSERVER, REFLECTOR)],
+        )
 
     monkeypatch.setattr(stage, "Scripted", faulty)
     played = await perform(Story(story.turns[:7]), on_paper())
@@ -116,7 +124,8 @@ async def test_failing_memory_models_change_no_answer(
 
 
 async def test_a_derailed_story_is_an_error(short: Story) -> None:
-    """A model that answers what is not in the story ends the demonstration: its figures would mean nothing."""
+    """A model that answers what is not in the story ends the demonstration: its figures would mean
+    nothing."""
     first = short.turns[0]
     other = replace(first, follows=({"role": "assistant", "content": "Something else."},))
     with pytest.raises(OmError, match="went astray"):
@@ -132,49 +141,16 @@ def _scripted_as(spoken: Story, expected: Story) -> Story:
     return Split(expected.turns)
 
 
-async def test_nothing_is_left_behind(short: Story, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_nothing_is_left_behind(
+    short: Story, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """What the proxy stored is removed at the end."""
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     await perform(short, on_paper())
     assert os.listdir(tmp_path) == []
 
 
-def test_command_prints_table_sums_and_prompt(
-    short: Story, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """Without a terminal the output is plain lines: rows, sums, money, answers, and the prompt on request."""
-    monkeypatch.setattr(play, "load", lambda: short)
-    monkeypatch.setattr(play.logs, "configure", lambda _: None)
-    assert main(["--show-prompt"]) == 0
-    out = capsys.readouterr().out
-    for part in ("Mon Mar 2      1  Morning.", "without memory", "gpt-4o", "om-proxy", "<observations>", "[tool]"):
-        assert part in out
-    assert "\x1b" not in out
-
-
-def test_command_tells_of_a_failure(
-    short: Story, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """An error is one line on stderr and status 1."""
-
-    def broken() -> Story:
-        raise OmError("no stage")
-
-    monkeypatch.setattr(play, "load", broken)
-    monkeypatch.setattr(play.logs, "configure", lambda _: None)
-    assert main([]) == 1
-    assert capsys.readouterr().err == "om-proxy demo: no stage\n"
-
-
-def test_help_of_the_real_command() -> None:
-    """`om-proxy demo --help` reaches the demonstration through the command line."""
-    run = subprocess.run(
-        [sys.executable, "-m", "om_proxy", "demo", "--help"], cwd=ROOT, check=True, capture_output=True, text=True
-    )
-    assert "--show-prompt" in run.stdout
-
-
-# ── the parts ────────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── the parts ─────────────────────────────────────────────────────────────────────────────────────
 
 ROW = Row(date(2026, 3, 2), 7, "Good. Now make them pass.", 20_000, 5_000, ("activated, log 947",))
 
@@ -193,7 +169,9 @@ ROW = Row(date(2026, 3, 2), 7, "Good. Now make them pass.", 20_000, 5_000, ("act
         ({}, {"status": "degraded", "reason": "memory-slow"}, ["degraded: memory-slow"]),
     ],
 )
-def test_changes_between_receipts(before: dict[str, str], after: dict[str, str], expected: list[str]) -> None:
+def test_changes_between_receipts(
+    before: dict[str, str], after: dict[str, str], expected: list[str]
+) -> None:
     """What memory did is read off the receipts."""
     assert list(changes(before, after)) == expected
 
@@ -216,11 +194,14 @@ def test_trimmed_to_a_budget() -> None:
 
 def test_bill_adds_up() -> None:
     """What is not cached is written to the cache; each at its own price."""
-    from om_proxy.catalogue import Price
+    from om_proxy.models import Price
 
     bill = Bill(1_000, 600, 10) + Bill(1_000, 400, 10)
     assert bill == Bill(2_000, 1_000, 20)
-    assert bill.dollars(Price(input=1.0, output=5.0, cached_input=0.1, cache_write=1.25)) == 1_250 + 100 + 100
+    assert (
+        bill.dollars(Price(input=1.0, output=5.0, cached_input=0.1, cache_write=1.25))
+        == 1_250 + 100 + 100
+    )
 
 
 @pytest.mark.parametrize(("sent", "filled"), [(5_000, 5), (20_000, 20), (26_000, 20), (0, 0)])
@@ -233,7 +214,10 @@ def test_bar_shows_the_share(sent: int, filled: int) -> None:
 
 def test_plain_line() -> None:
     """Without a terminal a row is one line that cuts long texts."""
-    assert " ".join(plain(ROW).split()) == "Mon Mar 2 7 Good. Now make them pass. 20,000 5,000 activated, log 947"
+    assert (
+        " ".join(plain(ROW).split())
+        == "Mon Mar 2 7 Good. Now make them pass. 20,000 5,000 activated, log 947"
+    )
     assert "…" in plain(replace(ROW, said="word " * 40))
 
 
@@ -242,7 +226,12 @@ def test_live_table_on_a_terminal(no_color: bool) -> None:
     """On a terminal the table moves; with NO_COLOR it has no colours."""
     file = io.StringIO()
     console = Console(
-        file=file, force_terminal=True, no_color=no_color, width=120, height=30, _environ={"TERM": "xterm-256color"}
+        file=file,
+        force_terminal=True,
+        no_color=no_color,
+        width=120,
+        height=30,
+        _environ={"TERM": "xterm-256color"},
     )
     with Board(console) as board:
         board.add(ROW)

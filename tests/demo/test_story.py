@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from om_proxy.demo import notes
 from om_proxy.demo.nights import dairy_orders, plan
-from om_proxy.demo.scripted import UNKNOWN, cue, improvise
 from om_proxy.demo.story import INSTRUCTIONS, Story, load
 from om_proxy.demo.world import World, dry_run
+from om_proxy.testing import notes
+from om_proxy.testing.scripted import UNKNOWN, cue, improvise
 
 FACT = "the dock at Quarry Steps takes no van higher than 2.85 m"
 
@@ -22,7 +22,11 @@ def story() -> Story:
 
 
 def messages(story: Story) -> list[dict[str, Any]]:
-    return [dict(m) for turn in story.turns for m in ({"role": "user", "content": turn.said}, *turn.follows)]
+    return [
+        dict(m)
+        for turn in story.turns
+        for m in ({"role": "user", "content": turn.said}, *turn.follows)
+    ]
 
 
 def words(story: Story) -> list[dict[str, Any]]:
@@ -45,7 +49,9 @@ def test_clock_moves_forward(story: Story) -> None:
     """Each turn comes after the one before it, on its own day."""
     times = [turn.at for turn in story.turns]
     assert times == sorted(set(times))
-    assert [datetime.fromtimestamp(t.at, UTC).date() for t in story.turns] == [t.day for t in story.turns]
+    assert [datetime.fromtimestamp(t.at, UTC).date() for t in story.turns] == [
+        t.day for t in story.turns
+    ]
 
 
 def test_every_line_is_found_by_its_cue(story: Story) -> None:
@@ -57,13 +63,18 @@ def test_every_line_is_found_by_its_cue(story: Story) -> None:
 
 
 def test_every_call_has_its_result(story: Story) -> None:
-    """Calls and results pair by id, in order, and arguments are JSON that the tool's schema knows."""
+    """Calls and results pair by id, in order, and arguments are JSON that the tool's schema
+    knows."""
     said = messages(story)
     calls = [call for m in said for call in m.get("tool_calls", ())]
-    assert [call["id"] for call in calls] == [m["tool_call_id"] for m in said if m["role"] == "tool"]
+    assert [call["id"] for call in calls] == [
+        m["tool_call_id"] for m in said if m["role"] == "tool"
+    ]
     known = {t["function"]["name"]: t["function"]["parameters"]["properties"] for t in story.tools}
     for call in calls:
-        assert set(json.loads(call["function"]["arguments"])) == set(known[call["function"]["name"]])
+        assert set(json.loads(call["function"]["arguments"])) == set(
+            known[call["function"]["name"]]
+        )
 
 
 def test_tools_answer_alike_every_time(story: Story) -> None:
@@ -72,8 +83,13 @@ def test_tools_answer_alike_every_time(story: Story) -> None:
 
 
 def test_results_are_not_filler(story: Story) -> None:
-    """Hardly any line of a tool's result occurs twice, but for the test runs and the files that are read again."""
-    results = [m["content"] for m in messages(story) if m["role"] == "tool" and "PASSED" not in m["content"]]
+    """Hardly any line of a tool's result occurs twice, but for the test runs and the files that are
+    read again."""
+    results = [
+        m["content"]
+        for m in messages(story)
+        if m["role"] == "tool" and "PASSED" not in m["content"]
+    ]
     lines = [line for text in dict.fromkeys(results) for line in text.splitlines()]
     assert len(set(lines)) > 0.85 * len(lines)
 
@@ -82,9 +98,12 @@ def test_suites_pass_as_often_as_the_assistant_says(story: Story) -> None:
     """What the assistant tells of a test run is what the run said."""
     checked = 0
     for turn in story.turns:
-        ran = [m["content"] for m in turn.follows if m["role"] == "tool" and "==== " in m["content"]]
+        ran = [
+            m["content"] for m in turn.follows if m["role"] == "tool" and "==== " in m["content"]
+        ]
         told = re.search(
-            r"(\d+) (?:tests )?passed|(?:All|the) (\d+) tests", turn.follows[-1]["content"] if turn.follows else ""
+            r"(\d+) (?:tests )?passed|(?:All|the) (\d+) tests",
+            turn.follows[-1]["content"] if turn.follows else "",
         )
         if ran and told:
             checked += 1
@@ -108,7 +127,9 @@ def test_suites_pass_as_often_as_the_assistant_says(story: Story) -> None:
         ("did the nights behave", ("2026-03-18,04:20:00,04:25:35,335",)),
     ],
 )  # fmt: skip
-def test_figures_the_assistant_quotes_stand_in_the_results(story: Story, asked: str, figures: tuple[str, ...]) -> None:
+def test_figures_the_assistant_quotes_stand_in_the_results(
+    story: Story, asked: str, figures: tuple[str, ...]
+) -> None:
     """What the hand-written answers build on is really what the tools computed."""
     turn = next(t for t in story.turns if asked.lower() in t.said.lower())
     results = "\n".join(m["content"] for m in turn.follows if m["role"] == "tool")
@@ -119,9 +140,13 @@ def test_no_tall_van_under_the_roof_after_the_rule() -> None:
     """The world changes with the work: from the third of March on the plans keep to the roof."""
     world = World()
     world.wake(load().turns[-1].day)
-    tall = "FROM plans p JOIN vans v USING (van) WHERE p.site = 'Quarry Steps' AND v.height_m > 2.85"
+    tall = (
+        "FROM plans p JOIN vans v USING (van) WHERE p.site = 'Quarry Steps' AND v.height_m > 2.85"
+    )
     before, after = (
-        world.call("query", {"sql": f"SELECT count(*) {tall} AND p.day {rel} '2026-03-03'"}).splitlines()[1]
+        world.call(
+            "query", {"sql": f"SELECT count(*) {tall} AND p.day {rel} '2026-03-03'"}
+        ).splitlines()[1]
         for rel in ("<", ">=")
     )
     world.close()
@@ -137,7 +162,8 @@ def test_dry_run_and_plan_are_whole() -> None:
 
 
 def test_the_fact_is_said_once_at_the_beginning_and_asked_at_the_end(story: Story) -> None:
-    """The last question is about the first message; nobody says it again in between, so a window cannot know it."""
+    """The last question is about the first message; nobody says it again in between, so a window
+    cannot know it."""
     *before, question = [m for m in messages(story) if m["role"] in ("user", "assistant", "tool")]
     assert FACT in before[0]["content"]
     assert all("2.85 m" not in (m["content"] or "") for m in before[2:])
@@ -147,7 +173,8 @@ def test_the_fact_is_said_once_at_the_beginning_and_asked_at_the_end(story: Stor
 
 
 def test_observer_keeps_the_fact_and_compresses(story: Story) -> None:
-    """Rules make notes that are several times shorter, and still answer the question after reflecting."""
+    """Rules make notes that are several times shorter, and still answer the question after
+    reflecting."""
     transcript = "\n".join(_rendered(m) for m in messages(story)[:60])
     observed = notes.observe(f"<transcript>\nDate: Mar 2, 2026\n{transcript}\n</transcript>")
     reflected = notes.reflect(observed, len)
@@ -166,8 +193,11 @@ def test_notes_survive_a_second_reflection() -> None:
 
 
 def test_observer_of_nothing_still_answers_in_form() -> None:
-    """A prompt without a transcript gives one bullet, so that no caller waits for a form that never comes."""
-    assert notes.observe("hello") == "<observations>\n* 🟢 Nothing of note was said.\n</observations>"
+    """A prompt without a transcript gives one bullet, so that no caller waits for a form that never
+    comes."""
+    assert (
+        notes.observe("hello") == "<observations>\n* 🟢 Nothing of note was said.\n</observations>"
+    )
 
 
 def test_instructions_do_not_give_the_answer_away() -> None:
@@ -177,5 +207,7 @@ def test_instructions_do_not_give_the_answer_away() -> None:
 
 def _rendered(message: dict[str, Any]) -> str:
     text = (message.get("content") or json.dumps(message.get("tool_calls"))).replace("\n", "\n  ")
-    speaker = {"user": "User", "assistant": "Assistant", "tool": "Tool result query"}[message["role"]]
+    speaker = {"user": "User", "assistant": "Assistant", "tool": "Tool result query"}[
+        message["role"]
+    ]
     return f"{speaker} (09:04): {text}"

@@ -12,12 +12,12 @@ from pathlib import Path
 
 from rich.console import Console
 
-from om_proxy import logs
 from om_proxy.demo import closing
 from om_proxy.demo.figures import Played
 from om_proxy.demo.play import perform
 from om_proxy.demo.story import load
 from om_proxy.demo.table import AROUND, Board, sums
+from om_proxy.telemetry import logs
 
 PICTURE = Path(__file__).parents[2] / "docs" / "demo.svg"
 WIDTH_COLUMNS = 100

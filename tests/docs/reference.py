@@ -13,10 +13,16 @@ from pathlib import Path
 
 import yaml
 
-from om_proxy import cli
-from om_proxy.demo import play
-from om_proxy.edge.vocabulary import ERRORS, REASONS, REQUEST_HEADERS, RESPONSE_HEADERS, Row
-from om_proxy.settings.watching import AT_ONCE, RESTART
+from om_proxy.cli import exit_status
+from om_proxy.cli.parser import build_parser
+from om_proxy.edge.vocabulary import (
+    ERROR_CODE_ROWS,
+    REASON_ROWS,
+    REQUEST_HEADER_ROWS,
+    RESPONSE_HEADER_ROWS,
+    Row,
+)
+from om_proxy.settings.watching import LIVE_SETTINGS, RESTART_PREFIXES
 
 ROOT = Path(__file__).parents[2]
 FOLDER = ROOT / "docs" / "reference"
@@ -83,7 +89,9 @@ def _settings_of(node: yaml.MappingNode, section: str) -> Iterator[Setting]:
     for key, value in node.value:
         holder = value.value[0] if isinstance(value, yaml.SequenceNode) and value.value else value
         nested = isinstance(holder, yaml.MappingNode) and bool(holder.value)
-        found = Setting(section, key.value, "" if nested else _written(value), _comment(key.start_mark.line))
+        found = Setting(
+            section, key.value, "" if nested else _written(value), _comment(key.start_mark.line)
+        )
         if nested:
             inner.append((found, holder))
         else:
@@ -101,19 +109,22 @@ def _written(node: yaml.Node) -> str:
 
 
 def _comment(line: int) -> str:
-    """The comment beside a key, with the lines that continue it."""
+    """The comment above a key."""
     lines = CONFIG.splitlines()
-    end = line + 1
-    while end < len(lines) and re.match(r" +#", lines[end]):
-        end += 1
-    return " ".join(text.partition("# ")[2] for text in lines[line:end]).strip()
+    start = line
+    while start and re.match(r" *# ", lines[start - 1]):
+        start -= 1
+    return " ".join(text.partition("# ")[2] for text in lines[start:line])
 
 
 def settings_page() -> str:
     parts = []
     rows: list[Setting] = []
     overlays = [found for found in settings() if found.default and not found.section]
-    for found in [*(found for found in settings() if found not in overlays), Setting("", "", "", "")]:
+    for found in [
+        *(found for found in settings() if found not in overlays),
+        Setting("", "", "", ""),
+    ]:
         if found.default:
             rows.append(found)
             continue
@@ -140,7 +151,7 @@ def _settings_table(rows: Iterable[Setting]) -> str:
 
 
 def _restart(key: str) -> str:
-    return " ↻" if key.startswith(RESTART) and key not in AT_ONCE else ""
+    return " ↻" if key.startswith(RESTART_PREFIXES) and key not in LIVE_SETTINGS else ""
 
 
 # ── headers, reasons, errors ─────────────────────────────────────────────────────────────────────
@@ -155,7 +166,7 @@ def headers_page() -> str:
         "# Headers",
         MADE_BY,
         "## Requests",
-        two_columns("request", REQUEST_HEADERS),
+        two_columns("request", REQUEST_HEADER_ROWS),
         """\
 A name of a thread or a resource is 1 to 256 bytes. Letters, digits and `. _ : @ / + = -` stand for
 themselves. Percent-encode everything else, as UTF-8 (`Kitchen%20plans`). om-proxy decodes the name
@@ -172,7 +183,7 @@ of opencode has a thread of its own. The resource is the user in `x-litellm-end-
 `x-litellm-customer-id` or `helicone-user-id`. Sessions that group unrelated prompts are no threads:
 take them out of the list.""",
         "## Responses",
-        two_columns("response", RESPONSE_HEADERS),
+        two_columns("response", RESPONSE_HEADER_ROWS),
     )
 
 
@@ -184,7 +195,10 @@ def reasons_page() -> str:
         "something to explain.",
         table(
             ("reason", "with", "meaning"),
-            ((code(row.names), code(row.told_with.split()) or "(log)", row.meaning) for row in REASONS),
+            (
+                (code(row.names), code(row.sent_with.split()) or "(log)", row.meaning)
+                for row in REASON_ROWS
+            ),
         ),
     )
 
@@ -199,7 +213,7 @@ message says what to do. The header `x-should-retry` says whether the same reque
 All other errors are the model server's own.""",
         table(
             ("code", "status", "meaning, and what to do"),
-            ((code(row.names), row.told_with, row.meaning) for row in ERRORS),
+            ((code(row.names), row.sent_with, row.meaning) for row in ERROR_CODE_ROWS),
         ),
     )
 
@@ -208,12 +222,17 @@ All other errors are the model server's own.""",
 
 
 def cli_page() -> str:
-    top = cli.parser()
-    (commands,) = [action for action in top._actions if isinstance(action, argparse._SubParsersAction)]
+    top = build_parser()
+    (commands,) = [
+        action for action in top._actions if isinstance(action, argparse._SubParsersAction)
+    ]
     helps = {choice.dest: choice.help or "" for choice in commands._choices_actions}
-    parsers = {**commands.choices, "demo": play._parser()}
-    exit_statuses = " ".join((cli.__doc__ or "").partition("\n\n")[2].split())
-    sections = [part for name, parser in parsers.items() for part in command_section(name, parser, helps[name])]
+    exit_statuses = " ".join((exit_status.__doc__ or "").partition("\n\n")[2].split())
+    sections = [
+        part
+        for name, parser in commands.choices.items()
+        for part in command_section(name, parser, helps[name])
+    ]
     return joined("# Commands", MADE_BY, exit_statuses, *sections)
 
 

@@ -51,7 +51,8 @@ class Word:
 
 @dataclass(frozen=True, slots=True)
 class Figures:
-    """A project's figures. Shares are percentages; None where there is nothing to take a share of."""
+    """A project's figures. Shares are percentages; None where there is nothing to take a share
+    of."""
 
     bare_constants: int | None
     participle_functions: int | None
@@ -124,7 +125,9 @@ def begins_with_preposition(sentence: str) -> bool:
     return sentence.split(maxsplit=1)[0].lower() in PREPOSITIONS.split()
 
 
-def find_words(files: Mapping[str, str], shared: Collection[str]) -> dict[str, tuple[list[Word], int]]:
+def find_words(
+    files: Mapping[str, str], shared: Collection[str]
+) -> dict[str, tuple[list[Word], int]]:
     """Field of `Figures` → the words that count, and of how many. *files*: path → text of a module;
     *shared*: the first words of the functions of all other projects."""
     measures: dict[str, tuple[Callable[[str, str], Iterator[Word]], Callable[[str], bool]]] = {
@@ -199,12 +202,17 @@ def read_wheel(wheel: Path) -> tuple[dict[str, str], str]:
         }
     metadata = next(texts.pop(name) for name in list(texts) if name.endswith("METADATA"))
     readme = re.split("(?m)^#+ (?:Changelog|Release Information)$", metadata.partition("\n\n")[2])
-    modules = {path: text for path, text in texts.items() if not any(part in f"/{path}" for part in SKIPPED_PARTS)}
+    modules = {
+        path: text
+        for path, text in texts.items()
+        if not any(part in f"/{path}" for part in SKIPPED_PARTS)
+    }
     return modules, readme[0]
 
 
 def record_projects(wheels: Collection[Path], today: str) -> dict[str, Any]:
-    """What `words.json` holds: the date, the figures of each wheel, and all first words of functions."""
+    """What `words.json` holds: the date, the figures of each wheel, and all first words of
+    functions."""
     projects = {" ".join(wheel.name.split("-")[:2]): read_wheel(wheel) for wheel in wheels}
     first_words = {
         name: {first_word(word.text) for file in files.items() for word in functions(*file)}

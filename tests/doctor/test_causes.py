@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from om_proxy.agents.failures import failure
+from om_proxy.agents.failures import build_model_error
 from om_proxy.doctor.causes import CAUSES, UNKNOWN_CAUSE, explain_cause
 from om_proxy.errors import ModelError
 
@@ -40,6 +40,8 @@ def test_in_words(stored: str, said: list[str]) -> None:
 
 def test_a_cause_quotes_nobody() -> None:
     """A server's message and code stay out of the store."""
-    error = failure(401, code="sk-CANARY", message="the CANARY sings", headers={}, now=0.0)
+    error = build_model_error(
+        401, code="sk-CANARY", message="the CANARY sings", headers={}, now=0.0
+    )
     assert error.cause.startswith("om_model 401: check memory.api_key")
     assert "CANARY" not in error.cause

@@ -6,11 +6,18 @@ from pathlib import Path
 
 import pytest
 
-from om_proxy.cli import banner, main
+from om_proxy.cli import main
+from om_proxy.cli.banner import print_banner
 from om_proxy.doctor.models import missing_credentials, model_warnings
 from om_proxy.settings import load, parse
 
-VARIABLES = ("OPENAI_API_KEY", "GEMINI_API_KEY", "GOOGLE_API_KEY", "ANTHROPIC_API_KEY", "ANTHROPIC_AUTH_TOKEN")
+VARIABLES = (
+    "OPENAI_API_KEY",
+    "GEMINI_API_KEY",
+    "GOOGLE_API_KEY",
+    "ANTHROPIC_API_KEY",
+    "ANTHROPIC_AUTH_TOKEN",
+)
 
 
 @pytest.fixture(autouse=True)
@@ -59,14 +66,18 @@ def test_nothing_is_missing(memory: str) -> None:
 
 def test_a_shared_key_is_not_for_another_address() -> None:
     """A model with an address of its own does not get it."""
-    (line,) = missed('memory: {api_key: k, model: [{model: openai/a, api_base: "https://api.openai.com/v1"}]}')
+    (line,) = missed(
+        'memory: {api_key: k, model: [{model: openai/a, api_base: "https://api.openai.com/v1"}]}'
+    )
     assert "OPENAI_API_KEY" in line
 
 
 def test_the_request_s_own_server() -> None:
     """There the request's credential serves; the line says for how long."""
     (own,) = missed("memory: {model: openai/a}")
-    (other,) = missed("memory: {model: openai/a}\nupstream: [{name: u, base_url: 'https://other.example/v1'}]")
+    (other,) = missed(
+        "memory: {model: openai/a}\nupstream: [{name: u, base_url: 'https://other.example/v1'}]"
+    )
     assert "with the credential of the request" in own
     assert "with the credential of the request" not in other
 
@@ -75,7 +86,9 @@ def test_models_in_lists_are_warned_of() -> None:
     """What is known against a model is told wherever it stands."""
     names = ["anthropic/claude-opus-4-1", "openai/gpt-4.1-nano"]
     settings = parse(f"memory: {{model: [{', '.join(names)}]}}")
-    alone = [model_warnings(parse(f"memory: {{model: {name}}}").effective(None), None) for name in names]
+    alone = [
+        model_warnings(parse(f"memory: {{model: {name}}}").effective(None), None) for name in names
+    ]
     assert model_warnings(settings.effective(None), None) == list(
         dict.fromkeys(text for found in alone for text in found)
     )
@@ -85,7 +98,10 @@ def test_models_in_lists_are_warned_of() -> None:
 def test_retries_that_do_nothing_are_told(retries: int, told: bool) -> None:
     """A call is tried three times at most, whatever its model asks for."""
     settings = parse(f"memory: {{model: [{{model: openai/a, max_retries: {retries}}}]}}")
-    assert any("max_retries" in text for text in model_warnings(settings.effective(None), None)) is told
+    assert (
+        any("max_retries" in text for text in model_warnings(settings.effective(None), None))
+        is told
+    )
 
 
 def test_check_and_start_say_so(
@@ -96,7 +112,7 @@ def test_check_and_start_say_so(
     file.write_text("memory: {model: openai/gpt-5-mini}", encoding="utf-8")
     for said in (True, False):
         assert main(["check", "--config", str(file)]) == 0
-        banner(load(file), 1)
+        print_banner(load(file), 1)
         out = capsys.readouterr().out
         assert out.count("OPENAI_API_KEY") == 2 * said
         monkeypatch.setenv("OPENAI_API_KEY", "sk-proj-a-secret-of-the-operator")

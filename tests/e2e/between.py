@@ -1,4 +1,5 @@
-"""The whole program between a raw client and a raw model server, served as `om-proxy serve` does it."""
+"""The whole program between a raw client and a raw model server, served as `om-proxy serve` does
+it."""
 
 from __future__ import annotations
 
@@ -14,11 +15,19 @@ import orjson
 import uvicorn
 
 from om_proxy.app import App, create_app
-from om_proxy.edge.protocol import Protocol
+from om_proxy.server.protocol import BoundedProtocol
 from om_proxy.settings import parse
 from tests.e2e.running import Clock
 from tests.support.raw_client import Got, ask
-from tests.support.upstream_server import SSE_HEAD, Script, Seen, UpstreamServer, answering, chunk, upstream_server
+from tests.support.upstream_server import (
+    SSE_HEAD,
+    Script,
+    Seen,
+    UpstreamServer,
+    answering,
+    chunk,
+    upstream_server,
+)
 
 COMPLETION = (
     b'{"id":"x", "object":"chat.completion","created":1.0e3,"choices":[ {"index":0,"finish_reason":"stop",'
@@ -82,7 +91,8 @@ class _Server(uvicorn.Server):
 async def between(
     tmp_path: Path, more: str = "", *, upstream: str = "", memory: str = "", base_url: str = ""
 ) -> AsyncIterator[Between]:
-    """`more`: further sections of the configuration; `upstream` and `memory`: further keys of those."""
+    """`more`: further sections of the configuration; `upstream` and `memory`: further keys of
+    those."""
     async with upstream_server(completing()) as server:
         settings = parse(
             f"""
@@ -94,16 +104,17 @@ async def between(
             """
         )
         clock = Clock()
-        app = create_app(settings, clock=clock, model_within=5.0)
+        app = create_app(settings, clock=clock, model_timeout_s=5.0)
         async with serving(app) as port:
             yield Between(server, app, port, clock)
 
 
 @asynccontextmanager
 async def serving(app: App) -> AsyncIterator[int]:
-    """Its port. The flags are those of proxy/om_proxy/cli.py: no header of the server's own stands beside the upstream's."""
+    """Its port. The flags are those of proxy/om_proxy/cli/listening.py: no header of the server's
+    own stands beside the upstream's."""
     config = uvicorn.Config(
-        app, http=Protocol, ws="none", lifespan="on", log_config=None, access_log=False, proxy_headers=False,
+        app, http=BoundedProtocol, ws="none", lifespan="on", log_config=None, access_log=False, proxy_headers=False,
         server_header=False, date_header=False, timeout_graceful_shutdown=2,
     )  # fmt: skip
     server = _Server(config)

@@ -17,7 +17,9 @@ numbers = count(1)
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def run(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Running]:
     """With default thresholds, which no test of cases reaches."""
-    async with running(tmp_path_factory.mktemp("cases"), memory="scope: thread", models=Model()) as run:
+    async with running(
+        tmp_path_factory.mktemp("cases"), memory="scope: thread", models=Model()
+    ) as run:
         yield run
 
 

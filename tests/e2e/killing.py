@@ -1,4 +1,5 @@
-"""Replay a conversation through a proxy that is killed by SIGKILL on the way, and started again on the same store."""
+"""Replay a conversation through a proxy that is killed by SIGKILL on the way, and started again on
+the same store."""
 
 from __future__ import annotations
 
@@ -10,10 +11,19 @@ from typing import Any
 import httpx
 import openai
 
-from om_proxy.demo.scripted import Scripted
-from om_proxy.storage.sqlite import SqliteStore
+from om_proxy.storage.sqlite.store import SqliteStore
+from om_proxy.testing.scripted import Scripted
 from tests.e2e.process import Process, free_port
-from tests.e2e.replay import Call, Inspector, Recorded, ask, assert_complete, client_of, configuration, serving
+from tests.e2e.replay import (
+    Call,
+    Inspector,
+    Recorded,
+    ask,
+    assert_complete,
+    client_of,
+    configuration,
+    serving,
+)
 
 PHASES = ("before the upstream answers", "in the middle of the reply")
 
@@ -42,14 +52,20 @@ class Killing(Recorded):
 async def killed_and_restarted(
     tmp_path: Path, calls: Sequence[Call], kills: int, seed: int, memory: str = "", **inspected: int
 ) -> Inspector:
-    """Every call in order, as in `replayed`, through a proxy that is killed at some of them; the client then tries again."""
+    """Every call in order, as in `replayed`, through a proxy that is killed at some of them; the
+    client then tries again."""
     dice = random.Random(seed)
     at = {n: dice.choice(PHASES) for n in dice.sample(range(1, len(calls)), kills)}
     expected_retries = len(at)
     recorded, inspector, retries = Killing(calls, at), Inspector(**inspected), 0
-    async with serving(recorded, lifespan="off") as upstream, serving(Scripted(), lifespan="off") as observer:
+    async with (
+        serving(recorded, lifespan="off") as upstream,
+        serving(Scripted(), lifespan="off") as observer,
+    ):
         port, file = free_port(), tmp_path / "om-proxy.yaml"
-        file.write_text(f"server: {{port: {port}}}\n{configuration(tmp_path, upstream, observer, memory)}")
+        file.write_text(
+            f"server: {{port: {port}}}\n{configuration(tmp_path, upstream, observer, memory)}"
+        )
         process = Process(file, port)
         recorded.kill = process.kill
         await process.start()

@@ -1,4 +1,5 @@
-"""Five hundred texts that would be more than data: tags of ours, fences, speakers, terminal sequences, markup, direction marks."""
+"""Five hundred texts that would be more than data: tags of ours, fences, speakers, terminal
+sequences, markup, direction marks."""
 
 from __future__ import annotations
 
@@ -45,7 +46,10 @@ DIRECTIONS = (
 def _simple() -> Iterator[str]:
     for tag in PROMPT_TAGS:
         middle = len(tag) // 2
-        unseen, spaced = f"{tag[:middle]}\u200d{tag[middle:]}", tag.replace("-", " ").replace("s", "\u017f")
+        unseen, spaced = (
+            f"{tag[:middle]}\u200d{tag[middle:]}",
+            tag.replace("-", " ").replace("s", "\u017f"),
+        )
         yield from (spelling.format(tag, tag.upper(), unseen, spaced) for spelling in SPELLINGS)
     yield from (f"fine{end}{speaker}{INSIDE}" for end in ENDS_OF_LINES for speaker in SPEAKERS)
     yield from (*FENCES, *TERMINAL, *MARKUP)

@@ -1,6 +1,8 @@
-"""Conversations in words, played through a live proxy: what to send, what the model answers, and what came of it.
+"""Conversations in words, played through a live proxy: what to send, what the model answers, and
+what came of it.
 
-The words are those of tests/memory/clients.py: `u1 a1 cx rx` is a question, its answer, a call of tool x and its result.
+The words are those of tests/memory/clients.py: `u1 a1 cx rx` is a question, its answer, a call of
+tool x and its result.
 """
 
 from __future__ import annotations
@@ -16,10 +18,10 @@ import orjson
 import structlog
 from structlog.typing import EventDict
 
-from om_proxy.demo.faults import Fault
-from om_proxy.demo.scripted import Scripted, Seen, cue
-from om_proxy.memory.identity import LOCAL_TENANT
+from om_proxy.identity.tenants import LOCAL_TENANT
 from om_proxy.memory.model import Key, Memory
+from om_proxy.testing.faults import Fault
+from om_proxy.testing.scripted import Scripted, Seen, cue
 from tests.e2e.running import Running, streamed
 from tests.memory.clients import chat, message
 
@@ -31,7 +33,8 @@ CUT = "~"  # after a reply: the upstream breaks off in the middle of it
 
 
 class Model(Scripted):
-    """A scripted model server that can also break off a whole answer, and hold answers back until several requests are there."""
+    """A scripted model server that can also break off a whole answer, and hold answers back until
+    several requests are there."""
 
     breaking = False
     together: asyncio.Barrier | None = None
@@ -43,7 +46,11 @@ class Model(Scripted):
 
         async def sending(event: Any) -> None:
             if breaking and event["type"] == "http.response.body" and not event.get("more_body"):
-                event = {**event, "body": event["body"][: len(event["body"]) // 2], "more_body": True}
+                event = {
+                    **event,
+                    "body": event["body"][: len(event["body"]) // 2],
+                    "more_body": True,
+                }
             await send(event)
 
         await super().__call__(scope, receive, sending)
@@ -82,7 +89,9 @@ class Turn:
     case: str | None
     status: int
     receipt: Mapping[str, str]
-    prompt: str | None  # what the actor was sent after its instructions, in words; None: nothing was sent
+    prompt: (
+        str | None
+    )  # what the actor was sent after its instructions, in words; None: nothing was sent
     exact: bool  # it was sent the client's very bytes
     answer: str | None  # what the client got, in words; None: an error, or not the whole of it
     arrived: bytes  # all that came of its body
@@ -102,7 +111,8 @@ class Play:
         return Key(LOCAL_TENANT, self.thread, self.thread)
 
     async def told(self, conversation: str) -> None:
-        """Let this have happened: steps `sent > reply; …`, or words that a client with a whole history sent turn by turn."""
+        """Let this have happened: steps `sent > reply; …`, or words that a client with a whole
+        history sent turn by turn."""
         for sent, reply in steps(conversation):
             await self.turn(sent, reply)
             await self.running.app.background.wait_idle()
@@ -115,26 +125,40 @@ class Play:
         self._prepare(raws, reply)
         before = len(self.running.models.requests)
         body = body_of(raws, stream=self.stream)
-        status, receipt, arrived, whole = await self._post(body, {"x-om-thread": self.thread, **headers})
+        status, receipt, arrived, whole = await self._post(
+            body, {"x-om-thread": self.thread, **headers}
+        )
         answer = heard(arrived, self.stream) if status == 200 and whole else None
         story = await self.stories.next()
         if answer is None:
             await self.running.app.background.wait_idle()  # nobody waited for its commit
         asked = [seen for seen in self.running.models.requests[before:] if seen.model == ACTOR]
         prompt = words_of(asked[-1]) if asked else None
-        return Turn(story["case"], status, receipt, prompt, bool(asked) and asked[-1].body == body, answer, arrived)
+        return Turn(
+            story["case"],
+            status,
+            receipt,
+            prompt,
+            bool(asked) and asked[-1].body == body,
+            answer,
+            arrived,
+        )
 
     def _prepare(self, raws: Sequence[bytes], reply: str) -> None:
         models = self.running.models
         assert isinstance(models, Model)
-        models.faults.switch(*([Fault(kind="http", model=ACTOR, status=500)] if reply == FAILED else []))
+        models.faults.switch(
+            *([Fault(kind="http", model=ACTOR, status=500)] if reply == FAILED else [])
+        )
         models.breaking = reply.endswith(CUT) and not self.stream
         if reply.endswith(CUT) and self.stream:
             models.faults.switch(Fault(kind="cut", model=ACTOR))
         if reply != FAILED:
             models.script[cue(orjson.loads(raws[-1])) if raws else ""] = reply_of(reply.rstrip(CUT))
 
-    async def _post(self, body: bytes, headers: dict[str, str]) -> tuple[int, dict[str, str], bytes, bool]:
+    async def _post(
+        self, body: bytes, headers: dict[str, str]
+    ) -> tuple[int, dict[str, str], bytes, bool]:
         url, arrived, whole = f"{self.running.base}/v1/chat/completions", b"", True
         async with self.running.http.stream("POST", url, content=body, headers=headers) as answer:
             try:
@@ -212,7 +236,9 @@ def heard(content: bytes, stream: bool) -> str:
     if not stream:
         return word(orjson.loads(content)["choices"][0]["message"])
     text = streamed(content)
-    calls = [c["id"] for delta in deltas(content) for c in delta.get("tool_calls") or () if c.get("id")]
+    calls = [
+        c["id"] for delta in deltas(content) for c in delta.get("tool_calls") or () if c.get("id")
+    ]
     return "c" + "+".join(calls) if calls else f"a{text}"
 
 

@@ -25,13 +25,17 @@ class Process:
         self.base = f"http://127.0.0.1:{port}"
         self._process: asyncio.subprocess.Process | None = None
 
-    async def start(self, within: float = 20.0) -> None:
-        await self._started(sys.executable, "-m", "om_proxy", "serve", "--config", str(self.config), within=within)
+    async def start(self, within: float = 60.0) -> None:
+        await self._started(
+            sys.executable, "-m", "om_proxy", "serve", "--config", str(self.config), within=within
+        )
         assert self.alive, f"exited with {self._process.returncode if self._process else None}"
 
     async def _started(self, *command: str, within: float) -> None:
         """Returns when it serves, or has died."""
-        self._process = await asyncio.create_subprocess_exec(*command, stdout=asyncio.subprocess.DEVNULL)
+        self._process = await asyncio.create_subprocess_exec(
+            *command, stdout=asyncio.subprocess.DEVNULL
+        )
         async with asyncio.timeout(within), httpx.AsyncClient(trust_env=False) as http:
             while self.alive:
                 try:

@@ -1,4 +1,5 @@
-"""Replay a recorded conversation through a live proxy, call by call, and hold every forwarded prompt to the promises."""
+"""Replay a recorded conversation through a live proxy, call by call, and hold every forwarded
+prompt to the promises."""
 
 from __future__ import annotations
 
@@ -13,16 +14,20 @@ from typing import Any
 import openai
 import orjson
 
+from om_proxy.apis.chat.chat_message import view_parsed
 from om_proxy.app import create_app
-from om_proxy.catalogue import encoder
-from om_proxy.demo.loopback import serving
-from om_proxy.demo.scripted import Scripted, deltas
 from om_proxy.memory import tokens
 from om_proxy.memory.model import MESSAGE_FRAMING_TOKENS, Memory
+from om_proxy.models import create_encoder
 from om_proxy.settings import parse
+from om_proxy.testing.loopback import serving
+from om_proxy.testing.scripted import Scripted, deltas
 
 Message = dict[str, Any]
-SYSTEM = {"role": "system", "content": "You are a coding assistant. Work in small steps and run the tests."}
+SYSTEM = {
+    "role": "system",
+    "content": "You are a coding assistant. Work in small steps and run the tests.",
+}
 SHARED = Path(__file__).parents[2].parent / "shared" / "data"
 
 
@@ -54,7 +59,8 @@ def coding_session() -> list[Message] | None:
 
 
 class Recorded:
-    """A model server that answers call n (header `x-test-call`) with the recorded reply, and keeps each body it got."""
+    """A model server that answers call n (header `x-test-call`) with the recorded reply, and keeps
+    each body it got."""
 
     def __init__(self, calls: Sequence[Call]) -> None:
         self.calls = calls
@@ -79,9 +85,18 @@ class Recorded:
     async def _whole(send: Any, reply: Message, reason: str) -> None:
         choice = {"index": 0, "message": reply, "finish_reason": reason}
         content = orjson.dumps(
-            {"id": "r", "object": "chat.completion", "created": 1, "model": "m", "choices": [choice]}
+            {
+                "id": "r",
+                "object": "chat.completion",
+                "created": 1,
+                "model": "m",
+                "choices": [choice],
+            }
         )
-        headers = [(b"content-type", b"application/json"), (b"content-length", str(len(content)).encode())]
+        headers = [
+            (b"content-type", b"application/json"),
+            (b"content-length", str(len(content)).encode()),
+        ]
         await send({"type": "http.response.start", "status": 200, "headers": headers})
         await send({"type": "http.response.body", "body": content})
 
@@ -115,7 +130,8 @@ async def ask(
 ) -> tuple[Message, dict[str, str]]:
     """Make the call through the SDK; the reply's role, content and calls, and the receipt.
 
-    The history goes beside the arguments: typed, the SDK walks it by its annotations, which took nine tenths of these tests.
+    The history goes beside the arguments: typed, the SDK walks it by its annotations, which took
+    nine tenths of these tests.
     """
     arguments: dict[str, Any] = {
         "model": model,
@@ -135,7 +151,8 @@ async def ask(
         message["content"] += delta.content or ""
         for part in delta.tool_calls or ():
             made = calls.setdefault(
-                part.index, {"id": "", "type": "function", "function": {"name": "", "arguments": ""}}
+                part.index,
+                {"id": "", "type": "function", "function": {"name": "", "arguments": ""}},
             )
             made["id"] += part.id or ""
             made["function"]["name"] += part.function.name or ""
@@ -155,7 +172,7 @@ class Inspector:
 
     observe_at: int = 30_000
     reflect_at: int = 40_000
-    encode: Any = field(default_factory=lambda: encoder("gpt-4o"))
+    encode: Any = field(default_factory=lambda: create_encoder("gpt-4o"))
     previous: list[bytes] = field(default_factory=list)
     state: tuple[str, str] = ("", "")
     breaks: int = 0
@@ -174,7 +191,8 @@ class Inspector:
 
     @staticmethod
     def _tools(call: Call, prompt: list[Message]) -> None:
-        """No call without the results the client sent with it, no orphan result the client did not send itself."""
+        """No call without the results the client sent with it, no orphan result the client did not
+        send itself."""
         sent = {m["tool_call_id"] for m in call.sent if m["role"] == "tool"}
         made: set[str] = set()
         answered = {m["tool_call_id"] for m in prompt if m["role"] == "tool"}
@@ -189,14 +207,18 @@ class Inspector:
         size = sum(self._tokens(m) for m in prompt)
         self.longest = max(self.longest, size)
         block = largest_block(call.sent, self._tokens)
-        limit = self._tokens(call.sent[0]) + 1.2 * (self.observe_at + self.reflect_at) + 2_000 + block
+        limit = (
+            self._tokens(call.sent[0]) + 1.2 * (self.observe_at + self.reflect_at) + 2_000 + block
+        )
         assert size <= limit, f"{size} tokens at call {call.index}"
 
     def _prefix(self, prompt: list[Message], receipt: dict[str, str]) -> None:
         raw = [orjson.dumps(m) for m in prompt]
         state = (receipt["generation"], receipt["observation-tokens"])
         if state == self.state:
-            assert raw[: len(self.previous)] == self.previous, "between activations the prompt only grows"
+            assert raw[: len(self.previous)] == self.previous, (
+                "between activations the prompt only grows"
+            )
         elif self.previous:
             self.breaks += 1
         self.previous, self.state = raw, state
@@ -204,7 +226,7 @@ class Inspector:
     def _tokens(self, message: Message) -> int:
         key = orjson.dumps(message)
         if key not in _COUNTED:
-            _COUNTED[key] = tokens.count(message, self.encode) + MESSAGE_FRAMING_TOKENS
+            _COUNTED[key] = tokens.count(view_parsed(message), self.encode) + MESSAGE_FRAMING_TOKENS
         return _COUNTED[key]
 
 
@@ -223,12 +245,18 @@ def largest_block(messages: Sequence[Message], size: Any) -> int:
 
 
 def assert_complete(memory: Memory, sent: Sequence[Message], reply: Message | None) -> None:
-    """Each message of the conversation stands in the tail or inside exactly one committed range, in order, once."""
-    entries = [(o.after, o.last) for o in (*memory.log, *memory.chunks)]
+    """Each message of the conversation stands in the tail or inside exactly one committed range, in
+    order, once."""
+    entries = [(o.after, o.last) for o in (*memory.log.entries, *memory.chunks)]
     assert entries == sorted(entries)
-    assert all(a[1] == b[0] for a, b in pairwise(entries)), "ranges meet without a gap or an overlap"
-    assert (entries[0][0] if memory.log else memory.coverage) in (0, memory.coverage if not memory.log else 0)
-    assert memory.coverage == (memory.log[-1].last if memory.log else 0)
+    assert all(a[1] == b[0] for a, b in pairwise(entries)), (
+        "ranges meet without a gap or an overlap"
+    )
+    assert (entries[0][0] if memory.log.entries else memory.coverage) in (
+        0,
+        memory.coverage if not memory.log.entries else 0,
+    )
+    assert memory.coverage == (memory.log.entries[-1].last if memory.log.entries else 0)
     expected = [m for m in sent if m["role"] != "system"] + ([reply] if reply else [])
     assert memory.count == len(expected), "stored once each"
     tail = [orjson.loads(m.item.raw) for m in memory.tail]
@@ -236,13 +264,21 @@ def assert_complete(memory: Memory, sent: Sequence[Message], reply: Message | No
         assert stored["role"] == meant["role"]
         assert (stored.get("content") or "") == (meant.get("content") or "")
         assert stored.get("tool_call_id") == meant.get("tool_call_id")
-        assert [c["id"] for c in stored.get("tool_calls") or ()] == [c["id"] for c in meant.get("tool_calls") or ()]
+        assert [c["id"] for c in stored.get("tool_calls") or ()] == [
+            c["id"] for c in meant.get("tool_calls") or ()
+        ]
 
 
-async def replayed(tmp_path: Path, calls: Sequence[Call], memory: str = "", **inspected: int) -> Inspector:
-    """Every call in order through a live proxy, each prompt and each state of the memory looked at."""
+async def replayed(
+    tmp_path: Path, calls: Sequence[Call], memory: str = "", **inspected: int
+) -> Inspector:
+    """Every call in order through a live proxy, each prompt and each state of the memory looked
+    at."""
     recorded, inspector, key = Recorded(calls), Inspector(**inspected), None
-    async with serving(recorded, lifespan="off") as upstream, serving(Scripted(), lifespan="off") as observer:
+    async with (
+        serving(recorded, lifespan="off") as upstream,
+        serving(Scripted(), lifespan="off") as observer,
+    ):
         app = create_app(parse(configuration(tmp_path, upstream, observer, memory)))
         async with serving(app) as base, client_of(base, "session") as client:
             for call in calls:

@@ -1,4 +1,5 @@
-"""A proxy in front of a scripted model server, both on loopback ports, and a client that keeps its history."""
+"""A proxy in front of a scripted model server, both on loopback ports, and a client that keeps its
+history."""
 
 from __future__ import annotations
 
@@ -12,10 +13,10 @@ import httpx
 import orjson
 
 from om_proxy.app import App, create_app
-from om_proxy.demo.loopback import serving
-from om_proxy.demo.scripted import Scripted
 from om_proxy.memory.model import Memory
 from om_proxy.settings import parse
+from om_proxy.testing.loopback import serving
+from om_proxy.testing.scripted import Scripted
 
 SMALL = "observation: {message_tokens: 1200, buffer_tokens: 300, block_timeout: 300ms}, reflection: {observation_tokens: 2000}"
 
@@ -55,7 +56,9 @@ class Chat:
 
     running: Running
     headers: dict[str, str]
-    history: list[dict[str, Any]] = field(default_factory=lambda: [{"role": "system", "content": "Be brief."}])
+    history: list[dict[str, Any]] = field(
+        default_factory=lambda: [{"role": "system", "content": "Be brief."}]
+    )
 
     async def say(self, text: str, *, stream: bool = False) -> tuple[str, dict[str, str]]:
         """One turn: the reply's text and the receipt."""
@@ -64,7 +67,9 @@ class Chat:
         self.history.append({"role": "assistant", "content": reply})
         return reply, receipt
 
-    async def send(self, messages: list[dict[str, Any]], *, stream: bool = False) -> tuple[str, dict[str, str]]:
+    async def send(
+        self, messages: list[dict[str, Any]], *, stream: bool = False
+    ) -> tuple[str, dict[str, str]]:
         body = {"model": "scripted-actor", "messages": messages, "stream": stream}
         answer = await self.running.http.post(
             f"{self.running.base}/v1/chat/completions", json=body, headers=self.headers
@@ -72,14 +77,18 @@ class Chat:
         assert answer.status_code == 200, answer.text
         receipt = {n[5:]: v for n, v in answer.headers.items() if n.startswith("x-om-")}
         return (
-            streamed(answer.content) if stream else orjson.loads(answer.content)["choices"][0]["message"]["content"]
+            streamed(answer.content)
+            if stream
+            else orjson.loads(answer.content)["choices"][0]["message"]["content"]
         ), receipt
 
 
 def streamed(content: bytes) -> str:
     events = [line[6:] for line in content.split(b"\n") if line.startswith(b"data: ")]
     assert events[-1] == b"[DONE]"
-    return "".join(c["delta"].get("content") or "" for e in events[:-1] for c in orjson.loads(e)["choices"])
+    return "".join(
+        c["delta"].get("content") or "" for e in events[:-1] for c in orjson.loads(e)["choices"]
+    )
 
 
 @asynccontextmanager
@@ -89,8 +98,10 @@ async def running(
     *,
     models: Scripted | None = None,
     more: str = "",
-    model_within: float = 5.0,
-    between: Callable[[str], str] = str,  # the model server's address → what the proxy is told to send to
+    model_timeout_s: float = 5.0,
+    between: Callable[
+        [str], str
+    ] = str,  # the model server's address → what the proxy is told to send to
 ) -> AsyncIterator[Running]:
     models, clock = models or Scripted(), Clock()
     async with serving(models, lifespan="off") as upstream:
@@ -103,6 +114,6 @@ async def running(
             {more}
             """
         )
-        app = create_app(settings, clock=clock, model_within=model_within)
+        app = create_app(settings, clock=clock, model_timeout_s=model_timeout_s)
         async with serving(app) as base, httpx.AsyncClient(trust_env=False, timeout=30) as http:
             yield Running(app, base, models, clock, http)

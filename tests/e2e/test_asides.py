@@ -1,4 +1,5 @@
-"""Side requests of agents and chat pages, between real requests: they get no memory and leave none; the conversation keeps its own."""
+"""Side requests of agents and chat pages, between real requests: they get no memory and leave none;
+the conversation keeps its own."""
 
 from __future__ import annotations
 
@@ -8,7 +9,7 @@ from typing import Any
 import orjson
 import pytest
 
-from om_proxy.memory.identity import LOCAL_TENANT
+from om_proxy.identity.tenants import LOCAL_TENANT
 from om_proxy.memory.model import Key, Memory
 from tests.e2e.between import Between, between, reason
 
@@ -46,9 +47,14 @@ OFFERED = [{"tools": TOOLS}, {"functions": [{"name": "bash"}]}]
 
 
 @pytest.mark.parametrize("offered", OFFERED)
-async def test_a_request_without_tools_that_repeats_nothing(tmp_path: Path, offered: dict[str, Any]) -> None:
-    """It passes to the byte, also after a restart, and the conversation goes on as if it had not been."""
-    title = body({"role": "system", "content": "Name this."}, user("Somebody wants the build fixed."))
+async def test_a_request_without_tools_that_repeats_nothing(
+    tmp_path: Path, offered: dict[str, Any]
+) -> None:
+    """It passes to the byte, also after a restart, and the conversation goes on as if it had not
+    been."""
+    title = body(
+        {"role": "system", "content": "Name this."}, user("Somebody wants the build fixed.")
+    )
     async with between(tmp_path) as site:
         history = await agent(site, **offered)
         before = await state(site)
@@ -63,12 +69,17 @@ async def test_a_request_without_tools_that_repeats_nothing(tmp_path: Path, offe
 
 
 @pytest.mark.parametrize("nothing", [{}, {"tools": []}, {"tools": None}])
-async def test_a_turn_without_tools_that_repeats_the_conversation(tmp_path: Path, nothing: dict[str, Any]) -> None:
+async def test_a_turn_without_tools_that_repeats_the_conversation(
+    tmp_path: Path, nothing: dict[str, Any]
+) -> None:
     """A compaction, or tools that were switched off: an ordinary turn."""
     async with between(tmp_path) as site:
         history = await agent(site, tools=TOOLS)
         assert reason(await site.ask(body(user("a title?"), **nothing), T)) == "off/side-request"
-        assert reason(await site.ask(body(*history, user("Summarise all this."), **nothing), T)) == "raw"
+        assert (
+            reason(await site.ask(body(*history, user("Summarise all this."), **nothing), T))
+            == "raw"
+        )
         assert (await state(site)).count == 6
 
 
@@ -101,17 +112,22 @@ async def test_another_device_says_what_it_sends(tmp_path: Path) -> None:
     """`X-OM-History: new`: its message is part of the agent's conversation."""
     async with between(tmp_path) as site:
         await agent(site, tools=TOOLS)
-        assert reason(await site.ask(body(user("From my phone: ship it.")), T)) == "off/side-request"
+        assert (
+            reason(await site.ask(body(user("From my phone: ship it.")), T)) == "off/side-request"
+        )
         got = await site.ask(body(user("From my phone: ship it.")), T, b"X-OM-History: new")
         assert reason(got) == "applied"
         assert (await state(site)).count == 6
 
 
 async def test_the_newest_turn_says_whether_tools_are_offered(tmp_path: Path) -> None:
-    """After a turn without them a message alone may be another device's, until they are offered again."""
+    """After a turn without them a message alone may be another device's, until they are offered
+    again."""
     async with between(tmp_path) as site:
         history = await agent(site, tools=TOOLS)
-        assert reason(await site.ask(body(user("From my phone: ship it.")), T)) == "off/side-request"
+        assert (
+            reason(await site.ask(body(user("From my phone: ship it.")), T)) == "off/side-request"
+        )
         history.append(user("now without tools"))
         assert reason(await site.ask(body(*history), T)) == "raw"
         assert (await state(site)).count == 6
@@ -145,5 +161,7 @@ async def test_what_a_tool_has_read_tells_nothing(tmp_path: Path) -> None:
         {"role": "tool", "tool_call_id": "c", "content": "### Task: x"},
     )
     async with between(tmp_path) as site:
-        assert reason(await site.ask(body(SYSTEM, user("read it"), *steps, tools=TOOLS), T)) == "raw"
+        assert (
+            reason(await site.ask(body(SYSTEM, user("read it"), *steps, tools=TOOLS), T)) == "raw"
+        )
         assert (await state(site)).count == 4

@@ -10,16 +10,18 @@ from typing import Any
 import orjson
 import pytest
 
-from om_proxy.demo import asgi
-from om_proxy.demo.asgi import Receive, Scope, Send
-from om_proxy.demo.scripted import ACTOR, OBSERVER, Message, Scripted
+from om_proxy.testing import asgi
+from om_proxy.testing.asgi import Receive, Scope, Send
+from om_proxy.testing.scripted import ACTOR, OBSERVER, Message, Scripted
 from tests.e2e.running import Running, running
 
 PICTURE = "data:image/png;base64,iVBORw0KGgo" + "A" * 400
 SCAN = "data:image/jpeg;base64,/9j/" + "B" * 400
 REPORT = "data:application/pdf;base64,JVBERi0xLjQK" + "C" * 400
 SMALL = "observation: {message_tokens: 3000, buffer_tokens: 900, block_timeout: 5s}"
-LONG = "Crate {n} weighs {n} kilos, is painted red and goes to dock {n} at Quarry Steps. " * 8  # about 180 tokens
+LONG = (
+    "Crate {n} weighs {n} kilos, is painted red and goes to dock {n} at Quarry Steps. " * 8
+)  # about 180 tokens
 
 SAID: list[dict[str, Any]] = [
     {"type": "text", "text": "See these, and what the report says of crate 7:"},
@@ -40,7 +42,10 @@ class Blind(Scripted):
         body = await asgi.whole_body(receive)
         if b'"image_url"' in body and orjson.loads(body)["model"] == OBSERVER:
             self.refused += 1
-            error = {"message": "Invalid content type. image_url is only supported by certain models.", "code": None}
+            error = {
+                "message": "Invalid content type. image_url is only supported by certain models.",
+                "code": None,
+            }
             await asgi.reply(send, 400, {"error": error})
             return
 
@@ -51,7 +56,8 @@ class Blind(Scripted):
 
 
 async def talk(run: Running, first: object = SAID, turns: int = 4, *, thin: bool = False) -> None:
-    """A question with attachments, and turns enough to have it observed. `thin`: what was sent is not sent again."""
+    """A question with attachments, and turns enough to have it observed. `thin`: what was sent is
+    not sent again."""
     chat = run.chat()
     chat.history.append({"role": "user", "content": first})
     reply, _ = await chat.send(chat.history)
@@ -64,17 +70,30 @@ async def talk(run: Running, first: object = SAID, turns: int = 4, *, thin: bool
 
 
 def parts_of(messages: Sequence[Message], role: str = "user") -> list[dict[str, Any]]:
-    return [part for m in messages if m["role"] == role and isinstance(m["content"], list) for part in m["content"]]
+    return [
+        part
+        for m in messages
+        if m["role"] == role and isinstance(m["content"], list)
+        for part in m["content"]
+    ]
 
 
 async def test_the_observer_sees_images(tmp_path: Path) -> None:
-    """Each as itself behind its number, which stands in the transcript too; an image sent as a file is one; files are named alone."""
+    """Each as itself behind its number, which stands in the transcript too; an image sent as a file
+    is one; files are named alone."""
     async with running(tmp_path, SMALL) as run:
         await talk(run)
         asked = run.models.to(OBSERVER)[0]
         parts = parts_of(asked.messages)
-        shown = [(parts[n - 1]["text"], p["image_url"]["url"]) for n, p in enumerate(parts) if p["type"] == "image_url"]
-        assert [(text.split("\n")[-1], url) for text, url in shown] == [("Image #1:", PICTURE), ("Image #2:", SCAN)]
+        shown = [
+            (parts[n - 1]["text"], p["image_url"]["url"])
+            for n, p in enumerate(parts)
+            if p["type"] == "image_url"
+        ]
+        assert [(text.split("\n")[-1], url) for text, url in shown] == [
+            ("Image #1:", PICTURE),
+            ("Image #2:", SCAN),
+        ]
         text = "\n".join(part["text"] for part in parts if part["type"] == "text")
         assert "  [Image #1: image/png]\n  [File #1: report.pdf]\n  [Image #2: scan.jpg]\n" in text
         assert b"JVBERi0xLjQK" not in asked.body
@@ -82,12 +101,13 @@ async def test_the_observer_sees_images(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("thin", [False, True], ids=["whole history", "newest message only"])
 async def test_an_attachment_leaves_the_prompt_once_observed(tmp_path: Path, thin: bool) -> None:
-    """Until its message is covered the actor gets every part of it as the client sent it, and none of it afterwards."""
+    """Until its message is covered the actor gets every part of it as the client sent it, and none
+    of it afterwards."""
     async with running(tmp_path, SMALL) as run:
         await talk(run, turns=9, thin=thin)
         memory = await run.memory()
         assert memory.coverage >= 2
-        assert memory.log[0].after == 0
+        assert memory.log.entries[0].after == 0
         prompts = [parts_of(seen.messages) for seen in run.models.to(ACTOR)]
         shown = [part[: len(SAID)] == SAID for part in prompts]
         assert shown == sorted(shown, reverse=True)
@@ -102,7 +122,7 @@ async def test_an_observer_that_takes_no_images(tmp_path: Path) -> None:
     async with running(tmp_path, SMALL, models=models) as run:
         await talk(run)
         memory = await run.memory()
-        assert (memory.trouble.failures, memory.chunked_to >= 2) == (0, True)
+        assert (memory.failures.count, memory.chunked_to >= 2) == (0, True)
         assert models.refused == 1
         asked = run.models.to(OBSERVER)[0]
         assert "[Image #1: image/png]" in str(asked.messages[-1]["content"])
@@ -112,21 +132,32 @@ async def test_an_observer_that_takes_no_images(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("part", "placeholder"),
     [
-        ({"type": "input_audio", "input_audio": {"data": "AAAA" * 100, "format": "wav"}}, "[File #1: wav]"),
+        (
+            {"type": "input_audio", "input_audio": {"data": "AAAA" * 100, "format": "wav"}},
+            "[File #1: wav]",
+        ),
         ({"type": "file", "file": {"file_id": "file-abc"}}, "[File #1: file-abc]"),
         (
             {"type": "image_url", "image_url": {"url": "https://host.example/plan%20b.png?x=1"}},
             "[Image #1: plan b.png]",
         ),
-        ({"type": "video_url", "video_url": {"url": "https://host.example/a.mp4"}}, "[File #1: a.mp4]"),
-        ({"type": "something_new", "something_new": {"name": "unheard of"}}, "[File #1: unheard of]"),
+        (
+            {"type": "video_url", "video_url": {"url": "https://host.example/a.mp4"}},
+            "[File #1: a.mp4]",
+        ),
+        (
+            {"type": "something_new", "something_new": {"name": "unheard of"}},
+            "[File #1: unheard of]",
+        ),
     ],
 )
-async def test_whatever_is_attached_is_named(tmp_path: Path, part: dict[str, Any], placeholder: str) -> None:
+async def test_whatever_is_attached_is_named(
+    tmp_path: Path, part: dict[str, Any], placeholder: str
+) -> None:
     """No kind of part stops a turn or an observation, and none goes without a trace."""
     async with running(tmp_path, SMALL) as run:
         await talk(run, first=[{"type": "text", "text": "This one:"}, part])
         memory = await run.memory()
-        assert (memory.trouble.failures, memory.chunked_to >= 2) == (0, True)
+        assert (memory.failures.count, memory.chunked_to >= 2) == (0, True)
         assert placeholder in str(run.models.to(OBSERVER)[0].messages[-1]["content"])
         assert parts_of(run.models.to(ACTOR)[0].messages)[-1] == part

@@ -9,8 +9,8 @@ from typing import Any
 import httpx
 import pytest
 
-from om_proxy.demo.faults import Fault
 from om_proxy.memory.model import Memory
+from om_proxy.testing.faults import Fault
 from tests.e2e.running import Chat, Running, running
 
 REFLECTING = "observation: {message_tokens: 1200, buffer_tokens: 300}, reflection: {observation_tokens: 1800}"
@@ -42,28 +42,31 @@ def mentioned(run: Running, since: int) -> set[int]:
 
 
 def remembered(memory: Memory) -> set[int]:
-    text = "".join(o.text for o in (*memory.log, *memory.chunks))
+    text = "".join(o.text for o in (*memory.log.entries, *memory.chunks))
     return {n for n in range(100) if canary(n) in text}
 
 
 @pytest.mark.parametrize("stream", [False, True], ids=["whole", "stream"])
 async def test_a_fork_behind_coverage(tmp_path: Path, stream: bool) -> None:
-    """Notes of what was taken back are gone with it, from the log and from every later prompt; what stood before stays."""
+    """Notes of what was taken back are gone with it, from the log and from every later prompt; what
+    stood before stays."""
     async with running(tmp_path) as run:
         chat = run.chat()
         await converse(run, chat, 0, 12, stream)
         before = await run.memory()
-        fork = before.log[-1].last // 2 - 1  # turns that stay: all but the last that the newest entry covers
-        standing = [o for o in before.log if o.last <= 2 * fork]
+        fork = (
+            before.log.entries[-1].last // 2 - 1
+        )  # turns that stay: all but the last that the newest entry covers
+        standing = [o for o in before.log.entries if o.last <= 2 * fork]
         assert standing
         cut_back(chat, fork)
         asked = len(run.models.requests)
         _, receipt = await chat.say("Something else: " + words(50), stream=stream)
         memory = await run.memory()
         assert receipt["status"] == "applied"
-        assert [o.id for o in memory.log] == [o.id for o in standing]
+        assert [o.id for o in memory.log.entries] == [o.id for o in standing]
         assert (memory.coverage, memory.count) == (standing[-1].last, 2 * fork + 2)
-        assert memory.generation > before.generation
+        assert memory.log.generation > before.log.generation
         await converse(run, chat, 51, 62, stream)
         memory = await run.memory()
         assert memory.coverage > 2 * fork + 2
@@ -75,20 +78,22 @@ async def test_a_fork_behind_a_reflection(tmp_path: Path) -> None:
     """A reflection that swallowed what is taken back is undone to the generation before it."""
     async with running(tmp_path, memory=REFLECTING) as run:
         chat, n = run.chat(), 0
-        while not any(o.kind == "reflection" for o in (await run.memory()).log) if n else True:
+        while (
+            not any(o.kind == "reflection" for o in (await run.memory()).log.entries) if n else True
+        ):
             await converse(run, chat, n, n + 1, stream=False)
             n += 1
             assert n < 60
         before = await run.memory()
-        covered = before.log[0].last // 2
-        assert before.log[0].kind == "reflection"
+        covered = before.log.entries[0].last // 2
+        assert before.log.entries[0].kind == "reflection"
         cut_back(chat, covered - 1)
         asked = len(run.models.requests)
         await chat.say("Something else: " + words(90))
         memory = await run.memory()
-        assert all(o.kind == "observation" for o in memory.log)
+        assert all(o.kind == "observation" for o in memory.log.entries)
         assert 0 < memory.coverage <= 2 * (covered - 1)
-        assert memory.generation > before.generation
+        assert memory.log.generation > before.log.generation
         await run.app.background.wait_idle()
         await chat.say("And now?")
         assert mentioned(run, asked) <= {*range(covered - 1), 90}
@@ -96,7 +101,8 @@ async def test_a_fork_behind_a_reflection(tmp_path: Path) -> None:
 
 
 async def test_back_to_the_branch_that_was_left(tmp_path: Path) -> None:
-    """The old branch lives again with its words, and those of the other one are gone from the prompts."""
+    """The old branch lives again with its words, and those of the other one are gone from the
+    prompts."""
     async with running(tmp_path) as run:
         chat = run.chat()
         await converse(run, chat, 0, 12, stream=False)
@@ -114,7 +120,9 @@ async def test_back_to_the_branch_that_was_left(tmp_path: Path) -> None:
         assert shown >= set(range(memory.coverage // 2, 14))
 
 
-@pytest.mark.parametrize("fault", [Fault(kind="http", status=500), Fault(kind="cut")], ids=["refused", "broken off"])
+@pytest.mark.parametrize(
+    "fault", [Fault(kind="http", status=500), Fault(kind="cut")], ids=["refused", "broken off"]
+)
 async def test_a_fork_behind_coverage_that_fails(tmp_path: Path, fault: Fault) -> None:
     """Until the new reply is complete, the memory of the old branch stands as it did."""
     async with running(tmp_path) as run:
@@ -123,12 +131,19 @@ async def test_a_fork_behind_coverage_that_fails(tmp_path: Path, fault: Fault) -
         before = await run.memory()
         assert before.coverage > 2
         run.models.faults.switch(fault)
-        body = {"model": "scripted-actor", "messages": [*chat.history[:3], {"role": "user", "content": "Other"}]}
+        body = {
+            "model": "scripted-actor",
+            "messages": [*chat.history[:3], {"role": "user", "content": "Other"}],
+        }
         await sent_in_vain(run, chat, {**body, "stream": True})
         run.models.faults.switch()
         await run.app.background.wait_idle()
         after = await run.memory()
-        assert (after.log, after.tail, after.chunks) == (before.log, before.tail, before.chunks)
+        assert (after.log.entries, after.tail, after.chunks) == (
+            before.log.entries,
+            before.tail,
+            before.chunks,
+        )
         assert after.version == before.version
 
 

@@ -1,4 +1,5 @@
-"""Turns that fail, break off or overlap, through the wire: what was said is kept once, and half a branch takes nothing back."""
+"""Turns that fail, break off or overlap, through the wire: what was said is kept once, and half a
+branch takes nothing back."""
 
 from __future__ import annotations
 
@@ -8,16 +9,19 @@ import pytest
 
 from tests.e2e.playing import CUT, FAILED, Model, Play, Turn, deltas
 
-pytestmark = pytest.mark.asyncio(loop_scope="module")  # one proxy for all, each with a thread of its own
+pytestmark = pytest.mark.asyncio(
+    loop_scope="module"
+)  # one proxy for all, each with a thread of its own
 
 LONG = "u1 a1 u2 a2 u3 a3"
 
 
-# ── upstreams that fail ──────────────────────────────────────────────────────────────────────────────────────────────
+# ── upstreams that fail ───────────────────────────────────────────────────────────────────────────
 
 
 async def test_a_failed_turn_is_retried(play: Play) -> None:
-    """What the client said is kept once, unanswered, and its retry brings the reply to the same place."""
+    """What the client said is kept once, unanswered, and its retry brings the reply to the same
+    place."""
     await play.told("u1 a1")
     for _ in range(2):
         failed = await play.turn("u1 a1 u2", FAILED)
@@ -28,9 +32,12 @@ async def test_a_failed_turn_is_retried(play: Play) -> None:
     assert await play.dead() == 0
 
 
-@pytest.mark.parametrize("sent", ["u1 a1 u9", "u1 a1 u2", "a1 u2 a2 u9"], ids=["edit", "rewind", "trimmed edit"])
+@pytest.mark.parametrize(
+    "sent", ["u1 a1 u9", "u1 a1 u2", "a1 u2 a2 u9"], ids=["edit", "rewind", "trimmed edit"]
+)
 async def test_a_failed_fork_leaves_nothing(play: Play, sent: str) -> None:
-    """The branch the client left stands until the reply to the new one is complete; then a retry takes it back."""
+    """The branch the client left stands until the reply to the new one is complete; then a retry
+    takes it back."""
     await play.told(LONG)
     before = await play.memory()
     assert (await play.turn(sent, FAILED)).status == 500
@@ -56,7 +63,8 @@ async def test_a_broken_reply_that_the_client_sends_back(play: Play) -> None:
 
 
 async def test_a_broken_reply_that_the_client_forgets(play: Play) -> None:
-    """A question asked again is answered at its place, and one that goes on leaves the broken reply out."""
+    """A question asked again is answered at its place, and one that goes on leaves the broken reply
+    out."""
     await play.told("u1 a1")
     await play.turn("u1 a1 u2", "a" + "broken" * 12 + CUT)
     turn = await play.turn("u1 a1 u2 u3", "a3")
@@ -73,7 +81,7 @@ async def test_a_broken_reply_to_a_fork_leaves_the_old_branch(play: Play) -> Non
     assert await play.live() == LONG
 
 
-# ── requests at the same time ────────────────────────────────────────────────────────────────────────────────────────
+# ── requests at the same time ─────────────────────────────────────────────────────────────────────
 
 
 async def at_once(play: Play, *asked: tuple[str, str]) -> list[Turn]:
@@ -107,14 +115,16 @@ async def test_the_same_request_twice_at_once(play: Play) -> None:
 
 
 async def test_two_devices_at_once(play: Play) -> None:
-    """Two ways to go on from the same history: neither has seen the other's message, so neither takes it back."""
+    """Two ways to go on from the same history: neither has seen the other's message, so neither
+    takes it back."""
     await play.told("u1 a1")
     await at_once(play, ("u1 a1 ux", "ax"), ("u1 a1 uy", "ay"))
     assert await play.live() in ("u1 a1 ux ax uy ay", "u1 a1 uy ay ux ax")
 
 
 async def test_a_fork_and_an_extension_at_once(play: Play) -> None:
-    """If the fork commits first, the other device switches back and the fork stays stored; if last, it takes back nothing unseen."""
+    """If the fork commits first, the other device switches back and the fork stays stored; if last,
+    it takes back nothing unseen."""
     await play.told(LONG)
     await at_once(play, (LONG + " u4", "a4"), ("u1 a1 u9", "a9"))
     found = await play.live(), await play.dead()

@@ -9,11 +9,12 @@ from pathlib import Path
 import orjson
 import pytest
 
-from om_proxy.edge.budget import COPY_WEIGHT
+from om_proxy.apis.api import Reply
+from om_proxy.apis.chat.reply import ChatReplyReader
 from om_proxy.edge.reply_copy import ReplyCopy
-from om_proxy.engine import Engine
 from om_proxy.off_loop import MANY_BYTES
-from om_proxy.wire.reply import Reply, ReplyReader
+from om_proxy.server.budget import COPY_WEIGHT
+from om_proxy.turns.engine import Engine
 from tests.e2e.between import Between, between, chat_body
 from tests.support.raw_client import RawClient
 from tests.support.upstream_server import Call, answering
@@ -24,9 +25,15 @@ MESSAGE = {"role": "assistant", "content": "y" * 400_000}
 REPLY = orjson.dumps({"choices": [{"index": 0, "finish_reason": "stop", "message": MESSAGE}]})
 BEGUN = (
     pytest.param((b"Content-Length: 50000000",), LARGE, id="announced"),
-    pytest.param((b"Content-Length: 50000000", b"Expect: 100-continue"), b"", id="waits to be told to send it"),
+    pytest.param(
+        (b"Content-Length: 50000000", b"Expect: 100-continue"),
+        b"",
+        id="waits to be told to send it",
+    ),
     pytest.param((b"Transfer-Encoding: chunked",), b"%x\r\n%s" % (len(LARGE), LARGE), id="chunked"),
-    pytest.param((b"Transfer-Encoding: chunked",), b"%x\r\n%s\r\nzz\r\n" % (len(LARGE), LARGE), id="no chunk"),
+    pytest.param(
+        (b"Transfer-Encoding: chunked",), b"%x\r\n%s\r\nzz\r\n" % (len(LARGE), LARGE), id="no chunk"
+    ),
 )
 
 
@@ -34,11 +41,11 @@ def is_empty(site: Between) -> bool:
     """Whether nothing is held any more."""
     admission = site.app.admission
     held = (
-        admission.budget.held,
-        admission.held,
+        admission.budget.held_bytes,
+        admission.held_bytes,
         admission.in_flight,
-        *admission.small.coming,
-        *admission.large.coming,
+        *admission.small_bodies.unfinished,
+        *admission.large_bodies.unfinished,
     )
     return not any(held)
 
@@ -52,7 +59,9 @@ async def until(condition: Callable[[], bool]) -> None:
 
 
 @pytest.mark.parametrize(("headers", "sent"), BEGUN)
-async def test_a_client_that_leaves_in_its_body(tmp_path: Path, headers: tuple[bytes, ...], sent: bytes) -> None:
+async def test_a_client_that_leaves_in_its_body(
+    tmp_path: Path, headers: tuple[bytes, ...], sent: bytes
+) -> None:
     """However it says where its body ends."""
     async with between(tmp_path) as site:
         client = await RawClient.connect(site.port)
@@ -63,18 +72,23 @@ async def test_a_client_that_leaves_in_its_body(tmp_path: Path, headers: tuple[b
         await until(lambda: is_empty(site))
 
 
-async def test_a_fault_of_ours_as_a_reply_ends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The client gets its answer to the last byte. The copy of the reply was charged, and nobody keeps its turn."""
+async def test_a_fault_of_ours_as_a_reply_ends(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The client gets its answer to the last byte. The copy of the reply was charged, and nobody
+    keeps its turn."""
 
     held: list[int] = []
 
-    def fail(*_: object) -> bool:
-        held.append(site.app.admission.budget.held)
+    def fail(*_: object) -> int:
+        held.append(site.app.admission.budget.held_bytes)
         raise ZeroDivisionError
 
-    monkeypatch.setattr(Engine, "holds", fail)
+    monkeypatch.setattr(Engine, "find_stored_reply", fail)
     async with between(tmp_path) as site:
-        got = await site.ask(chat_body("hi"), T, script=answering(REPLY, b"Content-Type: application/json"))
+        got = await site.ask(
+            chat_body("hi"), T, script=answering(REPLY, b"Content-Type: application/json")
+        )
         assert (got.status, got.body) == (200, REPLY)
         assert held
         assert held[0] >= COPY_WEIGHT * len(REPLY)
@@ -84,19 +98,23 @@ async def test_a_fault_of_ours_as_a_reply_ends(tmp_path: Path, monkeypatch: pyte
 async def test_a_fault_of_ours_as_the_copy_of_a_broken_reply_is_read(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The model server has broken off, so nothing waits for the copy; what it says cannot be told."""
+    """The model server has broken off, so nothing waits for the copy; what it says cannot be
+    told."""
     held: list[int] = []
 
     def fail(_: object) -> None:
-        held.append(site.app.admission.budget.held)
+        held.append(site.app.admission.budget.held_bytes)
         raise ZeroDivisionError
 
     async def break_off(call: Call) -> None:
-        call.send(b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n" % (2 * len(REPLY)))
+        call.send(
+            b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n"
+            % (2 * len(REPLY))
+        )
         call.send(REPLY)
         call.close()
 
-    monkeypatch.setattr(ReplyReader, "finish", fail)
+    monkeypatch.setattr(ChatReplyReader, "finish", fail)
     async with between(tmp_path) as site:
         await site.ask(chat_body("hi"), T, script=break_off)
         assert held
@@ -120,9 +138,14 @@ async def test_a_client_that_leaves_while_its_large_reply_is_read(
         return work()
 
     async def count() -> int:
-        return sum([(await site.app.store.load(info.key)).count for info in await site.app.store.threads(None)])
+        return sum(
+            [
+                (await site.app.store.load(info.key)).count
+                for info in await site.app.store.threads(None)
+            ]
+        )
 
-    monkeypatch.setattr("om_proxy.edge.reply_copy.off_loop", slowly)
+    monkeypatch.setattr("om_proxy.edge.reply_copy.run_off_loop", slowly)
     monkeypatch.setattr(ReplyCopy, "finish", ask_again)
     large = REPLY.replace(b"yyyy", b"yyyyyyyyyyyyyyyy")
     assert len(large) > MANY_BYTES

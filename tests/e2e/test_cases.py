@@ -1,4 +1,5 @@
-"""Every case of reconciling through the wire, streamed and not: the word for it, what is stored, and what went upstream."""
+"""Every case of reconciling through the wire, streamed and not: the word for it, what is stored,
+and what went upstream."""
 
 from __future__ import annotations
 
@@ -11,7 +12,9 @@ import pytest_asyncio
 from tests.e2e.playing import Model, Play, Stories
 from tests.e2e.running import Running, running
 
-pytestmark = pytest.mark.asyncio(loop_scope="module")  # one proxy for all cases, each with a thread of its own
+pytestmark = pytest.mark.asyncio(
+    loop_scope="module"
+)  # one proxy for all cases, each with a thread of its own
 numbers = count(1)
 
 LONG = "u1 a1 u2 a2 u3 a3"
@@ -21,7 +24,14 @@ SAME = "the client's very bytes"
 CASES = [
     # before, sent, case, live after the reply aR, prompt
     ("extend", "u1 a1", "u1 a1 u2", "extend", "u1 a1 u2 aR", SAME),
-    ("extend, with a reply only the client got", "u1 > !", "u1 a1 u2", "extend", "u1 a1 u2 aR", SAME),
+    (
+        "extend, with a reply only the client got",
+        "u1 > !",
+        "u1 a1 u2",
+        "extend",
+        "u1 a1 u2 aR",
+        SAME,
+    ),
     ("extend by a tool result", "u1 cx", "u1 cx rx", "extend", "u1 cx rx aR", SAME),
     ("retry", "u1 a1 u2 a2", "u1 a1 u2", "retry", "u1 a1 u2 aR", SAME),
     ("retry of an unanswered turn", "u1 a1 u2", "u1 a1 u2", "retry", "u1 a1 u2 aR", SAME),
@@ -29,7 +39,14 @@ CASES = [
     ("regenerate, tool steps included", "u1 cx rx > a1", "u1", "regenerate", "u1 aR", SAME),
     ("regenerate", "u0 a0 u1 cx rx > a1", "u0 a0 u1", "regenerate", "u0 a0 u1 aR", SAME),
     ("rewind to a recorded attempt", LONG, "u1 a1 u2", "rewind", "u1 a1 u2 aR", SAME),
-    ("rewind to where nothing was asked", LONG + " u4 > a4", "u1 a1 u2", "rewind", "u1 a1 u2 aR", SAME),
+    (
+        "rewind to where nothing was asked",
+        LONG + " u4 > a4",
+        "u1 a1 u2",
+        "rewind",
+        "u1 a1 u2 aR",
+        SAME,
+    ),
     ("edit", "u1 a1 u2 a2", "u1 a1 u9", "edit", "u1 a1 u9 aR", SAME),
     ("edit of an unanswered message", "u1 a1 u2", "u1 a1 u9", "edit", "u1 a1 u9 aR", SAME),
     ("fork far back", LONG, "u1 a1 u9", "edit", "u1 a1 u9 aR", SAME),
@@ -39,7 +56,14 @@ CASES = [
     ("delta: the newest message alone", LONG, "u4", "delta", LONG + " u4 aR", LONG + " u4"),
     ("delta: another device", LONG, "u8 a8 u9", "delta", LONG + " u8 a8 u9 aR", LONG + " u8 a8 u9"),
     ("delta: the newest result alone", "u1 cx", "rx", "delta", "u1 cx rx aR", "u1 cx rx"),
-    ("compacted", LONG, "usummary u3 a3 u4", "compacted", LONG + " u4 aR", "usummary " + LONG + " u4"),
+    (
+        "compacted",
+        LONG,
+        "usummary u3 a3 u4",
+        "compacted",
+        LONG + " u4 aR",
+        "usummary " + LONG + " u4",
+    ),
     ("altered reply", "u1 a1 u2 a2", "u1 aX u2 a2 u3", "altered_reply", "u1 aX u2 a2 u3 aR", SAME),
     ("altered reply at the end", "u1 a1", "u1 aX u2", "altered_reply", "u1 aX u2 aR", SAME),
     ("altered user", LONG, "u1 a1 uX a2 u3 a3 u4", "altered_user", "u1 a1 uX a2 u3 a3 u4 aR", SAME),
@@ -50,20 +74,52 @@ CASES = [
     ("gapped", LONG, "u1 a1 u3 a3 u4", "gapped", LONG + " u4 aR", SAME),
     ("gapped, with filler", LONG, "u1 uomitted u3 a3 u4", "gapped", LONG + " u4 aR", SAME),
     ("inserted", "u1 u2 > a2", "u1 a1 u2 a2 u3", "inserted", "u1 a1 u2 a2 u3 aR", SAME),
-    ("ephemeral: a reminder moved", "u1 s0 > a1", "u1 a1 u2 s0", "ephemeral", "u1 s0 a1 u2 aR", SAME),
-    ("ephemeral: a reminder dropped", "u1 s0 > a1", "u1 a1 u2", "ephemeral", "u1 s0 a1 u2 aR", SAME),
+    (
+        "ephemeral: a reminder moved",
+        "u1 s0 > a1",
+        "u1 a1 u2 s0",
+        "ephemeral",
+        "u1 s0 a1 u2 aR",
+        SAME,
+    ),
+    (
+        "ephemeral: a reminder dropped",
+        "u1 s0 > a1",
+        "u1 a1 u2",
+        "ephemeral",
+        "u1 s0 a1 u2 aR",
+        SAME,
+    ),
     ("switch", TOLD + "; u1 a1 u9 > a9", LONG + " u4", "switch", LONG + " u4 aR", SAME),
-    ("retry of a step", "u1 > cx+y; u1 cx+y rx ry > a1", "rx ry", "step_retry", "u1 cx+y rx ry aR", "u1 cx+y rx ry"),
+    (
+        "retry of a step",
+        "u1 > cx+y; u1 cx+y rx ry > a1",
+        "rx ry",
+        "step_retry",
+        "u1 cx+y rx ry aR",
+        "u1 cx+y rx ry",
+    ),
     ("continue our reply", "u1 a1", "u1 a1", "continue", "u1 a1 aR", SAME),
-    ("continue a reply the client began", "u1 a1", "u1 a1 u2 aIt", "continue", "u1 a1 u2 aIt aR", SAME),
+    (
+        "continue a reply the client began",
+        "u1 a1",
+        "u1 a1 u2 aIt",
+        "continue",
+        "u1 a1 u2 aIt aR",
+        SAME,
+    ),
 ]
 
 
 @pytest.mark.parametrize(
-    ("before", "sent", "case", "live", "prompt"), [pytest.param(*row[1:], id=row[0]) for row in CASES]
+    ("before", "sent", "case", "live", "prompt"),
+    [pytest.param(*row[1:], id=row[0]) for row in CASES],
 )
-async def test_the_table(play: Play, before: str, sent: str, case: str, live: str, prompt: str) -> None:
-    """What was sent has the name, the transcript and the prompt that the specification's table gives it."""
+async def test_the_table(
+    play: Play, before: str, sent: str, case: str, live: str, prompt: str
+) -> None:
+    """What was sent has the name, the transcript and the prompt that the specification's table
+    gives it."""
     await play.told(before)
     turn = await play.turn(sent)
     assert turn.answer == "aR"
@@ -72,7 +128,7 @@ async def test_the_table(play: Play, before: str, sent: str, case: str, live: st
     assert (turn.prompt == sent and turn.exact) if prompt == SAME else turn.prompt == prompt
 
 
-# ── with a memory ────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── with a memory ─────────────────────────────────────────────────────────────────────────────────
 
 SEVEN = " ".join(
     f"u{n} a{n}" for n in range(1, 8)
@@ -83,9 +139,23 @@ REMEMBERED = [
     ("extend", SEVEN + " u8", "extend", SEVEN + " u8 aR", "NOTES HINT u6 a6 u7 a7 u8", 10),
     ("regenerate", SEVEN[:-3], "retry", SEVEN[:-3] + " aR", "NOTES HINT u6 a6 u7", 10),
     ("trimmed", SEVEN[12:] + " u8", "trimmed", SEVEN + " u8 aR", "NOTES HINT u6 a6 u7 a7 u8", 10),
-    ("trimmed within the tail", "a6 u7 a7 u8", "trimmed", SEVEN + " u8 aR", "NOTES HINT u6 a6 u7 a7 u8", 10),
+    (
+        "trimmed within the tail",
+        "a6 u7 a7 u8",
+        "trimmed",
+        SEVEN + " u8 aR",
+        "NOTES HINT u6 a6 u7 a7 u8",
+        10,
+    ),
     ("delta", "u8", "delta", SEVEN + " u8 aR", "NOTES HINT u6 a6 u7 a7 u8", 10),
-    ("compacted", "usum u7 a7 u8", "compacted", SEVEN + " u8 aR", "NOTES HINT usum u6 a6 u7 a7 u8", 10),
+    (
+        "compacted",
+        "usum u7 a7 u8",
+        "compacted",
+        SEVEN + " u8 aR",
+        "NOTES HINT usum u6 a6 u7 a7 u8",
+        10,
+    ),
     (
         "altered where covered",
         SEVEN.replace("a2", "aX") + " u8",
@@ -142,7 +212,14 @@ REMEMBERED = [
         "NOTES HINT u6 a6 u7 a7 u8",
         10,
     ),
-    ("fork in the tail", SEVEN[:-5] + "u9", "edit", SEVEN[:-5] + "u9 aR", "NOTES HINT u6 a6 u9", 10),
+    (
+        "fork in the tail",
+        SEVEN[:-5] + "u9",
+        "edit",
+        SEVEN[:-5] + "u9 aR",
+        "NOTES HINT u6 a6 u9",
+        10,
+    ),
     ("fork behind coverage", SEVEN[:24] + "u9", "edit", SEVEN[:24] + "u9 aR", "NOTES HINT u9", 8),
     ("rewind inside an entry", SEVEN[:20], "rewind", SEVEN[:20] + " aR", "NOTES HINT u3 a3 u4", 4),
     ("fork before any entry", "u1 a1 u9", "edit", "u1 a1 u9 aR", "u1 a1 u9", 0),
@@ -163,12 +240,14 @@ def remembered(small: Running, told: Stories, request: pytest.FixtureRequest) ->
 
 
 @pytest.mark.parametrize(
-    ("sent", "case", "live", "prompt", "coverage"), [pytest.param(*row[1:], id=row[0]) for row in REMEMBERED]
+    ("sent", "case", "live", "prompt", "coverage"),
+    [pytest.param(*row[1:], id=row[0]) for row in REMEMBERED],
 )
 async def test_the_table_where_a_part_is_remembered(
     remembered: Play, sent: str, case: str, live: str, prompt: str, coverage: int
 ) -> None:
-    """The notes stand for what they cover, the tail is the client's own, and a fork takes back what was noted of the other branch."""
+    """The notes stand for what they cover, the tail is the client's own, and a fork takes back what
+    was noted of the other branch."""
     await remembered.told(SEVEN)
     before = await remembered.memory()
     assert (before.coverage, before.chunked_to, before.count) == (10, 12, 14)
@@ -180,7 +259,7 @@ async def test_the_table_where_a_part_is_remembered(
     assert (await remembered.memory()).coverage == coverage
 
 
-# ── what headers say ─────────────────────────────────────────────────────────────────────────────────────────────────
+# ── what headers say ──────────────────────────────────────────────────────────────────────────────
 
 HINTED = [
     # before, X-OM-History, sent, case, live after the reply aR, prompt
@@ -195,7 +274,8 @@ HINTED = [
 
 
 @pytest.mark.parametrize(
-    ("before", "history", "sent", "case", "live", "prompt"), [pytest.param(*row[1:], id=row[0]) for row in HINTED]
+    ("before", "history", "sent", "case", "live", "prompt"),
+    [pytest.param(*row[1:], id=row[0]) for row in HINTED],
 )
 async def test_the_history_header(
     play: Play, before: str, history: str, sent: str, case: str, live: str, prompt: str
@@ -210,13 +290,21 @@ async def test_the_history_header(
 @pytest.mark.parametrize(
     ("headers", "case", "live"),
     [
-        pytest.param({"x-stainless-retry-count": "1"}, "retry", "u1 a1 u2 a2 uok aR", id="retried by the SDK"),
-        pytest.param({"x-stainless-retry-count": "0"}, "delta", "u1 a1 u2 a2 uok a3 uok aR", id="its first try"),
+        pytest.param(
+            {"x-stainless-retry-count": "1"}, "retry", "u1 a1 u2 a2 uok aR", id="retried by the SDK"
+        ),
+        pytest.param(
+            {"x-stainless-retry-count": "0"},
+            "delta",
+            "u1 a1 u2 a2 uok a3 uok aR",
+            id="its first try",
+        ),
         pytest.param({}, "delta", "u1 a1 u2 a2 uok a3 uok aR", id="said again"),
     ],
 )
 async def test_the_retry_header(play: Play, headers: dict[str, str], case: str, live: str) -> None:
-    """To a client that sends only its newest message, the SDK's header tells a retry from the same words said again."""
+    """To a client that sends only its newest message, the SDK's header tells a retry from the same
+    words said again."""
     await play.told("u1 > a1; u2 > a2; uok > a3")
     turn = await play.turn("uok", **headers)
     assert (turn.case, await play.live()) == (case, live)
@@ -232,5 +320,9 @@ async def test_the_retry_header_counts_for_the_newest_attempt_only(play: Play) -
 async def test_nothing_after_the_instructions(play: Play) -> None:
     """A request without a conversation goes through as it is and leaves no thread behind."""
     turn = await play.turn("")
-    assert (turn.receipt["status"], turn.receipt["reason"], turn.exact) == ("off", "no-messages", True)
+    assert (turn.receipt["status"], turn.receipt["reason"], turn.exact) == (
+        "off",
+        "no-messages",
+        True,
+    )
     assert (await play.memory()).version == 0

@@ -1,4 +1,5 @@
-"""Real clients through a live proxy, across an activation: those that are installed with the project. The others: scripts/clients."""
+"""Real clients through a live proxy, across an activation: those that are installed with the
+project. The others: scripts/clients."""
 
 from __future__ import annotations
 
@@ -21,7 +22,8 @@ from tests.clients.playing import played
     ],
 )
 async def test_client(name: str, changes: dict[str, Any], tmp_path: Path) -> None:
-    """The recipe as written: the client shows the server's answers, the model a valid prompt with notes, the memory everything."""
+    """The recipe as written: the client shows the server's answers, the model a valid prompt with
+    notes, the memory everything."""
     verdict = await played(name, tmp_path, Path(sys.prefix), **changes)
     assert verdict.turns == 14
     assert 0 < verdict.streamed < verdict.requests

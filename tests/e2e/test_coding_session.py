@@ -1,4 +1,5 @@
-"""A long conversation with tools, every call of it, through a live proxy with default thresholds."""
+"""A long conversation with tools, every call of it, through a live proxy with default
+thresholds."""
 
 from __future__ import annotations
 
@@ -11,7 +12,8 @@ from tests.e2e.replay import calls_of, coding_session, replayed
 
 @pytest.mark.slow
 async def test_the_coding_session(tmp_path: Path) -> None:
-    """439 calls: every prompt valid and bounded, nothing lost, nothing twice, the prefix stable between activations."""
+    """439 calls: every prompt valid and bounded, nothing lost, nothing twice, the prefix stable
+    between activations."""
     conversation = coding_session()
     if conversation is None:
         pytest.skip("the shared coding session is not here: ../shared/data/coding-session.jsonl")

@@ -13,25 +13,34 @@ import httpx
 import orjson
 import pytest
 
-from om_proxy.demo.faults import Fault
-from om_proxy.demo.scripted import Scripted, Seen
+from om_proxy.testing.faults import Fault
+from om_proxy.testing.scripted import Scripted, Seen
 from tests.e2e.between import COMPLETION, between, chat_body, reason
 from tests.e2e.running import Chat, Running, running, streamed
 from tests.e2e.trouble import in_front_of_the_store
 from tests.support.upstream_server import Call, answering
 
 WINDOW = 2_000
-# Thresholds that are not reached, so that nothing is observed before the window is: as with a model of 8 000 tokens and defaults.
+# Thresholds that are not reached, so that nothing is observed before the window is: as with a model
+# of 8 000 tokens and defaults.
 FAR = "observation: {message_tokens: 9000, buffer_tokens: false, block_timeout: 20s}"
 SOON = FAR.replace("20s", "400ms")
-BATCHES = "observation: {message_tokens: 900, buffer_tokens: 300, block_after: 90000, block_timeout: 20s}"
+BATCHES = (
+    "observation: {message_tokens: 900, buffer_tokens: 300, block_after: 90000, block_timeout: 20s}"
+)
 STORY = "My locker at the station is number {n}, and the code of that locker is {n}{n}{n}. " * 4
 ASK = "What is the code of locker 3?"
 
 
 def models(**windows: int) -> Scripted:
-    script = {said["content"].strip(): noted for said, noted in zip(talk(60)[::2], talk(60)[1::2], strict=True)}
-    return Scripted(script, window={"scripted-actor": WINDOW, **{f"scripted-{who}": n for who, n in windows.items()}})
+    script = {
+        said["content"].strip(): noted
+        for said, noted in zip(talk(60)[::2], talk(60)[1::2], strict=True)
+    }
+    return Scripted(
+        script,
+        window={"scripted-actor": WINDOW, **{f"scripted-{who}": n for who, n in windows.items()}},
+    )
 
 
 def talk(turns: int, first: int = 1) -> list[dict[str, Any]]:
@@ -44,7 +53,11 @@ def talk(turns: int, first: int = 1) -> list[dict[str, Any]]:
 
 
 def asking(turns: int, question: str = ASK) -> list[dict[str, Any]]:
-    return [{"role": "system", "content": "Be brief."}, *talk(turns), {"role": "user", "content": question}]
+    return [
+        {"role": "system", "content": "Be brief."},
+        *talk(turns),
+        {"role": "user", "content": question},
+    ]
 
 
 async def post(
@@ -52,7 +65,9 @@ async def post(
 ) -> httpx.Response:
     body = {"model": "scripted-actor", "messages": messages, "stream": stream}
     run = chat.running
-    return await run.http.post(f"{run.base}/v1/chat/completions", json=body, headers={**chat.headers, **headers})
+    return await run.http.post(
+        f"{run.base}/v1/chat/completions", json=body, headers={**chat.headers, **headers}
+    )
 
 
 def told(answer: httpx.Response) -> str:
@@ -74,7 +89,12 @@ def reply(answer: httpx.Response) -> dict[str, Any]:
 def refusal(seen: Seen) -> bytes:
     """What the scripted server answers this request with."""
     text = f"This model's maximum context length is {WINDOW} tokens; your messages have {seen.prompt_tokens}."
-    error = {"message": text, "type": "scripted_error", "param": None, "code": "context_length_exceeded"}
+    error = {
+        "message": text,
+        "type": "scripted_error",
+        "param": None,
+        "code": "context_length_exceeded",
+    }
     return orjson.dumps({"error": error})
 
 
@@ -96,12 +116,13 @@ async def begun(run: Running) -> Chat:
     return chat
 
 
-# ── it fits in the end ───────────────────────────────────────────────────────────────────────────────────────────────
+# ── it fits in the end ────────────────────────────────────────────────────────────────────────────
 
 
 @pytest.mark.parametrize("stream", [False, True], ids=["whole", "stream"])
 async def test_a_raw_history_beyond_the_window(tmp_path: Path, stream: bool) -> None:
-    """It is observed up to the question, sent once more, and answered from what was observed; so is the next turn, at once."""
+    """It is observed up to the question, sent once more, and answered from what was observed; so is
+    the next turn, at once."""
     async with running(tmp_path, FAR, models=models()) as run:
         chat = await begun(run)
         messages = asking(24)
@@ -118,7 +139,10 @@ async def test_a_raw_history_beyond_the_window(tmp_path: Path, stream: bool) -> 
 
         memory = await run.memory()
         assert (memory.covered_count, memory.count) == (48, 50)
-        messages += [{"role": "assistant", "content": text}, {"role": "user", "content": "And of locker 7?"}]
+        messages += [
+            {"role": "assistant", "content": text},
+            {"role": "user", "content": "And of locker 7?"},
+        ]
         answer = await post(chat, messages, stream=stream)
         assert (answer.status_code, told(answer)) == (200, "applied")
         assert "777" in said(answer)
@@ -126,7 +150,8 @@ async def test_a_raw_history_beyond_the_window(tmp_path: Path, stream: bool) -> 
 
 
 async def test_a_long_history_first_seen(tmp_path: Path) -> None:
-    """An upstream that has counted a first request's tokens knows its caller: its history is stored and observed."""
+    """An upstream that has counted a first request's tokens knows its caller: its history is stored
+    and observed."""
     async with running(tmp_path, FAR, models=models()) as run:
         answer = await post(run.chat(), asking(24))
         assert (answer.status_code, told(answer)) == (200, "applied/context-overflow")
@@ -143,7 +168,10 @@ async def test_a_rewritten_prompt_beyond_the_window(tmp_path: Path) -> None:
         messages.append(reply(await post(chat, messages)))
         covered = (await run.memory()).coverage
         run.models.requests.clear()
-        messages += [*talk(24, first=30), {"role": "user", "content": "What is the code of locker 44?"}]
+        messages += [
+            *talk(24, first=30),
+            {"role": "user", "content": "What is the code of locker 44?"},
+        ]
         answer = await post(chat, messages)
         assert (answer.status_code, told(answer)) == (200, "applied/context-overflow")
         assert "444444" in answer.text
@@ -158,16 +186,23 @@ async def test_a_refusal_of_another_kind_and_then_the_window(tmp_path: Path) -> 
     async with running(tmp_path, FAR, models=models()) as run:
         chat = await begun(run)
         messages = asking(24)
-        messages += [reply(await post(chat, messages)), *talk(1, first=50), {"role": "user", "content": ASK}]
+        messages += [
+            reply(await post(chat, messages)),
+            *talk(1, first=50),
+            {"role": "user", "content": ASK},
+        ]
         run.models.requests.clear()
-        run.models.faults.switch(Fault(kind="http", model="scripted-actor", status=422, code="strict", times=1))
+        run.models.faults.switch(
+            Fault(kind="http", model="scripted-actor", status=422, code="strict", times=1)
+        )
         answer = await post(chat, messages)
         assert (answer.status_code, told(answer)) == (200, "applied/context-overflow")
         assert len(to_actor(run)) == 3
 
 
 async def test_what_is_buffered_needs_no_observation(tmp_path: Path) -> None:
-    """Chunks become active below the threshold, for the request fails otherwise; their rest is observed."""
+    """Chunks become active below the threshold, for the request fails otherwise; their rest is
+    observed."""
     buffering = "observation: {message_tokens: 9000, buffer_tokens: 500, block_timeout: 5s}"
     async with running(tmp_path, buffering, models=models()) as run:
         chat = run.chat()
@@ -176,21 +211,22 @@ async def test_what_is_buffered_needs_no_observation(tmp_path: Path) -> None:
             await run.app.background.wait_idle()
         before = await run.memory()
         assert before.chunks
-        assert not before.log
+        assert not before.log.entries
         answer = await post(chat, asking(24))
         assert (answer.status_code, told(answer)) == (200, "applied/context-overflow")
         after = await run.memory()
-        assert after.log[: len(before.chunks)] == before.chunks
+        assert after.log.entries[: len(before.chunks)] == before.chunks
 
 
 async def test_a_backlog_of_several_batches(tmp_path: Path) -> None:
-    """An observation reads no more than the threshold; one follows another as long as the deadline allows."""
+    """An observation reads no more than the threshold; one follows another as long as the deadline
+    allows."""
     async with running(tmp_path, BATCHES, models=models()) as run:
         answer = await post(await begun(run), asking(40))
         assert (answer.status_code, told(answer)) == (200, "applied/context-overflow")
         memory = await run.memory()
-        assert len(memory.log) > 2
-        assert all(entry.source_tokens <= 900 for entry in memory.log)
+        assert len(memory.log.entries) > 2
+        assert all(entry.source_tokens <= 900 for entry in memory.log.entries)
         assert memory.covered_count == 80
 
 
@@ -201,16 +237,20 @@ async def test_an_observer_with_the_same_window(tmp_path: Path) -> None:
         assert (answer.status_code, told(answer)) == (200, "applied/context-overflow")
         assert "333" in said(answer)
         memory = await run.memory()
-        assert (len(memory.log), memory.covered_count) == (2, 48)
+        assert (len(memory.log.entries), memory.covered_count) == (2, 48)
 
 
 async def test_a_fork_beyond_the_window(tmp_path: Path) -> None:
-    """What lies before an edit is observed for it; what the edit takes back stands until its reply has come."""
+    """What lies before an edit is observed for it; what the edit takes back stands until its reply
+    has come."""
     async with running(tmp_path, FAR, models=models()) as run:
         chat = await begun(run)
         assert (await post(chat, asking(18))).status_code == 200
         run.models.requests.clear()
-        edited = [*asking(18)[:-1], {"role": "user", "content": ASK + " Please. " + "I am in a hurry. " * 150}]
+        edited = [
+            *asking(18)[:-1],
+            {"role": "user", "content": ASK + " Please. " + "I am in a hurry. " * 150},
+        ]
         answer = await post(chat, edited)
         assert (answer.status_code, told(answer)) == (200, "applied/context-overflow")
         memory = await run.memory()
@@ -220,7 +260,8 @@ async def test_a_fork_beyond_the_window(tmp_path: Path) -> None:
 
 
 async def test_an_agent_s_long_turn(tmp_path: Path) -> None:
-    """Steps leave from within a turn, each call with its result; the step that is asked about stays."""
+    """Steps leave from within a turn, each call with its result; the step that is asked about
+    stays."""
 
     def step(n: int) -> list[dict[str, Any]]:
         function = {"name": "read_locker", "arguments": f'{{"number": {n}}}'}
@@ -232,47 +273,68 @@ async def test_an_agent_s_long_turn(tmp_path: Path) -> None:
 
     async with running(tmp_path, FAR, models=models()) as run:
         chat = await begun(run)
-        messages = [*asking(1, "Read all of my lockers."), *(message for n in range(24) for message in step(n))]
+        messages = [
+            *asking(1, "Read all of my lockers."),
+            *(message for n in range(24) for message in step(n)),
+        ]
         answer = await post(chat, messages)
         assert (answer.status_code, told(answer)) == (200, "applied/context-overflow")
         _, shortened = to_actor(run)
         assert list(shortened.messages[-2:]) == messages[-2:]
         results = [m["tool_call_id"] for m in shortened.messages if m["role"] == "tool"]
-        assert results == [c["id"] for m in shortened.messages for c in m.get("tool_calls") or ()] == ["c23"]
+        assert (
+            results
+            == [c["id"] for m in shortened.messages for c in m.get("tool_calls") or ()]
+            == ["c23"]
+        )
 
 
 async def test_two_requests_at_once(tmp_path: Path) -> None:
     """They wait for the same observation, and both are answered."""
     async with running(tmp_path, FAR, models=models()) as run:
         chat = await begun(run)
-        both = await asyncio.gather(post(chat, asking(24)), post(chat, asking(24, "What is the code of locker 5?")))
-        assert [(answer.status_code, told(answer)) for answer in both] == [(200, "applied/context-overflow")] * 2
+        both = await asyncio.gather(
+            post(chat, asking(24)), post(chat, asking(24, "What is the code of locker 5?"))
+        )
+        assert [(answer.status_code, told(answer)) for answer in both] == [
+            (200, "applied/context-overflow")
+        ] * 2
         assert ["333" in said(both[0]), "555" in said(both[1])] == [True, True]
         assert (await run.memory()).covered_count >= 48
 
 
 async def test_a_fork_of_several_messages_beyond_the_window(tmp_path: Path) -> None:
-    """None of them is stored yet, nor is what they take back observed for them: only what lies before both."""
+    """None of them is stored yet, nor is what they take back observed for them: only what lies
+    before both."""
     async with running(tmp_path, FAR, models=models()) as run:
         chat = await begun(run)
         assert (await post(chat, asking(18))).status_code == 200
-        edited = [*asking(12, "Forget locker 13."), {"role": "assistant", "content": "Forgotten."}, *talk(10, first=30)]
+        edited = [
+            *asking(12, "Forget locker 13."),
+            {"role": "assistant", "content": "Forgotten."},
+            *talk(10, first=30),
+        ]
         answer = await post(chat, [*edited, {"role": "user", "content": ASK}])
         assert (answer.status_code, told(answer)) == (200, "applied/context-overflow")
         (observer,) = run.models.to("scripted-observer")
         shown = observer.messages[-1]["content"]
-        assert ["number 12," in shown, "number 13," in shown, "number 30," in shown] == [True, False, False]
+        assert ["number 12," in shown, "number 13," in shown, "number 30," in shown] == [
+            True,
+            False,
+            False,
+        ]
         memory = await run.memory()
         assert (memory.covered_count, memory.count) == (24, 48)
 
 
-# ── it does not ──────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── it does not ───────────────────────────────────────────────────────────────────────────────────
 
 
 @pytest.mark.parametrize("stream", [False, True], ids=["whole", "stream"])
 async def test_an_observer_that_never_answers(tmp_path: Path, stream: bool) -> None:
-    """At the deadline the client gets the upstream's error byte for byte; what it said is stored and a later try succeeds."""
-    async with running(tmp_path, SOON, models=models(), model_within=1.0) as run:
+    """At the deadline the client gets the upstream's error byte for byte; what it said is stored
+    and a later try succeeds."""
+    async with running(tmp_path, SOON, models=models(), model_timeout_s=1.0) as run:
         chat = await begun(run)
         run.models.faults.switch(Fault(kind="hang", model="scripted-observer", times=1))
         started = time.perf_counter()
@@ -322,7 +384,8 @@ async def test_an_observer_that_fails(tmp_path: Path) -> None:
 
 
 async def test_a_question_beyond_the_window(tmp_path: Path) -> None:
-    """Where the shortened prompt is refused as well, the first refusal is what the client gets; nothing more is tried."""
+    """Where the shortened prompt is refused as well, the first refusal is what the client gets;
+    nothing more is tried."""
     async with running(tmp_path, FAR, models=models()) as run:
         chat = await begun(run)
         answer = await post(chat, asking(8, "What is it? " * 800))
@@ -368,7 +431,8 @@ async def test_modes(tmp_path: Path, mode: str, config: str, status: str) -> Non
 
 @pytest.mark.parametrize("status", [503, 429])
 async def test_another_failure_of_the_shortened_prompt(tmp_path: Path, status: int) -> None:
-    """It says nothing against the prompt: the client is told to try again, and then it is short from the start."""
+    """It says nothing against the prompt: the client is told to try again, and then it is short
+    from the start."""
     async with running(tmp_path, FAR, models=models()) as run:
         chat = await begun(run)
         run.models.faults.switch(
@@ -405,7 +469,9 @@ async def test_a_client_that_leaves_while_it_is_waited(tmp_path: Path) -> None:
     """Nothing more is asked of the actor; the observation goes on, for what was said is stored."""
     async with running(tmp_path, FAR, models=models()) as run:
         chat = await begun(run)
-        run.models.faults.switch(Fault(kind="slow", model="scripted-observer", seconds=0.5, times=1))
+        run.models.faults.switch(
+            Fault(kind="slow", model="scripted-observer", seconds=0.5, times=1)
+        )
         asked = asyncio.create_task(post(chat, asking(24)))
         await until(lambda: bool(run.models.to("scripted-observer")))
         asked.cancel()
@@ -416,19 +482,26 @@ async def test_a_client_that_leaves_while_it_is_waited(tmp_path: Path) -> None:
         assert (memory.count, len(memory.chunks)) == (49, 1)
 
 
-# ── whose word it is ─────────────────────────────────────────────────────────────────────────────────────────────────
+# ── whose word it is ──────────────────────────────────────────────────────────────────────────────
 
 PAGE = b"<html><head><title>413 Request Entity Too Large</title></head></html>"
 
 
-@pytest.mark.parametrize(("error", "observed"), [(PAGE, False), (b'{"error":{"code":"tokens_limit_reached"}}', True)])
+@pytest.mark.parametrize(
+    ("error", "observed"), [(PAGE, False), (b'{"error":{"code":"tokens_limit_reached"}}', True)]
+)
 async def test_a_413_of_a_first_request(tmp_path: Path, error: bytes, observed: bool) -> None:
-    """A gateway may answer it without a look at the credential: on its word nothing is stored or observed. A server that has
-    counted the tokens has looked."""
-    question, answered = {"role": "user", "content": "number " * 60}, {"role": "assistant", "content": "well"}
+    """A gateway may answer it without a look at the credential: on its word nothing is stored or
+    observed. A server that has counted the tokens has looked."""
+    question, answered = (
+        {"role": "user", "content": "number " * 60},
+        {"role": "assistant", "content": "well"},
+    )
     async with between(tmp_path) as site:
         body = orjson.dumps({"model": "m", "messages": [question, answered] * 4 + [question]})
-        script = answering(error, b"Content-Type: text/html", status=b"413 Request Entity Too Large")
+        script = answering(
+            error, b"Content-Type: text/html", status=b"413 Request Entity Too Large"
+        )
         got = await site.ask(body, b"X-OM-Thread: t", script=script)
         assert (got.status, got.body) == (413, error)
         assert reason(got) == ("degraded/context-overflow" if observed else "raw")
@@ -436,8 +509,11 @@ async def test_a_413_of_a_first_request(tmp_path: Path, error: bytes, observed: 
 
 
 async def test_a_bare_413_of_a_known_thread(tmp_path: Path) -> None:
-    """From a caller the upstream has answered before, it is what it says: too large, and worth an observation."""
-    notes = {"content": "<observations>\nDate: Nov 14, 2023\n* 🔴 (10:00) User counts to seven\n</observations>"}
+    """From a caller the upstream has answered before, it is what it says: too large, and worth an
+    observation."""
+    notes = {
+        "content": "<observations>\nDate: Nov 14, 2023\n* 🔴 (10:00) User counts to seven\n</observations>"
+    }
     refused = 1
 
     async def script(call: Call) -> None:
@@ -474,19 +550,22 @@ async def test_any_error_arrives_as_it_came(tmp_path: Path, size: int) -> None:
         assert len(site.server.seen) == 1
 
 
-# ── the reflector ────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── the reflector ─────────────────────────────────────────────────────────────────────────────────
 
-TWO_MODELS = (
-    'models: {"*": {observation: {model: openai/scripted-observer}, reflection: {model: openai/scripted-reflector}}}'
-)
+TWO_MODELS = 'models: {"*": {observation: {model: openai/scripted-observer}, reflection: {model: openai/scripted-reflector}}}'
 
 
 async def test_a_log_beyond_the_reflector_s_window(tmp_path: Path) -> None:
-    """The older entries of the stretch are reflected on, as many as it takes; the log shrinks, no entry and no message is lost, and all
-    goes on."""
+    """The older entries of the stretch are reflected on, as many as it takes; the log shrinks, no
+    entry and no message is lost, and all goes on."""
     window = 1_900
-    budget = STORY + "My budget for it is {n} coins a day. Should I rent locker {n} for another day, or for the week?"
-    async with running(tmp_path, models=Scripted(window={"scripted-reflector": window}), more=TWO_MODELS) as run:
+    budget = (
+        STORY
+        + "My budget for it is {n} coins a day. Should I rent locker {n} for another day, or for the week?"
+    )
+    async with running(
+        tmp_path, models=Scripted(window={"scripted-reflector": window}), more=TWO_MODELS
+    ) as run:
         chat = run.chat()
         for n in range(30):
             await chat.say(budget.format(n=n))
@@ -494,9 +573,9 @@ async def test_a_log_beyond_the_reflector_s_window(tmp_path: Path) -> None:
         asked = [seen.prompt_tokens for seen in run.models.to("scripted-reflector")]
         assert max(asked) > window > min(asked)
         memory = await run.memory()
-        assert memory.generation >= 1
-        assert memory.trouble.failures == 0
-        assert memory.log[0].kind == "reflection"
-        ranges = [(entry.after, entry.last) for entry in (*memory.log, *memory.chunks)]
+        assert memory.log.generation >= 1
+        assert memory.failures.count == 0
+        assert memory.log.entries[0].kind == "reflection"
+        ranges = [(entry.after, entry.last) for entry in (*memory.log.entries, *memory.chunks)]
         assert [after for after, _ in ranges] == [0, *(last for _, last in ranges[:-1])]
         assert memory.count == 60

@@ -9,11 +9,16 @@ from tests.e2e.running import running
 
 
 async def test_the_same_thread_under_two_credentials(tmp_path: Path) -> None:
-    """Two credentials with the same thread and resource never see each other's words, in prompts, replies or the store."""
+    """Two credentials with the same thread and resource never see each other's words, in prompts,
+    replies or the store."""
     async with running(tmp_path) as run:
-        chats = {key: run.chat("shared", key=key, **{"x-om-resource": "r"}) for key in ("sk-a", "sk-b")}
+        chats = {
+            key: run.chat("shared", key=key, **{"x-om-resource": "r"}) for key in ("sk-a", "sk-b")
+        }
         for n, (key, chat) in product(range(14), chats.items()):
-            await chat.say(f"CANARY-{key} number {n}: " + f"my budget is {n} coins for {key}. " * 20)
+            await chat.say(
+                f"CANARY-{key} number {n}: " + f"my budget is {n} coins for {key}. " * 20
+            )
         await run.app.background.wait_idle()
         for key, chat in chats.items():
             _, receipt = await chat.say(f"What do you know? CANARY-{key}")
@@ -26,7 +31,8 @@ async def test_the_same_thread_under_two_credentials(tmp_path: Path) -> None:
         one, two = await run.memories()
         assert one.key.tenant != two.key.tenant
         texts = [
-            b"".join(m.item.raw for m in x.tail) + "".join(o.text for o in x.log + x.chunks).encode()
+            b"".join(m.item.raw for m in x.tail)
+            + "".join(o.text for o in x.log.entries + x.chunks).encode()
             for x in (one, two)
         ]
         assert {b"CANARY-sk-a" in t for t in texts} == {True, False}
@@ -41,5 +47,8 @@ async def test_two_resources_and_two_threads(tmp_path: Path) -> None:
         memories = await run.memories()
         assert len(memories) == 4
         for memory in memories:
-            assert f"I am {memory.key.resource} {memory.key.thread}".encode() in memory.tail[0].item.raw
+            assert (
+                f"I am {memory.key.resource} {memory.key.thread}".encode()
+                in memory.tail[0].item.raw
+            )
             assert memory.count == 2

@@ -1,4 +1,5 @@
-"""Who may use the proxy, as whom, and with whose key at the provider: over the wire, on every kind of route."""
+"""Who may use the proxy, as whom, and with whose key at the provider: over the wire, on every kind
+of route."""
 
 from __future__ import annotations
 
@@ -12,13 +13,13 @@ import httpx
 import pytest
 
 from om_proxy.app import create_app
-from om_proxy.demo.loopback import serving
-from om_proxy.demo.scripted import Scripted
-from om_proxy.memory.user_token import Claims, signed
+from om_proxy.identity.user_token import Claims, sign_claims
 from om_proxy.settings import parse
+from om_proxy.testing.loopback import serving
+from om_proxy.testing.scripted import Scripted
 from tests.e2e.running import Clock, Running
 from tests.e2e.written import written
-from tests.memory.test_redaction import SHAPES, filled
+from tests.memory.notes.test_redaction import SHAPES, filled
 
 KEYS = "keys: [{tenant: acme, key: sk-acme}, {tenant: globex, key: sk-globex}]"
 SIGNING = "0123456789abcdef0123456789abcdef"
@@ -40,7 +41,9 @@ class Hearing(Scripted):
 
 
 @asynccontextmanager
-async def house(tmp_path: Path, auth: str, api_key: str = "null") -> AsyncIterator[tuple[Running, Hearing]]:
+async def house(
+    tmp_path: Path, auth: str, api_key: str = "null"
+) -> AsyncIterator[tuple[Running, Hearing]]:
     models = Hearing()
     async with serving(models, lifespan="off") as upstream:
         text = f'upstream: [{{base_url: "{upstream}/v1", api_key: {api_key}}}]\nstorage: {{url: "sqlite:///{tmp_path}/om.db"}}\n'
@@ -51,17 +54,26 @@ async def house(tmp_path: Path, auth: str, api_key: str = "null") -> AsyncIterat
 
 async def asked(run: Running, route: tuple[str, str], headers: dict[str, str]) -> httpx.Response:
     method, path = route
-    return await run.http.request(method, run.base + path, headers=headers, json=BODY if method == "POST" else None)
+    return await run.http.request(
+        method, run.base + path, headers=headers, json=BODY if method == "POST" else None
+    )
 
 
 def credential(heard: dict[bytes, bytes]) -> dict[bytes, bytes]:
-    return {name: value for name, value in heard.items() if name in (b"authorization", b"x-api-key", b"api-key")}
+    return {
+        name: value
+        for name, value in heard.items()
+        if name in (b"authorization", b"x-api-key", b"api-key")
+    }
 
 
 @pytest.mark.parametrize("route", [CHAT, OTHER], ids=["chat", "any other"])
 @pytest.mark.parametrize("api_key", ["null", "sk-upstream"])
-async def test_whose_key_goes_upstream(tmp_path: Path, route: tuple[str, str], api_key: str) -> None:
-    """Ours never; the caller's own, where it came beside ours; else the upstream's, where there is one."""
+async def test_whose_key_goes_upstream(
+    tmp_path: Path, route: tuple[str, str], api_key: str
+) -> None:
+    """Ours never; the caller's own, where it came beside ours; else the upstream's, where there is
+    one."""
     theirs = {} if api_key == "null" else {b"authorization": b"Bearer sk-upstream"}
     async with house(tmp_path, KEYS, api_key) as (run, models):
         for sent, expected in (
@@ -69,12 +81,17 @@ async def test_whose_key_goes_upstream(tmp_path: Path, route: tuple[str, str], a
             ({"x-api-key": "sk-acme"}, theirs),
             ({"x-om-authorization": "Bearer sk-acme"}, theirs),
             ({"x-om-authorization": "sk-acme", **OWN}, {b"authorization": b"Bearer sk-provider"}),
-            ({"x-memory-gateway-authorization": "sk-acme", "x-api-key": "sk-provider"}, {b"x-api-key": b"sk-provider"}),
+            (
+                {"x-memory-gateway-authorization": "sk-acme", "x-api-key": "sk-provider"},
+                {b"x-api-key": b"sk-provider"},
+            ),
             ({"x-om-authorization": "sk-acme", "authorization": "Bearer sk-globex"}, theirs),
         ):
             assert (await asked(run, route, {**sent, "x-om-thread": "t"})).status_code == 200
             assert credential(models.heard[-1]) == expected
-            assert not [name for name in models.heard[-1] if name.startswith(b"x-om-") or b"gateway" in name]
+            assert not [
+                name for name in models.heard[-1] if name.startswith(b"x-om-") or b"gateway" in name
+            ]
 
 
 @pytest.mark.parametrize("route", [CHAT, OTHER], ids=["chat", "any other"])
@@ -88,7 +105,9 @@ async def test_whose_key_goes_upstream(tmp_path: Path, route: tuple[str, str], a
         ({"x-om-authorization": "sk-acme", "x-memory-gateway-authorization": "sk-globex"}, 400),
     ],
 )
-async def test_who_may_not(tmp_path: Path, route: tuple[str, str], sent: dict[str, str], status: int) -> None:
+async def test_who_may_not(
+    tmp_path: Path, route: tuple[str, str], sent: dict[str, str], status: int
+) -> None:
     """Nobody without a key of ours, with or without a thread; nothing of it goes anywhere."""
     async with house(tmp_path, KEYS, "sk-upstream") as (run, models):
         for thread in ({}, {"x-om-thread": "t"}):
@@ -100,13 +119,14 @@ async def test_who_may_not(tmp_path: Path, route: tuple[str, str], sent: dict[st
 
 
 async def test_a_user_with_a_token(tmp_path: Path) -> None:
-    """Speaks for its own resource in its own threads, until the token ends; without a thread, nothing is asked."""
+    """Speaks for its own resource in its own threads, until the token ends; without a thread,
+    nothing is asked."""
     auth = f"{KEYS}, token_secret: {SIGNING}, token_required: true"
     async with house(tmp_path, auth) as (run, models):
 
         def token(**more: object) -> dict[str, str]:
             claims = {"resource": "ada", "exp": time.time() + 60, "tenant": "acme", **more}
-            return {"x-om-token": signed(Claims(**claims), SIGNING.encode())}  # type: ignore[arg-type] # by name
+            return {"x-om-token": sign_claims(Claims(**claims), SIGNING.encode())}  # type: ignore[arg-type] # by name
 
         key = {"authorization": "Bearer sk-acme"}
         for sent, status in (
@@ -128,11 +148,24 @@ async def test_a_user_with_a_token(tmp_path: Path) -> None:
 
 
 async def test_no_answer_and_no_log_repeats_a_key(tmp_path: Path) -> None:
-    """Of every shape, in every header it could come in: refused without a word of it, and no log a word of the other headers."""
+    """Of every shape, in every header it could come in: refused without a word of it, and no log a
+    word of the other headers."""
     rng = Random(3)
     secrets = [filled(template, rng) for templates in SHAPES.values() for template in templates]
-    names = ["authorization", "x-api-key", "api-key", "x-om-authorization", "x-om-token", "x-om-mode", "x-om-timezone"]
-    said = {"x-om-thread": "told-thread", "x-om-resource": "told-resource", "x-om-timezone": "Antarctica/Vostok"}
+    names = [
+        "authorization",
+        "x-api-key",
+        "api-key",
+        "x-om-authorization",
+        "x-om-token",
+        "x-om-mode",
+        "x-om-timezone",
+    ]
+    said = {
+        "x-om-thread": "told-thread",
+        "x-om-resource": "told-resource",
+        "x-om-timezone": "Antarctica/Vostok",
+    }
     with written() as out:
         async with house(tmp_path, f"{KEYS}, token_secret: {SIGNING}") as (run, _):
             texts = []
@@ -143,7 +176,9 @@ async def test_no_answer_and_no_log_repeats_a_key(tmp_path: Path) -> None:
                 assert answer.status_code in (400, 401), answer.text
                 texts.append(answer.text + str(answer.headers))
             for more in ({}, {"x-om-task": "told-task"}):
-                (await asked(run, CHAT, {"authorization": "Bearer sk-acme", **said, **more})).raise_for_status()
+                (
+                    await asked(run, CHAT, {"authorization": "Bearer sk-acme", **said, **more})
+                ).raise_for_status()
         text = out.text
     assert text.count('"turn"') == 2
     assert [secret for secret in secrets if secret in "".join([*texts, text])] == []

@@ -1,4 +1,5 @@
-"""The proxy killed in the middle of a long conversation: nothing acknowledged is lost, nothing is stored twice."""
+"""The proxy killed in the middle of a long conversation: nothing acknowledged is lost, nothing is
+stored twice."""
 
 from __future__ import annotations
 
@@ -14,7 +15,8 @@ KILLS = 10
 
 @pytest.mark.slow
 async def test_the_coding_session_with_ten_kills(tmp_path: Path) -> None:
-    """SIGKILL at ten random calls: the client's own retry is all it takes, and every promise still holds."""
+    """SIGKILL at ten random calls: the client's own retry is all it takes, and every promise still
+    holds."""
     conversation = coding_session()
     if conversation is None:
         pytest.skip("the shared coding session is not here: ../shared/data/coding-session.jsonl")

@@ -1,4 +1,5 @@
-"""Clients that close the connection at `data: [DONE]`, as openai-python does, while the model server has not ended its answer."""
+"""Clients that close the connection at `data: [DONE]`, as openai-python does, while the model
+server has not ended its answer."""
 
 from __future__ import annotations
 
@@ -19,7 +20,9 @@ async def open_at_the_end(call: Call) -> None:
 
 
 def thin_body(text: str) -> bytes:
-    return orjson.dumps({"model": "m", "stream": True, "messages": [{"role": "user", "content": text}]})
+    return orjson.dumps(
+        {"model": "m", "stream": True, "messages": [{"role": "user", "content": text}]}
+    )
 
 
 async def test_the_same_words_again(tmp_path: Path) -> None:
@@ -36,5 +39,7 @@ async def test_the_same_words_again(tmp_path: Path) -> None:
                 await site.ask(thin_body("two"), *THREAD)
                 site.server.script = open_at_the_end
         (info,) = await site.app.store.threads(None)
-        said = [m.item.raw for m in await site.app.store.messages(info.key, 0) if m.item.role == "user"]
+        said = [
+            m.item.raw for m in await site.app.store.messages(info.key, 0) if m.item.role == "user"
+        ]
         assert [orjson.loads(raw)["content"] for raw in said] == ["one", "two", "go on", "go on"]

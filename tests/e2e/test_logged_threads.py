@@ -1,4 +1,5 @@
-"""What the log calls a thread: a label that tells nothing, the same in every line, and shown to who may see the thread."""
+"""What the log calls a thread: a label that tells nothing, the same in every line, and shown to who
+may see the thread."""
 
 from __future__ import annotations
 
@@ -10,9 +11,9 @@ from typing import Any
 import httpx
 import pytest
 
-from om_proxy.demo.faults import Fault
 from om_proxy.errors import StorageError
-from om_proxy.storage.sqlite import SqliteStore
+from om_proxy.storage.sqlite.store import SqliteStore
+from om_proxy.testing.faults import Fault
 from tests.e2e.running import SMALL, Chat, Running, running
 from tests.e2e.tenancy.world import Minds
 from tests.e2e.written import Written, written
@@ -20,14 +21,16 @@ from tests.e2e.written import Written, written
 THREAD, RESOURCE = "alice@example.com/divorce-lawyer", "alice@example.com"
 ZONE = "Antarctica/Vostok"
 CANARIES = ("alice", "divorce", "Vostok", "sk-a")
-LONG = "Crate {n} weighs {n} kilos, is painted red and goes to dock {n} at Quarry Steps. " * 8  # about 180 tokens
-REFLECTS = (
-    "observation: {message_tokens: 1200, buffer_tokens: 300, block_timeout: 2s}, reflection: {observation_tokens: 700}"
-)
+LONG = (
+    "Crate {n} weighs {n} kilos, is painted red and goes to dock {n} at Quarry Steps. " * 8
+)  # about 180 tokens
+REFLECTS = "observation: {message_tokens: 1200, buffer_tokens: 300, block_timeout: 2s}, reflection: {observation_tokens: 700}"
 
 
 @asynccontextmanager
-async def talking(tmp_path: Path, memory: str = SMALL) -> AsyncIterator[tuple[Running, Chat, Written]]:
+async def talking(
+    tmp_path: Path, memory: str = SMALL
+) -> AsyncIterator[tuple[Running, Chat, Written]]:
     """A thread whose names tell something, and all that is logged while it talks."""
     with written() as out:
         async with running(tmp_path, memory, models=Minds()) as run:
@@ -50,7 +53,8 @@ async def shown(run: Running, path: str = "") -> dict[str, Any]:
 
 
 async def test_every_line_says_the_same_label(tmp_path: Path) -> None:
-    """Of the request, of what is observed, and of what is reflected; the admin API shows it beside the name, listed and alone."""
+    """Of the request, of what is observed, and of what is reflected; the admin API shows it beside
+    the name, listed and alone."""
     async with talking(tmp_path, REFLECTS) as (run, talk, out):
         while not out.threads("reflected")["reflected"]:
             await say(run, talk, 1)
@@ -58,7 +62,9 @@ async def test_every_line_says_the_same_label(tmp_path: Path) -> None:
         alone = await shown(run, f"/alice%40example.com%2Fdivorce-lawyer?resource={RESOURCE}")
     assert len(listed["label"]) == 16
     assert alone["label"] == listed["label"]
-    assert set(map(frozenset, out.threads("turn", "observed", "reflected").values())) == {frozenset([listed["label"]])}
+    assert set(map(frozenset, out.threads("turn", "observed", "reflected").values())) == {
+        frozenset([listed["label"]])
+    }
 
 
 async def test_two_threads_have_two(tmp_path: Path) -> None:
@@ -78,17 +84,22 @@ async def test_two_threads_have_two(tmp_path: Path) -> None:
 
 
 async def test_a_log_that_is_shared(tmp_path: Path) -> None:
-    """Lines about what all threads of a resource have in common name it by a label of its own, which the list shows beside each."""
+    """Lines about what all threads of a resource have in common name it by a label of its own,
+    which the list shows beside each."""
     async with talking(tmp_path, f"scope: resource, {REFLECTS}") as (run, talk, out):
         while not out.threads("reflected")["reflected"]:
             await say(run, talk, 1)
         (listed,) = (await shown(run))["threads"]
-    assert out.threads("turn", "reflected") == {"turn": {listed["label"]}, "reflected": {listed["resource_label"]}}
+    assert out.threads("turn", "reflected") == {
+        "turn": {listed["label"]},
+        "reflected": {listed["resource_label"]},
+    }
     assert listed["label"] != listed["resource_label"]
 
 
 async def test_what_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """An observer's failure, a store that cannot be read or written: told of the same label, and with no more words."""
+    """An observer's failure, a store that cannot be read or written: told of the same label, and
+    with no more words."""
 
     async def broken(*_: object) -> None:
         raise StorageError(f"no row for {THREAD}")
@@ -96,7 +107,7 @@ async def test_what_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
     async with talking(tmp_path) as (run, talk, out):
         run.models.faults.switch(Fault(kind="http", model="scripted-observer", status=401))
         await say(run, talk, 3)
-        monkeypatch.setattr("om_proxy.edge.chat.kept_of", lambda *_: 1 / 0)
+        monkeypatch.setattr("om_proxy.apis.chat.chat_api.ChatApi.build_split", lambda *_: 1 / 0)
         monkeypatch.setattr(SqliteStore, "commit", broken)
         await say(run, talk, 1)
         monkeypatch.setattr(run.app.chat._engine, "open_turn", broken)

@@ -8,7 +8,7 @@ from pathlib import Path
 import orjson
 import pytest
 
-from om_proxy.edge.exchange import WORTH_WEIGHING
+from om_proxy.edge.exchange import MIN_WEIGHED_BODY_BYTES
 from om_proxy.errors import StorageError
 from tests.e2e.running import Chat, Running, running
 from tests.e2e.trouble import in_front_of_the_store
@@ -33,7 +33,7 @@ async def said(run: Running, count: int) -> list[str]:
 
 async def test_a_large_message(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Nothing else holds it: what its request needs is not let go when the answer begins."""
-    opened, large = in_front_of_the_store(monkeypatch), "x" * (WORTH_WEIGHING + 1)
+    opened, large = in_front_of_the_store(monkeypatch), "x" * (MIN_WEIGHED_BODY_BYTES + 1)
     async with running(tmp_path) as run:
         chat = run.chat()
         await thin(chat, "one")

@@ -1,4 +1,5 @@
-"""Clients that can set a base URL and nothing else, and names that are more than plain letters: over the wire, both ways."""
+"""Clients that can set a base URL and nothing else, and names that are more than plain letters:
+over the wire, both ways."""
 
 from __future__ import annotations
 
@@ -9,7 +10,7 @@ import httpx
 import orjson
 import pytest
 
-from om_proxy.memory.identity import LOCAL_TENANT
+from om_proxy.identity.tenants import LOCAL_TENANT
 from om_proxy.memory.model import Key
 from tests.e2e.between import Between, between, chat_body, reason
 from tests.e2e.running import running
@@ -31,7 +32,9 @@ PREFIXES = [
 ]
 
 
-@pytest.mark.parametrize("route", ["/v1/chat/completions", "/chat/completions", "/v1/chat/completions?x=%2F"])
+@pytest.mark.parametrize(
+    "route", ["/v1/chat/completions", "/chat/completions", "/v1/chat/completions?x=%2F"]
+)
 @pytest.mark.parametrize(("prefix", "thread", "resource"), PREFIXES)
 async def test_the_base_url_names_the_thread(
     tmp_path: Path, prefix: str, thread: str, resource: str | None, route: str
@@ -59,7 +62,9 @@ async def test_the_receipt_spells_the_name(tmp_path: Path) -> None:
 async def test_headers_win_over_the_path(tmp_path: Path) -> None:
     """Each of the two names by itself."""
     async with between(tmp_path) as site:
-        await site.ask(chat_body("hi"), b"X-OM-Thread: hall", path="/r/ada/t/kitchen/v1/chat/completions")
+        await site.ask(
+            chat_body("hi"), b"X-OM-Thread: hall", path="/r/ada/t/kitchen/v1/chat/completions"
+        )
         assert await said(site, "hall", "ada") == 2
         assert await site.threads() == 1
 
@@ -74,7 +79,9 @@ OTHERS = [
 
 
 @pytest.mark.parametrize(("method", "path", "body", "seen"), OTHERS)
-async def test_every_route_stands_below_it(tmp_path: Path, method: str, path: str, body: bytes, seen: str) -> None:
+async def test_every_route_stands_below_it(
+    tmp_path: Path, method: str, path: str, body: bytes, seen: str
+) -> None:
     """Passed on without the prefix; the receipt says that memory does not reach it."""
     async with between(tmp_path) as site:
         got = await site.ask(body, method=method, path=f"/r/ada/t/kitchen{path}")
@@ -134,7 +141,9 @@ async def test_the_path_names_a_thread_of_the_caller_s_alone(tmp_path: Path) -> 
     async with between(tmp_path) as site:
         for key in (b"sk-a", b"sk-b"):
             got = await site.ask(
-                chat_body("my " + key.decode()), b"Authorization: Bearer " + key, path="/t/k/v1/chat/completions"
+                chat_body("my " + key.decode()),
+                b"Authorization: Bearer " + key,
+                path="/t/k/v1/chat/completions",
             )
             assert reason(got) == "raw"
         assert await site.threads() == 2
@@ -145,7 +154,9 @@ async def test_the_sdk_with_nothing_but_a_base_url(tmp_path: Path) -> None:
     from openai import AsyncOpenAI
 
     async with running(tmp_path) as run:
-        async with AsyncOpenAI(base_url=f"{run.base}/r/ada/t/kitchen%20plans/v1", api_key="sk-a") as client:
+        async with AsyncOpenAI(
+            base_url=f"{run.base}/r/ada/t/kitchen%20plans/v1", api_key="sk-a"
+        ) as client:
             for stream in (False, True):
                 with_raw = client.chat.completions.with_raw_response
                 answer = await with_raw.create(
@@ -176,13 +187,17 @@ async def test_the_admin_api_finds_such_names(tmp_path: Path) -> None:
         found = await shown(f"/{SPELLED}?resource=Ada%20Mu%CC%88ller")
         assert (found.status_code, found.json()["thread"]) == (200, NAME)
         pinned = await run.http.patch(
-            f"{run.base}/om/v1/threads/{SPELLED}?resource=Ada+M%C3%BCller", json={"title": "Baths"}, headers=key
+            f"{run.base}/om/v1/threads/{SPELLED}?resource=Ada+M%C3%BCller",
+            json={"title": "Baths"},
+            headers=key,
         )
         assert pinned.json()["title"] == "Baths"
         assert (
             await shown(f"/{SPELLED}%20?resource=Ada%20M%C3%BCller")
         ).status_code == 200  # blanks around it are none
-        gone = await run.http.delete(f"{run.base}/om/v1/threads/{SPELLED}?resource=Ada%20M%C3%BCller", headers=key)
+        gone = await run.http.delete(
+            f"{run.base}/om/v1/threads/{SPELLED}?resource=Ada%20M%C3%BCller", headers=key
+        )
         assert gone.status_code == 200
         assert (await shown("")).json()["threads"] == []
         for wrong in ("%00", "%ff", quote(SPELLED, safe="")):
@@ -190,7 +205,8 @@ async def test_the_admin_api_finds_such_names(tmp_path: Path) -> None:
 
 
 async def test_opencode_without_a_line_of_code(tmp_path: Path) -> None:
-    """Its session is the thread, its sub-agent's another one; its headers travel on to the provider."""
+    """Its session is the thread, its sub-agent's another one; its headers travel on to the
+    provider."""
     session = (b"x-session-id: ses_1", b"x-session-affinity: ses_1")
     child = (b"x-session-id: ses_2", b"x-session-affinity: ses_2", b"x-parent-session-id: ses_1")
     async with between(tmp_path) as site:
@@ -198,7 +214,11 @@ async def test_opencode_without_a_line_of_code(tmp_path: Path) -> None:
             got = await site.ask(chat_body("hi"), *headers)
             assert reason(got) == "raw"
             sent = dict(site.seen.headers)
-            assert sent[b"x-session-id"] == sent[b"x-session-affinity"] == got.header(b"x-om-thread")[0]
+            assert (
+                sent[b"x-session-id"]
+                == sent[b"x-session-affinity"]
+                == got.header(b"x-om-thread")[0]
+            )
         assert reason(await site.ask(chat_body("hi"), session[0])) == "off/no-thread"
         assert (await said(site, "ses_1"), await said(site, "ses_2")) == (2, 2)
     async with between(tmp_path, "identity: {sessions: []}") as site:

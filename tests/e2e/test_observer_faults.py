@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from om_proxy.demo.faults import Fault
+from om_proxy.testing.faults import Fault
 from tests.e2e.running import running
 
 STORY = "The deploy window for service {n} is {n} minutes wide, and the ticket is OPS-{n}. " * 6
@@ -26,8 +26,9 @@ FAULTS = [
 @pytest.mark.parametrize("fault", FAULTS)
 @pytest.mark.parametrize("stream", [False, True], ids=["whole", "stream"])
 async def test_a_failing_observer(tmp_path: Path, fault: Fault, stream: bool) -> None:
-    """Every call succeeds with the upstream's answer, the receipt says so, coverage stays, and it recovers by itself."""
-    async with running(tmp_path, model_within=0.4) as run:
+    """Every call succeeds with the upstream's answer, the receipt says so, coverage stays, and it
+    recovers by itself."""
+    async with running(tmp_path, model_timeout_s=0.4) as run:
         run.models.faults.switch(fault)
         chat, receipts = run.chat(), []
         for n in range(12):
@@ -35,7 +36,7 @@ async def test_a_failing_observer(tmp_path: Path, fault: Fault, stream: bool) ->
             assert reply.startswith("Noted: ")
             receipts.append(receipt)
         memory = await run.memory()
-        assert (memory.coverage, memory.log, memory.chunks) == (0, (), ())
+        assert (memory.coverage, memory.log.entries, memory.chunks) == (0, (), ())
         assert memory.count == 24
         assert receipts[-1]["reason"] in ("observer-failing", "observer-late")
         assert {r["status"] for r in receipts} == {"raw"}
@@ -47,15 +48,18 @@ async def test_a_failing_observer(tmp_path: Path, fault: Fault, stream: bool) ->
             await run.app.background.wait_idle()
         memory = await run.memory()
         assert memory.coverage > 0
-        assert memory.trouble.failures == 0
+        assert memory.failures.count == 0
         _, receipt = await chat.say("And now?", stream=stream)
         assert receipt["status"] == "applied"
         assert "reason" not in receipt
 
 
-async def test_an_observer_that_hangs_is_waited_for_no_longer_than_the_deadline(tmp_path: Path) -> None:
-    """From `block_after` on one request waits, and at the deadline it goes on with the raw history; while the same call hangs,
-    the requests that follow do not wait for it again (8 of 8 waited once)."""
+async def test_an_observer_that_hangs_is_waited_for_no_longer_than_the_deadline(
+    tmp_path: Path,
+) -> None:
+    """From `block_after` on one request waits, and at the deadline it goes on with the raw history;
+    while the same call hangs, the requests that follow do not wait for it again (8 of 8 waited
+    once)."""
     async with running(tmp_path) as run:
         run.models.faults.switch(Fault(kind="hang", model="scripted-observer"))
         chat = run.chat()

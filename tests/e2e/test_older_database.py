@@ -1,7 +1,9 @@
-"""A database that an older om-proxy wrote is opened and gone on with: its threads are known, their prompts are as they were.
+"""A database that an older om-proxy wrote is opened and gone on with: its threads are known, their
+prompts are as they were.
 
-`tests/storage/older/0002.sql` is the dump of one that was written with migrations 1 and 2: a thread with a log of its own,
-and two threads that share a log. `0002.json` holds what their clients had said, and the prompts that the older program sent next.
+`tests/storage/older/0002.sql` is the dump of one that was written with migrations 1 and 2: a thread
+with a log of its own, and two threads that share a log. `0002.json` holds what their clients had
+said, and the prompts that the older program sent next.
 """
 
 from __future__ import annotations
@@ -15,14 +17,12 @@ from typing import Any
 
 import pytest
 
-from om_proxy.memory.stretch import Stretch
-from om_proxy.storage.sqlite import SqliteStore
+from om_proxy.memory.message_list import MessageList
+from om_proxy.storage.sqlite.store import SqliteStore
 from tests.e2e.running import running
 
 OLDER = Path(__file__).parents[1] / "storage" / "older"
-SMALL = (
-    "observation: {message_tokens: 300, buffer_tokens: 60, block_timeout: 2s}, reflection: {observation_tokens: 150}"
-)
+SMALL = "observation: {message_tokens: 300, buffer_tokens: 60, block_timeout: 2s}, reflection: {observation_tokens: 150}"
 SCOPES = {"lone": "thread", "one": "resource", "two": "resource"}
 
 
@@ -34,16 +34,24 @@ def folder(tmp_path: Path) -> Path:
 
 
 def told(body: dict[str, Any]) -> tuple[list[str], list[Any]]:
-    """What the memory tells in a prompt, its framing left out: the lines of its notes, and the messages behind them. What other
-    conversations said since is told otherwise now: with their notes, where those are ready."""
+    """What the memory tells in a prompt, its framing left out: the lines of its notes, and the
+    messages behind them. What other conversations said since is told otherwise now: with their
+    notes, where those are ready."""
     messages = body["messages"]
     block = next(m["content"] for m in messages if "<observations>" in str(m["content"]))
-    raw = [m for m in messages if m["role"] != "system" and not m["content"].startswith("Note from the system")]
-    return re.findall(r"^\s*\*.*|^<thread.*", block.partition("</observations>")[0], flags=re.MULTILINE), raw
+    raw = [
+        m
+        for m in messages
+        if m["role"] != "system" and not m["content"].startswith("Note from the system")
+    ]
+    return re.findall(
+        r"^\s*\*.*|^<thread.*", block.partition("</observations>")[0], flags=re.MULTILINE
+    ), raw
 
 
 async def test_it_goes_on(folder: Path) -> None:
-    """Every thread is recognised by its whole history, and its next prompt tells byte for byte what the older program told."""
+    """Every thread is recognised by its whole history, and its next prompt tells byte for byte what
+    the older program told."""
     older = json.loads((OLDER / "0002.json").read_text())
     for name, scope in SCOPES.items():
         async with running(folder, f"{SMALL}, scope: {scope}") as run:
@@ -58,21 +66,30 @@ async def test_it_goes_on(folder: Path) -> None:
             await run.app.background.wait_idle()
             (memory,) = [m for m in await run.memories() if m.key.thread == name]
             assert memory.count == len(talk.history) - 1
-            assert Stretch.of(memory.tail).encodings <= {"o200k_base"}  # counted anew after the reply
+            assert MessageList.of(memory.tail).encodings <= {
+                "o200k_base"
+            }  # counted anew after the reply
 
 
 async def test_its_counts_are_of_an_unknown_encoding(folder: Path) -> None:
     """They serve until a reply has come; nothing else of a row has changed."""
     with closing(sqlite3.connect(folder / "om.db")) as database:
-        before = database.execute("SELECT thread_id, seq, tokens, raw FROM message ORDER BY 1, 2").fetchall()
+        before = database.execute(
+            "SELECT thread_id, seq, tokens, raw FROM message ORDER BY 1, 2"
+        ).fetchall()
     store = await SqliteStore.open(folder / "om.db")
     infos = await store.threads(None)
     memories = [await store.load(info.key) for info in infos]
     assert {m.encoding for memory in memories for m in memory.tail} == {""}
     assert all(memory.born for memory in memories)
-    log = [o for memory in memories for o in memory.log]
+    log = [o for memory in memories for o in memory.log.entries]
     assert {o.depth for o in log if o.kind == "reflection"} == {1}
     assert {o.depth for o in log if o.kind != "reflection"} <= {0}
     await store.close()
     with closing(sqlite3.connect(folder / "om.db")) as database:
-        assert database.execute("SELECT thread_id, seq, tokens, raw FROM message ORDER BY 1, 2").fetchall() == before
+        assert (
+            database.execute(
+                "SELECT thread_id, seq, tokens, raw FROM message ORDER BY 1, 2"
+            ).fetchall()
+            == before
+        )

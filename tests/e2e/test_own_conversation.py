@@ -1,4 +1,5 @@
-"""The conversation of the project's own, every call of it, through a live proxy with smaller thresholds of the default's shape."""
+"""The conversation of the project's own, every call of it, through a live proxy with smaller
+thresholds of the default's shape."""
 
 from __future__ import annotations
 
@@ -11,7 +12,10 @@ from om_proxy.demo.story import INSTRUCTIONS, load
 from tests.e2e.killing import killed_and_restarted
 from tests.e2e.replay import Call, calls_of, replayed
 
-OBSERVE_AT, REFLECT_AT = 6_000, 2_500  # tokens; a fifth and a sixteenth of the defaults, for a conversation of 50 000
+OBSERVE_AT, REFLECT_AT = (
+    6_000,
+    2_500,
+)  # tokens; a fifth and a sixteenth of the defaults, for a conversation of 50 000
 THRESHOLDS = f"observation: {{message_tokens: {OBSERVE_AT}}}, reflection: {{observation_tokens: {REFLECT_AT}}}"
 KILLS = 5
 
@@ -24,17 +28,21 @@ def calls() -> list[Call]:
 
 
 async def test_the_own_conversation(tmp_path: Path) -> None:
-    """Five days with tools: every prompt valid and bounded, nothing lost, nothing twice, the prefix stable between activations."""
+    """Five days with tools: every prompt valid and bounded, nothing lost, nothing twice, the prefix
+    stable between activations."""
     made = calls()
     assert len(made) > 100
-    inspector = await replayed(tmp_path, made, THRESHOLDS, observe_at=OBSERVE_AT, reflect_at=REFLECT_AT)
+    inspector = await replayed(
+        tmp_path, made, THRESHOLDS, observe_at=OBSERVE_AT, reflect_at=REFLECT_AT
+    )
     assert 5 <= inspector.breaks <= 30
     assert int(inspector.state[0]) >= 1, "the log was reflected on"
 
 
 @pytest.mark.slow
 async def test_the_own_conversation_with_five_kills(tmp_path: Path) -> None:
-    """SIGKILL at five random calls, on the way to the model or in the middle of its reply: every promise still holds."""
+    """SIGKILL at five random calls, on the way to the model or in the middle of its reply: every
+    promise still holds."""
     inspector = await killed_and_restarted(
         tmp_path, calls(), KILLS, 5, THRESHOLDS, observe_at=OBSERVE_AT, reflect_at=REFLECT_AT
     )

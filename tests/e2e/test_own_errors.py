@@ -7,7 +7,7 @@ from pathlib import Path
 import orjson
 import pytest
 
-from om_proxy.memory.identity import LOCAL_TENANT
+from om_proxy.identity.tenants import LOCAL_TENANT
 from om_proxy.memory.model import Key
 from tests.e2e.between import Between, between, chat_body, reason
 from tests.support.raw_client import Got
@@ -44,12 +44,20 @@ ERRORS = [
 
 
 @pytest.mark.parametrize(
-    ("more", "headers", "body", "status", "code", "param"), [pytest.param(*row[1:], id=row[0]) for row in ERRORS]
+    ("more", "headers", "body", "status", "code", "param"),
+    [pytest.param(*row[1:], id=row[0]) for row in ERRORS],
 )
 async def test_refused(
-    tmp_path: Path, more: str, headers: tuple[bytes, ...], body: bytes, status: int, code: str, param: str | None
+    tmp_path: Path,
+    more: str,
+    headers: tuple[bytes, ...],
+    body: bytes,
+    status: int,
+    code: str,
+    param: str | None,
 ) -> None:
-    """What cannot be meant is refused in OpenAI's shape, with what to do, and nothing goes upstream."""
+    """What cannot be meant is refused in OpenAI's shape, with what to do, and nothing goes
+    upstream."""
     async with between(tmp_path, more) as site:
         got = await site.ask(body, *headers)
         check_error(got, status, code, param, retry=b"false")
@@ -59,7 +67,8 @@ async def test_refused(
 
 @pytest.mark.parametrize("headers", [(), (T,)], ids=["without a thread", "with a thread"])
 async def test_unreachable(tmp_path: Path, headers: tuple[bytes, ...]) -> None:
-    """An upstream that is not there is a 502 that may be tried again; what the client said is kept."""
+    """An upstream that is not there is a 502 that may be tried again; what the client said is
+    kept."""
     async with between(tmp_path, base_url="http://127.0.0.1:9/v1") as site:
         got = await site.ask(chat_body("hi"), *headers)
         check_error(got, 502, "om_upstream_unreachable", None, retry=b"true")
@@ -95,7 +104,11 @@ async def test_timeout(tmp_path: Path, headers: tuple[bytes, ...]) -> None:
 
 
 def check_error(got: Got, status: int, code: str, param: str | None, *, retry: bytes) -> None:
-    assert (got.status, got.header(b"content-type"), got.whole) == (status, [b"application/json"], True)
+    assert (got.status, got.header(b"content-type"), got.whole) == (
+        status,
+        [b"application/json"],
+        True,
+    )
     body = orjson.loads(got.body)
     assert list(body) == ["error"]
     message = body["error"].pop("message")
@@ -112,7 +125,7 @@ async def test_a_split_that_cannot_be_kept(tmp_path: Path, monkeypatch: pytest.M
     def broken(*_: object) -> None:
         raise MemoryError
 
-    monkeypatch.setattr("om_proxy.edge.chat.kept_of", broken)
+    monkeypatch.setattr("om_proxy.apis.chat.chat_api.ChatApi.build_split", broken)
     async with between(tmp_path) as site:
         got = await site.ask(chat_body("hello"), T)
         assert (got.header(b"x-om-status"), got.header(b"x-om-reason")) == ([b"raw"], [])

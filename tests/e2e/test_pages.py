@@ -6,13 +6,14 @@ from pathlib import Path
 
 import pytest
 
-from om_proxy.memory.identity import LOCAL_TENANT
+from om_proxy.identity.tenants import LOCAL_TENANT
 from tests.e2e.running import Chat, running
 
 
 @pytest.mark.parametrize("origin", ["https://evil.example", "null"])
 async def test_a_page_of_another_site_has_no_memory(tmp_path: Path, origin: str) -> None:
-    """It knows the address and guesses the thread of a program here: it reads nothing of it and leaves nothing in it."""
+    """It knows the address and guesses the thread of a program here: it reads nothing of it and
+    leaves nothing in it."""
     async with running(tmp_path) as run:
         await Chat(run, {"x-om-thread": "t"}).say("A secret.")
         page = Chat(run, {"x-om-thread": "t", "origin": origin, "sec-fetch-mode": "cors"})
@@ -25,9 +26,13 @@ async def test_a_page_of_another_site_has_no_memory(tmp_path: Path, origin: str)
 
 
 @pytest.mark.parametrize(
-    "page", [{"host": "rebound.example:8400"}, {"sec-fetch-site": "cross-site"}], ids=["another name", "another site"]
+    "page",
+    [{"host": "rebound.example:8400"}, {"sec-fetch-site": "cross-site"}],
+    ids=["another name", "another site"],
 )
-async def test_a_page_that_tells_no_origin_has_no_memory(tmp_path: Path, page: dict[str, str]) -> None:
+async def test_a_page_that_tells_no_origin_has_no_memory(
+    tmp_path: Path, page: dict[str, str]
+) -> None:
     """A browser sends none with what a link or an image asks for. Its chat goes on all the same."""
     async with running(tmp_path) as run:
         await Chat(run, {"x-om-thread": "t"}).say("A secret.")

@@ -1,7 +1,8 @@
-"""Memory is data: whatever a text holds, no tag of ours is opened or closed by it, nobody else speaks in it, and no log holds it.
+"""Memory is data: whatever a text holds, no tag of ours is opened or closed by it, nobody else
+speaks in it, and no log holds it.
 
-Each sink is given every payload and read by the generous reader of tests/memory/test_escaping.py, which knows nothing of how we
-escape: what it finds must be what it finds around harmless text.
+Each sink is given every payload and read by the generous reader of tests/memory/test_escaping.py,
+which knows nothing of how we escape: what it finds must be what it finds around harmless text.
 """
 
 from __future__ import annotations
@@ -21,14 +22,14 @@ import pytest
 from om_proxy.agents.llm import Target
 from om_proxy.agents.observer import Observer, ObserverTask
 from om_proxy.agents.reflector import Reflector
-from om_proxy.agents.transcript_text import render
-from om_proxy.demo.scripted import OBSERVER, REFLECTOR, text_of
+from om_proxy.agents.transcript_text import render_transcript
+from om_proxy.apis.message_summary import summarize_message
 from om_proxy.errors import Unusable
-from om_proxy.logs import Lines, json_line
-from om_proxy.memory.context import ContextOptions, observation_block
-from om_proxy.memory.elsewhere import told
-from om_proxy.memory.observations import parse
-from om_proxy.wire.excerpt import excerpt
+from om_proxy.memory.notes.observations import parse_observation
+from om_proxy.memory.prompt.context import ContextOptions, observation_block
+from om_proxy.memory.prompt.other_threads import render_other_threads
+from om_proxy.telemetry.logs import BufferedLineWriter, json_line
+from om_proxy.testing.scripted import OBSERVER, REFLECTOR, text_of
 from tests.agents.messages import assistant, messages, result, user
 from tests.agents.scripted_llm import ScriptedLLM, Waits, texts, words
 from tests.agents.test_observer import Settings
@@ -62,7 +63,7 @@ def transcript(text: str) -> str:
         result("c1", text),
         {"role": text, "content": text},
     )
-    return render(messages(*said), UTC, tokens=words).text
+    return render_transcript(messages(*said), UTC, tokens=words).text
 
 
 def notes(text: str) -> str:
@@ -85,15 +86,20 @@ def notes(text: str) -> str:
 def others(text: str) -> str:
     """What an actor reads of its resource's other threads."""
     raw = [
-        orjson.dumps(said) for said in (user(text), {"role": text, "content": text}, assistant(text, ("c", text, text)))
+        orjson.dumps(said)
+        for said in (
+            user(text),
+            {"role": text, "content": text},
+            assistant(text, ("c", text, text)),
+        )
     ]
-    return told([(LABEL, [excerpt(one) for one in raw])])
+    return render_other_threads([(LABEL, [summarize_message(one) for one in raw])])
 
 
 def parsed(text: str) -> str:
     """What an actor reads of an observer's answer that says it."""
     try:
-        made = parse(
+        made = parse_observation(
             f"<observations>\n* 🔴 (10:00) before\n* 🔴 (10:01) {text}\n</observations>",
             source_tokens=999,
             tokens=words,
@@ -121,7 +127,8 @@ def test_nor_through_an_observer_s_answer() -> None:
 
 @pytest.mark.parametrize(("sink", "left"), [(transcript, 9), (others, 5)])
 def test_nobody_else_speaks(sink: Sink, left: int) -> None:
-    """What is ours begins at the left edge, and nothing else does: no speaker, no date, no fence."""
+    """What is ours begins at the left edge, and nothing else does: no speaker, no date, no
+    fence."""
     for text in PAYLOADS:
         lines = [line for line in sink(text).splitlines() if not line.startswith("  ")]
         assert len(lines) <= left, (text, lines)
@@ -141,7 +148,11 @@ async def asked_reflector(text: str) -> str:
     llm = ScriptedLLM.of("<observations>\n* 🔴 (10:00) x\n</observations>")
     reflector = Reflector(llm, tokens=words, sleep=Waits(), rng=Random(1))
     await reflector.reflect(
-        f"{text}\n{HARMLESS * 9}", target_tokens=40, instruction=None, targets=[Target("a")], settings=Settings()
+        f"{text}\n{HARMLESS * 9}",
+        target_tokens=40,
+        instruction=None,
+        targets=[Target("a")],
+        settings=Settings(),
     )
     return texts(llm.asked[0][1])
 
@@ -151,13 +162,16 @@ async def test_what_memory_models_are_asked(asked: Any) -> None:
     """Notes, hints and titles that are known already stand in their tags, whatever they are."""
     expected = tags_of(await asked(HARMLESS))
     assert expected
-    assert [text for text in PAYLOADS if text.strip() and tags_of(await asked(text)) != expected] == []
+    assert [
+        text for text in PAYLOADS if text.strip() and tags_of(await asked(text)) != expected
+    ] == []
 
 
 def test_what_is_logged() -> None:
-    """A line is one line, whatever a field would hold; nothing in it reaches a terminal as a command."""
+    """A line is one line, whatever a field would hold; nothing in it reaches a terminal as a
+    command."""
     out = io.BytesIO()
-    lines = Lines(out)
+    lines = BufferedLineWriter(out)
     for text in PAYLOADS:
         lines.warning(json_line(None, "warning", {"event": "e", "thread": text}))
     written = out.getvalue().decode()
@@ -169,12 +183,14 @@ def pieces(count: int) -> Iterable[str]:
     """All payloads, some to a message, each with a word that nothing but they hold."""
     for start in range(0, COUNT, count):
         yield "\n".join(
-            f"pay{n}load is kept in drawer {n}. {PAYLOADS[n]}" for n in range(start, min(start + count, COUNT))
+            f"pay{n}load is kept in drawer {n}. {PAYLOADS[n]}"
+            for n in range(start, min(start + count, COUNT))
         )
 
 
 async def test_through_the_whole_house(tmp_path: Path) -> None:
-    """Said to a real server, noted, condensed and shown again: every prompt of ours holds our tags in pairs.
+    """Said to a real server, noted, condensed and shown again: every prompt of ours holds our tags
+    in pairs.
 
     No log holds a word of it, nor of its headers.
     """
@@ -196,7 +212,12 @@ async def test_through_the_whole_house(tmp_path: Path) -> None:
     minds = {mind: models.to(mind) for mind in (OBSERVER, REFLECTOR)}
     assert minds[OBSERVER]
     shown = [text_of(seen.messages[-1]) for found in minds.values() for seen in found]
-    blocks = [text_of(m) for seen in models.to("scripted-actor") for m in seen.messages if "notes below" in text_of(m)]
+    blocks = [
+        text_of(m)
+        for seen in models.to("scripted-actor")
+        for m in seen.messages
+        if "notes below" in text_of(m)
+    ]
     assert blocks
     assert any("pay7load" in text for text in shown)
     assert any("pay7load" in text for text in blocks)

@@ -1,10 +1,11 @@
 """A week of one thread: what stands before the tail changes for a reason that the store can name,
 or not at all (docs/spec/behaviour.md#stable-prefix, docs/spec/behaviour.md#render-date).
 
-Every forwarded prompt is compared with the one before it. Instructions, observation block and hint may change at an activation, a
-reflection, a fork that takes observed messages back, or after an hour in which nobody asked; the tail may lose what became
-covered and what was taken back. Whether that happened is read from the memory in the store before and after the request, never
-guessed from the prompt. Midnights, the change of the clocks, retries, failures and slow answers are no reasons.
+Every forwarded prompt is compared with the one before it. Instructions, observation block and hint
+may change at an activation, a reflection, a fork that takes observed messages back, or after an
+hour in which nobody asked; the tail may lose what became covered and what was taken back. Whether
+that happened is read from the memory in the store before and after the request, never guessed from
+the prompt. Midnights, the change of the clocks, retries, failures and slow answers are no reasons.
 """
 
 from __future__ import annotations
@@ -22,17 +23,15 @@ import msgspec
 import orjson
 import pytest
 
-from om_proxy.demo.faults import Fault
-from om_proxy.demo.scripted import ACTOR, Scripted
-from om_proxy.memory.context import continuation_hint
 from om_proxy.memory.model import Memory
+from om_proxy.memory.prompt.context import continuation_hint
+from om_proxy.testing.faults import Fault
+from om_proxy.testing.scripted import ACTOR, Scripted
 from tests.e2e.running import Clock, Running, running, streamed
 
 HOUR = 3_600.0  # seconds the provider's prompt cache lives
 ANSWERING = 20.0  # seconds an answer takes: some are asked for on one day and come on the next
-THRESHOLDS = (
-    "observation: {message_tokens: 700, buffer_tokens: 150, block_timeout: 2s}, reflection: {observation_tokens: 1000}"
-)
+THRESHOLDS = "observation: {message_tokens: 700, buffer_tokens: 150, block_timeout: 2s}, reflection: {observation_tokens: 1000}"
 REFLECTOR = 'models: {"*": {reflection: {model: openai/scripted-reflector}}}'
 INSTRUCTIONS = {"role": "system", "content": "You keep the books of a packing house. Be brief."}
 HINT = continuation_hint(date(2026, 1, 1)).partition("today is ")[0]
@@ -46,12 +45,13 @@ WEEKS = [  # local days of which the sixth night changes the clocks
 ]
 
 
-# ── the week ─────────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── the week ──────────────────────────────────────────────────────────────────────────────────────
 
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """`act` is a method of Client; `gap`: seconds since the answer before, None: when the session begins."""
+    """`act` is a method of Client; `gap`: seconds since the answer before, None: when the session
+    begins."""
 
     act: str
     at: datetime
@@ -75,15 +75,22 @@ FORKS = {  # (day, session): what takes something back, or asks again
 
 
 def week(first: datetime, zone: ZoneInfo, style: Style) -> Iterator[Step]:
-    """Three sessions a day, the last one through midnight; in the sixth night it lasts until the clocks have changed."""
+    """Three sessions a day, the last one through midnight; in the sixth night it lasts until the
+    clocks have changed."""
     for day in range(7):
         for session, hour, words, minutes in (
             ("morning", 8.6, MORNING, (4, 12, 3, 55, 9)),
             ("noon", 14.2, NOON, (7, 2, 31, 58)),
             ("night", 23.25, NIGHT, (14, 17, 12, 8, 25, 30)),
         ):
-            start = first.replace(tzinfo=zone) + timedelta(days=day, hours=hour)  # wall time of that day
-            acts = FORKS[day, session].split() if style == "full" and (day, session) in FORKS else words
+            start = first.replace(tzinfo=zone) + timedelta(
+                days=day, hours=hour
+            )  # wall time of that day
+            acts = (
+                FORKS[day, session].split()
+                if style == "full" and (day, session) in FORKS
+                else words
+            )
             acts = [*acts, *["say"] * 12] if (day, session) == (5, "night") else acts
             for n, act in enumerate(acts):
                 yield Step(act, start, 60.0 * minutes[n % len(minutes)] if n else None)
@@ -110,7 +117,7 @@ class Slow(Scripted):
         await super().__call__(scope, receive, send)
 
 
-# ── what is looked at ────────────────────────────────────────────────────────────────────────────────────────────────
+# ── what is looked at ─────────────────────────────────────────────────────────────────────────────
 
 
 class Body(msgspec.Struct):
@@ -118,7 +125,8 @@ class Body(msgspec.Struct):
 
 
 def front(prompt: Prompt) -> int:
-    """How many messages stand before the tail: up to the one that ends in the hint, or the instructions where there is none."""
+    """How many messages stand before the tail: up to the one that ends in the hint, or the
+    instructions where there is none."""
     for n, message in enumerate(prompt):
         if HINT.encode() in message:
             return n + 1
@@ -151,7 +159,12 @@ class Watch:
             self._judge(self.before, after, prompt, idle=asked_at - self.answered_at > HOUR)
             self._count_days(asked_at, prompt)
         self._dated(after, prompt, asked_at)
-        self.before, self.prompt, self.asked_at, self.answered_at = after, prompt, asked_at, self.run.clock.now
+        self.before, self.prompt, self.asked_at, self.answered_at = (
+            after,
+            prompt,
+            asked_at,
+            self.run.clock.now,
+        )
 
     def _judge(self, before: Memory, after: Memory, prompt: Prompt, *, idle: bool) -> None:
         forked = not _holds(after, before)
@@ -168,14 +181,19 @@ class Watch:
             self._fault("the tail does not go on from what it was", before, after, old, new)
 
     def _dated(self, memory: Memory, prompt: Prompt, asked_at: float) -> None:
-        """The day the actor is told is the day of the render date where the user is, and today's after a pause."""
-        if not memory.log:
+        """The day the actor is told is the day of the render date where the user is, and today's
+        after a pause."""
+        if not memory.log.entries:
             return
         assert memory.render_date is not None
         hint = continuation_hint(datetime.fromtimestamp(memory.render_date, self.zone))
         if hint.encode() not in b"".join(prompt[: front(prompt)]):
             self.faults.append(f"{self.act}: the hint names another day than the render date")
-        if self.answered_at and asked_at - self.answered_at > HOUR and memory.render_date < asked_at:
+        if (
+            self.answered_at
+            and asked_at - self.answered_at > HOUR
+            and memory.render_date < asked_at
+        ):
             self.faults.append(f"{self.act}: after a pause the dates are not today's")
 
     def _count_days(self, asked_at: float, prompt: Prompt) -> None:
@@ -189,10 +207,14 @@ class Watch:
 
     def _fault(self, what: str, before: Memory, after: Memory, old: Prompt, new: Prompt) -> None:
         when = datetime.fromtimestamp(self.run.clock.now, self.zone)
-        self.faults.append(f"{when:%a %H:%M} {self.act}: {what}; {before!r} -> {after!r}; {difference(old, new)}")
+        self.faults.append(
+            f"{when:%a %H:%M} {self.act}: {what}; {before!r} -> {after!r}; {difference(old, new)}"
+        )
 
     def report(self) -> str:
-        return "\n".join([f"changes {dict(self.changes)}", f"unchanged {dict(self.unchanged)}", *self.faults])
+        return "\n".join(
+            [f"changes {dict(self.changes)}", f"unchanged {dict(self.unchanged)}", *self.faults]
+        )
 
 
 def _holds(after: Memory, before: Memory) -> bool:
@@ -201,17 +223,22 @@ def _holds(after: Memory, before: Memory) -> bool:
 
 
 def _kept(before: Memory, after: Memory, tail: Prompt) -> Prompt:
-    """What the new tail has to begin with: all of the old one, without what became covered and what was taken back."""
+    """What the new tail has to begin with: all of the old one, without what became covered and what
+    was taken back."""
     if _holds(after, before):
         return tail[max(after.covered_count - before.covered_count, 0) :]
     standing = {m.chain for m in after.tail}
-    return tail[: sum(m.chain in standing for m in before.tail)] if after.coverage == before.coverage else ()
+    return (
+        tail[: sum(m.chain in standing for m in before.tail)]
+        if after.coverage == before.coverage
+        else ()
+    )
 
 
 def _causes(before: Memory, after: Memory, forked: bool, idle: bool) -> Iterator[str]:
     """A fork within the tail is none: nothing is taken back of what is told before it."""
-    entries = [o.id for o in before.log]
-    told_otherwise = [o.id for o in after.log][: len(entries)] != entries
+    entries = [o.id for o in before.log.entries]
+    told_otherwise = [o.id for o in after.log.entries][: len(entries)] != entries
     if after.coverage > before.coverage:
         yield "activation"
     elif idle and after.render_date != before.render_date:
@@ -223,11 +250,14 @@ def _causes(before: Memory, after: Memory, forked: bool, idle: bool) -> Iterator
 def difference(old: Prompt, new: Prompt) -> str:
     """The first place where they differ, with some of what follows."""
     one, other = b"\n".join(old), b"\n".join(new)
-    at = next((i for i, (a, b) in enumerate(zip(one, other, strict=False)) if a != b), min(len(one), len(other)))
+    at = next(
+        (i for i, (a, b) in enumerate(zip(one, other, strict=False)) if a != b),
+        min(len(one), len(other)),
+    )
     return f"at {at}: {one[at - 20 : at + 60]!r} / {other[at - 20 : at + 60]!r}"
 
 
-# ── the client ───────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── the client ────────────────────────────────────────────────────────────────────────────────────
 
 
 @dataclass
@@ -251,10 +281,20 @@ class Client:
     async def tool(self) -> None:
         """A question, a call, its result, an answer."""
         words = self._words()
-        call = {"id": f"c{self.count}", "type": "function", "function": {"name": "weigh", "arguments": '{"lot": 7}'}}
+        call = {
+            "id": f"c{self.count}",
+            "type": "function",
+            "function": {"name": "weigh", "arguments": '{"lot": 7}'},
+        }
         self.run.models.script[words] = {"role": "assistant", "content": None, "tool_calls": [call]}
         await self._asked({"role": "user", "content": words})
-        await self._asked({"role": "tool", "tool_call_id": call["id"], "content": f"lot 7: {self.count} kg in total"})
+        await self._asked(
+            {
+                "role": "tool",
+                "tool_call_id": call["id"],
+                "content": f"lot 7: {self.count} kg in total",
+            }
+        )
 
     async def again(self) -> None:
         """The last request once more, and the same answer."""
@@ -265,7 +305,10 @@ class Client:
         """The last request once more, for another answer."""
         self.history.pop()
         words = self.history[-1].get("tool_call_id") or self.history[-1]["content"]
-        self.run.models.script[words] = {"role": "assistant", "content": f"Put otherwise, number {self.count}: noted."}
+        self.run.models.script[words] = {
+            "role": "assistant",
+            "content": f"Put otherwise, number {self.count}: noted.",
+        }
         await self._send()
 
     async def edit(self) -> None:
@@ -320,7 +363,9 @@ class Client:
         return [INSTRUCTIONS, *self.history[start:]]
 
     async def _post(self) -> dict[str, Any] | None:
-        stream = bool(self.count % 2) and self.history[-1]["role"] == "user" and not self._scripted()
+        stream = (
+            bool(self.count % 2) and self.history[-1]["role"] == "user" and not self._scripted()
+        )
         body = {"model": ACTOR, "messages": self._shown(), "stream": stream}
         headers = {
             "authorization": "Bearer sk-a",
@@ -329,7 +374,9 @@ class Client:
             "x-om-history": "auto" if self.style == "full" else self.style,
         }
         asked_at = self.run.clock.now
-        answer = await self.run.http.post(f"{self.run.base}/v1/chat/completions", json=body, headers=headers)
+        answer = await self.run.http.post(
+            f"{self.run.base}/v1/chat/completions", json=body, headers=headers
+        )
         await self.run.app.background.wait_idle()
         await self.watch.look(asked_at)
         if answer.status_code == 500:
@@ -364,19 +411,25 @@ def layout(request: pytest.FixtureRequest) -> str:
 @asynccontextmanager
 async def packing_house(tmp_path: Path, layout: str) -> AsyncIterator[Running]:
     models = Slow(Clock())
-    async with running(tmp_path, memory=THRESHOLDS, models=models, more=f"{layout}\n            {REFLECTOR}") as run:
+    async with running(
+        tmp_path, memory=THRESHOLDS, models=models, more=f"{layout}\n            {REFLECTOR}"
+    ) as run:
         models.time = run.clock
         yield run
 
 
 @pytest.mark.parametrize(("zone", "first"), WEEKS)
 async def test_a_week(tmp_path: Path, layout: str, zone: str, first: datetime) -> None:
-    """Every change of the prefix has its cause in the store; each cause is met, and so are midnights and the change of the clocks."""
+    """Every change of the prefix has its cause in the store; each cause is met, and so are
+    midnights and the change of the clocks."""
     async with packing_house(tmp_path, layout) as run:
         watch = await lived(run, zone, first, "full")
     assert not watch.faults, watch.report()
     met = Counter(
-        cause for causes, times in watch.changes.items() for cause in causes.split(" + ") for _ in range(times)
+        cause
+        for causes, times in watch.changes.items()
+        for cause in causes.split(" + ")
+        for _ in range(times)
     )
     assert met["activation"] >= 8, watch.report()
     assert met["reflection"] >= 3, watch.report()
@@ -387,7 +440,9 @@ async def test_a_week(tmp_path: Path, layout: str, zone: str, first: datetime) -
     assert watch.unchanged["request"] > 3 * sum(watch.changes.values()), watch.report()
 
 
-@pytest.mark.parametrize(("style", "layout"), [("window", "merged"), ("new", "blocks")], indirect=["layout"])
+@pytest.mark.parametrize(
+    ("style", "layout"), [("window", "merged"), ("new", "blocks")], indirect=["layout"]
+)
 async def test_a_week_of_clients_that_show_less(tmp_path: Path, layout: str, style: Style) -> None:
     """What a client no longer shows, or never did, is filled in with the same bytes every time."""
     zone, first = "Europe/Berlin", datetime(2026, 3, 23)  # noqa: DTZ001 — a local day
@@ -398,14 +453,14 @@ async def test_a_week_of_clients_that_show_less(tmp_path: Path, layout: str, sty
     assert watch.unchanged["midnight"] >= 5, watch.report()
 
 
-# ── at a pause ───────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── at a pause ────────────────────────────────────────────────────────────────────────────────────
 
 
 async def remembering(run: Running, zone: str, at: datetime) -> Client:
     """A client whose thread has notes, made on the day before."""
     client = Client(Watch(run, ZoneInfo(zone)), "full", zone)
     run.clock.now = at.timestamp() - 86_400
-    while not (await run.memories() and (await run.memory()).log):
+    while not (await run.memories() and (await run.memory()).log.entries):
         await client.say()
     run.clock.now = at.timestamp()
     return client
@@ -416,7 +471,8 @@ def prefix(client: Client) -> Prompt:
 
 
 async def test_a_request_after_a_pause_starts_the_day(tmp_path: Path, layout: str) -> None:
-    """Asked late in the evening after a pause: midnight comes with a warm cache, and the date stays."""
+    """Asked late in the evening after a pause: midnight comes with a warm cache, and the date
+    stays."""
     async with packing_house(tmp_path, layout) as run:
         client = await remembering(run, "UTC", datetime(2026, 3, 24, 23, 50, tzinfo=UTC))
         yesterday = prefix(client)
@@ -431,9 +487,12 @@ async def test_a_request_after_a_pause_starts_the_day(tmp_path: Path, layout: st
 
 @pytest.mark.parametrize("pause", [0.0, 3 * HOUR], ids=["within the hour", "after a pause"])
 async def test_a_retry_keeps_the_cache_warm(tmp_path: Path, layout: str, pause: float) -> None:
-    """The last request once more, answered as before: midnight comes within the hour, and the date it was told stays."""
+    """The last request once more, answered as before: midnight comes within the hour, and the date
+    it was told stays."""
     async with packing_house(tmp_path, layout) as run:
-        client = await remembering(run, "UTC", datetime(2026, 3, 24, 23, 5, tzinfo=UTC) - timedelta(seconds=pause))
+        client = await remembering(
+            run, "UTC", datetime(2026, 3, 24, 23, 5, tzinfo=UTC) - timedelta(seconds=pause)
+        )
         await client.say()
         run.clock.now += pause + 2_400
         await client.again()
@@ -444,7 +503,8 @@ async def test_a_retry_keeps_the_cache_warm(tmp_path: Path, layout: str, pause: 
 
 
 async def test_another_time_zone(tmp_path: Path, layout: str) -> None:
-    """A second device, or a traveller: the day is told anew when the prefix changes anyway, not when the zone does."""
+    """A second device, or a traveller: the day is told anew when the prefix changes anyway, not
+    when the zone does."""
     async with packing_house(tmp_path, layout) as run:
         client = await remembering(run, "UTC", datetime(2026, 3, 24, 20, 0, tzinfo=UTC))
         await client.say()

@@ -1,4 +1,5 @@
-"""The image's root may be read-only: a server that has talked, remembered and taken notes has written to its volume only."""
+"""The image's root may be read-only: a server that has talked, remembered and taken notes has
+written to its volume only."""
 
 from __future__ import annotations
 
@@ -11,8 +12,8 @@ from pathlib import Path
 
 import httpx
 
-from om_proxy.demo.loopback import serving
-from om_proxy.demo.scripted import OBSERVER
+from om_proxy.testing.loopback import serving
+from om_proxy.testing.scripted import OBSERVER
 from tests.e2e.process import free_port
 from tests.e2e.tenancy.world import Minds
 
@@ -47,28 +48,36 @@ def image_environment(volume: Path) -> dict[str, str]:
     """What the image sets, with its volume here."""
     (said,) = re.findall(r"^ENV ((?:.*\\\n)*.*)$", DOCKERFILE, flags=re.MULTILINE)
     pairs = dict(pair.split("=", 1) for pair in said.replace("\\\n", " ").split())
-    return {name: value.replace("/data", str(volume)) for name, value in pairs.items() if name != "PATH"}
+    return {
+        name: value.replace("/data", str(volume)) for name, value in pairs.items() if name != "PATH"
+    }
 
 
 def test_the_image_s_user() -> None:
-    """Nobody's number, neither root's nor a person's, and the last word on it; only the volume is its own."""
+    """Nobody's number, neither root's nor a person's, and the last word on it; only the volume is
+    its own."""
     assert re.findall(r"^USER (.*)$", DOCKERFILE, flags=re.MULTILINE) == ["10001:10001"]
     assert re.search(r"install -d -o 10001 -g 10001 -m 0700 /data\b", DOCKERFILE)
     assert not re.search(r"\bchmod\b|--chown|sudo|setcap", DOCKERFILE)
 
 
 def test_the_image_s_temporary_folder() -> None:
-    """It is where something can be written: importing litellm asks for one, and fails where there is none."""
+    """It is where something can be written: importing litellm asks for one, and fails where there
+    is none."""
     assert image_environment(Path("/data"))["TMPDIR"] == "/data"
 
 
 async def test_it_writes_to_its_volume_only(tmp_path: Path) -> None:
-    """From the first request to its end, with the environment of the image, in a folder and with a home that take nothing."""
+    """From the first request to its end, with the environment of the image, in a folder and with a
+    home that take nothing."""
     volume, here, port = tmp_path / "volume", tmp_path / "here", free_port()
     volume.mkdir()
     here.mkdir(mode=0o555)
     models = Minds()
-    async with serving(models, lifespan="off") as upstream, httpx.AsyncClient(trust_env=False, timeout=20) as http:
+    async with (
+        serving(models, lifespan="off") as upstream,
+        httpx.AsyncClient(trust_env=False, timeout=20) as http,
+    ):
         environment = image_environment(volume) | {
             "PATH": os.environ["PATH"],
             "PYTHONPATH": str(ROOT),
@@ -104,12 +113,20 @@ async def test_it_writes_to_its_volume_only(tmp_path: Path) -> None:
     assert "observed" in events, "notes were taken"
     assert models.requests[-1].model != OBSERVER
     assert list(here.iterdir()) == []
-    assert {file.name[: len("om-proxy.db")] for file in volume.iterdir()} == {"om-proxy.db", "admin-token"}
+    assert {file.name[: len("om-proxy.db")] for file in volume.iterdir()} == {
+        "om-proxy.db",
+        "admin-token",
+    }
 
 
 async def test_the_guard_is_one(tmp_path: Path) -> None:
-    """A store outside of the volume does not open, and the guard says so: else the test above would prove nothing."""
-    environment = {"PATH": os.environ["PATH"], "PYTHONPATH": str(ROOT), "VOLUME": str(tmp_path / "volume")}
+    """A store outside of the volume does not open, and the guard says so: else the test above would
+    prove nothing."""
+    environment = {
+        "PATH": os.environ["PATH"],
+        "PYTHONPATH": str(ROOT),
+        "VOLUME": str(tmp_path / "volume"),
+    }
     store = {
         "OM_PROXY__STORAGE__URL": f"sqlite:///{tmp_path}/om.db",
         "OM_PROXY__STORAGE__REQUIRED": "true",
@@ -136,7 +153,12 @@ async def talked(http: httpx.AsyncClient, base: str) -> str:
     history = []
     headers = {"authorization": "Bearer sk-a", "x-om-thread": "t"}
     for n in range(40):
-        history.append({"role": "user", "content": f"Crate {n} weighs {n} kg and goes to dock {n}, we decided. " * 6})
+        history.append(
+            {
+                "role": "user",
+                "content": f"Crate {n} weighs {n} kg and goes to dock {n}, we decided. " * 6,
+            }
+        )
         body = {"model": "actor", "messages": history}
         answer = await http.post(f"{base}/v1/chat/completions", json=body, headers=headers)
         assert answer.status_code == 200, answer.text

@@ -10,11 +10,11 @@ from pathlib import Path
 import orjson
 import pytest
 
-from om_proxy.demo.faults import Fault
-from om_proxy.demo.scripted import Scripted
 from om_proxy.errors import Conflict, StorageError
-from om_proxy.memory.identity import LOCAL_TENANT
+from om_proxy.identity.tenants import LOCAL_TENANT
 from om_proxy.memory.model import Key
+from om_proxy.testing.faults import Fault
+from om_proxy.testing.scripted import Scripted
 from tests.e2e.between import COMPLETION, Between, between, chat_body, reason
 from tests.e2e.playing import Model, Play, stories
 from tests.e2e.running import running
@@ -31,14 +31,18 @@ async def live(site: Between) -> int:
     return (await site.app.store.load(Key(LOCAL_TENANT, "t", "t"))).count
 
 
-# ── off, raw, applied ────────────────────────────────────────────────────────────────────────────────────────────────
+# ── off, raw, applied ─────────────────────────────────────────────────────────────────────────────
 
 
 async def test_off_raw_applied(tmp_path: Path) -> None:
-    """Without a thread memory is off; with one there is nothing to rewrite at first; then the prompt is completed from memory."""
+    """Without a thread memory is off; with one there is nothing to rewrite at first; then the
+    prompt is completed from memory."""
     async with between(tmp_path) as site:
         assert reason(await site.ask(chat_body("hi"))) == "off/no-thread"
-        assert reason(await site.ask(chat_body("hi"), b"X-OM-Thread: {{LIBRECHAT_ID}}")) == "off/no-thread"
+        assert (
+            reason(await site.ask(chat_body("hi"), b"X-OM-Thread: {{LIBRECHAT_ID}}"))
+            == "off/no-thread"
+        )
         assert reason(await site.ask(chat_body("hi"), T, b"X-OM-Mode: off")) == "off/mode-off"
         assert reason(await site.ask(chat_body("hi"), T, b"X-OM-Task: title")) == "off/side-request"
         assert reason(await site.ask(chat_body("### Task: title"), T)) == "off/side-request"
@@ -47,7 +51,9 @@ async def test_off_raw_applied(tmp_path: Path) -> None:
         assert reason(await site.ask(chat_body("hi"), T, path="/v1/responses")) == "off/route"
         got = await site.ask(chat_body("hi"), T)
         assert reason(got) == "raw"
-        receipt = {name[5:].decode(): value for name, value in got.headers if name.startswith(b"x-om-")}
+        receipt = {
+            name[5:].decode(): value for name, value in got.headers if name.startswith(b"x-om-")
+        }
         assert set(receipt) == {
             "status", "thread", "tokens-received", "tokens-sent", "pending-tokens", "observation-tokens", "chunks", "generation",
             "overhead-ms",
@@ -56,7 +62,10 @@ async def test_off_raw_applied(tmp_path: Path) -> None:
         got = await site.ask(chat_body("and now"), T)
         assert reason(got) == "applied"
         assert int(got.header(b"x-om-tokens-sent")[0]) > int(got.header(b"x-om-tokens-received")[0])
-        assert reason(await site.ask(chat_body("and now?"), T, b"X-OM-Mode: write")) == "raw/write-only"
+        assert (
+            reason(await site.ask(chat_body("and now?"), T, b"X-OM-Mode: write"))
+            == "raw/write-only"
+        )
 
 
 async def test_how_long_a_client_sends_is_not_ours(tmp_path: Path) -> None:
@@ -104,12 +113,12 @@ async def test_no_credential(tmp_path: Path) -> None:
         assert reason(await site.ask(chat_body("hi"), T, b"Authorization: Bearer sk-a")) == "raw"
 
 
-# ── the observer ─────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── the observer ──────────────────────────────────────────────────────────────────────────────────
 
 
 async def test_observer_late_and_failing(tmp_path: Path) -> None:
-    """A request that waits in vain is late. So is one that would wait, were its thread not in back-off. Of a parked thread the observer
-    fails."""
+    """A request that waits in vain is late. So is one that would wait, were its thread not in
+    back-off. Of a parked thread the observer fails."""
     async with running(tmp_path, memory=TINY) as run:
         chat = run.chat()
         run.models.faults.switch(Fault(kind="hang", model="scripted-observer", times=1))
@@ -137,21 +146,32 @@ async def test_fork_not_waited(tmp_path: Path) -> None:
         async with running(tmp_path, memory=TINY, models=Model()) as run:
             play = Play(run, told, "t")
             await play.told("u1 a1")
-            turn = await play.turn(" ".join(f"ux{n} ay{n}" for n in range(12)) + " uz", **{"X-OM-History": "full"})
-            assert (turn.case, turn.receipt["status"], turn.receipt.get("reason")) == ("edit", "raw", "fork-not-waited")
+            turn = await play.turn(
+                " ".join(f"ux{n} ay{n}" for n in range(12)) + " uz", **{"X-OM-History": "full"}
+            )
+            assert (turn.case, turn.receipt["status"], turn.receipt.get("reason")) == (
+                "edit",
+                "raw",
+                "fork-not-waited",
+            )
             assert turn.exact
 
 
 async def test_context_overflow(tmp_path: Path) -> None:
-    """A prompt beyond the model's window is shortened while the request waits (tests/e2e/test_context_overflow.py has the rest)."""
+    """A prompt beyond the model's window is shortened while the request waits
+    (tests/e2e/test_context_overflow.py has the rest)."""
     models = Scripted(window={"scripted-actor": 1_200})
-    async with running(tmp_path, memory="observation: {buffer_tokens: false}", models=models) as run:
+    async with running(
+        tmp_path, memory="observation: {buffer_tokens: false}", models=models
+    ) as run:
         chat = run.chat()
         receipts = [(await chat.say(f"My budget is {n} coins. " * 40))[1] for n in range(6)]
-        assert [r["status"] for r in receipts if r.get("reason") == "context-overflow"] == ["applied"]
+        assert [r["status"] for r in receipts if r.get("reason") == "context-overflow"] == [
+            "applied"
+        ]
 
 
-# ── degraded ─────────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── degraded ──────────────────────────────────────────────────────────────────────────────────────
 
 
 async def test_tail_limit(tmp_path: Path) -> None:
@@ -173,7 +193,9 @@ def refusing(status: bytes, *, times: int = 1) -> Script:
     async def script(call: Call) -> None:
         nonlocal left
         left -= 1
-        await (answering(b'{"error":{}}', status=status) if left >= 0 else answering(COMPLETION))(call)
+        await (answering(b'{"error":{}}', status=status) if left >= 0 else answering(COMPLETION))(
+            call
+        )
 
     return script
 
@@ -190,12 +212,18 @@ async def test_upstream_refused(tmp_path: Path, status: bytes) -> None:
         assert original.body == chat_body("two")
         assert await live(site) == 4
         got = await site.ask(chat_body("three"), T, script=refusing(status, times=9))
-        assert (got.status, got.body, reason(got)) == (int(status[:3]), b'{"error":{}}', "degraded/upstream-refused")
+        assert (got.status, got.body, reason(got)) == (
+            int(status[:3]),
+            b'{"error":{}}',
+            "degraded/upstream-refused",
+        )
         assert len(site.server.seen) == 2
         assert await live(site) == 4
 
 
-@pytest.mark.parametrize("status", [b"401 Unauthorized", b"404 Not Found", b"429 Too Many", b"500 Oh", b"503 Busy"])
+@pytest.mark.parametrize(
+    "status", [b"401 Unauthorized", b"404 Not Found", b"429 Too Many", b"500 Oh", b"503 Busy"]
+)
 async def test_other_failures_are_not_repeated(tmp_path: Path, status: bytes) -> None:
     """They say nothing against the prompt."""
     async with between(tmp_path) as site:
@@ -229,16 +257,23 @@ async def test_unreadable_message(tmp_path: Path) -> None:
     ],
 )
 async def test_memory_fails(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, trouble: Exception | None, word: str, messages: int
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    trouble: Exception | None,
+    word: str,
+    messages: int,
 ) -> None:
-    """Whatever happens to the store, the client's original bytes are answered, and memory is there again after it."""
+    """Whatever happens to the store, the client's original bytes are answered, and memory is there
+    again after it."""
     opened = in_front_of_the_store(monkeypatch)
     async with between(tmp_path, memory=", observation: {block_timeout: 100ms}") as site:
         await site.ask(chat_body("one"), T)
         (store,) = opened
         store.raising(trouble) if trouble else store.slow()
-        with monkeypatch.context() as hurried:  # for this one alone: a busy machine may be slow with the others
-            hurried.setattr("om_proxy.edge.chat.OPEN_WITHIN", 0.1)
+        with (
+            monkeypatch.context() as hurried
+        ):  # for this one alone: a busy machine may be slow with the others
+            hurried.setattr("om_proxy.edge.chat.MAX_OPEN_S", 0.1)
             got = await site.ask(chat_body("two"), T)
         assert (got.status, got.body, reason(got)) == (200, COMPLETION, f"degraded/{word}")
         assert site.seen.body == chat_body("two")
@@ -287,9 +322,11 @@ async def test_the_database_is_damaged_while_serving(tmp_path: Path) -> None:
         assert reason(await site.ask(chat_body("three"), T)) == "applied"
 
 
-async def test_the_database_is_locked_while_serving(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_the_database_is_locked_while_serving(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The end of a reply waits for its commit no longer than the bound; the commit goes on."""
-    monkeypatch.setattr("om_proxy.edge.chat.COMMIT_WITHIN", 0.2)
+    monkeypatch.setattr("om_proxy.edge.turn_closing.MAX_COMMIT_WAIT_S", 0.2)
     async with between(tmp_path) as site:
         await site.ask(chat_body("one"), T)
         with sqlite3.connect(tmp_path / "om.db", isolation_level=None) as db:
@@ -303,7 +340,7 @@ async def test_the_database_is_locked_while_serving(tmp_path: Path, monkeypatch:
         assert await live(site) == 4
 
 
-# ── the list ─────────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── the list ──────────────────────────────────────────────────────────────────────────────────────
 
 
 async def test_economy(tmp_path: Path) -> None:
@@ -311,16 +348,24 @@ async def test_economy(tmp_path: Path) -> None:
     economy = ", economy: auto, observation: {message_tokens: 60, buffer_tokens: 15}"
     more = 'models: {"*": {model: openai/gpt-4.1-mini}}'
     async with between(tmp_path, more, memory=economy) as site:
-        assert reason(await site.ask(chat_body("one" + " and so on" * 6, model="gpt-4o-mini"), T)) == "raw/economy"
+        assert (
+            reason(await site.ask(chat_body("one" + " and so on" * 6, model="gpt-4o-mini"), T))
+            == "raw/economy"
+        )
 
 
 async def test_a_reply_beyond_the_budget(tmp_path: Path) -> None:
-    """The receipt has gone out before the reply, so the log alone says that it is not remembered."""
+    """The receipt has gone out before the reply, so the log alone says that it is not
+    remembered."""
     content = "the dock takes no van above 2.85 m; " * 60_000
-    reply = orjson.dumps({"choices": [{"index": 0, "message": {"role": "assistant", "content": content}}]})
+    reply = orjson.dumps(
+        {"choices": [{"index": 0, "message": {"role": "assistant", "content": content}}]}
+    )
     with written() as out:
         async with between(tmp_path, "limits: {body: 1MiB, memory: 4MiB}") as site:
-            got = await site.ask(chat_body("hi"), T, script=answering(reply, b"Content-Type: application/json"))
+            got = await site.ask(
+                chat_body("hi"), T, script=answering(reply, b"Content-Type: application/json")
+            )
     assert (reason(got), got.body) == ("raw", reply)
     assert [line["reason"] for line in out.events("turn")] == ["reply-too-large"]
 
@@ -329,9 +374,14 @@ REASONS = Path(__file__).parents[2] / "docs" / "reference" / "reasons.md"
 
 
 def test_every_reason_is_caused_here() -> None:
-    """No word stands in the table of reasons that no test of this file brings about (tests/test_docs.py holds it to the code)."""
+    """No word stands in the table of reasons that no test of this file brings about
+    (tests/test_docs.py holds it to the code)."""
     table = REASONS.read_text(encoding="utf-8").partition("| reason |")[2].partition("\n\n")[0]
-    listed = {word for row in table.splitlines()[2:] for word in re.findall(r"`([a-z-]+)`", row.split("|")[1])}
+    listed = {
+        word
+        for row in table.splitlines()[2:]
+        for word in re.findall(r"`([a-z-]+)`", row.split("|")[1])
+    }
     assert len(listed) > 10
     caused = set(re.findall(r"[\"/]([a-z-]+)\"", Path(__file__).read_text()))
     assert listed <= caused, sorted(listed - caused)

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from om_proxy.demo.scripted import OBSERVER, text_of
-from om_proxy.memory.model import Memory, hub_of
+from om_proxy.memory.model import Memory, resource_key
+from om_proxy.testing.scripted import OBSERVER, text_of
 from tests.e2e.running import Chat, Running, running
 
 SHARED = """scope: resource, observation: {message_tokens: 6000, buffer_tokens: 150, block_timeout: 2s}"""
@@ -34,14 +34,14 @@ async def thread(run: Running, name: str) -> Memory:
     return await run.app.store.load(info.key)
 
 
-async def hub(run: Running) -> Memory:
-    return await run.app.store.load(hub_of((await run.app.store.threads(None))[0].key))
+async def shared_log(run: Running) -> Memory:
+    return await run.app.store.load(resource_key((await run.app.store.threads(None))[0].key))
 
 
 async def passes(run: Running, seconds: float) -> None:
     """Time passes, and what has become due is taken up."""
     run.clock.now += seconds
-    run.app.background.wake((await hub(run)).key)
+    run.app.background.wake((await shared_log(run)).key)
     await run.app.background.wait_idle()
 
 
@@ -55,14 +55,20 @@ def notes(run: Running) -> str:
 
 
 @pytest.mark.parametrize("looked", [True, False], ids=["the background looked", "nobody looked"])
-async def test_a_new_thread_after_a_pause_knows_what_was_noted(tmp_path: Path, looked: bool) -> None:
-    """Far below T, where before nothing of it was told until all tails together reached T; also where no process ran meanwhile."""
+async def test_a_new_thread_after_a_pause_knows_what_was_noted(
+    tmp_path: Path, looked: bool
+) -> None:
+    """Far below T, where before nothing of it was told until all tails together reached T; also
+    where no process ran meanwhile."""
     async with running(tmp_path, SHARED) as run:
         await say(run, chat(run, "monday"))
-        assert (len((await thread(run, "monday")).chunks), (await hub(run)).log) == (1, ())
+        assert (len((await thread(run, "monday")).chunks), (await shared_log(run)).log.entries) == (
+            1,
+            (),
+        )
         if looked:
             await passes(run, HOUR)
-            assert len((await hub(run)).log) == 1
+            assert len((await shared_log(run)).log.entries) == 1
         else:
             run.clock.now += HOUR
         receipt = await say(run, chat(run, "tuesday"), "Which dock does crate 1 go to?")
@@ -73,7 +79,8 @@ async def test_a_new_thread_after_a_pause_knows_what_was_noted(tmp_path: Path, l
 
 
 async def test_notes_of_a_warm_thread_are_told_beside_the_log(tmp_path: Path) -> None:
-    """Its prompt cache would be lost if they left its tail, so a new thread reads them among the other conversations."""
+    """Its prompt cache would be lost if they left its tail, so a new thread reads them among the
+    other conversations."""
     async with running(tmp_path, SHARED) as run:
         monday = chat(run, "monday")
         await say(run, monday)
@@ -85,7 +92,7 @@ async def test_notes_of_a_warm_thread_are_told_beside_the_log(tmp_path: Path) ->
         told = block.partition("<other-conversation id=")[2]
         assert "Notes:\n  " in told
         assert "Crate 1 of monday" in told
-        assert (await hub(run)).log == ()
+        assert (await shared_log(run)).log.entries == ()
         await say(run, monday, "And crate 3?")
         assert prompt(run)[: len(before)] == before
 
@@ -113,7 +120,8 @@ async def test_a_warm_thread_goes_on_while_the_log_grows(tmp_path: Path) -> None
 
 
 async def test_what_is_left_is_observed_when_all_are_idle(tmp_path: Path) -> None:
-    """`buffer_on_idle`: less than half an interval, too, so that a question in a new thread finds everything in notes."""
+    """`buffer_on_idle`: less than half an interval, too, so that a question in a new thread finds
+    everything in notes."""
     wide = SHARED.replace("buffer_tokens: 150", "buffer_tokens: 2000, buffer_on_idle: true")
     async with running(tmp_path, wide) as run:
         await say(run, chat(run, "monday"), LONG * 2)
@@ -125,7 +133,8 @@ async def test_what_is_left_is_observed_when_all_are_idle(tmp_path: Path) -> Non
 
 
 async def test_a_thread_that_comes_back_finds_its_own_notes_active(tmp_path: Path) -> None:
-    """Its prompt cache is cold, so what is noted leaves its tail; an edit of what is noted takes it back."""
+    """Its prompt cache is cold, so what is noted leaves its tail; an edit of what is noted takes it
+    back."""
     async with running(tmp_path, SHARED) as run:
         monday = chat(run, "monday")
         await say(run, monday)
@@ -140,7 +149,8 @@ async def test_a_thread_that_comes_back_finds_its_own_notes_active(tmp_path: Pat
 
 
 async def test_a_fork_after_a_pause_settles_nothing_it_takes_back(tmp_path: Path) -> None:
-    """The first request after the pause edits what the notes are about: they never stand in the log."""
+    """The first request after the pause edits what the notes are about: they never stand in the
+    log."""
     async with running(tmp_path, SHARED) as run:
         monday = chat(run, "monday")
         await say(run, monday)
@@ -148,4 +158,4 @@ async def test_a_fork_after_a_pause_settles_nothing_it_takes_back(tmp_path: Path
         run.clock.now += HOUR
         await monday.send([*monday.history[:3], {"role": "user", "content": "I meant crate 7."}])
         assert "Crate 3 of monday" not in "".join(prompt(run))
-        assert not any("Crate 3 of monday" in o.text for o in (await hub(run)).log)
+        assert not any("Crate 3 of monday" in o.text for o in (await shared_log(run)).log.entries)

@@ -1,4 +1,5 @@
-"""What a server holds does not grow with the requests and threads it has served; `scripts/soak` is the long form."""
+"""What a server holds does not grow with the requests and threads it has served; `scripts/soak` is
+the long form."""
 
 from __future__ import annotations
 
@@ -13,7 +14,7 @@ from unittest import mock
 import pytest
 
 from om_proxy.app import App, create_app
-from om_proxy.memories import Memories
+from om_proxy.memory_cache import Memories
 from om_proxy.settings import parse
 from om_proxy.upstream import AiohttpTransport
 from tests.e2e.between import serving
@@ -35,17 +36,27 @@ FOR_GOOD = Path("/proc/self/fd")
 
 
 @asynccontextmanager
-async def soaking(folder: Path, models: Models, cache_bytes: int = FEW * 8_000) -> AsyncIterator[tuple[App, int]]:
+async def soaking(
+    folder: Path, models: Models, cache_bytes: int = FEW * 8_000
+) -> AsyncIterator[tuple[App, int]]:
     """With every bound so low that it is reached; `cache_bytes` is that of as many memories."""
     server = await asyncio.get_running_loop().create_server(models.connected, "127.0.0.1", 0)
     port = server.sockets[0].getsockname()[1]
-    settings = parse(SETTINGS.format(port=8400, models=port, folder=folder, observe_at=600, buffer=250))
+    settings = parse(
+        SETTINGS.format(port=8400, models=port, folder=folder, observe_at=600, buffer=250)
+    )
     async with server:
-        app = create_app(settings, model_within=5.0)
+        app = create_app(settings, model_timeout_s=5.0)
         with ExitStack() as bounds:
             for bound in (
-                *("background.CALLS", "prompt.RENDERED", "settings.model.PAIRS", "edge.site.CALLS"),
-                *("deliveries.MAX_KNOWN_THREADS", "deliveries.MAX_UNWRITTEN_THREADS"),
+                *(
+                    "background.due_work.MAX_REMEMBERED_CONTEXTS",
+                    "turns.block_renderer.MAX_RENDERED_BLOCKS",
+                    "settings.snapshot.MAX_CACHED_PAIRS",
+                    "policy.policy.MAX_REQUEST_CONTEXTS",
+                    "edge.edge_config.MAX_REMEMBERED_MESSAGES",
+                ),
+                *("turns.deliveries.MAX_KNOWN_THREADS", "turns.deliveries.MAX_UNWRITTEN_THREADS"),
             ):
                 bounds.enter_context(mock.patch(f"om_proxy.{bound}", FEW))
             memories = partial(Memories, cache_bytes=cache_bytes)
@@ -68,17 +79,20 @@ async def asked(app: App, clients: Clients) -> None:
 def descriptors(app: App) -> int:
     """But for both ends of the connections to model servers that are kept for the next request."""
     kept = 0
-    for road in (app.upstream._transport, app._memory_road):
-        assert isinstance(road, AiohttpTransport)
-        assert road._session is not None
-        assert road._session.connector is not None
-        kept += sum(map(len, road._session.connector._conns.values()))
+    for transport in (app.upstream._transport, app._memory_transport):
+        assert isinstance(transport, AiohttpTransport)
+        assert transport._session is not None
+        assert transport._session.connector is not None
+        kept += sum(map(len, transport._session.connector._conns.values()))
     return len(os.listdir(FOR_GOOD)) - 2 * kept
 
 
-@pytest.mark.skipif(not FOR_GOOD.exists(), reason="descriptors are counted in /proc, which Linux has")
+@pytest.mark.skipif(
+    not FOR_GOOD.exists(), reason="descriptors are counted in /proc, which Linux has"
+)
 async def test_nothing_grows(tmp_path: Path) -> None:
-    """Tasks and descriptors are back where they began, and no container has grown by what was said in as many new threads."""
+    """Tasks and descriptors are back where they began, and no container has grown by what was said
+    in as many new threads."""
     models = Models()
     async with soaking(tmp_path, models) as (app, port):
         begin, rest = REQUESTS * 3 // 10, REQUESTS * 7 // 10
@@ -91,20 +105,23 @@ async def test_nothing_grows(tmp_path: Path) -> None:
         assert not (found := grown(held, sizes(app), NOISE)), "\n".join(found)
         assert unbounded_caches("om_proxy", NOISE) == []
     told = first.told + more.told
-    assert wrong({**told, **{f"model: {name}": n for name, n in models.told.items()}}, REQUESTS) == []
+    assert (
+        wrong({**told, **{f"model: {name}": n for name, n in models.told.items()}}, REQUESTS) == []
+    )
     assert {way for way in told if way.startswith("left ")} == {f"left {way}" for way in WAYS}
     assert set(FAULTS) <= set(models.told)
 
 
 async def test_the_cache_holds_as_many_bytes_as_it_says(tmp_path: Path) -> None:
-    """Of threads that are young, and of such as have been observed and reflected: else its bound is none."""
+    """Of threads that are young, and of such as have been observed and reflected: else its bound is
+    none."""
     async with soaking(tmp_path, Models(), cache_bytes=1 << 30) as (app, port):
         young, old = Clients(port, 12, 20), Clients(port, 12, 180)
         for clients in (young, old):
             await asked(app, clients)
             memories = app.background._memories
-            really = weight([memory for memory, _ in memories._cached.values()])
-            assert really <= memories._held <= 1.5 * really
+            really = weight([memory for _, memory in memories._cached.items()])
+            assert really <= memories._cached.held_bytes <= 1.5 * really
         assert old.told["memory applied"]
 
 
@@ -123,7 +140,8 @@ class Holding:
 
 
 async def test_a_container_that_grows_is_named() -> None:
-    """Wherever it is held: in an object, a partial, a closure or a running task; one that is new counts from nothing."""
+    """Wherever it is held: in an object, a partial, a closure or a running task; one that is new
+    counts from nothing."""
     holding = Holding()
     keep, inbox = holding.closure(), asyncio.Queue[int]()
     task = asyncio.create_task(inbox.get())

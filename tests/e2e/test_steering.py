@@ -1,4 +1,5 @@
-"""What people change about a thread by hand, over the admin API: thresholds, a reflection taken back, a pinned title."""
+"""What people change about a thread by hand, over the admin API: thresholds, a reflection taken
+back, a pinned title."""
 
 from __future__ import annotations
 
@@ -9,17 +10,20 @@ from typing import Any
 import httpx
 import pytest
 
-from om_proxy.demo.scripted import OBSERVER, REFLECTOR, Scripted, text_of
+from om_proxy.testing.scripted import OBSERVER, REFLECTOR, Scripted, text_of
 from tests.e2e.playing import Model
 from tests.e2e.running import Chat, Running, running
 
 T = "observation: {message_tokens: 1200, buffer_tokens: 300, block_timeout: 2s, thread_title: true}"
-LONG = "Crate {n} weighs {n} kilos, is painted red and goes to dock {n} at Quarry Steps. " * 8  # about 180 tokens
+LONG = (
+    "Crate {n} weighs {n} kilos, is painted red and goes to dock {n} at Quarry Steps. " * 8
+)  # about 180 tokens
 TOKEN = "server: {admin_token: a-long-admin-token}"
 
 
 class Minds(Scripted):
-    """One name for both minds, as `memory.model` gives it; the observer names the thread `title`."""
+    """One name for both minds, as `memory.model` gives it; the observer names the thread
+    `title`."""
 
     title = "Crates"
 
@@ -28,7 +32,10 @@ class Minds(Scripted):
         answer = super()._answer(REFLECTOR if rewrites else model, messages, fault)
         if model != OBSERVER or rewrites:
             return answer
-        return {**answer, "content": f"{answer['content']}\n<thread-title>{self.title}</thread-title>"}
+        return {
+            **answer,
+            "content": f"{answer['content']}\n<thread-title>{self.title}</thread-title>",
+        }
 
 
 async def turns(run: Running, talk: Chat, count: int) -> list[dict[str, str]]:
@@ -40,20 +47,31 @@ async def turns(run: Running, talk: Chat, count: int) -> list[dict[str, str]]:
     return receipts
 
 
-async def ask(run: Running, method: str, path: str, body: Any = None, **headers: str) -> httpx.Response:
+async def ask(
+    run: Running, method: str, path: str, body: Any = None, **headers: str
+) -> httpx.Response:
     """As the client of the threads, unless headers say otherwise."""
     return await run.http.request(
-        method, f"{run.base}/om/v1/threads{path}", json=body, headers={"authorization": "Bearer sk-a"} | headers
+        method,
+        f"{run.base}/om/v1/threads{path}",
+        json=body,
+        headers={"authorization": "Bearer sk-a"} | headers,
     )
 
 
 @pytest.mark.parametrize("scope", ["thread", "resource"])
 async def test_a_reflection_is_taken_back(tmp_path: Path, scope: str) -> None:
-    """What it was made from stands again, later entries stay, and it is not made anew before the log has grown."""
+    """What it was made from stands again, later entries stay, and it is not made anew before the
+    log has grown."""
     memory = f"scope: {scope}, {T}, reflection: {{observation_tokens: 1800}}"
     async with running(tmp_path, memory, models=Minds()) as run:
         talk = run.chat(**{"x-om-resource": "ada"})
-        while not (await ask(run, "GET", "/t?resource=ada")).json().get("observations", {}).get("reflections"):
+        while (
+            not (await ask(run, "GET", "/t?resource=ada"))
+            .json()
+            .get("observations", {})
+            .get("reflections")
+        ):
             await turns(run, talk, 1)
         before = (await ask(run, "GET", "/t?resource=ada")).json()
         asked = len(run.models.requests)
@@ -67,28 +85,41 @@ async def test_a_reflection_is_taken_back(tmp_path: Path, scope: str) -> None:
         await turns(run, talk, 1)
         block = text_of(run.models.to("scripted-actor")[-1].messages[1])
         assert block.count("Crate 1 weighs") >= 1
-        rewritten = [s for s in run.models.requests[asked:] if "Rewrite these notes" in text_of(s.messages[-1])]
+        rewritten = [
+            s
+            for s in run.models.requests[asked:]
+            if "Rewrite these notes" in text_of(s.messages[-1])
+        ]
         assert rewritten == []
         again = await ask(run, "POST", "/t/undo?resource=ada", {})
         assert (again.status_code, again.json()["error"]["code"]) == (400, "om_nothing_to_undo")
 
 
 async def test_a_thread_has_thresholds_of_its_own(tmp_path: Path) -> None:
-    """From the next request on, in place of the configured ones; they are kept with it, and taken back by null."""
+    """From the next request on, in place of the configured ones; they are kept with it, and taken
+    back by null."""
     async with running(tmp_path, T) as run:
         mine, other = run.chat("mine"), run.chat("other")
         await turns(run, mine, 1)
         answer = await ask(
-            run, "PATCH", "/mine/settings", {"observation": {"message_tokens": 600, "buffer_tokens": 150}}
+            run,
+            "PATCH",
+            "/mine/settings",
+            {"observation": {"message_tokens": 600, "buffer_tokens": 150}},
         )
         assert answer.status_code == 200
-        assert answer.json()["settings"] == {"observation": {"buffer_tokens": 150, "message_tokens": 600}}
+        assert answer.json()["settings"] == {
+            "observation": {"buffer_tokens": 150, "message_tokens": 600}
+        }
         assert answer.json()["messages"]["threshold"] == 600
         statuses = [r["status"] for r in await turns(run, mine, 3)]
         assert "applied" in statuses
         assert {r["status"] for r in await turns(run, other, 4)} == {"raw"}
         back = await ask(
-            run, "PATCH", "/mine/settings", {"observation": {"message_tokens": None, "buffer_tokens": None}}
+            run,
+            "PATCH",
+            "/mine/settings",
+            {"observation": {"message_tokens": None, "buffer_tokens": None}},
         )
         assert (back.json()["settings"], back.json()["messages"]["threshold"]) == ({}, 1_200)
 
@@ -120,7 +151,10 @@ async def test_a_pinned_title_stays(tmp_path: Path) -> None:
         await turns(run, talk, 3)
         assert (await ask(run, "GET", "/t")).json()["title"] == "Crates"
         pinned = await ask(run, "PATCH", "/t", {"title": "  The move to\nQuarry Steps "})
-        assert (pinned.json()["title"], pinned.json()["title_pinned"]) == ("The move to Quarry Steps", True)
+        assert (pinned.json()["title"], pinned.json()["title_pinned"]) == (
+            "The move to Quarry Steps",
+            True,
+        )
         await turns(run, talk, 3)
         (line,) = (await ask(run, "GET", "")).json()["threads"]
         assert line["title"] == "The move to Quarry Steps"
@@ -130,14 +164,17 @@ async def test_a_pinned_title_stays(tmp_path: Path) -> None:
 
 
 async def test_a_title_nobody_asked_for_is_not_kept(tmp_path: Path) -> None:
-    async with running(tmp_path, T.replace("thread_title: true", "thread_title: false"), models=Minds()) as run:
+    async with running(
+        tmp_path, T.replace("thread_title: true", "thread_title: false"), models=Minds()
+    ) as run:
         await turns(run, run.chat(), 3)
         assert (await run.memory()).chunks
         assert (await run.memory()).title is None
 
 
 async def test_who_may_see_what(tmp_path: Path) -> None:
-    """A caller sees its own tenant's threads; what is another's looks like what is nobody's. The admin token sees all."""
+    """A caller sees its own tenant's threads; what is another's looks like what is nobody's. The
+    admin token sees all."""
     async with running(tmp_path, T, more=TOKEN) as run:
         await run.chat("a/b.c").say("Hello.")
         foreign = await ask(run, "GET", "/a%2Fb.c", authorization="Bearer sk-b")
@@ -150,13 +187,16 @@ async def test_who_may_see_what(tmp_path: Path) -> None:
         admin = {"x-om-admin": "a-long-admin-token"}
         (line,) = (await ask(run, "GET", "", **admin)).json()["threads"]
         assert line["tenant"] == mine.json()["tenant"]
-        assert (await ask(run, "GET", f"/a%2Fb.c?tenant={line['tenant']}", **admin)).json() == mine.json()
+        assert (
+            await ask(run, "GET", f"/a%2Fb.c?tenant={line['tenant']}", **admin)
+        ).json() == mine.json()
         assert (await ask(run, "GET", "/a%2Fb.c", **admin)).status_code == 400
         assert (await ask(run, "GET", "", **{"x-om-admin": "wrong"})).status_code == 401
         twice = [("x-om-admin", "a-long-admin-token"), ("x-om-admin", "a-long-admin-token")]
         answer = await run.http.get(f"{run.base}/om/v1/threads", headers=twice)
         assert (answer.status_code, answer.json()["error"]["code"]) == (400, "om_bad_header")
-        assert (await ask(run, "GET", "/")).status_code == 404  # the hub of a resource is no thread
+        # the shared log of a resource is no thread
+        assert (await ask(run, "GET", "/")).status_code == 404
         for headers in (
             {"origin": "https://elsewhere.example"},
             {"host": "rebound.example"},
@@ -165,7 +205,9 @@ async def test_who_may_see_what(tmp_path: Path) -> None:
         ):
             assert (await ask(run, "GET", "", **headers)).status_code == 401
         assert (await ask(run, "GET", "?limit=" + "9" * 5_000)).status_code == 400
-        plain = await run.http.post(f"{run.base}/om/v1/threads/a%2Fb.c/undo", headers={"authorization": "Bearer sk-a"})
+        plain = await run.http.post(
+            f"{run.base}/om/v1/threads/a%2Fb.c/undo", headers={"authorization": "Bearer sk-a"}
+        )
         assert plain.status_code == 400
         assert "Content-Type" in plain.json()["error"]["message"]
 
@@ -191,7 +233,8 @@ def within(folder: Path, word: bytes) -> int:
 
 @pytest.mark.parametrize("scope", ["thread", "resource"])
 async def test_a_thread_is_forgotten(tmp_path: Path, scope: str) -> None:
-    """Its owner is told what went; no byte is left, a shared log tells nothing of it, and its client begins anew."""
+    """Its owner is told what went; no byte is left, a shared log tells nothing of it, and its
+    client begins anew."""
     async with running(tmp_path, f"scope: {scope}, {T}", models=Minds()) as run:
         talk = run.chat(**{"x-om-resource": "ada"})
         other = run.chat("other", **{"x-om-resource": "ada"})
@@ -203,7 +246,11 @@ async def test_a_thread_is_forgotten(tmp_path: Path, scope: str) -> None:
         assert answer.status_code == 200
         receipt = answer.json()
         went = receipt["forgotten"]
-        assert (receipt["scope"], receipt["label"], receipt["at"]) == ("thread", before["label"], run.clock.now)
+        assert (receipt["scope"], receipt["label"], receipt["at"]) == (
+            "thread",
+            before["label"],
+            run.clock.now,
+        )
         assert (went["threads"], went["messages"]) == (1, before["messages"]["count"])
         assert went["observations"] > 1
         assert went["generations"] == 1
@@ -213,9 +260,11 @@ async def test_a_thread_is_forgotten(tmp_path: Path, scope: str) -> None:
         assert (await ask(run, "GET", "/t?resource=ada")).status_code == 404
         assert (await ask(run, "DELETE", "/t?resource=ada")).status_code == 404
         for left in await run.memories():
-            assert before["label"] not in str([left.log, left.others])
+            assert before["label"] not in str([left.log.entries, left.other_threads_text])
         await turns(run, talk, 1)
-        assert (await ask(run, "GET", "/t?resource=ada")).json()["messages"]["count"] == len(talk.history) - 1
+        assert (await ask(run, "GET", "/t?resource=ada")).json()["messages"]["count"] == len(
+            talk.history
+        ) - 1
 
 
 async def test_a_reply_that_comes_after_its_thread_was_forgotten(tmp_path: Path) -> None:
@@ -240,13 +289,21 @@ async def test_a_reply_that_comes_after_its_thread_was_forgotten(tmp_path: Path)
 
 
 async def test_who_may_forget(tmp_path: Path) -> None:
-    """What is another's is 404, as what is nobody's; a hub is no thread; a page of another site is refused."""
+    """What is another's is 404, as what is nobody's; a shared log is no thread; a page of another
+    site is refused."""
     async with running(tmp_path, T, more=TOKEN) as run:
         await run.chat("a/b").say("Hello.")
         (line,) = (await ask(run, "GET", "")).json()["threads"]
         refused = {
-            404: [("/a%2Fb", {"authorization": "Bearer sk-b"}), ("/nothing", {}), ("/?resource=a%2Fb", {})],
-            401: [("/a%2Fb", {"origin": "https://elsewhere.example"}), ("/a%2Fb", {"x-om-admin": "wrong"})],
+            404: [
+                ("/a%2Fb", {"authorization": "Bearer sk-b"}),
+                ("/nothing", {}),
+                ("/?resource=a%2Fb", {}),
+            ],
+            401: [
+                ("/a%2Fb", {"origin": "https://elsewhere.example"}),
+                ("/a%2Fb", {"x-om-admin": "wrong"}),
+            ],
             400: [("", {}), ("/a%2Fb/undo", {}), ("/a%2Fb", {"x-om-admin": "a-long-admin-token"})],
         }
         for status, asked in refused.items():
@@ -254,5 +311,7 @@ async def test_who_may_forget(tmp_path: Path) -> None:
                 assert (await ask(run, "DELETE", path, **headers)).status_code == status
         assert len(await run.memories()) == 1
         admin = {"x-om-admin": "a-long-admin-token", "authorization": "Bearer sk-b"}
-        assert (await ask(run, "DELETE", f"/a%2Fb?tenant={line['tenant']}", **admin)).status_code == 200
+        assert (
+            await ask(run, "DELETE", f"/a%2Fb?tenant={line['tenant']}", **admin)
+        ).status_code == 200
         assert await run.memories() == []

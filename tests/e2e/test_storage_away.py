@@ -1,4 +1,5 @@
-"""A database that cannot be used at the start, or goes away while serving: chat goes on, everybody is told, and memory comes back."""
+"""A database that cannot be used at the start, or goes away while serving: chat goes on, everybody
+is told, and memory comes back."""
 
 from __future__ import annotations
 
@@ -54,7 +55,8 @@ def spoil(file: Path, how: str) -> None:
 
 @pytest.mark.parametrize("how", ["corrupt", "foreign"])
 async def test_a_file_that_is_bad_at_the_start(tmp_path: Path, how: str) -> None:
-    """Chat is served without memory; once the file is good, memory comes by itself, and stays over the next start."""
+    """Chat is served without memory; once the file is good, memory comes by itself, and stays over
+    the next start."""
     file = tmp_path / "om.db"
     spoil(file, how)
     async with running(tmp_path) as run:
@@ -74,7 +76,8 @@ async def test_a_file_that_is_bad_at_the_start(tmp_path: Path, how: str) -> None
 
 @pytest.mark.parametrize("what", ["file", "folder"])
 async def test_a_place_that_is_read_only_at_the_start(tmp_path: Path, what: str) -> None:
-    """Chat is served without memory, and the log names the cause once; once the place can be written, memory goes on where it was."""
+    """Chat is served without memory, and the log names the cause once; once the place can be
+    written, memory goes on where it was."""
     folder = tmp_path / "data"
     folder.mkdir()
     async with running(folder) as run:
@@ -89,7 +92,9 @@ async def test_a_place_that_is_read_only_at_the_start(tmp_path: Path, what: str)
                 assert (receipt["status"], receipt["reason"]) == ("degraded", "storage")
             assert await degraded(run)
             complaints = [event for event in events if event["event"] == "storage.unavailable"]
-            assert [(event["log_level"], event["error"]) for event in complaints] == [("error", "StorageError")]
+            assert [(event["log_level"], event["error"]) for event in complaints] == [
+                ("error", "StorageError")
+            ]
             assert "where this process may write" in complaints[0]["said"]
             place.chmod(mode)
             await until(lambda: ready(run))
@@ -109,7 +114,8 @@ async def test_a_read_only_place_refuses_the_start_where_memory_is_required(tmp_
 
 
 async def test_a_file_with_a_secret_of_its_own(tmp_path: Path) -> None:
-    """A backup put in a bad file's place: its threads are found again, since what they are keyed with comes with it."""
+    """A backup put in a bad file's place: its threads are found again, since what they are keyed
+    with comes with it."""
     async with running(tmp_path) as run:
         await run.chat().say("The dock is 2.85 m high.")
     (tmp_path / "om.db").rename(tmp_path / "backup.db")
@@ -124,7 +130,8 @@ async def test_a_file_with_a_secret_of_its_own(tmp_path: Path) -> None:
 
 
 async def test_a_file_that_is_deleted_while_serving(tmp_path: Path) -> None:
-    """Noticed within a second: a new file takes its place, and what is said from then on is in it, also for a thin client."""
+    """Noticed within a second: a new file takes its place, and what is said from then on is in it,
+    also for a thin client."""
     async with running(tmp_path) as run:
         chat = run.chat()
         await chat.say("one")
@@ -136,6 +143,10 @@ async def test_a_file_that_is_deleted_while_serving(tmp_path: Path) -> None:
         await run.app.background.wait_idle()
         (only,) = await run.memories()
         said = [m.item.raw for m in only.tail]
-        assert [any(word in raw for raw in said) for word in (b"one", b"two", b"three")] == [False, True, True]
+        assert [any(word in raw for raw in said) for word in (b"one", b"two", b"three")] == [
+            False,
+            True,
+            True,
+        ]
     with closing(sqlite3.connect(tmp_path / "om.db")) as db:
         assert db.execute("SELECT count(*) FROM message").fetchone() == (4,)

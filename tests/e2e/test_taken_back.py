@@ -9,19 +9,20 @@ from tests.e2e.test_branches import REFLECTING, canary, converse, cut_back, word
 
 
 async def test_taken_back_behind_what_was_kept(tmp_path: Path) -> None:
-    """The log stays, gains one dated entry, and the prompt stays small; what was taken back is raw nowhere."""
+    """The log stays, gains one dated entry, and the prompt stays small; what was taken back is raw
+    nowhere."""
     async with running(tmp_path, REFLECTING, more="retention: {generations: 1}") as run:
         chat = run.chat()
         await converse(run, chat, 0, 45, stream=False)
         before = await run.memory()
-        assert before.generation >= 3
-        assert len(await run.app.store.generations(before.key, before.generation)) <= 1
-        assert before.log[0].kind == "reflection"
+        assert before.log.generation >= 3
+        assert len(await run.app.store.generations(before.key, before.log.generation)) <= 1
+        assert before.log.entries[0].kind == "reflection"
         cut_back(chat, 3)
         _, receipt = await chat.say(words(50))
         after = await run.memory()
-        assert [o.kind for o in after.log][-1] == "note"
-        assert after.coverage == after.log[-1].last > 0
+        assert [o.kind for o in after.log.entries][-1] == "note"
+        assert after.coverage == after.log.entries[-1].last > 0
         assert receipt["status"] == "applied"
         assert int(receipt["tokens-sent"]) < int(receipt["observation-tokens"]) + 1_500
         sent = run.models.to("scripted-actor")[-1]

@@ -18,15 +18,19 @@ def hint(run: Running) -> str:
 
 
 async def test_the_clients_time_zone(tmp_path: Path) -> None:
-    """A thread's dates are those of the zone its client names; one that names none later on keeps it."""
+    """A thread's dates are those of the zone its client names; one that names none later on keeps
+    it."""
     async with running(tmp_path, memory=SMALL) as run:
         run.clock.now = EVENING
         chat = run.chat(**{"x-om-timezone": TOKYO})
-        while (await chat.say("My budget is 40 coins, and so it stays. " * 8))[1]["status"] != "applied":
+        while (await chat.say("My budget is 40 coins, and so it stays. " * 8))[1][
+            "status"
+        ] != "applied":
             await run.app.background.wait_idle()
         assert "today is Friday, January 2, 2026" in hint(run)
         assert any(
-            f"Times are those of {TOKYO}" in str(m["content"]) for m in run.models.to("scripted-observer")[0].messages
+            f"Times are those of {TOKYO}" in str(m["content"])
+            for m in run.models.to("scripted-observer")[0].messages
         )
         assert (await run.memory()).timezone == TOKYO
         del chat.headers["x-om-timezone"]
@@ -39,7 +43,9 @@ async def test_without_one_the_configured_zone_holds(tmp_path: Path) -> None:
     async with running(tmp_path, memory=f"{SMALL}, timezone: America/Lima") as run:
         run.clock.now = datetime(2026, 1, 2, 3, 0, tzinfo=UTC).timestamp()
         chat = run.chat()
-        while (await chat.say("My budget is 40 coins, and so it stays. " * 8))[1]["status"] != "applied":
+        while (await chat.say("My budget is 40 coins, and so it stays. " * 8))[1][
+            "status"
+        ] != "applied":
             await run.app.background.wait_idle()
         assert "today is Thursday, January 1, 2026" in hint(run)
         assert (await run.memory()).timezone is None

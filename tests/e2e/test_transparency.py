@@ -1,5 +1,6 @@
 # ruff: noqa: E501 - a case of a table is one line
-"""What the proxy has no business with passes byte for byte, over raw sockets; what it rewrites is rewritten in `messages` only."""
+"""What the proxy has no business with passes byte for byte, over raw sockets; what it rewrites is
+rewritten in `messages` only."""
 
 from __future__ import annotations
 
@@ -12,9 +13,18 @@ import orjson
 import pytest
 import pytest_asyncio
 
-from om_proxy.memory.identity import LOCAL_TENANT
+from om_proxy.identity.tenants import LOCAL_TENANT
 from om_proxy.memory.model import Key, Memory
-from tests.e2e.between import COMPLETION, EVENTS, Between, between, chat_body, reason, streaming, without_receipt
+from tests.e2e.between import (
+    COMPLETION,
+    EVENTS,
+    Between,
+    between,
+    chat_body,
+    reason,
+    streaming,
+    without_receipt,
+)
 from tests.support.upstream_server import SSE_HEAD, Call, Script, answering, chunk, sending
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
@@ -33,7 +43,12 @@ CLIENT = (
     b"X-Empty:",
     b"x-stainless-retry-count: 0",
 )
-ALIASES = (b"x-thread-id: t", b"X-OpenWebUI-Chat-Id: t", b"X-Resource-Id: r", b"X-OpenWebUI-User-Id: r")
+ALIASES = (
+    b"x-thread-id: t",
+    b"X-OpenWebUI-Chat-Id: t",
+    b"X-Resource-Id: r",
+    b"X-OpenWebUI-User-Id: r",
+)
 SERVER = (
     b"Date: Mon, 01 Jan 2024 00:00:00 GMT",
     b"Server: upstream/2",
@@ -56,7 +71,9 @@ async def site(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Betwee
 
 def pairs(lines: tuple[bytes, ...]) -> list[tuple[bytes, bytes]]:
     """As they are compared: names in lower case, values bare, order kept."""
-    return [(name.lower(), value.strip()) for name, _, value in (line.partition(b":") for line in lines)]
+    return [
+        (name.lower(), value.strip()) for name, _, value in (line.partition(b":") for line in lines)
+    ]
 
 
 def end_to_end(headers: list[tuple[bytes, bytes]]) -> list[tuple[bytes, bytes]]:
@@ -69,7 +86,7 @@ def thread() -> bytes:
     return b"X-OM-Thread: transparent-%d" % next(numbers)
 
 
-# ── without a thread ─────────────────────────────────────────────────────────────────────────────────────────────────
+# ── without a thread ──────────────────────────────────────────────────────────────────────────────
 
 BODIES = [
     pytest.param(b'{"model":"m","messages":[{"role":"user","content":"hi"}]}', id="plain"),
@@ -88,12 +105,20 @@ BODIES = [
 
 
 @pytest.mark.parametrize(
-    "path", ["/v1/chat/completions", "/chat/completions", "/v1/chat/completions?api-version=2%20x&q=%C3%A9&q="]
+    "path",
+    [
+        "/v1/chat/completions",
+        "/chat/completions",
+        "/v1/chat/completions?api-version=2%20x&q=%C3%A9&q=",
+    ],
 )
 @pytest.mark.parametrize("body", BODIES)
 async def test_without_a_thread(site: Between, body: bytes, path: str) -> None:
-    """The upstream gets the client's bytes, path, query and headers; the client gets the upstream's bytes, status and headers."""
-    got = await site.ask(body, *CLIENT, path=path, script=answering(COMPLETION, *SERVER, status=b"203 Odd"))
+    """The upstream gets the client's bytes, path, query and headers; the client gets the upstream's
+    bytes, status and headers."""
+    got = await site.ask(
+        body, *CLIENT, path=path, script=answering(COMPLETION, *SERVER, status=b"203 Odd")
+    )
     assert site.seen.line == f"POST /v1{path.removeprefix('/v1')} HTTP/1.1".encode()
     assert site.seen.body == body
     assert end_to_end(site.seen.headers) == pairs(CLIENT)
@@ -119,15 +144,22 @@ ANSWERS: list[tuple[str, Script, int, bytes]] = [
 
 
 @pytest.mark.parametrize("threaded", [False, True], ids=["without a thread", "with a thread"])
-@pytest.mark.parametrize(("script", "status", "body"), [pytest.param(*row[1:], id=row[0]) for row in ANSWERS])
-async def test_answers(site: Between, script: Script, status: int, body: bytes, threaded: bool) -> None:
-    """Whatever the upstream answers arrives as it came, with memory or without, once and not retried."""
+@pytest.mark.parametrize(
+    ("script", "status", "body"), [pytest.param(*row[1:], id=row[0]) for row in ANSWERS]
+)
+async def test_answers(
+    site: Between, script: Script, status: int, body: bytes, threaded: bool
+) -> None:
+    """Whatever the upstream answers arrives as it came, with memory or without, once and not
+    retried."""
     asked = chat_body("hi", stream=body.startswith(b":"))
     got = await site.ask(asked, *([thread()] if threaded else []), script=script)
     assert site.seen.body == asked
     assert (got.status, got.body, got.whole) == (status, body, True)
     plain = await site.ask(asked, path="/v1/other", script=script)
-    assert without_receipt(got) == plain.headers, "the same headers as on a route that is only relayed"
+    assert without_receipt(got) == plain.headers, (
+        "the same headers as on a route that is only relayed"
+    )
 
 
 @pytest.mark.parametrize("threaded", [False, True], ids=["without a thread", "with a thread"])
@@ -138,7 +170,9 @@ async def test_an_answer_that_breaks_off(site: Between, threaded: bool) -> None:
         call.send(SSE_HEAD + chunk(EVENTS[0]))
         call.close()
 
-    got = await site.ask(chat_body("hi", stream=True), *([thread()] if threaded else []), script=script)
+    got = await site.ask(
+        chat_body("hi", stream=True), *([thread()] if threaded else []), script=script
+    )
     assert (got.status, got.body, got.whole) == (200, EVENTS[0], False)
 
 
@@ -158,7 +192,11 @@ OTHERS = [
     ("DELETE", "/v1/files/a%20b", b""),
     ("POST", "/v1/embeddings", b'{"input" : "\\u00e9", "dimensions":1.0}'),
     ("POST", "/v1/responses", b'{"model":"m","input":"hi","store":false}'),
-    ("POST", "/v1/audio/transcriptions", b"--b\r\nContent-Disposition: form-data; name=x\r\n\r\n\x00\xff\r\n--b--\r\n"),
+    (
+        "POST",
+        "/v1/audio/transcriptions",
+        b"--b\r\nContent-Disposition: form-data; name=x\r\n\r\n\x00\xff\r\n--b--\r\n",
+    ),
     ("POST", "/v1/chat/completions/", b'{"messages":[]}'),
     ("PUT", "/v1/chat/completions", b"{}"),
     ("PATCH", "/anything/else?x=%2F", b"\x00"),
@@ -167,8 +205,8 @@ OTHERS = [
 
 @pytest.mark.parametrize(("method", "path", "body"), OTHERS)
 async def test_other_routes(site: Between, method: str, path: str, body: bytes) -> None:
-    """Any method and path is relayed both ways, also with a thread's headers, which stay here; the receipt says that memory does not
-    reach it."""
+    """Any method and path is relayed both ways, also with a thread's headers, which stay here; the
+    receipt says that memory does not reach it."""
     before = await site.threads()
     script = answering(b"\x00 answer \xff", *SERVER, status=b"207 Many")
     got = await site.ask(body, *CLIENT, thread(), *ALIASES, method=method, path=path, script=script)
@@ -181,13 +219,17 @@ async def test_other_routes(site: Between, method: str, path: str, body: bytes) 
     assert await site.threads() == before
 
 
-# ── with a thread ────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── with a thread ─────────────────────────────────────────────────────────────────────────────────
 
 
 @pytest.mark.parametrize("stream", [False, True], ids=["whole", "stream"])
 async def test_below_the_threshold(site: Between, stream: bool) -> None:
-    """Until there is something to rewrite, the body is the client's to the byte, and so are the headers but for ours."""
-    headers, history = (*CLIENT, thread(), *ALIASES[2:], b"X-OM-Timezone: Europe/Lisbon", b"x-om-anything: 1"), ""
+    """Until there is something to rewrite, the body is the client's to the byte, and so are the
+    headers but for ours."""
+    headers, history = (
+        (*CLIENT, thread(), *ALIASES[2:], b"X-OM-Timezone: Europe/Lisbon", b"x-om-anything: 1"),
+        "",
+    )
     for n in range(3):
         history += (
             ',{"role":"assistant","content":"fünf €"},' if n else ""
@@ -209,7 +251,9 @@ def identity_encoding(headers: list[tuple[bytes, bytes]]) -> list[tuple[bytes, b
 @pytest.mark.parametrize("alias", [*ALIASES[:2], b"X-OM-Thread: t"])
 async def test_aliases_name_the_thread(site: Between, alias: bytes) -> None:
     """Each header that names a thread is understood, and none is passed on."""
-    credential = b"Authorization: Bearer " + alias[:10].strip(b":")  # each its own tenant, so each thread is new
+    credential = b"Authorization: Bearer " + alias[:10].strip(
+        b":"
+    )  # each its own tenant, so each thread is new
     got = await site.ask(chat_body("hi"), credential, alias, *ALIASES[2:])
     assert got.header(b"x-om-thread") == [b"t"]
     assert reason(got) == "raw"
@@ -224,15 +268,20 @@ ODD = (
 
 
 async def test_rewritten_in_the_messages_only(site: Between) -> None:
-    """Key order, numbers, unknown fields and escapes stay as sent; the client's own messages go on as it wrote them."""
+    """Key order, numbers, unknown fields and escapes stay as sent; the client's own messages go on
+    as it wrote them."""
     named, first = thread(), b'{"role":"user","content":"\xe2\x82\xac one","unknown":1.50}'
-    system = b'{ "content":"Be \\u00e9brief", "role":"system", "cache_control":{"type":"ephemeral"} }'
+    system = (
+        b'{ "content":"Be \\u00e9brief", "role":"system", "cache_control":{"type":"ephemeral"} }'
+    )
     newest = b'{"name":"n" , "role":"user","content":[{"type":"text","text":"two \\u00e9"}],"unknown":-0.0}'
     await site.ask(ODD % (b"[" + system + b"," + first + b"]"), named)
     body = ODD % (b"[" + system + b", " + newest + b"]")
     got = await site.ask(body, named)
     assert reason(got) == "applied"
-    sent, seen = (msgspec.json.decode(x, type=dict[str, msgspec.Raw]) for x in (body, site.seen.body))
+    sent, seen = (
+        msgspec.json.decode(x, type=dict[str, msgspec.Raw]) for x in (body, site.seen.body)
+    )
     assert list(seen) == list(sent)
     assert [(k, bytes(v)) for k, v in seen.items() if k != "messages"] == [
         (k, bytes(v)) for k, v in sent.items() if k != "messages"
@@ -243,11 +292,12 @@ async def test_rewritten_in_the_messages_only(site: Between) -> None:
     assert len(messages) == 4
 
 
-# ── modes and side requests ──────────────────────────────────────────────────────────────────────────────────────────
+# ── modes and side requests ───────────────────────────────────────────────────────────────────────
 
 
 async def remembering(site: Between, *headers: bytes) -> bytes:
-    """A thread of a client that sends its newest message alone, so that its next request would be rewritten."""
+    """A thread of a client that sends its newest message alone, so that its next request would be
+    rewritten."""
     named = thread()
     await site.ask(chat_body("my first words"), named, *headers)
     return named
@@ -271,7 +321,11 @@ async def test_without_memory(site: Between, header: bytes, body: bytes, why: st
     got = await site.ask(body, named, header)
     assert reason(got) == f"off/{why}"
     assert (site.seen.body, got.body) == (body, COMPLETION)
-    assert b"x-om-thread" not in dict(got.headers) or why in ("unreadable", "side-request", "no-messages")
+    assert b"x-om-thread" not in dict(got.headers) or why in (
+        "unreadable",
+        "side-request",
+        "no-messages",
+    )
     assert await state(site, named) == before
 
 
@@ -302,7 +356,9 @@ async def test_mode_write(site: Between) -> None:
     assert (await state(site, named)).count == 4
 
 
-@pytest.mark.parametrize("status", [b"400 Bad Request", b"401 Unauthorized", b"403 Forbidden", b"404 Not Found"])
+@pytest.mark.parametrize(
+    "status", [b"400 Bad Request", b"401 Unauthorized", b"403 Forbidden", b"404 Not Found"]
+)
 async def test_an_upstream_that_refuses_the_caller(site: Between, status: bytes) -> None:
     """Nothing is stored for a caller or a request that the upstream does not take."""
     named = thread()

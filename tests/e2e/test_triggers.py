@@ -1,4 +1,5 @@
-"""Every trigger, budget and choice of model of observing and reflecting, set in the configuration and seen over the wire."""
+"""Every trigger, budget and choice of model of observing and reflecting, set in the configuration
+and seen over the wire."""
 
 from __future__ import annotations
 
@@ -11,22 +12,26 @@ from typing import Any
 import orjson
 import pytest
 
-from om_proxy.demo.faults import Fault
-from om_proxy.demo.scripted import OBSERVER, REFLECTOR, Message, Scripted
 from om_proxy.memory.model import Memory
+from om_proxy.testing.faults import Fault
+from om_proxy.testing.scripted import OBSERVER, REFLECTOR, Message, Scripted
 from tests.e2e.running import Chat, Running, running
 
 ACTOR = "scripted-actor"
 SCANNING = "background: {observer_interval: 20ms}"
-LONG = "Crate {n} weighs {n} kilos, is painted red and goes to dock {n} at Quarry Steps. " * 8  # about 180 tokens
+LONG = (
+    "Crate {n} weighs {n} kilos, is painted red and goes to dock {n} at Quarry Steps. " * 8
+)  # about 180 tokens
 SHORT = "Crate {n} weighs {n} kilos."
 ASKED = (
-    "Would you tell me once more how heavy crate {n} is, and which dock at Quarry Steps it goes to? " * 8
+    "Would you tell me once more how heavy crate {n} is, and which dock at Quarry Steps it goes to? "
+    * 8
 )  # one 🟡 note
 
 
 class Minds(Scripted):
-    """A model server with observers and reflectors of many names: all that end so. `asked` tells that an observer was."""
+    """A model server with observers and reflectors of many names: all that end so. `asked` tells
+    that an observer was."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -55,7 +60,9 @@ class Client(Chat):
 
     model: str | None = ACTOR
 
-    async def send(self, messages: list[dict[str, Any]], *, stream: bool = False) -> tuple[str, dict[str, str]]:
+    async def send(
+        self, messages: list[dict[str, Any]], *, stream: bool = False
+    ) -> tuple[str, dict[str, str]]:
         body = {"messages": messages} | ({"model": self.model} if self.model else {})
         url = f"{self.running.base}/v1/chat/completions"
         answer = await self.running.http.post(url, json=body, headers=self.headers)
@@ -83,10 +90,12 @@ def minds(run: Running) -> Minds:
 
 
 def observation(more: str = "", *, T: int = 1_200, interval: object = 300) -> str:  # noqa: N803 - the specification's name
-    return f"observation: {{message_tokens: {T}, buffer_tokens: {interval}, block_timeout: 5s{more}}}"
+    return (
+        f"observation: {{message_tokens: {T}, buffer_tokens: {interval}, block_timeout: 5s{more}}}"
+    )
 
 
-# ── on idle ──────────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── on idle ───────────────────────────────────────────────────────────────────────────────────────
 
 
 @pytest.mark.parametrize(
@@ -98,15 +107,18 @@ def observation(more: str = "", *, T: int = 1_200, interval: object = 300) -> st
         pytest.param("off", f"gemini/{ACTOR}", 86_400, id="another provider's cache"),
     ],
 )
-async def test_what_is_left_over_is_buffered_once_idle(tmp_path: Path, idle: str, model: str, seconds: int) -> None:
-    """Half an interval waits until the prompt cache is cold, then is found without a request, and used by the next one."""
+async def test_what_is_left_over_is_buffered_once_idle(
+    tmp_path: Path, idle: str, model: str, seconds: int
+) -> None:
+    """Half an interval waits until the prompt cache is cold, then is found without a request, and
+    used by the next one."""
     memory = f"{observation(', buffer_on_idle: true')}, activate_after_idle: {idle}"
     async with running(tmp_path, memory, models=Minds(), more=SCANNING) as run:
         talk, start = client(run, model), run.clock.now
         await talk.turns(1)
         made = await run.memory()
         assert (made.chunks, made.due) == ((), start + seconds)
-        assert await run.app.store.due(start + seconds - 0.1, 10) == ()
+        assert await run.app.store.due_threads(start + seconds - 0.1, 10) == ()
         run.clock.now += seconds
         await asyncio.wait_for(minds(run).asked.wait(), 30)
         await run.app.background.wait_idle()
@@ -134,14 +146,15 @@ async def test_it_is_found_after_a_restart(tmp_path: Path) -> None:
     ("switched_on", "text"), [("true", SHORT), ("false", LONG)], ids=["too little", "not asked for"]
 )
 async def test_nothing_is_due_when_idle(tmp_path: Path, switched_on: str, text: str) -> None:
-    """Less than half an interval is never sent; without `buffer_on_idle` nothing below an interval is."""
+    """Less than half an interval is never sent; without `buffer_on_idle` nothing below an interval
+    is."""
     memory = observation(f", buffer_on_idle: {switched_on}")
     async with running(tmp_path, memory, models=Minds()) as run:
         await client(run).turns(1, text)
         assert (await run.memory()).due is None
 
 
-# ── a cold cache ─────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── a cold cache ──────────────────────────────────────────────────────────────────────────────────
 
 
 @pytest.mark.parametrize(
@@ -156,21 +169,30 @@ async def test_nothing_is_due_when_idle(tmp_path: Path, switched_on: str, text: 
         ("auto", f"deepseek/{ACTOR}", 3_600, "applied"),
     ],
 )
-async def test_a_pause_activates(tmp_path: Path, idle: str, model: str, gap: int, status: str) -> None:
-    """Below the threshold, what is buffered becomes active with the first request after the pause: no observer is asked for it."""
-    async with running(tmp_path, f"{observation()}, activate_after_idle: {idle}", models=Minds()) as run:
+async def test_a_pause_activates(
+    tmp_path: Path, idle: str, model: str, gap: int, status: str
+) -> None:
+    """Below the threshold, what is buffered becomes active with the first request after the pause:
+    no observer is asked for it."""
+    async with running(
+        tmp_path, f"{observation()}, activate_after_idle: {idle}", models=Minds()
+    ) as run:
         talk = client(run, model)
         assert (await talk.turns(3))[-1]["status"] == "raw"
         assert len((await run.memory()).chunks) == 1
         run.clock.now += gap
         _, receipt = await talk.say("And now?")
-        assert (receipt["status"], receipt["chunks"]) == (status, "0" if status == "applied" else "1")
+        assert (receipt["status"], receipt["chunks"]) == (
+            status,
+            "0" if status == "applied" else "1",
+        )
         assert int(receipt["pending-tokens"]) < 1_200
         assert minds(run).work[-2:] != [OBSERVER, ACTOR]
 
 
 async def test_a_pause_leaves_as_much_raw_as_the_threshold_does(tmp_path: Path) -> None:
-    """It activates once: what it does not take stays buffered, and the next turn finds the prompt as it is."""
+    """It activates once: what it does not take stays buffered, and the next turn finds the prompt
+    as it is."""
     memory = f"{observation(T=6_000, interval=300)}, activate_after_idle: 5m"
     async with running(tmp_path, memory, models=Minds()) as run:
         talk = client(run)
@@ -193,7 +215,9 @@ async def test_a_pause_leaves_as_much_raw_as_the_threshold_does(tmp_path: Path) 
         pytest.param("false", "other-actor", "raw", id="switched off"),
     ],
 )
-async def test_another_model_activates(tmp_path: Path, switched_on: str, second: str | None, status: str) -> None:
+async def test_another_model_activates(
+    tmp_path: Path, switched_on: str, second: str | None, status: str
+) -> None:
     """Its prompt cache never saw the conversation, so shortening the prompt costs nothing."""
     memory = f"{observation()}, activate_on_provider_change: {switched_on}"
     async with running(tmp_path, memory, models=Minds()) as run:
@@ -205,22 +229,23 @@ async def test_another_model_activates(tmp_path: Path, switched_on: str, second:
         assert receipt["status"] == status
 
 
-# ── budgets ──────────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── budgets ───────────────────────────────────────────────────────────────────────────────────────
 
-OWN_REFLECTOR = (
-    "models: {'*': {observation: {model: openai/scripted-observer}, reflection: {model: openai/scripted-reflector}}}"
-)
+OWN_REFLECTOR = "models: {'*': {observation: {model: openai/scripted-observer}, reflection: {model: openai/scripted-reflector}}}"
 
 
 async def test_a_shared_budget(tmp_path: Path) -> None:
-    """Messages use what observations leave free, and together they stay within T + R and a turn; buffering goes on."""
+    """Messages use what observations leave free, and together they stay within T + R and a turn;
+    buffering goes on."""
     memory = f"{observation(T=600, interval=0.25)}, reflection: {{observation_tokens: 900}}, share_token_budget: true"
     async with running(tmp_path, memory, models=Minds(), more=OWN_REFLECTOR) as run:
         receipts = await client(run).turns(60, ASKED)
         pending = [int(r["pending-tokens"]) for r in receipts]
         both = [p + int(r["observation-tokens"]) for p, r in zip(pending, receipts, strict=True)]
         raw = [r for r in receipts if r["status"] == "raw"]
-        assert 1_200 < int(raw[-1]["pending-tokens"]) < 1_500, "while there are no observations, messages have it all"
+        assert 1_200 < int(raw[-1]["pending-tokens"]) < 1_500, (
+            "while there are no observations, messages have it all"
+        )
         assert max(both) < 1_500 + 250
         assert max(int(r["chunks"]) for r in receipts) > 1
         assert int(receipts[-1]["generation"]) >= 1
@@ -228,8 +253,8 @@ async def test_a_shared_budget(tmp_path: Path) -> None:
 
 
 async def test_without_buffering_requests_wait(tmp_path: Path) -> None:
-    """`buffer_tokens: false`: nothing in the background; at T a request has all but its own question observed, at R it has the
-    log condensed."""
+    """`buffer_tokens: false`: nothing in the background; at T a request has all but its own
+    question observed, at R it has the log condensed."""
     memory = f"{observation(T=600, interval='false')}, reflection: {{observation_tokens: 400}}"
     async with running(tmp_path, memory, models=Minds(), more=OWN_REFLECTOR) as run:
         talk, models, seen = client(run), minds(run), []
@@ -256,13 +281,17 @@ async def test_without_buffering_a_failure_is_not_the_end(tmp_path: Path) -> Non
         run.models.faults.switch(Fault(kind="http", model=OBSERVER, status=401))
         receipts = await talk.turns(5)
         assert {r["status"] for r in receipts} == {"raw"}
-        assert [r.get("reason") for r in receipts[-3:]] == ["observer-failing", "observer-late", "observer-late"]
+        assert [r.get("reason") for r in receipts[-3:]] == [
+            "observer-failing",
+            "observer-late",
+            "observer-late",
+        ]
         assert minds(run).work.count(OBSERVER) == 1
         run.models.faults.switch()
         run.clock.now += 80  # seconds; the first back-off is a minute and a quarter of it at most
         (receipt,) = await talk.turns(1)
         assert (receipt["status"], receipt.get("reason")) == ("applied", None)
-        assert (await run.memory()).trouble.failures == 0
+        assert (await run.memory()).failures.count == 0
 
 
 @pytest.mark.parametrize(
@@ -277,7 +306,9 @@ async def test_block_after(tmp_path: Path, block_after: str, waits: bool) -> Non
         talk = client(run)
         await talk.turns(1, "hi")
         talk.history += [
-            {"role": role, "content": LONG.format(n=n)} for n in range(3) for role in ("user", "assistant")
+            {"role": role, "content": LONG.format(n=n)}
+            for n in range(3)
+            for role in ("user", "assistant")
         ]
         before = len(run.models.requests)
         (receipt,) = await talk.turns(1, SHORT)
@@ -285,7 +316,7 @@ async def test_block_after(tmp_path: Path, block_after: str, waits: bool) -> Non
         assert receipt["status"] == ("applied" if waits else "raw")
 
 
-# ── what the observer is shown ───────────────────────────────────────────────────────────────────────────────────────
+# ── what the observer is shown ────────────────────────────────────────────────────────────────────
 
 
 async def observed(run: Running) -> Memory:
@@ -297,7 +328,9 @@ async def observed(run: Running) -> Memory:
 
 def known(run: Running) -> str:
     """What the newest observation was reminded of."""
-    (text,) = [str(m["content"]) for m in run.models.to(OBSERVER)[-1].messages if m["role"] == "user"]
+    (text,) = [
+        str(m["content"]) for m in run.models.to(OBSERVER)[-1].messages if m["role"] == "user"
+    ]
     return text.partition("<previous-observations>\n")[2].partition("\n</previous-observations>")[0]
 
 
@@ -309,7 +342,8 @@ def noted(run: Running) -> list[str]:
 
 @pytest.mark.parametrize("previous", ["0", "false", "120"])
 async def test_previous_observer_tokens(tmp_path: Path, previous: str) -> None:
-    """0: the observer sees nothing of what was noted, false: all of it, a number: the newest so many tokens, the gap marked."""
+    """0: the observer sees nothing of what was noted, false: all of it, a number: the newest so
+    many tokens, the gap marked."""
     memory = observation(f", previous_observer_tokens: {previous}")
     async with running(tmp_path, memory, models=Minds()) as run:
         await observed(run)
@@ -345,7 +379,8 @@ async def test_instructions_and_their_prompts(tmp_path: Path) -> None:
 
 
 async def test_thread_title(tmp_path: Path) -> None:
-    """Asked for where it is wanted, kept with the thread; an answer without one keeps it, the observer is told it."""
+    """Asked for where it is wanted, kept with the thread; an answer without one keeps it, the
+    observer is told it."""
     async with running(tmp_path, observation(", thread_title: true"), models=Minds()) as run:
         talk = client(run)
         minds(run).title = "Crates for Quarry Steps"
@@ -356,7 +391,9 @@ async def test_thread_title(tmp_path: Path) -> None:
         assert (await run.memory()).title == "Crates for Quarry Steps"
         asked = run.models.to(OBSERVER)
         assert "thread-title" in str(asked[0].messages[0]["content"])
-        assert "<thread-title>\nCrates for Quarry Steps\n</thread-title>" in str(asked[-1].messages[-1]["content"])
+        assert "<thread-title>\nCrates for Quarry Steps\n</thread-title>" in str(
+            asked[-1].messages[-1]["content"]
+        )
         (info,) = await run.app.store.threads(None)
         assert info.title == "Crates for Quarry Steps"
 
@@ -370,7 +407,7 @@ async def test_no_title_is_asked_for_by_default(tmp_path: Path) -> None:
         assert (await run.memory()).title is None
 
 
-# ── which model is asked ─────────────────────────────────────────────────────────────────────────────────────────────
+# ── which model is asked ──────────────────────────────────────────────────────────────────────────
 
 
 def asking(model: str) -> str:
@@ -391,12 +428,15 @@ async def test_the_second_model_answers_for_the_first(tmp_path: Path) -> None:
 async def test_all_models_fail(tmp_path: Path) -> None:
     """Each is asked once, and the thread backs off."""
     async with running(
-        tmp_path, observation(), models=Minds(), more=asking("[openai/first-observer, openai/second-observer]")
+        tmp_path,
+        observation(),
+        models=Minds(),
+        more=asking("[openai/first-observer, openai/second-observer]"),
     ) as run:
         run.models.faults.switch(Fault(kind="http", model="*-observer", status=401))
         await client(run).turns(3)
         assert [m for m in minds(run).work if m != ACTOR] == ["first-observer", "second-observer"]
-        assert (await run.memory()).trouble.failures == 1
+        assert (await run.memory()).failures.count == 1
 
 
 async def test_the_input_chooses_the_tier(tmp_path: Path) -> None:
@@ -418,19 +458,22 @@ async def test_the_input_chooses_the_tier(tmp_path: Path) -> None:
 
 
 async def test_what_is_observed_is_shown_whole(tmp_path: Path) -> None:
-    """Only one block larger than T is clipped for the observer; a waited-for backlog of many is read as it is."""
+    """Only one block larger than T is clipped for the observer; a waited-for backlog of many is
+    read as it is."""
     async with running(tmp_path, observation(T=600, interval="false"), models=Minds()) as run:
         talk = client(run)
         await talk.turns(1, "hi")
         talk.history += [
-            {"role": role, "content": LONG.format(n=n)} for n in range(6) for role in ("user", "assistant")
+            {"role": role, "content": LONG.format(n=n)}
+            for n in range(6)
+            for role in ("user", "assistant")
         ]
         (receipt,) = await talk.turns(1, SHORT)
         assert receipt["status"] == "applied"
         assert "left out" not in str(run.models.to(OBSERVER)[0].messages[-1]["content"])
 
 
-# ── economy ──────────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── economy ───────────────────────────────────────────────────────────────────────────────────────
 
 
 class Listed(Minds):
@@ -442,11 +485,13 @@ class Listed(Minds):
 
 @pytest.mark.parametrize("actor", ["gpt-4o-mini", ACTOR], ids=["known prices", "an unknown price"])
 async def test_economy(tmp_path: Path, actor: str) -> None:
-    """Notes that would cost more than they save wait, and the receipt says so; at the threshold they are made all the same. Where
-    a price is not known, nothing waits."""
+    """Notes that would cost more than they save wait, and the receipt says so; at the threshold
+    they are made all the same. Where a price is not known, nothing waits."""
     priced = "openai/gpt-4.1-mini"
     memory = f"{observation()}, economy: auto"
-    async with running(tmp_path, memory, models=Listed(), more=f'models: {{"*": {{model: {priced}}}}}') as run:
+    async with running(
+        tmp_path, memory, models=Listed(), more=f'models: {{"*": {{model: {priced}}}}}'
+    ) as run:
         talk = client(run, actor)
         receipts = await talk.turns(5)
         early = [receipt for receipt in receipts if int(receipt["pending-tokens"]) < 1_200]

@@ -6,11 +6,13 @@ from pathlib import Path
 
 import pytest
 
-from om_proxy.demo.faults import Fault
+from om_proxy.testing.faults import Fault
 from tests.e2e.running import running
 from tests.e2e.written import written
 
-LONG = "Crate {n} weighs {n} kilos, is painted red and goes to dock {n} at Quarry Steps. " * 8  # about 180 tokens
+LONG = (
+    "Crate {n} weighs {n} kilos, is painted red and goes to dock {n} at Quarry Steps. " * 8
+)  # about 180 tokens
 AT_ONCE = "observation: {message_tokens: 1000, buffer_tokens: false, block_timeout: 20s}"
 
 
@@ -29,7 +31,8 @@ async def test_model_and_tokens(tmp_path: Path) -> None:
 
 
 async def test_a_request_that_waited_is_no_retry(tmp_path: Path) -> None:
-    """What a request brought is stored before it waits for an observation; the line says how it stood when it came."""
+    """What a request brought is stored before it waits for an observation; the line says how it
+    stood when it came."""
     with written() as out:
         async with running(tmp_path, AT_ONCE) as run:
             talk = run.chat("t")
@@ -45,14 +48,19 @@ async def test_a_request_that_waited_is_no_retry(tmp_path: Path) -> None:
     [("http://127.0.0.1:1", 502, "warning"), (None, 500, "info")],
     ids=["ours", "theirs"],
 )
-async def test_a_failure_of_ours_is_a_warning(tmp_path: Path, upstream: str | None, status: int, level: str) -> None:
+async def test_a_failure_of_ours_is_a_warning(
+    tmp_path: Path, upstream: str | None, status: int, level: str
+) -> None:
     """A 502 that we answer is a warning; a 500 that the model server answers is its own."""
     with written() as out:
         async with running(tmp_path, between=lambda found: upstream or found) as run:
             run.models.faults.switch(Fault(kind="http", model="scripted-actor", status=500))
             answer = await run.http.post(
                 f"{run.base}/v1/chat/completions",
-                json={"model": "scripted-actor", "messages": [{"role": "user", "content": "hello"}]},
+                json={
+                    "model": "scripted-actor",
+                    "messages": [{"role": "user", "content": "hello"}],
+                },
                 headers={"x-om-thread": "t"},
             )
     assert answer.status_code == status

@@ -1,21 +1,25 @@
-"""A conversation that was led elsewhere and comes whole in its first request: nobody knows when its messages were said."""
+"""A conversation that was led elsewhere and comes whole in its first request: nobody knows when its
+messages were said."""
 
 from __future__ import annotations
 
 import re
 from pathlib import Path
 
-from om_proxy.demo.faults import Fault
-from om_proxy.demo.scripted import OBSERVER, text_of
+from om_proxy.testing.faults import Fault
+from om_proxy.testing.scripted import OBSERVER, text_of
 from tests.e2e.running import Running, running
 
-LONG = "Crate {n} weighs {n} kilos, was painted last Friday and goes to dock {n} at Quarry Steps. " * 8
+LONG = (
+    "Crate {n} weighs {n} kilos, was painted last Friday and goes to dock {n} at Quarry Steps. " * 8
+)
 BOUND = "Date: on or before Tuesday, Nov 14, 2023, times not known"
 
 
 def led_elsewhere(turns: int) -> list[dict[str, str]]:
     said = [
-        ("user", LONG.format(n=n)) if n % 2 else ("assistant", f"Crate {n - 1} it is.") for n in range(1, turns + 1)
+        ("user", LONG.format(n=n)) if n % 2 else ("assistant", f"Crate {n - 1} it is.")
+        for n in range(1, turns + 1)
     ]
     return [{"role": role, "content": content} for role, content in said]
 
@@ -34,8 +38,8 @@ def told(run: Running) -> dict[str, str]:
 
 
 async def test_a_conversation_that_comes_whole(tmp_path: Path) -> None:
-    """Its messages are told as said on that day or before, without times, in every batch and after a restart; the turn that
-    brought them, and all that follow, are told with theirs."""
+    """Its messages are told as said on that day or before, without times, in every batch and after
+    a restart; the turn that brought them, and all that follow, are told with theirs."""
     async with running(tmp_path) as run:
         run.models.faults.switch(Fault(kind="http", model=OBSERVER))
         chat = run.chat()

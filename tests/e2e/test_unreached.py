@@ -1,4 +1,5 @@
-"""Requests that name a thread on a route without memory: told in the receipt and in the log, and passed on to the byte."""
+"""Requests that name a thread on a route without memory: told in the receipt and in the log, and
+passed on to the byte."""
 
 from __future__ import annotations
 
@@ -9,7 +10,7 @@ import orjson
 import pytest
 
 from om_proxy.edge import unreached
-from om_proxy.memory.identity import LOCAL_TENANT
+from om_proxy.identity.tenants import LOCAL_TENANT
 from om_proxy.memory.model import Key
 from tests.e2e.between import between, chat_body, reason
 from tests.e2e.written import Written, written
@@ -28,7 +29,7 @@ def said(line: dict[str, Any]) -> tuple[object, ...]:
     return tuple(line[name] for name in ("status", "memory", "reason", "route", "end"))
 
 
-ROUTES = [
+KNOWN_ROUTES = [
     ("POST", "/v1/responses", "/v1/responses"),
     ("POST", "/responses", "/v1/responses"),
     ("GET", "/v1/responses/resp_123", "/v1/responses"),
@@ -39,21 +40,32 @@ ROUTES = [
 ]
 
 
-@pytest.mark.parametrize(("method", "path", "route"), ROUTES)
-async def test_every_route_says_that_memory_is_off(tmp_path: Path, method: str, path: str, route: str) -> None:
-    """The receipt and one line in the log; one warning that names the route and what to do. The bytes are untouched."""
+@pytest.mark.parametrize(("method", "path", "route"), KNOWN_ROUTES)
+async def test_every_route_says_that_memory_is_off(
+    tmp_path: Path, method: str, path: str, route: str
+) -> None:
+    """The receipt and one line in the log; one warning that names the route and what to do. The
+    bytes are untouched."""
     body = b'{ "model":"m", "input":"hi" }'
     with written() as out:
         async with between(tmp_path) as site:
             for _ in range(2):
-                got = await site.ask(body, T, method=method, path=path, script=answering(b"\x00{", status=b"207 Many"))
+                got = await site.ask(
+                    body,
+                    T,
+                    method=method,
+                    path=path,
+                    script=answering(b"\x00{", status=b"207 Many"),
+                )
                 assert (got.status, got.body, site.seen.body) == (207, b"\x00{", body)
                 assert reason(got) == "off/route"
                 assert got.header(b"x-om-thread") == [b"secret-thread"]
             assert await site.threads() == 0
     turns, warned = events(out, "turn"), events(out, "memory.unreached")
     assert [said(line) for line in turns] == [(207, "off", "route", route, "complete")] * 2
-    assert [(line["level"], line["route"], line["advice"]) for line in warned] == [("warning", route, unreached.ADVICE)]
+    assert [(line["level"], line["route"], line["advice"]) for line in warned] == [
+        ("warning", route, unreached.ROUTE_ADVICE)
+    ]
     assert len(turns[0]["thread"]) == len(warned[0]["client"]) == 16
     assert not [canary for canary in CANARIES if canary in out.text]
 
@@ -68,12 +80,17 @@ async def test_the_label_is_the_thread_s(tmp_path: Path) -> None:
 
 
 async def test_each_client_is_warned_of_once(tmp_path: Path) -> None:
-    """By its credential and its program, told by words of ours; no more of a header reaches the log."""
+    """By its credential and its program, told by words of ours; no more of a header reaches the
+    log."""
     with written() as out:
         async with between(tmp_path) as site:
             for _ in range(2):
                 for key in (b"sk-a", b"sk-b"):
-                    for agent in (b"codex_exec/0.169 (Agent-Words)", b"OpenAI/Python 3.1", b"Agent-Words/1.0"):
+                    for agent in (
+                        b"codex_exec/0.169 (Agent-Words)",
+                        b"OpenAI/Python 3.1",
+                        b"Agent-Words/1.0",
+                    ):
                         more = (b"Authorization: Bearer " + key, b"User-Agent: " + agent)
                         await site.ask(b"{}", T, *more, path="/v1/responses")
     warned = [(line["client"], line["program"]) for line in events(out, "memory.unreached")]
@@ -82,7 +99,9 @@ async def test_each_client_is_warned_of_once(tmp_path: Path) -> None:
     assert not [canary for canary in CANARIES if canary in out.text]
 
 
-async def test_what_is_remembered_of_clients_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_what_is_remembered_of_clients_is_bounded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The one that came longest ago is forgotten, and warned of again."""
     monkeypatch.setattr(unreached, "MAX_WARNED_CLIENTS", 2)
     with written() as out:
@@ -113,7 +132,14 @@ async def test_however_the_thread_is_named(tmp_path: Path, named: bytes) -> None
 
 
 @pytest.mark.parametrize(
-    "named", [b"X: y", b"X-OM-Thread: {{CHAT_ID}}", b"X-OM-Resource: ada", b"x-session-id: ses_1", b"X-OM-Mode: off"]
+    "named",
+    [
+        b"X: y",
+        b"X-OM-Thread: {{CHAT_ID}}",
+        b"X-OM-Resource: ada",
+        b"x-session-id: ses_1",
+        b"X-OM-Mode: off",
+    ],
 )
 async def test_without_a_thread_nothing_is_told(tmp_path: Path, named: bytes) -> None:
     """No receipt, no line."""
@@ -125,7 +151,8 @@ async def test_without_a_thread_nothing_is_told(tmp_path: Path, named: bytes) ->
 
 
 async def test_refusals_are_told_too(tmp_path: Path) -> None:
-    """Of ours: a missing key, a path that cannot be relayed, a WebSocket, a model server that is not there."""
+    """Of ours: a missing key, a path that cannot be relayed, a WebSocket, a model server that is
+    not there."""
     websocket = (b"Upgrade: websocket", b"Connection: Upgrade")
     bearer = b"Authorization: Bearer sk-acme"
     with written() as out:
@@ -136,7 +163,9 @@ async def test_refusals_are_told_too(tmp_path: Path) -> None:
                 await site.ask(b"", T, bearer, *websocket, method="GET", path="/v1/responses"),
                 await site.ask(b"{}", T, bearer, path="/v1/responses"),
             ]
-    assert [(got.status, reason(got)) for got in refused] == [(code, "off/route") for code in (401, 400, 426, 502)]
+    assert [(got.status, reason(got)) for got in refused] == [
+        (code, "off/route") for code in (401, 400, 426, 502)
+    ]
     ends = [line["end"] for line in events(out, "turn")]
     assert ends == ["om_unauthorized", "om_bad_path", "om_unsupported", "om_upstream_unreachable"]
     assert not [canary for canary in CANARIES if canary in out.text]
@@ -162,7 +191,9 @@ async def test_the_client_s_unreadable_chat_is_no_error_of_ours(tmp_path: Path) 
     with written() as out:
         async with between(tmp_path) as site:
             assert reason(await site.ask(body, T)) == "degraded/unreadable"
-            assert (await site.app.store.load(Key(LOCAL_TENANT, "secret-thread", "secret-thread"))).count == 0
+            assert (
+                await site.app.store.load(Key(LOCAL_TENANT, "secret-thread", "secret-thread"))
+            ).count == 0
     (bypassed,) = events(out, "memory.bypassed")
     assert (bypassed["level"], bypassed["reason"]) == ("info", "unreadable")
 
@@ -180,7 +211,8 @@ async def test_another_s_receipt_does_not_reach_the_client(tmp_path: Path) -> No
 
 
 async def test_a_stranger_who_invents_credentials(tmp_path: Path) -> None:
-    """A minute has room for so many warnings. The next one says how many were left out, and who was left out is warned then."""
+    """A minute has room for so many warnings. The next one says how many were left out, and who was
+    left out is warned then."""
 
     async def ask(client: int) -> None:
         await site.ask(b"{}", T, b"Authorization: Bearer sk-%d" % client, path="/v1/responses")

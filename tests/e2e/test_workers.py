@@ -1,4 +1,5 @@
-"""Several processes on one port: one memory, whoever of them serves, and one that dies is replaced."""
+"""Several processes on one port: one memory, whoever of them serves, and one that dies is
+replaced."""
 
 from __future__ import annotations
 
@@ -10,13 +11,15 @@ from pathlib import Path
 import httpx
 import pytest
 
-from om_proxy.demo.loopback import serving
-from om_proxy.demo.scripted import Scripted
-from om_proxy.storage.sqlite import SqliteStore
+from om_proxy.storage.sqlite.store import SqliteStore
+from om_proxy.testing.loopback import serving
+from om_proxy.testing.scripted import Scripted
 from tests.e2e.process import Process, free_port
 
 CONVERSATIONS, TURNS = 6, 12
-TOLD = "Crate {n} of {who} weighs {n} kilos, is painted red and goes to dock {n} at Quarry Steps. " * 6
+TOLD = (
+    "Crate {n} of {who} weighs {n} kilos, is painted red and goes to dock {n} at Quarry Steps. " * 6
+)
 
 
 def children(pid: int) -> set[int]:
@@ -27,7 +30,8 @@ def children(pid: int) -> set[int]:
 
 @pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="the processes are found in /proc")
 async def test_one_memory_behind_several_processes(tmp_path: Path) -> None:
-    """Each request on a connection of its own, so that they spread; one worker is killed on the way."""
+    """Each request on a connection of its own, so that they spread; one worker is killed on the
+    way."""
     async with serving(Scripted(), lifespan="off") as upstream:
         process = Process(tmp_path / "om.yaml", port := free_port())
         (tmp_path / "om.yaml").write_text(
@@ -45,7 +49,9 @@ async def test_one_memory_behind_several_processes(tmp_path: Path) -> None:
             async with asyncio.timeout(30):
                 while len(workers := children(process.pid)) < 2:  # noqa: ASYNC110 - the kernel sends no event of it
                     await asyncio.sleep(0.05)
-            said = await asyncio.gather(*(conversation(process.base, f"t{n}") for n in range(CONVERSATIONS - 1)))
+            said = await asyncio.gather(
+                *(conversation(process.base, f"t{n}") for n in range(CONVERSATIONS - 1))
+            )
             os.kill(min(workers), signal.SIGKILL)
             said.append(await conversation(process.base, "after"))
             async with asyncio.timeout(30):
@@ -57,7 +63,9 @@ async def test_one_memory_behind_several_processes(tmp_path: Path) -> None:
         store = await SqliteStore.open(tmp_path / "om.db")
         try:
             stored = {info.key.thread: info.messages for info in await store.threads(None)}
-            assert stored == dict.fromkeys(["after", *(f"t{n}" for n in range(CONVERSATIONS - 1))], 2 * TURNS)
+            assert stored == dict.fromkeys(
+                ["after", *(f"t{n}" for n in range(CONVERSATIONS - 1))], 2 * TURNS
+            )
         finally:
             await store.close()
 

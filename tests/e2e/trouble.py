@@ -12,7 +12,8 @@ from om_proxy.storage.base import Store
 
 
 class Troubled:
-    """Every call of `method` (any, where None) waits for ever, or raises, while there is trouble."""
+    """Every call of `method` (any, where None) waits for ever, or raises, while there is
+    trouble."""
 
     def __init__(self, store: Store) -> None:
         self._store = store

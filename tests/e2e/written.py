@@ -10,13 +10,13 @@ from typing import Any
 import orjson
 import structlog
 
-from om_proxy.logs import Lines, json_line
+from om_proxy.telemetry.logs import BufferedLineWriter, json_line
 
 
 class Written:
     def __init__(self) -> None:
         self._out = io.BytesIO()
-        self.lines = Lines(self._out)
+        self.lines = BufferedLineWriter(self._out)
 
     @property
     def text(self) -> str:
@@ -37,7 +37,11 @@ class Written:
 def written() -> Iterator[Written]:
     """While the block lasts, log events go here and nowhere else."""
     found = Written()
-    structlog.configure(processors=[json_line], logger_factory=lambda *_: found.lines, cache_logger_on_first_use=False)
+    structlog.configure(
+        processors=[json_line],
+        logger_factory=lambda *_: found.lines,
+        cache_logger_on_first_use=False,
+    )
     try:
         yield found
     finally:

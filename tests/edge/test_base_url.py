@@ -8,11 +8,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from om_proxy.edge.base_url import names_thread, split_path, without_names
+from om_proxy.edge.base_url import has_path_thread, split_path, take_names_from_path
 from om_proxy.edge.headers import request_headers
 from om_proxy.errors import BadRequest
-from om_proxy.memory.identity import Rules, identify
-from om_proxy.memory.naming import canonical_name
+from om_proxy.identity.callers import identify
+from om_proxy.identity.identity_rules import IdentityRules
+from om_proxy.identity.naming import normalize_name
 
 
 def scope(path: bytes, *headers: tuple[bytes, bytes]) -> dict[str, Any]:
@@ -32,7 +33,12 @@ def scope(path: bytes, *headers: tuple[bytes, bytes]) -> dict[str, Any]:
         (b"/t/it's/v1/x", "it%27s", None, b"/v1/x"),
         (b"/t/t/v1", "t", None, b"/v1"),
         (b"/r/t/t/r/v1", "r", "t", b"/v1"),
-        (b"/t/k/v1/chat%2fcompletions", "k", None, b"/v1/chat%2fcompletions"),  # no more is decoded than the name
+        (
+            b"/t/k/v1/chat%2fcompletions",
+            "k",
+            None,
+            b"/v1/chat%2fcompletions",
+        ),  # no more is decoded than the name
         (b"/t/k//v1", "k", None, b"//v1"),
         (b"/t/k/v1/t/r", "k", None, b"/v1/t/r"),
     ],
@@ -67,7 +73,7 @@ def test_split(path: bytes, thread: str, resource: str | None, rest: bytes) -> N
 def test_no_name(path: bytes) -> None:
     """Refused with what to do, whatever the route."""
     with pytest.raises(BadRequest) as caught:
-        without_names(scope(path))
+        take_names_from_path(scope(path))
     assert caught.value.code == "om_bad_path"
 
 
@@ -77,25 +83,27 @@ def test_no_name(path: bytes) -> None:
 def test_other_paths_stay(path: bytes) -> None:
     """The very same request, which may name a thread by its headers."""
     request = scope(path, (b"x-om-thread", b"t"))
-    assert without_names(request) is request
-    assert not names_thread(request)
+    assert take_names_from_path(request) is request
+    assert not has_path_thread(request)
 
 
 def test_headers_win() -> None:
     """Each of the two names by itself; the path's are never sent upstream."""
-    rules = Rules()
-    request = without_names(scope(b"/r/ada/t/kitchen/v1", (b"x-om-thread", b"hall")))
+    rules = IdentityRules()
+    request = take_names_from_path(scope(b"/r/ada/t/kitchen/v1", (b"x-om-thread", b"hall")))
     assert identify(request["headers"], rules, b"s").key == ("local", "ada", "hall")
-    request = without_names(scope(b"/r/ada/t/kitchen/v1", (b"x-resource-id", b"bob"), (b"a", b"b")))
+    request = take_names_from_path(
+        scope(b"/r/ada/t/kitchen/v1", (b"x-resource-id", b"bob"), (b"a", b"b"))
+    )
     assert identify(request["headers"], rules, b"s").key == ("local", "bob", "kitchen")
     assert request_headers(request["headers"], {b"x-resource-id"}) == [(b"a", b"b")]
-    assert names_thread(request)
+    assert has_path_thread(request)
 
 
 def test_an_unfilled_template_names_nothing() -> None:
     """As in a header."""
-    request = without_names(scope(b"/t/%7B%7BCHAT_ID%7D%7D/v1"))
-    assert identify(request["headers"], Rules(), b"s").reason == "no-thread"
+    request = take_names_from_path(scope(b"/t/%7B%7BCHAT_ID%7D%7D/v1"))
+    assert identify(request["headers"], IdentityRules(), b"s").reason == "no-thread"
 
 
 @settings(deadline=None)
@@ -107,6 +115,8 @@ def test_whatever_follows(tail: bytes, prefix: bytes) -> None:
     except BadRequest:
         return
     assert named.path.startswith(b"/")
-    request = without_names(scope(prefix + tail))
-    key = identify(request["headers"], Rules(), b"s").key
-    assert key is None or (canonical_name(key.thread) == key.thread and canonical_name(key.resource) == key.resource)
+    request = take_names_from_path(scope(prefix + tail))
+    key = identify(request["headers"], IdentityRules(), b"s").key
+    assert key is None or (
+        normalize_name(key.thread) == key.thread and normalize_name(key.resource) == key.resource
+    )

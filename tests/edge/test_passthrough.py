@@ -10,18 +10,25 @@ from dataclasses import dataclass, field
 import pytest
 from starlette.types import Receive, Scope, Send
 
-from om_proxy.edge import answers
-from om_proxy.edge.passthrough import checked_path, passthrough
-from om_proxy.edge.site import Site
+from om_proxy.edge.edge_config import EdgeConfig
+from om_proxy.edge.passthrough import check_path, passthrough
 from om_proxy.errors import BadRequest
+from om_proxy.server.request_body import read_body
 from om_proxy.settings import UpstreamSettings
 from om_proxy.settings import parse as settings_of
 from om_proxy.upstream import Upstream
 from tests.support.live_server import LiveServer, live
 from tests.support.raw_client import RawClient, ask
-from tests.support.upstream_server import SSE_HEAD, Call, UpstreamServer, answering, chunk, upstream_server
+from tests.support.upstream_server import (
+    SSE_HEAD,
+    Call,
+    UpstreamServer,
+    answering,
+    chunk,
+    upstream_server,
+)
 
-SITE = Site.of(settings_of(""))
+SITE = EdgeConfig.of(settings_of(""))
 
 
 @dataclass
@@ -32,8 +39,8 @@ class Proxy:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         assert self.settings is not None
-        body = await answers.read_body(receive, 1 << 20) if self.read_first else None
-        headers = SITE.sent_on(scope["headers"], self.settings)
+        body = await read_body(receive, 1 << 20) if self.read_first else None
+        headers = SITE.upstream_headers(scope["headers"], self.settings)
         await passthrough(
             scope, receive, send, upstream=self.upstream, settings=self.settings, headers=headers, body=body, receipt=[(b"x-om-status", b"off")]
         )  # fmt: skip
@@ -50,7 +57,9 @@ class Both:
         return self.front.port
 
     def configure(self, **settings: object) -> None:
-        self.proxy.settings = UpstreamSettings.model_validate({"base_url": self.server.base, **settings})
+        self.proxy.settings = UpstreamSettings.model_validate(
+            {"base_url": self.server.base, **settings}
+        )
 
 
 @pytest.fixture(scope="module")
@@ -73,16 +82,21 @@ async def both(served: tuple[Proxy, LiveServer]) -> AsyncIterator[Both]:
 @pytest.mark.parametrize("body", [b"", b"\x00\xff binary \r\n\r\n"])
 async def test_methods(both: Both, method: str, body: bytes) -> None:
     """Any method passes, with a body or without, and its answer comes back whole."""
-    both.server.script = answering(b"\x00\xff answer", b"Content-Type: application/octet-stream", status=b"201 Created")
+    both.server.script = answering(
+        b"\x00\xff answer", b"Content-Type: application/octet-stream", status=b"201 Created"
+    )
     got = await ask(both.port, body, method=method, path="/v1/files/x?purpose=a%20b&purpose=")
     assert (got.status, got.body, got.whole) == (201, b"\x00\xff answer", True)
-    assert both.server.seen[0].line == f"{method} /v1/files/x?purpose=a%20b&purpose= HTTP/1.1".encode()
+    assert (
+        both.server.seen[0].line == f"{method} /v1/files/x?purpose=a%20b&purpose= HTTP/1.1".encode()
+    )
     assert both.server.seen[0].body == body
     assert not both.server.seen[0].chunked
 
 
 async def test_head(both: Both) -> None:
-    """A HEAD is answered with the headers alone, the announced length among them, and the connection goes on."""
+    """A HEAD is answered with the headers alone, the announced length among them, and the
+    connection goes on."""
     both.server.script = answering(b"", b"Content-Length: 1234", length=False)
     client = await RawClient.connect(both.port)
     for _ in range(2):
@@ -111,14 +125,18 @@ async def test_bodiless_answers(both: Both, status: bytes) -> None:
         ("/models", "/v1/models"),
         ("/v1/models/", "/v1/models/"),
         ("/v1/v1/models", "/v1/v1/models"),
-        ("/v1/models/ft:gpt-4o%3Aacme%20x~!$&'()*+,;=:@", "/v1/models/ft:gpt-4o%3Aacme%20x~!$&'()*+,;=:@"),
+        (
+            "/v1/models/ft:gpt-4o%3Aacme%20x~!$&'()*+,;=:@",
+            "/v1/models/ft:gpt-4o%3Aacme%20x~!$&'()*+,;=:@",
+        ),
         ("/v1/a..b/.c/...", "/v1/a..b/.c/..."),
         ("/v1/models?a=/../%2F//&b=?", "/v1/models?a=/../%2F//&b=?"),
         ("/v1/caf%C3%A9", "/v1/caf%C3%A9"),
     ],
 )
 async def test_paths(both: Both, sent: str, arrives: str) -> None:
-    """A path arrives as it was written: escapes, trailing slash and query untouched, one leading /v1 taken off."""
+    """A path arrives as it was written: escapes, trailing slash and query untouched, one leading
+    /v1 taken off."""
     got = await ask(both.port, b"", method="GET", path=sent)
     assert got.status == 200
     assert both.server.seen[0].line == f"GET {arrives} HTTP/1.1".encode()
@@ -132,7 +150,8 @@ async def test_paths(both: Both, sent: str, arrives: str) -> None:
     ],
 )  # fmt: skip
 async def test_unsafe_paths(both: Both, path: str) -> None:
-    """A path that may mean another than it says goes nowhere, and the client is told in OpenAI's words."""
+    """A path that may mean another than it says goes nowhere, and the client is told in OpenAI's
+    words."""
     got = await ask(both.port, b"", method="GET", path=path)
     assert got.status == 400
     assert b'"code":"om_bad_path"' in got.body
@@ -141,12 +160,13 @@ async def test_unsafe_paths(both: Both, path: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "raw", [b"", b"*", b"http://evil/v1", b"evil:443", b"/a\xff", b"/a b", b"/a\nb", b"/a?b", b"/a#b"]
+    "raw",
+    [b"", b"*", b"http://evil/v1", b"evil:443", b"/a\xff", b"/a b", b"/a\nb", b"/a?b", b"/a#b"],
 )
 def test_paths_that_are_none(raw: bytes) -> None:
     """What is not a plain path is refused whatever a server in front lets through."""
     with pytest.raises(BadRequest):
-        checked_path(raw)
+        check_path(raw)
 
 
 async def test_headers(both: Both) -> None:
@@ -192,7 +212,11 @@ async def test_own_key(both: Both) -> None:
     """A configured key goes upstream in place of the caller's."""
     both.configure(api_key="sk-ours")
     await ask(
-        both.port, b"", method="GET", path="/v1/models", headers=(b"Authorization: Bearer theirs", b"api-key: theirs")
+        both.port,
+        b"",
+        method="GET",
+        path="/v1/models",
+        headers=(b"Authorization: Bearer theirs", b"api-key: theirs"),
     )
     assert both.server.seen[0].header(b"authorization") == [b"Bearer sk-ours"]
     assert both.server.seen[0].header(b"api-key") == []
@@ -200,7 +224,8 @@ async def test_own_key(both: Both) -> None:
 
 @pytest.mark.parametrize("framing", [b"Transfer-Encoding: chunked", b"Content-Length: 6"])
 async def test_upload_streams(both: Both, framing: bytes) -> None:
-    """An upload is passed on while it comes: the model server has the first half before the second is sent."""
+    """An upload is passed on while it comes: the model server has the first half before the second
+    is sent."""
     half = asyncio.Event()
 
     async def script(call: Call) -> None:
@@ -212,7 +237,11 @@ async def test_upload_streams(both: Both, framing: bytes) -> None:
     both.server.script, both.server.early = script, True
     client = await RawClient.connect(both.port)
     client.send_head(
-        "POST", "/v1/files", framing, b"Content-Type: multipart/form-data; boundary=x", b"Expect: 100-continue"
+        "POST",
+        "/v1/files",
+        framing,
+        b"Content-Type: multipart/form-data; boundary=x",
+        b"Expect: 100-continue",
     )
     assert await client.until(b"\r\n\r\n") == b"HTTP/1.1 100 Continue\r\n\r\n"
     chunked = b"chunked" in framing
@@ -229,7 +258,11 @@ async def test_large_both_ways(both: Both) -> None:
     body = bytes(range(256)) * 20_000
 
     async def echo(call: Call) -> None:
-        call.send(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n" + chunk(call.seen.body[::-1]) + chunk(b""))
+        call.send(
+            b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"
+            + chunk(call.seen.body[::-1])
+            + chunk(b"")
+        )
 
     both.server.script = echo
     got = await ask(both.port, body, path="/v1/audio/transcriptions")
@@ -256,7 +289,8 @@ async def test_keep_alive(both: Both) -> None:
 
 
 async def test_unreachable(both: Both) -> None:
-    """An upstream that is not there is a 502 that names the host, the cause and the setting to look at."""
+    """An upstream that is not there is a 502 that names the host, the cause and the setting to look
+    at."""
     both.configure(base_url="http://127.0.0.1:1/v1")
     got = await ask(both.port, b"", method="GET", path="/v1/models")
     assert got.status == 502
@@ -311,7 +345,8 @@ async def test_leaving_in_the_middle_of_an_upload(both: Both) -> None:
 @pytest.mark.parametrize("upload", [False, True])
 @pytest.mark.parametrize("head", [b"", SSE_HEAD])
 async def test_leaving_while_waiting(both: Both, upload: bool, head: bytes) -> None:
-    """A client that leaves before or within the answer takes the upstream's connection with it, within a second."""
+    """A client that leaves before or within the answer takes the upstream's connection with it,
+    within a second."""
     seen, cut = asyncio.Event(), asyncio.Event()
 
     async def script(call: Call) -> None:

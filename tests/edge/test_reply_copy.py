@@ -8,10 +8,10 @@ import threading
 import orjson
 import pytest
 
-from om_proxy.edge.budget import COPY_SHARE, COPY_WEIGHT, FREE_COPY_BYTES, MemoryBudget
+from om_proxy.apis.api import MAX_REMEMBERED_REPLY_BYTES, Reply
+from om_proxy.apis.chat.reply import ChatReplyReader
 from om_proxy.edge.reply_copy import ReplyCopy
-from om_proxy.wire import reply
-from om_proxy.wire.reply import Reply, ReplyReader
+from om_proxy.server.budget import COPY_SHARE, COPY_WEIGHT, FREE_COPY_BYTES, MemoryBudget
 
 MESSAGE = {"role": "assistant", "content": "x" * 1_000_000}
 BODY = orjson.dumps({"choices": [{"index": 0, "message": MESSAGE, "finish_reason": "stop"}]})
@@ -20,40 +20,45 @@ BODY = orjson.dumps({"choices": [{"index": 0, "message": MESSAGE, "finish_reason
 async def test_a_small_reply_is_free() -> None:
     """Most replies charge nothing, and are read however little room there is."""
     budget = MemoryBudget(lambda: 0)
-    copy = ReplyCopy(False, budget)
+    copy = ReplyCopy(ChatReplyReader(False), budget)
     body = BODY.replace(b"x" * 999_000, b"")
     assert len(body) < FREE_COPY_BYTES
     copy.feed(body)
-    assert ((await copy.finish()).complete, budget.held) == (True, 0)
+    assert ((await copy.finish()).complete, budget.held_bytes) == (True, 0)
 
 
 @pytest.mark.parametrize("piece", [1_000, 100_000, 2_000_000])
 async def test_a_large_reply_is_charged_until_it_is_stored(piece: int) -> None:
-    """As it comes, and until `release`, which may be said twice; what it says is what a reader says."""
+    """As it comes, and until `release`, which may be said twice; what it says is what a reader
+    says."""
     budget = MemoryBudget(lambda: 1 << 30)
-    copy, reader = ReplyCopy(False, budget), ReplyReader(False)
+    copy, reader = ReplyCopy(ChatReplyReader(False), budget), ChatReplyReader(False)
     for start in range(0, len(BODY), piece):
         copy.feed(BODY[start : start + piece])
         reader.feed(BODY[start : start + piece])
-    assert budget.held == COPY_WEIGHT * len(BODY)
+    assert budget.held_bytes == COPY_WEIGHT * len(BODY)
     assert await copy.finish() == reader.finish()
     copy.feed(b"behind its end")
-    assert budget.held == COPY_WEIGHT * len(BODY)
+    assert budget.held_bytes == COPY_WEIGHT * len(BODY)
     for _ in range(2):
         copy.release()
-        assert budget.held == 0
+        assert budget.held_bytes == 0
     assert not copy.is_given_up
 
 
 async def test_one_for_which_there_is_no_room() -> None:
-    """It is given up, holds nothing from then on, and says nothing: no half of a reply is taken for one."""
+    """It is given up, holds nothing from then on, and says nothing: no half of a reply is taken for
+    one."""
     budget = MemoryBudget(lambda: int(COPY_WEIGHT * 500_000 / COPY_SHARE))
-    copy, other = ReplyCopy(False, budget), ReplyCopy(False, budget)
+    copy, other = (
+        ReplyCopy(ChatReplyReader(False), budget),
+        ReplyCopy(ChatReplyReader(False), budget),
+    )
     other.feed(BODY[:100_000])
     for start in range(0, len(BODY), 10_000):
         copy.feed(BODY[start : start + 10_000])
     assert copy.is_given_up
-    assert budget.held == COPY_WEIGHT * 100_000
+    assert budget.held_bytes == COPY_WEIGHT * 100_000
     assert await copy.finish() == Reply()
     other.feed(BODY[100_000:400_000])
     assert not other.is_given_up
@@ -61,20 +66,21 @@ async def test_one_for_which_there_is_no_room() -> None:
 
 async def test_the_largest_that_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
     """A single reply has a limit of its own, whatever the budget."""
-    monkeypatch.setattr("om_proxy.edge.reply_copy.LIMIT", 200_000)
+    monkeypatch.setattr("om_proxy.edge.reply_copy.MAX_REMEMBERED_REPLY_BYTES", 200_000)
     budget = MemoryBudget(lambda: 1 << 40)
-    copy = ReplyCopy(False, budget)
+    copy = ReplyCopy(ChatReplyReader(False), budget)
     copy.feed(BODY[:200_000])
     assert not copy.is_given_up
     copy.feed(b"x")
-    assert (copy.is_given_up, budget.held, await copy.finish()) == (True, 0, Reply())
-    assert reply.LIMIT == 64 << 20
+    assert (copy.is_given_up, budget.held_bytes, await copy.finish()) == (True, 0, Reply())
+    assert MAX_REMEMBERED_REPLY_BYTES == 64 << 20
 
 
 async def test_one_that_is_read_beside_the_event_loop(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A large one. Whoever is cancelled meanwhile does not lose it: asked again, it says the same."""
+    """A large one. Whoever is cancelled meanwhile does not lose it: asked again, it says the
+    same."""
     budget = MemoryBudget(lambda: 1 << 30)
-    copy, reader = ReplyCopy(False, budget), ReplyReader(False)
+    copy, reader = ReplyCopy(ChatReplyReader(False), budget), ChatReplyReader(False)
     for each in (copy, reader):
         each.feed(BODY.replace(b"x" * 999_000, b"x" * 2_000_000))
     threads = list[threading.Thread]()
@@ -84,7 +90,7 @@ async def test_one_that_is_read_beside_the_event_loop(monkeypatch: pytest.Monkey
         threads.append(threading.current_thread())
         return read()
 
-    monkeypatch.setattr(ReplyReader, "finish", lambda _: finish())
+    monkeypatch.setattr(ChatReplyReader, "finish", lambda _: finish())
     asking = asyncio.create_task(copy.finish())
     await asyncio.sleep(0)
     asking.cancel()

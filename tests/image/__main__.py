@@ -22,7 +22,7 @@ from typing import Any
 
 import httpx
 
-from om_proxy.demo.loopback import serving
+from om_proxy.testing.loopback import serving
 from tests.e2e.process import free_port
 from tests.e2e.tenancy.world import Minds
 from tests.e2e.test_read_only import talked
@@ -55,7 +55,18 @@ class Image:
     def command(self, *arguments: str) -> list[str]:
         user, _, group = self.config["User"].partition(":")
         place = [str(self.root), str(self.data), user, group, self.config["WorkingDir"]]
-        return ["unshare", "--mount", "--propagation", "private", "bash", "-c", ENTER, "-", *place, *arguments]
+        return [
+            "unshare",
+            "--mount",
+            "--propagation",
+            "private",
+            "bash",
+            "-c",
+            ENTER,
+            "-",
+            *place,
+            *arguments,
+        ]
 
     def environment(self, **more: str) -> dict[str, str]:
         return dict(pair.split("=", 1) for pair in self.config["Env"]) | more
@@ -85,28 +96,40 @@ def must(holds: bool, what: str) -> None:
 def examine(image: Image) -> None:
     """What can be told without a server."""
     ours = bytes_of(image.root / "opt" / "om-proxy")
-    base = bytes_of(image.root / "usr") + bytes_of(image.root / "var") + bytes_of(image.root / "etc")
+    base = (
+        bytes_of(image.root / "usr") + bytes_of(image.root / "var") + bytes_of(image.root / "etc")
+    )
     must(ours <= OURS_AT_MOST_BYTES, f"{ours / 1e6:.0f} MB above a base of {base / 1e6:.0f} MB")
     must(
         not list(image.root.glob("etc/pip.conf")) or not (image.root / "etc/pip.conf").read_bytes(),
         "no pip settings are left in it",
     )
-    must((image.root / "data").stat().st_uid == int(image.config["User"].partition(":")[0]), "/data is its user's")
+    must(
+        (image.root / "data").stat().st_uid == int(image.config["User"].partition(":")[0]),
+        "/data is its user's",
+    )
     must(image.run("sh", "-c", "touch /data/mine").returncode == 0, "it writes to /data")
     (image.data / "mine").unlink()
     refused = image.run(
-        "sh", "-c", "for place in / /app /tmp /var/tmp /opt/om-proxy; do if touch $place/x; then exit 1; fi; done"
+        "sh",
+        "-c",
+        "for place in / /app /tmp /var/tmp /opt/om-proxy; do if touch $place/x; then exit 1; fi; done",
     )
-    must(refused.returncode == 0 and "Read-only file system" in refused.stderr, "it writes nowhere else")
-    call = (
-        "import litellm; print(litellm.completion('gpt-4o', [{'role': 'user', 'content': 'a'}], mock_response='b').id)"
+    must(
+        refused.returncode == 0 and "Read-only file system" in refused.stderr,
+        "it writes nowhere else",
     )
+    call = "import litellm; print(litellm.completion('gpt-4o', [{'role': 'user', 'content': 'a'}], mock_response='b').id)"
     must(image.run("python", "-c", call).returncode == 0, "litellm works without what is left out")
 
 
 async def converse(image: Image) -> None:
-    """From a first start without an admin token to a conversation with notes, and a clean end; then once more."""
-    async with serving(Minds(), lifespan="off") as upstream, httpx.AsyncClient(trust_env=False, timeout=60) as http:
+    """From a first start without an admin token to a conversation with notes, and a clean end; then
+    once more."""
+    async with (
+        serving(Minds(), lifespan="off") as upstream,
+        httpx.AsyncClient(trust_env=False, timeout=60) as http,
+    ):
         port = str(free_port())
         env = image.environment(
             OM_PROXY__SERVER__PORT=port,
@@ -138,7 +161,9 @@ async def converse(image: Image) -> None:
         must(len(set(tokens)) == 1, "the token is kept over the restart")
 
 
-async def wait_until_ready(http: httpx.AsyncClient, base: str, process: asyncio.subprocess.Process) -> float:
+async def wait_until_ready(
+    http: httpx.AsyncClient, base: str, process: asyncio.subprocess.Process
+) -> float:
     """Seconds until `/readyz` says so. Raises SystemExit."""
     began = time.monotonic()
     while time.monotonic() - began < READY_WITHIN_SECONDS and process.returncode is None:
@@ -148,7 +173,9 @@ async def wait_until_ready(http: httpx.AsyncClient, base: str, process: asyncio.
         except httpx.TransportError:
             pass  # not listening yet; bounded by READY_WITHIN_SECONDS
         await asyncio.sleep(0.05)
-    raise SystemExit(f"image: it is not ready within {READY_WITHIN_SECONDS:.0f} s; exit status {process.returncode}")
+    raise SystemExit(
+        f"image: it is not ready within {READY_WITHIN_SECONDS:.0f} s; exit status {process.returncode}"
+    )
 
 
 async def ask(http: httpx.AsyncClient, base: str, image: Image, port: str) -> str:
@@ -160,10 +187,14 @@ async def ask(http: httpx.AsyncClient, base: str, image: Image, port: str) -> st
     must(healthy.returncode == 0, "HEALTHCHECK is content")
     must(await talked(http, base) == "applied", "a conversation gets its notes: applied")
     file = image.data / "admin-token"
-    must(stat.S_IMODE(file.stat().st_mode) == 0o600, "the admin token's file is its user's alone: 0600")
+    must(
+        stat.S_IMODE(file.stat().st_mode) == 0o600,
+        "the admin token's file is its user's alone: 0600",
+    )
     token = file.read_text(encoding="utf-8").strip()
     opened = [
-        (await http.get(f"{base}/om/v1/threads", headers={"x-om-admin": t})).status_code for t in (token, "another")
+        (await http.get(f"{base}/om/v1/threads", headers={"x-om-admin": t})).status_code
+        for t in (token, "another")
     ]
     must(opened == [200, 401], "the token opens the admin API, another does not")
     return token

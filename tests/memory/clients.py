@@ -1,14 +1,18 @@
-"""Simulated clients of every kind, a thread that lives by the pure functions alone, and the oracle that knows the truth.
+"""Simulated clients of every kind, a thread that lives by the pure functions alone, and the oracle
+that knows the truth.
 
-A `Client` holds the true conversation as `Node`s and shows it in its own way. A `Thread` reconciles, forwards and commits as the
-engine does, with a store in a dict. `converse` lets the two meet for some turns and compares after every one of them.
+A `Client` holds the true conversation as `Node`s and shows it in its own way. A `Thread`
+reconciles, forwards and commits as the engine does, with a store in a dict. `converse` lets the two
+meet for some turns and compares after every one of them.
 
-What the simulated clients avoid, because the specification lists it as a known limit: repeated replies (periodic texts) in
-windows, edits that leave nothing known before them, edits and regenerations by thin clients without a header, an exchange deleted
-from the middle, user texts rewritten on every call. Two more limits come with clients that alter replies we may not replace
-(folded ones, observed ones): only the recorded attempts, the last eight or so, know their texts, so such clients edit a recent
-message only and, if they fold, compact or send windows as well, do not go back to an old branch; and a reply that folded tool steps away is
-not lost to us in the same turn.
+What the simulated clients avoid, because the specification lists it as a known limit: repeated
+replies (periodic texts) in windows, edits that leave nothing known before them, edits and
+regenerations by thin clients without a header, an exchange deleted from the middle, user texts
+rewritten on every call. Two more limits come with clients that alter replies we may not replace
+(folded ones, observed ones): only the recorded attempts, the last eight or so, know their texts, so
+such clients edit a recent message only and, if they fold, compact or send windows as well, do not
+go back to an old branch; and a reply that folded tool steps away is not lost to us in the same
+turn.
 """
 
 from __future__ import annotations
@@ -21,12 +25,22 @@ from typing import Any
 import orjson
 from msgspec.structs import replace
 
-from om_proxy.memory import blocks, branch, lifecycle
+from om_proxy.apis.chat.chat_message import view_parsed
+from om_proxy.apis.json_text import write_canonical
+from om_proxy.memory import blocks
 from om_proxy.memory.fingerprint import fingerprint
-from om_proxy.memory.model import Item, Key, Memory, Message, Observation, chained, weight
-from om_proxy.memory.tail import Piece, forwarded
-from om_proxy.memory.transcript import Hints, Known, NeedOutline, Reconciled, Sent, reconcile
-from om_proxy.memory.turns import heard
+from om_proxy.memory.lifecycle import branch, transitions
+from om_proxy.memory.model import Item, Key, Memory, Message, Observation, extend_chain, weight
+from om_proxy.memory.prompt.tail import Piece, build_tail
+from om_proxy.memory.transcript.apply_turn import apply_turn
+from om_proxy.memory.transcript.reconcile import (
+    Hints,
+    NeedOutline,
+    SentHistory,
+    StoredTranscript,
+    Verdict,
+    reconcile,
+)
 
 TENANT = b"a tenant's key"
 
@@ -34,11 +48,21 @@ TENANT = b"a tenant's key"
 def parse(raw: bytes) -> Item:
     message = orjson.loads(raw)
     calls = tuple(call["id"] for call in message.get("tool_calls") or ())
-    return Item(raw, message["role"], fingerprint(message, TENANT), calls, message.get("tool_call_id"))
+    return Item(
+        raw,
+        message["role"],
+        fingerprint(view_parsed(message), TENANT, write_canonical),
+        calls,
+        message.get("tool_call_id"),
+    )
 
 
 def raw(role: str, content: Any, **more: Any) -> bytes:
     return orjson.dumps({"role": role, "content": content, **more})
+
+
+def reply(text: str) -> bytes:
+    return raw("assistant", text)
 
 
 class Thread:
@@ -58,17 +82,21 @@ class Thread:
     def live(self) -> list[Message]:
         return [message for _, (message, live, _) in sorted(self.rows.items()) if live]
 
-    def known(self, complete: bool = False) -> Known:
+    def known(self, complete: bool = False) -> StoredTranscript:
         if not complete:
-            return Known.of(self.memory)
+            return StoredTranscript.of(self.memory)
         live = tuple(message.mark for message in self.live())
-        dead = tuple((message.mark, parent) for _, (message, alive, parent) in sorted(self.rows.items()) if not alive)
-        return Known.of(self.memory, live=live, dead=dead)
+        dead = tuple(
+            (message.mark, parent)
+            for _, (message, alive, parent) in sorted(self.rows.items())
+            if not alive
+        )
+        return StoredTranscript.of(self.memory, live=live, dead=dead)
 
-    def sent(self, raws: Sequence[bytes]) -> Sent:
-        return Sent.of(tuple(raws), parse, self.memory.views)
+    def sent(self, raws: Sequence[bytes]) -> SentHistory:
+        return SentHistory.of(tuple(raws), parse, self.memory.views)
 
-    def reconcile(self, sent: Sent, hints: Hints = Hints()) -> Reconciled:  # noqa: B008 - frozen
+    def reconcile(self, sent: SentHistory, hints: Hints = Hints()) -> Verdict:
         found = reconcile(self.known(), sent, hints)
         if isinstance(found, NeedOutline):
             self.outlines += 1
@@ -78,46 +106,59 @@ class Thread:
 
     # a turn
 
-    def virtual(self, rec: Reconciled, sent: Sent) -> Memory:
-        return heard(self._ground(rec), rec, sent, self._tokens(sent), self.now, revived=self._revived(rec))
+    def virtual(self, rec: Verdict, sent: SentHistory) -> Memory:
+        return apply_turn(
+            self._ground(rec), rec, sent, self._tokens(sent), self.now, revived=self._revived(rec)
+        )
 
-    def ask(self, raws: Sequence[bytes], hints: Hints = Hints()) -> tuple[Reconciled, Sent, tuple[Piece, ...]]:  # noqa: B008 - frozen
+    def ask(
+        self, raws: Sequence[bytes], hints: Hints = Hints()
+    ) -> tuple[Verdict, SentHistory, tuple[Piece, ...]]:
         self.now += 1
         sent = self.sent(raws)
         rec = self.reconcile(sent, hints)
         self.cases.append(rec.case)
-        return rec, sent, forwarded(self.virtual(rec, sent), rec, sent)
+        return rec, sent, build_tail(self.virtual(rec, sent), rec, sent)
 
-    def close(self, rec: Reconciled, sent: Sent, reply: bytes | None) -> None:
+    def close(self, rec: Verdict, sent: SentHistory, reply: bytes | None) -> None:
         """Commit the turn; without a reply only if nothing would be superseded."""
         if reply is None and (rec.cut is not None or rec.revive):
             return
         item = parse(reply) if reply is not None else None
         self.commit(
-            heard(self._ground(rec), rec, sent, self._tokens(sent), self.now, item, 50, revived=self._revived(rec))
+            apply_turn(
+                self._ground(rec),
+                rec,
+                sent,
+                self._tokens(sent),
+                self.now,
+                item,
+                50,
+                revived=self._revived(rec),
+            )
         )
 
-    def turn(self, raws: Sequence[bytes], reply: bytes | None, hints: Hints = Hints()) -> Reconciled:  # noqa: B008 - frozen
+    def turn(self, raws: Sequence[bytes], reply: bytes | None, hints: Hints = Hints()) -> Verdict:
         rec, sent, _ = self.ask(raws, hints)
         self.close(rec, sent, reply)
         return rec
 
-    def _tokens(self, sent: Sent) -> dict[int, int]:
+    def _tokens(self, sent: SentHistory) -> dict[int, int]:
         return dict.fromkeys(range(sent.count), 50)
 
-    def _revived(self, rec: Reconciled) -> dict[int, Message]:
+    def _revived(self, rec: Verdict) -> dict[int, Message]:
         return {seq: self.rows[seq][0] for seq in rec.revive}
 
-    def _ground(self, rec: Reconciled) -> Memory:
+    def _ground(self, rec: Verdict) -> Memory:
         memory = self.memory
         if rec.cut is None or rec.cut >= memory.coverage:
             return memory
         live = self.live()
         chains = {m.seq: m.chain for m in live}
-        log, _ = branch.fallback(memory, rec.cut, self.generations, chains)
-        reach = branch.reach(log)
+        log, _ = branch.rollback_target(memory, rec.cut, self.generations, chains)
+        reach = branch.covered_until(log)
         before = [m for m in live if m.seq <= reach]
-        return branch.rolled_back(
+        return branch.roll_back(
             memory,
             rec.cut,
             log,
@@ -136,14 +177,15 @@ class Thread:
         for message in after.tail:
             self.rows[message.seq] = (message, True, parent)
             parent = message.seq
-        if after.generation != self.memory.generation:
-            self.generations.insert(0, (self.memory.generation, self.memory.log))
+        if after.log.generation != self.memory.log.generation:
+            self.generations.insert(0, (self.memory.log.generation, self.memory.log.entries))
         self.memory = replace(after, recent=after.recent[-self.recent :], version=after.version + 1)
 
     # the background
 
     def observe(self, count: int) -> None:
-        """A chunk of the next unobserved messages, at the closed block end at or before `count` of them."""
+        """A chunk of the next unobserved messages, at the closed block end at or before `count` of
+        them."""
         fresh = [m for m in self.memory.tail if m.seq > self.memory.chunked_to]
         ends = [end for end in blocks.closed_ends([m.mark for m in fresh]) if end < count]
         if not ends:
@@ -159,24 +201,30 @@ class Thread:
             source_tokens=weight(covered),
             at=self.now,
         )
-        self.commit(lifecycle.observed(self.memory, chunk))
+        self.commit(transitions.add_chunk(self.memory, chunk))
 
     def activate(self, count: int) -> None:
-        self.commit(lifecycle.activated(self.memory, [c.id for c in self.memory.chunks[:count]], self.now))
+        self.commit(
+            transitions.activate_chunks(
+                self.memory, [c.id for c in self.memory.chunks[:count]], self.now
+            )
+        )
 
 
-# ── conversations in words ───────────────────────────────────────────────────────────────────────────────────────────────
+# ── conversations in words ────────────────────────────────────────────────────────────────────────
 
 
 def chat(words: str) -> list[bytes]:
-    """`u1 a2 s3` says user, assistant, system; `cx+y` calls tools x and y, `rx` is the result of x, `rx=z` another one."""
+    """`u1 a2 s3` says user, assistant, system; `cx+y` calls tools x and y, `rx` is the result of x,
+    `rx=z` another one."""
     return [message(word[0], word[1:]) for word in words.split()]
 
 
 def message(kind: str, text: str) -> bytes:
     if kind == "c":
         calls = [
-            {"id": i, "type": "function", "function": {"name": "look", "arguments": "{}"}} for i in text.split("+")
+            {"id": i, "type": "function", "function": {"name": "look", "arguments": "{}"}}
+            for i in text.split("+")
         ]
         return raw("assistant", None, tool_calls=calls)
     if kind == "r":
@@ -197,6 +245,16 @@ def told(words: str, recent: int = 256) -> Thread:
     return thread
 
 
+def covered(words: str, observed: int, chunked: int = 0) -> Thread:
+    """Told, then the first `observed` messages in the log and the next `chunked` in a chunk."""
+    thread = told(words)
+    thread.observe(observed)
+    thread.activate(1)
+    if chunked:
+        thread.observe(chunked)
+    return thread
+
+
 def transcript(thread: Thread) -> str:
     """The live messages, in the words of `chat`."""
     return " ".join(word(m.item.raw) for m in thread.live())
@@ -209,16 +267,22 @@ def word(raw_message: bytes) -> str:
     return f"r{item.answers}" if item.answers else f"{item.role[0]}{_content(raw_message)}"
 
 
+def forwarded_words(pieces: tuple[Piece, ...]) -> str:
+    """What is forwarded, in words; what comes from the store in brackets."""
+    return " ".join(word(p.raw) if p.sent else f"[{word(p.raw)}]" for p in pieces)
+
+
 def _content(raw_message: bytes) -> str:
     return str(orjson.loads(raw_message)["content"])
 
 
-# ── the truth ────────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── the truth ─────────────────────────────────────────────────────────────────────────────────────
 
 
 @dataclass(eq=False)
 class Node:
-    """One message of the true conversation: as it was made, and as the client shows it from then on."""
+    """One message of the true conversation: as it was made, and as the client shows it from then
+    on."""
 
     made: bytes
     shown: bytes
@@ -262,7 +326,11 @@ class Client:
         return f"{kind} {self.made} {self.rng.randrange(10**6)}"
 
     def say(self, repeats: bool = True) -> Node:
-        content = "ok" if repeats and self.rng.random() < 0.25 and len(self.nodes) > 3 else self.text("question")
+        content = (
+            "ok"
+            if repeats and self.rng.random() < 0.25 and len(self.nodes) > 3
+            else self.text("question")
+        )
         made = raw("user", content)
         return Node(made, made)
 
@@ -271,7 +339,10 @@ class Client:
 
     def call(self) -> bytes:
         ids = [self.text("call").replace(" ", "_") for _ in range(self.rng.choice((1, 1, 2, 3)))]
-        calls = [{"id": i, "type": "function", "function": {"name": "look", "arguments": "{}"}} for i in ids]
+        calls = [
+            {"id": i, "type": "function", "function": {"name": "look", "arguments": "{}"}}
+            for i in ids
+        ]
         return raw("assistant", None, tool_calls=calls)
 
     def results(self, call: Node) -> list[Node]:
@@ -312,13 +383,19 @@ class Client:
             self.folds and self.alters
         ):  # what is folded is never replaced, so only recorded attempts know the altered text
             lowest = max(lowest, len(self.nodes) - 6)
-        return [i for i, n in enumerate(self.nodes) if n.role == "user" and i >= lowest and not self.thin]
+        return [
+            i
+            for i, n in enumerate(self.nodes)
+            if n.role == "user" and i >= lowest and not self.thin
+        ]
 
     # showing them
 
     def shows(self) -> list[bytes]:
         if self.thin:
-            last = max((i for i, n in enumerate(self.nodes[:-1]) if n.role == "assistant"), default=-1)
+            last = max(
+                (i for i, n in enumerate(self.nodes[:-1]) if n.role == "assistant"), default=-1
+            )
             return [n.shown for n in self.nodes[last + 1 :]]
         indices = range(self.summarised, len(self.nodes))
         if self.window:
@@ -335,7 +412,9 @@ class Client:
 
     def _finished_step(self, i: int) -> bool:
         later = self.nodes[i + 1 :]
-        return (self.nodes[i].role == "tool" or bool(self.nodes[i].calls)) and any(n.role == "user" for n in later)
+        return (self.nodes[i].role == "tool" or bool(self.nodes[i].calls)) and any(
+            n.role == "user" for n in later
+        )
 
     def _reminded(self, shown: list[bytes]) -> list[bytes]:
         return [*shown, raw("system", "remember the house rules")] if self.reminds else shown
@@ -343,7 +422,11 @@ class Client:
     def compact(self) -> None:
         """Let a summary stand for all but the newest exchanges."""
         users = [i for i, n in enumerate(self.nodes) if n.role == "user"]
-        if self.compacts_at and len(self.nodes) - self.summarised > self.compacts_at and len(users) > 2:
+        if (
+            self.compacts_at
+            and len(self.nodes) - self.summarised > self.compacts_at
+            and len(users) > 2
+        ):
             self.summarised = users[-2]
             self.summary = raw("user", self.text("summary"))
 
@@ -366,7 +449,9 @@ class Meeting:
         if choice < 0.10 and client.editable():
             at = rng.choice(client.editable()[-3:])
             if rng.random() < 0.25:
-                if len(client.nodes) > at + 2:  # else it would come back with a reply that we never saw as it shows it
+                if (
+                    len(client.nodes) > at + 2
+                ):  # else it would come back with a reply that we never saw as it shows it
                     client.keep_branch()
                 client.nodes = client.nodes[: at + 1]
                 self._request(f"rewind {at}")
@@ -400,12 +485,16 @@ class Meeting:
                 self.client.nodes += self.client.results(node)
 
     def _exchange(self, what: str, reply: bytes) -> Node:
-        """One request until the client has its reply: upstream may fail, replies get lost on either side."""
+        """One request until the client has its reply: upstream may fail, replies get lost on either
+        side."""
         luck = self.rng.random()
         if luck < 0.08:
             self._ask(what + ", upstream fails", None)
         elif luck < 0.16:
-            self._ask(what + ", the client misses the reply", self.client.call() if luck < 0.1 else self.client.reply())
+            self._ask(
+                what + ", the client misses the reply",
+                self.client.call() if luck < 0.1 else self.client.reply(),
+            )
         elif luck < 0.22 and not self.client.thin and not self.client.folds:
             rec, sent, _ = self._open(what + ", we miss the reply")
             forks = rec.cut is not None or bool(rec.revive)
@@ -418,13 +507,17 @@ class Meeting:
         self._check()
         return node
 
-    def _ask(self, what: str, reply: bytes | None, hints: Hints = Hints(), check: bool = True) -> None:  # noqa: B008 - frozen
+    def _ask(
+        self, what: str, reply: bytes | None, hints: Hints = Hints(), check: bool = True
+    ) -> None:
         rec, sent, _ = self._open(what, hints)
         self.thread.close(rec, sent, reply)
         if check and reply is None and rec.cut is None and not rec.revive:
             self._check()
 
-    def _open(self, what: str, hints: Hints = Hints()) -> tuple[Reconciled, Sent, tuple[Piece, ...]]:  # noqa: B008 - frozen
+    def _open(
+        self, what: str, hints: Hints = Hints()
+    ) -> tuple[Verdict, SentHistory, tuple[Piece, ...]]:
         shown = self.client.shows()
         rec, sent, pieces = self.thread.ask(shown, hints)
         self.story.append(f"{what}: {rec.case} cut {rec.cut} new {rec.new} of {len(shown)}")
@@ -488,23 +581,27 @@ def check_truth(client: Client, thread: Thread, story: str) -> None:
 
 
 def check_memory(thread: Thread, story: str) -> None:
-    """The stored memory is sound: chains chain, chunks continue the log, each live message is covered or in the tail."""
+    """The stored memory is sound: chains chain, chunks continue the log, each live message is
+    covered or in the tail."""
     memory, live = thread.memory, thread.live()
     assert [m.seq for m in live if m.seq > memory.coverage] == [m.seq for m in memory.tail], story
     assert memory.covered_count + len(memory.tail) == len(live), story
     at = 0
-    for entry in memory.log + memory.chunks:
+    for entry in memory.log.entries + memory.chunks:
         assert entry.after == at, story
         at = entry.last
         assert any(m.seq == entry.last and m.chain == entry.chain for m in live), story
     chain = memory.chain_at_coverage
     for message in memory.tail:
-        chain = chained(chain, message.item.fp)
+        chain = extend_chain(chain, message.item.fp)
         assert chain == message.chain, story
 
 
-def check_tail(client: Client, memory: Memory, pieces: Sequence[Piece], shown: Sequence[bytes], story: str) -> None:
-    """What is forwarded ends with what was asked, holds no orphan of our making, and every uncovered message the client shows."""
+def check_tail(
+    client: Client, memory: Memory, pieces: Sequence[Piece], shown: Sequence[bytes], story: str
+) -> None:
+    """What is forwarded ends with what was asked, holds no orphan of our making, and every
+    uncovered message the client shows."""
     raws = [p.raw for p in pieces]
     assert raws, story
     assert raws[-1] == shown[-1], story

@@ -1,6 +1,8 @@
-"""Threads of one resource that share a log, led by the pure functions alone, with a store in plain lists.
+"""Threads of one resource that share a log, led by the pure functions alone, with a store in plain
+lists.
 
-Every message is a word of its own (`A17`), notes name the words they are about: so what is covered can be read off what is noted.
+Every message is a word of its own (`A17`), notes name the words they are about: so what is covered
+can be read off what is noted.
 """
 
 from __future__ import annotations
@@ -13,25 +15,26 @@ from itertools import count
 
 from msgspec.structs import replace
 
-from om_proxy.memory import branch, forgetting, lifecycle, sections, shared
+from om_proxy.memory.lifecycle import branch, forgetting, shared, transitions
 from om_proxy.memory.model import (
     EMPTY_CHAIN,
     EMPTY_MARK,
-    HUB,
     RECENT_MARKS,
+    RESOURCE_THREAD,
     Key,
     Memory,
     Message,
     Observation,
     Reflection,
-    chained,
-    hub_of,
+    extend_chain,
+    resource_key,
     weight,
 )
-from om_proxy.memory.observations import parse_reflection
+from om_proxy.memory.notes import sections
+from om_proxy.memory.notes.observations import parse_reflection
 from tests.memory.building import item
 
-HUB_KEY = Key("tenant", "resource", HUB)
+RESOURCE_KEY = Key("tenant", "resource", RESOURCE_THREAD)
 NOW = 1_700_000_000.0
 LABELS = {name: name.lower() * 2 + "0" * 14 for name in "ABCDEF"}  # labels are hexadecimal
 _WORD = re.compile(r"\b[A-F]\d+\b")
@@ -45,10 +48,15 @@ def tokens(text: str) -> int:
     return len(text.split())
 
 
-def entry(name: str, after: int, last: int, text: str = "* 🔴 noted", **more: object) -> Observation:
-    """A log entry as a thread's own, before it enters a shared log; its chain says what it covers."""
+def entry(
+    name: str, after: int, last: int, text: str = "* 🔴 noted", **more: object
+) -> Observation:
+    """A log entry as a thread's own, before it enters a shared log; its chain says what it
+    covers."""
     chain = f"{name}{last}".encode().ljust(16)
-    made = Observation(id=0, after=after, last=last, chain=chain, text=text, tokens=9, source_tokens=99, at=1.0)
+    made = Observation(
+        id=0, after=after, last=last, chain=chain, text=text, tokens=9, source_tokens=99, at=1.0
+    )
     return replace(made, **more)
 
 
@@ -61,7 +69,9 @@ class Voice:
     memory: Memory
     rows: dict[int, Message] = field(default_factory=dict)
     live: list[int] = field(default_factory=list)
-    blurred: bool = False  # it has left, and what stands only in a reflection over several threads stayed there
+    blurred: bool = (
+        False  # it has left, and what stands only in a reflection over several threads stayed there
+    )
 
     @property
     def messages(self) -> list[Message]:
@@ -76,16 +86,18 @@ class Voice:
 
 
 class Resource:
-    """Some threads and their hub. `keep`: older generations of the log that are kept; None: all. `key`: the hub's."""
+    """Some threads and their shared log. `keep`: older generations of the log that are kept; None:
+    all.
+    `key`: the shared log's."""
 
     def __init__(
         self,
         names: str,
         keep: int | None = None,
-        key: Key = HUB_KEY,
+        key: Key = RESOURCE_KEY,
         label: Callable[[Key], str] = lambda key: LABELS[key.thread],
     ) -> None:
-        self.hub = Memory(key=key)
+        self.shared_log = Memory(key=key)
         self.label = label
         self.past: list[tuple[int, tuple[Observation, ...]]] = []  # newest first
         self.voices = {name: self._new(name) for name in names}
@@ -93,30 +105,33 @@ class Resource:
         self.numbers = count(1)
 
     def _new(self, name: str) -> Voice:
-        key = self.hub.key._replace(thread=name)
+        key = self.shared_log.key._replace(thread=name)
         return Voice(name, self.label(key), Memory(key=key, scope="resource"))
 
     @property
     def log(self) -> tuple[Observation, ...]:
-        return self.hub.log
+        return self.shared_log.log.entries
 
     def joint(self, name: str) -> Memory:
         voice = self.voices[name]
-        return shared.together(voice.memory, self.hub, voice.label)
+        return shared.attach_log(voice.memory, self.shared_log, voice.label)
 
     def shares(self, name: str) -> bool:
         return self.voices[name].memory.scope == "resource"
 
     def commit(self, name: str, after: Memory) -> None:
-        thread, hub = shared.apart(after)
+        thread, shared_log = shared.detach_log(after)
         self.voices[name].memory = thread
-        self.written(hub)
+        self.written(shared_log)
 
-    def written(self, hub: Memory) -> None:
-        if hub.generation != self.hub.generation and self.hub.log:
-            self.past.insert(0, (self.hub.generation, self.hub.log))
+    def written(self, shared_log: Memory) -> None:
+        if (
+            shared_log.log.generation != self.shared_log.log.generation
+            and self.shared_log.log.entries
+        ):
+            self.past.insert(0, (self.shared_log.log.generation, self.shared_log.log.entries))
             del self.past[len(self.past) if self.keep is None else self.keep :]
-        self.hub = hub
+        self.shared_log = shared_log
 
     # ── steps ──
 
@@ -127,29 +142,42 @@ class Resource:
             memory = voice.memory
             number = next(self.numbers)
             one = item(("user", "assistant")[len(voice.live) % 2], f"{name}{number}")
-            said = Message(memory.next_seq, one, chained(memory.chain, one.fp), 6, float(number))
+            said = Message(
+                memory.next_seq, one, extend_chain(memory.chain, one.fp), 6, float(number)
+            )
             voice.rows[said.seq] = said
             voice.live.append(said.seq)
-            voice.memory = replace(memory, tail=(*memory.tail, said), next_seq=said.seq + 1, turn_at=NOW + said.at)
+            voice.memory = replace(
+                memory, tail=(*memory.tail, said), next_seq=said.seq + 1, turn_at=NOW + said.at
+            )
 
     def observe(self, name: str, number: int, task: str | None = None) -> None:
         memory = self.joint(name)
         messages = [m for m in memory.tail if m.seq > memory.chunked_to][:number]
         if messages:
-            self.commit(name, lifecycle.observed(memory, self.chunk(memory, messages, task)))
+            self.commit(name, transitions.add_chunk(memory, self.chunk(memory, messages, task)))
 
     @staticmethod
     def chunk(memory: Memory, messages: list[Message], task: str | None = None) -> Observation:
         last = messages[-1]
         text = f"* 🔴 {' '.join(sorted(words(' '.join(m.item.raw.decode() for m in messages))))}"
         made = Observation(
-            id=0, after=memory.chunked_to, last=last.seq, chain=last.chain, text=text, tokens=4, source_tokens=9, at=NOW
+            id=0,
+            after=memory.chunked_to,
+            last=last.seq,
+            chain=last.chain,
+            text=text,
+            tokens=4,
+            source_tokens=9,
+            at=NOW,
         )
         return replace(made, source_tokens=weight(messages), task=task)
 
     def activate(self, name: str, number: int = 1) -> None:
         memory = self.joint(name)
-        self.commit(name, lifecycle.activated(memory, [c.id for c in memory.chunks[:number]], NOW))
+        self.commit(
+            name, transitions.activate_chunks(memory, [c.id for c in memory.chunks[:number]], NOW)
+        )
 
     def cover(self, name: str, number: int) -> None:
         """So many messages said, observed and in the log."""
@@ -158,91 +186,132 @@ class Resource:
         self.activate(name)
 
     def reflect(self, number: int | None = None, start: int = 0) -> None:
-        """A reflection of `number` entries from the index `start` on, which says all they say, kept beside the log."""
-        sources = self.hub.log[start:][:number]
+        """A reflection of `number` entries from the index `start` on, which says all they say, kept
+        beside the log."""
+        sources = self.shared_log.log.entries[start:][:number]
         if sources:
-            self.written(lifecycle.reflected(self.hub, self.reflection(sources)))
+            self.written(transitions.keep_reflection(self.shared_log, self.reflection(sources)))
 
     def reflection(self, sources: tuple[Observation, ...]) -> Reflection:
         labels = {part.label for o in sources for part in o.parts}
-        given = sections.shown(section for o in sources for section in sections.sections(o))
-        said = sections.marked(f"<observations>\n{given}\n</observations>", labels)
-        text = sections.stored(parse_reflection(said, source_tokens=9_999, tokens=tokens).text, labels)
+        given = sections.render_sections(
+            section for o in sources for section in sections.split_entry(o)
+        )
+        said = sections.mark_tags(f"<observations>\n{given}\n</observations>", labels)
+        text = sections.restore_tags(
+            parse_reflection(said, source_tokens=9_999, tokens=tokens).text, labels
+        )
         ids = tuple(o.id for o in sources)
-        return Reflection(generation=self.hub.generation, sources=ids, text=text, tokens=3, source_tokens=9, at=NOW)
+        return Reflection(
+            generation=self.shared_log.log.generation,
+            sources=ids,
+            text=text,
+            tokens=3,
+            source_tokens=9,
+            at=NOW,
+        )
 
     def swap(self, name: str) -> None:
-        self.commit(name, lifecycle.swapped(self.joint(name), NOW))
+        self.commit(name, transitions.swap_reflection(self.joint(name), NOW))
 
     def fork(self, name: str, cut: int) -> None:
-        """The client goes back to the message `cut` and goes on from there, as engine.py has it."""
+        """The client goes back to the message `cut` and goes on from there, as turns/engine.py has
+        it."""
         voice, memory = self.voices[name], self.joint(name)
         if cut < memory.coverage:
-            log, forgotten = branch.fallback(memory, cut, self.past, voice.chains)
+            log, forgotten = branch.rollback_target(memory, cut, self.past, voice.chains)
             if forgotten:
                 at = next((m.mark for m in reversed(voice.messages) if m.seq <= cut), EMPTY_MARK)
-                log = branch.revised(memory, log, at, datetime.fromtimestamp(NOW, UTC), tokens)
+                log = branch.add_rollback_note(
+                    memory, log, at, datetime.fromtimestamp(NOW, UTC), tokens
+                )
             memory = self.rolled_back(voice, memory, cut, log)
         chunks = tuple(c for c in memory.chunks if c.last <= cut)
-        self.commit(name, replace(memory, tail=tuple(m for m in memory.tail if m.seq <= cut), chunks=chunks))
+        self.commit(
+            name, replace(memory, tail=tuple(m for m in memory.tail if m.seq <= cut), chunks=chunks)
+        )
         voice.live = [seq for seq in voice.live if seq <= cut]
 
     @staticmethod
     def rolled_back(voice: Voice, memory: Memory, cut: int, log: tuple[Observation, ...]) -> Memory:
-        reach = branch.reach(log, voice.label if memory.hub else None)
+        reach = branch.covered_until(log, voice.label if memory.shared_log else None)
         covered, tail = voice.said(0, reach), voice.said(reach, 10**9)
         marks = [m.mark for m in covered]
-        return branch.rolled_back(memory, cut, log, marks, tail, (len(covered), weight(covered)), NOW)
+        return branch.roll_back(memory, cut, log, marks, tail, (len(covered), weight(covered)), NOW)
 
     def leave(self, name: str) -> None:
         """Its log is its own from now on."""
         voice, memory = self.voices[name], self.joint(name)
-        own, hub = shared.parted(memory, self.past)
-        thread, _ = shared.apart(memory)
-        alone = shared.alone(thread, own)
+        own, shared_log = shared.leave_shared(memory, self.past)
+        thread, _ = shared.detach_log(memory)
+        alone = shared.take_own_log(thread, own)
         voice.memory = self.rolled_back(voice, alone, memory.end, own)
-        self.written(hub)
-        voice.blurred = voice.blurred or any(p.label == voice.label for o in hub.log for p in o.parts)
+        self.written(shared_log)
+        voice.blurred = voice.blurred or any(
+            p.label == voice.label for o in shared_log.log.entries for p in o.parts
+        )
 
     def join(self, name: str) -> None:
         voice = self.voices[name]
-        self.commit(name, shared.joined(voice.memory, self.hub, voice.label))
+        self.commit(name, shared.join_shared(voice.memory, self.shared_log, voice.label))
 
     def forget(self, name: str) -> None:
         """As a store does it; the thread begins anew, under its old name."""
-        gone, before = self.voices[name].label, self.hub
-        self.hub = forgetting.without(before, self.past, gone)
-        older = [(before.generation, before.log), *self.past]
-        cleared = [(number, tuple(o for o in log if not forgetting.mentions(o, gone))) for number, log in older]
+        gone, before = self.voices[name].label, self.shared_log
+        self.shared_log = forgetting.remove_thread(before, self.past, gone)
+        older = [(before.log.generation, before.log.entries), *self.past]
+        cleared = [
+            (number, tuple(o for o in log if not forgetting.mentions_thread(o, gone)))
+            for number, log in older
+        ]
         self.past = [(number, log) for number, log in cleared if log]
         for other, voice in self.voices.items():
-            if other != name and self.shares(other) and forgetting.fallen(before.log, self.log, voice.label):
-                reach = shared.reach(self.log, voice.label)
+            if (
+                other != name
+                and self.shares(other)
+                and forgetting.covers_less(before.log.entries, self.log, voice.label)
+            ):
+                reach = shared.thread_coverage(self.log, voice.label)
                 covered, tail = voice.said(0, reach), voice.said(reach, 10**9)
-                marks, counted = [m.mark for m in covered][-RECENT_MARKS:], (len(covered), weight(covered))
-                voice.memory = forgetting.uncovered(voice.memory, self.hub, voice.label, marks, tail, counted)
+                marks, counted = (
+                    [m.mark for m in covered][-RECENT_MARKS:],
+                    (len(covered), weight(covered)),
+                )
+                voice.memory = forgetting.uncover_thread(
+                    voice.memory, self.shared_log, voice.label, marks, tail, counted
+                )
         self.voices[name] = self._new(name)
 
     # ── what must hold ──
 
     def check(self) -> None:
         assert len({o.id for o in self.log}) == len(self.log)
-        assert all(o.id < self.hub.next_id for o in self.log)
+        assert all(o.id < self.shared_log.next_id for o in self.log)
         for name, voice in self.voices.items():
             memory = self.joint(name) if self.shares(name) else voice.memory
             self._check_ranges(voice, memory)
             self._check_notes(voice, memory)
             if self.shares(name):
-                assert shared.apart(memory) == (voice.memory, replace(self.hub, key=hub_of(voice.memory.key)))
+                assert shared.detach_log(memory) == (
+                    voice.memory,
+                    replace(self.shared_log, key=resource_key(voice.memory.key)),
+                )
 
     def _check_ranges(self, voice: Voice, memory: Memory) -> None:
-        """Coverage is the reach of its parts, which follow one another from the beginning; the chunks go on from there, the rest is raw."""
+        """Coverage is the reach of its parts, which follow one another from the beginning; the
+        chunks go on from there, the rest is raw."""
         end, chain = 0, EMPTY_CHAIN
         for after, last, at, is_note in self._ranges(voice, memory):
             assert after <= end if is_note or not last else after == end, (voice.name, self.log)
             end, chain = last, at
-        assert memory.coverage == end == branch.reach(memory.log, voice.label if memory.hub else None)
-        assert voice.chains.get(end, EMPTY_CHAIN) == chain, f"{voice.name}: the log is about another branch"
+        assert (
+            memory.coverage
+            == end
+            == branch.covered_until(memory.log.entries, voice.label if memory.shared_log else None)
+        )
+        assert voice.chains.get(end, EMPTY_CHAIN) == chain, (
+            f"{voice.name}: the log is about another branch"
+        )
         covered = voice.said(0, end)
         assert (memory.covered_count, memory.covered_tokens) == (len(covered), weight(covered))
         assert memory.recent == tuple(m.mark for m in covered)[-RECENT_MARKS:]
@@ -254,33 +323,44 @@ class Resource:
 
     @staticmethod
     def _ranges(voice: Voice, memory: Memory) -> Iterator[tuple[int, int, bytes, bool]]:
-        for o in memory.log:
-            if not memory.hub:
+        for o in memory.log.entries:
+            if not memory.shared_log:
                 yield o.after, o.last, o.chain, o.kind == "note"
-            for p in o.parts if memory.hub else ():
+            for p in o.parts if memory.shared_log else ():
                 if p.label == voice.label:
                     yield p.after, p.last, p.chain, o.kind == "note"
 
     def _check_notes(self, voice: Voice, memory: Memory) -> None:
-        """What is covered is noted, under the thread's own name, and nothing else of it is: no entry of an abandoned branch."""
-        noted = self.noted(memory.log, {voice.label, None} if memory.hub else {None}, voice.name)
+        """What is covered is noted, under the thread's own name, and nothing else of it is: no
+        entry of an abandoned branch."""
+        noted = self.noted(
+            memory.log.entries, {voice.label, None} if memory.shared_log else {None}, voice.name
+        )
         covered = words(" ".join(m.item.raw.decode() for m in voice.said(0, memory.coverage)))
         assert covered <= noted, f"{voice.name}: covered and noted nowhere: {covered - noted}"
-        forgiven = any(o.kind == "note" or self._swallowed_note(o) for o in memory.log) or voice.blurred
-        assert forgiven or noted == covered, f"{voice.name}: of an abandoned branch: {noted - covered}"
+        forgiven = (
+            any(o.kind == "note" or self._swallowed_note(o) for o in memory.log.entries)
+            or voice.blurred
+        )
+        assert forgiven or noted == covered, (
+            f"{voice.name}: of an abandoned branch: {noted - covered}"
+        )
 
     def _swallowed_note(self, o: Observation) -> bool:
         return o.kind == "reflection" and "taken back" in o.text
 
     @staticmethod
     def noted(log: tuple[Observation, ...], labels: Collection[str | None], name: str) -> set[str]:
-        said = [s.text for o in log for s in sections.sections(o) if s.label in labels]
+        said = [s.text for o in log for s in sections.split_entry(o) if s.label in labels]
         return {word for word in words(" ".join(said)) if word[0] == name}
 
     def others(self, name: str) -> dict[str, tuple[int, set[str]]]:
         """Of each other thread, what the log covers and notes."""
         return {
-            other: (shared.reach(self.log, v.label), self.noted(self.log, {v.label, None}, other))
+            other: (
+                shared.thread_coverage(self.log, v.label),
+                self.noted(self.log, {v.label, None}, other),
+            )
             for other, v in self.voices.items()
             if other != name and self.shares(other)
         }

@@ -1,8 +1,9 @@
 """The tables of docs/spec/behaviour.md#observe to #reflect: for each kind of state, what happens
 before a request is forwarded and after its reply.
 
-What each rule means stands beside it in test_lifecycle.py; here every row of the specification has a line, with its neighbours just
-below and above the edge. Numbers are thousands of tokens where a decimal point stands, so 29.999 is one token below T.
+What each rule means stands beside it in lifecycle/test_decisions.py; here every row of the
+specification has a line, with its neighbours just below and above the edge. Numbers are thousands
+of tokens where a decimal point stands, so 29.999 is one token below T.
 """
 
 from __future__ import annotations
@@ -10,32 +11,35 @@ from __future__ import annotations
 import pytest
 from msgspec.structs import replace
 
-from om_proxy.memory import lifecycle
-from om_proxy.memory.lifecycle import Activate, Asked, Observe, Reflect, Swap
-from om_proxy.memory.model import Memory, Reflection, Trouble
-from om_proxy.memory.thresholds import Limits
+from om_proxy.memory.lifecycle import decisions, transitions
+from om_proxy.memory.lifecycle.decisions import Activate, Observe, Reflect, RequestState, Swap
+from om_proxy.memory.lifecycle.thresholds import Limits
+from om_proxy.memory.model import Failures, Memory, Reflection
 from om_proxy.settings import parse
 from tests.memory.building import chat, chunk, memory, transcript, with_log
 
-DEFAULTS = (
-    Limits()
-)  # T 30 000, an interval of 6 000, F 6 000, waits from 36 000; R 40 000, prepared from 20 000, waits from 48 000
-SYNCHRONOUS = Limits(interval=None, keep=0, block_at=30_000, reflect_from=None, reflect_block_at=40_000)
+# T 30 000, an interval of 6 000, F 6 000, waits from 36 000; R 40 000, prepared from 20 000, waits
+# from 48 000
+DEFAULTS = Limits()
+SYNCHRONOUS = Limits(
+    interval=None, keep=0, block_at=30_000, reflect_from=None, reflect_block_at=40_000
+)
 SHARED = Limits(shared=True)
 WIDE = Limits(observe_at=100_000, keep=40_000, block_at=120_000)
 IDLE = Limits(activate_after_idle=300)
 PROVIDER = Limits(activate_on_provider_change=True)
 ON_IDLE = Limits(buffer_after_idle=300)
-BACKING_OFF, PARKED = Trouble(2, 9e9), Trouble(8, 0.0, True)
-ASKED = Asked(coverable=10**9, now=1_000.0)
+BACKING_OFF, PARKED = Failures(2, 9e9), Failures(8, 0.0, True)
+ASKED = RequestState(last_observable=10**9, now=1_000.0)
 
 
 def tail(*sizes: float, chunks: int = 0) -> Memory:
-    """Exchanges of these sizes (thousands of tokens, half of it the user's), the first `chunks` of them a chunk each."""
+    """Exchanges of these sizes (thousands of tokens, half of it the user's), the first `chunks` of
+    them a chunk each."""
     parts = [(role, half) for size in sizes for role, half in _halves(round(size * 1_000))]
     made = replace(memory(transcript(*parts)), turn_at=1_000.0, model="m")
     for n in range(chunks):
-        made = lifecycle.observed(made, chunk(made, 2 * (n + 1)))
+        made = transitions.add_chunk(made, chunk(made, 2 * (n + 1)))
     return made
 
 
@@ -43,7 +47,7 @@ def _halves(size: int) -> list[tuple[str, int]]:
     return [("user", size // 2), ("assistant", size - size // 2)]
 
 
-# ── 5, buffer: after the response ────────────────────────────────────────────────────────────────────────────────────
+# ── 5, buffer: after the response ─────────────────────────────────────────────────────────────────
 
 
 @pytest.mark.parametrize(
@@ -51,31 +55,56 @@ def _halves(size: int) -> list[tuple[str, int]]:
     [
         pytest.param(tail(5.999), DEFAULTS, 0, None, id="one token less than an interval"),
         pytest.param(tail(6), DEFAULTS, 0, (0, 2), id="an interval"),
-        pytest.param(tail(6, 5.999, chunks=1), DEFAULTS, 0, None, id="counted from the end of the newest chunk"),
+        pytest.param(
+            tail(6, 5.999, chunks=1),
+            DEFAULTS,
+            0,
+            None,
+            id="counted from the end of the newest chunk",
+        ),
         pytest.param(tail(6, 6, chunks=1), DEFAULTS, 0, (2, 4), id="an interval since then"),
-        pytest.param(tail(20.399, 3, chunks=1), DEFAULTS, 0, None, id="half, one token before T - 1.1 intervals"),
+        pytest.param(
+            tail(20.399, 3, chunks=1),
+            DEFAULTS,
+            0,
+            None,
+            id="half, one token before T - 1.1 intervals",
+        ),
         pytest.param(tail(20.4, 3, chunks=1), DEFAULTS, 0, (2, 4), id="half, at T - 1.1 intervals"),
         pytest.param(tail(25, 2.999, chunks=1), DEFAULTS, 0, None, id="near T, less than half"),
-        pytest.param(tail(40, 2.999, chunks=1), DEFAULTS, 0, None, id="beyond T, less than half: never sent"),
+        pytest.param(
+            tail(40, 2.999, chunks=1), DEFAULTS, 0, None, id="beyond T, less than half: never sent"
+        ),
         pytest.param(tail(3), ON_IDLE, 299, None, id="half, the cache still warm"),
         pytest.param(tail(3), ON_IDLE, 300, (0, 2), id="half, once idle"),
         pytest.param(tail(2.999), ON_IDLE, 300, None, id="less than half, once idle"),
         pytest.param(tail(3), DEFAULTS, 10**6, None, id="half, idle, but not asked for"),
-        pytest.param(tail(12, 12, 12), DEFAULTS, 0, (0, 4), id="a backlog: at most T, and whole exchanges"),
-        pytest.param(tail(40), DEFAULTS, 0, (0, 1), id="a message that is more than T with the next"),
-        pytest.param(tail(20, 20), SYNCHRONOUS, 0, None, id="without buffering: nothing, whatever is there"),
-        pytest.param(tail(13.999), SHARED, 0, None, id="shared, no log: an interval is a share of T + R"),
+        pytest.param(
+            tail(12, 12, 12), DEFAULTS, 0, (0, 4), id="a backlog: at most T, and whole exchanges"
+        ),
+        pytest.param(
+            tail(40), DEFAULTS, 0, (0, 1), id="a message that is more than T with the next"
+        ),
+        pytest.param(
+            tail(20, 20), SYNCHRONOUS, 0, None, id="without buffering: nothing, whatever is there"
+        ),
+        pytest.param(
+            tail(13.999), SHARED, 0, None, id="shared, no log: an interval is a share of T + R"
+        ),
         pytest.param(tail(14), SHARED, 0, (0, 2), id="shared, no log: an interval of T + R"),
     ],
 )
-def test_buffer(made: Memory, limits: Limits, seconds: float, expected: tuple[int, int] | None) -> None:
-    """Each time pending has grown by one interval since the newest chunk; near T, or once idle, half of one."""
-    decision = lifecycle.after_reply(made, limits, 1_000.0 + seconds)
+def test_buffer(
+    made: Memory, limits: Limits, seconds: float, expected: tuple[int, int] | None
+) -> None:
+    """Each time pending has grown by one interval since the newest chunk; near T, or once idle,
+    half of one."""
+    decision = decisions.decide_after_reply(made, limits, 1_000.0 + seconds)
     assert (decision and (getattr(decision, "after", 0), getattr(decision, "last", 0))) == expected
     assert decision is None or isinstance(decision, Observe)
 
 
-# ── 5, activate: before forwarding ───────────────────────────────────────────────────────────────────────────────────
+# ── 5, activate: before forwarding ────────────────────────────────────────────────────────────────
 
 
 @pytest.mark.parametrize(
@@ -92,24 +121,26 @@ def test_buffer(made: Memory, limits: Limits, seconds: float, expected: tuple[in
         pytest.param(tail(12, 12, 6, chunks=1), DEFAULTS, ASKED, (1, "threshold"), id="too little made ahead: all of it"),
         pytest.param(tail(30, 0.1, chunks=1), DEFAULTS, ASKED, (1, "threshold"), id="leaves nothing near F: the first chunk all the same"),
         pytest.param(tail(*[6] * 5), DEFAULTS, ASKED, None, id="nothing made ahead: nothing to activate"),
-        pytest.param(tail(*[6] * 5, chunks=5), DEFAULTS, Asked(coverable=6), (3, "threshold"), id="not what the request itself asks"),
-        pytest.param(tail(30, chunks=1), DEFAULTS, Asked(coverable=1), None, id="nor if that is all there is"),
-        pytest.param(tail(6, 6, chunks=1), IDLE, Asked(10**9, idle=299), None, id="idle: one second early"),
-        pytest.param(tail(6, 6, chunks=1), IDLE, Asked(10**9, idle=300), (1, "idle"), id="idle: at the duration"),
-        pytest.param(tail(6, 6, chunks=1), DEFAULTS, Asked(10**9, idle=10**6), None, id="idle: not asked for"),
-        pytest.param(tail(6, 6, chunks=1), PROVIDER, Asked(10**9, provider_changed=True), (1, "provider"), id="another provider"),
-        pytest.param(tail(6, 6, chunks=1), DEFAULTS, Asked(10**9, provider_changed=True), None, id="another provider: not asked for"),
+        pytest.param(tail(*[6] * 5, chunks=5), DEFAULTS, RequestState(6), (3, "threshold"), id="not what the request itself asks"),
+        pytest.param(tail(30, chunks=1), DEFAULTS, RequestState(1), None, id="nor if that is all there is"),
+        pytest.param(tail(6, 6, chunks=1), IDLE, RequestState(10**9, idle=299), None, id="idle: one second early"),
+        pytest.param(tail(6, 6, chunks=1), IDLE, RequestState(10**9, idle=300), (1, "idle"), id="idle: at the duration"),
+        pytest.param(tail(6, 6, chunks=1), DEFAULTS, RequestState(10**9, idle=10**6), None, id="idle: not asked for"),
+        pytest.param(tail(6, 6, chunks=1), PROVIDER, RequestState(10**9, provider_changed=True), (1, "provider"), id="another provider"),
+        pytest.param(tail(6, 6, chunks=1), DEFAULTS, RequestState(10**9, provider_changed=True), None, id="provider: not asked for"),
         pytest.param(tail(*[6] * 5, chunks=4), SHARED, ASKED, None, id="shared: T has grown to T + R"),
         pytest.param(tail(*[14] * 5, chunks=4), SHARED, ASKED, (4, "threshold"), id="shared: at T + R"),
     ],
 )  # fmt: skip
-def test_activate(made: Memory, limits: Limits, asked: Asked, expected: tuple[int, str] | None) -> None:
+def test_activate(
+    made: Memory, limits: Limits, asked: RequestState, expected: tuple[int, str] | None
+) -> None:
     """From T on, no model call: the smallest prefix that leaves F, unless it takes too much."""
-    decision = lifecycle.before_forwarding(made, limits, asked, waited=True)
+    decision = decisions.decide_before_forwarding(made, limits, asked, waited=True)
     assert decision == (expected and Activate(*expected))
 
 
-# ── 5, block: before forwarding ──────────────────────────────────────────────────────────────────────────────────────
+# ── 5, block: before forwarding ───────────────────────────────────────────────────────────────────
 
 FULL = tail(*[6] * 6)  # 36 000, nothing made ahead
 
@@ -122,22 +153,27 @@ FULL = tail(*[6] * 6)  # 36 000, nothing made ahead
         pytest.param(FULL, Limits(block_at=36_001), False, None, id="set higher"),
         pytest.param(tail(*[6] * 5), Limits(block_at=30_000), False, (0, 8), id="set to T"),
         pytest.param(FULL, DEFAULTS, True, None, id="this request has waited"),
-        pytest.param(replace(FULL, trouble=BACKING_OFF), DEFAULTS, False, None, id="in back-off"),
-        pytest.param(replace(FULL, trouble=PARKED), DEFAULTS, False, None, id="parked"),
+        pytest.param(replace(FULL, failures=BACKING_OFF), DEFAULTS, False, None, id="in back-off"),
+        pytest.param(replace(FULL, failures=PARKED), DEFAULTS, False, None, id="parked"),
         pytest.param(tail(*[6] * 20), DEFAULTS, False, (0, 10), id="a backlog: no more than T of it"),
         pytest.param(tail(*[6] * 4, 5.999), SYNCHRONOUS, False, None, id="without buffering: one token below T"),
         pytest.param(tail(*[6] * 5), SYNCHRONOUS, False, (0, 10), id="without buffering: at T, all of it"),
         pytest.param(tail(*[6] * 10), SYNCHRONOUS, False, (0, 20), id="without buffering: more than T, for nothing comes after"),
-        pytest.param(replace(tail(*[6] * 5), trouble=Trouble(1, 1_000.0)), SYNCHRONOUS, False, (0, 10), id="its back-off is over"),
-        pytest.param(replace(tail(*[6] * 5), trouble=PARKED), SYNCHRONOUS, False, None, id="without buffering: parked"),
+        pytest.param(replace(tail(*[6] * 5), failures=Failures(1, 1_000.0)), SYNCHRONOUS, False, (0, 10), id="its back-off is over"),
+        pytest.param(replace(tail(*[6] * 5), failures=PARKED), SYNCHRONOUS, False, None, id="without buffering: parked"),
         pytest.param(tail(*[6] * 13), SHARED, False, None, id="shared: waits from 1.2 (T + R)"),
         pytest.param(tail(*[6] * 14), SHARED, False, (0, 10), id="shared: no more than T is read"),
     ],
 )  # fmt: skip
-def test_block(made: Memory, limits: Limits, waited: bool, expected: tuple[int, int] | None) -> None:
-    """When pending ≥ block_after and nothing made ahead helps: oldest first, once, and never for the observer's trouble."""
-    decision = lifecycle.before_forwarding(made, limits, ASKED, waited=waited)
-    assert (isinstance(decision, Observe) and (decision.after, decision.last)) == (expected or False)
+def test_block(
+    made: Memory, limits: Limits, waited: bool, expected: tuple[int, int] | None
+) -> None:
+    """When pending ≥ block_after and nothing made ahead helps: oldest first, once, and never for
+    the observer's trouble."""
+    decision = decisions.decide_before_forwarding(made, limits, ASKED, waited=waited)
+    assert (isinstance(decision, Observe) and (decision.after, decision.last)) == (
+        expected or False
+    )
     assert decision is None or (isinstance(decision, Observe) and decision.wait)
 
 
@@ -157,48 +193,62 @@ def test_block(made: Memory, limits: Limits, waited: bool, expected: tuple[int, 
         ("{buffer_tokens: false, block_after: 1.5}", None, 0, 45_000),
     ],
 )
-def test_ratios_and_tokens(observation: str, interval: int | None, keep: int, block_at: int) -> None:
+def test_ratios_and_tokens(
+    observation: str, interval: int | None, keep: int, block_at: int
+) -> None:
     """Ratios resolve on the effective T; without buffering F is 0."""
     limits = parse(f"memory: {{observation: {observation}}}").effective("m").limits
     assert (limits.interval, limits.keep, limits.block_at) == (interval, keep, block_at)
 
 
-@pytest.mark.parametrize(("block_at", "log", "expected"), [(36_000, 10_000, 60_000), (100_000, 10_000, 100_000)])
+@pytest.mark.parametrize(
+    ("block_at", "log", "expected"), [(36_000, 10_000, 60_000), (100_000, 10_000, 100_000)]
+)
 def test_tokens_below_a_threshold_that_has_grown(block_at: int, log: int, expected: int) -> None:
-    """An absolute `block_after` below the effective T counts as T: here T has 60 000 of a shared budget."""
+    """An absolute `block_after` below the effective T counts as T: here T has 60 000 of a shared
+    budget."""
     limits = Limits(shared=True, block_at=block_at, fixed=frozenset({"block_at"}))
     assert limits.for_memory(log=log, pending=0).block_at == expected
 
 
-# ── 6, failure ───────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── 6, failure ────────────────────────────────────────────────────────────────────────────────────
 
 
 @pytest.mark.parametrize(
     ("failures", "minutes", "parked"),
-    [*((n, 2 ** (n - 1), False) for n in range(1, 8)), (8, 128, True), (9, 256, True), (10, 360, True)],
+    [
+        *((n, 2 ** (n - 1), False) for n in range(1, 8)),
+        (8, 128, True),
+        (9, 256, True),
+        (10, 360, True),
+    ],
 )
 def test_back_off(failures: int, minutes: int, parked: bool) -> None:
-    """1 min doubling to 6 h, parked after 8 in a row: not due before, due then, and a success clears it."""
+    """1 min doubling to 6 h, parked after 8 in a row: not due before, due then, and a success
+    clears it."""
     made = tail(6)
     for _ in range(failures):
-        made = lifecycle.failed(made, 1_000.0, jitter=0.0)
-    assert made.trouble == Trouble(failures, 1_000.0 + 60 * minutes, parked)
-    assert lifecycle.due_at(made, DEFAULTS, 1_000.0) == (None if parked else 1_000.0 + 60 * minutes)
+        made = transitions.record_failure(made, 1_000.0, jitter=0.0)
+    assert made.failures == Failures(failures, 1_000.0 + 60 * minutes, parked)
+    assert decisions.due_at(made, DEFAULTS, 1_000.0) == (None if parked else 1_000.0 + 60 * minutes)
     assert (made.coverage, made.chunks, made.tail) == (0, (), tail(6).tail)
-    assert lifecycle.observed(made, chunk(made, 2)).trouble == Trouble()
+    assert transitions.add_chunk(made, chunk(made, 2)).failures == Failures()
 
 
-# ── 7, reflect ───────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── 7, reflect ────────────────────────────────────────────────────────────────────────────────────
 
 
 def log(*sizes: int, prepared: int | None = None, unproductive: bool = False) -> Memory:
-    """A log of entries of these sizes; `prepared`: the tokens of a reflection of all but the newest, kept beside it."""
+    """A log of entries of these sizes; `prepared`: the tokens of a reflection of all but the
+    newest, kept beside it."""
     made = with_log(memory(chat(1, 100)), *sizes)
     if prepared is not None:
-        sources = tuple(o.id for o in made.log[: max(len(sizes) - 1, 1)])
-        kept = Reflection(generation=0, sources=sources, text="* 🔴 all", tokens=prepared, source_tokens=1, at=1.0)
-        made = lifecycle.reflected(made, kept)
-    return lifecycle.unproductive(made, made.log_tokens) if unproductive else made
+        sources = tuple(o.id for o in made.log.entries[: max(len(sizes) - 1, 1)])
+        kept = Reflection(
+            generation=0, sources=sources, text="* 🔴 all", tokens=prepared, source_tokens=1, at=1.0
+        )
+        made = transitions.keep_reflection(made, kept)
+    return transitions.mark_unproductive(made, made.log.tokens) if unproductive else made
 
 
 PREPARE, WAIT = "prepare", "wait"
@@ -218,17 +268,22 @@ PREPARE, WAIT = "prepare", "wait"
         pytest.param(log(24_000, 24_000), DEFAULTS, WAIT, PREPARE, id="1.2 R: waited for"),
         pytest.param(log(24_000, 24_000, prepared=8_000), DEFAULTS, Swap(), None, id="1.2 R, prepared: no wait"),
         pytest.param(log(48_000, unproductive=True), DEFAULTS, None, None, id="1.2 R, unproductive: not waited for again"),
-        pytest.param(replace(log(48_000), trouble=BACKING_OFF), DEFAULTS, None, PREPARE, id="1.2 R, in back-off: not waited for"),
+        pytest.param(replace(log(48_000), failures=BACKING_OFF), DEFAULTS, None, PREPARE, id="1.2 R, in back-off: not waited for"),
         pytest.param(log(39_999), SYNCHRONOUS, None, None, id="without buffering: one token below R"),
         pytest.param(log(40_000), SYNCHRONOUS, WAIT, None, id="without buffering: at R, and never in the background"),
         pytest.param(log(20_000, 20_000, prepared=8_000), SHARED, None, None, id="shared: R has grown by what the tail leaves"),
         pytest.param(log(40_000, 29_800, prepared=8_000), SHARED, Swap(), None, id="shared: at T + R less the tail"),
     ],
 )  # fmt: skip
-def test_reflect(made: Memory, limits: Limits, before: Swap | str | None, after: str | None) -> None:
-    """Prepared from half of R, accepted at little more than half of its entries; swapped in at R; waited for at 1.2 R."""
-    size = round(made.log[0].tokens * 0.55) + 1  # in all of these the first entry frees enough
-    found = lifecycle.before_forwarding(made, limits, ASKED)
+def test_reflect(
+    made: Memory, limits: Limits, before: Swap | str | None, after: str | None
+) -> None:
+    """Prepared from half of R, accepted at little more than half of its entries; swapped in at R;
+    waited for at 1.2 R."""
+    size = (
+        round(made.log.entries[0].tokens * 0.55) + 1
+    )  # in all of these the first entry frees enough
+    found = decisions.decide_before_forwarding(made, limits, ASKED)
     assert found == (Reflect(1, size, wait=True) if before == WAIT else before)
-    background = lifecycle.after_reply(made, limits, 1_000.0)
+    background = decisions.decide_after_reply(made, limits, 1_000.0)
     assert background == (Reflect(1, size) if after == PREPARE else None)

@@ -8,21 +8,24 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from om_proxy.memory.blocks import asked, closed_ends, safe_cut
+from om_proxy.memory.blocks import closed_ends, first_asked_index, safe_cut
 from om_proxy.memory.model import EMPTY_CHAIN, MESSAGE_FRAMING_TOKENS, Mark
 
 SESSION = Path(__file__).parents[3] / "shared" / "data" / "coding-session.jsonl"
 
 
 def marks(*shorthand: str, size: int = 10) -> list[Mark]:
-    """`u` user, `a` assistant, `a:x,y` assistant calling x and y, `t:x` result of x, `s` system; each `size` in a prompt."""
+    """`u` user, `a` assistant, `a:x,y` assistant calling x and y, `t:x` result of x, `s` system;
+    each `size` in a prompt."""
     made = []
     for seq, short in enumerate(shorthand, 1):
         kind, _, ids = short.partition(":")
         role = {"u": "user", "a": "assistant", "t": "tool", "s": "system"}[kind]
         calls = tuple(ids.split(",")) if kind == "a" and ids else ()
         answers = ids if kind == "t" else None
-        made.append(Mark(seq, b"", EMPTY_CHAIN, role, calls, answers, size - MESSAGE_FRAMING_TOKENS))
+        made.append(
+            Mark(seq, b"", EMPTY_CHAIN, role, calls, answers, size - MESSAGE_FRAMING_TOKENS)
+        )
     return made
 
 
@@ -37,13 +40,19 @@ def marks(*shorthand: str, size: int = 10) -> list[Mark]:
         pytest.param("u a:x", (0,), id="a call without result at the end is open"),
         pytest.param("u a:x,y t:x", (0,), id="a half answered step at the end is open"),
         pytest.param("a:x t:q", (), id="a foreign result does not close it"),
-        pytest.param("u a:x u a", (0, 1, 2, 3), id="a call never answered closes when another message follows"),
+        pytest.param(
+            "u a:x u a",
+            (0, 1, 2, 3),
+            id="a call never answered closes when another message follows",
+        ),
         pytest.param("u a:x,y t:x u", (0, 2, 3), id="so does a half answered step"),
         pytest.param("a:x u t:x a", (2, 3), id="a late result keeps what is between"),
         pytest.param("a:x t:x t:x a", (2, 3), id="a result twice is no orphan"),
         pytest.param("t:q u a", (0, 1, 2), id="an orphan the client sent is a message"),
         pytest.param("a:1 t:1 a:1 t:1", (1, 3), id="ids used again belong to the newest call"),
-        pytest.param("a:1 u a:1 t:1", (0, 1, 3), id="an unanswered id used again does not reach on"),
+        pytest.param(
+            "a:1 u a:1 t:1", (0, 1, 3), id="an unanswered id used again does not reach on"
+        ),
         pytest.param("a:x a:y t:x t:y u", (3, 4), id="parallel calls in messages of their own"),
         pytest.param("u a:x a:y", (0,), id="all of them are open"),
         pytest.param("u a:x a:y t:y", (0,), id="the first of them is open"),
@@ -69,8 +78,12 @@ def test_closed_ends(conversation: str, ends: tuple[int, ...]) -> None:
         pytest.param("a:x t:x a u", 15, 0, 2, id="a first block larger than the limit goes alone"),
         pytest.param("u a:x", 5, 0, 1, id="so does a first message"),
         pytest.param("a:x", 100, 0, 0, id="nothing is closed"),
-        pytest.param("u a:x t:x", 100, 20, 3, id="the end behind a result, for want of a user message"),
-        pytest.param("u a u a:x t:x", 100, 20, 2, id="rather before the user message than inside the turn"),
+        pytest.param(
+            "u a:x t:x", 100, 20, 3, id="the end behind a result, for want of a user message"
+        ),
+        pytest.param(
+            "u a u a:x t:x", 100, 20, 2, id="rather before the user message than inside the turn"
+        ),
         pytest.param("u a u a:x", 100, 0, 2, id="an open block is left out"),
         pytest.param("u a u", 100, 20, 2, id="an unanswered user message stays with its answer"),
     ],
@@ -101,13 +114,15 @@ def test_safe_cut(conversation: str, limit: int, least: int, count: int) -> None
 )
 def test_asked(conversation: str, first: int) -> None:
     """What the request asks is never covered in its own prompt."""
-    assert asked(marks(*conversation.split())) == first
+    assert first_asked_index(marks(*conversation.split())) == first
 
 
 @st.composite
 def conversations(draw: st.DrawFn) -> list[Mark]:
     ids = st.sampled_from(["x", "y", "z"])
-    calls = st.lists(ids, min_size=1, max_size=2, unique=True).map(lambda names: f"a:{','.join(names)}")
+    calls = st.lists(ids, min_size=1, max_size=2, unique=True).map(
+        lambda names: f"a:{','.join(names)}"
+    )
     kinds = st.one_of(st.sampled_from(["u", "a", "s"]), calls, ids.map(lambda name: f"t:{name}"))
     shorthand = draw(st.lists(kinds, max_size=14))
     sizes = draw(st.lists(st.integers(0, 50), min_size=len(shorthand), max_size=len(shorthand)))
@@ -115,7 +130,8 @@ def conversations(draw: st.DrawFn) -> list[Mark]:
 
 
 def separated(messages: Sequence[Mark], count: int) -> bool:
-    """Whether a result after the cut answers a call before it (that no later call of the same id took over)."""
+    """Whether a result after the cut answers a call before it (that no later call of the same id
+    took over)."""
     made: dict[str, int] = {}
     for i, message in enumerate(messages):
         if i >= count and message.answers in made and made[message.answers] < count:
@@ -131,7 +147,9 @@ def test_no_closed_end_separates(messages: list[Mark]) -> None:
 
 
 @given(conversations(), st.integers(1, 200), st.integers(0, 100))
-def test_a_safe_cut_is_a_closed_end_within_the_limit(messages: list[Mark], limit: int, least: int) -> None:
+def test_a_safe_cut_is_a_closed_end_within_the_limit(
+    messages: list[Mark], limit: int, least: int
+) -> None:
     """It is 0 only if nothing is closed, and above the limit only for the first block alone."""
     count = safe_cut(messages, limit, least)
     ends = closed_ends(messages)
@@ -146,7 +164,7 @@ def test_a_safe_cut_is_a_closed_end_within_the_limit(messages: list[Mark], limit
 @given(conversations())
 def test_what_is_asked_starts_at_a_cut(messages: list[Mark]) -> None:
     """Covering everything before it never separates a call from a result."""
-    assert not separated(messages, asked(messages))
+    assert not separated(messages, first_asked_index(messages))
 
 
 @given(conversations(), st.sampled_from(["u", "a"]))
@@ -157,7 +175,8 @@ def test_every_block_closes_in_the_end(messages: list[Mark], follows: str) -> No
 
 
 def test_the_real_session_can_be_cut() -> None:
-    """Its 18 calls without a result keep nothing open: no stretch between two cuts is longer than its longest step."""
+    """Its 18 calls without a result keep nothing open: no stretch between two cuts is longer than
+    its longest step."""
     if not SESSION.exists():
         pytest.skip("needs shared/data/coding-session.jsonl beside the repository")
     read = [json.loads(line) for line in SESSION.read_text().splitlines()]

@@ -1,4 +1,5 @@
-"""Simulated clients against the oracle: after every request the live transcript is the true conversation."""
+"""Simulated clients against the oracle: after every request the live transcript is the true
+conversation."""
 
 from __future__ import annotations
 
@@ -15,9 +16,11 @@ TURNS = 30
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_transcript_stays_the_truth(kind: str) -> None:
-    """Nothing is lost, doubled or reordered, and every tail is sound, whatever the client does within the known limits.
+    """Nothing is lost, doubled or reordered, and every tail is sound, whatever the client does
+    within the known limits.
 
-    Every other thread keeps only five marks before coverage, so that the slow path is walked as often as the fast one.
+    Every other thread keeps only five marks before coverage, so that the slow path is walked as
+    often as the fast one.
     """
     for seed in range(FIRST, FIRST + SEEDS):
         converse(kind, seed, TURNS, recent=5 if seed % 2 else 256)
@@ -25,7 +28,12 @@ def test_the_transcript_stays_the_truth(kind: str) -> None:
 
 def test_the_simulation_walks_the_cases() -> None:
     """A simulation that never met a case proves nothing about it."""
-    cases = {case for kind in KINDS for seed in range(8) for case in converse(kind, seed, TURNS).thread.cases}
+    cases = {
+        case
+        for kind in KINDS
+        for seed in range(8)
+        for case in converse(kind, seed, TURNS).thread.cases
+    }
     assert cases >= {
         "first", "extend", "retry", "regenerate", "rewind", "edit", "trimmed", "trimmed_edit", "delta", "compacted",
         "altered_reply", "stubbed", "folded", "ephemeral", "switch",

@@ -6,7 +6,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from om_proxy.memory.dates import annotate, annotated, gap, heading, relative, written
+from om_proxy.memory.dates import (
+    annotate,
+    annotate_entries,
+    format_distance,
+    format_gap,
+    read_date,
+    read_heading,
+)
 
 TODAY = date(2023, 5, 29)
 
@@ -46,7 +53,7 @@ TODAY = date(2023, 5, 29)
 )
 def test_relative(days: int, said: str) -> None:
     """Past and future, in calendar days."""
-    assert relative(TODAY - timedelta(days), TODAY) == said
+    assert format_distance(TODAY - timedelta(days), TODAY) == said
 
 
 @pytest.mark.parametrize(
@@ -69,7 +76,7 @@ def test_relative(days: int, said: str) -> None:
 )
 def test_gap(days: int, line: str | None) -> None:
     """More than a day is told, backwards is not, and years are told in months."""
-    assert gap(days) == line
+    assert format_gap(days) == line
 
 
 @pytest.mark.parametrize(
@@ -103,8 +110,9 @@ def test_gap(days: int, line: str | None) -> None:
     ],
 )
 def test_heading(line: str, day: date | None) -> None:
-    """A heading holds a date, perhaps a weekday, and nothing else; what is no day of the calendar is no date."""
-    assert heading(line) == day
+    """A heading holds a date, perhaps a weekday, and nothing else; what is no day of the calendar
+    is no date."""
+    assert read_heading(line) == day
 
 
 @pytest.mark.parametrize(
@@ -139,7 +147,7 @@ def test_heading(line: str, day: date | None) -> None:
 )
 def test_written(text: str, day: date | None) -> None:
     """The first day of what is named; a month or a year alone names no day."""
-    assert written(text) == day
+    assert read_date(text) == day
 
 
 @pytest.mark.parametrize(
@@ -152,19 +160,37 @@ def test_written(text: str, day: date | None) -> None:
         ),
         ("* will go (meaning May 29, 2023)", "* will go (meaning May 29, 2023 - today)"),
         ("* will go (meaning June 5, 2023)", "* will go (meaning June 5, 2023 - in 1 week)"),
-        ("* moved (estimated late April 2023)", "* moved (estimated late April 2023 - 1 month ago)"),
-        ("* Will went home (meaning May 22, 2023)", "* Will went home (meaning May 22, 2023 - 1 week ago)"),
-        ("* went (meaning May 22, 2023), will rest", "* went (meaning May 22, 2023 - 1 week ago), will rest"),
+        (
+            "* moved (estimated late April 2023)",
+            "* moved (estimated late April 2023 - 1 month ago)",
+        ),
+        (
+            "* Will went home (meaning May 22, 2023)",
+            "* Will went home (meaning May 22, 2023 - 1 week ago)",
+        ),
+        (
+            "* went (meaning May 22, 2023), will rest",
+            "* went (meaning May 22, 2023 - 1 week ago), will rest",
+        ),
         ("* x (meaning 2023-05-27)", "* x (meaning 2023-05-27 - 2 days ago)"),
-        ("* x (meaning May 22, 2023; photo: tart)", "* x (meaning May 22, 2023 - 1 week ago; photo: tart)"),
-        ("* x (Meaning Monday, May 22, 2023, at noon)", "* x (Meaning Monday, May 22, 2023 - 1 week ago, at noon)"),
+        (
+            "* x (meaning May 22, 2023; photo: tart)",
+            "* x (meaning May 22, 2023 - 1 week ago; photo: tart)",
+        ),
+        (
+            "* x (Meaning Monday, May 22, 2023, at noon)",
+            "* x (Meaning Monday, May 22, 2023 - 1 week ago, at noon)",
+        ),
         (
             "* x (estimated early May 2023 or May 22, 2023)",
             "* x (estimated early May 2023 - 3 weeks ago or May 22, 2023)",
         ),
         ("* fährt (meaning May 30, 2023)", "* fährt (meaning May 30, 2023 - tomorrow)"),
         ("* will go (meaning May 27-30, 2023)", "* will go (meaning May 27-30, 2023 - 2 days ago)"),
-        ("* will go (meaning May 27 to Jun 2, 2023)", "* will go (meaning May 27 to Jun 2, 2023 - 2 days ago)"),
+        (
+            "* will go (meaning May 27 to Jun 2, 2023)",
+            "* will go (meaning May 27 to Jun 2, 2023 - 2 days ago)",
+        ),
         (
             "* will go (meaning May 22-28, 2023)",
             "* will go (meaning May 22-28, 2023 - 1 week ago, likely already happened)",
@@ -180,7 +206,8 @@ def test_written(text: str, day: date | None) -> None:
     ],
 )
 def test_estimates(line: str, shown: str) -> None:
-    """An estimate is told from the render date; what was intended and is past has likely happened."""
+    """An estimate is told from the render date; what was intended and is past has likely
+    happened."""
     assert annotate(line, TODAY) == shown
 
 
@@ -204,17 +231,20 @@ def test_intentions(intention: str) -> None:
     """Each way of speaking of an intention, before the date on the same line."""
     line = f"* User {intention} paint (meaning May 1, 2023)"
     assert annotate(line, TODAY).endswith(" - 4 weeks ago, likely already happened)")
-    assert annotate(f"* User {intention} paint\n  * later (meaning May 1, 2023)", TODAY).endswith("- 4 weeks ago)")
+    assert annotate(f"* User {intention} paint\n  * later (meaning May 1, 2023)", TODAY).endswith(
+        "- 4 weeks ago)"
+    )
 
 
 def test_a_whole_log() -> None:
-    """Headings are told from the render date, ways longer than a day get a line between empty ones, entries hang together."""
+    """Headings are told from the render date, ways longer than a day get a line between empty ones,
+    entries hang together."""
     log = [
         "Date: May 1, 2023\n* a\nDate: May 2, 2023\n* b\n\nDate: 2023-05-05\n* arr[0] -> x",
         "Date: May 28, 2023\n* c",
         "* no heading",
     ]
-    assert list(annotated(log, TODAY)) == [
+    assert list(annotate_entries(log, TODAY)) == [
         "Date: May 1, 2023 (4 weeks ago)\n* a\nDate: May 2, 2023 (3 weeks ago)\n* b\n\n[3 days later]\n\n"
         "Date: 2023-05-05 (3 weeks ago)\n* arr[0] -> x",
         "[3 weeks later]\n\nDate: May 28, 2023 (yesterday)\n* c",
@@ -233,9 +263,10 @@ def test_a_whole_log() -> None:
     ],
 )
 def test_a_bound(line: str, shown: str) -> None:
-    """What was said on a day or before was said so long ago or longer; it is no heading of that day."""
+    """What was said on a day or before was said so long ago or longer; it is no heading of that
+    day."""
     assert annotate(line, TODAY) == line + shown
-    assert heading(line) is None
+    assert read_heading(line) is None
 
 
 def test_no_gap_beside_a_bound() -> None:
@@ -246,7 +277,10 @@ def test_no_gap_beside_a_bound() -> None:
 
 def test_a_moment_is_taken_as_its_day() -> None:
     """The hour of the render date changes nothing."""
-    assert annotate("Date: May 29, 2023", datetime(2023, 5, 29, 23, 59, tzinfo=UTC)) == "Date: May 29, 2023 (today)"
+    assert (
+        annotate("Date: May 29, 2023", datetime(2023, 5, 29, 23, 59, tzinfo=UTC))
+        == "Date: May 29, 2023 (today)"
+    )
 
 
 PIECES = st.sampled_from(

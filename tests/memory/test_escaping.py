@@ -1,4 +1,5 @@
-"""No text from outside can open or close a tag of ours: proven against a scanner written on its own."""
+"""No text from outside can open or close a tag of ours: proven against a scanner written on its
+own."""
 
 import time
 import unicodedata
@@ -46,9 +47,12 @@ TEXTS = st.one_of(st.text(), st.lists(PIECES, max_size=12).map("".join))
 
 
 def tags_of(text: str) -> list[str]:
-    """Our tags in a text, found as a generous reader would: case, separators and unseen characters do not matter."""
+    """Our tags in a text, found as a generous reader would: case, separators and unseen characters
+    do not matter."""
     names = {tag.replace("-", "") for tag in PROMPT_TAGS}
-    seen = [c for c in text.casefold() if unicodedata.category(c) not in ("Cf", "Cc") or c.isspace()]
+    seen = [
+        c for c in text.casefold() if unicodedata.category(c) not in ("Cf", "Cc") or c.isspace()
+    ]
     found = []
     for i in (i for i, c in enumerate(seen) if c == "<"):
         rest = "".join(seen[i:])
@@ -126,7 +130,8 @@ def test_escaped_text_holds_no_tag_of_ours(text: str) -> None:
 
 @given(st.lists(TEXTS, max_size=4), st.sampled_from(["\n", "\n\n", " ", ""]))
 def test_joined_texts_hold_exactly_our_tags(texts: list[str], between: str) -> None:
-    """Escaped texts may be joined and put between our tags: only these are found, in their order."""
+    """Escaped texts may be joined and put between our tags: only these are found, in their
+    order."""
     body = between.join(map(escape, texts))
     rendered = f"<observations>\n{body}\n</observations>\n<current-task>\n{body}\n</current-task>"
     assert tags_of(rendered) == ["observations", "observations", "currenttask", "currenttask"]
@@ -149,7 +154,8 @@ def test_the_scanner_sees() -> None:
     ],
 )
 def test_hostile_text_costs_no_more_than_its_length(text: str) -> None:
-    """Searching is linear: 300 000 characters made to be searched again and again take milliseconds."""
+    """Searching is linear: 300 000 characters made to be searched again and again take
+    milliseconds."""
     began = time.process_time()
     unescape(escape(text))
     assert time.process_time() - began < 1.0

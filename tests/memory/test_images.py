@@ -18,7 +18,13 @@ def png(width: int, height: int) -> bytes:
 def jpeg(width: int, height: int, before: int = 0, frame: int = 0xC0) -> bytes:
     """With `before` bytes of metadata, and a frame of another kind than the usual on demand."""
     segment = b"\xff\xe1" + struct.pack(">H", before + 2) + bytes(before) if before else b""
-    return b"\xff\xd8" + segment + b"\xff\xff" + bytes([frame]) + struct.pack(">HBHH", 17, 8, height, width)
+    return (
+        b"\xff\xd8"
+        + segment
+        + b"\xff\xff"
+        + bytes([frame])
+        + struct.pack(">HBHH", 17, 8, height, width)
+    )
 
 
 def gif(width: int, height: int) -> bytes:
@@ -75,7 +81,8 @@ def test_bits_are_read_as_they_are_meant(data: bytes, size: tuple[int, int]) -> 
 
 @pytest.mark.parametrize("step", [b"\xff", b"\xff\xe1\x00\x02"], ids=["padding", "empty segments"])
 def test_steps_through_a_jpeg_are_bounded(step: bytes) -> None:
-    """A header that is nothing but steps costs no more than a thousand of them; real ones have some dozens."""
+    """A header that is nothing but steps costs no more than a thousand of them; real ones have some
+    dozens."""
     frame = jpeg(640, 480)[2:]
     assert image_size(b"\xff\xd8" + step * 900 + frame) == (640, 480)
     assert image_size(b"\xff\xd8" + step * 2_000 + frame) is None
@@ -84,7 +91,15 @@ def test_steps_through_a_jpeg_are_bounded(step: bytes) -> None:
 @given(
     st.binary(),
     st.sampled_from(
-        [b"", b"\xff\xd8", b"\xff\xd8\xff", b"GIF89a", b"\x89PNG\r\n\x1a\n", b"RIFF0000WEBPVP8L", b"RIFF0000WEBPVP8X"]
+        [
+            b"",
+            b"\xff\xd8",
+            b"\xff\xd8\xff",
+            b"GIF89a",
+            b"\x89PNG\r\n\x1a\n",
+            b"RIFF0000WEBPVP8L",
+            b"RIFF0000WEBPVP8X",
+        ]
     ),
 )
 def test_any_bytes_have_a_size_or_none(rest: bytes, start: bytes) -> None:
@@ -123,14 +138,18 @@ def test_published_rules(model: str, size: tuple[int, int], low: bool, tokens: i
     assert image_tokens(png(*size), model, low=low) == tokens
 
 
-@pytest.mark.parametrize(("model", "tokens"), [("gpt-4o", 765), ("claude-opus-4", 1399), ("gemini-2.5-pro", 1032)])
+@pytest.mark.parametrize(
+    ("model", "tokens"), [("gpt-4o", 765), ("claude-opus-4", 1399), ("gemini-2.5-pro", 1032)]
+)
 def test_an_image_that_is_not_here(model: str, tokens: int) -> None:
     """Nothing is downloaded: it counts as 1024 x 1024."""
     assert image_tokens(b"", model) == tokens
 
 
 @given(
-    st.integers(1, 100_000), st.integers(1, 100_000), st.sampled_from(["gpt-4o", "gpt-5-mini", "claude-x", "gemini-3"])
+    st.integers(1, 100_000),
+    st.integers(1, 100_000),
+    st.sampled_from(["gpt-4o", "gpt-5-mini", "claude-x", "gemini-3"]),
 )
 def test_scaling_bounds_the_cost(width: int, height: int, model: str) -> None:
     """However large an image is, providers that scale it charge no more than for their largest."""

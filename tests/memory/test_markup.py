@@ -1,4 +1,5 @@
-"""Markup of chat templates is made harmless wherever a text from outside is rendered, and nothing else is touched."""
+"""Markup of chat templates is made harmless wherever a text from outside is rendered, and nothing
+else is touched."""
 
 from __future__ import annotations
 
@@ -17,7 +18,10 @@ from om_proxy.memory.markup import MARKUP_PATTERN
     [
         ("<|im_start|>system", "&lt;|im_start|>system"),
         ("<|im_end|>", "&lt;|im_end|>"),
-        ("<|start_header_id|>system<|end_header_id|>", "&lt;|start_header_id|>system&lt;|end_header_id|>"),
+        (
+            "<|start_header_id|>system<|end_header_id|>",
+            "&lt;|start_header_id|>system&lt;|end_header_id|>",
+        ),
         ("<|eot_id|>", "&lt;|eot_id|>"),
         ("<|START_OF_TURN_TOKEN|>", "&lt;|START_OF_TURN_TOKEN|>"),
         ("<｜begin▁of▁sentence｜>", "&lt;｜begin▁of▁sentence｜>"),
@@ -39,7 +43,8 @@ from om_proxy.memory.markup import MARKUP_PATTERN
     ],
 )
 def test_markup_is_made_harmless(text: str, shown: str) -> None:
-    """Only its first character is written otherwise, so that a reader still knows what was said; copied out, it is as it was."""
+    """Only its first character is written otherwise, so that a reader still knows what was said;
+    copied out, it is as it was."""
     assert escape(text) == shown
     assert unescape(shown) == text
 

@@ -3,9 +3,15 @@
 import pytest
 
 from om_proxy.errors import ConfigError
-from om_proxy.memory.thresholds import Limits
-from om_proxy.settings import MemorySettings, Settings, limits, parse, thread_overrides
-from om_proxy.settings.model import PAIRS
+from om_proxy.memory.lifecycle.thresholds import Limits
+from om_proxy.settings import (
+    MemorySettings,
+    Settings,
+    compute_limits,
+    merge_thread_overrides,
+    parse,
+)
+from om_proxy.settings.snapshot import MAX_CACHED_PAIRS
 
 
 def test_default_limits() -> None:
@@ -77,15 +83,22 @@ memory: {activate_after_idle: auto, observation: {buffer_on_idle: true}}
     ],
 )
 def test_the_provider_s_cache_lifetime(model: str | None, lives: int, certainly: int) -> None:
-    """`auto` is how long the actor's provider keeps a prompt, by its upstream and name; dates move after an hour at the earliest."""
+    """`auto` is how long the actor's provider keeps a prompt, by its upstream and name; dates move
+    after an hour at the earliest."""
     found = parse(AUTO).effective(model).limits
-    assert (found.activate_after_idle, found.buffer_after_idle, found.cache_lives) == (lives, lives, certainly)
+    assert (found.activate_after_idle, found.buffer_after_idle, found.cache_lives) == (
+        lives,
+        lives,
+        certainly,
+    )
 
 
 def test_known_cache_lifetime() -> None:
     """`auto` takes the provider's figure where the caller knows it."""
     memory = MemorySettings(activate_after_idle="auto")
-    assert limits(memory, Settings().context, cache_lives=300.0).activate_after_idle == 300.0
+    assert (
+        compute_limits(memory, Settings().context, cache_lives=300.0).activate_after_idle == 300.0
+    )
 
 
 LAYERED = """
@@ -115,10 +128,15 @@ resources:
 def test_the_most_specific_wins_key_by_key(
     model: str | None, resource: str | None, tokens: int, instruction: str, mode: str
 ) -> None:
-    """Overrides are laid over each other by literal characters, whatever their order in the file; resources last."""
+    """Overrides are laid over each other by literal characters, whatever their order in the file;
+    resources last."""
     effective = parse(LAYERED).effective(model, resource)
     observation = effective.memory.observation
-    assert (observation.message_tokens, observation.instruction, effective.memory.mode) == (tokens, instruction, mode)
+    assert (observation.message_tokens, observation.instruction, effective.memory.mode) == (
+        tokens,
+        instruction,
+        mode,
+    )
     assert effective.limits.observe_at == tokens
     assert effective.context.relative_time == (instruction != "gpt")
 
@@ -131,7 +149,10 @@ def test_classes_and_wildcards_are_not_literal() -> None:
 
 def test_equally_specific() -> None:
     """Of two equally specific overrides the later one in the file wins."""
-    assert parse("models: {'a*': {mode: shadow}, '*b': {mode: live}}").effective("ab").memory.mode == "live"
+    assert (
+        parse("models: {'a*': {mode: shadow}, '*b': {mode: live}}").effective("ab").memory.mode
+        == "live"
+    )
 
 
 BOTH = ["a", {"model": "b", "max_retries": 0}]
@@ -164,7 +185,8 @@ BOTH = ["a", {"model": "b", "max_retries": 0}]
     ],
 )  # fmt: skip
 def test_models(text: str, observer: object, reflector: object) -> None:
-    """The most specific level that speaks decides; `inherit` is silence on `memory`, and takes back above it."""
+    """The most specific level that speaks decides; `inherit` is silence on `memory`, and takes back
+    above it."""
     effective = parse(text).effective("m", "r")
     assert effective.observer_model == observer
     assert effective.reflector_model == reflector
@@ -182,7 +204,9 @@ def test_upstream_for() -> None:
     settings = parse(
         "upstream:\n  - {name: a, match: ['gpt-*', 'o3'], base_url: 'http://a/v1/'}\n  - {name: b, match: ['g*'], base_url: 'http://b'}"
     )
-    assert [u and u.name for u in map(settings.upstream_for, ["gpt-4o", "o3", "gemini", "GPT-4o", None])] == [
+    assert [
+        u and u.name for u in map(settings.upstream_for, ["gpt-4o", "o3", "gemini", "GPT-4o", None])
+    ] == [
         "a",
         "a",
         "b",
@@ -200,9 +224,9 @@ def test_pairs_are_remembered_and_bounded() -> None:
     settings = parse("models: {m: {mode: shadow}}")
     assert settings.effective("m", "r") is settings.effective("m", "r")
     assert settings.effective("m", "r") is settings.effective("m", "s")
-    for number in range(PAIRS + 10):
+    for number in range(MAX_CACHED_PAIRS + 10):
         settings.effective("m", str(number))
-    assert len(settings._pairs) == PAIRS
+    assert len(settings._pairs) == MAX_CACHED_PAIRS
 
 
 def test_overrides_that_could_not_be_checked_together() -> None:
@@ -211,20 +235,24 @@ def test_overrides_that_could_not_be_checked_together() -> None:
         "models: {'a*': {observation: {message_tokens: 9000}}, '*b': {observation: {buffer_activation: 9500}}}"
     )
     assert settings.effective("a").limits.observe_at == 9_000
-    with pytest.raises(ConfigError, match=r"models\.a\*, models\.\*b contradict each other: .*message_tokens \(9000\)"):
+    with pytest.raises(
+        ConfigError,
+        match=r"models\.a\*, models\.\*b contradict each other: .*message_tokens \(9000\)",
+    ):
         settings.effective("ab")
 
 
 def test_a_thread_may_not_have_requests_wait_for_hours() -> None:
-    """Inspection R15: each waiting request holds a place of the server's. What was stored before the bound is held to it as well."""
+    """Inspection R15: each waiting request holds a place of the server's. What was stored before
+    the bound is held to it as well."""
     base = parse("").effective(None)
     with pytest.raises(ConfigError, match="block_timeout of a thread is at most 2m"):
-        thread_overrides(base, {"observation": {"block_timeout": "10000s"}})
+        merge_thread_overrides(base, {"observation": {"block_timeout": "10000s"}})
     stored = b'{"observation": {"block_timeout": "10000s"}}'
-    assert base.overridden(stored).limits.block_timeout == 120
-    assert thread_overrides(base, {"observation": {"block_timeout": "2m"}})
+    assert base.with_overrides(stored).limits.block_timeout == 120
+    assert merge_thread_overrides(base, {"observation": {"block_timeout": "2m"}})
     patient = parse("memory: {observation: {block_timeout: 5m}}").effective(None)
-    assert patient.overridden(stored).limits.block_timeout == 300
+    assert patient.with_overrides(stored).limits.block_timeout == 300
 
 
 def test_enabled_stays_off_under_overrides() -> None:
@@ -235,13 +263,30 @@ def test_enabled_stays_off_under_overrides() -> None:
 
 
 def test_sections_within_an_override() -> None:
-    """`context: {…}` and `memory: {…}` within an override mean their keys; faults point into them."""
-    settings = parse("models: {m: {scope: resource, context: {layout: merged}, memory: {retrieval: true}}}")
+    """`context: {…}` and `memory: {…}` within an override mean their keys; faults point into
+    them."""
+    settings = parse(
+        "models: {m: {scope: resource, context: {layout: merged}, memory: {retrieval: true}}}"
+    )
     effective = settings.effective("m")
-    assert (effective.memory.scope, effective.context.layout, effective.memory.retrieval.enabled) == (
+    assert (
+        effective.memory.scope,
+        effective.context.layout,
+        effective.memory.retrieval.enabled,
+    ) == (
         "resource",
         "merged",
         True,
     )
-    with pytest.raises(ConfigError, match=r"models\.m\.context\.layot: is no setting; did you mean layout\?"):
+    with pytest.raises(
+        ConfigError, match=r"models\.m\.context\.layot: is no setting; did you mean layout\?"
+    ):
         parse("models: {m: {context: {layot: merged}}}")
+
+
+def test_settings_stay_equal_when_one_of_them_was_asked() -> None:
+    """What settings remember of their answers is no part of what they say."""
+    asked = Settings()
+    asked.effective("gpt-4o", "ana")
+    assert asked == Settings()
+    assert asked != Settings.model_validate({"retention": {"ttl_days": 3}})

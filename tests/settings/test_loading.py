@@ -12,8 +12,8 @@ from pydantic import BaseModel, SecretStr
 
 from om_proxy.errors import ConfigError
 from om_proxy.settings import MemorySettings, Settings, load, parse
-from om_proxy.settings.faults import SECRETS
 from om_proxy.settings.memory import ObservationSettings
+from om_proxy.settings.validation_messages import SECRET_SETTINGS
 
 
 def faults_of(text: str, **env: str) -> list[str]:
@@ -135,12 +135,16 @@ def test_faults_are_told_together() -> None:
 
 def test_a_hidden_name_is_found_by_its_line() -> None:
     """A key in the place of a name: the line says where."""
-    assert faults_of("auth:\n  keys: []\n  sk-hush: acme\n") == ['x.yaml:3: auth["(hidden)"]: is no setting']
+    assert faults_of("auth:\n  keys: []\n  sk-hush: acme\n") == [
+        'x.yaml:3: auth["(hidden)"]: is no setting'
+    ]
 
 
 def test_rules_of_sections_are_told_together() -> None:
     """All the rules one section breaks come at once."""
-    told = faults_of("memory:\n  observation: {message_tokens: 1000, buffer_tokens: 2000,\n    block_after: 500}\n")
+    told = faults_of(
+        "memory:\n  observation: {message_tokens: 1000, buffer_tokens: 2000,\n    block_after: 500}\n"
+    )
     assert [line.split(" = ")[0] for line in told] == [
         "x.yaml:2: memory.observation.buffer_tokens",
         "x.yaml:3: memory.observation.block_after",
@@ -195,22 +199,61 @@ def test_a_bind_others_reach_needs_a_token(host: str, sound: bool) -> None:
 @pytest.mark.parametrize(
     "text",
     [
-        *("auth: HUSH", "auth: {keys: HUSH}", "auth: {keys: [HUSH]}", "auth: {keys: [a, HUSH]}", "auth: {HUSH: acme}"),
+        *(
+            "auth: HUSH",
+            "auth: {keys: HUSH}",
+            "auth: {keys: [HUSH]}",
+            "auth: {keys: [a, HUSH]}",
+            "auth: {HUSH: acme}",
+        ),
         *("auth: {keys: [{tenant: a, key: HUSH, x: 1}]}", "auth: {keys: [{tenant: a, kye: HUSH}]}"),
         *("auth: {keys: [{tenant: a, key: [HUSH]}]}", "auth: {keys: [{tenant: 'a HUSH', key: k}]}"),
-        *("auth: {keys: [{HUSH: acme}]}", "auth: {keys: {HUSH: acme}}", "auth: {keys: [{acme: HUSH}]}"),
-        *("auth: {token_required: HUSH}", "auth: {token_required: [HUSH]}", "auth: {token_secret: [HUSH]}"),
+        *(
+            "auth: {keys: [{HUSH: acme}]}",
+            "auth: {keys: {HUSH: acme}}",
+            "auth: {keys: [{acme: HUSH}]}",
+        ),
+        *(
+            "auth: {token_required: HUSH}",
+            "auth: {token_required: [HUSH]}",
+            "auth: {token_secret: [HUSH]}",
+        ),
         *("auth: {tokens: [HUSH]}", "auth: {tokens: {a: HUSH}}", "auth: {other: {a: [HUSH]}}"),
-        *("server: HUSH", "server: {admin_tokn: HUSH}", "server: {admin: HUSH}", "server: {admin_token: [HUSH]}"),
-        *("memory: HUSH", "memory: {api_key: [HUSH]}", "memory: {apikey: HUSH}", "memory: {sesame: HUSH}"),
+        *(
+            "server: HUSH",
+            "server: {admin_tokn: HUSH}",
+            "server: {admin: HUSH}",
+            "server: {admin_token: [HUSH]}",
+        ),
+        *(
+            "memory: HUSH",
+            "memory: {api_key: [HUSH]}",
+            "memory: {apikey: HUSH}",
+            "memory: {sesame: HUSH}",
+        ),
         *("upstream: HUSH", "upstream: [HUSH]", "upstream: {key: HUSH}"),
-        *("upstream: [{base_url: 'http://h', api_key: [HUSH]}]", "upstream: [{base_url: 'http://h', apikey: HUSH}]"),
-        *("upstream: [{base_url: 'http://h', headers: [HUSH]}]", "upstream: [{base_url: 'http://h', header: HUSH}]"),
+        *(
+            "upstream: [{base_url: 'http://h', api_key: [HUSH]}]",
+            "upstream: [{base_url: 'http://h', apikey: HUSH}]",
+        ),
+        *(
+            "upstream: [{base_url: 'http://h', headers: [HUSH]}]",
+            "upstream: [{base_url: 'http://h', header: HUSH}]",
+        ),
         *("upstream: [{base_url: 'http://h/?k=HUSH'}]", "upstream: [{base_url: 'x://me:HUSH@h'}]"),
         *("storage: {url: 'mysql://me:HUSH@h'}", "storage: {url: 'mysql://h?password=HUSH'}"),
         *("storage: {encryption_key: [HUSH]}", "storage: {password: HUSH}"),
-        *("models: HUSH", "models: {x: HUSH}", "models: {x: {api_key: [HUSH]}}", "models: {x: {token: HUSH}}"),
-        *("resources: {x: HUSH}", "resources: {x: {observation: HUSH}}", "resources: {x: {observation: {key: HUSH}}}"),
+        *(
+            "models: HUSH",
+            "models: {x: HUSH}",
+            "models: {x: {api_key: [HUSH]}}",
+            "models: {x: {token: HUSH}}",
+        ),
+        *(
+            "resources: {x: HUSH}",
+            "resources: {x: {observation: HUSH}}",
+            "resources: {x: {observation: {key: HUSH}}}",
+        ),
         *("HUSH", "openai_key: HUSH", "key: HUSH", "tokens: [HUSH]"),
     ],
 )
@@ -258,13 +301,17 @@ def secrets_of(section: type[BaseModel]) -> set[str]:
         inside = {kind, *get_args(kind)}
         found |= {name} if SecretStr in inside else set()
         for part in inside:
-            found |= secrets_of(part) if isinstance(part, type) and issubclass(part, BaseModel) else set()
+            found |= (
+                secrets_of(part)
+                if isinstance(part, type) and issubclass(part, BaseModel)
+                else set()
+            )
     return found
 
 
 def test_every_secret_is_hidden() -> None:
     """A fault names the value it is about, but for these."""
-    assert secrets_of(Settings) == SECRETS
+    assert secrets_of(Settings) == SECRET_SETTINGS
 
 
 def test_settings_keep_secrets() -> None:
@@ -297,7 +344,14 @@ def test_fault_of_what_only_an_override_made(text: str, variable: str, said: str
 
 
 CREDENTIALS = (
-    *("authorization", "proxy-authorization", "x-api-key", "api-key", "cookie", "x-om-authorization"),
+    *(
+        "authorization",
+        "proxy-authorization",
+        "x-api-key",
+        "api-key",
+        "cookie",
+        "x-om-authorization",
+    ),
     *("x-memory-gateway-authorization", "x-om-admin", "x-om-token"),
 )
 
@@ -305,7 +359,8 @@ CREDENTIALS = (
 @pytest.mark.parametrize("key", ["thread_headers", "resource_headers"])
 @pytest.mark.parametrize("header", CREDENTIALS)
 def test_a_credential_names_no_thread(key: str, header: str) -> None:
-    """A name is stored, listed and sent back; and a key that is the thread's name would be kept from the model server."""
+    """A name is stored, listed and sent back; and a key that is the thread's name would be kept
+    from the model server."""
     (fault,) = faults_of(f"identity: {{{key}: [x-mine, {header.title()}]}}")
     assert f"may not hold {header}" in fault
 
@@ -346,7 +401,9 @@ def test_which_file_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
 
 
 @pytest.mark.parametrize("name", ["gone.yaml", "."])
-def test_named_file_must_be_readable(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_named_file_must_be_readable(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A file that was asked for and cannot be read is an error, not the defaults."""
     monkeypatch.chdir(tmp_path)
     with pytest.raises(ConfigError, match="cannot be read"):
@@ -371,7 +428,22 @@ VALUES = st.one_of(
     st.integers(-2, 100_000),
     st.floats(allow_nan=False, allow_infinity=False),
     st.sampled_from(
-        ["", "off", "auto", "5m", "64MiB", "a", "inherit", "http://h", "http://[", "{x}", "${", "(", "/", "a\x00b"]
+        [
+            "",
+            "off",
+            "auto",
+            "5m",
+            "64MiB",
+            "a",
+            "inherit",
+            "http://h",
+            "http://[",
+            "{x}",
+            "${",
+            "(",
+            "/",
+            "a\x00b",
+        ]
     ),
 )
 
@@ -388,7 +460,8 @@ VALUES = st.one_of(
     )
 )
 def test_any_file(data: dict[str, object]) -> None:
-    """Whatever keys meet whatever values: Settings, or a ConfigError whose every line names its place."""
+    """Whatever keys meet whatever values: Settings, or a ConfigError whose every line names its
+    place."""
     assert all(line.startswith("x.yaml:1: ") for line in faults_if_any(data))
 
 
@@ -424,7 +497,18 @@ ODD: tuple[object, ...] = (
         "/",
         "a\x00b",
     ),
-    *([], [[]], [{}], ["a", None], {}, {"": {}}, {"a": "b"}, {"up_to": {}}, {"up_to": {"1": ["a"]}}, {"model": "a"}),
+    *(
+        [],
+        [[]],
+        [{}],
+        ["a", None],
+        {},
+        {"": {}},
+        {"a": "b"},
+        {"up_to": {}},
+        {"up_to": {"1": ["a"]}},
+        {"model": "a"},
+    ),
 )
 
 
@@ -437,10 +521,13 @@ def paths(model: type[BaseModel]) -> Iterator[tuple[str, ...]]:
 
 
 @pytest.mark.parametrize(
-    "path", [*paths(Settings), *(("models", "x", *path) for path in paths(MemorySettings))], ids=".".join
+    "path",
+    [*paths(Settings), *(("models", "x", *path) for path in paths(MemorySettings))],
+    ids=".".join,
 )
 def test_any_value_of(path: tuple[str, ...]) -> None:
-    """Each key with each odd value: taken, or refused with a ConfigError that names the place, one line a fault."""
+    """Each key with each odd value: taken, or refused with a ConfigError that names the place, one
+    line a fault."""
     for odd in ODD:
         data = odd
         for part in reversed(path):
@@ -450,5 +537,11 @@ def test_any_value_of(path: tuple[str, ...]) -> None:
 
 def test_each_upstream_knows_its_place() -> None:
     """An error about a server names where it stands in the file."""
-    two = parse("upstream: [{base_url: 'http://a', match: [a]}, {name: b, base_url: 'http://b'}]").upstream
-    assert [server.place for server in (*two, *Settings().upstream)] == ["upstream[0]", "upstream[1]", "upstream[0]"]
+    two = parse(
+        "upstream: [{base_url: 'http://a', match: [a]}, {name: b, base_url: 'http://b'}]"
+    ).upstream
+    assert [server.place for server in (*two, *Settings().upstream)] == [
+        "upstream[0]",
+        "upstream[1]",
+        "upstream[0]",
+    ]

@@ -9,71 +9,107 @@ from om_proxy.settings import quantities as q
 
 @pytest.mark.parametrize(
     ("text", "seconds"),
-    [("500ms", 0.5), ("20s", 20.0), ("5m", 300.0), ("1.5h", 5_400.0), ("1d", 86_400.0), (" 10 s ", 10.0), (2.5, 2.5)],
+    [
+        ("500ms", 0.5),
+        ("20s", 20.0),
+        ("5m", 300.0),
+        ("1.5h", 5_400.0),
+        ("1d", 86_400.0),
+        (" 10 s ", 10.0),
+        (2.5, 2.5),
+    ],
 )
 def test_duration(text: object, seconds: float) -> None:
     """Every unit of the configuration means what it says."""
-    assert q.duration(text) == seconds
+    assert q.parse_duration(text) == seconds
 
 
 @pytest.mark.parametrize(
-    "text", ["20", "", "s", "-1s", "0s", "5 weeks", "1e3s", "٣s", None, True, float("nan"), [], "5M", "9" * 400 + "s"]
+    "text",
+    [
+        "20",
+        "",
+        "s",
+        "-1s",
+        "0s",
+        "5 weeks",
+        "1e3s",
+        "٣s",
+        None,
+        True,
+        float("nan"),
+        [],
+        "5M",
+        "9" * 400 + "s",
+    ],
 )
 def test_no_duration(text: object) -> None:
     """A number without a unit is refused: it could mean anything."""
     with pytest.raises(ValueError, match="duration"):
-        q.duration(text)
+        q.parse_duration(text)
 
 
 @pytest.mark.parametrize(
     ("text", "count"),
-    [("64MiB", 67_108_864), ("32KiB", 32_768), ("1 GiB", 2**30), ("100", 100), ("5MB", 5_000_000), (7, 7)],
+    [
+        ("64MiB", 67_108_864),
+        ("32KiB", 32_768),
+        ("1 GiB", 2**30),
+        ("100", 100),
+        ("5MB", 5_000_000),
+        (7, 7),
+    ],
 )
 def test_size(text: object, count: int) -> None:
     """Binary and decimal units, and plain bytes."""
-    assert q.size(text) == count
+    assert q.parse_size(text) == count
 
 
-@pytest.mark.parametrize("text", ["", "MiB", "0", "-1KiB", "64mib", "64 apples", "Gi", "9" * 400, None, False, 0.5])
+@pytest.mark.parametrize(
+    "text", ["", "MiB", "0", "-1KiB", "64mib", "64 apples", "Gi", "9" * 400, None, False, 0.5]
+)
 def test_no_size(text: object) -> None:
     """What is no size is refused with the rule."""
     with pytest.raises(ValueError, match="size"):
-        q.size(text)
+        q.parse_size(text)
 
 
 @given(st.integers(1, 10**9))
 def test_written_sizes_read_back(count: int) -> None:
     """What `check` prints can be put into the file again."""
-    assert q.size(q.written_size(count)) == count
+    assert q.parse_size(q.render_size(count)) == count
 
 
 @given(st.integers(1, 10**9))
 def test_written_durations_read_back(milliseconds: int) -> None:
     """What `check` prints can be put into the file again."""
-    assert q.duration(q.written_duration(milliseconds / 1_000)) == pytest.approx(milliseconds / 1_000, rel=1e-5)
+    assert q.parse_duration(q.render_duration(milliseconds / 1_000)) == pytest.approx(
+        milliseconds / 1_000, rel=1e-5
+    )
 
 
 @pytest.mark.parametrize(
-    ("value", "meant"), [("off", None), (False, None), (None, None), ("auto", "auto"), ("5m", 300.0), (300.0, 300.0)]
+    ("value", "meant"),
+    [("off", None), (False, None), (None, None), ("auto", "auto"), ("5m", 300.0), (300.0, 300.0)],
 )
 def test_idle(value: object, meant: object) -> None:
     """Off in every spelling, auto, or a duration."""
-    assert q.idle(value) == meant
+    assert q.parse_idle(value) == meant
 
 
 @pytest.mark.parametrize(
     ("read", "value", "meant"),
     [
-        (q.share_or_tokens, "0.2", 0.2),
-        (q.share_or_tokens, "6000", 6_000),
-        (q.share_or_tokens, False, False),
-        (q.share_or_tokens, "off", False),
-        (q.tokens_or_all, "0", 0),
-        (q.tokens_or_all, "false", False),
-        (q.removed_or_kept, "1", 1.0),
-        (q.removed_or_kept, "1000", 1_000.0),
-        (q.multiple_or_tokens, "1", 1.0),
-        (q.multiple_or_tokens, "36000", 36_000.0),
+        (q.parse_share_or_tokens, "0.2", 0.2),
+        (q.parse_share_or_tokens, "6000", 6_000),
+        (q.parse_share_or_tokens, False, False),
+        (q.parse_share_or_tokens, "off", False),
+        (q.parse_tokens_or_all, "0", 0),
+        (q.parse_tokens_or_all, "false", False),
+        (q.parse_removed_or_kept, "1", 1.0),
+        (q.parse_removed_or_kept, "1000", 1_000.0),
+        (q.parse_multiple_or_tokens, "1", 1.0),
+        (q.parse_multiple_or_tokens, "36000", 36_000.0),
     ],
 )
 def test_ratio_or_tokens(read: object, value: object, meant: object) -> None:
@@ -87,19 +123,19 @@ def test_ratio_or_tokens(read: object, value: object, meant: object) -> None:
 @pytest.mark.parametrize(
     ("read", "value"),
     [
-        (q.share_or_tokens, "0"),
-        (q.share_or_tokens, "-0.1"),
-        (q.share_or_tokens, "1.5"),
-        (q.share_or_tokens, True),
-        (q.share_or_tokens, "nan"),
-        (q.tokens_or_all, "-1"),
-        (q.tokens_or_all, "1.5"),
-        (q.tokens_or_all, "inf"),
-        (q.removed_or_kept, "0"),
-        (q.removed_or_kept, "1.01"),
-        (q.removed_or_kept, "999"),
-        (q.multiple_or_tokens, "0.99"),
-        (q.multiple_or_tokens, "many"),
+        (q.parse_share_or_tokens, "0"),
+        (q.parse_share_or_tokens, "-0.1"),
+        (q.parse_share_or_tokens, "1.5"),
+        (q.parse_share_or_tokens, True),
+        (q.parse_share_or_tokens, "nan"),
+        (q.parse_tokens_or_all, "-1"),
+        (q.parse_tokens_or_all, "1.5"),
+        (q.parse_tokens_or_all, "inf"),
+        (q.parse_removed_or_kept, "0"),
+        (q.parse_removed_or_kept, "1.01"),
+        (q.parse_removed_or_kept, "999"),
+        (q.parse_multiple_or_tokens, "0.99"),
+        (q.parse_multiple_or_tokens, "many"),
     ],
 )
 def test_neither_ratio_nor_tokens(read: object, value: object) -> None:

@@ -2,7 +2,7 @@
 
 import pytest
 
-from om_proxy.settings import Settings, attention_lines, effective_lines, parse, summary_lines
+from om_proxy.settings import Settings, list_warnings, parse, render_settings, render_summary
 
 TEXT = """
 server: {admin_token: hush}
@@ -50,41 +50,58 @@ def test_line(expected: str) -> None:
     """Each setting with its value as the file writes it, and the place that decided."""
     settings = parse(TEXT, "x.yaml", {"OM_PROXY__SERVER__PORT": "9"})
     whose = ("gpt-4o-mini", "boss")
-    assert expected in [*effective_lines(settings, *whose), *summary_lines(settings, *whose)]
+    assert expected in [*render_settings(settings, *whose), *render_summary(settings, *whose)]
 
 
 @pytest.mark.parametrize(
     ("model", "idle", "pause"),
-    [("gpt-4o", "auto", "5m"), ("gpt-5.5", "auto", "1h"), ("gpt-4o", "90s", "90s"), ("gpt-4o", "off", None)],
+    [
+        ("gpt-4o", "auto", "5m"),
+        ("gpt-5.5", "auto", "1h"),
+        ("gpt-4o", "90s", "90s"),
+        ("gpt-4o", "off", None),
+    ],
 )
 def test_pauses(model: str, idle: str, pause: str | None) -> None:
-    """What `auto` comes to with this model's provider; with `buffer_on_idle` also where idle activation is off."""
-    settings = parse(f"memory: {{activate_after_idle: {idle}, observation: {{buffer_on_idle: true}}}}")
-    lines = summary_lines(settings, model)
+    """What `auto` comes to with this model's provider; with `buffer_on_idle` also where idle
+    activation is off."""
+    settings = parse(
+        f"memory: {{activate_after_idle: {idle}, observation: {{buffer_on_idle: true}}}}"
+    )
+    lines = render_summary(settings, model)
     active = [text for text in lines if text.endswith("what was observed ahead becomes active")]
-    assert active == ([f"tokens: after a pause of {pause}, what was observed ahead becomes active"] if pause else [])
-    assert f"tokens: after a pause of {pause or '5m'}, 3000 new ones are enough to be observed ahead" in lines
-    assert attention_lines(settings, model) == []
+    assert active == (
+        [f"tokens: after a pause of {pause}, what was observed ahead becomes active"]
+        if pause
+        else []
+    )
+    assert (
+        f"tokens: after a pause of {pause or '5m'}, 3000 new ones are enough to be observed ahead"
+        in lines
+    )
+    assert list_warnings(settings, model) == []
 
 
 def test_a_shared_budget_is_told() -> None:
     """How far it moves the thresholds, which the settings alone do not show."""
-    lines = summary_lines(parse("memory: {share_token_budget: true}"))
-    assert "messages are observed at 70000 and a request waits at 84000" in line(lines, "tokens: the two share")
-    assert not [text for text in summary_lines(Settings()) if "share what" in text]
+    lines = render_summary(parse("memory: {share_token_budget: true}"))
+    assert "messages are observed at 70000 and a request waits at 84000" in line(
+        lines, "tokens: the two share"
+    )
+    assert not [text for text in render_summary(Settings()) if "share what" in text]
 
 
 def test_no_secret() -> None:
     """No line shows a credential."""
     settings = parse(TEXT, "x.yaml")
-    lines = [*summary_lines(settings), *effective_lines(settings), *attention_lines(settings)]
+    lines = [*render_summary(settings), *render_settings(settings), *list_warnings(settings)]
     assert "hush" not in "".join(lines)
 
 
 def test_defaults_need_no_warning() -> None:
     """The defaults warn of nothing, and all stem from nowhere."""
-    assert attention_lines(Settings()) == []
-    assert all(text.endswith("(default)") for text in effective_lines(Settings()))
+    assert list_warnings(Settings()) == []
+    assert all(text.endswith("(default)") for text in render_settings(Settings()))
 
 
 @pytest.mark.parametrize(
@@ -94,10 +111,22 @@ def test_defaults_need_no_warning() -> None:
             "memory: {observation: {buffer_activation: 0.9}}",
             "leaves 3000 tokens raw, less than one buffering interval (6000)",
         ),
-        ("memory: {observation: {message_tokens: 2000, buffer_activation: 0.8}}", "less than 1000 tokens stay raw"),
-        ("memory: {observation: {buffer_tokens: false, block_after: 1.2}}", "block_after delays observing to 36000"),
-        ("memory: {activate_after_idle: auto, observation: {buffer_tokens: false}}", "have nothing to work with"),
-        ("memory: {observation: {buffer_tokens: false, buffer_on_idle: true}}", "have nothing to work with"),
+        (
+            "memory: {observation: {message_tokens: 2000, buffer_activation: 0.8}}",
+            "less than 1000 tokens stay raw",
+        ),
+        (
+            "memory: {observation: {buffer_tokens: false, block_after: 1.2}}",
+            "block_after delays observing to 36000",
+        ),
+        (
+            "memory: {activate_after_idle: auto, observation: {buffer_tokens: false}}",
+            "have nothing to work with",
+        ),
+        (
+            "memory: {observation: {buffer_tokens: false, buffer_on_idle: true}}",
+            "have nothing to work with",
+        ),
         ("context: {tail_limit: 8000}", "context.tail_limit (8000) is below 36000"),
         (
             "memory: {share_token_budget: true}\ncontext: {tail_limit: 40000}",
@@ -108,7 +137,7 @@ def test_defaults_need_no_warning() -> None:
 )
 def test_warning(text: str, warning: str) -> None:
     """What is allowed and will disappoint is said."""
-    (found,) = attention_lines(parse(text))
+    (found,) = list_warnings(parse(text))
     assert warning in found
 
 
@@ -137,25 +166,29 @@ def test_warning_of_an_upstream(text: str, warning: str | None) -> None:
     text = text.replace("{match", "{base_url: 'http://h', match").replace(
         "{name: b, ", "{name: b, base_url: 'http://h', "
     )
-    found = attention_lines(parse(text))
+    found = list_warnings(parse(text))
     assert len(found) == (1 if warning else 0)
     assert all(line.startswith(str(warning)) for line in found)
 
 
 def test_upstream_that_takes_nothing() -> None:
     """A model no upstream takes is told."""
-    lines = summary_lines(parse("upstream: [{base_url: 'http://h', match: [a]}]"), "b")
+    lines = render_summary(parse("upstream: [{base_url: 'http://h', match: [a]}]"), "b")
     assert line(lines, "upstream: ") == "upstream: none: the request is refused"
 
 
 def test_long_instruction_is_cut() -> None:
     """A setting is one line, however long its text, and whatever address is in it."""
-    of_a_page = effective_lines(
+    of_a_page = render_settings(
         parse(f'memory: {{observation: {{instruction: "as http://h/?a=b says: {"x" * 500}"}}}}')
     )
     assert len(line(of_a_page, "memory.observation.instruction = as http://h/?a=b says")) < 140
-    lines = effective_lines(
-        parse(f'memory: {{observation: {{instruction: {"x" * 500}}}, reflection: {{instruction: "a\\nb"}}}}')
+    lines = render_settings(
+        parse(
+            f'memory: {{observation: {{instruction: {"x" * 500}}}, reflection: {{instruction: "a\\nb"}}}}'
+        )
     )
     assert len(line(lines, "memory.observation.instruction")) < 140
-    assert line(lines, "memory.reflection.instruction").startswith("memory.reflection.instruction = a…")
+    assert line(lines, "memory.reflection.instruction").startswith(
+        "memory.reflection.instruction = a…"
+    )

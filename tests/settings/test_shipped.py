@@ -57,22 +57,33 @@ def test_every_key_stands_in_the_file() -> None:
     assert set(written_keys()) == keys(Settings)
 
 
-SECTIONS_WITHOUT_WORDS = {"server", "auth", "storage", "background"}  # their name says it, their keys say the rest
+SECTIONS_WITHOUT_WORDS = {
+    "server",
+    "auth",
+    "storage",
+    "background",
+}  # their name says it, their keys say the rest
 
 
 @pytest.mark.parametrize(
-    ("key", "number"), [(k, n) for k, n in written_keys().items() if k not in SECTIONS_WITHOUT_WORDS]
+    ("key", "number"),
+    [(k, n) for k, n in written_keys().items() if k not in SECTIONS_WITHOUT_WORDS],
 )
 def test_every_key_is_explained(key: str, number: int) -> None:
-    """Beside each key stands what it is good for."""
+    """Above each key stands what it is good for, in lines of at most 100 characters."""
     name = key.rpartition(".")[2]
-    assert re.match(rf"\s*(- )?{name}:.*\s# \S.{{5,}}", LINES[number])
+    assert re.match(rf"\s*(- )?{name}:", LINES[number])
+    assert re.match(r"\s*# \S.{5,}", LINES[number - 1])
+    assert len(LINES[number - 1]) <= 100
 
 
 def profiles() -> list[str]:
     """The profiles, as somebody copies them."""
     text = "\n".join(LINES)
-    return [re.sub(r"^#\| ", "", part, flags=re.M) for part in re.findall(r"(?:^#\| .*\n?)+", text, flags=re.M)]
+    return [
+        re.sub(r"^#\| ", "", part, flags=re.M)
+        for part in re.findall(r"(?:^#\| .*\n?)+", text, flags=re.M)
+    ]
 
 
 def test_there_are_three_profiles() -> None:

@@ -5,12 +5,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from om_proxy.errors import ConfigError
-from om_proxy.settings.source import read, written
+from om_proxy.settings.source import read_document, render_path
 
 
 def test_line_of_each_key() -> None:
     """Each path knows its line, in block and flow style and in lists."""
-    document = read("a:\n  b: 1\n  c: {d: 2}\ne:\n  - f: 3\n", "x.yaml", {})
+    document = read_document("a:\n  b: 1\n  c: {d: 2}\ne:\n  - f: 3\n", "x.yaml", {})
     assert document.data == {"a": {"b": "1", "c": {"d": "2"}}, "e": [{"f": "3"}]}
     assert document.origins["a", "b"] == "x.yaml:2"
     assert document.origins["a", "c", "d"] == "x.yaml:3"
@@ -37,14 +37,15 @@ def test_line_of_each_key() -> None:
     ],
 )
 def test_scalars(text: str, value: object) -> None:
-    """Only null, true and false are YAML's to resolve; JSON is YAML; nothing becomes a date or a base-60 number."""
-    assert read(text, "x.yaml", {}).data == {"x": value}
+    """Only null, true and false are YAML's to resolve; JSON is YAML; nothing becomes a date or a
+    base-60 number."""
+    assert read_document(text, "x.yaml", {}).data == {"x": value}
 
 
 @pytest.mark.parametrize("text", ["", "# nothing\n", "null", "---\n"])
 def test_empty_file(text: str) -> None:
     """An empty file says nothing."""
-    assert read(text, "x.yaml", {}).data == {}
+    assert read_document(text, "x.yaml", {}).data == {}
 
 
 @pytest.mark.parametrize(
@@ -64,19 +65,26 @@ def test_empty_file(text: str) -> None:
     ],
 )
 def test_variables(text: str, value: object) -> None:
-    """A variable's value stands where its name stood; quotes keep it text; an empty one takes the default."""
-    assert read(f"x: {text}", "x.yaml", {"A": "1", "E": "", "T": "true"}).data["x"] == value
+    """A variable's value stands where its name stood; quotes keep it text; an empty one takes the
+    default."""
+    assert (
+        read_document(f"x: {text}", "x.yaml", {"A": "1", "E": "", "T": "true"}).data["x"] == value
+    )
 
 
 def test_variable_is_not_yaml() -> None:
-    """A value that looks like YAML, or like another variable, stays what it is: nothing can be injected."""
-    assert read("x: '${A}'", "x.yaml", {"A": "${B}: {a: 1}\n- b"}).data["x"] == "${B}: {a: 1}\n- b"
+    """A value that looks like YAML, or like another variable, stays what it is: nothing can be
+    injected."""
+    assert (
+        read_document("x: '${A}'", "x.yaml", {"A": "${B}: {a: 1}\n- b"}).data["x"]
+        == "${B}: {a: 1}\n- b"
+    )
 
 
 def test_faults_of_the_text_are_told_together() -> None:
     """Missing variables, broken ones and duplicate keys come in one error, each with its line."""
     with pytest.raises(ConfigError) as caught:
-        read("a: ${GONE}\nb: '${bad name}'\na: 2\n", "x.yaml", {})
+        read_document("a: ${GONE}\nb: '${bad name}'\na: 2\n", "x.yaml", {})
     faults = str(caught.value).splitlines()
     assert [fault.split(": ")[0] for fault in faults] == ["x.yaml:1", "x.yaml:2", "x.yaml:3"]
     assert "GONE is not set" in faults[0]
@@ -100,20 +108,20 @@ def test_faults_of_the_text_are_told_together() -> None:
 def test_broken_yaml(text: str, start: str) -> None:
     """What is no YAML is refused with its line."""
     with pytest.raises(ConfigError) as caught:
-        read(text, "x.yaml", {"A": "1"})
+        read_document(text, "x.yaml", {"A": "1"})
     assert str(caught.value).startswith(start)
 
 
 def test_broken_yaml_does_not_quote_the_line() -> None:
     """The line that breaks may hold a key, so it is not repeated."""
     with pytest.raises(ConfigError) as caught:
-        read('key: "sk-secret\nb: [', "x.yaml", {})
+        read_document('key: "sk-secret\nb: [', "x.yaml", {})
     assert "sk-secret" not in str(caught.value)
 
 
 def test_merge_keys() -> None:
     """`<<` brings a mapping's keys; a mapping's own come first."""
-    document = read("a: &a {x: 1, y: 2}\nb:\n  <<: *a\n  y: 3\n", "x.yaml", {})
+    document = read_document("a: &a {x: 1, y: 2}\nb:\n  <<: *a\n  y: 3\n", "x.yaml", {})
     assert document.data["b"] == {"y": "3", "x": "1"}
 
 
@@ -122,8 +130,16 @@ def test_merge_keys() -> None:
     [
         ("OM_PROXY__SERVER__PORT", "9000", {"server": {"port": "9000"}}),
         ("OM_PROXY__MEMORY", "false", {"memory": False}),
-        ("OM_PROXY__MEMORY__OBSERVATION__MODEL", "[a, b]", {"memory": {"observation": {"model": ["a", "b"]}}}),
-        ("OM_PROXY__MODELS", "{'gpt-*': {scope: resource}}", {"models": {"gpt-*": {"scope": "resource"}}}),
+        (
+            "OM_PROXY__MEMORY__OBSERVATION__MODEL",
+            "[a, b]",
+            {"memory": {"observation": {"model": ["a", "b"]}}},
+        ),
+        (
+            "OM_PROXY__MODELS",
+            "{'gpt-*': {scope: resource}}",
+            {"models": {"gpt-*": {"scope": "resource"}}},
+        ),
         ("OM_PROXY__SERVER__ADMIN_TOKEN", "0123: [", {"server": {"admin_token": "0123: ["}}),
         ("OM_PROXY__SERVER__ADMIN_TOKEN", "", {"server": {"admin_token": None}}),
         ("OM_PROXY__SERVER__ADMIN_TOKEN", "'true'", {"server": {"admin_token": "true"}}),
@@ -131,13 +147,15 @@ def test_merge_keys() -> None:
 )
 def test_overrides(variable: str, value: str, data: object) -> None:
     """An override makes the sections it needs; its value is YAML, and text where it is none."""
-    assert read("", "x.yaml", {variable: value}).data == data
+    assert read_document("", "x.yaml", {variable: value}).data == data
 
 
 def test_override_over_the_file() -> None:
     """An override replaces what the file says, and where it was said."""
-    document = read(
-        "memory: true\nserver:\n  port: 1\n", "x.yaml", {"OM_PROXY__SERVER__PORT": "2", "OM_PROXY__MEMORY__SCOPE": "x"}
+    document = read_document(
+        "memory: true\nserver:\n  port: 1\n",
+        "x.yaml",
+        {"OM_PROXY__SERVER__PORT": "2", "OM_PROXY__MEMORY__SCOPE": "x"},
     )
     assert document.data == {"memory": {"enabled": True, "scope": "x"}, "server": {"port": "2"}}
     assert document.origins["server", "port"] == "env OM_PROXY__SERVER__PORT"
@@ -145,32 +163,40 @@ def test_override_over_the_file() -> None:
 
 def test_override_of_the_built_in_upstream() -> None:
     """The first upstream can be changed without a file."""
-    document = read("", "x.yaml", {"OM_PROXY__UPSTREAM__0__BASE_URL": "http://h/v1"})
+    document = read_document("", "x.yaml", {"OM_PROXY__UPSTREAM__0__BASE_URL": "http://h/v1"})
     assert document.data["upstream"] == [{"name": "openai", "base_url": "http://h/v1"}]
 
 
 @pytest.mark.parametrize(
-    "variable", ["OM_PROXY__", "OM_PROXY__UPSTREAM__7__NAME", "OM_PROXY__UPSTREAM__A__NAME", "OM_PROXY__A____B"]
+    "variable",
+    [
+        "OM_PROXY__",
+        "OM_PROXY__UPSTREAM__7__NAME",
+        "OM_PROXY__UPSTREAM__A__NAME",
+        "OM_PROXY__A____B",
+    ],
 )
 def test_override_of_nothing(variable: str) -> None:
     """An override that reaches nothing is an error that names it."""
     with pytest.raises(ConfigError, match=f"env {variable}: "):
-        read("", "x.yaml", {variable: "1"})
+        read_document("", "x.yaml", {variable: "1"})
 
 
 def test_admin_token_without_a_file() -> None:
     """The built-in admin token is the variable's, as the shipped file says."""
-    assert read("", "x.yaml", {"OM_PROXY_ADMIN_TOKEN": "t"}).data == {"server": {"admin_token": "t"}}
-    assert read("server: {admin_token: own}", "x.yaml", {"OM_PROXY_ADMIN_TOKEN": "t"}).data["server"] == {
-        "admin_token": "own"
+    assert read_document("", "x.yaml", {"OM_PROXY_ADMIN_TOKEN": "t"}).data == {
+        "server": {"admin_token": "t"}
     }
+    assert read_document(
+        "server: {admin_token: own}", "x.yaml", {"OM_PROXY_ADMIN_TOKEN": "t"}
+    ).data["server"] == {"admin_token": "own"}
 
 
 @given(st.text())
 def test_any_text(text: str) -> None:
     """Whatever a file holds, it is read or refused with a ConfigError."""
     try:
-        document = read(text, "x.yaml", {})
+        document = read_document(text, "x.yaml", {})
     except ConfigError:
         return
     assert isinstance(document.data, dict)
@@ -178,19 +204,24 @@ def test_any_text(text: str) -> None:
 
 @pytest.mark.parametrize(
     ("path", "text"),
-    [(("a", "b"), "a.b"), (("upstream", 0, "name"), "upstream[0].name"), (("models", "g-4*", "x"), 'models["g-4*"].x')],
+    [
+        (("a", "b"), "a.b"),
+        (("upstream", 0, "name"), "upstream[0].name"),
+        (("models", "g-4*", "x"), 'models["g-4*"].x'),
+    ],
 )
 def test_written(path: tuple[str | int, ...], text: str) -> None:
     """Paths are written as people point at keys."""
-    assert written(path) == text
+    assert render_path(path) == text
 
 
 @pytest.mark.parametrize(
-    "text", ["a: *sk-hidden", "a: &sk-hidden 1\nb: &sk-hidden 2", "a: !sk!hidden 1", "a: *sk-hidden 1"]
+    "text",
+    ["a: *sk-hidden", "a: &sk-hidden 1\nb: &sk-hidden 2", "a: !sk!hidden 1", "a: *sk-hidden 1"],
 )
 def test_a_key_that_looks_like_yaml_is_not_repeated(text: str) -> None:
     """A key may begin with any character, and what it is then, YAML names."""
     with pytest.raises(ConfigError) as caught:
-        read(text, "x.yaml", {})
+        read_document(text, "x.yaml", {})
     assert "hidden" not in str(caught.value)
     assert "x.yaml:" in str(caught.value)

@@ -9,18 +9,18 @@ from pathlib import Path
 import pytest
 from structlog.testing import capture_logs
 
-from om_proxy.settings import Settings, Watched, load
-from om_proxy.settings.watching import changed_keys
+from om_proxy.settings import Settings, WatchedSettings, load
+from om_proxy.settings.watching import list_changed_keys
 
 Next = Callable[[], Awaitable[bool]]
 
 
 @asynccontextmanager
-async def watching(file: Path, text: str) -> AsyncIterator[tuple[Watched, Next]]:
+async def watching(file: Path, text: str) -> AsyncIterator[tuple[WatchedSettings, Next]]:
     """A watched file, and the wait for what became of its next change."""
     await asyncio.to_thread(file.write_text, text)
     seen: asyncio.Queue[bool] = asyncio.Queue()
-    watched = Watched(load(file, {}), env={}, seen=seen.put_nowait, look=0.2)
+    watched = WatchedSettings(load(file, {}), env={}, seen=seen.put_nowait, look=0.2)
     task = asyncio.create_task(watched.watch())
     yield watched, lambda: asyncio.wait_for(seen.get(), 30)
     task.cancel()
@@ -29,7 +29,8 @@ async def watching(file: Path, text: str) -> AsyncIterator[tuple[Watched, Next]]
 
 
 async def test_a_valid_change_is_taken(tmp_path: Path) -> None:
-    """The whole new configuration is in force, the old snapshot unchanged, and the log names what changed."""
+    """The whole new configuration is in force, the old snapshot unchanged, and the log names what
+    changed."""
     file = tmp_path / "x.yaml"
     with capture_logs() as logs:
         async with watching(file, "memory: {scope: thread}") as (watched, following):
@@ -44,7 +45,8 @@ async def test_a_valid_change_is_taken(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("text", ["memory: {scope: all}", "memory: [", "", " \n"])
 async def test_a_faulty_change_is_refused(tmp_path: Path, text: str) -> None:
-    """The old configuration stays, the log says why; an empty file is one being written, not a wish for the defaults."""
+    """The old configuration stays, the log says why; an empty file is one being written, not a wish
+    for the defaults."""
     file = tmp_path / "x.yaml"
     with capture_logs() as logs:
         async with watching(file, "memory: {scope: resource}") as (watched, following):
@@ -59,7 +61,9 @@ async def test_a_faulty_change_is_refused(tmp_path: Path, text: str) -> None:
     assert logs[0]["faults"]
 
 
-@pytest.mark.parametrize("text", ["auth: {keys: [sk-hush]}", "server: {admin_tokn: sk-hush}", "auth: {sk-hush: acme}"])
+@pytest.mark.parametrize(
+    "text", ["auth: {keys: [sk-hush]}", "server: {admin_tokn: sk-hush}", "auth: {sk-hush: acme}"]
+)
 async def test_what_is_refused_is_not_repeated(tmp_path: Path, text: str) -> None:
     """The log says which setting it is, and nothing of a key that stands in the wrong place."""
     file = tmp_path / "x.yaml"
@@ -106,7 +110,8 @@ telemetry: {log: json}
 
 
 async def test_what_needs_a_restart_is_named(tmp_path: Path) -> None:
-    """What is read once at the start is taken over too, and the log says that it waits for the next one; nothing else is named."""
+    """What is read once at the start is taken over too, and the log says that it waits for the next
+    one; nothing else is named."""
     file = tmp_path / "x.yaml"
     with capture_logs() as logs:
         async with watching(file, "memory: true") as (_, following):
@@ -114,17 +119,24 @@ async def test_what_needs_a_restart_is_named(tmp_path: Path) -> None:
             assert await following()
     assert logs[-1]["event"] == "settings.restart_needed"
     assert logs[-1]["changed"] == [
-        *("background.concurrency", "retention.generations", "server.host", "server.port", "server.workers"),
+        *(
+            "background.concurrency",
+            "retention.generations",
+            "server.host",
+            "server.port",
+            "server.workers",
+        ),
         *("storage.prefix", "storage.url", "telemetry.log"),
     ]
 
 
 async def test_who_stops_watching_leaves_no_thread(tmp_path: Path) -> None:
-    """Not even until it would have looked again: a process that is told to end does not wait for it."""
+    """Not even until it would have looked again: a process that is told to end does not wait for
+    it."""
     before = set(threading.enumerate())
     file = tmp_path / "x.yaml"
     file.touch()
-    task = asyncio.create_task(Watched(load(file, {}), env={}, look=60).watch())
+    task = asyncio.create_task(WatchedSettings(load(file, {}), env={}, look=60).watch())
     await asyncio.sleep(0)  # as far as to its waiting
     (thread,) = set(threading.enumerate()) - before
     task.cancel()
@@ -136,7 +148,7 @@ async def test_who_stops_watching_leaves_no_thread(tmp_path: Path) -> None:
 
 async def test_without_a_file_there_is_nothing_to_watch() -> None:
     """Settings made in code stay as they are."""
-    watched = Watched(Settings(), env={})
+    watched = WatchedSettings(Settings(), env={})
     await asyncio.wait_for(watched.watch(), 30)
     assert watched.current == Settings()
 
@@ -146,6 +158,6 @@ def test_changed_keys_look_into_lists() -> None:
     before = Settings()
     upstream = before.upstream[0].model_copy(update={"base_url": "http://h", "match": ("a",)})
     after = before.model_copy(update={"upstream": (upstream, upstream)})
-    changed = changed_keys(before, after)
+    changed = list_changed_keys(before, after)
     assert {"upstream.0.base_url", "upstream.0.match", "upstream.1.name"} <= set(changed)
     assert "upstream.0.name" not in changed

@@ -1,4 +1,5 @@
-"""The model server behind the proxy: shows the oracle every prompt it gets, and answers, breaks off, refuses or is not there."""
+"""The model server behind the proxy: shows the oracle every prompt it gets, and answers, breaks
+off, refuses or is not there."""
 
 from __future__ import annotations
 
@@ -64,7 +65,9 @@ class Actor(httpx.AsyncBaseTransport):
         rng = self._world.rng
         exchange.reply = said = self._said(exchange)
         if not exchange.stream:
-            whole = orjson.dumps({"choices": [{"index": 0, "message": orjson.loads(said), "finish_reason": "stop"}]})
+            whole = orjson.dumps(
+                {"choices": [{"index": 0, "message": orjson.loads(said), "finish_reason": "stop"}]}
+            )
             half = len(whole) // 2
             pieces = [whole[:half]] if broken else [whole[:half], whole[half:]]
             headers = {"content-type": "application/json"}
@@ -74,15 +77,23 @@ class Actor(httpx.AsyncBaseTransport):
         events = list(streamed(said))
         if broken:
             events = events[: rng.randrange(len(events))]
-        return httpx.Response(200, headers={"content-type": "text/event-stream"}, stream=Body(events, rng, broken))
+        return httpx.Response(
+            200, headers={"content-type": "text/event-stream"}, stream=Body(events, rng, broken)
+        )
 
     def _said(self, exchange: Exchange) -> bytes:
         rng, thread = self._world.rng, exchange.client.thread
         one = thread.new_id()
         if exchange.client.tools and not self._world.calm and rng.random() < 0.3:
-            function = {"name": "look", "arguments": orjson.dumps({"q": f"{one} {filler(rng, 8)}"}).decode()}
+            function = {
+                "name": "look",
+                "arguments": orjson.dumps({"q": f"{one} {filler(rng, 8)}"}).decode(),
+            }
             count = rng.choice((1, 1, 2, 3))
-            calls = [{"id": f"call_{one}_{n}", "type": "function", "function": function} for n in range(count)]
+            calls = [
+                {"id": f"call_{one}_{n}", "type": "function", "function": function}
+                for n in range(count)
+            ]
             return message("assistant", None, tool_calls=calls)
         return message("assistant", f"{one}: {filler(rng, rng.randrange(4, 90))}")
 
@@ -96,6 +107,8 @@ def streamed(said: bytes) -> list[bytes]:
         deltas += [{"content": part} for part in (f"{head} ", rest[:half], rest[half:])]
     for index, call in enumerate(whole.get("tool_calls", ())):
         deltas.append({"tool_calls": [{"index": index, **call}]})
-    chunks = [{"choices": [{"index": 0, "delta": delta, "finish_reason": None}]} for delta in deltas]
+    chunks = [
+        {"choices": [{"index": 0, "delta": delta, "finish_reason": None}]} for delta in deltas
+    ]
     chunks.append({"choices": [{"index": 0, "delta": {}, "finish_reason": "stop"}]})
     return [b"data: " + orjson.dumps(chunk) + b"\n\n" for chunk in chunks] + [b"data: [DONE]\n\n"]

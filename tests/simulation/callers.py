@@ -1,11 +1,12 @@
 """The clients: they hold the true conversation and show it as their kind does, for better or worse.
 
-What they avoid, because docs/concepts/limits.md lists it: an edit with nothing known before it (the first two messages stay); an
-exchange deleted from the middle; the same text twice (every text has its id); a lost fork shown by a window that begins after it
-(clients with windows edit only what is recent, and meet no broken disk); what came of the second reply to a question, shown in place
-of the first, and a second reply that we never stored, of which we hold the first (each looks like an altered text of what we hold);
-folded, compacted and altered histories
-(tests/memory/clients.py has them).
+What they avoid, because docs/concepts/limits.md lists it: an edit with nothing known before it (the
+first two messages stay); an exchange deleted from the middle; the same text twice (every text has
+its id); a lost fork shown by a window that begins after it (clients with windows edit only what is
+recent, and meet no broken disk); what came of the second reply to a question, shown in place of the
+first, and a second reply that we never stored, of which we hold the first (each looks like an
+altered text of what we hold); folded, compacted and altered histories (tests/memory/clients.py has
+them).
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from typing import TYPE_CHECKING
 
 import orjson
 
-from om_proxy.wire.reply import ReplyReader
+from om_proxy.apis.registry import CHAT
 from tests.simulation.words import filler, id_of, message
 
 if TYPE_CHECKING:
@@ -169,9 +170,12 @@ class Client:
         gone = {node.id for node in self.nodes} - kept
         self.talk.withdrawn |= gone
         if any(exchange.under_way for exchange in self.talk.exchanges):
-            self.talk.loose |= gone  # it left a request and changed it at once: both may be stored, as of two tabs
+            self.talk.loose |= (
+                gone  # it left a request and changed it at once: both may be stored, as of two tabs
+            )
         if unstored := {node.id for node in nodes if node.role == "assistant"} - self.talk.ever:
-            # another reply may stand in its place: on the live branch, or on the one that comes back
+            # another reply may stand in its place: on the live branch, or on the one that comes
+            # back
             others = set(self.talk.live.values()) | self.talk.rivals(unstored, nodes)
             self.talk.unsure |= unstored | (others - kept)
         if len(self.nodes) > 4:
@@ -239,8 +243,13 @@ class Client:
             self.world.turned(seen)
 
     def spelt(self, reply: bytes) -> bytes:
-        """The reply as this client writes it from then on: sometimes in another spelling of the same."""
-        return orjson.dumps({**orjson.loads(reply), "annotations": []}) if self.rng.random() < 0.2 else reply
+        """The reply as this client writes it from then on: sometimes in another spelling of the
+        same."""
+        return (
+            orjson.dumps({**orjson.loads(reply), "annotations": []})
+            if self.rng.random() < 0.2
+            else reply
+        )
 
     def shows(self) -> list[Node]:
         if self.thin:
@@ -254,7 +263,7 @@ class Client:
 
 def partial_reply(stream: bool, received: bytes) -> bytes | None:
     """The text that came of a reply that broke off, as a client would keep it."""
-    reader = ReplyReader(stream)
+    reader = CHAT.create_reply_reader(stream)
     reader.feed(received)
     said = reader.finish().message
     if said is None:

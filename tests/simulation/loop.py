@@ -1,4 +1,5 @@
-"""An asyncio event loop on virtual time: it never waits, it has no threads, and it does the same thing every time."""
+"""An asyncio event loop on virtual time: it never waits, it has no threads, and it does the same
+thing every time."""
 
 from __future__ import annotations
 
@@ -30,8 +31,9 @@ class _Jumping:
 class VirtualLoop(base_events.BaseEventLoop):
     """`time()` is seconds since the loop was made, and passes only when nobody has anything to do.
 
-    What asyncio promises holds: callbacks run in the order they were registered. Interleavings come from what is awaited, which
-    takes seeded times. Work for threads is done in place, and its result arrives `thread_time()` seconds later.
+    What asyncio promises holds: callbacks run in the order they were registered. Interleavings come
+    from what is awaited, which takes seeded times. Work for threads is done in place, and its
+    result arrives `thread_time()` seconds later.
     """
 
     def __init__(self, thread_time: Callable[[], float] = lambda: 0.0) -> None:
@@ -44,7 +46,9 @@ class VirtualLoop(base_events.BaseEventLoop):
     def time(self) -> float:
         return self.now
 
-    def run_in_executor(self, executor: Any, func: Callable[..., Any], *args: Any) -> asyncio.Future[Any]:  # type: ignore[override] - run at once
+    def run_in_executor(
+        self, executor: Any, func: Callable[..., Any], *args: Any
+    ) -> asyncio.Future[Any]:  # type: ignore[override] - run at once
         done: asyncio.Future[Any] = self.create_future()
         try:
             result, error = func(*args), None
@@ -69,7 +73,10 @@ def _settle(done: asyncio.Future[Any], result: Any, error: Exception | None) -> 
         done.set_result(result)
 
 
-def run(main: Callable[[VirtualLoop], Coroutine[Any, Any, T]], thread_time: Callable[[], float] = lambda: 0.0) -> T:
+def run(
+    main: Callable[[VirtualLoop], Coroutine[Any, Any, T]],
+    thread_time: Callable[[], float] = lambda: 0.0,
+) -> T:
     """Run to the end on a loop of its own; what is still under way then is cancelled."""
     loop = VirtualLoop(thread_time)
     with asyncio.Runner(loop_factory=lambda: loop) as runner:

@@ -1,6 +1,8 @@
-"""The two memory models, as bad as models are: answers that come at once, late, useless, as errors, or never.
+"""The two memory models, as bad as models are: answers that come at once, late, useless, as errors,
+or never.
 
-A usable answer names the ids of what it was about, so that anybody can compare what was observed with what is covered.
+A usable answer names the ids of what it was about, so that anybody can compare what was observed
+with what is covered.
 """
 
 from __future__ import annotations
@@ -33,7 +35,9 @@ USELESS = {
     "empty": "<observations>\n</observations>",
     "prose": "The user and the assistant spoke of several things, none of which I can put in a list.",
     "refusal": "I'm sorry, but I can't help with that.",
-    "loop": notes(["the crate goes to the dock and then the crate goes back to the dock again"] * 60),
+    "loop": notes(
+        ["the crate goes to the dock and then the crate goes back to the dock again"] * 60
+    ),
 }
 
 
@@ -52,7 +56,11 @@ class Minds:
     """`calm`: from now on every answer is prompt and usable."""
 
     def __init__(
-        self, rng: Random, told: Callable[[str], None], trouble: float, risk: Callable[[], Awaitable[None]]
+        self,
+        rng: Random,
+        told: Callable[[str], None],
+        trouble: float,
+        risk: Callable[[], Awaitable[None]],
     ) -> None:
         self._rng = rng
         self._told = told
@@ -70,7 +78,10 @@ class Minds:
         await self._risk()
         await asyncio.sleep(self._takes(habit))
         self._fail(habit)
-        return Answer(USELESS.get(habit) or (self._observed if observing else self._reflected)(text), target.model)
+        return Answer(
+            USELESS.get(habit) or (self._observed if observing else self._reflected)(text),
+            target.model,
+        )
 
     def _habit(self) -> str:
         if self.calm or self._rng.random() >= self._trouble:
@@ -103,7 +114,9 @@ class Minds:
     def _notes_of(self, text: str) -> list[str]:
         transcript = text.rpartition("<transcript>")[2].partition("</transcript>")[0]
         ids = numbered(ids_in(transcript))
-        bullets = [f"{' '.join(ids[i : i + 4])}: {filler(self._rng, 12)}" for i in range(0, len(ids), 4)]
+        bullets = [
+            f"{' '.join(ids[i : i + 4])}: {filler(self._rng, 12)}" for i in range(0, len(ids), 4)
+        ]
         return bullets or [filler(self._rng, 5)]
 
     def _reflected(self, text: str) -> str:
@@ -112,7 +125,10 @@ class Minds:
         for label, said in _THREAD.findall(text):
             threads.setdefault(label, set()).update(ids_in(said))
         if threads:
-            told = [(label, [f"{ranges(ids)}: {filler(self._rng, 3 + more)}"]) for label, ids in threads.items()]
+            told = [
+                (label, [f"{ranges(ids)}: {filler(self._rng, 3 + more)}"])
+                for label, ids in threads.items()
+            ]
             return self._by_thread(told)
         return notes([f"{ranges(ids_in(text))}: {filler(self._rng, 3 + more)}"])
 
@@ -124,7 +140,14 @@ class Minds:
         return [threads[i] for i in self._rng.sample(range(len(threads)), len(threads) - 1)]
 
     def _by_thread(self, told: list[tuple[str, list[str]]]) -> str:
-        """As models write it: with tags that are on lines of their own or not, closed or not, and quoted somehow."""
-        quote, close = self._rng.choice(('"', "'", "")), self._rng.choice(("\n</thread>", "</thread>", "\n</Thread>\n"))
-        body = [f"<thread id={quote}{label}{quote}>\n{bare(notes(bullets))}{close}" for label, bullets in told]
+        """As models write it: with tags that are on lines of their own or not, closed or not, and
+        quoted somehow."""
+        quote, close = (
+            self._rng.choice(('"', "'", "")),
+            self._rng.choice(("\n</thread>", "</thread>", "\n</Thread>\n")),
+        )
+        body = [
+            f"<thread id={quote}{label}{quote}>\n{bare(notes(bullets))}{close}"
+            for label, bullets in told
+        ]
         return "<observations>\n" + "\n".join(body) + "\n</observations>"

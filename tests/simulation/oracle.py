@@ -1,8 +1,10 @@
-"""What must hold after every step, told from the ids in the texts; whatever breaks it is a `Violation`.
+"""What must hold after every step, told from the ids in the texts; whatever breaks it is a
+`Violation`.
 
-The promises, in the words of the issue: each message in the tail or in exactly one committed range; every message shown to the
-actor at least once, raw or observed; coverage monotone on a branch; no chunk stranded; one live record; no observation of an
-abandoned branch in any prompt; tool calls with their results.
+The promises, in the words of the issue: each message in the tail or in exactly one committed range;
+every message shown to the actor at least once, raw or observed; coverage monotone on a branch; no
+chunk stranded; one live record; no observation of an abandoned branch in any prompt; tool calls
+with their results.
 """
 
 from __future__ import annotations
@@ -14,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import orjson
 from msgspec.structs import replace
 
-from om_proxy.memory.model import EMPTY_CHAIN, Memory, Message, Observation, chained
+from om_proxy.memory.model import EMPTY_CHAIN, Memory, Message, Observation, extend_chain
 from tests.simulation.store import Thread
 from tests.simulation.words import id_of, ids_in, numbered
 
@@ -35,14 +37,18 @@ def named(ids: Iterable[str]) -> str:
     return " ".join(numbered(ids)) or "none"
 
 
-# ── the store, at every commit ───────────────────────────────────────────────────────────────────────────────────────
+# ── the store, at every commit ────────────────────────────────────────────────────────────────────
 
 
 def check_commit(talk: Talk, before: Memory, after: Memory, rows: Thread) -> None:
     """`before`: what was stored; `after`: what is stored now, and `rows` of it."""
     live = rows.live()
     stored = rows.memory()
-    must(replace(after, recent=stored.recent) == stored, "one live record", "what is stored is not what was committed")
+    must(
+        replace(after, recent=stored.recent) == stored,
+        "one live record",
+        "what is stored is not what was committed",
+    )
     must(after.version > before.version, "one live record", before, after)
     here = {m.seq: id_of(m.item.raw) or "?" for m in live}
     gone = {seq: one for seq, one in talk.live.items() if seq not in here}
@@ -55,35 +61,54 @@ def check_commit(talk: Talk, before: Memory, after: Memory, rows: Thread) -> Non
 
 def _check_messages(talk: Talk, here: dict[int, str], gone: dict[int, str]) -> None:
     ids = list(here.values())
-    twice = {one for one in ids if ids.count(one) > 1} - talk.again if len(set(ids)) < len(ids) else set()
+    twice = (
+        {one for one in ids if ids.count(one) > 1} - talk.again
+        if len(set(ids)) < len(ids)
+        else set()
+    )
     must(not twice, "nothing is stored twice", named(twice))
     lost = {one for one in gone.values() if one not in here.values() and not talk.may_lose(one)}
     must(not lost, "never lost", "superseded without having been taken back:", named(lost))
 
 
 def _check_ranges(after: Memory, live: Sequence[Message]) -> None:
-    """The log and the chunks cover the transcript from its beginning without a gap; the rest is the tail."""
+    """The log and the chunks cover the transcript from its beginning without a gap; the rest is the
+    tail."""
     chain, chains = EMPTY_CHAIN, {0: EMPTY_CHAIN}
     for message in live:
-        chain = chained(chain, message.item.fp)
+        chain = extend_chain(chain, message.item.fp)
         must(chain == message.chain, "one live record", "broken chain at", message)
         chains[message.seq] = chain
     end = 0
-    for entry in after.log + after.chunks:
-        must(entry.after == end, "each message in exactly one range", f"{entry} begins after {entry.after}, not {end}")
-        must(chains.get(entry.last) == entry.chain, "no chunk stranded", f"{entry} is about another branch")
+    for entry in after.log.entries + after.chunks:
+        must(
+            entry.after == end,
+            "each message in exactly one range",
+            f"{entry} begins after {entry.after}, not {end}",
+        )
+        must(
+            chains.get(entry.last) == entry.chain,
+            "no chunk stranded",
+            f"{entry} is about another branch",
+        )
         end = entry.last
         _check_notes(entry, [m for m in live if entry.after < m.seq <= entry.last])
-    reach = after.log[-1].last if after.log else 0
+    reach = after.log.entries[-1].last if after.log.entries else 0
     must(
         after.coverage == reach,
         "coverage moves only with an observation",
         f"{after.coverage}, the log's end is {reach}",
     )
     covered = sum(m.seq <= after.coverage for m in live)
-    must(after.covered_count == covered, "each message in exactly one range", f"{after.covered_count} is not {covered}")
     must(
-        [m.seq for m in live[covered:]] == [m.seq for m in after.tail], "each message in the tail or in a range", after
+        after.covered_count == covered,
+        "each message in exactly one range",
+        f"{after.covered_count} is not {covered}",
+    )
+    must(
+        [m.seq for m in live[covered:]] == [m.seq for m in after.tail],
+        "each message in the tail or in a range",
+        after,
     )
     _check_reflection(after)
 
@@ -91,24 +116,42 @@ def _check_ranges(after: Memory, live: Sequence[Message]) -> None:
 def _check_notes(entry: Observation, messages: Sequence[Message]) -> None:
     about = {id_of(m.item.raw) or "?" for m in messages}
     noted = ids_in(entry.text)
-    must(about == noted, "each message in exactly one range", entry, f"covers {named(about)}, notes {named(noted)}")
+    must(
+        about == noted,
+        "each message in exactly one range",
+        entry,
+        f"covers {named(about)}, notes {named(noted)}",
+    )
 
 
 def _check_reflection(after: Memory) -> None:
-    made = after.reflection
-    sources = after.log[: len(made.sources)] if made else ()
-    if made and made.generation == after.generation and tuple(o.id for o in sources) == made.sources:
+    made = after.log.reflection
+    sources = after.log.entries[: len(made.sources)] if made else ()
+    if (
+        made
+        and made.generation == after.log.generation
+        and tuple(o.id for o in sources) == made.sources
+    ):
         about = set().union(*(ids_in(o.text) for o in sources))
-        must(about == ids_in(made.text), "a reflection covers its sources", named(about ^ ids_in(made.text)))
+        must(
+            about == ids_in(made.text),
+            "a reflection covers its sources",
+            named(about ^ ids_in(made.text)),
+        )
 
 
 def _check_coverage(before: Memory, after: Memory, cut: int) -> None:
-    """It falls only with what the client took back, which is all after `cut`, and no further than to the entry before that."""
-    kept = max((o.last for o in before.log if o.last <= cut), default=0)
-    must(after.coverage >= kept, "coverage monotone on a branch", f"{before.coverage} → {after.coverage}, kept {kept}")
+    """It falls only with what the client took back, which is all after `cut`, and no further than
+    to the entry before that."""
+    kept = max((o.last for o in before.log.entries if o.last <= cut), default=0)
+    must(
+        after.coverage >= kept,
+        "coverage monotone on a branch",
+        f"{before.coverage} → {after.coverage}, kept {kept}",
+    )
 
 
-# ── the prompt, at every request ─────────────────────────────────────────────────────────────────────────────────────
+# ── the prompt, at every request ──────────────────────────────────────────────────────────────────
 
 
 def check_prompt(exchange: Exchange, body: bytes) -> None:
@@ -121,17 +164,41 @@ def check_told(exchange: Exchange, observed: set[str], raw: Sequence[str]) -> No
     shown = set(exchange.shown)
     seen = set(raw) | observed
     must(raw[-1:] == exchange.shown[-1:], "the newest message rules", raw[-3:], exchange.shown[-3:])
-    missing = (shown | exchange.required) - seen - _late_results(exchange, observed) - exchange.client.talk.unsure
-    must(not missing, "every message shown to the actor", "neither raw nor observed:", named(missing), raw)
+    missing = (
+        (shown | exchange.required)
+        - seen
+        - _late_results(exchange, observed)
+        - exchange.client.talk.unsure
+    )
+    must(
+        not missing,
+        "every message shown to the actor",
+        "neither raw nor observed:",
+        named(missing),
+        raw,
+    )
     strange = seen - shown - exchange.allowed()
     must(not strange, "no abandoned branch in any prompt", named(strange))
     told = [one for one in raw if one not in exchange.client.talk.again]
     must(len(told) == len(set(told)), "no message twice in a prompt", raw)
-    must(exchange.asked <= set(raw), "what is asked is never covered", named(exchange.asked - set(raw)), raw)
+    must(
+        exchange.asked <= set(raw),
+        "what is asked is never covered",
+        named(exchange.asked - set(raw)),
+        raw,
+    )
     both = set(told) & observed - exchange.asked - exchange.calls
-    must(not both, "in the tail or in a range, never both", named(both), raw, f"observed {named(observed)}")
+    must(
+        not both,
+        "in the tail or in a range, never both",
+        named(both),
+        raw,
+        f"observed {named(observed)}",
+    )
     order = [one for one in exchange.shown if one in set(told)]
-    must([one for one in told if one in shown] == order, "in the client's order", raw, exchange.shown)
+    must(
+        [one for one in told if one in shown] == order, "in the client's order", raw, exchange.shown
+    )
     _check_tools(exchange, raw)
 
 
@@ -149,7 +216,11 @@ def _check_tools(exchange: Exchange, raw: Sequence[str]) -> None:
     shown = exchange.shown
     for result, call in exchange.client.talk.answers.items():
         if result in place and (call in shown or result not in shown):
-            must(place.get(call, len(raw)) < place[result], "tool calls with their results", f"{result} without {call}")
+            must(
+                place.get(call, len(raw)) < place[result],
+                "tool calls with their results",
+                f"{result} without {call}",
+            )
         elif call in place and result in shown:
             must(result in place, "tool calls with their results", f"{call} without {result}")
 
@@ -169,14 +240,17 @@ def parts(body: bytes) -> tuple[set[str], list[str]]:
 
 def _text(said: dict[str, Any]) -> str:
     content = said["content"]
-    return "\n".join(part["text"] for part in content) if isinstance(content, list) else content or ""
+    return (
+        "\n".join(part["text"] for part in content) if isinstance(content, list) else content or ""
+    )
 
 
-# ── after a turn, and in the end ─────────────────────────────────────────────────────────────────────────────────────
+# ── after a turn, and in the end ──────────────────────────────────────────────────────────────────
 
 
 def check_turn(exchange: Exchange) -> None:
-    """The client has seen the end of a reply: the turn is stored, and the transcript is the conversation."""
+    """The client has seen the end of a reply: the turn is stored, and the transcript is the
+    conversation."""
     client, talk = exchange.client, exchange.client.talk
     stored = list(talk.live.values())
     unsure = talk.doubtful()
@@ -187,12 +261,21 @@ def check_turn(exchange: Exchange) -> None:
     else:
         promised = [node.id for node in client.nodes if node.promised]
         kept = [one for one in stored if one in set(promised)]
-        must(kept == promised, "acknowledged is durable", f"stored {kept[-12:]}, promised {promised[-12:]}")
+        must(
+            kept == promised,
+            "acknowledged is durable",
+            f"stored {kept[-12:]}, promised {promised[-12:]}",
+        )
 
 
 def check_end(talk: Talk, memory: Memory, live: Sequence[Message]) -> None:
     """Everything has settled: what was stored was shown, and nothing waits."""
-    never = set(talk.live.values()) - talk.shown - talk.doubtful() - {id_of(m.item.raw) for m in live[-1:]}
+    never = (
+        set(talk.live.values())
+        - talk.shown
+        - talk.doubtful()
+        - {id_of(m.item.raw) for m in live[-1:]}
+    )
     must(not never, "every message shown to the actor at least once", named(never))
-    for one, other in pairwise(memory.log + memory.chunks):
+    for one, other in pairwise(memory.log.entries + memory.chunks):
         must(one.last == other.after or other.kind == "note", "no chunk stranded", one, other)

@@ -52,7 +52,9 @@ class Plan:
         buffer = pick((0.2, 0.2, 0.34, 0.5, "false"))
         settings = SETTINGS.format(
             layout=pick(("blocks", "merged")),
-            model=pick(("model: inherit", *['model: openai/memory\n  api_base: "http://memory/v1"'] * 4)),
+            model=pick(
+                ("model: inherit", *['model: openai/memory\n  api_base: "http://memory/v1"'] * 4)
+            ),
             share=pick(("false", "false", "false", "true")),
             idle=pick(("off", "off", "100s")),
             provider=pick(("false", "false", "true")),
@@ -83,5 +85,18 @@ CLIENTS: Mapping[str, Mapping[str, Any]] = {
     "thin": {"thin": True},
     "new": {"thin": True, "history": "new"},
 }
-KINDS = (("whole",), ("whole",), ("whole",), ("full",), ("window",), ("thin",), ("new",), ("new", "new"))
-BRITTLE = ("window", "thin", "new")  # what these sent once they do not send again: a broken disk loses it
+KINDS = (
+    ("whole",),
+    ("whole",),
+    ("whole",),
+    ("full",),
+    ("window",),
+    ("thin",),
+    ("new",),
+    ("new", "new"),
+)
+BRITTLE = (
+    "window",
+    "thin",
+    "new",
+)  # what these sent once they do not send again: a broken disk loses it

@@ -3,38 +3,44 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine
+from collections.abc import Awaitable, Callable, Coroutine
 from contextvars import ContextVar, copy_context
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from om_proxy.agents.observer import Observer
 from om_proxy.agents.reflector import Reflector
-from om_proxy.background import Background
-from om_proxy.catalogue import Catalogue
-from om_proxy.deferred import DeferredTurns
+from om_proxy.apis.api import Reply
+from om_proxy.apis.registry import CHAT
+from om_proxy.background.due_work import Work
+from om_proxy.background.performers.observe_batch import CallProgress
+from om_proxy.background.performers.work_guard import WorkGuard
+from om_proxy.background.scheduler import Background
+from om_proxy.background.worker import MemoryWorker
 from om_proxy.edge import exchange as edge
-from om_proxy.edge.budget import MemoryBudget
 from om_proxy.edge.chat import ChatRoute
-from om_proxy.edge.site import Site
-from om_proxy.engine import Engine
+from om_proxy.edge.edge_config import EdgeConfig
+from om_proxy.edge.turn_closing import TurnClosing
 from om_proxy.errors import ModelError, StorageError
-from om_proxy.memories import Memories
-from om_proxy.memory import identity, lifecycle
-from om_proxy.memory.gathering import Gather, Settle
-from om_proxy.memory.lifecycle import Decision
+from om_proxy.facts import Facts
+from om_proxy.identity.keyed_hashes import label_thread
+from om_proxy.memory.lifecycle.decisions import Decision
 from om_proxy.memory.model import Key, Memory
-from om_proxy.observing import Call, Observing, Progress
-from om_proxy.prompt import Prompts
-from om_proxy.storage.base import Stir
-from om_proxy.turn import Turn
+from om_proxy.memory_cache import Memories
+from om_proxy.models import TokenCounter
+from om_proxy.policy import MemoryContext
+from om_proxy.server.budget import MemoryBudget
+from om_proxy.turns.block_renderer import BlockRenderer
+from om_proxy.turns.deferred import DeferredTurns
+from om_proxy.turns.engine import Engine
+from om_proxy.turns.turn import CommittedTurn, PreparedTurn
 from om_proxy.upstream import Upstream
-from om_proxy.wire.reply import Reply
 from tests.simulation.actor import EXCHANGE
 from tests.simulation.minds import Surprise
 from tests.simulation.oracle import Violation
 from tests.simulation.store import SimulatedStore
 from tests.simulation.talk import Exchange
+from tests.support.policies import policies_of
 
 if TYPE_CHECKING:
     from tests.simulation.world import World
@@ -45,7 +51,8 @@ PROCESS: ContextVar[Process | None] = ContextVar("process", default=None)
 
 
 class Process:
-    """One proxy: everything of proxy/om_proxy/app.py between the edge and the models. A crash drops it where it stands."""
+    """One proxy: everything of proxy/om_proxy/app.py between the edge and the models. A crash drops
+    it where it stands."""
 
     def __init__(self, world: World, number: int) -> None:
         self.world, self.number = world, number
@@ -55,37 +62,56 @@ class Process:
         self.context = copy_context()
         self.context.run(PROCESS.set, self)
         self.store = SimulatedStore(world.disk, world.pause)
-        catalogue, rng = Catalogue(), world.rng
+        catalogue, rng = TokenCounter(), world.rng
+        policies = policies_of(world.settings)
         memories = Memories(
-            self.store, self._due, world.plan.cache_bytes, label=partial(identity.label, SECRET), stir=self._stir
+            self.store,
+            policies,
+            world.plan.cache_bytes,
+            clock=world.clock,
+            label=partial(label_thread, SECRET),
         )
-        observing = WatchedObserving(
+        guard = WatchedGuard(memories, policies, clock=world.clock, jitter=rng.random)
+        guard.world = world
+        worker = WatchedWorker(
             memories,
             Observer(world.minds, tokens=catalogue.tokens, rng=rng),
             Reflector(world.minds, tokens=catalogue.tokens, rng=rng),
             catalogue.tokens,
+            policies,
+            guard,
             clock=world.clock,
-            jitter=rng.random,
         )
-        observing.world = world
-        self.background = WatchedBackground(memories, observing, self._call_for, concurrency=4, clock=world.clock)
+        worker.world = world
+        self.background = WatchedBackground(
+            memories, worker, policies, concurrency=4, clock=world.clock
+        )
         self.background.world = world
         deferred = DeferredTurns()
         engine = WatchedEngine(
-            memories, self.background, Prompts(), catalogue, SECRET, clock=world.clock, deferred=deferred
+            memories,
+            self.background,
+            BlockRenderer(),
+            catalogue,
+            SECRET,
+            clock=world.clock,
+            deferred=deferred,
         )
         engine.world = world
-        self.site = Site.of(world.settings)
+        self.site = EdgeConfig.of(world.settings, policies.current)
         upstream = Upstream(transport=world.actor)
         budget = MemoryBudget(lambda: world.settings.limits.memory)
-        self.chat = WatchedRoute(engine, self.background, upstream, SECRET, budget)
-        self.chat.world = world
+        self.chat = ChatRoute(CHAT, engine, self.background, upstream, SECRET, budget, Facts())
+        closing = WatchedClosing(engine, self.background, budget, Facts())
+        closing.world = world
+        self.chat._closing = closing
         self._seen, self._idle = world.steps, 0
         self.spawn(self.background.look_for_due(self._interval))
         self.spawn(deferred.retry_forever())
 
     def _interval(self) -> float:
-        """Longer by night: most of virtual time is a client's pause of hours, in which every look costs what a turn costs."""
+        """Longer by night: most of virtual time is a client's pause of hours, in which every look
+        costs what a turn costs."""
         self._seen, quiet = self.world.steps, self._seen == self.world.steps
         self._idle = min(self._idle + 1, 3) if quiet else 0
         return self.world.settings.background.observer_interval * 2**self._idle
@@ -106,41 +132,41 @@ class Process:
             exchange.handled, exchange.closings = True, 0
         self.world.restart(self)
 
-    def _due(self, memory: Memory) -> float | None:
-        limits = self.world.settings.effective(memory.model, memory.key.resource).limits
-        return lifecycle.due_at(memory, limits, self.world.clock())
 
-    def _stir(self, memory: Memory) -> Stir:
-        limits = self.world.settings.effective(memory.model, memory.key.resource).limits
-        return Stir(self.world.clock(), limits.interval or limits.observe_at)
-
-    def _call_for(self, memory: Memory) -> Call | None:
-        effective = self.world.settings.effective(memory.model, memory.key.resource)
-        if "inherit" in (effective.observer_model, effective.reflector_model):
-            return None
-        return Call(effective, None)
+# ── the parts, watched: what they would pass over in silence is a violation here ──────────────────
 
 
-# ── the parts, watched: what they would pass over in silence is a violation here ──────────────────────────────────────
-
-
-class WatchedObserving(Observing):
+class WatchedWorker(MemoryWorker):
     world: World
 
     async def perform(
-        self, key: Key, decision: Decision | Gather | Settle, call: Call, progress: Progress | None = None
+        self,
+        key: Key,
+        decision: Work,
+        context: MemoryContext,
+        progress: CallProgress | None = None,
     ) -> bool:
-        perform = partial(super().perform, key, decision, call)
+        perform = partial(super().perform, key, decision, context)
         if self.world.calm or self.world.rng.random() >= 0.1:
             return await perform(progress)
-        self.world.told(f"{type(decision).__name__} twice")  # as when a lease has run out: both are answered
+        self.world.told(
+            f"{type(decision).__name__} twice"
+        )  # as when a lease has run out: both are answered
         done = await asyncio.gather(perform(progress), perform())
         return done[0]
 
-    async def _failed(self, memory: Memory, decision: Decision, exc: ModelError) -> None:
-        if type(exc) is ModelError and str(exc) not in ("broken", Surprise.__name__) and "credential" not in str(exc):
+
+class WatchedGuard(WorkGuard):
+    world: World
+
+    async def record_failure(self, memory: Memory, decision: Decision, exc: ModelError) -> None:
+        if (
+            type(exc) is ModelError
+            and str(exc) not in ("broken", Surprise.__name__)
+            and "credential" not in str(exc)
+        ):
             self.world.broke(Violation(f"a memory model's failure that was ours: {exc}"))
-        await super()._failed(memory, decision, exc)
+        await super().record_failure(memory, decision, exc)
 
 
 class WatchedBackground(Background):
@@ -159,16 +185,18 @@ class WatchedBackground(Background):
 class WatchedEngine(Engine):
     world: World
 
-    async def close_turn(self, turn: Turn, reply: Reply | None, *, accepted: bool) -> None:
-        await self._watched(super().close_turn(turn, reply, accepted=accepted))
+    async def _close(self, *args: Any, **more: Any) -> CommittedTurn:
+        committed: CommittedTurn = await self._watched(super()._close(*args, **more))
+        return committed
 
-    async def keep_unanswered(self, turn: Turn) -> None:
+    async def keep_unanswered(self, turn: PreparedTurn) -> None:
         await self._watched(super().keep_unanswered(turn))
 
-    async def open_turn(self, *args: Any, **more: Any) -> Turn:
-        turn: Turn = await self._watched(super().open_turn(*args, **more))
-        self.world.told(f"case {turn.standing.rec.case} cut {turn.standing.rec.cut} {turn.status} {turn.reason}")
-        self.world.cases[turn.standing.rec.case] = self.world.cases.get(turn.standing.rec.case, 0) + 1
+    async def open_turn(self, *args: Any, **more: Any) -> PreparedTurn:
+        turn: PreparedTurn = await self._watched(super().open_turn(*args, **more))
+        verdict = turn.opened.reconciled.verdict
+        self.world.told(f"case {verdict.case} cut {verdict.cut} {turn.status} {turn.reason}")
+        self.world.cases[verdict.case] = self.world.cases.get(verdict.case, 0) + 1
         return turn
 
     async def _watched(self, work: Coroutine[Any, Any, Any]) -> Any:
@@ -181,14 +209,19 @@ class WatchedEngine(Engine):
             raise
 
 
-class WatchedRoute(ChatRoute):
+class WatchedClosing(TurnClosing):
     world: World
 
-    async def _closing(self, exchange: edge.Exchange, reply: Reply | None, status: int) -> None:
+    async def _close_or_defer(
+        self,
+        exchange: edge.Exchange,
+        reply: Reply | None,
+        commit: Callable[[], Awaitable[None]] | None,
+    ) -> None:
         number = next(int(v) for n, v in exchange.scope["headers"] if n == EXCHANGE.encode())
         ours = self.world.exchanges[number]
         ours.closings += 1
         try:
-            await super()._closing(exchange, reply, status)
+            await super()._close_or_defer(exchange, reply, commit)
         finally:
             ours.closings -= 1

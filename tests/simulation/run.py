@@ -18,9 +18,13 @@ def main() -> int:
     asked.add_argument("--first", type=int, default=0)
     asked.add_argument("--seed", type=int, help="this one alone")
     asked.add_argument("--trace", action="store_true", help="tell every step")
-    asked.add_argument("--scope", choices=WORLDS, default="thread", help="whether each thread has a log of its own")
+    asked.add_argument(
+        "--scope", choices=WORLDS, default="thread", help="whether each thread has a log of its own"
+    )
     given = asked.parse_args()
-    seeds = [given.seed] if given.seed is not None else range(given.first, given.first + given.seeds)
+    seeds = (
+        [given.seed] if given.seed is not None else range(given.first, given.first + given.seeds)
+    )
     began, steps, failed = time.perf_counter(), 0, []
     for seed in seeds:
         world = simulate(seed, made=WORLDS[given.scope])

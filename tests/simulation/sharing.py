@@ -1,4 +1,5 @@
-"""Worlds in which all threads are one resource's and share its log (`memory.scope: resource`), and what must hold there."""
+"""Worlds in which all threads are one resource's and share its log (`memory.scope: resource`), and
+what must hold there."""
 
 from __future__ import annotations
 
@@ -11,9 +12,19 @@ from typing import Any
 import orjson
 from msgspec import structs
 
-from om_proxy.memory import gathering, identity, sections, shared
-from om_proxy.memory.model import EMPTY_CHAIN, HUB, Key, Memory, Message, Observation, hub_of
-from om_proxy.memory.thresholds import Limits
+from om_proxy.identity.keyed_hashes import label_thread
+from om_proxy.memory.lifecycle import batches, shared
+from om_proxy.memory.lifecycle.thresholds import Limits
+from om_proxy.memory.model import (
+    EMPTY_CHAIN,
+    RESOURCE_THREAD,
+    Key,
+    Memory,
+    Message,
+    Observation,
+    resource_key,
+)
+from om_proxy.memory.notes import sections
 from tests.simulation import oracle
 from tests.simulation.callers import Client
 from tests.simulation.oracle import Violation, must, named
@@ -27,7 +38,8 @@ from tests.simulation.world import World
 _OBSERVATIONS = re.compile(r"<observations>\n(.*?)\n</observations>", re.DOTALL)
 _SECTION = re.compile(r'^<thread id="([0-9a-f]{16})">\n(.*?)\n</thread>$', re.DOTALL | re.MULTILINE)
 _ELSEWHERE = re.compile(
-    r'^<other-conversation id="([0-9a-f]{16})">\n(.*?)\n</other-conversation>$', re.DOTALL | re.MULTILINE
+    r'^<other-conversation id="([0-9a-f]{16})">\n(.*?)\n</other-conversation>$',
+    re.DOTALL | re.MULTILINE,
 )
 
 
@@ -35,18 +47,28 @@ SWITCHES = "identity: {scope_override: true}\n"
 
 
 def plan_of(rng: Random) -> Plan:
-    """As any world, but with two to four threads, a batch that holds some of them, and clients that sometimes change the scope."""
+    """As any world, but with two to four threads, a batch that holds some of them, and clients that
+    sometimes change the scope."""
     plan = Plan.of(rng)
     kinds = tuple(rng.choice(KINDS) for _ in range(rng.choice((2, 2, 3, 4))))
     brittle = any(kind in BRITTLE for talk in kinds for kind in talk)
     batch = rng.choice((200, 1_000, 10_000))
     settings = plan.settings.replace("memory:\n", "memory:\n  scope: resource\n", 1)
-    settings = settings.replace("observation: {", f"observation: {{max_tokens_per_batch: {batch}, ", 1)
+    settings = settings.replace(
+        "observation: {", f"observation: {{max_tokens_per_batch: {batch}, ", 1
+    )
     if rng.random() < 0.3:
         settings += SWITCHES
     moves = {2: 12, 3: 8, 4: 6}[len(kinds)]
     recent = max(plan.recent, 40) if brittle else plan.recent
-    return replace(plan, settings=settings, kinds=kinds, moves=moves, faults=plan.faults and not brittle, recent=recent)
+    return replace(
+        plan,
+        settings=settings,
+        kinds=kinds,
+        moves=moves,
+        faults=plan.faults and not brittle,
+        recent=recent,
+    )
 
 
 class SharedWorld(World):
@@ -62,7 +84,7 @@ class SharedWorld(World):
         )  # letters of threads whose log had to keep what was taken back, behind a note that says so
 
     def label(self, key: Key) -> str:
-        return identity.label(SECRET, key)
+        return label_thread(SECRET, key)
 
     # ── requests ──
 
@@ -72,7 +94,9 @@ class SharedWorld(World):
         if SWITCHES in self.plan.settings:
             if not self.calm and self.rng.random() < 0.1:
                 self.alone ^= {key}
-                self.told(f"{client.talk.letter} wants {'its own' if key in self.alone else 'the shared'} log")
+                self.told(
+                    f"{client.talk.letter} wants {'its own' if key in self.alone else 'the shared'} log"
+                )
             wanted = "thread" if key in self.alone else "resource"
             scope["headers"].append((b"x-om-scope", wanted.encode()))
         if key in self.alone:
@@ -83,8 +107,8 @@ class SharedWorld(World):
 
     def _committed(self, before: Memory, after: Memory, rows: Thread) -> None:
         """One row of the two; what holds between them is looked at when both are there."""
-        if after.key.thread == HUB:
-            self.told(f"hub commit {after}")
+        if after.key.thread == RESOURCE_THREAD:
+            self.told(f"shared log commit {after}")
             return
         talk = self.talks[after.key]
         self.told(f"{talk.letter} commit {after}")
@@ -101,12 +125,12 @@ class SharedWorld(World):
             "what is stored is not what was committed",
         )
         must(after.version > before.version, "one live record", before, after)
-        must(not after.log or after.scope == "thread", "the log is its resource's", after)
+        must(not after.log.entries or after.scope == "thread", "the log is its resource's", after)
         here = {m.seq: id_of(m.item.raw) or "?" for m in rows.live()}
         gone = {seq: one for seq, one in talk.live.items() if seq not in here}
         oracle._check_messages(talk, here, gone)
         kept = [p.last for o in self.log for p in o.parts if p.label == self.label(talk.key)]
-        kept += [o.last for o in before.log]
+        kept += [o.last for o in before.log.entries]
         least = max((last for last in kept if last < min(gone, default=before.end + 1)), default=0)
         must(
             after.coverage >= least or talk.letter in self.revised,
@@ -122,12 +146,13 @@ class SharedWorld(World):
         talk.live = here
         talk.ever |= set(here.values())
         if after.scope == "thread":
-            self._note(talk, any(o.kind == "note" for o in after.log))
+            self._note(talk, any(o.kind == "note" for o in after.log.entries))
             if talk.letter not in self.revised:
                 oracle._check_ranges(after, rows.live())
 
     def _note(self, talk: Talk, noted: bool) -> None:
-        """A reflection does not take along what it was made from when a thread changes its scope: a fork inside it is noted."""
+        """A reflection does not take along what it was made from when a thread changes its scope: a
+        fork inside it is noted."""
         if noted and talk.letter not in self.revised:
             must(
                 SWITCHES in self.plan.settings,
@@ -137,50 +162,86 @@ class SharedWorld(World):
             self.revised.add(talk.letter)
             self.told(f"{talk.letter} revised")
 
-    def _committed_together(self, thread: Memory, hub: Memory) -> None:
-        self.log = hub.log
+    def _committed_together(self, thread: Memory, shared_log: Memory) -> None:
+        self.log = shared_log.log.entries
         try:
-            ids = [o.id for o in hub.log]
-            must(len(ids) == len(set(ids)) and max(ids, default=0) < hub.next_id, "one live record", hub, ids)
-            oracle._check_reflection(hub)
+            ids = [o.id for o in shared_log.log.entries]
+            must(
+                len(ids) == len(set(ids)) and max(ids, default=0) < shared_log.next_id,
+                "one live record",
+                shared_log,
+                ids,
+            )
+            oracle._check_reflection(shared_log)
             for key, rows in self.disk.threads.items():
-                if key.thread != HUB and rows.head.scope == "resource":
-                    self._check_ranges(rows.memory(), rows.live(), hub)
-            sharing = {self.label(rows.head.key) for rows in self.disk.sharing(hub.key)}
-            strangers = {p.label for o in hub.log for p in o.parts} - sharing
+                if key.thread != RESOURCE_THREAD and rows.head.scope == "resource":
+                    self._check_ranges(rows.memory(), rows.live(), shared_log)
+            sharing = {self.label(rows.head.key) for rows in self.disk.sharing(shared_log.key)}
+            strangers = {p.label for o in shared_log.log.entries for p in o.parts} - sharing
             must(not strangers, "every entry is about a thread that shares the log", strangers)
         except Violation as exc:
             self.broke(exc)
 
-    def _check_ranges(self, memory: Memory, live: Sequence[Message], hub: Memory) -> None:
-        """The parts of the log that are this thread's, and its chunks, cover it from its beginning without a gap."""
-        label, chains, end = self.label(memory.key), {0: EMPTY_CHAIN, **{m.seq: m.chain for m in live}}, 0
+    def _check_ranges(self, memory: Memory, live: Sequence[Message], shared_log: Memory) -> None:
+        """The parts of the log that are this thread's, and its chunks, cover it from its beginning
+        without a gap."""
+        label, chains, end = (
+            self.label(memory.key),
+            {0: EMPTY_CHAIN, **{m.seq: m.chain for m in live}},
+            0,
+        )
         talk = self.talks[memory.key]
-        self._note(talk, any(o.kind == "note" and o.parts[0].label == label for o in hub.log))
+        self._note(
+            talk,
+            any(o.kind == "note" and o.parts[0].label == label for o in shared_log.log.entries),
+        )
         revised = talk.letter in self.revised
-        for entry in hub.log:
+        for entry in shared_log.log.entries:
             for part in [p for p in entry.parts if p.label == label]:
                 must(
                     part.after == end or (revised and part.after <= end),
                     "each message in exactly one range",
                     f"{entry} of {memory}: not from {end} on",
                 )
-                must(chains.get(part.last) == part.chain or revised, "no entry of an abandoned branch", entry, memory)
-                noted = set().union(*(ids_in(s.text) for s in sections.sections(entry) if s.label == label))
+                must(
+                    chains.get(part.last) == part.chain or revised,
+                    "no entry of an abandoned branch",
+                    entry,
+                    memory,
+                )
+                noted = set().union(
+                    *(ids_in(s.text) for s in sections.split_entry(entry) if s.label == label)
+                )
                 about = {id_of(m.item.raw) or "?" for m in live if part.after < m.seq <= part.last}
                 must(
-                    about == noted or (revised and about <= noted | ids_in(entry.text)) or entry.kind == "note",
+                    about == noted
+                    or (revised and about <= noted | ids_in(entry.text))
+                    or entry.kind == "note",
                     "noted under its own name",
                     entry,
                     f"covers {named(about)}, notes {named(noted)}",
                 )
                 end = part.last
-        must(memory.coverage == end == shared.reach(hub.log, label), "coverage is the reach of the parts", memory, end)
+        must(
+            memory.coverage == end == shared.thread_coverage(shared_log.log.entries, label),
+            "coverage is the reach of the parts",
+            memory,
+            end,
+        )
         covered = sum(m.seq <= end for m in live)
         must(memory.covered_count == covered, "each message in exactly one range", memory, covered)
-        must([m.seq for m in live[covered:]] == [m.seq for m in memory.tail], "in the tail or in a range", memory)
+        must(
+            [m.seq for m in live[covered:]] == [m.seq for m in memory.tail],
+            "in the tail or in a range",
+            memory,
+        )
         for chunk in memory.chunks:
-            must(chunk.after == end and chains.get(chunk.last) == chunk.chain, "no chunk stranded", chunk, memory)
+            must(
+                chunk.after == end and chains.get(chunk.last) == chunk.chain,
+                "no chunk stranded",
+                chunk,
+                memory,
+            )
             oracle._check_notes(chunk, [m for m in live if chunk.after < m.seq <= chunk.last])
             end = chunk.last
 
@@ -191,7 +252,12 @@ class SharedWorld(World):
         if made.number in self.asked_alone:
             self._forgiven(made, body)
             observed, raw = super()._read(made, body)
-            must({one[0] for one in {*observed, *raw}} <= {letter}, "a log of its own is its own", named(observed), raw)
+            must(
+                {one[0] for one in {*observed, *raw}} <= {letter},
+                "a log of its own is its own",
+                named(observed),
+                raw,
+            )
             return observed, raw
         observed, raw = set(), []
         self._forgiven(made, body)
@@ -208,7 +274,9 @@ class SharedWorld(World):
     def _forgiven(self, made: Exchange, body: bytes) -> None:
         """What its notes say of an abandoned branch may be told behind the note that says so."""
         talk = made.client.talk
-        self._note(talk, b"taken back to an earlier point" in body and SWITCHES in self.plan.settings)
+        self._note(
+            talk, b"taken back to an earlier point" in body and SWITCHES in self.plan.settings
+        )
         if talk.letter in self.revised:
             talk.unsure |= talk.ever
 
@@ -227,9 +295,15 @@ class SharedWorld(World):
         outside = ids_in(_ELSEWHERE.sub("", text.replace(log[0], "") if log else text))
         must(not outside, "nothing outside of the sections", named(outside))
         everything = set().union(*(ids_in(said) for _, said in noted))
-        must(ids_in(log[1] if log else "") == everything, "every note under a name", named(everything))
+        must(
+            ids_in(log[1] if log else "") == everything,
+            "every note under a name",
+            named(everything),
+        )
         abandoned = {
-            one for one in everything if self.gone.get(one, made.started) < made.started and one[0] not in self.revised
+            one
+            for one in everything
+            if self.gone.get(one, made.started) < made.started and one[0] not in self.revised
         }
         must(not abandoned, "no entry of an abandoned branch in any prompt", named(abandoned))
         return set().union(*(ids_in(said) for label, said in noted if label == own))
@@ -239,13 +313,15 @@ class SharedWorld(World):
     async def _revive(self) -> None:
         await super()._revive()
         store = self.processes[0].store
-        await store.look_again(hub_of(next(iter(self.talks))), self.clock())
+        await store.set_due(resource_key(next(iter(self.talks))), self.clock())
 
     def _must_be_done(self, memory: Memory, limits: Limits) -> None:
         if memory.scope == "thread":
             super()._must_be_done(memory, limits)
             return
-        hub = hub_of(memory.key)
-        waiting = [waiting_of(t.memory()) for t in self.disk.sharing(hub)]
-        left = gathering.due(waiting, limits, self.disk.memory(hub).log_tokens, 10_000, self.clock())
+        shared_log = resource_key(memory.key)
+        waiting = [waiting_of(t.memory()) for t in self.disk.sharing(shared_log)]
+        left = batches.decide_for_resource(
+            waiting, limits, self.disk.memory(shared_log).log.tokens, 10_000, self.clock()
+        )
         must(left is None, "no work stranded", left, waiting)

@@ -1,4 +1,5 @@
-"""A thread and its requests as the world knows them: what was said, what the client saw, and what may be forgotten."""
+"""A thread and its requests as the world knows them: what was said, what the client saw, and what
+may be forgotten."""
 
 from __future__ import annotations
 
@@ -22,13 +23,19 @@ class Talk:
     clients: list[Client] = field(default_factory=list)
     ids: int = 0
     withdrawn: set[str] = field(default_factory=set)  # taken back by a client at some time
-    loose: set[str] = field(default_factory=set)  # said in two tabs at once: where they stand, nobody can say
+    loose: set[str] = field(
+        default_factory=set
+    )  # said in two tabs at once: where they stand, nobody can say
     unsure: set[str] = field(
         default_factory=set
     )  # replies to one request, of which the client holds one that was not stored
-    again: set[str] = field(default_factory=set)  # sent again while others talked: may be taken for new
+    again: set[str] = field(
+        default_factory=set
+    )  # sent again while others talked: may be taken for new
     answers: dict[str, str] = field(default_factory=dict)  # id of a tool's result → id of its call
-    live: dict[int, str] = field(default_factory=dict)  # seq → id of what is stored, as of the last commit
+    live: dict[int, str] = field(
+        default_factory=dict
+    )  # seq → id of what is stored, as of the last commit
     ever: set[str] = field(default_factory=set)  # stored at some time
     shown: set[str] = field(default_factory=set)  # to the actor, raw or observed
     exchanges: list[Exchange] = field(default_factory=list)
@@ -38,12 +45,14 @@ class Talk:
         return f"{self.letter}{self.ids}"
 
     def may_lose(self, one: str) -> bool:
-        """Whether a commit may supersede it: it was taken back, or it is a reply that no client has."""
+        """Whether a commit may supersede it: it was taken back, or it is a reply that no client
+        has."""
         held = any(node.id == one for client in self.clients for node in client.nodes)
         return one in self.withdrawn | self.doubtful() or not held or self.overtaken()
 
     def overtaken(self) -> bool:
-        """Whether a turn is still being committed although its client has gone on: a broken disk, tried again for seconds."""
+        """Whether a turn is still being committed although its client has gone on: a broken disk,
+        tried again for seconds."""
         return any(exchange.over.done() and exchange.closings for exchange in self.exchanges)
 
     def doubtful(self) -> set[str]:
@@ -51,10 +60,12 @@ class Talk:
         return self.loose | self.unsure | {one.reply_id for one in self.exchanges if one.raced}
 
     def rivals(self, unstored: set[str], nodes: Sequence[Node]) -> set[str]:
-        """What was answered to the same questions as these replies, the tool steps included, up to what a user said next.
+        """What was answered to the same questions as these replies, the tool steps included, up to
+        what a user said next.
 
-        A reply that we never stored, shown where another one stands, with its tool steps before it, looks like that one altered and
-        its steps folded away: nobody can tell it from a client that does both.
+        A reply that we never stored, shown where another one stands, with its tool steps before it,
+        looks like that one altered and its steps folded away: nobody can tell it from a client that
+        does both.
         """
         said = {one.reply_id for one in self.exchanges} | self.answers.keys()
         questions = {before.id for before, node in pairwise(nodes) if node.id in unstored}

@@ -1,4 +1,5 @@
-"""A hundred small worlds in which threads share a log: nobody loses anything by it, and nobody's words become another's."""
+"""A hundred small worlds in which threads share a log: nobody loses anything by it, and nobody's
+words become another's."""
 
 from __future__ import annotations
 
@@ -9,8 +10,9 @@ from collections.abc import Callable
 import pytest
 from msgspec.structs import replace
 
-from om_proxy.memory import sections, shared
-from om_proxy.memory.model import HUB, Memory, Observation, Part
+from om_proxy.memory.lifecycle import shared
+from om_proxy.memory.model import RESOURCE_THREAD, Memory, Observation, Part, replace_log
+from om_proxy.memory.notes import sections
 from tests.simulation.sharing import SharedWorld
 from tests.simulation.world import World, simulate
 
@@ -31,70 +33,90 @@ def test_no_seed_breaks_a_promise(first: int) -> None:
 
 
 def test_the_worlds_share_much() -> None:
-    """Threads observed together and left out, entries settled, reflections over several threads, forks: all of it occurs."""
+    """Threads observed together and left out, entries settled, reflections over several threads,
+    forks: all of it occurs."""
     worlds = [simulate(seed, made=SharedWorld) for seed in range(20)]
     told = Counter(
         word
         for world in worlds
         for line in world.trace
-        for word in ("Gather twice", "left out", "crash")
+        for word in ("ObserveBatch twice", "left out", "crash")
         if word in line
     )
-    assert told.keys() == {"Gather twice", "left out", "crash"}
+    assert told.keys() == {"ObserveBatch twice", "left out", "crash"}
     cases = sum((Counter(world.cases) for world in worlds), Counter())
     assert cases.keys() >= {"first", "extend", "retry", "edit", "trimmed", "delta"}
-    hubs = [rows.memory() for world in worlds for key, rows in world.disk.threads.items() if key.thread == HUB]
-    assert len(hubs) == len(worlds)
-    assert sum(any(len(o.parts) > 1 for o in hub.log) for hub in hubs) > 5
-    assert sum(len({p.label for o in hub.log for p in o.parts}) > 1 for hub in hubs) > 10
+    shared_logs = [
+        rows.memory()
+        for world in worlds
+        for key, rows in world.disk.threads.items()
+        if key.thread == RESOURCE_THREAD
+    ]
+    assert len(shared_logs) == len(worlds)
+    assert (
+        sum(any(len(o.parts) > 1 for o in shared_log.log.entries) for shared_log in shared_logs) > 5
+    )
+    assert (
+        sum(
+            len({p.label for o in shared_log.log.entries for p in o.parts}) > 1
+            for shared_log in shared_logs
+        )
+        > 10
+    )
 
 
-# ── planted bugs ─────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── planted bugs ──────────────────────────────────────────────────────────────────────────────────
 
 
 def a_fork_leaves_the_log(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(shared, "followed", lambda memory, cut, older, live: (memory.log, False))
+    monkeypatch.setattr(
+        shared, "remove_taken_back", lambda memory, cut, older, live: (memory.log.entries, False)
+    )
 
 
 def a_fork_takes_everybodys(monkeypatch: pytest.MonkeyPatch) -> None:
     """What others have in a reflection that is taken back goes with it."""
-    kept = shared.followed
+    kept = shared.remove_taken_back
 
-    def careless(memory: Memory, cut: int, older: object, live: object) -> tuple[tuple[Observation, ...], bool]:
+    def careless(
+        memory: Memory, cut: int, older: object, live: object
+    ) -> tuple[tuple[Observation, ...], bool]:
         log, forgotten = kept(memory, cut, older, live)  # type: ignore[arg-type] # passed on as they came
-        return (log if log == memory.log else log[:1]), forgotten
+        return (log if log == memory.log.entries else log[:1]), forgotten
 
-    monkeypatch.setattr(shared, "followed", careless)
+    monkeypatch.setattr(shared, "remove_taken_back", careless)
 
 
 def threads_are_mixed_up(monkeypatch: pytest.MonkeyPatch) -> None:
     """What an answer says of one thread is kept as another's."""
-    kept = sections.by_thread
+    kept = sections.split_by_thread
 
     def swapped(answer: str, labels: object) -> dict[str, str]:
         said = kept(answer, labels)  # type: ignore[arg-type] # passed on as it came
         return dict(zip(said, reversed(said.values()), strict=True))
 
-    monkeypatch.setattr(sections, "by_thread", swapped)
+    monkeypatch.setattr(sections, "split_by_thread", swapped)
 
 
 def a_reflection_forgets_where_it_began(monkeypatch: pytest.MonkeyPatch) -> None:
     def newest(sources: tuple[Observation, ...]) -> tuple[Part, ...]:
         return tuple({part.label: part for o in sources for part in o.parts}.values())
 
-    monkeypatch.setattr(shared, "merged", newest)
+    monkeypatch.setattr(shared, "merge_parts", newest)
 
 
 def entries_keep_the_ids_of_their_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
-    kept = shared.entered
+    kept = shared.append_entries
 
     def careless(memory: Memory, entries: tuple[Observation, ...]) -> Memory:
         made = kept(memory, entries)
-        before = len(memory.log)
-        own = tuple(replace(o, id=e.id) for o, e in zip(made.log[before:], entries, strict=True))
-        return replace(made, log=made.log[:before] + own)
+        before = len(memory.log.entries)
+        own = tuple(
+            replace(o, id=e.id) for o, e in zip(made.log.entries[before:], entries, strict=True)
+        )
+        return replace_log(made, entries=made.log.entries[:before] + own)
 
-    monkeypatch.setattr(shared, "entered", careless)
+    monkeypatch.setattr(shared, "append_entries", careless)
 
 
 PLANTED = [
@@ -107,7 +129,9 @@ PLANTED = [
 
 
 @pytest.mark.parametrize("plant", PLANTED)
-def test_a_planted_bug_is_found(plant: Callable[[pytest.MonkeyPatch], None], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_planted_bug_is_found(
+    plant: Callable[[pytest.MonkeyPatch], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
     plant(monkeypatch)
     assert found() is not None
 
@@ -124,4 +148,7 @@ def test_a_store_that_checks_no_version_is_found() -> None:
 def found(change: Callable[[World], None] = lambda world: None) -> int | None:
     """The first seed that breaks."""
     seeds = range(FOUND_WITHIN)
-    return next((seed for seed in seeds if simulate(seed, change, made=SharedWorld).broken is not None), None)
+    return next(
+        (seed for seed in seeds if simulate(seed, change, made=SharedWorld).broken is not None),
+        None,
+    )

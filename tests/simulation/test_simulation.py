@@ -1,4 +1,5 @@
-"""The whole engine in 500 small worlds: nothing is lost, doubled or shown in the wrong place, whatever happens when."""
+"""The whole engine in 500 small worlds: nothing is lost, doubled or shown in the wrong place,
+whatever happens when."""
 
 from __future__ import annotations
 
@@ -14,9 +15,9 @@ import pytest
 from msgspec.structs import replace
 
 from om_proxy.errors import Unusable
-from om_proxy.memory import branch, lifecycle
+from om_proxy.memory.lifecycle import branch, transitions
 from om_proxy.memory.model import Memory, Observation
-from om_proxy.memory.observations import Parsed, parse
+from om_proxy.memory.notes.observations import ParsedNotes, parse_observation
 from tests.simulation.world import World, simulate
 
 SEEDS = int(os.environ.get("OM_SIMULATION_SEEDS", "500"))
@@ -28,24 +29,36 @@ ROOT = Path(__file__).parents[2]
 
 @pytest.mark.parametrize("first", range(FIRST, FIRST + SEEDS, BATCH))
 def test_no_seed_breaks_a_promise(first: int) -> None:
-    """Every invariant of oracle.py after every commit, prompt and turn, and once more when all has settled."""
+    """Every invariant of oracle.py after every commit, prompt and turn, and once more when all has
+    settled."""
     for seed in range(first, min(first + BATCH, FIRST + SEEDS)):
         world = simulate(seed)
-        assert world.broken is None, f"{world.broken}\nalone and step by step: scripts/simulate --seed {seed} --trace"
+        assert world.broken is None, (
+            f"{world.broken}\nalone and step by step: scripts/simulate --seed {seed} --trace"
+        )
 
 
 def test_the_worlds_are_full_of_trouble() -> None:
     """A simulation in which nothing happens proves nothing."""
     worlds = [simulate(seed) for seed in range(60)]
     cases = sum((Counter(world.cases) for world in worlds), Counter())
-    assert cases.keys() >= {"first", "extend", "retry", "rewind", "edit", "switch", "trimmed", "delta"}
+    assert cases.keys() >= {
+        "first",
+        "extend",
+        "retry",
+        "rewind",
+        "edit",
+        "switch",
+        "trimmed",
+        "delta",
+    }
     told = Counter(word for world in worlds for line in world.trace for word in marks(line))
     assert told.keys() >= {
         "crash", "hangs", "twice", "tabs", "empty", "prose", "refusal", "loop", "never", "late", "busy", "storage",
         "observer", "reflector", "observer-late", "observer-failing", "upstream-refused", "shows",
     }  # fmt: skip
     memories = [thread.memory() for world in worlds for thread in world.disk.threads.values()]
-    assert sum(memory.generation > 0 for memory in memories) > 20
+    assert sum(memory.log.generation > 0 for memory in memories) > 20
     assert sum(memory.coverage > 0 for memory in memories) > 50
 
 
@@ -53,7 +66,7 @@ def marks(line: str) -> list[str]:
     return line.split()[1:]
 
 
-# ── the same seed, the same run ──────────────────────────────────────────────────────────────────────────────────────
+# ── the same seed, the same run ───────────────────────────────────────────────────────────────────
 
 
 def test_a_seed_is_one_run() -> None:
@@ -81,7 +94,7 @@ def test_a_seed_is_one_run_in_every_process() -> None:
     assert digests == {" ".join(simulate(seed).digest() for seed in range(6)) + "\n"}
 
 
-# ── planted bugs ─────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── planted bugs ──────────────────────────────────────────────────────────────────────────────────
 
 
 def without_version_check(world: World) -> None:
@@ -91,32 +104,38 @@ def without_version_check(world: World) -> None:
 def an_empty_answer_is_an_observation(monkeypatch: pytest.MonkeyPatch) -> None:
     """Coverage advances although nothing was noted."""
 
-    def lenient(answer: str, **more: Any) -> Parsed:
+    def lenient(answer: str, **more: Any) -> ParsedNotes:
         try:
-            return parse(answer, **more)
+            return parse_observation(answer, **more)
         except Unusable:
-            return Parsed("* nothing")
+            return ParsedNotes("* nothing")
 
-    monkeypatch.setattr("om_proxy.agents.observer.parse", lenient)
+    monkeypatch.setattr("om_proxy.agents.observer.parse_observation", lenient)
 
 
 def a_chunk_is_taken_without_looking_at_the_branch(monkeypatch: pytest.MonkeyPatch) -> None:
-    kept = lifecycle.observed
+    kept = transitions.add_chunk
 
     def careless(memory: Memory, chunk: Observation) -> Memory:
         last = next((m for m in memory.tail if m.seq >= chunk.last), None)
-        return kept(memory, chunk if last is None else replace(chunk, chain=last.chain, last=last.seq))
+        return kept(
+            memory, chunk if last is None else replace(chunk, chain=last.chain, last=last.seq)
+        )
 
-    monkeypatch.setattr(lifecycle, "observed", careless)
+    monkeypatch.setattr(transitions, "add_chunk", careless)
 
 
 def calls_are_cut_from_their_results(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("om_proxy.memory.blocks.closed_ends", lambda messages: tuple(range(len(messages))))
+    monkeypatch.setattr(
+        "om_proxy.memory.blocks.closed_ends", lambda messages: tuple(range(len(messages)))
+    )
 
 
 def a_fork_leaves_the_log(monkeypatch: pytest.MonkeyPatch) -> None:
     """The client takes back what is observed, and the notes of it stay."""
-    monkeypatch.setattr(branch, "fallback", lambda memory, cut, older, live: (memory.log, False))
+    monkeypatch.setattr(
+        branch, "rollback_target", lambda memory, cut, older, live: (memory.log.entries, False)
+    )
 
 
 PLANTED = [
@@ -128,7 +147,9 @@ PLANTED = [
 
 
 @pytest.mark.parametrize("plant", PLANTED)
-def test_a_planted_bug_is_found(plant: Callable[[pytest.MonkeyPatch], None], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_planted_bug_is_found(
+    plant: Callable[[pytest.MonkeyPatch], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Within 100 seeds."""
     plant(monkeypatch)
     assert found() is not None
@@ -141,4 +162,6 @@ def test_a_store_that_checks_no_version_is_found() -> None:
 
 def found(change: Callable[[World], None] = lambda world: None) -> int | None:
     """The first seed that breaks."""
-    return next((seed for seed in range(FOUND_WITHIN) if simulate(seed, change).broken is not None), None)
+    return next(
+        (seed for seed in range(FOUND_WITHIN) if simulate(seed, change).broken is not None), None
+    )

@@ -1,4 +1,5 @@
-"""The language of the simulation: every message carries an id (`A17`), and notes name the ids they are about (`A17`, `A20..25`)."""
+"""The language of the simulation: every message carries an id (`A17`), and notes name the ids they
+are about (`A17`, `A20..25`)."""
 
 from __future__ import annotations
 
@@ -10,18 +11,35 @@ from typing import Any
 
 import orjson
 
-WORDS = ("crate", "dock", "van", "apple", "pier", "quarry", "lamp", "ledger", "harbor", "rope", "sail", "tide", "mast")
+WORDS = (
+    "crate",
+    "dock",
+    "van",
+    "apple",
+    "pier",
+    "quarry",
+    "lamp",
+    "ledger",
+    "harbor",
+    "rope",
+    "sail",
+    "tide",
+    "mast",
+)
 _ID = re.compile(r"\b([A-Z])(\d+)(?:\.\.(\d+))?\b")
 
 
 def ids_in(text: str) -> set[str]:
     """All ids a text names, ranges written out."""
-    return {f"{m[1]}{n}" for m in _ID.finditer(text) for n in range(int(m[2]), int(m[3] or m[2]) + 1)}
+    return {
+        f"{m[1]}{n}" for m in _ID.finditer(text) for n in range(int(m[2]), int(m[3] or m[2]) + 1)
+    }
 
 
 @lru_cache(maxsize=200_000)
 def id_of(raw: bytes) -> str | None:
-    """The id of a message: the first one it names. None: the message is not one of the simulation's."""
+    """The id of a message: the first one it names. None: the message is not one of the
+    simulation's."""
     found = _ID.search(raw.decode())
     return found[1] + found[2] if found else None
 
@@ -39,7 +57,8 @@ def numbered(ids: Iterable[str]) -> list[str]:
 
 
 def ranges(ids: Iterable[str]) -> str:
-    """The shortest way to name them: `A1..17 A20`. Ids that are not among them are never inside a range."""
+    """The shortest way to name them: `A1..17 A20`. Ids that are not among them are never inside a
+    range."""
     spans: list[tuple[str, int, int]] = []
     for one in numbered(ids):
         thread, number = one[0], int(one[1:])

@@ -1,4 +1,5 @@
-"""The world of one seed: engines on one disk, clients, models, crashes and broken disks, on virtual time."""
+"""The world of one seed: engines on one disk, clients, models, crashes and broken disks, on virtual
+time."""
 
 from __future__ import annotations
 
@@ -13,15 +14,15 @@ from typing import Any
 import orjson
 import structlog
 
-from om_proxy.catalogue import encoder
 from om_proxy.edge import chat as edge
-from om_proxy.edge.protocol import GONE
-from om_proxy.edge.site import Site
+from om_proxy.edge.edge_config import EdgeConfig
 from om_proxy.errors import StorageError
-from om_proxy.memory import lifecycle
-from om_proxy.memory.lifecycle import Observe
+from om_proxy.memory.lifecycle import decisions
+from om_proxy.memory.lifecycle.decisions import Observe
+from om_proxy.memory.lifecycle.thresholds import Limits
 from om_proxy.memory.model import Key, Memory
-from om_proxy.memory.thresholds import Limits
+from om_proxy.models import create_encoder
+from om_proxy.server.protocol import DISCONNECT_EXTENSION
 from tests.simulation import loop, oracle
 from tests.simulation.actor import EXCHANGE, Actor
 from tests.simulation.callers import Client, Node
@@ -33,10 +34,14 @@ from tests.simulation.store import Disk, Thread
 from tests.simulation.talk import Exchange, Talk
 
 BEGAN = 1_700_000_000.0  # unix seconds at virtual time 0
-OUR_FAULTS = ("memory-slow", "storage", "conflict")  # reasons of a degraded turn: none of it is kept
+OUR_FAULTS = (
+    "memory-slow",
+    "storage",
+    "conflict",
+)  # reasons of a degraded turn: none of it is kept
 FINE = (None, "observer-failing", "observer-late", "fork-not-waited", "upstream-refused")
 
-# ── the world ────────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── the world ─────────────────────────────────────────────────────────────────────────────────────
 
 
 class World:
@@ -104,7 +109,9 @@ class World:
             self.fault_at = max(now, self.fault_at)
             if self.rng.random() < 0.2:
                 seconds = self.rng.uniform(1, 8)
-                self.fault_at = max(now + seconds, self.fault_at)  # a later request may wait for what hangs now
+                self.fault_at = max(
+                    now + seconds, self.fault_at
+                )  # a later request may wait for what hangs now
                 await asyncio.sleep(seconds)
             else:
                 raise StorageError("the disk is broken")
@@ -125,21 +132,31 @@ class World:
         if retry and not client.alone:
             client.talk.again |= set(made.shown)
         for left in client.talk.exchanges:
-            if left.over.done() and left.under_way:  # its messages are being stored, as if two had asked at once
+            if (
+                left.over.done() and left.under_way
+            ):  # its messages are being stored, as if two had asked at once
                 left.raced = True
                 client.talk.again |= set(left.shown) - set(client.talk.live.values())
         self.exchanges.append(made)
         client.talk.exchanges.append(made)
         process = await self._process(client)
-        self.told(f"{client.talk.letter} asks {made.number} {' '.join(made.shown[-6:])} of {len(made.shown)}")
+        self.told(
+            f"{client.talk.letter} asks {made.number} {' '.join(made.shown[-6:])} of {len(made.shown)}"
+        )
         process.connections[made] = None
         scope = self._scope(made, client, retry)
-        handler = process.spawn(process.chat(scope, self._receive(made), self._send(made, process), process.site))
+        handler = process.spawn(
+            process.chat(scope, self._receive(made), self._send(made, process), process.site)
+        )
         handler.add_done_callback(lambda task: self._handled(made, task))
         if not self.calm and self.rng.random() < self.plan.hang_ups:
-            self.loop.call_later(self.rng.choice((0.0, 0.02, 0.5, 2.0, 4.0, 8.0)), self._leave, made)
+            self.loop.call_later(
+                self.rng.choice((0.0, 0.02, 0.5, 2.0, 4.0, 8.0)), self._leave, made
+            )
         await made.over
-        self.told(f"{client.talk.letter} over {made.number} {made.status} {made.complete} {made.receipt.get('reason')}")
+        self.told(
+            f"{client.talk.letter} over {made.number} {made.status} {made.complete} {made.receipt.get('reason')}"
+        )
         self._judge(made)
         return made
 
@@ -158,7 +175,9 @@ class World:
             calls=set(shown[max(last, 0) : last + 1]),
             body=head + b',"messages":[' + b",".join(said) + b"]}",
             stream=stream,
-            required=client.talk.promised() - client.talk.loose if client.thin or client.window else set(),
+            required=client.talk.promised() - client.talk.loose
+            if client.thin or client.window
+            else set(),
             started=self.loop.time(),
             over=self.loop.create_future(),
             gone=self.loop.create_future(),
@@ -189,7 +208,9 @@ class World:
             "raw_path": path.encode(),
             "query_string": b"",
             "headers": [(n.encode(), v.encode()) for n, v in headers.items()],
-            "extensions": {GONE: {"future": made.gone}},  # as our own server's connections bring it along
+            "extensions": {
+                DISCONNECT_EXTENSION: {"future": made.gone}
+            },  # as our own server's connections bring it along
         }
 
     def _receive(self, made: Exchange) -> Callable[[], Any]:
@@ -214,7 +235,9 @@ class World:
                 return
             if said["type"] == "http.response.start":
                 made.status = said["status"]
-                ours = [(n.decode(), v.decode()) for n, v in said["headers"] if n.startswith(b"x-om-")]
+                ours = [
+                    (n.decode(), v.decode()) for n, v in said["headers"] if n.startswith(b"x-om-")
+                ]
                 made.receipt = {n.removeprefix("x-om-"): v for n, v in ours}
                 return
             made.received += said.get("body", b"")
@@ -252,7 +275,9 @@ class World:
             else:
                 oracle.check_told(made, observed, raw)
             made.client.talk.shown |= observed | set(raw)
-            self.told(f"{made.client.talk.letter} prompt {made.number} {len(observed)} + {' '.join(raw[-8:])}")
+            self.told(
+                f"{made.client.talk.letter} prompt {made.number} {len(observed)} + {' '.join(raw[-8:])}"
+            )
         except Violation as exc:
             self.broke(exc)
 
@@ -271,12 +296,17 @@ class World:
             self.broke(Violation(f"degraded, and the disk was sound: {reason}"))
         made.kept = made.complete and reason not in OUR_FAULTS and not faulty
         if made.kept and made.missing and status != "degraded":
-            self.broke(Violation(f"original bytes, and not all of it: {oracle.named(made.missing)}"))
+            self.broke(
+                Violation(f"original bytes, and not all of it: {oracle.named(made.missing)}")
+            )
 
     def turned(self, made: Exchange) -> None:
         """A turn the client takes for done."""
         talk = made.client.talk
-        if any(other.under_way for other in talk.exchanges if other is not made) or len(talk.clients) > 1:
+        if (
+            any(other.under_way for other in talk.exchanges if other is not made)
+            or len(talk.clients) > 1
+        ):
             return
         try:
             oracle.check_turn(made)
@@ -303,7 +333,9 @@ class World:
 
     def _client(self, talk: Talk, kind: str) -> Client:
         rng = Random(self.rng.random())
-        made = Client(self, talk, rng, sticky=rng.random() < 0.5, tools=rng.random() < 0.6, **CLIENTS[kind])
+        made = Client(
+            self, talk, rng, sticky=rng.random() < 0.5, tools=rng.random() < 0.6, **CLIENTS[kind]
+        )
         talk.clients.append(made)
         return made
 
@@ -311,8 +343,10 @@ class World:
         self.loop = running
         running.set_task_factory(self._task)
         running.set_exception_handler(self._unheard)
-        tenant = edge.identity.identify(
-            [(b"authorization", b"Bearer key"), (b"x-om-thread", b"x")], Site.of(self.settings).identity, SECRET
+        tenant = edge.identify(
+            [(b"authorization", b"Bearer key"), (b"x-om-thread", b"x")],
+            EdgeConfig.of(self.settings).identity,
+            SECRET,
         ).tenant
         for number, kinds in enumerate(self.plan.kinds):
             key = Key(tenant or "", "user", f"thread-{number}")
@@ -328,7 +362,8 @@ class World:
         await self._stop()
 
     async def _stop(self) -> None:
-        """Every process is dropped, and what that starts too: nobody is left when the loop closes."""
+        """Every process is dropped, and what that starts too: nobody is left when the loop
+        closes."""
         for process in self.processes:
             process.dead = process.store.dead = True
         while tasks := [task for process in self.processes for task in process.tasks]:
@@ -339,13 +374,16 @@ class World:
     async def _unless_broken(self, tasks: list[asyncio.Task[None]]) -> None:
         waiting = set(tasks)
         while waiting and not self.broken:
-            done, waiting = await asyncio.wait(waiting, timeout=300.0, return_when=asyncio.FIRST_COMPLETED)
+            done, waiting = await asyncio.wait(
+                waiting, timeout=300.0, return_when=asyncio.FIRST_COMPLETED
+            )
             for task in [t for t in tasks if t in done]:
                 if exc := task.exception():
                     self.broke(exc)
 
     async def _settle(self) -> None:
-        """No trouble any more: everybody has a last word, all that is due is done, and everything is where it belongs."""
+        """No trouble any more: everybody has a last word, all that is due is done, and everything
+        is where it belongs."""
         self.calm = self.minds.calm = True
         await asyncio.sleep(1_000)
         for _ in range(2):
@@ -367,7 +405,7 @@ class World:
             await self.processes[0].store.park(key, False)
 
     def _must_be_done(self, memory: Memory, limits: Limits) -> None:
-        left = lifecycle.after_reply(memory, limits)
+        left = decisions.decide_after_reply(memory, limits)
         oracle.must(not isinstance(left, Observe), "no work stranded", left, memory)
 
     def _unheard(self, running: Any, context: dict[str, Any]) -> None:
@@ -385,7 +423,8 @@ def quiet() -> Iterator[None]:
     """Without the proxy's own log."""
     before = structlog.get_config()
     structlog.configure(
-        wrapper_class=structlog.make_filtering_bound_logger(logging.CRITICAL), cache_logger_on_first_use=False
+        wrapper_class=structlog.make_filtering_bound_logger(logging.CRITICAL),
+        cache_logger_on_first_use=False,
     )
     try:
         yield
@@ -400,7 +439,7 @@ def simulate(
     made: type[World] = World,
 ) -> World:
     """One seed, to its end or to the first thing that breaks; `world.broken` says which."""
-    encoder("")("")  # its ranks load once in a process, and every run must find them loaded
+    create_encoder("")("")  # its ranks load once in a process, and every run must find them loaded
     world = made(seed, plan)
     change(world)
     with quiet():

@@ -1,6 +1,8 @@
-"""What every store promises, as tests: a backend's test class inherits them and gives the fixture `opener`.
+"""What every store promises, as tests: a backend's test class inherits them and gives the fixture
+`opener`.
 
-`opener` is an async function that opens one more Store on the same storage, which is empty when the test begins.
+`opener` is an async function that opens one more Store on the same storage, which is empty when the
+test begins.
 """
 
 from __future__ import annotations
@@ -17,9 +19,22 @@ from hypothesis.stateful import run_state_machine_as_test
 from msgspec.structs import replace
 
 from om_proxy.errors import Conflict, StorageError
-from om_proxy.memory import identity, lifecycle, shared
-from om_proxy.memory.model import EMPTY_CHAIN, HUB, RECENT_MARKS, Item, Key, Memory, Message, Trouble, chained, hub_of
-from om_proxy.storage.base import Change, Forgotten, Moved, Stir, Store
+from om_proxy.identity.keyed_hashes import label_thread
+from om_proxy.memory.lifecycle import shared, transitions
+from om_proxy.memory.model import (
+    EMPTY_CHAIN,
+    RECENT_MARKS,
+    RESOURCE_THREAD,
+    Failures,
+    Item,
+    Key,
+    Memory,
+    Message,
+    extend_chain,
+    replace_log,
+    resource_key,
+)
+from om_proxy.storage.base import Change, ForgetResult, MoveResult, ResourceWakeup, Store
 from tests.memory import sharing
 from tests.memory.building import item as item_of
 from tests.storage import memory_builder
@@ -38,14 +53,26 @@ ODD = {
     "twice the key": b'{"a":1,"a":2}',
     "empty": b"",
 }
-TEXTS = {"nul": "a\0b", "lone surrogate": "a\ud800b", "two halves": "\ud83d\ude00", "emoji": "🔴 – ✅", "empty": ""}
+TEXTS = {
+    "nul": "a\0b",
+    "lone surrogate": "a\ud800b",
+    "two halves": "\ud83d\ude00",
+    "emoji": "🔴 – ✅",
+    "empty": "",
+}
 
 
 async def seen(store: Store, key: Key) -> tuple[Any, ...]:
     """Everything a store tells about a thread."""
     outline = await store.outline(key)
-    every = await store.by_seq(key, range(1, 200))
-    return await store.load(key), outline, every, await store.generations(key, 1_000), await store.threads(key.tenant)
+    every = await store.messages_by_seq(key, range(1, 200))
+    return (
+        await store.load(key),
+        outline,
+        every,
+        await store.generations(key, 1_000),
+        await store.threads(key.tenant),
+    )
 
 
 def moved_print(raw: bytes) -> bytes:
@@ -63,7 +90,11 @@ MOVES: dict[str, Sequence[Step]] = {
     "a tail": (lambda t: t.chat(5),),
     "a log and chunks": (lambda t: t.chat(9), lambda t: t.cover(3).cover(2).chunk(2)),
     "a reflection in the making": (lambda t: t.chat(9), lambda t: t.cover(3).reflecting()),
-    "a reflection": (lambda t: t.chat(9), lambda t: t.cover(3).cover(2), lambda t: t.swapped().chunk(2)),
+    "a reflection": (
+        lambda t: t.chat(9),
+        lambda t: t.cover(3).cover(2),
+        lambda t: t.swapped().chunk(2),
+    ),
     "a fork": (lambda t: t.chat(6), lambda t: t.supersede([4, 5, 6]).chat(3, "instead")),
     "a fork of what was observed": (
         lambda t: t.chat(8),
@@ -80,7 +111,12 @@ MOVES: dict[str, Sequence[Step]] = {
         lambda t: t.swap(4, memory_builder.item("altered", "assistant")),
         lambda t: t.chunk(4),
     ),
-    "an undo": (lambda t: t.chat(8), lambda t: t.cover(4), lambda t: t.swapped(), lambda t: t.undone(0)),
+    "an undo": (
+        lambda t: t.chat(8),
+        lambda t: t.cover(4),
+        lambda t: t.swapped(),
+        lambda t: t.undone(0),
+    ),
 }
 
 
@@ -96,7 +132,8 @@ class StoreContract:
 
     @pytest.fixture
     async def another(self, opener: Opener) -> AsyncIterator[Opener]:
-        """The opener, closing in the end what it opened: a store left open keeps its threads, and the test run with them."""
+        """The opener, closing in the end what it opened: a store left open keeps its threads, and
+        the test run with them."""
         async with AsyncExitStack() as stack:
 
             async def opened() -> Store:
@@ -113,42 +150,50 @@ class StoreContract:
     # ── delivered ──
 
     async def test_what_went_out_is_remembered(self, store: Store, another: Opener) -> None:
-        """The newest reply that went out whole, thread by thread: it only grows, gives no new version and outlives the process."""
+        """The newest reply that went out whole, thread by thread: it only grows, gives no new
+        version and outlives the process."""
         other = KEY._replace(thread="other thread")
         for key in (KEY, other, OTHER):
             await store.commit(Memory(key=key), replace(Memory(key=key), turns=1))
         version = await store.version(KEY)
-        assert await store.delivered(KEY) is None
+        assert await store.delivered_reply(KEY) is None
         await store.mark_delivered({KEY: 2, other: 2, Key("nobody", "no", "no"): 9})
         await store.mark_delivered({KEY: 1})
         found = store if not self.durable else await another()
-        told = [await found.delivered(key) for key in (KEY, other, OTHER, Key("nobody", "no", "no"))]
+        told = [
+            await found.delivered_reply(key)
+            for key in (KEY, other, OTHER, Key("nobody", "no", "no"))
+        ]
         assert told == [2, 2, None, None]
         assert await store.version(KEY) == version
 
     # ── load, version ──
 
     async def test_unknown_thread_is_an_empty_memory(self, store: Store) -> None:
-        """An unknown thread loads as `Memory(key=key)` and has version 0, empty lists and nothing to forget."""
+        """An unknown thread loads as `Memory(key=key)` and has version 0, empty lists and nothing
+        to forget."""
         assert await store.load(KEY) == Memory(key=KEY)
         assert await store.version(KEY) == 0
         assert await store.outline(KEY) == ((), ())
         assert await store.messages(KEY, 0) == ()
-        assert await store.by_seq(KEY, [1]) == ()
+        assert await store.messages_by_seq(KEY, [1]) == ()
         assert await store.generations(KEY, 9) == ()
-        assert await store.forget(KEY) == Forgotten()
+        assert await store.forget(KEY) == ForgetResult()
         await store.wait_erased()
 
     async def test_load_gives_what_was_committed(self, store: Store) -> None:
         """The loaded memory equals the one the commit returned, in every field."""
         thread = MemoryBuilder().chat(9).cover(3).chunk(2).reflecting()
-        first = await store.commit(Memory(key=KEY), replace(MemoryBuilder().chat(9).memory(), turn_at=1.0))
+        first = await store.commit(
+            Memory(key=KEY), replace(MemoryBuilder().chat(9).memory(), turn_at=1.0)
+        )
         thread.more = small_things()
         after = await store.commit(first, thread.memory())
         assert await store.load(KEY) == after == thread.memory(after.version, after.born)
 
     async def test_load_is_bounded(self, store: Store) -> None:
-        """Of the covered messages only the newest RECENT_MARKS are loaded, whoever wrote how many."""
+        """Of the covered messages only the newest RECENT_MARKS are loaded, whoever wrote how
+        many."""
         thread = MemoryBuilder().chat(RECENT_MARKS + 44)
         first = await store.commit(Memory(key=KEY), thread.memory())
         await store.commit(first, thread.cover(RECENT_MARKS + 40).memory())
@@ -163,7 +208,8 @@ class StoreContract:
         assert 0 < first.version < second.version == await store.version(KEY)
 
     async def test_born_names_the_row(self, store: Store) -> None:
-        """It comes with the first commit, stays with every other, and is another once the thread was forgotten and made anew."""
+        """It comes with the first commit, stays with every other, and is another once the thread
+        was forgotten and made anew."""
         assert (await store.load(KEY)).born == 0
         first = await store.commit(Memory(key=KEY), MemoryBuilder().chat(2).memory())
         second = await store.commit(first, replace(first, turns=1, born=77))
@@ -175,7 +221,7 @@ class StoreContract:
         anew = await store.commit(Memory(key=KEY), MemoryBuilder().chat(2).memory())
         assert anew.born not in (0, first.born)
 
-    async def test_thread_and_hub_are_rows_of_their_own(self, store: Store) -> None:
+    async def test_thread_and_shared_log_are_rows_of_their_own(self, store: Store) -> None:
         s = await self._shared(store)
         born = {memory.born for memory in s.stored.values()}
         assert len(born) == 3
@@ -185,15 +231,16 @@ class StoreContract:
 
     @pytest.mark.parametrize("known", [True, False], ids=["older version", "version of nothing"])
     async def test_conflict_writes_nothing(self, store: Store, known: bool) -> None:
-        """A commit on another version than the stored one raises Conflict and leaves everything as it was."""
+        """A commit on another version than the stored one raises Conflict and leaves everything as
+        it was."""
         first = await store.commit(Memory(key=KEY), MemoryBuilder().chat(4).memory())
         await store.commit(first, replace(first, turns=1))
         before = first if known else Memory(key=KEY)
         stood = await seen(store, KEY)
         thread = MemoryBuilder().chat(6, "others").chunk(2)
-        aside = thread.interrupted(item("broken off", "assistant"))
+        interrupted = thread.interrupted(item("broken off", "assistant"))
         with pytest.raises(Conflict):
-            await store.commit(before, thread.memory(), [aside])
+            await store.commit(before, thread.memory(), [interrupted])
         assert await seen(store, KEY) == stood
 
     async def test_one_of_two_simultaneous_commits_wins(self, store: Store) -> None:
@@ -206,11 +253,16 @@ class StoreContract:
         assert await store.load(KEY) == won
 
     async def test_threads_commit_side_by_side(self, store: Store) -> None:
-        """Commits of different threads that arrive together all succeed, and one's conflict is its own."""
-        threads = [MemoryBuilder(Key("tenant", "r", f"thread {n}")).chat(n % 3 + 1) for n in range(20)]
+        """Commits of different threads that arrive together all succeed, and one's conflict is its
+        own."""
+        threads = [
+            MemoryBuilder(Key("tenant", "r", f"thread {n}")).chat(n % 3 + 1) for n in range(20)
+        ]
         stale = replace(threads[7].memory(), version=99)
         tries = [store.commit(Memory(key=t.key), t.memory()) for t in threads]
-        *done, conflict = await asyncio.gather(*tries, store.commit(stale, stale), return_exceptions=True)
+        *done, conflict = await asyncio.gather(
+            *tries, store.commit(stale, stale), return_exceptions=True
+        )
         assert isinstance(conflict, Conflict)
         assert [await store.load(t.key) for t in threads] == done
         assert len({m.version for m in done if isinstance(m, Memory)}) == 20
@@ -223,20 +275,25 @@ class StoreContract:
         await store.commit(first, thread.memory())
         assert await store.outline(KEY) == thread.outline()
         assert [m.seq for m in await store.messages(KEY, 0)] == [1, 2, 3, 4, 7, 8]
-        assert await store.by_seq(KEY, [5, 6]) == (thread.every[5], thread.every[6])
+        assert await store.messages_by_seq(KEY, [5, 6]) == (thread.every[5], thread.every[6])
         assert [parent for _, parent in thread.outline().dead] == [4, 5]
 
     async def test_superseding_inside_the_tail_moves_parents(self, store: Store) -> None:
-        """What follows a message taken out of the middle has the message before that as its parent from then on."""
+        """What follows a message taken out of the middle has the message before that as its parent
+        from then on."""
         thread = MemoryBuilder().chat(5)
         first = await store.commit(Memory(key=KEY), thread.memory())
         second = await store.commit(first, thread.supersede([3]).memory())
         await store.commit(second, thread.supersede([4]).memory())
         assert await store.outline(KEY) == thread.outline()
-        assert {mark.seq: parent for mark, parent in (await store.outline(KEY)).dead} == {3: 2, 4: 2}
+        assert {mark.seq: parent for mark, parent in (await store.outline(KEY)).dead} == {
+            3: 2,
+            4: 2,
+        }
 
     async def test_revived_messages_are_live_again(self, store: Store) -> None:
-        """A superseded branch that appears in the tail again is live, and what stood in its place is not."""
+        """A superseded branch that appears in the tail again is live, and what stood in its place
+        is not."""
         thread = MemoryBuilder().chat(4)
         first = await store.commit(Memory(key=KEY), thread.memory())
         second = await store.commit(first, thread.supersede([3, 4]).chat(2, "instead").memory())
@@ -246,48 +303,58 @@ class StoreContract:
         assert [mark.seq for mark in (await store.outline(KEY)).live] == [1, 2, 3, 4]
 
     async def test_swapped_item_is_replaced(self, store: Store) -> None:
-        """A message whose item changed is replaced under its seq, and the chains after it follow."""
+        """A message whose item changed is replaced under its seq, and the chains after it
+        follow."""
         thread = MemoryBuilder().chat(4)
         first = await store.commit(Memory(key=KEY), thread.memory())
-        thread.swap(2, item("what the client says it was", "assistant", calls=("a", "b"), answers="c"))
+        thread.swap(
+            2, item("what the client says it was", "assistant", calls=("a", "b"), answers="c")
+        )
         second = await store.commit(first, thread.memory())
         assert await store.load(KEY) == second
-        assert await store.by_seq(KEY, [2]) == (thread.every[2],)
+        assert await store.messages_by_seq(KEY, [2]) == (thread.every[2],)
 
     async def test_aside_is_stored_but_never_live(self, store: Store) -> None:
-        """An interrupted reply can be read by seq and stands in the outline, dead, after the live message before it."""
+        """An interrupted reply can be read by seq and stands in the outline, dead, after the live
+        message before it."""
         thread = MemoryBuilder().chat(3)
-        aside = thread.interrupted(item("I was say", "assistant"))
+        interrupted = thread.interrupted(item("I was say", "assistant"))
         thread.chat(1)
-        await store.commit(Memory(key=KEY), thread.memory(), [aside])
+        await store.commit(Memory(key=KEY), thread.memory(), [interrupted])
         assert await store.outline(KEY) == thread.outline()
-        assert (await store.outline(KEY)).dead == ((aside.mark, 3),)
-        assert await store.by_seq(KEY, [aside.seq]) == (aside,)
-        assert aside not in await store.messages(KEY, 0)
+        assert (await store.outline(KEY)).dead == ((interrupted.mark, 3),)
+        assert await store.messages_by_seq(KEY, [interrupted.seq]) == (interrupted,)
+        assert interrupted not in await store.messages(KEY, 0)
 
     async def test_aside_can_become_live(self, store: Store) -> None:
         """An interrupted reply the client sends back is live like any superseded message."""
         thread = MemoryBuilder().chat(3)
-        aside = thread.interrupted(item("I was say", "assistant"))
-        first = await store.commit(Memory(key=KEY), thread.memory(), [aside])
-        second = await store.commit(first, thread.revive(aside.seq).memory())
+        interrupted = thread.interrupted(item("I was say", "assistant"))
+        first = await store.commit(Memory(key=KEY), thread.memory(), [interrupted])
+        second = await store.commit(first, thread.revive(interrupted.seq).memory())
         assert await store.load(KEY) == second
         assert (await store.outline(KEY)).dead == ()
 
     async def test_rolled_back_coverage_uncovers(self, store: Store) -> None:
-        """When coverage falls, the live messages behind it are raw again and those the fork dropped are superseded."""
+        """When coverage falls, the live messages behind it are raw again and those the fork dropped
+        are superseded."""
         thread = MemoryBuilder().chat(10)
         first = await store.commit(Memory(key=KEY), thread.memory())
         second = await store.commit(first, thread.cover(4).cover(4).memory())
-        third = await store.commit(second, thread.supersede([7, 8, 9, 10]).chat(1, "edited").memory())
+        third = await store.commit(
+            second, thread.supersede([7, 8, 9, 10]).chat(1, "edited").memory()
+        )
         assert third.coverage == 4
         assert await store.load(KEY) == third
         assert [m.seq for m in third.tail] == [5, 6, 11]
         assert await store.outline(KEY) == thread.outline()
-        assert await store.generations(KEY, third.generation) == thread.generations(third.generation)
+        assert await store.generations(KEY, third.log.generation) == thread.generations(
+            third.log.generation
+        )
 
     async def test_fork_where_nothing_was_raw(self, store: Store) -> None:
-        """Covered messages that a fork takes back are superseded though no tail, old or new, ever held them."""
+        """Covered messages that a fork takes back are superseded though no tail, old or new, ever
+        held them."""
         thread = MemoryBuilder().chat(6)
         first = await store.commit(Memory(key=KEY), thread.memory())
         second = await store.commit(first, thread.cover(3).cover(3).memory())
@@ -297,7 +364,8 @@ class StoreContract:
         assert await store.outline(KEY) == thread.outline()
 
     async def test_coverage_never_passes_a_message_that_is_not_stored(self, store: Store) -> None:
-        """New messages covered in the same step would be lost, so such a commit is refused and writes nothing."""
+        """New messages covered in the same step would be lost, so such a commit is refused and
+        writes nothing."""
         thread = MemoryBuilder().chat(2)
         first = await store.commit(Memory(key=KEY), thread.memory())
         with pytest.raises(StorageError):
@@ -305,17 +373,19 @@ class StoreContract:
         assert await store.load(KEY) == first
 
     async def test_activation_adds_to_the_generation(self, store: Store) -> None:
-        """Chunks become log entries in their order; those not taken stay chunks; the generation stays the same."""
+        """Chunks become log entries in their order; those not taken stay chunks; the generation
+        stays the same."""
         thread = MemoryBuilder().chat(8).chunk(2).chunk(2).chunk(2)
         first = await store.commit(Memory(key=KEY), thread.memory())
         second = await store.commit(first, thread.activate(1).memory())
         third = await store.commit(second, thread.activate(1).memory())
         assert await store.load(KEY) == third
-        assert ([o.id for o in third.log], [o.id for o in third.chunks]) == ([1, 2], [3])
-        assert await store.generations(KEY, 1) == ((0, third.log),)
+        assert ([o.id for o in third.log.entries], [o.id for o in third.chunks]) == ([1, 2], [3])
+        assert await store.generations(KEY, 1) == ((0, third.log.entries),)
 
     async def test_older_generations_stay_as_they_were(self, store: Store) -> None:
-        """After reflections and an undo every older log can be read, newest first, entries of a shared past included."""
+        """After reflections and an undo every older log can be read, newest first, entries of a
+        shared past included."""
         thread = MemoryBuilder().chat(12)
         memory = await store.commit(Memory(key=KEY), thread.memory())
         memory = await store.commit(memory, thread.cover(2).cover(2).reflecting().memory())
@@ -324,7 +394,9 @@ class StoreContract:
         memory = await store.commit(memory, thread.undone(0).memory())
         memory = await store.commit(memory, thread.cover(6).memory())
         assert await store.load(KEY) == memory
-        assert await store.generations(KEY, memory.generation) == thread.generations(memory.generation)
+        assert await store.generations(KEY, memory.log.generation) == thread.generations(
+            memory.log.generation
+        )
         assert [n for n, _ in await store.generations(KEY, 1)] == [0]
 
     async def test_dropped_chunks_are_deleted(self, store: Store) -> None:
@@ -339,7 +411,9 @@ class StoreContract:
         """A chunk with another text under its id reads with that text."""
         thread = MemoryBuilder().chat(4).chunk(2)
         first = await store.commit(Memory(key=KEY), thread.memory())
-        edited = replace(first, chunks=(replace(first.chunks[0], text="edited", task=None, tokens=1),))
+        edited = replace(
+            first, chunks=(replace(first.chunks[0], text="edited", task=None, tokens=1),)
+        )
         assert await store.commit(first, edited) == await store.load(KEY)
         assert (await store.load(KEY)).chunks[0].text == "edited"
 
@@ -348,20 +422,20 @@ class StoreContract:
         thread = MemoryBuilder().chat(9)
         first = await store.commit(Memory(key=KEY), thread.memory())
         second = await store.commit(first, thread.cover(2).cover(2).cover(2).memory())
-        third = await store.commit(second, replace(second, log=second.log[1:]))
-        assert (await store.load(KEY)).log == third.log == second.log[1:]
+        third = await store.commit(second, replace_log(second, entries=second.log.entries[1:]))
+        assert (await store.load(KEY)).log.entries == third.log.entries == second.log.entries[1:]
 
     async def test_pending_reflection_comes_and_goes(self, store: Store) -> None:
         """A pending reflection is stored, replaced and cleared with the commit that says so."""
         thread = MemoryBuilder().chat(4)
         memory = await store.commit(Memory(key=KEY), thread.memory())
         memory = await store.commit(memory, thread.cover(2).reflecting().memory())
-        assert (await store.load(KEY)).reflection == thread.reflection is not None
+        assert (await store.load(KEY)).log.reflection == thread.reflection is not None
         made = replace(thread.reflection, text="another")
-        memory = await store.commit(memory, replace(memory, reflection=made))
-        assert (await store.load(KEY)).reflection == made
-        await store.commit(memory, replace(memory, reflection=None))
-        assert (await store.load(KEY)).reflection is None
+        memory = await store.commit(memory, replace_log(memory, reflection=made))
+        assert (await store.load(KEY)).log.reflection == made
+        await store.commit(memory, replace_log(memory, reflection=None))
+        assert (await store.load(KEY)).log.reflection is None
 
     @pytest.mark.parametrize("raw", ODD.values(), ids=ODD.keys())
     async def test_odd_bytes_survive(self, store: Store, raw: bytes) -> None:
@@ -372,16 +446,23 @@ class StoreContract:
 
     @pytest.mark.parametrize("text", TEXTS.values(), ids=TEXTS.keys())
     async def test_odd_text_survives(self, store: Store, text: str) -> None:
-        """Every text from outside comes back as it was: roles, call ids, observations, hints, titles, model names."""
-        thread = MemoryBuilder().say(replace(item("x"), role=text, calls=(text, "b"), answers=text)).chat(3)
+        """Every text from outside comes back as it was: roles, call ids, observations, hints,
+        titles, model names."""
+        thread = (
+            MemoryBuilder()
+            .say(replace(item("x"), role=text, calls=(text, "b"), answers=text))
+            .chat(3)
+        )
         first = await store.commit(Memory(key=KEY), thread.memory())
         thread.cover(1).chunk(1).reflecting()
         odd = {"text": text, "task": text, "suggestion": text, "model": text}
         after = replace(
-            thread.memory(),
-            log=(replace(thread.log[0], title=text, **odd),),
+            replace_log(
+                thread.memory(),
+                entries=(replace(thread.log[0], title=text, **odd),),
+                reflection=replace(thread.reflection, **odd),
+            ),
             chunks=(replace(thread.chunks[0], title=text, **odd),),
-            reflection=replace(thread.reflection, **odd),
             title=text,
             model=text,
         )
@@ -391,18 +472,24 @@ class StoreContract:
         assert info.title == text
 
     async def test_cancelled_caller_leaves_the_store_whole(self, store: Store) -> None:
-        """A commit cancelled at any of its awaits happens as a whole or not at all, and the store goes on working."""
+        """A commit cancelled at any of its awaits happens as a whole or not at all, and the store
+        goes on working."""
         thread = MemoryBuilder().chat(1)
         memory = await store.commit(Memory(key=KEY), thread.memory())
         for steps in range(25):
-            task = asyncio.ensure_future(store.commit(memory, thread.chat(2).memory(memory.version, memory.born)))
+            task = asyncio.ensure_future(
+                store.commit(memory, thread.chat(2).memory(memory.version, memory.born))
+            )
             for _ in range(steps):
                 await asyncio.sleep(0)
             task.cancel()
             await asyncio.wait([task])
             await store.ping()  # queued behind whatever is still under way
             loaded = await store.load(KEY)
-            assert replace(loaded, version=0, born=0) in (replace(memory, version=0, born=0), thread.memory())
+            assert replace(loaded, version=0, born=0) in (
+                replace(memory, version=0, born=0),
+                thread.memory(),
+            )
             memory = await store.commit(loaded, thread.memory(loaded.version, loaded.born))
             assert await store.load(KEY) == memory
 
@@ -424,7 +511,8 @@ class StoreContract:
     async def test_messages_of_a_range(
         self, store: Store, after: int, through: int | None, limit: int | None, seqs: list[int]
     ) -> None:
-        """Live messages with `after < seq <= through`, by seq, at most `limit`; covered ones too."""
+        """Live messages with `after < seq <= through`, by seq, at most `limit`; covered ones
+        too."""
         thread = MemoryBuilder().chat(5)
         first = await store.commit(Memory(key=KEY), thread.memory())
         await store.commit(first, thread.supersede([3]).cover(2).memory())
@@ -436,9 +524,9 @@ class StoreContract:
         thread = MemoryBuilder().chat(5)
         first = await store.commit(Memory(key=KEY), thread.memory())
         await store.commit(first, thread.supersede([4, 5]).memory())
-        found = await store.by_seq(KEY, [5, 99, 2, 5, -1])
+        found = await store.messages_by_seq(KEY, [5, 99, 2, 5, -1])
         assert found == (thread.every[2], thread.every[5])
-        assert await store.by_seq(KEY, []) == ()
+        assert await store.messages_by_seq(KEY, []) == ()
 
     # ── due, leases ──
 
@@ -447,11 +535,17 @@ class StoreContract:
 
     async def test_due_threads_longest_first(self, store: Store) -> None:
         """Only threads with `due <= now`, the longest due first, at most `limit`."""
-        for name, due in {"late": 30.0, "now": 20.0, "early": 10.0, "later": 40.5, "never": None}.items():
+        for name, due in {
+            "late": 30.0,
+            "now": 20.0,
+            "early": 10.0,
+            "later": 40.5,
+            "never": None,
+        }.items():
             await self._due_at(store, Key("t", "r", name), due)
-        assert [key.thread for key in await store.due(30.0, 9)] == ["early", "now", "late"]
-        assert [key.thread for key in await store.due(30.0, 2)] == ["early", "now"]
-        assert await store.due(9.9, 9) == ()
+        assert [key.thread for key in await store.due_threads(30.0, 9)] == ["early", "now", "late"]
+        assert [key.thread for key in await store.due_threads(30.0, 2)] == ["early", "now"]
+        assert await store.due_threads(9.9, 9) == ()
 
     async def test_tenants_take_turns(self, store: Store) -> None:
         """A tenant with many due threads does not keep another's waiting."""
@@ -459,21 +553,91 @@ class StoreContract:
             await self._due_at(store, Key("busy", "r", f"b{n}"), float(n))
         for n in range(2):
             await self._due_at(store, Key("quiet", "r", f"q{n}"), 10.0 + n)
-        assert [key.thread for key in await store.due(99.0, 4)] == ["b0", "q0", "b1", "q1"]
-        assert [key.thread for key in await store.due(99.0, 9)] == ["b0", "q0", "b1", "q1", "b2", "b3"]
+        assert [key.thread for key in await store.due_threads(99.0, 4)] == ["b0", "q0", "b1", "q1"]
+        assert [key.thread for key in await store.due_threads(99.0, 9)] == [
+            "b0",
+            "q0",
+            "b1",
+            "q1",
+            "b2",
+            "b3",
+        ]
 
     async def test_leased_threads_are_not_due(self, store: Store) -> None:
         """A lease hides a thread from `due` until it is released or over."""
         await self._due_at(store, KEY, 1.0)
         await store.lease(KEY, "me", 60)
-        assert await store.due(9.0, 9) == ()
+        assert await store.due_threads(9.0, 9) == ()
         await store.release(KEY, "me")
-        assert await store.due(9.0, 9) == (KEY,)
+        assert await store.due_threads(9.0, 9) == (KEY,)
         await store.lease(KEY, "me", 0)
-        assert await store.due(9.0, 9) == (KEY,)
+        assert await store.due_threads(9.0, 9) == (KEY,)
+
+    async def test_claim_leases_what_is_due(self, store: Store) -> None:
+        """As `due` lists it, in one step; the lease is the holder's, to prolong and to give
+        back."""
+        for name, due in {"late": 30.0, "early": 10.0, "later": 40.5, "never": None}.items():
+            await self._due_at(store, Key("t", "r", name), due)
+        claimed = await store.claim(30.0, 9, "me", 60)
+        assert [key.thread for key in claimed] == ["early", "late"]
+        assert await store.claim(30.0, 9, "you", 60) == ()
+        assert await store.claim(30.0, 9, "me", 60) == (), "nor twice to the same holder"
+        assert not await store.lease(claimed[0], "you", 60)
+        assert await store.lease(claimed[0], "me", 60)
+        await store.release(claimed[1], "me")
+        assert await store.claim(30.0, 9, "you", 60) == claimed[1:]
+
+    async def test_claim_of_what_somebody_works_on(self, store: Store) -> None:
+        """A thread is leased by hand or by a claim: a claim gets neither, until the lease is
+        over."""
+        await self._due_at(store, KEY, 1.0)
+        await self._due_at(store, OTHER, 2.0)
+        await store.lease(KEY, "me", 60)
+        assert await store.claim(9.0, 9, "you", 0) == (OTHER,)
+        assert await store.claim(9.0, 9, "they", 60) == (OTHER,), "its lease has run out"
+        await store.lease(KEY, "me", 0)
+        assert await store.claim(9.0, 9, "they", 60) == (KEY,)
+
+    async def test_claim_takes_turns_between_tenants(self, store: Store) -> None:
+        """A tenant with many due threads does not keep another's waiting, however few are
+        claimed."""
+        for n in range(4):
+            await self._due_at(store, Key("busy", "r", f"b{n}"), float(n))
+        for n in range(2):
+            await self._due_at(store, Key("quiet", "r", f"q{n}"), 10.0 + n)
+        assert [key.thread for key in await store.claim(99.0, 3, "me", 60)] == ["b0", "q0", "b1"]
+        assert [key.thread for key in await store.claim(99.0, 9, "you", 60)] == ["b2", "q1", "b3"]
+
+    async def test_claim_skips(self, store: Store) -> None:
+        """What a holder cannot work on does not fill the limit, and stays free for others."""
+        keys = [Key(f"t{n}", 'r "quoted"', "x") for n in range(4)]
+        for n, key in enumerate(keys):
+            await self._due_at(store, key, float(n))
+        skip = {keys[0], keys[2], Key("t1", "another", "x")}
+        assert await store.claim(99.0, 2, "me", 60, skip=skip) == (keys[1], keys[3])
+        assert await store.claim(99.0, 9, "you", 60) == (keys[0], keys[2])
+        assert await store.claim(99.0, 0, "me", 60) == ()
+
+    async def test_claim_of_a_suspended_thread(self, store: Store) -> None:
+        """It is claimed again once it is revived."""
+        await self._due_at(store, KEY, 1.0)
+        await store.park(KEY, True)
+        assert await store.claim(1e11, 9, "me", 60) == ()
+        await store.park(KEY, False)
+        assert await store.claim(1e11, 9, "me", 60) == (KEY,)
+
+    async def test_claims_at_once_share_what_is_due(self, store: Store) -> None:
+        """Each thread goes to one of the holders, and none is left."""
+        keys = {Key(f"t{n % 3}", "r", f"x{n}") for n in range(20)}
+        for key in keys:
+            await self._due_at(store, key, 1.0)
+        claims = await asyncio.gather(*(store.claim(9.0, 4, f"holder {n}", 60) for n in range(9)))
+        found = [key for claimed in claims for key in claimed]
+        assert (len(found), set(found)) == (20, keys)
 
     async def test_lease_is_one_holders(self, store: Store) -> None:
-        """Only its holder may prolong a lease or give it back; others wait until it is released or expires."""
+        """Only its holder may prolong a lease or give it back; others wait until it is released or
+        expires."""
         assert await store.lease(KEY, "me", 60)
         assert not await store.lease(KEY, "you", 60)
         assert await store.lease(KEY, "me", 60)
@@ -486,7 +650,9 @@ class StoreContract:
 
     async def test_one_of_many_gets_the_lease(self, store: Store) -> None:
         """Of holders asking at the same moment exactly one succeeds."""
-        assert sum(await asyncio.gather(*(store.lease(KEY, f"holder {n}", 60) for n in range(9)))) == 1
+        assert (
+            sum(await asyncio.gather(*(store.lease(KEY, f"holder {n}", 60) for n in range(9)))) == 1
+        )
 
     async def test_commit_needs_no_lease(self, store: Store) -> None:
         """A lease only saves money: others commit all the same, and it outlives the commit."""
@@ -496,10 +662,12 @@ class StoreContract:
 
     # ── threads that share a log ──
 
-    async def _shared(self, store: Store, names: str = "AB", reflected: bool = False) -> SharedStore:
+    async def _shared(
+        self, store: Store, names: str = "AB", reflected: bool = False
+    ) -> SharedStore:
         """Two messages of each thread in the log, twice; A has spoken last."""
         secret = await store.secret()
-        s = SharedStore(store, names, hub_of(KEY), lambda key: identity.label(secret, key))
+        s = SharedStore(store, names, resource_key(KEY), lambda key: label_thread(secret, key))
         for name in [*names, *reversed(names)]:
             s.led.say(name, 3)
             await s.committed(name)
@@ -512,33 +680,40 @@ class StoreContract:
             await s.committed("A")
         return s
 
-    async def test_a_thread_and_its_hub_are_written_together(self, store: Store) -> None:
-        """Each reads as it was committed, and the hub's log is no thread's own."""
+    async def test_a_thread_and_its_shared_log_are_written_together(self, store: Store) -> None:
+        """Each reads as it was committed, and the shared log is no thread's own."""
         s = await self._shared(store)
         await s.compare()
-        assert [o.parts[0].label for o in (await store.load(hub_of(KEY))).log] == [
+        assert [o.parts[0].label for o in (await store.load(resource_key(KEY))).log.entries] == [
             s.led.voices[name].label for name in "ABBA"
         ]
-        assert (await store.load(s.stored["A"].key)).log == ()
+        assert (await store.load(s.stored["A"].key)).log.entries == ()
 
-    @pytest.mark.parametrize("moved", ["A", HUB], ids=["thread", "hub"])
+    @pytest.mark.parametrize("moved", ["A", RESOURCE_THREAD], ids=["thread", "shared-log"])
     async def test_a_conflict_of_either_writes_neither(self, store: Store, moved: str) -> None:
         s = await self._shared(store)
-        thread, hub = s.stored["A"], s.stored[HUB]
+        thread, shared_log = s.stored["A"], s.stored[RESOURCE_THREAD]
         where = s.stored[moved]
         await store.commit(where, replace(where, turns=9))
-        stood = await seen(store, thread.key), await seen(store, hub.key)
-        for after in (replace(hub, log=hub.log[:1]), hub):
+        stood = await seen(store, thread.key), await seen(store, shared_log.key)
+        for after in (replace_log(shared_log, entries=shared_log.log.entries[:1]), shared_log):
             with pytest.raises(Conflict):
-                await store.commit_shared(Change(thread, replace(thread, turns=3)), Change(hub, after), Stir(1.0, 0))
-        assert (await seen(store, thread.key), await seen(store, hub.key)) == stood
+                await store.commit_shared(
+                    Change(thread, replace(thread, turns=3)),
+                    Change(shared_log, after),
+                    ResourceWakeup(1.0, 0),
+                )
+        assert (await seen(store, thread.key), await seen(store, shared_log.key)) == stood
 
-    async def test_of_two_threads_that_change_the_log_at_once_one_conflicts(self, store: Store) -> None:
+    async def test_of_two_threads_that_change_the_log_at_once_one_conflicts(
+        self, store: Store
+    ) -> None:
         s = await self._shared(store)
-        hub = s.stored[HUB]
+        shared_log = s.stored[RESOURCE_THREAD]
         tries = [
             store.commit_shared(
-                Change(s.stored[name], replace(s.stored[name], turns=7)), Change(hub, replace(hub, unproductive_at=n))
+                Change(s.stored[name], replace(s.stored[name], turns=7)),
+                Change(shared_log, replace_log(shared_log, unproductive_at=n)),
             )
             for n, name in enumerate("AB", 1)
         ]
@@ -546,98 +721,132 @@ class StoreContract:
         assert sum(isinstance(r, Conflict) for r in results) == 1
         turns = [(await store.load(s.stored[name].key)).turns for name in "AB"]
         assert sorted(turns) == [0, 7]
-        assert (await store.load(hub.key)).unproductive_at == turns.index(7) + 1
+        assert (await store.load(shared_log.key)).log.unproductive_at == turns.index(7) + 1
 
-    async def test_a_hub_that_does_not_differ_is_not_written(self, store: Store) -> None:
+    async def test_a_shared_log_that_does_not_differ_is_not_written(self, store: Store) -> None:
         """It must stand, and keeps its version: nobody has to read it again."""
         s = await self._shared(store)
         thread, log = await store.commit_shared(
-            Change(s.stored["A"], replace(s.stored["A"], turns=5)), Change(s.stored[HUB], s.stored[HUB])
+            Change(s.stored["A"], replace(s.stored["A"], turns=5)),
+            Change(s.stored[RESOURCE_THREAD], s.stored[RESOURCE_THREAD]),
         )
-        assert log == s.stored[HUB] == await store.load(hub_of(KEY))
+        assert log == s.stored[RESOURCE_THREAD] == await store.load(resource_key(KEY))
         assert await store.load(thread.key) == thread
 
     async def test_a_thread_alone_may_be_written(self, store: Store) -> None:
-        """Where nothing about the hub changes, it need not stand as it was."""
+        """Where nothing about the shared log changes, it need not stand as it was."""
         s = await self._shared(store)
-        await store.commit(s.stored[HUB], replace(s.stored[HUB], unproductive_at=1))
-        thread, log = await store.commit_shared(Change(s.stored["A"], replace(s.stored["A"], turns=5)), None)
+        await store.commit(
+            s.stored[RESOURCE_THREAD], replace_log(s.stored[RESOURCE_THREAD], unproductive_at=1)
+        )
+        thread, log = await store.commit_shared(
+            Change(s.stored["A"], replace(s.stored["A"], turns=5)), None
+        )
         assert log is None
         assert await store.load(thread.key) == thread
 
     @pytest.mark.parametrize(("tokens", "due"), [(40, True), (41, False)])
-    async def test_what_nobody_has_observed_makes_the_hub_due(self, store: Store, tokens: int, due: bool) -> None:
-        """The sum over its threads decides, in the transaction of the turn; two threads hold 20 tokens each."""
+    async def test_what_nobody_has_observed_makes_the_shared_log_due(
+        self, store: Store, tokens: int, due: bool
+    ) -> None:
+        """The sum over its threads decides, in the transaction of the turn; two threads hold 20
+        tokens each."""
         s = await self._shared(store)
-        assert [w.fresh for w in await store.waiting(hub_of(KEY))] == [20, 20]
-        await store.commit_shared(Change(s.stored["A"], replace(s.stored["A"], turns=5)), None, Stir(50.0, tokens))
-        assert await store.due(50.0, 9) == ((hub_of(KEY),) if due else ())
-        assert await store.due(49.0, 9) == ()
+        assert [w.fresh for w in await store.resource_backlog(resource_key(KEY))] == [20, 20]
+        await store.commit_shared(
+            Change(s.stored["A"], replace(s.stored["A"], turns=5)),
+            None,
+            ResourceWakeup(50.0, tokens),
+        )
+        assert await store.due_threads(50.0, 9) == ((resource_key(KEY),) if due else ())
+        assert await store.due_threads(49.0, 9) == ()
 
     async def test_a_stir_comes_sooner_than_what_was_said_before(self, store: Store) -> None:
-        """Work put off until one thread may be tried again is due at once when others have enough without it."""
+        """Work put off until one thread may be tried again is due at once when others have enough
+        without it."""
         s = await self._shared(store)
-        await store.look_again(hub_of(KEY), 900.0)
-        troubled = replace(s.stored["B"], trouble=Trouble(2, 900.0))
-        s.stored["B"], _ = await store.commit_shared(Change(s.stored["B"], troubled), None, Stir(50.0, 40))
-        assert await store.due(899.0, 9) == ()
-        s.stored["A"], _ = await store.commit_shared(
-            Change(s.stored["A"], replace(s.stored["A"], turns=5)), None, Stir(50.0, 20)
+        await store.set_due(resource_key(KEY), 900.0)
+        troubled = replace(s.stored["B"], failures=Failures(2, 900.0))
+        s.stored["B"], _ = await store.commit_shared(
+            Change(s.stored["B"], troubled), None, ResourceWakeup(50.0, 40)
         )
-        assert await store.due(50.0, 9) == (hub_of(KEY),)
+        assert await store.due_threads(899.0, 9) == ()
+        s.stored["A"], _ = await store.commit_shared(
+            Change(s.stored["A"], replace(s.stored["A"], turns=5)), None, ResourceWakeup(50.0, 20)
+        )
+        assert await store.due_threads(50.0, 9) == (resource_key(KEY),)
 
     async def test_looking_again(self, store: Store) -> None:
         """Says when a thread is due, whatever was said, and is no new version."""
         s = await self._shared(store)
         for at in (5.0, 7.0, None):
-            await store.look_again(hub_of(KEY), at)
-            loaded = await store.load(hub_of(KEY))
-            assert loaded == replace(s.stored[HUB], due=at)
-        await store.look_again(OTHER, 5.0)
+            await store.set_due(resource_key(KEY), at)
+            loaded = await store.load(resource_key(KEY))
+            assert loaded == replace(s.stored[RESOURCE_THREAD], due=at)
+        await store.set_due(OTHER, 5.0)
         assert await store.load(OTHER) == Memory(key=OTHER)
 
     async def test_who_waits(self, store: Store) -> None:
-        """Threads that share the log and have a tail, the longest left alone first, with what each contributes."""
+        """Threads that share the log and have a tail, the longest left alone first, with what each
+        contributes."""
         s = await self._shared(store, "ABC")
         s.led.observe("C", 1)
         await s.committed("C")
         s.led.leave("A")
         await s.committed("A")
-        waiting = await store.waiting(hub_of(KEY))
-        assert [(w.key.thread, w.pending, w.fresh, w.chunked) for w in waiting] == [("C", 20, 10, 10), ("B", 20, 20, 0)]
-        troubled = replace(s.stored["B"], trouble=Trouble(8, 77.0, True))
+        waiting = await store.resource_backlog(resource_key(KEY))
+        assert [(w.key.thread, w.pending, w.fresh, w.chunked) for w in waiting] == [
+            ("C", 20, 10, 10),
+            ("B", 20, 20, 0),
+        ]
+        troubled = replace(s.stored["B"], failures=Failures(8, 77.0, True))
         await store.commit_shared(Change(s.stored["B"], troubled), None)
-        assert [w.trouble for w in await store.waiting(hub_of(KEY))] == [Trouble(), Trouble(8, 77.0, True)]
-        assert await store.waiting(hub_of(OTHER)) == ()
+        assert [w.failures for w in await store.resource_backlog(resource_key(KEY))] == [
+            Failures(),
+            Failures(8, 77.0, True),
+        ]
+        assert await store.resource_backlog(resource_key(OTHER)) == ()
 
     async def test_what_is_said_elsewhere(self, store: Store) -> None:
-        """The newest messages of the tails of the other threads, the latest first; never one's own, never another resource's."""
+        """The newest messages of the tails of the other threads, the latest first; never one's own,
+        never another resource's."""
         s = await self._shared(store, "ABC")
         s.led.say("B", 3)
         await s.committed("B")
-        found = await store.elsewhere(s.stored["A"].key, 9, 2)
+        found = await store.other_thread_tails(s.stored["A"].key, 9, 2)
         assert [(key.thread, messages) for key, messages in found] == [
             ("B", s.stored["B"].tail[-2:]),
             ("C", s.stored["C"].tail),
         ]
-        assert [key.thread for key, _ in await store.elsewhere(s.stored["A"].key, 1, 2)] == ["B"]
-        assert await store.elsewhere(OTHER, 9, 9) == ()
+        assert [
+            key.thread for key, _ in await store.other_thread_tails(s.stored["A"].key, 1, 2)
+        ] == ["B"]
+        assert await store.other_thread_tails(OTHER, 9, 9) == ()
 
-    async def test_a_hub_is_no_thread_of_a_list(self, store: Store) -> None:
+    async def test_a_shared_log_is_no_thread_of_a_list(self, store: Store) -> None:
         await self._shared(store)
         assert [info.key.thread for info in await store.threads(None)] == ["A", "B"]
-        assert [info.key.thread for info in await store.threads(KEY.tenant, KEY.resource, hub_of(KEY))] == ["A", "B"]
+        assert [
+            info.key.thread
+            for info in await store.threads(KEY.tenant, KEY.resource, resource_key(KEY))
+        ] == ["A", "B"]
 
     # ── forgetting one of them ──
 
-    @pytest.mark.parametrize("reflected", [False, True], ids=["its own entries", "a reflection over both"])
+    @pytest.mark.parametrize(
+        "reflected", [False, True], ids=["its own entries", "a reflection over both"]
+    )
     async def test_forgetting_takes_it_out_of_the_log(self, store: Store, reflected: bool) -> None:
-        """Its entries go, also out of older generations; a reflection over others too gives way to theirs, who lose nothing."""
+        """Its entries go, also out of older generations; a reflection over others too gives way to
+        theirs, who lose nothing."""
         s = await self._shared(store, reflected=reflected)
         gone, before = s.led.voices["A"].label, s.stored["B"].coverage
         await s.forgotten("A")
-        hub = await store.load(hub_of(KEY))
-        logs = [hub.log, *(log for _, log in await store.generations(hub.key, hub.generation))]
+        shared_log = await store.load(resource_key(KEY))
+        logs = [
+            shared_log.log.entries,
+            *(log for _, log in await store.generations(shared_log.key, shared_log.log.generation)),
+        ]
         assert {p.label for log in logs for o in log for p in o.parts} == {s.led.voices["B"].label}
         assert gone not in str(logs)
         assert "A1" not in str(logs)
@@ -645,46 +854,72 @@ class StoreContract:
         await s.compare()
 
     async def test_what_went_out_of_the_shared_log_is_counted(self, store: Store) -> None:
-        """Its entries and the logs that held them, and with the last thread the whole of the hub's."""
+        """Its entries and the logs that held them, and with the last thread the whole of the
+        shared log's."""
         s = await self._shared(store, reflected=True)
-        hub = s.stored[HUB]
-        logs = [hub.log, *(log for _, log in await store.generations(hub.key, hub.generation))]
+        shared_log = s.stored[RESOURCE_THREAD]
+        logs = [
+            shared_log.log.entries,
+            *(log for _, log in await store.generations(shared_log.key, shared_log.log.generation)),
+        ]
         label = s.led.voices["A"].label
         held = [{o.id for o in log if label in {p.label for p in o.parts}} for log in logs]
         first = await store.forget(s.stored["A"].key)
         own = len(s.stored["A"].chunks)
-        assert first[:4] == (1, len(s.led.voices["A"].rows), own + len(set().union(*held)), sum(map(bool, held)))
-        left = await store.load(hub.key)
+        assert first[:4] == (
+            1,
+            len(s.led.voices["A"].rows),
+            own + len(set().union(*held)),
+            sum(map(bool, held)),
+        )
+        left = await store.load(shared_log.key)
         last = await store.forget(s.stored["B"].key)
         assert last.threads == 1
-        assert last.observations >= len(left.log)
-        assert await store.forget(s.stored["B"].key) == Forgotten()
+        assert last.observations >= len(left.log.entries)
+        assert await store.forget(s.stored["B"].key) == ForgetResult()
 
     async def test_forgetting_uncovers_what_cannot_be_told_apart(self, store: Store) -> None:
-        """Where the sources are not kept, the reflection goes: the other thread's messages are raw again, and due to be observed."""
+        """Where the sources are not kept, the reflection goes: the other thread's messages are raw
+        again, and due to be observed."""
         s = await self._shared(store, reflected=True)
-        hub = replace(s.stored[HUB], log=(replace(s.stored[HUB].log[0], sources=(77, 78)),))
-        s.stored[HUB] = await store.commit(s.stored[HUB], hub)
-        s.led.hub, s.led.past = replace(hub, version=0), []
+        shared_log = replace_log(
+            s.stored[RESOURCE_THREAD],
+            entries=(replace(s.stored[RESOURCE_THREAD].log.entries[0], sources=(77, 78)),),
+        )
+        s.stored[RESOURCE_THREAD] = await store.commit(s.stored[RESOURCE_THREAD], shared_log)
+        s.led.shared_log, s.led.past = replace(shared_log, version=0), []
         await store.forget(s.stored["A"].key)
         other = await store.load(s.stored["B"].key)
-        assert (other.coverage, other.covered_count, other.covered_tokens, other.recent) == (0, 0, 0, ())
+        assert (other.coverage, other.covered_count, other.covered_tokens, other.recent) == (
+            0,
+            0,
+            0,
+            (),
+        )
         assert other.tail == await store.messages(other.key, 0)
         assert len(other.tail) == 6
-        assert (await store.load(hub_of(KEY))).log == ()
-        assert await store.due(1e11, 9) == (hub_of(KEY),)
+        assert (await store.load(resource_key(KEY))).log.entries == ()
+        assert await store.due_threads(1e11, 9) == (resource_key(KEY),)
 
     async def test_forgetting_clears_what_others_were_told(self, store: Store) -> None:
-        """Their snapshots are emptied under a new version: a turn in flight must not bring them back."""
+        """Their snapshots are emptied under a new version: a turn in flight must not bring them
+        back."""
         s = await self._shared(store)
-        told = replace(s.stored["B"], others="A said: canary", shown=s.stored[HUB].shared_state)
+        told = replace(
+            s.stored["B"],
+            other_threads_text="A said: canary",
+            shown_log_state=s.stored[RESOURCE_THREAD].log.state,
+        )
         before, _ = await store.commit_shared(Change(s.stored["B"], told), None)
-        state = s.stored[HUB].shared_state
+        state = s.stored[RESOURCE_THREAD].log.state
         await store.forget(s.stored["A"].key)
         after = await store.load(before.key)
-        assert (after.others, after.version > before.version) == ("", True)
-        assert (await store.load(hub_of(KEY))).shared_state != state
-        for stale in (Change(before, replace(before, turns=9)), Change(s.stored["A"], replace(s.stored["A"], turns=9))):
+        assert (after.other_threads_text, after.version > before.version) == ("", True)
+        assert (await store.load(resource_key(KEY))).log.state != state
+        for stale in (
+            Change(before, replace(before, turns=9)),
+            Change(s.stored["A"], replace(s.stored["A"], turns=9)),
+        ):
             with pytest.raises(Conflict):
                 await store.commit_shared(stale, None)
 
@@ -693,59 +928,74 @@ class StoreContract:
         s = await self._shared(store)
         made = s.led.reflection(s.led.log)
         s.led.reflect()
-        await s.hub_committed()
+        await s.shared_log_committed()
         await s.forgotten("A")
-        hub = await store.load(hub_of(KEY))
-        assert hub.reflection is None
-        assert lifecycle.reflected(hub, made) == hub
+        shared_log = await store.load(resource_key(KEY))
+        assert shared_log.log.reflection is None
+        assert transitions.keep_reflection(shared_log, made) == shared_log
 
     async def test_forgetting_a_thread_that_has_left(self, store: Store) -> None:
         """What the log says of it goes as well."""
         s = await self._shared(store, reflected=True)
-        hub = replace(s.stored[HUB], log=(replace(s.stored[HUB].log[0], sources=()),))
-        s.stored[HUB] = await store.commit(s.stored[HUB], hub)
-        s.led.hub, s.led.past = replace(hub, version=0), []
+        shared_log = replace_log(
+            s.stored[RESOURCE_THREAD],
+            entries=(replace(s.stored[RESOURCE_THREAD].log.entries[0], sources=()),),
+        )
+        s.stored[RESOURCE_THREAD] = await store.commit(s.stored[RESOURCE_THREAD], shared_log)
+        s.led.shared_log, s.led.past = replace(shared_log, version=0), []
         s.led.leave("A")
         await s.committed("A")
         await store.forget(s.stored["A"].key)
-        assert (await store.load(hub_of(KEY))).log == ()
+        assert (await store.load(resource_key(KEY))).log.entries == ()
         assert (await store.load(s.stored["B"].key)).coverage == 0
 
-    async def test_with_the_last_thread_its_hub_goes(self, store: Store) -> None:
+    async def test_with_the_last_thread_its_shared_log_goes(self, store: Store) -> None:
         s = await self._shared(store)
         for name in "AB":
             await store.forget(s.stored[name].key)
-        assert await store.load(hub_of(KEY)) == Memory(key=hub_of(KEY))
-        assert await store.generations(hub_of(KEY), 99) == ()
+        assert await store.load(resource_key(KEY)) == Memory(key=resource_key(KEY))
+        assert await store.generations(resource_key(KEY), 99) == ()
 
     async def test_forgetting_is_a_resources_own(self, store: Store) -> None:
         """Another resource's log and snapshots, under the same names, are as they were."""
         s = await self._shared(store)
         secret = await store.secret()
-        theirs = SharedStore(store, "AB", hub_of(OTHER), lambda key: identity.label(secret, key))
+        theirs = SharedStore(
+            store, "AB", resource_key(OTHER), lambda key: label_thread(secret, key)
+        )
         theirs.led.say("A", 3)
         await theirs.committed("A")
         await s.forgotten("A")
         assert await store.load(theirs.stored["A"].key) == theirs.stored["A"]
-        assert await store.load(hub_of(OTHER)) == theirs.stored[HUB]
+        assert await store.load(resource_key(OTHER)) == theirs.stored[RESOURCE_THREAD]
 
     # ── parking ──
 
     async def test_parked_thread_is_not_due_until_revived(self, store: Store) -> None:
-        """Parking takes a thread out of the due ones; reviving clears its failures and makes it due now."""
+        """Parking takes a thread out of the due ones; reviving clears its failures and makes it due
+        now."""
         thread = MemoryBuilder().chat(2)
-        thread.more = {**small_things(), "trouble": Trouble(8, 1e10, cause="observe om_model 401"), "due": 5.0}
+        thread.more = {
+            **small_things(),
+            "failures": Failures(8, 1e10, cause="observe om_model 401"),
+            "due": 5.0,
+        }
         memory = await store.commit(Memory(key=KEY), thread.memory())
         assert await store.park(KEY, True)
         parked = await store.load(KEY)
         assert parked == replace(
-            memory, version=parked.version, trouble=Trouble(8, 1e10, True, "observe om_model 401"), due=None
+            memory,
+            version=parked.version,
+            failures=Failures(8, 1e10, True, "observe om_model 401"),
+            due=None,
         )
-        assert await store.due(1e11, 9) == ()
+        assert await store.due_threads(1e11, 9) == ()
         assert await store.park(KEY, False)
         revived = await store.load(KEY)
-        assert revived == replace(memory, version=revived.version, trouble=Trouble(), due=revived.due)
-        assert await store.due(1e11, 9) == (KEY,)
+        assert revived == replace(
+            memory, version=revived.version, failures=Failures(), due=revived.due
+        )
+        assert await store.due_threads(1e11, 9) == (KEY,)
         assert memory.version < parked.version < revived.version
 
     async def test_parking_conflicts_with_work_in_flight(self, store: Store) -> None:
@@ -754,10 +1004,11 @@ class StoreContract:
         await store.park(KEY, True)
         with pytest.raises(Conflict):
             await store.commit(memory, replace(memory, turns=1))
-        assert (await store.load(KEY)).trouble.parked
+        assert (await store.load(KEY)).failures.suspended
 
     async def test_only_the_named_thread_is_parked(self, store: Store) -> None:
-        """An unknown thread cannot be parked and is not made by it; another tenant's of the same name is not touched."""
+        """An unknown thread cannot be parked and is not made by it; another tenant's of the same
+        name is not touched."""
         memory = await store.commit(Memory(key=KEY), MemoryBuilder().chat(2).memory())
         assert not await store.park(OTHER, True)
         assert await store.load(OTHER) == Memory(key=OTHER)
@@ -780,36 +1031,61 @@ class StoreContract:
         assert await store.threads("c") == ()
 
     async def test_line_of_a_list(self, store: Store) -> None:
-        """A line counts live messages and tells generation, title and trouble as last committed; the birth stays."""
+        """A line counts live messages and tells generation, title and trouble as last committed;
+        the birth stays."""
         thread = MemoryBuilder().chat(6)
         first = await store.commit(Memory(key=KEY), thread.memory())
         [born] = await store.threads(KEY.tenant)
-        assert (born.key, born.turn_at, born.messages, born.generation, born.title) == (KEY, None, 6, 0, None)
+        assert (born.key, born.turn_at, born.messages, born.generation, born.title) == (
+            KEY,
+            None,
+            6,
+            0,
+            None,
+        )
         assert (born.failures, born.parked, born.cause) == (0, False, "")
         thread.cover(2).supersede([6]).more = small_things()
         await store.commit(first, thread.swapped().memory())
         [info] = await store.threads(KEY.tenant)
-        assert info == (KEY, born.created_at, 1_700_000_001.125, 5, 1, "Holidays", 3, True, "observe om_cut_off")
+        assert info == (
+            KEY,
+            born.created_at,
+            1_700_000_001.125,
+            5,
+            1,
+            "Holidays",
+            3,
+            True,
+            "observe om_cut_off",
+        )
         assert 1.7e9 < born.created_at < 1e10
 
     # ── forget ──
 
     async def test_forget_removes_every_row(self, store: Store) -> None:
-        """After forgetting, the thread is unknown to every method, and the number of its messages was told."""
+        """After forgetting, the thread is unknown to every method, and the number of its messages
+        was told."""
         thread = MemoryBuilder().chat(8)
-        aside = thread.interrupted(item("broken"))
-        memory = await store.commit(Memory(key=KEY), thread.memory(), [aside])
+        interrupted = thread.interrupted(item("broken"))
+        memory = await store.commit(Memory(key=KEY), thread.memory(), [interrupted])
         memory = await store.commit(memory, thread.cover(2).cover(1).reflecting().memory())
         thread.swapped().cover(2).chunk(1).reflecting().supersede([8])
         await store.commit(memory, replace(thread.memory(), due=1.0))
         await store.lease(KEY, "me", 60)
-        assert await store.forget(KEY) == Forgotten(1, 9, observations=5, generations=2, reflections=1)
+        assert await store.forget(KEY) == ForgetResult(
+            1, 9, observations=5, generations=2, reflections=1
+        )
         assert await seen(store, KEY) == (Memory(key=KEY), ((), ()), (), (), ())
-        assert (await store.version(KEY), await store.messages(KEY, 0), await store.due(9.0, 9)) == (0, (), ())
+        assert (
+            await store.version(KEY),
+            await store.messages(KEY, 0),
+            await store.due_threads(9.0, 9),
+        ) == (0, (), ())
         assert await store.lease(KEY, "you", 60)
 
     async def test_work_in_flight_cannot_bring_a_thread_back(self, store: Store) -> None:
-        """A commit on a forgotten thread conflicts, also after the thread was made anew: versions are never repeated."""
+        """A commit on a forgotten thread conflicts, also after the thread was made anew: versions
+        are never repeated."""
         old = [await store.commit(Memory(key=KEY), MemoryBuilder().chat(2).memory())]
         old.append(await store.commit(old[0], replace(old[0], turns=1)))
         await store.forget(KEY)
@@ -831,14 +1107,15 @@ class StoreContract:
     async def test_a_moved_thread_is_as_if_it_had_always_been_there(
         self, store: Store, steps: Sequence[Step], monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        """Everything a store tells of it is what it would tell had every message come under the new tenant."""
+        """Everything a store tells of it is what it would tell had every message come under the new
+        tenant."""
         old, before = MemoryBuilder(), Memory(key=KEY)
         for step in steps:
             step(old)
             before = await store.commit(before, old.memory())
-        aside = old.interrupted(memory_builder.item("broken", "assistant"))
+        interrupted = old.interrupted(memory_builder.item("broken", "assistant"))
         old.more = attempted(old)
-        before = await store.commit(before, old.memory(), [aside])
+        before = await store.commit(before, old.memory(), [interrupted])
         await store.lease(KEY, "me", 60)
         third = Key("third", KEY.resource, KEY.thread)
         theirs = await store.commit(Memory(key=third), Memory(key=third, turns=1))
@@ -850,12 +1127,16 @@ class StoreContract:
             step(new)
         new.interrupted(moved_item("broken", "assistant"))
         new.more = attempted(new)
-        assert await store.move_tenant(KEY.tenant, OTHER.tenant, moved_print) == Moved(1, len(old.every))
+        assert await store.move_tenant(KEY.tenant, OTHER.tenant, moved_print) == MoveResult(
+            1, len(old.every)
+        )
         after = await store.load(OTHER)
         assert after == new.memory(after.version, before.born)
         assert after.version > before.version
         assert await store.outline(OTHER) == new.outline()
-        assert await store.by_seq(OTHER, range(1, 99)) == tuple(new.every[seq] for seq in sorted(new.every))
+        assert await store.messages_by_seq(OTHER, range(1, 99)) == tuple(
+            new.every[seq] for seq in sorted(new.every)
+        )
         assert await store.generations(OTHER, new.generation) == new.generations(new.generation)
         assert await seen(store, KEY) == (Memory(key=KEY), ((), ()), (), (), ())
         assert await store.load(third) == theirs
@@ -864,21 +1145,28 @@ class StoreContract:
         assert await store.lease(KEY, "you", 60)
         with pytest.raises(Conflict):
             await store.commit(before, replace(before, turns=9))
-        assert await store.move_tenant(KEY.tenant, OTHER.tenant, moved_print) == Moved()
+        assert await store.move_tenant(KEY.tenant, OTHER.tenant, moved_print) == MoveResult()
 
     @pytest.mark.parametrize("reflected", [False, True], ids=["entries", "a reflection over both"])
     async def test_a_moved_log_calls_its_threads_as_the_new_tenant_does(
         self, store: Store, reflected: bool, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        """Its parts go on where the threads stand, so that each is covered as before; no old name is left in any text."""
+        """Its parts go on where the threads stand, so that each is covered as before; no old name
+        is left in any text."""
         s = await self._shared(store, reflected=reflected)
         names = {name: voice.label for name, voice in s.led.voices.items()}
-        told = replace(s.stored["B"], others=f'<other-conversation id="{names["A"]}">')
+        told = replace(s.stored["B"], other_threads_text=f'<other-conversation id="{names["A"]}">')
         await store.commit_shared(Change(s.stored["B"], told), None)
 
-        secret, hub = await store.secret(), hub_of(OTHER)
-        monkeypatch.setattr(sharing, "item", lambda *said: replace(item_of(*said), fp=moved_print(item_of(*said).raw)))
-        expected = sharing.Resource("AB", key=hub, label=lambda key: identity.label(secret, key))
+        secret, shared_log = await store.secret(), resource_key(OTHER)
+        monkeypatch.setattr(
+            sharing,
+            "item",
+            lambda *said: replace(item_of(*said), fp=moved_print(item_of(*said).raw)),
+        )
+        expected = sharing.Resource(
+            "AB", key=shared_log, label=lambda key: label_thread(secret, key)
+        )
         for name in "ABBA":
             expected.say(name, 3)
             expected.observe(name, 2)
@@ -887,29 +1175,33 @@ class StoreContract:
             expected.reflect()
             expected.swap("A")
         moved = await store.move_tenant(KEY.tenant, OTHER.tenant, moved_print)
-        assert moved == Moved(2, sum(len(voice.rows) for voice in s.led.voices.values()))
-        log = await store.load(hub)
-        assert log == replace(expected.hub, version=log.version, born=log.born, due=log.due)
-        older = await store.generations(hub, log.generation)
+        assert moved == MoveResult(2, sum(len(voice.rows) for voice in s.led.voices.values()))
+        log = await store.load(shared_log)
+        assert log == replace(expected.shared_log, version=log.version, born=log.born, due=log.due)
+        older = await store.generations(shared_log, log.log.generation)
         assert older == tuple(expected.past)
         assert not any(name in str((log, older)) for name in names.values())
         for name, voice in expected.voices.items():
             thread = await store.load(voice.memory.key)
-            others = f'<other-conversation id="{expected.voices["A"].label}">' if name == "B" else ""
+            others = (
+                f'<other-conversation id="{expected.voices["A"].label}">' if name == "B" else ""
+            )
             stored = {"version": thread.version, "born": thread.born, "due": thread.due}
-            assert thread == replace(voice.memory, **stored, others=others)
-            assert shared.is_whole(shared.together(thread, log, voice.label))
-        assert await store.load(hub_of(KEY)) == Memory(key=hub_of(KEY))
+            assert thread == replace(voice.memory, **stored, other_threads_text=others)
+            assert shared.is_consistent(shared.attach_log(thread, log, voice.label))
+        assert await store.load(resource_key(KEY)) == Memory(key=resource_key(KEY))
 
     @pytest.mark.parametrize("what", ["a thread", "a shared log"])
     async def test_nothing_moves_onto_what_is_there(self, store: Store, what: str) -> None:
         """Not the others either: whoever moves them decides first what becomes of both."""
         s = await self._shared(store)
-        key = s.stored["A"].key if what == "a thread" else hub_of(KEY)
+        key = s.stored["A"].key if what == "a thread" else resource_key(KEY)
         theirs = key._replace(tenant=OTHER.tenant)
         await store.commit(Memory(key=theirs), Memory(key=theirs, turns=1))
         stood = [await store.load(memory.key) for memory in s.stored.values()]
-        assert await store.move_tenant(KEY.tenant, OTHER.tenant, moved_print) == Moved(in_the_way=1)
+        assert await store.move_tenant(KEY.tenant, OTHER.tenant, moved_print) == MoveResult(
+            name_conflicts=1
+        )
         assert [await store.load(memory.key) for memory in s.stored.values()] == stood
         assert len(await store.threads(OTHER.tenant)) == (what == "a thread")
 
@@ -917,42 +1209,58 @@ class StoreContract:
         thread = MemoryBuilder().chat(3)
         await store.commit(Memory(key=KEY), thread.memory())
         odd = thread.every[2].item.raw
-        await store.move_tenant(KEY.tenant, OTHER.tenant, lambda raw: None if raw == odd else moved_print(raw))
+        await store.move_tenant(
+            KEY.tenant, OTHER.tenant, lambda raw: None if raw == odd else moved_print(raw)
+        )
         moved = (await store.load(OTHER)).tail
         assert [m.item.fp == thread.every[m.seq].item.fp for m in moved] == [False, True, False]
-        assert moved[2].chain == chained(
-            chained(chained(EMPTY_CHAIN, moved[0].item.fp), moved[1].item.fp), moved[2].item.fp
+        assert moved[2].chain == extend_chain(
+            extend_chain(extend_chain(EMPTY_CHAIN, moved[0].item.fp), moved[1].item.fp),
+            moved[2].item.fp,
         )
 
     # ── tenants ──
 
     @pytest.mark.parametrize(
-        "stranger", [OTHER, Key(KEY.tenant, "other", KEY.thread), Key(KEY.tenant, KEY.resource, "other")]
+        "stranger",
+        [OTHER, Key(KEY.tenant, "other", KEY.thread), Key(KEY.tenant, KEY.resource, "other")],
     )
     async def test_no_method_reaches_another_key(self, store: Store, stranger: Key) -> None:
         """A key that differs in one part sees and touches nothing of a thread, by any method."""
         thread = MemoryBuilder().chat(6)
         first = await store.commit(Memory(key=KEY), thread.memory())
-        memory = await store.commit(first, replace(thread.cover(2).swapped().cover(1).memory(), due=5.0))
+        memory = await store.commit(
+            first, replace(thread.cover(2).swapped().cover(1).memory(), due=5.0)
+        )
         await store.lease(KEY, "me", 60)
         stood = await seen(store, KEY)
 
         assert await store.load(stranger) == Memory(key=stranger)
         assert await store.version(stranger) == 0
         assert await store.outline(stranger) == ((), ())
-        assert (await store.messages(stranger, 0), await store.by_seq(stranger, [1, 2, 3])) == ((), ())
+        assert (
+            await store.messages(stranger, 0),
+            await store.messages_by_seq(stranger, [1, 2, 3]),
+        ) == (
+            (),
+            (),
+        )
         assert await store.generations(stranger, 9) == ()
-        assert await store.forget(stranger) == Forgotten()
+        assert await store.forget(stranger) == ForgetResult()
         assert await store.lease(stranger, "you", 60)
         await store.release(stranger, "me")
         with pytest.raises(Conflict):
-            await store.commit(replace(memory, key=stranger), replace(memory, key=stranger, turns=9))
+            await store.commit(
+                replace(memory, key=stranger), replace(memory, key=stranger, turns=9)
+            )
         assert await seen(store, KEY) == stood
 
-        theirs = await store.commit(Memory(key=stranger), MemoryBuilder(stranger).chat(3, "theirs").memory())
+        theirs = await store.commit(
+            Memory(key=stranger), MemoryBuilder(stranger).chat(3, "theirs").memory()
+        )
         assert await store.load(KEY) == memory
         assert await store.load(stranger) == theirs
-        assert await store.forget(stranger) == Forgotten(1, 3)
+        assert await store.forget(stranger) == ForgetResult(1, 3)
         assert await seen(store, KEY) == stood
         assert not await store.lease(KEY, "you", 60)
 
@@ -973,7 +1281,8 @@ class StoreContract:
         assert await store.load(KEY) == memory
 
     async def test_secret_is_made_once(self, another: Opener) -> None:
-        """All who ask get the same 32 bytes, however many ask first and however the store is opened again."""
+        """All who ask get the same 32 bytes, however many ask first and however the store is opened
+        again."""
         stores = [await another() for _ in range(3 if self.durable else 1)]
         secrets = await asyncio.gather(*(store.secret() for store in stores * 2))
         await stores[0].forget(KEY)
@@ -986,12 +1295,17 @@ class StoreContract:
         store = await another()
         await store.close()
         await store.close()
-        for use in (store.ping(), store.load(KEY), store.commit(Memory(key=KEY), MemoryBuilder().chat(1).memory())):
+        for use in (
+            store.ping(),
+            store.load(KEY),
+            store.commit(Memory(key=KEY), MemoryBuilder().chat(1).memory()),
+        ):
             with pytest.raises(StorageError):
                 await use
 
     async def test_two_stores_share_one_truth(self, another: Opener) -> None:
-        """What one store committed another sees at once, and a commit on what it has overtaken conflicts."""
+        """What one store committed another sees at once, and a commit on what it has overtaken
+        conflicts."""
         if not self.durable:
             pytest.skip("lives in one store only")
         one, two = await another(), await another()
@@ -1006,7 +1320,8 @@ class StoreContract:
 
     @pytest.mark.parametrize("writers", [2, 4])
     async def test_concurrent_turns_lose_nothing(self, another: Opener, writers: int) -> None:
-        """Writers in several stores who load and try again on conflict all get their turns in, each once."""
+        """Writers in several stores who load and try again on conflict all get their turns in, each
+        once."""
         stores = [await another() for _ in range(writers if self.durable else 1)]
 
         async def turns(store: Store, who: int) -> None:
@@ -1018,7 +1333,9 @@ class StoreContract:
                     said = thread._store(item(f"{who}.{n}"))
                     new = Message(said, item(f"{who}.{n}"), bytes(16), 1, 1.0)
                     try:
-                        await store.commit(memory, replace(memory, tail=(*memory.tail, new), next_seq=said + 1))
+                        await store.commit(
+                            memory, replace(memory, tail=(*memory.tail, new), next_seq=said + 1)
+                        )
                         break
                     except Conflict:
                         continue
@@ -1028,17 +1345,21 @@ class StoreContract:
         assert sorted(said) == sorted(f"{who}.{n}" for who in range(4) for n in range(5))
 
     def test_shared_logs_are_as_the_rules_have_them(self, opener: Opener) -> None:
-        """Whatever threads of a resource do to the log they share, the store tells what the pure functions make of it."""
+        """Whatever threads of a resource do to the log they share, the store tells what the pure
+        functions make of it."""
         with asyncio.Runner() as runner:
             store = [runner.run(opener())]
             numbers = itertools.count()
             try:
-                run_state_machine_as_test(lambda: SharedMachine(runner, store, next(numbers)), settings=SHARED)
+                run_state_machine_as_test(
+                    lambda: SharedMachine(runner, store, next(numbers)), settings=SHARED
+                )
             finally:
                 runner.run(store[0].close())
 
     def test_store_is_a_dictionary(self, opener: Opener) -> None:
-        """Whatever is done in whatever order, the store tells what a dictionary of threads would."""
+        """Whatever is done in whatever order, the store tells what a dictionary of threads
+        would."""
         with asyncio.Runner() as runner:
             store = [runner.run(opener())]
             numbers = itertools.count()

@@ -1,8 +1,10 @@
-"""A thread with its whole past in plain lists, and the bounded Memory it implies: what stores are compared with."""
+"""A thread with its whole past in plain lists, and the bounded Memory it implies: what stores are
+compared with."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from itertools import takewhile
 from typing import Any
 
 from msgspec.structs import replace
@@ -11,15 +13,16 @@ from om_proxy.memory.model import (
     EMPTY_CHAIN,
     RECENT_MARKS,
     Cell,
+    Failures,
     Item,
     Key,
     Memory,
     Message,
     Observation,
+    ObservationLog,
     Reflection,
-    Trouble,
     View,
-    chained,
+    extend_chain,
     weight,
 )
 from om_proxy.storage.base import Outline
@@ -29,7 +32,9 @@ KEY = Key("tenant", "resource", "thread")
 
 def item(text: str, role: str = "user", **more: Any) -> Item:
     raw = text.encode("utf-8", "surrogatepass")
-    return Item(raw, role, chained(role.encode("utf-8", "surrogatepass").ljust(16), raw), **more)
+    return Item(
+        raw, role, extend_chain(role.encode("utf-8", "surrogatepass").ljust(16), raw), **more
+    )
 
 
 class MemoryBuilder:
@@ -75,27 +80,33 @@ class MemoryBuilder:
             born=born,
             next_seq=self.next_seq,
             next_id=self.next_id,
-            generation=self.generation,
-            next_generation=self.next_generation,
             coverage=self.coverage,
             covered_count=len(self.covered),
             covered_tokens=weight(self.covered),
             recent=tuple(m.mark for m in self.covered)[-RECENT_MARKS:],
             tail=tuple(self.tail),
-            log=self.log,
+            log=ObservationLog(
+                entries=self.log,
+                generation=self.generation,
+                next_generation=self.next_generation,
+                reflection=self.reflection,
+                unproductive_at=41_000,
+            ),
             chunks=self.chunks,
-            reflection=self.reflection,
             **self.more,
         )
 
     def outline(self) -> Outline:
         dead = [self.every[seq].mark for seq in sorted(self.every.keys() - set(self.live))]
         return Outline(
-            tuple(self.every[seq].mark for seq in self.live), tuple((mark, self.parents[mark.seq]) for mark in dead)
+            tuple(self.every[seq].mark for seq in self.live),
+            tuple((mark, self.parents[mark.seq]) for mark in dead),
         )
 
     def generations(self, before: int) -> tuple[tuple[int, tuple[Observation, ...]], ...]:
-        return tuple((n, log) for n, log in sorted(self.past.items(), reverse=True) if n < before and log)
+        return tuple(
+            (n, log) for n, log in sorted(self.past.items(), reverse=True) if n < before and log
+        )
 
     # ── steps ──
 
@@ -112,11 +123,11 @@ class MemoryBuilder:
         return self
 
     def interrupted(self, one: Item) -> Message:
-        """A reply that broke off: stored, never live. It goes into a commit as `aside`."""
+        """A reply that broke off: stored, never live. It goes into a commit as `interrupted`."""
         parent = self.live[-1] if self.live else 0
         seq = self._store(one)
         self.parents[seq] = parent
-        self.every[seq] = replace(self.every[seq], chain=chained(self._chain(parent), one.fp))
+        self.every[seq] = replace(self.every[seq], chain=extend_chain(self._chain(parent), one.fp))
         return self.every[seq]
 
     def supersede(self, seqs: Iterable[int]) -> MemoryBuilder:
@@ -178,13 +189,15 @@ class MemoryBuilder:
     def swapped(self) -> MemoryBuilder:
         """The reflection in place of what it was made from."""
         replaced = self.reflection.sources if self.reflection else ()
-        earlier = tuple(o for o in self.log if o.id not in replaced)
+        earlier = tuple(takewhile(lambda o: o.id not in replaced, self.log))
         if earlier == self.log:  # it was made from another log, or from all of this one
             earlier = ()
         after, depth = (earlier[-1].last if earlier else 0), 1 + max(o.depth for o in self.log)
         covered = [m for m in self.covered if m.seq > after]
         self.reflection = None
-        made = replace(self._observation(covered, "shorter"), after=after, kind="reflection", depth=depth)
+        made = replace(
+            self._observation(covered, "shorter"), after=after, kind="reflection", depth=depth
+        )
         self._next_generation((*earlier, made))
         return self
 
@@ -198,7 +211,12 @@ class MemoryBuilder:
         seq = self.next_seq
         self.next_seq += 1
         self.every[seq] = Message(
-            seq, one, EMPTY_CHAIN, len(one.raw), 1_700_000_000.25 + seq, "o200k_base" if seq % 3 else ""
+            seq,
+            one,
+            EMPTY_CHAIN,
+            len(one.raw),
+            1_700_000_000.25 + seq,
+            "o200k_base" if seq % 3 else "",
         )
         return seq
 
@@ -211,7 +229,7 @@ class MemoryBuilder:
         previous = 0
         for seq in self.live:
             if seq > self.coverage:
-                chain = chained(self._chain(previous), self.every[seq].item.fp)
+                chain = extend_chain(self._chain(previous), self.every[seq].item.fp)
                 self.every[seq] = replace(self.every[seq], chain=chain)
                 self.parents[seq] = previous
             previous = seq
@@ -251,16 +269,18 @@ def small_things() -> dict[str, Any]:
     """Every field of a Memory that is neither message nor observation, none at its default."""
     view = View(count=3, digest=bytes(range(16)), chain=b"\xff\x00" * 8, seq=2, end=2, reply=3)
     return {
-        "unproductive_at": 41_000,
         "style": "window",
-        "views": (view, replace(view, count=4, cells=(Cell("match", 0, 2, 1, 2), Cell("head", 2, 3, 3, 2)))),
+        "views": (
+            view,
+            replace(view, count=4, cells=(Cell("match", 0, 2, 1, 2), Cell("head", 2, 3, 3, 2))),
+        ),
         "turns": 7,
         "render_date": 1_700_000_000.5,
         "timezone": "Europe/Lisbon",
         "undated_to": 3,
         "turn_at": 1_700_000_001.125,
         "model": "openai/gpt-5",
-        "trouble": Trouble(3, 1_700_000_600.75, True, "observe om_cut_off"),
+        "failures": Failures(3, 1_700_000_600.75, True, "observe om_cut_off"),
         "due": 1_700_000_700.0,
         "title": "Holidays",
     }

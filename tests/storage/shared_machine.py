@@ -1,4 +1,5 @@
-"""Threads that share a log in a store, held against the same threads led by the pure functions, through random steps."""
+"""Threads that share a log in a store, held against the same threads led by the pure functions,
+through random steps."""
 
 from __future__ import annotations
 
@@ -12,8 +13,8 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition,
 from msgspec.structs import replace
 
 from om_proxy.errors import Conflict
-from om_proxy.memory import identity
-from om_proxy.memory.model import HUB, Key, Memory, hub_of
+from om_proxy.identity.keyed_hashes import label_thread
+from om_proxy.memory.model import RESOURCE_THREAD, Key, Memory, replace_log, resource_key
 from om_proxy.storage.base import Change, Store
 from tests.memory.sharing import Resource
 from tests.storage.store_machine import MACHINE
@@ -34,43 +35,56 @@ class SharedStore:
         self.stale: list[tuple[Memory, Memory]] = []
 
     def wanted(self, name: str) -> Memory:
-        memory = self.led.hub if name == HUB else self.led.voices[name].memory
+        memory = self.led.shared_log if name == RESOURCE_THREAD else self.led.voices[name].memory
         stored = self.stored.get(name) or Memory(key=memory.key)
         return replace(memory, version=stored.version, born=stored.born)
 
     async def committed(self, name: str) -> None:
-        """What has changed of this thread and of the hub, in one transaction."""
-        before, hub = self._before(name), self._before(HUB)
-        after, hub_after = self.wanted(name), self.wanted(HUB)
-        if name in self.stored and HUB in self.stored:
-            self.stale.append((before, hub))
-        changed = Change(hub, hub_after) if hub_after != hub or not hub.version else None
+        """What has changed of this thread and of the shared log, in one transaction."""
+        before, shared_log = self._before(name), self._before(RESOURCE_THREAD)
+        after, shared_log_after = self.wanted(name), self.wanted(RESOURCE_THREAD)
+        if name in self.stored and RESOURCE_THREAD in self.stored:
+            self.stale.append((before, shared_log))
+        changed = (
+            Change(shared_log, shared_log_after)
+            if shared_log_after != shared_log or not shared_log.version
+            else None
+        )
         thread, log = await self.store.commit_shared(Change(before, after), changed)
         assert thread == replace(after, version=thread.version, born=thread.born)
         assert thread.born == before.born or not before.version
         self.stored[name] = thread
         if log:
-            self.stored[HUB] = log
+            self.stored[RESOURCE_THREAD] = log
 
     def _before(self, name: str) -> Memory:
-        key = self.led.hub.key._replace(thread=name)
-        return self.stored.get(name) or Memory(key=key, scope="thread" if name == HUB else "resource")
+        key = self.led.shared_log.key._replace(thread=name)
+        return self.stored.get(name) or Memory(
+            key=key, scope="thread" if name == RESOURCE_THREAD else "resource"
+        )
 
-    async def hub_committed(self) -> None:
-        if self.wanted(HUB) != self.stored[HUB]:
-            self.stored[HUB] = await self.store.commit(self.stored[HUB], self.wanted(HUB))
+    async def shared_log_committed(self) -> None:
+        if self.wanted(RESOURCE_THREAD) != self.stored[RESOURCE_THREAD]:
+            self.stored[RESOURCE_THREAD] = await self.store.commit(
+                self.stored[RESOURCE_THREAD], self.wanted(RESOURCE_THREAD)
+            )
 
     async def too_late(self, number: int) -> None:
         """Either of the two has moved on: nothing of either is written."""
-        thread, hub = self.stale[number % len(self.stale)]
-        now = self._before(thread.key.thread), self._before(HUB)
-        if (now[0].version, now[1].version) == (thread.version, hub.version):
+        thread, shared_log = self.stale[number % len(self.stale)]
+        now = self._before(thread.key.thread), self._before(RESOURCE_THREAD)
+        if (now[0].version, now[1].version) == (thread.version, shared_log.version):
             return
-        late = Change(thread, replace(thread, title="too late")), Change(hub, replace(hub, unproductive_at=7))
+        late = (
+            Change(thread, replace(thread, title="too late")),
+            Change(shared_log, replace_log(shared_log, unproductive_at=7)),
+        )
         with pytest.raises(Conflict):
             await self.store.commit_shared(*late)
         for memory in now:
-            assert replace(await self.store.load(memory.key), due=None, scope=memory.scope) == memory
+            assert (
+                replace(await self.store.load(memory.key), due=None, scope=memory.scope) == memory
+            )
 
     async def forgotten(self, name: str) -> None:
         rows = len(self.led.voices[name].rows)
@@ -80,9 +94,9 @@ class SharedStore:
         self.stored.pop(name, None)
         for other in list(self.stored):
             found = await self.store.load(self.stored[other].key)
-            if other == HUB and not found.version:
-                del self.stored[HUB]  # nobody shares it any more
-                self.led.hub, self.led.past = Memory(key=self.led.hub.key), []
+            if other == RESOURCE_THREAD and not found.version:
+                del self.stored[RESOURCE_THREAD]  # nobody shares it any more
+                self.led.shared_log, self.led.past = Memory(key=self.led.shared_log.key), []
             else:
                 self.stored[other] = replace(found, due=None)
                 assert self.stored[other] == self.wanted(other)
@@ -90,20 +104,30 @@ class SharedStore:
     async def compare(self) -> None:
         """Everything a store tells of them."""
         for name, memory in self.stored.items():
-            assert replace(await self.store.load(memory.key), due=None) == memory == self.wanted(name)
+            assert (
+                replace(await self.store.load(memory.key), due=None) == memory == self.wanted(name)
+            )
             assert await self.store.version(memory.key) == memory.version
-        led, hub = self.led, self.led.hub.key
-        assert await self.store.generations(hub, led.hub.generation) == tuple(led.past)
-        listed = [info.key.thread for info in await self.store.threads(hub.tenant)]
-        assert listed == sorted(set(self.stored) - {HUB})
-        waiting = await self.store.waiting(hub)
-        sharing = {n: v.memory for n, v in led.voices.items() if n in self.stored and led.shares(n) and v.memory.tail}
+        led, shared_log = self.led, self.led.shared_log.key
+        assert await self.store.generations(shared_log, led.shared_log.log.generation) == tuple(
+            led.past
+        )
+        listed = [info.key.thread for info in await self.store.threads(shared_log.tenant)]
+        assert listed == sorted(set(self.stored) - {RESOURCE_THREAD})
+        waiting = await self.store.resource_backlog(shared_log)
+        sharing = {
+            n: v.memory
+            for n, v in led.voices.items()
+            if n in self.stored and led.shares(n) and v.memory.tail
+        }
         assert [(w.key.thread, w.pending) for w in waiting] == [
             (n, m.pending) for n, m in sorted(sharing.items(), key=lambda one: one[1].turn_at or 0)
         ]
         for name in self.stored:
-            told = await self.store.elsewhere(hub._replace(thread=name), 2, 3)
-            latest = sorted((n for n in sharing if n != name), key=lambda n: -(sharing[n].turn_at or 0))[:2]
+            told = await self.store.other_thread_tails(shared_log._replace(thread=name), 2, 3)
+            latest = sorted(
+                (n for n in sharing if n != name), key=lambda n: -(sharing[n].turn_at or 0)
+            )[:2]
             assert [(k.thread, ms) for k, ms in told] == [(n, sharing[n].tail[-3:]) for n in latest]
 
 
@@ -114,8 +138,8 @@ class SharedMachine(RuleBasedStateMachine):
         super().__init__()
         self.runner = runner
         secret = runner.run(store[0].secret())
-        key = Key(f"shared {number}", "r", HUB)
-        self.s = SharedStore(store[0], "ABC", key, lambda key: identity.label(secret, key))
+        key = Key(f"shared {number}", "r", RESOURCE_THREAD)
+        self.s = SharedStore(store[0], "ABC", key, lambda key: label_thread(secret, key))
 
     def _step(self, name: str) -> None:
         self.s.led.check()
@@ -153,9 +177,9 @@ class SharedMachine(RuleBasedStateMachine):
 
     @rule(number=st.integers(1, 9), start=st.integers(0, 3))
     def reflect(self, number: int, start: int = 0) -> None:
-        if HUB in self.s.stored:
+        if RESOURCE_THREAD in self.s.stored:
             self.s.led.reflect(number, start)
-            self.runner.run(self.s.hub_committed())
+            self.runner.run(self.s.shared_log_committed())
 
     @rule(name=names, number=st.integers(1, 9), start=st.integers(0, 3))
     def reflect_at_once(self, name: str, number: int, start: int = 0) -> None:
@@ -173,7 +197,7 @@ class SharedMachine(RuleBasedStateMachine):
 
     @rule(name=names)
     def leave_or_join(self, name: str) -> None:
-        if name in self.s.stored and HUB in self.s.stored:
+        if name in self.s.stored and RESOURCE_THREAD in self.s.stored:
             (self.s.led.leave if self.s.led.shares(name) else self.s.led.join)(name)
             self._step(name)
 
@@ -189,6 +213,8 @@ class SharedMachine(RuleBasedStateMachine):
     def teardown(self) -> None:
         self.runner.run(self.s.compare())
         for memory in self.s.stored.values():
-            if memory.key.thread != HUB:
+            if memory.key.thread != RESOURCE_THREAD:
                 self.runner.run(self.s.store.forget(memory.key))
-        assert self.runner.run(self.s.store.load(hub_of(self.s.led.hub.key))).version == 0
+        assert (
+            self.runner.run(self.s.store.load(resource_key(self.s.led.shared_log.key))).version == 0
+        )

@@ -19,7 +19,11 @@ from tests.storage.memory_builder import MemoryBuilder, item, small_things
 Opener = Callable[[], Awaitable[Store]]
 
 MACHINE = settings(
-    max_examples=40, stateful_step_count=50, deadline=None, suppress_health_check=list(HealthCheck), print_blob=False
+    max_examples=40,
+    stateful_step_count=50,
+    deadline=None,
+    suppress_health_check=list(HealthCheck),
+    print_blob=False,
 )
 
 picks = st.integers(0, 5)
@@ -28,9 +32,12 @@ texts = st.text(st.characters(), max_size=8)  # surrogates included
 
 
 class StoreMachine(RuleBasedStateMachine):
-    """Threads of two tenants of its own in a store all examples share; each step is committed and read back."""
+    """Threads of two tenants of its own in a store all examples share; each step is committed and
+    read back."""
 
-    def __init__(self, runner: asyncio.Runner, store: list[Store], opener: Opener | None, number: int) -> None:
+    def __init__(
+        self, runner: asyncio.Runner, store: list[Store], opener: Opener | None, number: int
+    ) -> None:
         super().__init__()
         self.runner, self.place, self.opener = runner, store, opener
         self.keys = [Key(f"{number} {tenant}", "r", thread) for tenant in "ab" for thread in "xy"]
@@ -47,9 +54,9 @@ class StoreMachine(RuleBasedStateMachine):
     def thread(self) -> MemoryBuilder:
         return self.threads[self.at]
 
-    def commit(self, *aside: Message) -> None:
+    def commit(self, *interrupted: Message) -> None:
         before = self.stored[self.at]
-        after = self.runner.run(self.store.commit(before, self.thread.memory(), aside))
+        after = self.runner.run(self.store.commit(before, self.thread.memory(), interrupted))
         assert after == self.thread.memory(after.version, after.born)
         assert after.born == before.born or not before.version
         assert after.version > before.version
@@ -67,7 +74,12 @@ class StoreMachine(RuleBasedStateMachine):
         self.thread.chat(count, text)
         self.commit()
 
-    @rule(text=texts, role=texts, calls=st.lists(texts, max_size=2).map(tuple), answers=st.none() | texts)
+    @rule(
+        text=texts,
+        role=texts,
+        calls=st.lists(texts, max_size=2).map(tuple),
+        answers=st.none() | texts,
+    )
     def say_oddly(self, text: str, role: str, calls: tuple[str, ...], answers: str | None) -> None:
         self.thread.say(item(text, role, calls=calls, answers=answers))
         self.commit()
@@ -139,8 +151,15 @@ class StoreMachine(RuleBasedStateMachine):
     def undo(self, pick: int) -> None:
         """An older log again where the live messages still are the ones it covers."""
         chains = {m.chain for m in (self.thread.every[seq] for seq in self.thread.live)}
-        fitting = [n for n, log in self.thread.generations(self.thread.generation) if log[-1].chain in chains]
-        if fitting and self.thread.past[n := fitting[pick % len(fitting)]][-1].last <= self.thread.coverage:
+        fitting = [
+            n
+            for n, log in self.thread.generations(self.thread.generation)
+            if log[-1].chain in chains
+        ]
+        if (
+            fitting
+            and self.thread.past[n := fitting[pick % len(fitting)]][-1].last <= self.thread.coverage
+        ):
             self.thread.undone(n)
             self.commit()
 
@@ -154,7 +173,9 @@ class StoreMachine(RuleBasedStateMachine):
     def commit_too_late(self, pick: int) -> None:
         stale = self.stale[pick % len(self.stale)]
         with pytest.raises(Conflict):
-            self.runner.run(self.store.commit(stale, replace(stale, title="too late", tail=(), chunks=())))
+            self.runner.run(
+                self.store.commit(stale, replace(stale, title="too late", tail=(), chunks=()))
+            )
         assert self.runner.run(self.store.load(stale.key)) == self.stored[stale.key]
 
     @rule()
@@ -180,7 +201,9 @@ class StoreMachine(RuleBasedStateMachine):
         for key in self.keys:
             self.runner.run(self.compare(key))
         listed = [
-            info.key for t in "ab" for info in self.runner.run(self.store.threads(f"{self.keys[0].tenant[:-1]}{t}"))
+            info.key
+            for t in "ab"
+            for info in self.runner.run(self.store.threads(f"{self.keys[0].tenant[:-1]}{t}"))
         ]
         assert listed == [key for key in self.keys if self.stored[key].version]
         for key in self.keys:
@@ -192,8 +215,12 @@ class StoreMachine(RuleBasedStateMachine):
         assert await store.version(key) == self.stored[key].version
         assert await store.outline(key) == thread.outline()
         assert await store.messages(key, 0) == tuple(thread.every[seq] for seq in thread.live)
-        assert await store.by_seq(key, list(thread.every)) == tuple(thread.every[seq] for seq in sorted(thread.every))
-        assert await store.generations(key, thread.generation) == thread.generations(thread.generation)
+        assert await store.messages_by_seq(key, list(thread.every)) == tuple(
+            thread.every[seq] for seq in sorted(thread.every)
+        )
+        assert await store.generations(key, thread.generation) == thread.generations(
+            thread.generation
+        )
 
 
 async def _awaited(store: Awaitable[Store]) -> Store:

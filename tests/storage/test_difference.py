@@ -10,19 +10,19 @@ import pytest
 from msgspec.structs import replace
 
 from om_proxy.errors import StorageError
-from om_proxy.memory.model import Memory
-from om_proxy.storage.difference import Difference, difference
+from om_proxy.memory.model import Key, Memory, replace_log
+from om_proxy.storage.difference import Difference, compute_difference, count_kept_generations
 from tests.storage.memory_builder import KEY, MemoryBuilder, item, small_things
 
 NOTHING = Difference(
     messages=(),
-    aside=(),
-    supersede=False,
+    interrupted=(),
+    may_supersede=False,
     observations=(),
-    dropped=(),
+    dropped_chunks=(),
     entries=(),
-    shortened=False,
-    reflection=False,
+    is_shortened=False,
+    has_new_reflection=False,
 )
 
 
@@ -30,7 +30,7 @@ def summary(d: Difference) -> dict[str, Any]:
     """What is not as in NOTHING; messages as (seq, parent), observations as (id, standing)."""
     said: dict[str, Any] = {f.name: getattr(d, f.name) for f in fields(d)}
     said["messages"] = tuple((placed.message.seq, placed.parent) for placed in d.messages)
-    said["aside"] = tuple((placed.message.seq, placed.parent) for placed in d.aside)
+    said["interrupted"] = tuple((placed.message.seq, placed.parent) for placed in d.interrupted)
     said["observations"] = tuple((o.id, standing) for o, standing in d.observations)
     return {name: value for name, value in said.items() if value != getattr(NOTHING, name)}
 
@@ -43,20 +43,28 @@ def standing() -> MemoryBuilder:
 STEPS: dict[str, tuple[Callable[[MemoryBuilder], Any], dict[str, Any]]] = {
     "new turn": (lambda t: t.chat(2), {"messages": ((11, 10), (12, 11))}),
     "new chunk": (lambda t: t.chunk(1), {"observations": ((5, "chunk"),)}),
-    "chunk dropped": (lambda t: t.drop_chunks(1), {"dropped": (4,)}),
+    "chunk dropped": (lambda t: t.drop_chunks(1), {"dropped_chunks": (4,)}),
     "activated": (lambda t: t.activate(1), {"observations": ((3, "log"),), "entries": ((2, 3),)}),
-    "end taken back": (lambda t: t.supersede([9, 10]), {"supersede": True}),
+    "end taken back": (lambda t: t.supersede([9, 10]), {"may_supersede": True}),
     "middle taken back": (
         lambda t: t.supersede([9]),
-        {"supersede": True, "messages": ((10, 8),)},
+        {"may_supersede": True, "messages": ((10, 8),)},
     ),
     "swapped": (lambda t: t.swap(10, item("theirs")), {"messages": ((10, 9),)}),
-    "swapped, and what follows": (lambda t: t.swap(9, item("theirs")), {"messages": ((9, 8), (10, 9))}),
-    "reflection begun": (lambda t: t.reflecting(), {"reflection": True}),
+    "swapped, and what follows": (
+        lambda t: t.swap(9, item("theirs")),
+        {"messages": ((9, 8), (10, 9))},
+    ),
+    "reflection begun": (lambda t: t.reflecting(), {"has_new_reflection": True}),
     "swapped in": (lambda t: t.swapped(), {"observations": ((5, "log"),), "entries": ((0, 5),)}),
     "fork inside the log": (
         lambda t: t.supersede([4, 5, 6, 7, 8, 9, 10]),
-        {"supersede": True, "messages": ((3, 2),), "entries": ((0, 1),), "dropped": (3, 4)},
+        {
+            "may_supersede": True,
+            "messages": ((3, 2),),
+            "entries": ((0, 1),),
+            "dropped_chunks": (3, 4),
+        },
     ),
 }
 
@@ -67,37 +75,48 @@ def test_step(step: Callable[[MemoryBuilder], Any], expected: dict[str, Any]) ->
     thread = standing()
     before = thread.memory()
     step(thread)
-    assert summary(difference(before, thread.memory())) == expected
+    assert summary(compute_difference(before, thread.memory())) == expected
 
 
 def test_same_state_differs_in_nothing() -> None:
     """Fields of the thread's own row are no difference: that row is always written."""
     memory = standing().memory()
-    assert difference(memory, replace(memory, **small_things())) == NOTHING
+    assert compute_difference(memory, replace(memory, **small_things())) == NOTHING
 
 
 def test_first_commit_writes_the_whole_tail() -> None:
     """From nothing, everything is new; the first message has parent 0."""
     thread = MemoryBuilder().chat(3)
-    assert summary(difference(Memory(key=KEY), thread.memory())) == {"messages": ((1, 0), (2, 1), (3, 2))}
+    assert summary(compute_difference(Memory(key=KEY), thread.memory())) == {
+        "messages": ((1, 0), (2, 1), (3, 2))
+    }
 
 
 def test_aside_has_the_live_message_before_it_as_parent() -> None:
     """Also where that message is covered, and where later ones are live."""
     thread = MemoryBuilder().chat(2)
     before = thread.memory()
-    aside = thread.interrupted(item("broken"))
+    interrupted = thread.interrupted(item("broken"))
     after = thread.chat(1).memory()
-    assert summary(difference(before, after, [aside])) == {"messages": ((4, 2),), "aside": ((3, 2),)}
+    assert summary(compute_difference(before, after, [interrupted])) == {
+        "messages": ((4, 2),),
+        "interrupted": ((3, 2),),
+    }
     covered = thread.cover(2).cover(1).memory()
     late = thread.interrupted(item("broken too"))
-    assert summary(difference(covered, covered, [late])) == {"aside": ((5, 4),)}
+    assert summary(compute_difference(covered, covered, [late])) == {"interrupted": ((5, 4),)}
 
 
 def test_shortened_log_rewrites_the_places_that_moved() -> None:
-    """Without a new generation the places that now hold another entry are written, those beyond the end removed."""
+    """Without a new generation the places that now hold another entry are written, those beyond the
+    end removed."""
     memory = standing().memory()
-    assert summary(difference(memory, replace(memory, log=memory.log[1:]))) == {"entries": ((0, 2),), "shortened": True}
+    assert summary(
+        compute_difference(memory, replace_log(memory, entries=memory.log.entries[1:]))
+    ) == {
+        "entries": ((0, 2),),
+        "is_shortened": True,
+    }
 
 
 def test_covering_what_is_not_stored_is_refused() -> None:
@@ -105,4 +124,18 @@ def test_covering_what_is_not_stored_is_refused() -> None:
     thread = MemoryBuilder().chat(2)
     before = thread.memory()
     with pytest.raises(StorageError, match="commit the messages first"):
-        difference(before, thread.chat(2).cover(4).memory())
+        compute_difference(before, thread.chat(2).cover(4).memory())
+
+
+@pytest.mark.parametrize(
+    ("thread", "generation", "generations", "kept"),
+    [("t", 1, 3, None), ("t", 2, None, None), ("t", 2, 3, 4), ("", 2, 3, 31), ("t", 2, 0, 1)],
+    ids=["no new one", "all are kept", "a thread", "a shared log", "none but the current one"],
+)
+def test_generations_that_a_commit_keeps(
+    thread: str, generation: int, generations: int | None, kept: int | None
+) -> None:
+    """Older ones go when a new one begins; a shared log keeps ten times as many."""
+    before = replace_log(Memory(key=Key("tenant", "resource", thread)), generation=1)
+    after = replace_log(before, generation=generation)
+    assert count_kept_generations(before, after, generations) == kept

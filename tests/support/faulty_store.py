@@ -7,12 +7,13 @@ from collections.abc import Sequence
 
 from om_proxy.errors import StorageError
 from om_proxy.memory.model import Memory, Message
-from om_proxy.storage.base import Change, Stir, Store
-from om_proxy.storage.passing import PassingStore
+from om_proxy.storage.base import Change, ResourceWakeup, Store
+from om_proxy.storage.forwarding_store import ForwardingStore
 
 
-class Faulty(PassingStore):
-    """A store that fails as a test says: `refuses` before anything is written, `forgets_to_say` after it."""
+class Faulty(ForwardingStore):
+    """A store that fails as a test says: `refuses` before anything is written, `forgets_to_say`
+    after it."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
@@ -25,17 +26,19 @@ class Faulty(PassingStore):
             raise StorageError("Input/output error")
         return self._store
 
-    async def commit(self, before: Memory, after: Memory, aside: Sequence[Message] = ()) -> Memory:
+    async def commit(
+        self, before: Memory, after: Memory, interrupted: Sequence[Message] = ()
+    ) -> Memory:
         await self._fail_before()
-        committed = await super().commit(before, after, aside)
+        committed = await super().commit(before, after, interrupted)
         self._fail_after()
         return committed
 
     async def commit_shared(
-        self, thread: Change, hub: Change | None, stir: Stir | None = None
+        self, thread: Change, shared_log: Change | None, wakeup: ResourceWakeup | None = None
     ) -> tuple[Memory, Memory | None]:
         await self._fail_before()
-        committed = await super().commit_shared(thread, hub, stir)
+        committed = await super().commit_shared(thread, shared_log, wakeup)
         self._fail_after()
         return committed
 

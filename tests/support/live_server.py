@@ -1,4 +1,5 @@
-"""An ASGI app behind a real uvicorn (httptools, uvloop) on a loopback socket, in a thread of its own."""
+"""An ASGI app behind a real uvicorn (httptools, uvloop) on a loopback socket, in a thread of its
+own."""
 
 from __future__ import annotations
 
@@ -11,22 +12,25 @@ from contextlib import contextmanager
 import uvicorn
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from om_proxy.edge.protocol import Protocol
+from om_proxy.server.protocol import BoundedProtocol
 
 
 class LiveServer:
     def __init__(self, app: ASGIApp, on_stop: Callable[[], Awaitable[None]]) -> None:
         self._app = app
         self._on_stop = on_stop
-        # Bound here: whoever connects before uvicorn runs waits in the backlog, so nobody has to wait for it to be ready.
+        # Bound here: whoever connects before uvicorn runs waits in the backlog, so nobody has to
+        # wait for it to be ready.
         self._socket = socket.create_server(("127.0.0.1", 0))
         self.port: int = self._socket.getsockname()[1]
         config = uvicorn.Config(
-            self._call, loop="uvloop", http=Protocol, ws="none", lifespan="on", interface="asgi3", log_config=None, access_log=False,
+            self._call, loop="uvloop", http=BoundedProtocol, ws="none", lifespan="on", interface="asgi3", log_config=None, access_log=False,
             server_header=False, date_header=False, timeout_graceful_shutdown=1,
         )  # fmt: skip
         self._server = uvicorn.Server(config)
-        self._thread = threading.Thread(target=self._server.run, args=([self._socket],), daemon=True)
+        self._thread = threading.Thread(
+            target=self._server.run, args=([self._socket],), daemon=True
+        )
         self._thread.start()
 
     async def _call(self, scope: Scope, receive: Receive, send: Send) -> None:

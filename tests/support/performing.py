@@ -1,4 +1,5 @@
-"""The performers put together of small real parts: an SQLite store, models that answer by script, a clock that tests set."""
+"""The performers put together of small real parts: an SQLite store, models that answer by script, a
+clock that tests set."""
 
 from __future__ import annotations
 
@@ -15,21 +16,28 @@ from msgspec.structs import replace
 from om_proxy.agents.llm import LLM, Answer, Prompt, Target
 from om_proxy.agents.observer import Observer
 from om_proxy.agents.reflector import Reflector
-from om_proxy.background import Background
+from om_proxy.background.performers.work_guard import WorkGuard
+from om_proxy.background.scheduler import Background
+from om_proxy.background.worker import MemoryWorker
 from om_proxy.errors import ModelError
-from om_proxy.memories import Memories
-from om_proxy.memory import lifecycle
+from om_proxy.facts import Facts
+from om_proxy.memory.lifecycle import transitions
 from om_proxy.memory.model import Key, Memory, Message
-from om_proxy.observing import Call, Observing
+from om_proxy.memory_cache import Memories
+from om_proxy.policy import MemoryContext, PolicyInForce
 from om_proxy.settings import Settings, parse
 from om_proxy.storage.base import Store
-from om_proxy.storage.spool import SpoolingStore
-from om_proxy.storage.sqlite import SqliteStore
-from tests.agents.scripted_llm import bullets, words
+from om_proxy.storage.spooling_store import SpoolingStore
+from om_proxy.storage.sqlite.store import SqliteStore
+from om_proxy.telemetry.fact_lines import FactLines
+from tests.agents.scripted_llm import bullets, texts, words
 from tests.e2e.running import Clock
-from tests.memory.building import KEY
+from tests.memory.building import KEY, chat, chunk
+from tests.support.policies import policies_of
 
-NOTES = bullets("the dock takes no van above 2.85 m", extra="\n<current-task>plan the vans</current-task>")
+NOTES = bullets(
+    "the dock takes no van above 2.85 m", extra="\n<current-task>plan the vans</current-task>"
+)
 SMALL = """
 memory:
   model: openai/memory-model
@@ -37,7 +45,9 @@ memory:
   observation: {message_tokens: 1000, buffer_tokens: 200, block_timeout: 5s}
   reflection: {observation_tokens: 2000}
 """
-INHERITED = SMALL.replace('model: openai/memory-model\n  api_base: "http://127.0.0.1:1/v1"', "model: inherit")
+INHERITED = SMALL.replace(
+    'model: openai/memory-model\n  api_base: "http://127.0.0.1:1/v1"', "model: inherit"
+)
 
 
 @dataclass
@@ -55,7 +65,8 @@ Step = str | Answer | ModelError | Held
 
 @dataclass
 class Models:
-    """Answers the steps in order, then `NOTES` for ever. `most` is how many calls were under way at once."""
+    """Answers the steps in order, then `NOTES` for ever. `most` is how many calls were under way at
+    once."""
 
     steps: list[Step] = field(default_factory=list)
     asked: list[tuple[Target, Prompt]] = field(default_factory=list)
@@ -68,7 +79,11 @@ class Models:
         self.most = max(self.most, self.under_way)
         try:
             text = await self._next()
-            return text if isinstance(text, Answer) else Answer(text, target.model, 100, 10, finish="stop")
+            return (
+                text
+                if isinstance(text, Answer)
+                else Answer(text, target.model, 100, 10, finish="stop")
+            )
         finally:
             self.under_way -= 1
 
@@ -104,11 +119,13 @@ class Parts:
     models: Models
     clock: Clock
     memories: Memories
-    observing: Observing
+    policies: PolicyInForce
+    guard: WorkGuard
+    worker: MemoryWorker
     background: Background
 
-    def call(self, model: str = "actor", inherited: Target | None = None) -> Call:
-        return Call(self.settings.effective(model, KEY.resource), inherited)
+    def context(self, model: str = "actor", inherited: Target | None = None) -> MemoryContext:
+        return MemoryContext(self.settings.effective(model, KEY.resource), inherited)
 
     async def stored(self, tail: Sequence[Message], key: Key = KEY) -> Memory:
         """A thread with this tail, committed."""
@@ -134,30 +151,46 @@ async def parts(
     """Everything between the edge and the models, for as long as the block lasts."""
     configured, models, clock = parse(settings), Models(list(steps)), Clock()
     store = await opened.open(path)
-    limits = configured.effective("actor", KEY.resource).limits
+    policies = policies_of(configured, model_timeout_s=within)
     memories = Memories(
         store,
-        lambda m: lifecycle.due_at(m, limits, clock()),
+        policies,
+        clock=clock,
         spool=store if isinstance(store, SpoolingStore) else None,
+        facts=Facts(FactLines(str)),
     )
     asked: LLM = llm or models
-    observing = Observing(
+    guard = WorkGuard(memories, policies, clock=clock, jitter=lambda: 0.0)
+    worker = MemoryWorker(
         memories,
         Observer(asked, tokens=words, sleep=at_once, rng=Random(1)),
         Reflector(asked, tokens=words, sleep=at_once, rng=Random(1)),
         words,
+        policies,
+        guard,
         clock=clock,
-        jitter=lambda: 0.0,
-        within=lambda: within,
     )
-
-    def configured_call(memory: Memory) -> Call | None:
-        effective = configured.effective(memory.model, memory.key.resource)
-        return None if effective.observer_model == "inherit" else Call(effective)
-
-    background = Background(memories, observing, configured_call, concurrency=concurrency, clock=clock)
+    background = Background(memories, worker, policies, concurrency=concurrency, clock=clock)
     try:
-        yield Parts(configured, store, models, clock, memories, observing, background)
+        yield Parts(configured, store, models, clock, memories, policies, guard, worker, background)
     finally:
         await background.close(grace=1.0)
         await store.close()
+
+
+def shown_prompt(parts: Parts, call: int = -1) -> str:
+    return texts(parts.models.asked[call][1])
+
+
+async def store_logged_thread(parts: Parts, *sizes: int) -> Memory:
+    """A thread with a log of entries of these sizes, each covering two messages, and two messages of
+    tail."""
+    memory = await parts.stored(chat(len(sizes) + 1, 50))
+    for number, size in enumerate(sizes, 1):
+        made = replace(
+            chunk(memory, 2 * number, size, f"* 🔴 (10:0{number}) fact {number} " + "word " * size),
+            task="t",
+        )
+        memory = transitions.add_chunk(memory, made)
+    ids = [c.id for c in memory.chunks]
+    return await parts.memories.update(KEY, lambda _: transitions.activate_chunks(memory, ids, 5.0))

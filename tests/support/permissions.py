@@ -20,12 +20,17 @@ class _Header(ctypes.Structure):
 
 
 class _Set(ctypes.Structure):
-    _fields_ = (("effective", ctypes.c_uint32), ("permitted", ctypes.c_uint32), ("inheritable", ctypes.c_uint32))
+    _fields_ = (
+        ("effective", ctypes.c_uint32),
+        ("permitted", ctypes.c_uint32),
+        ("inheritable", ctypes.c_uint32),
+    )
 
 
 @contextlib.contextmanager
 def bits_that_count(folder: Path) -> Iterator[None]:
-    """For this thread and those it starts meanwhile. Skips the test where the bits say nothing all the same."""
+    """For this thread and those it starts meanwhile. Skips the test where the bits say nothing all
+    the same."""
     libc, sets = ctypes.CDLL(None, use_errno=True), (_Set * 2)()
     header = _Header(CAPABILITY_VERSION_3, 0)
     before = 0
@@ -40,7 +45,9 @@ def bits_that_count(folder: Path) -> Iterator[None]:
         is_ignored = os.access(probe, os.W_OK, effective_ids=True) or _can_write(probe)
         probe.unlink()
         if is_ignored:
-            pytest.skip("permission bits stop nobody here: this user writes files that are read-only")
+            pytest.skip(
+                "permission bits stop nobody here: this user writes files that are read-only"
+            )
         yield
     finally:
         if before:

@@ -39,7 +39,11 @@ class RawClient:
         self.writer.write(body)
 
     def send_head(self, method: str, path: str, *headers: bytes) -> None:
-        self.writer.write(b"\r\n".join([f"{method} {path} HTTP/1.1".encode(), b"Host: localhost", *headers, b"", b""]))
+        self.writer.write(
+            b"\r\n".join(
+                [f"{method} {path} HTTP/1.1".encode(), b"Host: localhost", *headers, b"", b""]
+            )
+        )
 
     async def until(self, end: bytes) -> bytes:
         return await asyncio.wait_for(self.reader.readuntil(end), 30)
@@ -48,7 +52,10 @@ class RawClient:
         """The whole answer; it ends where its framing, or the connection, says."""
         head = await self.until(b"\r\n\r\n")
         line, *lines = head[:-4].split(b"\r\n")
-        headers = [(name.lower(), value.strip()) for name, _, value in (entry.partition(b":") for entry in lines)]
+        headers = [
+            (name.lower(), value.strip())
+            for name, _, value in (entry.partition(b":") for entry in lines)
+        ]
         got = Got(int(line.split()[1]), headers, b"", True, head)
         if bodiless:
             return got
@@ -56,7 +63,9 @@ class RawClient:
             if got.header(b"transfer-encoding"):
                 await self._chunked(got)
             else:
-                got.body = await asyncio.wait_for(self.reader.readexactly(int(got.header(b"content-length")[0])), 30)
+                got.body = await asyncio.wait_for(
+                    self.reader.readexactly(int(got.header(b"content-length")[0])), 30
+                )
                 got.raw += got.body
         except asyncio.IncompleteReadError as cut:
             got.whole = False

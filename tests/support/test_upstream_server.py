@@ -13,7 +13,8 @@ from tests.support.upstream_server import sending, upstream_server
 
 @pytest.mark.parametrize("turns", range(6))
 def test_who_knocks_at_the_end(turns: int) -> None:
-    """A client that connects as the block ends, at whatever turn of the loop, leaves no socket to the collector."""
+    """A client that connects as the block ends, at whatever turn of the loop, leaves no socket to
+    the collector."""
 
     async def knocking() -> socket.socket:
         async with upstream_server(sending(b"")) as server:

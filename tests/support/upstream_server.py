@@ -1,4 +1,5 @@
-"""A model server that does exactly what a test's script says, byte by byte, and records exactly what it was sent."""
+"""A model server that does exactly what a test's script says, byte by byte, and records exactly
+what it was sent."""
 
 from __future__ import annotations
 
@@ -117,10 +118,15 @@ class _Connection(asyncio.Protocol):
     async def _serve(self) -> None:
         while (head := await self._until(b"\r\n\r\n")) is not None:
             line, *lines = head[:-4].split(b"\r\n")
-            headers = [(name, value.strip()) for name, _, value in (entry.partition(b":") for entry in lines)]
+            headers = [
+                (name, value.strip())
+                for name, _, value in (entry.partition(b":") for entry in lines)
+            ]
             seen = Seen(line, headers)
             if len(seen.header(b"host")) > 1:  # RFC 9112 3.2, as real ones do
-                self.transport.write(b"HTTP/1.1 400 Two Hosts\r\nConnection: close\r\nContent-Length: 0\r\n\r\n")
+                self.transport.write(
+                    b"HTTP/1.1 400 Two Hosts\r\nConnection: close\r\nContent-Length: 0\r\n\r\n"
+                )
                 self.transport.close()
                 return
             seen.chunked = any(b"chunked" in value for value in seen.header(b"transfer-encoding"))
@@ -197,8 +203,9 @@ class UpstreamServer:
 
 
 async def _end(listening: asyncio.Server) -> None:
-    """Nobody is accepted any more, and who has been has a protocol to close it. Of a connection accepted just before its server
-    closes, asyncio makes half a transport and drops it, and the collector tells of it in another test."""
+    """Nobody is accepted any more, and who has been has a protocol to close it. Of a connection
+    accepted just before its server closes, asyncio makes half a transport and drops it, and the
+    collector tells of it in another test."""
     for each in listening.sockets:
         asyncio.get_running_loop().remove_reader(each.fileno())
     for _ in ("accepted", "a transport made", "its protocol told"):  # a turn of the loop each
@@ -212,7 +219,9 @@ async def upstream_server(
 ) -> AsyncIterator[UpstreamServer]:
     """It listens on a loopback port of its own until the block ends."""
     server = UpstreamServer(script, early, tls=tls)
-    listening = await asyncio.get_running_loop().create_server(lambda: _Connection(server), "127.0.0.1", 0, ssl=tls)
+    listening = await asyncio.get_running_loop().create_server(
+        lambda: _Connection(server), "127.0.0.1", 0, ssl=tls
+    )
     server.port = listening.sockets[0].getsockname()[1]
     try:
         yield server
@@ -234,9 +243,15 @@ def sending(data: bytes) -> Script:
     return script
 
 
-def answering(body: bytes, *headers: bytes, status: bytes = b"200 OK", length: bool = True) -> Script:
+def answering(
+    body: bytes, *headers: bytes, status: bytes = b"200 OK", length: bool = True
+) -> Script:
     """A script that sends one whole answer, its length announced unless told otherwise."""
-    lines = [b"HTTP/1.1 " + status, *headers, *([b"Content-Length: %d" % len(body)] if length else ())]
+    lines = [
+        b"HTTP/1.1 " + status,
+        *headers,
+        *([b"Content-Length: %d" % len(body)] if length else ()),
+    ]
     return sending(b"\r\n".join([*lines, b"", body]))
 
 
@@ -245,4 +260,6 @@ def chunk(data: bytes) -> bytes:
     return b"%x\r\n%s\r\n" % (len(data), data)
 
 
-SSE_HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n"
+SSE_HEAD = (
+    b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n"
+)

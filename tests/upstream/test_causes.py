@@ -11,7 +11,7 @@ import httpx
 import pytest
 
 from om_proxy.errors import UpstreamError, UpstreamTimeout
-from om_proxy.upstream.causes import broken_off, origin, unreachable
+from om_proxy.upstream.causes import make_interrupted_error, make_unreachable_error, url_origin
 
 KEY: Any = SimpleNamespace(host="s3cret", port=1, ssl=True, is_ssl=True)
 URL = "https://user:s3cret@api.example:8443/v1/s3cret?key=s3cret"
@@ -28,17 +28,25 @@ def because(raised: type[httpx.HTTPError], cause: Exception) -> httpx.HTTPError:
     ("exc", "kind", "said"),
     [
         (
-            because(httpx.ConnectError, aiohttp.ClientConnectorDNSError(KEY, OSError(-2, "s3cret"))),
+            because(
+                httpx.ConnectError, aiohttp.ClientConnectorDNSError(KEY, OSError(-2, "s3cret"))
+            ),
             UpstreamError,
             "name not resolved (ClientConnectorDNSError); check upstream[2].base_url",
         ),
         (
-            because(httpx.ConnectError, aiohttp.ClientConnectorError(KEY, OSError(errno.ECONNREFUSED, "s3cret"))),
+            because(
+                httpx.ConnectError,
+                aiohttp.ClientConnectorError(KEY, OSError(errno.ECONNREFUSED, "s3cret")),
+            ),
             UpstreamError,
             "nothing listens there (ClientConnectorError); check upstream[2].base_url",
         ),
         (
-            because(httpx.ConnectError, aiohttp.ClientConnectorError(KEY, OSError(errno.EHOSTUNREACH, "s3cret"))),
+            because(
+                httpx.ConnectError,
+                aiohttp.ClientConnectorError(KEY, OSError(errno.EHOSTUNREACH, "s3cret")),
+            ),
             UpstreamError,
             "no route to it (ClientConnectorError); check upstream[2].base_url",
         ),
@@ -64,22 +72,34 @@ def because(raised: type[httpx.HTTPError], cause: Exception) -> httpx.HTTPError:
         ),
         (httpx.InvalidURL("s3cret"), UpstreamError, "InvalidURL; check upstream[2].base_url"),
     ],
-    ids=["name", "port", "route", "slow to connect", "slow to answer", "hung up", "httpx's own", "no address"],
+    ids=[
+        "name",
+        "port",
+        "route",
+        "slow to connect",
+        "slow to answer",
+        "hung up",
+        "httpx's own",
+        "no address",
+    ],
 )
 def test_unreachable(exc: Exception, kind: type[UpstreamError], said: str) -> None:
-    """Host, cause in plain words, class, and the setting to look at; no text of the exception, path, query or user."""
-    error = unreachable(exc, URL, "upstream[2]")
+    """Host, cause in plain words, class, and the setting to look at; no text of the exception,
+    path, query or user."""
+    error = make_unreachable_error(exc, URL, "upstream[2]")
     assert type(error) is kind
     assert str(error) == f"could not reach https://api.example:8443: {said}"
 
 
 def test_broken_off() -> None:
     """An answer that ended too early names its server and the class."""
-    error = broken_off(because(httpx.RemoteProtocolError, aiohttp.ClientPayloadError("s3cret")), URL)
+    error = make_interrupted_error(
+        because(httpx.RemoteProtocolError, aiohttp.ClientPayloadError("s3cret")), URL
+    )
     assert str(error) == "https://api.example:8443 broke off its answer (ClientPayloadError)"
 
 
 @pytest.mark.parametrize("url", ["", "nonsense", "http://", "http://[::1/v1", "//host"])
 def test_an_address_that_is_none(url: str) -> None:
     """What cannot be named is described."""
-    assert origin(url) == "the model server"
+    assert url_origin(url) == "the model server"

@@ -1,4 +1,5 @@
-"""Connections that a model server misuses: nobody gets another's answer, and nobody waits for ever."""
+"""Connections that a model server misuses: nobody gets another's answer, and nobody waits for
+ever."""
 
 from __future__ import annotations
 
@@ -9,7 +10,7 @@ from collections.abc import AsyncIterator, Callable
 import pytest
 
 from om_proxy.errors import UpstreamError, UpstreamTimeout
-from om_proxy.upstream import Answer, Upstream
+from om_proxy.upstream import Upstream, UpstreamResponse
 from tests.support.upstream_server import Call, Script, UpstreamServer, chunk, upstream_server
 
 OK = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok"
@@ -28,9 +29,14 @@ async def upstream() -> AsyncIterator[Upstream]:
 
 
 async def ask(
-    upstream: Upstream, server: UpstreamServer, content: bytes | AsyncIterator[bytes] = b"{}", read: float = LIMIT
-) -> Answer:
-    return await upstream.send("POST", server.base + "/x", (), content, connect_timeout=LIMIT, read_timeout=read)
+    upstream: Upstream,
+    server: UpstreamServer,
+    content: bytes | AsyncIterator[bytes] = b"{}",
+    read: float = LIMIT,
+) -> UpstreamResponse:
+    return await upstream.send(
+        "POST", server.base + "/x", (), content, connect_timeout=LIMIT, read_timeout=read
+    )
 
 
 async def body(upstream: Upstream, server: UpstreamServer) -> bytes:
@@ -41,12 +47,14 @@ async def body(upstream: Upstream, server: UpstreamServer) -> bytes:
         await answer.aclose()
 
 
-# ── answers nobody asked for ─────────────────────────────────────────────────────────────────────────────────────────
+# ── answers nobody asked for ──────────────────────────────────────────────────────────────────────
 
 UNASKED = [
     pytest.param(b"HTTP/1.1 200 OK\r\nContent-Length: 6\r\n\r\nleaked", id="a whole answer"),
     pytest.param(b"HTTP/1.1 200 OK\r\nContent-Length: 6\r\n\r\nlea", id="half an answer"),
-    pytest.param(b"HTTP/1.1 408 Request Timeout\r\nConnection: close\r\n\r\n", id="408 to an idle connection"),
+    pytest.param(
+        b"HTTP/1.1 408 Request Timeout\r\nConnection: close\r\n\r\n", id="408 to an idle connection"
+    ),
     pytest.param(b"HTTP/1.1 200 OK\r\nX: ", id="half a head"),
     pytest.param(b"garbage\r\n\r\n", id="garbage"),
     pytest.param(EARLY, id="early hints"),
@@ -79,7 +87,8 @@ async def test_unasked_behind_an_answer(upstream: Upstream, unasked: bytes) -> N
 
 @pytest.mark.parametrize("unasked", UNASKED)
 async def test_unasked_on_an_idle_connection(upstream: Upstream, unasked: bytes) -> None:
-    """What comes later, while the connection waits for its next request, is nobody's answer: the connection is given up."""
+    """What comes later, while the connection waits for its next request, is nobody's answer: the
+    connection is given up."""
     gone = asyncio.Event()
 
     async def script(call: Call) -> None:
@@ -99,7 +108,8 @@ async def test_unasked_on_an_idle_connection(upstream: Upstream, unasked: bytes)
 
 @pytest.mark.parametrize("unasked", [*UNASKED, pytest.param(b"", id="the end")])
 async def test_unasked_just_before_the_next_request(upstream: Upstream, unasked: bytes) -> None:
-    """It is recognised even when nobody has read it yet: a connection with something to read is not asked again."""
+    """It is recognised even when nobody has read it yet: a connection with something to read is not
+    asked again."""
     calls: list[Call] = []
 
     async def script(call: Call) -> None:
@@ -109,7 +119,9 @@ async def test_unasked_just_before_the_next_request(upstream: Upstream, unasked:
     async with asyncio.timeout(30), upstream_server(script) as server:
         assert await body(upstream, server) == b"ok"
         if unasked:
-            calls[0].send(unasked)  # written to the socket at once; the loop has had no turn to read it
+            calls[0].send(
+                unasked
+            )  # written to the socket at once; the loop has had no turn to read it
         else:
             calls[0].close()
             await asyncio.sleep(0)  # which closes it
@@ -121,12 +133,18 @@ async def streamed() -> AsyncIterator[bytes]:
 
 
 @pytest.mark.parametrize("content", [b"first", streamed], ids=["in one piece", "by the session"])
-@pytest.mark.parametrize("answer", [OK, CHUNKED + chunk(b"ok") + chunk(b"")], ids=["a length", "chunks"])
+@pytest.mark.parametrize(
+    "answer", [OK, CHUNKED + chunk(b"ok") + chunk(b"")], ids=["a length", "chunks"]
+)
 @pytest.mark.parametrize("unasked", UNASKED)
 async def test_unasked_in_the_packet_that_ends_an_answer(
-    upstream: Upstream, unasked: bytes, answer: bytes, content: bytes | Callable[[], AsyncIterator[bytes]]
+    upstream: Upstream,
+    unasked: bytes,
+    answer: bytes,
+    content: bytes | Callable[[], AsyncIterator[bytes]],
 ) -> None:
-    """However much of it has come by then: the next caller does not get the rest of it, and is not asked to wait for it."""
+    """However much of it has come by then: the next caller does not get the rest of it, and is not
+    asked to wait for it."""
     rest: dict[asyncio.Event, bytes] = {}  # of what nobody asked for, by connection
 
     async def script(call: Call) -> None:
@@ -141,7 +159,9 @@ async def test_unasked_in_the_packet_that_ends_an_answer(
     async with asyncio.timeout(SLACK), upstream_server(script) as server:
         for cut in range(1, len(unasked) + 1):
             heard = asyncio.Event()
-            first = await ask(upstream, server, content if isinstance(content, bytes) else content())
+            first = await ask(
+                upstream, server, content if isinstance(content, bytes) else content()
+            )
             heard.set()
             assert await first.read() == b"ok"
             await first.aclose()
@@ -172,7 +192,8 @@ async def test_a_head_in_two_packets(upstream: Upstream, cut: int) -> None:
 
 
 async def test_a_head_byte_by_byte(upstream: Upstream) -> None:
-    """Interim answers and the final one, each byte a packet of its own, and then what nobody asked for."""
+    """Interim answers and the final one, each byte a packet of its own, and then what nobody asked
+    for."""
 
     async def script(call: Call) -> None:
         await call.send_slowly(EARLY + EARLY + OK)
@@ -183,8 +204,15 @@ async def test_a_head_byte_by_byte(upstream: Upstream) -> None:
 
 
 async def test_connections_are_still_reused(upstream: Upstream) -> None:
-    """Answers with interim ones before them, bodies of both kinds, and none: one connection serves them all."""
-    answers = [OK, EARLY + OK, CHUNKED + chunk(b"ok") + chunk(b""), b"HTTP/1.1 204 No\r\n\r\n", EARLY * 3 + OK]
+    """Answers with interim ones before them, bodies of both kinds, and none: one connection serves
+    them all."""
+    answers = [
+        OK,
+        EARLY + OK,
+        CHUNKED + chunk(b"ok") + chunk(b""),
+        b"HTTP/1.1 204 No\r\n\r\n",
+        EARLY * 3 + OK,
+    ]
     left = list(answers)
 
     async def script(call: Call) -> None:
@@ -195,7 +223,7 @@ async def test_connections_are_still_reused(upstream: Upstream) -> None:
         assert server.accepted == 1
 
 
-# ── waiting that must end ────────────────────────────────────────────────────────────────────────────────────────────
+# ── waiting that must end ─────────────────────────────────────────────────────────────────────────
 
 
 async def early_then_silent(call: Call) -> None:
@@ -227,7 +255,8 @@ async def test_a_head_that_never_ends(upstream: Upstream, script: Script) -> Non
 
 @pytest.mark.parametrize("first", [2 * LIMIT, 60.0])
 async def test_each_request_has_its_own_limit(upstream: Upstream, first: float) -> None:
-    """A kept connection forgets what was waited for before: neither is a later request given up early, nor late."""
+    """A kept connection forgets what was waited for before: neither is a later request given up
+    early, nor late."""
 
     async def script(call: Call) -> None:
         if call.seen.body == b"quick":
@@ -285,7 +314,9 @@ async def test_a_server_that_reads_slowly(upstream: Upstream) -> None:
     size, limit = 28 << 20, 1.0
 
     async def script(call: Call) -> None:
-        while call.waiting < size - (12 << 20):  # what is left then, the two systems may hold: it counts as written
+        while call.waiting < size - (
+            12 << 20
+        ):  # what is left then, the two systems may hold: it counts as written
             call.pause_reading()
             await asyncio.sleep(limit / 4)
             call.resume_reading()
@@ -304,7 +335,8 @@ async def test_a_server_that_reads_slowly(upstream: Upstream) -> None:
 @pytest.mark.parametrize("size", [b"zz", b"-1", b"fffffffffffffffff"])
 @pytest.mark.parametrize("at_once", [True, False])
 async def test_a_chunk_without_a_size(upstream: Upstream, size: bytes, at_once: bool) -> None:
-    """A body that stops making sense has broken off: what came before it is given, and nobody waits for more."""
+    """A body that stops making sense has broken off: what came before it is given, and nobody waits
+    for more."""
     sound = CHUNKED + chunk(b"half")
 
     async def script(call: Call) -> None:
@@ -339,8 +371,8 @@ async def test_a_slow_body_is_no_fault(upstream: Upstream) -> None:
 
 
 async def test_a_pause_of_our_own_is_no_fault(upstream: Upstream) -> None:
-    """What the proxy does between two reads (a commit, the turns of other streams) is not counted: the server's time begins with
-    the waiting for it, and then it has all of it."""
+    """What the proxy does between two reads (a commit, the turns of other streams) is not counted:
+    the server's time begins with the waiting for it, and then it has all of it."""
     reading, late = asyncio.Event(), asyncio.Event()
 
     async def script(call: Call) -> None:
@@ -370,7 +402,8 @@ async def test_a_pause_of_our_own_is_no_fault(upstream: Upstream) -> None:
 
 
 def test_a_busy_loop_is_no_fault_of_the_server() -> None:
-    """What has come is read before the server is called late: uvloop comes to its timers before it reads."""
+    """What has come is read before the server is called late: uvloop comes to its timers before it
+    reads."""
     uvloop = pytest.importorskip("uvloop")
 
     async def script(call: Call) -> None:

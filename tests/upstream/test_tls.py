@@ -1,4 +1,5 @@
-"""Model servers behind TLS, as nearly all are: what holds on a bare socket holds here, on both event loops."""
+"""Model servers behind TLS, as nearly all are: what holds on a bare socket holds here, on both
+event loops."""
 
 from __future__ import annotations
 
@@ -14,7 +15,7 @@ import trustme
 import uvloop
 
 from om_proxy.errors import UpstreamError
-from om_proxy.upstream import Answer, Upstream, whole
+from om_proxy.upstream import Upstream, UpstreamResponse, single_write
 from tests.support.upstream_server import Call, Script, UpstreamServer, answering, upstream_server
 
 SLACK = 30.0  # seconds after which something hangs
@@ -38,13 +39,15 @@ def tls(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[ssl.SSLCont
     authority.cert_pem.write_to_path(str(tmp_path / "authority.pem"))
     authority.issue_cert("127.0.0.1").configure_cert(made)
     monkeypatch.setenv("SSL_CERT_FILE", str(tmp_path / "authority.pem"))
-    whole._trusted.cache_clear()
+    single_write._load_tls_context.cache_clear()
     yield made
-    whole._trusted.cache_clear()
+    single_write._load_tls_context.cache_clear()
 
 
 @asynccontextmanager
-async def between(script: Script, tls: ssl.SSLContext, **more: bool) -> AsyncIterator[tuple[Upstream, UpstreamServer]]:
+async def between(
+    script: Script, tls: ssl.SSLContext, **more: bool
+) -> AsyncIterator[tuple[Upstream, UpstreamServer]]:
     upstream = Upstream(connections=2)
     async with asyncio.timeout(4 * SLACK), upstream_server(script, tls=tls, **more) as server:
         yield upstream, server
@@ -52,34 +55,43 @@ async def between(script: Script, tls: ssl.SSLContext, **more: bool) -> AsyncIte
 
 
 async def ask(
-    upstream: Upstream, server: UpstreamServer, content: bytes | AsyncIterator[bytes] = b"{}", method: str = "POST"
-) -> Answer:
-    return await upstream.send(method, f"{server.base}/x", (), content, connect_timeout=SLACK, read_timeout=SLACK)
+    upstream: Upstream,
+    server: UpstreamServer,
+    content: bytes | AsyncIterator[bytes] = b"{}",
+    method: str = "POST",
+) -> UpstreamResponse:
+    return await upstream.send(
+        method, f"{server.base}/x", (), content, connect_timeout=SLACK, read_timeout=SLACK
+    )
 
 
-async def whole_answer(answer: Answer) -> bytes:
+async def whole_answer(answer: UpstreamResponse) -> bytes:
     try:
         return await answer.read()
     finally:
         await answer.aclose()
 
 
-async def read_into(got: list[bytes], answer: Answer) -> None:
+async def read_into(got: list[bytes], answer: UpstreamResponse) -> None:
     async for chunk in answer.chunks():
         got.append(chunk)
 
 
 def test_it_is_not_read_before_it_is_needed(tls: ssl.SSLContext) -> None:
-    assert whole.trust("http://127.0.0.1/v1") is True
-    assert whole._trusted.cache_info().currsize == 0
-    assert isinstance(whole.trust("https://127.0.0.1/v1"), ssl.SSLContext)
+    assert single_write.tls_context("http://127.0.0.1/v1") is True
+    assert single_write._load_tls_context.cache_info().currsize == 0
+    assert isinstance(single_write.tls_context("https://127.0.0.1/v1"), ssl.SSLContext)
 
 
 @pytest.mark.parametrize(
-    ("content", "method"), [(b"{}", "POST"), (b"x" * LARGE, "POST"), (b"", "GET"), (b"x" * LARGE, "PUT")]
+    ("content", "method"),
+    [(b"{}", "POST"), (b"x" * LARGE, "POST"), (b"", "GET"), (b"x" * LARGE, "PUT")],
 )
-def test_requests_share_a_connection(run: Running, tls: ssl.SSLContext, content: bytes, method: str) -> None:
-    """One handshake for all that follow, with what goes out in one piece and with what goes by aiohttp's session."""
+def test_requests_share_a_connection(
+    run: Running, tls: ssl.SSLContext, content: bytes, method: str
+) -> None:
+    """One handshake for all that follow, with what goes out in one piece and with what goes by
+    aiohttp's session."""
     reply = b"y" * LARGE
 
     async def scene() -> None:
@@ -93,7 +105,9 @@ def test_requests_share_a_connection(run: Running, tls: ssl.SSLContext, content:
     run(scene())
 
 
-def test_nobody_we_trust(run: Running, tls: ssl.SSLContext, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_nobody_we_trust(
+    run: Running, tls: ssl.SSLContext, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A certificate of another authority: nothing of the request is shown to whoever has it."""
 
     async def scene() -> None:
@@ -109,7 +123,8 @@ def test_nobody_we_trust(run: Running, tls: ssl.SSLContext, monkeypatch: pytest.
 
 @pytest.mark.parametrize("content", [b"{}", b"x" * LARGE])
 def test_leaving(run: Running, tls: ssl.SSLContext, content: bytes) -> None:
-    """Who leaves before the head, or within an endless body, takes the connection along: the server does not go on for nobody."""
+    """Who leaves before the head, or within an endless body, takes the connection along: the server
+    does not go on for nobody."""
 
     async def script(call: Call) -> None:
         if len(server_of) == 1:
@@ -163,7 +178,8 @@ def test_a_body_that_breaks_off(run: Running, tls: ssl.SSLContext, rest: bytes) 
 
 
 def test_a_refusal_ahead_of_a_large_request(run: Running, tls: ssl.SSLContext) -> None:
-    """The rest of a request that was refused early does not become the beginning of the next one."""
+    """The rest of a request that was refused early does not become the beginning of the next
+    one."""
 
     async def script(call: Call) -> None:
         call.send(b"HTTP/1.1 413 Too Large\r\nContent-Length: 2\r\n\r\nno")
@@ -188,7 +204,9 @@ async def streamed() -> AsyncIterator[bytes]:
 
 @pytest.mark.parametrize("streams", [False, True], ids=["in one piece", "by the session"])
 @pytest.mark.parametrize("cut", [1, 10, 30, 40, 44, len(UNASKED)])
-def test_unasked_in_the_record_that_ends_an_answer(run: Running, tls: ssl.SSLContext, cut: int, streams: bool) -> None:
+def test_unasked_in_the_record_that_ends_an_answer(
+    run: Running, tls: ssl.SSLContext, cut: int, streams: bool
+) -> None:
     """What follows an answer is nobody's, and its rest is not read by the next caller."""
 
     async def script(call: Call) -> None:
@@ -214,8 +232,10 @@ def test_unasked_in_the_record_that_ends_an_answer(run: Running, tls: ssl.SSLCon
 
 
 def test_unasked_while_the_answer_waits_to_be_read(run: Running, tls: ssl.SSLContext) -> None:
-    """What TLS holds back for a slow reader is on no socket to be seen: the next caller does not get it as an answer."""
-    long = 70_000  # bytes: a little more than are read ahead, all of them come before the reader is slow
+    """What TLS holds back for a slow reader is on no socket to be seen: the next caller does not
+    get it as an answer."""
+    # bytes: a little more than are read ahead, all of them come before the reader is slow
+    long = 70_000
 
     async def script(call: Call) -> None:
         if call.seen.body != b"first":
@@ -242,7 +262,8 @@ def test_unasked_while_the_answer_waits_to_be_read(run: Running, tls: ssl.SSLCon
 
 
 def test_what_is_no_answer(run: Running, tls: ssl.SSLContext) -> None:
-    """It is told as what it is; asyncio's TLS, once closed, does not know any more what lies unsent."""
+    """It is told as what it is; asyncio's TLS, once closed, does not know any more what lies
+    unsent."""
 
     async def script(call: Call) -> None:
         call.send(b"garbage\r\n\r\n")

@@ -1,1 +1,2 @@
-"""The two background minds: an observer that turns messages into notes, a reflector that shortens the notes."""
+"""The two background minds: an observer that turns messages into notes, a reflector that shortens
+the notes."""

@@ -1,8 +1,9 @@
-"""Write a tool call's arguments as a person reads them: `key: value`, with real line ends.
+"""Write a tool call's arguments for a reader: `key: value`, with real line ends.
 
-A JSON string writes the line ends of code as `\\n` and its quotes as `\\"`: hard to read, and dear. The 391 calls of a coding
-session took 53 786 tokens so, and take 45 730 in this form (-15 %). Values keep the bytes they were sent in: a number is never read
-and written again. What is no JSON object stands as it came.
+A JSON string writes the line ends of code as `\\n` and its quotes as `\\"`: hard to read, and
+expensive. The 391 calls of a coding session take 53 786 tokens as JSON and 45 730 in this form
+(-15 %). Values keep their bytes: a number is never read and written again. Arguments that are no
+JSON object stay as they came.
 
     {"path": "a.py", "edits": [{"old": "a\\nb", "new": ""}], "dry": true}
 
@@ -22,7 +23,7 @@ from collections.abc import Iterator
 import msgspec
 from msgspec import Raw
 
-MAX_NESTED_LEVELS = 6  # written out; what lies deeper stays JSON
+MAX_NESTED_LEVELS = 6  # deeper values stay JSON
 
 _object = msgspec.json.Decoder(dict[str, Raw])
 _list = msgspec.json.Decoder(list[Raw])
@@ -30,11 +31,14 @@ _string = msgspec.json.Decoder(str)
 
 
 def render_arguments(arguments: str) -> str:
-    """The text of the arguments; empty when there are none. Never raises: invalid JSON is returned as it is."""
+    """Render the arguments; none are an empty text. Never raises: invalid JSON stays as it is."""
     try:
         fields = _object.decode(arguments)
         return "\n".join(_render_fields(fields, 0))
-    except (ValueError, RecursionError):  # no object, no JSON at all, a lone surrogate, or levels without end
+    except (
+        ValueError,
+        RecursionError,
+    ):  # no object, no JSON at all, a lone surrogate, or levels without end
         return arguments
 
 
@@ -50,7 +54,8 @@ def _render_fields(fields: dict[str, Raw], level: int) -> Iterator[str]:
 
 
 def _render_value(value: bytes, level: int) -> list[str]:
-    """Its lines, at least one. Only what holds a line end is written out; all else is shorter as JSON."""
+    """Return the value's lines, at least one. Only a value with a line end is written out; any other
+    is shorter as JSON."""
     if value.startswith(b'"'):
         text = _string.decode(value)
         return text.splitlines() if text.strip() else [value.decode()]
@@ -58,7 +63,11 @@ def _render_value(value: bytes, level: int) -> list[str]:
         return [" ".join(value.decode().splitlines())]
     if value.startswith(b"{"):
         return list(_render_fields(_object.decode(value), level + 1))
-    return [line for item in _list.decode(value) for line in _render_item(bytes(item).strip(), level + 1)]
+    return [
+        line
+        for item in _list.decode(value)
+        for line in _render_item(bytes(item).strip(), level + 1)
+    ]
 
 
 def _render_item(item: bytes, level: int) -> Iterator[str]:

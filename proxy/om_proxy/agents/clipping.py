@@ -4,31 +4,35 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-HEAD = 0.7  # of what is kept; the end of a log or a test run tells how it ended, so the tail is kept too
+# of the kept text; the tail stays too, because the end of a log tells how it ended
+HEAD_SHARE = 0.7
 
 
-def clipped(text: str, most: int | None, tokens: Callable[[str], int]) -> str:
-    """The text in about `most` tokens, the note about what was left out not counted. None: whole."""
-    if most is None or 4 * len(text) <= most:  # a character is at most four bytes, a byte at most a token
+def clip_middle(text: str, max_tokens: int | None, tokens: Callable[[str], int]) -> str:
+    """Shorten a text to about `max_tokens`, not counting the note about the gap. None: keep it
+    whole."""
+    # a character has at most four bytes, a byte is at most one token
+    if max_tokens is None or 4 * len(text) <= max_tokens:
         return text
     size = tokens(text)
-    if size <= most:
+    if size <= max_tokens:
         return text
-    keep = int(len(text) * most / size)
-    head, tail = text[: int(keep * HEAD)], text[len(text) - (keep - int(keep * HEAD)) :]
-    return f"{head}\n[… about {size - most} tokens left out …]\n{tail}"
+    keep = int(len(text) * max_tokens / size)
+    head, tail = text[: int(keep * HEAD_SHARE)], text[len(text) - (keep - int(keep * HEAD_SHARE)) :]
+    return f"{head}\n[… about {size - max_tokens} tokens left out …]\n{tail}"
 
 
-def cut_behind(text: str, most: int, tokens: Callable[[str], int]) -> str:
-    """The beginning of a text: at most `most` tokens, and an ellipsis where it went on."""
+def clip_end(text: str, max_tokens: int, tokens: Callable[[str], int]) -> str:
+    """Return the beginning of a text: at most `max_tokens`, and an ellipsis if it was cut."""
     kept = text = text.strip()
-    while kept and (size := tokens(kept)) > most:
-        kept = kept[: min(len(kept) - 1, len(kept) * most // size)].rstrip()
+    while kept and (size := tokens(kept)) > max_tokens:
+        kept = kept[: min(len(kept) - 1, len(kept) * max_tokens // size)].rstrip()
     return kept if kept == text else f"{kept}…"
 
 
 def fair_share(sizes: Sequence[int], budget: int) -> int | None:
-    """The cap under which all sizes together fit the budget: the small ones keep all they have. None when they fit uncapped."""
+    """Return the cap under which all sizes fit the budget together: a smaller size keeps all it has.
+    None: they fit uncapped."""
     if sum(sizes) <= budget:
         return None
     left = budget

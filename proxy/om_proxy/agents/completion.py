@@ -1,4 +1,4 @@
-"""Reads a chat completion: its text, and what it cost."""
+"""Read a memory model's chat completion: its text and its cost."""
 
 from __future__ import annotations
 
@@ -7,31 +7,35 @@ from typing import Any
 
 import orjson
 
-from om_proxy.agents.failures import complaint, failure
+from om_proxy.agents.failures import build_model_error, read_error_text
 from om_proxy.agents.llm import Answer
 from om_proxy.errors import BrokenAnswer, ModelBusy
-from om_proxy.memory.cut_off import Finish, read_finish
+from om_proxy.memory.notes.cut_off import Finish, read_finish
 
 
-def answer_of(body: bytes, model: str, headers: Mapping[str, str], now: float) -> Answer:
-    """The first choice of a completion's JSON. Raises ModelBusy for what is none (a gateway's page, half a body), and the
-    error that some routers wrap in a 200."""
+def read_answer(body: bytes, model: str, headers: Mapping[str, str], now: float) -> Answer:
+    """Read the first choice of a completion's JSON. Raises ModelBusy for another body (a gateway's
+    page, half a body), and the error that some routers wrap in a 200."""
     try:
         parsed = orjson.loads(body)
     except orjson.JSONDecodeError as exc:
-        if body.lstrip().startswith(b"{"):  # a connection that ends without a length to tell it by
+        if body.lstrip().startswith(
+            b"{"
+        ):  # the connection ended, and no length told that it was early
             raise BrokenAnswer("the memory model's answer broke off") from exc
         raise ModelBusy("the memory model's server answered something that is no JSON") from exc
     completion = _mapping(parsed)
     if error := _mapping(completion.get("error")):
         code = error.get("code")
         status = code if isinstance(code, int) and 400 <= code < 600 else 502
-        raise failure(status, code=code, message=complaint(error)[1], headers=headers, now=now)
-    return answer_from(completion, model)
+        raise build_model_error(
+            status, code=code, message=read_error_text(error)[1], headers=headers, now=now
+        )
+    return read_completion(completion, model)
 
 
-def answer_from(completion: Mapping[str, Any], model: str) -> Answer:
-    """The first choice of a parsed completion."""
+def read_completion(completion: Mapping[str, Any], model: str) -> Answer:
+    """Read the first choice of a parsed completion."""
     choices = completion.get("choices")
     if not isinstance(choices, list) or not choices:
         raise ModelBusy("the memory model's server answered without a choice")
@@ -41,19 +45,20 @@ def answer_from(completion: Mapping[str, Any], model: str) -> Answer:
     details = _mapping(usage.get("prompt_tokens_details"))
     named = completion.get("model")
     return Answer(
-        text=_text(message.get("content")) or _text(message.get("refusal")),
+        text=_join_texts(message.get("content")) or _join_texts(message.get("refusal")),
         model=named if isinstance(named, str) and named else model,
-        input_tokens=_count(usage.get("prompt_tokens")),
-        output_tokens=_count(usage.get("completion_tokens")),
-        cached_tokens=_count(
+        input_tokens=_token_count(usage.get("prompt_tokens")),
+        output_tokens=_token_count(usage.get("completion_tokens")),
+        cached_tokens=_token_count(
             details.get("cached_tokens") or usage.get("prompt_cache_hit_tokens")
         ),  # the latter: DeepSeek
-        finish=_finish(choice),
+        finish=_read_finish(choice),
     )
 
 
-def _finish(choice: Mapping[str, Any]) -> Finish:
-    """How the choice ended. litellm calls every word that it does not know `stop`, and keeps the word itself beside it."""
+def _read_finish(choice: Mapping[str, Any]) -> Finish:
+    """Read how the choice ended. litellm calls every unknown word `stop`, and keeps the word itself
+    beside it."""
     told = choice.get("finish_reason")
     native = _mapping(choice.get("provider_specific_fields")).get("native_finish_reason")
     if native and read_finish(told) == "stop":
@@ -61,13 +66,15 @@ def _finish(choice: Mapping[str, Any]) -> Finish:
     return read_finish(told)
 
 
-def _text(content: Any) -> str:
-    """A string, or the texts of its parts; parts have no parts."""
-    texts = [_mapping(part).get("text") for part in content] if isinstance(content, list) else [content]
+def _join_texts(content: Any) -> str:
+    """Return a string content, or the joined texts of its parts; parts have no parts."""
+    texts = (
+        [_mapping(part).get("text") for part in content] if isinstance(content, list) else [content]
+    )
     return "".join(text for text in texts if isinstance(text, str))
 
 
-def _count(value: Any) -> int:
+def _token_count(value: Any) -> int:
     return value if isinstance(value, int) and value > 0 else 0
 
 

@@ -1,8 +1,8 @@
-"""Which environment variable holds the key of which provider, and which configured model finds
-none.
+"""Find a provider's key in the environment, and the configured models that have none.
 
-A provider's variable serves that provider alone: it is never sent to another server's address. Where litellm asks, it reads the
-same variables itself; the table is here so that a missing one can be named without importing litellm (2 to 6 s).
+A provider's variable serves that provider alone: its value is never sent to another server's
+address. litellm reads the same variables itself. The table names a missing one without importing
+litellm (2 to 6 s).
 """
 
 from __future__ import annotations
@@ -12,9 +12,10 @@ from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 
-# Any one of a provider's variables is enough; the first is the one to name. tests/agents/test_credentials.py holds them against
-# litellm. Clouds (bedrock, sagemaker, vertex_ai) find credentials in other ways as well, local servers need none: none is missed.
-VARIABLES: Mapping[str, tuple[str, ...]] = {
+# Any one of a provider's variables is enough; the first is the one to name.
+# tests/agents/test_credentials.py compares them with litellm. Clouds (bedrock, sagemaker,
+# vertex_ai) find credentials in other ways too, and local servers need none: both are left out.
+KEY_VARIABLES: Mapping[str, tuple[str, ...]] = {
     "anthropic": ("ANTHROPIC_API_KEY", "ANTHROPIC_AUTH_TOKEN"),
     "azure": ("AZURE_API_KEY", "AZURE_OPENAI_API_KEY", "AZURE_AD_TOKEN"),
     "azure_ai": ("AZURE_AI_API_KEY", "AZURE_API_KEY"),
@@ -24,7 +25,12 @@ VARIABLES: Mapping[str, tuple[str, ...]] = {
     "dashscope": ("DASHSCOPE_API_KEY",),
     "deepinfra": ("DEEPINFRA_API_KEY",),
     "deepseek": ("DEEPSEEK_API_KEY",),
-    "fireworks_ai": ("FIREWORKS_AI_API_KEY", "FIREWORKS_API_KEY", "FIREWORKSAI_API_KEY", "FIREWORKS_AI_TOKEN"),
+    "fireworks_ai": (
+        "FIREWORKS_AI_API_KEY",
+        "FIREWORKS_API_KEY",
+        "FIREWORKSAI_API_KEY",
+        "FIREWORKS_AI_TOKEN",
+    ),
     "gemini": ("GEMINI_API_KEY", "GOOGLE_API_KEY"),
     "groq": ("GROQ_API_KEY",),
     "huggingface": ("HUGGINGFACE_API_KEY", "HF_TOKEN"),
@@ -36,14 +42,24 @@ VARIABLES: Mapping[str, tuple[str, ...]] = {
     "perplexity": ("PERPLEXITYAI_API_KEY", "PERPLEXITY_API_KEY"),
     "replicate": ("REPLICATE_API_KEY", "REPLICATE_API_TOKEN"),
     "text-completion-openai": ("OPENAI_API_KEY",),
-    "together_ai": ("TOGETHERAI_API_KEY", "TOGETHER_API_KEY", "TOGETHER_AI_API_KEY", "TOGETHER_AI_TOKEN"),
+    "together_ai": (
+        "TOGETHERAI_API_KEY",
+        "TOGETHER_API_KEY",
+        "TOGETHER_AI_API_KEY",
+        "TOGETHER_AI_TOKEN",
+    ),
     "xai": ("XAI_API_KEY",),
     "zai": ("ZAI_API_KEY",),
 }
-# The hosts a provider's variable may be sent to, with their subdomains, where we ask it over HTTP ourselves.
-HOSTS: Mapping[str, tuple[str, ...]] = {
+# The hosts, with their subdomains, that may get a provider's key where the proxy itself asks over
+# HTTP.
+PROVIDER_HOSTS: Mapping[str, tuple[str, ...]] = {
     "cerebras": ("api.cerebras.ai",),
-    "dashscope": ("dashscope.aliyuncs.com", "dashscope-intl.aliyuncs.com", "dashscope-us.aliyuncs.com"),
+    "dashscope": (
+        "dashscope.aliyuncs.com",
+        "dashscope-intl.aliyuncs.com",
+        "dashscope-us.aliyuncs.com",
+    ),
     "deepinfra": ("api.deepinfra.com",),
     "deepseek": ("api.deepseek.com",),
     "fireworks_ai": ("api.fireworks.ai",),
@@ -58,7 +74,7 @@ HOSTS: Mapping[str, tuple[str, ...]] = {
     "xai": ("api.x.ai",),
     "zai": ("api.z.ai",),
 }
-_FAMILIES = (  # names that litellm knows without their provider's prefix
+_MODEL_FAMILIES = (  # names that litellm knows without their provider's prefix
     (re.compile(r"gpt-|o\d(?:-|$)"), "openai"),
     (re.compile(r"claude-"), "anthropic"),
     (re.compile(r"command-"), "cohere"),
@@ -66,44 +82,57 @@ _FAMILIES = (  # names that litellm knows without their provider's prefix
 
 
 def read_provider(model: str) -> str | None:
-    """The provider that a model's name tells; None where it tells none."""
+    """Read the provider from a model's name; None: it names none."""
     if model == "default":
         return "gemini"
     prefix, slash, rest = model.partition("/")
     if slash and rest:
         return prefix
-    return next((provider for pattern, provider in _FAMILIES if pattern.match(model)), None)
+    return next((provider for pattern, provider in _MODEL_FAMILIES if pattern.match(model)), None)
 
 
 def find_key(model: str, base_url: str | None, environ: Mapping[str, str]) -> str | None:
-    """The key in the provider's own variable, where the address is the provider's own; None where there is none."""
+    """Find the key in the provider's variable, for the provider's own address only; None: there is
+    none."""
     provider = read_provider(model) or ""
-    if base_url is not None and not is_home(provider, base_url):
+    if base_url is not None and not is_provider_host(provider, base_url):
         return None
-    return next((environ[name] for name in VARIABLES.get(provider, ()) if environ.get(name)), None)
+    return next(
+        (environ[name] for name in KEY_VARIABLES.get(provider, ()) if environ.get(name)), None
+    )
 
 
-def is_home(provider: str, base_url: str) -> bool:
-    """Whether an address is one of the provider's own. Only over https: a key does not travel in the clear."""
+def is_provider_host(provider: str, base_url: str) -> bool:
+    """Whether an address is one of the provider's own. Only over https: a key does not travel in
+    the clear."""
     parts = urlsplit(base_url)
     host = parts.hostname or ""
-    return parts.scheme == "https" and any(host == own or host.endswith(f".{own}") for own in HOSTS.get(provider, ()))
+    return parts.scheme == "https" and any(
+        host == own or host.endswith(f".{own}") for own in PROVIDER_HOSTS.get(provider, ())
+    )
 
 
-def missing_variables(model: str, base_url: str | None, environ: Mapping[str, str]) -> tuple[str, ...]:
-    """The variables of which none is set, for a model without a key of its own; empty where nothing is known to be missing."""
+def list_missing_variables(
+    model: str, base_url: str | None, environ: Mapping[str, str]
+) -> tuple[str, ...]:
+    """List the variables of which none is set, for a model without its own key; empty: nothing is
+    known to be missing."""
     provider = read_provider(model) or ""
-    own = base_url is None or is_home(provider, base_url)
-    names = VARIABLES.get(provider, ()) if own else ()
+    own = base_url is None or is_provider_host(provider, base_url)
+    names = KEY_VARIABLES.get(provider, ()) if own else ()
     return () if any(environ.get(name) for name in names) else names
 
 
-def reveal(secret: Any) -> str | None:
-    """The text of a secret as settings hold it; None for an empty one."""
-    return (secret if isinstance(secret, str) else secret.get_secret_value()) or None if secret else None
+def reveal_secret(secret: Any) -> str | None:
+    """Return the text of a setting's secret; None for an empty one."""
+    return (
+        (secret if isinstance(secret, str) else secret.get_secret_value()) or None
+        if secret
+        else None
+    )
 
 
-class Listed(NamedTuple):
+class ListedModel(NamedTuple):
     """A model of a choice, as the settings write it."""
 
     name: str
@@ -112,17 +141,17 @@ class Listed(NamedTuple):
     max_retries: int | None = None
 
 
-def list_models(choice: Any) -> Iterator[Listed]:
-    """Every model that a choice may come to."""
+def list_models(choice: Any) -> Iterator[ListedModel]:
+    """Yield every model that a choice may name."""
     if isinstance(choice, str):
-        yield Listed(choice)
+        yield ListedModel(choice)
     elif isinstance(choice, Mapping):
         if "up_to" in choice:
             for item in choice["up_to"].values():
                 yield from list_models(item)
         else:
             own = choice.get("api_base"), bool(choice.get("api_key")), choice.get("max_retries")
-            yield Listed(str(choice["model"]), *own)
+            yield ListedModel(str(choice["model"]), *own)
     else:
         for item in choice:
             yield from list_models(item)

@@ -1,13 +1,13 @@
-"""What a server takes of an OpenAI request, and how to mend one it refused.
+"""Write a chat completion request as a server takes it, and adapt it after a refusal.
 
-Servers agree on the messages and differ in the rest. What can be mended, each once a call:
+Servers agree on the messages and differ in the rest. A call adapts each of these once:
 
-- the limit of output tokens has two names (`max_tokens`, and `max_completion_tokens` for OpenAI's newer models): refused as
-  unknown it is renamed, refused as too large, or again, it is left out;
+- the limit of output tokens has two names (`max_tokens`, and `max_completion_tokens` for OpenAI's
+  newer models): refused as unknown it is renamed, refused as too large, or again, it is left out;
 - a temperature that is refused is left out;
 - images that are refused are left out: their numbered places stay in the text.
 
-An image that is an address is handed on as one only to a server that is asked by us; see `addresses`.
+An image's address is sent only to a server that the proxy itself asks; see `addresses`.
 """
 
 from __future__ import annotations
@@ -18,84 +18,106 @@ from typing import Any
 
 from om_proxy.agents.llm import Image, Prompt
 
-OLD, NEW = "max_tokens", "max_completion_tokens"
+OLD_LIMIT_NAME, NEW_LIMIT_NAME = "max_tokens", "max_completion_tokens"
 
-_LIMIT = re.compile(r"max_(?:completion_|output_)?tokens|maxoutputtokens|in the completion", re.IGNORECASE)
-_TOO_LARGE = re.compile(
-    r"large|high|at most|exceed|maximum|less than|greater than|range|in the completion", re.IGNORECASE
+_LIMIT_REFUSAL = re.compile(
+    r"max_(?:completion_|output_)?tokens|maxoutputtokens|in the completion", re.IGNORECASE
 )
-# possessive: a way back from each parameter would be kept, and none of them leads anywhere
-_INLINE = re.compile(r"data:image/[\w.+-]++(?:;(?!base64,)[\w=.+-]++)*+;base64,")
-_IMAGE = re.compile(r"image|vision|multi-?modal", re.IGNORECASE)
+_LIMIT_TOO_LARGE = re.compile(
+    r"large|high|at most|exceed|maximum|less than|greater than|range|in the completion",
+    re.IGNORECASE,
+)
+# possessive: the engine would keep a way back from each parameter, and never needs one
+_INLINE_IMAGE = re.compile(r"data:image/[\w.+-]++(?:;(?!base64,)[\w=.+-]++)*+;base64,")
+_IMAGE_REFUSAL = re.compile(r"image|vision|multi-?modal", re.IGNORECASE)
 
-NOT_SHOWN = "[not shown: only its address was given]"
+IMAGE_NOT_SHOWN = "[not shown: only its address was given]"
 
 
 @dataclass(frozen=True, slots=True)
 class Dialect:
-    """How one model of one server is spoken to; learnt from its refusals.
+    """The form of requests that one model of one server takes, learnt from its refusals.
 
-    `addresses`: whether an image may go out as an address, for the server to fetch. Where what stands between us and the
-    server would fetch it in our place, it may not: only images that are their own bytes are shown, the others are told.
+    `addresses`: whether an image may be sent as an address that the server fetches. False where a
+    library in between would fetch it itself: then only inline images are shown, and a note stands
+    for the others.
     """
 
-    limit: str | None = OLD  # the name of the output limit; None: it takes none of ours
-    renamed: bool = False
+    limit_name: str | None = OLD_LIMIT_NAME  # of the output limit; None: the model takes none
+    is_limit_renamed: bool = False
     temperature: bool = True
     images: bool = True
     addresses: bool = True
 
     @classmethod
     def of(cls, base_url: str) -> Dialect:
-        """OpenAI itself knows the new name for all of its models; what imitates it knows the old one at least."""
-        return cls(limit=NEW if base_url.startswith("https://api.openai.com/") else OLD)
+        """Begin with the new limit name for OpenAI, whose models all take it; its imitators take at
+        least the old one."""
+        return cls(
+            limit_name=NEW_LIMIT_NAME
+            if base_url.startswith("https://api.openai.com/")
+            else OLD_LIMIT_NAME
+        )
 
     def body(self, model: str, prompt: Prompt) -> dict[str, Any]:
-        body: dict[str, Any] = {"model": model, "messages": self._messages(prompt)}
+        body: dict[str, Any] = {"model": model, "messages": self._write_messages(prompt)}
         if self.temperature and prompt.temperature is not None:
             body["temperature"] = prompt.temperature
-        if self.limit and prompt.max_output_tokens:
-            body[self.limit] = prompt.max_output_tokens
+        if self.limit_name and prompt.max_output_tokens:
+            body[self.limit_name] = prompt.max_output_tokens
         return body
 
-    def mended(self, prompt: Prompt, complaint: str) -> Dialect | None:
-        """What to try after this refusal; None if it is about nothing that can be left out."""
-        if self.limit and prompt.max_output_tokens and _LIMIT.search(complaint):
-            return self._without_limit(complaint)
-        if self.temperature and prompt.temperature is not None and "temperature" in complaint.lower():
+    def adapted_to(self, prompt: Prompt, error_text: str) -> Dialect | None:
+        """Return the dialect to try after this refusal; None: nothing that it names can be left
+        out."""
+        if self.limit_name and prompt.max_output_tokens and _LIMIT_REFUSAL.search(error_text):
+            return self._without_limit(error_text)
+        if (
+            self.temperature
+            and prompt.temperature is not None
+            and "temperature" in error_text.lower()
+        ):
             return replace(self, temperature=False)
-        if self.images and _has_images(prompt) and _IMAGE.search(complaint):
+        if self.images and _has_images(prompt) and _IMAGE_REFUSAL.search(error_text):
             return replace(self, images=False)
         return None
 
-    def _without_limit(self, complaint: str) -> Dialect:
-        if self.renamed or _TOO_LARGE.search(complaint):
-            return replace(self, limit=None)
-        return replace(self, limit=NEW if self.limit == OLD else OLD, renamed=True)
+    def _without_limit(self, error_text: str) -> Dialect:
+        if self.is_limit_renamed or _LIMIT_TOO_LARGE.search(error_text):
+            return replace(self, limit_name=None)
+        return replace(
+            self,
+            limit_name=NEW_LIMIT_NAME if self.limit_name == OLD_LIMIT_NAME else OLD_LIMIT_NAME,
+            is_limit_renamed=True,
+        )
 
-    def _messages(self, prompt: Prompt) -> list[dict[str, Any]]:
-        """Text alone is a string: servers that know no content parts take that as well."""
-        user = prompt.user if self.addresses else map(_shown_or_told, prompt.user)
+    def _write_messages(self, prompt: Prompt) -> list[dict[str, Any]]:
+        """Write the messages. Text alone is a string: servers without content parts take that too."""
+        user = prompt.user if self.addresses else map(_replace_address, prompt.user)
         parts = [part for part in user if self.images or isinstance(part, str)]
         texts = [part for part in parts if isinstance(part, str)]
-        content = "\n\n".join(texts) if len(texts) == len(parts) else [_part(part) for part in parts]
+        content = (
+            "\n\n".join(texts)
+            if len(texts) == len(parts)
+            else [_write_part(part) for part in parts]
+        )
         return [{"role": "system", "content": prompt.system}, {"role": "user", "content": content}]
 
 
-def _part(part: str | Image) -> dict[str, Any]:
+def _write_part(part: str | Image) -> dict[str, Any]:
     if isinstance(part, str):
         return {"type": "text", "text": part}
     return {"type": "image_url", "image_url": {"url": part.url}}
 
 
-def _shown_or_told(part: str | Image) -> str | Image:
-    return part if isinstance(part, str) or _is_inline(part.url) else NOT_SHOWN
+def _replace_address(part: str | Image) -> str | Image:
+    return part if isinstance(part, str) or _is_inline(part.url) else IMAGE_NOT_SHOWN
 
 
 def _is_inline(url: str) -> bool:
-    """Whether an image is its own bytes. Base64 knows no colon, and no address goes without one; to look for it takes a large
-    picture a fraction of what a look at every character would."""
-    head = _INLINE.match(url)
+    """Whether an image is inline. Base64 has no colon, and every address has one; searching it costs
+    a fraction of checking every character of a large picture."""
+    head = _INLINE_IMAGE.match(url)
     return head is not None and url.find(":", head.end()) < 0
 
 

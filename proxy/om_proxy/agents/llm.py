@@ -1,11 +1,11 @@
-"""What a memory model is asked and answers, whichever way it is reached."""
+"""The question to a memory model, its answer, and the ways to reach it."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
 from typing import Literal, Protocol
 
-from om_proxy.memory.cut_off import Finish
+from om_proxy.memory.notes.cut_off import Finish
 
 Via = Literal["direct", "litellm"]
 
@@ -29,10 +29,8 @@ class Prompt:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """`cached_tokens` are a part of `input_tokens`. A server that reports no usage leaves all three at 0.
-
-    `finish`: how the model ended it, as far as its server says.
-    """
+    """A model's answer. `cached_tokens` are a part of `input_tokens`; all three are 0 where the server
+    reports no usage. `finish`: how the model ended it, as far as the server says."""
 
     text: str = field(repr=False)
     model: str
@@ -44,25 +42,28 @@ class Answer:
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """A model and the way to it. The credential (`headers`, `api_key`) lives in memory only and stands in no repr."""
+    """A model and the way to it. The credential (`headers`, `api_key`) is kept in memory only, and
+    shown in no repr."""
 
     model: str  # as the server knows it (direct), or a litellm name
     via: Via = "direct"
-    base_url: str | None = None  # up to and with its version, as in OpenAI's SDKs; None: the provider's own
+    # with its version, as in OpenAI's SDKs; None: the provider's own
+    base_url: str | None = None
     headers: tuple[tuple[str, str], ...] = field(default=(), repr=False)
     api_key: str | None = field(default=None, repr=False)
-    max_retries: int = 2  # further tries of this one while it is busy; asking.py caps all of a list together
+    max_retries: int = 2  # while it is busy; retries.py caps all of a list together
 
 
 class LLM(Protocol):
-    """A way to ask a model once: no retries, these are the asker's."""
+    """A way to ask a model once: `ModelCaller` retries."""
 
     async def complete(self, target: Target, prompt: Prompt) -> Answer:
-        """Raises ModelBusy (worth another try), PromptTooLong, or ModelError; never with a word of prompt or answer."""
+        """Raises ModelBusy (worth another try), PromptTooLong or ModelError; their texts never quote
+        prompt or answer."""
 
 
 class Routed:
-    """Asks each target the way it names."""
+    """Asks each target by its own way."""
 
     def __init__(self, direct: LLM, litellm: LLM) -> None:
         self._ways: dict[Via, LLM] = {"direct": direct, "litellm": litellm}
@@ -72,7 +73,7 @@ class Routed:
 
 
 class Abilities(Protocol):
-    """What is known of a model (proxy/om_proxy/catalogue.py). None: not known."""
+    """A model's limits and abilities (models/price_list.py). None: not known."""
 
     @property
     def max_output(self) -> int | None: ...

@@ -1,1 +1,2 @@
-"""The demonstration: a scripted model server, the proxy before it, and a long conversation played with memory and without."""
+"""The demonstration: a scripted model server, the proxy before it, and a long conversation played
+with memory and without."""

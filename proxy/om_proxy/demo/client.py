@@ -1,4 +1,5 @@
-"""An ordinary chat client: it keeps the conversation, sends all of it every time, and knows nothing of any memory."""
+"""An ordinary chat client: it keeps the conversation, sends all of it every time, and knows nothing
+of any memory."""
 
 from __future__ import annotations
 
@@ -9,10 +10,10 @@ from typing import Any
 import httpx
 import msgspec
 
-from om_proxy.demo.scripted import ACTOR
+from om_proxy.apis.registry import CHAT
 from om_proxy.demo.story import INSTRUCTIONS, Turn
 from om_proxy.errors import OmError
-from om_proxy.wire.reply import ReplyReader
+from om_proxy.testing.scripted import ACTOR
 
 Message = Mapping[str, Any]
 
@@ -28,7 +29,9 @@ class Answered:
 class Client:
     """`headers` are all that tells a client with memory from one without."""
 
-    def __init__(self, http: httpx.AsyncClient, tools: Sequence[Message], headers: Mapping[str, str]) -> None:
+    def __init__(
+        self, http: httpx.AsyncClient, tools: Sequence[Message], headers: Mapping[str, str]
+    ) -> None:
         self.history: list[Message] = [{"role": "system", "content": INSTRUCTIONS}]
         self._http = http
         self._tools = tools
@@ -36,7 +39,8 @@ class Client:
         self._sent = 0
 
     async def say(self, turn: Turn) -> list[Answered]:
-        """Send what the user says, call tools as long as the model asks for them; every reply on the way."""
+        """Send what the user says, call tools as long as the model asks for them; every reply on
+        the way."""
         results = {m["tool_call_id"]: m for m in turn.follows if m["role"] == "tool"}
         self.history.append({"role": "user", "content": turn.said})
         answered = []
@@ -50,18 +54,25 @@ class Client:
             self.history.extend(results[call["id"]] for call in calls)
 
     async def complete(self, messages: Sequence[Message]) -> Answered:
-        """One request; every other one is streamed. Raises OmError when it is not answered with 200 and a whole message."""
+        """One request; every other one is streamed. Raises OmError when it is not answered with 200
+        and a whole message."""
         self._sent += 1
         stream = self._sent % 2 == 0
         body = {"model": ACTOR, "messages": list(messages), "tools": self._tools, "stream": stream}
         if stream:
             body["stream_options"] = {"include_usage": True}
-        reader = ReplyReader(stream)
-        async with self._http.stream("POST", "/chat/completions", json=body, headers=dict(self._headers)) as response:
+        reader = CHAT.create_reply_reader(stream)
+        async with self._http.stream(
+            "POST", "/chat/completions", json=body, headers=dict(self._headers)
+        ) as response:
             async for part in response.aiter_bytes():
                 reader.feed(part)
         reply = reader.finish()
         if response.status_code != httpx.codes.OK or reply.message is None:
-            raise OmError(f"the demo's request was answered {response.status_code}; run it again with a log to see why")
-        receipt = {n.removeprefix("x-om-"): v for n, v in response.headers.items() if n.startswith("x-om-")}
+            raise OmError(
+                f"the demo's request was answered {response.status_code}; run it again with a log to see why"
+            )
+        receipt = {
+            n.removeprefix("x-om-"): v for n, v in response.headers.items() if n.startswith("x-om-")
+        }
         return Answered(msgspec.json.decode(reply.message), receipt)

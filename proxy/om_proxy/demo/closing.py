@@ -1,4 +1,5 @@
-"""The end of the performance: sums, money, the question and its answers, and the prompt itself on request."""
+"""The end of the performance: sums, money, the question and its answers, and the prompt itself on
+request."""
 
 from __future__ import annotations
 
@@ -10,7 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from om_proxy.demo.figures import MEMORY_MODEL, Bill, Money, Played, money
-from om_proxy.demo.scripted import Seen, text_of
+from om_proxy.testing.scripted import Seen, text_of
 
 SCALE = (
     "The models are scripted, and memory's thresholds are those of a short story (7,000 and 2,500 tokens; by default 30,000 and "
@@ -30,7 +31,9 @@ def show(console: Console, played: Played, *, show_prompt: bool) -> None:
         _prompt(console, played.last_with)
     else:
         console.print(
-            "The prompt that answer came from: om-proxy demo --show-prompt", style="bright_black", highlight=False
+            "The prompt that answer came from: om-proxy demo --show-prompt",
+            style="bright_black",
+            highlight=False,
         )
 
 
@@ -40,7 +43,12 @@ def _tokens(played: Played) -> Table:
     table.add_row("sent", *(f"{b.prompt:,}" for b in bills))
     table.add_row("  of which cached", *(f"{_share(b):.0%}" for b in bills))
     table.add_row("received", *(f"{b.completion:,}" for b in bills))
-    table.add_row("last prompt", f"{played.last_without.prompt_tokens:,}", f"{played.last_with.prompt_tokens:,}", "")
+    table.add_row(
+        "last prompt",
+        f"{played.last_without.prompt_tokens:,}",
+        f"{played.last_with.prompt_tokens:,}",
+        "",
+    )
     return table
 
 
@@ -50,19 +58,29 @@ def _share(bill: Bill) -> float:
 
 def _money(prices: Sequence[Money]) -> Table:
     table = _table(
-        "at list prices", "without memory", "with memory", f"memory by {MEMORY_MODEL.rpartition('/')[2]}", "saved"
+        "at list prices",
+        "without memory",
+        "with memory",
+        f"memory by {MEMORY_MODEL.rpartition('/')[2]}",
+        "saved",
     )
     for one in prices:
         cells = (f"${one.without:.2f}", f"${one.with_memory:.2f}", f"${one.memory:.2f}")
         table.add_row(
-            one.actor.rpartition("/")[2], *cells, Text(f"{one.saved:.0%}", "bold green" if one.saved > 0 else "red")
+            one.actor.rpartition("/")[2],
+            *cells,
+            Text(f"{one.saved:.0%}", "bold green" if one.saved > 0 else "red"),
         )
-    table.caption = "prompt caching counted both ways: reads at their discount, writes at their surcharge"
+    table.caption = (
+        "prompt caching counted both ways: reads at their discount, writes at their surcharge"
+    )
     return table
 
 
 def _table(first: str, *others: str) -> Table:
-    table = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 3, 0, 0), caption_justify="left")
+    table = Table(
+        box=None, pad_edge=False, header_style="bold", padding=(0, 3, 0, 0), caption_justify="left"
+    )
     table.add_column(first, min_width=18)
     for name in others:
         table.add_column(name, justify="right")
@@ -71,7 +89,11 @@ def _table(first: str, *others: str) -> Table:
 
 def _question(console: Console, played: Played) -> None:
     first, last = played.rows[0].day, played.rows[-1].day
-    console.print(f"\n{last:%A, %B} {last.day}, about {first:%A, %B} {first.day}:", style="bold", highlight=False)
+    console.print(
+        f"\n{last:%A, %B} {last.day}, about {first:%A, %B} {first.day}:",
+        style="bold",
+        highlight=False,
+    )
     console.print(Padding(Text(played.question, "italic"), (0, 0, 1, 2)))
     for how, tokens, answer in (
         ("everything sent", played.last_without.prompt_tokens, played.answer_without),
@@ -85,13 +107,23 @@ def _question(console: Console, played: Played) -> None:
 
 def _prompt(console: Console, seen: Seen) -> None:
     """As it went upstream, message by message; text of tools is cut, notes are not."""
-    console.print(f"\nThe prompt that answer came from, {seen.prompt_tokens:,} tokens:", style="bold", highlight=False)
+    console.print(
+        f"\nThe prompt that answer came from, {seen.prompt_tokens:,} tokens:",
+        style="bold",
+        highlight=False,
+    )
     for message in seen.messages:
-        text = text_of(message) or ", ".join(call["function"]["name"] for call in message.get("tool_calls", ()))
+        text = text_of(message) or ", ".join(
+            call["function"]["name"] for call in message.get("tool_calls", ())
+        )
         console.print(Text(f"\n[{message['role']}]", "bold cyan"))
         console.print(Text(_excerpt(text) if message["role"] == "tool" else text), soft_wrap=True)
 
 
 def _excerpt(text: str, lines: int = 6) -> str:
     kept = text.splitlines()
-    return text if len(kept) <= lines else "\n".join([*kept[:lines], f"… {len(kept) - lines} more lines"])
+    return (
+        text
+        if len(kept) <= lines
+        else "\n".join([*kept[:lines], f"… {len(kept) - lines} more lines"])
+    )

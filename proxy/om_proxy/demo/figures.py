@@ -1,4 +1,5 @@
-"""What came of a performance: tokens as the model server really received them, and money at list prices."""
+"""What came of a performance: tokens as the model server really received them, and money at list
+prices."""
 
 from __future__ import annotations
 
@@ -6,12 +7,13 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Self
 
-from om_proxy.catalogue import Price, prices
-from om_proxy.demo.scripted import Seen
 from om_proxy.demo.table import Row
+from om_proxy.models import Price, find_price
+from om_proxy.testing.scripted import Seen
 
 ACTORS = ("gpt-4o", "claude-sonnet-4-5", "gemini/gemini-2.5-pro")  # whose list prices are shown
-MEMORY_MODEL = "gemini/gemini-2.5-flash"  # whose price memory's own calls are given; the model `default` stands for
+# whose price memory's own calls are given; the model `default` stands for
+MEMORY_MODEL = "gemini/gemini-2.5-flash"
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,18 +30,23 @@ class Bill:
         return cls(*map(sum, zip(*sums, strict=True))) if sums else cls()
 
     def __add__(self, other: Bill) -> Bill:
-        return Bill(self.prompt + other.prompt, self.cached + other.cached, self.completion + other.completion)
+        return Bill(
+            self.prompt + other.prompt,
+            self.cached + other.cached,
+            self.completion + other.completion,
+        )
 
     def dollars(self, price: Price) -> float:
-        """What is not read from the cache is written to it, which some providers charge more for than plain input."""
+        """What is not read from the cache is written to it, which some providers charge more for
+        than plain input."""
         fresh = (self.prompt - self.cached) * price.cache_write
         return fresh + self.cached * price.cached_input + self.completion * price.output
 
 
 @dataclass(frozen=True, slots=True)
 class Played:
-    """The whole performance. The last question was asked three ways: `trimmed` sent the newest messages only, as many as
-    cost what the prompt with memory cost."""
+    """The whole performance. The last question was asked three ways: `trimmed` sent the newest
+    messages only, as many as cost what the prompt with memory cost."""
 
     rows: tuple[Row, ...]
     without: Bill
@@ -70,8 +77,10 @@ class Money:
 
 def money(without: Bill, with_memory: Bill, memory: Bill) -> list[Money]:
     """For each actor whose prices are known here."""
-    own = prices(MEMORY_MODEL)
-    known = [(actor, price) for actor in ACTORS if (price := prices(actor)) is not None]
+    own = find_price(MEMORY_MODEL)
+    known = [(actor, price) for actor in ACTORS if (price := find_price(actor)) is not None]
     if own is None:
         return []
-    return [Money(a, without.dollars(p), with_memory.dollars(p), memory.dollars(own)) for a, p in known]
+    return [
+        Money(a, without.dollars(p), with_memory.dollars(p), memory.dollars(own)) for a, p in known
+    ]

@@ -1,4 +1,5 @@
-"""The nights of the story's food bank: plans, planner logs and fridge readings, drawn from dice that always fall alike."""
+"""The nights of the story's food bank: plans, planner logs and fridge readings, drawn from dice
+that always fall alike."""
 
 from __future__ import annotations
 
@@ -30,7 +31,14 @@ SITES = {  # site: kind, minutes from the hub, opens, closes
     "Lamp Street": ("school", 9, "07:15", "08:40"), "North Sluice": ("pantry", 56, "08:00", "12:00"),
     "Rook Wood": ("school", 33, "07:15", "08:40"), "Chandler's Loft": ("shelter", 14, "06:30", "22:00"),
 }  # fmt: skip
-GOODS = ("milk 4x2l", "yoghurt 24x125g", "cheddar 5kg", "butter 20x250g", "cream 12x300ml", "cottage cheese 12x200g")
+GOODS = (
+    "milk 4x2l",
+    "yoghurt 24x125g",
+    "cheddar 5kg",
+    "butter 20x250g",
+    "cream 12x300ml",
+    "cottage cheese 12x200g",
+)
 
 
 def dice(*seed: object) -> random.Random:
@@ -43,7 +51,13 @@ def drops(night: date) -> Iterator[tuple[Any, ...]]:
     roll = dice("drops", night)
     for site in SITES:
         for _ in range(roll.randint(2, 5)):
-            yield night.isoformat(), site, roll.randint(4, 31) * 10, int(roll.random() < 0.45), roll.choice("aabbbc")
+            yield (
+                night.isoformat(),
+                site,
+                roll.randint(4, 31) * 10,
+                int(roll.random() < 0.45),
+                roll.choice("aabbbc"),
+            )
 
 
 def run(night: date) -> tuple[Any, ...]:
@@ -51,11 +65,21 @@ def run(night: date) -> tuple[Any, ...]:
     roll = dice("run", night)
     count = len(list(drops(night)))
     age = (night - FIRST).days
-    seconds = 290 + roll.randint(0, 50) if night >= INDEXED else 380 + age * 72 + roll.randint(0, 90)
+    seconds = (
+        290 + roll.randint(0, 50) if night >= INDEXED else 380 + age * 72 + roll.randint(0, 90)
+    )
     begin = datetime.combine(night, time(4, 20))
     if night == FULL_DISK:
         return night.isoformat(), "04:20:00", None, 97, count, 0, "failed"
-    return night.isoformat(), "04:20:00", f"{begin + timedelta(seconds=seconds):%H:%M:%S}", seconds, count, 14, "ok"
+    return (
+        night.isoformat(),
+        "04:20:00",
+        f"{begin + timedelta(seconds=seconds):%H:%M:%S}",
+        seconds,
+        count,
+        14,
+        "ok",
+    )
 
 
 def plan(night: date) -> Iterator[tuple[Any, ...]]:
@@ -68,15 +92,21 @@ def plan(night: date) -> Iterator[tuple[Any, ...]]:
     if night >= ROOF:  # the first vans are low enough
         waiting.sort(key=lambda drop: drop[1] != "Quarry Steps")
     for van in VANS:
-        mine, waiting = waiting[: -(-len(waiting) // (15 - van))], waiting[-(-len(waiting) // (15 - van)) :]
+        mine, waiting = (
+            waiting[: -(-len(waiting) // (15 - van))],
+            waiting[-(-len(waiting) // (15 - van)) :],
+        )
         clock = datetime.combine(night, time(6, 10)) + timedelta(minutes=roll.randint(0, 25))
-        for stop, (day, site, kg, *_) in enumerate(sorted(mine, key=lambda drop: SITES[drop[1]][1]), start=1):
+        for stop, (day, site, kg, *_) in enumerate(
+            sorted(mine, key=lambda drop: SITES[drop[1]][1]), start=1
+        ):
             clock += timedelta(minutes=roll.randint(11, 38))
             yield day, van, stop, site, f"{clock:%H:%M}", kg
 
 
 def readings(night: date) -> Iterator[tuple[Any, ...]]:
-    """(day, van, logger, at, celsius), every two minutes of the morning; van 7 came to have a second logger, at the door."""
+    """(day, van, logger, at, celsius), every two minutes of the morning; van 7 came to have a
+    second logger, at the door."""
     for van in (4, 7, 11):
         for logger in ("load", "door") if van == 7 and night >= DOOR_LOGGER else ("load",):
             yield from _trace(night, van, logger)
@@ -84,14 +114,22 @@ def readings(night: date) -> Iterator[tuple[Any, ...]]:
 
 def _trace(night: date, van: int, logger: str) -> Iterator[tuple[Any, ...]]:
     roll = dice("readings", night, van, logger)
-    doors = sorted(roll.sample(range(12, 75), 3))  # readings at which the door opens for some minutes
+    doors = sorted(
+        roll.sample(range(12, 75), 3)
+    )  # readings at which the door opens for some minutes
     open_for = 17 if (night, van) == (DOOR_STUCK, 11) else 5 if logger == "door" else 2
     warmth = 0.0
     for i in range(95):
         open_now = any(door <= i < door + open_for for door in doors)
         warmth = min(warmth + 1.1, 4.0) if open_now else max(warmth * 0.72 - 0.05, 0.0)
         at = datetime.combine(night, time(6, 20)) + timedelta(minutes=2 * i)
-        yield night.isoformat(), van, logger, f"{at:%H:%M}", round(2.7 + warmth + roll.uniform(-0.35, 0.35), 1)
+        yield (
+            night.isoformat(),
+            van,
+            logger,
+            f"{at:%H:%M}",
+            round(2.7 + warmth + roll.uniform(-0.35, 0.35), 1),
+        )
 
 
 def planner_log(night: date, lines: int) -> str:
@@ -104,15 +142,20 @@ def _log(night: date) -> Iterator[str]:
     clock = datetime.combine(night, time(4, 20))
     _, _, finished, seconds, count, _, status = run(night)
     yield f"{clock:%F %T} INFO  planner  start drops={count} vans=14 trace={'on' if TRACED < night < UNTRACED else 'off'}"
-    # the night that failed had come to van 10, over plans that were much like those of the night before
-    stops = [s for s in plan(night if finished else night - timedelta(days=1)) if finished or s[1] <= 10]
+    # the night that failed had come to van 10, over plans that were much like those of the night
+    # before
+    stops = [
+        s for s in plan(night if finished else night - timedelta(days=1)) if finished or s[1] <= 10
+    ]
     for _, van, stop, site, eta, kg in stops:
         clock += timedelta(seconds=seconds / len(stops) * roll.uniform(0.5, 1.45))
         yield from (f"{clock:%F %T} {line}" for line in _of_stop(roll, van, stop, site, eta, kg))
     yield from _log_end(f"{clock:%F %T}", status, seconds)
 
 
-def _of_stop(roll: random.Random, van: int, stop: int, site: str, eta: str, kg: int) -> Iterator[str]:
+def _of_stop(
+    roll: random.Random, van: int, stop: int, site: str, eta: str, kg: int
+) -> Iterator[str]:
     opens = SITES[site][2]
     if roll.random() < 0.6:
         yield f"DEBUG history  {site!r}: {roll.randint(90, 140)} past drops, usual {roll.randint(11, 19)} min to unload"
@@ -140,11 +183,23 @@ def dairy_orders() -> Iterator[tuple[str, ...]]:
     roll = dice("dairy")
     rows = []
     for number in range(68):
-        site = roll.choice(("Osier Fields", "Depot 9")) if number in (17, 40, 55) else roll.choice(list(SITES))
+        site = (
+            roll.choice(("Osier Fields", "Depot 9"))
+            if number in (17, 40, 55)
+            else roll.choice(list(SITES))
+        )
         unit = "lb" if number % 8 == 3 else "kg"
         weight = roll.randint(20, 240) * (2.2 if unit == "lb" else 1)
         day = date(2026, 3, 6) + timedelta(days=roll.randint(0, 3))
         rows.append(
-            (f"D-{4100 + number}", site, roll.choice(GOODS), str(roll.randint(1, 18)), f"{weight:.1f}", unit, f"{day}")
+            (
+                f"D-{4100 + number}",
+                site,
+                roll.choice(GOODS),
+                str(roll.randint(1, 18)),
+                f"{weight:.1f}",
+                unit,
+                f"{day}",
+            )
         )
     return iter([*rows, *(rows[i] for i in (5, 12, 29, 44))])

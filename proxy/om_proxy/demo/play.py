@@ -1,69 +1,42 @@
-"""Play the story twice, with memory and without, and show what each turn cost; `om-proxy demo`."""
+"""Play the story twice, with memory and without, and show what each turn cost."""
 
 from __future__ import annotations
 
-import argparse
 import asyncio
-import os
-import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import httpx
 from rich.console import Console
 
-from om_proxy import catalogue, logs
-from om_proxy.demo import closing, notes
 from om_proxy.demo.client import Answered, Client
 from om_proxy.demo.figures import Bill, Played
-from om_proxy.demo.scripted import ACTOR, OBSERVER, REFLECTOR, Scripted, Seen, text_of
 from om_proxy.demo.stage import Stage, staged
-from om_proxy.demo.story import Story, Turn, load
+from om_proxy.demo.story import Story, Turn
 from om_proxy.demo.table import Board, Row
 from om_proxy.errors import OmError
+from om_proxy.models import encodings
+from om_proxy.testing import notes
+from om_proxy.testing.scripted import ACTOR, OBSERVER, REFLECTOR, Scripted, Seen, text_of
 
 COUNTED_AS = "gpt-4o"  # the model whose tokens are counted
-WIDTH = 110  # columns where there is no terminal to ask
-PLAIN = {"authorization": "Bearer demo-without"}  # two callers, so that neither warms the other's prompt cache
+PLAIN = {
+    "authorization": "Bearer demo-without"
+}  # two callers, so that neither warms the other's prompt cache
 REMEMBERED = {"authorization": "Bearer demo-with", "x-om-thread": "van-planner"}
 
 
-def main(argv: Sequence[str]) -> int:
-    """The command's exit status."""
-    options = _parser().parse_args(argv)
-    logs.configure("off")  # lines on stderr would run through the table; what goes wrong stands in the table itself
-    console = Console() if sys.stdout.isatty() or "COLUMNS" in os.environ else Console(width=WIDTH)
-    try:
-        played = asyncio.run(perform(load(), console, pace=options.pace))
-    except OmError as exc:
-        print(f"om-proxy demo: {exc}", file=sys.stderr)  # noqa: T201 - a command says why it failed
-        return 1
-    except KeyboardInterrupt:
-        return 130
-    closing.show(console, played, show_prompt=options.show_prompt)
-    return 0
-
-
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="om-proxy demo", description=(
-        "Five days of work in one conversation, played with memory and without. Needs no key and no network: the models are "
-        "scripted, everything between them and the client is real."
-    ))  # fmt: skip
-    parser.add_argument("--show-prompt", action="store_true", help="print the last prompt as it went upstream")
-    parser.add_argument(
-        "--pace", type=float, default=0.0, metavar="SECONDS", help="wait after each turn, to read along"
-    )
-    return parser
-
-
 async def perform(story: Story, console: Console, *, pace: float = 0.0) -> Played:
-    """Play every turn, without memory and with; a row on the console for each. Raises OmError when it goes astray."""
-    await catalogue.load(COUNTED_AS)
-    count = catalogue.encoder(COUNTED_AS)
+    """Play every turn, without memory and with; a row on the console for each. Raises OmError when
+    it goes astray."""
+    await encodings.load_ranks(COUNTED_AS)
+    count = encodings.create_encoder(COUNTED_AS)
     async with (
         staged(story, count) as stage,
         httpx.AsyncClient(base_url=f"{stage.url}/v1", timeout=60) as http,
     ):
-        without, with_memory = (Client(http, story.tools, headers) for headers in (PLAIN, REMEMBERED))
+        without, with_memory = (
+            Client(http, story.tools, headers) for headers in (PLAIN, REMEMBERED)
+        )
         players = Players(stage, without, with_memory, count)
         rows = []
         with Board(console) as board:
@@ -77,7 +50,9 @@ async def perform(story: Story, console: Console, *, pace: float = 0.0) -> Playe
 class Players:
     """Two clients on one stage."""
 
-    def __init__(self, stage: Stage, without: Client, with_memory: Client, count: Callable[[str], int]) -> None:
+    def __init__(
+        self, stage: Stage, without: Client, with_memory: Client, count: Callable[[str], int]
+    ) -> None:
         self._stage = stage
         self._count = count
         self._without = without
@@ -85,7 +60,8 @@ class Players:
         self._receipt: Mapping[str, str] = {}
 
     async def play(self, turn: Turn, number: int) -> Row:
-        """Both ways, then what memory does after the reply: in the story, minutes pass until the next turn."""
+        """Both ways, then what memory does after the reply: in the story, minutes pass until the
+        next turn."""
         models, before = self._stage.models, len(self._stage.models.requests)
         self._stage.clock.now = turn.at
         self._as_written(turn, await self._without.say(turn))
@@ -97,10 +73,13 @@ class Players:
         return Row(turn.day, number, turn.said, _sent(new, PLAIN), _sent(new, REMEMBERED), events)
 
     def _as_written(self, turn: Turn, answered: Sequence[Answered]) -> None:
-        """The models were shown enough to find every next line, or the story is not what was played."""
+        """The models were shown enough to find every next line, or the story is not what was
+        played."""
         due = [m.get("content") or "" for m in turn.follows if m["role"] == "assistant"]
         if due and due != [a.message.get("content") or "" for a in answered]:
-            raise OmError("the conversation went astray: a model did not find its line in the prompt it was sent")
+            raise OmError(
+                "the conversation went astray: a model did not find its line in the prompt it was sent"
+            )
 
     def _events(self, answered: Sequence[Answered], new: Sequence[Seen]) -> Iterator[str]:
         for answer in answered:
@@ -116,8 +95,12 @@ class Players:
     async def close(self, question: str, rows: Sequence[Row]) -> Played:
         """Ask the last question once more, of the newest messages only."""
         models = self._stage.models
-        last_without, last_with = (_of(models.requests, headers)[-1] for headers in (PLAIN, REMEMBERED))
-        without, with_memory = (Bill.of(_of(models.requests, headers)) for headers in (PLAIN, REMEMBERED))
+        last_without, last_with = (
+            _of(models.requests, headers)[-1] for headers in (PLAIN, REMEMBERED)
+        )
+        without, with_memory = (
+            Bill.of(_of(models.requests, headers)) for headers in (PLAIN, REMEMBERED)
+        )
         trimmed = trimmed_to(models, self._without.history[:-1], last_with.prompt_tokens)
         answer = await self._without.complete(trimmed)
         return Played(
@@ -146,8 +129,11 @@ def changes(before: Mapping[str, str], after: Mapping[str, str]) -> Iterator[str
         yield f"activated, log {log:,}"
 
 
-def trimmed_to(models: Scripted, messages: Sequence[Mapping[str, object]], budget: int) -> list[Mapping[str, object]]:
-    """The instructions and the newest messages, as many as cost at most `budget` tokens; never an orphan result."""
+def trimmed_to(
+    models: Scripted, messages: Sequence[Mapping[str, object]], budget: int
+) -> list[Mapping[str, object]]:
+    """The instructions and the newest messages, as many as cost at most `budget` tokens; never an
+    orphan result."""
     instructions, *rest = messages
     kept: list[Mapping[str, object]] = []
     for message in reversed(rest):

@@ -1,4 +1,5 @@
-"""The stage: a scripted model server and the proxy before it, on loopback ports, under a clock that the story sets."""
+"""The stage: a scripted model server and the proxy before it, on loopback ports, under a clock that
+the story sets."""
 
 from __future__ import annotations
 
@@ -8,22 +9,24 @@ from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
 
 from om_proxy.app import App, create_app
-from om_proxy.demo.loopback import serving
-from om_proxy.demo.scripted import OBSERVER, REFLECTOR, Scripted
 from om_proxy.demo.story import Story
-from om_proxy.settings import parse
+from om_proxy.settings import Settings, parse
+from om_proxy.testing.loopback import serving
+from om_proxy.testing.scripted import OBSERVER, REFLECTOR, Scripted
 
-# All the proxy is told. The thresholds are those of a short story: the defaults are about four and sixteen times larger.
+# All the proxy is told.
 SETTINGS = """
 upstream: [{{name: scripted, base_url: "{models}/v1"}}]
 storage: {{url: "sqlite:///{folder}/demo.db"}}
 memory:
   api_base: "{models}/v1"
   api_key: demo-memory-models
-  observation: {{model: openai/{observer}, message_tokens: 7000}}
-  reflection: {{model: openai/{reflector}, observation_tokens: 2500}}
-telemetry: {{log: "off"}}
+  observation: {{model: openai/{observer}, message_tokens: {message_tokens}}}
+  reflection: {{model: openai/{reflector}, observation_tokens: {observation_tokens}}}
+telemetry: {{log: "{log}"}}
 """
+# Thresholds of a short story: the defaults are about four and sixteen times larger.
+STORY_MESSAGE_TOKENS, STORY_OBSERVATION_TOKENS = 7_000, 2_500
 
 
 class StoryClock:
@@ -46,12 +49,32 @@ class Stage:
 
 @contextlib.asynccontextmanager
 async def staged(story: Story, count: Callable[[str], int]) -> AsyncIterator[Stage]:
-    """Both servers, ready; `count` is how the model server counts tokens. What the proxy stored is removed at the end."""
+    """Both servers, ready; `count` is how the model server counts tokens. What the proxy stored is
+    removed at the end."""
     clock = StoryClock(story.turns[0].at)
     models = Scripted(story.script, count=count, clock=clock)
     with tempfile.TemporaryDirectory(prefix="om-proxy-demo-") as folder:
         async with serving(models) as models_url:
-            settings = parse(SETTINGS.format(models=models_url, folder=folder, observer=OBSERVER, reflector=REFLECTOR))
+            settings = scripted_settings(
+                models_url, folder, STORY_MESSAGE_TOKENS, STORY_OBSERVATION_TOKENS, log="off"
+            )
             app = create_app(settings, clock=clock)
             async with serving(app, lifespan="on") as url:
                 yield Stage(clock, models, app, url)
+
+
+def scripted_settings(
+    models_url: str, folder: str, message_tokens: int, observation_tokens: int, *, log: str
+) -> Settings:
+    """The settings of a proxy in front of a scripted model server, with its database in `folder`."""
+    return parse(
+        SETTINGS.format(
+            models=models_url,
+            folder=folder,
+            observer=OBSERVER,
+            reflector=REFLECTOR,
+            message_tokens=message_tokens,
+            observation_tokens=observation_tokens,
+            log=log,
+        )
+    )

@@ -1,7 +1,9 @@
-"""The conversation that is played: five days of work on a food bank's van planner, its tools really answering.
+"""The conversation that is played: five days of work on a food bank's van planner, its tools really
+answering.
 
-What people say stands in `days/*.yaml`, written by hand; what the tools answer is computed by demo/world.py in the order
-of the calls. The last question has no answer in the script: whoever answers it has to know.
+What people say stands in `days/*.yaml`, written by hand; what the tools answer is computed by
+demo/world.py in the order of the calls. The last question has no answer in the script: whoever
+answers it has to know.
 """
 
 from __future__ import annotations
@@ -16,8 +18,8 @@ from typing import Any
 
 import yaml
 
-from om_proxy.demo.scripted import cue
 from om_proxy.demo.world import World
+from om_proxy.testing.scripted import cue
 
 Message = Mapping[str, Any]
 
@@ -33,15 +35,22 @@ _TOOLS: dict[str, tuple[str, dict[str, Any]]] = {
     "write_file": ("Write or replace a part of a file.", {"path": _TEXT, "text": _TEXT}),
     "run_tests": ("Run the tests whose name starts with the target.", {"target": _TEXT}),
     "query": ("Ask the planner's database in SQL; answers CSV.", {"sql": _TEXT}),
-    "tail_log": ("The last lines of the planner's log of a night.", {"night": _TEXT, "lines": {"type": "integer"}}),
-    "calendar": ("Entries of the shared calendar between two dates.", {"first": _TEXT, "last": _TEXT}),
+    "tail_log": (
+        "The last lines of the planner's log of a night.",
+        {"night": _TEXT, "lines": {"type": "integer"}},
+    ),
+    "calendar": (
+        "Entries of the shared calendar between two dates.",
+        {"first": _TEXT, "last": _TEXT},
+    ),
     "shell": ("Run a command on the planner's machine.", {"command": _TEXT}),
 }
 
 
 @dataclass(frozen=True, slots=True)
 class Turn:
-    """What the user says, and what follows until the user's next turn; the question at the end is followed by nothing."""
+    """What the user says, and what follows until the user's next turn; the question at the end is
+    followed by nothing."""
 
     day: date
     at: float  # unix seconds; the story's clocks show UTC
@@ -71,10 +80,19 @@ class Story:
 def load() -> Story:
     """Read the days and let the tools answer."""
     folder = files("om_proxy.demo") / "days"
-    days = sorted((entry for entry in folder.iterdir() if entry.name[0].isdigit()), key=lambda entry: entry.name)
+    days = sorted(
+        (entry for entry in folder.iterdir() if entry.name[0].isdigit()),
+        key=lambda entry: entry.name,
+    )
     world = World()
     try:
-        return Story(tuple(turn for day in days for turn in _turns(yaml.safe_load(day.read_text("utf-8")), world)))
+        return Story(
+            tuple(
+                turn
+                for day in days
+                for turn in _turns(yaml.safe_load(day.read_text("utf-8")), world)
+            )
+        )
     finally:
         world.close()
 
@@ -95,7 +113,8 @@ def _turns(sheet: Mapping[str, Any], world: World) -> Iterator[Turn]:
 
 
 def _step(calls: Any, label: str, world: World) -> Iterator[Message]:
-    """One assistant message that calls tools, several at once where the sheet lists several, and their results."""
+    """One assistant message that calls tools, several at once where the sheet lists several, and
+    their results."""
     wanted = [
         (f"call_{label}{letter}", *next(iter(call.items())))
         for letter, call in zip("abc", _listed(calls), strict=False)
@@ -118,5 +137,13 @@ def _call(call_id: str, name: str, arguments: Any) -> Message:
 
 
 def _tool(name: str, about: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
-    schema = {"type": "object", "properties": arguments, "required": list(arguments), "additionalProperties": False}
-    return {"type": "function", "function": {"name": name, "description": about, "parameters": schema}}
+    schema = {
+        "type": "object",
+        "properties": arguments,
+        "required": list(arguments),
+        "additionalProperties": False,
+    }
+    return {
+        "type": "function",
+        "function": {"name": name, "description": about, "parameters": schema},
+    }

@@ -37,17 +37,24 @@ class Board:
         self._console = console
         self._rows: list[Row] = []
         moving = console.is_terminal and not console.is_dumb_terminal
-        self._live = Live(console=console, auto_refresh=False, vertical_overflow="crop") if moving else None
+        self._live = (
+            Live(console=console, auto_refresh=False, vertical_overflow="crop") if moving else None
+        )
 
     def __enter__(self) -> Self:
         if self._live:
             self._live.__enter__()
         else:
-            self._console.print(f"{'day':<12}{'turn':>4}  {'said':<{PLAIN_WIDTH}} {'without':>9} {'with':>8}  memory")
+            self._console.print(
+                f"{'day':<12}{'turn':>4}  {'said':<{PLAIN_WIDTH}} {'without':>9} {'with':>8}  memory"
+            )
         return self
 
     def __exit__(
-        self, kind: type[BaseException] | None, exc: BaseException | None, trace: TracebackType | None
+        self,
+        kind: type[BaseException] | None,
+        exc: BaseException | None,
+        trace: TracebackType | None,
     ) -> None:
         if self._live:
             self._live.__exit__(kind, exc, trace)
@@ -71,7 +78,9 @@ class Board:
         for row in self._rows[-max(5, self._console.height - AROUND) :]:
             said, events = Text(row.said), Text(", ".join(row.events))
             day, number = f"{row.day:%a %b} {row.day.day}", str(row.number)
-            table.add_row(day, number, said, f"{row.without:,}", f"{row.with_memory:,}", bar(row), events)
+            table.add_row(
+                day, number, said, f"{row.without:,}", f"{row.with_memory:,}", bar(row), events
+            )
         return table
 
 

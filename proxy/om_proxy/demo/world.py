@@ -1,4 +1,5 @@
-"""The tools of the story, working: a small database, files, a test run, logs. What they answer is computed, not quoted."""
+"""The tools of the story, working: a small database, files, a test run, logs. What they answer is
+computed, not quoted."""
 
 from __future__ import annotations
 
@@ -39,7 +40,9 @@ class World:
         self._fill("vans", ((van, *facts) for van, facts in nights.VANS.items()))
         self._fill("sites", ((site, *facts) for site, facts in nights.SITES.items()))
         self._next = nights.FIRST
-        self._paper = yaml.safe_load((files("om_proxy.demo") / "days" / "desk.yaml").read_text("utf-8"))
+        self._paper = yaml.safe_load(
+            (files("om_proxy.demo") / "days" / "desk.yaml").read_text("utf-8")
+        )
         self._written: set[str] = set()
         self._tools: Mapping[str, Callable[..., str]] = {
             "list_files": self._list_files,
@@ -80,11 +83,18 @@ class World:
 
     def _list_files(self, folder: str) -> str:
         paths: dict[str, int] = self._paper["tree"]
-        return "\n".join(f"{size:>7}  {path}" for path, size in paths.items() if path.startswith(folder))
+        return "\n".join(
+            f"{size:>7}  {path}" for path, size in paths.items() if path.startswith(folder)
+        )
 
     def _read_file(self, path: str) -> str:
         if path.endswith(".csv"):
-            return "\n".join(["order,site,product,qty,weight,unit,deliver_on", *map(",".join, nights.dairy_orders())])
+            return "\n".join(
+                [
+                    "order,site,product,qty,weight,unit,deliver_on",
+                    *map(",".join, nights.dairy_orders()),
+                ]
+            )
         text: str = self._paper["files"][path]
         return "\n".join(f"{n:>4}  {line}" for n, line in enumerate(text.splitlines(), start=1))
 
@@ -93,14 +103,19 @@ class World:
         return f"wrote {path}: {len(text.splitlines())} lines"
 
     def _run_tests(self, target: str) -> str:
-        known = [t for t in self._paper["tests"] if t.get("since") is None or t["since"] in self._written]
+        known = [
+            t for t in self._paper["tests"] if t.get("since") is None or t["since"] in self._written
+        ]
         tests = [t for t in known if t["name"].startswith(target)]
         failed = [t for t in tests if "until" in t and t["until"] not in self._written]
         return "\n".join([*_progress(tests, failed), *_failures(failed), _summary(tests, failed)])
 
     def _calendar(self, first: str, last: str) -> str:
         entries = [e for e in self._paper["calendar"] if first <= str(e["day"]) <= last]
-        return "\n".join(f"{e['day']:%a %F} {e['at']:<11} {e['what']} [{e['who']}]" for e in entries) or "nothing"
+        return (
+            "\n".join(f"{e['day']:%a %F} {e['at']:<11} {e['what']} [{e['who']}]" for e in entries)
+            or "nothing"
+        )
 
     def _shell(self, command: str) -> str:
         if command.startswith("vanplan import"):
@@ -109,7 +124,9 @@ class World:
         return output.rstrip()
 
 
-def _progress(tests: Sequence[Mapping[str, Any]], failed: Sequence[Mapping[str, Any]]) -> Iterable[str]:
+def _progress(
+    tests: Sequence[Mapping[str, Any]], failed: Sequence[Mapping[str, Any]]
+) -> Iterable[str]:
     for i, test in enumerate(tests, start=1):
         yield f"{test['name']} {'FAILED' if test in failed else 'PASSED'} [{100 * i // len(tests):>3}%]"
 
@@ -139,4 +156,6 @@ def dry_run(orders: Iterable[tuple[str, ...]]) -> str:
         seen.add(order)
         counts[verdict] += 1
         lines.append(f"{verdict:<8}{order}  {site:<16}{product:<24}{why}")
-    return "\n".join([*lines, "total: " + ", ".join(f"{n} {verdict}" for verdict, n in counts.items())])
+    return "\n".join(
+        [*lines, "total: " + ", ".join(f"{n} {verdict}" for verdict, n in counts.items())]
+    )

@@ -13,13 +13,13 @@ from om_proxy.agents.direct import Direct
 from om_proxy.agents.litellm_adapter import LiteLLM
 from om_proxy.agents.llm import LLM, Answer, Prompt, Routed, Target
 from om_proxy.agents.observer import Observed, Observer, ObserverTask
-from om_proxy.agents.targets import first, targets
-from om_proxy.catalogue import Catalogue, limits
+from om_proxy.agents.targets import choose_model, choose_targets
 from om_proxy.doctor.upstreams import Finding
 from om_proxy.errors import ModelBusy, ModelError, Unusable
 from om_proxy.memory.model import EMPTY_CHAIN, Item, Message
+from om_proxy.models import TokenCounter, find_abilities
 from om_proxy.settings import Effective, Settings
-from om_proxy.settings.faults import without_issued
+from om_proxy.settings.validation_messages import redact_credentials
 from om_proxy.upstream import AiohttpTransport
 
 CALL_TIMEOUT_S = 60.0
@@ -57,7 +57,7 @@ async def try_observer(
     settings: Settings, effective: Effective, actor: str | None, environ: Mapping[str, str]
 ) -> list[Finding]:
     """Ask the first observer model to note two messages; what came back, usable or not."""
-    if actor is None and first(effective.observer_model, 0) == "inherit":
+    if actor is None and choose_model(effective.observer_model, 0) == "inherit":
         return [Finding(False, NEEDS_MODEL)]
     transport, litellm = AiohttpTransport(), LiteLLM()
     asked = OneCall(Routed(Direct(transport), litellm))
@@ -79,7 +79,10 @@ async def try_observer(
     seconds = time.monotonic() - began
     size = f"{made.input_tokens} tokens in, {made.output_tokens} out, {seconds:.1f} s"
     return [
-        Finding(True, f"the observer call to {_printable(made.model)} brought notes ({size}):\n{_printable(made.text)}")
+        Finding(
+            True,
+            f"the observer call to {_printable(made.model)} brought notes ({size}):\n{_printable(made.text)}",
+        )
     ]
 
 
@@ -88,7 +91,7 @@ def _targets(
 ) -> tuple[Target, ...]:
     """The models, the one that is asked first at the front."""
     memory = effective.memory
-    return targets(
+    return choose_targets(
         effective.observer_model,
         inherited=_inherited(settings, actor, environ),
         api_base=memory.api_base,
@@ -99,7 +102,8 @@ def _targets(
 
 
 def _inherited(settings: Settings, actor: str | None, environ: Mapping[str, str]) -> Target | None:
-    """What a request for this model would bring, with the upstream's key or the one in its provider's variable."""
+    """What a request for this model would bring, with the upstream's key or the one in its
+    provider's variable."""
     upstream = settings.upstream_for(actor)
     if actor is None or upstream is None:
         return None
@@ -112,10 +116,12 @@ def _inherited(settings: Settings, actor: str | None, environ: Mapping[str, str]
 
 
 async def _observe(llm: LLM, target: Target, effective: Effective) -> Observed:
-    observer = Observer(llm, tokens=Catalogue().tokens, sleep=_no_wait, abilities=limits)
+    observer = Observer(llm, tokens=TokenCounter().tokens, sleep=_no_wait, abilities=find_abilities)
     messages = tuple(_message(seq, role, text) for seq, (role, text) in enumerate(SAMPLE, 1))
     observation = effective.memory.observation
-    task = ObserverTask(messages=messages, instruction=observation.instruction, variant=observation.prompt)
+    task = ObserverTask(
+        messages=messages, instruction=observation.instruction, variant=observation.prompt
+    )
     try:
         return await observer.observe(task, [target], observation.model_settings)
     except ModelBusy as exc:
@@ -132,6 +138,7 @@ def _message(seq: int, role: str, text: str) -> Message:
 
 
 def _printable(text: str) -> str:
-    """Text from outside, for a terminal: without control characters and credentials, and not too much of it."""
-    clean = without_issued(_UNPRINTABLE.sub("", text))
+    """Text from outside, for a terminal: without control characters and credentials, and not too
+    much of it."""
+    clean = redact_credentials(_UNPRINTABLE.sub("", text))
     return clean if len(clean) <= MAX_SHOWN_CHARACTERS else f"{clean[:MAX_SHOWN_CHARACTERS]}…"

@@ -17,7 +17,8 @@ UNKNOWN_CAUSE = "its cause was not recorded"
 
 
 def explain_cause(stored: str) -> str:
-    """A stored cause (`Trouble.cause`, as `observe om_model 401: check memory.api_key`) as a sentence."""
+    """A stored cause (`Failures.cause`, as `observe om_model 401: check memory.api_key`) as a
+    sentence."""
     head, _, advice = stored.partition(": ")
     work, _, rest = head.partition(" ")
     code, _, status = rest.partition(" ")

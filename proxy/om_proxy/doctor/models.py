@@ -1,26 +1,31 @@
-"""What is known against the configured memory models: of their abilities, and of their credentials."""
+"""What is known against the configured memory models: of their abilities, and of their
+credentials."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-from om_proxy.agents.asking import TRIES
-from om_proxy.agents.credentials import list_models, missing_variables
-from om_proxy.agents.targets import OPENAI
-from om_proxy.catalogue import warnings
-from om_proxy.settings import Effective, Settings, shown
+from om_proxy.agents.credentials import list_missing_variables, list_models
+from om_proxy.agents.retries import MAX_TRIES
+from om_proxy.agents.targets import OPENAI_BASE_URL
+from om_proxy.models import list_model_warnings
+from om_proxy.settings import Effective, Settings, render_value
 
 
 def model_warnings(effective: Effective, actor: str | None) -> list[str]:
     """What is known against the models that observe and reflect (docs/spec/behaviour.md#models);
     `inherit` stands for the actor's, where one is named."""
-    found = [text for name in _names(effective.observer_model, actor) for text in warnings(name)]
+    found = [
+        text
+        for name in _names(effective.observer_model, actor)
+        for text in list_model_warnings(name)
+    ]
     for name in _names(effective.reflector_model, actor):
-        found += warnings(name, reflect_at=effective.limits.reflect_at)
+        found += list_model_warnings(name, reflect_at=effective.limits.reflect_at)
     for choice in (effective.observer_model, effective.reflector_model):
-        if any((model.max_retries or 0) >= TRIES for model in list_models(choice)):
+        if any((model.max_retries or 0) >= MAX_TRIES for model in list_models(choice)):
             found.append(
-                f"max_retries above {TRIES - 1} does nothing more: a call is tried at most {TRIES} times in all"
+                f"max_retries above {MAX_TRIES - 1} does nothing more: a call is tried at most {MAX_TRIES} times in all"
             )
     return list(dict.fromkeys(found))
 
@@ -32,8 +37,11 @@ def _names(choice: object, actor: str | None) -> Iterator[str]:
             yield named
 
 
-def missing_credentials(settings: Settings, effective: Effective, environ: Mapping[str, str]) -> list[str]:
-    """One line for each memory model that finds no key: which variable would hold it. Never a value."""
+def missing_credentials(
+    settings: Settings, effective: Effective, environ: Mapping[str, str]
+) -> list[str]:
+    """One line for each memory model that finds no key: which variable would hold it. Never a
+    value."""
     if not effective.memory.enabled:
         return []
     choices = {"observer": effective.observer_model, "reflector": effective.reflector_model}
@@ -44,23 +52,24 @@ def missing_credentials(settings: Settings, effective: Effective, environ: Mappi
     return [f"{' and '.join(dict.fromkeys(agents))} {text}" for text, agents in missed.items()]
 
 
-def _missing(choice: object, settings: Settings, effective: Effective, environ: Mapping[str, str]) -> Iterator[str]:
+def _missing(
+    choice: object, settings: Settings, effective: Effective, environ: Mapping[str, str]
+) -> Iterator[str]:
     memory = effective.memory
     for name, own_base, has_key, _ in list_models(choice):
         base = own_base or memory.api_base
         shares_key = memory.api_key is not None and own_base in (None, memory.api_base)
-        variables = missing_variables(name, base, environ)
+        variables = list_missing_variables(name, base, environ)
         if name == "inherit" or has_key or shares_key or not variables:
             continue
         remedy = f"set {' or '.join(variables)} where the proxy runs, or memory.api_key"
-        yield f"{shown(('model',), name)} finds no credential: {remedy}{_until_then(name, base, settings)}"
+        yield f"{render_value(('model',), name)} finds no credential: {remedy}{_until_then(name, base, settings)}"
 
 
 def _until_then(name: str, base: str | None, settings: Settings) -> str:
-    """A model of the very server that requests go to is asked with their credential, as long as one is at hand."""
-    address = base or (OPENAI if name.startswith("openai/") else None)
+    """A model of the very server that requests go to is asked with their credential, as long as one
+    is at hand."""
+    address = base or (OPENAI_BASE_URL if name.startswith("openai/") else None)
     if address in {upstream.base_url for upstream in settings.upstream}:
-        return (
-            "; until then it is asked with the credential of the request, and after a restart not before the next one"
-        )
+        return "; until then it is asked with the credential of the request, and after a restart not before the next one"
     return ""

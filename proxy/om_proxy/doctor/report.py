@@ -1,7 +1,4 @@
-"""`om-proxy doctor`: what needs attention first, then what works.
-
-Its exit status: 0 where everything works, 1 where something does not, 2 where the settings or the options are wrong.
-"""
+"""The report of `om-proxy doctor`: what needs attention first, then what works."""
 
 from __future__ import annotations
 
@@ -15,9 +12,7 @@ from om_proxy.doctor.models import missing_credentials
 from om_proxy.doctor.threads import find_troubled
 from om_proxy.doctor.upstreams import Finding, examine_upstreams
 from om_proxy.errors import ConfigError
-from om_proxy.settings import Effective, Settings, shown
-
-NOT_WORKING = 1  # exit status
+from om_proxy.settings import Effective, Settings, render_value
 
 
 async def examine(
@@ -33,12 +28,9 @@ async def examine(
     ]
 
 
-def exit_status(findings: Iterable[Finding]) -> int:
-    """0 where everything works."""
-    return 0 if all(finding.works for finding in findings) else NOT_WORKING
-
-
-def examine_credentials(settings: Settings, effective: Effective, environ: Mapping[str, str]) -> list[Finding]:
+def examine_credentials(
+    settings: Settings, effective: Effective, environ: Mapping[str, str]
+) -> list[Finding]:
     """Whether each memory model finds its credential."""
     if not effective.memory.enabled:
         return [Finding(True, "memory is off: no memory model is asked")]
@@ -48,7 +40,12 @@ def examine_credentials(settings: Settings, effective: Effective, environ: Mappi
     names = dict.fromkeys(model.name for choice in choices for model in list_models(choice))
     if list(names) == ["inherit"]:
         return [Finding(True, "memory model: each request's own, with the request's credential")]
-    return [Finding(True, f"memory model {shown(('model',), ', '.join(names))}: no credential is missing")]
+    return [
+        Finding(
+            True,
+            f"memory model {render_value(('model',), ', '.join(names))}: no credential is missing",
+        )
+    ]
 
 
 async def examine_threads(settings: Settings, *, revive: bool) -> list[Finding]:
@@ -64,7 +61,9 @@ async def examine_threads(settings: Settings, *, revive: bool) -> list[Finding]:
         await store.close()
     findings = [Finding(one.is_revived, one.line) for one in troubled]
     if parked := sum(one.info.parked and not one.is_revived for one in troubled):
-        findings.append(Finding(False, f"{parked} parked: mend the cause, then om-proxy doctor --revive"))
+        findings.append(
+            Finding(False, f"{parked} parked: mend the cause, then om-proxy doctor --revive")
+        )
     return findings or [Finding(True, "no thread is in trouble")]
 
 
@@ -72,7 +71,9 @@ def render(findings: Iterable[Finding]) -> list[str]:
     """What does not work first."""
     broken = [finding.text for finding in findings if not finding.works]
     working = [finding.text for finding in findings if finding.works]
-    lines = ["", "needs attention:", *map(_item, broken)] if broken else ["", "nothing needs attention"]
+    lines = (
+        ["", "needs attention:", *map(_item, broken)] if broken else ["", "nothing needs attention"]
+    )
     return [*lines, "", "works:", *map(_item, working)] if working else lines
 
 
@@ -81,7 +82,8 @@ def _item(text: str) -> str:
 
 
 def database(settings: Settings) -> Path:
-    """The file that storage.url names. Raises ConfigError where there is none: opening would make one, in which all is well."""
+    """The file that storage.url names. Raises ConfigError where there is none: opening would make
+    one, in which all is well."""
     if settings.storage.file is None:
         raise ConfigError(
             "storage.url names no file, but a store in the server's own memory: there is nothing to look at"

@@ -27,7 +27,8 @@ class Troubled:
 
 
 async def find_troubled(store: Store, *, revive: bool) -> list[Troubled]:
-    """Every thread in trouble, the parked ones first; with `revive` they are due again with a clean slate."""
+    """Every thread in trouble, the parked ones first; with `revive` they are due again with a clean
+    slate."""
     found = []
     async for info in _all_threads(store):
         if info.failures or info.cause:

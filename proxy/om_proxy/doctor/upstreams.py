@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from om_proxy.errors import Overloaded, UpstreamError
-from om_proxy.settings import Settings, shown
+from om_proxy.settings import Settings, render_value
 from om_proxy.settings.service import UpstreamSettings
 from om_proxy.upstream import Upstream
 
@@ -31,7 +31,8 @@ class Answering(Protocol):
 
 
 async def examine_upstreams(settings: Settings) -> list[Finding]:
-    """One finding for each upstream, in the order of the settings. No chat call is made, no redirect followed, no body read."""
+    """One finding for each upstream, in the order of the settings. No chat call is made, no
+    redirect followed, no body read."""
     caller = Upstream(connections=1)
     try:
         return [await _examined(caller, upstream) for upstream in settings.upstream]
@@ -40,7 +41,8 @@ async def examine_upstreams(settings: Settings) -> list[Finding]:
 
 
 async def _examined(caller: Upstream, upstream: UpstreamSettings) -> Finding:
-    """`GET /models` is the one request that every server of this API knows; one that does not know it answers all the same."""
+    """`GET /models` is the one request that every server of this API knows; one that does not know
+    it answers all the same."""
     key = upstream.api_key.get_secret_value() if upstream.api_key else None
     headers = [(b"accept", b"application/json")]
     if key:
@@ -69,12 +71,20 @@ def judge_answer(upstream: UpstreamSettings, answer: Answering) -> Finding:
     if status in REFUSED:
         return Finding(True, f"{said}; it wants a credential, which callers bring")
     if status in REDIRECTS:
-        return Finding(False, f"{said} with a redirect, which requests do not follow: check {upstream.place}.base_url")
+        return Finding(
+            False,
+            f"{said} with a redirect, which requests do not follow: check {upstream.place}.base_url",
+        )
     if status >= 500:
-        return Finding(False, f"{said}: it is failing, or {upstream.place}.base_url is another server's")
+        return Finding(
+            False, f"{said}: it is failing, or {upstream.place}.base_url is another server's"
+        )
     return Finding(True, said)
 
 
 def _name(upstream: UpstreamSettings) -> str:
-    name, address = shown(("name",), upstream.name), shown(("base_url",), upstream.base_url)
+    name, address = (
+        render_value(("name",), upstream.name),
+        render_value(("base_url",), upstream.base_url),
+    )
     return f"{upstream.place} {name} at {address}"

@@ -1,6 +1,8 @@
-"""A thread that the client's base URL names, for clients that can set nothing else: `/t/<thread>/v1` and `/r/<resource>/t/<thread>/v1`.
+"""A thread that the client's base URL names, for clients that can set nothing else:
+`/t/<thread>/v1` and `/r/<resource>/t/<thread>/v1`.
 
-The names leave the path before the request is routed, and go on beside its headers under two names that no client can send.
+The names leave the path before the request is routed, and go on beside its headers under two names
+that no client can send.
 """
 
 from __future__ import annotations
@@ -11,22 +13,26 @@ from typing import NamedTuple
 from starlette.types import Scope
 
 from om_proxy.errors import BadRequest
-from om_proxy.memory.identity import PATH_RESOURCE, PATH_THREAD
-from om_proxy.memory.naming import MAX_NAME_BYTES, decode_segment, encode_name
+from om_proxy.identity.identity_rules import PATH_RESOURCE, PATH_THREAD
+from om_proxy.identity.naming import MAX_NAME_BYTES, decode_path_segment, encode_name
 
-_BAD_NAME = f"a thread or resource in the path must be 1 to {MAX_NAME_BYTES} bytes of printable UTF-8, percent-encoded, and not `.` or `..`"
+_BAD_NAME_MESSAGE = (
+    f"a thread or resource in the path must be 1 to {MAX_NAME_BYTES} bytes of printable UTF-8, "
+    "percent-encoded, and not `.` or `..`"
+)
 
 
 class BaseUrl(NamedTuple):
-    """What a path names, each name as a header carries it, and the path without that."""
+    """The names in a path, each encoded as in a header, and the path without them."""
 
     thread: str
     resource: str | None
     path: bytes
 
 
-def without_names(scope: Scope) -> Scope:
-    """The request as its client would send it with headers instead. Raises BadRequest for a prefix that names no thread."""
+def take_names_from_path(scope: Scope) -> Scope:
+    """Move the path's names into headers, as if the client had sent them. Raises BadRequest for a
+    prefix that names no thread."""
     raw_path: bytes = scope["raw_path"]
     if not raw_path.startswith((b"/t/", b"/r/")):
         return scope
@@ -34,37 +40,47 @@ def without_names(scope: Scope) -> Scope:
     headers = [*scope["headers"], (PATH_THREAD.encode(), named.thread.encode())]
     if named.resource is not None:
         headers.append((PATH_RESOURCE.encode(), named.resource.encode()))
-    return {**scope, "headers": headers, "raw_path": named.path, "path": named.path.decode("latin-1")}
+    return {
+        **scope,
+        "headers": headers,
+        "raw_path": named.path,
+        "path": named.path.decode("latin-1"),
+    }
 
 
-def names_thread(scope: Scope) -> bool:
-    """Whether the request came with such a prefix."""
+def has_path_thread(scope: Scope) -> bool:
+    """Return whether the request came with such a prefix."""
     return any(name == PATH_THREAD.encode() for name, _ in scope["headers"])
 
 
 def split_path(raw_path: bytes) -> BaseUrl:
-    """Raises BadRequest for a path that begins like a prefix and is none."""
+    """Split a path with a prefix. Raises BadRequest for a path that only begins like one."""
     match raw_path.decode("latin-1").split("/"):
         case ["", "t", thread, *rest]:
             resource = None
         case ["", "r", named, "t", thread, *rest]:
-            resource = _encoded(named)
+            resource = _encode_segment(named)
         case _:
             raise BadRequest(
-                "the path names a resource and no thread; use /r/<resource>/t/<thread>/v1 as the base URL",
+                "the path names a resource and no thread; "
+                "use /r/<resource>/t/<thread>/v1 as the base URL",
                 "om_bad_path",
             )
     _check_single(rest)
-    return BaseUrl(_encoded(thread), resource, "/".join(["", *(rest or [""])]).encode("latin-1"))
+    return BaseUrl(
+        _encode_segment(thread), resource, "/".join(["", *(rest or [""])]).encode("latin-1")
+    )
 
 
 def _check_single(rest: Sequence[str]) -> None:
     if rest[:1] in (["t"], ["r"]):
-        raise BadRequest("the path names two threads or resources; name one in the base URL", "om_bad_path")
+        raise BadRequest(
+            "the path names two threads or resources; name one in the base URL", "om_bad_path"
+        )
 
 
-def _encoded(segment: str) -> str:
-    name = decode_segment(segment)
+def _encode_segment(segment: str) -> str:
+    name = decode_path_segment(segment)
     if not name or name in (".", ".."):
-        raise BadRequest(_BAD_NAME, "om_bad_path")
+        raise BadRequest(_BAD_NAME_MESSAGE, "om_bad_path")
     return encode_name(name)

@@ -1,62 +1,61 @@
-"""The intercepted route: memory before and after one chat completion, and the one place that fails open.
+"""The intercepted route: memory before and after one chat completion, and the one place that fails
+open.
 
-Whatever goes wrong with memory, the client's original bytes go upstream and the receipt says so; whatever goes wrong upstream
-arrives as it came. Only a request that cannot be meant (two credentials, a bad header) is refused.
+If memory fails, the client's original bytes go upstream and the receipt says so. If the upstream
+fails, the client gets its answer unchanged. Only an ambiguous request (two credentials, a bad
+header) is refused.
 """
 
 from __future__ import annotations
 
-import asyncio
 import time
-from collections.abc import Awaitable, Callable
-from contextlib import nullcontext
-from functools import partial
+from collections.abc import Callable
 
 import structlog
-from msgspec.structs import replace
 from starlette.types import Receive, Scope, Send
 
-from om_proxy.background import Background
-from om_proxy.edge import answers
-from om_proxy.edge.budget import MemoryBudget
-from om_proxy.edge.disconnect import watching, while_there
-from om_proxy.edge.exchange import WORTH_WEIGHING, Exchange, call_of, hints_of, must_name_resource, receipt, why_off
-from om_proxy.edge.headers import asking_identity
-from om_proxy.edge.kept import kept
-from om_proxy.edge.limited import Limited
-from om_proxy.edge.passthrough import CLIENT_LEFT
-from om_proxy.edge.reply_copy import ReplyCopy
-from om_proxy.edge.routing import server_for
-from om_proxy.edge.site import Site
-from om_proxy.edge.tee import relay
-from om_proxy.edge.turnstile import LARGE
-from om_proxy.edge.turnstile import turn as turn_of_loop
-from om_proxy.engine import Engine
-from om_proxy.errors import BadRequest, Conflict, OmError, StorageError, place_of
-from om_proxy.logs import model_name, thread_label, thread_name
-from om_proxy.memory import identity
-from om_proxy.memory.identity import Caller
-from om_proxy.observing import Call
-from om_proxy.turn import TakenForSideRequest, Turn
-from om_proxy.upstream import Answer, Upstream, join
-from om_proxy.wire import refusals
-from om_proxy.wire.chat import ChatRequest, Unreadable, kept_of, parse
-from om_proxy.wire.reply import Reply
-from om_proxy.wire.split import Splits
+from om_proxy.apis.api import Api, Request, Unreadable
+from om_proxy.apis.split import Splits
+from om_proxy.background.scheduler import Background
+from om_proxy.edge.attempts import Attempts
+from om_proxy.edge.edge_config import EdgeConfig
+from om_proxy.edge.exchange import (
+    MIN_WEIGHED_BODY_BYTES,
+    Exchange,
+    build_memory_context,
+    describe_bypass,
+    find_off_reason,
+    read_hints,
+    require_resource,
+)
+from om_proxy.edge.headers import ask_uncompressed
+from om_proxy.edge.receipt import NO_MEMORY_RECEIPT, build_receipt
+from om_proxy.edge.routing import choose_upstream
+from om_proxy.edge.turn_closing import NO_ANSWER_STATUS, TurnClosing
+from om_proxy.errors import BadRequest, Conflict, OmError, StorageError, raise_site
+from om_proxy.facts import Facts, TurnEnded
+from om_proxy.identity.callers import Caller, identify
+from om_proxy.identity.keyed_hashes import hash_seed
+from om_proxy.policy import MemoryContext
+from om_proxy.reasons import Reason, Status
+from om_proxy.server import responses
+from om_proxy.server.budget import MemoryBudget
+from om_proxy.server.deadline import Deadline
+from om_proxy.server.disconnect import DisconnectWatch, run_unless_disconnected
+from om_proxy.server.fair_queue import wait_slot
+from om_proxy.server.request_body import ClientDisconnected, read_body
+from om_proxy.telemetry.logs import thread_label
+from om_proxy.turns.engine import Engine
+from om_proxy.turns.turn import OpenedTurn, PreparedTurn, TakenForSideRequest
+from om_proxy.upstream import Upstream
 
 log = structlog.get_logger("turn")
 
-OPEN_WITHIN = 5.0  # seconds memory may take before the original goes upstream; waiting for an observation not counted
-SHORTEN_WITHIN = 1.0  # seconds the store may take around an observation that a prompt beyond the window is waited with
-LARGE_AT_ONCE = 1  # large replies kept at a time: a small one waits in the store for those before it
-LARGE_BODY = 1 << 18  # bytes from which reading a request takes a turn on the event loop: a millisecond and more
-COMMIT_WITHIN = 5.0  # seconds the end of a reply may wait for the commit; it goes on afterwards
-# answers to a rewritten prompt after which the original is sent once
-# (docs/spec/behaviour.md#refused-prompts)
-REFUSED = (400, 413, 422)
-UNVERIFIED = (400, 401, 403, 404, 413, 422)  # answers after which nothing of the request is kept
-NO_MEMORY = ((b"x-om-status", b"off"),)  # the receipt of a request that was refused before anything was done for it
-NO_ANSWER = CLIENT_LEFT.status  # the client left before there was one
+# Seconds memory may take before the original goes upstream. Waiting for an observation is not
+# counted.
+MAX_OPEN_S = 5.0
+# Reading a request of this size takes a millisecond and more, so it takes a turn on the event loop.
+LARGE_BODY_BYTES = 1 << 18
 
 
 class ChatRoute:
@@ -64,354 +63,192 @@ class ChatRoute:
 
     def __init__(
         self,
+        api: Api,
         engine: Engine,
         background: Background,
         upstream: Upstream,
         secret: bytes,
         budget: MemoryBudget,
+        facts: Facts,
     ) -> None:
+        self._api = api
         self._engine = engine
-        self._background = background
-        self._upstream = upstream
+        self._attempts = Attempts(engine, upstream, facts)
+        self._closing = TurnClosing(engine, background, budget, facts)
         self._secret = secret
-        self._budget = budget
+        self._facts = facts
         self._splits = Splits()
-        self._seed = identity.seed(secret)
-        self._large = asyncio.Semaphore(LARGE_AT_ONCE)
-        self._log = log.bind()  # the logger itself: a lazy one is looked up anew for every event
+        self._seed = hash_seed(secret)
 
     async def __call__(
-        self, scope: Scope, receive: Receive, send: Send, site: Site, weigh: Callable[[int], None] = lambda weight: None
+        self,
+        scope: Scope,
+        receive: Receive,
+        send: Send,
+        config: EdgeConfig,
+        weigh: Callable[[int], None] = lambda weight: None,
     ) -> None:
-        """`weigh` tells how many times the bytes of the request's body are held, once that is known (edge/admission.py)."""
+        """Serve one request. `weigh` reports how many copies of the request's body are held, once
+        that is known (server/admission.py)."""
         try:
-            exchange = await self._accept(scope, receive, site)
+            exchange = await self._accept(scope, receive, config)
             exchange.weigh = weigh
-            await self._open(exchange, site)
+            await self._open_memory(exchange, config)
         except OmError as exc:
-            await answers.error(send, exc, NO_MEMORY)
+            await responses.send_error(send, exc, NO_MEMORY_RECEIPT)
             return
-        except answers.Disconnected:
+        except ClientDisconnected:
             return
         exchange.overhead_ms = (time.perf_counter() - exchange.started) * 1_000
-        if len(exchange.body) > WORTH_WEIGHING:
-            exchange.weigh_asked()
-        await self._forward(exchange, receive, send)
+        if len(exchange.body) > MIN_WEIGHED_BODY_BYTES:
+            exchange.weigh_before_sending()
+        await self._send_upstream(exchange, receive, send)
 
-    async def _accept(self, scope: Scope, receive: Receive, site: Site) -> Exchange:
-        caller = identity.identify(scope["headers"], site.identity, self._secret, time.time())
-        body = await answers.read_body(receive, site.settings.limits.body)
+    async def _accept(self, scope: Scope, receive: Receive, config: EdgeConfig) -> Exchange:
+        caller = identify(scope["headers"], config.identity, self._secret, time.time())
+        body = await read_body(receive, config.settings.limits.body)
         started = time.perf_counter()  # how long a client takes to send is its own time
-        if len(body) > LARGE_BODY:
-            await turn_of_loop()
-        request = self._read(body, caller, site)
-        upstream = site.server_for(request.model) if request else server_for(scope, site, body)
-        headers = site.sent_on(scope["headers"], upstream)
+        if len(body) > LARGE_BODY_BYTES:
+            await wait_slot()
+        request = self._parse_request(body, caller, config)
+        upstream = (
+            config.require_upstream(request.model)
+            if request
+            else choose_upstream(scope, config, body)
+        )
+        headers = config.upstream_headers(scope["headers"], upstream)
         return Exchange(scope, body, request, caller, upstream, started, headers=headers)
 
-    def _read(self, body: bytes, caller: Caller, site: Site) -> ChatRequest | None:
-        """None for what is no chat request we understand, and where nobody asks what it says."""
-        if caller.reason and site.meets_all:
+    def _parse_request(self, body: bytes, caller: Caller, config: EdgeConfig) -> Request | None:
+        """Parse the body. None: it is no chat request, or nothing needs its content."""
+        if caller.reason and config.has_catch_all_upstream:
             return None
         try:
-            return parse(body, self._splits.get(caller.key))
+            return self._api.parse_request(body, self._splits.get(caller.key))
         except Unreadable:
             return None
 
-    # ── memory, failing open ─────────────────────────────────────────────────────────────────────────────────────────
+    # ── memory, failing open ──────────────────────────────────────────────────────────────────────
 
-    async def _open(self, exchange: Exchange, site: Site) -> None:
+    async def _open_memory(self, exchange: Exchange, config: EdgeConfig) -> None:
         try:
-            exchange.reason = why_off(exchange, site)
+            exchange.reason = find_off_reason(exchange, config)
             if exchange.reason or exchange.request is None:
                 return
-            call = call_of(exchange, site)
-            if not call.effective.memory.enabled:
-                exchange.reason = "disabled"
+            context = build_memory_context(exchange, config)
+            if not context.effective.memory.enabled:
+                exchange.reason = Reason.DISABLED
                 return
-            must_name_resource(exchange.caller, call)
-            exchange.call = call
-            exchange.turn = await self._opened(exchange, exchange.request, call)
+            require_resource(exchange.caller, context)
+            exchange.context = context
+            exchange.turn = await self._open_turn(exchange, exchange.request, context)
         except BadRequest:
-            raise  # what cannot be meant is refused, not guessed at
+            raise  # an ambiguous request is refused, not guessed at
         except TakenForSideRequest:
-            exchange.reason = "side-request"
+            exchange.reason = Reason.SIDE_REQUEST
             return
-        # docs/spec/behaviour.md#fail-open: on any fault of ours the original goes upstream
+        # docs/spec/behaviour.md#fail-open: on any fault of the proxy the original goes upstream
         except Exception as exc:
-            exchange.status, exchange.reason = "degraded", reason_of(exc)
-            bypassed(exchange, exc, self._secret)
-            self._miss(exchange, exc)
+            exchange.status, exchange.reason = Status.DEGRADED, choose_bypass_reason(exc)
+            self._facts.emit(describe_bypass(exchange, exc))
+            self._mark_missed(exchange, exc)
             return
-        self._keep_split(exchange.turn)
-        exchange.headers = asking_identity(exchange.headers)  # a reply we have to read
+        self._keep_split(exchange.turn.opened)
+        exchange.headers = ask_uncompressed(exchange.headers)  # memory reads the reply
         exchange.status, exchange.reason = exchange.turn.status, exchange.turn.reason
 
-    def _miss(self, exchange: Exchange, exc: Exception) -> None:
-        """What is said now is kept all the same by a client that sends only its newest message: it will not say it again. One
-        that sends its history will, and of what it leaves out then more is known than can be told later from this request."""
-        request, is_heard = exchange.request, exchange.call is not None and exchange.caller.mode != "read"
-        is_thin = request is not None and is_heard and isinstance(exc, StorageError | TimeoutError)
-        if is_thin and request is not None and not request.shows_replies:
-            exchange.missed_at = self._engine.now()
-            exchange.headers = asking_identity(exchange.headers)
+    def _mark_missed(self, exchange: Exchange, exc: Exception) -> None:
+        """Mark a turn whose memory could not be read, so that it is stored later.
 
-    def _keep_split(self, turn: Turn) -> None:
-        """Not of a client that shows a window: its next request begins elsewhere. A fault here costs time, and nothing else."""
+        Only for a client that sends just its newest message: it will not send it again. A client
+        that sends its history will, and that later request tells better what it leaves out.
+        """
+        request, is_heard = (
+            exchange.request,
+            exchange.context is not None and exchange.caller.mode != "read",
+        )
+        sends_newest_only = (
+            request is not None and is_heard and isinstance(exc, StorageError | TimeoutError)
+        )
+        if sends_newest_only and request is not None and not self._api.has_replies(request):
+            exchange.missed_at = self._engine.now()
+            exchange.headers = ask_uncompressed(exchange.headers)
+
+    def _keep_split(self, turn: OpenedTurn) -> None:
+        """Keep the split for the thread's next request, unless the client sends a window: its next
+        request begins elsewhere. A fault here costs only time."""
         split = None
-        if turn.standing.rec.style != "window":
+        if turn.reconciled.verdict.style != "window":
             try:
-                split = kept_of(turn.request, turn.sent.digests, self._seed)
+                split = self._api.build_split(
+                    turn.request, turn.reconciled.sent.digests, self._seed
+                )
             except Exception as exc:
                 thread = thread_label(self._secret, turn.key)
-                log.warning("split.failed", error=type(exc).__name__, thread=thread, at=place_of(exc))
+                log.warning(
+                    "split.failed", error=type(exc).__name__, thread=thread, at=raise_site(exc)
+                )
         self._splits.keep(turn.key, split)
 
-    async def _opened(self, exchange: Exchange, request: ChatRequest, call: Call) -> Turn:
-        limit = Limited(OPEN_WITHIN)
-        return await limit.of(self._engine.open_turn(exchange.caller, request, call, hints_of(exchange), limit.longer))
-
-    def _close(self, exchange: Exchange, reply: Reply | None, status: int) -> asyncio.Task[None]:
-        """Commit the turn in a task that outlives the request."""
-        return self._background.hold(self._closing(exchange, reply, status))
-
-    async def _closing(self, exchange: Exchange, reply: Reply | None, status: int) -> None:
-        key, commit = exchange.caller.key, self._commit_of(exchange, reply, status)
-        if key is None or commit is None:
-            return
-        held = len(exchange.body) + len((reply and reply.message) or b"")
-        try:
-            if exchange.missed_at is not None:  # its receipt has told the client; the reply waits for nothing
-                self._engine.defer(key, commit, held)
-            else:
-                await self._engine.commit_or_defer(key, commit, held)
-        except Exception as exc:  # the client has its answer
-            self._tell_uncommitted(exchange, exc)
-
-    def _tell_uncommitted(self, exchange: Exchange, exc: Exception) -> None:
-        """A turn is lost, and the operator is told what failed."""
-        thread = thread_label(self._secret, exchange.caller.key)
-        log.error("memory.uncommitted", error=type(exc).__name__, thread=thread, at=place_of(exc))
-
-    def _commit_of(self, exchange: Exchange, reply: Reply | None, status: int) -> Callable[[], Awaitable[None]] | None:
-        """What has to be done to keep the turn; None: nothing of it is kept."""
-        turn, accepted = exchange.turn, 200 <= status < 300
-        if turn is None:
-            return partial(self._close_missed, exchange, reply) if exchange.missed_at is not None and accepted else None
-        if accepted:
-            return partial(self._commit, turn, reply)
-        known = turn.standing.memory.turns > 0  # the upstream has accepted this caller's thread before
-        if status not in UNVERIFIED and (known or status != NO_ANSWER):
-            return partial(self._engine.keep_unanswered, turn)
-        return None
-
-    async def _close_missed(self, exchange: Exchange, reply: Reply | None) -> None:
-        assert exchange.request is not None  # noqa: S101 — one that cannot be read is not kept
-        assert exchange.call is not None  # noqa: S101 — see `_miss`
-        assert exchange.missed_at is not None  # noqa: S101 — see `_miss`
-        await self._engine.close_missed(
-            exchange.caller,
-            exchange.request,
-            exchange.call,
-            hints_of(exchange),
-            exchange.missed_at,
-            reply,
-            delivered=not exchange.broken,
+    async def _open_turn(
+        self, exchange: Exchange, request: Request, context: MemoryContext
+    ) -> PreparedTurn:
+        deadline = Deadline(MAX_OPEN_S)
+        return await deadline.run(
+            self._engine.open_turn(
+                exchange.caller, request, context, read_hints(exchange), deadline
+            )
         )
 
-    async def _commit(self, turn: Turn, reply: Reply | None) -> None:
-        large = reply is not None and len(reply.message or b"") > LARGE
-        async with self._large if large else nullcontext():
-            await self._engine.close_turn(turn, reply, accepted=True)
+    # ── the upstream ──────────────────────────────────────────────────────────────────────────────
 
-    # ── the upstream ─────────────────────────────────────────────────────────────────────────────────────────────────
-
-    async def _forward(self, exchange: Exchange, receive: Receive, send: Send) -> None:
-        async with watching(exchange.scope, receive) as left:
+    async def _send_upstream(self, exchange: Exchange, receive: Receive, send: Send) -> None:
+        async with DisconnectWatch(exchange.scope, receive) as left:
             gone = None if exchange.upstream.on_disconnect == "drain" else left
             try:
-                answer = await while_there(gone, self._ask(exchange))
+                answer = await run_unless_disconnected(gone, self._attempts.send(exchange))
             except OmError as exc:
-                await asyncio.wait([self._close(exchange, None, exc.status)], timeout=COMMIT_WITHIN)
-                await answers.error(send, exc, receipt(exchange))
-                self._story(exchange, exc.status, exc.code)
+                await self._closing.close_without_reply(exchange, exc.status)
+                await responses.send_error(send, exc, build_receipt(exchange))
+                self._report_end(exchange, exc.status, exc.code)
                 return
             if answer is None:
-                if (
-                    exchange.asked
-                ):  # else it surely never happened: its client may have asked again, and been answered, since
-                    self._close(exchange, None, NO_ANSWER)
-                self._story(exchange, NO_ANSWER, "disconnected")
+                # otherwise the model server never saw the request: since then its client may have
+                # asked again, and got an answer
+                if exchange.upstream_contacted:
+                    self._closing.start(exchange, None, NO_ANSWER_STATUS)
+                self._report_end(exchange, NO_ANSWER_STATUS, "disconnected")
                 return
-            if len(exchange.body) > WORTH_WEIGHING:
-                exchange.weigh_answered()
-            await self._relay(exchange, answer, send, gone)
+            if len(exchange.body) > MIN_WEIGHED_BODY_BYTES:
+                exchange.weigh_after_answer()
+            outcome = await self._closing.relay(exchange, answer, send, gone)
+            self._report_end(exchange, answer.status, outcome)
 
-    async def _ask(self, exchange: Exchange) -> Answer:
-        """The rewritten prompt is asked, then the original, then one made shorter, each only where the one before was refused."""
-        answer = await self._ask_original_last(exchange)
+    def _report_end(self, exchange: Exchange, status: int, end: str) -> None:
         turn = exchange.turn
-        if turn is None or answer.status not in REFUSED:
-            return answer
-        answer, error = await kept(answer, refusals.LARGEST)
-        if error is None or not refusals.too_long(answer.status, error):
-            return answer
-        return await self._ask_shortened(exchange, turn, accepted=refusals.says_too_long(error)) or answer
-
-    async def _ask_original_last(self, exchange: Exchange) -> Answer:
-        rewritten = exchange.turn.body if exchange.turn else None
-        if rewritten is None:
-            return await self._send(exchange, exchange.body)
-        answer = await self._send(exchange, rewritten)
-        if answer.status not in REFUSED:
-            return answer
-        await answer.aclose()
-        exchange.status, exchange.reason = "degraded", "upstream-refused"
-        assert exchange.turn is not None  # noqa: S101 — it made the rewritten body
-        exchange.turn.receipt["tokens-sent"] = exchange.turn.receipt["tokens-received"]
-        return await self._send(exchange, exchange.body)
-
-    async def _ask_shortened(self, exchange: Exchange, turn: Turn, *, accepted: bool) -> Answer | None:
-        """The answer to a prompt shorter than the client's own, which did not fit; None: the refusal of that one stands."""
-        started = time.perf_counter()
-        shortened = await self._shortened(exchange, turn, accepted=accepted)
-        exchange.overhead_ms += (time.perf_counter() - started) * 1_000
-        if shortened and turn.body is not None and (answer := await self._unless_refused(exchange, turn.body)):
-            exchange.status = turn.status
-            return answer
-        turn.receipt["tokens-sent"] = turn.receipt["tokens-received"]
-        return None
-
-    async def _shortened(self, exchange: Exchange, turn: Turn, *, accepted: bool) -> bool:
-        try:
-            if not self._engine.fitting.can_shorten(turn, accepted=accepted):
-                return False
-            exchange.status, exchange.reason = "degraded", "context-overflow"
-            async with asyncio.timeout(turn.call.effective.limits.block_timeout + SHORTEN_WITHIN):
-                return await self._engine.fitting.shorten(turn)
-        # docs/spec/behaviour.md#fail-open: the client gets the model server's own word
-        except Exception as exc:
-            bypassed(exchange, exc, self._secret)
-            return False
-
-    async def _unless_refused(self, exchange: Exchange, body: bytes) -> Answer | None:
-        try:
-            answer = await self._send(exchange, body)
-        except OmError:
-            return None
-        if answer.status not in REFUSED:
-            return answer
-        await answer.aclose()
-        return None
-
-    async def _send(self, exchange: Exchange, body: bytes) -> Answer:
-        upstream, scope = exchange.upstream, exchange.scope
-        exchange.asked = True
-        return await self._upstream.send(
-            scope["method"],
-            join(upstream.base_url, scope["raw_path"].decode("latin-1"), scope["query_string"]),
-            exchange.headers,
-            body,
-            connect_timeout=upstream.connect_timeout,
-            read_timeout=upstream.read_timeout,
-            setting=upstream.place,
-        )
-
-    async def _relay(self, exchange: Exchange, answer: Answer, send: Send, gone: asyncio.Future[None] | None) -> None:
-        turn = exchange.turn
-        keeps = exchange.turn is not None or exchange.missed_at is not None
-        reader = ReplyCopy(exchange.request.stream, self._budget) if keeps and exchange.request else None
-        is_settled = False
-        closing: asyncio.Task[None] | None = None
-
-        async def before_end() -> None:
-            nonlocal is_settled, closing
-            assert reader is not None  # noqa: S101 — asked for only where there is one
-            reply = await read(reader)  # the client may leave meanwhile: what it says is settled below then
-            is_settled = True
-            try:
-                if turn is not None and self._engine.holds(turn, reply):
-                    reader.release()
-                    return
-                closing = self._close(exchange, reply, answer.status)
-            # docs/spec/behaviour.md#fail-open: the client gets its answer's end
-            except Exception as exc:
-                self._tell_uncommitted(exchange, exc)
-                return
-            closing.add_done_callback(reader.release)
-            await asyncio.wait([closing], timeout=COMMIT_WITHIN)
-
-        try:
-            relayed = await relay(
-                answer,
-                send,
-                receipt=receipt(exchange),
-                reader=reader,
-                before_end=before_end if reader else None,
-                disconnected=gone,
-            )
-            if reader is not None and not is_settled:
-                if turn is not None:
-                    turn.broken = True
-                reply = await read(reader)
-                # the client was told so: kept as interrupted, however whole it looks
-                if relayed.outcome == "truncated":
-                    reply = replace(reply, complete=False)
-                closing = self._close(exchange, reply, answer.status)
-                closing.add_done_callback(reader.release)
-        finally:  # whatever it is: room that nobody gives back is lost to all until the process ends
-            if reader is not None and closing is None:
-                reader.release()
-        if reader is not None and reader.is_given_up:
-            exchange.reason = "reply-too-large"  # for the log alone: the receipt was sent before the reply
-        exchange.broken = not relayed.is_end_sent
-        if turn is not None and relayed.is_end_sent:
-            self._engine.note_delivery(turn)
-        self._story(exchange, answer.status, relayed.outcome)
-
-    def _story(self, exchange: Exchange, status: int, end: str) -> None:
-        """One line a request. A failure of ours is a warning; the model server's own answers are not."""
-        turn, key = exchange.turn, exchange.caller.key
-        name = thread_name(key)  # where the log may show it
-        log = self._log.bind(name=name) if name else self._log
-        say = log.warning if status >= 500 and end.startswith("om_") else log.info
         counts = turn.receipt if turn else {}
-        say(
-            "turn",
-            status=status,
-            memory=exchange.status,
-            reason=exchange.reason,
-            thread=thread_label(self._secret, key),
-            model=model_name(exchange.request.model) if exchange.request else None,
-            tokens_received=counts.get("tokens-received"),
-            tokens_sent=counts.get("tokens-sent"),
-            case=turn.case if turn else None,
-            end=end,
-            overhead_ms=round(exchange.overhead_ms, 2),
-            total_ms=round((time.perf_counter() - exchange.started) * 1_000, 1),
+        self._facts.emit(
+            TurnEnded(
+                key=exchange.caller.key,
+                status=status,
+                memory=exchange.status,
+                reason=exchange.reason,
+                model=exchange.request.model if exchange.request else None,
+                tokens_received=counts.get("tokens-received"),
+                tokens_sent=counts.get("tokens-sent"),
+                case=turn.opened.case if turn else None,
+                end=end,
+                overhead_ms=exchange.overhead_ms,
+                total_ms=(time.perf_counter() - exchange.started) * 1_000,
+            )
         )
 
 
-async def read(reader: ReplyCopy) -> Reply:
-    """What the copy of a reply says; nothing where it is beyond reading: the client's own bytes are not touched by that."""
-    try:
-        return await reader.finish()
-    except Exception as exc:  # the copy's failure touches nothing
-        log.warning("reply.unread", cause=type(exc).__name__)
-        return Reply()
-
-
-def reason_of(exc: Exception) -> str:
+def choose_bypass_reason(exc: Exception) -> Reason:
     if isinstance(exc, TimeoutError):
-        return "memory-slow"
+        return Reason.MEMORY_SLOW
     if isinstance(exc, Unreadable | UnicodeDecodeError):
-        return "unreadable"
+        return Reason.UNREADABLE
     if isinstance(exc, Conflict):
-        return "conflict"
-    return "storage" if isinstance(exc, StorageError) else "memory-error"
-
-
-def bypassed(exchange: Exchange, exc: Exception, secret: bytes) -> None:
-    thread = thread_label(secret, exchange.caller.key)
-    told = log.info if exchange.reason == "unreadable" else log.error  # the client's fault needs nobody's attention
-    told("memory.bypassed", error=type(exc).__name__, reason=exchange.reason, thread=thread, at=place_of(exc))
+        return Reason.CONFLICT
+    return Reason.STORAGE if isinstance(exc, StorageError) else Reason.MEMORY_ERROR

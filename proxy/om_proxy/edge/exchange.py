@@ -1,144 +1,128 @@
-"""One request on its way through: what it is, what memory work needs of it, and the receipt it gets."""
+"""One request on its way through the proxy: its values, and the parts that memory work needs."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any
-from urllib.parse import urlsplit
 
 from msgspec.structs import replace
 from starlette.types import Scope
 
-from om_proxy.agents.llm import Target
-from om_proxy.edge.headers import Header, header
-from om_proxy.edge.site import Site
-from om_proxy.errors import BadRequest
-from om_proxy.memory.context import ContextOptions, layout_for
-from om_proxy.memory.identity import Caller
-from om_proxy.memory.naming import encode_name
-from om_proxy.memory.transcript import Hints
-from om_proxy.observing import Call, priced
+from om_proxy.apis.api import Request
+from om_proxy.edge.edge_config import EdgeConfig
+from om_proxy.errors import BadRequest, raise_site
+from om_proxy.facts import Bypassed
+from om_proxy.identity.callers import Caller
+from om_proxy.memory.transcript.reconcile import Hints
+from om_proxy.policy import MemoryContext
+from om_proxy.reasons import Reason, Status
+from om_proxy.server.headers import find_header
 from om_proxy.settings import UpstreamSettings
-from om_proxy.turn import Turn
-from om_proxy.wire.chat import ChatRequest
+from om_proxy.turns.turn import PreparedTurn
 
-OF_THE_CALLER = (b"authorization", b"x-api-key", b"api-key", b"openai-organization", b"openai-project")
+CALLER_CREDENTIAL_HEADERS = (
+    b"authorization",
+    b"x-api-key",
+    b"api-key",
+    b"openai-organization",
+    b"openai-project",
+)
 
-WORTH_WEIGHING = 1 << 16  # bytes of a body
+MIN_WEIGHED_BODY_BYTES = 1 << 16
+
+
+@dataclass(slots=True)
+class Delivery:
+    """The end of a reply: it is stored and it is sent, and either may end first."""
+
+    reply_seq: int = 0  # of the reply as stored; 0: none is, or not yet
+    is_end_sent: bool | None = None  # None: not known yet
 
 
 @dataclass(slots=True)
 class Exchange:
-    """One request on its way through."""
+    """One request on its way through the proxy."""
 
     scope: Scope
     body: bytes
-    request: ChatRequest | None
+    request: Request | None
     caller: Caller
     upstream: UpstreamSettings
-    started: float  # when its body had come, by perf_counter
-    turn: Turn | None = None
-    status: str = "off"
-    reason: str | None = None
+    started: float  # when its body was complete, by perf_counter
+    turn: PreparedTurn | None = None
+    status: Status = Status.OFF
+    reason: Reason | None = None
     overhead_ms: float = 0.0
     headers: list[tuple[bytes, bytes]] = field(default_factory=list)
-    call: Call | None = None
-    missed_at: float | None = None  # unix seconds when its memory could not be read: the turn is reconciled later
-    broken: bool = False  # its answer is known not to have gone out to its last byte
-    asked: bool = False  # a model server, or a place to ask it from
-    weigh: Callable[[int], None] = lambda weight: (
-        None
-    )  # how many times the bytes of its body are held (edge/admission.py)
+    context: MemoryContext | None = None
+    # unix seconds when its memory could not be read: the turn is reconciled later
+    missed_at: float | None = None
+    delivery: Delivery = field(default_factory=Delivery)
+    upstream_contacted: bool = False  # a model server, or a place to ask it from
+    # reports how many copies of its body are held (server/admission.py)
+    weigh: Callable[[int], None] = lambda weight: None
 
-    def weigh_asked(self) -> None:
-        """What goes upstream is made: the body, beside it the messages cut out of it where it has memory, and a prompt of ours."""
+    def weigh_before_sending(self) -> None:
+        """Report the copies held before sending: the body; with memory also its messages, cut out
+        of it; and the rewritten prompt if there is one."""
         self.weigh(1 if self.turn is None else 2 if self.turn.body is None else 3)
 
-    def weigh_answered(self) -> None:
-        """It will not be sent again. Without a turn to close nothing asks for the body any more, while the reply may take minutes."""
+    def weigh_after_answer(self) -> None:
+        """Report the copies held after the answer: the body will not be sent again. Without a turn
+        to close, nothing needs the body, and the reply may take minutes."""
         if self.turn is not None:
-            self.turn.body = None
+            self.turn = replace(self.turn, body=None)
         if self.turn is not None or self.missed_at is not None:
             self.weigh(2)
             return
         self.body = b""
         if self.request is not None:
-            empty: dict[str, Any] = dict.fromkeys(("body", "frame", "readable"), b"") | {
-                "messages": (),
-                "instructions": (),
-            }
-            self.request = replace(self.request, **empty)
+            self.request = self.request.without_content()
         self.weigh(0)
 
 
-def why_off(exchange: Exchange, site: Site) -> str | None:
-    """The word for why this request has no memory; None: it has."""
+def find_off_reason(exchange: Exchange, config: EdgeConfig) -> Reason | None:
+    """Return the reason why this request has no memory; None: it has memory."""
     if exchange.caller.reason:
         return exchange.caller.reason
     if exchange.request is None:
-        return "unreadable"
-    if site.is_side_request(exchange.request):
-        return "side-request"
+        return Reason.UNREADABLE
+    if config.is_side_request(exchange.request):
+        return Reason.SIDE_REQUEST
     if not exchange.request.messages:
-        return "no-messages"
+        return Reason.NO_MESSAGES
     return None
 
 
-def must_name_resource(caller: Caller, call: Call) -> None:
-    """Raises BadRequest for resource scope without a resource: whose threads are to share a log?
-    (docs/spec/behaviour.md#names)"""
-    if (caller.scope or call.effective.memory.scope) == "resource" and not caller.names_resource:
+def require_resource(caller: Caller, context: MemoryContext) -> None:
+    """Raises BadRequest for resource scope without a resource: no resource, no shared log
+    (docs/spec/behaviour.md#names)."""
+    if (
+        caller.scope or context.effective.memory.scope
+    ) == "resource" and not caller.has_named_resource:
         raise BadRequest(
-            "this thread's memory is its resource's (scope: resource): name the resource in X-OM-Resource",
+            "this thread's memory is its resource's (scope: resource): "
+            "name the resource in X-OM-Resource",
             "om_no_resource",
             "X-OM-Resource",
         )
 
 
-def hints_of(exchange: Exchange) -> Hints:
-    retried = header(exchange.scope["headers"], b"x-stainless-retry-count")
+def read_hints(exchange: Exchange) -> Hints:
+    retried = find_header(exchange.scope["headers"], b"x-stainless-retry-count")
     return Hints(history=exchange.caller.history, sdk_retry=retried not in (None, b"0", b""))
 
 
-def call_of(exchange: Exchange, site: Site) -> Call:
-    """What memory work needs of this request; the credential stays in memory only."""
+def build_memory_context(exchange: Exchange, config: EdgeConfig) -> MemoryContext:
+    """Return the context of this request's memory work. The credential is never stored."""
     assert exchange.request is not None  # noqa: S101 — unreadable bodies have no memory
-    assert exchange.caller.key is not None  # noqa: S101 — nor have requests without a thread
-    model, resource, upstream = exchange.request.model, exchange.caller.key.resource, exchange.upstream
-    credential = tuple((n, v) for n, v in exchange.headers if n in OF_THE_CALLER)
-    key = (model, resource, upstream.name, credential)
-    return site.call(key, lambda: made_call(site, model, resource, upstream, credential))
-
-
-def made_call(
-    site: Site, model: str | None, resource: str, upstream: UpstreamSettings, credential: Sequence[Header]
-) -> Call:
-    effective = priced(site.settings.effective(model, resource), model)
-    headers = tuple((n.decode("latin-1"), v.decode("latin-1")) for n, v in credential)
-    layout = upstream.layout if effective.context.layout == "auto" else effective.context.layout
-    return Call(
-        effective=effective,
-        inherited=Target(model, base_url=upstream.base_url, headers=headers) if model else None,
-        layout=layout_for(urlsplit(upstream.base_url).hostname or "", layout),
-        context_options=ContextOptions(effective.context.relative_time, effective.context.priorities),
+    assert exchange.caller.key is not None  # noqa: S101 — no thread, no memory
+    credential = tuple((n, v) for n, v in exchange.headers if n in CALLER_CREDENTIAL_HEADERS)
+    return config.policy.context_of_request(
+        exchange.request.model, exchange.caller.key.resource, exchange.upstream, credential
     )
 
 
-def named_receipt(status: str, reason: str | None, caller: Caller) -> list[Header]:
-    """What every receipt says: what memory did, why, and which thread the request was taken for."""
-    said = [(b"x-om-status", status.encode())]
-    if reason:
-        said.append((b"x-om-reason", reason.encode()))
-    if caller.key:
-        said.append((b"x-om-thread", encode_name(caller.key.thread).encode()))
-    return said
-
-
-def receipt(exchange: Exchange) -> list[tuple[bytes, bytes]]:
-    """The X-OM-* response headers (docs/spec/http.md#receipt)."""
-    turn, said = exchange.turn, named_receipt(exchange.status, exchange.reason, exchange.caller)
-    if turn:
-        said += [(b"x-om-" + name.encode(), b"%d" % value) for name, value in turn.receipt.items()]
-    said.append((b"x-om-overhead-ms", b"%.2f" % exchange.overhead_ms))
-    return said
+def describe_bypass(exchange: Exchange, exc: Exception) -> Bypassed:
+    """Return the fact that this exception kept memory out of the exchange."""
+    return Bypassed(exchange.caller.key, exchange.reason, type(exc).__name__, raise_site(exc))

@@ -1,125 +1,93 @@
-"""Which headers travel on: everything but the connection's own."""
+"""Forward every header except hop-by-hop ones and the proxy's own."""
 
 from __future__ import annotations
 
-import re
 from collections.abc import Collection, Sequence
 
-from om_proxy.errors import BadRequest, OmError, Unsupported
-from om_proxy.memory.identity import PATH_RESOURCE, PATH_THREAD
+from om_proxy.identity.identity_rules import PATH_RESOURCE, PATH_THREAD
+from om_proxy.server.headers import HOP_BY_HOP_HEADERS, Header, find_header
 
-Header = tuple[bytes, bytes]
-
-# RFC 9110 7.6.1, and what older software sends in its spirit.
-HOP_BY_HOP = frozenset(
-    (
-        b"connection",
-        b"keep-alive",
-        b"proxy-authenticate",
-        b"proxy-authorization",
-        b"proxy-connection",
-        b"te",
-        b"trailer",
-        b"transfer-encoding",
-        b"upgrade",
-    )
-)
-# Said anew for the next connection: by whoever opens it, or by the body it carries.
-REFRAMED = frozenset((b"host", b"content-length", b"expect"))
-OF_THE_PATH = frozenset(
+# The next connection has its own values, set by its opener or its body.
+REFRAMED_HEADERS = frozenset((b"host", b"content-length", b"expect"))
+BASE_URL_HEADERS = frozenset(
     (PATH_THREAD.encode(), PATH_RESOURCE.encode())
 )  # what the base URL named: no header of the client's
-STAYS = HOP_BY_HOP | REFRAMED | OF_THE_PATH
-OURS = b"x-om-"
-_CONTROL = re.compile(rb"[\x00-\x08\x0a-\x1f\x7f]")  # no part of a value (RFC 9110 5.5); uvicorn refuses to write one
-_HOST = re.compile(rb"([A-Za-z0-9._-]*|\[[0-9A-Fa-f:.]+\])(:[0-9]*)?")  # RFC 9110 7.2, without what no real host has
-HTTP = ("1.1", "1.0")  # the versions spoken here
-CREDENTIALS = frozenset((b"authorization", b"x-api-key", b"api-key"))
+NOT_FORWARDED = HOP_BY_HOP_HEADERS | REFRAMED_HEADERS | BASE_URL_HEADERS
+OWN_HEADER_PREFIX = b"x-om-"
+# no part of a value (RFC 9110 5.5); uvicorn refuses to write one
+_CONTROL_CHARACTERS = bytes([*range(0x09), *range(0x0A, 0x20), 0x7F])
+CREDENTIAL_HEADERS = frozenset((b"authorization", b"x-api-key", b"api-key"))
 
 
 def request_headers(headers: Sequence[Header], drop: Collection[bytes] = ()) -> list[Header]:
-    """What goes upstream of a client's headers, their names in lower case as ASGI has them; `drop` names more that do not (the
-    identity aliases)."""
-    listed = _listed(headers)
+    """The client's headers that go upstream. Names are in lower case, as ASGI has them; `drop`
+    names further headers to leave out (the identity aliases)."""
+    listed = _connection_headers(headers)
     return [
         item
         for item in headers
-        if (name := item[0]) not in STAYS and not name.startswith(OURS) and name not in drop and name not in listed
+        if (name := item[0]) not in NOT_FORWARDED
+        and not name.startswith(OWN_HEADER_PREFIX)
+        and name not in drop
+        and name not in listed
     ]
 
 
 def response_headers(headers: Sequence[Header]) -> list[Header]:
-    """What goes to the client of an upstream's headers, names in lower case as ASGI has them.
+    """The upstream's headers that go to the client. Names are in lower case, as ASGI has them.
 
-    A value that holds a control character is left out: with a line break it could write headers of its own. So is a receipt that
-    the upstream writes, for example another om-proxy: a client would read it as this proxy's word.
+    A value that holds a control character is left out: with a line break it could write headers of
+    its own. So is a receipt that the upstream writes, for example another om-proxy: a client would
+    read it as this proxy's word.
     """
-    if _CONTROL.search(b"".join([value for _, value in headers])):  # hardly ever: one search in place of one for each
-        headers = [item for item in headers if not _CONTROL.search(item[1])]
+    # control characters are rare: one check of all values instead of one for each
+    if _has_control(b"".join([value for _, value in headers])):
+        headers = [item for item in headers if not _has_control(item[1])]
     lowered = [(name.lower(), value) for name, value in headers]
-    listed = _listed(lowered)
+    listed = _connection_headers(lowered)
     return [
         item
         for item in lowered
-        if (name := item[0]) not in HOP_BY_HOP and not name.startswith(OURS) and name not in listed
+        if (name := item[0]) not in HOP_BY_HOP_HEADERS
+        and not name.startswith(OWN_HEADER_PREFIX)
+        and name not in listed
     ]
 
 
-def fault_of_head(headers: Sequence[Header], http_version: str) -> OmError | None:
-    """Why this request could mean one thing here and another to a server before or behind us; None where it cannot."""
-    hosts = []
-    for name, value in headers:
-        if name == b"host":
-            hosts.append(value)
-        elif (
-            name == b"transfer-encoding" and value.lower() != b"chunked"
-        ):  # its body is encoded, and we would not say so
-            return Unsupported("send the body with no transfer coding but `chunked`")
-    if http_version not in HTTP or len(hosts) > 1 or (not hosts and http_version != "1.0"):
-        return BadRequest("send HTTP/1.1 with one Host header", "om_bad_host", "host")
-    if hosts and not _HOST.fullmatch(hosts[0]):
-        return BadRequest("send a Host header that names a host and nothing else", "om_bad_host", "host")
-    return None
-
-
-def with_header(headers: Sequence[Header], name: bytes, value: bytes) -> list[Header]:
-    """The headers with this one in place of any of its name; names in lower case."""
+def set_header(headers: Sequence[Header], name: bytes, value: bytes) -> list[Header]:
+    """Replace any header of this name with this one; names are in lower case."""
     return [header for header in headers if header[0] != name] + [(name, value)]
 
 
-def authorized(headers: Sequence[Header], api_key: str | None) -> list[Header]:
-    """With the upstream's own key in place of the caller's credential, where one is configured."""
+def replace_credential(headers: Sequence[Header], api_key: str | None) -> list[Header]:
+    """Put the upstream's own key in place of the caller's credential, where one is configured."""
     if not api_key:
         return list(headers)
-    kept = [item for item in headers if item[0].lower() not in CREDENTIALS]
+    kept = [item for item in headers if item[0].lower() not in CREDENTIAL_HEADERS]
     return [*kept, (b"authorization", b"Bearer " + api_key.encode())]
 
 
-def asking_identity(headers: Sequence[Header]) -> list[Header]:
-    """Ask for an uncompressed reply: one we have to read."""
-    return with_header(headers, b"accept-encoding", b"identity")
-
-
-def header(headers: Sequence[Header], name: bytes) -> bytes | None:
-    """The first value of a header, its name in lower case; None if it is absent."""
-    for key, value in headers:  # a generator in next() takes twice as long
-        if key.lower() == name:
-            return value
-    return None
-
-
-def content_length(headers: Sequence[Header]) -> int | None:
-    """The announced length of the body; None if there is none, or it is no number."""
-    value = header(headers, b"content-length")
-    return int(value) if value is not None and value.isdigit() else None
+def ask_uncompressed(headers: Sequence[Header]) -> list[Header]:
+    """Ask for an uncompressed reply, because the proxy has to read it."""
+    return set_header(headers, b"accept-encoding", b"identity")
 
 
 def is_event_stream(headers: Sequence[Header]) -> bool:
-    return (header(headers, b"content-type") or b"").strip().lower().startswith(b"text/event-stream")
+    return (
+        (find_header(headers, b"content-type") or b"")
+        .strip()
+        .lower()
+        .startswith(b"text/event-stream")
+    )
 
 
-def _listed(headers: Sequence[Header]) -> Collection[bytes]:
-    """The headers that `Connection` says are its own."""
+def _has_control(value: bytes) -> bool:
+    """Deleting the characters is three times as fast as a pattern's search."""
+    return value.translate(None, _CONTROL_CHARACTERS) != value
+
+
+def _connection_headers(headers: Sequence[Header]) -> Collection[bytes]:
+    """The names of headers that `Connection` lists as its own."""
     for name, value in headers:
         if name == b"connection" and value != b"keep-alive":
             named = [v for n, v in headers if n == b"connection"]

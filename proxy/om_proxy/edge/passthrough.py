@@ -1,4 +1,4 @@
-"""Every route we have no business with: any method, path, query and body, as it came, both ways."""
+"""Relay every other route unchanged: any method, path, query and body, both ways."""
 
 from __future__ import annotations
 
@@ -9,27 +9,31 @@ from typing import NamedTuple
 
 from starlette.types import Message, Receive, Scope, Send
 
-from om_proxy.edge import answers
-from om_proxy.edge.disconnect import told, watching, while_there
-from om_proxy.edge.headers import Header, header
-from om_proxy.edge.tee import relay
+from om_proxy.edge.relay import relay
 from om_proxy.errors import BadRequest, OmError
+from om_proxy.server import responses
+from om_proxy.server.disconnect import DisconnectWatch, disconnect_future, run_unless_disconnected
+from om_proxy.server.headers import Header, find_header
+from om_proxy.server.request_body import ClientDisconnected
 from om_proxy.settings import UpstreamSettings
-from om_proxy.upstream import Upstream, join
+from om_proxy.upstream import Upstream, join_url
 
-# What could lead out of the upstream's base path, there or at a proxy in between: an empty or a dot segment (with parameters too:
-# Java servers take `..;a` for `..`), a separator or an end of string in disguise, and bytes that are no part of an address at all.
-_UNSAFE = re.compile(rb"//|/(?:\.|%2e){1,2}(?:[/;]|%3b|\Z)|%2f|%5c|\\|%00|[^\x21-\x7e]|[?#]", re.IGNORECASE)
+# Path parts that could lead out of the upstream's base path, there or at a proxy in between: an
+# empty or dot segment (also with parameters: Java servers read `..;a` as `..`), an encoded
+# separator or end of string, and bytes that no address may contain.
+_UNSAFE_PATH = re.compile(
+    rb"//|/(?:\.|%2e){1,2}(?:[/;]|%3b|\Z)|%2f|%5c|\\|%00|[^\x21-\x7e]|[?#]", re.IGNORECASE
+)
 
 
-class Passed(NamedTuple):
+class RequestEnd(NamedTuple):
     """How a relayed request ended, in the words of the `turn` event."""
 
     status: int
     end: str
 
 
-CLIENT_LEFT = Passed(499, "disconnected")  # nginx's number for it
+CLIENT_LEFT = RequestEnd(499, "disconnected")  # nginx's number for it
 
 
 async def passthrough(
@@ -42,22 +46,23 @@ async def passthrough(
     headers: Sequence[Header],
     body: bytes | None = None,
     receipt: Sequence[Header] = (),
-) -> Passed:
-    """Relay one request. A body that was read already is given as `body`; else it is passed on as it comes, unbuffered.
+) -> RequestEnd:
+    """Relay one request. `body` is the body if it was read already; None streams it unbuffered.
 
-    `headers` are what travels on of the request's (Site.sent_on). `receive` may refuse the request, by an OmError for its first message.
+    `headers` are the request's forwarded headers (EdgeConfig.upstream_headers). `receive` may
+    refuse the request: it raises an OmError for its first message.
     """
     try:
-        url = join(settings.base_url, checked_path(scope["raw_path"]), scope["query_string"])
+        url = join_url(settings.base_url, check_path(scope["raw_path"]), scope["query_string"])
         first: Message = await receive() if body is None else {"type": "http.request", "body": body}
     except OmError as exc:
-        return await refuse(send, exc, receipt)
+        return await send_refusal(send, exc, receipt)
     if first["type"] == "http.disconnect":
         return CLIENT_LEFT
 
-    async def exchange(content: bytes | _Upload, gone: asyncio.Future[None]) -> Passed:
+    async def relay_content(content: bytes | _Upload, gone: asyncio.Future[None]) -> RequestEnd:
         watched = None if settings.on_disconnect == "drain" else gone
-        asking = upstream.send(
+        sending = upstream.send(
             scope["method"],
             url,
             headers,
@@ -67,78 +72,87 @@ async def passthrough(
             setting=settings.place,
         )
         try:
-            answer = await while_there(watched, asking)
+            answer = await run_unless_disconnected(watched, sending)
         except OmError as exc:
-            return await refuse(send, exc, receipt)
+            return await send_refusal(send, exc, receipt)
         if answer is None:
             return CLIENT_LEFT
         relayed = await relay(answer, send, receipt=receipt, disconnected=watched)
-        return Passed(answer.status, relayed.outcome)
+        return RequestEnd(answer.status, relayed.outcome)
 
     if first.get("more_body"):
-        length = header(scope["headers"], b"content-length")
+        length = find_header(scope["headers"], b"content-length")
         headers = [*headers, (b"content-length", length)] if length is not None else headers
-        async with _Upload(first, receive, told(scope)) as upload:
-            return await exchange(upload, upload.gone)
+        async with _Upload(first, receive, disconnect_future(scope)) as upload:
+            return await relay_content(upload, upload.gone)
     else:
-        async with watching(scope, receive) as gone:
-            return await exchange(first.get("body", b""), gone)
+        async with DisconnectWatch(scope, receive) as gone:
+            return await relay_content(first.get("body", b""), gone)
 
 
-async def refuse(send: Send, exc: OmError, receipt: Sequence[Header]) -> Passed:
-    await answers.error(send, exc, receipt)
-    return Passed(exc.status, exc.code)
+async def send_refusal(send: Send, exc: OmError, receipt: Sequence[Header]) -> RequestEnd:
+    await responses.send_error(send, exc, receipt)
+    return RequestEnd(exc.status, exc.code)
 
 
-def checked_path(raw_path: bytes) -> str:
-    """The path as the client wrote it, its escapes untouched. Raises BadRequest for one that may mean another than it says."""
-    if not raw_path.startswith(b"/") or _UNSAFE.search(raw_path):
+def check_path(raw_path: bytes) -> str:
+    """Return the path as the client wrote it, with its escapes. Raises BadRequest for a path that a
+    server may read as another one."""
+    if not raw_path.startswith(b"/") or _UNSAFE_PATH.search(raw_path):
         raise BadRequest(
-            "this path cannot be relayed; send it without empty, `..` or encoded separator segments", "om_bad_path"
+            "this path cannot be relayed; "
+            "send it without empty, `..` or encoded separator segments",
+            "om_bad_path",
         )
     return raw_path.decode("ascii")
 
 
 class _Upload:
-    """A request body as it comes; once it has come, the watch for the client's leaving. Both need `receive`, one at a time; while
-    the upstream takes no more, nobody is in there, and only our own server's connections tell (`told`)."""
+    """Streams a request body, then watches for the client's disconnect.
 
-    def __init__(self, first: Message, receive: Receive, told: asyncio.Future[None] | None) -> None:
+    Both call `receive`, one at a time. While the upstream reads nothing, neither calls it: then
+    only the future of the proxy's own server (`server_disconnect`) reports a disconnect.
+    """
+
+    def __init__(
+        self, first: Message, receive: Receive, server_disconnect: asyncio.Future[None] | None
+    ) -> None:
         self._first = first
         self._receive = receive
-        self._told = told
+        self._server_disconnect = server_disconnect
         self._watch: asyncio.Task[None] | None = None
         self.gone: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
     async def __aenter__(self) -> _Upload:
-        if self._told is not None:
-            self._told.add_done_callback(self._leave)
+        if self._server_disconnect is not None:
+            self._server_disconnect.add_done_callback(self._mark_gone)
         return self
 
     async def __aexit__(self, *exc_info: object) -> None:
         self.gone.cancel()
-        if self._told is not None:
-            self._told.remove_done_callback(self._leave)
+        if self._server_disconnect is not None:
+            self._server_disconnect.remove_done_callback(self._mark_gone)
         if self._watch is not None:
             self._watch.cancel()
 
     async def __aiter__(self) -> AsyncIterator[bytes]:
         message = self._first
         while message["type"] == "http.request":
-            if chunk := message.get("body", b""):  # an empty one would be the end of a chunked body
+            if chunk := message.get("body", b""):  # an empty chunk would end a chunked body
                 yield chunk
             if not message.get("more_body"):
-                self._watch = asyncio.create_task(self._until_gone())
+                self._watch = asyncio.create_task(self._watch_disconnect())
                 return
             message = await self._receive()
-        self._leave()
-        raise answers.Disconnected  # breaks the request to the upstream off: half a body must not look whole
+        self._mark_gone()
+        # this aborts the request to the upstream: half a body must not look complete
+        raise ClientDisconnected
 
-    async def _until_gone(self) -> None:
+    async def _watch_disconnect(self) -> None:
         while (await self._receive())["type"] != "http.disconnect":
             pass
-        self._leave()
+        self._mark_gone()
 
-    def _leave(self, _: object = None) -> None:
+    def _mark_gone(self, _: object = None) -> None:
         if not self.gone.done():
             self.gone.set_result(None)

@@ -4,20 +4,21 @@ from __future__ import annotations
 
 import asyncio
 
-from om_proxy.edge.budget import COPY_WEIGHT, FREE_COPY_BYTES, MemoryBudget
-from om_proxy.off_loop import MANY_BYTES, off_loop
-from om_proxy.wire.reply import LIMIT, Reply, ReplyReader
+from om_proxy.apis.api import MAX_REMEMBERED_REPLY_BYTES, Reply, ReplyReader
+from om_proxy.off_loop import MANY_BYTES, run_off_loop
+from om_proxy.server.budget import COPY_WEIGHT, FREE_COPY_BYTES, MemoryBudget
 
 
 class ReplyCopy:
-    """Reads as ReplyReader does. Given up where the budget has no room for more of it, or at `LIMIT` bytes: what it held is free at
-    once, and its turn is kept as one whose reply was interrupted. The client's bytes know nothing of it."""
+    """Reads a reply as its reader does. The copy is given up when the budget has no room for more of it,
+    or at `MAX_REMEMBERED_REPLY_BYTES`: its memory is free at once, and its turn is stored as one whose reply was
+    interrupted. The client's bytes are not affected."""
 
     __slots__ = ("_budget", "_bytes", "_charged", "_finishing", "_reader", "is_given_up")
 
-    def __init__(self, stream: bool, budget: MemoryBudget) -> None:
+    def __init__(self, reader: ReplyReader, budget: MemoryBudget) -> None:
         self._budget = budget
-        self._reader: ReplyReader | None = ReplyReader(stream)
+        self._reader: ReplyReader | None = reader
         self._bytes = self._charged = 0
         self._finishing: asyncio.Task[Reply] | None = None
         self.is_given_up = False
@@ -33,26 +34,30 @@ class ReplyCopy:
         self._reader.feed(data)
 
     async def finish(self) -> Reply:
-        """What it said, read beside the event loop where it is large; who is cancelled meanwhile may ask again. The reader is let go.
-        The reply stays charged until `release`."""
+        """Read the reply, off the event loop if it is large. A cancelled caller may call again. The
+        reader is dropped. The reply stays charged until `release`."""
         if self._finishing is None:
             reader, self._reader = self._reader, None
             if reader is None:
                 return Reply()
             if self._bytes <= MANY_BYTES:
                 return reader.finish()
-            self._finishing = asyncio.create_task(off_loop(self._bytes, reader.finish, MANY_BYTES))
+            self._finishing = asyncio.create_task(
+                run_off_loop(self._bytes, reader.finish, MANY_BYTES)
+            )
         return await asyncio.shield(self._finishing)
 
     def release(self, _: object = None) -> None:
-        """The reply is stored, or given up. Repeatable."""
+        """Free the copy: the reply is stored, or given up. Repeatable."""
         self._reader = self._finishing = None
         if self._charged:
             self._budget.change(-self._charged)
             self._charged = 0
 
     def _charge(self, charge: int) -> bool:
-        if self._bytes > LIMIT or not self._budget.charge_copy(charge - self._charged):
+        if self._bytes > MAX_REMEMBERED_REPLY_BYTES or not self._budget.charge_copy(
+            charge - self._charged
+        ):
             return False
         self._charged = charge
         return True

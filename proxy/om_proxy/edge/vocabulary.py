@@ -6,23 +6,31 @@ them with the code that says the words.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+
+from om_proxy.reasons import Reason, Status
 
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """Names that share one meaning. `told_with`: the statuses or HTTP codes they come with."""
+    """Names that share one meaning. `sent_with`: the statuses or HTTP codes they come with."""
 
     names: tuple[str, ...]
-    told_with: str
+    sent_with: str
     meaning: str
 
 
-def _row(names: str, meaning: str, told_with: str = "") -> Row:
-    return Row(tuple(names.split()), told_with, meaning)
+def _row(names: str, meaning: str, sent_with: str = "") -> Row:
+    return Row(tuple(names.split()), sent_with, meaning)
 
 
-REQUEST_HEADERS = (
+def _reason(names: Sequence[Reason], meaning: str, *sent_with: Status) -> Row:
+    """A row of `REASON_ROWS`. A reason that comes with no status stands in the log alone."""
+    return Row(tuple(names), " ".join(sent_with), meaning)
+
+
+REQUEST_HEADER_ROWS = (
     _row(
         "X-OM-Thread",
         "The conversation. Where nothing names one, om-proxy touches nothing. A used id "
@@ -31,7 +39,8 @@ REQUEST_HEADERS = (
     ),
     _row(
         "X-OM-Resource",
-        "The owner of the conversation: a user, an agent. Also taken: `x-resource-id`, `X-OpenWebUI-User-Id`",
+        "The owner of the conversation: a user, an agent. Also taken: `x-resource-id`, "
+        "`X-OpenWebUI-User-Id`",
     ),
     _row(
         "X-OM-Mode",
@@ -65,11 +74,12 @@ REQUEST_HEADERS = (
     ),
     _row(
         "X-OM-Task",
-        "Anything but an unfilled `{{template}}` marks a side request (titles, tags), which has no memory",
+        "Anything but an unfilled `{{template}}` marks a side request (titles, tags), which "
+        "has no memory",
     ),
 )
 
-RESPONSE_HEADERS = (
+RESPONSE_HEADER_ROWS = (
     _row(
         "x-om-status",
         "`off`, `raw` (memory is on, and there is nothing to rewrite yet), `applied`, "
@@ -93,123 +103,132 @@ RESPONSE_HEADERS = (
     ),
     _row(
         "x-om-overhead-ms",
-        "The time om-proxy took before it forwarded the request, an observation that it waited for included",
+        "The time om-proxy took before it forwarded the request, including the wait for an "
+        "observation",
     ),
 )
 
-STATUSES = ("off", "raw", "applied", "degraded")
-
-REASONS = (
-    _row(
-        "no-thread",
+REASON_ROWS = (
+    _reason(
+        [Reason.NO_THREAD],
         "The request names no thread. The bytes passed through",
-        "off",
+        Status.OFF,
     ),
-    _row(
-        "route",
+    _reason(
+        [Reason.ROUTE],
         "The request names a thread, and its route has no memory. The bytes passed through, and "
         "the log warned once for each client and route, at most 20 times a minute",
-        "off",
+        Status.OFF,
     ),
-    _row(
-        "no-credential",
+    _reason(
+        [Reason.NO_CREDENTIAL],
         "The request has no API key, and one of three things holds: (a) the server listens "
         "beyond loopback; (b) a web page of another site asks, or the `Host` is not this "
         "machine's; (c) a proxy says that the request comes from elsewhere. It has no memory",
-        "off",
+        Status.OFF,
     ),
-    _row(
-        "disabled mode-off",
+    _reason(
+        [Reason.DISABLED, Reason.MODE_OFF],
         "`memory: false`, or `X-OM-Mode: off`",
-        "off",
+        Status.OFF,
     ),
-    _row(
-        "side-request",
+    _reason(
+        [Reason.SIDE_REQUEST],
         "A request for a title, tags or a follow-up has no memory. In a thread whose newest "
         "turn offered tools, the same holds for a request without tools that repeats nothing of "
         "the thread, such as a message from another device. With `X-OM-History: new` it is a "
         "message all the same",
-        "off",
+        Status.OFF,
     ),
-    _row(
-        "unreadable",
-        "The body is no chat request as om-proxy knows it, or holds a message that is none. The model server judges it",
-        "off degraded",
+    _reason(
+        [Reason.UNREADABLE],
+        "om-proxy cannot read the body, or one of its messages, as a chat request. The model "
+        "server judges it",
+        Status.OFF,
+        Status.DEGRADED,
     ),
-    _row(
-        "no-messages",
+    _reason(
+        [Reason.NO_MESSAGES],
         "The request holds instructions alone",
-        "off",
+        Status.OFF,
     ),
-    _row(
-        "write-only",
+    _reason(
+        [Reason.WRITE_ONLY],
         "`X-OM-Mode: write`, or `memory.mode: shadow`",
-        "raw",
+        Status.RAW,
     ),
-    _row(
-        "observer-failing",
+    _reason(
+        [Reason.OBSERVER_FAILING],
         "The observer model fails. What it could not observe is sent raw. om-proxy tries again "
         "after 1 minute, doubling to 6 hours; after 8 failures in a row when `om-proxy doctor "
         "--revive` says so",
-        "raw applied",
+        Status.RAW,
+        Status.APPLIED,
     ),
-    _row(
-        "observer-late",
+    _reason(
+        [Reason.OBSERVER_LATE],
         "The request should have waited for an observation, and goes out without it. Either the "
         "observation was not ready in time, another request had waited for the same call, the "
         "observer failed and is tried again later, or the server was too busy to wait. The "
         "notes come later",
-        "raw applied",
+        Status.RAW,
+        Status.APPLIED,
     ),
-    _row(
-        "fork-not-waited",
-        "An observation was due, but of messages that replace others. Those are not stored before their reply",
-        "raw applied",
+    _reason(
+        [Reason.FORK_NOT_WAITED],
+        "The observation that was due covers messages that replace others. Those are stored "
+        "only with their reply",
+        Status.RAW,
+        Status.APPLIED,
     ),
-    _row(
-        "economy",
-        "`memory.economy: auto`: notes are due, and wait until they are expected to save what they cost",
-        "raw applied",
+    _reason(
+        [Reason.ECONOMY],
+        "`memory.economy: auto`: notes are due, and wait until they are expected to save what "
+        "they cost",
+        Status.RAW,
+        Status.APPLIED,
     ),
-    _row(
-        "tail-limit",
+    _reason(
+        [Reason.TAIL_LIMIT],
         "Raw messages beyond `context.tail_limit` were left out of this prompt",
-        "degraded",
+        Status.DEGRADED,
     ),
-    _row(
-        "upstream-refused",
+    _reason(
+        [Reason.UPSTREAM_REFUSED],
         "The model server refused the rewritten prompt, so the original was sent",
-        "degraded",
+        Status.DEGRADED,
     ),
-    _row(
-        "context-overflow",
+    _reason(
+        [Reason.CONTEXT_OVERFLOW],
         "The prompt was too long for the model. Older messages were observed while you waited. "
         "Either a shorter prompt was sent (`applied`), or none could be made (`degraded`) and "
         "the refusal is the model server's",
-        "applied degraded",
+        Status.APPLIED,
+        Status.DEGRADED,
     ),
-    _row(
-        "reply-too-large",
+    _reason(
+        [Reason.REPLY_TOO_LARGE],
         "The reply was relayed and not remembered: it was above 64 MiB, or `limits.memory` had "
         "no room. This word is in the log alone, because the receipt goes out before the reply",
     ),
-    _row(
-        "storage",
+    _reason(
+        [Reason.STORAGE],
         "The store fails. New turns wait in memory and are in the next prompts of their thread. "
         "Where the thread cannot be read, the original was sent",
-        "degraded",
+        Status.DEGRADED,
     ),
-    _row(
-        "memory-slow memory-error conflict",
+    _reason(
+        [Reason.MEMORY_SLOW, Reason.MEMORY_ERROR, Reason.CONFLICT],
         "Memory took too long or failed: the original was sent",
-        "degraded",
+        Status.DEGRADED,
     ),
 )
 
-ERRORS = (
+ERROR_CODE_ROWS = (
     _row(
         "om_bad_header om_two_credentials",
-        "A header of identity has no valid meaning, or there are two different keys. Send the one that is meant",
+        "A header of identity has no valid meaning, or there are two different keys. Send the "
+        "one that is meant",
         "400",
     ),
     _row(
@@ -225,7 +244,7 @@ ERRORS = (
     ),
     _row(
         "om_bad_http om_bad_host om_bad_path",
-        "The request is no HTTP/1.1 that can be read; or it has not one plain `Host`; or its "
+        "The request cannot be read as HTTP/1.1; or it does not have one plain `Host`; or its "
         "path has empty, `..` or encoded separator segments, or a thread prefix that names no "
         "thread. Correct the client",
         "400",
@@ -238,7 +257,8 @@ ERRORS = (
     ),
     _row(
         "om_too_slow",
-        "Headers or body came too slowly (`limits.header_timeout`, `limits.body_timeout`). Try again",
+        "Headers or body came too slowly (`limits.header_timeout`, `limits.body_timeout`). Try "
+        "again",
         "408",
     ),
     _row(

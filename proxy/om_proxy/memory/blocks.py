@@ -1,13 +1,15 @@
-"""Where a conversation may be cut: a tool call stays with its results.
+"""Find where a conversation may be cut: a tool call stays with its results.
 
-A *block* is a message that makes tool calls and all their results; every other message is a block of its own. The rules
-(docs/spec/behaviour.md#safe-cut):
+A *block* is a message that makes tool calls and all their results; every other message is a block
+of its own. The rules (docs/spec/behaviour.md#safe-cut):
 
 - Parallel calls stay together, also when a client spreads them over several assistant messages.
-- A result belongs to the newest earlier message that makes a call of that id: some servers number their calls anew each turn.
-- A block whose results never come closes when a message that is no result follows. Real sessions have such calls.
-- A block still waiting for results at the end of the list has no closed end yet.
-- A result without any call is a message of its own: the client sent it so.
+- A result belongs to the newest earlier message that makes a call of that id: some servers number
+  their calls anew each turn.
+- A block whose results never come closes when a message that is no result follows. Real sessions
+  have such calls.
+- A block that still waits for results at the end of the list has no closed end yet.
+- A result without a call is a message of its own: the client sent it so.
 """
 
 from __future__ import annotations
@@ -19,9 +21,10 @@ from om_proxy.memory.model import MESSAGE_FRAMING_TOKENS, Mark
 
 
 def closed_ends(messages: Sequence[Mark]) -> tuple[int, ...]:
-    """Ascending indices `i` such that a cut after message `i` separates no tool call from its results."""
+    """Ascending indices `i` such that a cut after message `i` separates no tool call from its
+    results."""
     reach = list(range(len(messages)))  # the last message that must stay with this one
-    for end, start in _answered(messages):
+    for end, start in _result_pairs(messages):
         reach[start] = end
     stop = _waiting_from(messages)
     together = accumulate(reach, max)
@@ -29,10 +32,11 @@ def closed_ends(messages: Sequence[Mark]) -> tuple[int, ...]:
 
 
 def safe_cut(messages: Sequence[Mark], limit: int, least: int) -> int:
-    """How many leading messages to take so that they weigh at most `limit` tokens; 0 if there is no closed end to cut at.
+    """The number of leading messages to take so that they weigh at most `limit` tokens; 0 if there is
+    no closed end to cut at.
 
-    The latest cut before a user message that yields at least `least` tokens, else the latest closed end. A first block that
-    alone exceeds `limit` is taken alone: whoever reads it clips it.
+    Takes the latest cut before a user message that yields at least `least` tokens, else the latest
+    closed end. A first block that alone exceeds `limit` is taken alone: its reader clips it.
     """
     ends = closed_ends(messages)
     weights = list(accumulate(m.tokens + MESSAGE_FRAMING_TOKENS for m in messages))
@@ -45,20 +49,22 @@ def safe_cut(messages: Sequence[Mark], limit: int, least: int) -> int:
     return fitting[-1] + 1
 
 
-def asked(messages: Sequence[Mark]) -> int:
-    """Index of the first message that belongs to what the request itself asks: it is never covered in that request's prompt.
+def first_asked_index(messages: Sequence[Mark]) -> int:
+    """Index of the first message that belongs to what the request itself asks: that is never covered in
+    the request's prompt.
 
-    These are the messages after the last assistant message and the calls they answer, or that are still open; back to the
-    nearest cut, should results of other calls have come between.
+    These are the messages after the last assistant message and the calls they answer, or that are
+    still open; back to the nearest cut, should results of other calls have come between.
     """
     last = next((i for i in reversed(range(len(messages))) if messages[i].role == "assistant"), -1)
-    calls = [start for end, start in _answered(messages) if end > last]
+    calls = [start for end, start in _result_pairs(messages) if end > last]
     first = min(last + 1, _waiting_from(messages), *calls)
     return max((end + 1 for end in closed_ends(messages) if end < first), default=0)
 
 
-def _answered(messages: Sequence[Mark]) -> list[tuple[int, int]]:
-    """(index of a result, index of the message that made its call), for every result with a call before it."""
+def _result_pairs(messages: Sequence[Mark]) -> list[tuple[int, int]]:
+    """(index of a result, index of the message that made its call), for every result with a call
+    before it."""
     made: dict[str, int] = {}
     found = []
     for i, message in enumerate(messages):
@@ -74,7 +80,9 @@ def _waiting_from(messages: Sequence[Mark]) -> int:
     first = next((i for i in reversed(range(size)) if messages[i].answers is None), size)
     results = {m.answers for m in messages[first + 1 :]}
     waits = size
-    while 0 <= first < size and messages[first].calls:  # neighbouring messages with calls are one parallel step
+    while (
+        0 <= first < size and messages[first].calls
+    ):  # neighbouring messages with calls are one parallel step
         if not results.issuperset(messages[first].calls):
             waits = first
         first -= 1
@@ -82,7 +90,8 @@ def _waiting_from(messages: Sequence[Mark]) -> int:
 
 
 def _user_follows(messages: Sequence[Mark], index: int) -> bool:
-    """Whether the message after `index` is the user's; at the end of the list, after a finished reply, it will be."""
+    """Whether the message after `index` is the user's; at the end of the list: whether a finished reply
+    stands there, so that the next message will be the user's."""
     if index + 1 < len(messages):
         return messages[index + 1].role == "user"
     return messages[index].role == "assistant" and not messages[index].calls

@@ -1,12 +1,15 @@
-"""Find the markup of chat templates in a text from outside: what a model takes for a change of speaker or for its runtime's voice.
+"""Find the markup of chat templates in a text from outside: a model takes it for a change of speaker or
+for its runtime's voice.
 
-Two kinds. Special tokens are one token each to the model that has them, wherever they stand in a prompt: `<|im_start|>` (ChatML, Qwen),
-`<|start_header_id|>` (Llama 3), `<start_of_turn>` (Gemma), `[INST]` (Llama 2, Mistral), `<｜User｜>` (DeepSeek). Role tags are plain
-text that models have learnt to obey: `<system>`, `<system-reminder>`, `<tool_result>`.
+Two kinds. Special tokens are one token each to the model that has them, wherever they stand in a
+prompt: `<|im_start|>` (ChatML, Qwen), `<|start_header_id|>` (Llama 3), `<start_of_turn>` (Gemma),
+`[INST]` (Llama 2, Mistral), `<｜User｜>` (DeepSeek). Role tags are plain text that models have learnt
+to obey: `<system>`, `<system-reminder>`, `<tool_result>`.
 
-Only their first character is written otherwise (memory/escaping.py): `&lt;|im_start|>` is no token any more, and whoever reads it
-still knows what was said. Special tokens count only as they are spelt exactly. Role tags count in any case and spelling, but only
-where a tag can stand: `List<User>`, `a < user` and `<System.String>` are code.
+Only their first character is replaced (memory/escaping.py): `&lt;|im_start|>` is no token any more,
+and a reader still knows what was said. Special tokens count only in their exact spelling. Role tags
+count in any case and spelling, but only where a tag can stand:
+`List<User>`, `a < user` and `<System.String>` are code.
 """
 
 from __future__ import annotations
@@ -14,13 +17,20 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 
-# Characters a reader does not see: soft hyphen, joiners, direction marks, variation selectors, tag characters.
+# Characters a reader does not see: soft hyphen, joiners, direction marks, variation selectors, tag
+# characters.
 INVISIBLE_CHARACTERS = (
     "[\u00ad\u034f\u061c\u115f\u180b-\u180f\u200b-\u200f\u202a-\u202e\u2060-\u206f"
     "\ufe00-\ufe0f\ufeff\U000e0000-\U000e0fff]*"
 )
 
-_SYSTEM_TAGS = ("system", "system-reminder", "system-prompt", "system-message", "system-instructions")
+_SYSTEM_TAGS = (
+    "system",
+    "system-reminder",
+    "system-prompt",
+    "system-message",
+    "system-instructions",
+)
 _ROLE_TAGS = (  # nor behind a word: `List<User>` is code
     "developer",
     "developer-message",
@@ -62,7 +72,7 @@ _SQUARE_TOKENS = (
 )
 
 
-def _tag(names: Iterable[str]) -> str:
+def _tag_pattern(names: Iterable[str]) -> str:
     spelt = (
         r"[\s_.-]*+".join(INVISIBLE_CHARACTERS.join(word) for word in name.split("-"))
         for name in sorted(names, key=len, reverse=True)
@@ -72,9 +82,10 @@ def _tag(names: Iterable[str]) -> str:
 
 ESCAPED_ANGLE_BRACKET = r"&(?:amp;)*+lt;"
 ESCAPED_SQUARE_BRACKET = r"&(?:amp;)*+#91;"
-# The bracket of each, escaped or not. What must follow it holds neither a bracket nor an `&`: it is the same in the escaped text.
+# The bracket of each, escaped or not. What must follow it holds neither a bracket nor an `&`: it is
+# the same in the escaped text.
 MARKUP_PATTERN = re.compile(
-    rf"(?:<|{ESCAPED_ANGLE_BRACKET})(?={'|'.join(_ANGLE_TOKENS)}|{_tag(_SYSTEM_TAGS)})"
-    rf"|(?<!\w)(?:<|{ESCAPED_ANGLE_BRACKET})(?={_tag(_ROLE_TAGS)})"
+    rf"(?:<|{ESCAPED_ANGLE_BRACKET})(?={'|'.join(_ANGLE_TOKENS)}|{_tag_pattern(_SYSTEM_TAGS)})"
+    rf"|(?<!\w)(?:<|{ESCAPED_ANGLE_BRACKET})(?={_tag_pattern(_ROLE_TAGS)})"
     rf"|(?:\[|{ESCAPED_SQUARE_BRACKET})(?=/?(?:{'|'.join(_SQUARE_TOKENS)})\])"
 )

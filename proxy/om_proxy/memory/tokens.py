@@ -1,27 +1,28 @@
-"""Count the tokens of a chat message's payload: what a prompt pays for it beyond its framing
+"""Count the tokens of a message's payload: what a prompt pays for it beyond its framing
 (docs/spec/behaviour.md#count).
 
-Text, names, tool calls with their arguments and results are counted as they stand, with whatever encoder the caller brings.
-Attachments are estimated from what the message itself holds; nothing is ever downloaded:
+Text, names, tool calls with their arguments and results are counted as they stand, with whatever
+encoder the caller brings. Attachments are estimated from what the message itself holds; nothing is
+ever downloaded:
 
 - images by size: images.py
-- sound by its length: 10 tokens a second for OpenAI, 32 for Gemini, guessing 16 kB a second (128 kbit/s), 48 kB for `wav`
-- a text file by its characters; any other file as 1 token per 20 bytes, at least 500: about what PDFs of text cost. A file known
-  only by its id or address: 1 500
+- sound by its length: 10 tokens a second for OpenAI, 32 for Gemini, guessing 16 kB a second (128
+  kbit/s), 48 kB for `wav`
+- a text file by its characters; any other file as 1 token per 20 bytes, at least 500: about what
+  PDFs of text cost. A file known only by its id or address: 1 500
 
 Reasoning is not counted: providers drop it from the next prompt.
 """
 
 from __future__ import annotations
 
-import json
 import re
 from base64 import b64decode
-from collections.abc import Callable, Iterator, Mapping
-from typing import Any
+from collections.abc import Callable, Iterator
 from urllib.parse import unquote_to_bytes
 
 from om_proxy.memory.images import image_tokens
+from om_proxy.memory.message_view import FileData, ImageData, MessageView, Part, Payload, SoundData
 
 Encode = Callable[[str], int]
 
@@ -31,110 +32,76 @@ MIN_FILE_TOKENS = 500
 FILE_BYTES_PER_TOKEN = 20
 SOUND_BYTES_PER_SECOND = {"wav": 48_000, "pcm16": 48_000}  # 24 kHz, 16 bit, one channel: OpenAI's
 OTHER_SOUND_BYTES_PER_SECOND = 16_000
-# the head may hold the name of a file; a longer one is no `data:` URL that is meant
+# the head may hold the name of a file; a longer one belongs to no real `data:` URL
 MAX_DATA_URL_HEAD_CHARS = 4_096
-PIECE_SIZE = 16_384  # bytes unquoted, or parts written, at a time
-# of unknown kinds; no ordinary message has as many
-MAX_PARTS_ONE_BY_ONE = 32
-REASONING_PART_TYPES = frozenset({"thinking", "redacted_thinking", "reasoning", "reasoning_content"})
+UNQUOTED_PIECE_BYTES = 16_384
 
-_WIDE = re.compile(
+_WIDE_CHARACTERS = re.compile(
     "[\u1100-\u11ff\u2e80-\ua4cf\ua960-\ua97f\uac00-\ud7ff\uf900-\ufaff\uff00-\uffef\U00020000-\U0003ffff]+"
 )
-# possessive: a way back from each parameter would be kept, 200 bytes, and none of them leads anywhere
-_DATA_URL = re.compile(r"data:(?P<mime>[\w.+/-]*+)(?:;(?!base64,)[^;,]*+)*+(?P<base64>;base64)?,", re.IGNORECASE)
-_json = json.JSONEncoder(check_circular=False).encode  # what was read from JSON holds nothing in circles
+# possessive: else the regex engine keeps a useless way back from each parameter, 200 bytes each
+_DATA_URL = re.compile(
+    r"data:(?P<mime>[\w.+/-]*+)(?:;(?!base64,)[^;,]*+)*+(?P<base64>;base64)?,", re.IGNORECASE
+)
 
 
-def count(message: Mapping[str, Any], encode: Encode, model: str = "") -> int:
-    """Payload tokens of a chat message; its framing (`MESSAGE_FRAMING_TOKENS`) is added at use.
-    `model` chooses the rules for attachments."""
-    texts = [message.get("name"), message.get("refusal"), *_calls(message)]
-    return _content(message.get("content"), encode, model) + sum(_text(text, encode) for text in texts)
+def count(message: MessageView, encode: Encode, model: str = "") -> int:
+    """Payload tokens of a message; its framing (`MESSAGE_FRAMING_TOKENS`) is added at use. `model`
+    chooses the rules for attachments."""
+    tokens, unknown = 0, list[Part]()
+    for part in message.parts():
+        if isinstance(part, str):
+            tokens += encode(part) if part else 0
+        elif message.has_list and (payload := part.payload()) is not None:
+            tokens += _count_payload(payload, encode, model)
+        elif message.has_list:
+            unknown.append(part)
+    if unknown:
+        tokens += sum(map(estimate_tokens, message.write_parts(unknown)))
+    texts = [message.name, message.refusal]
+    for call in message.calls():
+        # ids are not counted: providers do not show them to the model as they are
+        texts += (call.name, call.arguments, call.other_input)
+    return tokens + sum([encode(text) for text in texts if text and isinstance(text, str)])
 
 
-def estimate(text: str) -> int:
-    """Where no encoder can be had: 4 characters a token, 2 for Chinese, Japanese and Korean; rounded up."""
-    wide = len(text) - len(_WIDE.sub("", text))
+def estimate_tokens(text: str) -> int:
+    """Estimate tokens without an encoder: 4 characters a token, 2 for Chinese, Japanese and Korean;
+    rounded up."""
+    wide = len(text) - len(_WIDE_CHARACTERS.sub("", text))
     return -(-(len(text) + wide) // 4)
 
 
-def _text(value: Any, encode: Encode) -> int:
-    return encode(value) if isinstance(value, str) and value else 0
+def _count_payload(payload: Payload, encode: Encode, model: str) -> int:
+    match payload:
+        case ImageData():
+            return _image_tokens(payload, model)
+        case SoundData():
+            return _sound_tokens(payload, model)
+        case FileData():
+            return _file_tokens(payload, encode, model)
+        case _:
+            return sum([encode(text) for text in payload if text])
 
 
-def _calls(message: Mapping[str, Any]) -> Iterator[Any]:
-    """Names and arguments of the tools called. Ids are not counted: providers do not show them to the model as they are."""
-    calls = message.get("tool_calls")
-    called = (
-        [c.get("function") or c.get("custom") for c in calls if isinstance(c, dict)] if isinstance(calls, list) else []
-    )
-    for function in [*called, message.get("function_call")]:
-        if isinstance(function, dict):
-            yield function.get("name")
-            yield from (function.get(key) for key in ("arguments", "input"))
+def _image_tokens(image: ImageData, model: str) -> int:
+    data = None if image.url is None else _decode_data_url(image.url, MAX_IMAGE_HEADER_CHARS)
+    return image_tokens(data[1] if data else b"", model, low=image.is_low_detail)
 
 
-def _content(content: Any, encode: Encode, model: str) -> int:
-    if not isinstance(content, list):
-        return _text(content, encode)
-    counts = [_part(part, encode, model) for part in content]
-    unknown = [part for part, tokens in zip(content, counts, strict=True) if tokens is None]
-    return sum(tokens for tokens in counts if tokens is not None) + _unknown(unknown)
-
-
-def _unknown(parts: list[Any]) -> int:
-    """Parts as the JSON they are. A few each for itself; a body of `{},` would take seconds so, and is written in pieces."""
-    pieces = (parts[at : at + PIECE_SIZE] for at in range(MAX_PARTS_ONE_BY_ONE, len(parts), PIECE_SIZE))
-    return sum(estimate(_json(each)) for each in (*parts[:MAX_PARTS_ONE_BY_ONE], *pieces))
-
-
-def _part(part: Any, encode: Encode, model: str) -> int | None:
-    """None for a part of which nothing is known."""
-    if not isinstance(part, dict):
-        return _text(part, encode)
-    kind = str(part.get("type"))  # whatever stands there; a list would not be hashable
-    if kind in REASONING_PART_TYPES:
-        return 0
-    if kind in ("image_url", "input_image", "image"):
-        return _image(part.get("image_url"), part.get("detail"), model)
-    if kind == "input_audio":
-        return _sound(part.get("input_audio"), model)
-    if kind in ("file", "input_file"):
-        return _file(part.get("file") or part, encode, model)
-    texts = [text for key in ("text", "refusal") if isinstance(text := part.get(key), str)]
-    return sum(_text(text, encode) for text in texts) if texts else None
-
-
-def _image(source: Any, detail: Any, model: str) -> int:
-    """`source`: an address, or an object that holds `url` and perhaps `detail`."""
-    url = source.get("url") if isinstance(source, dict) else source
-    detail = source.get("detail", detail) if isinstance(source, dict) else detail
-    data = _data(url, MAX_IMAGE_HEADER_CHARS) if isinstance(url, str) else None
-    return image_tokens(data[1] if data else b"", model, low=detail == "low")
-
-
-def _sound(sound: Any, model: str) -> int:
-    data, form = (sound.get("data"), sound.get("format")) if isinstance(sound, dict) else ("", "")
-    size = len(data) * 3 // 4 if isinstance(data, str) else 0
-    seconds = size / (
-        SOUND_BYTES_PER_SECOND.get(form, OTHER_SOUND_BYTES_PER_SECOND)
-        if isinstance(form, str)
-        else OTHER_SOUND_BYTES_PER_SECOND
-    )
+def _sound_tokens(sound: SoundData, model: str) -> int:
+    size = sound.base64_chars * 3 // 4
+    seconds = size / SOUND_BYTES_PER_SECOND.get(sound.format, OTHER_SOUND_BYTES_PER_SECOND)
     return round(seconds * (32 if "gemini" in model.lower() else 10))
 
 
-def _file(file: Any, encode: Encode, model: str) -> int:
+def _file_tokens(file: FileData, encode: Encode, model: str) -> int:
     """An image sent as a file counts as an image."""
-    value = file.get("file_data") if isinstance(file, dict) else None
-    data = _data(value) if isinstance(value, str) else None
+    if file.data is None:
+        return UNSEEN_FILE_TOKENS
+    data = _decode_data_url(file.data)
     if data is None:
-        return (
-            UNSEEN_FILE_TOKENS
-            if not isinstance(value, str)
-            else max(MIN_FILE_TOKENS, len(value) * 3 // 4 // FILE_BYTES_PER_TOKEN)
-        )
+        return max(MIN_FILE_TOKENS, len(file.data) * 3 // 4 // FILE_BYTES_PER_TOKEN)
     mime, payload = data
     if mime.startswith("image/"):
         return image_tokens(payload, model)
@@ -143,25 +110,27 @@ def _file(file: Any, encode: Encode, model: str) -> int:
     return max(MIN_FILE_TOKENS, len(payload) // FILE_BYTES_PER_TOKEN)
 
 
-def _data(url: str, most: int | None = None) -> tuple[str, bytes] | None:
-    """Type and bytes of a `data:` URL, of at most `most` characters; None for any other address. What is no base64 has no bytes."""
+def _decode_data_url(url: str, most: int | None = None) -> tuple[str, bytes] | None:
+    """Type and bytes of a `data:` URL, of at most `most` characters; None for any other address. Broken
+    base64 gives no bytes."""
     head = _DATA_URL.match(url, 0, MAX_DATA_URL_HEAD_CHARS)
     if head is None:
         return None
     body = url[head.end() : None if most is None else head.end() + most]
     if not head["base64"]:
-        return head["mime"].lower(), b"".join(map(unquote_to_bytes, _pieces(body.encode())))
+        return head["mime"].lower(), b"".join(map(unquote_to_bytes, _split_quoted(body.encode())))
     try:
         return head["mime"].lower(), b64decode(body + "=" * (-len(body) % 4))
     except ValueError:
         return head["mime"].lower(), b""
 
 
-def _pieces(quoted: bytes) -> Iterator[bytes]:
-    """For unquoting, which makes an object of each escape: 75 bytes for each of the text. No piece ends inside of an escape."""
+def _split_quoted(quoted: bytes) -> Iterator[bytes]:
+    """Split a quoted text for unquoting, which makes an object of each escape: 75 bytes for each byte of
+    the text. No piece ends inside an escape."""
     start = 0
     while start < len(quoted):
-        end = start + PIECE_SIZE
+        end = start + UNQUOTED_PIECE_BYTES
         sign = quoted.rfind(b"%", end - 2, end)  # an escape is a percent sign and two digits
         end = sign if sign >= 0 else end
         yield quoted[start:end]

@@ -1,13 +1,20 @@
-"""The configuration: one YAML file and the environment become one frozen Settings; nobody else reads either."""
+"""The configuration: one YAML file and the environment become one frozen Settings; nobody else
+reads either."""
 
-from om_proxy.settings.admin_token import admin_token_line
-from om_proxy.settings.effective import Effective, limits, thread_overrides
-from om_proxy.settings.loading import config_file, load, parse
+from om_proxy.settings.admin_token import render_admin_token_place
+from om_proxy.settings.effective import Effective, compute_limits, merge_thread_overrides
+from om_proxy.settings.loading import find_config_file, load, parse
 from om_proxy.settings.memory import ContextSettings, MemorySettings
-from om_proxy.settings.model import Settings
-from om_proxy.settings.report import attention_lines, effective_lines, shown, summary_lines, upstream_lines
+from om_proxy.settings.report import (
+    list_warnings,
+    render_settings,
+    render_summary,
+    render_upstreams,
+    render_value,
+)
 from om_proxy.settings.service import StorageSettings, UpstreamSettings
-from om_proxy.settings.watching import Watched
+from om_proxy.settings.snapshot import Settings
+from om_proxy.settings.watching import WatchedSettings
 
 __all__ = [
     "ContextSettings",
@@ -16,16 +23,16 @@ __all__ = [
     "Settings",
     "StorageSettings",
     "UpstreamSettings",
-    "Watched",
-    "admin_token_line",
-    "attention_lines",
-    "config_file",
-    "effective_lines",
-    "limits",
+    "WatchedSettings",
+    "compute_limits",
+    "find_config_file",
+    "list_warnings",
     "load",
+    "merge_thread_overrides",
     "parse",
-    "shown",
-    "summary_lines",
-    "thread_overrides",
-    "upstream_lines",
+    "render_admin_token_place",
+    "render_settings",
+    "render_summary",
+    "render_upstreams",
+    "render_value",
 ]

@@ -12,23 +12,23 @@ import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 
-from om_proxy.settings.model import Settings
+from om_proxy.settings.snapshot import Settings
 
 TOKEN_VARIABLE = "OM_PROXY_ADMIN_TOKEN"  # noqa: S105 - a variable's name
 TOKEN_FILE_VARIABLE = "OM_PROXY_ADMIN_TOKEN_FILE"  # noqa: S105 - likewise
-GIVEN_BY = (TOKEN_VARIABLE, "OM_PROXY__SERVER__ADMIN_TOKEN")
+TOKEN_VARIABLES = (TOKEN_VARIABLE, "OM_PROXY__SERVER__ADMIN_TOKEN")
 TOKEN_BYTES = 32
 
 
-def with_admin_token(env: Mapping[str, str]) -> tuple[Mapping[str, str], str | None]:
-    """The environment with the token from its file, which is made where there is none; and what went
-    wrong, for a person.
+def add_admin_token(env: Mapping[str, str]) -> tuple[Mapping[str, str], str | None]:
+    """The environment with the token from its file, which is made where there is none; and what
+    went wrong, for a person.
 
     Where it went wrong the environment is as it was: the settings decide whether their address can
     do without a token, as they do where no file is named.
     """
     path = env.get(TOKEN_FILE_VARIABLE)
-    if not path or any(env.get(name) for name in GIVEN_BY):
+    if not path or any(env.get(name) for name in TOKEN_VARIABLES):
         return env, None
     try:
         token = read_or_make_token(Path(path))
@@ -70,7 +70,7 @@ def make_token(file: Path) -> None:
         Path(written).unlink(missing_ok=True)
 
 
-def admin_token_line(settings: Settings, env: Mapping[str, str]) -> str | None:
+def render_admin_token_place(settings: Settings, env: Mapping[str, str]) -> str | None:
     """Where the token in force is kept, for a person; None where it is none of the file's."""
     path, token = env.get(TOKEN_FILE_VARIABLE), settings.server.admin_token
     if not path or token is None:

@@ -1,4 +1,5 @@
-"""From a file and the environment to checked Settings, or to one ConfigError that lists every fault."""
+"""From a file and the environment to checked Settings, or to one ConfigError that lists every
+fault."""
 
 from __future__ import annotations
 
@@ -9,56 +10,64 @@ from pathlib import Path
 from pydantic import ValidationError
 
 from om_proxy.errors import ConfigError
-from om_proxy.settings.admin_token import with_admin_token
-from om_proxy.settings.faults import faults, sentence
-from om_proxy.settings.model import Settings
-from om_proxy.settings.source import read
+from om_proxy.settings.admin_token import add_admin_token
+from om_proxy.settings.snapshot import Settings
+from om_proxy.settings.source import read_document
+from om_proxy.settings.validation_messages import list_faults, render_fault
 
 DEFAULT_FILE = Path("config/om-proxy.yaml")
 
 
 def load(path: str | Path | None = None, env: Mapping[str, str] | None = None) -> Settings:
-    """The settings of a file: `path`, else `OM_PROXY_CONFIG`, else ./config/om-proxy.yaml, else the built-in defaults.
+    """The settings of a file: `path`, else `OM_PROXY_CONFIG`, else ./config/om-proxy.yaml, else the
+    built-in defaults.
 
     `env` stands for `os.environ`. Makes the admin token's file where the environment names one.
     Raises ConfigError.
     """
-    env, fault = with_admin_token(os.environ if env is None else env)
-    file = config_file(path, env)
+    env, fault = add_admin_token(os.environ if env is None else env)
+    file = find_config_file(path, env)
     try:
         if file is None:
             return parse("", "built-in defaults", env)
-        return parse(text_of(file), str(file), env).placed(file=file)
+        return parse(read_file(file), str(file), env).placed(file=file)
     except ConfigError as exc:
         if fault is None:
             raise
         raise ConfigError(f"{exc}\n{fault}") from exc
 
 
-def config_file(path: str | Path | None, env: Mapping[str, str]) -> Path | None:
+def find_config_file(path: str | Path | None, env: Mapping[str, str]) -> Path | None:
     """Which file counts; None where only the built-in defaults do."""
     if named := path or env.get("OM_PROXY_CONFIG"):
         return Path(named)
     return DEFAULT_FILE if DEFAULT_FILE.is_file() else None
 
 
-def text_of(file: Path) -> str:
+def read_file(file: Path) -> str:
     """Raises ConfigError."""
     try:
         return file.read_text(encoding="utf-8-sig")
     except (OSError, UnicodeDecodeError) as exc:
-        raise ConfigError(f"{file}: cannot be read ({type(exc).__name__}): name a readable configuration file") from exc
+        raise ConfigError(
+            f"{file}: cannot be read ({type(exc).__name__}): name a readable configuration file"
+        ) from exc
 
 
 def parse(text: str, name: str = "om-proxy.yaml", env: Mapping[str, str] | None = None) -> Settings:
-    """The settings a file of this text and name gives. Raises ConfigError; without `env` there are no variables."""
-    document = read(text, name, env or {})
+    """The settings a file of this text and name gives. Raises ConfigError; without `env` there are
+    no variables."""
+    document = read_document(text, name, env or {})
     try:
         settings = Settings.model_validate(document.data)
         broken = list(settings.override_faults())
     except ValidationError as exc:
-        broken = list(faults(exc))
+        broken = list(list_faults(exc))
         settings = Settings()
     if broken:
-        raise ConfigError("\n".join(dict.fromkeys(sentence(document, Settings, path, rule) for path, rule in broken)))
+        raise ConfigError(
+            "\n".join(
+                dict.fromkeys(render_fault(document, Settings, path, rule) for path, rule in broken)
+            )
+        )
     return settings.placed(origins=document.origins)

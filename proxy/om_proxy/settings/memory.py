@@ -1,4 +1,5 @@
-"""The settings of the memory itself: `memory` and `context`, which `models` and `resources` may override."""
+"""The settings of the memory itself: `memory` and `context`, which `models` and `resources` may
+override."""
 
 from __future__ import annotations
 
@@ -9,7 +10,13 @@ from zoneinfo import ZoneInfo
 
 from pydantic import Field, ValidationInfo, field_validator, model_validator
 
-from om_proxy.settings.choice import INHERIT, Choice, ModelChoice, cross_provider_fault, excluded
+from om_proxy.settings.model_choice import (
+    INHERIT_MODEL,
+    ModelChoice,
+    ModelChoiceField,
+    find_conflicting_agents,
+    find_cross_provider_fault,
+)
 from om_proxy.settings.quantities import (
     Duration,
     Idle,
@@ -18,18 +25,32 @@ from om_proxy.settings.quantities import (
     RemovedOrKept,
     ShareOrTokens,
     TokensOrAll,
-    multiplied,
-    resolved,
+    convert_multiple,
+    convert_share,
 )
-from om_proxy.settings.section import Count, Layout, Scope, Secret, Section, Text, Tokens, Url, refuse
+from om_proxy.settings.section import (
+    Count,
+    Layout,
+    Scope,
+    Secret,
+    Section,
+    Text,
+    Tokens,
+    Url,
+    raise_broken_rules,
+)
 
-MODELS_OF_THE_KEY = "models_of_the_key"  # in a validation's context: those of the level that `api_key` comes from
+SHARED_KEY_MODELS = (
+    "models_of_the_key"  # in a validation's context: those of the level that `api_key` comes from
+)
 
 
-def _below(block_after: float, key: str, threshold: int) -> list[tuple[str, str]]:
-    tokens = multiplied(block_after, threshold)
+def _check_block_after(block_after: float, key: str, threshold: int) -> list[tuple[str, str]]:
+    tokens = convert_multiple(block_after, threshold)
     return (
-        [("block_after", f"as {tokens} tokens, it may not be below {key} ({threshold})")] if tokens < threshold else []
+        [("block_after", f"as {tokens} tokens, it may not be below {key} ({threshold})")]
+        if tokens < threshold
+        else []
     )
 
 
@@ -56,7 +77,7 @@ class ObservationSettings(Section):
     prompt: Text = "default"
     thread_title: bool = False
     redact: bool = True
-    model: ModelChoice | None = None
+    model: ModelChoiceField | None = None
     model_settings: ObserverModelSettings = ObserverModelSettings()
 
     @field_validator("prompt")
@@ -75,12 +96,17 @@ class ObservationSettings(Section):
         whole = self.message_tokens
         rule = f"must be below message_tokens ({whole})"
         broken = []
-        if self.buffer_tokens is not False and (tokens := resolved(self.buffer_tokens, whole)) >= whole:
+        if (
+            self.buffer_tokens is not False
+            and (tokens := convert_share(self.buffer_tokens, whole)) >= whole
+        ):
             broken.append(("buffer_tokens", f"as {tokens} tokens, it {rule}"))
         if self.buffer_activation > 1 and self.buffer_activation >= whole:
-            broken.append(("buffer_activation", f"as {self.buffer_activation:.0f} tokens to keep, it {rule}"))
-        broken += _below(self.block_after, "message_tokens", whole)
-        refuse(broken)
+            broken.append(
+                ("buffer_activation", f"as {self.buffer_activation:.0f} tokens to keep, it {rule}")
+            )
+        broken += _check_block_after(self.block_after, "message_tokens", whole)
+        raise_broken_rules(broken)
         return self
 
 
@@ -89,12 +115,14 @@ class ReflectionSettings(Section):
     buffer_activation: float = Field(default=0.5, gt=0, le=1)
     block_after: MultipleOrTokens = 1.2
     instruction: str | None = None
-    model: ModelChoice | None = None
+    model: ModelChoiceField | None = None
     model_settings: ReflectorModelSettings = ReflectorModelSettings()
 
     @model_validator(mode="after")
     def _check(self) -> Self:
-        refuse(_below(self.block_after, "observation_tokens", self.observation_tokens))
+        raise_broken_rules(
+            _check_block_after(self.block_after, "observation_tokens", self.observation_tokens)
+        )
         return self
 
 
@@ -108,7 +136,7 @@ class RetrievalSettings(Section):
     @model_validator(mode="after")
     def _check(self) -> Self:
         if self.vector and self.embedding_model is None:
-            refuse([("vector", "needs retrieval.embedding_model")])
+            raise_broken_rules([("vector", "needs retrieval.embedding_model")])
         return self
 
 
@@ -116,7 +144,7 @@ class MemorySettings(Section):
     enabled: bool = True
     mode: Literal["live", "shadow"] = "live"
     scope: Scope = "thread"
-    model: ModelChoice = INHERIT
+    model: ModelChoiceField = INHERIT_MODEL
     api_base: Url | None = None
     api_key: Secret = None
     timezone: str = "UTC"
@@ -131,7 +159,7 @@ class MemorySettings(Section):
     @model_validator(mode="before")
     @classmethod
     def _expand(cls, value: Any) -> Any:
-        return expanded(value)
+        return expand_short_forms(value)
 
     @field_validator("timezone")
     @classmethod
@@ -144,12 +172,14 @@ class MemorySettings(Section):
 
     @model_validator(mode="after")
     def _check(self, info: ValidationInfo) -> Self:
-        level = self.model_dump(include={"model": True, "observation": {"model"}, "reflection": {"model"}})
-        keyed = (info.context or {}).get(MODELS_OF_THE_KEY, [])
-        refuse([*model_conflicts(level), *self._cross_provider_faults(keyed)])
+        level = self.model_dump(
+            include={"model": True, "observation": {"model"}, "reflection": {"model"}}
+        )
+        keyed = (info.context or {}).get(SHARED_KEY_MODELS, [])
+        raise_broken_rules([*list_model_conflicts(level), *self._cross_provider_faults(keyed)])
         return self
 
-    def _cross_provider_faults(self, keyed: list[Choice]) -> Iterator[tuple[str, str]]:
+    def _cross_provider_faults(self, keyed: list[ModelChoice]) -> Iterator[tuple[str, str]]:
         places = {
             "model": self.model,
             "observation.model": self.observation.model,
@@ -157,10 +187,12 @@ class MemorySettings(Section):
         }
         for key, written in places.items():
             models = [written, *keyed]
-            if fault := cross_provider_fault(models, api_base=self.api_base, has_key=self.api_key is not None):
+            if fault := find_cross_provider_fault(
+                models, api_base=self.api_base, has_key=self.api_key is not None
+            ):
                 yield key, fault
-        if self.model == INHERIT and (
-            fault := cross_provider_fault(
+        if self.model == INHERIT_MODEL and (
+            fault := find_cross_provider_fault(
                 [self.observation.model, self.reflection.model],
                 api_base=self.api_base,
                 has_key=self.api_key is not None,
@@ -178,11 +210,18 @@ class ContextSettings(Section):
     @model_validator(mode="after")
     def _check(self) -> Self:
         if not {"red", "done"} <= set(self.priorities):
-            refuse([("priorities", "must hold red and done: only the marks yellow and green may be dropped")])
+            raise_broken_rules(
+                [
+                    (
+                        "priorities",
+                        "must hold red and done: only the marks yellow and green may be dropped",
+                    )
+                ]
+            )
         return self
 
 
-def expanded(level: Any) -> Any:
+def expand_short_forms(level: Any) -> Any:
     """A level of `memory` with its short forms written out: `true`, `false`, `retrieval: true`."""
     if isinstance(level, bool):
         return {"enabled": level}
@@ -195,9 +234,9 @@ def expanded(level: Any) -> Any:
     return level
 
 
-def model_conflicts(level: Mapping[str, Any]) -> list[tuple[str, str]]:
+def list_model_conflicts(level: Mapping[str, Any]) -> list[tuple[str, str]]:
     """Own models of agents that stand beside the level's `model`, each with the rule it breaks."""
     return [
         (f"{agent}.model", "is excluded by `model` on the same level: set one or the other")
-        for agent in excluded(level)
+        for agent in find_conflicting_agents(level)
     ]

@@ -1,4 +1,5 @@
-"""What `om-proxy check` prints: what the settings come to, each with its value and where it came from, and warnings."""
+"""What `om-proxy check` prints: what the settings come to, each with its value and where it came
+from, and warnings."""
 
 from __future__ import annotations
 
@@ -8,17 +9,17 @@ from typing import Any
 
 from pydantic import BaseModel, SecretStr
 
-from om_proxy.memory.thresholds import MIN_RAW_TOKENS, Limits
-from om_proxy.settings.choice import Agent, chosen
-from om_proxy.settings.effective import Effective, Layer, levels_of
-from om_proxy.settings.faults import without_issued
-from om_proxy.settings.model import Settings
-from om_proxy.settings.quantities import written_duration, written_size
+from om_proxy.memory.lifecycle.thresholds import MIN_RAW_TOKENS, Limits
+from om_proxy.settings.effective import Effective, Layer, list_levels
+from om_proxy.settings.model_choice import Agent, choose_model
+from om_proxy.settings.quantities import render_duration, render_size
 from om_proxy.settings.service import UpstreamSettings
-from om_proxy.settings.source import Key, written
-from om_proxy.settings.upstreams import upstream_warnings
+from om_proxy.settings.snapshot import Settings
+from om_proxy.settings.source import Key, render_path
+from om_proxy.settings.upstream_warnings import list_upstream_warnings
+from om_proxy.settings.validation_messages import redact_credentials
 
-DURATIONS = {
+DURATION_SETTINGS = {
     "header_timeout",
     "body_timeout",
     "write_timeout",
@@ -29,7 +30,8 @@ DURATIONS = {
     "observer_interval",
     "call_timeout",
 }
-NOT_IN_EFFECT = (  # accepted and checked, but nothing acts on them yet; config/om-proxy.yaml marks the same ones
+# accepted and checked, but nothing acts on them yet; config/om-proxy.yaml marks the same ones
+NOT_IN_EFFECT = (
     "storage.prefix",
     "storage.encryption_key",
     "memory.retrieval.enabled",
@@ -47,69 +49,95 @@ NOT_IN_EFFECT = (  # accepted and checked, but nothing acts on them yet; config/
     "telemetry.debug_events",
 )
 NO_UPSTREAM = "none: the request is refused"
-LONGEST = 80  # characters of an instruction that are shown
-SIZES = {"body", "headers", "memory"}
-_ADDRESS = re.compile(r"[a-z]+://\S*")
+MAX_SHOWN_CHARS = 80  # characters of an instruction that are shown
+SIZE_SETTINGS = {"body", "headers", "memory"}
+_URL_PATTERN = re.compile(r"[a-z]+://\S*")
 
 
-def summary_lines(settings: Settings, model: str | None = None, resource: str | None = None) -> list[str]:
-    """What a reader wants to know first: which file, which server, who observes, at how many tokens."""
+def render_summary(
+    settings: Settings, model: str | None = None, resource: str | None = None
+) -> list[str]:
+    """What a reader wants to know first: which file, which server, who observes, at how many
+    tokens."""
     effective, upstream = settings.effective(model, resource), settings.upstream_for(model)
     memory = effective.memory
     who = ", ".join(
-        f"{agent} {shown(('model',), choice)}"
-        for agent, choice in (("observer", effective.observer_model), ("reflector", effective.reflector_model))
+        f"{agent} {render_value(('model',), choice)}"
+        for agent, choice in (
+            ("observer", effective.observer_model),
+            ("reflector", effective.reflector_model),
+        )
     )
     return [
         f"settings: {settings.file or 'the built-in defaults; om-proxy init writes a file to edit'}",
         f"listens on: {settings.server.host}:{settings.server.port}",
-        *(upstream_lines(settings) if model is None else ()),
-        *(() if model is None else (f"upstream: {_upstream_line(upstream) if upstream else NO_UPSTREAM}",)),
+        *(render_upstreams(settings) if model is None else ()),
+        *(
+            ()
+            if model is None
+            else (f"upstream: {_render_upstream(upstream) if upstream else NO_UPSTREAM}",)
+        ),
         f"memory: {'on' if memory.enabled else 'off'}, scope {memory.scope}, {who}",
-        f"store: {shown(('url',), settings.storage.url)}",
-        *(f"tokens: {line}" for line in token_lines(effective.limits)),
+        f"store: {render_value(('url',), settings.storage.url)}",
+        *(f"tokens: {line}" for line in render_thresholds(effective.limits)),
     ]
 
 
-def upstream_lines(settings: Settings) -> list[str]:
+def render_upstreams(settings: Settings) -> list[str]:
     """One line for each model server: its name, its address, and which models go there."""
-    return [f"upstream: {_upstream_line(upstream)}" for upstream in settings.upstream]
+    return [f"upstream: {_render_upstream(upstream)}" for upstream in settings.upstream]
 
 
-def _upstream_line(upstream: UpstreamSettings) -> str:
-    models = "every model" if "*" in upstream.match else "models " + shown(("match",), upstream.match)
-    address = shown(("base_url",), upstream.base_url)
-    return f"{without_issued(upstream.name)} at {address}, for {models}"
+def _render_upstream(upstream: UpstreamSettings) -> str:
+    models = (
+        "every model"
+        if "*" in upstream.match
+        else "models " + render_value(("match",), upstream.match)
+    )
+    address = render_value(("base_url",), upstream.base_url)
+    return f"{redact_credentials(upstream.name)} at {address}, for {models}"
 
 
-def effective_lines(settings: Settings, model: str | None = None, resource: str | None = None) -> list[str]:
+def render_settings(
+    settings: Settings, model: str | None = None, resource: str | None = None
+) -> list[str]:
     """One line a setting, `key = value  (origin)`, as it holds for this model and resource."""
     effective = settings.effective(model, resource)
     return [
-        f"{written(key)} = {shown(key, value)}  ({_origin(settings, effective, key)})"
-        for key, value in _view(settings, effective)
+        f"{render_path(key)} = {render_value(key, value)}  ({_find_origin(settings, effective, key)})"
+        for key, value in _list_settings_in_force(settings, effective)
     ]
 
 
-def attention_lines(settings: Settings, model: str | None = None, resource: str | None = None) -> list[str]:
+def list_warnings(
+    settings: Settings, model: str | None = None, resource: str | None = None
+) -> list[str]:
     """What is allowed and will disappoint, or does nothing."""
     effective = settings.effective(model, resource)
-    return [*warnings(effective), *upstream_warnings(settings), *without_effect(settings, effective)]
+    return [
+        *list_memory_warnings(effective),
+        *list_upstream_warnings(settings),
+        *list_settings_without_effect(settings, effective),
+    ]
 
 
-def token_lines(limits: Limits) -> list[str]:
+def render_thresholds(limits: Limits) -> list[str]:
     """What the ratios come to."""
     ahead = f"every {limits.interval} new ones" if limits.interval else "not ahead of time"
-    reflected = f"prepared from {limits.reflect_from}" if limits.reflect_from else "not prepared ahead of time"
+    reflected = (
+        f"prepared from {limits.reflect_from}"
+        if limits.reflect_from
+        else "not prepared ahead of time"
+    )
     return [
         f"messages are observed at {limits.observe_at}, {ahead}; about {limits.keep} stay raw; a request waits at {limits.block_at}",
         f"observations are reflected at {limits.reflect_at}, {reflected}; a request waits at {limits.reflect_block_at}",
-        *_shared(limits),
-        *_pauses(limits),
+        *_render_shared_budget(limits),
+        *_render_idle_thresholds(limits),
     ]
 
 
-def _shared(limits: Limits) -> Iterator[str]:
+def _render_shared_budget(limits: Limits) -> Iterator[str]:
     """How far a shared budget moves the thresholds at most."""
     if limits.shared:
         alone = limits.for_memory(log=0, pending=0)
@@ -119,16 +147,16 @@ def _shared(limits: Limits) -> Iterator[str]:
         )
 
 
-def _pauses(limits: Limits) -> Iterator[str]:
+def _render_idle_thresholds(limits: Limits) -> Iterator[str]:
     """What `auto` and silence come to with this model's provider."""
     if limits.activate_after_idle is not None:
-        yield f"after a pause of {written_duration(limits.activate_after_idle)}, what was observed ahead becomes active"
+        yield f"after a pause of {render_duration(limits.activate_after_idle)}, what was observed ahead becomes active"
     if limits.buffer_after_idle is not None and limits.interval:
-        pause, least = written_duration(limits.buffer_after_idle), limits.interval // 2
+        pause, least = render_duration(limits.buffer_after_idle), limits.interval // 2
         yield f"after a pause of {pause}, {least} new ones are enough to be observed ahead"
 
 
-def warnings(effective: Effective) -> list[str]:
+def list_memory_warnings(effective: Effective) -> list[str]:
     """What is allowed and will disappoint."""
     limits, memory = effective.limits, effective.memory
     found = []
@@ -163,45 +191,52 @@ def warnings(effective: Effective) -> list[str]:
     return found
 
 
-def without_effect(settings: Settings, effective: Effective) -> Iterator[str]:
-    """What was set in the belief that it does something. Its default is as much without effect, but nobody asked for it."""
+def list_settings_without_effect(settings: Settings, effective: Effective) -> Iterator[str]:
+    """What was set in the belief that it does something. Its default is as much without effect, but
+    nobody asked for it."""
     defaults = Settings()
-    usual = dict(_view(defaults, defaults.effective(None)))
-    for key, value in _view(settings, effective):
-        if written(key) in NOT_IN_EFFECT and value != usual[key]:
-            yield f"{written(key)} = {shown(key, value)} is accepted, but not in effect yet"
+    usual = dict(_list_settings_in_force(defaults, defaults.effective(None)))
+    for key, value in _list_settings_in_force(settings, effective):
+        if render_path(key) in NOT_IN_EFFECT and value != usual[key]:
+            yield f"{render_path(key)} = {render_value(key, value)} is accepted, but not in effect yet"
 
 
-def shown(key: Key, value: Any) -> str:
+def render_value(key: Key, value: Any) -> str:
     """As the file would write it; a secret only as set or not."""
     name = key[-1]
     if isinstance(value, SecretStr):
         return "(set)"
     if value is None:
         return "off" if name == "activate_after_idle" else "null"
-    if name in DURATIONS or (name == "activate_after_idle" and isinstance(value, float)):
-        return written_duration(value)
-    if name in SIZES:
-        return written_size(value)
-    return _plain(value)
+    if name in DURATION_SETTINGS or (name == "activate_after_idle" and isinstance(value, float)):
+        return render_duration(value)
+    if name in SIZE_SETTINGS:
+        return render_size(value)
+    return _render_plain_value(value)
 
 
-def _plain(value: Any) -> str:
+def _render_plain_value(value: Any) -> str:
     if isinstance(value, bool | SecretStr):
         return "(set)" if isinstance(value, SecretStr) else str(value).lower()
     if isinstance(value, list | tuple):
-        return f"[{', '.join(_plain(item) for item in value)}]"
+        return f"[{', '.join(_render_plain_value(item) for item in value)}]"
     if isinstance(value, dict):
-        return f"{{{', '.join(f'{key}: {_plain(item)}' for key, item in value.items())}}}"
+        return (
+            f"{{{', '.join(f'{key}: {_render_plain_value(item)}' for key, item in value.items())}}}"
+        )
     if isinstance(value, float):
         return f"{value:.0f}" if value.is_integer() else f"{value:g}"
-    text = without_issued(str(value))  # before it is clipped: half a key has no shape
-    if _ADDRESS.fullmatch(text):
-        return _url(text)
-    return text if len(text) <= LONGEST and "\n" not in text else f"{text.splitlines()[0][:LONGEST]}…"
+    text = redact_credentials(str(value))  # before it is clipped: half a key has no shape
+    if _URL_PATTERN.fullmatch(text):
+        return _hide_url_secrets(text)
+    return (
+        text
+        if len(text) <= MAX_SHOWN_CHARS and "\n" not in text
+        else f"{text.splitlines()[0][:MAX_SHOWN_CHARS]}…"
+    )
 
 
-def _url(text: str) -> str:
+def _hide_url_secrets(text: str) -> str:
     """Without its user and its query, either of which may be a credential."""
     text, query, _ = text.partition("?")
     scheme, _, rest = text.partition("://")
@@ -209,56 +244,63 @@ def _url(text: str) -> str:
     return f"{scheme}://{'…@' if '@' in host else ''}{host.rpartition('@')[2]}{slash}{path}{'?…' if query else ''}"
 
 
-def _view(settings: Settings, effective: Effective) -> Iterator[tuple[Key, Any]]:
-    """The settings as they hold; `memory.model` is left out, for what it came to stands at the two agents."""
+def _list_settings_in_force(settings: Settings, effective: Effective) -> Iterator[tuple[Key, Any]]:
+    """The settings as they hold; `memory.model` is left out, for what it came to stands at the two
+    agents."""
     memory = effective.memory
     observation = memory.observation.model_copy(update={"model": effective.observer_model})
     reflection = memory.reflection.model_copy(update={"model": effective.reflector_model})
-    view = {"memory": memory.model_copy(update={"observation": observation, "reflection": reflection})}
-    whole = settings.model_copy(update=view | {"context": effective.context, "models": {}, "resources": {}})
+    view = {
+        "memory": memory.model_copy(update={"observation": observation, "reflection": reflection})
+    }
+    whole = settings.model_copy(
+        update=view | {"context": effective.context, "models": {}, "resources": {}}
+    )
     hidden = {("memory", "model"), ("models",), ("resources",)}
-    return ((key, value) for key, value in _leaves(whole) if key not in hidden)
+    return ((key, value) for key, value in _list_leaves(whole) if key not in hidden)
 
 
-def _leaves(value: Any, key: Key = ()) -> Iterator[tuple[Key, Any]]:
+def _list_leaves(value: Any, key: Key = ()) -> Iterator[tuple[Key, Any]]:
     if isinstance(value, BaseModel):
         for name in type(value).model_fields:
-            yield from _leaves(getattr(value, name), (*key, name))
+            yield from _list_leaves(getattr(value, name), (*key, name))
     elif isinstance(value, tuple) and any(isinstance(item, BaseModel) for item in value):
         for index, item in enumerate(value):
-            yield from _leaves(item, (*key, index))
+            yield from _list_leaves(item, (*key, index))
     else:
         yield key, value
 
 
-def _origin(settings: Settings, effective: Effective, key: Key) -> str:
+def _find_origin(settings: Settings, effective: Effective, key: Key) -> str:
     """The most specific place that says it."""
     inner = key[1:]
     if inner in {("observation", "model"), ("reflection", "model")} and key[0] == "memory":
-        return _model_origin(settings, effective, "observation" if key[1] == "observation" else "reflection")
+        return _find_model_origin(
+            settings, effective, "observation" if key[1] == "observation" else "reflection"
+        )
     for layer in reversed(effective.layers) if key[0] in {"memory", "context"} else ():
-        if _says(layer.level, inner):
-            return _layer_origin(settings, layer, inner)
+        if _has_key(layer.level, inner):
+            return _render_layer_origin(settings, layer, inner)
     return settings.origin(key) or "default"
 
 
-def _model_origin(settings: Settings, effective: Effective, agent: Agent) -> str:
+def _find_model_origin(settings: Settings, effective: Effective, agent: Agent) -> str:
     """Models are chosen by level: the key that decided may be `model`, or the other agent's."""
-    decided = chosen(levels_of(settings.memory, effective.layers), agent)
+    decided = choose_model(list_levels(settings.memory, effective.layers), agent)
     if decided.level > 0:
-        return f"{_layer_origin(settings, effective.layers[decided.level - 1], decided.key)}, {written(decided.key)}"
+        return f"{_render_layer_origin(settings, effective.layers[decided.level - 1], decided.key)}, {render_path(decided.key)}"
     if decided.level == 0:
         key = ("memory", *decided.key)
-        return f"{settings.origin(key) or 'set'}, {written(key)}"
+        return f"{settings.origin(key) or 'set'}, {render_path(key)}"
     return "default"
 
 
-def _layer_origin(settings: Settings, layer: Layer, inner: Key) -> str:
+def _render_layer_origin(settings: Settings, layer: Layer, inner: Key) -> str:
     where = settings.origin(layer.written_at(inner)) or settings.origin((layer.kind, layer.glob))
-    return f'{layer.kind}["{without_issued(layer.glob)}"]{f", {where}" if where else ""}'
+    return f'{layer.kind}["{redact_credentials(layer.glob)}"]{f", {where}" if where else ""}'
 
 
-def _says(values: Any, key: Key) -> bool:
+def _has_key(values: Any, key: Key) -> bool:
     for part in key:
         if not isinstance(values, dict) or part not in values:
             return False

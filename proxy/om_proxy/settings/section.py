@@ -14,43 +14,48 @@ Scope = Literal["thread", "resource"]
 Count = Annotated[int, Field(ge=1)]
 Tokens = Annotated[int, Field(ge=1, le=10**9)]  # a threshold; no window is as large
 Text = Annotated[str, Field(min_length=1)]
-ENDPOINT = "/chat/completions"
+CHAT_ENDPOINT_PATH = "/chat/completions"
 
 
-def _none_if_empty(value: Any) -> Any:
+def _read_empty_as_none(value: Any) -> Any:
     """`"${NAME:-}"` of an unset variable means: none."""
     return None if value == "" else value
 
 
-Secret = Annotated[SecretStr | None, BeforeValidator(_none_if_empty)]
+Secret = Annotated[SecretStr | None, BeforeValidator(_read_empty_as_none)]
 
 
 class Section(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", coerce_numbers_to_str=True)
 
 
-def refuse(broken: Sequence[tuple[str, str]]) -> None:
+def raise_broken_rules(broken: Sequence[tuple[str, str]]) -> None:
     """Raise one error for all the broken rules of a section, each beside the key that breaks it."""
     if broken:
         text = "; ".join(f"{key}: {rule}" for key, rule in broken)
         raise PydanticCustomError("om_rules", "{text}", {"text": text, "broken": tuple(broken)})
 
 
-def plain_url(value: str) -> str:
-    """An HTTP base URL without its last slash. Credentials in it would reach logs and error texts."""
+def normalize_base_url(value: str) -> str:
+    """An HTTP base URL without its last slash. Credentials in it would reach logs and error
+    texts."""
     try:
         parts = urlsplit(value)
         plain = parts.scheme in {"http", "https"} and bool(parts.hostname) and parts.port != 0
     except ValueError:
         plain = False
     if not plain or parts.username or parts.query or parts.fragment:
-        raise ValueError("must be http:// or https:// with a host, and without a user, query or fragment")
+        raise ValueError(
+            "must be http:// or https:// with a host, and without a user, query or fragment"
+        )
     base = value.rstrip("/")
     if base.endswith(
-        ENDPOINT
+        CHAT_ENDPOINT_PATH
     ):  # copied from an example of curl: each request would go to …/chat/completions/chat/completions
-        raise ValueError(f"must end before {ENDPOINT}, as in https://api.openai.com/v1: requests add that themselves")
+        raise ValueError(
+            f"must end before {CHAT_ENDPOINT_PATH}, as in https://api.openai.com/v1: requests add that themselves"
+        )
     return base
 
 
-Url = Annotated[str, AfterValidator(plain_url)]
+Url = Annotated[str, AfterValidator(normalize_base_url)]

@@ -1,4 +1,5 @@
-"""The settings of the service around the memory: where it listens, whom it trusts, where it sends and keeps things."""
+"""The settings of the service around the memory: where it listens, whom it trusts, where it sends
+and keeps things."""
 
 from __future__ import annotations
 
@@ -8,16 +9,25 @@ from collections.abc import Mapping
 from functools import cached_property
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import BeforeValidator, Field, PrivateAttr, SecretStr, field_validator, model_validator
+from pydantic import (
+    BeforeValidator,
+    Field,
+    PrivateAttr,
+    SecretStr,
+    field_validator,
+    model_validator,
+)
 
-from om_proxy.memory.identity import GATEWAY_KEY_HEADERS
-from om_proxy.memory.user_token import LEAST_SECRET, is_usable
-from om_proxy.settings.quantities import Duration, Size, switch, written_size
-from om_proxy.settings.section import Count, Layout, Secret, Section, Text, Url, refuse
+from om_proxy.identity.identity_rules import GATEWAY_KEY_HEADERS
+from om_proxy.identity.user_token import MIN_SECRET_BYTES, is_usable_secret
+from om_proxy.settings.quantities import Duration, Size, normalize_off, render_size
+from om_proxy.settings.section import Count, Layout, Secret, Section, Text, Url, raise_broken_rules
 
-BODY_IN_MEMORY = 4  # times its bytes that limits.memory must have for the largest body (proxy/om_proxy/edge/budget.py)
+# times its bytes that limits.memory must have for the largest body
+# (proxy/om_proxy/server/budget.py)
+MEMORY_PER_BODY = 4
 
-Log = Literal["auto", "json", "console", "off"]
+LogFormat = Literal["auto", "json", "console", "off"]
 
 
 class ServerSettings(Section):
@@ -36,7 +46,14 @@ class ServerSettings(Section):
     @model_validator(mode="after")
     def _check(self) -> Self:
         if not self.loopback and self.admin_token is None:
-            refuse([("host", "a bind other than loopback needs server.admin_token (OM_PROXY_ADMIN_TOKEN)")])
+            raise_broken_rules(
+                [
+                    (
+                        "host",
+                        "a bind other than loopback needs server.admin_token (OM_PROXY_ADMIN_TOKEN)",
+                    )
+                ]
+            )
         return self
 
 
@@ -52,9 +69,9 @@ class LimitSettings(Section):
 
     @model_validator(mode="after")
     def _check(self) -> Self:
-        if self.memory < (least := BODY_IN_MEMORY * self.body):
-            rule = f"must be at least {BODY_IN_MEMORY} x limits.body ({written_size(least)}): a body and what is made of it has to fit"
-            refuse([("memory", rule)])
+        if self.memory < (least := MEMORY_PER_BODY * self.body):
+            rule = f"must be at least {MEMORY_PER_BODY} x limits.body ({render_size(least)}): a body and what is made of it has to fit"
+            raise_broken_rules([("memory", rule)])
         return self
 
 
@@ -72,8 +89,8 @@ class UpstreamSettings(Section):
 
     @cached_property
     def place(self) -> str:
-        """Where it stands in the settings, as an error names it: `upstream[0]`. Every request tells it on, and pydantic takes 3 µs to
-        find what is private."""
+        """Where it stands in the settings, as an error names it: `upstream[0]`. Every request tells
+        it on, and pydantic takes 3 µs to find what is private."""
         return self._place
 
     def placed(self, index: int) -> Self:
@@ -100,23 +117,27 @@ class AuthSettings(Section):
         if len({k.key.get_secret_value() for k in self.keys}) < len(self.keys):
             broken.append(("keys", "each key must belong to one tenant only"))
         secret = self.token_secret.get_secret_value().encode() if self.token_secret else None
-        if secret is not None and not is_usable(secret):
+        if secret is not None and not is_usable_secret(secret):
             what = (
-                f"must have at least {LEAST_SECRET} bytes"
-                if len(secret) < LEAST_SECRET
+                f"must have at least {MIN_SECRET_BYTES} bytes"
+                if len(secret) < MIN_SECRET_BYTES
                 else "must be no key in PEM, SSH or JWK form"
             )
             broken.append(("token_secret", f"{what}; `openssl rand -hex 32` makes one"))
         if self.token_required and self.token_secret is None:
-            broken.append(("token_required", "needs auth.token_secret, or no token could ever be right"))
-        refuse(broken)
+            broken.append(
+                ("token_required", "needs auth.token_secret, or no token could ever be right")
+            )
+        raise_broken_rules(broken)
         return self
 
 
-Header = Annotated[str, Field(pattern=r"^[a-z0-9!#$%&'*+.^_`|~-]+$"), BeforeValidator(lambda v: str(v).lower())]
+Header = Annotated[
+    str, Field(pattern=r"^[a-z0-9!#$%&'*+.^_`|~-]+$"), BeforeValidator(lambda v: str(v).lower())
+]
 
 
-CREDENTIALS = (
+CREDENTIAL_HEADERS = (
     "authorization",
     "proxy-authorization",
     "x-api-key",
@@ -128,7 +149,9 @@ CREDENTIALS = (
 )
 
 
-SessionProgram = Literal["opencode", "litellm", "helicone"]  # the keys of memory/sessions.py; a test compares
+SessionProgram = Literal[
+    "opencode", "litellm", "helicone"
+]  # the keys of identity/sessions.py; a test compares
 
 
 class IdentitySettings(Section):
@@ -139,9 +162,10 @@ class IdentitySettings(Section):
 
     @model_validator(mode="after")
     def _check(self) -> Self:
-        """A name is stored, listed and sent back in receipts, and its header is kept from the model server."""
+        """A name is stored, listed and sent back in receipts, and its header is kept from the model
+        server."""
         named = {"thread_headers": self.thread_headers, "resource_headers": self.resource_headers}
-        refuse(
+        raise_broken_rules(
             [
                 (
                     key,
@@ -149,7 +173,7 @@ class IdentitySettings(Section):
                 )
                 for key, headers in named.items()
                 for header in headers
-                if header in CREDENTIALS
+                if header in CREDENTIAL_HEADERS
             ]
         )
         return self
@@ -192,7 +216,9 @@ class StorageSettings(Section):
     @classmethod
     def _not_yet(cls, value: SecretStr | None) -> SecretStr | None:
         if value is not None:  # who asks for encryption must not believe to have it
-            raise ValueError("this version does not encrypt what it stores: take it out to go on without")
+            raise ValueError(
+                "this version does not encrypt what it stores: take it out to go on without"
+            )
         return value
 
     @property
@@ -211,7 +237,14 @@ class BackgroundSettings(Section):
     @classmethod
     def _gone(cls, value: Any) -> Any:
         if isinstance(value, Mapping) and "reflector_interval" in value:
-            refuse([("reflector_interval", "is a setting no more, and never did anything: take it out")])
+            raise_broken_rules(
+                [
+                    (
+                        "reflector_interval",
+                        "is a setting no more, and never did anything: take it out",
+                    )
+                ]
+            )
         return value
 
 
@@ -223,7 +256,7 @@ class RetentionSettings(Section):
 
 
 class TelemetrySettings(Section):
-    log: Annotated[Log, BeforeValidator(switch)] = "auto"
+    log: Annotated[LogFormat, BeforeValidator(normalize_off)] = "auto"
     metrics: bool = True
     otel: bool = False
     resource_labels: bool = False

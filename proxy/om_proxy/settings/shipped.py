@@ -1,4 +1,5 @@
-"""The annotated configuration file that ships with the program: `config/om-proxy.yaml` of the project."""
+"""The annotated configuration file that ships with the program: `config/om-proxy.yaml` of the
+project."""
 
 from __future__ import annotations
 

@@ -1,7 +1,8 @@
-"""The configuration as written: YAML and environment as plain data that knows where each key stands.
+"""The configuration as written: YAML and environment as plain data that knows where each key
+stands.
 
-Types come from the settings, not from YAML's guesses: numbers stay text until a setting asks for one, so that `0123` remains a
-key and `off` remains `off`. Only null, true and false are resolved.
+Types come from the settings, not from YAML's guesses: numbers stay text until a setting asks for
+one, so that `0123` remains a key and `off` remains `off`. Only null, true and false are resolved.
 """
 
 from __future__ import annotations
@@ -15,46 +16,64 @@ import yaml
 
 from om_proxy.errors import ConfigError
 
-OVERRIDE = "OM_PROXY__"
-UPSTREAM = {"name": "openai", "base_url": "https://api.openai.com/v1"}  # the built-in one, which overrides may change
+OVERRIDE_PREFIX = "OM_PROXY__"
+DEFAULT_UPSTREAM = {
+    "name": "openai",
+    "base_url": "https://api.openai.com/v1",
+}  # the built-in one, which overrides may change
 
 Key = tuple[str | int, ...]
 
-_VARIABLE = re.compile(r"\$(\$)?\{([A-Za-z_][A-Za-z0-9_]*)(?::-([^}]*))?\}|(\$\{)")
-_WORDS: dict[str, bool | None] = {"": None, "~": None, "null": None, "Null": None, "NULL": None}
-_WORDS |= {word: word.lower() == "true" for word in ("true", "True", "TRUE", "false", "False", "FALSE")}
-_MERGE = "tag:yaml.org,2002:merge"
-_STR = "tag:yaml.org,2002:str"
+_VARIABLE_PATTERN = re.compile(r"\$(\$)?\{([A-Za-z_][A-Za-z0-9_]*)(?::-([^}]*))?\}|(\$\{)")
+_PLAIN_WORDS: dict[str, bool | None] = {
+    "": None,
+    "~": None,
+    "null": None,
+    "Null": None,
+    "NULL": None,
+}
+_PLAIN_WORDS |= {
+    word: word.lower() == "true" for word in ("true", "True", "TRUE", "false", "False", "FALSE")
+}
+_MERGE_TAG = "tag:yaml.org,2002:merge"
+_TEXT_TAG = "tag:yaml.org,2002:str"
 
 
 @dataclass(frozen=True, slots=True)
 class Document:
-    """`origins`: where a path was set, as `file:line` or `env NAME`. `hidden`: paths whose value holds a variable's."""
+    """`origins`: where a path was set, as `file:line` or `env NAME`. `hidden`: paths whose value
+    holds a variable's."""
 
     data: dict[str, Any]
     origins: dict[Key, str] = field(default_factory=dict)
     hidden: set[Key] = field(default_factory=set)
 
     def origin(self, path: Key) -> str | None:
-        """Of the path, of what was written inside it (an override makes sections that stand nowhere), or of the nearest around it."""
+        """Of the path, of what was written inside it (an override makes sections that stand
+        nowhere), or of the nearest around it."""
         for length in range(len(path), 0, -1):
             if found := self.origins.get(path[:length]) or self._within(path[:length]):
                 return found
         return None
 
     def _within(self, path: Key) -> str | None:
-        return next((origin for known, origin in self.origins.items() if known[: len(path)] == path), None)
+        return next(
+            (origin for known, origin in self.origins.items() if known[: len(path)] == path), None
+        )
 
 
-def read(text: str, name: str, env: Mapping[str, str]) -> Document:
-    """A file's text with the environment's variables put in and its overrides put over. Raises ConfigError, all faults at once."""
+def read_document(text: str, name: str, env: Mapping[str, str]) -> Document:
+    """A file's text with the environment's variables put in and its overrides put over. Raises
+    ConfigError, all faults at once."""
     reader = _Reader(name, env)
     root = reader.root(text)
-    document = Document(reader.mapping(root, ()) if root is not None else {}, reader.origins, reader.hidden)
-    _default_token(document, env)
-    for variable in sorted(v for v in env if v.startswith(OVERRIDE)):
+    document = Document(
+        reader.mapping(root, ()) if root is not None else {}, reader.origins, reader.hidden
+    )
+    _set_default_token(document, env)
+    for variable in sorted(v for v in env if v.startswith(OVERRIDE_PREFIX)):
         try:
-            _override(document, variable, env[variable])
+            _set_override(document, variable, env[variable])
         except ConfigError as exc:
             reader.faults.append(str(exc))
     if reader.faults:
@@ -62,8 +81,9 @@ def read(text: str, name: str, env: Mapping[str, str]) -> Document:
     return document
 
 
-def _default_token(document: Document, env: Mapping[str, str]) -> None:
-    """What the built-in `server.admin_token` is: `${OM_PROXY_ADMIN_TOKEN:-}`, also where no file says so."""
+def _set_default_token(document: Document, env: Mapping[str, str]) -> None:
+    """What the built-in `server.admin_token` is: `${OM_PROXY_ADMIN_TOKEN:-}`, also where no file
+    says so."""
     if token := env.get("OM_PROXY_ADMIN_TOKEN"):
         server = document.data.setdefault("server", {})
         if isinstance(server, dict) and "admin_token" not in server:
@@ -71,28 +91,35 @@ def _default_token(document: Document, env: Mapping[str, str]) -> None:
             document.origins["server", "admin_token"] = "env OM_PROXY_ADMIN_TOKEN"
 
 
-def _override(document: Document, variable: str, text: str) -> None:
-    """Put one `OM_PROXY__SECTION__KEY` over the file. Its value is YAML; a number stays text, as in the file."""
-    path: Key = tuple(int(part) if part.isdigit() else part.lower() for part in variable[len(OVERRIDE) :].split("__"))
+def _set_override(document: Document, variable: str, text: str) -> None:
+    """Put one `OM_PROXY__SECTION__KEY` over the file. Its value is YAML; a number stays text, as in
+    the file."""
+    path: Key = tuple(
+        int(part) if part.isdigit() else part.lower()
+        for part in variable[len(OVERRIDE_PREFIX) :].split("__")
+    )
     if "" in path:
-        raise ConfigError(f"env {variable}: names no key; write {OVERRIDE}SECTION__KEY")
-    value = _value(text, variable)
+        raise ConfigError(f"env {variable}: names no key; write {OVERRIDE_PREFIX}SECTION__KEY")
+    value = _parse_value(text, variable)
     if path[0] == "upstream" and len(path) > 1:
-        document.data.setdefault("upstream", [dict(UPSTREAM)])
+        document.data.setdefault("upstream", [dict(DEFAULT_UPSTREAM)])
     at: Any = document.data
     for part in path[:-1]:
-        at = _inside(at, part)
+        at = _open_container(at, part)
     if isinstance(at, dict):
         at[str(path[-1])] = value
     elif isinstance(at, list) and isinstance(path[-1], int) and path[-1] <= len(at):
         at[path[-1] : path[-1] + 1] = [value]
     else:
-        raise ConfigError(f"env {variable}: {written(path)} cannot be reached: what is around it is no section or list")
-    _note(document, path, f"env {variable}")
+        raise ConfigError(
+            f"env {variable}: {render_path(path)} cannot be reached: what is around it is no section or list"
+        )
+    _set_origin(document, path, f"env {variable}")
 
 
-def _inside(at: Any, part: str | int) -> Any:
-    """The container at `part`, made if there is none; `memory: true` is opened up. None where there can be none."""
+def _open_container(at: Any, part: str | int) -> Any:
+    """The container at `part`, made if there is none; `memory: true` is opened up. None where there
+    can be none."""
     if isinstance(at, list) and isinstance(part, int) and part <= len(at):
         at.extend([{}] if part == len(at) else [])
         return at[part]
@@ -104,7 +131,7 @@ def _inside(at: Any, part: str | int) -> Any:
     return inside
 
 
-def _note(document: Document, path: Key, origin: str) -> None:
+def _set_origin(document: Document, path: Key, origin: str) -> None:
     """The path was set there, and whatever the file said of it or inside it no longer counts."""
     for known in [p for p in document.origins if p[: len(path)] == path]:
         del document.origins[known]
@@ -112,8 +139,9 @@ def _note(document: Document, path: Key, origin: str) -> None:
     document.origins[path] = origin
 
 
-def _value(text: str, variable: str) -> Any:
-    """YAML, or the text itself where it is none: a secret may look like broken YAML, and the setting decides if text will do."""
+def _parse_value(text: str, variable: str) -> Any:
+    """YAML, or the text itself where it is none: a secret may look like broken YAML, and the
+    setting decides if text will do."""
     try:
         node = yaml.compose(text, Loader=yaml.SafeLoader)
     except yaml.YAMLError:
@@ -121,10 +149,10 @@ def _value(text: str, variable: str) -> Any:
     if isinstance(node, yaml.CollectionNode):
         return _Reader(f"env {variable}", {}).value(node, ())
     quoted = isinstance(node, yaml.ScalarNode) and node.style is not None
-    return node.value if node is not None and quoted else _WORDS.get(text.strip(), text)
+    return node.value if node is not None and quoted else _PLAIN_WORDS.get(text.strip(), text)
 
 
-def written(path: Key) -> str:
+def render_path(path: Key) -> str:
     """`upstream[0].base_url`, `models["gpt-4o*"].scope`."""
     text = ""
     for part in path:
@@ -138,7 +166,8 @@ def written(path: Key) -> str:
 
 
 class _Reader:
-    """Turns YAML nodes into data, noting where each path stands and gathering faults instead of stopping at the first."""
+    """Turns YAML nodes into data, noting where each path stands and gathering faults instead of
+    stopping at the first."""
 
     def __init__(self, name: str, env: Mapping[str, str]) -> None:
         self.name = name
@@ -151,11 +180,15 @@ class _Reader:
         try:
             node = yaml.compose(text, Loader=yaml.SafeLoader)
         except yaml.YAMLError as exc:
-            raise ConfigError(_syntax(self.name, text, exc)) from exc
-        if node is None or (isinstance(node, yaml.ScalarNode) and node.value in _WORDS and not node.style):
+            raise ConfigError(_render_syntax_error(self.name, text, exc)) from exc
+        if node is None or (
+            isinstance(node, yaml.ScalarNode) and node.value in _PLAIN_WORDS and not node.style
+        ):
             return None
         if not isinstance(node, yaml.MappingNode):
-            raise ConfigError(f"{self.name}:{_line(node)}: the file must be a mapping of sections")
+            raise ConfigError(
+                f"{self.name}:{_get_line(node)}: the file must be a mapping of sections"
+            )
         return node
 
     def value(self, node: yaml.Node, path: Key) -> Any:
@@ -171,45 +204,47 @@ class _Reader:
         for key, value in self._pairs(node):
             name = str(key.value)
             if not isinstance(key, yaml.ScalarNode):
-                self.faults.append(f"{self.name}:{_line(key)}: a key must be a word")
+                self.faults.append(f"{self.name}:{_get_line(key)}: a key must be a word")
             elif name in lines:
                 self.faults.append(
-                    f"{self.name}:{_line(key)}: {written((*path, name))} stands twice, first in line {lines[name]}"
+                    f"{self.name}:{_get_line(key)}: {render_path((*path, name))} stands twice, first in line {lines[name]}"
                 )
             else:
-                lines[name] = _line(key)
-                data[name] = self._noted(value, (*path, name), _line(key))
+                lines[name] = _get_line(key)
+                data[name] = self._noted(value, (*path, name), _get_line(key))
         return data
 
     def _pairs(self, node: yaml.MappingNode) -> Iterator[tuple[yaml.Node, yaml.Node]]:
         """Own keys; then what `<<` brings and no own key replaces."""
-        own = [(k, v) for k, v in node.value if k.tag != _MERGE]
+        own = [(k, v) for k, v in node.value if k.tag != _MERGE_TAG]
         yield from own
         seen = {k.value for k, _ in own if isinstance(k, yaml.ScalarNode)}
-        for merged in (v for k, v in node.value if k.tag == _MERGE):
+        for merged in (v for k, v in node.value if k.tag == _MERGE_TAG):
             for source in merged.value if isinstance(merged, yaml.SequenceNode) else [merged]:
-                for key, value in self._pairs(source) if isinstance(source, yaml.MappingNode) else ():
+                for key, value in (
+                    self._pairs(source) if isinstance(source, yaml.MappingNode) else ()
+                ):
                     if key.value not in seen:
                         seen.add(key.value)
                         yield key, value
 
     def _noted(self, node: yaml.Node, path: Key, line: int | None = None) -> Any:
-        self.origins[path] = f"{self.name}:{line or _line(node)}"
+        self.origins[path] = f"{self.name}:{line or _get_line(node)}"
         return self.value(node, path)
 
     def _scalar(self, node: yaml.ScalarNode, path: Key) -> Any:
         text = str(node.value)
-        filled = _VARIABLE.sub(lambda match: self._variable(match, node, path), text)
+        filled = _VARIABLE_PATTERN.sub(lambda match: self._variable(match, node, path), text)
         if filled != text:
             self.hidden.add(path)
-        plain = node.style is None and (node.tag != _STR or filled != text)
-        return _WORDS.get(filled, filled) if plain else filled
+        plain = node.style is None and (node.tag != _TEXT_TAG or filled != text)
+        return _PLAIN_WORDS.get(filled, filled) if plain else filled
 
     def _variable(self, match: re.Match[str], node: yaml.Node, path: Key) -> str:
         escaped, name, default, broken = match.groups()
         if escaped:
             return match[0][1:]
-        where = f"{self.name}:{_line(node)}: {written(path)}"
+        where = f"{self.name}:{_get_line(node)}: {render_path(path)}"
         if broken:
             self.faults.append(
                 f"{where}: a variable must be written ${{NAME}} or ${{NAME:-default}}; $${{ is a literal ${{"
@@ -217,22 +252,25 @@ class _Reader:
         elif value := self.env.get(name) or default:
             return value
         elif default is None and name not in self.env:
-            self.faults.append(f"{where}: the variable {name} is not set: set it, or write ${{{name}:-default}}")
+            self.faults.append(
+                f"{where}: the variable {name} is not set: set it, or write ${{{name}:-default}}"
+            )
         return ""
 
 
-def _line(node: yaml.Node) -> int:
+def _get_line(node: yaml.Node) -> int:
     return int(node.start_mark.line) + 1
 
 
-_NAMING = re.compile(r"\b(alias|anchor|tag|tag handle) .*", re.DOTALL)
+_NAME_PATTERN = re.compile(r"\b(alias|anchor|tag|tag handle) .*", re.DOTALL)
 
 
-def _syntax(name: str, text: str, exc: yaml.YAMLError) -> str:
-    """Where the YAML breaks. Its own snippet is left out, and names that it repeats: the line may hold a key."""
+def _render_syntax_error(name: str, text: str, exc: yaml.YAMLError) -> str:
+    """Where the YAML breaks. Its own snippet is left out, and names that it repeats: the line may
+    hold a key."""
     mark = getattr(exc, "problem_mark", None) or getattr(exc, "context_mark", None)
     problem = getattr(exc, "problem", None) or getattr(exc, "reason", None) or "it cannot be read"
-    problem = _NAMING.sub(r"\1", str(problem))
+    problem = _NAME_PATTERN.sub(r"\1", str(problem))
     if mark is None:
         return f"{name}: this is no YAML: {problem}"
     line = text.splitlines()[mark.line] if mark.line < len(text.splitlines()) else ""

@@ -1,1 +1,1 @@
-"""Where memories are kept: `base` is the contract, each other file one backend that keeps it."""
+"""Keeps memories. `base` is the contract, each folder a backend; each `…_store` stands in front."""

@@ -1,21 +1,23 @@
-"""The Store protocol: its docstrings are the contract, tests/storage/contract.py holds every backend to them."""
+"""The Store protocol. Its docstrings are the contract; tests/storage/contract.py holds every
+backend to them."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Literal, NamedTuple, Protocol
 
-from om_proxy.memory.gathering import Waiting
+from om_proxy.memory.lifecycle.batches import ThreadBacklog
 from om_proxy.memory.model import Key, Mark, Memory, Message, Observation
+
+Backlog = tuple[ThreadBacklog, ...]  # the threads of a resource whose tails are not empty
 
 
 class Outline(NamedTuple):
-    """Every message of a thread without its text: the slow path of reconciling."""
+    """All messages of a thread without their texts, for the slow path of reconciling."""
 
     live: tuple[Mark, ...]  # the active branch, by seq
-    dead: tuple[
-        tuple[Mark, int], ...
-    ]  # superseded or interrupted ones, by seq, each with the seq of its parent (0: none)
+    # superseded and interrupted messages, by seq, each with the seq of its parent (0: none)
+    dead: tuple[tuple[Mark, int], ...]
 
 
 class Change(NamedTuple):
@@ -23,19 +25,19 @@ class Change(NamedTuple):
 
     before: Memory
     after: Memory
-    aside: Sequence[Message] = ()
+    interrupted: Sequence[Message] = ()
 
 
-class Stir(NamedTuple):
-    """Makes the hub of a resource due at `now` if its threads hold `tokens` that are observed by nobody: where it is due later, if
-    those hold as many that may be asked about now."""
+class ResourceWakeup(NamedTuple):
+    """Makes the shared log of a resource due at `now` if its threads hold `tokens` unobserved
+    tokens. If the log is due later already, only threads that are not in back-off count."""
 
     now: float
     tokens: int
 
 
 class ThreadInfo(NamedTuple):
-    """A line of a list of threads."""
+    """One thread in a list of threads."""
 
     key: Key
     created_at: float
@@ -45,142 +47,186 @@ class ThreadInfo(NamedTuple):
     title: str | None
     failures: int
     parked: bool
-    cause: str = ""  # of the last failure, as in `Trouble`
+    cause: str = ""  # of the last failure, as in `Failures`
 
 
-Bytes = Literal["gone", "pending"]  # of what was forgotten: overwritten, or waiting for a reader that still holds them
+# of forgotten bytes: overwritten, or kept until a reader lets go of them
+ErasureState = Literal["gone", "pending"]
 
 
-class Forgotten(NamedTuple):
-    """What went with a thread. Nothing: there was no memory of it."""
+class ForgetResult(NamedTuple):
+    """The number of rows that were removed with a thread; all 0 if there was no memory of it."""
 
     threads: int = 0
     messages: int = 0  # live or not
-    observations: int = 0  # notes: in its logs, buffered, and entries of a shared log that said anything of it
-    generations: int = 0  # of logs, its own and the shared one's, that held any of them
+    # notes in its logs, buffered notes, and entries of a shared log that mention it
+    observations: int = 0
+    generations: int = 0  # of its own log and the shared one, that held any of these
     reflections: int = 0  # made and not yet swapped in
-    database: Bytes = "gone"  # its bytes in the database itself
-    log: Bytes = "gone"  # and in the log the database writes ahead
+    database: ErasureState = "gone"  # bytes in the database itself
+    log: ErasureState = "gone"  # bytes in the write-ahead log
 
 
-class Moved(NamedTuple):
-    """What went over to another tenant."""
+class MoveResult(NamedTuple):
+    """The number of rows that moved to another tenant."""
 
     threads: int = 0
     messages: int = 0
-    in_the_way: int = 0  # threads and shared logs that both tenants have: nothing has moved then
+    name_conflicts: int = 0  # threads and shared logs that both tenants have; then nothing moved
 
 
 class Store(Protocol):
     """Durable memories. Every method may raise `StorageError`; none blocks the event loop.
 
-    Everything is keyed by the whole Key, tenant first: no method reaches another tenant's rows.
+    Every row is keyed by the whole Key, tenant first: no method reaches another tenant's rows.
     """
 
     async def load(self, key: Key) -> Memory:
-        """The memory as last committed; `Memory(key=key)` with version 0 for an unknown thread. Bounded: `recent` holds at
-        most RECENT_MARKS, the messages before them are not read."""
+        """Return the memory as last committed; `Memory(key=key)` with version 0 for an unknown
+        thread. It is bounded: `recent` holds at most RECENT_MARKS, and earlier messages are not
+        read."""
 
     async def version(self, key: Key) -> int:
-        """The committed version, 0 for an unknown thread: what a cached memory is checked against. One point read."""
+        """Return the committed version, 0 for an unknown thread. One point read, to check a cached
+        memory."""
 
-    async def commit(self, before: Memory, after: Memory, aside: Sequence[Message] = ()) -> Memory:
-        """Write the difference between two states of one thread, in one durable transaction, and return `after` with its new version.
+    async def commit(
+        self, before: Memory, after: Memory, interrupted: Sequence[Message] = ()
+    ) -> Memory:
+        """Write the difference between two states of one thread, in one durable transaction, and
+        return `after` with its new version.
 
-        Raises `Conflict`, having written nothing, unless the stored version still is `before.version`. Durable means: once
-        this returns, neither a killed process nor a power cut loses it. `born` is the row's in what is returned, whatever `after` says.
+        Raises `Conflict`, having written nothing, unless the stored version still is
+        `before.version`. Durable means: once this returns, neither a killed process nor a power cut
+        loses it. The returned `born` is that of the row, whatever `after` says.
 
-        The difference: messages of `after.tail` unknown to the store are inserted; changed items are replaced; live messages
-        with `seq > after.coverage` that are missing from `after.tail` are superseded (kept, no longer live); superseded ones
-        that appear in `after.tail` are live again. `aside` is inserted as not live (an interrupted reply). A message's parent is the live
-        message before it. Entries new to the log are added to `after.generation`; if that differs from `before.generation`
-        the old generation stays readable and the new one is `after.log`. Chunks that are in neither `after.chunks` nor
-        `after.log` are deleted. Writes grow with the difference, never with the thread.
+        The difference: messages of `after.tail` unknown to the store are inserted; changed items
+        are replaced. Live messages with `seq > after.coverage` that are missing from `after.tail`
+        are superseded: kept, no longer live. Superseded messages that appear in `after.tail` are
+        live again. `interrupted` is inserted as not live (an interrupted reply). A message's parent
+        is the live message before it. Entries new to the log are added to `after.log.generation`.
+        If that differs from `before.log.generation`, the old generation stays readable and the new
+        one is `after.log`. Chunks that are in neither `after.chunks` nor `after.log` are deleted.
+        Writes grow with the difference, never with the thread.
         """
 
     async def commit_shared(
-        self, thread: Change, hub: Change | None, stir: Stir | None = None
+        self, thread: Change, shared_log: Change | None, wakeup: ResourceWakeup | None = None
     ) -> tuple[Memory, Memory | None]:
-        """Like `commit`, for a thread that shares its resource's log and, where that changes too, the hub that keeps it: both are
-        written in one transaction, or neither; `Conflict` if the version of either has moved on. A hub that does not differ is not
-        written, but must stand all the same."""
+        """Commit a thread that shares its resource's log and, if it changes too, the shared log:
+        both in one transaction, or neither. Raise `Conflict` if the version of either has changed.
+        A shared log that does not differ is not written, but its version is checked."""
 
-    async def waiting(self, hub: Key) -> tuple[Waiting, ...]:
-        """The threads that share this hub's log and have anything in their tails, the longest left alone first."""
+    async def resource_backlog(self, shared_log: Key) -> Backlog:
+        """Return the threads that share this log and whose tails are not empty, the longest idle
+        first."""
 
-    async def elsewhere(self, key: Key, threads: int, messages: int) -> tuple[tuple[Key, tuple[Message, ...]], ...]:
-        """Of the `threads` other threads of the resource that share its log and spoke last, the latest first, the newest `messages`
-        of the tail by seq; those without a tail are left out."""
+    async def other_thread_tails(
+        self, key: Key, threads: int, messages: int
+    ) -> tuple[tuple[Key, tuple[Message, ...]], ...]:
+        """Return the newest `messages` of the tail, by seq, of up to `threads` other threads that
+        share the resource's log: those with the latest turns, the latest first. Threads without a
+        tail are left out."""
 
     async def outline(self, key: Key) -> Outline:
-        """All marks of the thread. Grows with it; called only where the bounded memory does not suffice."""
+        """Return all marks of the thread. The answer grows with the thread, so it is read only if
+        the bounded memory does not suffice."""
 
     async def messages(
         self, key: Key, after: int, through: int | None = None, limit: int | None = None
     ) -> tuple[Message, ...]:
-        """Live messages with `after < seq <= through`, by seq."""
+        """Return the live messages with `after < seq <= through`, by seq."""
 
-    async def by_seq(self, key: Key, seqs: Sequence[int]) -> tuple[Message, ...]:
-        """These messages, live or not, by seq; unknown ones are left out."""
+    async def messages_by_seq(self, key: Key, seqs: Sequence[int]) -> tuple[Message, ...]:
+        """Return these messages, live or not, by seq; unknown ones are left out."""
 
-    async def generations(self, key: Key, before: int) -> tuple[tuple[int, tuple[Observation, ...]], ...]:
-        """Older generations `(number, log)` with `number < before`, newest first, as far as retention kept them."""
+    async def generations(
+        self, key: Key, before: int
+    ) -> tuple[tuple[int, tuple[Observation, ...]], ...]:
+        """Return the generations `(number, log)` with `number < before` that retention kept, newest
+        first."""
 
-    async def due(self, now: float, limit: int) -> tuple[Key, ...]:
-        """Threads with `due <= now` that are not leased, the longest due first, tenants taking turns."""
+    async def due_threads(self, now: float, limit: int) -> tuple[Key, ...]:
+        """Return threads with `due <= now` that are not leased, the longest due first, tenants
+        taking turns. For the doctor and tests; `claim` takes up work."""
 
-    async def look_again(self, key: Key, at: float | None) -> None:
-        """Say when this thread is due, whatever was said before; None: not until something is said. No new version."""
+    async def claim(
+        self, now: float, limit: int, holder: str, seconds: float, *, skip: Collection[Key] = ()
+    ) -> tuple[Key, ...]:
+        """Lease to `holder`, for `seconds`, the first `limit` threads of `due_threads` that are not
+        in `skip`. Return them in that order.
+
+        This is one step: two claims at once never get the same thread, and none gets a leased
+        thread, not even one leased to `holder`. If nothing is due, nothing is written. The holder
+        prolongs such a lease with `lease` and gives it back with `release`.
+        """
+
+    async def set_due(self, key: Key, at: float | None) -> None:
+        """Set when this thread is due; None: not until it is set again. No new version."""
 
     async def mark_delivered(self, replies: Mapping[Key, int]) -> None:
-        """Say that of these threads the reply at this seq went out to its last byte, all in one transaction. It only grows; unknown
-        threads are left out. No new version."""
+        """Record, in one transaction, the seq of each thread's newest reply that went out to its
+        last byte. The recorded seq only grows; unknown threads are left out. No new version."""
 
-    async def delivered(self, key: Key) -> int | None:
-        """seq of the newest reply that is known to have gone out whole; None where nobody has said so of any."""
+    async def delivered_reply(self, key: Key) -> int | None:
+        """Return the seq of the newest reply that `mark_delivered` recorded; None if there is
+        none."""
 
     async def lease(self, key: Key, holder: str, seconds: float) -> bool:
-        """Take or prolong the right to work on a thread; False while another holder has it. It only saves money: correctness
-        is in `commit`. Expires by itself."""
+        """Take or prolong the right to work on a thread; False while another holder has it. It
+        expires by itself. A lease only saves money: `commit` keeps the memory correct."""
 
     async def release(self, key: Key, holder: str) -> None:
-        """Give a lease back; nothing happens if it is not ours."""
+        """Give a lease back; do nothing if another holder has it."""
 
     async def threads(
-        self, tenant: str | None, resource: str | None = None, cursor: Key | None = None, limit: int = 100
+        self,
+        tenant: str | None,
+        resource: str | None = None,
+        cursor: Key | None = None,
+        limit: int = 100,
     ) -> tuple[ThreadInfo, ...]:
-        """Threads in key order, from after `cursor`, hubs left out. `tenant=None`: of all tenants (the operator's view)."""
+        """Return threads in key order, beginning after `cursor`, without shared logs.
+        `tenant=None`: of all tenants (the operator's view)."""
 
-    async def forget(self, key: Key) -> Forgotten:
-        """Remove every row of the thread; what went. Work in flight on it conflicts and cannot bring it back: a thread made anew under
-        the same key has another `born`.
+    async def forget(self, key: Key) -> ForgetResult:
+        """Remove every row of the thread. Return what was removed. Work in flight on it conflicts
+        and cannot bring it back: a new thread under the same key has another `born`.
 
-        What says anything of it goes too, in the same transaction: its part of the log it shared, as `forgetting.without` has it, in
-        every generation; what other threads' prompts tell of it (`Memory.others`). Of threads of which the log covers less by that,
-        the messages are in the tail again. With the last thread that shares a log its hub goes. A thread's name in the log is
-        `identity.label` of it under the store's own secret.
+        The same transaction removes what mentions the thread: its part of the log it shared, in
+        every generation (`forgetting.remove_thread`), and what other threads' prompts tell of it
+        (`Memory.other_threads_text`). If the log then covers less of another thread, those messages
+        are in its tail again. The shared log goes with the last thread that shares it. A thread's
+        name in the log is its `label_thread` under the store's own secret.
 
-        The bytes of what went leave the storage too. Where a reader still holds them (a backup, a shell), the rows are gone at once and
-        the bytes are `pending`: the store tries again by itself until nothing of them is left, also after a restart.
+        The bytes leave the storage too. If a reader still holds them (a backup, a shell), the rows
+        are gone at once and the bytes are `pending`: the store tries again by itself until none are
+        left, also after a restart.
         """
 
     async def wait_erased(self) -> None:
-        """Return once no bytes of what was forgotten wait for a reader any more."""
+        """Return once no forgotten bytes are `pending`."""
 
-    async def move_tenant(self, old: str, new: str, fingerprint: Callable[[bytes], bytes | None]) -> Moved:
-        """Make everything of the tenant `old` that of `new`, as if it had been from the start: with fingerprints by `fingerprint` of a
-        message's JSON (None keeps the one there is), chains, recorded attempts, and labels under the store's own secret.
+    async def move_tenant(
+        self, old: str, new: str, fingerprint: Callable[[bytes], bytes | None]
+    ) -> MoveResult:
+        """Make all rows of the tenant `old` rows of `new`, as if they had been from the start: with
+        new fingerprints, chains, recorded attempts, and labels under the store's own secret.
+        `fingerprint` takes a message's JSON; None keeps the old fingerprint.
 
-        Nothing moves where both have a thread or a shared log of the same name. Else one resource after the other, each as a whole or
-        not at all, so that a move which was broken off can be gone on with. Work in flight on what moves finds its thread gone.
+        If both tenants have a thread or a shared log of the same name, nothing moves. Otherwise one
+        resource moves after the other, each as a whole or not at all, so that a second call
+        finishes a move that was cut off. Work in flight on a moved thread finds it gone.
         """
 
     async def secret(self, proposed: bytes | None = None) -> bytes:
-        """32 random bytes, made once (of `proposed`, where that is given) and kept with the data: what tenants and fingerprints are
-        keyed with. Every caller of one store gets the same ones, also when two processes ask first at the same time."""
+        """Return the 32 random bytes that tenants and fingerprints are keyed with. They are made
+        once (`proposed`, if given) and kept with the data. Every caller gets the same bytes, also
+        when two processes ask first at the same time."""
 
     async def park(self, key: Key, parked: bool) -> bool:
-        """Mark a thread as given up, or revive it with a clean slate (failures 0, due now); False for an unknown thread."""
+        """Mark a thread as given up, or revive it with 0 failures and due now. Return False for an
+        unknown thread."""
 
     async def ping(self) -> None:
         """Raise `StorageError` unless the store can be read and written."""

@@ -1,4 +1,5 @@
-"""Whether the store is to be left alone: after five failures in a row nobody waits for it any more, and one probe a second asks."""
+"""A circuit breaker. After five failures in a row no request waits for the store; the flusher tries
+it once a second."""
 
 from __future__ import annotations
 
@@ -6,7 +7,7 @@ MAX_FAILURES_IN_A_ROW = 5
 
 
 class Breaker:
-    """Counts what the store answers; says nothing of time."""
+    """Counts the store's failures in a row. It knows no time."""
 
     def __init__(self) -> None:
         self._failures = 0

@@ -1,4 +1,5 @@
-"""What a commit has to write: the difference between two states of one thread, as plain values."""
+"""Computes the rows that a commit has to write, as plain values: the difference between two states
+of one thread."""
 
 from __future__ import annotations
 
@@ -7,12 +8,15 @@ from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
 from om_proxy.errors import Unwritable
-from om_proxy.memory.model import Memory, Message, Observation
+from om_proxy.memory.model import RESOURCE_THREAD, Memory, Message, Observation
 
-Standing = Literal["chunk", "log"]
+# A shared log keeps more generations: every fork of every thread begins one.
+SHARED_LOG_GENERATIONS_FACTOR = 10
+
+ObservationState = Literal["chunk", "log"]
 
 
-class Placed(NamedTuple):
+class PlacedMessage(NamedTuple):
     """A message with the seq of the live message before it (0: none)."""
 
     message: Message
@@ -23,95 +27,124 @@ class Placed(NamedTuple):
 class Difference:
     """The rows to write beside the thread's own row, which every commit rewrites.
 
-    A message or observation may already be stored as it is here (an older branch or generation come back): writing it again
-    must change nothing then.
+    A message or observation may already be stored exactly so, when an older branch or generation
+    comes back. Writing it again must change nothing then.
     """
 
-    messages: tuple[Placed, ...]  # live: inserted, replaced or revived
-    aside: tuple[Placed, ...]  # inserted as not live
-    supersede: bool  # whether stored live messages after coverage may be missing from the tail
-    observations: tuple[tuple[Observation, Standing], ...]  # inserted or replaced
-    dropped: tuple[int, ...]  # ids of chunks to delete
+    messages: tuple[PlacedMessage, ...]  # live: inserted, replaced or revived
+    interrupted: tuple[PlacedMessage, ...]  # inserted as not live
+    may_supersede: bool  # whether stored live messages after coverage may be missing from the tail
+    observations: tuple[tuple[Observation, ObservationState], ...]  # inserted or replaced
+    dropped_chunks: tuple[int, ...]  # ids of chunks to delete
     entries: tuple[tuple[int, int], ...]  # (position, observation id) to write into the generation
-    shortened: bool  # whether the generation holds positions beyond the log's end
-    reflection: bool  # whether the pending reflection changed
+    is_shortened: bool  # whether the generation holds positions beyond the log's end
+    has_new_reflection: bool  # whether the pending reflection changed
 
 
-def difference(before: Memory, after: Memory, aside: Sequence[Message] = ()) -> Difference:
-    """What turns the stored `before` into `after`. Raises `Unwritable` if that would lose messages."""
-    _must_keep_messages(before, after)
+def compute_difference(
+    before: Memory, after: Memory, interrupted: Sequence[Message] = ()
+) -> Difference:
+    """Return the rows that turn the stored `before` into `after`. Raise `Unwritable` if that would
+    lose messages."""
+    _check_messages_stay(before, after)
     return Difference(
-        messages=_changed_messages(before, after),
-        aside=tuple(Placed(m, _parent(after, m.seq)) for m in aside),
-        # Falling coverage uncovers messages that neither tail need hold, so only the store can tell which are missing.
-        supersede=after.coverage < before.coverage or _supersedes(before, after),
-        observations=_changed_observations(before, after),
-        dropped=_dropped(before, after),
-        entries=_changed_entries(before, after),
-        shortened=after.generation == before.generation and len(after.log) < len(before.log),
-        reflection=after.reflection != before.reflection,
+        messages=_find_changed_messages(before, after),
+        interrupted=tuple(PlacedMessage(m, _find_parent(after, m.seq)) for m in interrupted),
+        # When coverage falls, it uncovers messages that neither tail has to hold: only the store
+        # can tell which are missing.
+        may_supersede=after.coverage < before.coverage or _has_superseded(before, after),
+        observations=_find_changed_observations(before, after),
+        dropped_chunks=_find_dropped_chunks(before, after),
+        entries=_find_changed_entries(before, after),
+        is_shortened=after.log.generation == before.log.generation
+        and len(after.log.entries) < len(before.log.entries),
+        has_new_reflection=after.log.reflection != before.log.reflection,
     )
 
 
-def _must_keep_messages(before: Memory, after: Memory) -> None:
-    """Coverage moves up over stored messages only: one that is new in the same step would reach the
-    store nowhere (docs/spec/behaviour.md#never-lost)."""
+def count_kept_generations(before: Memory, after: Memory, generations: int | None) -> int | None:
+    """Return how many of the newest generations of the log this commit keeps, with the current one;
+    None: all. `generations`: how many older ones of a thread's log are kept."""
+    if generations is None or after.log.generation == before.log.generation:
+        return None
+    shared = after.key.thread == RESOURCE_THREAD
+    return generations * (SHARED_LOG_GENERATIONS_FACTOR if shared else 1) + 1
+
+
+def _check_messages_stay(before: Memory, after: Memory) -> None:
+    """Raise `Unwritable` if coverage moves over a message that is new in the same step: it would
+    never reach the store (docs/spec/behaviour.md#never-lost)."""
     if after.coverage > before.coverage and all(m.seq != after.coverage for m in before.tail):
-        raise Unwritable("coverage moved past the stored messages; commit the messages first, then cover them")
+        raise Unwritable(
+            "coverage moved past the stored messages; commit the messages first, then cover them"
+        )
 
 
-def _placed(memory: Memory) -> list[Placed]:
+def _place_tail(memory: Memory) -> list[PlacedMessage]:
     parents = [_before_tail(memory), *(m.seq for m in memory.tail)]
-    return [Placed(m, parent) for m, parent in zip(memory.tail, parents, strict=False)]
+    return [PlacedMessage(m, parent) for m, parent in zip(memory.tail, parents, strict=False)]
 
 
 def _before_tail(memory: Memory) -> int:
     return memory.recent[-1].seq if memory.recent else memory.coverage
 
 
-def _parent(memory: Memory, seq: int) -> int:
-    """The live message before `seq`."""
+def _find_parent(memory: Memory, seq: int) -> int:
+    """Return the seq of the live message before `seq`."""
     return next((m.seq for m in reversed(memory.tail) if m.seq < seq), _before_tail(memory))
 
 
-def _supersedes(before: Memory, after: Memory) -> bool:
-    if _grows(before, after):
+def _has_superseded(before: Memory, after: Memory) -> bool:
+    if _is_growing(before, after):
         return False
-    here = {m.seq for m in after.tail}
-    return any(m.seq not in here and m.seq > after.coverage for m in before.tail)
+    kept = {m.seq for m in after.tail}
+    return any(m.seq not in kept and m.seq > after.coverage for m in before.tail)
 
 
-def _grows(before: Memory, after: Memory) -> bool:
-    """Whether the tail only has more at its end, behind what stands where it stood: the case of nearly every turn."""
-    return _before_tail(before) == _before_tail(after) and after.tail[: len(before.tail)] == before.tail
+def _is_growing(before: Memory, after: Memory) -> bool:
+    """Whether the tail has only grown at its end, as in nearly every turn."""
+    return (
+        _before_tail(before) == _before_tail(after)
+        and after.tail[: len(before.tail)] == before.tail
+    )
 
 
-def _changed_messages(before: Memory, after: Memory) -> tuple[Placed, ...]:
-    if _grows(before, after):
+def _find_changed_messages(before: Memory, after: Memory) -> tuple[PlacedMessage, ...]:
+    if _is_growing(before, after):
         first = before.tail[-1].seq if before.tail else _before_tail(before)
         fresh = after.tail[len(before.tail) :]
-        return tuple(map(Placed, fresh, [first, *(m.seq for m in fresh)]))
-    known = {placed.message.seq: placed for placed in _placed(before)}
-    return tuple(placed for placed in _placed(after) if known.get(placed.message.seq) != placed)
+        return tuple(map(PlacedMessage, fresh, [first, *(m.seq for m in fresh)]))
+    known = {placed.message.seq: placed for placed in _place_tail(before)}
+    return tuple(placed for placed in _place_tail(after) if known.get(placed.message.seq) != placed)
 
 
-def _standing(memory: Memory) -> dict[int, tuple[Observation, Standing]]:
-    chunks: dict[int, tuple[Observation, Standing]] = {o.id: (o, "chunk") for o in memory.chunks}
-    return chunks | {o.id: (o, "log") for o in memory.log}
+def _list_observation_states(memory: Memory) -> dict[int, tuple[Observation, ObservationState]]:
+    chunks: dict[int, tuple[Observation, ObservationState]] = {
+        o.id: (o, "chunk") for o in memory.chunks
+    }
+    return chunks | {o.id: (o, "log") for o in memory.log.entries}
 
 
-def _changed_observations(before: Memory, after: Memory) -> tuple[tuple[Observation, Standing], ...]:
-    known = _standing(before)
-    return tuple(now for id_, now in _standing(after).items() if known.get(id_) != now)
+def _find_changed_observations(
+    before: Memory, after: Memory
+) -> tuple[tuple[Observation, ObservationState], ...]:
+    known = _list_observation_states(before)
+    return tuple(
+        now for id_, now in _list_observation_states(after).items() if known.get(id_) != now
+    )
 
 
-def _dropped(before: Memory, after: Memory) -> tuple[int, ...]:
-    kept = _standing(after)
+def _find_dropped_chunks(before: Memory, after: Memory) -> tuple[int, ...]:
+    kept = _list_observation_states(after)
     return tuple(o.id for o in before.chunks if o.id not in kept)
 
 
-def _changed_entries(before: Memory, after: Memory) -> tuple[tuple[int, int], ...]:
-    stored = [o.id for o in before.log] if after.generation == before.generation else []
+def _find_changed_entries(before: Memory, after: Memory) -> tuple[tuple[int, int], ...]:
+    stored = (
+        [o.id for o in before.log.entries] if after.log.generation == before.log.generation else []
+    )
     return tuple(
-        (position, o.id) for position, o in enumerate(after.log) if position >= len(stored) or stored[position] != o.id
+        (position, o.id)
+        for position, o in enumerate(after.log.entries)
+        if position >= len(stored) or stored[position] != o.id
     )

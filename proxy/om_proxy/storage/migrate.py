@@ -1,4 +1,4 @@
-"""The numbered SQL files of a backend, and which of them a database still lacks."""
+"""Finds the numbered SQL files of a backend that a database still lacks."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from om_proxy.errors import StorageError
 
 
 class Migration(NamedTuple):
-    """One step of the schema; once released its text never changes."""
+    """A step of the schema. Its text never changes once it is released."""
 
     number: int
     name: str
@@ -22,24 +22,35 @@ class Migration(NamedTuple):
         return hashlib.sha256(self.sql.encode()).hexdigest()
 
 
-def migrations(backend: str) -> tuple[Migration, ...]:
-    """The steps shipped for a backend, `migrations/<backend>/NNNN_name.sql`, by number."""
-    folder = files("om_proxy.storage") / "migrations" / backend
-    found = [(file.name.removesuffix(".sql"), file) for file in folder.iterdir() if file.name.endswith(".sql")]
-    return tuple(sorted(Migration(int(stem[:4]), stem[5:], file.read_text("utf-8")) for stem, file in found))
+def shipped_migrations(backend: str) -> tuple[Migration, ...]:
+    """Return a backend's steps, `<backend>/migrations/NNNN_name.sql`, by number."""
+    folder = files("om_proxy.storage") / backend / "migrations"
+    found = [
+        (file.name.removesuffix(".sql"), file)
+        for file in folder.iterdir()
+        if file.name.endswith(".sql")
+    ]
+    return tuple(
+        sorted(Migration(int(stem[:4]), stem[5:], file.read_text("utf-8")) for stem, file in found)
+    )
 
 
-def lacking(shipped: tuple[Migration, ...], applied: Mapping[int, str]) -> tuple[Migration, ...]:
-    """The steps still to apply, given the checksums of those a database has; `StorageError` if the two do not belong together."""
+def missing_migrations(
+    shipped: tuple[Migration, ...], applied: Mapping[int, str]
+) -> tuple[Migration, ...]:
+    """Return the steps still to apply, given the checksums of those a database has. Raise
+    `StorageError` if the database belongs to another program or version."""
     known = {step.number: step for step in shipped}
     for number, checksum in sorted(applied.items()):
         if number not in known:
             raise StorageError(
-                f"the database is newer than this program (it has migration {number}); run a newer om-proxy"
+                f"the database is newer than this program (it has migration {number}); "
+                "run a newer om-proxy"
             )
         if known[number].checksum != checksum:
             raise StorageError(
-                f"migration {number} ({known[number].name}) differs from the one this database was made with; "
+                f"migration {number} ({known[number].name}) differs from the one "
+                "this database was made with; "
                 "run the om-proxy that made it, or export there and import here"
             )
     return tuple(step for step in shipped if step.number not in applied)

@@ -1,7 +1,8 @@
-"""The road to the model servers: a request goes out as it is, its answer comes back as raw bytes."""
+"""The way to the model servers: a request goes out unchanged, its response comes back as raw
+bytes."""
 
-from om_proxy.upstream.address import join
-from om_proxy.upstream.calls import Answer, Upstream
+from om_proxy.upstream.address import join_url
+from om_proxy.upstream.calls import Upstream, UpstreamResponse
 from om_proxy.upstream.transport import AiohttpTransport
 
-__all__ = ["AiohttpTransport", "Answer", "Upstream", "join"]
+__all__ = ["AiohttpTransport", "Upstream", "UpstreamResponse", "join_url"]

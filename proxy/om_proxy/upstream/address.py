@@ -1,27 +1,29 @@
-"""Where a client's path leads upstream."""
+"""Join the address of a model server with a client's path."""
 
 from __future__ import annotations
 
 from functools import lru_cache
 from urllib.parse import quote_from_bytes, urlsplit
 
-ASCII = bytes(range(0x21, 0x7F))  # what may stand in a query as it is
+QUERY_SAFE_BYTES = bytes(range(0x21, 0x7F))  # printable ASCII, which needs no quoting
 
 
-def join(base_url: str, path: str, query: bytes) -> str:
-    """Where a client's path leads: one leading `/v1` of it is dropped, for the base has its own (`/v1`, `/v1beta/openai`, …).
+def join_url(base_url: str, path: str, query: bytes) -> str:
+    """The upstream address of a client's path. One leading `/v1` of it is dropped, because the base
+    has its own (`/v1`, `/v1beta/openai`, …).
 
     A query in the base (Azure's `?api-version=…`) stays, before the client's own.
     """
-    origin, fixed = _base(base_url)
+    origin, base_query = _split_base_url(base_url)
     rest = path[3:] if path == "/v1" or path.startswith("/v1/") else path
-    if not query and not fixed:
+    if not query and not base_query:
         return origin + rest
-    both = "&".join(filter(None, (fixed, quote_from_bytes(query, safe=ASCII))))
-    return f"{origin}{rest}?{both}" if both else f"{origin}{rest}"
+    client_query = quote_from_bytes(query, safe=QUERY_SAFE_BYTES)
+    joined_query = "&".join(filter(None, (base_query, client_query)))
+    return f"{origin}{rest}?{joined_query}" if joined_query else f"{origin}{rest}"
 
 
 @lru_cache(maxsize=64)
-def _base(base_url: str) -> tuple[str, str]:
+def _split_base_url(base_url: str) -> tuple[str, str]:
     parts = urlsplit(base_url)
     return f"{parts.scheme}://{parts.netloc}{parts.path.rstrip('/')}", parts.query

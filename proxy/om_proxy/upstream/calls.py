@@ -1,8 +1,9 @@
-"""The one seam to the model servers: calls that end when they should, whatever becomes of who made them.
+"""Call the model servers. Every call ends when it should, also when its caller is cancelled.
 
-httpx speaks at the seam, so an `httpx.MockTransport` (over a router of respx's) stands in for a model server in tests. Whoever waits
-for a call may be cancelled at any moment. A request in one piece (whole.py) is then over, and its place free; any other call runs in
-a task of its own, which is ended by us, and its place given back only when it is.
+The interface is httpx's, so an `httpx.MockTransport` (over a router of respx's) stands in for a
+model server in tests. A caller may be cancelled at any moment. A request in one piece
+(single_write.py) is over at once, and its slot free. Any other call runs in a task of its own: we
+end that task, and free its slot only when it has ended.
 """
 
 from __future__ import annotations
@@ -14,27 +15,33 @@ from typing import Any
 import httpx
 
 from om_proxy.errors import Overloaded, UpstreamError
-from om_proxy.upstream.causes import broken_off, unreachable
-from om_proxy.upstream.transport import AiohttpTransport, Answered, in_one_piece
+from om_proxy.upstream.causes import make_interrupted_error, make_unreachable_error
+from om_proxy.upstream.transport import AiohttpTransport, RawResponse, is_single_write
 
-CLOSE_WITHIN = 1.0  # seconds until an abandoned connection is gone; docs/spec/http.md#leaving
-BRINGING = ("POST", "PUT", "PATCH")  # whose meaning it is to bring a body: without one they say so (RFC 9110 8.6)
-STATUSES = range(200, 600)  # of a final answer
+CLOSE_TIMEOUT_S = 1.0  # until an abandoned connection is gone; docs/spec/http.md#leaving
+METHODS_WITH_BODY = (
+    "POST",
+    "PUT",
+    "PATCH",
+)  # whose meaning it is to bring a body: without one they say so (RFC 9110 8.6)
+FINAL_STATUSES = range(200, 600)  # of a final response
 
-# What httpx raises, and a transport of it by contract; ValueError: a header that cannot be written.
-Foreign = (httpx.HTTPError, httpx.InvalidURL, httpx.StreamError, ValueError)
+# The errors of httpx and of its transports; ValueError: a header that cannot be written.
+TRANSPORT_ERRORS = (httpx.HTTPError, httpx.InvalidURL, httpx.StreamError, ValueError)
 
 Headers = Sequence[tuple[bytes, bytes]]
 Content = bytes | AsyncIterable[bytes]
 
 
 class Upstream:
-    """Connections to the model servers, shared by all requests."""
+    """The calls to the model servers; all requests share their connections."""
 
-    def __init__(self, *, connections: int = 1000, transport: httpx.AsyncBaseTransport | None = None) -> None:
+    def __init__(
+        self, *, connections: int = 1000, transport: httpx.AsyncBaseTransport | None = None
+    ) -> None:
         self._transport = transport or AiohttpTransport()
-        self._places = asyncio.Semaphore(connections)  # calls wait here and not in the pool
-        self._held: set[asyncio.Task[Any]] = set()
+        self._slots = asyncio.Semaphore(connections)  # calls wait here and not in the pool
+        self._tasks: set[asyncio.Task[Any]] = set()
 
     async def send(
         self,
@@ -46,129 +53,158 @@ class Upstream:
         connect_timeout: float,
         read_timeout: float,
         setting: str = "upstream",
-    ) -> Answer:
-        """Send a request and wait for the head of its answer. Times in seconds; `read_timeout` is for the head altogether, and
-        between two pieces of what is sent before it or read after it (connection.py).
+    ) -> UpstreamResponse:
+        """Send a request and wait for the head of its response. Times are in seconds.
+        `read_timeout` bounds the whole head, and each wait between two pieces of the bodies
+        (connection.py).
 
-        Adds no headers but host and the body's framing, follows no redirect, repeats nothing. (On a kept connection that the
-        server closes in that very moment, an idempotent method is sent once more, as RFC 9110 9.2.2 allows; no POST.)
-        Raises UpstreamError, UpstreamTimeout, or Overloaded when no connection became free within `connect_timeout`; the first two
-        name the server's origin and what to check below `setting`, the place of the server in the settings.
+        It adds no headers but host and the body's framing, follows no redirect, repeats nothing.
+        (On a kept connection that the server closes in that very moment, an idempotent method is
+        sent once more, as RFC 9110 9.2.2 allows; no POST.) Raises UpstreamError or UpstreamTimeout,
+        which name the server's origin and the key to check below `setting`, the server's place in
+        the settings. Raises Overloaded when no connection is free within `connect_timeout`.
         """
-        if self._places.locked():
-            await self._wait_for_place(connect_timeout)
+        if self._slots.locked():
+            await self._wait_for_slot(connect_timeout)
         else:
-            await self._places.acquire()
-        asking = self._ask(method, url, headers, content, connect_timeout, read_timeout)
-        direct = isinstance(self._transport, AiohttpTransport) and in_one_piece(content)
+            await self._slots.acquire()
+        sending = self._send_once(method, url, headers, content, connect_timeout, read_timeout)
+        direct = isinstance(self._transport, AiohttpTransport) and is_single_write(content)
         try:
-            answer = await (self._answered(asking, url) if direct else self._answered_in_a_task(asking, url))
-        except Foreign as exc:
-            raise unreachable(exc, url, setting) from exc
-        if answer.status not in STATUSES:
-            await answer.aclose()
-            raise UpstreamError(f"the model server answered with a status that is none ({answer.status})")
-        return answer
+            response = await (
+                self._finish_call(sending, url) if direct else self._run_in_task(sending, url)
+            )
+        except TRANSPORT_ERRORS as exc:
+            raise make_unreachable_error(exc, url, setting) from exc
+        if response.status not in FINAL_STATUSES:
+            await response.aclose()
+            raise UpstreamError(
+                f"the model server answered with a status that is none ({response.status})"
+            )
+        return response
 
-    async def _answered(self, asking: Awaitable[Answered], url: str) -> Answer:
+    async def _finish_call(self, sending: Awaitable[RawResponse], url: str) -> UpstreamResponse:
         try:
-            return Answer(await asking, self._close, url)
+            return UpstreamResponse(await sending, self._close, url)
         except BaseException:
-            self._places.release()
+            self._slots.release()
             raise
 
-    async def _answered_in_a_task(self, asking: Coroutine[Any, Any, Answered], url: str) -> Answer:
-        call = self._hold(asking)
+    async def _run_in_task(
+        self, sending: Coroutine[Any, Any, RawResponse], url: str
+    ) -> UpstreamResponse:
+        call = self._start_task(sending)
         try:
-            await until(call)
+            await wait_until_done(call)
         except asyncio.CancelledError:
-            self._hold(self._abandon(call))
+            self._start_task(self._abandon(call))
             raise
-        if call.cancelled():  # and its caller was not: we are closing
-            self._places.release()
+        if call.cancelled():  # but its caller was not: we are closing
+            self._slots.release()
             raise UpstreamError("the call to the model server was given up: the proxy is stopping")
-        return await self._answered(call, url)
+        return await self._finish_call(call, url)
 
-    async def _ask(
+    async def _send_once(
         self, method: str, url: str, headers: Headers, content: Content, connect: float, read: float
-    ) -> Answered:
+    ) -> RawResponse:
         if isinstance(self._transport, AiohttpTransport):
-            announced = [len(content)] if isinstance(content, bytes) and (content or method in BRINGING) else []
-            framing = [(b"content-length", b"%d" % length) for length in announced]
-            return await self._transport.ask(method, url, [*headers, *framing], content, connect, read)
+            if isinstance(content, bytes) and (content or method in METHODS_WITH_BODY):
+                headers = [*headers, (b"content-length", b"%d" % len(content))]
+            return await self._transport.send(method, url, headers, content, connect, read)
         extensions = {"timeout": {"connect": connect, "read": read}}
-        request = httpx.Request(method, url, headers=list(headers), content=content, extensions=extensions)
+        request = httpx.Request(
+            method, url, headers=list(headers), content=content, extensions=extensions
+        )
         response = await self._transport.handle_async_request(request)
-        assert isinstance(response.stream, httpx.AsyncByteStream)  # noqa: S101 - a transport that answered an async request
-        return Answered(response.status_code, response.headers.raw, response.stream)
+        assert isinstance(response.stream, httpx.AsyncByteStream)  # noqa: S101 - it is async
+        return RawResponse(response.status_code, response.headers.raw, response.stream)
 
     async def aclose(self) -> None:
-        """End what is still under way and close every connection. A call that still connects ends with its connect timeout."""
-        for task in self._held:
+        """End all calls and close every connection. A call that still connects ends with its
+        connect timeout."""
+        for task in self._tasks:
             task.cancel()
-        if self._held:
-            await asyncio.wait(self._held)
+        if self._tasks:
+            await asyncio.wait(self._tasks)
         await self._transport.aclose()
 
-    async def _wait_for_place(self, seconds: float) -> None:
+    async def _wait_for_slot(self, seconds: float) -> None:
         try:
             async with asyncio.timeout(seconds):
-                await self._places.acquire()
+                await self._slots.acquire()
         except TimeoutError as exc:
-            raise Overloaded("all connections to the model server are in use; try again shortly") from exc
+            raise Overloaded(
+                "all connections to the model server are in use; try again shortly"
+            ) from exc
 
-    def _hold(self, work: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
-        """A task that lives on when its maker does not: the event loop itself keeps only weak references."""
+    def _start_task(self, work: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
+        """Start a task that outlives its caller: the event loop itself keeps only weak
+        references."""
         task = asyncio.create_task(work)
-        self._held.add(task)
-        task.add_done_callback(self._held.discard)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
         return task
 
-    async def _abandon(self, call: asyncio.Task[Answered]) -> None:
+    async def _abandon(self, call: asyncio.Task[RawResponse]) -> None:
         call.cancel()
-        await until(call)
+        await wait_until_done(call)
         if call.cancelled() or call.exception() is not None:
-            self._places.release()
+            self._slots.release()
         else:
             await self._end(call.result())
 
-    async def _close(self, answered: Answered, read: bool) -> None:
-        """Of an answer read to its end nothing is left to wait for: no task for that, and no limit."""
-        if not read:
-            await until(self._hold(self._end(answered)))
+    async def _close(self, response: RawResponse, is_read: bool) -> None:
+        """Close a response. One that was read to its end needs no waiting: no task, no limit."""
+        if not is_read:
+            await wait_until_done(self._start_task(self._end(response)))
             return
         try:
-            await answered.body.aclose()
+            await response.body.aclose()
         finally:
-            self._places.release()
+            self._slots.release()
 
-    async def _end(self, answered: Answered) -> None:
+    async def _end(self, response: RawResponse) -> None:
         try:
-            async with asyncio.timeout(CLOSE_WITHIN):
-                await answered.body.aclose()
-        except (TimeoutError, *Foreign):
-            return  # it is gone either way, and nobody is left to tell
+            async with asyncio.timeout(CLOSE_TIMEOUT_S):
+                await response.body.aclose()
+        except (TimeoutError, *TRANSPORT_ERRORS):
+            return  # the connection is gone either way, and nobody waits for this
         finally:
-            self._places.release()
+            self._slots.release()
 
 
-class Answer:
-    """A model server's answer, its body still to be read. Whoever holds it must `aclose` it."""
+class UpstreamResponse:
+    """A model server's response, its body still to be read. Its holder must `aclose` it."""
 
-    __slots__ = ("_answered", "_body", "_close", "_closed", "_read", "_url", "headers", "status")
+    __slots__ = (
+        "_body",
+        "_close",
+        "_is_closed",
+        "_is_read",
+        "_response",
+        "_url",
+        "headers",
+        "status",
+    )
 
-    def __init__(self, answered: Answered, close: Callable[[Answered, bool], Awaitable[None]], url: str = "") -> None:
-        self.status = answered.status
-        self.headers = answered.headers
-        self._answered = answered
-        self._body = aiter(answered.body)
+    def __init__(
+        self,
+        response: RawResponse,
+        close: Callable[[RawResponse, bool], Awaitable[None]],
+        url: str = "",
+    ) -> None:
+        self.status = response.status
+        self.headers = response.headers
+        self._response = response
+        self._body = aiter(response.body)
         self._close = close
-        self._url = url  # whose answer it is, for an error's message
-        self._closed = False
-        self._read = False  # to its end
+        self._url = url  # for an error's message
+        self._is_closed = False
+        self._is_read = False  # to its end
 
     def chunks(self) -> AsyncIterator[bytes]:
-        """The body as it arrives: raw, not decompressed. Raises UpstreamError when it breaks off, after all that did come."""
+        """The body as it arrives: raw, not decompressed. Where it breaks off, all received bytes
+        come first, and then UpstreamError is raised."""
         return self
 
     def __aiter__(self) -> AsyncIterator[bytes]:
@@ -178,32 +214,34 @@ class Answer:
         try:
             return await anext(self._body)
         except StopAsyncIteration:
-            self._read = True
+            self._is_read = True
             raise
-        except Foreign as exc:
-            raise broken_off(exc, self._url) from exc
+        except TRANSPORT_ERRORS as exc:
+            raise make_interrupted_error(exc, self._url) from exc
 
     async def read(self) -> bytes:
-        """The whole body, for short answers."""
+        """The whole body, for short responses."""
         return b"".join([chunk async for chunk in self.chunks()])
 
     async def aclose(self) -> None:
-        """Give the connection back, or cut it if the body was not read to its end. Repeatable, and done even if cancelled."""
-        if not self._closed:
-            self._closed = True
-            await self._close(self._answered, self._read)
+        """Return the connection to the pool, or cut it if the body was not read to its end. It may
+        be repeated, and is done even if cancelled."""
+        if not self._is_closed:
+            self._is_closed = True
+            await self._close(self._response, self._is_read)
 
     def __repr__(self) -> str:
-        return f"<Answer {self.status}>"
+        return f"<UpstreamResponse {self.status}>"
 
 
-async def until(task: asyncio.Task[Any]) -> None:
-    """Wait for a task to end, however it does; whoever waits may be cancelled, the task is not. asyncio.wait costs three times as much."""
+async def wait_until_done(task: asyncio.Task[Any]) -> None:
+    """Wait for a task to end, in whatever way. A cancelled waiter does not cancel the task.
+    asyncio.wait costs three times as much."""
     ended = asyncio.get_running_loop().create_future()
 
-    def tell(_: asyncio.Task[Any]) -> None:
+    def set_ended(_: asyncio.Task[Any]) -> None:
         if not ended.done():
             ended.set_result(None)
 
-    task.add_done_callback(tell)
+    task.add_done_callback(set_ended)
     await ended

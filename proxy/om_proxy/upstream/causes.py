@@ -1,7 +1,7 @@
-"""Why a model server could not be reached, in words that an operator can act on.
+"""Name the cause of a failed call to a model server in words that an operator can act on.
 
-A message names the server's origin (scheme, host, port), never its path or query: either may hold a key.
-It names the class of what was raised and never its text, which may quote an address or a header.
+A message names the server's origin (scheme, host, port), never its path or query: either may hold a
+key. It names the class of the exception and never its text, which may quote an address or a header.
 """
 
 from __future__ import annotations
@@ -21,23 +21,24 @@ CAUSES_BY_ERRNO = {
 }
 
 
-def unreachable(exc: Exception, url: str, setting: str) -> UpstreamError:
-    """The error for a request that got no answer. `setting`: where the server stands in the settings, as `upstream[0]`."""
+def make_unreachable_error(exc: Exception, url: str, setting: str) -> UpstreamError:
+    """The error for a request that got no response. `setting`: the server's place in the settings,
+    as `upstream[0]`."""
     kind = UpstreamTimeout if isinstance(exc, httpx.TimeoutException) else UpstreamError
     below = exc.__cause__ or exc
-    cause, key = cause_and_key(exc, below)
+    cause, key = find_cause(exc, below)
     said = f"{cause} ({type(below).__name__})" if cause else type(below).__name__
-    return kind(f"could not reach {origin(url)}: {said}; check {setting}.{key}")
+    return kind(f"could not reach {url_origin(url)}: {said}; check {setting}.{key}")
 
 
-def broken_off(exc: Exception, url: str) -> UpstreamError:
-    """The error for an answer that ended before its end."""
+def make_interrupted_error(exc: Exception, url: str) -> UpstreamError:
+    """The error for a response that broke off."""
     kind = UpstreamTimeout if isinstance(exc, httpx.TimeoutException) else UpstreamError
-    return kind(f"{origin(url)} broke off its answer ({type(exc.__cause__ or exc).__name__})")
+    return kind(f"{url_origin(url)} broke off its answer ({type(exc.__cause__ or exc).__name__})")
 
 
-def cause_and_key(exc: Exception, below: BaseException) -> tuple[str, str]:
-    """The cause in plain words, "" where the class says it best; and the setting that it may come from."""
+def find_cause(exc: Exception, below: BaseException) -> tuple[str, str]:
+    """The cause in plain words, "" where the class says it best; and the setting to check."""
     if isinstance(exc, httpx.ConnectTimeout):
         return "no connection in time", "connect_timeout"
     if isinstance(exc, httpx.TimeoutException):
@@ -52,7 +53,7 @@ def cause_and_key(exc: Exception, below: BaseException) -> tuple[str, str]:
     return CAUSES_BY_ERRNO.get(number or 0, ""), "base_url"
 
 
-def origin(url: str) -> str:
+def url_origin(url: str) -> str:
     """Scheme, host and port of an address, without user, path and query."""
     try:
         parts = urlsplit(url)

@@ -1,14 +1,14 @@
 """httpx requests over aiohttp's connections.
 
-httpx's own pool wedges for good under cancelled calls (1 000 hang-ups: 0 of 5 later requests succeed) and costs 2.1 ms of CPU
-a request at 16 at once, against 0.12 ms here.
+httpx's own pool wedges for good under cancelled calls (1 000 hang-ups: 0 of 5 later requests
+succeed) and costs 2.1 ms of CPU a request at 16 at once, against 0.12 ms here.
 """
 
 from __future__ import annotations
 
 from collections.abc import AsyncIterable, AsyncIterator, Callable, Sequence
 from functools import lru_cache, partial
-from typing import NamedTuple, TypeGuard
+from typing import Any, NamedTuple, TypeGuard
 
 import aiohttp
 import httpx
@@ -16,19 +16,22 @@ from aiohttp.http_exceptions import HttpProcessingError
 from multidict import CIMultiDict
 from yarl import URL
 
-from om_proxy.upstream import whole
+from om_proxy.upstream import single_write
 from om_proxy.upstream.connection import Connection
 
-KEEP_ALIVE = 15.0  # seconds an idle connection is kept; a server that closes earlier is noticed at once
-WHOLE = 1 << 20  # bytes up to which a body is written at once, and joined to its head for that
-PIECE = 1 << 18  # bytes written at once of a larger one
+# an idle connection is kept so long; a server that closes earlier is noticed at once
+KEEP_ALIVE_S = 15.0
+MAX_SINGLE_WRITE_BYTES = (
+    1 << 20
+)  # a body up to this size is joined to its head, and written at once
+BODY_PIECE_BYTES = 1 << 18  # written at once of a larger body
 
-# What aiohttp raises, and the system below it; RuntimeError: its session was closed meanwhile.
-Below = (aiohttp.ClientError, HttpProcessingError, OSError, RuntimeError)
+# The errors of aiohttp and of the system; RuntimeError: its session was closed meanwhile.
+AIOHTTP_ERRORS = (aiohttp.ClientError, HttpProcessingError, OSError, RuntimeError)
 
 
-class Answered(NamedTuple):
-    """The head of an answer, its body still to be read."""
+class RawResponse(NamedTuple):
+    """The head of a response, its body still to be read."""
 
     status: int
     headers: list[tuple[bytes, bytes]]  # order and duplicates kept
@@ -36,30 +39,36 @@ class Answered(NamedTuple):
 
 
 class AiohttpTransport(httpx.AsyncBaseTransport):
-    """httpx requests over an aiohttp session: no cookies, no proxies from the environment, no headers of its own.
+    """httpx requests over an aiohttp session: no cookies, no proxies from the environment, no
+    headers of its own.
 
-    A request in one piece takes the session's connections without the session (whole.py). What is larger or comes in pieces goes by
-    the session, which writes headers as text: there, bytes that are no UTF-8 are read as Latin-1 and arrive as UTF-8.
+    A request in one piece takes the session's connections without the session (single_write.py). A
+    larger one, or one in pieces, takes the session, which writes headers as text: there, bytes that
+    are no UTF-8 are read as Latin-1 and arrive as UTF-8.
     """
 
     def __init__(self) -> None:
         self._session: aiohttp.ClientSession | None = None
-        self._roads = whole.Roads()
+        self._routes = single_write.RouteCache()
 
     async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
         timeout = request.extensions.get("timeout", {})
-        answered = await self.ask(
+        raw = await self.send(
             request.method,
             str(request.url),
-            # what httpx says of the host and of a streamed body is said below it, and would be said twice
-            [item for item in request.headers.raw if item[0].lower() not in (b"host", b"transfer-encoding")],
-            _content(request),
+            # the transport writes the host and a streamed body's framing itself
+            [
+                header
+                for header in request.headers.raw
+                if header[0].lower() not in (b"host", b"transfer-encoding")
+            ],
+            _read_content(request),
             timeout.get("connect"),
             timeout.get("read"),
         )
-        return httpx.Response(answered.status, headers=answered.headers, stream=answered.body, request=request)
+        return httpx.Response(raw.status, headers=raw.headers, stream=raw.body, request=request)
 
-    async def ask(
+    async def send(
         self,
         method: str,
         url: str,
@@ -67,153 +76,175 @@ class AiohttpTransport(httpx.AsyncBaseTransport):
         content: bytes | AsyncIterable[bytes],
         connect: float | None,
         read: float | None,
-    ) -> Answered:
-        """The same without httpx's objects, which cost 50 µs a request; `url` goes out as it is given. Raises httpx's errors."""
+    ) -> RawResponse:
+        """Send a request without httpx's objects, which cost 50 µs a request. `url` goes out as it
+        is given. Raises httpx's errors."""
         if self._session is None:  # made here because it belongs to the running loop
-            self._session = _session()
-        if in_one_piece(content):
-            return await self._ask_whole(self._session, method, url, headers, content, _timeout(connect, read))
+            self._session = _open_session()
+        if is_single_write(content):
+            return await self._send_in_one_piece(
+                self._session, method, url, headers, content, _make_timeout(connect, read)
+            )
         try:
             response = await self._session.request(
                 method,
-                _address(url),
-                headers=_headers(headers),
-                data=_body(content),
+                _parse_url(url),
+                headers=_encode_headers(headers),
+                data=_stream_body(content),
                 allow_redirects=False,
-                timeout=_timeout(connect, read),
-                ssl=whole.trust(url),
+                timeout=_make_timeout(connect, read),
+                ssl=single_write.tls_context(url),
             )
-        except Below as exc:
-            raise _as_httpx(exc) from exc
-        return Answered(response.status, list(response.raw_headers), _Body(response.content, response.close))
+        except AIOHTTP_ERRORS as exc:
+            raise _convert_error(exc) from exc
+        return RawResponse(
+            response.status,
+            list(response.raw_headers),
+            _ResponseBody(response.content, response.close),
+        )
 
-    async def _ask_whole(
+    async def _send_in_one_piece(
         self,
         session: aiohttp.ClientSession,
         method: str,
         url: str,
         headers: Sequence[tuple[bytes, bytes]],
         content: bytes,
-        within: aiohttp.ClientTimeout,
-    ) -> Answered:
+        timeouts: aiohttp.ClientTimeout,
+    ) -> RawResponse:
         if session.closed or session.connector is None:
             raise httpx.NetworkError("RuntimeError")
         try:
-            answer = await whole.ask(session.connector, self._roads.to(method, url), headers, content, within)
-        except Below as exc:
-            raise _as_httpx(exc) from exc
+            response = await single_write.send_request(
+                session.connector, self._routes.get(method, url), headers, content, timeouts
+            )
+        except AIOHTTP_ERRORS as exc:
+            raise _convert_error(exc) from exc
         except ValueError as exc:
             raise httpx.LocalProtocolError(str(exc)) from exc
-        return Answered(answer.status, answer.headers, _Body(answer.content, answer.close))
+        return RawResponse(
+            response.status, response.headers, _ResponseBody(response.content, response.close)
+        )
 
     async def aclose(self) -> None:
         if self._session is not None:
             await self._session.close()
 
 
-def in_one_piece(content: bytes | AsyncIterable[bytes]) -> TypeGuard[bytes]:
-    """Whether such a request needs no session (whole.py)."""
-    return isinstance(content, bytes) and len(content) <= WHOLE
+def is_single_write(content: bytes | AsyncIterable[bytes]) -> TypeGuard[bytes]:
+    """Whether a request with this body needs no session (single_write.py)."""
+    return isinstance(content, bytes) and len(content) <= MAX_SINGLE_WRITE_BYTES
 
 
-class _Body(httpx.AsyncByteStream):
-    """`close` ends the connection; a no-op for one that went back to the pool at the body's end.
+class _ResponseBody(httpx.AsyncByteStream):
+    """The body of a response. `close` ends the connection, and does nothing for one that went back
+    to the pool at the body's end.
 
-    An iterator of its own: the loop keeps a list of asynchronous generators, which costs more than a chunk does.
+    It is an iterator of its own: the loop keeps a list of asynchronous generators, which costs more
+    than a chunk does.
     """
 
     def __init__(self, content: aiohttp.StreamReader, close: Callable[[], None]) -> None:
         self._content = content
         self._close = close
-        self._broken: httpx.TransportError | None = None  # after what came before
+        self._error: httpx.TransportError | None = None  # to be raised after the received bytes
 
     def __aiter__(self) -> AsyncIterator[bytes]:
         return self
 
     async def __anext__(self) -> bytes:
-        if self._broken is not None:
-            raise self._broken
+        if self._error is not None:
+            raise self._error
         content = self._content
         if not content.at_eof() and not content._buffer:
             content._protocol.begin_wait()  # type: ignore[attr-defined] # a Connection of ours
         try:
             chunk = await content.readany()
-        except Below as exc:
-            chunk = self._rest(exc)
+        except AIOHTTP_ERRORS as exc:
+            chunk = self._take_received(exc)
         if not chunk:
             raise StopAsyncIteration
         return chunk
 
-    def _rest(self, exc: Exception) -> bytes:
-        """aiohttp raises ahead of what it still holds, but what came before the break belongs to the client. It has no public way
-        to ask for it; tests/test_upstream.py tells when this one goes."""
-        self._broken = _as_httpx(exc)
-        self._broken.__cause__ = exc
+    def _take_received(self, exc: Exception) -> bytes:
+        """The bytes that came before the break: aiohttp raises ahead of them, but they belong to
+        the client. aiohttp has no public way to get them; tests/test_upstream.py fails when this
+        one goes."""
+        self._error = _convert_error(exc)
+        self._error.__cause__ = exc
         if rest := self._content._read_nowait(-1):
             return rest
-        raise self._broken
+        raise self._error
 
     async def aclose(self) -> None:
         self._close()
 
 
-async def _pieces(content: bytes) -> AsyncIterator[bytes]:
-    for start in range(0, len(content), PIECE):
-        yield content[start : start + PIECE]
+async def _split_body(content: bytes) -> AsyncIterator[bytes]:
+    for start in range(0, len(content), BODY_PIECE_BYTES):
+        yield content[start : start + BODY_PIECE_BYTES]
 
 
 @lru_cache(maxsize=256)  # parsing an address costs more than sending to it
-def _address(url: str) -> URL:
+def _parse_url(url: str) -> URL:
     return URL(url, encoded=True)
 
 
 @lru_cache(maxsize=64)
-def _timeout(connect: float | None, read: float | None) -> aiohttp.ClientTimeout:
+def _make_timeout(connect: float | None, read: float | None) -> aiohttp.ClientTimeout:
     return aiohttp.ClientTimeout(total=None, connect=connect, sock_connect=connect, sock_read=read)
 
 
-def _session() -> aiohttp.ClientSession:
-    connector = aiohttp.TCPConnector(limit=0, keepalive_timeout=KEEP_ALIVE)
-    connector._factory = partial(Connection, connector._loop)  # type: ignore[assignment]  # a partial of the narrower class
+def _open_session() -> aiohttp.ClientSession:
+    connector = aiohttp.TCPConnector(limit=0, keepalive_timeout=KEEP_ALIVE_S)
+    factory: Any = partial(
+        Connection, connector._loop
+    )  # aiohttp declares a partial of its own class
+    connector._factory = factory
     return aiohttp.ClientSession(
         connector=connector,
-        cookie_jar=aiohttp.DummyCookieJar(),  # one caller's cookie must never travel with another's request
+        # one caller's cookie must never travel with another's request
+        cookie_jar=aiohttp.DummyCookieJar(),
         skip_auto_headers=("accept", "accept-encoding", "user-agent", "content-type"),
-        **whole.READING,
+        **single_write.READ_OPTIONS,
     )
 
 
-def _headers(headers: Sequence[tuple[bytes, bytes]]) -> CIMultiDict[str]:
-    """In their order, duplicates kept; in lower case, for aiohttp keeps only the last of two that differ in case."""
+def _encode_headers(headers: Sequence[tuple[bytes, bytes]]) -> CIMultiDict[str]:
+    """The headers in their order, duplicates kept. They are in lower case, because aiohttp keeps
+    only the last of two that differ in case."""
     try:
         return CIMultiDict([(name.decode().lower(), value.decode()) for name, value in headers])
     except UnicodeDecodeError:
-        return CIMultiDict([(_text(name.lower()), _text(value)) for name, value in headers])
+        return CIMultiDict(
+            [(_decode_header(name.lower()), _decode_header(value)) for name, value in headers]
+        )
 
 
-def _body(content: bytes | AsyncIterable[bytes]) -> AsyncIterable[bytes]:
+def _stream_body(content: bytes | AsyncIterable[bytes]) -> AsyncIterable[bytes]:
     if isinstance(content, bytes):
-        return _pieces(content)  # longer than what needs no session
+        return _split_body(content)  # too long for a single write
     return content
 
 
-def _content(request: httpx.Request) -> bytes | AsyncIterable[bytes]:
+def _read_content(request: httpx.Request) -> bytes | AsyncIterable[bytes]:
     try:
         return request.content
     except httpx.RequestNotRead:
-        assert isinstance(request.stream, AsyncIterable)  # noqa: S101 - of an async client, not read: a stream
+        assert isinstance(request.stream, AsyncIterable)  # noqa: S101 - not read
         return request.stream
 
 
-def _text(header: bytes) -> str:
-    """aiohttp writes headers as UTF-8; other bytes than that are read as Latin-1, as HTTP once had it."""
+def _decode_header(header: bytes) -> str:
+    """The text of a header. aiohttp writes it as UTF-8; other bytes are read as Latin-1, HTTP's
+    old encoding."""
     try:
         return header.decode()
     except UnicodeDecodeError:
         return header.decode("latin-1")
 
 
-def _as_httpx(exc: Exception) -> httpx.TransportError:
+def _convert_error(exc: Exception) -> httpx.TransportError:
     match exc:
         case aiohttp.ConnectionTimeoutError():
             kind: type[httpx.TransportError] = httpx.ConnectTimeout

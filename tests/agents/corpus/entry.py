@@ -11,7 +11,8 @@ HERE = Path(__file__).parent
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """`kept`: the notes that must be read out of the answer, to the character; None: nothing of it may enter a memory."""
+    """`kept`: the notes that must be read out of the answer, to the character; None: nothing of it
+    may enter a memory."""
 
     name: str
     answer: str = field(repr=False)
@@ -35,7 +36,8 @@ def unusable(name: str, reason: str, answer: str, source_tokens: int = 60_000) -
 
 
 def sections(file: str) -> Iterator[tuple[str, str]]:
-    """The texts of a file, each under a line `=== name`, without the empty line before the next one."""
+    """The texts of a file, each under a line `=== name`, without the empty line before the next
+    one."""
     for section in HERE.joinpath(file).read_text(encoding="utf-8").split("\n=== ")[1:]:
         name, _, text = section.partition("\n")
         yield name, text.strip("\n")

@@ -1,4 +1,5 @@
-"""Answers whose notes are good, in every form that models give them, in many languages, and of every length."""
+"""Answers whose notes are good, in every form that models give them, in many languages, and of
+every length."""
 
 from __future__ import annotations
 
@@ -50,14 +51,22 @@ def entries() -> Iterator[Entry]:
     yield usable("form/foreign-line-ends", NOTES, tagged(NOTES).replace("\n", "\r\n"))
     yield usable("form/two-blocks", NOTES, f"{tagged(FIRST)}\n\n{tagged(SECOND)}")
     yield usable("form/second-block-unclosed", NOTES, f"{tagged(FIRST)}\n<observations>\n{SECOND}")
-    yield usable("form/one-line", INLINE.replace(" * ", "\n* "), f"<observations>{INLINE}</observations>")
+    yield usable(
+        "form/one-line", INLINE.replace(" * ", "\n* "), f"<observations>{INLINE}</observations>"
+    )
     yield usable("form/torn-in-the-middle", NOTES[:-40].rstrip(), f"<observations>\n{NOTES[:-40]}")
     yield from _about_ourselves()
     yield from (usable(f"language/{name}", notes) for name, notes in sections("languages.txt"))
     yield usable("language/untagged", _language("japanese"), _language("japanese"))
     weak = "Observations from the conversation\n- User grows plums\n- User has 12 trees"
-    yield usable("form/no-tags-no-marks", "- User grows plums\n- User has 12 trees", weak.partition("\n")[2])
-    yield usable("form/no-tags-no-marks-and-a-heading", "- User grows plums\n- User has 12 trees", f"# {weak}")
+    yield usable(
+        "form/no-tags-no-marks", "- User grows plums\n- User has 12 trees", weak.partition("\n")[2]
+    )
+    yield usable(
+        "form/no-tags-no-marks-and-a-heading",
+        "- User grows plums\n- User has 12 trees",
+        f"# {weak}",
+    )
     yield usable(
         "form/no-tags-no-marks-and-a-bold-line",
         "- User grows plums\n- User has 12 trees",
@@ -84,10 +93,17 @@ def _about_ourselves() -> Iterator[Entry]:
         "* 🔴 (10:00) User wraps notes in <observations> and ends them with </observations>\n* 🔴 (10:01) b",
     )
     yield usable("about/hints", "* 🟡 (10:00) User asked what <current-task>x</current-task> does")
-    yield usable("about/refusals", "* 🟢 (10:00) Assistant answered \"I'm sorry, but I can't help with that.\"")
-    yield usable("about/an-error", '* 🟢 (10:00) The API said: "prompt is too long: 214318 tokens > 200000 maximum"')
     yield usable(
-        "about/errors", "* 🔴 (10:00) Error: 429 is what the user wants retried\n* ✅ (10:05) Error: 500 is, too"
+        "about/refusals",
+        "* 🟢 (10:00) Assistant answered \"I'm sorry, but I can't help with that.\"",
+    )
+    yield usable(
+        "about/an-error",
+        '* 🟢 (10:00) The API said: "prompt is too long: 214318 tokens > 200000 maximum"',
+    )
+    yield usable(
+        "about/errors",
+        "* 🔴 (10:00) Error: 429 is what the user wants retried\n* ✅ (10:05) Error: 500 is, too",
     )
     yield usable(
         "about/errors-untagged",
@@ -95,13 +111,20 @@ def _about_ourselves() -> Iterator[Entry]:
         "Date: May 22, 2023\n* 🔴 (10:00) Error: prompt is too long, said the API\n* ✅ (10:05) Batch halved",
     )
     yield usable(
-        "about/none", "* 🔴 (10:00) None\n* 🟢 (10:01) That was the user's answer to which allergies they have"
+        "about/none",
+        "* 🔴 (10:00) None\n* 🟢 (10:01) That was the user's answer to which allergies they have",
     )
-    yield usable("about/apology", "* 🔴 (10:00) Sorry is the name of the user's dog\n* 🟢 (10:02) It is five years old")
+    yield usable(
+        "about/apology",
+        "* 🔴 (10:00) Sorry is the name of the user's dog\n* 🟢 (10:02) It is five years old",
+    )
 
 
 def long(name: str, tokens: int) -> Entry:
     """A true log of so many words: names, numbers and times without a repetition."""
     rng = Random(tokens)
-    lines = [f"* 🟢 ({n // 60 % 24:02}:{n % 60:02}) no {n} {sentence(rng, 16)}" for n in range(tokens // 21 + 1)]
+    lines = [
+        f"* 🟢 ({n // 60 % 24:02}:{n % 60:02}) no {n} {sentence(rng, 16)}"
+        for n in range(tokens // 21 + 1)
+    ]
     return usable(name, "\n".join(lines), source_tokens=2 * tokens)

@@ -1,7 +1,7 @@
 """Honest answers that repeat themselves: true logs of what happened again and again.
 
-Nothing here is chosen for being accepted. Most of it is what an observer writes that follows its prompt badly, line for line; all of
-it would be lost if it were taken for a loop.
+Nothing here is chosen for being accepted. Most of it is what an observer writes that follows its
+prompt badly, line for line; all of it would be lost if it were taken for a loop.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def heading(day: int) -> str:
     return f"Date: {when:%b} {when.day}, {when.year}"
 
 
-# ── waiting and trying again ─────────────────────────────────────────────────────────────────────────────────────────
+# ── waiting and trying again ──────────────────────────────────────────────────────────────────────
 
 
 def polling_every_minute() -> Lines:
@@ -97,7 +97,7 @@ def pings() -> Lines:
     yield f"* ✅ {at(602)} No packet lost"
 
 
-# ── tests and tools ──────────────────────────────────────────────────────────────────────────────────────────────────
+# ── tests and tools ───────────────────────────────────────────────────────────────────────────────
 
 
 def test_runs() -> Lines:
@@ -164,7 +164,7 @@ def renamed_photos() -> Lines:
         yield f"* ✅ {at(1_000)} Renamed IMG_{n:04}.jpg to 2026-03-{n % 28 + 1:02}_{n:04}.jpg"
 
 
-# ── days that are alike ──────────────────────────────────────────────────────────────────────────────────────────────
+# ── days that are alike ───────────────────────────────────────────────────────────────────────────
 
 
 def nightly_backup() -> Lines:
@@ -207,7 +207,7 @@ def sensor_readings() -> Lines:
         yield f"* 🟢 {at(5 * n)} Greenhouse 21.5 °C, 64 % humidity"
 
 
-# ── tables, lists and figures ────────────────────────────────────────────────────────────────────────────────────────
+# ── tables, lists and figures ─────────────────────────────────────────────────────────────────────
 
 
 def table_of_prices() -> Lines:
@@ -305,7 +305,10 @@ def branches_of_code() -> Lines:
 
 def list_of_markup() -> Lines:
     yield f"* 🟢 {at(600)} Menu as it stands in `menu.html`:"
-    yield from (f'  <li class="item item--plain"><a href="/{word}">{word.title()}</a></li>' for word in WORDS)
+    yield from (
+        f'  <li class="item item--plain"><a href="/{word}">{word.title()}</a></li>'
+        for word in WORDS
+    )
 
 
 def knitting() -> Lines:
@@ -316,7 +319,10 @@ def knitting() -> Lines:
 
 def doses_by_weight() -> Lines:
     yield f"* 🟢 {at(600)} Table from the leaflet:"
-    yield from (f"  * {kilos} kg: {kilos * 15} mg every 6 hours, at most 4 times a day" for kilos in range(5, 60))
+    yield from (
+        f"  * {kilos} kg: {kilos * 15} mg every 6 hours, at most 4 times a day"
+        for kilos in range(5, 60)
+    )
 
 
 def counting_song() -> Lines:

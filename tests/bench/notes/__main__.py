@@ -1,7 +1,9 @@
-"""`scripts/notes`: plays a recorded conversation through the proxy, with a memory model of your choice, and measures the notes.
+"""`scripts/notes`: plays a recorded conversation through the proxy, with a memory model of your
+choice, and measures the notes.
 
-The memory model is a folder (each call is a file; somebody writes the answer beside it), or a model behind an OpenAI-compatible
-address. Runs are resumable: a prompt that was answered once is not asked again.
+The memory model is a folder (each call is a file; somebody writes the answer beside it), or a model
+behind an OpenAI-compatible address. Runs are resumable: a prompt that was answered once is not
+asked again.
 """
 
 from __future__ import annotations
@@ -20,8 +22,8 @@ from typing import Any
 
 import yaml
 
-from om_proxy import logs
 from om_proxy.errors import OmError
+from om_proxy.telemetry import logs
 from tests.bench.notes import judge, report
 from tests.bench.notes.facts import Fact, Verdict, judge_by_words, read_facts
 from tests.bench.notes.folder import AnswerMissing, Folder
@@ -30,7 +32,11 @@ from tests.bench.notes.recorded import Recording, read_recording
 from tests.bench.notes.server import Address, NotesServer
 from tests.e2e.replay import SHARED
 
-FILES = {"locomo": "locomo10.json", "coding": "coding-session.jsonl", "airline": "airline-service.jsonl"}
+FILES = {
+    "locomo": "locomo10.json",
+    "coding": "coding-session.jsonl",
+    "airline": "airline-service.jsonl",
+}
 EXAMPLES = """\
 examples:
   scripts/notes locomo:3 --folder /tmp/notes --judge --message-tokens 5000 --buffer-tokens 2000 --observation-tokens 4000
@@ -42,7 +48,10 @@ examples:
 
 def arguments(given: Sequence[str] | None = None) -> argparse.Namespace:
     options = argparse.ArgumentParser(
-        prog="scripts/notes", description=__doc__, epilog=EXAMPLES, formatter_class=argparse.RawDescriptionHelpFormatter
+        prog="scripts/notes",
+        description=__doc__,
+        epilog=EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     add = options.add_argument
     add(
@@ -52,11 +61,25 @@ def arguments(given: Sequence[str] | None = None) -> argparse.Namespace:
     add("--data", type=Path, default=SHARED, help="folder of the recordings that are named")
     add("--calls", type=int, help="play only so many calls")
     add("--sessions", type=int, help="of a LoCoMo conversation, only the first ones")
-    add("--names", action="store_true", help="of a LoCoMo conversation, put the speaker's name before each text")
-    add("--folder", type=Path, help="where prompts and answers lie; needed unless --memory-url is given")
-    add("--timeout", type=float, default=3600.0, help="seconds to wait for an answer (default: an hour)")
     add(
-        "--memory-url", help="base URL of the memory model, with its /v1; OM_NOTES_KEY in the environment holds its key"
+        "--names",
+        action="store_true",
+        help="of a LoCoMo conversation, put the speaker's name before each text",
+    )
+    add(
+        "--folder",
+        type=Path,
+        help="where prompts and answers lie; needed unless --memory-url is given",
+    )
+    add(
+        "--timeout",
+        type=float,
+        default=3600.0,
+        help="seconds to wait for an answer (default: an hour)",
+    )
+    add(
+        "--memory-url",
+        help="base URL of the memory model, with its /v1; OM_NOTES_KEY in the environment holds its key",
     )
     add("--memory-model", help="the model's name there")
     add(
@@ -89,7 +112,9 @@ def arguments(given: Sequence[str] | None = None) -> argparse.Namespace:
     add("--out", type=Path, help="file for all figures, verdicts and notes, as JSON")
     chosen = options.parse_args(given)
     if not chosen.folder and not chosen.memory_url:
-        options.error("name a memory model: --folder DIR, or --memory-url URL with --memory-model NAME")
+        options.error(
+            "name a memory model: --folder DIR, or --memory-url URL with --memory-model NAME"
+        )
     for kind in ("memory", "judge"):
         if bool(getattr(chosen, f"{kind}_url")) != bool(getattr(chosen, f"{kind}_model")):
             options.error(f"--{kind}-url and --{kind}-model belong together")
@@ -97,12 +122,15 @@ def arguments(given: Sequence[str] | None = None) -> argparse.Namespace:
 
 
 def settings_of(chosen: argparse.Namespace) -> dict[str, Any]:
-    """The thresholds and every `--set`, as a configuration. Raises ValueError for a setting without a value."""
+    """The thresholds and every `--set`, as a configuration. Raises ValueError for a setting without
+    a value."""
     observation = {"message_tokens": chosen.message_tokens, "buffer_tokens": chosen.buffer_tokens}
     settings: dict[str, Any] = {
         "memory": {
             "observation": {k: v for k, v in observation.items() if v is not None},
-            "reflection": {"observation_tokens": chosen.observation_tokens} if chosen.observation_tokens else {},
+            "reflection": {"observation_tokens": chosen.observation_tokens}
+            if chosen.observation_tokens
+            else {},
         }
     }
     for given in chosen.set:
@@ -123,7 +151,9 @@ def recording_of(chosen: argparse.Namespace) -> Recording:
         name, number = match[1], int(match[2])
     path = chosen.data / FILES[name] if name in FILES else Path(name)
     if not path.exists():
-        raise ValueError(f"no recording at {path}; name a file, or the recordings' folder with --data")
+        raise ValueError(
+            f"no recording at {path}; name a file, or the recordings' folder with --data"
+        )
     recording = read_recording(path, number, sessions=chosen.sessions, names=chosen.names)
     facts = [*recording.facts, *(read_facts(chosen.facts) if chosen.facts else ())]
     return replace(recording, calls=recording.calls[: chosen.calls], facts=facts)
@@ -140,7 +170,9 @@ async def run(chosen: argparse.Namespace) -> dict[str, Any]:
     stages = report.stages(recording, played, recording.facts)
     verdicts = report.Verdicts()
     for stage, kept in stages.items():
-        verdicts.add("words", stage, {fact.id: judge_by_words(fact, kept.notes) for fact in kept.facts})
+        verdicts.add(
+            "words", stage, {fact.id: judge_by_words(fact, kept.notes) for fact in kept.facts}
+        )
     if chosen.judge or chosen.judge_url:
         judging = (
             folder_of(path, chosen.judge_url, chosen.judge_model, "OM_JUDGE_KEY", chosen.timeout)
@@ -152,19 +184,27 @@ async def run(chosen: argparse.Namespace) -> dict[str, Any]:
             if stage == report.AFTER and not report.has_reflected(played):
                 found = {fact.id: found[fact.id] for fact in kept.facts}  # the same notes
             else:
-                found = await judge_facts(judging, kept.facts, kept.notes, recording.people, chosen.judge_batch)
+                found = await judge_facts(
+                    judging, kept.facts, kept.notes, recording.people, chosen.judge_batch
+                )
             verdicts.add("judge", stage, found)
-    measured = report.measure(recording, played, server.calls, verdicts, recording.facts, count_tokens)
+    measured = report.measure(
+        recording, played, server.calls, verdicts, recording.facts, count_tokens
+    )
     notes = {stage: kept.notes for stage, kept in stages.items()}
     return {**measured, "settings": settings, "notes": notes}
 
 
 def folder_of(path: Path, url: str | None, model: str | None, key: str, timeout_s: float) -> Folder:
-    answer_with = Address(url, model or "", os.environ.get(key), timeout_s=timeout_s).answer if url else None
+    answer_with = (
+        Address(url, model or "", os.environ.get(key), timeout_s=timeout_s).answer if url else None
+    )
     return Folder(path, timeout_s=timeout_s, answer_with=answer_with, tell=tell)
 
 
-async def judge_facts(folder: Folder, facts: Sequence[Fact], notes: str, people: str, batch: int) -> dict[str, Verdict]:
+async def judge_facts(
+    folder: Folder, facts: Sequence[Fact], notes: str, people: str, batch: int
+) -> dict[str, Verdict]:
     verdicts: dict[str, Verdict] = {}
     for some in judge.batch_facts(facts, batch):
         answer = await folder.ask("judge", judge.write_prompt(some, notes, people))
@@ -187,7 +227,9 @@ def main() -> int:
     for line in report.render(measured):
         print(line)
     if chosen.out:
-        chosen.out.write_text(json.dumps(measured, ensure_ascii=False, indent=1) + "\n", encoding="utf-8")
+        chosen.out.write_text(
+            json.dumps(measured, ensure_ascii=False, indent=1) + "\n", encoding="utf-8"
+        )
         print(f"\nAll of it: {chosen.out}")
     return 0
 

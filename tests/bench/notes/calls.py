@@ -1,4 +1,5 @@
-"""What a memory model's call is made of, in tokens: system prompt, previous notes, transcript; notes and hints that come back."""
+"""What a memory model's call is made of, in tokens: system prompt, previous notes, transcript;
+notes and hints that come back."""
 
 from __future__ import annotations
 
@@ -12,7 +13,9 @@ Text = tuple[str, str]  # role and text of a prompt's message
 
 _TRANSCRIPT = re.compile(r"<transcript>.*?</transcript>", re.DOTALL)
 _PREVIOUS = re.compile(r"<previous-observations>.*?</previous-observations>", re.DOTALL)
-_HINTS = re.compile(r"<(current-task|suggested-response|thread-title)\b[^>]*>.*?(?:</\1>|\Z)", re.DOTALL)
+_HINTS = re.compile(
+    r"<(current-task|suggested-response|thread-title)\b[^>]*>.*?(?:</\1>|\Z)", re.DOTALL
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +47,11 @@ class MemoryCall:
 
 def kind_of(prompt: Iterable[Text]) -> Kind:
     """An observer is shown messages, a reflector notes alone."""
-    return "observer" if any(_TRANSCRIPT.search(text) for role, text in prompt if role == "user") else "reflector"
+    return (
+        "observer"
+        if any(_TRANSCRIPT.search(text) for role, text in prompt if role == "user")
+        else "reflector"
+    )
 
 
 def measure_call(call: MemoryCall, count: Callable[[str], int]) -> Sizes:
@@ -65,7 +72,10 @@ def mean_sizes(sizes: Sequence[Sizes]) -> dict[str, float]:
     """Each part's mean, and the means of all that was read and written."""
     if not sizes:
         return {}
-    means = {field.name: sum(getattr(s, field.name) for s in sizes) / len(sizes) for field in fields(Sizes)}
+    means = {
+        field.name: sum(getattr(s, field.name) for s in sizes) / len(sizes)
+        for field in fields(Sizes)
+    }
     return {
         **means,
         "read": sum(s.read for s in sizes) / len(sizes),

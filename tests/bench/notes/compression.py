@@ -1,7 +1,7 @@
 """How much shorter notes are than what they stand for, of chat and of work with tools.
 
-Notes do not say which message a line came from. So an observation counts as a whole: as `tools` where calls and results make half of
-its messages' tokens or more, else as `chat`.
+Notes do not say which message a line came from. So an observation counts as a whole: as `tools`
+where calls and results make half of its messages' tokens or more, else as `chat`.
 """
 
 from __future__ import annotations
@@ -24,12 +24,15 @@ class Said:
 
     @classmethod
     def of(cls, message: Mapping[str, Any], tokens: int) -> Said:
-        return cls(tokens, message["role"] in ("tool", "function") or bool(message.get("tool_calls")))
+        return cls(
+            tokens, message["role"] in ("tool", "function") or bool(message.get("tool_calls"))
+        )
 
 
 @dataclass(frozen=True, slots=True)
 class Noted:
-    """Notes of so many tokens, which stand for messages `after` to `last`, numbered from 0, the last not included."""
+    """Notes of so many tokens, which stand for messages `after` to `last`, numbered from 0, the
+    last not included."""
 
     after: int
     last: int

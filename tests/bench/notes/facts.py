@@ -1,7 +1,8 @@
 """Facts that notes should keep, and a plain measure by words of whether they do.
 
-The measure asks whether the words of an answer stand anywhere in the notes. It is cheap and blind: it takes a word about something
-else for a hit, and a date that is written in another way for a miss. It compares runs; the judge (judge.py) decides.
+The measure asks whether the words of an answer stand anywhere in the notes. It is cheap and blind:
+it takes a word about something else for a hit, and a date that is written in another way for a
+miss. It compares runs; the judge (judge.py) decides.
 """
 
 from __future__ import annotations
@@ -31,9 +32,11 @@ _MONTH = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class Fact:
-    """`evidence`: numbers of the messages that tell it, from 0, without the instructions; empty: it always counts.
+    """`evidence`: numbers of the messages that tell it, from 0, without the instructions; empty: it
+    always counts.
 
-    `patterns`: regular expressions that all must be found in notes that keep it; without them its answer's words must.
+    `patterns`: regular expressions that all must be found in notes that keep it; without them its
+    answer's words must.
     """
 
     id: str
@@ -49,24 +52,43 @@ class Fact:
 
 
 def read_questions(asked: Iterable[Mapping[str, Any]], turns: Mapping[str, int]) -> Iterator[Fact]:
-    """LoCoMo's questions. `turns`: number of a turn's message by its name (D3:7). A question without known evidence is left out.
+    """LoCoMo's questions. `turns`: number of a turn's message by its name (D3:7). A question
+    without known evidence is left out.
 
-    An adversarial question has no right answer: its wrong one is kept, which belongs to the other person.
+    An adversarial question has no right answer: its wrong one is kept, which belongs to the other
+    person.
     """
     for number, one in enumerate(asked):
-        names = [f"D{int(session)}:{int(turn)}" for text in one["evidence"] for session, turn in _TURN.findall(text)]
+        names = [
+            f"D{int(session)}:{int(turn)}"
+            for text in one["evidence"]
+            for session, turn in _TURN.findall(text)
+        ]
         if names and all(name in turns for name in names):
-            answer = one.get("adversarial_answer") if one["category"] == ADVERSARIAL else one["answer"]
+            answer = (
+                one.get("adversarial_answer") if one["category"] == ADVERSARIAL else one["answer"]
+            )
             evidence = tuple(sorted({turns[name] for name in names}))
-            yield Fact(f"q{number}", one["question"], str(answer or one.get("answer")), one["category"], evidence)
+            yield Fact(
+                f"q{number}",
+                one["question"],
+                str(answer or one.get("answer")),
+                one["category"],
+                evidence,
+            )
 
 
 def read_facts(path: Path) -> list[Fact]:
-    """A file of facts: a line each, as text, or as JSON with `id`, `text` or `patterns` (or both), and `message` where one tells it.
+    """A file of facts: a line each, as text, or as JSON with `id`, `text` or `patterns` (or both),
+    and `message` where one tells it.
 
     Raises ValueError naming the line that cannot be read."""
     lines = enumerate(path.read_text(encoding="utf-8").splitlines(), 1)
-    return [_read_fact(number, line.strip()) for number, line in lines if line.strip() and not line.startswith("#")]
+    return [
+        _read_fact(number, line.strip())
+        for number, line in lines
+        if line.strip() and not line.startswith("#")
+    ]
 
 
 def _read_fact(number: int, line: str) -> Fact:
@@ -84,16 +106,21 @@ def _read_fact(number: int, line: str) -> Fact:
         try:
             re.compile(pattern)
         except re.error as exc:
-            raise ValueError(f"line {number} of the facts: {pattern!r} is no regular expression: {exc}") from exc
+            raise ValueError(
+                f"line {number} of the facts: {pattern!r} is no regular expression: {exc}"
+            ) from exc
     evidence = (int(told["message"]),) if "message" in told else ()
-    return Fact(str(told.get("id", f"f{number}")), told.get("question", ""), text, None, evidence, patterns)
+    return Fact(
+        str(told.get("id", f"f{number}")), told.get("question", ""), text, None, evidence, patterns
+    )
 
 
-# ── the measure by words ─────────────────────────────────────────────────────────────────────────────────────────────
+# ── the measure by words ──────────────────────────────────────────────────────────────────────────
 
 
 def judge_by_words(fact: Fact, notes: str) -> Verdict:
-    """kept: all words of the answer (or all patterns) are in the notes; partly: at least half; lost: fewer."""
+    """kept: all words of the answer (or all patterns) are in the notes; partly: at least half;
+    lost: fewer."""
     if fact.patterns:
         found = [bool(re.search(pattern, notes, re.IGNORECASE)) for pattern in fact.patterns]
     else:
@@ -107,9 +134,12 @@ def judge_by_words(fact: Fact, notes: str) -> Verdict:
 
 
 def content_words(text: str) -> list[str]:
-    """Words that say something, each once: in lower case, without endings; months by three letters, numbers without zeros."""
+    """Words that say something, each once: in lower case, without endings; months by three letters,
+    numbers without zeros."""
     words = (word.lower().replace("’", "'").removesuffix("'s") for word in _WORD.findall(text))
-    return list(dict.fromkeys(_stem(word) for word in words if not _CONTENT_FREE_WORDS.fullmatch(word)))
+    return list(
+        dict.fromkeys(_stem(word) for word in words if not _CONTENT_FREE_WORDS.fullmatch(word))
+    )
 
 
 def _stem(word: str) -> str:
@@ -120,11 +150,15 @@ def _stem(word: str) -> str:
     for ending in ("ing", "ies", "ed", "es", "s", "y", "e"):
         if word.endswith(ending) and len(word) - len(ending) >= 3:
             stem = word.removesuffix(ending)
-            return stem[:-1] if ending in ("ing", "ed") and stem[-1] == stem[-2] and len(stem) > 3 else stem
+            return (
+                stem[:-1]
+                if ending in ("ing", "ed") and stem[-1] == stem[-2] and len(stem) > 3
+                else stem
+            )
     return word
 
 
-# ── counting ─────────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── counting ──────────────────────────────────────────────────────────────────────────────────────
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,4 +192,6 @@ def tally_by_category(facts: Sequence[Fact], verdicts: Mapping[str, Verdict]) ->
     groups = {"all": [fact for fact in judged if fact.category != ADVERSARIAL]}
     for category, name in CATEGORIES.items():
         groups[name] = [fact for fact in judged if fact.category == category]
-    return {name: tally(verdicts[fact.id] for fact in group) for name, group in groups.items() if group}
+    return {
+        name: tally(verdicts[fact.id] for fact in group) for name, group in groups.items() if group
+    }

@@ -1,7 +1,9 @@
-"""A memory model behind a folder: each call is a file with the prompt, and its answer is a file that somebody else writes.
+"""A memory model behind a folder: each call is a file with the prompt, and its answer is a file
+that somebody else writes.
 
-A call is known by the digest of its prompt, so a second run over the same recording finds the answers of the first. A prompt that is
-asked again within one run (after an answer that could not be used) is another call.
+A call is known by the digest of its prompt, so a second run over the same recording finds the
+answers of the first. A prompt that is asked again within one run (after an answer that could not be
+used) is another call.
 """
 
 from __future__ import annotations
@@ -40,7 +42,8 @@ class AnswerMissing(Exception):
 
 
 class Folder:
-    """`ask` returns the answer to a prompt, as soon as there is one. `tell` is told of each prompt that waits."""
+    """`ask` returns the answer to a prompt, as soon as there is one. `tell` is told of each prompt
+    that waits."""
 
     def __init__(
         self,
@@ -50,7 +53,8 @@ class Folder:
         answer_with: Callable[[Sequence[Text]], Awaitable[str]] | None = None,
         tell: Callable[[str], object] = print,
     ) -> None:
-        """`answer_with`: answers prompts that no file answers yet; its answers are kept as files too. None: somebody writes files."""
+        """`answer_with`: answers prompts that no file answers yet; its answers are kept as files
+        too. None: somebody writes files."""
         path.mkdir(parents=True, exist_ok=True)
         (path / "README.md").write_text(README, encoding="utf-8")
         self.path = path
@@ -132,6 +136,8 @@ def _read_names(path: Path) -> list[tuple[str, str]]:
     """Call → name of the prompts that an earlier run wrote."""
     found = []
     for file in sorted(path.glob("*.prompt.md")):
-        if _NAME.fullmatch(file.name) and (match := _DIGEST.search(file.read_text(encoding="utf-8"))):
+        if _NAME.fullmatch(file.name) and (
+            match := _DIGEST.search(file.read_text(encoding="utf-8"))
+        ):
             found.append((match.group(1), file.name.removesuffix(".prompt.md")))
     return found

@@ -1,4 +1,5 @@
-"""How old hints are where the actor is shown them: what was said between the hint and the newest message."""
+"""How old hints are where the actor is shown them: what was said between the hint and the newest
+message."""
 
 from __future__ import annotations
 
@@ -8,15 +9,16 @@ from dataclasses import dataclass
 from statistics import median
 from typing import Any
 
-from om_proxy.demo.scripted import text_of
 from om_proxy.memory.escaping import unescape
+from om_proxy.testing.scripted import text_of
 
 HINTS = ("current-task", "suggested-response")
 
 
 @dataclass(frozen=True, slots=True)
 class Shown:
-    """A hint in one request's prompt. Behind it stand so many messages, of which so many are the user's."""
+    """A hint in one request's prompt. Behind it stand so many messages, of which so many are the
+    user's."""
 
     name: str
     request: int
@@ -35,7 +37,8 @@ class Written:
 
 
 def hints_in(prompt: Iterable[Mapping[str, Any]]) -> dict[str, str]:
-    """Name → text of the hints that a prompt shows in its notes; what messages quote does not count."""
+    """Name → text of the hints that a prompt shows in its notes; what messages quote does not
+    count."""
     found: dict[str, str] = {}
     for message in prompt:
         text = text_of(message)
@@ -43,7 +46,9 @@ def hints_in(prompt: Iterable[Mapping[str, Any]]) -> dict[str, str]:
             continue
         for name in HINTS:
             if match := re.search(
-                rf"</observations>.*?^<{name}\b[^>]*>\n?(.*?)\n?</{name}>", text, re.DOTALL | re.MULTILINE
+                rf"</observations>.*?^<{name}\b[^>]*>\n?(.*?)\n?</{name}>",
+                text,
+                re.DOTALL | re.MULTILINE,
             ):
                 found.setdefault(name, unescape(match.group(1)).strip())
     return found
@@ -56,13 +61,19 @@ def age_hints(
     coverage: int,
     sent: Sequence[tuple[str, int]],
 ) -> list[Shown]:
-    """`written`: hints known by now; `coverage`: messages that the notes in the prompt cover; `sent`: role and tokens of each message.
+    """`written`: hints known by now; `coverage`: messages that the notes in the prompt cover;
+    `sent`: role and tokens of each message.
 
-    A hint is as old as the newest active observation that wrote it. One that no observation wrote word for word is as old as the notes.
+    A hint is as old as the newest active observation that wrote it. One that no observation wrote
+    word for word is as old as the notes.
     """
     found = []
     for name, text in shown.items():
-        candidates = [w.covered for w in written if w.name == name and w.text.strip() == text and w.covered <= coverage]
+        candidates = [
+            w.covered
+            for w in written
+            if w.name == name and w.text.strip() == text and w.covered <= coverage
+        ]
         behind = sent[max(candidates, default=coverage) :]
         users = sum(role == "user" for role, _ in behind)
         found.append(Shown(name, request, len(behind), users, sum(tokens for _, tokens in behind)))
@@ -70,7 +81,8 @@ def age_hints(
 
 
 def summarise_ages(shown: Sequence[Shown], requests: int) -> dict[str, dict[str, float]]:
-    """By hint: requests that showed it, those in which the user had spoken since, and how much stood behind it."""
+    """By hint: requests that showed it, those in which the user had spoken since, and how much
+    stood behind it."""
     summary = {}
     for name in HINTS:
         if ages := [s for s in shown if s.name == name]:

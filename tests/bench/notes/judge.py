@@ -24,7 +24,8 @@ would give this answer for the person asked about; partly if a reader might; los
 Answer with one line for each fact and nothing else: its id, a colon, and one of kept, partly, lost."""
 
 _LINE = re.compile(
-    r"^[\s*`>-]*(?P<id>[\w.-]+)[`*]*\s*:[\s*`]*(?P<verdict>kept|partly|lost)\b", re.IGNORECASE | re.MULTILINE
+    r"^[\s*`>-]*(?P<id>[\w.-]+)[`*]*\s*:[\s*`]*(?P<verdict>kept|partly|lost)\b",
+    re.IGNORECASE | re.MULTILINE,
 )
 
 
@@ -35,12 +36,16 @@ def batch_facts(facts: Sequence[Fact], size: int) -> Iterator[Sequence[Fact]]:
 
 
 def write_prompt(facts: Sequence[Fact], notes: str, people: str) -> tuple[tuple[str, str], ...]:
-    """Role and text of the messages to a judge. `people`: who the user and the assistant are, or nothing."""
+    """Role and text of the messages to a judge. `people`: who the user and the assistant are, or
+    nothing."""
     listed = "\n".join(_line(fact) for fact in facts)
     who = f"{people}\n\n" if people else ""
     return (
         ("system", _SYSTEM),
-        ("user", f"{who}# Notes\n\n{notes}\n\n# Facts\n\n{listed}\n\nJudge each of these facts now."),
+        (
+            "user",
+            f"{who}# Notes\n\n{notes}\n\n# Facts\n\n{listed}\n\nJudge each of these facts now.",
+        ),
     )
 
 
@@ -51,7 +56,8 @@ def _line(fact: Fact) -> str:
 
 
 def read_verdicts(answer: str, facts: Sequence[Fact]) -> dict[str, Verdict]:
-    """Verdicts by the fact's id. Raises ValueError naming the facts that the answer leaves out: a judge's silence is no verdict."""
+    """Verdicts by the fact's id. Raises ValueError naming the facts that the answer leaves out: a
+    judge's silence is no verdict."""
     verdicts: Mapping[str, Any] = {m["id"]: m["verdict"].lower() for m in _LINE.finditer(answer)}
     if missing := [fact.id for fact in facts if fact.id not in verdicts]:
         raise ValueError(f"the judge's answer has no verdict on {', '.join(missing)}")

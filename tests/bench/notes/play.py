@@ -1,4 +1,5 @@
-"""Plays a recording through the real proxy at the recording's own clock, and looks at memory after each call."""
+"""Plays a recording through the real proxy at the recording's own clock, and looks at memory after
+each call."""
 
 from __future__ import annotations
 
@@ -11,10 +12,10 @@ import httpx
 import orjson
 
 from om_proxy.app import App, create_app
-from om_proxy.catalogue import encoder
-from om_proxy.demo.loopback import serving
 from om_proxy.memory.model import Memory, Observation
+from om_proxy.models import create_encoder
 from om_proxy.settings import parse
+from om_proxy.testing.loopback import serving
 from tests.bench.notes.hint_age import HINTS, Shown, Written, age_hints, hints_in
 from tests.bench.notes.recorded import Recording
 from tests.bench.notes.server import NotesServer
@@ -26,7 +27,8 @@ LONGEST_CALL_S = 24 * 3600.0  # of a memory model: a person may be the one who a
 
 @dataclass(slots=True)
 class Played:
-    """`notes`: every observation that memory ever held, by thread; `memories`: what each thread's memory holds at the end."""
+    """`notes`: every observation that memory ever held, by thread; `memories`: what each thread's
+    memory holds at the end."""
 
     notes: dict[str, dict[int, Observation]] = field(default_factory=dict)
     hints: list[Shown] = field(default_factory=list)
@@ -40,13 +42,20 @@ class Stopped(Exception):
 
 
 async def play(
-    recording: Recording, server: NotesServer, settings: Mapping[str, Any], tell: Callable[[str], object] = print
+    recording: Recording,
+    server: NotesServer,
+    settings: Mapping[str, Any],
+    tell: Callable[[str], object] = print,
 ) -> Played:
-    """Every call in order. Work behind a reply is done before the next call, however long the memory model takes."""
+    """Every call in order. Work behind a reply is done before the next call, however long the
+    memory model takes."""
     played, clock = Played(), Clock()
     recorded = Model(recording.calls, clock)
     with tempfile.TemporaryDirectory(prefix="om-notes-") as folder:
-        async with serving(recorded, lifespan="off") as upstream, serving(server, lifespan="off") as notes:
+        async with (
+            serving(recorded, lifespan="off") as upstream,
+            serving(server, lifespan="off") as notes,
+        ):
             configuration = configure(settings, upstream=upstream, notes=notes, folder=folder)
             app = create_app(parse(orjson.dumps(configuration).decode()), clock=clock)
             async with (
@@ -59,14 +68,20 @@ async def play(
                     if server.failure:
                         raise Stopped(str(server.failure)) from server.failure
                     if (number + 1) % 50 == 0:
-                        tell(f"{number + 1} of {len(recording.calls)} calls, {len(server.calls)} memory calls")
+                        tell(
+                            f"{number + 1} of {len(recording.calls)} calls, {len(server.calls)} memory calls"
+                        )
     return played
 
 
-def configure(settings: Mapping[str, Any], *, upstream: str, notes: str, folder: str) -> dict[str, Any]:
+def configure(
+    settings: Mapping[str, Any], *, upstream: str, notes: str, folder: str
+) -> dict[str, Any]:
     """The proxy's configuration; `settings` is laid over it, section by section."""
     own: dict[str, Any] = {
-        "upstream": [{"name": "recorded", "match": ["*"], "base_url": f"{upstream}/v1", "layout": "blocks"}],
+        "upstream": [
+            {"name": "recorded", "match": ["*"], "base_url": f"{upstream}/v1", "layout": "blocks"}
+        ],
         "storage": {"url": f"sqlite:///{folder}/om.db"},
         "memory": {
             "model": "openai/notes",
@@ -85,7 +100,11 @@ def merge(under: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
     merged = dict(under)
     for key, value in over.items():
         known = merged.get(key)
-        merged[key] = merge(known, value) if isinstance(known, Mapping) and isinstance(value, Mapping) else value
+        merged[key] = (
+            merge(known, value)
+            if isinstance(known, Mapping) and isinstance(value, Mapping)
+            else value
+        )
     return merged
 
 
@@ -100,7 +119,9 @@ async def _play_call(
     (forwarded,) = recorded.bodies.pop(number)
     played.requests += 1
     played.applied += answer.headers.get("x-om-status") == "applied"
-    memory = await _look(app, call.thread, played)  # before the work behind the reply: as the prompt was made
+    memory = await _look(
+        app, call.thread, played
+    )  # before the work behind the reply: as the prompt was made
     played.hints += _aged(number, call, orjson.loads(forwarded)["messages"], memory, played)
     await app.background.wait_idle()
     await _look(app, call.thread, played)
@@ -113,12 +134,16 @@ async def _look(app: App, thread: str, played: Played) -> Memory:
         raise Stopped(
             f"thread {thread} has {memory.count} messages up to number {memory.end}: the proxy took it for two histories"
         )
-    played.notes.setdefault(thread, {}).update({o.id: o for o in (*memory.log, *memory.chunks)})
+    played.notes.setdefault(thread, {}).update(
+        {o.id: o for o in (*memory.log.entries, *memory.chunks)}
+    )
     played.memories[thread] = memory
     return memory
 
 
-def _aged(number: int, call: Timed, prompt: Sequence[Mapping[str, Any]], memory: Memory, played: Played) -> list[Shown]:
+def _aged(
+    number: int, call: Timed, prompt: Sequence[Mapping[str, Any]], memory: Memory, played: Played
+) -> list[Shown]:
     if not (shown := hints_in(prompt)):
         return []
     written = [
@@ -127,8 +152,12 @@ def _aged(number: int, call: Timed, prompt: Sequence[Mapping[str, Any]], memory:
         for name, text in zip(HINTS, (note.task, note.suggestion), strict=True)
         if text
     ]
-    sent = [(m["role"], counted(m)[1]) for m in call.sent if m["role"] not in ("system", "developer")]
+    sent = [
+        (m["role"], counted(m)[1]) for m in call.sent if m["role"] not in ("system", "developer")
+    ]
     return age_hints(number, shown, written, memory.coverage, sent)
 
 
-count_tokens: Callable[[str], int] = encoder("")  # o200k, as the proxy counts for a model it does not know
+count_tokens: Callable[[str], int] = create_encoder(
+    ""
+)  # o200k, as the proxy counts for a model it does not know

@@ -1,4 +1,5 @@
-"""The memory model's server for the proxy: hands each prompt to whoever answers, and remembers the calls."""
+"""The memory model's server for the proxy: hands each prompt to whoever answers, and remembers the
+calls."""
 
 from __future__ import annotations
 
@@ -9,9 +10,9 @@ from typing import Any
 import httpx
 import orjson
 
-from om_proxy.demo import asgi
-from om_proxy.demo.asgi import Receive, Scope, Send
-from om_proxy.demo.scripted import text_of
+from om_proxy.testing import asgi
+from om_proxy.testing.asgi import Receive, Scope, Send
+from om_proxy.testing.scripted import text_of
 from tests.bench.notes.calls import MemoryCall, Text, kind_of
 
 KEEP_ALIVE_EVERY_S = 20.0
@@ -20,7 +21,8 @@ Ask = Callable[[str, Sequence[Text]], Awaitable[str]]  # kind and prompt → ans
 
 
 class NotesServer:
-    """An OpenAI-compatible server. `failure` holds what kept a call from an answer: the run cannot go on then."""
+    """An OpenAI-compatible server. `failure` holds what kept a call from an answer: the run cannot
+    go on then."""
 
     def __init__(self, ask: Ask, *, count: Callable[[str], int]) -> None:
         self.calls: list[MemoryCall] = []
@@ -48,8 +50,16 @@ class NotesServer:
 
     def _completion(self, model: str, prompt: Sequence[Text], answer: str) -> dict[str, Any]:
         read, written = sum(self._count(text) for _, text in prompt), self._count(answer)
-        choice = {"index": 0, "message": {"role": "assistant", "content": answer}, "finish_reason": "stop"}
-        usage = {"prompt_tokens": read, "completion_tokens": written, "total_tokens": read + written}
+        choice = {
+            "index": 0,
+            "message": {"role": "assistant", "content": answer},
+            "finish_reason": "stop",
+        }
+        usage = {
+            "prompt_tokens": read,
+            "completion_tokens": written,
+            "total_tokens": read + written,
+        }
         return {
             "id": "n",
             "object": "chat.completion",
@@ -61,7 +71,8 @@ class NotesServer:
 
 
 async def _keep_alive(asking: asyncio.Future[str], send: Send) -> None:
-    """Send a blank from time to time, which JSON allows: an answer may take longer than a silent connection lives."""
+    """Send a blank from time to time, which JSON allows: an answer may take longer than a silent
+    connection lives."""
     while not asking.done():
         await asyncio.wait({asking}, timeout=KEEP_ALIVE_EVERY_S)
         if not asking.done():
@@ -78,15 +89,21 @@ class Address:
         self._timeout_s = timeout_s
 
     async def answer(self, prompt: Sequence[Text]) -> str:
-        """In the model's own settings. Raises ValueError for an answer that is cut off or none, and httpx's errors."""
-        body = {"model": self._model, "messages": [{"role": role, "content": text} for role, text in prompt]}
+        """In the model's own settings. Raises ValueError for an answer that is cut off or none, and
+        httpx's errors."""
+        body = {
+            "model": self._model,
+            "messages": [{"role": role, "content": text} for role, text in prompt],
+        }
         async with httpx.AsyncClient(timeout=self._timeout_s) as client:
             response = await client.post(self._url, json=body, headers=self._headers)
         if response.is_error:
             raise ValueError(f"{self._url} answered {response.status_code}: {response.text[:300]}")
         choice = response.json()["choices"][0]
         if choice.get("finish_reason") not in (None, "stop"):
-            raise ValueError(f"{self._model} ended with {choice['finish_reason']!r}: the answer is not whole")
+            raise ValueError(
+                f"{self._model} ended with {choice['finish_reason']!r}: the answer is not whole"
+            )
         if not isinstance(content := choice["message"].get("content"), str):
             raise ValueError(f"{self._model} answered without a text")
         return content

@@ -1,4 +1,5 @@
-"""The OpenAI SDK for Python: whole answers and streams, the history kept by hand, the tool called by hand."""
+"""The OpenAI SDK for Python: whole answers and streams, the history kept by hand, the tool called
+by hand."""
 
 import json
 
@@ -20,7 +21,12 @@ def ask(stream):
     history.append(
         {"role": "assistant", "content": answer.content}
         | (
-            {"tool_calls": [call.model_dump(include={"id", "type", "function"}) for call in answer.tool_calls]}
+            {
+                "tool_calls": [
+                    call.model_dump(include={"id", "type", "function"})
+                    for call in answer.tool_calls
+                ]
+            }
             if answer.tool_calls
             else {}
         )

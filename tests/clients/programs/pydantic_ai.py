@@ -1,4 +1,5 @@
-"""Pydantic AI: an agent with a tool that runs by itself; the history is what the last run returned."""
+"""Pydantic AI: an agent with a tool that runs by itself; the history is what the last run
+returned."""
 
 import asyncio
 

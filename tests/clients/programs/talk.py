@@ -1,4 +1,5 @@
-"""What the Python programs share: whom they hear, whom they tell, and the tool they lend the model."""
+"""What the Python programs share: whom they hear, whom they tell, and the tool they lend the
+model."""
 
 import json
 from collections.abc import Iterator
@@ -32,7 +33,11 @@ PRICE = {
     "function": {
         "name": "price",
         "description": "The price of a floor covering.",
-        "parameters": {"type": "object", "properties": {"item": {"type": "string"}}, "required": ["item"]},
+        "parameters": {
+            "type": "object",
+            "properties": {"item": {"type": "string"}},
+            "required": ["item"],
+        },
     },
 }
 TOOLS = [PRICE] if _said["tool"] else None

@@ -13,7 +13,9 @@ from tests.e2e.process import Process, free_port
 from tests.support.upstream_server import UpstreamServer
 
 STATUS = Path("/proc/self/status")
-needs_proc = pytest.mark.skipif(not STATUS.exists(), reason="memory of a process is read from /proc, which Linux has")
+needs_proc = pytest.mark.skipif(
+    not STATUS.exists(), reason="memory of a process is read from /proc, which Linux has"
+)
 
 
 class Proxy(Process):
@@ -38,7 +40,9 @@ class Proxy(Process):
 
     def _worked(self) -> int:
         """Hundredths of a second of CPU."""
-        times = Path(f"/proc/{self.pid}/stat").read_text(encoding="ascii").rpartition(")")[2].split()
+        times = (
+            Path(f"/proc/{self.pid}/stat").read_text(encoding="ascii").rpartition(")")[2].split()
+        )
         return int(times[11]) + int(times[12])
 
     def forget_peak(self) -> None:
@@ -46,8 +50,11 @@ class Proxy(Process):
 
 
 @asynccontextmanager
-async def proxied(folder: Path, server: UpstreamServer, limits: str = "{}", more: str = "") -> AsyncIterator[Proxy]:
-    """`limits`: that section of its configuration; `more`: others. Memory asks the same model server."""
+async def proxied(
+    folder: Path, server: UpstreamServer, limits: str = "{}", more: str = ""
+) -> AsyncIterator[Proxy]:
+    """`limits`: that section of its configuration; `more`: others. Memory asks the same model
+    server."""
     port = free_port()
     (folder / "om.yaml").write_text(
         f"""

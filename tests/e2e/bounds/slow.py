@@ -1,8 +1,9 @@
-"""What slow clients by the thousand do to a good one: its p99 without them and beside them, from the moment they come; apart from
-that, what it is when they have all left in one moment; and how soon they are cut off.
+"""What slow clients by the thousand do to a good one: its p99 without them and beside them, from
+the moment they come; apart from that, what it is when they have all left in one moment; and how
+soon they are cut off.
 
-The good client, its model server and the slow ones have one processor core and the proxy the other, where the system lets us
-choose; what this process itself held up (`STALL`) is not counted.
+The good client, its model server and the slow ones have one processor core and the proxy the other,
+where the system lets us choose; what this process itself held up (`STALL`) is not counted.
 """
 
 from __future__ import annotations
@@ -72,7 +73,8 @@ class Measured:
 
 
 class Good:
-    """A request every `EVERY` seconds, whether or not the one before has its answer; each thread is ten turns long."""
+    """A request every `EVERY` seconds, whether or not the one before has its answer; each thread is
+    ten turns long."""
 
     def __init__(self, port: int) -> None:
         self._port = port
@@ -98,7 +100,13 @@ class Good:
         thread, length = divmod(turn, 10)
         request = chat_body(*(f"message {n} of a conversation" for n in range(length + 1)))
         client = await self._connection()
-        client.send(request, headers=(b"X-OM-Thread: %d-%d" % (self._name, thread), b"Authorization: Bearer sk-good"))
+        client.send(
+            request,
+            headers=(
+                b"X-OM-Thread: %d-%d" % (self._name, thread),
+                b"Authorization: Bearer sk-good",
+            ),
+        )
         try:
             got = await client.answer()
         except TimeoutError:  # of the client's own patience, which is then what it took
@@ -110,7 +118,9 @@ class Good:
 
     async def _connection(self) -> RawClient:
         while self._idle:
-            if not (client := self._idle.pop()).reader.at_eof():  # the server closes those that rest for long
+            if not (
+                client := self._idle.pop()
+            ).reader.at_eof():  # the server closes those that rest for long
                 return client
             await client.close()
         return await RawClient.connect(self._port)
@@ -126,7 +136,11 @@ class Good:
         """Seconds of those due in this time; of all of them, where none was free of a stall."""
         stalls = self._stalls
         asked = [(due, came) for due, came in self._answered if since <= due < until]
-        free = [(due, came) for due, came in asked if not any(due < end and came > begin for begin, end in stalls)]
+        free = [
+            (due, came)
+            for due, came in asked
+            if not any(due < end and came > begin for begin, end in stalls)
+        ]
         return [came - due for due, came in free or asked]
 
     @property
@@ -141,11 +155,21 @@ async def asking(port: int, seconds: float) -> Latencies:
 
 
 async def measured(
-    folder: Path, numbers: dict[str, int], *, seconds: float, window: float, spread: float = 0.0, limits: str = "{}"
+    folder: Path,
+    numbers: dict[str, int],
+    *,
+    seconds: float,
+    window: float,
+    spread: float = 0.0,
+    limits: str = "{}",
 ) -> Measured:
-    """`numbers` of slow ones, by kind, come within `spread` seconds and stay for `seconds`, between two windows without them."""
+    """`numbers` of slow ones, by kind, come within `spread` seconds and stay for `seconds`, between
+    two windows without them."""
     flood = free_port()
-    async with upstream_server(completing()) as server, proxied(folder, server, limits, both(server, flood)) as proxy:
+    async with (
+        upstream_server(completing()) as server,
+        proxied(folder, server, limits, both(server, flood)) as proxy,
+    ):
         pinned(proxy.pid)
         await asking(proxy.port, window / 2)  # warm
         quiet = [await asking(proxy.port, window)]
@@ -165,8 +189,14 @@ async def measured(
         await proxy.rests()
         quiet.append(await asking(proxy.port, window))
     times = {"come": (came, stay), "stay": (stay, left), "left": (left, float("inf"))}
-    phases = {name: Latencies.of(found) for name, time_ in times.items() if (found := good.counted(*time_))}
-    return Measured(quiet, Latencies.of(good.counted(until=left)), phases, slow.told, grown, good.own)
+    phases = {
+        name: Latencies.of(found)
+        for name, time_ in times.items()
+        if (found := good.counted(*time_))
+    }
+    return Measured(
+        quiet, Latencies.of(good.counted(until=left)), phases, slow.told, grown, good.own
+    )
 
 
 def pinned(pid: int) -> None:
@@ -203,7 +233,9 @@ class Slow:
 
 
 @asynccontextmanager
-async def slow_ones(port: int, flood: int, numbers: list[int], spread: float) -> AsyncIterator[Slow]:
+async def slow_ones(
+    port: int, flood: int, numbers: list[int], spread: float
+) -> AsyncIterator[Slow]:
     """They, ready to come."""
     process = await asyncio.create_subprocess_exec(
         sys.executable, "-m", "tests.e2e.bounds.slow_ones", *map(str, (port, flood, *numbers, spread)),
@@ -231,14 +263,30 @@ def both(server: UpstreamServer, flood: int) -> str:
 
 def main() -> int:
     options = argparse.ArgumentParser(prog="scripts/slow-clients", description=__doc__)
-    options.add_argument("--heads", type=int, default=1_000, help="whose headers trickle (%(default)s)")
-    options.add_argument("--bodies", type=int, default=1_000, help="whose bodies trickle (%(default)s)")
-    options.add_argument("--streams", type=int, default=250, help="who hardly read a stream without end (%(default)s)")
-    options.add_argument("--replies", type=int, default=250, help="who hardly read a reply of 0.9 MB (%(default)s)")
-    options.add_argument("--seconds", type=float, default=75.0, help="they stay (%(default)s)")
-    options.add_argument("--spread", type=float, default=20.0, help="seconds within which they come (%(default)s)")
     options.add_argument(
-        "--window", type=float, default=15.0, help="seconds without them, before and after (%(default)s)"
+        "--heads", type=int, default=1_000, help="whose headers trickle (%(default)s)"
+    )
+    options.add_argument(
+        "--bodies", type=int, default=1_000, help="whose bodies trickle (%(default)s)"
+    )
+    options.add_argument(
+        "--streams",
+        type=int,
+        default=250,
+        help="who hardly read a stream without end (%(default)s)",
+    )
+    options.add_argument(
+        "--replies", type=int, default=250, help="who hardly read a reply of 0.9 MB (%(default)s)"
+    )
+    options.add_argument("--seconds", type=float, default=75.0, help="they stay (%(default)s)")
+    options.add_argument(
+        "--spread", type=float, default=20.0, help="seconds within which they come (%(default)s)"
+    )
+    options.add_argument(
+        "--window",
+        type=float,
+        default=15.0,
+        help="seconds without them, before and after (%(default)s)",
     )
     told = vars(options.parse_args())
     numbers = {name: told.pop(name) for name in KINDS}
@@ -248,7 +296,9 @@ def main() -> int:
         print(f"{name:8} {one}")
     for name, one in {"beside": found.beside, **found.phases}.items():
         print(f"{name:8} {one}")
-    print(f"p99 beside / without: {found.ratio:.2f}; {found.own} not counted; memory at most {found.grown} MiB more")
+    print(
+        f"p99 beside / without: {found.ratio:.2f}; {found.own} not counted; memory at most {found.grown} MiB more"
+    )
     for name, kind in found.slow.items():
         print(
             f"slow {name:8} {kind['connections']} connections, {kind['ended']} cut off, after {kind['longest']:.1f} s at most"

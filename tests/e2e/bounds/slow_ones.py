@@ -1,9 +1,12 @@
-"""Clients that are slow on purpose, as a process of its own: heads and bodies that trickle, readers that hardly read.
+"""Clients that are slow on purpose, as a process of its own: heads and bodies that trickle, readers
+that hardly read.
 
-Of readers there are two kinds: of streams without an end, and of replies of 0.9 MB, which all begin in the same moment where the
-clients come in one. A trickling one comes again as soon as it is cut off; a reader does not: its first reply costs what any reader's
-costs. They come after a line on standard input and leave together at its end. Prints a line when it is ready, one when all have
-come, and one of JSON when they have left: kind → how many connections, how many the server ended, after how many seconds at most.
+Of readers there are two kinds: of streams without an end, and of replies of 0.9 MB, which all begin
+in the same moment where the clients come in one. A trickling one comes again as soon as it is cut
+off; a reader does not: its first reply costs what any reader's costs. They come after a line on
+standard input and leave together at its end. Prints a line when it is ready, one when all have
+come, and one of JSON when they have left: kind → how many connections, how many the server ended,
+after how many seconds at most.
 """
 
 from __future__ import annotations
@@ -22,7 +25,9 @@ import orjson
 
 from tests.support.upstream_server import SSE_HEAD, chunk
 
-EVENT = (  # as OpenAI sends them where likelihoods are asked for: a word in four kilobytes, so that a socket's fill is soon read
+# as OpenAI sends them where likelihoods are asked for: a word in four kilobytes, so that a socket's
+# fill is soon read
+EVENT = (
     b'data: {"id":"chatcmpl-BxjB6x3eqn4S2GqVxDSKDpVkSzE3f","object":"chat.completion.chunk","created":1700000000,'
     b'"model":"gpt-4o-2024-08-06","choices":[{"index":0,"delta":{"content":" story"},"logprobs":{"content":[{"token":" story",'
     b'"logprob":-0.1,"top_logprobs":[' + b",".join([b'{"token":" story","logprob":-0.12345678,"bytes":[32,115,116,111,114,121]}'] * 50)
@@ -40,7 +45,9 @@ COMPLETION = (
     b'"content":"%s"}}]}' % STORY
 )
 REPLY = (
-    b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n" % len(COMPLETION) + COMPLETION
+    b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n"
+    % len(COMPLETION)
+    + COMPLETION
 )
 
 
@@ -57,7 +64,9 @@ class Told:
         self.longest = max(self.longest, time.monotonic() - begun)
 
 
-async def trickling(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, first: bytes) -> None:
+async def trickling(
+    reader: asyncio.StreamReader, writer: asyncio.StreamWriter, first: bytes
+) -> None:
     """A byte now and then, until the server has had enough."""
     writer.write(first)
     gone = asyncio.ensure_future(reader.read())
@@ -74,7 +83,9 @@ async def head(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, numbe
 
 
 async def body(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, number: int) -> None:
-    await trickling(reader, writer, CHAT % number + b'content-length: 1000000\r\n\r\n{"model":"m","messages":[')
+    await trickling(
+        reader, writer, CHAT % number + b'content-length: 1000000\r\n\r\n{"model":"m","messages":['
+    )
 
 
 async def stream(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, number: int) -> None:
@@ -85,7 +96,9 @@ async def reply(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, numb
     await reading(reader, writer, number, LARGE)
 
 
-async def reading(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, number: int, asked: bytes) -> None:
+async def reading(
+    reader: asyncio.StreamReader, writer: asyncio.StreamWriter, number: int, asked: bytes
+) -> None:
     """A byte now and then. Who reads so slowly does not see an end: the system does."""
     writer.write(CHAT % number + b"content-length: %d\r\n\r\n" % len(asked) + asked)
     sock = writer.get_extra_info("socket")
@@ -98,7 +111,9 @@ Slowness = Callable[[asyncio.StreamReader, asyncio.StreamWriter, int], Awaitable
 KINDS: dict[str, Slowness] = {"heads": head, "bodies": body, "streams": stream, "replies": reply}
 
 
-async def again_and_again(port: int, slowness: Slowness, number: int, told: Told, come: asyncio.Semaphore) -> None:
+async def again_and_again(
+    port: int, slowness: Slowness, number: int, told: Told, come: asyncio.Semaphore
+) -> None:
     again = True
     while again:
         again = slowness in (head, body)
@@ -120,7 +135,8 @@ async def again_and_again(port: int, slowness: Slowness, number: int, told: Told
 
 
 class Models:
-    """The model server: streams that go on for as long as they are read, and large replies, the first when `together` are asked for."""
+    """The model server: streams that go on for as long as they are read, and large replies, the
+    first when `together` are asked for."""
 
     def __init__(self, together: int) -> None:
         self._missing = together
@@ -166,7 +182,9 @@ async def attack(port: int, flood: int, numbers: list[int], spread: float) -> di
         for place, (name, number) in enumerate(coming):
             if (early := begun + spread * place / len(coming) - time.monotonic()) > 0:
                 await asyncio.sleep(early)
-            tasks.append(asyncio.create_task(again_and_again(port, KINDS[name], number, told[name], come)))
+            tasks.append(
+                asyncio.create_task(again_and_again(port, KINDS[name], number, told[name], come))
+            )
         for _ in tasks:
             await come.acquire()
         print("all have come", flush=True)
@@ -186,7 +204,10 @@ def main() -> None:
     numbers = [getattr(given, name) for name in KINDS]
     if hasattr(os, "sched_setaffinity"):
         os.sched_setaffinity(0, {max(os.sched_getaffinity(0))})  # not where the proxy is
-    print(orjson.dumps(asyncio.run(attack(given.port, given.flood, numbers, given.spread))).decode(), flush=True)
+    print(
+        orjson.dumps(asyncio.run(attack(given.port, given.flood, numbers, given.spread))).decode(),
+        flush=True,
+    )
 
 
 if __name__ == "__main__":

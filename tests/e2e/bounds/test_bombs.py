@@ -1,4 +1,5 @@
-"""Small things that become large, and deep ones: requests as large as is taken, replies that hold a thousand times their size."""
+"""Small things that become large, and deep ones: requests as large as is taken, replies that hold a
+thousand times their size."""
 
 from __future__ import annotations
 
@@ -17,10 +18,14 @@ from tests.support.raw_client import Got, RawClient, ask
 from tests.support.upstream_server import Call, Script, UpstreamServer, answering, upstream_server
 
 MOST = 64 << 20  # bytes that are read of a reply
-BODY = 16 << 20  # limits.body, here a quarter of its default; the whole has been sent too, and takes four times as long
+BODY = (
+    16 << 20
+)  # limits.body, here a quarter of its default; the whole has been sent too, and takes four times as long
 THREAD = b"X-OM-Thread: t"
 GROWN = 256  # MiB; two million messages were a gigabyte
-STILL = 10.0  # seconds in which others are answered while a bomb is looked at, on a machine three times as busy as it has cores
+# seconds in which others are answered while a bomb is looked at, on a machine three times as busy
+# as it has cores
+STILL = 10.0
 
 pytestmark = needs_proc
 
@@ -33,9 +38,15 @@ MESSAGE = b'{"role":"user","content":"%s"}' % (b"word " * 500)
 REQUESTS: dict[str, Callable[[], bytes]] = {
     "messages in messages": lambda: filled(b'{"messages":', b"[", b""),
     "numbers": lambda: filled(b'{"messages":[', b"0,", b"0]}"),
-    "parts of a message": lambda: filled(b'{"messages":[{"role":"user","content":[', b"{},", b"{}]}]}"),
-    "half characters": lambda: filled(b'{"messages":[{"role":"user","content":"', b"\\ud83d", b'"}]}'),
-    "escapes and a half character": lambda: filled(b'{"messages":[{"role":"user","content":"', b"\\\\", b'\\ud83d"}]}'),
+    "parts of a message": lambda: filled(
+        b'{"messages":[{"role":"user","content":[', b"{},", b"{}]}]}"
+    ),
+    "half characters": lambda: filled(
+        b'{"messages":[{"role":"user","content":"', b"\\ud83d", b'"}]}'
+    ),
+    "escapes and a half character": lambda: filled(
+        b'{"messages":[{"role":"user","content":"', b"\\\\", b'\\ud83d"}]}'
+    ),
     "white space": lambda: filled(
         b'{"messages":[' + MESSAGE + b" " * (1 << 20) + b",", MESSAGE + b",", MESSAGE + b"]}"
     ),
@@ -62,7 +73,9 @@ async def watched(proxy: Proxy, work: asyncio.Task[Got]) -> float:
     longest = 0.0
     while not work.done():
         asked = time.monotonic()
-        assert (await asyncio.wait_for(ask(proxy.port, b"", method="GET", path="/healthz"), 30)).status == 200
+        assert (
+            await asyncio.wait_for(ask(proxy.port, b"", method="GET", path="/healthz"), 30)
+        ).status == 200
         longest = max(longest, time.monotonic() - asked)
     return longest
 
@@ -73,19 +86,30 @@ async def sent(port: int, body: bytes, *headers: bytes) -> Got:
     head = await asyncio.wait_for(client.reader.readuntil(b"\r\n\r\n"), 60)
     client.leave()
     lines = [line.partition(b":") for line in head.split(b"\r\n")[1:]]
-    return Got(int(head.split()[1]), [(name.lower(), value.strip()) for name, _, value in lines], b"", True, head)
+    return Got(
+        int(head.split()[1]),
+        [(name.lower(), value.strip()) for name, _, value in lines],
+        b"",
+        True,
+        head,
+    )
 
 
 async def test_requests(tmp_path: Path) -> None:
-    """Whatever is in it, a request as large as is taken is passed on, with a bounded part of memory and nobody else
-    kept waiting."""
+    """Whatever is in it, a request as large as is taken is passed on, with a bounded part of memory
+    and nobody else kept waiting."""
     limits = f"{{body: {BODY}}}"
-    async with upstream_server(swallowing, early=True) as server, proxied(tmp_path, server, limits) as proxy:
+    async with (
+        upstream_server(swallowing, early=True) as server,
+        proxied(tmp_path, server, limits) as proxy,
+    ):
         await sent(proxy.port, chat_body("warm"), THREAD)
         before = proxy.resident()
         for name, make in REQUESTS.items():
             proxy.forget_peak()
-            got = asyncio.create_task(sent(proxy.port, make(), b"X-OM-Thread: " + name.encode().replace(b" ", b"-")))
+            got = asyncio.create_task(
+                sent(proxy.port, make(), b"X-OM-Thread: " + name.encode().replace(b" ", b"-"))
+            )
             longest = await watched(proxy, got)
             assert got.result().status == 200, name
             assert longest < STILL, name
@@ -93,10 +117,14 @@ async def test_requests(tmp_path: Path) -> None:
 
 
 def bomb(start: bytes, mebibytes: int) -> bytes:
-    """gzip of `start` and as many letters, a thousandth of their size; without its checksum, which nobody gets to see."""
+    """gzip of `start` and as many letters, a thousandth of their size; without its checksum, which
+    nobody gets to see."""
     deflate = zlib.compressobj(wbits=31)
     beginning = deflate.compress(start) + deflate.flush(zlib.Z_FULL_FLUSH)
-    return beginning + (deflate.compress(b"a" * (1 << 20)) + deflate.flush(zlib.Z_FULL_FLUSH)) * mebibytes
+    return (
+        beginning
+        + (deflate.compress(b"a" * (1 << 20)) + deflate.flush(zlib.Z_FULL_FLUSH)) * mebibytes
+    )
 
 
 WHOLE = bomb(b'{"choices":[{"index":0,"message":{"role":"assistant","content":"', 1024)
@@ -119,7 +147,8 @@ async def noting(tmp_path: Path, script: Script) -> AsyncIterator[tuple[Upstream
 
 
 async def test_replies(tmp_path: Path) -> None:
-    """A compressed reply is passed on as it is; the copy that is read of it has a bound. The thread goes on."""
+    """A compressed reply is passed on as it is; the copy that is read of it has a bound. The thread
+    goes on."""
     async with noting(tmp_path, completing()) as (server, proxy):
         before = proxy.resident()
         for body, kind in ((WHOLE, b"application/json"), (STREAM, b"text/event-stream")):
@@ -134,8 +163,13 @@ async def test_replies(tmp_path: Path) -> None:
 
 
 async def test_an_observers_answers(tmp_path: Path) -> None:
-    """They are failed observations, however often they are compressed, and cost no more than the largest that is read of one."""
-    bombs = [(WHOLE, b"gzip"), (TWICE, b"gzip, deflate"), (zlib.compress(TWICE), b"gzip, deflate, deflate")]
+    """They are failed observations, however often they are compressed, and cost no more than the
+    largest that is read of one."""
+    bombs = [
+        (WHOLE, b"gzip"),
+        (TWICE, b"gzip, deflate"),
+        (zlib.compress(TWICE), b"gzip, deflate, deflate"),
+    ]
     asked = asyncio.Event()
 
     async def script(call: Call) -> None:
@@ -143,7 +177,9 @@ async def test_an_observers_answers(tmp_path: Path) -> None:
             await completing()(call)
             return
         body, encoding = bombs[-1]
-        await answering(body, b"Content-Type: application/json", b"Content-Encoding: " + encoding)(call)
+        await answering(body, b"Content-Type: application/json", b"Content-Encoding: " + encoding)(
+            call
+        )
         asked.set()
 
     async with noting(tmp_path, script) as (_, proxy):
@@ -167,14 +203,21 @@ async def test_a_compressed_request(tmp_path: Path) -> None:
         before = proxy.resident()
         got = await ask(proxy.port, WHOLE, headers=(THREAD, b"Content-Encoding: gzip"))
         assert (got.status, reason(got)) == (200, "off/unreadable")
-        assert (server.seen[-1].body, server.seen[-1].header(b"content-encoding")) == (WHOLE, [b"gzip"])
+        assert (server.seen[-1].body, server.seen[-1].header(b"content-encoding")) == (
+            WHOLE,
+            [b"gzip"],
+        )
         assert proxy.resident() - before < 32
 
 
 async def test_an_announced_body(tmp_path: Path) -> None:
-    """A client that asks whether its body is welcome is told so before it sends a byte of one that is not. There the connection
-    ends: of what came next nobody could tell whether it is that body."""
-    async with upstream_server(completing()) as server, proxied(tmp_path, server, "{body: 1MiB}") as proxy:
+    """A client that asks whether its body is welcome is told so before it sends a byte of one that
+    is not. There the connection ends: of what came next nobody could tell whether it is that body.
+    """
+    async with (
+        upstream_server(completing()) as server,
+        proxied(tmp_path, server, "{body: 1MiB}") as proxy,
+    ):
         client = await RawClient.connect(proxy.port)
         length = b"Content-Length: %d" % ((1 << 20) + 1)
         client.send_head("POST", "/v1/chat/completions", length, b"Expect: 100-continue")

@@ -1,4 +1,5 @@
-"""More requests than there are places: memory gives way first, then new requests are told to come again."""
+"""More requests than there are places: memory gives way first, then new requests are told to come
+again."""
 
 from __future__ import annotations
 
@@ -19,7 +20,9 @@ from tests.support.upstream_server import Call, answering
 THREAD = b"X-OM-Thread: t"
 LONG = "the dock takes no van above 2.85 m and " * 60  # about 600 tokens
 SMALL = ", observation: {message_tokens: 1000, buffer_tokens: 200, block_timeout: 5s}"
-NOTES = orjson.dumps({"choices": [{"message": {"content": bullets("the dock takes no van above 2.85 m")}}]})
+NOTES = orjson.dumps(
+    {"choices": [{"message": {"content": bullets("the dock takes no van above 2.85 m")}}]}
+)
 
 
 @dataclass
@@ -50,10 +53,15 @@ class Full:
 
     async def hold(self, count: int, path: str = "/v1/chat/completions") -> None:
         """So many requests more that are being served."""
-        self.waiting += [asyncio.create_task(ask(self.site.port, chat_body("hold"), path=path)) for _ in range(count)]
+        self.waiting += [
+            asyncio.create_task(ask(self.site.port, chat_body("hold"), path=path))
+            for _ in range(count)
+        ]
         await self.until(lambda: self.models.held == len(self.waiting))
 
-    async def stopping_short(self, count: int, path: str, sent: bytes, announced: int = 1_000) -> list[RawClient]:
+    async def stopping_short(
+        self, count: int, path: str, sent: bytes, announced: int = 1_000
+    ) -> list[RawClient]:
         """So many clients that announce a body and send only this of it."""
         clients = [await RawClient.connect(self.site.port) for _ in range(count)]
         self.clients += clients
@@ -100,29 +108,34 @@ async def full(tmp_path: Path, in_flight: int, more: str = "") -> AsyncIterator[
 
 @pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/embeddings"])
 async def test_no_place(tmp_path: Path, path: str) -> None:
-    """It is a 503 that says when to come again, whatever is asked, but for the server's own health; then there is place again."""
+    """It is a 503 that says when to come again, whatever is asked, but for the server's own health;
+    then there is place again."""
     async with full(tmp_path, 3) as f:
         await f.hold(3, path)
         for other in ("/v1/chat/completions", "/v1/embeddings"):
             got = await ask(f.site.port, chat_body("hi"), path=other)
-            assert (got.status, got.header(b"retry-after"), got.header(b"x-should-retry")) == (503, [b"1"], [b"true"])
+            assert (got.status, got.header(b"retry-after"), got.header(b"x-should-retry")) == (
+                503,
+                [b"1"],
+                [b"true"],
+            )
             assert orjson.loads(got.body)["error"]["code"] == "om_overloaded"
         assert reason(await ask(f.site.port, chat_body("hi"), headers=(THREAD,))) == "off"
         for own in ("/healthz", "/readyz"):
             assert (await ask(f.site.port, b"", method="GET", path=own)).status == 200
         assert [got.status for got in await f.release()] == [200] * 3
         assert (await ask(f.site.port, chat_body("hi"))).status == 200
-        assert (f.site.app.admission.in_flight, f.site.app.admission.held) == (0, 0)
+        assert (f.site.app.admission.in_flight, f.site.app.admission.held_bytes) == (0, 0)
 
 
 async def test_bodies_that_come_slowly_take_no_place(tmp_path: Path) -> None:
     """Whoever is complete first is served."""
     async with full(tmp_path, 1) as f:
         await f.stopping_short(20, "/v1/chat/completions", b"{")
-        await f.until(lambda: f.site.app.admission.held == 20)
+        await f.until(lambda: f.site.app.admission.held_bytes == 20)
         assert (await ask(f.site.port, chat_body("hi"))).status == 200
         f.leave()
-        await f.until(lambda: f.site.app.admission.held == 0)
+        await f.until(lambda: f.site.app.admission.held_bytes == 0)
 
 
 async def test_uploads_leave_half_of_the_places(tmp_path: Path) -> None:
@@ -141,13 +154,18 @@ async def test_uploads_leave_half_of_the_places(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("path", ["/v1/embeddings", "/v1/responses"])
 async def test_what_is_there_whole_is_no_upload(tmp_path: Path, path: str) -> None:
-    """However many stop short, on the same route too; the model server has seen nothing of one that was refused."""
+    """However many stop short, on the same route too; the model server has seen nothing of one that
+    was refused."""
     async with full(tmp_path, 4) as f:
         await f.stopping_short(2, "/v1/embeddings", b"{")
         await f.until(lambda: f.site.app.admission.uploads == 2)
         (third,) = await f.stopping_short(1, path, b"{")
         got = await third.answer()
-        assert (got.status, got.header(b"retry-after"), got.header(b"x-should-retry")) == (503, [b"1"], [b"true"])
+        assert (got.status, got.header(b"retry-after"), got.header(b"x-should-retry")) == (
+            503,
+            [b"1"],
+            [b"true"],
+        )
         assert (await ask(f.site.port, chat_body("hi"), path=path)).status == 200
         assert (await ask(f.site.port, b"", method="GET", path="/v1/models")).status == 200
         f.leave()
@@ -169,17 +187,19 @@ async def test_a_head_takes_no_place(tmp_path: Path) -> None:
 
 
 async def test_bodies_together(tmp_path: Path) -> None:
-    """None is above limits.body, and together they are beyond what is held: one is told to come again. Those that stop short keep
-    nobody out, be it small or large."""
+    """None is above limits.body, and together they are beyond what is held: one is told to come
+    again. Those that stop short keep nobody out, be it small or large."""
     async with full(tmp_path, 100) as f:
-        clients = await f.stopping_short(17, "/v1/chat/completions", b"x" * ((1 << 20) - 1), 1 << 20)
+        clients = await f.stopping_short(
+            17, "/v1/chat/completions", b"x" * ((1 << 20) - 1), 1 << 20
+        )
         answered = [asyncio.create_task(client.answer()) for client in clients]
         done, _ = await asyncio.wait(answered, timeout=10, return_when=asyncio.FIRST_COMPLETED)
         assert [task.result().status for task in done] == [503]
-        await f.until(lambda: f.site.app.admission.held == 16 * ((1 << 20) - 1))
+        await f.until(lambda: f.site.app.admission.held_bytes == 16 * ((1 << 20) - 1))
         for size in (1, 16_000, 900_000):
             assert (await ask(f.site.port, chat_body("x" * size))).status == 200
-        await f.until(lambda: f.site.app.admission.held <= 16 * ((1 << 20) - 1))
+        await f.until(lambda: f.site.app.admission.held_bytes <= 16 * ((1 << 20) - 1))
         assert sum(task.done() and task.result().status == 503 for task in answered) == 2
         f.leave()
         await asyncio.wait(answered)
@@ -187,12 +207,14 @@ async def test_bodies_together(tmp_path: Path) -> None:
 
 
 async def test_memory_gives_way(tmp_path: Path) -> None:
-    """With four of five places taken nothing is observed, and nobody waits for an observation; the turns are kept all the same.
-    When there is room again, what is due is done."""
+    """With four of five places taken nothing is observed, and nobody waits for an observation; the
+    turns are kept all the same. When there is room again, what is due is done."""
     async with full(tmp_path, 5) as f:
         assert reason(await f.say("hello")) == "raw"
         await f.hold(4)
-        assert reason(await f.say(LONG)) == "applied"  # what it holds of the thread and the client did not send
+        assert (
+            reason(await f.say(LONG)) == "applied"
+        )  # what it holds of the thread and the client did not send
         assert reason(await f.say(LONG)) == "applied/observer-late"
         assert f.models.observed == 0
         await f.release()

@@ -13,12 +13,14 @@ from tests.e2e.between import between, chat_body, reason
 from tests.support.upstream_server import answering
 
 COUNT = 30_000
-LEAST_SLICES = 12  # that the work is cut into on the event loop; it was held for a third of all work at once
+LEAST_SLICES = (
+    12  # that the work is cut into on the event loop; it was held for a third of all work at once
+)
 
 
 class LoopSlices:
-    """The longest stretch of CPU time that the event loop's own thread took between two of its passes. Not wall-clock: a machine that
-    does other things makes it no longer."""
+    """The longest stretch of CPU time that the event loop's own thread took between two of its
+    passes. Not wall-clock: a machine that does other things makes it no longer."""
 
     def __init__(self) -> None:
         self.longest = 0.0
@@ -38,12 +40,14 @@ class LoopSlices:
 
 def conversation(count: int) -> list[dict[str, str]]:
     return [
-        {"role": ("user", "assistant")[i % 2], "content": f"box {i} stands on pallet {i % 97}"} for i in range(count)
+        {"role": ("user", "assistant")[i % 2], "content": f"box {i} stands on pallet {i % 97}"}
+        for i in range(count)
     ]
 
 
 async def test_many_new_messages(tmp_path: Path) -> None:
-    """Reconciling, counting and storing them is done in slices; all of them are stored, and the next turn knows them."""
+    """Reconciling, counting and storing them is done in slices; all of them are stored, and the
+    next turn knows them."""
     assert COUNT > MANY_MESSAGES
     messages = conversation(COUNT)
     async with between(tmp_path, memory=", observation: {message_tokens: 10000000}") as site:
@@ -55,13 +59,17 @@ async def test_many_new_messages(tmp_path: Path) -> None:
             assert (got.status, reason(got)) == (200, "raw")
             if not known:
                 assert longest < used / LEAST_SLICES
-            messages += [{"role": "assistant", "content": "f\u00fcnf \u20ac"}, {"role": "user", "content": "and now?"}]
+            messages += [
+                {"role": "assistant", "content": "f\u00fcnf \u20ac"},
+                {"role": "user", "content": "and now?"},
+            ]
         (info,) = await site.app.store.threads(None)
         assert (await site.app.store.load(info.key)).count == COUNT + 3
 
 
 async def test_a_large_reply(tmp_path: Path) -> None:
-    """Reading what it says, recognising and storing it is no work of the event loop's own thread: what is left is to pass it on."""
+    """Reading what it says, recognising and storing it is no work of the event loop's own thread:
+    what is left is to pass it on."""
     message = {"role": "assistant", "content": "crate, " * 3_000_000}
     reply = orjson.dumps({"choices": [{"index": 0, "finish_reason": "stop", "message": message}]})
     longest = {}

@@ -1,4 +1,5 @@
-"""`limits.memory` with a real server: what is beyond it costs memory work, never a client's answer."""
+"""`limits.memory` with a real server: what is beyond it costs memory work, never a client's
+answer."""
 
 from __future__ import annotations
 
@@ -41,7 +42,7 @@ async def streamed(call: Call, size: int) -> None:
 
 async def settled(app: App) -> None:
     async with asyncio.timeout(10):
-        while app.admission.held or app.admission.budget.held:  # noqa: ASYNC110 - of a server's inside; bounded above
+        while app.admission.held_bytes or app.admission.budget.held_bytes:  # noqa: ASYNC110 - of a server's inside; bounded above
             await asyncio.sleep(0.005)
 
 
@@ -49,8 +50,9 @@ async def settled(app: App) -> None:
 async def test_a_reply_beyond_the_budget(
     tmp_path: Path, answer: Callable[[Call, int], Awaitable[None]], stream: bool
 ) -> None:
-    """Its client gets every byte; what the client said is kept, the log says what was not, and nothing stays charged. The next reply
-    is remembered again, and so is the large one when its client sends it back."""
+    """Its client gets every byte; what the client said is kept, the log says what was not, and
+    nothing stays charged. The next reply is remembered again, and so is the large one when its
+    client sends it back."""
     async with between(tmp_path, LIMITS) as site:
         body = chat_body("how high is the dock?", stream=stream)
         with capture_logs() as logs:
@@ -73,7 +75,8 @@ async def test_a_reply_beyond_the_budget(
 
 
 async def test_a_large_body_waits_for_room(tmp_path: Path) -> None:
-    """It is not read while others hold what there is, and is answered when they are done; a small one passes it."""
+    """It is not read while others hold what there is, and is answered when they are done; a small
+    one passes it."""
     go, held = asyncio.Event(), asyncio.Event()
 
     async def script(call: Call) -> None:
@@ -87,12 +90,16 @@ async def test_a_large_body_waits_for_room(tmp_path: Path) -> None:
         first, second = await RawClient.connect(site.port), await RawClient.connect(site.port)
         first.send(chat_body("hold" + "x" * 200_000))
         await asyncio.wait_for(held.wait(), 10)
-        assert 200_000 < site.app.admission.budget.held < 210_000  # without a thread nothing is made of it
+        assert (
+            200_000 < site.app.admission.budget.held_bytes < 210_000
+        )  # without a thread nothing is made of it
         second.send(chat_body("y" * 200_000), headers=(THREAD,))
         async with asyncio.timeout(10):
-            while not site.app.admission.budget.is_awaited:  # noqa: ASYNC110 - of a server's inside; bounded above
+            while not site.app.admission.budget.has_waiters:  # noqa: ASYNC110 - of a server's inside; bounded above
                 await asyncio.sleep(0.005)
-        assert (await ask(site.port, chat_body("hi"), headers=(b"X-OM-Thread: small",))).status == 200
+        assert (
+            await ask(site.port, chat_body("hi"), headers=(b"X-OM-Thread: small",))
+        ).status == 200
         assert len(site.server.seen) == 2
         go.set()
         assert [(await client.answer()).status for client in (first, second)] == [200, 200]
@@ -102,7 +109,8 @@ async def test_a_large_body_waits_for_room(tmp_path: Path) -> None:
 
 
 async def test_a_long_reply_holds_no_body(tmp_path: Path) -> None:
-    """Once the model server answers, a request without a thread keeps none of its bytes for as long as the reply takes."""
+    """Once the model server answers, a request without a thread keeps none of its bytes for as long
+    as the reply takes."""
     go = asyncio.Event()
 
     async def script(call: Call) -> None:
@@ -116,7 +124,7 @@ async def test_a_long_reply_holds_no_body(tmp_path: Path) -> None:
         client.send(chat_body("x" * 200_000, stream=True))
         await client.until(b": thinking")
         assert site.app.admission.in_flight == 1
-        assert site.app.admission.budget.held == 0
+        assert site.app.admission.budget.held_bytes == 0
         go.set()
         await client.until(b"0\r\n\r\n")
         await client.close()

@@ -1,4 +1,5 @@
-"""Clients that are slow on purpose are cut off in time and do not slow a good one down; scripts/slow-clients does it by the thousand."""
+"""Clients that are slow on purpose are cut off in time and do not slow a good one down;
+scripts/slow-clients does it by the thousand."""
 
 from __future__ import annotations
 
@@ -10,7 +11,8 @@ from tests.e2e.bounds.serving import needs_proc
 from tests.e2e.bounds.slow import measured
 
 LIMITS = "{header_timeout: 1s, body_timeout: 1s, write_timeout: 3s}"
-LATE = 10.0  # seconds a cut may come after its time: one for the looks, the rest for a machine that is busy
+# seconds a cut may come after its time: one for the looks, the rest for a machine that is busy
+LATE = 10.0
 NOISE = 60.0  # ms that a busy machine, on which other tests run meanwhile, makes of itself
 
 
@@ -20,8 +22,8 @@ NUMBERS = {"heads": 80, "bodies": 80, "streams": 4, "replies": 16}
 @needs_proc
 @pytest.mark.slow
 async def test_slow_clients(tmp_path: Path) -> None:
-    """All readers are cut off, and of those that trickle the first and their next. The good client is served as before; its p99,
-    which needs a quiet machine, the script looks at."""
+    """All readers are cut off, and of those that trickle the first and their next. The good client
+    is served as before; its p99, which needs a quiet machine, the script looks at."""
     found = await measured(tmp_path, NUMBERS, seconds=8, window=1.5, limits=LIMITS)
     for name, within in (("heads", 1), ("bodies", 1), ("streams", 3), ("replies", 3)):
         kind = found.slow[name]

@@ -1,4 +1,5 @@
-"""A client that does not read holds little, and is cut off; so is the model server's connection that feeds it."""
+"""A client that does not read holds little, and is cut off; so is the model server's connection
+that feeds it."""
 
 from __future__ import annotations
 
@@ -14,14 +15,21 @@ from tests.e2e.bounds.serving import needs_proc, proxied
 from tests.support.raw_client import RawClient, ask
 from tests.support.upstream_server import SSE_HEAD, Call, chunk, upstream_server
 
-EVENT = chunk(b'data: {"choices":[{"index":0,"delta":{"content":"' + b"a model tells a long story " * 40 + b'"}}]}\n\n')
+EVENT = chunk(
+    b'data: {"choices":[{"index":0,"delta":{"content":"'
+    + b"a model tells a long story " * 40
+    + b'"}}]}\n\n'
+)
 ASK = b'{"model":"m","stream":true,"messages":[{"role":"user","content":"more"}]}'
 WITHIN = 1.0  # limits.write_timeout
-HELD = 4 << 20  # bytes in the proxy for a client that reads nothing, at most; the systems hold others on both sides
+HELD = (
+    4 << 20
+)  # bytes in the proxy for a client that reads nothing, at most; the systems hold others on both sides
 
 
 class Flood:
-    """A reply without end. What the server has sent is not yet what the proxy has read: the sockets between hold some megabytes."""
+    """A reply without end. What the server has sent is not yet what the proxy has read: the sockets
+    between hold some megabytes."""
 
     def __init__(self) -> None:
         self.calls: asyncio.Queue[Call] = asyncio.Queue()
@@ -57,11 +65,16 @@ async def what_comes(client: RawClient) -> int:
 
 @pytest.mark.parametrize(
     ("path", "headers"),
-    [("/v1/chat/completions", (b"X-OM-Thread: t",)), ("/v1/chat/completions", ()), ("/v1/responses", ())],
+    [
+        ("/v1/chat/completions", (b"X-OM-Thread: t",)),
+        ("/v1/chat/completions", ()),
+        ("/v1/responses", ()),
+    ],
     ids=["with memory", "without a thread", "passed through"],
 )
 async def test_a_reader_that_stalls(tmp_path: Path, path: str, headers: tuple[bytes, ...]) -> None:
-    """Its stream ends when it has had its time, and so does the model server's; the next client is served."""
+    """Its stream ends when it has had its time, and so does the model server's; the next client is
+    served."""
     flood = Flood()
     async with (
         upstream_server(flood) as server,
@@ -82,9 +95,14 @@ async def test_a_reader_that_stalls(tmp_path: Path, path: str, headers: tuple[by
 
 @needs_proc
 async def test_what_they_hold(tmp_path: Path) -> None:
-    """Twenty of them, with memory on, each hold a bounded part of their endless replies, and while they do others are served."""
+    """Twenty of them, with memory on, each hold a bounded part of their endless replies, and while
+    they do others are served."""
     flood = Flood()
-    async with upstream_server(flood) as server, proxied(tmp_path, server) as proxy, asyncio.timeout(60):
+    async with (
+        upstream_server(flood) as server,
+        proxied(tmp_path, server) as proxy,
+        asyncio.timeout(60),
+    ):
         server.script = completing()
         await ask(proxy.port, ASK, headers=(b"X-OM-Thread: warm",))
         server.script = flood
@@ -104,7 +122,8 @@ async def test_what_they_hold(tmp_path: Path) -> None:
 
 
 async def test_leaving_while_nothing_is_read(tmp_path: Path) -> None:
-    """The only place there is, of a client that sent a request behind the one that is served, is free again when it has left."""
+    """The only place there is, of a client that sent a request behind the one that is served, is
+    free again when it has left."""
     calls: asyncio.Queue[Call] = asyncio.Queue()
     async with (
         upstream_server(calls.put) as server,

@@ -8,7 +8,7 @@ from typing import Any
 import httpx
 import orjson
 
-from om_proxy.memory.identity import LOCAL_TENANT
+from om_proxy.identity.tenants import LOCAL_TENANT
 from om_proxy.memory.model import Key
 from tests.e2e.crash.models import FILLER
 
@@ -23,7 +23,8 @@ class Broken(Exception):
 
 
 class Conversation:
-    """One thread. `history` is what the client has seen completed; `asking`, what it will ask until it is answered."""
+    """One thread. `history` is what the client has seen completed; `asking`, what it will ask until
+    it is answered."""
 
     def __init__(self, thread: str) -> None:
         self.thread = thread
@@ -38,16 +39,21 @@ class Conversation:
         return Key(LOCAL_TENANT, self.thread, self.thread)
 
     async def turn(self, http: httpx.AsyncClient, *, fork: bool = False) -> None:
-        """Ask, or ask again what was not answered; raises Broken, and the next turn is then a retry."""
+        """Ask, or ask again what was not answered; raises Broken, and the next turn is then a
+        retry."""
         if not self.asking:
-            self.asking = [*self._kept(fork), {"role": "user", "content": f"M{next(_numbers):05d} to note: {FILLER}."}]
+            self.asking = [
+                *self._kept(fork),
+                {"role": "user", "content": f"M{next(_numbers):05d} to note: {FILLER}."},
+            ]
         self.tries += 1
         reply = await self._ask(http, stream=self.tries % 3 != 0)
         self.history, self.asking = [*self.asking, {"role": "assistant", "content": reply}], []
         self.completed += 1
 
     def _kept(self, fork: bool) -> list[Message]:
-        """All of it, or what stands before one of the oldest user messages, which is then said anew."""
+        """All of it, or what stands before one of the oldest user messages, which is then said
+        anew."""
         return self.history[: len(self.history) // 4 // 2 * 2] if fork else self.history
 
     async def _ask(self, http: httpx.AsyncClient, *, stream: bool) -> str:
@@ -57,12 +63,16 @@ class Conversation:
             async with http.stream(
                 "POST", "/v1/chat/completions", json=body, headers={"x-om-thread": self.thread}
             ) as answer:
-                self.receipt = {n[5:]: v for n, v in answer.headers.items() if n.startswith("x-om-")}
+                self.receipt = {
+                    n[5:]: v for n, v in answer.headers.items() if n.startswith("x-om-")
+                }
                 async for piece in answer.aiter_raw():
                     arrived += piece
             assert answer.status_code == 200, arrived
         except httpx.TransportError as exc:
-            if not complete(arrived, stream=stream):  # else its end was there to be seen before the connection broke
+            if not complete(
+                arrived, stream=stream
+            ):  # else its end was there to be seen before the connection broke
                 raise Broken from exc
         return content(arrived, stream=stream)
 
@@ -80,5 +90,9 @@ def complete(arrived: bytes, *, stream: bool) -> bool:
 def content(arrived: bytes, *, stream: bool) -> str:
     if not stream:
         return str(orjson.loads(arrived)["choices"][0]["message"]["content"])
-    events = [orjson.loads(line[6:]) for line in arrived.split(b"\n") if line.startswith(b"data: {")]
-    return "".join(choice["delta"].get("content") or "" for event in events for choice in event["choices"])
+    events = [
+        orjson.loads(line[6:]) for line in arrived.split(b"\n") if line.startswith(b"data: {")
+    ]
+    return "".join(
+        choice["delta"].get("content") or "" for event in events for choice in event["choices"]
+    )

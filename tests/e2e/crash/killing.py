@@ -1,4 +1,5 @@
-"""Kills a proxy at the planned passages, again and again on one store, and looks after each restart whether all is well."""
+"""Kills a proxy at the planned passages, again and again on one store, and looks after each restart
+whether all is well."""
 
 from __future__ import annotations
 
@@ -14,8 +15,8 @@ from pathlib import Path
 
 import httpx
 
-from om_proxy.demo.loopback import serving
-from om_proxy.storage.sqlite import SqliteStore
+from om_proxy.storage.sqlite.store import SqliteStore
+from om_proxy.testing.loopback import serving
 from tests.e2e.crash.client import Broken, Conversation
 from tests.e2e.crash.findings import Findings, Lease, broken, examine, leases
 from tests.e2e.crash.models import Models
@@ -45,11 +46,13 @@ telemetry: {{log: "off"}}
 
 @dataclass
 class Outcome:
-    """What came of one kill. Seconds since the restart, in real time but for the lease, which is not waited for."""
+    """What came of one kill. Seconds since the restart, in real time but for the lease, which is
+    not waited for."""
 
     kill: Kill
     answered: float = 0.0  # until every thread had taken and answered a turn
-    lease: float = 0.0  # what was left of the killed process's lease: the longest that due work would have waited
+    # what was left of the killed process's lease: the longest that due work would have waited
+    lease: float = 0.0
     quiet: float = 0.0  # until the work that was due was done
     found: Findings = field(default_factory=Findings)
 
@@ -67,9 +70,16 @@ class Trapped(Process):
         written.write_text(f"{kill.nth} {kill.passage}")
         written.replace(self._trap)
 
-    async def start(self, within: float = 20.0) -> None:
+    async def start(self, within: float = 60.0) -> None:
         """Returns when it serves, or has died."""
-        command = (sys.executable, str(LAUNCHER), str(self._trap), "serve", "--config", str(self.config))
+        command = (
+            sys.executable,
+            str(LAUNCHER),
+            str(self._trap),
+            "serve",
+            "--config",
+            str(self.config),
+        )
         await self._started(*command, within=within)
 
     async def wait_killed(self) -> None:
@@ -105,7 +115,8 @@ class Session:
         return Conversation(f"thread-{next(self.names)}")
 
     async def survive(self, kill: Kill, *, patient: bool = False) -> Outcome:
-        """Go on talking until it is killed, start it again, and look. `patient`: the lease it leaves is waited for."""
+        """Go on talking until it is killed, start it again, and look. `patient`: the lease it
+        leaves is waited for."""
         outcome = Outcome(kill)
         await self.killed(kill)
         left = [] if kill.starts else await self._left_behind(outcome)
@@ -150,7 +161,9 @@ class Session:
 
     async def turns(self, *, fork: bool = False) -> list[bool]:
         """A turn of every conversation, at once; whether the client got its reply."""
-        async with httpx.AsyncClient(base_url=self.process.base, trust_env=False, timeout=30) as http:
+        async with httpx.AsyncClient(
+            base_url=self.process.base, trust_env=False, timeout=30
+        ) as http:
             return await asyncio.gather(*(self._turn(http, c, fork=fork) for c in self.talking))
 
     @staticmethod
@@ -163,13 +176,18 @@ class Session:
         return True
 
     async def _left_behind(self, outcome: Outcome) -> list[Lease]:
-        """Look at what the killed process left, in a copy: the file is the next one's to recover. Its leases.
+        """Look at what the killed process left, in a copy: the file is the next one's to recover.
+        Its leases.
 
-        No acknowledged turn is missing; a thread with a lease is not handed out until the lease is over, and then it is.
+        No acknowledged turn is missing; a thread with a lease is not handed out until the lease is
+        over, and then it is.
         """
         copy = self.folder / "left-behind.db"
         for suffix in ("", "-wal"):
-            copied(self.database.with_name(self.database.name + suffix), copy.with_name(copy.name + suffix))
+            copied(
+                self.database.with_name(self.database.name + suffix),
+                copy.with_name(copy.name + suffix),
+            )
         found = outcome.found
         async with opened(copy) as store:
             for conversation in self.talking:
@@ -177,15 +195,16 @@ class Session:
             left = leases(copy)
             outcome.lease = max((lease.left for lease in left), default=0.0)
             due = {lease.key for lease in left if (await store.load(lease.key)).due}
-            if due & set(await store.due(time.time(), 1_000)):
+            if due & set(await store.due_threads(time.time(), 1_000)):
                 found.other.append("a leased thread was handed out")
             await expired(store, left)
-            if not due <= set(await store.due(time.time(), 1_000)):
+            if not due <= set(await store.due_threads(time.time(), 1_000)):
                 found.other.append("due work was not handed out after its lease")
         return left
 
     async def _answered(self, outcome: Outcome) -> None:
-        """Retries what was cut off, and then one more turn, with whatever leases the killed process has left."""
+        """Retries what was cut off, and then one more turn, with whatever leases the killed process
+        has left."""
         for _ in range(2):
             if not all(await self.turns()):
                 outcome.found.other.append("a turn after the restart was not answered")

@@ -2,8 +2,8 @@
 
     python launcher.py TRAP serve --config om-proxy.yaml
 
-TRAP holds `<count> <passage>`: death comes at the count-th time the program passes there. Without the file nothing happens.
-The passages, and the functions they lie in:
+TRAP holds `<count> <passage>`: death comes at the count-th time the program passes there. Without
+the file nothing happens. The passages, and the functions they lie in:
 
     upstream asked, upstream answered       before the chat request goes out; when the head of its answer is there
     reply piece, reply ended                after a piece of the reply, or its last bytes, went to the client
@@ -25,11 +25,11 @@ from typing import Any
 from om_proxy import cli
 from om_proxy.agents.observer import Observer
 from om_proxy.agents.reflector import Reflector
-from om_proxy.edge.tee import _Copying
+from om_proxy.edge.relay import _ReplyRelay
 from om_proxy.memory.model import Memory
-from om_proxy.storage import sqlite_schema
-from om_proxy.storage.sqlite import SqliteStore
-from om_proxy.storage.sqlite_commit import Commit
+from om_proxy.storage.sqlite import schema
+from om_proxy.storage.sqlite.commit import Commit
+from om_proxy.storage.sqlite.store import SqliteStore
 from om_proxy.upstream import Upstream
 
 Names = Callable[..., Iterable[str]]  # of the passages that a call is, given its arguments
@@ -61,8 +61,9 @@ def kinds(before: Memory, after: Memory) -> list[str]:
         "turn": after.turns > before.turns,
         "chunk": len(after.chunks) > len(before.chunks),
         "activation": after.coverage > before.coverage,
-        "reflection": after.reflection is not None and after.reflection != before.reflection,
-        "swap": after.generation != before.generation and after.coverage == before.coverage,
+        "reflection": after.log.reflection is not None
+        and after.log.reflection != before.log.reflection,
+        "swap": after.log.generation != before.log.generation and after.coverage == before.coverage,
         "rollback": after.coverage < before.coverage,
     }
     return [kind for kind, so in told.items() if so]
@@ -108,20 +109,22 @@ def trap(file: Path) -> None:
         return lambda commit, *_: [f"{kind} {stage}" for kind in commit.kinds]
 
     around(Upstream, "send", named("upstream asked"), named("upstream answered"))
-    around(_Copying, "_forward", None, lambda copying, chunk: [_piece(copying)] if chunk else [])
+    around(
+        _ReplyRelay, "_send_chunk", None, lambda copying, chunk: [_piece(copying)] if chunk else []
+    )
     around(Observer, "observe", named("observer asked"), named("observer answered"))
     around(Reflector, "reflect", named("reflector asked"), named("reflector answered"))
     around(SqliteStore, "commit", of_commit("due"), of_commit("committed"))
     behind(Commit, "_write_thread", of_rows("begun"))
     behind(Commit, "write", of_rows("written"))
-    around(sqlite_schema, "_apply", named("migration begun"), named("migration written"))
+    around(schema, "_apply_step", named("migration begun"), named("migration written"))
     _kinds_kept()
     _statements_trapped(passing)
 
 
 def _piece(copying: Any) -> str:
     """The last bytes are those that were held back for the commit."""
-    return "reply ended" if copying._held else "reply piece"
+    return "reply ended" if copying._held_bytes else "reply piece"
 
 
 def _kinds_kept() -> None:
@@ -135,14 +138,14 @@ def _kinds_kept() -> None:
 
 
 def _statements_trapped(passing: Callable[[Iterable[str]], None]) -> None:
-    real = sqlite_schema.statements
+    real = schema.split_statements
 
     def trapped(script: str) -> Iterable[str]:
         for statement in real(script):
             yield statement  # executed by who asked, before it asks for the next
             passing(["migration statement"])
 
-    sqlite_schema.statements = trapped  # type: ignore[assignment] - the trap
+    schema.split_statements = trapped  # type: ignore[assignment] - the trap
 
 
 if __name__ == "__main__":

@@ -1,4 +1,5 @@
-"""The model server of the crash tests: an actor that never says the same twice, and memory models that can be held to account."""
+"""The model server of the crash tests: an actor that never says the same twice, and memory models
+that can be held to account."""
 
 from __future__ import annotations
 
@@ -7,17 +8,20 @@ from collections.abc import Mapping, Sequence
 from itertools import count
 from typing import Any
 
-from om_proxy.demo.faults import Fault
-from om_proxy.demo.notes import fenced
-from om_proxy.demo.scripted import OBSERVER, REFLECTOR, Scripted, text_of
+from om_proxy.testing.faults import Fault
+from om_proxy.testing.notes import fenced
+from om_proxy.testing.scripted import OBSERVER, REFLECTOR, Scripted, text_of
 
 SAID = re.compile(r"\b[MR]\d{5}\b")  # what a user's message or an actor's reply is known by
-NOTED = re.compile(r"\bA\d{5}\b")  # what an observer's answer is known by, also after it was reflected
+NOTED = re.compile(
+    r"\bA\d{5}\b"
+)  # what an observer's answer is known by, also after it was reflected
 FILLER = "the pallets for dock seven leave by the evening train and the papers follow them on the next one"
 
 
 class Models(Scripted):
-    """`shown`: which messages an observer's answer is about. A retried request gets another reply than the first time."""
+    """`shown`: which messages an observer's answer is about. A retried request gets another reply
+    than the first time."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -25,13 +29,18 @@ class Models(Scripted):
         self._replies = count(1)
         self._answers = count(1)
 
-    def _answer(self, model: str, messages: Sequence[Mapping[str, Any]], fault: Fault | None) -> Mapping[str, Any]:
+    def _answer(
+        self, model: str, messages: Sequence[Mapping[str, Any]], fault: Fault | None
+    ) -> Mapping[str, Any]:
         text = text_of(messages[-1])
         if model == OBSERVER:
             return _notes(f"{self._observed(text)} was noted", "Reply with what comes next.")
         if model == REFLECTOR:
             return _notes(f"{' '.join(dict.fromkeys(NOTED.findall(text)))} all in all")
-        return {"role": "assistant", "content": f"R{next(self._replies):05d} was taken down: {FILLER}."}
+        return {
+            "role": "assistant",
+            "content": f"R{next(self._replies):05d} was taken down: {FILLER}.",
+        }
 
     def _observed(self, prompt: str) -> str:
         name = f"A{next(self._answers):05d}"

@@ -1,4 +1,5 @@
-"""Which kills there are: the points of the promise, the passages each stands for, and a plan that takes them in turn."""
+"""Which kills there are: the points of the promise, the passages each stands for, and a plan that
+takes them in turn."""
 
 from __future__ import annotations
 
@@ -7,7 +8,12 @@ from collections.abc import Iterator
 from itertools import cycle, islice
 from typing import NamedTuple
 
-AROUND = ("written", "committed", "begun", "due")  # before COMMIT, after it, early in the transaction, before it
+AROUND = (
+    "written",
+    "committed",
+    "begun",
+    "due",
+)  # before COMMIT, after it, early in the transaction, before it
 
 # point → passages of launcher.py
 POINTS: dict[str, tuple[str, ...]] = {
@@ -48,7 +54,8 @@ class Kill(NamedTuple):
 
 
 def kills(seed: int) -> Iterator[Kill]:
-    """For ever: the points in turn, of each its passages in turn, each at one of its first passings."""
+    """For ever: the points in turn, of each its passages in turn, each at one of its first
+    passings."""
     dice = random.Random(seed)
     passages = {point: cycle(names) for point, names in POINTS.items()}
     for point in cycle(POINTS):

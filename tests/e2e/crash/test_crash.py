@@ -1,4 +1,5 @@
-"""A proxy killed by SIGKILL at named points loses nothing, stores and observes nothing twice, and works again at once."""
+"""A proxy killed by SIGKILL at named points loses nothing, stores and observes nothing twice, and
+works again at once."""
 
 from __future__ import annotations
 
@@ -17,7 +18,8 @@ AT_ONCE = 2
 
 @pytest.mark.slow
 async def test_two_kills_at_every_point(tmp_path_factory: pytest.TempPathFactory) -> None:
-    """The client's own log of completed replies is the oracle; scripts/crash does the same 200 times."""
+    """The client's own log of completed replies is the oracle; scripts/crash does the same 200
+    times."""
     folders: list[Path] = [tmp_path_factory.mktemp("proxy") for _ in range(AT_ONCE)]
     outcomes, at_the_end = await shared(planned(PER_POINT * len(POINTS)), folders)
     assert not [o for o in outcomes if o.found]
@@ -26,10 +28,13 @@ async def test_two_kills_at_every_point(tmp_path_factory: pytest.TempPathFactory
 
 
 async def test_a_request_is_not_kept_by_the_lease_of_the_dead(tmp_path: Path) -> None:
-    """Until it is over nobody works ahead on the thread; but a request that needs an observation waits for one and gets it."""
+    """Until it is over nobody works ahead on the thread; but a request that needs an observation
+    waits for one and gets it."""
     async with session(tmp_path) as running:
         await running.killed(Kill("before observer", "observer asked", 1))
-        left = leases(running.database)[0]  # the dead one's: asked before another process takes its own
+        left = leases(running.database)[
+            0
+        ]  # the dead one's: asked before another process takes its own
         await running.process.start()
         conversation = next(c for c in running.talking if c.key == left.key)
         for _ in range(12):

@@ -1,4 +1,5 @@
-"""Send an exchange to a recording model server, directly and through the proxy, and say where the two differ."""
+"""Send an exchange to a recording model server, directly and through the proxy, and say where the
+two differ."""
 
 from __future__ import annotations
 
@@ -14,8 +15,9 @@ from tests.e2e.differential.exchange import Exchange
 from tests.support.upstream_server import Seen
 
 WITHIN = 20.0  # seconds one exchange may take; it takes milliseconds
-# Of a connection and not of the exchange (RFC 9110 7.6.1), the same by older names, and what the next connection says anew.
-# Written out here once more, so that the proxy's own list is compared with something.
+# Of a connection and not of the exchange (RFC 9110 7.6.1), the same by older names, and what the
+# next connection says anew. Written out here once more, so that the proxy's own list is compared
+# with something.
 CONNECTION = frozenset(
     b"connection keep-alive proxy-authenticate proxy-authorization proxy-connection te trailer transfer-encoding upgrade".split()
 )
@@ -28,7 +30,8 @@ Headers = list[tuple[bytes, bytes]]
 
 @dataclass
 class Heard:
-    """An answer as a client hears it. Names of headers in lower case; interim answers (1xx) are the connection's."""
+    """An answer as a client hears it. Names of headers in lower case; interim answers (1xx) are the
+    connection's."""
 
     status: int = 0
     headers: Headers = field(default_factory=list)
@@ -52,7 +55,8 @@ class Both:
 
 
 class Talker:
-    """A client with one connection, which hears answers by the book (h11) and keeps every byte of them."""
+    """A client with one connection, which hears answers by the book (h11) and keeps every byte of
+    them."""
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._reader = reader
@@ -87,7 +91,9 @@ class Talker:
         self._side.send(h11.EndOfMessage())
         heard, body = Heard(), bytearray()
         async with asyncio.timeout(WITHIN):
-            with contextlib.suppress(h11.RemoteProtocolError):  # it ended before its framing promised
+            with contextlib.suppress(
+                h11.RemoteProtocolError
+            ):  # it ended before its framing promised
                 await self._hear(heard, body)
         heard.body = bytes(body)
         return heard
@@ -101,7 +107,9 @@ class Talker:
                     self.continued.set()
                 case h11.Response():
                     heard.status = event.status_code
-                    heard.headers = [(name.lower(), value) for name, value in event.headers.raw_items()]
+                    heard.headers = [
+                        (name.lower(), value) for name, value in event.headers.raw_items()
+                    ]
                 case h11.Data():
                     body += event.data
                 case h11.ConnectionClosed():
@@ -142,7 +150,7 @@ async def _one(site: Between, port: int, wire: bytes, exchange: Exchange) -> tup
     return site.server.seen[0], heard
 
 
-# ── where they differ ────────────────────────────────────────────────────────────────────────────────────────────────
+# ── where they differ ─────────────────────────────────────────────────────────────────────────────
 
 
 def differences(both: Both, *, identity: bool = False, rewritten: bool = False) -> list[str]:
@@ -158,7 +166,9 @@ def _of_requests(both: Both, identity: bool, rewritten: bool) -> list[str]:
     before, after = both.seen_directly, both.seen
     expected = sent_on(before.headers)
     if identity:
-        expected = [item for item in expected if item[0] != b"accept-encoding"] + [(b"accept-encoding", b"identity")]
+        expected = [item for item in expected if item[0] != b"accept-encoding"] + [
+            (b"accept-encoding", b"identity")
+        ]
     found = [
         *_differ("request line", before.line, after.line),
         *_differ("host", before.header(b"host"), after.header(b"host")),
@@ -168,11 +178,14 @@ def _of_requests(both: Both, identity: bool, rewritten: bool) -> list[str]:
     if not rewritten:
         found += _differ("request body", before.body, after.body)
         found += _differ("request length", *_lengths(before, after))
-    return found + [f"ours travelled on: {name!r}" for name, _ in after.headers if name.lower().startswith(OWN)]
+    return found + [
+        f"ours travelled on: {name!r}" for name, _ in after.headers if name.lower().startswith(OWN)
+    ]
 
 
 def _lengths(before: Seen, after: Seen) -> tuple[list[bytes], list[bytes]]:
-    """Announced lengths, where both forms announce one: a body of unknown length may get one, and one of none lose it."""
+    """Announced lengths, where both forms announce one: a body of unknown length may get one, and
+    one of none lose it."""
     lengths = before.header(b"content-length"), after.header(b"content-length")
     if not after.chunked and len(lengths[1]) > 1:
         return lengths
@@ -183,12 +196,18 @@ def _of_answers(both: Both) -> list[str]:
     before, after = both.heard_directly, both.heard
     found = [
         *_differ("status", before.status, after.status),
-        *_differ("answer headers", sent_on(before.headers), without_receipt(both.exchange, arrived(after.headers))),
+        *_differ(
+            "answer headers",
+            sent_on(before.headers),
+            without_receipt(both.exchange, arrived(after.headers)),
+        ),
         *_differ("answer body", before.body, after.body),
         *_differ("answer came whole", before.whole, after.whole),
     ]
     if before.all(b"content-length") and before.status not in (204, 304):
-        found += _differ("answer length", before.all(b"content-length"), after.all(b"content-length"))
+        found += _differ(
+            "answer length", before.all(b"content-length"), after.all(b"content-length")
+        )
     if before.whole and before.reusable and not _closes(both.exchange):
         found += _differ("connection lives on", True, after.reusable)
     return found
@@ -197,12 +216,18 @@ def _of_answers(both: Both) -> list[str]:
 def sent_on(headers: Sequence[tuple[bytes, bytes]]) -> Headers:
     """Without what is a connection's own; names in lower case, order and duplicates kept."""
     lowered = [(name.lower(), value) for name, value in headers]
-    named = {token.strip().lower() for name, value in lowered if name == b"connection" for token in value.split(b",")}
+    named = {
+        token.strip().lower()
+        for name, value in lowered
+        if name == b"connection"
+        for token in value.split(b",")
+    }
     return [item for item in lowered if item[0] not in CONNECTION | FRAMING | named]
 
 
 def arrived(headers: Sequence[tuple[bytes, bytes]]) -> Headers:
-    """Without what the new connection says for itself; anything else of the old one's has no business here."""
+    """Without what the new connection says for itself; anything else of the old one's has no
+    business here."""
     return [(name.lower(), value) for name, value in headers if name.lower() not in ANEW]
 
 
@@ -212,7 +237,10 @@ def without_receipt(exchange: Exchange, headers: Headers) -> Headers:
 
 
 def _closes(exchange: Exchange) -> bool:
-    return any(header.lower().startswith(b"connection:") and b"close" in header for header in exchange.headers)
+    return any(
+        header.lower().startswith(b"connection:") and b"close" in header
+        for header in exchange.headers
+    )
 
 
 def _differ(what: str, before: object, after: object) -> list[str]:

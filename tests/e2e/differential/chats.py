@@ -1,7 +1,9 @@
 # ruff: noqa: E501 - a case of a table is one line
-"""Chat completions as clients send them: every documented field (`test_published.py` asks the SDK for them), and what is none.
+"""Chat completions as clients send them: every documented field (`test_published.py` asks the SDK
+for them), and what is none.
 
-Each body is the text a client wrote, not a re-serialised object: spaces, key order, numbers and escapes are what is compared.
+Each body is the text a client wrote, not a re-serialised object: spaces, key order, numbers and
+escapes are what is compared.
 """
 
 from __future__ import annotations
@@ -103,7 +105,8 @@ MESSAGES = [
     ("spaces in messages", '[ {"role" :"user" ,\n"content":\t"a" } , { "content":"b","role":"assistant"},\r\n{"role":"user","content":"c"} ]'),
 ]  # fmt: skip
 
-# Bodies that are no chat request, or one nobody should send: the upstream is to say what is wrong with them.
+# Bodies that are no chat request, or one nobody should send: the upstream is to say what is wrong
+# with them.
 ODDITIES = [
     ("no model", b'{"messages":[{"role":"user","content":"hi"}]}'),
     ("messages first", b'{"messages":[{"role":"user","content":"hi"}],"model":"m"}'),
@@ -141,13 +144,15 @@ ODDITIES = [
 
 def members() -> list[Exchange]:
     return [
-        Exchange(f"chat: {name}", body=f'{{"model":"m",{text},"messages":{HI}}}'.encode()) for name, text in MEMBERS
+        Exchange(f"chat: {name}", body=f'{{"model":"m",{text},"messages":{HI}}}'.encode())
+        for name, text in MEMBERS
     ]
 
 
 def messages() -> list[Exchange]:
     return [
-        Exchange(f"messages: {name}", body=f'{{"messages":{text},"model":"m"}}'.encode()) for name, text in MESSAGES
+        Exchange(f"messages: {name}", body=f'{{"messages":{text},"model":"m"}}'.encode())
+        for name, text in MESSAGES
     ]
 
 
@@ -161,7 +166,9 @@ def streams() -> list[Exchange]:
     ]
     return [
         Exchange(
-            f"stream: {more or 'plain'}", body=f'{{"stream": true{more},"messages":{HI}}}'.encode(), answer=STREAMED
+            f"stream: {more or 'plain'}",
+            body=f'{{"stream": true{more},"messages":{HI}}}'.encode(),
+            answer=STREAMED,
         )
         for more in asked
     ]

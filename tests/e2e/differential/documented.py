@@ -1,4 +1,5 @@
-"""The members that a schema documents and those that bodies send, as sets of paths like `messages[user].content[text].text`.
+"""The members that a schema documents and those that bodies send, as sets of paths like
+`messages[user].content[text].text`.
 
 A role or a type in brackets tells alternatives apart. `path=value` is one of a fixed set of values.
 """
@@ -16,7 +17,11 @@ def documented(schema: Mapping[str, Any]) -> set[str]:
 def _documented(schema: Mapping[str, Any], at: str, defs: Mapping[str, Any]) -> set[str]:
     if "$ref" in schema:
         return _documented(defs[schema["$ref"].rpartition("/")[2]], at, defs)
-    found = {f"{at}={value}" for value in schema.get("enum", [schema.get("const")]) if isinstance(value, str)}
+    found = {
+        f"{at}={value}"
+        for value in schema.get("enum", [schema.get("const")])
+        if isinstance(value, str)
+    }
     for option in _options(schema):
         found |= _documented(option, at, defs)
     properties: dict[str, Any] = schema.get("properties", {})
@@ -28,9 +33,16 @@ def _documented(schema: Mapping[str, Any], at: str, defs: Mapping[str, Any]) -> 
 
 
 def _options(schema: Mapping[str, Any]) -> list[Mapping[str, Any]]:
-    """What a value may be. Where any text will do, the texts that are named besides are examples."""
-    options = [*schema.get("anyOf", ()), *schema.get("oneOf", ()), *([schema["items"]] if "items" in schema else [])]
-    free = any(option.get("type") == "string" and not {"enum", "const"} & set(option) for option in options)
+    """What a value may be. Where any text will do, the texts that are named besides are
+    examples."""
+    options = [
+        *schema.get("anyOf", ()),
+        *schema.get("oneOf", ()),
+        *([schema["items"]] if "items" in schema else []),
+    ]
+    free = any(
+        option.get("type") == "string" and not {"enum", "const"} & set(option) for option in options
+    )
     return [option for option in options if not (free and "enum" in option)]
 
 

@@ -1,4 +1,5 @@
-"""One exchange as data: what a client sends, what the model server answers, and how both look on the wire."""
+"""One exchange as data: what a client sends, what the model server answers, and how both look on
+the wire."""
 
 from __future__ import annotations
 
@@ -12,7 +13,8 @@ BASE = "/v1"  # of the model server; a client's base URL may have it or not
 
 @dataclass(frozen=True)
 class Answer:
-    """The bytes of an answer, in packets of `packet` bytes (0: one), and what becomes of the connection after it."""
+    """The bytes of an answer, in packets of `packet` bytes (0: one), and what becomes of the
+    connection after it."""
 
     wire: bytes
     packet: int = 0
@@ -32,10 +34,16 @@ class Answer:
 
 def answer(body: bytes = b"{}", *headers: bytes, status: bytes = b"200 OK") -> Answer:
     """One whole answer, its length announced."""
-    return Answer(b"\r\n".join((b"HTTP/1.1 " + status, *headers, b"Content-Length: %d" % len(body), b"", body)))
+    return Answer(
+        b"\r\n".join(
+            (b"HTTP/1.1 " + status, *headers, b"Content-Length: %d" % len(body), b"", body)
+        )
+    )
 
 
-def chunked(*pieces: bytes, headers: tuple[bytes, ...] = (JSON,), packet: int = 0, status: bytes = b"200 OK") -> Answer:
+def chunked(
+    *pieces: bytes, headers: tuple[bytes, ...] = (JSON,), packet: int = 0, status: bytes = b"200 OK"
+) -> Answer:
     """One whole answer of unknown length."""
     head = b"\r\n".join((b"HTTP/1.1 " + status, *headers, b"Transfer-Encoding: chunked", b"", b""))
     return Answer(head + b"".join(map(chunk, (*filter(None, pieces), b""))), packet)
@@ -43,7 +51,9 @@ def chunked(*pieces: bytes, headers: tuple[bytes, ...] = (JSON,), packet: int = 
 
 def stream(*pieces: bytes, packet: int = 0) -> Answer:
     """Server-sent events, each piece a chunk of the body."""
-    return chunked(*pieces, headers=(b"Content-Type: text/event-stream; charset=utf-8",), packet=packet)
+    return chunked(
+        *pieces, headers=(b"Content-Type: text/event-stream; charset=utf-8",), packet=packet
+    )
 
 
 COMPLETION = (
@@ -52,7 +62,8 @@ COMPLETION = (
 )
 EVENTS = (
     b'data: {"choices":[{"index":0,"delta":{"role":"assistant","content":""}}]}\n\n',
-    b'data: {"choices":[{"index":0,"delta":{"content":"f\xc3\xbcnf \xe2\x82',  # cut within a character
+    # cut within a character
+    b'data: {"choices":[{"index":0,"delta":{"content":"f\xc3\xbcnf \xe2\x82',
     b'\xac"}}]}\n\ndata: {"choices":[{"index":0,"delta":{},"finish_reason":"stop"}]}\n\n',
     b"data: [DONE]\n\n",
 )
@@ -62,7 +73,8 @@ STREAMED = stream(*EVENTS, packet=97)
 
 @dataclass(frozen=True)
 class Exchange:
-    """`pieces`: the body goes out chunked, cut so; else its length is announced, unless there is none and `bare` says so."""
+    """`pieces`: the body goes out chunked, cut so; else its length is announced, unless there is
+    none and `bare` says so."""
 
     name: str
     method: str = "POST"
@@ -81,8 +93,13 @@ class Exchange:
 
     @property
     def direct_target(self) -> str:
-        """Where the same client would send this to if the model server's own base URL were its own."""
-        return self.target if self.target == BASE or self.target.startswith(f"{BASE}/") else f"{BASE}{self.target}"
+        """Where the same client would send this to if the model server's own base URL were its
+        own."""
+        return (
+            self.target
+            if self.target == BASE or self.target.startswith(f"{BASE}/")
+            else f"{BASE}{self.target}"
+        )
 
     @property
     def payload(self) -> bytes:
@@ -97,7 +114,10 @@ class Exchange:
     def wire(self, host: bytes, target: str) -> bytes:
         """The request's bytes."""
         line = f"{self.method} {target} HTTP/1.1".encode("latin-1")
-        return b"\r\n".join((line, b"Host: " + host, *self.headers, *self._framing(), b"", b"")) + self._framed()
+        return (
+            b"\r\n".join((line, b"Host: " + host, *self.headers, *self._framing(), b"", b""))
+            + self._framed()
+        )
 
     def _framing(self) -> tuple[bytes, ...]:
         if self.pieces is not None:
@@ -105,4 +125,8 @@ class Exchange:
         return () if self.bare else (b"Content-Length: %d" % len(self.body),)
 
     def _framed(self) -> bytes:
-        return self.body if self.pieces is None else b"".join(map(chunk, (*filter(None, self.pieces), b"")))
+        return (
+            self.body
+            if self.pieces is None
+            else b"".join(map(chunk, (*filter(None, self.pieces), b"")))
+        )

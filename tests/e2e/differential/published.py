@@ -1,11 +1,17 @@
 # ruff: noqa: E501 - a rule of the schema is one line
-"""What a model server that holds to OpenAI's published schema refuses of a chat completion request. Three checks, one after the other:
+"""What a model server that holds to OpenAI's published schema refuses of a chat completion request.
+Three checks, one after the other:
 
-1. `against_reference`: a schema written by hand after the API reference (`POST /chat/completions`). It alone holds ranges, lengths, names,
-   that lists are not empty and that an assistant says something. Alone, it would be blind to what its author forgot.
-2. `against_sdk`: the types of the locked openai SDK, which are generated from OpenAI's published specification: members, their types,
-   roles, parts, kinds of tools, required members. It is what the first is held to: `test_published.py` compares what both document.
-3. `_out_of_order`: rules that no schema says, of calls and their results; by hand, after what the API answers.
+1. `against_reference`: a schema written by hand after the API reference (`POST /chat/completions`).
+It alone holds ranges, lengths, names,
+   that lists are not empty and that an assistant says something. Alone, it would be blind to what
+   its author forgot.
+2. `against_sdk`: the types of the locked openai SDK, which are generated from OpenAI's published
+specification: members, their types,
+   roles, parts, kinds of tools, required members. It is what the first is held to:
+   `test_published.py` compares what both document.
+3. `_out_of_order`: rules that no schema says, of calls and their results; by hand, after what the
+API answers.
 
 In all of them members that nobody documents are allowed.
 """
@@ -38,7 +44,8 @@ def obj(required: Sequence[str] = (), **members: Schema) -> Schema:
 
 
 def kind(name: str, **members: Schema) -> Schema:
-    """An object whose `type` is this name, with the member of that name or those given; all are required."""
+    """An object whose `type` is this name, with the member of that name or those given; all are
+    required."""
     return obj(("type", *members), type={"const": name}, **members)
 
 
@@ -53,7 +60,9 @@ def number(low: float, high: float) -> Schema:
 def part(name: str, of: Schema) -> Schema:
     """A content part behind which the prompt's cache may be told to end."""
     breakpoint_ = obj(("mode",), mode=one_of("explicit"))
-    return obj(("type", name), type={"const": name}, **{name: of}, prompt_cache_breakpoint=breakpoint_)
+    return obj(
+        ("type", name), type={"const": name}, **{name: of}, prompt_cache_breakpoint=breakpoint_
+    )
 
 
 TEXT_PART = part("text", TEXT)
@@ -84,7 +93,12 @@ ASSISTANT = message(
     audio=maybe(obj(("id",), id=TEXT)),
     tool_calls={"type": "array", "items": TOOL_CALL},
     function_call=maybe(FUNCTION_CALL),
-) | {"anyOf": [{"required": [member]} for member in ("content", "tool_calls", "function_call", "audio", "refusal")]}
+) | {
+    "anyOf": [
+        {"required": [member]}
+        for member in ("content", "tool_calls", "function_call", "audio", "refusal")
+    ]
+}
 
 MESSAGE: Schema = {
     "oneOf": [
@@ -108,7 +122,10 @@ TOOL: Schema = {
     ]
 }
 CHOSEN: Schema = {
-    "anyOf": [kind("function", function=obj(("name",), name=TEXT)), kind("custom", custom=obj(("name",), name=TEXT))]
+    "anyOf": [
+        kind("function", function=obj(("name",), name=TEXT)),
+        kind("custom", custom=obj(("name",), name=TEXT)),
+    ]
 }
 RESPONSE_FORMAT: Schema = {
     "oneOf": [
@@ -119,7 +136,9 @@ RESPONSE_FORMAT: Schema = {
 }  # fmt: skip
 
 MODERATED = maybe(obj(("mode",), mode=one_of("score", "block")))
-PLACE = kind("approximate", approximate=obj((), city=TEXT, country=TEXT, region=TEXT, timezone=TEXT))
+PLACE = kind(
+    "approximate", approximate=obj((), city=TEXT, country=TEXT, region=TEXT, timezone=TEXT)
+)
 
 REQUEST = obj(
     ("model", "messages"),
@@ -167,10 +186,13 @@ _by_hand = jsonschema.Draft202012Validator(REQUEST)
 
 @cache
 def generated(stream: bool) -> Schema:
-    """The SDK's parameters of a request, streamed or not, as JSON Schema: that is eager where pydantic would read `Iterable`s lazily."""
+    """The SDK's parameters of a request, streamed or not, as JSON Schema: that is eager where
+    pydantic would read `Iterable`s lazily."""
     from openai.types.chat import completion_create_params as sdk  # two seconds, for whoever asks
 
-    params = sdk.CompletionCreateParamsStreaming if stream else sdk.CompletionCreateParamsNonStreaming
+    params = (
+        sdk.CompletionCreateParamsStreaming if stream else sdk.CompletionCreateParamsNonStreaming
+    )
     return TypeAdapter(params).json_schema()
 
 
@@ -180,7 +202,8 @@ def _of_sdk(stream: bool) -> Any:
 
 
 def refused(request: Any) -> str | None:
-    """Why a model server would answer 400, with the place in the request; None for a request it takes."""
+    """Why a model server would answer 400, with the place in the request; None for a request it
+    takes."""
     return against_reference(request) or against_sdk(request) or _out_of_order(request["messages"])
 
 
@@ -189,7 +212,9 @@ def against_reference(request: Any) -> str | None:
 
 
 def against_sdk(request: Any) -> str | None:
-    return _first_error(_of_sdk(isinstance(request, dict) and request.get("stream") is True), request)
+    return _first_error(
+        _of_sdk(isinstance(request, dict) and request.get("stream") is True), request
+    )
 
 
 def _first_error(validator: Any, request: Any) -> str | None:
@@ -198,7 +223,8 @@ def _first_error(validator: Any, request: Any) -> str | None:
 
 
 def _out_of_order(messages: Sequence[Mapping[str, Any]]) -> str | None:
-    """Results follow their calls at once, and every call has its result before anyone else speaks."""
+    """Results follow their calls at once, and every call has its result before anyone else
+    speaks."""
     open_calls: set[str] = set()
     for place, said in enumerate(messages):
         if said["role"] == "tool":

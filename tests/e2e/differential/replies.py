@@ -6,7 +6,16 @@ from __future__ import annotations
 import gzip
 import zlib
 
-from tests.e2e.differential.exchange import COMPLETION, EVENTS, JSON, Answer, Exchange, answer, chunked, stream
+from tests.e2e.differential.exchange import (
+    COMPLETION,
+    EVENTS,
+    JSON,
+    Answer,
+    Exchange,
+    answer,
+    chunked,
+    stream,
+)
 from tests.support.upstream_server import chunk
 
 BODY = b'{"model":"m","messages":[{"role":"user","content":"hi"}]}'
@@ -162,7 +171,9 @@ def statuses() -> list[Exchange]:
     body = b'{"status" : %d}\n'
     return [
         Exchange(
-            f"status {n}", body=BODY, answer=answer(body % n, JSON, b"x-request-id: r", status=b"%d Odd phrase" % n)
+            f"status {n}",
+            body=BODY,
+            answer=answer(body % n, JSON, b"x-request-id: r", status=b"%d Odd phrase" % n),
         )
         for n in STATUSES
     ]
@@ -170,14 +181,18 @@ def statuses() -> list[Exchange]:
 
 def errors() -> list[Exchange]:
     return [
-        Exchange(f"error: {name}", body=BODY, answer=answer(body, *(headers or (JSON,)), status=status))
+        Exchange(
+            f"error: {name}", body=BODY, answer=answer(body, *(headers or (JSON,)), status=status)
+        )
         for name, status, body, headers in ERRORS
     ]
 
 
 def headers() -> list[Exchange]:
     return [
-        Exchange(f"answer headers: {name}", body=BODY, answer=answer(b"{}", *found, status=b"200 OK"))
+        Exchange(
+            f"answer headers: {name}", body=BODY, answer=answer(b"{}", *found, status=b"200 OK")
+        )
         for name, found in HEADERS
     ]
 

@@ -14,14 +14,17 @@ AUDIO = bytes(n * 7 % 256 for n in range(40_000))
 def form(*parts: tuple[str, bytes]) -> bytes:
     """A multipart body; of each part its disposition's parameters and its content."""
     found = (
-        f"------b0UnD\r\nContent-Disposition: form-data; {names}\r\n\r\n".encode() + content + b"\r\n"
+        f"------b0UnD\r\nContent-Disposition: form-data; {names}\r\n\r\n".encode()
+        + content
+        + b"\r\n"
         for names, content in parts
     )
     return b"".join(found) + b"------b0UnD--\r\n"
 
 
 UPLOAD = form(
-    ("name=purpose", b"fine-tune"), ('name="file"; filename="\xc3\xa9 \\"x\\".jsonl"', b'{"a":1}\n\x00\xff\r\n--b\r\n')
+    ("name=purpose", b"fine-tune"),
+    ('name="file"; filename="\xc3\xa9 \\"x\\".jsonl"', b'{"a":1}\n\x00\xff\r\n--b\r\n'),
 )
 
 API = [
@@ -117,7 +120,19 @@ HEADERS = [
     ("expecting 100", (b"Expect: 100-continue",)),
 ]  # fmt: skip
 
-METHODS = ["GET", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "PROPFIND", "QUERY", "REPORT", "LOCK", "TRACE"]
+METHODS = [
+    "GET",
+    "POST",
+    "PUT",
+    "PATCH",
+    "DELETE",
+    "OPTIONS",
+    "PROPFIND",
+    "QUERY",
+    "REPORT",
+    "LOCK",
+    "TRACE",
+]
 
 
 def methods() -> list[Exchange]:
@@ -125,10 +140,16 @@ def methods() -> list[Exchange]:
     body = b"\x00\xff\r\n\r\nGET / HTTP/1.1\r\n\r\n"
     found = []
     for method in METHODS:
-        found.append(Exchange(f"{method} without a body", method, "/v1/x", (), bare=True, answer=done))
+        found.append(
+            Exchange(f"{method} without a body", method, "/v1/x", (), bare=True, answer=done)
+        )
         found.append(Exchange(f"{method} with nothing", method, "/v1/x", (), answer=done))
         found.append(Exchange(f"{method} with a body", method, "/v1/x", (), body, answer=done))
-        found.append(Exchange(f"{method} in chunks", method, "/v1/x", (), pieces=(body, b"a", body), answer=done))
+        found.append(
+            Exchange(
+                f"{method} in chunks", method, "/v1/x", (), pieces=(body, b"a", body), answer=done
+            )
+        )
     return [
         *found,
         Exchange("HEAD", "HEAD", "/v1/models", (), bare=True, answer=Answer(b"HTTP/1.1 200 OK\r\nContent-Length: 1234\r\nETag: e\r\n\r\n")),
@@ -149,7 +170,10 @@ def request_headers() -> list[Exchange]:
 def addresses() -> list[Exchange]:
     return [
         *(Exchange(f"path {path[:60]}", "GET", path, (), bare=True, answer=OK) for path in PATHS),
-        *(Exchange(f"query {query[:60]}", "GET", f"/v1/models?{query}", (), bare=True, answer=OK) for query in QUERIES),
+        *(
+            Exchange(f"query {query[:60]}", "GET", f"/v1/models?{query}", (), bare=True, answer=OK)
+            for query in QUERIES
+        ),
     ]
 
 

@@ -1,7 +1,9 @@
-"""Some hundred exchanges, sent directly and through the proxy to the same recording model server, are told apart by nothing.
+"""Some hundred exchanges, sent directly and through the proxy to the same recording model server,
+are told apart by nothing.
 
-What arrives there (request line, headers but the connection's own, body) and what the client hears (status, headers in their order,
-duplicates among them, body, how it ends, whether the connection lives on) is compared as bytes.
+What arrives there (request line, headers but the connection's own, body) and what the client hears
+(status, headers in their order, duplicates among them, body, how it ends, whether the connection
+lives on) is compared as bytes.
 """
 
 from __future__ import annotations
@@ -25,7 +27,12 @@ pytestmark = pytest.mark.asyncio(loop_scope="module")
 numbers = count(1)
 
 CHATS, REPLIES, ROUTES = chats(), replies(), routes()
-ALIASES = (b"x-thread-id: t", b"X-OpenWebUI-Chat-Id: t", b"X-Resource-Id: r", b"X-OpenWebUI-User-Id: r")
+ALIASES = (
+    b"x-thread-id: t",
+    b"X-OpenWebUI-Chat-Id: t",
+    b"X-Resource-Id: r",
+    b"X-OpenWebUI-User-Id: r",
+)
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
@@ -64,7 +71,8 @@ async def test_without_a_thread(site: Between, exchange: Exchange) -> None:
 
 @each([exchange for exchange in ROUTES if not exchange.is_chat])
 async def test_other_routes_with_a_thread(remembering: Between, exchange: Exchange) -> None:
-    """Headers that name a thread change nothing where there is no memory, and stay here; the receipt says that there is none."""
+    """Headers that name a thread change nothing where there is no memory, and stay here; the
+    receipt says that there is none."""
     own = (thread(), *ALIASES, b"X-OM-Mode: on", b"X-OM-Anything: 1")
     both = await both_ways(remembering, exchange, *own)
     receipt = [item for item in both.heard.headers if item[0].startswith(b"x-om-")]
@@ -76,15 +84,20 @@ async def test_other_routes_with_a_thread(remembering: Between, exchange: Exchan
 
 @each([*CHATS, *REPLIES, *(exchange for exchange in ROUTES if exchange.is_chat)])
 async def test_a_first_turn(remembering: Between, exchange: Exchange) -> None:
-    """It differs in nothing but that an uncompressed reply is asked for; whatever is no chat differs in nothing at all."""
+    """It differs in nothing but that an uncompressed reply is asked for; whatever is no chat
+    differs in nothing at all."""
     both = await both_ways(remembering, exchange, thread())
     (status,) = both.heard.all(b"x-om-status")
     assert differences(both, identity=status == b"raw") == []
     if status != b"raw":
-        assert both.heard.all(b"x-om-reason")[0] in (b"unreadable", b"no-messages", b"no-credential")
+        assert both.heard.all(b"x-om-reason")[0] in (
+            b"unreadable",
+            b"no-messages",
+            b"no-credential",
+        )
 
 
-# ── what differs, and why it may ─────────────────────────────────────────────────────────────────────────────────────
+# ── what differs, and why it may ──────────────────────────────────────────────────────────────────
 
 KNOWN = [
     (
@@ -95,7 +108,9 @@ KNOWN = [
         Exchange("a fragment", "GET", "/v1/models?a#b", (), bare=True),
         ["request line: b'GET /v1/models?a#b HTTP/1.1' became b'GET /v1/models?a HTTP/1.1'"],
     ),
-    (  # with a body of at most 1 MiB that came at once, or none, they pass as they are, and so they do of an answer
+    # with a body of at most 1 MiB that came at once, or none, they pass as they are, and so they do
+    # of an answer
+    (
         Exchange("Latin-1 in a header of an upload", target="/v1/files", headers=(b"X-A: \xe9",), pieces=(b"a" * 1_000_000,) * 3),
         ["request headers: [(b'x-a', b'\\xe9')] became [(b'x-a', b'\\xc3\\xa9')]"],
     ),
@@ -106,13 +121,15 @@ KNOWN = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("exchange", "expected"), [pytest.param(*row, id=row[0].name) for row in KNOWN])
+@pytest.mark.parametrize(
+    ("exchange", "expected"), [pytest.param(*row, id=row[0].name) for row in KNOWN]
+)
 async def test_what_differs(site: Between, exchange: Exchange, expected: list[str]) -> None:
     """All that is known to: it may become less."""
     assert differences(await both_ways(site, exchange)) == expected
 
 
-# ── large, and slowly ────────────────────────────────────────────────────────────────────────────────────────────────
+# ── large, and slowly ─────────────────────────────────────────────────────────────────────────────
 
 LARGE = 30_000_000  # bytes
 BLOCK = bytes(n * 31 % 251 for n in range(1 << 16))
@@ -124,11 +141,18 @@ def cut(size: int) -> tuple[bytes, ...]:
 
 
 IMAGE = (
-    b'{"messages":[{"role":"user","content":[{"type":"image_url","image_url":{"url":"data:,' + b"A" * LARGE + b'"}}]}]}'
+    b'{"messages":[{"role":"user","content":[{"type":"image_url","image_url":{"url":"data:,'
+    + b"A" * LARGE
+    + b'"}}]}]}'
 )
 PDF = b"Content-Type: application/pdf"
 LARGEST = [
-    Exchange("a file sent", target="/v1/files", headers=(BOUNDARY,), body=form(("name=file; filename=a", FILE))),
+    Exchange(
+        "a file sent",
+        target="/v1/files",
+        headers=(BOUNDARY,),
+        body=form(("name=file; filename=a", FILE)),
+    ),
     Exchange("a file sent in chunks", target="/v1/files", pieces=cut(1_000_000)),
     Exchange("a file read", "GET", "/v1/files/f/content", (), bare=True, answer=answer(FILE, PDF)),
     Exchange(
@@ -154,9 +178,17 @@ async def test_large(site: Between, exchange: Exchange) -> None:
 @pytest.mark.parametrize("closes", [False, True], ids=["and reads on", "and closes"])
 @pytest.mark.parametrize("cut", [False, True], ids=["a length", "chunks"])
 @pytest.mark.parametrize("target", ["/v1/files", "/v1/chat/completions"])
-async def test_answered_before_the_body_has_come(site: Between, target: str, cut: bool, closes: bool) -> None:
-    """A server that refuses an upload at its head, as one does that knows no such key, is heard all the same."""
-    refusal = answer(b'{"error":1}', JSON, *([b"Connection: close"] if closes else []), status=b"401 Unauthorized")
+async def test_answered_before_the_body_has_come(
+    site: Between, target: str, cut: bool, closes: bool
+) -> None:
+    """A server that refuses an upload at its head, as one does that knows no such key, is heard all
+    the same."""
+    refusal = answer(
+        b'{"error":1}',
+        JSON,
+        *([b"Connection: close"] if closes else []),
+        status=b"401 Unauthorized",
+    )
 
     async def script(call: Call) -> None:
         call.send(refusal.wire)
@@ -170,7 +202,10 @@ async def test_answered_before_the_body_has_come(site: Between, target: str, cut
     exchange = Exchange("early", target=target, body=b"" if cut else body, pieces=pieces)
     site.server.script, site.server.early = script, True
     try:
-        heard = [await spoken(port, exchange.wire(b"localhost", target)) for port in (site.server.port, site.port)]
+        heard = [
+            await spoken(port, exchange.wire(b"localhost", target))
+            for port in (site.server.port, site.port)
+        ]
     finally:
         site.server.early = False
     assert [(h.status, h.body, h.whole) for h in heard] == [(401, b'{"error":1}', True)] * 2
@@ -191,7 +226,9 @@ async def test_each_event_at_once(remembering: Between, target: str, named: bool
 
     remembering.server.script = script
     reader, writer = await asyncio.open_connection("127.0.0.1", remembering.port)
-    exchange = Exchange("stream", target=target, body=b'{"stream":true,"messages":[{"role":"user","content":"hi"}]}')
+    exchange = Exchange(
+        "stream", target=target, body=b'{"stream":true,"messages":[{"role":"user","content":"hi"}]}'
+    )
     writer.write(exchange.with_headers(*([thread()] if named else [])).wire(b"localhost", target))
     await reader.readuntil(b"\r\n\r\n")
     for event, arrived in zip(EVENTS, heard, strict=True):
@@ -204,7 +241,8 @@ async def test_each_event_at_once(remembering: Between, target: str, named: bool
 
 @pytest.mark.parametrize("target", ["/v1/chat/completions", "/v1/files"])
 async def test_expecting_100(site: Between, target: str) -> None:
-    """A client that waits for its word before it sends the body gets it, and the model server nothing to wait for."""
+    """A client that waits for its word before it sends the body gets it, and the model server
+    nothing to wait for."""
     site.server.seen.clear()
     site.server.script = answer(b"{}", JSON).script()
     exchange = Exchange("expecting", target=target, headers=(b"Expect: 100-continue",), body=BODY)
@@ -220,16 +258,19 @@ async def test_expecting_100(site: Between, target: str) -> None:
     assert site.seen.header(b"expect") == []
 
 
-# ── on one connection ────────────────────────────────────────────────────────────────────────────────────────────────
+# ── on one connection ─────────────────────────────────────────────────────────────────────────────
 
 
 def one_after_the_other() -> list[Exchange]:
     """Those after which neither side has closed its connection."""
-    return [e for e in (*CHATS, *REPLIES, *ROUTES) if not e.answer.closes and len(e.payload) < 1_000_000]
+    return [
+        e for e in (*CHATS, *REPLIES, *ROUTES) if not e.answer.closes and len(e.payload) < 1_000_000
+    ]
 
 
 async def test_on_one_connection(site: Between) -> None:
-    """Whatever came before, the next exchange is its own: bodies do not run over, in either direction."""
+    """Whatever came before, the next exchange is its own: bodies do not run over, in either
+    direction."""
     async with await Talker.connect(site.port) as talker:
         for exchange in one_after_the_other():
             site.server.seen.clear()
@@ -238,7 +279,9 @@ async def test_on_one_connection(site: Between) -> None:
             assert (heard.whole, heard.reusable) == (True, True), exchange.name
             assert [seen.body for seen in site.server.seen] == [exchange.payload], exchange.name
             if exchange.method != "HEAD":
-                assert heard.body in exchange.answer.wire or b"chunked" in exchange.answer.wire, exchange.name
+                assert heard.body in exchange.answer.wire or b"chunked" in exchange.answer.wire, (
+                    exchange.name
+                )
 
 
 async def test_sent_ahead(site: Between) -> None:
@@ -252,13 +295,16 @@ async def test_sent_ahead(site: Between) -> None:
     bodies = [b'{"n":%d,"messages":[]}' % n for n in range(20)]
     targets = ["/v1/chat/completions", "/v1/embeddings"] * 10
     async with await Talker.connect(site.port) as talker:
-        wires = [Exchange("x", target=t, body=b).wire(b"localhost", t) for t, b in zip(targets, bodies, strict=True)]
+        wires = [
+            Exchange("x", target=t, body=b).wire(b"localhost", t)
+            for t, b in zip(targets, bodies, strict=True)
+        ]
         talker.write(b"".join(wires))
         assert [(await talker.hear()).body for _ in bodies] == bodies
     assert [seen.body for seen in site.server.seen] == bodies
 
 
-# ── the comparison itself ────────────────────────────────────────────────────────────────────────────────────────────
+# ── the comparison itself ─────────────────────────────────────────────────────────────────────────
 
 
 async def test_the_comparison_bites(site: Between) -> None:
@@ -293,19 +339,29 @@ async def test_the_comparison_bites(site: Between) -> None:
         "ours travelled on",
     ]
     both = await fresh()
-    assert told(seen__headers=[(n, b"elsewhere" if n.lower() == b"host" else v) for n, v in both.seen.headers]) == [
-        "host"
+    assert told(
+        seen__headers=[
+            (n, b"elsewhere" if n.lower() == b"host" else v) for n, v in both.seen.headers
+        ]
+    ) == ["host"]
+    both = await fresh()
+    assert told(seen__body=b"x", heard__body=b"{ }", heard__status=201) == [
+        "request body",
+        "status",
+        "answer body",
     ]
     both = await fresh()
-    assert told(seen__body=b"x", heard__body=b"{ }", heard__status=201) == ["request body", "status", "answer body"]
-    both = await fresh()
     assert told(heard__headers=both.heard.headers[::-1]) == ["answer headers"]
-    assert told(heard__headers=both.heard_directly.headers, heard__whole=False, heard__reusable=False) == [
+    assert told(
+        heard__headers=both.heard_directly.headers, heard__whole=False, heard__reusable=False
+    ) == [
         "answer came whole",
         "connection lives on",
     ]
     both = await fresh()
-    assert told(heard__headers=[*both.heard.headers, (b"x-om-status", b"off")]) == ["answer headers"]
-    assert told(heard__headers=[h for h in both.heard_directly.headers if h[0] != b"content-length"]) == [
-        "answer length"
+    assert told(heard__headers=[*both.heard.headers, (b"x-om-status", b"off")]) == [
+        "answer headers"
     ]
+    assert told(
+        heard__headers=[h for h in both.heard_directly.headers if h[0] != b"content-length"]
+    ) == ["answer length"]

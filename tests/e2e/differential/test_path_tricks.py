@@ -1,5 +1,6 @@
 # ruff: noqa: E501 - a case of a table is one line
-"""A path leads where it says, under the one base that is configured, or nowhere: to no other route, server or memory."""
+"""A path leads where it says, under the one base that is configured, or nowhere: to no other route,
+server or memory."""
 
 from __future__ import annotations
 
@@ -19,7 +20,13 @@ from tests.support.upstream_server import Call, UpstreamServer, upstream_server
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
-OWN = ("/", "/healthz", "/readyz", "/om/v1/threads", "/om/")  # what must not be reached by another name
+OWN = (
+    "/",
+    "/healthz",
+    "/readyz",
+    "/om/v1/threads",
+    "/om/",
+)  # what must not be reached by another name
 ADMIN = b"X-OM-Admin: sesame"  # whoever reached the admin API would be let in
 CHAT = ("/v1/chat/completions", "/chat/completions")
 BODY = chat_body("hi")
@@ -30,7 +37,16 @@ STEPS = [
     "..%20", "..%09", "%0d%0a", "~", "...", "....//", "..%ef%bc%8f", "@evil.example", ":443", "%40", "*", "a;/..",
 ]  # fmt: skip
 STARTS = ["", "/v1", "/v1/chat", "/v1/x", "/healthz", "/om", "/om/v1"]
-ENDS = ["/healthz", "/readyz", "/om/v1/threads", "/om/", "/chat/completions", "/v1/chat/completions", "/v1/models", ""]
+ENDS = [
+    "/healthz",
+    "/readyz",
+    "/om/v1/threads",
+    "/om/",
+    "/chat/completions",
+    "/v1/chat/completions",
+    "/v1/models",
+    "",
+]
 TRICKS = {start: [f"{start}/{step}{end}" for step, end in product(STEPS, ENDS)] for start in STARTS}
 
 # What a server may take for something else than it says.
@@ -51,7 +67,9 @@ async def site(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Betwee
         yield site
 
 
-async def asked(site: Between, method: str, target: str, *headers: bytes, body: bytes = b"") -> Heard:
+async def asked(
+    site: Between, method: str, target: str, *headers: bytes, body: bytes = b""
+) -> Heard:
     site.server.seen.clear()
     site.server.script = answer(COMPLETION, JSON).script()
     exchange = Exchange(target, method, target, (JSON, *headers), body)
@@ -61,7 +79,8 @@ async def asked(site: Between, method: str, target: str, *headers: bytes, body: 
 @pytest.mark.parametrize("method", ["GET", "POST"])
 @pytest.mark.parametrize("start", STARTS)
 async def test_where_it_leads(site: Between, start: str, method: str) -> None:
-    """To exactly what it says below the upstream's base, unless it could be taken for something else: that is refused."""
+    """To exactly what it says below the upstream's base, unless it could be taken for something
+    else: that is refused."""
     for target in TRICKS[start]:
         heard = await asked(site, method, target, b"X-OM-Thread: t", ADMIN, body=BODY)
         went = [seen.line.decode("latin-1") for seen in site.server.seen]
@@ -103,12 +122,22 @@ async def test_they_are_many() -> None:
 async def test_the_chat_route_in_disguise(site: Between, target: str) -> None:
     """It is refused: neither has it a memory, nor does it pass without one."""
     heard = await asked(site, "POST", target, b"X-OM-Thread: t", body=BODY)
-    assert (heard.status, orjson.loads(heard.body)["error"]["code"], site.server.seen) == (400, "om_bad_path", [])
+    assert (heard.status, orjson.loads(heard.body)["error"]["code"], site.server.seen) == (
+        400,
+        "om_bad_path",
+        [],
+    )
     assert await site.threads() == 0
 
 
 @pytest.mark.parametrize(
-    "target", ["/v1/chat/completions/", "/v1/chat/%63ompletions", "/V1/chat/completions", "/v1/chat/completions;a"]
+    "target",
+    [
+        "/v1/chat/completions/",
+        "/v1/chat/%63ompletions",
+        "/V1/chat/completions",
+        "/v1/chat/completions;a",
+    ],
 )
 async def test_what_only_looks_like_the_chat_route(site: Between, target: str) -> None:
     """It passes as any other path, without a memory."""
@@ -117,7 +146,7 @@ async def test_what_only_looks_like_the_chat_route(site: Between, target: str) -
     assert await site.threads() == 0
 
 
-# ── other servers ────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── other servers ─────────────────────────────────────────────────────────────────────────────────
 
 
 @pytest.mark.parametrize(
@@ -137,8 +166,11 @@ async def test_what_only_looks_like_the_chat_route(site: Between, target: str) -
         ("file:///etc/passwd", None),
     ],
 )  # fmt: skip
-async def test_absolute_form(site: Between, elsewhere: UpstreamServer, target: str, line: str | None) -> None:
-    """A whole address is its path (RFC 9112 3.2.2 has it accepted), asked of the configured server and of no other."""
+async def test_absolute_form(
+    site: Between, elsewhere: UpstreamServer, target: str, line: str | None
+) -> None:
+    """A whole address is its path (RFC 9112 3.2.2 has it accepted), asked of the configured server
+    and of no other."""
     host = f"127.0.0.1:{elsewhere.port}"
     site.server.seen.clear()
     site.server.script = answer(b"{}", JSON).script()
@@ -154,10 +186,21 @@ async def test_absolute_form(site: Between, elsewhere: UpstreamServer, target: s
 async def test_nothing_in_a_request_names_a_server(
     site: Between, elsewhere: UpstreamServer, target: str, named: bool
 ) -> None:
-    """Whatever header, parameter or member of the body asks for another, the configured one is asked."""
+    """Whatever header, parameter or member of the body asks for another, the configured one is
+    asked."""
     host = f"127.0.0.1:{elsewhere.port}"
     url = f"http://{host}/v1"
-    names = ["base_url", "api_base", "endpoint", "upstream", "url", "proxy", "host", "webhook", "model"]
+    names = [
+        "base_url",
+        "api_base",
+        "endpoint",
+        "upstream",
+        "url",
+        "proxy",
+        "host",
+        "webhook",
+        "model",
+    ]
     headers = [
         f"{name}: {value}"
         for name, value in product(
@@ -166,10 +209,14 @@ async def test_nothing_in_a_request_names_a_server(
             [url],
         )
     ]  # fmt: skip
-    body = chat_body("hi", **dict.fromkeys(names, url), stream_options={"url": url}, metadata={"api_base": url})
+    body = chat_body(
+        "hi", **dict.fromkeys(names, url), stream_options={"url": url}, metadata={"api_base": url}
+    )
     own = [f"X-OM-Thread: server-{target[4:]}".replace("/", "-").encode()] if named else []
     query = "&".join(f"{name}={url}" for name in names)
-    heard = await asked(site, "POST", f"{target}?{query}", *(h.encode() for h in headers), *own, body=body)
+    heard = await asked(
+        site, "POST", f"{target}?{query}", *(h.encode() for h in headers), *own, body=body
+    )
     await site.app.background.wait_idle()
     assert heard.status == 200
     assert (len(site.server.seen), site.seen.body) == (1, body)
@@ -177,7 +224,9 @@ async def test_nothing_in_a_request_names_a_server(
 
 
 @pytest.mark.parametrize("status", [301, 302, 303, 307, 308])
-@pytest.mark.parametrize("headers", [(), (b"X-OM-Thread: redirected",)], ids=["without a thread", "with a thread"])
+@pytest.mark.parametrize(
+    "headers", [(), (b"X-OM-Thread: redirected",)], ids=["without a thread", "with a thread"]
+)
 @pytest.mark.parametrize("target", ["/v1/chat/completions", "/v1/embeddings"])
 async def test_redirects_are_the_client_s(
     site: Between, elsewhere: UpstreamServer, target: str, headers: tuple[bytes, ...], status: int
@@ -191,7 +240,9 @@ async def test_redirects_are_the_client_s(
     site.server.seen.clear()
     site.server.script = script
     async with await Talker.connect(site.port) as talker:
-        heard = await talker.ask(Exchange("x", headers=headers, body=BODY).wire(b"localhost", target))
+        heard = await talker.ask(
+            Exchange("x", headers=headers, body=BODY).wire(b"localhost", target)
+        )
     await asyncio.wait_for(site.app.background.wait_idle(), 30)
     assert (heard.status, heard.body, heard.all(b"location")) == (status, b"there", [location[10:]])
     assert (len(site.server.seen), elsewhere.accepted) == (1, 0)

@@ -1,4 +1,5 @@
-"""What is documented is sent, and what is refused is refused by both schemas: the one by hand and the one of the SDK."""
+"""What is documented is sent, and what is refused is refused by both schemas: the one by hand and
+the one of the SDK."""
 
 from __future__ import annotations
 
@@ -11,7 +12,13 @@ import pytest
 
 from tests.e2e.differential.chats import members, messages, streams
 from tests.e2e.differential.documented import documented, sent
-from tests.e2e.differential.published import REQUEST, against_reference, against_sdk, generated, refused
+from tests.e2e.differential.published import (
+    REQUEST,
+    against_reference,
+    against_sdk,
+    generated,
+    refused,
+)
 
 CORPUS = [*members(), *messages(), *streams()]
 # Of the corpus: documented nowhere, or by others, so that a strict server may refuse it.
@@ -23,7 +30,8 @@ def of_sdk() -> set[str]:
 
 
 def test_every_documented_member_is_sent() -> None:
-    """Of the request, of each role, part and kind of tool, however deep: a new release of the SDK fails with what it brings."""
+    """Of the request, of each role, part and kind of tool, however deep: a new release of the SDK
+    fails with what it brings."""
     bodies = [{"model": "m", **json.loads(exchange.body)} for exchange in CORPUS]
     asked = set[str]().union(*map(sent, bodies))
     assert {path for path in of_sdk() if "=" not in path} - asked == set()
@@ -36,26 +44,43 @@ def test_every_parameter_of_the_sdk_is_among_them() -> None:
     params = (sdk.CompletionCreateParamsNonStreaming, sdk.CompletionCreateParamsStreaming)
     names = set().union(*(param.__required_keys__ | param.__optional_keys__ for param in params))
     assert {"model", "messages", "stream", "moderation", "prompt_cache_options"} <= names
-    assert names - {name for exchange in CORPUS for name in json.loads(exchange.body)} - {"model"} == set()
+    assert (
+        names - {name for exchange in CORPUS for name in json.loads(exchange.body)} - {"model"}
+        == set()
+    )
 
 
 def test_both_document_the_same() -> None:
-    """Members and fixed values, by their paths: nothing was forgotten by hand, and nothing invented."""
+    """Members and fixed values, by their paths: nothing was forgotten by hand, and nothing
+    invented."""
     assert documented(REQUEST) ^ of_sdk() == set()
 
 
 def test_what_is_documented_is_told_by_path() -> None:
-    """The comparison itself: alternatives by their role or type, values of fixed sets, and none where any text will do."""
+    """The comparison itself: alternatives by their role or type, values of fixed sets, and none
+    where any text will do."""
     part = {"properties": {"type": {"const": "text"}, "text": {"type": "string"}}}
     schema = {
         "$defs": {"Part": part},
         "properties": {
-            "said": {"type": "array", "items": {"anyOf": [{"$ref": "#/$defs/Part"}, {"type": "string"}]}},
+            "said": {
+                "type": "array",
+                "items": {"anyOf": [{"$ref": "#/$defs/Part"}, {"type": "string"}]},
+            },
             "model": {"anyOf": [{"type": "string"}, {"enum": ["m"]}]},
             "mode": {"enum": ["a", "b", None]},
         },
     }
-    told = {"said", "said[text].type", "said[text].type=text", "said[text].text", "model", "mode", "mode=a", "mode=b"}
+    told = {
+        "said",
+        "said[text].type",
+        "said[text].type=text",
+        "said[text].text",
+        "model",
+        "mode",
+        "mode=a",
+        "mode=b",
+    }
     assert documented(schema) == told
     body = {"said": [{"type": "text", "text": "x"}, "y"], "model": "m", "mode": "a", "n": 1}
     assert sent(body) == told - {"mode=b"} | {"said[text].text=x", "said=y", "model=m", "n"}
@@ -151,7 +176,8 @@ WRONG = [
 
 @pytest.mark.parametrize(("path", "value"), WRONG)
 def test_both_refuse(path: str, value: Any) -> None:
-    """Each by itself: a wrong role, part, kind or type, and whatever is missing, wherever it stands."""
+    """Each by itself: a wrong role, part, kind or type, and whatever is missing, wherever it
+    stands."""
     request = changed(path, value)
     top = "$" if value is MISSING else f"$.{path.partition('.')[0]}"
     for why in (against_reference(request), against_sdk(request)):

@@ -1,4 +1,5 @@
-"""A rewritten request differs in its messages only, and a model server that holds to the published schema takes it."""
+"""A rewritten request differs in its messages only, and a model server that holds to the published
+schema takes it."""
 
 from __future__ import annotations
 
@@ -24,8 +25,11 @@ pytestmark = pytest.mark.asyncio(loop_scope="module")
 numbers = count(1)
 
 FIRST = b'{"role":"user","content":"my \\u20ac first words","x":1.50}'
-REPLY = COMPLETION[COMPLETION.index(b'{"role"') : COMPLETION.index(b"}}]") + 1]  # as the model server wrote it
-# Parsers for which half a character, NaN or a second key are no error; those of ODDITIES that are a chat and have messages.
+REPLY = COMPLETION[
+    COMPLETION.index(b'{"role"') : COMPLETION.index(b"}}]") + 1
+]  # as the model server wrote it
+# Parsers for which half a character, NaN or a second key are no error; those of ODDITIES that are a
+# chat and have messages.
 LENIENT = (
     "no model",
     "messages first",
@@ -34,7 +38,12 @@ LENIENT = (
     "half a character",
     "keys twice",
 )
-CHATS = [*members(), *messages(), *streams(), *(Exchange(f"odd: {n}", body=b) for n, b in ODDITIES if n in LENIENT)]
+CHATS = [
+    *members(),
+    *messages(),
+    *streams(),
+    *(Exchange(f"odd: {n}", body=b) for n, b in ODDITIES if n in LENIENT),
+]
 LEADING = ("system", "developer")
 
 
@@ -56,7 +65,8 @@ async def remembering(site: Between) -> bytes:
 
 @pytest.mark.parametrize("exchange", [pytest.param(e, id=e.name) for e in CHATS])
 async def test_outside_its_messages(site: Between, exchange: Exchange) -> None:
-    """Every byte of a rewritten body before and behind the messages is the client's, and every message the client sent is among them."""
+    """Every byte of a rewritten body before and behind the messages is the client's, and every
+    message the client sent is among them."""
     both = await both_ways(site, exchange, await remembering(site), b"X-OM-History: new")
     assert both.heard.all(b"x-om-status") == [b"applied"]
     assert differences(both, identity=True, rewritten=True) == []
@@ -69,7 +79,8 @@ async def test_outside_its_messages(site: Between, exchange: Exchange) -> None:
 
 
 def cut_out(body: bytes) -> tuple[bytes, list[bytes], bytes]:
-    """What stands before the messages, each of them, and what stands behind. The only `"messages"` of a body is its own."""
+    """What stands before the messages, each of them, and what stands behind. The only `"messages"`
+    of a body is its own."""
     before, name, rest = body.partition(b'"messages"')
     colon = rest.index(b"[")
     said, end = split(rest[colon:])
@@ -77,7 +88,8 @@ def cut_out(body: bytes) -> tuple[bytes, list[bytes], bytes]:
 
 
 def split(text: bytes) -> tuple[list[bytes], int]:
-    """The elements of the JSON list that `text` begins with, and where it ends. By another parser than the proxy's."""
+    """The elements of the JSON list that `text` begins with, and where it ends. By another parser
+    than the proxy's."""
     chars, at, found = (
         text.decode("latin-1"),
         1,
@@ -94,12 +106,20 @@ def split(text: bytes) -> tuple[list[bytes], int]:
 
 
 def expected(sent: list[bytes]) -> list[bytes]:
-    """The client's instructions, what is remembered, and the rest of what the client sent; half a character is U+FFFD there."""
-    leading = next((n for n, raw in enumerate(sent) if json.loads(raw)["role"] not in LEADING), len(sent))
-    return [*sent[:leading], FIRST, REPLY, *(raw.replace(b"\\ud83d", b"\\ufffd") for raw in sent[leading:])]
+    """The client's instructions, what is remembered, and the rest of what the client sent; half a
+    character is U+FFFD there."""
+    leading = next(
+        (n for n, raw in enumerate(sent) if json.loads(raw)["role"] not in LEADING), len(sent)
+    )
+    return [
+        *sent[:leading],
+        FIRST,
+        REPLY,
+        *(raw.replace(b"\\ud83d", b"\\ufffd") for raw in sent[leading:]),
+    ]
 
 
-# ── a server that holds to the published schema ─────────────────────────────────────────────────────────────────────────
+# ── a server that holds to the published schema ───────────────────────────────────────────────────
 
 NOTES = (
     "<observations>\nDate: Nov 14, 2023\n* 🔴 (10:00) User keeps crate <7> & \"its\" lid at Quarry Steps\n* ✅ (10:01) Told which dock\n"
@@ -109,18 +129,25 @@ NOTES = (
 
 @dataclass
 class Strict:
-    """A model server that refuses what the published schema refuses. It takes notes too, and calls tools when it is asked to."""
+    """A model server that refuses what the published schema refuses. It takes notes too, and calls
+    tools when it is asked to."""
 
     refusals: list[str] = field(default_factory=list)
     observed: int = 0
-    layouts: set[tuple[str, ...]] = field(default_factory=set)  # the roles that rewritten prompts began with
+    layouts: set[tuple[str, ...]] = field(
+        default_factory=set
+    )  # the roles that rewritten prompts began with
 
     async def __call__(self, call: Call) -> None:
         request = orjson.loads(call.seen.body)
         why = refused(request)
         if why is not None:
             self.refusals.append(why)
-            call.send(answer(orjson.dumps({"error": {"message": why}}), JSON, status=b"400 Bad Request").wire)
+            call.send(
+                answer(
+                    orjson.dumps({"error": {"message": why}}), JSON, status=b"400 Bad Request"
+                ).wire
+            )
             return
         if call.seen.header(b"authorization") == [b"Bearer sk-observer"]:
             self.observed += 1
@@ -134,22 +161,34 @@ class Strict:
         if "look up" not in orjson.dumps(request["messages"][-1]).decode():
             return {"role": "assistant", "content": "There are twelve crates on the dock. " * 12}
         calls = [
-            {"id": f"call_{next(numbers)}", "type": "function", "function": {"name": "count", "arguments": '{"x":1.0}'}}
+            {
+                "id": f"call_{next(numbers)}",
+                "type": "function",
+                "function": {"name": "count", "arguments": '{"x":1.0}'},
+            }
             for _ in range(2)
         ]
         return {"role": "assistant", "content": None, "tool_calls": calls}
 
 
 def completion(message: dict[str, Any]) -> bytes:
-    return answer(orjson.dumps({"choices": [{"index": 0, "message": message, "finish_reason": "stop"}]}), JSON).wire
+    return answer(
+        orjson.dumps({"choices": [{"index": 0, "message": message, "finish_reason": "stop"}]}), JSON
+    ).wire
 
 
 SMALL = ", observation: {message_tokens: 1200, buffer_tokens: 300, block_timeout: 5s}, reflection: {observation_tokens: 100000}"
 OPENINGS: list[tuple[str, list[dict[str, Any]]]] = [
     ("no instructions", []),
     ("a system message", [{"role": "system", "content": "Be brief."}]),
-    ("a developer message in parts", [{"role": "developer", "content": [{"type": "text", "text": "Be brief."}]}]),
-    ("two", [{"role": "system", "content": "Be brief."}, {"role": "developer", "content": "Be kind."}]),
+    (
+        "a developer message in parts",
+        [{"role": "developer", "content": [{"type": "text", "text": "Be brief."}]}],
+    ),
+    (
+        "two",
+        [{"role": "system", "content": "Be brief."}, {"role": "developer", "content": "Be kind."}],
+    ),
 ]
 
 
@@ -159,7 +198,8 @@ OPENINGS: list[tuple[str, list[dict[str, Any]]]] = [
 async def test_a_strict_server_takes_them(
     tmp_path: Path, opening: list[dict[str, Any]], newest: bool, layout: str
 ) -> None:
-    """Through turns with text, images and parallel tools, observed and shortened again and again: not one request is refused."""
+    """Through turns with text, images and parallel tools, observed and shortened again and again:
+    not one request is refused."""
     strict, statuses = Strict(), []
     async with between(tmp_path, f"context: {{layout: {layout}}}", memory=SMALL) as site:
         site.server.script = strict
@@ -171,11 +211,21 @@ async def test_a_strict_server_takes_them(
                 body = asked([*opening, *(said if newest else history)])
                 headers = (JSON, b"Authorization: Bearer sk-a", b"X-OM-Thread: t")
                 heard = await spoken(
-                    site.port, Exchange("x", headers=headers, body=body).wire(b"localhost", "/v1/chat/completions")
+                    site.port,
+                    Exchange("x", headers=headers, body=body).wire(
+                        b"localhost", "/v1/chat/completions"
+                    ),
                 )
                 await site.app.background.wait_idle()
                 assert heard.status == 200, heard.body
-                check(body, [s.body for s in site.server.seen if s.header(b"authorization") == [b"Bearer sk-a"]][-1])
+                check(
+                    body,
+                    [
+                        s.body
+                        for s in site.server.seen
+                        if s.header(b"authorization") == [b"Bearer sk-a"]
+                    ][-1],
+                )
                 statuses += heard.all(b"x-om-status")
                 history.append(orjson.loads(heard.body)["choices"][0]["message"])
                 said = [
@@ -193,7 +243,13 @@ async def test_a_strict_server_takes_them(
 def asked(messages: list[dict[str, Any]]) -> bytes:
     """A body as a client of another language writes it."""
     tools = b'"tools" : ' + json.dumps(TOOLS, indent=1).encode()
-    return b'{"model":"m",\n"messages" : ' + orjson.dumps(messages) + b' , "temperature":0.70, ' + tools + b"}\n"
+    return (
+        b'{"model":"m",\n"messages" : '
+        + orjson.dumps(messages)
+        + b' , "temperature":0.70, '
+        + tools
+        + b"}\n"
+    )
 
 
 def check(body: bytes, sent_on: bytes) -> None:
@@ -205,16 +261,25 @@ def check(body: bytes, sent_on: bytes) -> None:
 TOOLS = [
     {
         "type": "function",
-        "function": {"name": "count", "parameters": {"type": "object", "properties": {"x": {"type": "number"}}}},
+        "function": {
+            "name": "count",
+            "parameters": {"type": "object", "properties": {"x": {"type": "number"}}},
+        },
     }
 ]
 
 
 def question(turn: int) -> dict[str, Any]:
-    text = f"Crate {turn} weighs {turn} kilos, is painted red and goes to dock {turn} at Quarry Steps. " * 6
+    text = (
+        f"Crate {turn} weighs {turn} kilos, is painted red and goes to dock {turn} at Quarry Steps. "
+        * 6
+    )
     if turn % 3 == 1:
         return {"role": "user", "content": f"look up crate {turn}, please. {text}"}
     if turn % 5 == 2:
-        image = {"type": "image_url", "image_url": {"url": "data:image/png;base64,iVBORw0KGgo=", "detail": "low"}}
+        image = {
+            "type": "image_url",
+            "image_url": {"url": "data:image/png;base64,iVBORw0KGgo=", "detail": "low"},
+        }
         return {"role": "user", "content": [{"type": "text", "text": text}, image]}
     return {"role": "user", "content": text, "name": "ann"}

@@ -1,5 +1,6 @@
 # ruff: noqa: E501 - a case of a table is one line
-"""Requests that two servers in a row could read differently: none makes two of one here, or one of two."""
+"""Requests that two servers in a row could read differently: none makes two of one here, or one of
+two."""
 
 from __future__ import annotations
 
@@ -25,7 +26,12 @@ LENGTH = b"Content-Length: 5"
 CHAT = b'{"messages":[{"role":"user","content":"hi"}]}'
 
 
-def post(*lines: bytes, body: bytes = b"hello", target: bytes = b"/v1/embeddings", host: bytes = b"Host: h") -> bytes:
+def post(
+    *lines: bytes,
+    body: bytes = b"hello",
+    target: bytes = b"/v1/embeddings",
+    host: bytes = b"Host: h",
+) -> bytes:
     return b"\r\n".join((b"POST " + target + b" HTTP/1.1", host, *lines, b"", body))
 
 
@@ -37,7 +43,8 @@ def get(*lines: bytes, target: bytes = b"/v1/models", version: bytes = b"HTTP/1.
     return b"\r\n".join((b"GET " + target + b" " + version, *lines, b"", b""))
 
 
-# Nothing of these goes anywhere, and nothing that follows them on the connection is taken for a request.
+# Nothing of these goes anywhere, and nothing that follows them on the connection is taken for a
+# request.
 BROKEN = [
     ("a length, then chunks", post(LENGTH, CHUNKED, body=CHUNKS)),
     ("chunks, then a length", post(CHUNKED, LENGTH, body=CHUNKS)),
@@ -168,7 +175,8 @@ async def site(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Betwee
 
 
 async def said(site: Between, *packets: bytes) -> bytes:
-    """All that is answered to these packets and to the next request behind them, until that is answered or the connection ends."""
+    """All that is answered to these packets and to the next request behind them, until that is
+    answered or the connection ends."""
 
     async def echo(call: Call) -> None:
         call.send(answer(orjson.dumps({"line": call.seen.line.decode("latin-1")}), JSON).wire)
@@ -213,7 +221,8 @@ async def test_broken(site: Between, wire: bytes, apart: bool) -> None:
 @pytest.mark.parametrize("apart", [False, True], ids=["in one packet", "in two"])
 @pytest.mark.parametrize(("wire", "status"), [pytest.param(*row[1:], id=row[0]) for row in REFUSED])
 async def test_refused(site: Between, wire: bytes, status: int, apart: bool) -> None:
-    """It is refused in OpenAI's shape where it can be read, and the model server hears of the next request alone."""
+    """It is refused in OpenAI's shape where it can be read, and the model server hears of the next
+    request alone."""
     got = await said(site, *(cut(wire) if apart else [wire]))
     assert [seen.line for seen in site.server.seen] in ([b"GET /v1/next HTTP/1.1"], [])
     assert statuses(got)[:1] == [status]
@@ -228,7 +237,9 @@ async def test_taken(site: Between, wire: bytes, body: bytes, apart: bool) -> No
     assert statuses(got) == [200, 200]
     first, second = site.server.seen
     assert (first.body, second.line, second.body) == (body, b"GET /v1/next HTTP/1.1", b"")
-    assert len(first.header(b"content-length")) + len(first.header(b"transfer-encoding")) == (1 if body else 0)
+    assert len(first.header(b"content-length")) + len(first.header(b"transfer-encoding")) == (
+        1 if body else 0
+    )
 
 
 OLD = [
@@ -243,7 +254,8 @@ OLD = [
 @pytest.mark.parametrize("apart", [False, True], ids=["in one packet", "in two"])
 @pytest.mark.parametrize(("wire", "body"), [pytest.param(*row[1:], id=row[0]) for row in OLD])
 async def test_old(site: Between, wire: bytes, body: bytes, apart: bool) -> None:
-    """A request of HTTP/1.0 is its connection's last, whatever it asks and whatever follows (RFC 9112 6.1)."""
+    """A request of HTTP/1.0 is its connection's last, whatever it asks and whatever follows (RFC
+    9112 6.1)."""
     wire = wire.replace(b"HTTP/1.1", b"HTTP/1.0")
     got = await said(site, *(cut(wire) if apart else [wire]))
     assert statuses(got) == [200]

@@ -1,4 +1,5 @@
-"""Print what came of a full disk, a lock, and a disk that neither reads, writes nor syncs. Exit status 1 if a promise was broken."""
+"""Print what came of a full disk, a lock, and a disk that neither reads, writes nor syncs. Exit
+status 1 if a promise was broken."""
 
 from __future__ import annotations
 
@@ -13,7 +14,16 @@ from tests.e2e.disk.troubles import Impossible
 
 SECONDS = {"full-shim": 60.0, "full": 60.0, "lock": 30.0, "eio": 30.0, "fsync": 30.0}
 ROW = "{:<11}{:>13}{:>6}{:>9}{:>14}{:>14}{:>17}{:>12}{:>15}  {}"
-HEAD = ("trouble", "acknowledged", "lost", "doubled", "out of order", "longest hold", "after opening", "undeclared")
+HEAD = (
+    "trouble",
+    "acknowledged",
+    "lost",
+    "doubled",
+    "out of order",
+    "longest hold",
+    "after opening",
+    "undeclared",
+)
 
 
 def row(report: Report) -> str:
@@ -26,18 +36,28 @@ def row(report: Report) -> str:
 def main() -> int:
     options = argparse.ArgumentParser(prog="scripts/disk-faults", description=__doc__)
     options.add_argument(
-        "--kind", choices=KINDS, action="append", help="only this trouble; may be given more than once"
+        "--kind",
+        choices=KINDS,
+        action="append",
+        help="only this trouble; may be given more than once",
     )
-    options.add_argument("--seconds", type=float, help="how long each lasts (60 for a full disk, else 30)")
     options.add_argument(
-        "--clients", type=int, default=6, help="half of them send only their newest message (%(default)s)"
+        "--seconds", type=float, help="how long each lasts (60 for a full disk, else 30)"
+    )
+    options.add_argument(
+        "--clients",
+        type=int,
+        default=6,
+        help="half of them send only their newest message (%(default)s)",
     )
     told, sound = options.parse_args(), True
     print(ROW.format(*HEAD, "short prompts", "readyz"), flush=True)
     for kind in told.kind or KINDS:
         with tempfile.TemporaryDirectory() as folder:
             try:
-                report = asyncio.run(outage(Path(folder), kind, told.seconds or SECONDS[kind], told.clients))
+                report = asyncio.run(
+                    outage(Path(folder), kind, told.seconds or SECONDS[kind], told.clients)
+                )
             except Impossible as exc:
                 print(f"{kind}: SKIPPED, {exc}", flush=True)
                 continue

@@ -1,4 +1,5 @@
-"""Clients that go on talking while the disk is in trouble; what they were told is held against what is stored when all is over."""
+"""Clients that go on talking while the disk is in trouble; what they were told is held against what
+is stored when all is over."""
 
 from __future__ import annotations
 
@@ -15,10 +16,10 @@ import httpx
 import orjson
 from starlette.types import Receive, Scope, Send
 
-from om_proxy.demo.loopback import serving
-from om_proxy.memory.identity import LOCAL_TENANT
+from om_proxy.identity.tenants import LOCAL_TENANT
 from om_proxy.memory.model import Key
-from om_proxy.storage.sqlite import SqliteStore
+from om_proxy.storage.sqlite.store import SqliteStore
+from om_proxy.testing.loopback import serving
 from tests.e2e.disk.troubles import Full, Locked, Shimmed, Trouble, small_file_system
 from tests.e2e.process import Process, free_port
 
@@ -43,7 +44,10 @@ async def echo(scope: Scope, receive: Receive, send: Send) -> None:
         body, more = body + got.get("body", b""), got.get("more_body", False)
     messages = orjson.loads(body)["messages"]
     reply = {"role": "assistant", "content": f"re {messages[-1]['content']}"}
-    said = {"object": "chat.completion", "choices": [{"index": 0, "message": reply, "finish_reason": "stop"}]}
+    said = {
+        "object": "chat.completion",
+        "choices": [{"index": 0, "message": reply, "finish_reason": "stop"}],
+    }
     head = [(b"content-type", b"application/json"), (b"x-prompt-messages", b"%d" % len(messages))]
     await send({"type": "http.response.start", "status": 200, "headers": head})
     await send({"type": "http.response.body", "body": orjson.dumps(said)})
@@ -58,14 +62,16 @@ class Shown(Process):
 
     async def start(self, within: float = 60.0) -> None:
         assignments = [f"{name}={value}" for name, value in self._environment.items()]
-        serve = (
-            f'exec env {" ".join(assignments)} {_python()} -m om_proxy serve --config "{self.config}" 2>"{self._log}"'
-        )
+        serve = f'exec env {" ".join(assignments)} {_python()} -m om_proxy serve --config "{self.config}" 2>"{self._log}"'
         await self._started("sh", "-c", serve, within=within)
         assert self.alive, self._log.read_text()
 
     def events(self, name: str) -> list[dict[str, Any]]:
-        lines = [orjson.loads(line) for line in self._log.read_bytes().splitlines() if line.startswith(b"{")]
+        lines = [
+            orjson.loads(line)
+            for line in self._log.read_bytes().splitlines()
+            if line.startswith(b"{")
+        ]
         return [event for event in lines if event.get("event") == name]
 
 
@@ -100,7 +106,9 @@ class Client:
         sent = [asked] if self.thin else [*self.history, asked]
         began, moment = time.monotonic(), time.time()
         headers = {"x-om-thread": self.thread}
-        answer = await http.post("/v1/chat/completions", json={"model": "m", "messages": sent}, headers=headers)
+        answer = await http.post(
+            "/v1/chat/completions", json={"model": "m", "messages": sent}, headers=headers
+        )
         assert answer.status_code == 200, answer.text
         seconds = time.monotonic() - began
         self.history += [asked, answer.json()["choices"][0]["message"]]
@@ -120,18 +128,25 @@ class Report:
     longest_hold_open_s: float = 0.0  # of requests that began after the breaker had opened
     undeclared: int = 0  # receipts that told of no trouble after the breaker had opened
     short_prompts: int = 0  # that lacked a turn
-    ready_during: set[str] = field(default_factory=set)  # what readyz said after the breaker had opened
+    ready_during: set[str] = field(
+        default_factory=set
+    )  # what readyz said after the breaker had opened
     ready_after: str = ""
 
     @property
     def is_sound(self) -> bool:
-        return not (self.lost or self.doubled or self.out_of_order or self.undeclared) and self.ready_after == "ok"
+        return (
+            not (self.lost or self.doubled or self.out_of_order or self.undeclared)
+            and self.ready_after == "ok"
+        )
 
 
 @asynccontextmanager
 async def troubled_proxy(folder: Path, kind: str) -> AsyncIterator[tuple[Shown, Trouble, Path]]:
     with ExitStack() as kept:
-        where = kept.enter_context(small_file_system(folder / "small")) if kind == "full" else folder
+        where = (
+            kept.enter_context(small_file_system(folder / "small")) if kind == "full" else folder
+        )
         database = where / "om.db"
         trouble: Trouble
         match kind:
@@ -154,8 +169,11 @@ async def troubled_proxy(folder: Path, kind: str) -> AsyncIterator[tuple[Shown, 
                     await process.terminate()
 
 
-async def outage(folder: Path, kind: str, seconds: float | None, clients: int = 4, turns: int = 3) -> Report:
-    """`seconds` of trouble; None: until the breaker has opened and every client has had `turns` more."""
+async def outage(
+    folder: Path, kind: str, seconds: float | None, clients: int = 4, turns: int = 3
+) -> Report:
+    """`seconds` of trouble; None: until the breaker has opened and every client has had `turns`
+    more."""
     talking = [Client(f"{kind}-{n}", thin=n % 2 == 0) for n in range(clients)]
     report = Report(kind)
     async with troubled_proxy(folder, kind) as (process, trouble, database):
@@ -231,7 +249,9 @@ async def _recovered(http: httpx.AsyncClient) -> str:
         await asyncio.sleep(0.2)
 
 
-async def _judge(report: Report, database: Path, talking: list[Client], opened: float, ended: float) -> None:
+async def _judge(
+    report: Report, database: Path, talking: list[Client], opened: float, ended: float
+) -> None:
     store = await SqliteStore.open(database)
     for client in talking:
         found = await store.messages(Key(LOCAL_TENANT, client.thread, client.thread), 0)
@@ -241,7 +261,9 @@ async def _judge(report: Report, database: Path, talking: list[Client], opened: 
         report.lost += len(set(meant) - set(held))
         report.doubled += sum(times - 1 for times in Counter(held).values())
         once = list(dict.fromkeys(held))
-        report.out_of_order += sum(a != b for a, b in zip(once, [m for m in meant if m in set(held)], strict=False))
+        report.out_of_order += sum(
+            a != b for a, b in zip(once, [m for m in meant if m in set(held)], strict=False)
+        )
         for answer in client.answers:
             report.longest_hold_s = max(report.longest_hold_s, answer.seconds)
             report.short_prompts += answer.prompt_messages < answer.expected_messages

@@ -1,5 +1,6 @@
-"""The disk in trouble under a real process: nothing acknowledged is lost, doubled or out of order, and everything that is said of it
-is true. Short: each outage lasts until the breaker has opened; `scripts/disk-faults` has the long ones."""
+"""The disk in trouble under a real process: nothing acknowledged is lost, doubled or out of order,
+and everything that is said of it is true. Short: each outage lasts until the breaker has opened;
+`scripts/disk-faults` has the long ones."""
 
 from __future__ import annotations
 

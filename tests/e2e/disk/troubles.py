@@ -1,4 +1,5 @@
-"""What may happen to the disk under a database: begun and ended at will, by means of the machine and not of our code."""
+"""What may happen to the disk under a database: begun and ended at will, by means of the machine
+and not of our code."""
 
 from __future__ import annotations
 
@@ -28,13 +29,17 @@ class Trouble(Protocol):
 
 
 class Shimmed:
-    """A library before libc lets system calls fail: `n` no space, `e` no reading and no writing, `f` no syncing."""
+    """A library before libc lets system calls fail: `n` no space, `e` no reading and no writing,
+    `f` no syncing."""
 
     def __init__(self, folder: Path, letter: str) -> None:
         self._letter = letter
         self._control = folder / "control"
         self._control.write_bytes(b"-")
-        self.environment = {"LD_PRELOAD": str(_compiled(folder)), "OM_DISK_FAULT": str(self._control)}
+        self.environment = {
+            "LD_PRELOAD": str(_compiled(folder)),
+            "OM_DISK_FAULT": str(self._control),
+        }
 
     def begin(self) -> None:
         self._set(self._letter)
@@ -51,7 +56,9 @@ def _compiled(folder: Path) -> Path:
     compiler, library = shutil.which("gcc") or shutil.which("cc"), folder / "shim.so"
     if compiler is None:
         raise Impossible("no C compiler for the shim")
-    subprocess.run([compiler, "-shared", "-fPIC", "-O1", "-o", str(library), str(SHIM), "-ldl"], check=True)
+    subprocess.run(
+        [compiler, "-shared", "-fPIC", "-O1", "-o", str(library), str(SHIM), "-ldl"], check=True
+    )
     return library
 
 

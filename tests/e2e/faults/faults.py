@@ -1,6 +1,8 @@
-"""The 46 ways in which a model server fails, as data: what goes over the wire, and with that what must arrive.
+"""The 46 ways in which a model server fails, as data: what goes over the wire, and with that what
+must arrive.
 
-29 befall whole answers and streams alike, 17 only streams: 75 cells, each for the actor, the observer and the reflector.
+29 befall whole answers and streams alike, 17 only streams: 75 cells, each for the actor, the
+observer and the reflector.
 """
 
 from __future__ import annotations
@@ -45,7 +47,10 @@ class Content:
     def events(self) -> list[bytes]:
         """Without the last, `[DONE]`."""
         half = len(self.text) // 2
-        said = (event({"role": "assistant", "content": ""}), *map(spoken, (self.text[:half], self.text[half:])))
+        said = (
+            event({"role": "assistant", "content": ""}),
+            *map(spoken, (self.text[:half], self.text[half:])),
+        )
         return [*said, event({}, "stop")]
 
     @property
@@ -58,7 +63,9 @@ class Content:
 
 
 def event(delta: dict[str, object], reason: str | None = None) -> bytes:
-    return b"data: %s\n\n" % orjson.dumps({"choices": [{"index": 0, "delta": delta, "finish_reason": reason}]})
+    return b"data: %s\n\n" % orjson.dumps(
+        {"choices": [{"index": 0, "delta": delta, "finish_reason": reason}]}
+    )
 
 
 def spoken(text: str) -> bytes:
@@ -86,8 +93,16 @@ class Wire:
         return self.end == "whole" and (self.length is None or self.length <= len(self.body))
 
     async def send(self, call: Call) -> None:
-        framing = b"Transfer-Encoding: chunked" if self.length is None else b"Content-Length: %d" % self.length
-        call.send(b"\r\n".join([self.before + b"HTTP/1.1 " + self.status, *self.headers, framing, b"", b""]))
+        framing = (
+            b"Transfer-Encoding: chunked"
+            if self.length is None
+            else b"Content-Length: %d" % self.length
+        )
+        call.send(
+            b"\r\n".join(
+                [self.before + b"HTTP/1.1 " + self.status, *self.headers, framing, b"", b""]
+            )
+        )
         for start in range(0, len(self.body), self.piece):
             piece = self.body[start : start + self.piece]
             call.send(chunk(piece) if self.length is None else piece)
@@ -103,7 +118,9 @@ class Wire:
         elif self.end == "silence":
             await call.closed.wait()
         elif self.end == "reset":
-            for _ in range(5):  # the other side runs in this very loop: it has read what was sent by then
+            for _ in range(
+                5
+            ):  # the other side runs in this very loop: it has read what was sent by then
                 await asyncio.sleep(0)
             call.reset()
 
@@ -121,14 +138,16 @@ class Fault:
     streams_only: bool = False
     place: Place = "server"
     stored: Stored = "question"  # what the thread holds after the actor's answer
-    acknowledged: bool = False  # as a stream: the client saw `[DONE]`, so the reply is held, whatever came behind it
+    acknowledged: bool = (
+        False  # as a stream: the client saw `[DONE]`, so the reply is held, whatever came behind it
+    )
     harmless: bool = False  # a memory model's answer is usable all the same
 
     def __str__(self) -> str:
         return self.name
 
 
-# ── no answer ────────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── no answer ─────────────────────────────────────────────────────────────────────────────────────
 
 
 async def silent(call: Call) -> None:
@@ -142,15 +161,19 @@ async def trickle(call: Call) -> None:
         await asyncio.sleep(0.1)
 
 
-# ── whole answers and streams alike ──────────────────────────────────────────────────────────────────────────────────
+# ── whole answers and streams alike ───────────────────────────────────────────────────────────────
 
 
 def plain(body: bytes, *headers: bytes, status: bytes = b"200 OK") -> Callable[[Content], Wire]:
     return lambda _: Wire(body, headers or (JSON,), status, length=len(body))
 
 
-def refusal(status: bytes, code: str, *headers: bytes, message: str = "No.") -> Callable[[Content], Wire]:
-    error = {"error": {"message": message, "type": "invalid_request_error", "param": None, "code": code}}
+def refusal(
+    status: bytes, code: str, *headers: bytes, message: str = "No."
+) -> Callable[[Content], Wire]:
+    error = {
+        "error": {"message": message, "type": "invalid_request_error", "param": None, "code": code}
+    }
     return plain(orjson.dumps(error), JSON, b"X-Request-Id: req-1", *headers, status=status)
 
 
@@ -184,7 +207,8 @@ def _gzip(data: bytes) -> bytes:
 
 @cache
 def bomb() -> bytes:
-    """A megabyte that unpacks to one gigabyte: after a full flush, what was packed once can stand there any number of times."""
+    """A megabyte that unpacks to one gigabyte: after a full flush, what was packed once can stand
+    there any number of times."""
     compressing = zlib.compressobj(9, wbits=31)
     head = compressing.compress(b"data: ") + compressing.flush(zlib.Z_FULL_FLUSH)
     zeros = compressing.compress(bytes(1 << 20)) + compressing.flush(zlib.Z_FULL_FLUSH)
@@ -198,7 +222,7 @@ def exploding(content: Content) -> Wire:
 HINTS = b"HTTP/1.1 103 Early Hints\r\nLink: </style.css>; rel=preload\r\n\r\n" * 1_000
 PAGE = b"<html><body><h1>502 Bad Gateway</h1>\x00\xff</body></html>"
 
-# ── streams ──────────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── streams ───────────────────────────────────────────────────────────────────────────────────────
 
 
 def stream(*pieces: bytes, **how: object) -> Wire:
@@ -207,7 +231,9 @@ def stream(*pieces: bytes, **how: object) -> Wire:
 
 def called(index: object, call_id: str, name: str) -> bytes:
     function = {"name": name, "arguments": "{}"}
-    return event({"tool_calls": [{"index": index, "id": call_id, "type": "function", "function": function}]})
+    return event(
+        {"tool_calls": [{"index": index, "id": call_id, "type": "function", "function": function}]}
+    )
 
 
 ERROR = b'event: error\ndata: {"error": {"message": "overloaded", "type": "server_error"}}\n\n'
@@ -229,10 +255,18 @@ FAULTS = (
     Fault("length-too-long", announced(1.5), acknowledged=True),
     Fault(
         "context-length",
-        refusal(b"400 Bad Request", "context_length_exceeded", message="maximum context length is 10 tokens"),
+        refusal(
+            b"400 Bad Request",
+            "context_length_exceeded",
+            message="maximum context length is 10 tokens",
+        ),
         stored="nothing",
     ),
-    Fault("401", refusal(b"401 Unauthorized", "invalid_api_key", b"WWW-Authenticate: Bearer"), stored="nothing"),
+    Fault(
+        "401",
+        refusal(b"401 Unauthorized", "invalid_api_key", b"WWW-Authenticate: Bearer"),
+        stored="nothing",
+    ),
     Fault("403", refusal(b"403 Forbidden", "forbidden"), stored="nothing"),
     Fault("404-model", refusal(b"404 Not Found", "model_not_found"), stored="nothing"),
     Fault("408", refusal(b"408 Request Timeout", "timeout")),
@@ -240,7 +274,12 @@ FAULTS = (
     Fault("413", refusal(b"413 Content Too Large", "too_large"), stored="nothing"),
     Fault(
         "429-retry-after",
-        refusal(b"429 Too Many Requests", "rate_limit_exceeded", b"Retry-After: 7", b"retry-after-ms: 6543"),
+        refusal(
+            b"429 Too Many Requests",
+            "rate_limit_exceeded",
+            b"Retry-After: 7",
+            b"retry-after-ms: 6543",
+        ),
     ),
     Fault("429", refusal(b"429 Too Many Requests", "rate_limit_exceeded")),
     Fault("500", refusal(b"500 Internal Server Error", "server_error")),
@@ -252,14 +291,29 @@ FAULTS = (
     Fault("gzip-bomb", exploding),
     # streams only
     Fault("silent-from-the-start", lambda _: stream(end="silence"), hangs=True, streams_only=True),
-    Fault("silent-in-the-middle", lambda c: stream(*c.events[:2], end="silence"), hangs=True, streams_only=True),
+    Fault(
+        "silent-in-the-middle",
+        lambda c: stream(*c.events[:2], end="silence"),
+        hangs=True,
+        streams_only=True,
+    ),
     Fault("reset-in-the-middle", lambda c: stream(*c.events[:2], end="reset"), streams_only=True),
     Fault("closed-in-the-middle", lambda c: stream(*c.events[:2], end="closed"), streams_only=True),
     Fault("no-done", lambda c: stream(*c.events), streams_only=True, stored="reply"),
     Fault("two-dones", lambda c: stream(*c.events, DONE, DONE), streams_only=True, stored="reply"),
     Fault("error-event", lambda c: stream(*c.events[:2], ERROR), streams_only=True),
-    Fault("split-characters", lambda c: stream(*c.events, DONE, piece=7), streams_only=True, stored="reply"),
-    Fault("single-bytes", lambda c: stream(*c.events, DONE, piece=1), streams_only=True, stored="reply"),
+    Fault(
+        "split-characters",
+        lambda c: stream(*c.events, DONE, piece=7),
+        streams_only=True,
+        stored="reply",
+    ),
+    Fault(
+        "single-bytes",
+        lambda c: stream(*c.events, DONE, piece=1),
+        streams_only=True,
+        stored="reply",
+    ),
     Fault(
         "crlf",
         lambda c: stream(b"".join([*c.events, DONE]).replace(b"\n", b"\r\n"), piece=50),
@@ -267,7 +321,12 @@ FAULTS = (
         stored="reply",
     ),
     Fault("comments-only", lambda _: stream(b": ping\n\n" * 50, piece=8), streams_only=True),
-    Fault("one-line-of-10-MB", lambda c: stream(LONG, *c.events[2:], DONE), streams_only=True, stored="reply"),
+    Fault(
+        "one-line-of-10-MB",
+        lambda c: stream(LONG, *c.events[2:], DONE),
+        streams_only=True,
+        stored="reply",
+    ),
     Fault(
         "tool-call-index-null",
         lambda c: stream(called(None, "a", "f"), *c.events[3:], DONE),
@@ -280,7 +339,9 @@ FAULTS = (
         streams_only=True,
         stored="reply",
     ),
-    Fault("no-finish-reason", lambda c: stream(*c.events[:3], DONE), streams_only=True, stored="reply"),
+    Fault(
+        "no-finish-reason", lambda c: stream(*c.events[:3], DONE), streams_only=True, stored="reply"
+    ),
     Fault(
         "content-null",
         lambda c: stream(event({"role": "assistant", "content": None}), *c.events[3:], DONE),
@@ -288,7 +349,10 @@ FAULTS = (
         stored="reply",
     ),
     Fault(
-        "garbage-after-done", lambda c: stream(*c.events, DONE, b"\x00garbage\r\n"), streams_only=True, stored="reply"
+        "garbage-after-done",
+        lambda c: stream(*c.events, DONE, b"\x00garbage\r\n"),
+        streams_only=True,
+        stored="reply",
     ),
 )
 
@@ -310,4 +374,9 @@ class Cell:
         return made
 
 
-CELLS = tuple(Cell(fault, stream) for fault in FAULTS for stream in (False, True) if stream or not fault.streams_only)
+CELLS = tuple(
+    Cell(fault, stream)
+    for fault in FAULTS
+    for stream in (False, True)
+    if stream or not fault.streams_only
+)

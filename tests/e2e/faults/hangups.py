@@ -1,4 +1,5 @@
-"""Clients that leave by the thousand, over a pool of ten connections, and what is left of them afterwards: scripts/hangups."""
+"""Clients that leave by the thousand, over a pool of ten connections, and what is left of them
+afterwards: scripts/hangups."""
 
 from __future__ import annotations
 
@@ -20,19 +21,30 @@ from unittest import mock
 import orjson
 
 from om_proxy.app import App, create_app
-from om_proxy.demo.loopback import serving
-from om_proxy.logs import configure
 from om_proxy.settings import parse
+from om_proxy.telemetry.logs import configure
+from om_proxy.testing.loopback import serving
 from om_proxy.upstream import AiohttpTransport
 from tests.e2e.faults.httpx_relay import HttpxRelay
-from tests.e2e.faults.leavers import HELD, PHASES, POOL, TOGETHER, WITHIN, Clients, Hangup, ModelServer
+from tests.e2e.faults.leavers import (
+    HELD,
+    PHASES,
+    POOL,
+    TOGETHER,
+    WITHIN,
+    Clients,
+    Hangup,
+    ModelServer,
+)
 from tests.support.upstream_server import UpstreamServer, upstream_server
 
 AT_MOST_LATE = 0.001  # share of the hang-ups that may take longer
 AFTERWARDS = 100  # requests that must succeed when all is over
 PATIENCE = 5.0  # seconds after which a client that waits for something is stuck
 SPARE = {"descriptors": 2 * POOL}  # both ends of what the pool keeps
-ALONE = 2  # times as many clients leave by themselves as leave in one instant; a gateway that stops takes all of its own with it
+# times as many clients leave by themselves as leave in one instant; a gateway that stops takes all
+# of its own with it
+ALONE = 2
 
 Against = Literal["proxy", "httpx"]
 
@@ -43,6 +55,7 @@ class Outcome:
     succeeded: int  # of AFTERWARDS
     left: dict[str, int]  # what is held although nobody asks any more
     wrong: list[str]  # what threads hold and should not, or the other way round
+    within: float  # seconds in which an upstream connection must be closed
 
     @property
     def lags(self) -> list[float]:
@@ -50,15 +63,19 @@ class Outcome:
 
     @property
     def late(self) -> int:
-        return sum(lag > WITHIN for lag in self.lags)
+        return sum(lag > self.within for lag in self.lags)
 
     def broken(self) -> list[str]:
         """The promises that were not kept."""
         found = [f"{n} {what} left behind" for what, n in self.left.items() if n]
         stuck = Counter(hangup.phase for hangup in self.hangups if hangup.stuck)
-        found += [f"{n} clients were stuck that wanted to leave: {phase}" for phase, n in stuck.items()]
+        found += [
+            f"{n} clients were stuck that wanted to leave: {phase}" for phase, n in stuck.items()
+        ]
         if self.late > AT_MOST_LATE * len(self.lags):
-            found.append(f"{self.late} of {len(self.lags)} upstream connections were not closed within {WITHIN} s")
+            found.append(
+                f"{self.late} of {len(self.lags)} upstream connections were not closed within {self.within} s"
+            )
         if self.succeeded < AFTERWARDS:
             found.append(f"{self.succeeded} of {AFTERWARDS} requests succeeded afterwards")
         return found + self.wrong
@@ -69,8 +86,13 @@ class Outcome:
         for phase in (*PHASES, TOGETHER, "all"):
             of_phase = [h for h in self.hangups if phase in (h.phase, "all")]
             lags = sorted(lag for h in of_phase if (lag := h.lag) is not None)
-            times = (f"{1_000 * lag:.1f} ms" for lag in ((lags[len(lags) // 2], lags[-1]) if lags else (0.0, 0.0)))
-            yield row.format(phase, len(of_phase), len(lags), sum(lag > WITHIN for lag in lags), *times)
+            times = (
+                f"{1_000 * lag:.1f} ms"
+                for lag in ((lags[len(lags) // 2], lags[-1]) if lags else (0.0, 0.0))
+            )
+            yield row.format(
+                phase, len(of_phase), len(lags), sum(lag > self.within for lag in lags), *times
+            )
         yield f"afterwards {self.succeeded} of {AFTERWARDS} requests succeeded; left behind: {self.left}"
 
 
@@ -82,6 +104,7 @@ async def hung_up(
     at_once: int = 20,
     seed: int = 0,
     patience: float = PATIENCE,
+    within: float = WITHIN,
 ) -> Outcome:
     """So many clients, `at_once` of them at a time."""
     model, dice = ModelServer(), random.Random(seed)
@@ -95,14 +118,17 @@ async def hung_up(
         hangups = await many(clients, count, at_once)
         succeeded = await afterwards(clients)
         await settled(app)
-        await closed(hangups)
-        left = {what: max(0, n - before[what] - SPARE.get(what, 0)) for what, n in held(app).items()}
+        await closed(hangups, within)
+        left = {
+            what: max(0, n - before[what] - SPARE.get(what, 0)) for what, n in held(app).items()
+        }
         wrong = [] if app is None else await records(app, hangups)
-        return Outcome(hangups, succeeded, left, wrong)
+        return Outcome(hangups, succeeded, left, wrong, within)
 
 
 async def afterwards(clients: Clients) -> int:
-    """How many ordinary requests succeed, as many at a time as there are connections; none after such a group that failed whole."""
+    """How many ordinary requests succeed, as many at a time as there are connections; none after
+    such a group that failed whole."""
     succeeded = 0
     for start in range(1, AFTERWARDS + 1, POOL):
         found = await asyncio.gather(*(clients.succeeds(-n) for n in range(start, start + POOL)))
@@ -131,7 +157,9 @@ async def many(clients: Clients, count: int, at_once: int) -> list[Hangup]:
 
 
 @asynccontextmanager
-async def relaying(folder: Path, server: UpstreamServer, against: Against) -> AsyncIterator[tuple[App | None, int]]:
+async def relaying(
+    folder: Path, server: UpstreamServer, against: Against
+) -> AsyncIterator[tuple[App | None, int]]:
     if against == "httpx":
         async with HttpxRelay(server.base, POOL) as relay, serving(relay, lifespan="off") as base:
             yield None, int(base.rpartition(":")[2])
@@ -141,17 +169,18 @@ async def relaying(folder: Path, server: UpstreamServer, against: Against) -> As
         "storage": {"url": f"sqlite:///{folder}/om.db"},
         "telemetry": {"log": "off"},
     }
-    with mock.patch("om_proxy.app.CONNECTIONS", POOL):
+    with mock.patch("om_proxy.app.MAX_CHAT_CONNECTIONS", POOL):
         app = create_app(parse(json.dumps(settings)))
         async with serving(app) as base:
             yield app, int(base.rpartition(":")[2])
 
 
-# ── what is left ─────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── what is left ──────────────────────────────────────────────────────────────────────────────────
 
 
 async def settled(app: App | None) -> None:
-    """Until nothing that ends is under way any more, for five seconds at most: what does not end, is told by `held`."""
+    """Until nothing that ends is under way any more, for five seconds at most: what does not end,
+    is told by `held`."""
     if app is None:
         return
     loop = asyncio.get_running_loop()
@@ -172,12 +201,13 @@ def held(app: App | None) -> dict[str, int]:
     assert session.connector is not None
     tasks = Counter(getattr(task.get_coro(), "__qualname__", "") for task in asyncio.all_tasks())
     return {
-        "places": POOL - upstream._places._value,
-        "calls": len(upstream._held),
+        "places": POOL - upstream._slots._value,
+        "calls": len(upstream._tasks),
         "connections in use": len(session.connector._acquired),
         "waiting for a connection": len(session.connector._waiters),
-        "work": len(app.background._running) + len(app.background._others),
-        "tasks": tasks.total() - tasks["_Connection._serve"],  # the model server's, one for each connection kept
+        "work": len(app.background._running) + len(app.background._held),
+        "tasks": tasks.total()
+        - tasks["_Connection._serve"],  # the model server's, one for each connection kept
         "descriptors": descriptors(),
     }
 
@@ -186,42 +216,58 @@ def descriptors() -> int:
     return len(os.listdir("/proc/self/fd")) if os.path.isdir("/proc/self/fd") else 0
 
 
-async def closed(hangups: list[Hangup]) -> None:
-    """Until every upstream connection that must be cut is, for as long as it may take and a little more."""
+async def closed(hangups: list[Hangup], within: float) -> None:
+    """Until every upstream connection that must be cut is, for as long as it may take and a little
+    more."""
     loop = asyncio.get_running_loop()
-    ends = loop.time() + 2 * WITHIN
+    ends = loop.time() + 2 * within
     for hangup in hangups:
         while hangup.lag == float("inf") and loop.time() < ends:  # noqa: ASYNC110 - it may never be told
             await asyncio.sleep(0.02)
 
 
 async def records(app: App, hangups: list[Hangup]) -> list[str]:
-    """Every reply that a client saw the end of stands in its thread, and none that the model server had not ended."""
+    """Every reply that a client saw the end of stands in its thread, and none that the model server
+    had not ended."""
     live: dict[str, set[str]] = {}
     for info in await app.store.threads(None):
         messages = (orjson.loads(m.item.raw) for m in await app.store.messages(info.key, 0))
         live[info.key.thread] = {m["content"] for m in messages if m["role"] == "assistant"}
     with_thread = [h for h in hangups if h.thread is not None]
-    lost = [h for h in with_thread if h.acknowledged and h.reply not in live.get(h.thread or "", ())]
+    lost = [
+        h for h in with_thread if h.acknowledged and h.reply not in live.get(h.thread or "", ())
+    ]
     ended = {h.reply for h in with_thread if h.seen_at is not None and h.phase not in HELD}
     made_up = [(thread, reply) for thread, replies in live.items() for reply in replies - ended]
-    return [f"lost: {h.reply} of {h.thread}" for h in lost] + [f"never ended: {found}" for found in made_up]
+    return [f"lost: {h.reply} of {h.thread}" for h in lost] + [
+        f"never ended: {found}" for found in made_up
+    ]
 
 
 def main() -> int:
     options = argparse.ArgumentParser(prog="scripts/hangups", description=__doc__)
-    options.add_argument("--count", type=int, default=10_000, help="how many clients leave (%(default)s)")
-    options.add_argument("--against", choices=("proxy", "httpx"), default="proxy", help="or a relay over plain httpx")
+    options.add_argument(
+        "--count", type=int, default=10_000, help="how many clients leave (%(default)s)"
+    )
+    options.add_argument(
+        "--against", choices=("proxy", "httpx"), default="proxy", help="or a relay over plain httpx"
+    )
     options.add_argument("--at-once", type=int, default=20, help="clients at a time (%(default)s)")
     options.add_argument("--seed", type=int, default=0, help="of the dice (%(default)s)")
-    options.add_argument("--loop", choices=("uvloop", "asyncio"), default="uvloop", help="`serve` has %(default)s")
+    options.add_argument(
+        "--loop", choices=("uvloop", "asyncio"), default="uvloop", help="`serve` has %(default)s"
+    )
     told = options.parse_args()
     configure("off")
     with tempfile.TemporaryDirectory() as folder:
         import uvloop  # which not every system has
 
-        running = hung_up(Path(folder), told.count, against=told.against, at_once=told.at_once, seed=told.seed)
-        with asyncio.Runner(loop_factory=uvloop.new_event_loop if told.loop == "uvloop" else None) as runner:
+        running = hung_up(
+            Path(folder), told.count, against=told.against, at_once=told.at_once, seed=told.seed
+        )
+        with asyncio.Runner(
+            loop_factory=uvloop.new_event_loop if told.loop == "uvloop" else None
+        ) as runner:
             outcome = runner.run(running)
     print(*outcome.table(), sep="\n")
     broken = outcome.broken()

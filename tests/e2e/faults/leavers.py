@@ -1,6 +1,7 @@
 """Clients that leave, each in its own phase of a request, and the model server that they leave.
 
-Both run in the loop of the proxy between them, so that one clock tells when a client left and when its upstream connection closed.
+Both run in the loop of the proxy between them, so that one clock tells when a client left and when
+its upstream connection closed.
 """
 
 from __future__ import annotations
@@ -22,7 +23,8 @@ POOL = 10  # connections to the model server
 WITHIN = 1.0
 THREADS = 100
 
-# When the client leaves. Of those marked `held` the model server never ends its answer, so that its connection must be cut.
+# When the client leaves. Of those marked `held` the model server never ends its answer, so that its
+# connection must be cut.
 PHASES = (
     "in its own head",
     "in its own body",
@@ -67,10 +69,15 @@ class Hangup:
 
     @property
     def lag(self) -> float | None:
-        """Seconds from the client's leaving to the end of the upstream connection; None where there was none to cut."""
+        """Seconds from the client's leaving to the end of the upstream connection; None where there
+        was none to cut."""
         if self.seen_at is None or self.left_at is None or self.answered:
             return None
-        return float("inf") if self.closed_at is None else max(0.0, self.closed_at - max(self.left_at, self.seen_at))
+        return (
+            float("inf")
+            if self.closed_at is None
+            else max(0.0, self.closed_at - max(self.left_at, self.seen_at))
+        )
 
 
 class ModelServer:
@@ -89,7 +96,9 @@ class ModelServer:
         (number,) = call.seen.header(b"x-number")
         hangup = self.hangups.get(int(number))
         if hangup is None:  # one of those afterwards
-            await answering(Content("fine", False).completion, b"Content-Type: application/json")(call)
+            await answering(Content("fine", False).completion, b"Content-Type: application/json")(
+                call
+            )
             return
         loop = asyncio.get_running_loop()
         hangup.seen_at = loop.time()
@@ -115,7 +124,11 @@ class ModelServer:
         if hangup.phase == "in the middle":
             call.send(chunk(events[0]) + chunk(events[1]))
             return False
-        padding = [b": %d\n\n" % n for n in range(30)] if hangup.phase in ("while it streams", "at any moment") else []
+        padding = (
+            [b": %d\n\n" % n for n in range(30)]
+            if hangup.phase in ("while it streams", "at any moment")
+            else []
+        )
         for event in (*padding, *events, DONE):
             call.send(chunk(event))
             await asyncio.sleep(0)
@@ -127,9 +140,16 @@ class ModelServer:
 
 class Clients:
     def __init__(
-        self, port: int, server: ModelServer, dice: random.Random, patience: float, *, uploads: bool = True
+        self,
+        port: int,
+        server: ModelServer,
+        dice: random.Random,
+        patience: float,
+        *,
+        uploads: bool = True,
     ) -> None:
-        """`patience`: seconds after which one that waits for something is stuck. `uploads`: the relay passes a body on as it comes."""
+        """`patience`: seconds after which one that waits for something is stuck. `uploads`: the
+        relay passes a body on as it comes."""
         self._patience = patience
         self._phases = [phase for phase in PHASES if uploads or phase != "in an upload"]
         self._port = port
@@ -137,19 +157,24 @@ class Clients:
         self._dice = dice
 
     def _hangup(self, number: int, phase: str) -> Hangup:
-        thread = f"t{number % THREADS}" if self._dice.choice(MODES) == "thread" and phase != "in an upload" else None
+        thread = (
+            f"t{number % THREADS}"
+            if self._dice.choice(MODES) == "thread" and phase != "in an upload"
+            else None
+        )
         hangup = self._server.hangups[number] = Hangup(number, phase, thread)
         return hangup
 
     async def hang_up_together(self, numbers: Sequence[int]) -> list[Hangup]:
-        """As many as the pool has connections are with the model server, the others wait; then nobody is there any more."""
+        """As many as the pool has connections are with the model server, the others wait; then
+        nobody is there any more."""
         hangups = [self._hangup(number, TOGETHER) for number in numbers]
         clients = [await RawClient.connect(self._port) for _ in numbers]
         for hangup, client in zip(hangups, clients, strict=True):
             body, headers = self._request(hangup)
             client.send(body, headers=headers)
         try:
-            async with asyncio.timeout(WITHIN):
+            async with asyncio.timeout(self._patience):
                 while sum(hangup.seen.is_set() for hangup in hangups) < min(POOL, len(hangups)):
                     await self._server.next_seen()
         except TimeoutError:
@@ -181,7 +206,9 @@ class Clients:
                 client.writer.write(b"POST /v1/chat/completions HTTP/1.1\r\nHost: proxy\r\nX-Num")
                 await self._moment()
             case "in its own body":
-                client.send_head("POST", "/v1/chat/completions", b"Content-Length: %d" % len(body), *headers)
+                client.send_head(
+                    "POST", "/v1/chat/completions", b"Content-Length: %d" % len(body), *headers
+                )
                 client.writer.write(body[: len(body) // 2])
                 await self._moment()
             case "in an upload":
@@ -219,7 +246,11 @@ class Clients:
     def _request(self, hangup: Hangup) -> tuple[bytes, tuple[bytes, ...]]:
         question = {"role": "user", "content": f"question {hangup.number}"}
         body = orjson.dumps({"model": "m", "stream": hangup.stream, "messages": [question]})
-        named = (b"X-OM-Thread: " + hangup.thread.encode(), b"X-OM-History: new") if hangup.thread else ()
+        named = (
+            (b"X-OM-Thread: " + hangup.thread.encode(), b"X-OM-History: new")
+            if hangup.thread
+            else ()
+        )
         return body, (b"X-Number: %d" % hangup.number, *named)
 
     async def _turns(self, most: int = 20) -> None:

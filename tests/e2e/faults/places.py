@@ -52,7 +52,9 @@ async def crowd(full: socket.socket, held: ExitStack) -> None:
                 await asyncio.get_running_loop().sock_connect(one, full.getsockname())
         except TimeoutError:
             return
-    pytest.skip("this system answers connections that nobody accepts: how a hanging one ends cannot be tried")
+    pytest.skip(
+        "this system answers connections that nobody accepts: how a hanging one ends cannot be tried"
+    )
 
 
 def port(listening: socket.socket) -> int:

@@ -1,4 +1,5 @@
-"""Each fault of a model server, as its client meets it: the bytes that were sent, the end that it made, and nothing of our own."""
+"""Each fault of a model server, as its client meets it: the bytes that were sent, the end that it
+made, and nothing of our own."""
 
 from __future__ import annotations
 
@@ -25,7 +26,8 @@ async def done(tmp_path_factory: pytest.TempPathFactory) -> Done:
 
 
 async def test_the_faults() -> None:
-    """46 of them make 75 cells for each of three roles; without an answer to pass on, and only then, there is one of ours."""
+    """46 of them make 75 cells for each of three roles; without an answer to pass on, and only
+    then, there is one of ours."""
     assert (len(FAULTS), len(CELLS), 3 * len(CELLS)) == (46, 75, 225)
     assert [fault.name for fault in FAULTS if fault.ours] == [
         "refused", "name-unknown", "certificate-untrusted", "connect-hangs", "no-reply", "head-trickles"
@@ -37,19 +39,24 @@ RATE = 2 << 20  # bytes a second that server, proxy and client in one process ma
 
 @pytest.mark.parametrize("cell", CELLS, ids=str)
 async def test_actor(done: Done, cell: Cell) -> None:
-    """With a thread and without: status, headers and bytes as sent, no clean end that the server did not make, all in time."""
+    """With a thread and without: status, headers and bytes as sent, no clean end that the server
+    did not make, all in time."""
     found = done[0][str(cell)]
     assert found.seconds < LIMIT + SLACK + len(found.with_thread.body) / RATE
     assert found.with_thread.header(b"x-om-status") == [b"raw"]
     for got in (found.with_thread, found.without):
         check(cell, got)
-    assert roles(found.after) == HELD["reply" if cell.fault.acknowledged and cell.stream else cell.fault.stored]
+    assert (
+        roles(found.after)
+        == HELD["reply" if cell.fault.acknowledged and cell.stream else cell.fault.stored]
+    )
     assert found.after[:1] in ([], [{"role": "user", "content": "How many?"}])
 
 
 @pytest.mark.parametrize("cell", CELLS, ids=str)
 async def test_actor_recovers(done: Done, cell: Cell) -> None:
-    """The same request again, answered well: the reply stands in the thread, whatever came of the first one."""
+    """The same request again, answered well: the reply stands in the thread, whatever came of the
+    first one."""
     found = done[0][str(cell)]
     assert (found.again.status, found.again.body, found.again.whole) == (
         200,
@@ -75,6 +82,9 @@ def check(cell: Cell, got: Got) -> None:
     assert got.status == int(wire.status[:3])
     assert got.body == wire.arrives
     assert got.whole is wire.whole
-    sent = [(name.lower(), value.strip()) for name, _, value in (line.partition(b":") for line in wire.headers)]
+    sent = [
+        (name.lower(), value.strip())
+        for name, _, value in (line.partition(b":") for line in wire.headers)
+    ]
     framing = (b"content-length", b"transfer-encoding", b"connection")
     assert [header for header in without_receipt(got) if header[0] not in framing] == sent

@@ -1,4 +1,5 @@
-"""Each fault of a model server, as observer and reflector meet it: chat never knows, memory stays as it was, and comes back by itself."""
+"""Each fault of a model server, as observer and reflector meet it: chat never knows, memory stays
+as it was, and comes back by itself."""
 
 from __future__ import annotations
 
@@ -22,7 +23,9 @@ class Done:
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module", params=["observer", "reflector"])
 async def done(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Done:
-    return Done(request.param, *await memory_cells(tmp_path_factory.mktemp(request.param), request.param))
+    return Done(
+        request.param, *await memory_cells(tmp_path_factory.mktemp(request.param), request.param)
+    )
 
 
 @pytest.mark.parametrize("cell", CELLS, ids=str)
@@ -31,14 +34,17 @@ async def test_chat(done: Done, cell: Cell) -> None:
     found = done.found[str(cell)]
     expected = well(Content(GOOD, cell.stream)).body
     assert {(got.status, got.body, got.whole) for got in found.chats} == {(200, expected, True)}
-    assert not [why for got in found.chats for why in got.header(b"x-om-status") if why == b"degraded"]
+    assert not [
+        why for got in found.chats for why in got.header(b"x-om-status") if why == b"degraded"
+    ]
     assert found.longest < SLACK
     assert found.work < MIND_LIMIT + SLACK
 
 
 @pytest.mark.parametrize("cell", CELLS, ids=str)
 async def test_memory(done: Done, cell: Cell) -> None:
-    """A failure changes nothing but that nobody asks again for a while; an odd but whole answer is an answer."""
+    """A failure changes nothing but that nobody asks again for a while; an odd but whole answer is
+    an answer."""
     found = done.found[str(cell)]
     if cell.fault.harmless:
         assert made(done.role, found.failed)
@@ -54,7 +60,7 @@ async def test_recovery(done: Done, cell: Cell) -> None:
     """The next good answer ends it."""
     found = done.found[str(cell)]
     assert made(done.role, found.at_last)
-    assert not found.at_last.trouble.failures
+    assert not found.at_last.failures.count
 
 
 async def test_nothing_is_left(done: Done) -> None:
@@ -64,14 +70,27 @@ async def test_nothing_is_left(done: Done) -> None:
 
 def remembered(memory: Memory) -> tuple[object, ...]:
     """Of what is known of the conversation, all that is no message."""
-    return memory.coverage, memory.log, memory.chunks, memory.reflection, memory.generation
+    return (
+        memory.coverage,
+        memory.log.entries,
+        memory.chunks,
+        memory.log.reflection,
+        memory.log.generation,
+    )
 
 
 def backs_off(role: str, memory: Memory) -> bool:
     if role == "reflector":
-        return memory.unproductive_at == memory.log_tokens > 0
-    return memory.trouble == replace(memory.trouble, failures=1, parked=False) and memory.trouble.until > 0
+        return memory.log.unproductive_at == memory.log.tokens > 0
+    return (
+        memory.failures == replace(memory.failures, count=1, suspended=False)
+        and memory.failures.retry_at > 0
+    )
 
 
 def made(role: str, memory: Memory) -> bool:
-    return bool(memory.chunks) if role == "observer" else memory.reflection is not None or memory.generation > 0
+    return (
+        bool(memory.chunks)
+        if role == "observer"
+        else memory.log.reflection is not None or memory.log.generation > 0
+    )

@@ -1,4 +1,5 @@
-"""What becomes of a reply whose client has left: half of one is nobody's word until the client says so; `drain` waits for all of it."""
+"""What becomes of a reply whose client has left: half of one is nobody's word until the client says
+so; `drain` waits for all of it."""
 
 from __future__ import annotations
 
@@ -12,10 +13,10 @@ from typing import Any
 import orjson
 import pytest
 
-from om_proxy.app import CONNECTIONS
-from om_proxy.edge.protocol import Protocol
-from om_proxy.memory.identity import LOCAL_TENANT
+from om_proxy.app import MAX_CHAT_CONNECTIONS
+from om_proxy.identity.tenants import LOCAL_TENANT
 from om_proxy.memory.model import Key
+from om_proxy.server.protocol import BoundedProtocol
 from tests.e2e.between import Between, between, completing
 from tests.e2e.faults.cells import notes
 from tests.e2e.faults.faults import DONE, JSON, Content, well
@@ -46,21 +47,28 @@ LATEST = 10.0
 
 def wire(path: str, body: bytes, *headers: bytes) -> bytes:
     return b"\r\n".join(
-        (f"POST {path} HTTP/1.1".encode(), b"Host: h", *headers, b"Content-Length: %d" % len(body), b"", body)
+        (
+            f"POST {path} HTTP/1.1".encode(),
+            b"Host: h",
+            *headers,
+            b"Content-Length: %d" % len(body),
+            b"",
+            body,
+        )
     )
 
 
 @pytest.fixture
-def connections(monkeypatch: pytest.MonkeyPatch) -> list[Protocol]:
+def connections(monkeypatch: pytest.MonkeyPatch) -> list[BoundedProtocol]:
     """Those of the server, as they are made."""
-    found: list[Protocol] = []
-    make = Protocol.connection_made
+    found: list[BoundedProtocol] = []
+    make = BoundedProtocol.connection_made
 
-    def made(protocol: Protocol, transport: asyncio.Transport) -> None:
+    def made(protocol: BoundedProtocol, transport: asyncio.Transport) -> None:
         found.append(protocol)
         make(protocol, transport)
 
-    monkeypatch.setattr(Protocol, "connection_made", made)
+    monkeypatch.setattr(BoundedProtocol, "connection_made", made)
     return found
 
 
@@ -71,9 +79,14 @@ def connections(monkeypatch: pytest.MonkeyPatch) -> list[Protocol]:
     ids=["with memory", "without a thread", "passed through"],
 )
 async def test_leaving_with_another_request_sent_behind(
-    tmp_path: Path, path: str, headers: tuple[bytes, ...], stream: bool, connections: list[Protocol]
+    tmp_path: Path,
+    path: str,
+    headers: tuple[bytes, ...],
+    stream: bool,
+    connections: list[BoundedProtocol],
 ) -> None:
-    """While one is answered the next is not read, and a client that leaves then has left: its upstream ends, and its place is free."""
+    """While one is answered the next is not read, and a client that leaves then has left: its
+    upstream ends, and its place is free."""
     calls: asyncio.Queue[Call] = asyncio.Queue()
 
     async def hold(call: Call) -> None:
@@ -84,7 +97,11 @@ async def test_leaving_with_another_request_sent_behind(
 
     async with between(tmp_path) as site, asyncio.timeout(20):
         site.server.script = hold
-        ask = wire(path, orjson.dumps({"model": "m", "stream": stream, "messages": [user("Hello")]}), *headers)
+        ask = wire(
+            path,
+            orjson.dumps({"model": "m", "stream": stream, "messages": [user("Hello")]}),
+            *headers,
+        )
         client = await RawClient.connect(site.port)
         client.writer.write(ask)
         call = await calls.get()
@@ -100,7 +117,9 @@ async def test_leaving_with_another_request_sent_behind(
         assert calls.empty()
 
 
-async def test_leaving_an_upload_that_is_not_taken(tmp_path: Path, connections: list[Protocol]) -> None:
+async def test_leaving_an_upload_that_is_not_taken(
+    tmp_path: Path, connections: list[BoundedProtocol]
+) -> None:
     """The model server reads nothing, the client has left: it is cut off, and the place is free."""
     calls: asyncio.Queue[Call] = asyncio.Queue()
 
@@ -123,7 +142,7 @@ async def test_leaving_an_upload_that_is_not_taken(tmp_path: Path, connections: 
         await call.closed.wait()
 
 
-async def stuck(connection: Protocol) -> bool:
+async def stuck(connection: BoundedProtocol) -> bool:
     """Whether no more is read for a while."""
     for _ in range(50):
         await asyncio.sleep(0.001)
@@ -176,7 +195,8 @@ class Scene:
         self.ended.set()
 
     async def leave(self, messages: Sequence[dict[str, Any]], *, stream: bool) -> None:
-        """Ask, and go when the answer is in its middle, which for one in one piece is before its head."""
+        """Ask, and go when the answer is in its middle, which for one in one piece is before its
+        head."""
         client = await RawClient.connect(self.site.port)
         client.send(self._body(messages, stream), headers=(b"X-OM-Thread: t",))
         await asyncio.wait_for(self.half.wait(), 30)
@@ -216,7 +236,9 @@ async def scene(folder: Path, upstream: str = "") -> AsyncIterator[Scene]:
     memory = ", observation: {message_tokens: 1000, buffer_tokens: 100}"
     async with between(folder, upstream=upstream, memory=memory) as site:
         await site.ask(
-            orjson.dumps({"model": "m", "messages": [user("Hello")]}), b"X-OM-Thread: t", script=completing()
+            orjson.dumps({"model": "m", "messages": [user("Hello")]}),
+            b"X-OM-Thread: t",
+            script=completing(),
         )
         site.server.seen.clear()
         yield Scene(site)
@@ -228,7 +250,8 @@ async def beginning(scene: Scene) -> list[dict[str, Any]]:
 
 
 async def test_half_a_reply_is_kept_and_not_part_of_the_conversation(tmp_path: Path) -> None:
-    """It is stored as interrupted; the upstream is closed; and what is observed later does not know of it."""
+    """It is stored as interrupted; the upstream is closed; and what is observed later does not know
+    of it."""
     async with scene(tmp_path) as at:
         before = await beginning(at)
         await at.leave([*before, user(LONG)], stream=True)
@@ -269,7 +292,8 @@ async def test_leaving_before_an_answer_in_one_piece(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("stream", [False, True], ids=["whole", "stream"])
 async def test_drain(tmp_path: Path, stream: bool) -> None:
-    """With `on_disconnect: drain` the model may finish although nobody listens, and its reply stands in the thread."""
+    """With `on_disconnect: drain` the model may finish although nobody listens, and its reply
+    stands in the thread."""
     async with scene(tmp_path, ", on_disconnect: drain") as at:
         before = await beginning(at)
         with stories() as told:
@@ -282,38 +306,46 @@ async def test_drain(tmp_path: Path, stream: bool) -> None:
         assert not at.cut.is_set()
         assert await at.live() == [*before, user("And now?"), assistant(SAID)]
         assert await at.dead() == 0
-        assert at.site.app.upstream._places._value == CONNECTIONS
+        assert at.site.app.upstream._slots._value == MAX_CHAT_CONNECTIONS
 
 
 @pytest.mark.parametrize("policy", ["close", "drain"])
-async def test_leaving_before_anybody_was_asked(tmp_path: Path, policy: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What hangs in a slow store while its client leaves never happened: it may have been asked again, and answered, since.
-    Under `drain` it is asked all the same."""
+async def test_leaving_before_anybody_was_asked(
+    tmp_path: Path, policy: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What hangs in a slow store while its client leaves never happened: it may have been asked
+    again, and answered, since. Under `drain` it is asked all the same."""
     async with scene(tmp_path, f", on_disconnect: {policy}") as at:
         before, opening, left = await beginning(at), asyncio.Event(), asyncio.Event()
         engine = at.site.app.chat._engine
-        open_turn, leaving = engine.open_turn, Protocol._left
+        open_turn, leaving = engine.open_turn, BoundedProtocol._report_disconnect
 
         async def slowly(*args: Any) -> Any:
             opening.set()
             await left.wait()
             return await open_turn(*args)
 
-        def leave(protocol: Protocol) -> None:
+        def leave(protocol: BoundedProtocol) -> None:
             leaving(protocol)
             left.set()
 
         monkeypatch.setattr(engine, "open_turn", slowly)
-        monkeypatch.setattr(Protocol, "_left", leave)
+        monkeypatch.setattr(BoundedProtocol, "_report_disconnect", leave)
         at.hold = False
         with stories() as told:
             client = await RawClient.connect(at.site.port)
-            client.send(at._body([*before, user("And now?")], stream=False), headers=(b"X-OM-Thread: t",))
+            client.send(
+                at._body([*before, user("And now?")], stream=False), headers=(b"X-OM-Thread: t",)
+            )
             await asyncio.wait_for(opening.wait(), 30)
             client.leave()
             story = await told.next()
         await at.site.app.background.wait_idle()
         drained = policy == "drain"
-        assert (story["end"], story["status"]) == (("complete", 200) if drained else ("disconnected", 499))
+        assert (story["end"], story["status"]) == (
+            ("complete", 200) if drained else ("disconnected", 499)
+        )
         assert len(at.site.server.seen) == drained
-        assert await at.live() == ([*before, user("And now?"), assistant(SAID)] if drained else before)
+        assert await at.live() == (
+            [*before, user("And now?"), assistant(SAID)] if drained else before
+        )

@@ -1,4 +1,5 @@
-"""Clients of HTTP/1.0 know no chunks: a body without a length ends with the connection, and one that is cut off with a reset."""
+"""Clients of HTTP/1.0 know no chunks: a body without a length ends with the connection, and one
+that is cut off with a reset."""
 
 from __future__ import annotations
 
@@ -32,8 +33,18 @@ async def site(tmp_path: Path) -> AsyncIterator[Between]:
 
 
 def ask(path: str, *headers: bytes, method: str = "POST", stream: bool = True) -> bytes:
-    body = orjson.dumps({"model": "m", "stream": stream, "messages": [{"role": "user", "content": "Hello"}]})
-    return b"\r\n".join((f"{method} {path} HTTP/1.0".encode(), *headers, b"Content-Length: %d" % len(body), b"", body))
+    body = orjson.dumps(
+        {"model": "m", "stream": stream, "messages": [{"role": "user", "content": "Hello"}]}
+    )
+    return b"\r\n".join(
+        (
+            f"{method} {path} HTTP/1.0".encode(),
+            *headers,
+            b"Content-Length: %d" % len(body),
+            b"",
+            body,
+        )
+    )
 
 
 async def said(site: Between, sent: bytes, script: Script) -> tuple[bytes, bytes, str]:
@@ -63,7 +74,9 @@ async def cut(call: Call) -> None:
 
 @ROUTES
 @pytest.mark.parametrize("asked", [(), KEEPING], ids=["", "to be kept"])
-async def test_a_stream(site: Between, path: str, headers: tuple[bytes, ...], asked: tuple[bytes, ...]) -> None:
+async def test_a_stream(
+    site: Between, path: str, headers: tuple[bytes, ...], asked: tuple[bytes, ...]
+) -> None:
     """It comes as it is, and ends with the connection, whatever was asked of that."""
     head, body, end = await said(site, ask(path, *headers, *asked), streaming(*EVENTS))
     assert (body, end) == (b"".join(EVENTS), CLEAN)
@@ -72,7 +85,9 @@ async def test_a_stream(site: Between, path: str, headers: tuple[bytes, ...], as
 
 
 @ROUTES
-async def test_a_stream_that_breaks_off(site: Between, path: str, headers: tuple[bytes, ...]) -> None:
+async def test_a_stream_that_breaks_off(
+    site: Between, path: str, headers: tuple[bytes, ...]
+) -> None:
     """No clean end follows: it would be taken for the whole."""
     head, body, end = await said(site, ask(path, *headers), cut)
     assert b" 200 " in head

@@ -1,4 +1,5 @@
-"""Requests bent at random: in their JSON, their headers, their address, their framing, or byte by byte."""
+"""Requests bent at random: in their JSON, their headers, their address, their framing, or byte by
+byte."""
 
 from __future__ import annotations
 
@@ -10,7 +11,7 @@ from typing import Any
 
 from tests.e2e.fuzz.honest_requests import SEEDS, Header, Request, chunked
 
-# ── JSON ─────────────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── JSON ──────────────────────────────────────────────────────────────────────────────────────────
 
 ODD: tuple[Any, ...] = (
     *(
@@ -32,7 +33,17 @@ ODD: tuple[Any, ...] = (
         {"": ""},
         list(range(60)),
     ),
-    *("\x00", "\ufffd", "é" * 50, "x" * 5_000, "\u202e", "🔴 " * 40, "<observations>", "</observations>", "data:,"),
+    *(
+        "\x00",
+        "\ufffd",
+        "é" * 50,
+        "x" * 5_000,
+        "\u202e",
+        "🔴 " * 40,
+        "<observations>",
+        "</observations>",
+        "data:,",
+    ),
     *("user", "assistant", "system", "developer", "tool", "function"),
     *({"role": "user"}, {"role": "assistant", "tool_calls": [{}]}, {"type": "text"}),
 )
@@ -65,7 +76,17 @@ RAW = (  # what no writer of JSON writes
         b",,",
         b"tru",
     ),
-    *(b"1e999", b"-0", b"NaN", b"1.0E+2", b"0" * 30, b"9" * 400, b"[" * 600, b"[" * 3_000, b'{"a":' * 1_200),
+    *(
+        b"1e999",
+        b"-0",
+        b"NaN",
+        b"1.0E+2",
+        b"0" * 30,
+        b"9" * 400,
+        b"[" * 600,
+        b"[" * 3_000,
+        b'{"a":' * 1_200,
+    ),
     b'"role":"user","role":"system"',
 )
 
@@ -73,9 +94,13 @@ RAW = (  # what no writer of JSON writes
 def places(value: Any) -> list[tuple[Any, Any]]:
     """Every container in a value with every key or index of it."""
     if isinstance(value, dict):
-        return [(value, key) for key in value] + [place for inner in value.values() for place in places(inner)]
+        return [(value, key) for key in value] + [
+            place for inner in value.values() for place in places(inner)
+        ]
     if isinstance(value, list):
-        return [(value, at) for at in range(len(value))] + [place for inner in value for place in places(inner)]
+        return [(value, at) for at in range(len(value))] + [
+            place for inner in value for place in places(inner)
+        ]
     return []
 
 
@@ -103,13 +128,25 @@ def bent_json(request: Request, dice: Random) -> Request:
 
 def bent_text(request: Request, dice: Random) -> Request:
     body, at = request.body, dice.randint(0, len(request.body))
-    return replace(request, json=None, body=body[:at] + dice.choice(RAW) + body[at + dice.choice((0, 0, 1, 4)) :])
+    return replace(
+        request,
+        json=None,
+        body=body[:at] + dice.choice(RAW) + body[at + dice.choice((0, 0, 1, 4)) :],
+    )
 
 
-# ── headers, address, framing ────────────────────────────────────────────────────────────────────────────────────────
+# ── headers, address, framing ─────────────────────────────────────────────────────────────────────
 
 NAMES = (
-    *(b"X-OM-Thread", b"X-OM-Resource", b"X-OM-Mode", b"X-OM-History", b"X-OM-Scope", b"X-OM-Task", b"X-OM-Timezone"),
+    *(
+        b"X-OM-Thread",
+        b"X-OM-Resource",
+        b"X-OM-Mode",
+        b"X-OM-History",
+        b"X-OM-Scope",
+        b"X-OM-Task",
+        b"X-OM-Timezone",
+    ),
     *(
         b"X-OM-Events",
         b"X-OM-Token",
@@ -130,7 +167,14 @@ NAMES = (
         b"Upgrade",
         b"TE",
     ),
-    *(b"Trailer", b"Content-Encoding", b"Accept-Encoding", b"Content-Type", b"Cookie", b"Keep-Alive"),
+    *(
+        b"Trailer",
+        b"Content-Encoding",
+        b"Accept-Encoding",
+        b"Content-Type",
+        b"Cookie",
+        b"Keep-Alive",
+    ),
     *(b"Content-Length ", b" Host", b"", b"x" * 300, b"X-\xff", b"A:B"),
 )
 VALUES = (
@@ -198,7 +242,12 @@ TARGETS = (
         b"/v1/%2e%2e/x",
         b"/v1/chat%2fcompletions",
     ),
-    *(b"/v1/chat/completions/", b"/v1/chat/completions?a=b&a", b"/v1/chat/completions#x", b"http://other/v1/models"),
+    *(
+        b"/v1/chat/completions/",
+        b"/v1/chat/completions?a=b&a",
+        b"/v1/chat/completions#x",
+        b"http://other/v1/models",
+    ),
     *(
         b"/om/v1/threads",
         b"/om/",
@@ -226,7 +275,16 @@ METHODS = (
     b"PRI",
     b"X" * 40,
 )
-VERSIONS = (b"HTTP/1.0", b"HTTP/1.1", b"HTTP/2.0", b"HTTP/0.9", b"HTTP/1", b"http/1.1", b"", b"HTTP/1.1 x")
+VERSIONS = (
+    b"HTTP/1.0",
+    b"HTTP/1.1",
+    b"HTTP/2.0",
+    b"HTTP/0.9",
+    b"HTTP/1",
+    b"http/1.1",
+    b"",
+    b"HTTP/1.1 x",
+)
 
 
 def bent_headers(request: Request, dice: Random) -> Request:
@@ -287,7 +345,7 @@ def bent_framing(written: bytes, request: Request, dice: Random) -> bytes:
     )
 
 
-# ── bytes ────────────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── bytes ─────────────────────────────────────────────────────────────────────────────────────────
 
 
 def bent_bytes(written: bytes, dice: Random) -> bytes:
@@ -316,13 +374,25 @@ def bent_bytes(written: bytes, dice: Random) -> bytes:
 
 
 Bending = Callable[[Request, Random], Request]
-GRAMMAR: Sequence[Bending] = (bent_json, bent_json, bent_json, bent_text, bent_headers, bent_headers, bent_line)
+GRAMMAR: Sequence[Bending] = (
+    bent_json,
+    bent_json,
+    bent_json,
+    bent_text,
+    bent_headers,
+    bent_headers,
+    bent_line,
+)
 
 
 def bent(dice: Random, epoch: int = 0) -> bytes:
-    """One request as it goes over the wire, bent in one way or several. Each epoch has threads of its own."""
+    """One request as it goes over the wire, bent in one way or several. Each epoch has threads of
+    its own."""
     request = dice.choice(SEEDS)
-    headers = ((name, value + b"-%d" % epoch if name == b"X-OM-Thread" else value) for name, value in request.headers)
+    headers = (
+        (name, value + b"-%d" % epoch if name == b"X-OM-Thread" else value)
+        for name, value in request.headers
+    )
     request = replace(request, headers=tuple(headers))
     if dice.random() < 0.75:
         for _ in range(dice.choice((1, 1, 2))):
@@ -339,4 +409,6 @@ def pieces(written: bytes, dice: Random) -> list[bytes]:
     if dice.random() < 0.8:
         return [written]
     cuts = sorted(dice.randint(0, len(written)) for _ in range(dice.randint(1, 4)))
-    return [written[start:end] for start, end in zip([0, *cuts], [*cuts, len(written)], strict=True)]
+    return [
+        written[start:end] for start, end in zip([0, *cuts], [*cuts, len(written)], strict=True)
+    ]

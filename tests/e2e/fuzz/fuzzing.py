@@ -1,11 +1,15 @@
-"""Bent requests by the thousand, sent to a live proxy with memory on; what must hold of every answer, and of the proxy after all.
+"""Bent requests by the thousand, sent to a live proxy with memory on; what must hold of every
+answer, and of the proxy after all.
 
-A case has failed when its answer is a 5xx, is none, or is cut off before the end its own framing announces, or when neither an
-answer nor the connection's end comes. A request of which nobody can tell where it ends is over by the server's own limits, which are
-short here. No answer is due only to a client that sent nothing at all, that left, or whose connection was reset while it was still
-sending: what has come by then is lost to it. All cases together have failed when the proxy grew by more than `GROWN` MiB.
+A case has failed when its answer is a 5xx, is none, or is cut off before the end its own framing
+announces, or when neither an answer nor the connection's end comes. A request of which nobody can
+tell where it ends is over by the server's own limits, which are short here. No answer is due only
+to a client that sent nothing at all, that left, or whose connection was reset while it was still
+sending: what has come by then is lost to it. All cases together have failed when the proxy grew by
+more than `GROWN` MiB.
 
-Not judged: what comes after the first answer, and where an answer ends that announces no length and is not in chunks.
+Not judged: what comes after the first answer, and where an answer ends that announces no length and
+is not in chunks.
 """
 
 from __future__ import annotations
@@ -30,16 +34,27 @@ from tests.e2e.between import COMPLETION, EVENTS, chat_body
 from tests.e2e.bounds.serving import Proxy, proxied
 from tests.e2e.fuzz.bending import bent, pieces
 from tests.support.raw_client import ask
-from tests.support.upstream_server import SSE_HEAD, Call, UpstreamServer, answering, chunk, upstream_server
+from tests.support.upstream_server import (
+    SSE_HEAD,
+    Call,
+    UpstreamServer,
+    answering,
+    chunk,
+    upstream_server,
+)
 
 LIMITS = "{header_timeout: 500ms, body_timeout: 500ms, write_timeout: 2s}"
 HANG = 30.0  # seconds; the limits take one, and a machine may be slow
 AT_ONCE = 64
 EPOCH = 500  # cases with the same threads: these get long, and are forked at every turn
-WARM = 0.2  # of the cases, before memory is measured: what is remembered at all is remembered by then
+WARM = (
+    0.2  # of the cases, before memory is measured: what is remembered at all is remembered by then
+)
 GROWN = 32  # MiB, of a proxy that is warm
 CHUNK = re.compile(rb"([0-9a-fA-F]+)(?:;[^\r\n]*)?\r\n")  # its size, and what follows that is data
-NOTES = orjson.dumps({"choices": [{"message": {"content": bullets("the dock takes no van above 2.85 m")}}]})
+NOTES = orjson.dumps(
+    {"choices": [{"message": {"content": bullets("the dock takes no van above 2.85 m")}}]}
+)
 
 
 async def model(call: Call) -> None:
@@ -105,7 +120,8 @@ async def attempted(port: int, seed: int, number: int, told: Told) -> None:
 
 
 async def answered(port: int, packets: list[bytes], *, patient: bool) -> bytes | None:
-    """All that comes until an answer is whole, or the server closes. None: reset by the server before all was sent."""
+    """All that comes until an answer is whole, or the server closes. None: reset by the server
+    before all was sent."""
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
     sending = asyncio.create_task(sent(writer, packets))
     request, got = b"".join(packets), b""
@@ -173,7 +189,9 @@ def judged(request: bytes, got: bytes, told: Told) -> list[str]:
         return ["no answer"] if request else []
     if status == "none":
         return [f"no HTTP: {got[:40]!r}"]
-    if status.startswith("5") and status != "501":  # a WebSocket is not relayed, and that is the answer
+    if (
+        status.startswith("5") and status != "501"
+    ):  # a WebSocket is not relayed, and that is the answer
         return [f"{status}: {got[-200:]!r}"]
     return [] if complete else [f"cut off: {got[-200:]!r}"]
 
@@ -181,7 +199,11 @@ def judged(request: bytes, got: bytes, told: Told) -> list[str]:
 def faults(told: Told) -> list[str]:
     """One line for each thing that is wrong."""
     found = [f"case {number}: {what}" for what, number in told.wrong]
-    return [*found, f"memory grew by {told.grown} MiB, more than {GROWN}"] if told.grown > GROWN else found
+    return (
+        [*found, f"memory grew by {told.grown} MiB, more than {GROWN}"]
+        if told.grown > GROWN
+        else found
+    )
 
 
 async def fuzzed(folder: Path, cases: int, seed: int, first: int = 0) -> Told:
@@ -195,7 +217,9 @@ async def fuzzed(folder: Path, cases: int, seed: int, first: int = 0) -> Told:
                 await attempted(proxy.port, seed, number, told)
                 server.seen.clear()
                 if told.cases % 10_000 == 0:
-                    print(f"{told.cases} cases, {proxy.resident()} MiB", file=sys.stderr, flush=True)
+                    print(
+                        f"{told.cases} cases, {proxy.resident()} MiB", file=sys.stderr, flush=True
+                    )
 
         async def resident_after(numbers: Iterator[int]) -> int:
             await asyncio.gather(*(some(numbers) for _ in range(AT_ONCE)))
@@ -215,7 +239,9 @@ def main() -> int:
     options = argparse.ArgumentParser(prog="scripts/fuzz", description=__doc__)
     options.add_argument("--cases", type=int, default=100_000, help="how many (%(default)s)")
     options.add_argument("--seed", type=int, default=0, help="of the dice (%(default)s)")
-    options.add_argument("--first", type=int, default=0, help="number of the first one (%(default)s)")
+    options.add_argument(
+        "--first", type=int, default=0, help="number of the first one (%(default)s)"
+    )
     options.add_argument("--show", type=int, help="do none, and show what this one sends")
     asked = options.parse_args()
     if asked.show is not None:
@@ -223,7 +249,9 @@ def main() -> int:
         return 0
     with tempfile.TemporaryDirectory() as folder:
         told = asyncio.run(fuzzed(Path(folder), asked.cases, asked.seed, asked.first))
-    print(f"{told.cases} cases in {told.seconds:.0f} s, the slowest {told.slowest:.1f} s; memory {told.grown:+d} MiB")
+    print(
+        f"{told.cases} cases in {told.seconds:.0f} s, the slowest {told.slowest:.1f} s; memory {told.grown:+d} MiB"
+    )
     print("answers:", dict(sorted(told.answers.items())), "degraded:", dict(told.degraded))
     found = faults(told)
     print(*found[-40:], f"{len(found)} wrong", sep="\n")

@@ -24,7 +24,9 @@ class Request:
     def with_json(self, json: Any) -> Request:
         """A value that no JSON can hold leaves the body as it was."""
         try:
-            return replace(self, json=json if isinstance(json, dict) else None, body=orjson.dumps(json))
+            return replace(
+                self, json=json if isinstance(json, dict) else None, body=orjson.dumps(json)
+            )
         except (TypeError, orjson.JSONEncodeError):
             return self
 
@@ -36,7 +38,9 @@ class Request:
         elif self.body or self.method in (b"POST", b"PUT"):
             framing = ((b"Content-Length", b"%d" % len(self.body)),)
         lines = [name + b": " + value for name, value in (*self.headers, *framing)]
-        return b"\r\n".join([b" ".join((self.method, self.target, self.version)), *lines, b"", body])
+        return b"\r\n".join(
+            [b" ".join((self.method, self.target, self.version)), *lines, b"", body]
+        )
 
 
 def chunked(body: bytes, pieces: int) -> bytes:
@@ -56,9 +60,16 @@ CLIENT: tuple[Header, ...] = (
 )
 TOOL = {
     "type": "function",
-    "function": {"name": "look", "parameters": {"type": "object", "properties": {"at": {"type": "string"}}}},
+    "function": {
+        "name": "look",
+        "parameters": {"type": "object", "properties": {"at": {"type": "string"}}},
+    },
 }
-CALL = {"id": "call_1", "type": "function", "function": {"name": "look", "arguments": '{"at": "dock"}'}}
+CALL = {
+    "id": "call_1",
+    "type": "function",
+    "function": {"name": "look", "arguments": '{"at": "dock"}'},
+}
 LONG = "the dock takes no van above 2.85 m, said the foreman on Monday; " * 30
 
 
@@ -80,7 +91,9 @@ LATER = (
     .say("user", "And on Tuesday?")
 )
 TOOLS = (
-    PLAIN.say("assistant", None, tool_calls=[CALL]).say("tool", "2.85 m", tool_call_id="call_1").say("user", "Thanks")
+    PLAIN.say("assistant", None, tool_calls=[CALL])
+    .say("tool", "2.85 m", tool_call_id="call_1")
+    .say("user", "Thanks")
 )
 PARTS = PLAIN.say(
     "user",
@@ -88,9 +101,14 @@ PARTS = PLAIN.say(
         {"type": "text", "text": "What is this?"},
         {
             "type": "image_url",
-            "image_url": {"url": "data:image/png;base64,iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJ"},
+            "image_url": {
+                "url": "data:image/png;base64,iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJ"
+            },
         },
-        {"type": "file", "file": {"filename": "a.pdf", "file_data": "data:application/pdf;base64,JVBERi0="}},
+        {
+            "type": "file",
+            "file": {"filename": "a.pdf", "file_data": "data:application/pdf;base64,JVBERi0="},
+        },
         {"type": "input_audio", "input_audio": {"data": "UklGRg==", "format": "wav"}},
     ],
 )

@@ -1,4 +1,5 @@
-"""Bent requests neither hang the proxy, nor make it answer 5xx or half, nor grow; scripts/fuzz does the same 100 000 times."""
+"""Bent requests neither hang the proxy, nor make it answer 5xx or half, nor grow; scripts/fuzz does
+the same 100 000 times."""
 
 from __future__ import annotations
 
@@ -67,7 +68,11 @@ HEAD = b"\r\nHEAD /v1/models HTTP/1.1\r\n\r\n"
         (b"HTTP/1.1 100 Continue\r\n\r\n", {"none": 1}, "no answer"),
         (b"HTTP/1.1 200 OK\r\nContent-Le", {"200": 1}, "cut off: "),
         (b"HTTP/1.1 200 OK\r\nContent-Length: 2000\r\n\r\nx", {"200": 1}, "cut off: "),
-        (b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n1\r\nx\r\n", {"200": 1}, "cut off: "),
+        (
+            b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n1\r\nx\r\n",
+            {"200": 1},
+            "cut off: ",
+        ),
     ],
 )
 def test_what_is_wrong(got: bytes, answers: dict[str, int], wrong: str) -> None:

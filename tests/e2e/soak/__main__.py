@@ -1,4 +1,5 @@
-"""A proxy, its model server and its clients, each a process of its own, for a long time: `scripts/soak`. Exit 1 if anything grows."""
+"""A proxy, its model server and its clients, each a process of its own, for a long time:
+`scripts/soak`. Exit 1 if anything grows."""
 
 from __future__ import annotations
 
@@ -66,17 +67,23 @@ async def settled(proxy: Proxy) -> None:
 
 def sample(proxy: Proxy, requests: int) -> Sample:
     place = Path(f"/proc/{proxy.pid}")
-    status = dict(one.split(":", 1) for one in (place / "status").read_text(encoding="ascii").splitlines())
+    status = dict(
+        one.split(":", 1) for one in (place / "status").read_text(encoding="ascii").splitlines()
+    )
     resident = int(status["VmRSS"].split()[0]) / 1024
     return Sample(requests, resident, len(os.listdir(place / "fd")), int(status["Threads"]))
 
 
-async def soaked(folder: Path, requests: int, threads: int, every: int) -> tuple[list[Sample], dict[str, int]]:
+async def soaked(
+    folder: Path, requests: int, threads: int, every: int
+) -> tuple[list[Sample], dict[str, int]]:
     """The samples, and what clients and models tell; a line is printed for each sample."""
     port, samples = free_port(), list[Sample]()
     async with beside("models") as models:
         answering = int(await line(models, 20))
-        settings = SETTINGS.format(port=port, models=answering, folder=folder, observe_at=1_200, buffer=400)
+        settings = SETTINGS.format(
+            port=port, models=answering, folder=folder, observe_at=1_200, buffer=400
+        )
         (folder / "om.yaml").write_text(settings, encoding="utf-8")
         proxy = Proxy(folder / "om.yaml", port)
         await proxy.start()
@@ -93,7 +100,10 @@ async def soaked(folder: Path, requests: int, threads: int, every: int) -> tuple
                 await asyncio.wait_for(clients.wait(), 20)
             assert models.stdin is not None
             models.stdin.close()
-            told |= {f"model: {name}": count for name, count in orjson.loads(await line(models, 20)).items()}
+            told |= {
+                f"model: {name}": count
+                for name, count in orjson.loads(await line(models, 20)).items()
+            }
             if await proxy.terminate() != 0:
                 told["proxy: ended badly"] = 1
         finally:
@@ -102,9 +112,7 @@ async def soaked(folder: Path, requests: int, threads: int, every: int) -> tuple
 
 
 def _row(one: Sample) -> str:
-    return (
-        f"{one.requests:>8} requests {one.resident:8.2f} MiB {one.descriptors:>5} descriptors {one.threads:>4} threads"
-    )
+    return f"{one.requests:>8} requests {one.resident:8.2f} MiB {one.descriptors:>5} descriptors {one.threads:>4} threads"
 
 
 def wrong(told: dict[str, int], requests: int) -> list[str]:
@@ -120,11 +128,17 @@ def wrong(told: dict[str, int], requests: int) -> list[str]:
 def main() -> int:
     options = argparse.ArgumentParser(prog="scripts/soak", description=__doc__)
     options.add_argument("--requests", type=int, default=200_000, help="in all (%(default)s)")
-    options.add_argument("--threads", type=int, default=10_000, help="they are spread over (%(default)s)")
-    options.add_argument("--every", type=int, default=5_000, help="requests between two samples (%(default)s)")
+    options.add_argument(
+        "--threads", type=int, default=10_000, help="they are spread over (%(default)s)"
+    )
+    options.add_argument(
+        "--every", type=int, default=5_000, help="requests between two samples (%(default)s)"
+    )
     asked = options.parse_args()
     with tempfile.TemporaryDirectory() as folder:
-        samples, told = asyncio.run(soaked(Path(folder), asked.requests, asked.threads, asked.every))
+        samples, told = asyncio.run(
+            soaked(Path(folder), asked.requests, asked.threads, asked.every)
+        )
     print(*(f"{what}: {count}" for what, count in sorted(told.items())), sep=", ")
     found = fitted(warm(samples))
     print(

@@ -1,6 +1,8 @@
-"""Clients of a soak: many threads over a few connections, each saying little, and now and then one that leaves.
+"""Clients of a soak: many threads over a few connections, each saying little, and now and then one
+that leaves.
 
-A process of its own where they stand beside a proxy's: asks so many requests, prints a line of JSON, and goes on when a line comes.
+A process of its own where they stand beside a proxy's: asks so many requests, prints a line of
+JSON, and goes on when a line comes.
 """
 
 from __future__ import annotations
@@ -79,7 +81,8 @@ class _Connection(asyncio.Protocol):
 
 @dataclass
 class Clients:
-    """Each thread is begun, and then they are gone through, `TALKING` at a time: soon, as many are young, old and silent as ever after.
+    """Each thread is begun, and then they are gone through, `TALKING` at a time: soon, as many are
+    young, old and silent as ever after.
 
     `told` counts statuses, what memory did, and who left when.
     """
@@ -99,9 +102,12 @@ class Clients:
         self._begun = [0] * AT_ONCE  # threads, by connection
 
     async def ask(self, requests: int) -> None:
-        """So many, each connection asking in its own threads, which nobody else asks in at that time."""
+        """So many, each connection asking in its own threads, which nobody else asks in at that
+        time."""
         left = iter(range(requests))
-        await asyncio.gather(*(self._one_after_the_other(n, left) for n in range(min(AT_ONCE, self.threads))))
+        await asyncio.gather(
+            *(self._one_after_the_other(n, left) for n in range(min(AT_ONCE, self.threads)))
+        )
 
     async def close(self) -> None:
         for connection in self._connections:
@@ -135,7 +141,9 @@ class Clients:
 
     async def _turn(self, number: int, thread: int) -> None:
         connection = self._connections[number]
-        if connection is None or connection.transport.is_closing():  # the proxy ends what is idle for long
+        if (
+            connection is None or connection.transport.is_closing()
+        ):  # the proxy ends what is idle for long
             connection = self._connections[number] = await self._connect()
         self._said += 1
         said = {"role": "user", "content": f"{self._said}: {words(self._dice, 40)}"}
@@ -143,7 +151,9 @@ class Clients:
         shown = self._shown.get(thread, []) if shows else []
         body = orjson.dumps({"model": "actor", "stream": stream, "messages": [*shown, said]})
         way = self._dice.choice(WAYS) if self._dice.random() < LEAVING else None
-        connection.transport.write(self._head(thread, len(body), shows=bool(shows), slow=way is not None))
+        connection.transport.write(
+            self._head(thread, len(body), shows=bool(shows), slow=way is not None)
+        )
         if way:
             await self._leaves(connection, body, way)
             self.told[f"left {way}"] += 1
@@ -158,7 +168,9 @@ class Clients:
             self._shown[thread] = [*shown, said, *heard][-WINDOW:]
 
     def _head(self, thread: int, length: int, *, shows: bool, slow: bool) -> bytes:
-        more = (b"" if shows else b"x-om-history: new\r\n") + (b"x-soak-slow: 1\r\n" if slow else b"")
+        more = (b"" if shows else b"x-om-history: new\r\n") + (
+            b"x-soak-slow: 1\r\n" if slow else b""
+        )
         return (
             b"POST /v1/chat/completions HTTP/1.1\r\nhost: proxy\r\ncontent-type: application/json\r\n"
             b"authorization: Bearer sk-%d\r\nx-om-thread: t%d\r\ncontent-length: %d\r\n%s\r\n"
@@ -172,7 +184,9 @@ class Clients:
         if way == "after the head":
             await connection.more()
         elif way == "at any moment":
-            await asyncio.sleep(self._dice.uniform(0, 0.12))  # the answer takes about 0.1 s, with its pauses
+            await asyncio.sleep(
+                self._dice.uniform(0, 0.12)
+            )  # the answer takes about 0.1 s, with its pauses
 
     def _leave(self, number: int) -> None:
         if connection := self._connections[number]:
@@ -181,10 +195,14 @@ class Clients:
 
     def _note(self, head: bytes) -> None:
         self.told[head[9:12].decode()] += 1
-        self.told["memory " + head.partition(b"\r\nx-om-status: ")[2].partition(b"\r\n")[0].decode()] += 1
+        self.told[
+            "memory " + head.partition(b"\r\nx-om-status: ")[2].partition(b"\r\n")[0].decode()
+        ] += 1
 
     async def _connect(self) -> _Connection:
-        _, connection = await asyncio.get_running_loop().create_connection(_Connection, "127.0.0.1", self.port)
+        _, connection = await asyncio.get_running_loop().create_connection(
+            _Connection, "127.0.0.1", self.port
+        )
         return connection
 
 
@@ -194,7 +212,9 @@ def _text(body: bytes, stream: bool) -> str | None:
         if not stream:
             return cast(str, orjson.loads(body)["choices"][0]["message"]["content"])
         events = (line[6:] for line in body.split(b"\n") if line.startswith(b"data: {"))
-        return "".join(orjson.loads(event)["choices"][0]["delta"].get("content", "") for event in events)
+        return "".join(
+            orjson.loads(event)["choices"][0]["delta"].get("content", "") for event in events
+        )
     except (orjson.JSONDecodeError, KeyError):
         return None
 

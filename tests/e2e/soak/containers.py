@@ -1,4 +1,5 @@
-"""What can be reached from an object: how many things its containers hold, which must not grow with the number of threads, and bytes."""
+"""What can be reached from an object: how many things its containers hold, which must not grow with
+the number of threads, and bytes."""
 
 from __future__ import annotations
 
@@ -15,9 +16,18 @@ from typing import Any
 
 GROWING = (dict, list, set, deque, bytearray)
 PASSED = (*GROWING, tuple, frozenset)  # that say nothing of where a container is held
-WHOLE = (type, ModuleType, CodeType, asyncio.AbstractEventLoop)  # they lead to the whole interpreter
+WHOLE = (
+    type,
+    ModuleType,
+    CodeType,
+    asyncio.AbstractEventLoop,
+)  # they lead to the whole interpreter
 CACHES = type(lru_cache(int))  # `unbounded_caches` looks at them
-CLOSED = (*WHOLE, CACHES, sqlite3.Connection)  # which lists its cursors, the dead among them for up to 200 new ones
+CLOSED = (
+    *WHOLE,
+    CACHES,
+    sqlite3.Connection,
+)  # which lists its cursors, the dead among them for up to 200 new ones
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,16 +80,21 @@ def grown(before: Sizes, after: Sizes, most: int) -> list[str]:
     """The containers that hold more than `most` things more than before."""
     were = {at: held.size for at, held in before.items()}
     return sorted(
-        f"{h.path} {were.get(at, 0)} → {h.size}" for at, h in after.items() if h.size - were.get(at, 0) > most
+        f"{h.path} {were.get(at, 0)} → {h.size}"
+        for at, h in after.items()
+        if h.size - were.get(at, 0) > most
     )
 
 
 def unbounded_caches(package: str, most: int) -> list[str]:
-    """Functions of a package's modules that remember more than `most` things, and without a bound."""
+    """Functions of a package's modules that remember more than `most` things, and without a
+    bound."""
     return [
         f"{name}.{attribute}"
         for name, module in list(sys.modules.items())
         if name.startswith(f"{package}.")
         for attribute, value in list(vars(module).items())
-        if (info := getattr(value, "cache_info", None)) and info().maxsize is None and info().currsize > most
+        if (info := getattr(value, "cache_info", None))
+        and info().maxsize is None
+        and info().currsize > most
     ]

@@ -1,4 +1,5 @@
-"""Whether something grows: samples over a number of requests, and the line through those after the warm-up."""
+"""Whether something grows: samples over a number of requests, and the line through those after the
+warm-up."""
 
 from __future__ import annotations
 
@@ -8,7 +9,10 @@ from statistics import linear_regression
 
 WARM_UP = 0.3  # of the samples: caches fill
 BOUND = 1.0  # MiB of resident memory per 10⁵ requests
-SPARE = {"descriptors": 10, "threads": 2}  # more than in the warm-up: connections to the model server come and go
+SPARE = {
+    "descriptors": 10,
+    "threads": 2,
+}  # more than in the warm-up: connections to the model server come and go
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +48,11 @@ def grown(samples: Sequence[Sample]) -> list[str]:
     late = warm(samples)
     early = samples[: len(samples) - len(late)]
     line = fitted(late)
-    found = [f"resident memory grows by {line.slope:.2f} MiB per 10⁵ requests"] if line.slope > BOUND else []
+    found = (
+        [f"resident memory grows by {line.slope:.2f} MiB per 10⁵ requests"]
+        if line.slope > BOUND
+        else []
+    )
     for what, spare in SPARE.items():
         before, after = (max(getattr(s, what) for s in some) for some in (early, late))
         if after > before + spare:

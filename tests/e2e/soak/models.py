@@ -1,6 +1,8 @@
-"""The model server of a soak: an actor, an observer and a reflector that answer in few bytes, and fail once in a hundred times.
+"""The model server of a soak: an actor, an observer and a reflector that answer in few bytes, and
+fail once in a hundred times.
 
-A process of its own where it stands beside a proxy's: prints its port, and ends with its standard input.
+A process of its own where it stands beside a proxy's: prints its port, and ends with its standard
+input.
 """
 
 from __future__ import annotations
@@ -106,16 +108,25 @@ class _Connection(asyncio.Protocol):
             self._transport.write(piece)
 
 
-# ── answers ──────────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── answers ───────────────────────────────────────────────────────────────────────────────────────
 
 
 def _whole(text: str) -> Iterator[bytes]:
     message = {"role": "assistant", "content": text}
-    yield _sized(orjson.dumps({"choices": [{"index": 0, "finish_reason": "stop", "message": message}]}))
+    yield _sized(
+        orjson.dumps({"choices": [{"index": 0, "finish_reason": "stop", "message": message}]})
+    )
 
 
-def _sized(body: bytes, status: bytes = b"200 OK", kind: bytes = b"application/json", *, more: int = 0) -> bytes:
-    return b"HTTP/1.1 %s\r\ncontent-type: %s\r\ncontent-length: %d\r\n\r\n%s" % (status, kind, len(body) + more, body)
+def _sized(
+    body: bytes, status: bytes = b"200 OK", kind: bytes = b"application/json", *, more: int = 0
+) -> bytes:
+    return b"HTTP/1.1 %s\r\ncontent-type: %s\r\ncontent-length: %d\r\n\r\n%s" % (
+        status,
+        kind,
+        len(body) + more,
+        body,
+    )
 
 
 def _streamed(text: str) -> Iterator[bytes]:
@@ -127,7 +138,10 @@ def _streamed(text: str) -> Iterator[bytes]:
 
 
 def _event(delta: dict[str, str], reason: str | None = None) -> bytes:
-    return _chunk(b"data: %s\n\n" % orjson.dumps({"choices": [{"index": 0, "delta": delta, "finish_reason": reason}]}))
+    return _chunk(
+        b"data: %s\n\n"
+        % orjson.dumps({"choices": [{"index": 0, "delta": delta, "finish_reason": reason}]})
+    )
 
 
 def _chunk(data: bytes) -> bytes:
@@ -135,12 +149,16 @@ def _chunk(data: bytes) -> bytes:
 
 
 def _busy(stream: bool, text: str) -> Iterator[bytes | None]:
-    yield _sized(b'{"error":{"message":"No.","type":"server_error","code":"overloaded"}}', b"503 Service Unavailable")
+    yield _sized(
+        b'{"error":{"message":"No.","type":"server_error","code":"overloaded"}}',
+        b"503 Service Unavailable",
+    )
 
 
 def _limited(stream: bool, text: str) -> Iterator[bytes | None]:
     yield _sized(
-        b'{"error":{"message":"No.","type":"requests","code":"rate_limit_exceeded"}}', b"429 Too Many Requests"
+        b'{"error":{"message":"No.","type":"requests","code":"rate_limit_exceeded"}}',
+        b"429 Too Many Requests",
     )
 
 
@@ -160,7 +178,13 @@ def _broken(stream: bool, text: str) -> Iterator[bytes | None]:
     yield None
 
 
-FAULTS = {"503": _busy, "429": _limited, "page": _page, "no answer": _nothing, "broken off": _broken}
+FAULTS = {
+    "503": _busy,
+    "429": _limited,
+    "page": _page,
+    "no answer": _nothing,
+    "broken off": _broken,
+}
 
 
 async def serve() -> None:

@@ -1,4 +1,5 @@
-"""Let the tenants do what they do, and print who saw what: `scripts/tenancy`. Exit status 1 if anybody saw what is another's."""
+"""Let the tenants do what they do, and print who saw what: `scripts/tenancy`. Exit status 1 if
+anybody saw what is another's."""
 
 from __future__ import annotations
 
@@ -12,7 +13,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from om_proxy.logs import configure
+from om_proxy.telemetry.logs import configure
 from tests.e2e.tenancy.operations import Operations
 from tests.e2e.tenancy.world import WORLDS, Findings, owners, world
 
@@ -65,7 +66,10 @@ def judged(names: Sequence[str], operations: int, seed: int) -> list[str]:
                 found = asyncio.run(lived(name, folder, operations // len(names), seed))
                 print(told(name, found, time.perf_counter() - began), flush=True)
                 wrong += [f"{name}: {what}" for what in found.wrong]
-                wrong += [f"{name}: no canary was ever seen in a {sink}" for sink in sorted(SINKS - set(+found.sinks))]
+                wrong += [
+                    f"{name}: no canary was ever seen in a {sink}"
+                    for sink in sorted(SINKS - set(+found.sinks))
+                ]
         text = log.read_bytes()
     wrong += [f"the log holds canaries of {sorted(owners(text))}"] if owners(text) else []
     wrong += ["the log holds a credential"] if b"sk-" in text else []
@@ -77,7 +81,9 @@ def main() -> int:
     asked = argparse.ArgumentParser(prog="scripts/tenancy", description=__doc__)
     asked.add_argument("--operations", type=int, default=100_000)
     asked.add_argument("--seed", type=int, default=0)
-    asked.add_argument("--world", choices=WORLDS, action="append", help="this one alone (again for more)")
+    asked.add_argument(
+        "--world", choices=WORLDS, action="append", help="this one alone (again for more)"
+    )
     given = asked.parse_args()
     wrong = judged(given.world or list(WORLDS), given.operations, given.seed)
     print(*dict.fromkeys(wrong[:50]), f"{len(wrong)} breaches", sep="\n")

@@ -12,12 +12,14 @@ from urllib.parse import quote
 
 import orjson
 
-from om_proxy.memory.user_token import Claims, signed
+from om_proxy.identity.user_token import Claims, sign_claims
 from tests.e2e.tenancy.world import LETTERS, SIGNING, World, canary, key_of
 
 THREADS, USERS = ("t", "Chat:2"), ("user", "agent/7")
 LONGEST = 24  # turns of a thread; then every tenant goes on in the next one
-LIVES = 8  # threads of a resource; then in the next one, or a shared log would grow with the run: no canary can be condensed
+# threads of a resource; then in the next one, or a shared log would grow with the run: no canary
+# can be condensed
+LIVES = 8
 AT_ONCE = 8
 
 Headers = list[tuple[str, str]]
@@ -44,14 +46,17 @@ class Chat:
 
 
 class Operations:
-    """Performs one random operation after another; everything it learns goes into the world's findings."""
+    """Performs one random operation after another; everything it learns goes into the world's
+    findings."""
 
     def __init__(self, world: World, seed: int) -> None:
         self._world = world
         self._rng = Random(f"{world.name} {seed}")
         self._count = 0
         self._chats = [Chat(x, r, t) for x in LETTERS for r in USERS for t in THREADS]
-        self._often = [8 if (c.user, c.name) == (USERS[0], THREADS[0]) else 1 for c in self._chats]  # one is long soon
+        self._often = [
+            8 if (c.user, c.name) == (USERS[0], THREADS[0]) else 1 for c in self._chats
+        ]  # one is long soon
 
     async def run(self, count: int) -> None:
         await asyncio.gather(*(self._some(count // AT_ONCE) for _ in range(AT_ONCE)))
@@ -61,9 +66,9 @@ class Operations:
 
     async def _some(self, count: int) -> None:
         for _ in range(count):
-            act: Callable[[Chat], Awaitable[None]] = self._rng.choices(list(WEIGHTS), list(WEIGHTS.values()))[
-                0
-            ].__get__(self)
+            act: Callable[[Chat], Awaitable[None]] = self._rng.choices(
+                list(WEIGHTS), list(WEIGHTS.values())
+            )[0].__get__(self)
             chat = self._rng.choices(self._chats, self._often)[0]
             async with chat.busy:
                 self._world.findings.operations[act.__name__.strip("_")] += 1
@@ -75,11 +80,15 @@ class Operations:
         if len(chat.history) > 2 * LONGEST:
             chat.history, chat.number = [], chat.number + 1
 
-    # ── what clients do ──────────────────────────────────────────────────────────────────────────────────────────────
+    # ── what clients do ───────────────────────────────────────────────────────────────────────────
 
-    async def _say(self, chat: Chat, messages: list[dict[str, Any]] | None = None, more: Headers | None = None) -> None:
+    async def _say(
+        self, chat: Chat, messages: list[dict[str, Any]] | None = None, more: Headers | None = None
+    ) -> None:
         self._count += 1
-        chat.history.append({"role": "user", "content": " ".join([canary(chat.letter, self._count)] * 4)})
+        chat.history.append(
+            {"role": "user", "content": " ".join([canary(chat.letter, self._count)] * 4)}
+        )
         reply = await self._sent(chat, messages or chat.history, more or [])
         chat.history.append({"role": "assistant", "content": reply})
 
@@ -87,16 +96,27 @@ class Operations:
         """A client that sends its newest message only."""
         self._count += 1
         newest = {"role": "user", "content": canary(chat.letter, self._count)}
-        chat.history += [newest, {"role": "assistant", "content": await self._sent(chat, [newest], [])}]
+        chat.history += [
+            newest,
+            {"role": "assistant", "content": await self._sent(chat, [newest], [])},
+        ]
 
     async def _edit(self, chat: Chat) -> None:
         del chat.history[-2 * self._rng.randint(1, 3) :]
         await self._say(chat)
 
     async def _recall(self, chat: Chat) -> None:
-        """What is asked for is answered from the prompt: whatever memory put there can come back."""
-        chat.history.append({"role": "user", "content": "Which locker at Quarry Steps is mine, and what is its limit?"})
-        chat.history.append({"role": "assistant", "content": await self._sent(chat, chat.history, [])})
+        """What is asked for is answered from the prompt: whatever memory put there can come
+        back."""
+        chat.history.append(
+            {
+                "role": "user",
+                "content": "Which locker at Quarry Steps is mine, and what is its limit?",
+            }
+        )
+        chat.history.append(
+            {"role": "assistant", "content": await self._sent(chat, chat.history, [])}
+        )
 
     async def _leave(self, chat: Chat) -> None:
         self._count += 1
@@ -109,7 +129,9 @@ class Operations:
 
     async def _task(self, chat: Chat) -> None:
         await self._sent(
-            chat, [*chat.history, {"role": "user", "content": "A title, please."}], [("x-om-task", "title")]
+            chat,
+            [*chat.history, {"role": "user", "content": "A title, please."}],
+            [("x-om-task", "title")],
         )
 
     async def _other_name(self, chat: Chat) -> None:
@@ -118,19 +140,27 @@ class Operations:
         tenant = self._world.tenant(other)
         await self._say(
             chat,
-            more=[("x-om-tenant", tenant), ("x-tenant", tenant), ("x-om-user", other), ("cookie", f"tenant={tenant}")],
+            more=[
+                ("x-om-tenant", tenant),
+                ("x-tenant", tenant),
+                ("x-om-user", other),
+                ("cookie", f"tenant={tenant}"),
+            ],
         )
 
     async def _scope(self, chat: Chat) -> None:
         """Counts in the world of keys only, and there too for the tenant's own resource only."""
         await self._say(chat, more=[("x-om-scope", self._rng.choice(["thread", "resource"]))])
 
-    # ── who would be somebody else ───────────────────────────────────────────────────────────────────────────────────
+    # ── who would be somebody else ────────────────────────────────────────────────────────────────
 
     async def _two_credentials(self, chat: Chat) -> None:
         """One's own and another's, in whatever order."""
         own, other = f"Bearer {key_of(chat.letter)}", key_of(self._other(chat))
-        pairs = [("authorization", own), (self._rng.choice(["x-api-key", "api-key", "authorization"]), other)]
+        pairs = [
+            ("authorization", own),
+            (self._rng.choice(["x-api-key", "api-key", "authorization"]), other),
+        ]
         if self._world.name == "keys" and self._rng.random() < 0.5:
             pairs = [("x-om-authorization", own), ("x-memory-gateway-authorization", other)]
         self._rng.shuffle(pairs)
@@ -139,7 +169,9 @@ class Operations:
     async def _two_names(self, chat: Chat) -> None:
         named = self._named(chat)
         name, value = self._rng.choice(named)
-        await self._refused(chat, [*self._credential(chat.letter), *named, (name, f"{value}2")], 400)
+        await self._refused(
+            chat, [*self._credential(chat.letter), *named, (name, f"{value}2")], 400
+        )
 
     async def _odd_name(self, chat: Chat) -> None:
         odd = self._rng.choice(["a%2", "a b", "a\tb", "ü", "a,b", "<t>", "x" * 257, "a\u00a0"])
@@ -149,16 +181,26 @@ class Operations:
         """The beginning of another's credential, or more than it, is another credential."""
         other = key_of(self._other(chat))
         await self._stranger(
-            chat, self._rng.choice([other[:-1], f"{other}0", other.upper(), f"{other},{other}", f"{other} x"])
+            chat,
+            self._rng.choice(
+                [other[:-1], f"{other}0", other.upper(), f"{other},{other}", f"{other} x"]
+            ),
         )
 
     async def _nobody(self, chat: Chat) -> None:
         await self._stranger(chat, f"sk-stranger-{self._rng.randrange(3)}")
 
     async def _stranger(self, chat: Chat, key: str) -> None:
-        messages = [{"role": "user", "content": "Which locker at Quarry Steps is mine, and what is its limit?"}]
+        messages = [
+            {
+                "role": "user",
+                "content": "Which locker at Quarry Steps is mine, and what is its limit?",
+            }
+        ]
         headers = [("authorization", f"Bearer {key}"), *self._named(chat)]
-        answer = await self._world.ask(headers, orjson.dumps({"model": "actor", "messages": messages}))
+        answer = await self._world.ask(
+            headers, orjson.dumps({"model": "actor", "messages": messages})
+        )
         self._judge("nobody", answer, 401 if self._world.name == "keys" else 200)
 
     async def _other_token(self, chat: Chat) -> None:
@@ -170,29 +212,36 @@ class Operations:
             Claims(chat.resource, now + 60, thread="another", tenant=tenant),
             Claims(chat.resource, now - 60, tenant=tenant),
         ])  # fmt: skip
-        token = ("x-om-token", signed(claims, SIGNING.encode()))
+        token = ("x-om-token", sign_claims(claims, SIGNING.encode()))
         if self._world.name == "keys":
             await self._refused(chat, [*self._headers(chat), token], 401)
         else:
             await self._say(chat, more=[token])  # says nothing where nobody can verify it
 
     async def _steer(self, chat: Chat) -> None:
-        """The admin API by one's own credential, asked for another's threads: they are not there."""
+        """The admin API by one's own credential, asked for another's threads: they are not
+        there."""
         other = self._world.tenant(self._other(chat))
         path = self._rng.choice(["", f"/{quote(chat.thread, safe='')}"])
         query = f"?tenant={other}&resource={quote(chat.resource, safe='')}"
-        answer = await self._world.look(self._credential(chat.letter), f"/om/v1/threads{path}{query}")
+        answer = await self._world.look(
+            self._credential(chat.letter), f"/om/v1/threads{path}{query}"
+        )
         self._judge(chat.letter, answer, 200 if not path or answer[0] != 404 else 404)
         if other.encode() in answer[2]:
             self._world.findings.wrong.append("the admin API tells of another tenant")
-        self._world.findings.sinks["admin answer"] += self._world.tenant(chat.letter).encode() in answer[2]
+        self._world.findings.sinks["admin answer"] += (
+            self._world.tenant(chat.letter).encode() in answer[2]
+        )
 
     async def _refused(self, chat: Chat, headers: Headers, status: int) -> None:
         messages = [{"role": "user", "content": "Which locker at Quarry Steps is mine?"}]
-        answer = await self._world.ask(headers, orjson.dumps({"model": "actor", "messages": messages}))
+        answer = await self._world.ask(
+            headers, orjson.dumps({"model": "actor", "messages": messages})
+        )
         self._judge("nobody", answer, status)
 
-    # ── how it is said ───────────────────────────────────────────────────────────────────────────────────────────────
+    # ── how it is said ────────────────────────────────────────────────────────────────────────────
 
     async def _sent(self, chat: Chat, messages: list[dict[str, Any]], more: Headers) -> str:
         stream = self._rng.random() < 0.4
@@ -218,17 +267,20 @@ class Operations:
         headers = [*self._credential(chat.letter), *self._named(chat)]
         if self._world.name == "keys" and self._rng.random() < 0.3:
             claims = Claims(chat.resource, time.time() + 60, tenant=self._world.tenant(chat.letter))
-            headers.append(("X-OM-Token", signed(claims, SIGNING.encode())))
+            headers.append(("X-OM-Token", sign_claims(claims, SIGNING.encode())))
         self._rng.shuffle(headers)
         return headers
 
     def _named(self, chat: Chat) -> Headers:
-        thread = self._rng.choice(["x-om-thread", "X-OM-Thread", "x-thread-id", "X-OpenWebUI-Chat-Id"])
+        thread = self._rng.choice(
+            ["x-om-thread", "X-OM-Thread", "x-thread-id", "X-OpenWebUI-Chat-Id"]
+        )
         resource = self._rng.choice(["x-om-resource", "X-Resource-Id", "x-openwebui-user-id"])
         return [(thread, chat.thread), (resource, chat.resource)]
 
     def _credential(self, letter: str) -> Headers:
-        """The three headers, with a scheme or without, alone or repeated; with keys of ours beside the provider's own, too."""
+        """The three headers, with a scheme or without, alone or repeated; with keys of ours beside
+        the provider's own, too."""
         keyed = self._world.name == "keys"
         key = key_of(letter, self._rng.choice((1, 2)) if keyed else 1)
         spellings: list[Headers] = [
@@ -240,7 +292,9 @@ class Operations:
         ]
         if keyed:
             name = self._rng.choice(["X-OM-Authorization", "X-Memory-Gateway-Authorization"])
-            spellings += [[(name, f"Bearer {key}"), ("authorization", f"Bearer sk-own-{letter}")]] * 5
+            spellings += [
+                [(name, f"Bearer {key}"), ("authorization", f"Bearer sk-own-{letter}")]
+            ] * 5
         return self._rng.choice(spellings)
 
     def _other(self, chat: Chat) -> str:

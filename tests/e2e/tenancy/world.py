@@ -1,4 +1,5 @@
-"""Sixteen tenants with the same threads and resources behind one proxy, and everything that any of them could see of another."""
+"""Sixteen tenants with the same threads and resources behind one proxy, and everything that any of
+them could see of another."""
 
 from __future__ import annotations
 
@@ -15,18 +16,17 @@ import aiohttp
 from yarl import URL
 
 from om_proxy.app import App, create_app
-from om_proxy.demo.loopback import serving
-from om_proxy.demo.scripted import OBSERVER, REFLECTOR, Scripted, text_of
-from om_proxy.memory.identity import Rules, identify
+from om_proxy.identity.callers import identify
+from om_proxy.identity.identity_rules import IdentityRules
 from om_proxy.settings import parse
+from om_proxy.testing.loopback import serving
+from om_proxy.testing.scripted import OBSERVER, REFLECTOR, Scripted, text_of
 from tests.e2e.running import Clock
 
 LETTERS = "abcdefghijklmnop"  # one a tenant
 CANARY = re.compile(rb"canary-([a-p])-\d+")
 SIGNING = "tenancy-tenancy-tenancy-tenancy!"
-SMALL = (
-    "observation: {message_tokens: 1000, buffer_tokens: 250, block_timeout: 5s}, reflection: {observation_tokens: 1500}"
-)
+SMALL = "observation: {message_tokens: 1000, buffer_tokens: 250, block_timeout: 5s}, reflection: {observation_tokens: 1500}"
 WORLDS = {  # each with what differs in its configuration
     "credentials": f"memory: {{model: inherit, {SMALL}}}",
     "keys": f"memory: {{model: inherit, {SMALL}}}\nidentity: {{scope_override: true}}\nauth: {{token_secret: {SIGNING}, keys: ["
@@ -55,11 +55,18 @@ def key_of(letter: str, number: int = 1) -> str:
 
 
 class Minds(Scripted):
-    """One model for all: actor, observer and reflector are told apart by what they are asked. `seen` is what is not judged yet."""
+    """One model for all: actor, observer and reflector are told apart by what they are asked.
+    `seen` is what is not judged yet."""
 
     def _answer(self, model: str, messages: Any, fault: Any) -> Any:
         asked = text_of(messages[-1]) if messages else ""
-        mind = REFLECTOR if "Rewrite these notes" in asked else OBSERVER if "Write the observations" in asked else model
+        mind = (
+            REFLECTOR
+            if "Rewrite these notes" in asked
+            else OBSERVER
+            if "Write the observations" in asked
+            else model
+        )
         return super()._answer(mind, messages, fault)
 
 
@@ -70,7 +77,9 @@ class Findings:
     operations: Counter[str] = field(default_factory=Counter)
     statuses: Counter[str] = field(default_factory=Counter)
     wrong: list[str] = field(default_factory=list)
-    sinks: Counter[str] = field(default_factory=Counter)  # how many canaries-bearing things each sink held
+    sinks: Counter[str] = field(
+        default_factory=Counter
+    )  # how many canaries-bearing things each sink held
 
     def judge(self, sink: str, allowed: str | None, *found: bytes) -> None:
         """`allowed`: whose canaries may stand here; None: those of any one tenant."""
@@ -88,7 +97,7 @@ class World:
     models: Minds
     http: aiohttp.ClientSession
     path: Path
-    rules: Rules
+    rules: IdentityRules
     secret: bytes
     findings: Findings = field(default_factory=Findings)
 
@@ -100,24 +109,35 @@ class World:
         self, headers: Sequence[tuple[str, str]], body: bytes, *, leave: bool = False
     ) -> tuple[int, Mapping[str, str], bytes]:
         """One request; with `leave` the client goes after the first piece of the answer."""
-        async with self.http.post(f"{self.base}/v1/chat/completions", data=body, headers=headers) as answer:
+        async with self.http.post(
+            f"{self.base}/v1/chat/completions", data=body, headers=headers
+        ) as answer:
             if leave:
                 return answer.status, answer.headers, await answer.content.readany()
             return answer.status, answer.headers, await answer.read()
 
-    async def look(self, headers: Sequence[tuple[str, str]], path: str) -> tuple[int, Mapping[str, str], bytes]:
+    async def look(
+        self, headers: Sequence[tuple[str, str]], path: str
+    ) -> tuple[int, Mapping[str, str], bytes]:
         """One GET of ours."""
-        async with self.http.get(URL(f"{self.base}{path}", encoded=True), headers=headers) as answer:
+        async with self.http.get(
+            URL(f"{self.base}{path}", encoded=True), headers=headers
+        ) as answer:
             return answer.status, answer.headers, await answer.read()
 
     def judge_upstream(self) -> None:
-        """Every prompt that went out holds the words of one tenant, and goes out with that tenant's credential."""
+        """Every prompt that went out holds the words of one tenant, and goes out with that tenant's
+        credential."""
         seen, self.models.requests[:] = list(self.models.requests), []
         for request in seen:
-            credential = b" ".join(v for n, v in request.headers if n in (b"authorization", b"x-api-key", b"api-key"))
+            credential = b" ".join(
+                v for n, v in request.headers if n in (b"authorization", b"x-api-key", b"api-key")
+            )
             spelt = re.search(rb"sk-(?:own-)?([a-p])\b", credential)
             self.findings.judge("prompt", spelt[1].decode() if spelt else None, request.body)
-            if b"tenancy" in b" ".join(v for _, v in request.headers) or (self.name == "keys" and b"-1" in credential):
+            if b"tenancy" in b" ".join(v for _, v in request.headers) or (
+                self.name == "keys" and b"-1" in credential
+            ):
                 self.findings.wrong.append("a key or token of ours went upstream")
 
     async def judge_store(self) -> None:
@@ -125,17 +145,26 @@ class World:
         whose = {self.tenant(letter): letter for letter in LETTERS}
         for info in await self.app.store.threads(None, limit=100_000):
             memory = await self.app.store.load(info.key)
-            texts = [m.item.raw for m in memory.tail] + [repr(o.text).encode() for o in memory.log + memory.chunks]
+            texts = [m.item.raw for m in memory.tail] + [
+                repr(o.text).encode() for o in memory.log.entries + memory.chunks
+            ]
             self.findings.judge("memory", whose.get(info.key.tenant, "nobody"), *texts)
         for tenant, letter in whose.items():
-            if {i.key.tenant for i in await self.app.store.threads(tenant, limit=100_000)} - {tenant}:
+            if {i.key.tenant for i in await self.app.store.threads(tenant, limit=100_000)} - {
+                tenant
+            }:
                 self.findings.wrong.append(f"the list of {letter} names another's thread")
         with closing(sqlite3.connect(self.path)) as db:
             same = "SELECT count(DISTINCT tenant) FROM message JOIN thread ON id = thread_id GROUP BY fp ORDER BY 1 DESC LIMIT 1"
             if db.execute(same).fetchone()[0] != 1:
                 self.findings.wrong.append("messages of two tenants have one fingerprint")
-            threads = {id_: whose.get(tenant, "nobody") for id_, tenant in db.execute("SELECT id, tenant FROM thread")}
-            for (table,) in db.execute("SELECT name FROM sqlite_schema WHERE type = 'table'").fetchall():
+            threads = {
+                id_: whose.get(tenant, "nobody")
+                for id_, tenant in db.execute("SELECT id, tenant FROM thread")
+            }
+            for (table,) in db.execute(
+                "SELECT name FROM sqlite_schema WHERE type = 'table'"
+            ).fetchall():
                 columns = [row[1] for row in db.execute(f"PRAGMA table_info({table})")]
                 if "thread_id" not in columns:
                     continue
@@ -151,10 +180,10 @@ async def world(name: str, folder: Path) -> AsyncIterator[World]:
     async with serving(models, lifespan="off") as upstream:
         text = f'upstream: [{{base_url: "{upstream}/v1", layout: blocks}}]\nstorage: {{url: "sqlite:///{path}"}}\n'
         settings = parse(f'{text}telemetry: {{log: "off"}}\n{WORLDS[name]}')
-        app = create_app(settings, clock=Clock(), model_within=20.0)
+        app = create_app(settings, clock=Clock(), model_timeout_s=20.0)
         connector = aiohttp.TCPConnector(
             limit=0, keepalive_timeout=1.0
         )  # the server waits longer: no race for an idle one
         async with serving(app) as base, aiohttp.ClientSession(connector=connector) as http:
             secret = await app.store.secret()
-            yield World(name, app, base, models, http, path, app._site.identity, secret)
+            yield World(name, app, base, models, http, path, app._config.identity, secret)

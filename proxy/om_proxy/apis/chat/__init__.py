@@ -1,0 +1,1 @@
+"""Chat completions: requests, replies, streamed or not."""

@@ -1,0 +1,50 @@
+"""OpenAI's chat completions, as the `Api` that every floor above reads (apis/api.py)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from om_proxy.apis.api import Api, Request
+from om_proxy.apis.chat import beginning, chat_message, chat_request
+from om_proxy.apis.chat.layout import assemble
+from om_proxy.apis.chat.reply import ChatReplyReader
+from om_proxy.apis.chat.stream_end import DoneFinder
+from om_proxy.apis.split import Split
+from om_proxy.memory.prompt.layout import Layout
+from om_proxy.memory.prompt.tail import Piece
+
+
+class ChatApi:
+    """The functions of this room, by the names of `Api`."""
+
+    name = "chat"
+
+    build_split = staticmethod(chat_request.build_request_split)
+    has_replies = staticmethod(chat_request.has_replies)
+    read_item = staticmethod(chat_request.read_item)
+    view_message = staticmethod(chat_message.view_message)
+    asking_text = staticmethod(chat_request.asking_text)
+    cut_beginning = staticmethod(beginning.cut_beginning)
+    read_beginning = staticmethod(beginning.read_beginning)
+    create_reply_reader = ChatReplyReader
+    create_end_finder = DoneFinder
+
+    def parse_request(self, body: bytes, known: Split | None = None) -> Request:
+        return chat_request.parse_request(self, body, known)
+
+    @staticmethod
+    def rewrite_body(
+        request: Request, block: str, hint: str, tail: Sequence[Piece], layout: Layout
+    ) -> bytes:
+        messages = assemble(
+            request.instructions,
+            request.instruction_roles,
+            block,
+            hint,
+            [piece.raw for piece in tail],
+            layout,
+        )
+        return chat_request.replace_messages(request, messages)
+
+
+CHAT: Api = ChatApi()

@@ -1,0 +1,246 @@
+"""Split a chat completion request into its messages, and write it again with other messages.
+
+A request is split, not parsed: a thread's known messages come again with every call, so they stay
+raw slices until one is read. msgspec finds the slices at about 0.3 ms/MB; parsing
+everything takes three times that, and writing it back would change numbers and keys we do not know.
+Behind a known split (apis/split.py) the parser reads only what follows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import msgspec
+from msgspec import Raw
+
+from om_proxy.apis.api import Api, Request, Unreadable
+from om_proxy.apis.chat.chat_message import read_message
+from om_proxy.apis.json_members import find_value_span
+from om_proxy.apis.json_text import (
+    COUNT_VALUES_ABOVE_BYTES,
+    MAX_MODEL_NAME_CHARS,
+    has_too_many_values,
+    write_canonical,
+)
+from om_proxy.apis.lone_surrogates import replace_lone_surrogates
+from om_proxy.apis.split import KNOWN_PREFIX_PLACEHOLDER, SlicedMessages, Split, build_split
+from om_proxy.memory.fingerprint import fingerprint
+from om_proxy.memory.model import Item
+from om_proxy.memory.transcript.digests import Digests
+from om_proxy.memory.transcript.side_requests import ANSWERING_ROLES
+
+# a client says no more at once: a question, or the results of all its calls
+MAX_MESSAGES_OF_ONE_TURN = 64
+INSTRUCTION_ROLES = frozenset({"system", "developer"})
+
+
+_NULL = Raw(b"null")
+
+
+class _Body(msgspec.Struct):
+    messages: list[Raw]
+    model: Raw = _NULL
+    stream: Raw = _NULL
+    tools: Raw = _NULL
+    functions: Raw = _NULL  # what tools were called until 2023
+
+
+class _Speaker(msgspec.Struct):
+    role: str = ""
+
+
+_body = msgspec.json.Decoder(_Body)
+_members = msgspec.json.Decoder(dict[str, Raw])
+_speaker = msgspec.json.Decoder(_Speaker)
+_any = msgspec.json.Decoder()
+
+
+def has_replies(request: Request) -> bool:
+    """Whether a reply stands in the request: its client repeats what was said before."""
+    if len(request.messages) > MAX_MESSAGES_OF_ONE_TURN:
+        return True
+    try:
+        return any(_speaker.decode(message).role == "assistant" for message in request.messages)
+    except (msgspec.MsgspecError, UnicodeDecodeError):
+        return True  # an unknown kind of message: nothing of it is kept
+
+
+def split_members(request: Request) -> dict[str, Raw]:
+    """The top-level members in order, each as its raw JSON."""
+    return _members.decode(request.readable)
+
+
+def parse_request(api: Api, body: bytes, known: Split | None = None) -> Request:
+    """Split a request. Raises Unreadable for a body that is no object with a list of messages, or
+    has too many values."""
+    if len(body) > COUNT_VALUES_ABOVE_BYTES and has_too_many_values(body):
+        raise Unreadable("more JSON values than any model reads")
+    if known is not None and (request := _parse_behind(api, body, known)):
+        return request
+    readable, split = body, _decode_body(body)
+    if split is None and (whole := replace_lone_surrogates(body)) is not None:
+        readable, split = whole, _decode_body(whole)
+    if split is None:
+        raise Unreadable("not a JSON object with a list of messages")
+    raws = tuple(map(bytes, split.messages))
+    roles = tuple(_list_leading_roles(raws))
+    return _build_request(
+        api, body, body, readable, split, raws[: len(roles)], roles, raws[len(roles) :]
+    )
+
+
+def build_request_split(request: Request, digests: Digests, seed: int = 0) -> Split | None:
+    """Build the split behind which the thread's next request is split."""
+    if request.readable is not request.frame:
+        return None  # half characters: the messages are not the bytes that were sent
+    return build_split(request.body, request.instructions, request.messages, digests, seed)
+
+
+def replace_messages(request: Request, messages: Sequence[bytes]) -> bytes:
+    """Write the body with these messages, instructions included; every other byte stays.
+
+    Of a member that was sent twice, the last value counts, as for parsers.
+    """
+    members, frame = split_members(request), request.frame
+    if place := find_value_span("messages", members, request.readable):
+        return b"".join(
+            (frame[: place.start], b"[", b",".join(messages), b"]", frame[place.stop :])
+        )
+    parts: list[bytes | Raw] = []
+    separator = b"{"
+    for name, raw in members.items():
+        parts += (separator, msgspec.json.encode(name), b":")
+        parts += (b"[", b",".join(messages), b"]") if name == "messages" else (raw,)
+        separator = b","
+    parts.append(b"}")
+    return b"".join(parts)
+
+
+def read_item(raw: bytes, key: bytes) -> Item:
+    """Read a message as the memory knows it. Raises Unreadable if it is no message."""
+    message = read_message(raw)
+    role, answers = message.role, message.answers
+    if not isinstance(role, str):
+        raise Unreadable("a message without a role")
+    return Item(
+        raw=raw,
+        role=role,
+        fp=fingerprint(message, key, write_canonical),
+        calls=message.call_ids,
+        answers=answers if role == "tool" and isinstance(answers, str) else None,
+    )
+
+
+def prompt_text(raw: bytes) -> str:
+    """Return a message's text parts, joined by newlines; empty for a message that has none or
+    cannot be read."""
+    try:
+        content = read_message(raw).content
+    except Unreadable:
+        return ""
+    if isinstance(content, str):
+        return content
+    return "\n".join(_list_texts(content))
+
+
+def asking_text(raw: bytes) -> str:
+    """Return the text of a message that asks for something. Empty for a message of a model or a
+    tool, which may quote anything."""
+    return "" if _read_role(raw) in ANSWERING_ROLES else prompt_text(raw)
+
+
+def _is_filled_list(raw: Raw) -> bool:
+    """Look at the first characters only: tools may take 100 kB."""
+    if raw is _NULL:
+        return False
+    text = bytes(memoryview(raw)[:64]).lstrip()
+    return text.startswith(b"[") and text[1:].lstrip()[:1] != b"]"
+
+
+def _parse_behind(api: Api, body: bytes, known: Split) -> Request | None:
+    """Split behind the known messages. None: they do not stand in the body as they stood, or not
+    right behind instructions."""
+    start = known.find_in(body)
+    if start is None:
+        return None
+    frame = b"".join((body[:start], KNOWN_PREFIX_PLACEHOLDER, body[start + known.ends[-1] :]))
+    split = _decode_body(frame) if frame.count(KNOWN_PREFIX_PLACEHOLDER) == 1 else None
+    raws = tuple(map(bytes, split.messages)) if split else ()
+    if split is None or KNOWN_PREFIX_PLACEHOLDER not in raws:
+        return None
+    place = raws.index(KNOWN_PREFIX_PLACEHOLDER)
+    roles = tuple(_list_leading_roles(raws[:place]))
+    if len(roles) < place:
+        return None
+    messages = SlicedMessages(body, start, known, raws[place + 1 :])
+    return _build_request(api, body, frame, frame, split, raws[:place], roles, messages)
+
+
+def _build_request(
+    api: Api,
+    body: bytes,
+    frame: bytes,
+    readable: bytes,
+    split: _Body,
+    instructions: tuple[bytes, ...],
+    roles: tuple[str, ...],
+    messages: Sequence[bytes],
+) -> Request:
+    return Request(
+        api=api,
+        body=body,
+        frame=frame,
+        readable=readable,
+        model=model
+        if isinstance(model := _decode_value(split.model), str)
+        and len(model) <= MAX_MODEL_NAME_CHARS
+        else None,
+        stream=_decode_value(split.stream) is True,
+        offers_tools=_is_filled_list(split.tools) or _is_filled_list(split.functions),
+        instructions=instructions,
+        instruction_roles=roles,
+        messages=messages,
+    )
+
+
+def _decode_body(body: bytes) -> _Body | None:
+    try:
+        return _body.decode(body)
+    except (
+        ValueError,
+        RecursionError,
+    ):  # a few thousand nested brackets raise RecursionError, not ValueError
+        return None
+
+
+def _list_leading_roles(raws: Sequence[bytes]) -> Iterator[str]:
+    for raw in raws:
+        role = _read_role(raw)
+        if role not in INSTRUCTION_ROLES:
+            return
+        yield role
+
+
+def _read_role(raw: bytes) -> str:
+    """Return the role; empty if there is none."""
+    try:
+        return _speaker.decode(raw).role
+    except (ValueError, RecursionError):
+        return ""
+
+
+def _decode_value(raw: Raw) -> Any:
+    """None for a value that cannot be decoded: the upstream says what is wrong with it."""
+    if raw is _NULL:
+        return None
+    try:
+        return _any.decode(raw)
+    except (ValueError, RecursionError):
+        return None
+
+
+def _list_texts(parts: Any) -> Iterator[str]:
+    for part in parts if isinstance(parts, list) else ():
+        if isinstance(part, dict) and isinstance(part.get("text"), str):
+            yield part["text"]

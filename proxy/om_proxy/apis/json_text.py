@@ -1,0 +1,73 @@
+"""Read and write JSON for every API, within bounds."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from itertools import islice
+from typing import Any
+
+import msgspec
+import orjson
+
+MAX_MODEL_NAME_CHARS = 512  # caches are keyed by model names
+COUNT_VALUES_ABOVE_BYTES = 4 << 20  # a smaller body is not counted
+# No model reads as many, and 64 MiB of `{},` would become 3 GB of objects.
+MAX_JSON_VALUES = 1_000_000
+
+QUOTE = ord('"')
+# An unclosed text ends with the body: otherwise each quote in it would be tried as another
+# beginning.
+_TEXT_OR_VALUE = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"?|[,\[{]', re.DOTALL)
+
+# a value read from JSON holds no cycle
+write_ascii = json.JSONEncoder(check_circular=False).encode
+
+
+def has_too_many_values(body: bytes) -> bool:
+    """Whether the body has more values than MAX_JSON_VALUES. The first count takes every comma for
+    one between values: prose and code have fewer, tables in a text more."""
+    if sum(map(body.count, (b",", b"[", b"{"))) <= MAX_JSON_VALUES:
+        return False
+    found = _TEXT_OR_VALUE.finditer(body)
+    between = (each for each in islice(found, 3 * MAX_JSON_VALUES) if body[each.start()] != QUOTE)
+    # JSON has at most two texts to a value: the search in `""""""` ends there
+    return (
+        next(islice(between, MAX_JSON_VALUES, None), None) is not None
+        or next(found, None) is not None
+    )
+
+
+def write_json(value: object) -> str:
+    return msgspec.json.encode(value).decode()
+
+
+def write_canonical(value: object) -> bytes:
+    """Write equal values as equal bytes, keys sorted."""
+    try:
+        return orjson.dumps(value, option=orjson.OPT_SORT_KEYS)
+    except TypeError:
+        # lone surrogates and integers beyond 64 bits, which the standard parser lets through
+        return json.dumps(value, sort_keys=True, default=str).encode()
+
+
+def parse_arguments(arguments: Any) -> Any:
+    """Parse a tool call's arguments: spacing and key order are the serializer's. A text that is no
+    JSON stays a text; no arguments are `{}`."""
+    if not isinstance(arguments, str):
+        return {} if arguments is None else arguments
+    try:
+        return orjson.loads(arguments) if arguments.strip() else {}
+    except orjson.JSONDecodeError:
+        return arguments
+
+
+def parse_lax(raw: bytes) -> Mapping[str, Any] | None:
+    """Parse what strict parsers refuse and clients send: numbers beyond a double, NaN. None: it is
+    no JSON object."""
+    try:
+        value = json.loads(raw)
+    except (ValueError, RecursionError):
+        return None
+    return value if isinstance(value, dict) else None

@@ -1,0 +1,101 @@
+"""Recognise a refusal that says the prompt is too long for the model.
+
+There is no standard for it. OpenAI's `context_length_exceeded` is a code, most others say it in a
+sentence, some answer 413. The proxy reads only the members where an error speaks, never those where
+it quotes: a validation error repeats the user's words, and they may be about context windows.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import Any
+
+import msgspec
+
+MAX_ERROR_BODY_BYTES = 65_536  # real errors have a few hundred
+MAX_ERROR_TEXT_CHARS = 2_000  # an HTML page of a gateway says it at its beginning
+MAX_ERROR_NESTING = 6  # levels: a router wraps its provider's error, which wraps its server's
+ERROR_TEXT_MEMBERS = (
+    "error",
+    "errors",
+    "message",
+    "msg",
+    "detail",
+    "details",
+    "code",
+    "type",
+    "error_type",
+    "metadata",
+    "raw",
+)
+
+_TOO_LONG = re.compile(
+    "|".join(
+        (
+            # OpenAI, Azure, Groq, DeepSeek and others by code; LiteLLM by the name of its exception
+            r"context[ _-]?(?:length|window|size|limit)[ _-]?exceed",
+            # OpenAI, Anthropic, llama.cpp (by type too), llama-cpp-python, SGLang, Cloudflare
+            r"exceed.{0,80}context[ _]?(?:length|window|size|limit)",
+            # MiniMax, LM Studio with MLX
+            r"context[ _](?:length|window|size)\b.{0,40}(?:exceed|overflow)",
+            r"maximum (?:context|prompt|input) length",  # OpenAI, vLLM, OpenRouter, Mistral, xAI
+            r"(?:longer|greater|larger) than .{0,60}context length",  # SGLang, Together, LM Studio
+            r"context the overflows|context overflows",  # LM Studio
+            # Anthropic, Bedrock, Fireworks
+            r"(?:prompt|input|conversation|messages)(?: \([^)]{0,60}\))? (?:is|are|was|were) too long",
+            r"(?:input|prompt)[ _]tokens?\b.{0,80}exceed",  # Gemini, GitHub, SiliconFlow, watsonx
+            r"input token count is \d+ but",  # Vertex
+            # Kimi; GitHub, twice
+            r"exceeded model token limit|model_max_prompt_tokens_exceeded|tokens_limit_reached",
+            r"too many (?:input |prompt )?tokens",  # Cohere
+            r"reduce (?:the|your) (?:length of|prompt|input|messages?\b)",  # Groq, Cerebras
+            r"range of input length should be",  # DashScope
+            r"(?:prompt|input)(?: length)?(?: \d+)? exceeds (?:the )?max",  # Zhipu, Ark, OpenVINO
+            r"tokens\b.{0,40}exceed max message tokens",  # Ark
+            r"prompt tokens too long|tokens_too_long",  # Qianfan
+            # TGI, Together
+            r"tokens \+ \W?max_new_tokens\W? must be <=|inputs\W? must have less than \d+ tokens",
+            # OpenAI: more than it takes, tokens aside
+            r"'messages(?:\[\d+\]\S{0,40})?': (?:array|string) too long",
+        )
+    ),
+    re.IGNORECASE | re.DOTALL,
+)
+
+
+def is_prompt_too_long(status: int, body: bytes) -> bool:
+    """Whether the prompt did not fit the model. `body`: the error's, uncompressed, at most
+    `MAX_ERROR_BODY_BYTES`."""
+    return status == 413 or (status in (400, 422) and has_too_long_text(body))
+
+
+def has_too_long_text(body: bytes) -> bool:
+    """Whether the error's text says so: then its server has measured the prompt. A bare 413 may
+    come from a gateway that did not look at the credential yet."""
+    return any(map(is_too_long_text, _list_texts(body)))
+
+
+def is_too_long_text(said: str) -> bool:
+    """Whether one of an error's texts says so: its code, its type or its message."""
+    return bool(_TOO_LONG.search(said))
+
+
+def _list_texts(body: bytes) -> Iterator[str]:
+    try:
+        error = msgspec.json.decode(body)
+    except (ValueError, RecursionError):
+        yield body[: 4 * MAX_ERROR_TEXT_CHARS].decode("utf-8", "replace")[:MAX_ERROR_TEXT_CHARS]
+    else:
+        yield from _walk_texts(error, MAX_ERROR_NESTING)
+
+
+def _walk_texts(error: Any, levels: int) -> Iterator[str]:
+    if isinstance(error, str):
+        yield error
+    elif levels and isinstance(error, dict):
+        for name in ERROR_TEXT_MEMBERS:
+            yield from _walk_texts(error.get(name), levels - 1)
+    elif levels and isinstance(error, list):
+        for part in error:
+            yield from _walk_texts(part, levels - 1)

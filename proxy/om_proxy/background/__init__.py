@@ -1,0 +1,1 @@
+"""The work on a memory after the reply: when it is due, and the running of it."""

@@ -1,0 +1,17 @@
+"""Takes secrets out of what a memory model answered."""
+
+from __future__ import annotations
+
+import asyncio
+
+from om_proxy.memory.notes.redaction import Notes, redact_notes
+from om_proxy.policy import MemoryContext
+
+
+async def redact_answer(answer: Notes, context: MemoryContext) -> Notes:
+    """Return the answer without secrets, unless `redact` is off."""
+    return (
+        await asyncio.to_thread(redact_notes, answer)
+        if context.effective.memory.observation.redact
+        else answer
+    )

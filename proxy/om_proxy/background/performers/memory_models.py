@@ -1,0 +1,32 @@
+"""Chooses the models that memory work asks."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import structlog
+
+from om_proxy.agents.llm import Target
+from om_proxy.agents.targets import Choice, choose_targets, is_above_largest_tier
+from om_proxy.policy import MemoryContext
+
+log = structlog.get_logger("memory")
+
+
+def choose_memory_models(
+    choice: Choice, context: MemoryContext, input_tokens: int, environ: Mapping[str, str]
+) -> tuple[Target, ...]:
+    """Return the models to ask, in order. `environ` may hold the keys of providers."""
+    config = context.effective.memory
+    key = config.api_key.get_secret_value() if config.api_key else None
+    if is_above_largest_tier(choice, input_tokens):
+        # the largest tier's model is asked all the same (docs/spec/behaviour.md#models)
+        log.warning("model.above_tiers", input=input_tokens)
+    return choose_targets(
+        choice,
+        inherited=context.inherited,
+        api_base=config.api_base,
+        api_key=key,
+        input_tokens=input_tokens,
+        environ=environ,
+    )

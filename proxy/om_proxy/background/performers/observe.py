@@ -1,0 +1,157 @@
+"""Performs Observe: asks the observer about messages of one thread, and stores its notes."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping, Sequence
+
+from msgspec import structs
+
+from om_proxy import facts
+from om_proxy.agents.llm import Target
+from om_proxy.agents.observer import Observed, Observer
+from om_proxy.background.performers.answer_redaction import redact_answer
+from om_proxy.background.performers.memory_models import choose_memory_models
+from om_proxy.background.performers.observer_tasks import build_observer_task, take_older_half
+from om_proxy.errors import BrokenAnswer, CutOff, ModelTimeout, PromptTooLong
+from om_proxy.memory.lifecycle import decisions, transitions
+from om_proxy.memory.lifecycle.decisions import Observe
+from om_proxy.memory.lifecycle.hints import reaches_newest
+from om_proxy.memory.lifecycle.observable import messages_between
+from om_proxy.memory.model import Failures, Memory, Message, Observation, weight
+from om_proxy.memory_cache import Memories
+from om_proxy.policy import MemoryContext
+
+CAUSES_THAT_SHRINK_THE_BATCH = frozenset(
+    {f"observe {kind.code}" for kind in (CutOff, BrokenAnswer, ModelTimeout)}
+)
+# a block clipped to fewer tokens is clipped no further: an observer that finds it too long fails
+MIN_CLIP_TOKENS = 500
+
+
+class ObservePerformer:
+    def __init__(
+        self,
+        memories: Memories,
+        observer: Observer,
+        count_tokens: Callable[[str], int],
+        clock: Callable[[], float],
+        environ: Mapping[str, str],
+    ) -> None:
+        self._memories = memories
+        self._observer = observer
+        self._count_tokens = count_tokens
+        self._clock = clock
+        self._environ = environ
+
+    async def perform(self, memory: Memory, decision: Observe, context: MemoryContext) -> None:
+        messages = messages_between(memory, decision.after, decision.last)
+        if not messages or decision.after != memory.chunked_to:
+            return  # the memory has changed since; what is due now is decided anew
+        is_idle = decisions.is_idle(memory, context.effective.limits, self._clock())
+        shrunk = _shrink_after_failures(messages, memory.failures)
+        messages, notes = await self._ask(
+            memory, shrunk, context, may_suggest=decision.wait or is_idle
+        )
+        await self.store_notes(memory, decision.after, messages, notes, context)
+
+    async def store_notes(
+        self,
+        memory: Memory,
+        after: int,
+        messages: Sequence[Message],
+        notes: Observed,
+        context: MemoryContext,
+    ) -> None:
+        notes = await redact_answer(notes, context)
+        chunk = Observation(
+            id=0,  # given by transitions.add_chunk
+            after=after,
+            last=messages[-1].seq,
+            chain=messages[-1].chain,
+            text=notes.text,
+            tokens=await asyncio.to_thread(self._count_tokens, notes.text),
+            source_tokens=weight(messages),
+            at=messages[-1].at,
+            task=notes.task,
+            suggestion=notes.suggestion,
+            # a title that was not asked for is not kept
+            title=notes.title if context.effective.memory.observation.thread_title else None,
+            model=notes.model,
+        )
+
+        def add_chunk(now: Memory) -> Memory:
+            # the tail may have been counted anew meanwhile
+            counted = structs.replace(
+                chunk, source_tokens=weight(messages_between(now, after, chunk.last))
+            )
+            return transitions.add_chunk(now, counted)
+
+        now = await self._memories.update(memory.key, add_chunk, born=memory.born)
+        kept = bool(now.chunks) and now.chunks[-1].last == chunk.last
+        self._memories.facts.emit(
+            facts.Observed(memory.key, chunk.source_tokens, chunk.tokens, kept, notes.model)
+        )
+
+    async def _ask(
+        self,
+        memory: Memory,
+        messages: tuple[Message, ...],
+        context: MemoryContext,
+        *,
+        may_suggest: bool,
+    ) -> tuple[tuple[Message, ...], Observed]:
+        """Return the observer's answer and the messages it is about. Fewer messages than given, if
+        the prompt was too long or the answer cut off (docs/spec/behaviour.md#answers). If every
+        answer about one block is cut off, that is a failure: nothing of it is covered."""
+        clip: int | None = None
+        answers_cut_off = 0  # about one block
+        while True:
+            wants_suggestion = may_suggest and reaches_newest(memory, messages[-1].seq)
+            task = await asyncio.to_thread(
+                build_observer_task,
+                memory,
+                messages,
+                context,
+                self._count_tokens,
+                clip,
+                wants_suggestion,
+            )
+            models = choose_memory_models(
+                context.effective.observer_model, context, weight(messages), self._environ
+            )
+            try:
+                return messages, await self._observer.observe(
+                    task,
+                    _rotate(models, answers_cut_off),
+                    context.effective.memory.observation.model_settings,
+                )
+            except (PromptTooLong, CutOff, BrokenAnswer) as exc:
+                half = take_older_half(messages)
+                if half:
+                    messages = half
+                    continue
+                answers_cut_off += not isinstance(exc, PromptTooLong)
+                if answers_cut_off == 1 and not isinstance(exc, PromptTooLong):
+                    # the network may have cut it off once: the next model, or the same one again,
+                    # is shown the same messages
+                    continue
+                clip = (clip or min(weight(messages), context.effective.limits.observe_at)) // 2
+                if clip < MIN_CLIP_TOKENS:
+                    raise
+
+
+def _shrink_after_failures(
+    messages: tuple[Message, ...], failures: Failures
+) -> tuple[Message, ...]:
+    """Return the older part of messages whose observation never ended: half as many for each
+    failure in a row. All of them at every try would use up the same deadline at the same place, and
+    nothing would ever be covered."""
+    for _ in range(failures.count if failures.cause in CAUSES_THAT_SHRINK_THE_BATCH else 0):
+        messages = take_older_half(messages) or messages
+    return messages
+
+
+def _rotate(models: tuple[Target, ...], by: int) -> tuple[Target, ...]:
+    """Return the models in order, beginning `by` places later."""
+    return models[by % len(models) :] + models[: by % len(models)]

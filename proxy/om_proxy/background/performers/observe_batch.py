@@ -1,0 +1,161 @@
+"""Performs ObserveBatch: asks the observer about several threads of a resource with one call."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping, Sequence
+from typing import Protocol
+
+import structlog
+
+from om_proxy.agents.observer import Observer
+from om_proxy.background.performers.memory_models import choose_memory_models
+from om_proxy.background.performers.observe import ObservePerformer
+from om_proxy.background.performers.observer_tasks import build_observer_task
+from om_proxy.background.performers.work_guard import TIMEOUT_MESSAGE, WorkGuard
+from om_proxy.errors import ModelBusy, ModelError, OmError, Unusable
+from om_proxy.memory.lifecycle import decisions
+from om_proxy.memory.lifecycle.batches import ObserveBatch
+from om_proxy.memory.lifecycle.decisions import Observe
+from om_proxy.memory.lifecycle.observable import messages_between
+from om_proxy.memory.model import Key, Memory, weight
+from om_proxy.memory_cache import Memories
+from om_proxy.policy import MemoryContext, PolicyInForce
+
+log = structlog.get_logger("memory")
+
+MAX_CALLS_PER_RESOURCE = 4  # at once
+
+
+class CallProgress(Protocol):
+    """Learns of the calls of an ObserveBatch, so that a request waits only for the call that reads
+    its thread."""
+
+    def begin_call(self, keys: Sequence[Key]) -> tuple[Key, ...]:
+        """A call for these threads is about to begin. Return those it is to read."""
+
+    def end_call(self, keys: Sequence[Key]) -> None:
+        """The call for these threads has ended."""
+
+
+class ObserveBatchPerformer:
+    def __init__(
+        self,
+        memories: Memories,
+        observer: Observer,
+        count_tokens: Callable[[str], int],
+        policies: PolicyInForce,
+        environ: Mapping[str, str],
+        alone: ObservePerformer,
+        guard: WorkGuard,
+    ) -> None:
+        """`alone` observes one thread by itself; it also stores the notes of a batch."""
+        self._memories = memories
+        self._observer = observer
+        self._count_tokens = count_tokens
+        self._policies = policies
+        self._environ = environ
+        self._alone = alone
+        self._guard = guard
+
+    async def perform(
+        self, decision: ObserveBatch, context: MemoryContext, progress: CallProgress | None
+    ) -> bool:
+        """Observe all batches, a few at a time. Return whether any of them worked, so that another
+        look is worth it. After one call has timed out no further one begins: a server that hangs
+        would hold this slot once for each of them."""
+        slots, hangs = asyncio.Semaphore(MAX_CALLS_PER_RESOURCE), False
+
+        async def observe_in_slot(batch: Sequence[Key]) -> bool:
+            nonlocal hangs
+            async with slots:
+                if hangs:
+                    return False
+                mine = progress.begin_call(batch) if progress else batch
+                try:
+                    return await self._observe_batch(mine, context)
+                except TimeoutError:
+                    hangs = True
+                    return False
+                finally:
+                    if progress:
+                        progress.end_call(mine)
+
+        done = await asyncio.gather(
+            *(observe_in_slot(batch) for batch in decision.batches), return_exceptions=True
+        )
+        for (
+            outcome
+        ) in done:  # raised only now that all have ended: none may go on without the lease
+            if isinstance(outcome, BaseException):
+                raise outcome
+        return any(done)
+
+    async def _observe_batch(self, keys: Sequence[Key], context: MemoryContext) -> bool:
+        """Observe these threads with one call, or each with its own if the answer to one call is
+        unusable. Return whether anything was observed. Raise TimeoutError after recording the
+        failure."""
+        found = [
+            (memory, due)
+            for memory in [await self._memories.load(key) for key in keys]
+            if (due := _decide_alone(memory, context))
+        ]
+        if len(found) < 2:
+            return bool(found) and await self._observe_alone(*found[0], context)
+        try:
+            async with asyncio.timeout(self._policies.current.call_timeout_s):
+                await self._observe_together(found, context)
+            return True
+        except TimeoutError:
+            # next time each is asked about alone (batches.split_batches)
+            for memory, due in found:
+                await self._guard.record_failure(memory, due, ModelBusy(TIMEOUT_MESSAGE))
+            raise
+        except OmError as exc:
+            if not isinstance(exc, ModelError):
+                raise  # the store's failure
+        except Exception as exc:
+            log.warning("observe.apart", error=type(exc).__name__, threads=len(found))
+        # only a call for each thread alone shows which of them fails: it must not touch the others
+        # (docs/spec/behaviour.md#failures)
+        return any([await self._observe_alone(memory, due, context) for memory, due in found])
+
+    async def _observe_alone(self, memory: Memory, due: Observe, context: MemoryContext) -> bool:
+        return await self._guard.run(
+            memory, due, self._alone.perform(memory, due, context), raise_timeout=True
+        )
+
+    async def _observe_together(
+        self, found: Sequence[tuple[Memory, Observe]], context: MemoryContext
+    ) -> None:
+        """A thread missing from the answer stays unobserved, and is asked about again after a
+        pause."""
+        parts = {
+            self._memories.label(m.key): (m, due, messages_between(m, due.after, due.last))
+            for m, due in found
+        }
+        tasks = {
+            label: await asyncio.to_thread(
+                build_observer_task, memory, messages, context, self._count_tokens
+            )
+            for label, (memory, _, messages) in parts.items()
+        }
+        size = sum(weight(messages) for _, _, messages in parts.values())
+        models = choose_memory_models(
+            context.effective.observer_model, context, size, self._environ
+        )
+        made = await self._observer.observe_together(
+            tasks, models, context.effective.memory.observation.model_settings
+        )
+        for label, (memory, due, messages) in parts.items():
+            if label in made:
+                await self._alone.store_notes(memory, due.after, messages, made[label], context)
+            else:
+                await self._guard.record_failure(
+                    memory, due, Unusable("the answer left this thread out")
+                )
+
+
+def _decide_alone(memory: Memory, context: MemoryContext) -> Observe | None:
+    """Return what is observed of a thread together with others: all that may be, up to T."""
+    return decisions.observe_everything(memory, context.effective.limits.observe_at)

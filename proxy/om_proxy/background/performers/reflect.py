@@ -1,0 +1,100 @@
+"""Performs Reflect: asks the reflector to condense entries of a log, and keeps its answer beside
+the log."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping
+
+from om_proxy import facts
+from om_proxy.agents.reflector import Reflected, Reflector
+from om_proxy.background.performers.answer_redaction import redact_answer
+from om_proxy.background.performers.memory_models import choose_memory_models
+from om_proxy.background.performers.shown_log import find_thread_labels, render_sources
+from om_proxy.errors import Oversized, PromptTooLong
+from om_proxy.memory.lifecycle import transitions
+from om_proxy.memory.lifecycle.decisions import Reflect
+from om_proxy.memory.model import Memory, Observation, Reflection
+from om_proxy.memory_cache import Memories
+from om_proxy.policy import MemoryContext
+
+
+class ReflectPerformer:
+    def __init__(
+        self,
+        memories: Memories,
+        reflector: Reflector,
+        count_tokens: Callable[[str], int],
+        clock: Callable[[], float],
+        environ: Mapping[str, str],
+    ) -> None:
+        self._memories = memories
+        self._reflector = reflector
+        self._count_tokens = count_tokens
+        self._clock = clock
+        self._environ = environ
+
+    async def perform(self, memory: Memory, decision: Reflect, context: MemoryContext) -> None:
+        sources = find_sources(memory, decision)
+        if len(sources) < decision.entries or not sources:
+            return
+        sources, answer = await self._condense(sources, decision.accept_below, context)
+        answer = await redact_answer(answer, context)
+        size = sum(o.tokens for o in sources)
+        tokens = await asyncio.to_thread(self._count_tokens, answer.text)
+        # possible: of a shared log the reflector also sees the marks of threads, which no entry
+        # holds
+        if tokens >= size:
+            raise Oversized("the reflection is no shorter than the notes it is of")
+        reflection = Reflection(
+            generation=memory.log.generation,
+            sources=tuple(o.id for o in sources),
+            text=answer.text,
+            tokens=tokens,
+            source_tokens=size,
+            at=self._clock(),
+            task=answer.task,
+            suggestion=answer.suggestion,
+            model=answer.model,
+        )
+        await self._memories.update(
+            memory.key, lambda m: transitions.keep_reflection(m, reflection), born=memory.born
+        )
+        self._memories.facts.emit(
+            facts.Reflected(memory.key, size, reflection.tokens, answer.model)
+        )
+
+    async def _condense(
+        self, sources: tuple[Observation, ...], accept_below: int, context: MemoryContext
+    ) -> tuple[tuple[Observation, ...], Reflected]:
+        """Return the reflector's answer and the entries it stands for: only the older ones, if all
+        were too long for it.
+
+        The newer ones then stay word for word behind it. Parts that are reflected one by one and
+        joined would lose more: all entries would be rewritten into one, which can never be split
+        again.
+        """
+        config, whole = context.effective.memory.reflection, sum(o.tokens for o in sources)
+        while True:
+            size = sum(o.tokens for o in sources)
+            try:
+                return sources, await self._reflector.reflect(
+                    render_sources(sources),
+                    target_tokens=accept_below * size // max(whole, 1),
+                    instruction=config.instruction,
+                    targets=choose_memory_models(
+                        context.effective.reflector_model, context, size, self._environ
+                    ),
+                    settings=config.model_settings,
+                    labels=find_thread_labels(sources),
+                )
+            except PromptTooLong:
+                if len(sources) == 1:
+                    raise
+                # three quarters, not half: a refusal costs little, and with too few entries the
+                # oldest one is condensed over and over
+                sources = sources[: len(sources) * 3 // 4]
+
+
+def find_sources(memory: Memory, decision: Reflect) -> tuple[Observation, ...]:
+    return memory.log.entries[decision.start : decision.start + decision.entries]

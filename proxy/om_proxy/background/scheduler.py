@@ -1,0 +1,266 @@
+"""Runs the work after the reply: one run at a time for a thread, held until it has ended, found
+again after a restart.
+
+A thread that is woken waits in a queue for one of `concurrency` slots. The queue is fair between
+tenants and bounded; what found no place in it is found again by the next look at the store. Work
+that a request waits for needs neither queue nor slot.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+import time
+from collections import Counter
+from collections.abc import Callable, Coroutine
+from contextlib import suppress
+from typing import Any
+
+import structlog
+
+from om_proxy.background.due_work import DueWork
+from om_proxy.background.leases import LEASE_S, Leases
+from om_proxy.background.thread_queue import MAX_WAITING_THREADS, ThreadQueue
+from om_proxy.background.thread_run import ThreadRun, loop_time
+from om_proxy.background.worker import MemoryWorker
+from om_proxy.errors import OmError
+from om_proxy.memory.lifecycle.batches import ObserveBatch
+from om_proxy.memory.lifecycle.decisions import Decision, Observe
+from om_proxy.memory.model import Key, resource_key
+from om_proxy.memory_cache import Memories
+from om_proxy.policy import MemoryContext, PolicyInForce
+
+log = structlog.get_logger("background")
+
+CLAIMS_PER_SLOT = 2  # due threads this process keeps from others until it begins them
+
+
+class Background:
+    """Starts every task of this program that outlives a request, and holds it: the event loop may
+    collect a task that nothing refers to."""
+
+    def __init__(
+        self,
+        memories: Memories,
+        worker: MemoryWorker,
+        policies: PolicyInForce,
+        *,
+        concurrency: int,
+        max_waiting: int = MAX_WAITING_THREADS,
+        clock: Callable[[], float] = time.time,
+        is_busy: Callable[[], bool] = lambda: False,
+    ) -> None:
+        """`is_busy`: whether chat needs the whole machine; then nothing is begun and no request
+        waits."""
+        self._is_busy = is_busy
+        self._memories = memories
+        self._worker = worker
+        self._concurrency = concurrency
+        self._slots: Counter[str] = Counter()  # taken ones, by tenant
+        self._queue = ThreadQueue(max_waiting)
+        self._leases = Leases(memories.store, clock)
+        self._due = DueWork(memories, policies, clock)
+        self._running: dict[Key, ThreadRun] = {}
+        self._run_again: set[Key] = set()  # threads woken during their run
+        self._held: set[asyncio.Task[Any]] = set()
+        self._closing = False
+
+    # ── what others ask of it ─────────────────────────────────────────────────────────────────────
+
+    def hold(self, work: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
+        """Run work that must survive its request, without awaiting it."""
+        task = asyncio.create_task(work)
+        self._held.add(task)
+        task.add_done_callback(self._held.discard)
+        return task
+
+    def wake(self, key: Key, context: MemoryContext | None = None) -> None:
+        """Look at this thread soon. `context` carries what an inherited model needs."""
+        if context is not None:
+            self._due.remember_context(key, context)
+        if key in self._running:
+            self._run_again.add(key)
+        elif not self._closing:
+            self._join_queue(key)
+            self._fill_slots()
+
+    def last_seq_being_read(self, key: Key) -> int:
+        """Return the seq up to which an observation under way reads, 0 if none is: the text of
+        these messages may not change."""
+        match run.step if (run := self._find_run(key)) else None:
+            case Observe(last=last):
+                return last
+            case ObserveBatch():
+                return sys.maxsize  # every message that was there when its call began
+            case _:
+                return 0
+
+    def _find_run(self, key: Key) -> ThreadRun | None:
+        """Return the run of this thread, or of its resource while one of its calls reads the
+        thread. A batch that has not begun does not count: a request would wait for the calls before
+        it."""
+        if own := self._running.get(key):
+            return own
+        run = self._running.get(resource_key(key))
+        return run if run is not None and key in run.being_read else None
+
+    def remaining_wait(self, key: Key, seconds: float) -> float:
+        """Return how long a request that waits at most `seconds` may still wait for the work under
+        way on this thread; 0: not at all."""
+        if self._is_busy():
+            return 0.0
+        run = self._find_run(key)
+        if run is None:
+            return seconds
+        return max(run.deadline_of(key).remaining(seconds, loop_time()), 0.0)
+
+    async def wait_for_work(
+        self, key: Key, decision: Decision, context: MemoryContext, seconds: float
+    ) -> bool:
+        """Have this done, or join the same work under way on the thread. Return False when the
+        deadline passed first, which counts from when the first request waited for that work. The
+        work goes on."""
+        if self._is_busy() or self._memories.is_degraded(key):
+            return False
+        until = loop_time() + seconds
+        while run := self._find_run(key):
+            joined = run.step
+            if not await run.wait_for_step(key, seconds, until):
+                return False
+            if type(joined) is type(decision) or (
+                isinstance(joined, ObserveBatch) and isinstance(decision, Observe)
+            ):
+                return True
+        if self._closing:
+            return False
+        self._due.remember_context(key, context)
+        return await self._start(key, decision).wait_for_step(key, seconds, until)
+
+    async def wait_idle(self) -> None:
+        """Wait until no work is under way."""
+        while tasks := {*self._run_tasks(), *self._held}:
+            await asyncio.wait(tasks)
+            await asyncio.sleep(0)  # let their callbacks start what follows
+
+    async def look_for_due(self, interval: Callable[[], float]) -> None:
+        """Take up the work the store says is due, at once and then every `interval()` seconds, for
+        ever. Between two looks it claims more as slots become free, no thread twice."""
+        next_look = float("-inf")
+        while True:
+            if loop_time() >= next_look:
+                self._leases.begin_look()
+                next_look = loop_time() + interval()
+            # held: a lease that was taken and forgotten would keep others from the thread
+            await asyncio.shield(self.hold(self._claim_due()))
+            with suppress(TimeoutError):
+                async with asyncio.timeout_at(next_look):
+                    await self._leases.wants_claims.wait()
+
+    async def close(self, grace: float = 5.0) -> None:
+        """Finish commits under way, and give up model calls: their work is due again at the next
+        start."""
+        self._closing = True
+        tasks = self._run_tasks()
+        for task in tasks:
+            task.cancel()
+        if tasks := tasks | self._held:
+            await asyncio.wait(tasks, timeout=grace)
+        with suppress(OmError, TimeoutError):
+            async with asyncio.timeout(grace):
+                await self._leases.give_back_claims()
+
+    def _run_tasks(self) -> set[asyncio.Task[Any]]:
+        return {run.task for run in self._running.values() if run.task}
+
+    # ── queue and slots ───────────────────────────────────────────────────────────────────────────
+
+    async def _claim_due(self) -> None:
+        """Lease due threads, as many as will soon be begun, and put them in the queue."""
+        limit = CLAIMS_PER_SLOT * self._concurrency - self._leases.unused_claims
+        limit = max(min(limit, self._queue.free_places), 0)
+        if self._is_busy() or self._closing:
+            limit = 0
+        try:
+            claimed = await self._leases.claim_due(limit, self._due.without_context)
+        except OmError as exc:
+            log.warning("due.failed", error=type(exc).__name__)
+            return
+        for key in claimed:
+            self.wake(key)
+        self._fill_slots()  # also with threads that have waited since chat was busy
+
+    def _join_queue(self, key: Key) -> None:
+        dropped = self._queue.join(key)
+        if dropped is not None and self._leases.is_claimed(dropped):
+            self.hold(self._leases.give_back(dropped))
+
+    def _fill_slots(self) -> None:
+        while (
+            not self._is_busy()
+            and self._slots.total() < self._concurrency
+            and (key := self._queue.take_next(self._slots))
+        ):
+            self._slots[key.tenant] += 1
+            self._start(key)
+
+    # ── a run ─────────────────────────────────────────────────────────────────────────────────────
+
+    def _start(self, key: Key, waited_for: Decision | None = None) -> ThreadRun:
+        """Start a run. Work that a request waits for takes no slot: slow models of other threads
+        must not delay it. What else is due on its thread comes after it, in a slot."""
+        run = self._running[key] = ThreadRun(self._running, holds_slot=waited_for is None)
+        if waited_for:
+            self._queue.leave(key)
+            self._run_again.add(key)
+        run.task = asyncio.create_task(self._run(key, run, waited_for))
+        run.task.add_done_callback(lambda _: self._end(key))
+        return run
+
+    def _end(self, key: Key) -> None:
+        run = self._running.pop(key)
+        run.end_step()
+        if run.holds_slot:
+            self._slots -= Counter([key.tenant])  # which forgets tenants without a slot
+        runs_again = key in self._run_again
+        self._run_again.discard(key)
+        if run.task and not run.task.cancelled() and (exc := run.task.exception()):
+            log.error("background.failed", error=type(exc).__name__)
+        if self._closing:
+            return  # what is due is found again at the next start
+        if runs_again:
+            self.wake(key)
+        self._fill_slots()
+
+    async def _run(self, key: Key, run: ThreadRun, waited_for: Decision | None) -> None:
+        claim_ends = self._leases.use_claim(key)
+        renewing: asyncio.Task[None] | None = None
+        leased: bool | None = claim_ends is not None
+        try:
+            if claim_ends is None or claim_ends < loop_time() + LEASE_S / 2:
+                if waited_for is None and await self._due.find(key) is None:
+                    return  # the usual case: a lease costs two commits, so only work takes one
+                leased = None  # unknown: the lease may be taken while this is cancelled
+                leased = await self._leases.take(key)
+                if not leased and waited_for is None:
+                    # only here: a request does not wait for a process that may have crashed, and a
+                    # lease only saves money
+                    return
+            renewing = self.hold(self._leases.renew_forever(key))
+            await self._perform_due(key, run, waited_for)
+        finally:
+            if renewing is not None:
+                renewing.cancel()
+            if leased is not False:
+                await self._leases.give_back(key)
+
+    async def _perform_due(self, key: Key, run: ThreadRun, waited_for: Decision | None) -> None:
+        """Perform what is waited for, or else what is due, until nothing is, or a step failed (its
+        back-off then says when to come again), or another tenant waits for the slot."""
+        going = True
+        while going and (found := await self._due.find(key, waited_for)):
+            run.step, context = found
+            going = await self._worker.perform(key, run.step, context, run) and waited_for is None
+            run.end_step()
+            if going and self._queue.has_other_tenant(key.tenant):
+                self._run_again.add(key)
+                return

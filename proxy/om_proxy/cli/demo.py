@@ -1,0 +1,67 @@
+"""`om-proxy demo`: a long conversation, played with memory and without; or a scripted model behind
+the proxy, for any client to try."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import os
+import signal
+import sys
+
+from rich.console import Console
+
+from om_proxy.cli.exit_status import DONE, INTERRUPTED
+from om_proxy.demo import closing
+from om_proxy.demo.play import perform
+from om_proxy.demo.story import load
+from om_proxy.demo.trial import TRIAL_MESSAGE_TOKENS, serve_trial
+from om_proxy.errors import OmError
+from om_proxy.telemetry import logs
+
+PIPE_WIDTH_COLUMNS = 110  # where there is no terminal to ask
+FAILED = 1
+
+
+def run(options: argparse.Namespace) -> int:
+    """Play the conversation on the terminal, or serve the scripted model."""
+    try:
+        return serve(options.port) if options.serve else play(options)
+    except OmError as exc:
+        print(f"om-proxy demo: {exc}", file=sys.stderr)
+        return FAILED
+
+
+def serve(port: int) -> int:
+    """Serve until SIGINT or SIGTERM."""
+    logs.configure("console", names_threads=True)
+
+    async def serve_until_stopped() -> None:
+        stopped = asyncio.Event()
+        for number in (signal.SIGINT, signal.SIGTERM):
+            asyncio.get_running_loop().add_signal_handler(number, stopped.set)
+        async with serve_trial(port) as url:
+            print(
+                f"om-proxy with a scripted model on {url}/v1\n"
+                f"any model name and any key will do; memory starts at {TRIAL_MESSAGE_TOKENS} tokens "
+                "and ends with this program",
+                flush=True,
+            )
+            await stopped.wait()
+
+    asyncio.run(serve_until_stopped())
+    return DONE
+
+
+def play(options: argparse.Namespace) -> int:
+    """Play the conversation on the terminal."""
+    # lines on stderr would run through the table; what goes wrong stands in the table itself
+    logs.configure("off")
+    is_measured = sys.stdout.isatty() or "COLUMNS" in os.environ
+    console = Console() if is_measured else Console(width=PIPE_WIDTH_COLUMNS)
+    try:
+        played = asyncio.run(perform(load(), console, pace=options.pace))
+    except KeyboardInterrupt:
+        return INTERRUPTED
+    closing.show(console, played, show_prompt=options.show_prompt)
+    return DONE

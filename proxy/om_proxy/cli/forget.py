@@ -1,0 +1,143 @@
+"""`om-proxy forget`: remove a thread and all notes about it."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import sys
+import time
+from collections.abc import AsyncIterator, Callable
+
+from om_proxy.cli.exit_status import DECLINED, DONE, NOT_THERE, WRONG_USE
+from om_proxy.cli.stored import escape_unprintable, print_error, run_with_store
+from om_proxy.errors import ConfigError
+from om_proxy.identity.naming import normalize_name
+from om_proxy.memory.model import Key
+from om_proxy.storage.base import ForgetResult, Store, ThreadInfo
+
+# for a reader that holds the bytes; a backup takes so long, and a reader that takes longer may
+# never let go
+ERASE_TIMEOUT_S = 60.0
+THREADS_PER_PAGE = 1_000
+
+
+def run(options: argparse.Namespace) -> int:
+    """Forget a thread. The command asks first, unless --yes is given."""
+    if not options.yes and not sys.stdin.isatty():
+        raise ConfigError("nobody can be asked here whether to forget it; add --yes")
+    thread, resource = options.thread, options.resource
+    names = normalize_name(thread) or thread, normalize_name(resource or "") or resource
+    return run_with_store(
+        options.config,
+        lambda store: forget_thread(
+            store, *names, options.tenant, confirm=(lambda: True) if options.yes else ask_person
+        ),
+    )
+
+
+def ask_person() -> bool:
+    """Ask on the terminal; only a yes is a yes."""
+    try:
+        answer = input("Forget this thread for good? [y/N] ")
+    except EOFError:  # Ctrl-D
+        return False
+    return answer.strip().lower() in ("y", "yes")
+
+
+async def forget_thread(
+    store: Store,
+    thread: str,
+    resource: str | None,
+    tenant: str | None,
+    *,
+    confirm: Callable[[], bool],
+    erase_timeout: float = ERASE_TIMEOUT_S,
+) -> int:
+    """Forget the one thread of this name and print what was removed; the command's exit status.
+
+    `confirm` is called before anything is removed."""
+    found = [
+        info async for info in read_threads(store, tenant, resource) if info.key.thread == thread
+    ]
+    if not found:
+        print_error(
+            f"there is no memory of a thread {escape_unprintable(thread)} "
+            f"{render_owner(resource, tenant)}"
+        )
+        return NOT_THERE
+    if len(found) > 1:
+        print_error("several threads have this name; say which one by --resource and --tenant:")
+        for info in found:
+            print(f"  {render_thread(info)}", file=sys.stderr)
+        return WRONG_USE
+    print(render_thread(found[0]))
+    if not confirm():
+        print("nothing was forgotten")
+        return DECLINED
+    forgotten = await store.forget(found[0].key)
+    if not forgotten.threads:
+        print_error("somebody else has forgotten it meanwhile")
+        return NOT_THERE
+    print(render_forgotten(forgotten))
+    if forgotten.log == "pending":
+        await wait_erased(store, erase_timeout)
+    return DONE
+
+
+async def read_threads(
+    store: Store, tenant: str | None, resource: str | None
+) -> AsyncIterator[ThreadInfo]:
+    cursor: Key | None = None
+    while page := await store.threads(tenant, resource, cursor, THREADS_PER_PAGE):
+        for info in page:
+            yield info
+        cursor = page[-1].key
+
+
+async def wait_erased(store: Store, timeout_s: float) -> None:
+    """Wait until no other program reads the removed bytes any more."""
+    print(
+        "its bytes are still in the database's files: another program is reading them; "
+        "waiting for it",
+        flush=True,
+    )
+    try:
+        async with asyncio.timeout(timeout_s):
+            await store.wait_erased()
+    except TimeoutError:
+        print(
+            "its bytes are still there; a running server goes on trying until they are gone, "
+            "or the next one that starts"
+        )
+    else:
+        print("its bytes are gone")
+
+
+def render_thread(info: ThreadInfo) -> str:
+    """A thread as an operator recognises it."""
+    last = time.strftime("%Y-%m-%d %H:%M", time.localtime(info.turn_at or info.created_at))
+    thread, resource, tenant = (
+        escape_unprintable(name) for name in (info.key.thread, info.key.resource, info.key.tenant)
+    )
+    title = f", {escape_unprintable(info.title)}" if info.title else ""
+    return (
+        f"thread {thread} of resource {resource}, tenant {tenant}: "
+        f"{info.messages} messages, last used {last}{title}"
+    )
+
+
+def render_forgotten(forgotten: ForgetResult) -> str:
+    pending = f", {forgotten.reflections} reflection in the making" if forgotten.reflections else ""
+    return (
+        f"forgotten: {forgotten.messages} messages, {forgotten.observations} notes in "
+        f"{forgotten.generations} logs{pending}"
+    )
+
+
+def render_owner(resource: str | None, tenant: str | None) -> str:
+    named = [
+        f"{word} {escape_unprintable(name)}"
+        for word, name in (("resource", resource), ("tenant", tenant))
+        if name
+    ]
+    return f"of {' and '.join(named)}" if named else "here"

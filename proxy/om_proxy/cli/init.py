@@ -1,0 +1,30 @@
+"""`om-proxy init`: write the annotated configuration file."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from om_proxy.cli.exit_status import DONE
+from om_proxy.errors import ConfigError
+from om_proxy.settings.shipped import read_annotated_file
+
+
+def run(options: argparse.Namespace) -> int:
+    """Write the file. An existing file stays as it is: a person may have edited it."""
+    text, path = read_annotated_file(), Path(options.path)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with path.open("x", encoding="utf-8") as file:
+            file.write(text)
+    except FileExistsError as exc:
+        raise ConfigError(f"{path} exists already: edit it, or name another path") from exc
+    except OSError as exc:
+        raise ConfigError(
+            f"{path} cannot be written ({exc.strerror}): name a path where you may write"
+        ) from exc
+    print(
+        f"wrote {path}; every setting in it stands at its default. "
+        f"Edit it, then: om-proxy check --config {path}"
+    )
+    return DONE

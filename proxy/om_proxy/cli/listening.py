@@ -1,0 +1,51 @@
+"""uvicorn as the proxy runs it."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import uvicorn
+
+from om_proxy.server.protocol import BoundedProtocol
+from om_proxy.settings import Settings
+
+if TYPE_CHECKING:
+    from om_proxy.app import App
+
+GRACEFUL_SHUTDOWN_S = 30  # running streams may take so long after SIGTERM
+
+
+class AnnouncedServer(uvicorn.Server):
+    """A server that calls `announce` with its port once it listens, so that an address that is
+    printed is one that answers."""
+
+    def __init__(self, config: uvicorn.Config, announce: Callable[[int], None]) -> None:
+        super().__init__(config)
+        self._announce = announce
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets)
+        if self.started:
+            self._announce(self.servers[0].sockets[0].getsockname()[1])
+
+
+def server_config(app: App | str, settings: Settings, **more: Any) -> uvicorn.Config:
+    """The flags of uvicorn. `app`: the application, or the name of what creates it."""
+    return uvicorn.Config(
+        app,
+        host=settings.server.host,
+        port=settings.server.port,
+        loop="auto",  # uvloop where it is installed: there is none for Windows
+        http=BoundedProtocol,
+        ws="none",  # the app answers WebSockets with 501
+        lifespan="on",
+        access_log=False,
+        proxy_headers=False,  # nothing here asks for the client's address
+        log_config=None,
+        server_header=False,  # the upstream's own Server and Date are passed on
+        date_header=False,
+        timeout_graceful_shutdown=GRACEFUL_SHUTDOWN_S,
+        **more,
+    )

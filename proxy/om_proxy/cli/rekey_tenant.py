@@ -1,0 +1,88 @@
+"""`om-proxy rekey-tenant`: give the memory of one API key to another."""
+
+from __future__ import annotations
+
+import argparse
+import getpass
+import os
+import sys
+
+from om_proxy.apis.api import Unreadable
+from om_proxy.apis.registry import read_item
+from om_proxy.cli.exit_status import DONE, IN_THE_WAY, NOT_THERE
+from om_proxy.cli.stored import escape_unprintable, print_error, run_with_store
+from om_proxy.errors import ConfigError
+from om_proxy.identity.identity_rules import IdentityRules
+from om_proxy.identity.keyed_hashes import fingerprint_key
+from om_proxy.identity.tenants import find_tenant
+from om_proxy.settings import load
+from om_proxy.storage.base import Store
+
+
+def run(options: argparse.Namespace) -> int:
+    """Move a tenant to another credential. Both are read from places that no list of processes and
+    no shell history shows."""
+    keys = tuple((k.tenant, k.key.get_secret_value()) for k in load(options.config).auth.keys)
+    old, new = (read_credential(which) for which in ("old", "new"))
+    return run_with_store(options.config, lambda store: rekey_tenant(store, old, new, keys))
+
+
+def read_credential(which: str) -> str:
+    """Read the old or the new credential from the environment, the terminal or the next line of
+    standard input."""
+    if found := os.environ.get(f"OM_PROXY_{which.upper()}_CREDENTIAL"):
+        return found.strip()
+    if sys.stdin.isatty():
+        return getpass.getpass(f"{which} API key: ").strip()
+    return sys.stdin.readline().strip()
+
+
+async def rekey_tenant(
+    store: Store, old: str, new: str, keys: tuple[tuple[str, str], ...] = ()
+) -> int:
+    """Give what is stored under one credential to another; the command's exit status.
+
+    `keys` are those of `auth.keys`, where the new credential may stand."""
+    secret = await store.secret()
+    source, target = tenant_of_credential(old, secret), tenant_of_credential(new, secret, keys)
+    if source == target:
+        raise ConfigError("the two credentials are the same; there is nothing to move")
+    key = fingerprint_key(secret, target)
+
+    def fingerprint(raw: bytes) -> bytes | None:
+        try:
+            return read_item(raw, key).fp
+        except Unreadable:
+            return None
+
+    moved = await store.move_tenant(source, target, fingerprint)
+    if moved.name_conflicts:
+        print_error(
+            f"nothing was moved: the new credential has {moved.name_conflicts} threads or shared logs "
+            "of the same names; forget one of each first (om-proxy forget THREAD --tenant T, where "
+            f"T is {source} for the old one, {target} for the new one)"
+        )
+        return IN_THE_WAY
+    if not moved.threads:
+        print_error(
+            "there is no memory of the old credential here; "
+            "give it as clients sent it, without `Bearer`"
+        )
+        return NOT_THERE
+    print(
+        f"moved: {moved.threads} threads with {moved.messages} messages, "
+        f"to tenant {escape_unprintable(target)}"
+    )
+    return DONE
+
+
+def tenant_of_credential(
+    credential: str, secret: bytes, keys: tuple[tuple[str, str], ...] = ()
+) -> str:
+    """The tenant of a request that brings this credential."""
+    if not credential:
+        raise ConfigError("a credential is empty; give the old one, then the new one")
+    headers = [(b"authorization", b"Bearer " + credential.encode())]
+    found = find_tenant(headers, IdentityRules(keys=keys), secret)
+    assert found is not None  # noqa: S101 - only callers without a credential have none
+    return found

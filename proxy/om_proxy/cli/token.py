@@ -1,0 +1,49 @@
+"""`om-proxy token`: make an X-OM-Token for a user."""
+
+from __future__ import annotations
+
+import argparse
+import time
+from collections.abc import Sequence
+
+from om_proxy.cli.exit_status import DONE
+from om_proxy.errors import ConfigError
+from om_proxy.identity.naming import is_valid_name
+from om_proxy.identity.user_token import Claims, sign_claims
+from om_proxy.settings import load
+from om_proxy.settings.quantities import parse_duration
+
+
+def run(options: argparse.Namespace) -> int:
+    """Print a token that is signed with `auth.token_secret`."""
+    auth = load(options.config).auth
+    if auth.token_secret is None:
+        raise ConfigError(
+            "auth.token_secret is not set: put the output of `openssl rand -hex 32` there"
+        )
+    if not all(
+        is_valid_name(name) for name in (options.resource, options.thread) if name is not None
+    ):
+        raise ConfigError(
+            "--resource and --thread must be 1 to 256 bytes of printable text, "
+            "without blanks around it"
+        )
+    try:
+        exp = time.time() + parse_duration(options.ttl)
+    except ValueError as exc:
+        raise ConfigError(f"--ttl = {options.ttl}: {exc}") from exc
+    tenant = choose_tenant(options.tenant, sorted({key.tenant for key in auth.keys}))
+    claims = Claims(resource=options.resource, exp=round(exp), thread=options.thread, tenant=tenant)
+    print(sign_claims(claims, auth.token_secret.get_secret_value().encode()))
+    return DONE
+
+
+def choose_tenant(named: str | None, known: Sequence[str]) -> str | None:
+    """The tenant of the token: the named one, or the only one; None where there are no keys."""
+    if named is None and len(known) < 2:
+        return known[0] if known else None
+    if named not in known:
+        raise ConfigError(
+            f"--tenant must be one of auth.keys: {', '.join(known) or 'there are none'}"
+        )
+    return named

@@ -1,0 +1,58 @@
+"""Several processes on one port, for `server.workers` above 1. They share the store."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import socket
+
+from uvicorn.supervisors import Multiprocess
+
+from om_proxy.app import open_store
+from om_proxy.cli.banner import print_banner
+from om_proxy.cli.exit_status import CANNOT_START, DONE
+from om_proxy.cli.listening import server_config
+from om_proxy.settings import Settings
+
+WORKER_START_TIMEOUT_S = 60.0
+
+
+class Workers(Multiprocess):
+    """uvicorn's supervisor. It prints the banner once every worker serves."""
+
+    settings: Settings
+
+    def init_processes(self) -> None:
+        super().init_processes()
+        if all(
+            process.wait_until_ready(WORKER_START_TIMEOUT_S, self.should_exit)
+            for process in self.processes
+        ):
+            print_banner(self.settings, self.sockets[0].getsockname()[1])
+
+
+def serve_with_workers(settings: Settings, sockets: list[socket.socket], path: str | None) -> int:
+    """Serve until a signal comes. A worker that dies is replaced; where one cannot start, all end.
+
+    `path`: the file that --config named."""
+    asyncio.run(check_store(settings))
+    if path:
+        os.environ["OM_PROXY_CONFIG"] = path  # the workers read the file themselves, and watch it
+    config = server_config(
+        "om_proxy.cli.serve:create_worker_app",
+        settings,
+        factory=True,
+        workers=settings.server.workers,
+    )
+    workers = Workers(config, sockets=sockets)
+    workers.settings = settings
+    workers.run()
+    failed = any(process.exitcode == CANNOT_START for process in workers.processes)
+    return CANNOT_START if failed else DONE
+
+
+async def check_store(settings: Settings) -> None:
+    """Raise StorageError, once, for what each worker would find out for itself."""
+    if not settings.storage.required:
+        return  # each worker serves chat, and waits for a good file
+    await (await open_store(settings.storage.url, settings.retention.generations)).close()

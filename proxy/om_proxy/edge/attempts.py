@@ -1,0 +1,128 @@
+"""The prompts that are sent for one request, one after another: rewritten, original, shortened.
+
+Each is sent only where the model server refused the one before
+(docs/spec/behaviour.md#refused-prompts):
+
+    rewritten ── refused ──→ original ── refused as too long ──→ shortened
+        │                        │                                   │ refused, or cannot be made
+        └→ its answer            └→ its answer                       └→ the refusal of the original
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+
+from msgspec.structs import replace
+
+from om_proxy.apis import refusals
+from om_proxy.edge.buffered_response import buffer_body
+from om_proxy.edge.exchange import Exchange, describe_bypass
+from om_proxy.errors import OmError
+from om_proxy.facts import Facts
+from om_proxy.reasons import Reason, Status
+from om_proxy.turns.engine import Engine
+from om_proxy.turns.turn import PreparedTurn
+from om_proxy.upstream import Upstream, UpstreamResponse, join_url
+
+RETRY_WITH_ORIGINAL_STATUSES = (400, 413, 422)
+# Seconds the store may take around the observation that shortens a prompt. The observation itself
+# has `block_timeout`.
+MAX_SHORTEN_STORE_S = 1.0
+
+
+class Attempts:
+    """Sends an exchange's prompts, and notes in the exchange which one was answered."""
+
+    def __init__(self, engine: Engine, upstream: Upstream, facts: Facts) -> None:
+        self._engine = engine
+        self._upstream = upstream
+        self._facts = facts
+
+    async def send(self, exchange: Exchange) -> UpstreamResponse:
+        """The answer that the client gets. Raises OmError where the model server gives none."""
+        answer = await self._send_rewritten_or_original(exchange)
+        turn = exchange.turn
+        if turn is None or answer.status not in RETRY_WITH_ORIGINAL_STATUSES:
+            return answer
+        answer, error = await buffer_body(answer, refusals.MAX_ERROR_BODY_BYTES)
+        if error is None or not refusals.is_prompt_too_long(answer.status, error):
+            return answer
+        accepted = refusals.has_too_long_text(error)
+        return await self._send_shortened(exchange, turn, accepted=accepted) or answer
+
+    async def _send_rewritten_or_original(self, exchange: Exchange) -> UpstreamResponse:
+        turn = exchange.turn
+        if turn is None or turn.body is None:
+            return await self._send(exchange, exchange.body)
+        answer = await self._send(exchange, turn.body)
+        if answer.status not in RETRY_WITH_ORIGINAL_STATUSES:
+            return answer
+        await answer.aclose()
+        exchange.status, exchange.reason = Status.DEGRADED, Reason.UPSTREAM_REFUSED
+        exchange.turn = count_original_as_sent(turn)
+        return await self._send(exchange, exchange.body)
+
+    async def _send_shortened(
+        self, exchange: Exchange, turn: PreparedTurn, *, accepted: bool
+    ) -> UpstreamResponse | None:
+        """The answer to a prompt that is shorter than the client's own. None: the refusal of that
+        one stands."""
+        started = time.perf_counter()
+        exchange.turn = turn = await self._shorten(exchange, turn, accepted=accepted)
+        exchange.overhead_ms += (time.perf_counter() - started) * 1_000
+        if turn.body is not None:
+            answer = await self._send_unless_refused(exchange, turn.body)
+            if answer is not None:
+                exchange.status = turn.status
+                return answer
+        exchange.turn = count_original_as_sent(turn)
+        return None
+
+    async def _shorten(
+        self, exchange: Exchange, turn: PreparedTurn, *, accepted: bool
+    ) -> PreparedTurn:
+        """The turn with a shorter prompt, or without a body."""
+        turn = replace(turn, body=None)  # the original was refused as well
+        try:
+            if not self._engine.overflow_recovery.can_shorten(turn, accepted=accepted):
+                return turn
+            exchange.status, exchange.reason = Status.DEGRADED, Reason.CONTEXT_OVERFLOW
+            seconds = turn.opened.context.effective.limits.block_timeout + MAX_SHORTEN_STORE_S
+            async with asyncio.timeout(seconds):
+                return await self._engine.overflow_recovery.shorten(turn)
+        # docs/spec/behaviour.md#fail-open: the client gets the model server's own word
+        except Exception as exc:
+            self._facts.emit(describe_bypass(exchange, exc))
+            return turn
+
+    async def _send_unless_refused(
+        self, exchange: Exchange, body: bytes
+    ) -> UpstreamResponse | None:
+        try:
+            answer = await self._send(exchange, body)
+        except OmError:
+            return None
+        if answer.status not in RETRY_WITH_ORIGINAL_STATUSES:
+            return answer
+        await answer.aclose()
+        return None
+
+    async def _send(self, exchange: Exchange, body: bytes) -> UpstreamResponse:
+        upstream, scope = exchange.upstream, exchange.scope
+        exchange.upstream_contacted = True
+        return await self._upstream.send(
+            scope["method"],
+            join_url(upstream.base_url, scope["raw_path"].decode("latin-1"), scope["query_string"]),
+            exchange.headers,
+            body,
+            connect_timeout=upstream.connect_timeout,
+            read_timeout=upstream.read_timeout,
+            setting=upstream.place,
+        )
+
+
+def count_original_as_sent(turn: PreparedTurn) -> PreparedTurn:
+    """The turn with the receipt of a request whose original bytes went upstream."""
+    receipt = {**turn.receipt, "tokens-sent": turn.receipt["tokens-received"]}
+    return replace(turn, receipt=receipt)

@@ -1,0 +1,136 @@
+"""The settings in the form that the edge needs for every request, made once per configuration."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from om_proxy.apis.api import Api, Request
+from om_proxy.edge.headers import CREDENTIAL_HEADERS, replace_credential, request_headers
+from om_proxy.errors import BadRequest
+from om_proxy.identity.identity_rules import GATEWAY_KEY_HEADERS, IdentityRules
+from om_proxy.identity.tenants import has_provider_credential
+from om_proxy.policy import Policy
+from om_proxy.server.headers import Header
+from om_proxy.settings import Settings, UpstreamSettings
+
+NO_UPSTREAM = "no upstream in the configuration matches this model; add one under `upstream`"
+# of a message whose match with the side prompts is remembered
+MAX_REMEMBERED_MESSAGE_BYTES = 4_096
+MAX_REMEMBERED_MESSAGES = 2_048
+MAX_REMEMBERED_MODELS = 1_024  # clients name models as they like
+
+
+@dataclass(frozen=True, slots=True)
+class EdgeConfig:
+    """A configuration as the edge sees it; swapped whole when the file changes."""
+
+    settings: Settings
+    policy: Policy
+    identity: IdentityRules
+    # never sent upstream: identity headers and their aliases; see `upstream_headers`
+    own_headers: frozenset[bytes]
+    side_prompts: tuple[re.Pattern[str], ...]
+    upstreams: dict[str | None, UpstreamSettings | None] = field(
+        default_factory=dict, compare=False, repr=False
+    )
+    side_messages: dict[bytes, bool] = field(  # see `_is_side_message`
+        default_factory=dict, compare=False, repr=False
+    )
+
+    @classmethod
+    def of(cls, settings: Settings, policy: Policy | None = None) -> EdgeConfig:
+        """`policy`: that of these settings, where others use it too."""
+        headers = settings.identity
+        keys = tuple((k.tenant, k.key.get_secret_value()) for k in settings.auth.keys)
+        token_secret = settings.auth.token_secret
+        return cls(
+            settings=settings,
+            policy=policy or Policy(settings),
+            identity=IdentityRules(
+                thread_headers=headers.thread_headers,
+                resource_headers=headers.resource_headers,
+                sessions=headers.sessions,
+                keys=keys,
+                loopback_only=settings.server.loopback,
+                scope_override=headers.scope_override,
+                token_secret=token_secret.get_secret_value().encode() if token_secret else None,
+                token_required=settings.auth.token_required,
+            ),
+            own_headers=frozenset(
+                h.encode()
+                for h in (
+                    *headers.thread_headers,
+                    *headers.resource_headers,
+                    *GATEWAY_KEY_HEADERS,
+                )
+            )
+            # with the proxy's own keys, the caller's credential is not the upstream's
+            | (CREDENTIAL_HEADERS if keys else frozenset()),
+            side_prompts=tuple(re.compile(p) for p in settings.side_requests.prompts),
+        )
+
+    def upstream_headers(
+        self, headers: Sequence[Header], upstream: UpstreamSettings
+    ) -> list[Header]:
+        """Return the headers that go upstream, with a credential for the upstream and none for this
+        proxy.
+
+        It is the caller's own credential if there are no `auth.keys`, or if it came beside one of
+        them. Otherwise it is the upstream's `api_key`. (Without keys, `api_key` replaces the
+        caller's credential.)
+        """
+        own = has_provider_credential(headers, self.identity)
+        ours = self.own_headers - CREDENTIAL_HEADERS if own else self.own_headers
+        key = None if own or upstream.api_key is None else upstream.api_key.get_secret_value()
+        return replace_credential(request_headers(headers, ours), key)
+
+    def find_upstream(self, model: str | None) -> UpstreamSettings | None:
+        """Look up the model's upstream (`Settings.upstream_for`), once for each model."""
+        if model not in self.upstreams:
+            if len(self.upstreams) >= MAX_REMEMBERED_MODELS:
+                self.upstreams.clear()
+            self.upstreams[model] = self.settings.upstream_for(model)
+        return self.upstreams[model]
+
+    def require_upstream(self, model: str | None) -> UpstreamSettings:
+        """Return the upstream for this model. Raises BadRequest if there is none: a caller's key
+        must not reach a server that is meant for other models."""
+        upstream = self.find_upstream(model)
+        if upstream is None:
+            raise BadRequest(NO_UPSTREAM, "om_no_upstream", "model")
+        return upstream
+
+    @property
+    def has_catch_all_upstream(self) -> bool:
+        """Whether one upstream takes every request, whatever its model."""
+        return "*" in self.settings.upstream[0].match
+
+    def is_side_request(self, request: Request) -> bool:
+        """Whether a chat UI asks for a title, tags or a follow-up
+        (docs/spec/behaviour.md#side-requests).
+
+        The model, the instructions or the newest message show it. The first message does not: it
+        comes again with every request of its conversation.
+        """
+        if request.model in self.settings.side_requests.models:
+            return True
+        candidates = (*request.instructions, *request.messages[-1:])
+        return any(self._is_side_message(request.api, raw) for raw in candidates)
+
+    def _is_side_message(self, api: Api, raw: bytes) -> bool:
+        """Whether a pattern fits the message. A short one is remembered: instructions come again
+        with every request."""
+        if len(raw) > MAX_REMEMBERED_MESSAGE_BYTES:
+            return self._fits_side_prompt(api, raw)
+        found = self.side_messages.get(raw)
+        if found is None:
+            if len(self.side_messages) >= MAX_REMEMBERED_MESSAGES:
+                self.side_messages.clear()
+            found = self.side_messages[raw] = self._fits_side_prompt(api, raw)
+        return found
+
+    def _fits_side_prompt(self, api: Api, raw: bytes) -> bool:
+        text = api.asking_text(raw)
+        return any(pattern.search(text) for pattern in self.side_prompts)

@@ -1,0 +1,211 @@
+"""Close a turn while its answer is relayed: the reply is stored before the client sees its end."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from contextlib import nullcontext
+from functools import partial
+
+import structlog
+from msgspec.structs import replace
+from starlette.types import Send
+
+from om_proxy.apis.api import Reply
+from om_proxy.background.scheduler import Background
+from om_proxy.edge.exchange import Delivery, Exchange, read_hints
+from om_proxy.edge.passthrough import CLIENT_LEFT
+from om_proxy.edge.receipt import build_receipt
+from om_proxy.edge.relay import Outcome, relay
+from om_proxy.edge.reply_copy import ReplyCopy
+from om_proxy.errors import raise_site
+from om_proxy.facts import Facts, Uncommitted
+from om_proxy.reasons import Reason
+from om_proxy.server.budget import MemoryBudget
+from om_proxy.server.fair_queue import LARGE_PIECE_BYTES
+from om_proxy.turns.engine import Engine
+from om_proxy.turns.turn import PreparedTurn
+from om_proxy.upstream import UpstreamResponse
+
+log = structlog.get_logger("turn")
+
+# Large replies stored at a time. A small reply waits in the store for those before it.
+MAX_LARGE_REPLIES_AT_ONCE = 1
+# Seconds the end of a reply may wait for the commit. The commit goes on afterwards.
+MAX_COMMIT_WAIT_S = 5.0
+# After one of these answers, nothing of the request is stored.
+UNVERIFIED_STATUSES = (400, 401, 403, 404, 413, 422)
+# The client left before the upstream answered.
+NO_ANSWER_STATUS = CLIENT_LEFT.status
+
+
+class TurnClosing:
+    """Relays answers and stores turns. Each turn is stored in a task that outlives its request."""
+
+    def __init__(
+        self, engine: Engine, background: Background, budget: MemoryBudget, facts: Facts
+    ) -> None:
+        self._engine = engine
+        self._background = background
+        self._budget = budget
+        self._facts = facts
+        self._large_reply_slots = asyncio.Semaphore(MAX_LARGE_REPLIES_AT_ONCE)
+
+    async def relay(
+        self,
+        exchange: Exchange,
+        answer: UpstreamResponse,
+        send: Send,
+        gone: asyncio.Future[None] | None,
+    ) -> Outcome:
+        """Relay an answer, and close its turn before the last bytes go out."""
+        turn, delivery = exchange.turn, exchange.delivery
+        keeps = turn is not None or exchange.missed_at is not None
+        reader = end_finder = None
+        if keeps and exchange.request:
+            api, stream = exchange.request.api, exchange.request.stream
+            reader = ReplyCopy(api.create_reply_reader(stream), self._budget)
+            end_finder = api.create_end_finder()
+        is_settled = False
+        closing: asyncio.Task[None] | None = None
+
+        async def before_end() -> None:
+            nonlocal is_settled, closing
+            assert reader is not None  # noqa: S101 — passed to `relay` only with a reader
+            # the client may leave meanwhile: then the turn is settled below
+            reply = await read_reply(reader)
+            is_settled = True
+            try:
+                if turn is not None:
+                    delivery.reply_seq = self._engine.find_stored_reply(turn, reply)
+                if delivery.reply_seq:
+                    reader.release()
+                    return
+                closing = self.start(exchange, reply, answer.status)
+            # docs/spec/behaviour.md#fail-open: the client gets the end of its answer
+            except Exception as exc:
+                self._report_uncommitted(exchange, exc)
+                return
+            closing.add_done_callback(reader.release)
+            await asyncio.wait([closing], timeout=MAX_COMMIT_WAIT_S)
+
+        try:
+            relayed = await relay(
+                answer,
+                send,
+                receipt=build_receipt(exchange),
+                reader=reader,
+                before_end=before_end if reader else None,
+                end_finder=end_finder,
+                disconnected=gone,
+            )
+            delivery.is_end_sent = relayed.is_end_sent
+            if reader is not None and not is_settled:
+                reply = await read_reply(reader)
+                # the client saw it break off: stored as interrupted, even if it looks complete
+                if relayed.outcome == "truncated":
+                    reply = replace(reply, complete=False)
+                closing = self.start(exchange, reply, answer.status, broke_off=True)
+                closing.add_done_callback(reader.release)
+        # on any exception: budget that is not released is lost until the process ends
+        finally:
+            if reader is not None and closing is None:
+                reader.release()
+        if reader is not None and reader.is_given_up:
+            # only for the log: the receipt was sent before the reply
+            exchange.reason = Reason.REPLY_TOO_LARGE
+        if turn is not None:
+            self._note_delivery(turn, delivery)
+        return relayed.outcome
+
+    async def close_without_reply(self, exchange: Exchange, status: int) -> None:
+        """Store the turn of a request without an answer, and wait for that a while."""
+        await asyncio.wait([self.start(exchange, None, status)], timeout=MAX_COMMIT_WAIT_S)
+
+    def start(
+        self, exchange: Exchange, reply: Reply | None, status: int, *, broke_off: bool = False
+    ) -> asyncio.Task[None]:
+        """Store the turn in a task that outlives the request. `broke_off`: the client has not seen
+        the end of the reply."""
+        commit = self._choose_commit(exchange, reply, status, broke_off=broke_off)
+        return self._background.hold(self._close_or_defer(exchange, reply, commit))
+
+    async def _close_or_defer(
+        self, exchange: Exchange, reply: Reply | None, commit: Callable[[], Awaitable[None]] | None
+    ) -> None:
+        key = exchange.caller.key
+        if key is None or commit is None:
+            return
+        held = len(exchange.body) + len((reply and reply.message) or b"")
+        try:
+            # the receipt has told the client of a missed turn, so the reply need not wait
+            if exchange.missed_at is not None:
+                self._engine.defer(key, commit, held)
+            else:
+                await self._engine.commit_or_defer(key, commit, held)
+        except Exception as exc:  # the client has its answer
+            self._report_uncommitted(exchange, exc)
+
+    def _report_uncommitted(self, exchange: Exchange, exc: Exception) -> None:
+        """Report a lost turn to the operator, with its cause."""
+        error = type(exc).__name__
+        self._facts.emit(Uncommitted(exchange.caller.key, error, at=raise_site(exc)))
+
+    def _choose_commit(
+        self, exchange: Exchange, reply: Reply | None, status: int, *, broke_off: bool
+    ) -> Callable[[], Awaitable[None]] | None:
+        """Return the call that stores the turn; None: nothing of it is stored."""
+        turn, accepted = exchange.turn, 200 <= status < 300
+        if turn is None:
+            return (
+                partial(self._close_missed, exchange, reply)
+                if exchange.missed_at is not None and accepted
+                else None
+            )
+        if accepted:
+            return partial(self._commit_turn, turn, reply, exchange.delivery, broke_off=broke_off)
+        # the upstream has accepted this caller's thread before
+        known = turn.opened.reconciled.memory.turns > 0
+        if status not in UNVERIFIED_STATUSES and (known or status != NO_ANSWER_STATUS):
+            return partial(self._engine.keep_unanswered, turn)
+        return None
+
+    async def _close_missed(self, exchange: Exchange, reply: Reply | None) -> None:
+        assert exchange.request is not None  # noqa: S101 — an unreadable request is not stored
+        assert exchange.context is not None  # noqa: S101 — see `_mark_missed`
+        assert exchange.missed_at is not None  # noqa: S101 — see `_mark_missed`
+        await self._engine.close_missed(
+            exchange.caller,
+            exchange.request,
+            exchange.context,
+            read_hints(exchange),
+            exchange.missed_at,
+            reply,
+            delivered=exchange.delivery.is_end_sent is not False,
+        )
+
+    async def _commit_turn(
+        self, turn: PreparedTurn, reply: Reply | None, delivery: Delivery, *, broke_off: bool
+    ) -> None:
+        large = reply is not None and len(reply.message or b"") > LARGE_PIECE_BYTES
+        async with self._large_reply_slots if large else nullcontext():
+            committed = await self._engine.close_turn(
+                turn, reply, accepted=True, broke_off=broke_off
+            )
+        delivery.reply_seq = committed.reply_seq
+        self._note_delivery(turn, delivery)
+
+    def _note_delivery(self, turn: PreparedTurn, delivery: Delivery) -> None:
+        """Remember a reply that is stored and went out whole. Called when either is done."""
+        if delivery.reply_seq and delivery.is_end_sent:
+            self._engine.note_delivery(turn, delivery.reply_seq)
+
+
+async def read_reply(reader: ReplyCopy) -> Reply:
+    """Read the copy of a reply. An unreadable copy gives an empty Reply; the client's own bytes are
+    not affected."""
+    try:
+        return await reader.finish()
+    except Exception as exc:  # the client's bytes are not affected
+        log.warning("reply.unread", cause=type(exc).__name__)
+        return Reply()

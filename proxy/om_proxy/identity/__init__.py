@@ -1,0 +1,1 @@
+"""Find out from a request's headers which tenant, resource and thread it belongs to."""

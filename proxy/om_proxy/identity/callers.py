@@ -1,0 +1,134 @@
+"""Identify the caller of a request: tenant, resource and thread, from its headers alone
+(docs/spec/behaviour.md#identity).
+
+The tenant comes from the verified credential and from nothing else. A request in doubt gets no
+memory (fail closed).
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Literal
+
+from om_proxy.errors import BadRequest, Unauthorized
+from om_proxy.identity.header_values import (
+    Headers,
+    ValuesByName,
+    group_by_name,
+    read_choice,
+    read_timezone,
+    read_value,
+)
+from om_proxy.identity.identity_rules import (
+    HISTORY_HEADER,
+    MODE_HEADER,
+    SCOPE_HEADER,
+    TASK_HEADER,
+    TIMEZONE_HEADER,
+    IdentityRules,
+)
+from om_proxy.identity.tenants import select_tenant
+from om_proxy.identity.thread_names import (
+    RequestNames,
+    check_times,
+    has_thread_name,
+    read_names,
+)
+from om_proxy.memory.model import Key
+from om_proxy.reasons import Reason
+
+Mode = Literal["on", "read", "write", "off"]
+History = Literal["auto", "full", "window", "new"]  # X-OM-History: what the sent messages are
+Scope = Literal["thread", "resource"]  # X-OM-Scope: how far the memory reaches
+
+MODE_CHOICES: tuple[Mode, ...] = ("on", "read", "write", "off")
+HISTORY_CHOICES: tuple[History, ...] = ("auto", "full", "window", "new")
+SCOPE_CHOICES: tuple[Scope, ...] = ("thread", "resource")
+# a caller is cached by its headers up to so many characters; keys have 200, some tokens 2 000
+MAX_CACHED_HEADER_CHARS = 4_096
+MAX_CACHED_CALLERS = 4_096
+
+
+@dataclass(frozen=True, slots=True)
+class Caller:
+    """A request's identity. Without a `key` there is no memory, and `reason` says why in one word
+    of the receipt."""
+
+    key: Key | None
+    tenant: str | None
+    mode: Mode = "on"
+    reason: Reason | None = None
+    history: History = "auto"
+    timezone: str | None = None  # IANA name
+    # the scope that the request chose, where it may; None: the configured one holds
+    scope: Scope | None = None
+    # else `key.resource` is the thread itself, and resource scope cannot be meant
+    has_named_resource: bool = False
+
+
+def identify(
+    headers: Headers, rules: IdentityRules, secret: bytes, now: float = math.inf
+) -> Caller:
+    """The caller of a request. Raises BadRequest for a header that cannot be meant, Unauthorized
+    for a key or token that does not fit.
+
+    `now`: unix seconds. Without it every token has ended.
+    """
+    # lists: generators take twice as long
+    read = tuple([header for header in headers if header[0] in rules.identity_headers])
+    is_short = sum([len(value) for _, value in read]) <= MAX_CACHED_HEADER_CHARS
+    identify_once = _identify if is_short else _identify.__wrapped__
+    caller, names = identify_once(read, rules, secret)
+    if names.expires is not None:
+        check_times(names, now)
+    return caller
+
+
+def identify_off_route(
+    headers: Headers, rules: IdentityRules, secret: bytes, now: float
+) -> Caller | None:
+    """The caller on a route that has no memory; None where the request names no thread. Raises
+    nothing: there, only the receipt tells of bad names."""
+    try:
+        caller = identify(headers, rules, secret, now)
+    except (BadRequest, Unauthorized):
+        values_by_name = group_by_name(h for h in headers if h[0] in rules.identity_headers)
+        return Caller(None, None) if has_thread_name(values_by_name, rules) else None
+    return None if caller.reason == Reason.NO_THREAD else caller
+
+
+# 25 µs, and callers come again. The cache holds credentials: it is bounded in items and bytes, and
+# never leaves the process.
+@lru_cache(maxsize=MAX_CACHED_CALLERS)
+def _identify(
+    headers: tuple[tuple[bytes, bytes], ...], rules: IdentityRules, secret: bytes
+) -> tuple[Caller, RequestNames]:
+    values_by_name = group_by_name(headers)
+    tenant = select_tenant(values_by_name, rules, secret)
+    names = read_names(values_by_name, rules, tenant)
+    return _make_caller(values_by_name, rules, tenant, names), names
+
+
+def _make_caller(
+    values_by_name: ValuesByName, rules: IdentityRules, tenant: str | None, names: RequestNames
+) -> Caller:
+    thread, resource = names.thread, names.resource
+    if thread is None:  # the request passes through, whatever its other headers say
+        return Caller(None, tenant, "on", Reason.NO_THREAD)
+    mode: Mode = read_choice(values_by_name, MODE_HEADER, MODE_CHOICES) or "on"
+    history: History = read_choice(values_by_name, HISTORY_HEADER, HISTORY_CHOICES) or "auto"
+    timezone = read_timezone(values_by_name, TIMEZONE_HEADER)
+    scope = read_choice(values_by_name, SCOPE_HEADER, SCOPE_CHOICES)
+    if tenant is None:
+        return Caller(None, None, mode, Reason.NO_CREDENTIAL)
+    if not rules.memory_enabled:
+        return Caller(None, tenant, mode, Reason.DISABLED)
+    if mode == "off":
+        return Caller(None, tenant, mode, Reason.MODE_OFF)
+    if any(read_value(task) for task in values_by_name.get(TASK_HEADER, [])):
+        return Caller(None, tenant, mode, Reason.SIDE_REQUEST)
+    key = Key(tenant, resource or thread, thread)
+    is_named = resource is not None
+    return Caller(key, tenant, mode, None, history, timezone, scope, has_named_resource=is_named)

@@ -1,0 +1,98 @@
+"""Read the values of request headers that name a thread, a resource or a choice."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TypeVar
+from zoneinfo import ZoneInfo
+
+from om_proxy.errors import BadRequest
+from om_proxy.identity.naming import MAX_NAME_BYTES, PLAIN_CHARACTERS, decode_name
+
+Headers = Iterable[tuple[bytes, bytes]]  # names in lower case, as ASGI gives them
+ValuesByName = Mapping[str, list[str]]
+
+# RFC 9110 5.6.3; without an argument, `strip` would also remove U+0085 and U+00A0
+HTTP_WHITESPACE = " \t"
+_TIMEZONE_NAME = re.compile(r"[\w+-]{1,32}(?:/[\w+-]{1,32}){0,2}", re.ASCII)
+_Choice = TypeVar("_Choice", bound=str)
+
+
+def group_by_name(headers: Headers) -> dict[str, list[str]]:
+    """The values of each header, in the order in which they were sent."""
+    values_by_name: dict[str, list[str]] = {}
+    for name, value in headers:
+        values_by_name.setdefault(name.decode("latin-1").lower(), []).append(
+            value.decode("latin-1")
+        )
+    return values_by_name
+
+
+def read_value(value: str) -> str:
+    """Remove white space around a value; a template that nobody filled in (`{{…}}`) is empty."""
+    value = value.strip(HTTP_WHITESPACE)
+    # `find`, because a regular expression would search for the end again at every brace
+    opened = value.find("{{")
+    return "" if opened >= 0 and value.find("}}", opened + 2) >= 0 else value
+
+
+def read_single_value(values_by_name: ValuesByName, name: str) -> str:
+    """The value of a header that may be sent once; empty where it is absent."""
+    values = values_by_name.get(name, [])
+    if len(values) > 1:
+        raise BadRequest(
+            f"header {name} was sent {len(values)} times; send it once", "om_bad_header", name
+        )
+    return read_value(values[0]) if values else ""
+
+
+def read_first_name(values_by_name: ValuesByName, headers: Sequence[str]) -> str | None:
+    """The first usable name in the order of the headers. All present headers are checked: the proxy
+    never ignores a bad one."""
+    first = None
+    for header in headers:
+        value = read_single_value(values_by_name, header)
+        if not value:
+            continue
+        name = decode_name(value)
+        if name is None:
+            raise BadRequest(
+                f"header {header} must be 1 to {MAX_NAME_BYTES} of the characters"
+                f" {PLAIN_CHARACTERS}; percent-encode others, as UTF-8",
+                "om_bad_header",
+                header,
+            )
+        first = first or read_value(name)
+    return first or None
+
+
+def read_choice(
+    values_by_name: ValuesByName, name: str, choices: Sequence[_Choice]
+) -> _Choice | None:
+    """The chosen word; None where the header is absent. Raises BadRequest for any other word."""
+    values = [value.strip(HTTP_WHITESPACE).lower() for value in values_by_name.get(name, [])]
+    if not any(values):
+        return None
+    chosen = next((choice for choice in choices if choice == values[0]), None)
+    if chosen is None or len(values) > 1:
+        raise BadRequest(
+            f"header {name} must be one of: {', '.join(choices)}", "om_bad_header", name
+        )
+    return chosen
+
+
+def read_timezone(values_by_name: ValuesByName, header: str) -> str | None:
+    """The IANA name of a time zone; None where the header is absent."""
+    name = read_value(",".join(values_by_name.get(header, [])))
+    if not name:
+        return None
+    try:
+        # ZoneInfo imports each segment as a package, so the name's form is checked first
+        return ZoneInfo(name if _TIMEZONE_NAME.fullmatch(name) else "").key
+    except (OSError, ValueError, KeyError) as exc:
+        raise BadRequest(
+            f"header {header} must be an IANA time zone, as in Europe/Berlin",
+            "om_bad_header",
+            header,
+        ) from exc

@@ -1,0 +1,73 @@
+"""The configuration's rules about identity, and the names of the headers that they read."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from om_proxy.identity.keyed_hashes import hash_key
+from om_proxy.identity.sessions import CLIENT_SESSIONS
+
+# names from the path (edge/base_url.py); no header can be called so
+PATH_THREAD = ":om-thread"
+PATH_RESOURCE = ":om-resource"
+
+CREDENTIAL_HEADERS = ("authorization", "x-api-key", "api-key")
+# a key of `auth.keys` beside the provider's own
+GATEWAY_KEY_HEADERS = ("x-om-authorization", "x-memory-gateway-authorization")
+MODE_HEADER = "x-om-mode"
+HISTORY_HEADER = "x-om-history"
+TASK_HEADER = "x-om-task"
+TIMEZONE_HEADER = "x-om-timezone"
+# read only where the configuration lets a request choose its scope; else ignored as unknown
+SCOPE_HEADER = "x-om-scope"
+# read only where a secret can verify it
+TOKEN_HEADER = "x-om-token"  # noqa: S105 - the name of a header
+SITE_HEADER = "sec-fetch-site"  # a browser names the page's site in it (W3C Fetch Metadata)
+# a proxy in front names its own client in these
+FORWARDING_HEADERS = ("x-forwarded-for", "x-real-ip", "forwarded")
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class IdentityRules:
+    """The configuration's rules about identity. Header names are in lower case.
+
+    Each configuration makes one object, equal to itself only: `identify` caches callers by it, and
+    hashing all its names would take longer than the lookup.
+    """
+
+    thread_headers: tuple[str, ...] = ("x-om-thread", "x-thread-id", "x-openwebui-chat-id")
+    resource_headers: tuple[str, ...] = ("x-om-resource", "x-resource-id", "x-openwebui-user-id")
+    # the programs whose own sessions name threads, in order
+    sessions: tuple[str, ...] = tuple(CLIENT_SESSIONS)
+    # (tenant, key); empty: the caller's own credential stands for the tenant
+    keys: tuple[tuple[str, str], ...] = field(default=(), repr=False)
+    loopback_only: bool = True  # whether the server is bound to loopback only
+    memory_enabled: bool = True
+    scope_override: bool = False  # whether a request may choose its scope
+    # the key that signs X-OM-Token; None: the header is not read
+    token_secret: bytes | None = field(default=None, repr=False)
+    token_required: bool = False  # whether only a token can name a thread
+    # the headers that an identity is made of
+    identity_headers: frozenset[bytes] = field(init=False, repr=False, compare=False)
+    # `keys`, each key as its SHA-256
+    key_hashes: tuple[tuple[str, bytes], ...] = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        names = frozenset(name.encode("latin-1") for name in self._list_headers())
+        object.__setattr__(self, "identity_headers", names)
+        hashes = tuple((tenant, hash_key(key.encode())) for tenant, key in self.keys)
+        object.__setattr__(self, "key_hashes", hashes)
+
+    def _list_headers(self) -> list[str]:
+        names = [*self.thread_headers, *self.resource_headers, PATH_THREAD, PATH_RESOURCE]
+        names += [*CREDENTIAL_HEADERS, MODE_HEADER, HISTORY_HEADER, TASK_HEADER, TIMEZONE_HEADER]
+        names += [header for program in self.sessions for header in CLIENT_SESSIONS[program].all]
+        if self.loopback_only and not self.keys:
+            names += ["host", "origin", SITE_HEADER, *FORWARDING_HEADERS]
+        if self.scope_override:
+            names.append(SCOPE_HEADER)
+        if self.token_secret:
+            names.append(TOKEN_HEADER)
+        if self.keys:
+            names += GATEWAY_KEY_HEADERS
+        return names

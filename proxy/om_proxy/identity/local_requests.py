@@ -1,0 +1,78 @@
+"""Decide whether a request comes from a program of this machine, so that it needs no credential."""
+
+from __future__ import annotations
+
+import ipaddress
+import re
+from collections.abc import Sequence
+from urllib.parse import urlsplit
+
+from om_proxy.identity.header_values import HTTP_WHITESPACE, ValuesByName
+from om_proxy.identity.identity_rules import FORWARDING_HEADERS, SITE_HEADER
+
+# the origin of a page that a web server sent
+_WEB_ORIGIN = re.compile(r"https?://(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9.-]+)(:[0-9]+)?")
+_OWN_SITES = ("same-origin", "same-site", "none")  # `none`: the user typed the address
+_FORWARDED_FOR = re.compile(
+    r"\bfor=\"?(\[[^\]]{0,64}\][^;,\"]*|[^;,\"]*)", re.IGNORECASE
+)  # RFC 7239
+
+
+def is_local_request(values_by_name: ValuesByName) -> bool:
+    """Whether a program of this machine asks, and asks for itself. The caller knows already that
+    the connection came over loopback."""
+    return not (_is_cross_site(values_by_name) or _is_forwarded(values_by_name))
+
+
+def is_loopback_host(host: str) -> bool:
+    """Whether a Host header, with or without a port, names loopback."""
+    try:
+        name = urlsplit(f"//{host}").hostname or ""
+        return name == "localhost" or ipaddress.ip_address(name).is_loopback
+    except ValueError:
+        return False
+
+
+def _is_cross_site(values_by_name: ValuesByName) -> bool:
+    """Whether a web page of another site asks, or one whose host name only resolves to this machine
+    (DNS rebinding). Its visitor's own programs have access; the page has none.
+
+    A browser sends the origin with every POST, but not for a link or an image; a program need not
+    send it. So the host counts by itself, and so does the site that a browser names.
+    """
+    origins = values_by_name.get("origin", [])
+    sites = values_by_name.get(SITE_HEADER, [])
+    if any(site.strip(HTTP_WHITESPACE).lower() not in _OWN_SITES for site in sites):
+        return True
+    if not all(map(_is_own_host, values_by_name.get("host", []))):
+        return True
+    return bool(origins) and not _is_loopback_origin(origins)
+
+
+def _is_own_host(host: str) -> bool:
+    """Whether a Host header names this machine. Some programs spell it 0.0.0.0; no name can be made
+    to resolve to that."""
+    return is_loopback_host(host) or host.partition(":")[0] == "0.0.0.0"  # noqa: S104 - compared
+
+
+def _is_loopback_origin(origins: Sequence[str]) -> bool:
+    """Whether there is one origin, on this machine; `null` and unreadable origins are not."""
+    origin = _WEB_ORIGIN.fullmatch(origins[0]) if len(origins) == 1 else None
+    return origin is not None and is_loopback_host(origin[1])
+
+
+def _is_forwarded(values_by_name: ValuesByName) -> bool:
+    """Whether a proxy on this machine forwards the request of another machine: all its requests
+    come from loopback. A client that lies in such a header only loses by it."""
+    *plain, standard = (",".join(values_by_name.get(name, [])) for name in FORWARDING_HEADERS)
+    addresses = [address for value in plain if value for address in value.split(",")]
+    addresses += _FORWARDED_FOR.findall(standard)
+    return not all(map(_is_loopback_address, addresses))
+
+
+def _is_loopback_address(address: str) -> bool:
+    address = address.strip(HTTP_WHITESPACE)
+    try:
+        return ipaddress.ip_address(address).is_loopback
+    except ValueError:
+        return is_loopback_host(address)  # with a port, or in brackets; an obfuscated name is not

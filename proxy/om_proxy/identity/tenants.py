@@ -1,0 +1,104 @@
+"""Find the tenant that a request's credential belongs to: no other header ever names a tenant."""
+
+from __future__ import annotations
+
+import hmac
+from collections.abc import Sequence
+
+from om_proxy.errors import BadRequest, Unauthorized
+from om_proxy.identity.header_values import HTTP_WHITESPACE, Headers, ValuesByName, group_by_name
+from om_proxy.identity.identity_rules import (
+    CREDENTIAL_HEADERS,
+    GATEWAY_KEY_HEADERS,
+    IdentityRules,
+)
+from om_proxy.identity.keyed_hashes import hash_credential, hash_key
+from om_proxy.identity.local_requests import is_local_request
+
+LOCAL_TENANT = "local"  # the tenant of callers without a credential on a loopback bind
+
+
+def find_tenant(headers: Headers, rules: IdentityRules, secret: bytes) -> str | None:
+    """The tenant of the caller's credential; None where a credential is needed and absent. Raises
+    like `identify`."""
+    read = (header for header in headers if header[0] in rules.identity_headers)
+    return select_tenant(group_by_name(read), rules, secret)
+
+
+def select_tenant(values_by_name: ValuesByName, rules: IdentityRules, secret: bytes) -> str | None:
+    """The same as `find_tenant`, for headers that are grouped already."""
+    if rules.keys:
+        return _find_key_owner(_read_gateway_key(values_by_name), rules)
+    credential = _read_credential(values_by_name, CREDENTIAL_HEADERS)
+    if credential is not None:
+        return hash_credential(secret, credential)
+    return LOCAL_TENANT if rules.loopback_only and is_local_request(values_by_name) else None
+
+
+def check_access(headers: Headers, rules: IdentityRules) -> None:
+    """Raise Unauthorized unless the caller may use the server at all; every route checks this, with
+    or without memory."""
+    if rules.keys:
+        _find_key_owner(_read_gateway_key(group_by_name(headers)), rules)
+
+
+def has_provider_credential(headers: Headers, rules: IdentityRules) -> bool:
+    """Whether `Authorization` is meant for the model server: a gateway key stands beside it.
+
+    False for a gateway key in `Authorization`: a model server that received it could read the
+    memories it opens.
+    """
+    if not rules.keys:
+        return False
+    values_by_name = group_by_name(headers)
+    credential = _read_credential(values_by_name, CREDENTIAL_HEADERS)
+    return (
+        credential is not None
+        and _read_credential(values_by_name, GATEWAY_KEY_HEADERS) is not None
+        and _match_key(credential, rules) is None
+    )
+
+
+def _read_gateway_key(values_by_name: ValuesByName) -> str | None:
+    """The key to look up in `auth.keys`: one in a gateway header, else the one credential."""
+    credential = _read_credential(values_by_name, CREDENTIAL_HEADERS)
+    return _read_credential(values_by_name, GATEWAY_KEY_HEADERS) or credential
+
+
+def _read_credential(values_by_name: ValuesByName, headers: Sequence[str]) -> str | None:
+    """The credential in these headers, without its scheme. Raises BadRequest where two headers
+    carry different ones (CVE-2026-45339)."""
+    values = (value for header in headers for value in values_by_name.get(header, []))
+    credentials = {credential for value in values if (credential := _strip_scheme(value))}
+    if len(credentials) > 1:
+        raise BadRequest(
+            f"two different credentials were sent ({', '.join(headers)}); send one",
+            "om_two_credentials",
+        )
+    return next(iter(credentials), None)
+
+
+def _strip_scheme(value: str) -> str:
+    value = value.strip(HTTP_WHITESPACE)
+    scheme, _, rest = value.partition(" ")
+    return rest.strip(HTTP_WHITESPACE) if scheme.lower() == "bearer" else value
+
+
+def _find_key_owner(key: str | None, rules: IdentityRules) -> str:
+    owner = _match_key(key, rules) if key else None
+    if owner is None:
+        raise Unauthorized(
+            "no known key was sent; send one of auth.keys as `Authorization: Bearer …`"
+        )
+    return owner
+
+
+def _match_key(key: str, rules: IdentityRules) -> str | None:
+    """The tenant of a configured key. The key is compared with every one, hash with hash, so that
+    the time taken tells nothing."""
+    sent = hash_key(key.encode("latin-1"))
+    owner = None
+    for tenant, known in rules.key_hashes:
+        if hmac.compare_digest(sent, known):
+            owner = tenant
+    return owner

@@ -1,0 +1,126 @@
+"""Find the thread and the resource that a request names: by headers, path, token or session."""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+
+from om_proxy.errors import Unauthorized
+from om_proxy.identity import user_token
+from om_proxy.identity.header_values import (
+    ValuesByName,
+    read_first_name,
+    read_single_value,
+    read_value,
+)
+from om_proxy.identity.identity_rules import (
+    PATH_RESOURCE,
+    PATH_THREAD,
+    TOKEN_HEADER,
+    IdentityRules,
+)
+from om_proxy.identity.naming import MAX_NAME_BYTES, is_valid_name, normalize_name
+from om_proxy.identity.sessions import ClientSession, find_session
+
+
+class RequestNames(NamedTuple):
+    """The names of a request's thread and resource. The token that vouches for them is valid from
+    `not_before` to `expires`, in unix seconds."""
+
+    thread: str | None
+    resource: str | None = None
+    expires: float | None = None  # None: no token vouches for them
+    not_before: float = -math.inf
+
+
+def read_names(
+    values_by_name: ValuesByName, rules: IdentityRules, tenant: str | None
+) -> RequestNames:
+    """The names a request gives. Raises BadRequest for a header that cannot be a name, Unauthorized
+    for a token that does not fit or is missing."""
+    # headers win over the path
+    thread = read_first_name(values_by_name, (*rules.thread_headers, PATH_THREAD))
+    session = find_session(values_by_name, rules.sessions)
+    if rules.token_secret and (token := read_single_value(values_by_name, TOKEN_HEADER)):
+        claims = user_token.verify_token(
+            token, rules.token_secret, tenant=tenant if rules.keys else None
+        )
+        return _read_token(thread, _read_resource(values_by_name, rules), claims, session)
+    if rules.token_required:
+        if thread is None:  # a session does not count either: its client sends it unasked
+            return RequestNames(None)
+        raise Unauthorized(
+            f"a thread can be named here with {TOKEN_HEADER} only; have your application make one"
+        )
+    return _add_session(thread, _read_resource(values_by_name, rules), session)
+
+
+def has_thread_name(values_by_name: ValuesByName, rules: IdentityRules) -> bool:
+    """Whether a request tries to name a thread, well or badly."""
+    token_headers = (TOKEN_HEADER,) if rules.token_secret else ()
+    headers = (*rules.thread_headers, PATH_THREAD, *token_headers)
+    if any(read_value(value) for name in headers for value in values_by_name.get(name, [])):
+        return True
+    return not rules.token_required and find_session(values_by_name, rules.sessions) is not None
+
+
+def check_times(names: RequestNames, now: float) -> None:
+    """Raise Unauthorized where a token vouches for the names, and is not valid now."""
+    if names.expires is None:
+        return
+    if not user_token.is_still_valid(names.expires, now):
+        raise Unauthorized(f"{TOKEN_HEADER} has ended; have your application make a new one")
+    if user_token.is_too_early(names.not_before, now):
+        raise Unauthorized(
+            f"{TOKEN_HEADER} does not count yet (`nbf`); send it later, or set the clocks right"
+        )
+
+
+def _read_resource(values_by_name: ValuesByName, rules: IdentityRules) -> str | None:
+    return read_first_name(values_by_name, (*rules.resource_headers, PATH_RESOURCE))
+
+
+def _add_session(
+    thread: str | None, resource: str | None, session: ClientSession | None
+) -> RequestNames:
+    """Take the names of the client's own session where there are no others.
+
+    A sub-agent's conversation is never the named thread, which belongs to its parent: these clients
+    send the same header for all.
+    """
+    if session is None:
+        return RequestNames(thread, resource if thread else None)
+    if thread is None:
+        return RequestNames(session.thread, resource or session.resource)
+    # the session's header may be configured as an alias, and then both names are one
+    if not session.is_sub_agent or thread == session.thread:
+        return RequestNames(thread, resource)
+    name = f"{thread}/{session.thread}"
+    return RequestNames(name, resource) if is_valid_name(name) else RequestNames(None)
+
+
+def _read_token(
+    thread: str | None,
+    resource: str | None,
+    claims: user_token.Claims,
+    session: ClientSession | None,
+) -> RequestNames:
+    """The names in the token. Headers may repeat them, and choose where the token leaves a
+    choice."""
+    owner, claimed_thread = normalize_name(claims.resource), normalize_name(claims.thread or "")
+    if owner is None or (claimed_thread is None and claims.thread is not None):
+        raise Unauthorized(
+            f"{TOKEN_HEADER} names what no header could name:"
+            f" 1 to {MAX_NAME_BYTES} bytes of printable UTF-8"
+        )
+    sent_and_claimed = ((resource, owner), (thread, claimed_thread))
+    if any(sent is not None and claimed not in (None, sent) for sent, claimed in sent_and_claimed):
+        raise Unauthorized(
+            f"{TOKEN_HEADER} does not speak for the thread or resource that the headers name"
+        )
+    if claimed_thread is not None:  # the token speaks for this thread alone
+        is_sub_agent = session is not None and session.is_sub_agent
+        names = RequestNames(None if is_sub_agent else claimed_thread)
+    else:
+        names = _add_session(thread, owner, session)
+    return RequestNames(names.thread, owner, claims.exp, claims.nbf)

@@ -1,0 +1,1 @@
+"""Decide what is due for a memory, and what the memory is afterwards: start at decisions.py."""

@@ -1,0 +1,172 @@
+"""Decide when the threads of a resource are observed together, and when their notes become part of the
+shared log (docs/spec/behaviour.md#scopes).
+
+Each thread's own tail decides its own activation, as with a log of its own. The sum of what is
+unobserved in all threads decides when the observer is asked: in batches of whole threads, so that
+ten short conversations cost one call.
+
+By these rules the notes of short conversations would never become active: none of their tails
+reaches T. So there are two more:
+
+- The notes of a thread enter the log once it has been idle for longer than the provider's prompt
+  cache lives: no cache is lost. Threads that are still warm go on with what their prompts show of
+  the log (`shared.keeps_view`), and a new thread reads those notes beside it (other_threads.py).
+- Once all tails together reach T, the notes of the threads idle longest enter the log, until no
+  more than F is raw. The thread that spoke last is left out: its next prompt is the likeliest to
+  find a warm cache.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from msgspec import Struct
+
+from om_proxy.memory.lifecycle.thresholds import NEAR_THRESHOLD_INTERVALS, Limits
+from om_proxy.memory.model import Failures, Key
+
+# unobserved tokens of all threads that are worth a call once all are idle; fewer are shown word for
+# word
+IDLE_REST_TOKENS = 250
+
+
+class ThreadBacklog(Struct, frozen=True, kw_only=True):
+    """A thread of the resource and its sizes in tokens, for deciding about observing it."""
+
+    key: Key
+    turn_at: float  # unix seconds of its newest turn
+    pending: int  # its tail
+    fresh: int  # of it: could be observed and is not
+    chunked: int  # of it: observed, and not yet part of the log
+    failures: Failures = Failures()
+
+    def can_be_observed(self, now: float) -> bool:
+        return not self.failures.suspended and now >= self.failures.retry_at
+
+
+@dataclass(frozen=True, slots=True)
+class ObserveBatch:
+    """Have these threads observed, a call for each batch."""
+
+    batches: tuple[tuple[Key, ...], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ActivateIdle:
+    """Make the buffered notes of these threads part of the log."""
+
+    keys: tuple[Key, ...]
+
+
+def decide_for_resource(
+    waiting: Sequence[ThreadBacklog], limits: Limits, log: int, most: int, now: float
+) -> ObserveBatch | ActivateIdle | None:
+    """The next thing due for the resource. `log`: tokens of the shared log; `most`: tokens of one
+    batch."""
+    pending = sum(w.pending for w in waiting)
+    limits = limits.for_memory(log=log, pending=pending)
+    able = [w for w in waiting if w.fresh and w.can_be_observed(now)]
+    idle = (moment := _idle_from(waiting, limits)) is not None and now >= moment
+    if able and sum(w.fresh for w in able) >= observe_from_tokens(limits, pending, idle=idle):
+        return ObserveBatch(split_batches(sorted(able, key=lambda w: w.turn_at), most))
+    if keys := cold_threads_with_notes(waiting, limits, now):
+        return ActivateIdle(keys)
+    if pending >= limits.observe_at and (
+        keys := _threads_to_activate(waiting, pending - limits.keep)
+    ):
+        return ActivateIdle(keys)
+    return None
+
+
+def observe_from_tokens(limits: Limits, pending: int, *, idle: bool = False) -> int:
+    """The unobserved tokens of all threads at which the observer is asked: an interval, half of one
+    near T, and at most the rest that is worth a call when all are idle (`buffer_on_idle`). Without
+    buffering it is T."""
+    if limits.interval is None:
+        return limits.observe_at
+    half = max(limits.interval // 2, 1)
+    if idle:
+        return min(half, IDLE_REST_TOKENS)
+    return (
+        half
+        if pending >= limits.observe_at - NEAR_THRESHOLD_INTERVALS * limits.interval
+        else max(limits.interval, 1)
+    )
+
+
+def cold_threads_with_notes(
+    waiting: Sequence[ThreadBacklog], limits: Limits, now: float
+) -> tuple[Key, ...]:
+    """The threads whose buffered notes may enter the log at no cost: their own prompt cache is
+    certainly cold."""
+    return tuple(w.key for w in waiting if w.chunked and now >= w.turn_at + limits.cache_lives)
+
+
+def _idle_from(waiting: Sequence[ThreadBacklog], limits: Limits) -> float | None:
+    """The moment from which all threads count as idle, so that half an interval is worth a call; None:
+    never."""
+    if limits.buffer_after_idle is None or not waiting:
+        return None
+    return max(w.turn_at for w in waiting) + limits.buffer_after_idle
+
+
+def next_look_at(
+    waiting: Sequence[ThreadBacklog], limits: Limits, log: int, now: float
+) -> float | None:
+    """The next moment at which something may be due although nothing is due now: a thread in back-off
+    may be tried again, or threads become idle enough to be observed or for their notes to enter the
+    log."""
+    moments = [_next_observation_at(waiting, limits, log, now)]
+    moments += [at for w in waiting if w.chunked and (at := w.turn_at + limits.cache_lives) > now]
+    return min((at for at in moments if at is not None), default=None)
+
+
+def _next_observation_at(
+    waiting: Sequence[ThreadBacklog], limits: Limits, log: int, now: float
+) -> float | None:
+    pending = sum(w.pending for w in waiting)
+    limits = limits.for_memory(log=log, pending=pending)
+    not_suspended = [w for w in waiting if w.fresh and not w.failures.suspended]
+    fresh = sum(w.fresh for w in not_suspended)
+    if fresh < observe_from_tokens(limits, pending):
+        idle_from = _idle_from(waiting, limits)
+        later = (
+            idle_from is not None
+            and idle_from > now
+            and fresh >= observe_from_tokens(limits, pending, idle=True)
+        )
+        return idle_from if later else None
+    return min(
+        (w.failures.retry_at for w in not_suspended if w.failures.retry_at > now), default=None
+    )
+
+
+def split_batches(waiting: Sequence[ThreadBacklog], most: int) -> tuple[tuple[Key, ...], ...]:
+    """Split the threads, in their order and whole, so that a batch holds at most `most` tokens or a
+    single thread. A thread that has failed gets a batch of its own: it must neither harm the others
+    nor be left out beside them."""
+    found: list[list[Key]] = [[w.key] for w in waiting if w.failures.count]
+    room = 0
+    for w in waiting:
+        if w.failures.count:
+            continue
+        if w.fresh > room:
+            found.append([])
+            room = most
+        found[-1].append(w.key)
+        room -= w.fresh
+    return tuple(map(tuple, found))
+
+
+def _threads_to_activate(waiting: Sequence[ThreadBacklog], target: int) -> tuple[Key, ...]:
+    """Threads with notes, the longest idle first, until `target` tokens leave the prompts; never the
+    one that spoke last."""
+    chosen: list[Key] = []
+    for w in sorted(waiting, key=lambda w: w.turn_at)[:-1]:
+        if target <= 0:
+            break
+        if w.chunked:
+            chosen.append(w.key)
+            target -= w.chunked
+    return tuple(chosen)

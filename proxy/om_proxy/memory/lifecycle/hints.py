@@ -1,0 +1,62 @@
+"""The hints of a log: the current task and the suggested response that the actor reads beside the
+entries (docs/spec/behaviour.md#hints)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from om_proxy.memory.lifecycle import shared
+from om_proxy.memory.lifecycle.observable import last_observable_seq
+from om_proxy.memory.model import Memory, Observation
+
+
+def newest_task(entries: Sequence[Observation]) -> str | None:
+    """The newest current task: leaving it out keeps the old one, an empty one ends it
+    (docs/spec/behaviour.md#hints)."""
+    return next((o.task for o in reversed(entries) if o.task is not None), None)
+
+
+class ActiveHints(NamedTuple):
+    """The hints that the log gives the actor besides its entries; None: none."""
+
+    task: str | None = None
+    as_of: float = 0.0  # unix seconds; of the task
+    suggestion: str | None = None
+
+
+def active_hints(memory: Memory) -> ActiveHints:
+    """The newest current task with its time, and the suggested response as long as the user has not
+    spoken since it was made.
+
+    In a log that several threads share, these are this thread's own. `memory` is the virtual one,
+    with the request's own messages."""
+    given = (
+        [(p.last, p.at, p.task, p.suggestion) for p in shared.own_parts(memory)]
+        if memory.shared_log
+        else [(o.last, o.at, o.task, o.suggestion) for o in memory.log.entries if o.kind != "note"]
+    )
+    at, task = next(
+        ((at, task) for _, at, task, _ in reversed(given) if task is not None), (0.0, None)
+    )
+    last, _, _, suggestion = given[-1] if given else (0, 0.0, None, None)
+    stale = suggestion and has_user_spoken(memory, last)
+    return ActiveHints(task or None, at, None if stale else suggestion or None)
+
+
+def has_user_spoken(memory: Memory, seq: int) -> bool:
+    """Whether the tail holds a message of the user's after `seq`."""
+    return any(m.item.role == "user" and m.seq > seq for m in memory.tail)
+
+
+def reaches_newest(memory: Memory, last: int) -> bool:
+    """Whether an observation up to `last` knows the newest message that may be covered, and the user's
+    last one. A suggested response that is made earlier would be stale before it is shown
+    (docs/spec/behaviour.md#hints)."""
+    return last >= last_observable_seq(memory) and not has_user_spoken(memory, last)
+
+
+def current_task(memory: Memory) -> str | None:
+    """The current task as the observer knows it: a buffered one comes before an active one."""
+    buffered = newest_task(memory.chunks)
+    return (active_hints(memory).task if buffered is None else buffered) or None

@@ -1,0 +1,38 @@
+"""Say which part of a thread's tail an observation can take, and which part is observed already."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from om_proxy.memory import blocks
+from om_proxy.memory.model import Memory, Message, Observation, weight
+
+
+def last_observable_seq(memory: Memory) -> int:
+    """seq of the newest message before what the newest request itself asks."""
+    first = blocks.first_asked_index([m.mark for m in memory.tail])
+    return memory.tail[first - 1].seq if first else memory.coverage
+
+
+def unobserved_tokens(memory: Memory) -> int:
+    """Tokens that can be observed and are not."""
+    return observable_tokens([m for m in memory.tail if m.seq > memory.chunked_to])
+
+
+def observable_tokens(tail: Sequence[Message]) -> int:
+    """Tokens up to the last safe cut: all triggers measure these
+    (docs/spec/behaviour.md#safe-cut)."""
+    ends = blocks.closed_ends([m.mark for m in tail])
+    return weight(tail[: ends[-1] + 1]) if ends else 0
+
+
+def answered_chunks(memory: Memory) -> tuple[Observation, ...]:
+    """The chunks that may become active between requests (batches.py). A chunk that covers an
+    unanswered question is not among them: a client that asks it again must find it in the prompt."""
+    answered = last_observable_seq(memory)
+    return tuple(c for c in memory.chunks if c.last <= answered)
+
+
+def messages_between(memory: Memory, after: int, last: int) -> tuple[Message, ...]:
+    """The messages of the tail with `after < seq <= last`."""
+    return tuple(m for m in memory.tail if after < m.seq <= last)

@@ -1,0 +1,53 @@
+"""Know providers' prompt caches: how long they keep a prompt's beginning, and which model can read it.
+
+A cached prefix is the state that one model computed from it, so only that model can use it. No
+provider serves it to another model, not even to a smaller sibling or a dated snapshot. The model's
+name decides the upstream (`upstream.match`). So while the configuration stands, only another name
+moves a conversation to another cache.
+"""
+
+from __future__ import annotations
+
+import re
+
+MINUTE, HOUR, DAY = 60, 3_600, 86_400
+
+# Lifetimes in seconds by what a host or a provider's prefix contains; the first that fits.
+_LIFETIMES_S = (
+    ("google", DAY),
+    ("gemini", DAY),
+    ("vertex", DAY),
+    ("deepseek", HOUR),
+    ("groq", 2 * HOUR),
+)
+_SHORT_LIVED = re.compile(r"^gpt-(?:4.*|5(?:-.*)?|5\.[1-4](?:-.*)?)$")  # OpenAI's models before 5.5
+DEFAULT_LIFETIME_S = 5 * MINUTE  # Anthropic's, and what is safe to assume of any other
+
+
+def cache_lifetime(host: str, model: str, retention: str | None = None) -> int:
+    """Seconds a prompt prefix stays cached at the provider. `host` decides; for an unknown host the
+    model's prefix does.
+
+    `retention` is the request's `prompt_cache_retention`, where it has one (OpenAI).
+    """
+    for hint in (host.lower(), model.lower().rpartition("/")[0]):
+        if "openai" in hint:
+            return _openai_lifetime(model.lower().rpartition("/")[2], retention)
+        for word, seconds in _LIFETIMES_S:
+            if word in hint:
+                return seconds
+    return DEFAULT_LIFETIME_S
+
+
+def _openai_lifetime(model: str, retention: str | None) -> int:
+    if retention == "24h":
+        return HOUR
+    if retention == "in_memory" or _SHORT_LIVED.match(model):
+        return 5 * MINUTE
+    return HOUR
+
+
+def has_moved(before: str | None, now: str | None) -> bool:
+    """Whether a conversation that `before` answered comes to a cache that never saw it. No, where a
+    model is not named: it may be the same."""
+    return before is not None and now is not None and before != now

@@ -1,0 +1,120 @@
+"""Hold messages in the order of their seq with cached sums: every request asks for these, and a tail
+of thousands grows by two."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from om_proxy.memory.model import Mark, Message
+
+
+class MessageList(tuple["Message", ...]):
+    """A tuple like any other, equal to one that holds the same; slices of it are plain ones."""
+
+    @classmethod
+    def of(cls, messages: tuple[Message, ...]) -> MessageList:
+        return messages if isinstance(messages, MessageList) else cls(messages)
+
+    # filled when first asked for; functools.cached_property takes a lock each time
+    _marks: tuple[Mark, ...] | None = None
+    _weight: int | None = None
+    _json_bytes: int | None = None
+    _encodings: frozenset[str] | None = None
+
+    @property
+    def marks(self) -> tuple[Mark, ...]:
+        if self._marks is None:
+            self._marks = tuple([m.mark for m in self])
+        return self._marks
+
+    @property
+    def weight(self) -> int:
+        """Tokens the messages cost in a prompt."""
+        if self._weight is None:
+            self._weight = _sum_weights(self)
+        return self._weight
+
+    @property
+    def json_bytes(self) -> int:
+        """Bytes of the messages' JSON."""
+        if self._json_bytes is None:
+            self._json_bytes = _sum_bytes(self)
+        return self._json_bytes
+
+    @property
+    def encodings(self) -> frozenset[str]:
+        """The encodings by which the messages' tokens were counted."""
+        if self._encodings is None:
+            self._encodings = frozenset([m.encoding for m in self])
+        return self._encodings
+
+    def count_to(self, seq: int) -> int:
+        """The number of messages with at most this seq: mostly none or all."""
+        if not self or self[0].seq > seq:
+            return 0
+        return len(self) if self[-1].seq <= seq else bisect_right(self, seq, key=_seq)
+
+    def messages_through(self, seq: int) -> MessageList:
+        """The messages with at most this seq."""
+        count = self.count_to(seq)
+        return self if count == len(self) else self._first_messages(count)
+
+    def messages_after(self, seq: int) -> tuple[Message, ...]:
+        return self[self.count_to(seq) :]
+
+    def messages_between(self, first: int, last: int) -> tuple[Message, ...]:
+        """The messages with `first <= seq <= last`."""
+        return self[self.count_to(first - 1) : self.count_to(last)]
+
+    def weight_between(self, first: int, last: int) -> int:
+        """Tokens of the messages with `first <= seq <= last`. Sums them, or all others where those are
+        fewer."""
+        start, stop = self.count_to(first - 1), self.count_to(last)
+        if stop - start == len(self):
+            return self.weight
+        if 2 * (stop - start) < len(self):
+            return _sum_weights(self[start:stop])
+        return self.weight - _sum_weights(self[:start]) - _sum_weights(self[stop:])
+
+    def append_messages(self, fresh: tuple[Message, ...]) -> MessageList:
+        """The list with these messages at the end; its sums grow with it."""
+        if not fresh:
+            return self
+        longer = MessageList(self + fresh)
+        if self._marks is not None:
+            longer._marks = self._marks + tuple([m.mark for m in fresh])
+        if self._weight is not None:
+            longer._weight = self._weight + _sum_weights(fresh)
+        if self._json_bytes is not None:
+            longer._json_bytes = self._json_bytes + _sum_bytes(fresh)
+        if self._encodings is not None:
+            longer._encodings = self._encodings.union([m.encoding for m in fresh])
+        return longer
+
+    def _first_messages(self, count: int) -> MessageList:
+        shorter = MessageList(self[:count])
+        if self._marks is not None:
+            shorter._marks = self._marks[:count]
+        if len(self) >= 2 * count:
+            return shorter  # less is left than is gone: the rest is summed anew
+        gone = self[count:]
+        if self._weight is not None:
+            shorter._weight = self._weight - _sum_weights(gone)
+        if self._json_bytes is not None:
+            shorter._json_bytes = self._json_bytes - _sum_bytes(gone)
+        return shorter
+
+
+def _sum_weights(messages: Iterable[Message]) -> int:
+    return sum([m.weight for m in messages])
+
+
+def _sum_bytes(messages: Iterable[Message]) -> int:
+    return sum([len(m.item.raw) for m in messages])
+
+
+def _seq(message: Message) -> int:
+    return message.seq

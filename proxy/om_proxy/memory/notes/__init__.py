@@ -1,0 +1,1 @@
+"""Read, cut and redact what a memory model wrote."""

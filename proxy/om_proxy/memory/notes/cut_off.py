@@ -1,0 +1,131 @@
+"""Tell an answer that a memory model finished from one that was cut off
+(docs/spec/behaviour.md#answers).
+
+A cut-off answer looks like a good one: its first notes are whole, and those that would have
+followed are missing. If it counted, the messages behind the missing notes would leave the prompt
+and stand in no note.
+
+- The server says that the model was stopped: cut off, however the text looks.
+- The server says nothing, or an unknown word: cut off unless `<observations>` is closed.
+- The server says that the model stopped by itself: small models forget the closing tag. Without it
+  the answer counts only if nothing else is missing and its last line is whole.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Literal
+
+from om_proxy.memory.notes.tags import Tag, read_tags
+
+Finish = Literal["stop", "cut", "unknown"]
+
+# the words of servers, in lower case: `stop` is OpenAI's; the others are those of Anthropic, Cohere,
+# TGI, Replicate
+STOP_REASONS = frozenset(
+    {
+        "stop",
+        "end_turn",
+        "stop_sequence",
+        "eos",
+        "eos_token",
+        "complete",
+        "completed",
+        "finish_reason_stop",
+    }
+)
+# OpenAI, Anthropic, Gemini, Mistral, Cohere, DeepSeek, Z.ai, Bedrock. A memory model is offered no
+# tools: a call of one is no answer.
+CUT_REASONS = frozenset({
+    "length", "max_tokens", "max_output_tokens", "max_length", "model_length", "model_context_window_exceeded", "content_filter",
+    "content_filtered", "safety", "recitation", "language", "blocklist", "prohibited_content", "spii", "image_safety", "sensitive",
+    "refusal", "guardrail_intervened", "malformed_function_call", "tool_calls", "tool_use", "function_call", "pause_turn", "error",
+    "error_toxic", "error_limit", "user_cancel", "cancelled", "abort", "aborted", "timeout", "time_limit", "network_error",
+    "insufficient_system_resource",
+})  # fmt: skip
+
+_THREAD_TAG = re.compile(r"<\s*+(?P<close>/?)\s*+thread\b[^<>\n]*>", re.IGNORECASE)
+_CODE_FENCE = re.compile(r"\s*+```[\w-]*\s*+")
+_DATE_HEADING = re.compile(r"\W*+date:", re.IGNORECASE)
+_PARTIAL_TAG = re.compile(r"<[^<>\s][^<>]*$|<$")
+_QUOTE_BEGIN = re.compile(r"(?:^|[\s(])[\"“«„](?=\S)")
+_QUOTE_END = re.compile(r"[\"”»]")
+_SENTENCE_END = re.compile(r"[.!?…。！？][\"'”’»)\]*`]*$")
+_GOES_ON = tuple(",;:([{<-–—/=+&|、，：；（「")  # no line of notes ends so
+_LINE_MARK = re.compile(r"[\s*+•🔴🟡🟢✅\ufe0f-]*+(?:\(\d{1,2}(?::\d{0,2})?\)?)?\s*+")
+
+
+def read_finish(reason: object) -> Finish:
+    """Read a server's finish reason, in any case."""
+    word = reason.lower() if isinstance(reason, str) else ""
+    return "stop" if word in STOP_REASONS else "cut" if word in CUT_REASONS else "unknown"
+
+
+def is_cut_off(answer: str, finish: Finish) -> bool:
+    """Whether the end of an answer is missing. `answer` holds no reasoning any more."""
+    if finish == "cut":
+        return True
+    notes = [tag for tag in read_tags(answer) if tag.name == "observations"]
+    opened = _find_last_opened(notes)
+    if any(tag.closes and tag.start > (opened.start if opened else -1) for tag in notes):
+        return False
+    if finish == "unknown":
+        return True
+    return opened is not None and not _lacks_only_its_tag(answer[opened.end :])
+
+
+def _find_last_opened(notes: list[Tag]) -> Tag | None:
+    """Find the last opening tag that is meant: the last placed one, or the last of all where none is
+    placed."""
+    opened = [tag for tag in notes if not tag.closes]
+    placed = [tag for tag in opened if tag.placed]
+    return next(reversed(placed or opened), None)
+
+
+def _lacks_only_its_tag(rest: str) -> bool:
+    """Whether a block without its closing tag is whole apart from it."""
+    hints = [tag for tag in read_tags(rest) if tag.placed and tag.name != "observations"]
+    if hints and not hints[-1].closes:
+        return False
+    threads = [bool(tag["close"]) for tag in _THREAD_TAG.finditer(rest)]
+    if threads.count(False) > threads.count(True):
+        return False
+    ends = [hint.end for hint in hints] + [
+        tag.end() for tag in _THREAD_TAG.finditer(rest) if tag["close"]
+    ]
+    last = rest[max(ends, default=0) :]
+    return bool(ends and not last.strip()) or _has_whole_end(last)
+
+
+def _has_whole_end(notes: str) -> bool:
+    """Whether the last line of notes was written to its end, as far as a line can tell."""
+    lines = [line.rstrip() for line in notes.split("\n") if line.strip()]
+    if not lines or _DATE_HEADING.match(lines[-1]):
+        return False
+    last = lines[-1]
+    if _CODE_FENCE.fullmatch(last) or notes.endswith("\n"):
+        return True
+    if (
+        _LINE_MARK.fullmatch(last)
+        or last.endswith(_GOES_ON)
+        or _PARTIAL_TAG.search(last)
+        or _has_open_pair(last)
+    ):
+        return False
+    others = [line for line in lines[:-1] if not _DATE_HEADING.match(line)]
+    tells_by_full_stop = len(others) > 1 and all(map(_SENTENCE_END.search, others))
+    return not tells_by_full_stop or _SENTENCE_END.search(last) is not None
+
+
+def _has_open_pair(line: str) -> bool:
+    """Whether a bracket, a quotation or a piece of code is open at the end of a line."""
+    pairs = ("()", "[]", "{}", "（）", "「」")
+    open_bracket = any(line.count(pair[0]) > line.count(pair[1]) for pair in pairs)
+    return open_bracket or line.count("`") % 2 == 1 or _has_open_quote(line)
+
+
+def _has_open_quote(line: str) -> bool:
+    """Whether a quotation is open at the end of a line. Only the last beginning counts: what ends it ends
+    all before it, and a search from each of them takes quadratic time."""
+    begun = next(reversed([found.end() for found in _QUOTE_BEGIN.finditer(line)]), None)
+    return begun is not None and _QUOTE_END.search(line, begun + 1) is None

@@ -1,0 +1,43 @@
+"""Choose what leaves a prompt that did not fit the model's window: everything but what the request
+itself asks (docs/spec/behaviour.md#refused-prompts).
+
+Otherwise the request fails, so no threshold counts. Buffered notes become active. The rest is
+observed at once, oldest first, in batches as large as an observation reads, as many as the deadline
+allows.
+"""
+
+from __future__ import annotations
+
+from om_proxy.memory import blocks
+from om_proxy.memory.lifecycle.decisions import Observe
+from om_proxy.memory.lifecycle.observable import messages_between
+from om_proxy.memory.model import Memory, weight
+
+
+def next_batch(memory: Memory, through: int, most: int, now: float) -> Observe | None:
+    """The next batch to observe, of at most `most` tokens. `through`: seq of the newest message
+    that may leave.
+
+    The request does not wait for a thread that is suspended or in back-off. Once the back-off is over
+    it does: below an interval the background never tries.
+    """
+    if memory.failures.suspended or now < memory.failures.retry_at:
+        return None
+    marks = [m.mark for m in memory.tail if memory.chunked_to < m.seq <= through]
+    # up to the newest closed block that fits, not back to a user's message: half may not suffice
+    count = blocks.safe_cut(marks, most, most + 1)
+    if not count:
+        return None
+    after, last = memory.chunked_to, marks[count - 1].seq
+    return Observe(after, last, weight(messages_between(memory, after, last)), wait=True)
+
+
+def ready_chunks(memory: Memory, through: int) -> tuple[int, ...]:
+    """The ids of the chunks that may become active, oldest first."""
+    return tuple(chunk.id for chunk in memory.chunks if chunk.last <= through)
+
+
+def can_shrink(memory: Memory, received: int, through: int) -> bool:
+    """Whether the client's own prompt, `received` tokens without its instructions, holds more than what
+    has to stay. The prompt of a client that sends its newest message only never does."""
+    return received > weight([m for m in memory.tail if m.seq > through])

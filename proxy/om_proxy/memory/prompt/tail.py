@@ -1,0 +1,111 @@
+"""Build the tail for the actor: the client's own messages where it sent them, stored ones where it did
+not."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+
+from msgspec import Struct
+
+from om_proxy.memory.message_list import MessageList
+from om_proxy.memory.model import Cell, Item, Memory, Message
+from om_proxy.memory.transcript.sent_history import SentHistory
+from om_proxy.memory.transcript.verdict import Verdict
+
+
+class Piece(Struct, frozen=True):
+    """One message of the tail. `sent`: the client sent it itself in this request."""
+
+    raw: bytes
+    role: str
+    calls: tuple[str, ...]
+    answers: str | None
+    tokens: int | None  # payload; None: it differs from the stored message, so it must be counted
+    seq: int  # of the message it stands for; 0: it stands for none, or for a stretch
+    sent: bool
+
+
+def build_tail(memory: Memory, verdict: Verdict, sent: SentHistory) -> tuple[Piece, ...]:
+    """`memory` is the virtual one: after `apply_turn(…, verdict, sent, …)` without a reply, which left this
+    request's view as its newest.
+
+    A covered stretch is skipped, one that was not sent comes from the store, and everything else is
+    the client's own JSON, in its order. Unknown messages ahead of a window come first. What the
+    request itself asks is always part of the tail.
+    """
+    cells = memory.views[-1].cells if memory.views and sent.count else ()
+    asks = sent.first_asked_index() if sent.count else 0
+    pieces: list[Piece] = []
+    # what other clients said behind this request: shown before what it asks
+    since: list[Piece] = []
+    for cell in cells:
+        behind = cell.kind == "unsent" and cell.sent_from == sent.count
+        (since if behind else pieces).extend(_pieces_of_cell(cell, memory, sent, asks))
+    if since:
+        first = len(pieces) - (sent.count - asks)
+        pieces[first:first] = since
+    return tuple(pieces if all(p.sent for p in pieces) else _drop_orphans(pieces))
+
+
+def _pieces_of_cell(cell: Cell, memory: Memory, sent: SentHistory, asks: int) -> Iterable[Piece]:
+    stored = MessageList.of(memory.tail).messages_between(cell.from_seq, cell.to_seq)
+    match cell.kind:
+        case "extra":
+            return [_client_piece(sent, i) for i in range(cell.sent_from, cell.sent_to)]
+        case "unsent":
+            return [_stored_piece(m) for m in stored]
+        case "folded":
+            return _folded_pieces(cell, memory, stored, sent, asks)
+        case _:
+            return _paired_pieces(cell, stored, sent, asks)
+
+
+def _paired_pieces(
+    cell: Cell, stored: Sequence[Message], sent: SentHistory, asks: int
+) -> list[Piece]:
+    start = cell.sent_to - len(stored)  # those before are covered
+    covered = [_client_piece(sent, i) for i in range(max(cell.sent_from, asks), start)]
+    if cell.kind == "same":
+        raws = sent.raws[start : cell.sent_to]
+        return covered + [
+            _equal_piece(raw, m.item, m.tokens, m.seq) for raw, m in zip(raws, stored, strict=True)
+        ]
+    return covered + [_client_piece(sent, start + k, m.seq) for k, m in enumerate(stored)]
+
+
+def _equal_piece(raw: bytes, item: Item, tokens: int, seq: int) -> Piece:
+    return Piece(raw, item.role, item.calls, item.answers, tokens, seq, True)
+
+
+def _folded_pieces(
+    cell: Cell, memory: Memory, stored: Sequence[Message], sent: SentHistory, asks: int
+) -> Iterator[Piece]:
+    if cell.from_seq > memory.coverage:
+        yield from (_client_piece(sent, i) for i in range(cell.sent_from, cell.sent_to))
+        return
+    # coverage falls inside: which of the client's messages stand for the rest is unknown, so the
+    # stored ones are used
+    yield from (_stored_piece(m) for m in stored)
+    yield from (_client_piece(sent, i) for i in range(max(cell.sent_from, asks), cell.sent_to))
+
+
+def _client_piece(sent: SentHistory, index: int, seq: int = 0) -> Piece:
+    item = sent.item(index)
+    return Piece(item.raw, item.role, item.calls, item.answers, None, seq, sent=True)
+
+
+def _stored_piece(message: Message) -> Piece:
+    item = message.item
+    return Piece(
+        item.raw, item.role, item.calls, item.answers, message.tokens, message.seq, sent=False
+    )
+
+
+def _drop_orphans(pieces: Sequence[Piece]) -> Iterator[Piece]:
+    """Drop stored results whose call is not there: the client showed the call differently, or left it
+    out."""
+    called: set[str] = set()
+    for piece in pieces:
+        called.update(piece.calls)
+        if piece.sent or piece.answers is None or piece.answers in called:
+            yield piece

@@ -1,0 +1,200 @@
+"""Apply a turn's verdict to the memory: the only transitions that add, replace or supersede
+messages."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+
+from msgspec.structs import replace
+
+from om_proxy.memory.message_list import MessageList
+from om_proxy.memory.model import Cell, Item, Memory, Message, extend_chain
+from om_proxy.memory.transcript.sent_history import SentHistory
+from om_proxy.memory.transcript.verdict import Verdict
+from om_proxy.memory.transcript.views import record_view
+
+_ASKING_ROLES = ("user", "system", "developer")
+
+
+def apply_turn(
+    memory: Memory,
+    verdict: Verdict,
+    sent: SentHistory,
+    tokens: Mapping[int, int],
+    now: float,
+    reply: Item | None = None,
+    reply_tokens: int = 0,
+    revived: Mapping[int, Message] | None = None,
+    encoding: str = "",
+) -> Memory:
+    """The memory after this turn: superseded messages gone, the new ones and the reply in their
+    place, the view remembered.
+
+    Where `verdict.cut` lies before coverage, the memory must be rolled back first
+    (branch.roll_back). `tokens`: payload tokens per sent index, for new and replaced messages,
+    by `encoding`. `revived`: the messages of `verdict.revive`, by seq. Without `reply` the new
+    messages stand unanswered; that is also the virtual memory a prompt is built from.
+    """
+    cut = memory.end if verdict.cut is None else verdict.cut
+    chunks = tuple(chunk for chunk in memory.chunks if chunk.last <= cut)
+    kept = MessageList.of(memory.tail).messages_through(cut)
+    if verdict.revive:
+        kept = MessageList((*kept, *((revived or {})[seq] for seq in verdict.revive)))
+    fixed = chunks[-1].last if chunks else memory.coverage
+    kept = _take_client_versions(kept, verdict, sent, tokens, fixed, encoding)
+    if verdict.swaps or verdict.revive:
+        kept = _rechain(memory.chain_at_coverage, kept)
+    answered = verdict.answered or (
+        reply is not None and _is_reply_stored(memory, verdict, reply, cut)
+    )
+    answer = [(reply, reply_tokens, now)] if reply is not None and not answered else []
+    chain = kept[-1].chain if kept else memory.chain_at_coverage
+    added = [*_new_messages(memory, verdict, sent, tokens, now, cut), *answer]
+    fresh = tuple(_number_messages(memory.next_seq, chain, added, encoding))
+    after = replace(
+        memory,
+        tail=kept.append_messages(fresh),
+        undated_to=_moved_undated_to(memory, fresh[: len(verdict.new)], cut)
+        if memory.next_seq > 1
+        else _undated_to(fresh),
+        next_seq=memory.next_seq + len(fresh),
+        chunks=chunks,
+        style=verdict.style,
+        turn_at=now,
+        turns=memory.turns + bool(answer and not (verdict.repeats and verdict.repeats.reply)),
+    )
+    if answered and reply is not None:
+        return after
+    return replace(after, views=record_view(memory, after, verdict, sent, len(answer)))
+
+
+def _undated_to(fresh: Sequence[Message]) -> int:
+    """seq up to which the messages of a thread's first request have no known time; 0: all of them
+    were said now.
+
+    These are all but the newest turn, which begins behind the last reply or result before the
+    newest user message. The conversation was led without this proxy, so nothing says when.
+    """
+    asked = next((m.seq for m in reversed(fresh) if m.item.role == "user"), 0)
+    return next(
+        (m.seq for m in reversed(fresh) if m.seq < asked and m.item.role not in _ASKING_ROLES), 0
+    )
+
+
+def _moved_undated_to(memory: Memory, fresh: Sequence[Message], cut: int) -> int:
+    """`undated_to` of a thread that goes on. An undated message that only moves, behind an inserted
+    one, stays undated."""
+    if not fresh or cut >= memory.undated_to:
+        return memory.undated_to
+    undated = {
+        m.item.fp for m in MessageList.of(memory.tail).messages_between(cut + 1, memory.undated_to)
+    }
+    return next((m.seq for m in reversed(fresh) if m.item.fp in undated), memory.undated_to)
+
+
+def _is_reply_stored(memory: Memory, verdict: Verdict, reply: Item, cut: int) -> bool:
+    """Whether this very reply is stored and stays: its commit seemed to fail, was written, and is
+    tried again."""
+    seq = verdict.repeats.reply if verdict.repeats else 0
+    return 0 < seq <= cut and any(m.seq == seq and m.fp == reply.fp for m in memory.marks)
+
+
+def _new_messages(
+    memory: Memory,
+    verdict: Verdict,
+    sent: SentHistory,
+    tokens: Mapping[int, int],
+    now: float,
+    cut: int,
+) -> Iterator[tuple[Item, int, float]]:
+    """The new messages with their tokens and times. A message that only moves keeps its time."""
+    seen_at = (
+        {m.item.fp: m.at for m in MessageList.of(memory.tail).messages_after(cut)}
+        if verdict.new
+        else {}
+    )
+    for index in verdict.new:
+        item = sent.item(index)
+        yield item, tokens.get(index, 0), seen_at.get(item.fp, now)
+
+
+def _number_messages(
+    seq: int, chain: bytes, added: Sequence[tuple[Item, int, float]], encoding: str
+) -> Iterator[Message]:
+    for item, tokens, at in added:
+        chain = extend_chain(chain, item.fp)
+        yield Message(seq, item, chain, tokens, at, encoding)
+        seq += 1
+
+
+def _take_client_versions(
+    messages: MessageList,
+    verdict: Verdict,
+    sent: SentHistory,
+    tokens: Mapping[int, int],
+    fixed: int,
+    encoding: str,
+) -> MessageList:
+    """Take the client's version of texts that it altered, and its bytes for messages that it only
+    spells differently.
+
+    Only the messages behind the recognised prefix are compared: the earlier ones were stored from
+    these very bytes.
+    """
+    source = {seq: index for seq, index in verdict.swaps if seq > fixed} if verdict.swaps else {}
+    recognised = sent.seen.count if sent.seen else 0
+    for cell in verdict.cells:
+        if cell.kind == "same" and cell.sent_to > recognised:
+            source |= dict(_find_respelled(messages, cell, sent, recognised))
+    if not source:
+        return messages
+    return MessageList(
+        _take_version(m, source[m.seq], sent, tokens, encoding) if m.seq in source else m
+        for m in messages
+    )
+
+
+def _find_respelled(
+    messages: MessageList, cell: Cell, sent: SentHistory, recognised: int
+) -> Iterator[tuple[int, int]]:
+    inside = messages.messages_between(cell.from_seq, cell.to_seq)
+    start = max(cell.sent_to - len(inside), recognised)
+    for index, message in zip(
+        range(start, cell.sent_to), inside[start - cell.sent_to :], strict=True
+    ):
+        if sent.raws[index] != message.item.raw and sent.item(index).fp == message.item.fp:
+            yield message.seq, index
+
+
+def _take_version(
+    message: Message, index: int, sent: SentHistory, tokens: Mapping[int, int], encoding: str
+) -> Message:
+    """The message with the client's bytes. One that is only spelt differently keeps its count."""
+    if index not in tokens:
+        return replace(message, item=sent.item(index))
+    return replace(message, item=sent.item(index), tokens=tokens[index], encoding=encoding)
+
+
+def _rechain(chain: bytes, messages: Sequence[Message]) -> MessageList:
+    rechained = []
+    for message in messages:
+        chain = extend_chain(chain, message.item.fp)
+        rechained.append(message if message.chain == chain else replace(message, chain=chain))
+    return MessageList(rechained)
+
+
+def apply_counts(memory: Memory, counts: Mapping[int, tuple[Item, int]], encoding: str) -> Memory:
+    """Put in token counts by `encoding`, given by seq, where the message still is the one that was
+    counted."""
+
+    def counted(message: Message) -> Message:
+        item, tokens = counts.get(message.seq, (None, 0))
+        if item is None or item.raw != message.item.raw:
+            return message
+        return replace(message, tokens=tokens, encoding=encoding)
+
+    tail = MessageList(map(counted, memory.tail))
+    chunks = (
+        replace(c, source_tokens=tail.weight_between(c.after + 1, c.last)) for c in memory.chunks
+    )
+    return replace(memory, tail=tail, chunks=tuple(chunks))

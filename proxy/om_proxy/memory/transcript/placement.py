@@ -1,0 +1,283 @@
+"""Place a request that shows part of the conversation: by its certain prefix, as a window, by
+alignment, or on a superseded branch."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from msgspec.structs import replace
+
+from om_proxy.memory.model import Item, Mark, View, extend_chain
+from om_proxy.memory.transcript.alignment import align
+from om_proxy.memory.transcript.matching import (
+    Pair,
+    TextCounts,
+    find_run_to_end,
+    first_asked_index,
+    is_equal,
+    is_proof,
+    pair_leading,
+)
+from om_proxy.memory.transcript.sent_history import SentHistory
+from om_proxy.memory.transcript.stored_transcript import (
+    NEED_OUTLINE,
+    NeedOutline,
+    StoredTranscript,
+    find_likeliest_branch,
+    last_shared_seq,
+    switch_branch,
+)
+from om_proxy.memory.transcript.verdict import (
+    NO_PREFIX,
+    CertainPrefix,
+    Verdict,
+    append_all,
+    is_unsent,
+    judge_pairs,
+    unmatched,
+)
+
+
+def place_history(transcript: StoredTranscript, sent: SentHistory) -> Verdict | NeedOutline:
+    prefix = certain_prefix(transcript, sent)
+    if isinstance(prefix, NeedOutline):
+        return prefix
+    found = (
+        _place_behind_prefix(transcript, sent, prefix)
+        if prefix.sent
+        else _place_without_prefix(transcript, sent)
+    )
+    if isinstance(found, NeedOutline):
+        return found
+    if not transcript.has_superseded or not is_ambiguous(transcript, sent, found):
+        return found
+    return (
+        (match_other_branch(transcript, sent, prefix, found) or found)
+        if transcript.complete
+        else NEED_OUTLINE
+    )
+
+
+def is_ambiguous(transcript: StoredTranscript, sent: SentHistory, found: Verdict) -> bool:
+    """Whether another branch may fit better than the live one, or may hold a text that was taken for
+    altered."""
+    if found.case == "delta":
+        return transcript.style != "thin"
+    new = frozenset(found.new)
+    odd = [sent.item(i).role for i in unmatched(found) if i not in new]
+    if found.cut is not None:
+        return bool(odd or found.new)
+    if any(role in ("user", "assistant") for role in odd):
+        return (
+            True  # a reply taken for altered may be the other reply of a turn that was regenerated
+        )
+    folded = [c for c in found.cells if c.kind == "folded" and c.sent_from >= found.certain]
+    left_out = [m.role for c in folded for m in transcript.marks_between(c.from_seq, c.to_seq)]
+    return "user" in left_out or [sent.item(i).role for i in found.new].count("user") > 1
+
+
+def certain_prefix(transcript: StoredTranscript, sent: SentHistory) -> CertainPrefix | NeedOutline:
+    """The prefix that is known for certain: from a recorded attempt, or from the chain."""
+    view = sent.seen
+    if view is not None and (view.count > 1 or transcript.is_prefix_view(view)):
+        if transcript.is_live(view.seq):
+            return _extend_prefix(transcript, sent, CertainPrefix.from_view(transcript, view), view)
+        if not transcript.complete and (transcript.missing or transcript.has_superseded):
+            return NEED_OUTLINE
+    chains = sent.chains()
+    shared = shared_prefix_length(transcript, chains)
+    prefix = (
+        CertainPrefix.from_chain(transcript, shared)
+        if shared and (transcript.style != "window" or shared == transcript.count)
+        else NO_PREFIX
+    )
+    view = next(
+        (
+            v
+            for v in reversed(transcript.views)
+            if chains.get(v.count) == v.chain and transcript.is_live(v.seq)
+        ),
+        None,
+    )
+    if view is not None and view.count > max(shared, 1):
+        prefix = CertainPrefix.from_view(transcript, view)
+    return _extend_prefix(transcript, sent, prefix, None)
+
+
+def _extend_prefix(
+    transcript: StoredTranscript, sent: SentHistory, prefix: CertainPrefix, seen: View | None
+) -> CertainPrefix:
+    """Extend the prefix along a recorded attempt that differs in its last message only: an altering
+    client edited that message, or a reminder always stands last."""
+    if prefix.sent and prefix.stored == len(transcript.live):
+        return prefix
+    chains, last = sent.chains(seen), sent.item(sent.count - 1).fp
+    for view in reversed(transcript.views):
+        before = chains.get(view.count - 1)
+        if (
+            before is None
+            or view.count - 1 <= max(prefix.sent, 1)
+            or not transcript.is_live(view.seq)
+        ):
+            continue
+        if is_unsent(view.cells, view.seq):  # another client's message stands at `seq`
+            continue
+        if _shows_other_clients(transcript, sent, view):
+            continue
+        if view.chain == extend_chain(before, last):
+            return CertainPrefix.from_view_but_last(transcript, view, last)
+        if view.chain == extend_chain(before, transcript.live[transcript.index_of(view.seq)].fp):
+            return CertainPrefix.from_view_but_last(transcript, view)
+    return prefix
+
+
+def _shows_other_clients(transcript: StoredTranscript, sent: SentHistory, view: View) -> bool:
+    """Whether the request shows, where the attempt's last message stood, what other clients had said
+    right before that message."""
+    at = view.count - 1
+    if at >= sent.count:
+        return False
+    is_unsent = [cell for cell in view.cells if cell.kind == "unsent" and cell.sent_from == at]
+    return any(
+        m.fp == sent.item(at).fp
+        for cell in is_unsent
+        for m in transcript.marks_between(cell.from_seq, cell.to_seq)
+    )
+
+
+def shared_prefix_length(transcript: StoredTranscript, chains: Mapping[int, bytes]) -> int:
+    """The number of messages, from the first one on, that both sides share, as far as the loaded marks
+    tell."""
+    counts = range(transcript.count, transcript.missing, -1)
+    return next(
+        (n for n in counts if chains.get(n) == transcript.live[n - transcript.missing - 1].chain), 0
+    )
+
+
+def _place_behind_prefix(
+    transcript: StoredTranscript, sent: SentHistory, prefix: CertainPrefix
+) -> Verdict | NeedOutline:
+    """Place a request that continues a certain prefix."""
+    if prefix.stored == len(transcript.live):
+        return judge_pairs(transcript, sent, prefix, [])  # extend: nothing to compare
+    items, stored = sent.items(prefix.sent), transcript.live[prefix.stored :]
+    if len(items) >= len(stored) and all(
+        map(is_equal, items, stored)
+    ):  # the reply came back: no proof is asked for
+        pairs = [Pair(i, i, same=True, hard=True) for i in range(len(stored))]
+        return judge_pairs(transcript, sent, prefix, shift_pairs(pairs, prefix.sent, prefix.stored))
+    counts = transcript.count_texts()
+    pairs = pair_leading(items, stored, counts)
+    rest = len(pairs)
+    more = pair_residue(items[rest:], stored[rest:], counts, joined=True)
+    if more is None:
+        return append_all(transcript, sent)
+    return judge_pairs(
+        transcript,
+        sent,
+        prefix,
+        shift_pairs(pairs, prefix.sent, prefix.stored)
+        + shift_pairs(more, prefix.sent + rest, prefix.stored + rest),
+    )
+
+
+def pair_residue(
+    items: list[Item],
+    stored: tuple[Mark, ...],
+    counts: TextCounts,
+    *,
+    joined: bool,
+    origin: bool = False,
+    window: bool = False,
+) -> list[Pair] | None:
+    """Pair what is left behind the certain prefix: first an equal run that ends where the transcript
+    ends, then the rest.
+
+    None: too large to say.
+    """
+    if not items or not stored:
+        return []
+    start, length = find_run_to_end(items, stored)
+    behind = len(stored) - length
+    run = [Pair(start + k, behind + k, same=True, hard=True) for k in range(length)]
+    if run and not start and not joined:
+        return run  # a pure window: the client did not send what it does not reach
+    asked = first_asked_index(items)
+    if not any(is_proof(items[pair.sent], counts, pair.sent >= asked) for pair in run):
+        return align(items, stored, counts, joined=joined, origin=origin, window=window)
+    head = align(
+        items[:start],
+        stored[:behind],
+        counts,
+        joined=joined,
+        origin=origin,
+        closed=True,
+        window=window,
+    )
+    return None if head is None else head + run
+
+
+def shift_pairs(pairs: list[Pair], sent: int, stored: int) -> list[Pair]:
+    return [pair._replace(sent=pair.sent + sent, stored=pair.stored + stored) for pair in pairs]
+
+
+def _place_without_prefix(transcript: StoredTranscript, sent: SentHistory) -> Verdict | NeedOutline:
+    """Place a request without a certain prefix: a window, a compacted or altered history, or one of
+    which nothing is known."""
+    items, counts = sent.items(), transcript.count_texts()
+    window = transcript.style == "window"
+    if transcript.missing:
+        return _place_near_end(transcript, sent, items, counts, window)
+    pairs = pair_residue(items, transcript.live, counts, joined=False, origin=True, window=window)
+    return (
+        judge_pairs(transcript, sent, NO_PREFIX, pairs) if pairs else append_all(transcript, sent)
+    )
+
+
+def _place_near_end(
+    transcript: StoredTranscript,
+    sent: SentHistory,
+    items: list[Item],
+    counts: TextCounts,
+    window: bool,
+) -> Verdict | NeedOutline:
+    """Place a request while older messages are not loaded, if that supersedes nothing."""
+    near = transcript.live[-(2 * len(items) + 16) :]
+    pairs = pair_residue(items, near, counts, joined=False, window=window)
+    if pairs and pairs[-1].stored == len(near) - 1 and (window or not pairs[0].sent):
+        return judge_pairs(
+            transcript, sent, NO_PREFIX, shift_pairs(pairs, 0, len(transcript.live) - len(near))
+        )
+    strange = not any(item.fp in counts.seen for item in items)
+    return (
+        append_all(transcript, sent)
+        if strange and transcript.style in ("thin", "window")
+        else NEED_OUTLINE
+    )
+
+
+def match_other_branch(
+    transcript: StoredTranscript, sent: SentHistory, prefix: CertainPrefix, found: Verdict
+) -> Verdict | None:
+    """Match the request with the superseded branch that holds most of what would be new. None: no
+    branch holds more of it."""
+    leaf = find_likeliest_branch(transcript, {sent.item(i).fp for i in unmatched(found)})
+    other = switch_branch(transcript, leaf) if leaf else None
+    if other is None:
+        return None
+    there = place_history(other, sent)
+    assert not isinstance(there, NeedOutline)  # noqa: S101 - `other` is complete
+    fork = last_shared_seq(transcript.live, other.live)
+    kept = other.end if there.cut is None else there.cut
+    # where both branches hold the certain prefix, only what follows it tells them apart
+    start = prefix.sent if fork >= transcript.seq_before(prefix.stored) else 0
+    if kept <= fork or sum(i >= start for i in unmatched(there)) >= len(unmatched(found)):
+        return None
+    return replace(
+        there,
+        case="switch",
+        cut=fork if transcript.end != fork else None,
+        end=transcript.end,
+        at=kept,
+        revive=tuple(m.seq for m in other.live if fork < m.seq <= kept),
+    )

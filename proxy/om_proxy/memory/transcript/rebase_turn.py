@@ -1,0 +1,135 @@
+"""Rebase a turn that overlaps with another one: move its verdict on top of what was committed
+since."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from msgspec.structs import replace
+
+from om_proxy.memory.model import Cell, Mark, Memory, View
+from om_proxy.memory.transcript.sent_history import SentHistory
+from om_proxy.memory.transcript.stored_transcript import StoredTranscript
+from om_proxy.memory.transcript.verdict import Verdict, is_unsent, merge_neighbours
+
+
+def rebase_turn(memory: Memory, verdict: Verdict, sent: SentHistory) -> Verdict | None:
+    """The verdict of the same turn on top of what was committed since. None: the messages it stood on
+    are gone, so reconcile again.
+
+    The client had not seen what came after `verdict.end`, so it cannot have meant to take it back:
+    that is never superseded, and this turn follows it. The one exception is a reply to the very
+    same position. Of two such replies the later one stands, so a retry that overtook its first
+    attempt stores nothing twice.
+    """
+    if memory.end == verdict.end:
+        return verdict
+    transcript = StoredTranscript.of(memory)
+    if verdict.revive or (verdict.end and not transcript.is_live(verdict.end)):
+        return None
+    since = transcript.marks_after(verdict.end)
+    equal = _find_equal_view(memory, sent)
+    if equal and (
+        equal.seq > verdict.end
+        or (verdict.cut is not None and verdict.repeats and equal.reply > verdict.end)
+    ):
+        return _rebase_onto_same_turn(memory, verdict, sent, equal.cells, equal.seq)
+    if verdict.cut is not None:
+        unseen = Cell("unsent", sent.count, sent.count, since[0].seq, since[-1].seq)
+        return replace(
+            verdict,
+            cut=None,
+            end=memory.end,
+            at=memory.end,
+            cells=_insert_unsent(verdict.cells, unseen, verdict.new),
+        )
+    shared = 0
+    while (
+        shared < min(len(verdict.new), len(since))
+        and sent.item(verdict.new[shared]).fp == since[shared].fp
+    ):
+        shared += 1
+    cells = (
+        verdict.cells
+        + tuple(
+            Cell("same", i, i + 1, m.seq, m.seq) for i, m in zip(verdict.new, since, strict=False)
+        )[:shared]
+    )
+    rest, new = since[shared:], verdict.new[shared:]
+    at = since[shared - 1].seq if shared else verdict.at
+    if not new:
+        return _rebase_onto_same_turn(memory, verdict, sent, merge_neighbours(cells), at)
+    if rest:
+        cells = _insert_unsent(
+            cells, Cell("unsent", new[0], new[0], rest[0].seq, rest[-1].seq), new
+        )
+    return replace(verdict, end=memory.end, at=memory.end, new=new, cells=merge_neighbours(cells))
+
+
+def _find_equal_view(memory: Memory, sent: SentHistory) -> View | None:
+    """The recorded attempt with the same bytes."""
+    return next((v for v in memory.views if (v.count, v.digest) == (sent.count, sent.digest)), None)
+
+
+def _rebase_onto_same_turn(
+    memory: Memory, verdict: Verdict, sent: SentHistory, cells: tuple[Cell, ...], at: int
+) -> Verdict:
+    """Rebase a turn whose messages are stored already: the other turn asked the same, or they were
+    stored ahead of their reply.
+
+    Other clients may have spoken before that reply came: with a message, or with the reply to one.
+    Then the reply follows what they said. But where some request has shown a reply of this turn
+    since, that one stands: the client has gone on with it.
+    """
+    since = [m for m in memory.marks if m.seq > at]
+    replies = {v.reply: _asks_the_same(v, sent, cells, at) for v in memory.views}
+    # a message that no attempt accounts for is never superseded by this turn
+    unaccounted = [m for m in since if not replies.get(m.seq)]
+    follows = bool(unaccounted) and since[0].role == "assistant" and replies.get(since[0].seq, True)
+    answered = follows and _is_shown(memory.views, since[0], unaccounted)
+    cut = at if since and not unaccounted else None
+    if unaccounted and not answered:
+        cells = (*cells, Cell("unsent", sent.count, sent.count, unaccounted[0].seq, since[-1].seq))
+        at = memory.end
+    return replace(
+        verdict,
+        case="retry",
+        cut=cut,
+        end=memory.end,
+        at=at,
+        new=(),
+        cells=cells,
+        repeats=_find_equal_view(memory, sent),
+        answered=answered,
+    )
+
+
+def _asks_the_same(view: View, sent: SentHistory, cells: Sequence[Cell], at: int) -> bool:
+    """Whether the attempt asked what this request asks, whose question stands at `at`: with the same
+    bytes, or with the same message shown differently.
+
+    A reply that follows what other clients said stands right behind their message. That place says
+    nothing about what it answers.
+    """
+    if (view.count, view.digest) == (sent.count, sent.digest):
+        return True
+    return view.seq == at and not is_unsent(cells, at) and not is_unsent(view.cells, at)
+
+
+def _is_shown(views: Sequence[View], reply: Mark, since: Sequence[Mark]) -> bool:
+    """Whether a client has had this reply: a request showed it, in whatever words, or the results of
+    its calls have come."""
+    cells = (
+        cell
+        for view in views
+        for cell in view.cells
+        if cell.kind != "unsent" and cell.sent_from < cell.sent_to
+    )
+    held = any(cell.from_seq <= reply.seq <= cell.to_seq for cell in cells)
+    return held or any(m.answers in reply.calls for m in since)
+
+
+def _insert_unsent(cells: tuple[Cell, ...], cell: Cell, new: Sequence[int]) -> tuple[Cell, ...]:
+    """Put an unsent stretch right before the new messages."""
+    place = new[0] if new else cell.sent_from
+    return (*cells, cell._replace(sent_from=place, sent_to=place))

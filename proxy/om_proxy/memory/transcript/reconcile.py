@@ -1,0 +1,209 @@
+"""Reconcile what a client sent with what is stored: find what is known, what is new, what the client
+took back.
+
+Most clients send everything they hold on every call; some send a window or only the newest message;
+agents compact, fold and prune; people edit, regenerate and go back to an older branch. The cases
+are named in the table of docs/spec/reconcile.md#cases. `reconcile` walks from the cheapest
+certainty to the dearest guess:
+
+1. a recorded attempt with the same bytes, or one that this request begins with: nothing of the
+known prefix is parsed;
+2. lone messages and lone tool results, which have rules of their own (lone_messages.py);
+3. the chain of fingerprints: a prefix of the transcript from its first message on;
+4. a window: a run that ends exactly where the transcript ends;
+5. the weighted alignment of the residue (alignment.py).
+
+Steps 3 to 5: placement.py. One rule stands above all: *destructive needs proof*. A duplicate can be
+repaired, a false supersession cannot.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from om_proxy.memory.model import Style
+from om_proxy.memory.transcript.lone_messages import match_single_message, match_tool_results
+from om_proxy.memory.transcript.matching import Pair, pair_leading
+from om_proxy.memory.transcript.placement import (
+    certain_prefix,
+    is_ambiguous,
+    match_other_branch,
+    pair_residue,
+    place_history,
+    shared_prefix_length,
+    shift_pairs,
+)
+from om_proxy.memory.transcript.sent_history import Recognised, SentHistory, recognise
+from om_proxy.memory.transcript.stored_transcript import NEED_OUTLINE, NeedOutline, StoredTranscript
+from om_proxy.memory.transcript.verdict import (
+    NO_PREFIX,
+    CertainPrefix,
+    Verdict,
+    append_all,
+    judge_pairs,
+)
+
+__all__ = [
+    "Hints",
+    "History",
+    "NeedOutline",
+    "Recognised",
+    "SentHistory",
+    "StoredTranscript",
+    "Verdict",
+    "recognise",
+    "reconcile",
+]
+
+History = Literal["auto", "full", "window", "new"]  # X-OM-History
+
+
+class Hints(Struct, frozen=True):
+    """The request's own word about its history, from its headers."""
+
+    history: History = "auto"
+    sdk_retry: bool = False  # x-stainless-retry-count above 0
+    undelivered: bool = (
+        False  # the newest reply is known not to have gone out to its last byte, a moment ago
+    )
+
+
+DEFAULT_HINTS = Hints()
+
+
+def reconcile(
+    transcript: StoredTranscript, sent: SentHistory, hints: Hints = DEFAULT_HINTS
+) -> Verdict | NeedOutline:
+    """The verdict on a request. With a complete `transcript` the answer is never NeedOutline."""
+    found = _find_verdict(transcript, sent, hints)
+    if isinstance(found, NeedOutline):
+        return found
+    found = _name_repeated_view(found, sent)
+    if hints.history == "auto":
+        return found
+    styles: dict[str, Style] = {"full": "full", "window": "window", "new": "thin"}
+    return replace(found, style=styles[hints.history])
+
+
+def _name_repeated_view(found: Verdict, sent: SentHistory) -> Verdict:
+    """Name the recorded attempt with the same bytes, where the steps led to its very place."""
+    view = sent.seen
+    if (
+        view is None
+        or view.count != sent.count
+        or found.new
+        or found.at != view.seq
+        or found.repeats
+    ):
+        return found
+    return replace(found, repeats=view, case="retry" if found.case == "regenerate" else found.case)
+
+
+def _find_verdict(
+    transcript: StoredTranscript, sent: SentHistory, hints: Hints
+) -> Verdict | NeedOutline:
+    if not sent.count:
+        return Verdict.at_end(transcript, "none")
+    if not transcript.count:
+        return judge_pairs(transcript, sent, NO_PREFIX, [], case="first")
+    if hints.history == "full":
+        return _replace_full_history(transcript, sent)
+    again = _match_recorded_request(transcript, sent, hints)
+    if again is not None:
+        return again
+    if hints.history == "new":
+        return append_all(transcript, sent)
+    if hints.history == "window":
+        transcript = replace(transcript, style="window")
+    return (
+        match_single_message(transcript, sent)
+        or match_tool_results(transcript, sent)
+        or place_history(transcript, sent)
+    )
+
+
+# ── a recorded attempt ────────────────────────────────────────────────────────────────────────────
+
+
+def _match_recorded_request(
+    transcript: StoredTranscript, sent: SentHistory, hints: Hints
+) -> Verdict | None:
+    """Take the request for a recorded attempt. None: it is none, or it may be a new message with the
+    same words."""
+    view = sent.seen
+    if view is None or view.count != sent.count or not transcript.is_live(view.seq):
+        return None
+    newest = transcript.end == (view.reply or view.seq)
+    unanswered = transcript.end == view.seq and not view.reply
+    certain = newest and (hints.sdk_retry or hints.undelivered or unanswered)
+    if not certain and (sent.count == 1 or hints.history == "new"):
+        return None  # the same words again: the rules of lone messages decide
+    users_since = any(m.role == "user" for m in transcript.marks_after(view.seq))
+    if users_since and not transcript.is_prefix_view(view):
+        return None  # a window of repeated texts looks the same
+    cut = view.seq if transcript.end != view.seq else None
+    return Verdict(
+        case="rewind" if users_since else "retry",
+        cut=cut,
+        end=transcript.end,
+        at=view.seq,
+        cells=view.cells,
+        style=transcript.style,
+        repeats=view,
+    )
+
+
+# ── X-OM-History: full ────────────────────────────────────────────────────────────────────────────
+
+
+def _replace_full_history(transcript: StoredTranscript, sent: SentHistory) -> Verdict | NeedOutline:
+    """Apply `X-OM-History: full`: what is not sent no longer exists. From the first difference on,
+    what was sent is the transcript."""
+    prefix = certain_prefix(replace(transcript, style="full"), sent)
+    if isinstance(prefix, NeedOutline) or (transcript.missing and not prefix.sent):
+        return NEED_OUTLINE
+    if not _is_transcript_itself(transcript, prefix):
+        shared = shared_prefix_length(transcript, sent.chains())
+        prefix = CertainPrefix.from_chain(transcript, shared) if shared else NO_PREFIX
+    pairs = _pair_one_to_one(transcript, sent, prefix)
+    found = judge_pairs(transcript, sent, prefix, shift_pairs(pairs, prefix.sent, prefix.stored))
+    if not prefix.sent and not pairs:
+        return replace(found, case="edit", cut=0, at=0, cells=(), new=tuple(range(sent.count)))
+    if not transcript.has_superseded or not is_ambiguous(transcript, sent, found):
+        return found
+    return (
+        (match_other_branch(transcript, sent, prefix, found) or found)
+        if transcript.complete
+        else NEED_OUTLINE
+    )
+
+
+def _is_transcript_itself(transcript: StoredTranscript, prefix: CertainPrefix) -> bool:
+    """Whether the client's view of the prefix is the transcript itself, message for message."""
+    one_to_one = all(cell.kind in ("same", "altered") for cell in prefix.cells)
+    return not prefix.sent or (one_to_one and prefix.cells[0].from_seq <= transcript.first)
+
+
+def _pair_one_to_one(
+    transcript: StoredTranscript, sent: SentHistory, prefix: CertainPrefix
+) -> list[Pair]:
+    """Pair the messages behind `prefix`, up to the first one that only one side has."""
+    items, stored, counts = (
+        sent.items(prefix.sent),
+        transcript.live[prefix.stored :],
+        transcript.count_texts(),
+    )
+    pairs = pair_leading(items, stored, counts)
+    done = len(pairs)
+    more = (
+        pair_residue(
+            items[done:], stored[done:], counts, joined=bool(prefix.sent or done), origin=True
+        )
+        or []
+    )
+    return pairs + [
+        p for k, p in enumerate(shift_pairs(more, done, done)) if p.sent == p.stored == done + k
+    ]

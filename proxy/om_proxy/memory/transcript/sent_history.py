@@ -1,0 +1,108 @@
+"""Hold what the client sent after its instructions: raw messages, parsed one by one and only when
+asked for."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence, Set
+from typing import NamedTuple
+
+from msgspec import Struct
+
+from om_proxy.memory.model import EMPTY_CHAIN, Item, View, extend_chain
+from om_proxy.memory.transcript.digests import NO_DIGESTS, Digests, HashedMessages
+
+# the next request hashes this many messages at the end anew: clients change messages there
+REHASHED_MESSAGES = 4
+
+MIN_DIGESTED_BYTES = 1 << 14  # fewer are hashed anew each time
+
+
+class Recognised(NamedTuple):
+    """The result of comparing a request's raw bytes with the recorded attempts, without parsing."""
+
+    digest: bytes  # of all that was sent
+    seen: (
+        View | None
+    )  # the longest recorded attempt that this request repeats or begins with; the newest of equals
+    digests: Digests  # of all but the last REHASHED_MESSAGES
+
+
+def recognise(views: Iterable[View], raws: Sequence[bytes]) -> Recognised:
+    """Recognise a request by its bytes: one pass over those that are not hashed yet."""
+    views = tuple(views)
+    counts = {view.count for view in views}
+    digests = _digest_stable_part(raws, counts)
+    whole = digests.extend(raws[digests.count :], counts)
+    seen = None
+    for view in views:
+        if whole.at.get(view.count) == view.digest and (seen is None or view.count >= seen.count):
+            seen = view
+    return Recognised(whole.at[len(raws)], seen, digests)
+
+
+def _digest_stable_part(raws: Sequence[bytes], counts: Set[int]) -> Digests:
+    """The digests of all but the last messages, which continue known digests where those suffice.
+    A short list keeps none: hashing it again takes no time."""
+    if not isinstance(raws, HashedMessages) and sum(map(len, raws)) < MIN_DIGESTED_BYTES:
+        return NO_DIGESTS
+    known = raws.digests if isinstance(raws, HashedMessages) else NO_DIGESTS
+    if not known.has_digests_at(counts):
+        known = NO_DIGESTS
+    return known.extend(raws[known.count : max(len(raws) - REHASHED_MESSAGES, known.count)], counts)
+
+
+class SentHistory(Struct, frozen=True):
+    """A request's messages after the instructions. `item(i)` parses one; `raws[i]` are its bytes."""
+
+    raws: Sequence[bytes]
+    item: Callable[[int], Item]
+    digest: bytes
+    seen: View | None
+    digests: Digests = (
+        NO_DIGESTS  # for the next request of the thread, which mostly goes on from this one
+    )
+
+    @classmethod
+    def of(
+        cls, raws: Sequence[bytes], parse: Callable[[bytes], Item], views: Iterable[View] = ()
+    ) -> SentHistory:
+        """`parse` is `Api.read_item` with the tenant's key. Parsed items are kept, so
+        none is parsed twice."""
+        parsed: dict[int, Item] = {}
+
+        def item(index: int) -> Item:
+            if index not in parsed:
+                parsed[index] = parse(raws[index])
+            return parsed[index]
+
+        return cls(raws, item, *recognise(views, raws))
+
+    @property
+    def count(self) -> int:
+        return len(self.raws)
+
+    def items(self, start: int = 0, stop: int | None = None) -> list[Item]:
+        """The messages from `start` up to `stop`, parsed."""
+        return [self.item(i) for i in range(start, self.count if stop is None else stop)]
+
+    def chains(self, seen: View | None = None) -> dict[int, bytes]:
+        """The chain of the client's own view by number of messages, from the end of `seen` on. Parses
+        those messages."""
+        count, chain = (seen.count, seen.chain) if seen else (0, EMPTY_CHAIN)
+        chains = {count: chain}
+        for item in self.items(count):
+            count, chain = count + 1, extend_chain(chain, item.fp)
+            chains[count] = chain
+        return chains
+
+    def first_asked_index(self) -> int:
+        """Index of the first message of what the request itself asks. That is what follows its last
+        assistant message, with the calls that it answers. An assistant message at the very end is
+        asked to go on. Parses from the end only."""
+        index = self.count - 1
+        if index < 0 or self.item(index).role == "assistant":
+            return max(index, 0)
+        while index > 0 and self.item(index - 1).role != "assistant":
+            index -= 1
+        answers = any(self.item(i).answers is not None for i in range(index, self.count))
+        return index - 1 if answers and index > 0 and self.item(index - 1).calls else index

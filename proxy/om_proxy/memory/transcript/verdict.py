@@ -1,0 +1,381 @@
+"""Judge what pairs mean: which sent messages are new, which stored ones are superseded, whose text
+changes.
+
+The answer lists cells. A cell lays a stretch of the client's view beside a stretch of the
+transcript. There are five kinds:
+
+    same     sent and stored messages one to one, equal
+    altered  one to one, another text: the client's is forwarded, the stored one may be observed
+    folded   a stored stretch the client shows differently, or left out between messages it shows
+    extra    sent, stored nowhere: a summary ahead of a window, filler, a moved reminder
+    unsent   stored, beyond the client's window: filled from the store
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from om_proxy.memory.model import Cell, Mark, Style, View
+from om_proxy.memory.transcript.matching import REMINDER_ROLES, Pair
+from om_proxy.memory.transcript.sent_history import SentHistory
+from om_proxy.memory.transcript.stored_transcript import StoredTranscript
+
+# Two more kinds live inside this file. `soft`: altered, matched only by its position. `swapped`: the
+# same, and the client's version replaces the stored one.
+ONE_TO_ONE_KINDS = ("same", "altered", "soft", "swapped")
+STORED_KINDS = {"soft": "altered", "swapped": "same"}
+
+
+class Verdict(Struct, frozen=True, kw_only=True):
+    """The consequence of a request for the transcript. `apply_turn` carries it out when the turn is
+    complete."""
+
+    case: str  # a word of the table in docs/spec/reconcile.md#cases
+    cut: int | None = (
+        None  # live messages with seq > cut are superseded when the turn commits; None: nothing is
+    )
+    end: int  # the end of the transcript it was computed against
+    at: int  # seq of the message the first new one, or the reply, follows
+    new: tuple[int, ...] = ()  # indices of sent messages to append, in order
+    # (seq, sent index): the client's version replaces the stored one
+    swaps: tuple[tuple[int, int], ...] = ()
+    revive: tuple[int, ...] = ()  # superseded messages that become live again, after `cut`
+    cells: tuple[
+        Cell, ...
+    ] = ()  # the client's view against the transcript; new messages are in none yet
+    style: Style
+    repeats: View | None = None  # the recorded attempt this request repeats
+    certain: int = 0  # leading sent messages that were recognised without a guess
+    answered: bool = (
+        False  # the turn has its reply and the thread went on: this one's reply is not recorded
+    )
+
+    @classmethod
+    def at_end(cls, transcript: StoredTranscript, case: str) -> Verdict:
+        return cls(case=case, end=transcript.end, at=transcript.end, style=transcript.style)
+
+
+class CertainPrefix(NamedTuple):
+    """A prefix known for certain: the first `sent` messages stand where live messages before number
+    `stored` do."""
+
+    sent: int
+    stored: int
+    cells: tuple[Cell, ...]
+    reminder: bytes | None = None  # fingerprint of a stored message that always comes last
+
+    @classmethod
+    def from_chain(cls, transcript: StoredTranscript, count: int) -> CertainPrefix:
+        """Take the first `count` messages, which are the same on both sides."""
+        stored = count - transcript.missing
+        last = transcript.live[stored - 1].seq
+        return cls(count, stored, (Cell("same", 0, count, transcript.first, last),))
+
+    @classmethod
+    def from_view(cls, transcript: StoredTranscript, view: View) -> CertainPrefix:
+        """Take all of a recorded attempt."""
+        return cls(view.count, transcript.index_of(view.seq) + 1, view.cells)
+
+    @classmethod
+    def from_view_but_last(
+        cls, transcript: StoredTranscript, view: View, reminder: bytes | None = None
+    ) -> CertainPrefix:
+        """Take all of a recorded attempt but its last message. `reminder` names that message where this
+        request ends in it again."""
+        last, stored = view.count - 1, transcript.index_of(view.seq)
+        if view.cells and view.cells[-1].kind == "extra":
+            stored += 1  # the last message stands nowhere: the message before it is at `seq`
+        # what other clients said right before that message stands at its place, unsent, and stays
+        kept = [cell for cell in view.cells if cell.sent_from < last or cell.sent_to == last]
+        if kept and kept[-1].sent_to > last:
+            kept[-1] = kept[-1]._replace(sent_to=last, to_seq=transcript.seq_before(stored))
+        return cls(last, stored, tuple(kept), reminder)
+
+
+NO_PREFIX = CertainPrefix(0, 0, ())
+
+
+def judge_pairs(
+    transcript: StoredTranscript,
+    sent: SentHistory,
+    prefix: CertainPrefix,
+    pairs: Sequence[Pair],
+    case: str | None = None,
+) -> Verdict:
+    """`pairs` index `sent` and `transcript.live`, in order, behind `prefix`. A sent message behind
+    the last of them is new, a stored one is superseded."""
+    judged, swaps = _find_swaps(transcript, _cells_from_pairs(transcript, prefix, pairs))
+    if pairs:
+        next_sent, next_stored = pairs[-1].sent + 1, pairs[-1].stored + 1
+    else:
+        next_sent, next_stored = prefix.sent, prefix.stored
+    if adopted := _adopt_inserted(transcript, sent, prefix, judged, swaps):
+        return adopted
+    matched = bool(prefix.sent or pairs)
+    if not matched and transcript.count:
+        judged = [Cell("unsent", 0, 0, 1, transcript.end)]
+    superseded = transcript.live[next_stored:] if matched else ()
+    cells = [*prefix.cells, *judged]
+    moved = _moved_reminders(transcript, sent, prefix, cells, next_sent)
+    new = tuple(i for i in range(next_sent, sent.count) if i not in moved)
+    cut = transcript.seq_before(next_stored) if superseded else None
+    return Verdict(
+        case=case or _name_case(transcript, sent, cells, judged, superseded, new),
+        cut=cut,
+        end=transcript.end,
+        at=transcript.end if cut is None else cut,
+        new=new,
+        swaps=swaps,
+        cells=merge_neighbours([*cells, *(Cell("extra", i, i + 1, 1, 0) for i in moved)]),
+        style=transcript.style if case else _proven_style(transcript, sent, cells, superseded),
+        certain=prefix.sent,
+    )
+
+
+def append_all(
+    transcript: StoredTranscript, sent: SentHistory, style: Style | None = None
+) -> Verdict:
+    """Every sent message is new."""
+    verdict = judge_pairs(transcript, sent, NO_PREFIX, [], case="delta")
+    return replace(verdict, style=style or transcript.style)
+
+
+# ── cells ─────────────────────────────────────────────────────────────────────────────────────────
+
+
+def _cells_from_pairs(
+    transcript: StoredTranscript, prefix: CertainPrefix, pairs: Sequence[Pair]
+) -> list[Cell]:
+    """The cells behind `prefix`, up to the last pair."""
+    cells: list[Cell] = []
+    next_sent, next_stored = prefix.sent, prefix.stored
+    for pair in pairs:
+        is_head = not prefix.sent and pair is pairs[0]
+        cells += _gap_cells(
+            transcript, next_sent, pair.sent, next_stored, pair.stored, is_head=is_head
+        )
+        seq = transcript.live[pair.stored].seq
+        kind = "same" if pair.same else "altered" if pair.hard else "soft"
+        cells.append(Cell(kind, pair.sent, pair.sent + 1, seq, seq))
+        next_sent, next_stored = pair.sent + 1, pair.stored + 1
+    return _merge_soft_matches(cells)
+
+
+def _gap_cells(
+    transcript: StoredTranscript,
+    sent_from: int,
+    sent_to: int,
+    stored_from: int,
+    stored_to: int,
+    *,
+    is_head: bool,
+) -> list[Cell]:
+    """The cells for sent messages [sent_from, sent_to) and live ones [stored_from, stored_to) that
+    match nothing. `is_head`: they stand before everything that matches."""
+    extra = [Cell("extra", sent_from, sent_to, 1, 0)] if sent_to > sent_from else []
+    if is_head:
+        if not (stored_to or transcript.missing):
+            return extra
+        return [*extra, Cell("unsent", sent_to, sent_to, 1, transcript.seq_before(stored_to))]
+    if stored_to == stored_from:
+        return extra
+    first, last = transcript.live[stored_from].seq, transcript.live[stored_to - 1].seq
+    return [Cell("folded", sent_from, sent_to, first, last)]
+
+
+def _merge_soft_matches(cells: Sequence[Cell]) -> list[Cell]:
+    """Join a text matched only by its position with a stretch beside it that matches nothing."""
+    merged: list[Cell] = []
+    for cell in cells:
+        # two folded ones are neighbours only where a soft one between them has joined the first
+        if merged and {merged[-1].kind, cell.kind} in ({"soft", "folded"}, {"folded"}):
+            last = merged[-1]
+            merged[-1] = Cell("folded", last.sent_from, cell.sent_to, last.from_seq, cell.to_seq)
+        else:
+            merged.append(cell)
+    return merged
+
+
+def merge_neighbours(cells: Sequence[Cell]) -> tuple[Cell, ...]:
+    """Join neighbours of one kind, for the kinds that go one to one; name each kind as it is
+    stored."""
+    joined: list[Cell] = []
+    for cell in cells:
+        now = cell._replace(kind=STORED_KINDS.get(cell.kind, cell.kind))
+        last = joined[-1] if joined else None
+        if (
+            last
+            and last.kind == now.kind
+            and now.kind in ONE_TO_ONE_KINDS
+            and last.sent_to == now.sent_from
+        ):
+            joined[-1] = Cell(now.kind, last.sent_from, now.sent_to, last.from_seq, now.to_seq)
+        else:
+            joined.append(now)
+    return tuple(joined)
+
+
+def is_unsent(cells: Sequence[Cell], seq: int) -> bool:
+    """Whether the client left this message out. For a view's own `seq` this means: other clients
+    spoke before its reply came, and the reply stands behind them."""
+    return any(cell.kind == "unsent" and cell.from_seq <= seq <= cell.to_seq for cell in cells)
+
+
+def unmatched(verdict: Verdict) -> list[int]:
+    """The sent messages that are not, word for word, at the place they were given."""
+    swapped = {index for _, index in verdict.swaps}
+    placed = (
+        (cell.kind, i)
+        for cell in verdict.cells
+        for i in range(max(cell.sent_from, verdict.certain), cell.sent_to)
+    )
+    return [i for kind, i in placed if kind != "same" or i in swapped] + list(verdict.new)
+
+
+# ── swapped, inserted and moved messages ──────────────────────────────────────────────────────────
+
+Swaps = tuple[tuple[int, int], ...]
+
+
+def _find_swaps(transcript: StoredTranscript, cells: Sequence[Cell]) -> tuple[list[Cell], Swaps]:
+    """The altered texts that replace the stored ones: those whose stored text is not observed and
+    is not being observed. They count as equal from now on."""
+    swaps = tuple(
+        (c.from_seq, c.sent_from)
+        for c in cells
+        if c.kind == "soft" and c.from_seq > transcript.fixed
+    )
+    replaced = {seq for seq, _ in swaps}
+    return [
+        c._replace(kind="swapped") if c.kind == "soft" and c.from_seq in replaced else c
+        for c in cells
+    ], swaps
+
+
+def _adopt_inserted(
+    transcript: StoredTranscript,
+    sent: SentHistory,
+    prefix: CertainPrefix,
+    judged: Sequence[Cell],
+    swaps: Swaps,
+) -> Verdict | None:
+    """Let unknown messages between known ones join the transcript where nothing is covered yet.
+
+    Order is seq, and seq is never reused: what follows them is superseded and appended again behind
+    them. A reminder that is stored already does not join, nor does anything while what follows is
+    shown incompletely.
+    """
+    cells = [*prefix.cells, *judged]
+    for place in range(max(len(prefix.cells), 1), len(cells)):
+        before, cell = cells[place - 1], cells[place]
+        if (
+            cell.kind != "extra"
+            or before.kind not in ONE_TO_ONE_KINDS
+            or before.to_seq < transcript.coverage
+        ):
+            continue
+        if any(c.kind == "folded" for c in cells[place:]):
+            continue
+        if _are_stored_reminders(transcript, sent, cell):
+            continue
+        at = before.to_seq
+        return Verdict(
+            case="inserted",
+            cut=at,
+            end=transcript.end,
+            at=at,
+            new=tuple(range(cell.sent_from, sent.count)),
+            swaps=tuple(swap for swap in swaps if swap[0] <= at),
+            cells=merge_neighbours(cells[:place]),
+            style=transcript.style,
+            certain=prefix.sent,
+        )
+    return None
+
+
+def _are_stored_reminders(transcript: StoredTranscript, sent: SentHistory, cell: Cell) -> bool:
+    stored = {m.fp for m in transcript.live if m.role in REMINDER_ROLES}
+    return bool(stored) and all(
+        sent.item(i).fp in stored for i in range(cell.sent_from, cell.sent_to)
+    )
+
+
+def _moved_reminders(
+    transcript: StoredTranscript,
+    sent: SentHistory,
+    prefix: CertainPrefix,
+    cells: Sequence[Cell],
+    next_sent: int,
+) -> frozenset[int]:
+    """The sent reminders behind the last pair that are stored at a place the client no longer
+    shows. They moved, they are not new."""
+    hidden = [cell for cell in cells if cell.kind in ("folded", "unsent")]
+    if not hidden and prefix.reminder is None:
+        return frozenset()
+    reminders = [m for m in transcript.live if m.role in REMINDER_ROLES]
+    stored = {
+        m.fp for m in reminders if any(cell.from_seq <= m.seq <= cell.to_seq for cell in hidden)
+    } | {prefix.reminder}
+    return frozenset(
+        i
+        for i in range(next_sent, sent.count)
+        if sent.item(i).role in REMINDER_ROLES and sent.item(i).fp in stored
+    )
+
+
+# ── the word for it ───────────────────────────────────────────────────────────────────────────────
+
+
+def _name_case(
+    transcript: StoredTranscript,
+    sent: SentHistory,
+    cells: Sequence[Cell],
+    judged: Sequence[Cell],
+    superseded: Sequence[Mark],
+    new: Sequence[int],
+) -> str:
+    if superseded and new:
+        return "trimmed_edit" if any(cell.kind == "unsent" for cell in cells[:2]) else "edit"
+    if superseded:
+        return "rewind" if any(m.role == "user" for m in superseded) else "regenerate"
+    if judged and judged[0].kind == "unsent" and len(judged) > 1:
+        return "trimmed"
+    word = next((word for cell in judged if (word := _irregular_case(transcript, cell))), None)
+    if word is None and sent.item(sent.count - 1).role == "assistant":
+        return "continue"
+    return word or ("extend" if new else "retry")
+
+
+def _irregular_case(transcript: StoredTranscript, cell: Cell) -> str | None:
+    if cell.kind == "extra":
+        return "inserted" if cell.sent_from else "compacted"
+    marks = transcript.marks_between(cell.from_seq, cell.to_seq)
+    if cell.kind == "folded":
+        roles = {m.role for m in marks}
+        if "user" in roles:
+            return "gapped"
+        return "ephemeral" if roles <= set(REMINDER_ROLES) else "folded"
+    if cell.kind in ("altered", "soft", "swapped"):
+        return {"tool": "stubbed", "assistant": "altered_reply"}.get(marks[0].role, "altered_user")
+    return None
+
+
+def _proven_style(
+    transcript: StoredTranscript,
+    sent: SentHistory,
+    cells: Sequence[Cell],
+    superseded: Sequence[Mark],
+) -> Style:
+    """The style that this request proves; a lone message proves nothing here."""
+    if sent.count < 2 or not cells:
+        return transcript.style
+    if cells[0].kind == "unsent":
+        return "window" if len(cells) > 1 else transcript.style
+    whole = cells[0].kind in ONE_TO_ONE_KINDS and cells[0].from_seq <= transcript.first
+    return (
+        "full" if whole and not (superseded and transcript.style == "window") else transcript.style
+    )

@@ -1,0 +1,89 @@
+"""Record a request as the client sent it: the view by which its retry and its next request are
+recognised."""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Sequence
+
+from om_proxy.memory.model import MAX_VIEWS, Cell, Mark, Memory, View, extend_chain
+from om_proxy.memory.transcript.sent_history import SentHistory
+from om_proxy.memory.transcript.verdict import Verdict, merge_neighbours
+
+# above it, covered cells are joined: a view stays small however long the thread is
+MAX_CELLS = 16
+
+
+def record_view(
+    memory: Memory, after: Memory, verdict: Verdict, sent: SentHistory, replies: int
+) -> tuple[View, ...]:
+    """Append this request to the recorded attempts; the same request is kept once. `memory` is from
+    before the turn, `after` from behind it, with so many `replies`."""
+    newest = after.tail[-1 - replies].seq if len(after.tail) > replies else after.coverage
+    # without new messages: other clients may have spoken between what was stored ahead and its reply
+    position = newest if verdict.new else verdict.at
+    view = View(
+        count=sent.count,
+        digest=sent.digest,
+        chain=_chain_of_view(sent),
+        seq=position,
+        end=verdict.end,
+        reply=after.end if replies else _stored_reply(memory, verdict),
+        cells=_view_cells(verdict, memory.next_seq, after.coverage),
+    )
+    if not sent.count:
+        return memory.views
+    others = [v for v in memory.views if (v.count, v.digest) != (view.count, view.digest)]
+    if len(others) >= MAX_VIEWS:
+        del others[_least_useful(others, memory)]
+    return (*others, view)
+
+
+def _stored_reply(memory: Memory, verdict: Verdict) -> int:
+    """seq of the reply that the turn has already, where the thread went on with it; 0: none."""
+    return next((m.seq for m in memory.marks if m.seq > verdict.at), 0) if verdict.answered else 0
+
+
+def _least_useful(views: Sequence[View], memory: Memory) -> int:
+    """The index of the oldest attempt inside a turn, the newest two left out; without one, of the
+    oldest attempt. People come back to their own messages, not to an agent's steps."""
+    marks = memory.marks
+    return next((i for i, view in enumerate(views[:-2]) if not _is_question(marks, view.seq)), 0)
+
+
+def _is_question(marks: Sequence[Mark], seq: int) -> bool:
+    """Whether a user's message stands at this seq."""
+    index = bisect_left(marks, seq, key=lambda mark: mark.seq)
+    return index < len(marks) and marks[index].seq == seq and marks[index].role == "user"
+
+
+def _chain_of_view(sent: SentHistory) -> bytes:
+    chain, start = (sent.seen.chain, sent.seen.count) if sent.seen else (bytes(16), 0)
+    for item in sent.items(start):
+        chain = extend_chain(chain, item.fp)
+    return chain
+
+
+def _view_cells(verdict: Verdict, first: int, coverage: int) -> tuple[Cell, ...]:
+    new = [
+        Cell("same", index, index + 1, first + k, first + k) for k, index in enumerate(verdict.new)
+    ]
+    cells = merge_neighbours(sorted([*verdict.cells, *new], key=lambda cell: cell.sent_from))
+    return _merge_covered(cells, coverage) if len(cells) > MAX_CELLS else cells
+
+
+def _merge_covered(cells: Sequence[Cell], coverage: int) -> tuple[Cell, ...]:
+    """Join each run of covered cells: none of them is forwarded, and stored messages stand for them
+    if they are uncovered."""
+    merged: list[Cell] = []
+    for cell in cells:
+        last = merged[-1] if merged else None
+        if last and _is_covered(last, coverage) and _is_covered(cell, coverage):
+            merged[-1] = Cell("folded", last.sent_from, cell.sent_to, last.from_seq, cell.to_seq)
+        else:
+            merged.append(cell)
+    return tuple(merged)
+
+
+def _is_covered(cell: Cell, coverage: int) -> bool:
+    return cell.kind not in ("extra", "unsent") and cell.to_seq <= coverage

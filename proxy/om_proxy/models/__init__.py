@@ -1,0 +1,20 @@
+"""Facts about models, known without asking a model or importing litellm: encodings, prices, limits,
+warnings."""
+
+from om_proxy.models.counting import TokenCounter
+from om_proxy.models.encodings import count_tokens, create_encoder, find_encoding_name, load_ranks
+from om_proxy.models.model_warnings import list_model_warnings
+from om_proxy.models.price_list import Abilities, Price, find_abilities, find_price
+
+__all__ = [
+    "Abilities",
+    "Price",
+    "TokenCounter",
+    "count_tokens",
+    "create_encoder",
+    "find_abilities",
+    "find_encoding_name",
+    "find_price",
+    "list_model_warnings",
+    "load_ranks",
+]

@@ -1,0 +1,176 @@
+"""Load the token encodings of models from ranks on this machine: nothing is ever downloaded.
+
+The ranks come from the user's own `TIKTOKEN_CACHE_DIR`, else from litellm's files. Without any,
+tokens are estimated from the text's length, and one line in the log says so.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import os
+import threading
+from collections.abc import Callable, Iterator
+from functools import cache, lru_cache
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import structlog
+
+from om_proxy.memory.tokens import estimate_tokens
+from om_proxy.models.litellm_files import find_litellm_file
+
+if TYPE_CHECKING:
+    from tiktoken import Encoding
+
+log = structlog.get_logger("tokens")
+
+DEFAULT_ENCODING = "o200k_base"  # of unknown models
+ESTIMATE_NAME = "estimate"  # stored beside an estimated count
+# characters from which counting leaves the event loop (docs/spec/behaviour.md#count); about 2 ms
+OFF_LOOP_CHARS = 50_000
+# characters encoded at once: tiktoken 0.14 panics (a BaseException) on a run of 1 000 000 spaces
+MAX_ENCODED_CHARS = 100_000
+
+# sha256 of each rank file as tiktoken expects it. Checked here, because tiktoken deletes a file
+# that fails it, and downloads.
+_RANK_FILE_SHA256 = {
+    "o200k_base": "446a9538cb6c348e3516120d7c08b09f57c36495e2acfffe59a5bf8b0cfb1a2d",
+    "cl100k_base": "223921b76ee99bde995b7ff738513eef100fb51d18c93597a113bcffe865b2a7",
+}
+# its sha1 is the file's name in a cache
+_RANK_FILE_URL = "https://openaipublic.blob.core.windows.net/encodings/{}.tiktoken"
+_loading_lock = threading.Lock()
+
+
+def create_encoder(model: str) -> Callable[[str], int]:
+    """Create the function that counts a text's tokens for this model. Its first call loads the ranks
+    (0.3 s, 45 MB): make it in a thread (`load_ranks`). Special tokens count as text."""
+
+    def tokens(text: str) -> int:
+        # not before: a process without memory needs no tiktoken
+        encoding = _load_encoding(_choose_encoding(model))
+        if encoding is None:
+            return estimate_tokens(text)
+        return sum(len(encoding.encode_ordinary(piece)) for piece in _split_text(text))
+
+    return tokens
+
+
+def find_encoding_name(model: str) -> str:
+    """Return the name that is stored beside a count: another tokenizer counts anew. Loads
+    nothing."""
+    name = _choose_encoding(model)
+    return name if _find_ranks_folder(name) else ESTIMATE_NAME
+
+
+async def load_ranks(model: str = "") -> None:
+    """Load the ranks of the model's encoding in a thread."""
+    if not is_loaded(model):
+        await asyncio.to_thread(_load_ranks_now, model)
+
+
+def is_loaded(model: str) -> bool:
+    # before the first encoding, choosing one imports tiktoken: up to 0.5 s, too long for the event
+    # loop
+    return bool(_encodings) and _choose_encoding(model) in _encodings
+
+
+def _load_ranks_now(model: str) -> None:
+    _load_encoding(_choose_encoding(model))
+
+
+async def count_tokens(model: str, text: str) -> int:
+    """Count a text's tokens; a long text is counted in a thread."""
+    await load_ranks(model)
+    if len(text) < OFF_LOOP_CHARS:
+        return create_encoder(model)(text)
+    return await asyncio.to_thread(create_encoder(model), text)
+
+
+_encodings: dict[str, Encoding | None] = {}  # by name; None: no ranks on this machine
+
+
+def _load_encoding(name: str) -> Encoding | None:
+    if name not in _encodings:
+        with _loading_lock:
+            if name not in _encodings:
+                _encodings[name] = _read_encoding(name)
+    return _encodings[name]
+
+
+def _read_encoding(name: str) -> Encoding | None:
+    folder = _find_ranks_folder(name)
+    if folder is None:
+        log.warning(
+            "tokens.estimated",
+            encoding=name,
+            reason="no ranks found; set TIKTOKEN_CACHE_DIR to a folder that has them",
+        )
+        return None
+    import tiktoken  # noqa: PLC0415 - 30 ms that only the first count needs
+
+    before = os.environ.get("TIKTOKEN_CACHE_DIR")
+    os.environ["TIKTOKEN_CACHE_DIR"] = str(folder)  # tiktoken takes the folder only from there
+    try:
+        return _drop_rank_objects(tiktoken.get_encoding(name))
+    finally:
+        if before is None:
+            del os.environ["TIKTOKEN_CACHE_DIR"]
+        else:
+            os.environ["TIKTOKEN_CACHE_DIR"] = before
+
+
+def _drop_rank_objects(encoding: Encoding) -> Encoding:
+    """Drop the ranks as Python objects, 27 MB: the encoder has its own copy, and the objects serve
+    pickling only."""
+    encoding._mergeable_ranks = {}
+    _trim_heap()
+    return encoding
+
+
+def _trim_heap() -> None:
+    """Return freed memory to the system, 13 MB. glibc does so by itself, unless told to keep it (see
+    the Dockerfile)."""
+    import ctypes  # noqa: PLC0415 - once in a process's life
+
+    trim = getattr(ctypes.CDLL(None) if os.name == "posix" else None, "malloc_trim", None)
+    if trim:  # only glibc has it
+        trim(0)
+
+
+def _split_text(text: str) -> Iterator[str]:
+    return (
+        text[start : start + MAX_ENCODED_CHARS] for start in range(0, len(text), MAX_ENCODED_CHARS)
+    )
+
+
+@lru_cache(maxsize=1024)  # clients name models as they like
+def _choose_encoding(model: str) -> str:
+    """Choose by the model's own name, without its providers' prefixes."""
+    from tiktoken.model import encoding_name_for_model  # noqa: PLC0415 - see _read
+
+    try:
+        name = encoding_name_for_model(model.rpartition("/")[2])
+    except KeyError:
+        return DEFAULT_ENCODING
+    # o200k_harmony only adds special tokens; the others are no chat models
+    return name if name in _RANK_FILE_SHA256 else DEFAULT_ENCODING
+
+
+@cache
+def _find_ranks_folder(name: str) -> Path | None:
+    """Find the first folder with this encoding's complete ranks."""
+    file = hashlib.sha1(_RANK_FILE_URL.format(name).encode(), usedforsecurity=False).hexdigest()
+    own = os.environ.get("TIKTOKEN_CACHE_DIR")
+    for folder in (Path(own) if own else None, find_litellm_file("litellm_core_utils/tokenizers")):
+        if folder and _has_digest(folder / file, _RANK_FILE_SHA256[name]):
+            return folder
+    return None
+
+
+def _has_digest(path: Path, digest: str) -> bool:
+    try:
+        return hashlib.sha256(path.read_bytes()).hexdigest() == digest
+    except OSError:
+        return False

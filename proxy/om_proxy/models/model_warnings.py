@@ -1,0 +1,38 @@
+"""Warn of models that are known to observe badly, or to cost too much."""
+
+from __future__ import annotations
+
+import re
+
+from om_proxy.models.price_list import find_abilities, find_price
+
+EXPENSIVE_INPUT_PRICE = (
+    2.5e-6  # dollars an input token: GPT-4o's, known to be too expensive for this work
+)
+# a reflector's window, as a share of R: its prompt, the log beyond R and an answer must fit too
+REFLECTOR_WINDOW_FACTOR = 1.5
+
+_POOR_OBSERVERS = re.compile(r"claude.*4[.-]5(?!\d)")  # the reference implementation's experience
+
+
+def list_model_warnings(model: str, *, reflect_at: int | None = None) -> tuple[str, ...]:
+    """List what an operator should know before this model observes or, with `reflect_at` (R, in
+    tokens), reflects."""
+    found = []
+    if _POOR_OBSERVERS.search(model.lower()):
+        found.append(
+            f"{model} is known to observe and reflect badly; `memory.model: default` is a tested choice"
+        )
+    price = find_price(model)
+    if price and price.input >= EXPENSIVE_INPUT_PRICE:
+        dollars = price.input * 1e6
+        found.append(
+            f"{model} is dear for background work (${dollars:g} per million input tokens); a small model does as well"
+        )
+    window = find_abilities(model).max_input
+    if reflect_at and window and window < reflect_at * REFLECTOR_WINDOW_FACTOR:
+        found.append(
+            f"{model} takes {window} tokens, too few to reflect on {reflect_at}; lower reflection.observation_tokens, "
+            "or choose a model with a larger window"
+        )
+    return tuple(found)

@@ -1,0 +1,144 @@
+"""Look up prices and abilities of models in the table that litellm ships."""
+
+from __future__ import annotations
+
+import mmap
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cache, lru_cache
+
+import msgspec
+
+from om_proxy.models.litellm_files import find_litellm_file
+
+PRICE_TABLE_FILE = "model_prices_and_context_window_backup.json"
+
+# some entries hold numbers as text, and one holds an explanation
+_Number = int | float | str | None
+# OpenAI's reasoning models, which take no other temperature than their own; their chat variants do
+_FIXED_TEMPERATURE = re.compile(r"^(?:o\d(?:-|$)|gpt-5(?!.*chat))")
+
+
+@dataclass(frozen=True, slots=True)
+class Price:
+    """The price of one token, in dollars. `cached_input` is `input` where the provider gives no
+    discount."""
+
+    input: float
+    output: float
+    cached_input: float
+    cache_write: float
+
+
+@dataclass(frozen=True, slots=True)
+class Abilities:
+    """A model's limits and abilities; None: not known."""
+
+    max_input: int | None = None
+    max_output: int | None = None
+    takes_images: bool | None = None
+    takes_temperature: bool | None = None
+
+
+class _Entry(msgspec.Struct, frozen=True, gc=False):  # thousands of them, of plain values
+    max_input_tokens: _Number = None
+    max_output_tokens: _Number = None
+    max_tokens: _Number = None
+    input_cost_per_token: _Number = None
+    output_cost_per_token: _Number = None
+    cache_read_input_token_cost: _Number = None
+    cache_creation_input_token_cost: _Number = None
+    supports_vision: bool | None = None
+    supports_sampling_params: bool | None = None
+
+
+def find_price(model: str) -> Price | None:
+    """Find a model's list price, by litellm's name or the provider's own; None: not known."""
+    entry = _find_entry(model)
+    given = None if entry is None else _parse_amount(entry.input_cost_per_token)
+    if entry is None or given is None:
+        return None
+    cached, written = (
+        _parse_amount(entry.cache_read_input_token_cost),
+        _parse_amount(entry.cache_creation_input_token_cost),
+    )
+    return Price(
+        input=given,
+        output=_parse_amount(entry.output_cost_per_token) or 0.0,
+        cached_input=given if cached is None else cached,
+        cache_write=written or given,  # some tables say 0 for "nothing beyond the input's price"
+    )
+
+
+def find_abilities(model: str) -> Abilities:
+    entry = _find_entry(model)
+    name = model.rpartition("/")[2].lower()
+    fixed = bool(_FIXED_TEMPERATURE.match(name)) or bool(
+        entry and entry.supports_sampling_params is False
+    )
+    if entry is None:
+        return Abilities(takes_temperature=False if fixed else None)
+    return Abilities(
+        max_input=_parse_tokens(entry.max_input_tokens) or _parse_tokens(entry.max_tokens),
+        max_output=_parse_tokens(entry.max_output_tokens),
+        takes_images=bool(entry.supports_vision),
+        takes_temperature=not fixed,
+    )
+
+
+@lru_cache(maxsize=1024)
+def _find_entry(model: str) -> _Entry | None:
+    table = _read_table()
+    return next((table[name] for name in _list_names(model) if name in table), None)
+
+
+def _list_names(model: str) -> Iterator[str]:
+    """Yield the name, then the name without each leading provider: `openrouter/openai/gpt-4o`,
+    `openai/gpt-4o`, `gpt-4o`."""
+    yield model
+    while "/" in model:
+        model = model.partition("/")[2]
+        yield model
+
+
+@cache
+def _read_table() -> dict[str, _Entry]:
+    """Read the table once, at the first question: 3 MB of JSON in about 10 ms. A few fields are
+    kept."""
+    path = find_litellm_file(PRICE_TABLE_FILE)
+    if path is None:
+        return {}
+    # mapped, not read: malloc may keep freed memory (see the Dockerfile), so 3 MB read stay 3 MB
+    with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as text:
+        return _parse_table(text)
+
+
+def _parse_table(text: mmap.mmap) -> dict[str, _Entry]:
+    raw = msgspec.json.decode(text, type=dict[str, msgspec.Raw])
+    same: dict[_Entry, _Entry] = {}  # half of them equal another provider's: kept once
+    return {
+        name: same.setdefault(entry, entry)
+        for name, part in raw.items()
+        if (entry := _parse_entry(part)) is not None
+    }
+
+
+def _parse_entry(text: msgspec.Raw) -> _Entry | None:
+    """None for an entry of another shape: one odd line must not cost the table."""
+    try:
+        return msgspec.json.decode(text, type=_Entry)
+    except msgspec.ValidationError:
+        return None
+
+
+def _parse_amount(value: _Number) -> float | None:
+    try:
+        return None if value is None else float(value)
+    except ValueError:
+        return None
+
+
+def _parse_tokens(value: _Number) -> int | None:
+    amount = _parse_amount(value)
+    return None if amount is None else int(amount)

@@ -1,0 +1,6 @@
+"""The meaning of the settings for one memory: thresholds, prices, models, and when work is due."""
+
+from om_proxy.policy.memory_context import Instructions, MemoryContext
+from om_proxy.policy.policy import Policy, PolicyInForce
+
+__all__ = ["Instructions", "MemoryContext", "Policy", "PolicyInForce"]

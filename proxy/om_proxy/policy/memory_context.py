@@ -1,0 +1,58 @@
+"""The context of memory work: all it takes from the request that made it due."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+
+from om_proxy.agents.llm import Target
+from om_proxy.apis.api import Api
+from om_proxy.memory.model import Key
+from om_proxy.memory.prompt.context import ContextOptions, Layout
+from om_proxy.settings import Effective
+
+
+@dataclass(frozen=True, slots=True)
+class Instructions:
+    """The beginning of a request's instructions, and the thread it was sent in. They say nothing
+    about another thread. They are kept in memory only."""
+
+    key: Key
+    api: Api
+    beginning: tuple[bytes, ...] = field(repr=False)
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryContext:
+    """The settings of a request, and the model and credential that memory work may inherit."""
+
+    effective: Effective
+    # the actor's model and credential; in memory only
+    inherited: Target | None = field(default=None, repr=False)
+    layout: Layout = "merged"
+    context_options: ContextOptions = field(default_factory=ContextOptions)
+    # None: no longer at hand, as after a restart
+    instructions: Instructions | None = field(default=None, repr=False)
+    # this context without a thread's own settings, if it has any
+    bare: MemoryContext | None = field(default=None, repr=False)
+
+    def with_instructions(self, instructions: Instructions) -> MemoryContext:
+        """Return the context for the work of one turn. Built by hand: `replace` takes twice as
+        long, and every turn that brings something comes here."""
+        return MemoryContext(
+            self.effective,
+            self.inherited,
+            self.layout,
+            self.context_options,
+            instructions,
+            self.bare,
+        )
+
+    def with_overrides(self, overrides: bytes | None) -> MemoryContext:
+        """Return the context with the settings that a person gave one thread (`Memory.overrides`),
+        and without those of any other thread."""
+        bare = self.bare or self
+        return (
+            replace(bare, effective=bare.effective.with_overrides(overrides), bare=bare)
+            if overrides
+            else bare
+        )

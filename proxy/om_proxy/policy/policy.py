@@ -1,0 +1,190 @@
+"""Reads one configuration for one memory: its thresholds and prices, and when its work is due."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from urllib.parse import urlsplit
+
+from om_proxy.agents.llm import Target
+from om_proxy.agents.targets import DEFAULT_MODEL, choose_model
+from om_proxy.errors import ConfigError
+from om_proxy.memory.lifecycle import decisions
+from om_proxy.memory.lifecycle.thresholds import Prices
+from om_proxy.memory.model import Memory
+from om_proxy.memory.prompt.context import ContextOptions, layout_for
+from om_proxy.models import find_price
+from om_proxy.policy.memory_context import MemoryContext
+from om_proxy.settings import Effective, Settings, UpstreamSettings, WatchedSettings
+from om_proxy.storage.base import ResourceWakeup
+
+MAX_PRICED_PAIRS = 4_096  # of model and resource; Settings keeps as many
+# bounded, because their keys hold credentials; they live in memory only
+MAX_REQUEST_CONTEXTS = 4_096
+# bytes of such a key; signed tokens are as long, and making a context anew takes 50 µs
+MAX_CONTEXT_KEY_BYTES = 2_048
+
+Credential = Sequence[tuple[bytes, bytes]]  # the headers of a request that name its caller
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Policy:
+    """A snapshot: it belongs to one configuration, and is replaced with it. Only the contexts it
+    keeps depend on requests, so that a later request finds its context made.
+
+    `model_timeout_s`, if given, replaces `background.call_timeout`.
+    """
+
+    settings: Settings
+    model_timeout_s: float | None = None
+    _priced: dict[tuple[str, str | None], Effective] = field(
+        default_factory=dict, init=False, repr=False
+    )
+    _contexts: dict[tuple[object, ...], MemoryContext] = field(
+        default_factory=dict, init=False, repr=False
+    )
+
+    @property
+    def call_timeout_s(self) -> float:
+        """Seconds that one call of a memory model may take, retries included."""
+        return self.model_timeout_s or self.settings.background.call_timeout
+
+    # ── one memory ────────────────────────────────────────────────────────────────────────────────
+
+    def base_settings(self, memory: Memory) -> Effective:
+        """Return the settings for its model and resource. Raises ConfigError where overrides that
+        fit both contradict each other."""
+        return self._effective(memory.model, memory.key.resource)
+
+    def thread_settings(self, memory: Memory) -> Effective:
+        """Lay the thread's own thresholds over `base_settings`."""
+        return self.base_settings(memory).with_overrides(memory.overrides)
+
+    def due_at(self, memory: Memory, now: float) -> float | None:
+        """Return when the background should look at this memory; None: not before the next
+        request."""
+        try:
+            limits = self.thread_settings(memory).limits
+        except ConfigError:
+            return None  # each request of the thread reports it, and goes upstream unchanged
+        return decisions.due_at(memory, limits, now)
+
+    def resource_wakeup(self, memory: Memory, now: float) -> ResourceWakeup | None:
+        """Return the number of unobserved tokens that makes the shared log of this thread's
+        resource due, or None."""
+        try:
+            limits = self.base_settings(memory).limits
+        except ConfigError:
+            return None
+        return ResourceWakeup(now, limits.interval or limits.observe_at)
+
+    # ── contexts of memory work ───────────────────────────────────────────────────────────────────
+
+    def context_without_request(self, memory: Memory) -> MemoryContext | None:
+        """Return the context for work that is found after a restart: with a configured memory
+        model, or with the upstream's own key. None if only a request brings the credential."""
+        try:
+            effective = self.base_settings(memory)
+        except ConfigError:
+            return None
+        inherited = self._target_of_upstream(memory.model)
+        if inherited is None and "inherit" in (effective.observer_model, effective.reflector_model):
+            return None
+        return MemoryContext(effective, inherited)
+
+    def _target_of_upstream(self, model: str | None) -> Target | None:
+        upstream = self.settings.upstream_for(model)
+        if upstream is None or not upstream.api_key or not model:
+            return None
+        key = upstream.api_key.get_secret_value()
+        return Target(model=model, base_url=upstream.base_url, api_key=key)
+
+    def context_of_request(
+        self,
+        model: str | None,
+        resource: str,
+        upstream: UpstreamSettings,
+        credential: tuple[tuple[bytes, bytes], ...],
+    ) -> MemoryContext:
+        """Return one context for all requests with the same arguments; it is kept unless its key is
+        long. The credential stays in memory only."""
+        key = (model, resource, upstream.name, credential)
+        found = self._contexts.get(key)
+        if found is None:
+            found = self._make_context(model, resource, upstream, credential)
+            if _key_bytes(key) <= MAX_CONTEXT_KEY_BYTES:
+                if len(self._contexts) >= MAX_REQUEST_CONTEXTS:
+                    self._contexts.clear()
+                self._contexts[key] = found
+        return found
+
+    def _make_context(
+        self, model: str | None, resource: str, upstream: UpstreamSettings, credential: Credential
+    ) -> MemoryContext:
+        effective = self._effective(model, resource)
+        headers = tuple((n.decode("latin-1"), v.decode("latin-1")) for n, v in credential)
+        context = effective.context
+        layout = upstream.layout if context.layout == "auto" else context.layout
+        return MemoryContext(
+            effective=effective,
+            inherited=Target(model, base_url=upstream.base_url, headers=headers) if model else None,
+            layout=layout_for(urlsplit(upstream.base_url).hostname or "", layout),
+            context_options=ContextOptions(context.relative_time, context.priorities),
+        )
+
+    # ── prices ────────────────────────────────────────────────────────────────────────────────────
+
+    def _effective(self, actor: str | None, resource: str | None) -> Effective:
+        """Return the settings of this pair, with list prices if `memory.economy` is `auto` and both
+        models' prices are known."""
+        effective = self.settings.effective(actor, resource)
+        if effective.memory.economy != "auto" or actor is None:
+            return effective
+        found = self._priced.get((actor, resource))
+        if found is None:
+            if len(self._priced) >= MAX_PRICED_PAIRS:
+                self._priced.clear()
+            found = self._priced[actor, resource] = add_prices(effective, actor)
+        return found
+
+
+def add_prices(effective: Effective, actor: str) -> Effective:
+    """Add the list prices of actor and observer, if both are known."""
+    name = choose_model(
+        effective.observer_model, effective.limits.interval or effective.limits.observe_at
+    )
+    observer = actor if name == "inherit" else DEFAULT_MODEL if name == "default" else name
+    actor_prices, observer_prices = find_price(actor), find_price(observer)
+    if actor_prices is None or observer_prices is None:
+        return effective
+    known = Prices(
+        actor_cached=actor_prices.cached_input,
+        actor_fresh=actor_prices.cache_write,
+        observer_input=observer_prices.input,
+        observer_output=observer_prices.output,
+    )
+    # a cache of its own: settings of threads with overrides hold the prices of this pair only
+    return replace(effective, limits=replace(effective.limits, prices=known), _by_overrides={})
+
+
+def _key_bytes(part: object) -> int:
+    """Return the length of all texts in a key, which bounds the memory it takes. Parts other than
+    credentials have bounds of their own."""
+    if isinstance(part, tuple):
+        return sum(map(_key_bytes, part))
+    return len(part) if isinstance(part, str | bytes) else 0
+
+
+class PolicyInForce:
+    """Holds the policy of the settings in force. It is made once for each configuration."""
+
+    def __init__(self, watched: WatchedSettings, *, model_timeout_s: float | None = None) -> None:
+        self._watched = watched
+        self._model_timeout_s = model_timeout_s
+        self._policy = Policy(watched.current, model_timeout_s)
+
+    @property
+    def current(self) -> Policy:
+        if self._policy.settings is not self._watched.current:
+            self._policy = Policy(self._watched.current, self._model_timeout_s)
+        return self._policy

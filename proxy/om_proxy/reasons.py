@@ -1,0 +1,44 @@
+"""The closed lists of what a receipt says: `x-om-status` and `x-om-reason`.
+
+The log's `turn` and `memory.bypassed` events say the same words. edge/vocabulary.py tells people
+what each means; tests/test_reasons.py holds every word to a place that says it.
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+
+
+class Status(StrEnum):
+    """What memory did with a request."""
+
+    OFF = "off"
+    RAW = "raw"
+    APPLIED = "applied"
+    DEGRADED = "degraded"
+
+
+class Reason(StrEnum):
+    """Why, where there is something to explain."""
+
+    NO_THREAD = "no-thread"
+    ROUTE = "route"
+    NO_CREDENTIAL = "no-credential"
+    DISABLED = "disabled"
+    MODE_OFF = "mode-off"
+    SIDE_REQUEST = "side-request"
+    UNREADABLE = "unreadable"
+    NO_MESSAGES = "no-messages"
+    WRITE_ONLY = "write-only"
+    OBSERVER_FAILING = "observer-failing"
+    OBSERVER_LATE = "observer-late"
+    FORK_NOT_WAITED = "fork-not-waited"
+    ECONOMY = "economy"
+    TAIL_LIMIT = "tail-limit"
+    UPSTREAM_REFUSED = "upstream-refused"
+    CONTEXT_OVERFLOW = "context-overflow"
+    REPLY_TOO_LARGE = "reply-too-large"
+    STORAGE = "storage"
+    MEMORY_SLOW = "memory-slow"
+    MEMORY_ERROR = "memory-error"
+    CONFLICT = "conflict"

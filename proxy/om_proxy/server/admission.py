@@ -1,0 +1,357 @@
+"""Limit what is served at once: places for requests, and room for their bodies. As load grows:
+
+- from `BUSY_SHARE` of `limits.in_flight` on, no memory is made, and none is waited for
+  (background/scheduler.py asks). Turns are still stored, and prompts still shortened by the memory
+  there is: neither takes long, and a model may not take the raw prompt;
+- at the limit a request is answered 503: before its body if there is no place then, else after it;
+- where bodies are read before they are served, a request is also answered 503 if there is no room
+  for its body, or if the body must give way to another.
+
+A request that is read first has its place from the end of its body on: a thousand bodies that
+trickle in take no place from others. A body that is forwarded as it comes has its place from its
+first piece on, because it holds a connection to the model server. Bodies of more than one piece may
+have half of the places.
+
+Room: a body is charged to the budget of all memory (budget.py) with `BODY_WEIGHT` times its bytes,
+and less once its need is known (`set_weight`). A large body with an announced length waits in
+order, before any of it is read, until all of it has room. A whole body keeps its room.
+
+While others wait, a body that comes too slowly (`MAX_CHECKS_PER_BODY`) loses the room for its rest.
+If that is not enough, a body without progress for `MAX_STALLED_CHECKS` gives way: it is refused.
+All other charges may find too little room. Then, of the unfinished bodies of its kind, the one
+gives way that has not grown by a small body's size for longest. So large bodies that stop short
+keep out no large body that makes progress. Small bodies (at most
+limits.body / `SMALL_BODY_DIVISOR`) find room beside all large ones, one for every place.
+
+Nothing is counted by client: behind another proxy all clients have one address, and only the model
+server knows whose credential is right.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Protocol
+
+from starlette.types import Message, Receive, Scope
+
+from om_proxy.errors import Overloaded, TooLarge
+from om_proxy.server.budget import BODY_WEIGHT, MemoryBudget
+from om_proxy.server.disconnect import disconnect_future, run_unless_disconnected
+from om_proxy.server.headers import content_length
+from om_proxy.server.request_body import make_too_large
+
+BUSY_SHARE = 0.8  # of the places
+UPLOAD_SHARE = 0.5  # of the places
+SMALL_BODY_DIVISOR = 64  # so many small bodies are as large as limits.body
+CHECK_INTERVAL_S = 0.25  # between checks of unfinished large bodies, while others wait
+MAX_STALLED_CHECKS = 4  # without progress
+# a body that keeps its room would be whole after so many checks: half a minute
+MAX_CHECKS_PER_BODY = 128
+# progress at a check is this part of a small body's size: 16 KiB a second with the shipped limits
+MIN_PROGRESS_DIVISOR = 256
+NO_ROOM_MESSAGE = "too many request bodies are held at once (limits.memory); try again shortly"
+
+
+class AdmissionLimits(Protocol):
+    """The part of `limits` in settings/service.py that is read here."""
+
+    @property
+    def body(self) -> int: ...
+    @property
+    def in_flight(self) -> int: ...
+    @property
+    def memory(self) -> int: ...
+    @property
+    def body_timeout(self) -> float: ...
+
+
+class BodyPool:
+    """The bodies of one kind, large or small. `is_over`: whether they hold too much now."""
+
+    def __init__(self, is_over: Callable[[BodyPool], bool]) -> None:
+        self._is_over = is_over
+        self.held_bytes = 0
+        # unfinished bodies; the first is the one that made no progress for longest
+        self.unfinished: dict[BufferedBodyPermit, None] = {}
+
+    def make_room(self, newcomer: BufferedBodyPermit) -> None:
+        """Let others give way to this body, which is counted already. Raises Overloaded where it is
+        the first that should."""
+        while self._is_over(self):
+            first = next(iter(self.unfinished), newcomer)
+            if first is newcomer:
+                raise Overloaded(NO_ROOM_MESSAGE)
+            first.give_way()
+
+
+class Admission:
+    """The counts of one server. `limits` returns those that hold now."""
+
+    def __init__(self, limits: Callable[[], AdmissionLimits]) -> None:
+        self.limits = limits
+        self.in_flight = 0
+        self.uploads = 0  # of them: forwarded bodies that are unfinished
+        self.budget = MemoryBudget(lambda: limits().memory)
+        self.large_bodies = BodyPool(lambda _: self.budget.held_bytes > self.budget.max_large_bytes)
+        self.small_bodies = BodyPool(self._has_too_many_small)
+        self._check_timer: asyncio.TimerHandle | None = None  # only while a body waits
+
+    @property
+    def held_bytes(self) -> int:
+        return self.small_bodies.held_bytes + self.large_bodies.held_bytes
+
+    @property
+    def max_small_bytes(self) -> int:
+        """The size of the largest small body."""
+        return max(1, self.limits().body // SMALL_BODY_DIVISOR)
+
+    def _has_too_many_small(self, pool: BodyPool) -> bool:
+        limits = self.limits()
+        return (
+            pool.held_bytes > limits.in_flight * max(1, limits.body // SMALL_BODY_DIVISOR)
+            or self.budget.held_bytes > limits.memory
+        )
+
+    async def wait_for_room(self, size: int) -> None:
+        """Charge a large body before it is read. Raises TooLarge where it can never have room, and
+        Overloaded where it has none in time."""
+        if self.budget.try_charge_large(size):
+            return
+        if size > self.budget.max_large_bytes:
+            raise TooLarge(
+                "the request body needs more memory than limits.memory allows;"
+                " send less or raise it"
+            )
+        self._schedule_check()
+        try:
+            async with asyncio.timeout(self.limits().body_timeout):
+                await self.budget.wait_and_charge_large(size)
+        except TimeoutError:
+            raise Overloaded(NO_ROOM_MESSAGE) from None
+
+    def _schedule_check(self) -> None:
+        if self._check_timer is None:
+            loop = asyncio.get_running_loop()
+            self._check_timer = loop.call_later(CHECK_INTERVAL_S, self._check_unfinished)
+
+    def _check_unfinished(self) -> None:
+        self._check_timer = None
+        for permit in list(self.large_bodies.unfinished):
+            permit.check_progress()
+        while self.budget.has_waiters and (
+            stalled := next(
+                filter(BufferedBodyPermit.is_stalled, self.large_bodies.unfinished), None
+            )
+        ):
+            stalled.give_way()
+        if self.budget.has_waiters:
+            self._schedule_check()
+
+    def is_busy(self) -> bool:
+        """Whether work that can wait should wait."""
+        return self.in_flight >= BUSY_SHARE * self.limits().in_flight
+
+    def check_capacity(self) -> None:
+        """Raise Overloaded where there is no place."""
+        if self.in_flight >= (limit := self.limits().in_flight):
+            raise Overloaded(
+                f"{limit} requests are being served (limits.in_flight); try again shortly"
+            )
+
+
+class BufferedBodyPermit:
+    """`with`: the place and the room of a request whose body is read before it is served.
+
+    Call `receive` in place of the request's own. It raises Overloaded; and TooLarge for an
+    announced body above limits.body, before anything of it is read.
+    """
+
+    __slots__ = (
+        "_admission",
+        "_bytes",
+        "_charged",
+        "_given_way",
+        "_has_begun",
+        "_has_place",
+        "_last_check",
+        "_max_small",
+        "_pool",
+        "_receive",
+        "_scope",
+    )
+
+    def __init__(self, admission: Admission, scope: Scope, receive: Receive) -> None:
+        self._admission = admission
+        self._scope = scope
+        self._receive = receive
+        self._pool = admission.small_bodies
+        self._bytes = self._charged = 0
+        self._max_small = 0  # bytes of the largest small body, from the first `receive` on
+        self._last_check = (-1, 0)  # the bytes then, and how many checks saw no progress
+        self._given_way: asyncio.Future[None] | None = None  # None: the body comes in one piece
+        self._has_begun = self._has_place = False
+
+    def __enter__(self) -> BufferedBodyPermit:
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        self._release()
+        self._admission.in_flight -= self._has_place
+
+    async def receive(self) -> Message:
+        if not self._has_begun:
+            self._has_begun = True
+            self._admission.check_capacity()
+            self._max_small = self._admission.max_small_bytes
+            size = self._read_announced_size()
+            if size > self._max_small and not await self._reserve_room(size):
+                return {"type": "http.disconnect"}
+        if self._given_way is None:
+            message = await self._receive()
+        else:
+            message = await self._receive_unless_given_way(self._given_way)
+        if message["type"] == "http.request" and not self._has_place:
+            is_whole = not message.get("more_body")
+            self._add_piece(len(message.get("body", b"")), is_whole=is_whole)
+        return message
+
+    def set_weight(self, weight: int) -> None:
+        """Charge this many times the bytes of a whole body from now on."""
+        self._set_charge(weight * self._bytes)
+
+    def give_way(self) -> None:
+        """Release the room for another body; `receive`, where it waits, raises Overloaded."""
+        self._release()
+        if self._given_way is not None and not self._given_way.done():
+            self._given_way.set_result(None)
+
+    def check_progress(self) -> None:
+        """Release the room for the rest of this body if it comes too slowly, because others wait. A
+        byte now and then keeps nothing."""
+        size, stalled_checks = self._last_check
+        is_first = size < 0
+        received = self._bytes - size
+        min_progress = max(1, self._admission.max_small_bytes // MIN_PROGRESS_DIVISOR)
+        is_stalled = not is_first and received < min_progress
+        self._last_check = (self._bytes, stalled_checks + 1 if is_stalled else 0)
+        min_received = self._charged // (BODY_WEIGHT * MAX_CHECKS_PER_BODY)
+        if is_stalled or (not is_first and received < min_received):
+            self._set_charge(BODY_WEIGHT * self._bytes)
+
+    def is_stalled(self) -> bool:
+        return self._last_check[1] >= MAX_STALLED_CHECKS
+
+    def _read_announced_size(self) -> int:
+        """The announced bytes; 0 without a length."""
+        size = content_length(self._scope["headers"]) or 0
+        if size > (limit := self._admission.limits().body):
+            raise make_too_large(limit)
+        return size
+
+    async def _reserve_room(self, size: int) -> bool:
+        """Wait until all of the body has room. False: its client left meanwhile."""
+        charge = BODY_WEIGHT * size
+        waiting = self._wait_for_room(charge)
+        if await run_unless_disconnected(disconnect_future(self._scope), waiting) is None:
+            return False
+        self._charged, self._pool = charge, self._admission.large_bodies
+        self._given_way = asyncio.get_running_loop().create_future()
+        self._pool.unfinished[self] = None
+        return True
+
+    async def _wait_for_room(self, charge: int) -> bool:
+        await self._admission.wait_for_room(charge)
+        return True
+
+    async def _receive_unless_given_way(self, given_way: asyncio.Future[None]) -> Message:
+        message = await run_unless_disconnected(given_way, self._receive_next())
+        if message is None or given_way.done():
+            raise Overloaded(NO_ROOM_MESSAGE)
+        return message
+
+    async def _receive_next(self) -> Message:
+        return await self._receive()
+
+    def _add_piece(self, size: int, *, is_whole: bool) -> None:
+        """Take room for a piece, and a place for a whole body."""
+        if is_whole:
+            self._admission.check_capacity()  # first: nobody gives way to a refused body
+        self._hold(size, is_whole=is_whole)
+        if is_whole:
+            self._admission.in_flight += 1
+            self._has_place = True
+
+    def _hold(self, size: int, *, is_whole: bool) -> None:
+        before, now, max_small = self._bytes, self._bytes + size, self._max_small
+        admission = self._admission
+        is_large = now > max_small or (self._pool is admission.large_bodies and not is_whole)
+        pool = admission.large_bodies if is_large else admission.small_bodies
+        if is_whole or pool is not self._pool or now // max_small > before // max_small:
+            # progress: if the body is unfinished, it is now the last to give way
+            self._pool.unfinished.pop(self, None)
+        self._pool.held_bytes -= before
+        pool.held_bytes += now
+        self._pool, self._bytes = pool, now
+        charge, charged = BODY_WEIGHT * now, self._charged
+        self._set_charge(charge if is_whole else max(charge, charged))
+        if not is_whole:
+            self._given_way = self._given_way or asyncio.get_running_loop().create_future()
+            pool.unfinished.setdefault(self)
+        if charge > charged:
+            pool.make_room(self)
+
+    def _set_charge(self, charge: int) -> None:
+        if change := charge - self._charged:
+            self._charged = charge
+            self._admission.budget.change(change)
+
+    def _release(self) -> None:
+        self._pool.held_bytes -= self._bytes
+        self._pool.unfinished.pop(self, None)
+        self._bytes = 0
+        self._set_charge(0)
+
+
+class StreamedBodyPermit:
+    """`with`: the place of a request whose body is forwarded as it comes.
+
+    Call `receive` in place of the request's own. It raises Overloaded for the first piece only,
+    when nothing has been forwarded yet.
+    """
+
+    __slots__ = ("_admission", "_has_place", "_is_uploading", "_receive")
+
+    def __init__(self, admission: Admission, receive: Receive) -> None:
+        self._admission = admission
+        self._receive = receive
+        self._has_place = self._is_uploading = False
+        admission.check_capacity()
+
+    def __enter__(self) -> StreamedBodyPermit:
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        self._end_upload()
+        self._admission.in_flight -= self._has_place
+
+    async def receive(self) -> Message:
+        message = await self._receive()
+        if message["type"] == "http.request" and not self._has_place:
+            self._take_place(is_uploading=bool(message.get("more_body")))
+        elif not message.get("more_body"):
+            self._end_upload()
+        return message
+
+    def _take_place(self, *, is_uploading: bool) -> None:
+        admission = self._admission
+        admission.check_capacity()
+        if is_uploading and admission.uploads >= UPLOAD_SHARE * admission.limits().in_flight:
+            raise Overloaded("too many uploads are under way; try again shortly")
+        admission.in_flight += 1
+        admission.uploads += is_uploading
+        self._has_place, self._is_uploading = True, is_uploading
+
+    def _end_upload(self) -> None:
+        self._admission.uploads -= self._is_uploading
+        self._is_uploading = False

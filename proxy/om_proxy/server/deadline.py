@@ -1,0 +1,59 @@
+"""A time limit that costs nothing where the work never waits, which is most of the time."""
+
+from __future__ import annotations
+
+import asyncio
+import types
+from collections.abc import Callable, Coroutine, Generator
+from functools import partial
+from typing import Any, TypeVar
+
+T = TypeVar("T")
+
+
+class Deadline:
+    """A limit for one piece of work, which may ask for more time while it runs."""
+
+    def __init__(self, seconds: float) -> None:
+        self._seconds = seconds
+        self._timeout: asyncio.Timeout | None = None
+
+    def extend(self, seconds: float) -> None:
+        """Give the work so many seconds more."""
+        if self._timeout is None:
+            self._seconds += seconds
+        else:
+            self._timeout.reschedule((self._timeout.when() or 0.0) + seconds)
+
+    async def run(self, work: Coroutine[Any, Any, T]) -> T:
+        """The result of the work. Raises TimeoutError when the work takes longer than its limit."""
+        try:
+            awaited = work.send(None)
+        except StopIteration as done:
+            result: T = done.value
+            return result
+        async with asyncio.timeout(self._seconds) as self._timeout:
+            return await _continue_coroutine(work, awaited)
+
+
+@types.coroutine
+def _continue_coroutine(work: Coroutine[Any, Any, T], awaited: Any) -> Generator[Any, Any, T]:
+    """Run a coroutine to its end that has begun, and now waits for `awaited`."""
+    step: Callable[[], Any]
+    while True:
+        try:
+            step = partial(work.send, (yield awaited))
+        except GeneratorExit:
+            work.close()
+            raise
+        except (
+            BaseException
+        ) as exc:  # a cancellation, by the limit or from outside, reaches the work
+            step = partial(work.throw, exc)
+        try:
+            awaited = step()
+        except StopIteration as done:
+            result: T = done.value
+            return result
+        finally:
+            del step  # it holds an exception that would hold this frame

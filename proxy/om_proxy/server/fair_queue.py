@@ -1,0 +1,69 @@
+"""Let large pieces of work run one at a time, one in each pass of the event loop: a small request
+waits for only one of them at a time.
+
+One pass of the loop serves everything that is ready. Five hundred replies of a megabyte that come
+together would make one pass of seconds, and a small request needs a dozen passes. Where a crowd
+waits, the loop rests after each piece for as long as the piece took: only between two pieces does
+it hear from the store's thread.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import deque
+from weakref import WeakKeyDictionary
+
+LARGE_PIECE_BYTES = 1 << 14  # larger ones take a slot; most streams and replies come in less
+CROWD_PIECES = 32  # waiting pieces; fewer are soon done
+MIN_REST_S = 0.001  # in a crowd
+
+_queues: WeakKeyDictionary[asyncio.AbstractEventLoop, FairQueue] = WeakKeyDictionary()
+
+
+async def wait_slot() -> None:
+    """Wait for a slot, in order. There is no wait if the queue is empty and this pass of the loop is
+    free."""
+    loop = asyncio.get_running_loop()
+    queue = _queues.get(loop)
+    if queue is None:
+        queue = _queues[loop] = FairQueue()
+    await queue.wait_slot(loop)
+
+
+class FairQueue:
+    """The queue of one event loop. It holds no reference to the loop, which would never be
+    freed."""
+
+    __slots__ = ("_is_taken", "_waiting")
+
+    def __init__(self) -> None:
+        self._is_taken = False  # this pass has its piece, or somebody waits
+        self._waiting: deque[asyncio.Future[None]] = deque()
+
+    async def wait_slot(self, loop: asyncio.AbstractEventLoop) -> None:
+        if not self._is_taken:
+            self._is_taken = True
+            loop.call_soon(self._start_next, loop)
+            return
+        slot = loop.create_future()
+        self._waiting.append(slot)
+        # a waiter that is cancelled with its slot in hand leaves one pass empty, no more
+        await slot
+
+    def _start_next(self, loop: asyncio.AbstractEventLoop) -> None:
+        while self._waiting:
+            slot = self._waiting.popleft()
+            if not slot.done():
+                slot.set_result(None)
+                # runs in the next pass, behind the piece
+                loop.call_soon(self._finish_piece, loop, time.perf_counter())
+                return
+        self._is_taken = False
+
+    def _finish_piece(self, loop: asyncio.AbstractEventLoop, started: float) -> None:
+        if len(self._waiting) > CROWD_PIECES:
+            rest = max(MIN_REST_S, time.perf_counter() - started)
+            loop.call_later(rest, self._start_next, loop)
+        else:
+            self._start_next(loop)

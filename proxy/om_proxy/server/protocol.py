@@ -1,0 +1,291 @@
+"""uvicorn's HTTP/1.1 protocol, with bounds on what a client may send and how slowly, and with a
+sign to the application when the client has left.
+
+- ASGI reports a client's leaving only to a task that waits in `receive`: one for every request,
+  which costs as much as reading it. Here each connection has a future.
+- Neither uvicorn nor its parser bounds heads, or the time that anything takes: the parser collects
+  a header of a gigabyte. Here a connection only counts; the watchdog checks it (server/watchdog.py)
+  and server/timeouts.py decides what is too slow.
+- The system does not report a client that leaves while we read nothing from it: behind a request
+  that is served another one waits, or a body is not taken. There the watchdog's check asks. It
+  cannot see an end behind more data than the system takes in unread.
+- uvicorn answers in chunks, which clients of HTTP/1.0 do not know (server/http10.py).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from enum import Enum
+from typing import Any
+
+from uvicorn.protocols.http.httptools_impl import RequestResponseCycle
+
+from om_proxy.errors import BadRequest, HeadTooLarge, OmError, TooSlow
+from om_proxy.server import responses, sockets
+from om_proxy.server.expect_continue import ExpectContinueApp
+from om_proxy.server.http10 import Http10App
+from om_proxy.server.timeouts import ConnectionSample, ConnectionStage, TimeoutDetector, TimeoutKind
+from om_proxy.server.upgrade import NoUpgradeProtocol
+from om_proxy.server.watchdog import Watchdog
+
+# in a scope's `extensions`: its `future` is done once the connection is gone
+DISCONNECT_EXTENSION = "om.gone"
+MAX_HEADERS = 100  # of a request; SDKs send about twenty
+# the socket option that limits unsent bytes; Linux and macOS have it
+UNSENT_LIMIT_OPTION: int | None = getattr(socket, "TCP_NOTSENT_LOWAT", None)
+# bytes the system holds of a reply beyond what the client's window takes; its default is 4 MiB
+MAX_UNSENT_BYTES = 1 << 17
+# with two to four times as many the system takes no more, and an end behind them stays unseen
+MAX_UNREAD_BYTES = 1 << 15
+HTTP_1_0 = "1.0"  # the version without chunks
+
+
+class ReadState(Enum):
+    HEAD = 1  # or waiting for the connection's first one
+    BODY = 2
+    NOTHING = 3  # a request is complete, and the next one has not begun
+
+
+STAGE_AFTER_RESPONSE: dict[ReadState, ConnectionStage] = {
+    ReadState.HEAD: "head",
+    ReadState.BODY: "rest",
+    ReadState.NOTHING: "idle",
+}
+
+
+class BoundedProtocol(NoUpgradeProtocol):
+    """The class to name as `http` in a uvicorn.Config."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self._gone: asyncio.Future[None] = self.loop.create_future()
+        self._watchdog = Watchdog.get_or_create(self.app_state)
+        # the request that is served, or was last; `cycle` came last, and may wait for this one
+        self._served: RequestResponseCycle | None = None
+        # made at the first check: most connections are gone before it
+        self._timeouts: TimeoutDetector | None = None
+        self._reading = ReadState.HEAD
+        self._requests = 0  # complete ones
+        # bytes outside of a body, since the last body or the end of the last request
+        self._head_bytes = 0
+        self._is_pipelined = False  # the head began in the packet that ended another request
+        self._body_bytes = 0
+        self._resumed = 0  # how often writing could go on
+        self._head_fault: OmError | None = None  # why a head is refused
+        self._is_refused = False  # all further bytes are dropped
+
+    # ── reading ───────────────────────────────────────────────────────────────────────────────────
+
+    def connection_made(  # type: ignore[override] # as uvicorn's own
+        self, transport: asyncio.Transport
+    ) -> None:
+        super().connection_made(transport)
+        if (
+            UNSENT_LIMIT_OPTION is not None
+            and (sock := transport.get_extra_info("socket")) is not None
+        ):
+            sock.setsockopt(socket.IPPROTO_TCP, UNSENT_LIMIT_OPTION, MAX_UNSENT_BYTES)
+        connections: Any = self.connections  # all are of this class
+        self._watchdog.watch(connections, self.loop)
+
+    def data_received(self, data: bytes) -> None:
+        if self._is_refused:
+            return
+        self._head_bytes += len(data)
+        super().data_received(data)
+        if self._head_bytes > self._watchdog.limits.headers and not self._is_refused:
+            self._refuse(self._make_head_too_large())
+
+    def on_message_begin(self) -> None:
+        super().on_message_begin()
+        self._reading = ReadState.HEAD
+        self._is_pipelined = not self._head_bytes
+        self.scope["extensions"] = {DISCONNECT_EXTENSION: {"future": self._gone}}
+        keep_alive: Any = self._watchdog.limits.keep_alive  # uvicorn declares whole seconds
+        self.timeout_keep_alive = keep_alive
+
+    def on_headers_complete(self) -> None:
+        limit = self._watchdog.limits.headers
+        # else the received bytes, which the head is part of, are few enough
+        needs_measuring = self._is_pipelined or self._head_bytes > limit
+        if len(self.headers) > MAX_HEADERS or (needs_measuring and self._measure_head() > limit):
+            self._head_fault = self._make_head_too_large()
+            raise self._head_fault  # the parser stops, and uvicorn calls `send_400_response`
+        if self.parser.get_http_version() == HTTP_1_0:
+            self.expect_100_continue = False  # RFC 9110 10.1.1: it has no interim answers
+        # raises for an address without a path: then no body of this request comes
+        super().on_headers_complete()
+        self._reading = ReadState.BODY
+        # trailers come now; the application keeps the request's own list of headers
+        self.headers = []
+
+    def on_body(self, body: bytes) -> None:
+        self._body_bytes += len(body)
+        self._head_bytes = 0
+        super().on_body(body)
+
+    def on_message_complete(self) -> None:
+        """Resume reading. A large body has paused it until the application asks for more; nobody
+        will, and without reading we see no end."""
+        super().on_message_complete()
+        self._reading = ReadState.NOTHING
+        self._requests += 1
+        self._head_bytes = self._body_bytes = 0
+        if not self.pipeline:
+            self.flow.resume_reading()
+
+    def timeout_keep_alive_handler(self) -> None:
+        """Close the connection, unless the system holds a request already. That one came in time,
+        but a busy loop reads it after its timers. Closing now would lose it, and its client could
+        not know whether it was served."""
+        if not self._has_unread():
+            super().timeout_keep_alive_handler()
+
+    def _has_unread(self) -> bool:
+        return not self.transport.is_closing() and sockets.count_unread_bytes(self.transport) > 0
+
+    def resume_writing(self) -> None:
+        super().resume_writing()
+        self._resumed += 1
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Report the end to the request that is served. uvicorn reports it to the request that came
+        last, which may be another one."""
+        super().connection_lost(exc)
+        if self._served is not None and not self._served.response_complete:
+            self._served.disconnected = True
+            self._served.message_event.set()
+        self._report_disconnect()
+
+    def _start_asgi_task(self, cycle: RequestResponseCycle, app: Any) -> None:
+        self._served = cycle
+        if cycle.scope["http_version"] == HTTP_1_0:
+            app = Http10App(app, cycle)
+        if cycle.waiting_for_100_continue:
+            app = ExpectContinueApp(app, cycle)
+        super()._start_asgi_task(cycle, app)
+
+    # ── bounds ────────────────────────────────────────────────────────────────────────────────────
+
+    def check(self, now: float) -> TimeoutKind | None:
+        """End this connection if its client is too slow, and return at what. End it quietly if its
+        client has left unnoticed."""
+        if (
+            self.flow.read_paused
+            and not self.transport.is_closing()
+            and sockets.has_client_ended(self.transport)
+        ):
+            self.transport.close()  # as when we read on to its end
+            return None
+        limits = self._watchdog.limits
+        self._timeouts = self._timeouts or TimeoutDetector()
+        unsent = self.transport.get_write_buffer_size()
+        stage = self._find_stage()
+        sample = ConnectionSample(stage, self._requests, self._body_bytes, unsent, self._resumed)
+        kind = self._timeouts.detect(sample, now, limits, limits.keep_alive)
+        if kind == "idle" and self._has_unread():
+            return None
+        if stage == "rest" and self._body_bytes > 2 * limits.body:
+            kind = "rest"  # it was answered long ago, and sends on
+        match kind:
+            case "head" if self._head_bytes:
+                self._refuse(
+                    TooSlow("the headers took longer than limits.header_timeout; try again")
+                )
+            case "body":
+                message = "the body stopped, or came too slowly, for limits.body_timeout; try again"
+                self._refuse(TooSlow(message))
+            case "head" | "rest" | "idle":
+                self.transport.close()
+            case "write":
+                self._reset()
+            case "left":
+                self.transport.abort()
+            case "behind":
+                self._drop_pipelined()
+        return kind
+
+    def _find_stage(self) -> ConnectionStage:
+        is_answered = self._is_answered()
+        if self._is_refused:
+            return "left" if is_answered or self.cycle.disconnected else "proxy"
+        if self.transport.is_closing():
+            return "proxy"
+        if self.flow.read_paused:
+            is_hidden = self.pipeline and (
+                sockets.count_unread_bytes(self.transport) > MAX_UNREAD_BYTES
+            )
+            return "behind" if is_hidden else "proxy"
+        if self.pipeline:
+            return "proxy"
+        if is_answered:
+            return STAGE_AFTER_RESPONSE[self._reading]
+        waits = self._reading is ReadState.BODY and not self.cycle.waiting_for_100_continue
+        return "body" if waits else "proxy"
+
+    def send_400_response(self, msg: str) -> None:
+        """Refuse a request that uvicorn cannot read."""
+        self._refuse(
+            self._head_fault
+            or BadRequest("this is no HTTP/1.1 request that can be read", "om_bad_http")
+        )
+
+    def _refuse(self, exc: OmError) -> None:
+        """Read no more, and send the error where it is this request's turn. Earlier requests are
+        answered first, and then the connection ends without the error: it must not get into the
+        midst of a response."""
+        self._is_refused = True
+        if self._is_answered():
+            if self._reading is ReadState.BODY:
+                self.transport.abort()
+                return
+        elif self._reading is not ReadState.BODY:
+            self.cycle.keep_alive = False
+            return
+        elif self.cycle.response_started or self.pipeline:
+            self._reset()  # a clean end would make a part look whole to a client of HTTP/1.0
+            return
+        else:
+            self.cycle.disconnected = True
+            self.cycle.message_event.set()
+            self._report_disconnect()
+        self.transport.write(responses.encode_error(exc))
+        # not `close`: with bytes unread it resets the connection, and the error is lost
+        self.transport.write_eof()
+
+    def _drop_pipelined(self) -> None:
+        """Drop the requests behind the one that is served, and all further bytes, so that we see
+        its client's end. A client that stays gets its response, and repeats the other requests, as
+        it must when a connection ends (RFC 9112 9.3.2)."""
+        assert self._served is not None  # noqa: S101 - others wait for it
+        self.pipeline.clear()
+        self.cycle = self._served
+        self.cycle.keep_alive = False
+        self._is_refused = True
+        self.flow.resume_reading()
+
+    def _reset(self) -> None:
+        """Close the connection, and drop what the system still holds for the client: else it would
+        offer that for minutes."""
+        sockets.set_reset_at_close(self.transport, True)
+        self.transport.abort()
+
+    def _is_answered(self) -> bool:
+        """Whether all requests are answered; the last one may be incomplete all the same."""
+        return self.cycle is None or self.cycle.response_complete
+
+    def _report_disconnect(self) -> None:
+        if not self._gone.done():
+            self._gone.set_result(None)
+
+    def _measure_head(self) -> int:
+        """The bytes of the head, as far as they are kept."""
+        return len(self.url) + sum(len(name) + len(value) + 4 for name, value in self.headers)
+
+    def _make_head_too_large(self) -> OmError:
+        limit = self._watchdog.limits.headers
+        return HeadTooLarge(
+            f"the headers are more than {MAX_HEADERS},"
+            f" or larger than limits.headers ({limit} bytes)"
+        )

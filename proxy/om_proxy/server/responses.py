@@ -1,0 +1,54 @@
+"""Send the proxy's own responses, errors among them: raw ASGI."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from http import HTTPStatus
+
+import orjson
+from starlette.types import Send
+
+from om_proxy.errors import HttpInstead, OmError, Overloaded
+from om_proxy.server.headers import Header
+
+
+async def send_error(send: Send, exc: OmError, receipt: Sequence[Header] = ()) -> None:
+    """Send an error in OpenAI's shape. `x-should-retry` tells its SDKs whether a retry can help."""
+    await send_json(send, exc.status, _error_body(exc), [*_error_headers(exc), *receipt])
+
+
+def encode_error(exc: OmError) -> bytes:
+    """The error's response as it stands on the wire, for a connection that ends with it."""
+    content = orjson.dumps(_error_body(exc))
+    headers = [*_content_headers(content), *_error_headers(exc), (b"connection", b"close")]
+    lines = [b"%s: %s" % header for header in headers]
+    status = b"HTTP/1.1 %d %s" % (exc.status, HTTPStatus(exc.status).phrase.encode())
+    return b"\r\n".join([status, *lines, b"", content])
+
+
+async def send_json(send: Send, status: int, body: object, headers: Sequence[Header] = ()) -> None:
+    """Send a whole response with a JSON body."""
+    content = orjson.dumps(body)
+    all_headers = [*_content_headers(content), *headers]
+    await send({"type": "http.response.start", "status": status, "headers": all_headers})
+    await send({"type": "http.response.body", "body": content})
+
+
+def _error_body(exc: OmError) -> dict[str, object]:
+    param = getattr(exc, "param", None)
+    return {"error": {"message": str(exc), "type": "om_error", "param": param, "code": exc.code}}
+
+
+def _error_headers(exc: OmError) -> list[Header]:
+    retry = (b"x-should-retry", b"true" if exc.retryable else b"false")
+    match exc:
+        case Overloaded():
+            return [retry, (b"retry-after", b"1")]
+        case HttpInstead():  # RFC 9110 15.5.22: it must name the protocol that is spoken here
+            return [retry, (b"upgrade", b"HTTP/1.1"), (b"connection", b"Upgrade")]
+        case _:
+            return [retry]
+
+
+def _content_headers(content: bytes) -> list[Header]:
+    return [(b"content-type", b"application/json"), (b"content-length", str(len(content)).encode())]

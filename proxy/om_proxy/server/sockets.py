@@ -1,0 +1,41 @@
+"""Ask the system about a client's connection; where the system does not tell, the answer is no."""
+
+from __future__ import annotations
+
+import asyncio
+import select
+import socket
+import struct
+import sys
+from typing import Any
+
+
+def set_reset_at_close(transport: asyncio.Transport, on: bool) -> None:
+    """Choose whether closing resets the connection, and drops what the system still holds for the
+    client."""
+    if (sock := _get_socket(transport)) is not None:
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", on, 0))
+
+
+def has_client_ended(transport: asyncio.Transport) -> bool:
+    """Whether the client sends no more (only Linux tells this apart), is gone, or has reset the
+    connection."""
+    if (sock := _get_socket(transport)) is None or sys.platform == "win32":
+        return False
+    poll = select.poll()
+    poll.register(sock, getattr(select, "POLLRDHUP", 0) | select.POLLHUP | select.POLLERR)
+    return bool(poll.poll(0))
+
+
+def count_unread_bytes(transport: asyncio.Transport) -> int:
+    """The bytes of a client that the system holds, and we have not read."""
+    if (sock := _get_socket(transport)) is None or sys.platform == "win32":
+        return 0
+    import fcntl  # noqa: PLC0415 - Windows has none
+    import termios  # noqa: PLC0415 - Windows has none
+
+    return int.from_bytes(fcntl.ioctl(sock.fileno(), termios.FIONREAD, bytes(4)), sys.byteorder)
+
+
+def _get_socket(transport: asyncio.Transport) -> Any:
+    return transport.get_extra_info("socket")

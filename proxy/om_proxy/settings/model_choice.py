@@ -1,0 +1,262 @@
+"""Which model a background mind uses: what may be written, and which level of configuration
+decides."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Annotated, Any, Literal, NamedTuple
+
+from pydantic import PlainValidator, SecretStr
+
+from om_proxy.settings.section import normalize_base_url
+
+# the request's own model, upstream and credential; counts as unset (docs/spec/behaviour.md#models)
+INHERIT_MODEL = "inherit"
+
+Agent = Literal["observation", "reflection"]
+
+# Prefixes that name who is paid. Others name a language (`hosted_vllm`, `litellm_proxy`), or are a
+# part of the model's own name. fmt: off
+PAID_PROVIDERS = frozenset(
+    {
+        "openai",
+        "anthropic",
+        "azure",
+        "azure_ai",
+        "bedrock",
+        "cerebras",
+        "cohere",
+        "cohere_chat",
+        "dashscope",
+        "deepinfra",
+        "deepseek",
+        "fireworks_ai",
+        "gemini",
+        "groq",
+        "huggingface",
+        "mistral",
+        "moonshot",
+        "nvidia_nim",
+        "ollama",
+        "ollama_chat",
+        "openrouter",
+        "perplexity",
+        "predibase",
+        "replicate",
+        "sagemaker",
+        "sagemaker_chat",
+        "snowflake",
+        "text-completion-openai",
+        "together_ai",
+        "vertex_ai",
+        "vertex_ai_beta",
+        "watsonx",
+        "watsonx_text",
+        "xai",
+        "zai",
+    }
+)
+# fmt: on
+_PROVIDERS_BY_NAME = {"gpt": "openai", "claude": "anthropic", "command": "cohere"}
+ModelEntry = str | dict[str, Any]  # a name, or {model, api_base, api_key, max_retries}
+ModelEntries = ModelEntry | list[ModelEntry]  # one, or several to try in order
+ModelChoice = (
+    ModelEntries | dict[str, dict[int, ModelEntries]]
+)  # or {"up_to": {input tokens: names}}
+
+_CHOICE_RULE = (
+    "must be inherit, default, a model's name, {model, api_base, api_key, max_retries}, a list of these, "
+    "or {up_to: {<input tokens>: <one of these>}}"
+)
+MODEL_ENTRY_KEYS = {"model", "api_base", "api_key", "max_retries"}
+
+
+def parse_model_choice(value: Any) -> ModelChoice:
+    """The choice as written, its numbers made whole and its tiers sorted."""
+    tiers = value.get("up_to") if isinstance(value, Mapping) and len(value) == 1 else None
+    if not isinstance(tiers, Mapping) or not tiers:
+        return _parse_entries(value)
+    return {
+        "up_to": dict(
+            sorted(
+                (_parse_whole_number(size, 1), _parse_entries(names))
+                for size, names in tiers.items()
+            )
+        )
+    }
+
+
+def _parse_entries(value: Any) -> ModelEntries:
+    if isinstance(value, list | tuple) and value:
+        return [_parse_entry(item) for item in value]
+    return _parse_entry(value)
+
+
+def _parse_entry(value: Any) -> ModelEntry:
+    if not isinstance(value, Mapping):
+        return _parse_name(value)
+    if not {"model"} <= set(value) <= MODEL_ENTRY_KEYS:
+        raise ValueError(_CHOICE_RULE)
+    item: dict[str, Any] = {"model": _parse_name(value["model"])}
+    if "max_retries" in value:
+        item["max_retries"] = _parse_whole_number(value["max_retries"], 0)
+    if value.get("api_base") is not None:
+        item["api_base"] = _parse_base_url(value["api_base"])
+    if value.get("api_key"):
+        item["api_key"] = _parse_key(value["api_key"])
+    if item["model"] == INHERIT_MODEL and {"api_base", "api_key"} & set(item):
+        raise ValueError(
+            "inherit takes address and credential from the request: leave api_base and api_key out"
+        )
+    return item
+
+
+def _parse_base_url(value: Any) -> str:
+    if not isinstance(value, str):
+        raise ValueError(_CHOICE_RULE)
+    try:
+        return normalize_base_url(value)
+    except ValueError as exc:
+        raise ValueError(f"api_base {exc}") from exc
+
+
+def _parse_key(value: Any) -> SecretStr:
+    """A secret from here on: it stands in no repr, log or listing. It is never named in an
+    error."""
+    if isinstance(value, SecretStr):
+        return value
+    if not isinstance(value, str | int) or isinstance(value, bool):
+        raise ValueError("api_key must be text")
+    return SecretStr(str(value))
+
+
+def _parse_name(value: Any) -> str:
+    if not isinstance(value, str) or not value.strip():
+        raise ValueError(_CHOICE_RULE)
+    return value.strip()
+
+
+def _parse_whole_number(value: Any, least: int) -> int:
+    try:
+        number = int(value)
+    except (TypeError, ValueError):
+        number = -1
+    if isinstance(value, bool | float) or number < least:
+        raise ValueError(_CHOICE_RULE + f"; {value!r} is no whole number from {least} on")
+    return number
+
+
+ModelChoiceField = Annotated[ModelChoice, PlainValidator(parse_model_choice)]
+
+
+def find_cross_provider_fault(written: Any, *, api_base: str | None, has_key: bool) -> str | None:
+    """The rule that a choice of models breaks under one shared `api_base` or `api_key`
+    (docs/spec/behaviour.md#models); None: none.
+
+    One provider's key must not go to another, and one address serves one of them. A name without a
+    provider, or with the mere language of a server (`hosted_vllm/…`), is whatever stands at the
+    shared address.
+    """
+    models = [item for item in _list_entries(written) if item["model"] != INHERIT_MODEL]
+    by_key = {
+        _find_provider(item)
+        for item in models
+        if not item.get("api_key") and item.get("api_base") in (None, api_base)
+    }
+    by_base = {_find_provider(item) for item in models if not item.get("api_base")}
+    if has_key and len(by_key - {None}) > 1:
+        return _render_cross_provider_fault("api_key", by_key)
+    if api_base and len(by_base - {None}) > 1:
+        return _render_cross_provider_fault("api_base", by_base)
+    return None
+
+
+def _render_cross_provider_fault(key: str, providers: set[str | None]) -> str:
+    names = ", ".join(sorted(name for name in providers if name))
+    return (
+        f"names models of several providers ({names}) under one memory.{key}: give each its own, as in "
+        f"{{model: <name>, {key}: …}}, and take memory.{key} out, or leave it out and set each provider's variable"
+    )
+
+
+def _list_entries(written: Any) -> Iterator[dict[str, Any]]:
+    if isinstance(written, str):
+        yield {"model": written}
+    elif isinstance(written, Mapping):
+        if "up_to" in written:
+            for names in written["up_to"].values():
+                yield from _list_entries(names)
+        else:
+            yield dict(written)
+    elif isinstance(written, list | tuple):
+        for item in written:
+            yield from _list_entries(item)
+
+
+def _find_provider(item: Mapping[str, Any]) -> str | None:
+    name = str(item["model"])
+    if name == "default":
+        return "gemini"
+    prefix, slash, rest = name.partition("/")
+    return (
+        prefix
+        if slash and rest and prefix in PAID_PROVIDERS
+        else _PROVIDERS_BY_NAME.get(name.partition("-")[0])
+    )
+
+
+def find_conflicting_agents(level: Mapping[str, Any]) -> tuple[Agent, ...]:
+    """The agents whose own `model` may not stand beside this level's `model`."""
+    if _is_unset(level.get("model")):
+        return ()
+    agents: tuple[Agent, ...] = ("observation", "reflection")
+    return tuple(agent for agent in agents if not _is_unset(_get_value(level, (agent, "model"))))
+
+
+class ChosenModel(NamedTuple):
+    """A choice, and which level's which key made it; level -1: nobody's."""
+
+    choice: ModelChoice
+    level: int
+    key: tuple[str, ...]
+
+
+def choose_model(levels: Sequence[Mapping[str, Any]], agent: Agent) -> ChosenModel:
+    """What this agent uses. `levels`: from the least specific (`memory`) to the most specific.
+
+    The most specific level that says anything decides: there its own `model`, else the level's.
+    What one agent lacks on every level, the other's own choice serves. `inherit` is as good as
+    silence on `memory`; above it, it takes a choice back.
+    """
+    other: Agent = "reflection" if agent == "observation" else "observation"
+    both = ("model",)
+    return (
+        _find_most_specific(levels, (agent, "model"), both)
+        or _find_most_specific(levels, (other, "model"))
+        or ChosenModel(INHERIT_MODEL, -1, (agent, "model"))
+    )
+
+
+def _find_most_specific(
+    levels: Sequence[Mapping[str, Any]], *keys: tuple[str, ...]
+) -> ChosenModel | None:
+    for depth in range(len(levels) - 1, -1, -1):
+        said = [(_get_value(levels[depth], key), key) for key in keys]
+        for value, key in said:
+            if not _is_unset(value):
+                return ChosenModel(parse_model_choice(value), depth, key)
+        for value, key in said:
+            if depth and value == INHERIT_MODEL:
+                return ChosenModel(INHERIT_MODEL, depth, key)
+    return None
+
+
+def _get_value(level: Mapping[str, Any], key: tuple[str, ...]) -> Any:
+    inside: Any = level
+    for part in key:
+        inside = inside.get(part) if isinstance(inside, Mapping) else None
+    return inside
+
+
+def _is_unset(value: Any) -> bool:
+    return value is None or value == INHERIT_MODEL

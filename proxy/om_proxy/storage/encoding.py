@@ -1,0 +1,119 @@
+"""Encodes what every backend stores alike: the state column, parts, calls, text with lone
+surrogates, and the sums of a thread that shares its resource's log."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, replace
+from typing import NamedTuple
+
+import msgspec
+
+from om_proxy.memory.lifecycle.batches import ThreadBacklog
+from om_proxy.memory.lifecycle.observable import answered_chunks, unobserved_tokens
+from om_proxy.memory.model import Failures, Key, Memory, Part, Style, View
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ThreadState:
+    """The parts of a memory that no query searches: one JSON column, read and written whole."""
+
+    style: Style
+    views: tuple[View, ...]
+    turns: int
+    render_date: float | None
+    unproductive_at: int
+    timezone: str | None = None
+    title_pinned: bool = False
+    overrides: bytes | None = None
+    shown: tuple[int, int] = (0, 0)  # the stored name of `Memory.shown_log_state`
+    undated_to: int = 0
+    cause: str = ""  # of `Failures`; older rows have none
+    offers_tools: bool = False
+
+
+_parts_decoder = msgspec.json.Decoder(tuple[Part, ...])
+_state_decoder = msgspec.json.Decoder(ThreadState)
+
+
+def encode_state(memory: Memory) -> bytes:
+    state = ThreadState(
+        style=memory.style,
+        views=memory.views,
+        turns=memory.turns,
+        render_date=memory.render_date,
+        unproductive_at=memory.log.unproductive_at,
+        timezone=memory.timezone,
+        title_pinned=memory.title_pinned,
+        overrides=memory.overrides,
+        shown=memory.shown_log_state,
+        undated_to=memory.undated_to,
+        cause=memory.failures.cause,
+        offers_tools=memory.offers_tools,
+    )
+    return msgspec.json.encode(state)
+
+
+def decode_state(column: bytes) -> ThreadState:
+    return _state_decoder.decode(column)
+
+
+def replace_views(state: ThreadState, views: tuple[View, ...]) -> bytes:
+    """Return the column of this state with other views."""
+    return msgspec.json.encode(replace(state, views=views))
+
+
+def encode_parts(parts: tuple[Part, ...]) -> bytes | None:
+    return msgspec.json.encode(parts) if parts else None
+
+
+def decode_parts(column: bytes | None) -> tuple[Part, ...]:
+    return _parts_decoder.decode(column) if column else ()
+
+
+def encode_calls(calls: tuple[str, ...]) -> str | None:
+    """Encode without ASCII escapes: decoding them would join two lone surrogates into one
+    character."""
+    return json.dumps(calls, ensure_ascii=False) if calls else None
+
+
+def decode_calls(text: str | None) -> tuple[str, ...]:
+    return () if text is None else tuple(json.loads(text))
+
+
+def encode_text(text: str) -> bytes:
+    """Encode as UTF-8 that can also hold a lone surrogate, which JSON may carry."""
+    return text.encode("utf-8", "surrogatepass")
+
+
+def decode_text(data: bytes) -> str:
+    return data.decode("utf-8", "surrogatepass")
+
+
+class ResourceSums(NamedTuple):
+    """The tokens of a thread that are summed up over its resource; see `ThreadBacklog`."""
+
+    pending: int
+    fresh: int
+    chunked: int
+
+
+def sum_for_resource(memory: Memory) -> ResourceSums:
+    """Return the sums that every commit writes beside the thread's row; 0 if it has its own log."""
+    if memory.scope == "thread":
+        return ResourceSums(0, 0, 0)
+    chunked = sum(o.source_tokens for o in answered_chunks(memory))
+    return ResourceSums(memory.pending, unobserved_tokens(memory), chunked)
+
+
+def decode_backlog(
+    key: Key,
+    turn_at: float | None,
+    sums: ResourceSums,
+    failure_count: int,
+    retry_at: float,
+    is_suspended: bool,
+) -> ThreadBacklog:
+    """Return one thread of `Store.resource_backlog`."""
+    failures = Failures(failure_count, retry_at, is_suspended)
+    return ThreadBacklog(key=key, turn_at=turn_at or 0.0, failures=failures, **sums._asdict())

@@ -1,0 +1,75 @@
+"""Computes a resource's rows under another tenant, as plain values. A backend reads the rows, and
+writes the results (memory/lifecycle/rekeying.py has the rules)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+
+from msgspec.structs import replace
+
+from om_proxy.memory.lifecycle import rekeying
+from om_proxy.memory.lifecycle.rekeying import Chains
+from om_proxy.memory.model import RESOURCE_THREAD, Key, Observation, Reflection, View
+
+MessageIdentity = rekeying.Row
+
+
+class ResourceRekeying:
+    """Rekeys one resource. Call `rekey_thread` thread by thread, with the shared log last: its
+    entries name the chains of the other threads."""
+
+    def __init__(
+        self,
+        old: str,
+        new: str,
+        resource: str,
+        threads: Iterable[str],
+        label: Callable[[Key], str],
+    ) -> None:
+        names = [name for name in threads if name != RESOURCE_THREAD]
+        self._old_labels = {name: label(Key(old, resource, name)) for name in names}
+        self._labels = {self._old_labels[n]: label(Key(new, resource, n)) for n in names}
+        self._chains_by_label: dict[str, Chains] = {}
+
+    def rekey_thread(self, name: str, messages: Sequence[MessageIdentity]) -> ThreadRekeying:
+        moved = ThreadRekeying(messages, self._labels, self._chains_by_label)
+        if name != RESOURCE_THREAD:
+            self._chains_by_label[self._old_labels[name]] = moved.chains
+        return moved
+
+    def relabel(self, text: str) -> str:
+        return rekeying.replace_labels(text, self._labels)
+
+
+class ThreadRekeying:
+    """Rekeys the rows of one thread."""
+
+    def __init__(
+        self,
+        messages: Sequence[MessageIdentity],
+        labels: Mapping[str, str],
+        chains_by_label: Mapping[str, Chains],
+    ) -> None:
+        self._messages = messages
+        self._labels = labels
+        self._chains_by_label = chains_by_label
+        self._chains_by_seq = rekeying.chains_by_seq(messages)
+        self.chains = rekeying.chains_by_value(messages, self._chains_by_seq)
+
+    def message_keys(self) -> list[tuple[int, bytes, bytes]]:
+        """Return the seq, fingerprint and chain of each message."""
+        return [(row.seq, row.moved, self._chains_by_seq[row.seq]) for row in self._messages]
+
+    def rekey_views(self, views: Iterable[View]) -> tuple[View, ...]:
+        return tuple(rekeying.rekey_view(view, self._messages, self.chains) for view in views)
+
+    def rekey_observation(self, o: Observation) -> Observation:
+        return rekeying.rekey_entry(o, self.chains, self._labels, self._chains_by_label)
+
+    def rekey_reflection(self, made: Reflection) -> Reflection:
+        """Replace the threads' labels in its texts. Its sources are ids, which stay."""
+        texts = [
+            text and rekeying.replace_labels(text, self._labels)
+            for text in (made.text, made.task, made.suggestion)
+        ]
+        return replace(made, text=texts[0] or "", task=texts[1], suggestion=texts[2])

@@ -1,0 +1,232 @@
+"""A store that may be away: it cannot be opened yet, or its file was deleted or replaced during
+use.
+
+A process that goes on writing would then write into a file without a name, which is never read
+again. So each call checks the name, at most once a second. Another file counts its versions from
+the start, so that one number may mean two states. So versions get an offset for each file, and a
+commit computed from an earlier file is a Conflict.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import time
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
+from pathlib import Path
+
+import structlog
+from msgspec.structs import replace
+
+from om_proxy.errors import Conflict, OmError, StorageError
+from om_proxy.memory.model import Key, Memory, Message
+from om_proxy.storage.base import Change, ResourceWakeup, Store
+from om_proxy.storage.forwarding_store import ForwardingStore
+
+log = structlog.get_logger("storage")
+
+CHECK_INTERVAL_S = 1.0
+REOPEN_INTERVAL_S = 1.0
+ERROR_LOG_INTERVAL_S = 60.0
+CLOSE_TIMEOUT_S = 5.0  # for the earlier file, whose disk may be gone
+VERSIONS_PER_FILE = 2**40
+
+FileId = tuple[int, int]  # device and inode
+
+
+class ReopeningStore(ForwardingStore):
+    """Call `open` once, then run `reopen_forever` beside it. `file`: None if the store has no file.
+
+    `on_open` is called for each store opened after the start, with its secret, and whether an
+    earlier store had the same one.
+    """
+
+    def __init__(
+        self,
+        open_store: Callable[[], Awaitable[Store]],
+        file: Path | None,
+        *,
+        clock: Callable[[], float] = time.monotonic,
+        reopen_interval_s: float = REOPEN_INTERVAL_S,
+    ) -> None:
+        self._open_store = open_store
+        self._file = file
+        self._clock = clock
+        self._reopen_interval_s = reopen_interval_s
+        self._store: Store | None = None
+        self._earlier_store: Store | None = None  # its file no longer has that name
+        # of the file and of its write-ahead log
+        self._ids: tuple[FileId | None, FileId | None] = (None, None)
+        self._checked_at = clock()
+        self._files = 0  # opened so far
+        self._offset = 0  # of versions in the file that is open
+        self._error_logged_at = float("-inf")
+        self._away = asyncio.Event()
+        # random until a store was opened: then nothing is keyed with it yet
+        self.known_secret: bytes = os.urandom(32)
+        self.on_open: Callable[[bytes, bool], Awaitable[None]] = _ignore
+
+    @property
+    def has_opened(self) -> bool:
+        """Whether a store was ever opened. Before that, memory is off."""
+        return self._files > 0
+
+    @property
+    def is_away(self) -> bool:
+        if self._clock() - self._checked_at >= CHECK_INTERVAL_S:
+            self._check_file()
+        return self._store is None
+
+    @property
+    def inner(self) -> Store:
+        if self._clock() - self._checked_at >= CHECK_INTERVAL_S:
+            self._check_file()
+        if self._store is None:
+            raise StorageError("the database cannot be used at the moment; the log says why")
+        return self._store
+
+    async def open(self) -> None:
+        """Raise StorageError if the store cannot be opened; then `reopen_forever` tries again and
+        logs the reason."""
+        try:
+            await self._adopt(await self._open_store())
+        except StorageError:
+            self._away.set()
+            raise
+
+    async def reopen_forever(self) -> None:
+        """Whenever the store is away, try to open it once a second."""
+        while True:
+            await self._away.wait()
+            try:
+                await self._reopen()
+            except (OmError, OSError) as exc:
+                self._log_error(exc)
+            if self._store is None:
+                await asyncio.sleep(self._reopen_interval_s)
+
+    async def close(self) -> None:
+        for store in (self._earlier_store, self._store):
+            if store is not None:
+                await store.close()
+
+    # ── the file of that name ─────────────────────────────────────────────────────────────────────
+
+    def _check_file(self) -> None:
+        self._checked_at = self._clock()
+        if self._file is None or self._store is None:
+            return
+        file, wal = self._read_ids()
+        if file == self._ids[0]:
+            self._ids = (file, wal)
+            return
+        log.error("storage.file_replaced" if file else "storage.file_deleted")
+        self._earlier_store, self._store = self._store, None
+        self._away.set()
+
+    def _read_ids(self) -> tuple[FileId | None, FileId | None]:
+        return (
+            (_identify(self._file), _identify(Path(f"{self._file}-wal")))
+            if self._file
+            else (None, None)
+        )
+
+    async def _reopen(self) -> None:
+        if self._earlier_store is not None:
+            earlier, self._earlier_store = self._earlier_store, None
+            with suppress(OmError, TimeoutError):  # that file is never read again
+                async with asyncio.timeout(CLOSE_TIMEOUT_S):
+                    await earlier.close()
+            self._remove_earlier_log()
+        store = await self._open_store()
+        earlier_secret, had_opened = self.known_secret, self.has_opened
+        await self._adopt(store)
+        log.warning("storage.reopened")
+        await self.on_open(self.known_secret, had_opened and self.known_secret == earlier_secret)
+
+    def _remove_earlier_log(self) -> None:
+        """Remove the write-ahead log: SQLite would replay it into the new file."""
+        wal = self._read_ids()[1]
+        if wal is not None and wal == self._ids[1]:
+            for suffix in ("-wal", "-shm"):
+                Path(f"{self._file}{suffix}").unlink(missing_ok=True)
+
+    async def _adopt(self, store: Store) -> None:
+        try:
+            # a new file takes over the secret that tenants and fingerprints are keyed with
+            self.known_secret = await store.secret(self.known_secret)
+        except BaseException:
+            await store.close()
+            raise
+        self._offset = self._files * VERSIONS_PER_FILE
+        self._files += 1
+        self._ids, self._checked_at = self._read_ids(), self._clock()
+        self._store = store
+        self._away.clear()
+
+    def _log_error(self, exc: Exception) -> None:
+        if self._clock() - self._error_logged_at >= ERROR_LOG_INTERVAL_S:
+            self._error_logged_at = self._clock()
+            said = str(exc) if isinstance(exc, OmError) else None
+            log.error("storage.unavailable", error=type(exc).__name__, said=said)
+
+    # ── versions ──────────────────────────────────────────────────────────────────────────────────
+
+    async def load(self, key: Key) -> Memory:
+        inner, offset = self.inner, self._offset
+        return _add_offset(await inner.load(key), offset)
+
+    async def version(self, key: Key) -> int:
+        inner, offset = self.inner, self._offset
+        version = await inner.version(key)
+        return version + offset if version else 0
+
+    async def commit(
+        self, before: Memory, after: Memory, interrupted: Sequence[Message] = ()
+    ) -> Memory:
+        inner, offset = self.inner, self._offset
+        return _add_offset(
+            await inner.commit(*_subtract_offset(Change(before, after, interrupted), offset)),
+            offset,
+        )
+
+    async def commit_shared(
+        self, thread: Change, shared_log: Change | None, wakeup: ResourceWakeup | None = None
+    ) -> tuple[Memory, Memory | None]:
+        inner, offset = self.inner, self._offset
+        shared_log = _subtract_offset(shared_log, offset) if shared_log else None
+        written, log_after = await inner.commit_shared(
+            _subtract_offset(thread, offset), shared_log, wakeup
+        )
+        return _add_offset(written, offset), _add_offset(log_after, offset) if log_after else None
+
+
+async def _ignore(_secret: bytes, _is_known: bool) -> None:
+    return
+
+
+def _identify(file: Path | None) -> FileId | None:
+    try:
+        found = os.stat(file) if file else None
+    except OSError:
+        return None
+    return (found.st_dev, found.st_ino) if found else None
+
+
+def _add_offset(memory: Memory, offset: int) -> Memory:
+    return replace(memory, version=memory.version + offset) if offset and memory.version else memory
+
+
+def _subtract_offset(change: Change, offset: int) -> Change:
+    """Raise Conflict for a change that was computed from another file."""
+    if not change.before.version:
+        return change
+    version = change.before.version - offset
+    if not 0 < version < VERSIONS_PER_FILE:
+        raise Conflict("the database is another one since; load the thread again")
+    if not offset:
+        return change
+    before = replace(change.before, version=version)
+    after = before if change.after == change.before else replace(change.after, version=version)
+    return change._replace(before=before, after=after)

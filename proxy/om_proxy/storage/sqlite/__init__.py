@@ -1,0 +1,1 @@
+"""Keeps memories in one SQLite file."""

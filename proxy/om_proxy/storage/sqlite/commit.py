@@ -1,0 +1,206 @@
+"""Writes a commit as SQL: the rows of one difference, inside the transaction of the writer
+connection."""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+from om_proxy.errors import Conflict
+from om_proxy.memory.model import RESOURCE_THREAD, Memory, Message
+from om_proxy.storage.base import Change, ResourceWakeup
+from om_proxy.storage.difference import Difference, compute_difference, count_kept_generations
+from om_proxy.storage.sqlite import rows
+from om_proxy.storage.sqlite.queries import UNIX_NOW
+
+NEXT_VERSION = "(SELECT value + 1 FROM sequence)"
+
+
+def _split_columns(text: str) -> list[str]:
+    return [name.strip().removeprefix("observation.") for name in text.split(",")]
+
+
+def _placeholders(count: int) -> str:
+    return ", ".join("?" * count)
+
+
+def _build_upsert(table: str, key: Sequence[str], columns: Sequence[str]) -> str:
+    """Return SQL that inserts a row, or replaces one that differs: an equal row counts as no
+    change. Parameters: key, then columns."""
+    row = ", ".join(columns)
+    return (
+        f"INSERT INTO {table} ({', '.join(key)}, {row}) VALUES ({_placeholders(len(key) + len(columns))}) "  # noqa: S608 - our own names
+        f"ON CONFLICT ({', '.join(key)}) DO UPDATE SET ({row}) = ({', '.join(f'excluded.{c}' for c in columns)}) "
+        f"WHERE ({', '.join(f'{table}.{c}' for c in columns)}) IS NOT ({', '.join(f'excluded.{c}' for c in columns)})"
+    )
+
+
+_THREAD_COLUMNS = _split_columns(rows.THREAD_COLUMNS)
+_MESSAGE_COLUMNS = ["live", "parent", *_split_columns(rows.MESSAGE_COLUMNS)[1:]]
+
+INSERT_THREAD = f"""INSERT INTO thread (id, version, created_at, tenant, resource, thread, {rows.THREAD_COLUMNS})
+    VALUES ({NEXT_VERSION}, {NEXT_VERSION}, {UNIX_NOW}, {_placeholders(3 + len(_THREAD_COLUMNS))})
+    ON CONFLICT DO NOTHING RETURNING id, version"""  # noqa: S608 - our own text
+UPDATE_THREAD = f"""UPDATE thread SET (version, {rows.THREAD_COLUMNS}) = ({NEXT_VERSION}, {_placeholders(len(_THREAD_COLUMNS))})
+    WHERE tenant = ? AND resource = ? AND thread = ? AND version = ? RETURNING id, version"""  # noqa: S608 - our own text
+INCREMENT_SEQUENCE = "UPDATE sequence SET value = value + 1"
+UPSERT_MESSAGES = _build_upsert("message", ("thread_id", "seq"), _MESSAGE_COLUMNS)
+INSERT_INTERRUPTED = f"""INSERT INTO message (thread_id, seq, {", ".join(_MESSAGE_COLUMNS)})
+    VALUES ({_placeholders(2 + len(_MESSAGE_COLUMNS))})"""  # noqa: S608 - our own text
+SUPERSEDE_MISSING = """UPDATE message SET live = 0
+    WHERE thread_id = ? AND live = 1 AND seq > ? AND seq NOT IN (SELECT value FROM json_each(?))"""
+UPSERT_OBSERVATIONS = _build_upsert(
+    "observation", ("thread_id", "id"), ["state", *_split_columns(rows.OBSERVATION_COLUMNS)[1:]]
+)
+# A dropped chunk that an older generation holds stays, as an entry of that log.
+MARK_AS_LOG = "UPDATE observation SET state = 'log' WHERE thread_id = ? AND id = ?"
+DROP_CHUNK = """DELETE FROM observation WHERE thread_id = ? AND id = ? AND NOT EXISTS (
+    SELECT 1 FROM entry WHERE entry.thread_id = observation.thread_id AND observation_id = observation.id)"""
+SHORTEN_LOG = "DELETE FROM entry WHERE thread_id = ? AND generation = ? AND position >= ?"
+UPSERT_ENTRIES = _build_upsert("entry", ("thread_id", "generation", "position"), ["observation_id"])
+UPSERT_REFLECTION = _build_upsert(
+    "reflection", ("thread_id",), _split_columns(rows.REFLECTION_COLUMNS)
+)
+# Keeps the newest ?2 generations that have a log, with this one; then deletes what no log holds.
+PRUNE_ENTRIES = """DELETE FROM entry WHERE thread_id = ?1 AND generation NOT IN (
+    SELECT DISTINCT generation FROM entry WHERE thread_id = ?1 ORDER BY generation DESC LIMIT ?2)"""
+PRUNE_OBSERVATIONS = """DELETE FROM observation WHERE thread_id = ?1 AND state = 'log' AND NOT EXISTS (
+    SELECT 1 FROM entry WHERE entry.thread_id = observation.thread_id AND observation_id = observation.id)"""
+DELETE_REFLECTION = "DELETE FROM reflection WHERE thread_id = ?"
+SELECT_VERSION = "SELECT version FROM thread WHERE tenant = ? AND resource = ? AND thread = ?"
+_SUM_UNOBSERVED = "SELECT sum(fresh) FROM thread WHERE tenant = ?1 AND resource = ?2 AND shared = 1"
+# The index alone mostly answers this. Which threads are in back-off matters only if the shared log
+# is due already, at a later time.
+WAKE_RESOURCE = f"""UPDATE thread SET due = ?3
+    WHERE tenant = ?1 AND resource = ?2 AND thread = '{RESOURCE_THREAD}' AND ifnull(due > ?3, 1)
+    AND ({_SUM_UNOBSERVED}) >= ?4 AND (due IS NULL OR ({_SUM_UNOBSERVED} AND parked = 0 AND retry_at <= ?3) >= ?4)"""  # noqa: S608 - our own text
+
+Statement = tuple[str, list[tuple[Any, ...]]]  # SQL, and the rows of parameters to run it with
+
+
+class WrittenRow(NamedTuple):
+    """The columns of a thread's row that the store sets itself."""
+
+    born: int
+    version: int
+
+
+class Commit:
+    """Everything a commit writes, encoded before the transaction begins: an encoding error then
+    disturbs no other commit."""
+
+    def __init__(
+        self,
+        before: Memory,
+        after: Memory,
+        interrupted: Sequence[Message],
+        generations: int | None = None,
+    ) -> None:
+        """`generations`: how many older ones stay when a new one begins; None: all."""
+        self._before = before
+        self._thread = rows.encode_thread(after)
+        self._statements = _build_statements(after, compute_difference(before, after, interrupted))
+        kept = count_kept_generations(before, after, generations)
+        if kept is not None:
+            self._statements += [(PRUNE_ENTRIES, [(kept,)]), (PRUNE_OBSERVATIONS, [()])]
+
+    def write(self, db: sqlite3.Connection) -> WrittenRow:
+        """Write the rows, in the connection's thread. Raise `Conflict` before anything is
+        written."""
+        thread_id, version = self._write_thread(db)
+        db.execute(INCREMENT_SEQUENCE)
+        for sql, parameters in self._statements:
+            db.executemany(sql, ((thread_id, *row) for row in parameters))
+        return WrittenRow(thread_id, version)
+
+    def _write_thread(self, db: sqlite3.Connection) -> tuple[int, int]:
+        key, version = self._before.key, self._before.version
+        if version == 0:
+            found = db.execute(INSERT_THREAD, (*key, *self._thread)).fetchall()
+        else:
+            found = db.execute(UPDATE_THREAD, (*self._thread, *key, version)).fetchall()
+        for thread_id, new in found:
+            return thread_id, new
+        raise _conflict(self._before)
+
+
+class SharedCommit:
+    """Commits a thread and the shared log of its resource, both or neither. The version of a shared
+    log that does not differ is checked, and nothing is written."""
+
+    def __init__(
+        self,
+        thread: Change,
+        shared_log: Change | None,
+        wakeup: ResourceWakeup | None,
+        generations: int | None,
+    ) -> None:
+        self._key = thread.before.key
+        changes = [change for change in (thread, shared_log) if change is not None]
+        self._expected = [change.before for change in changes]
+        self._commits = [
+            Commit(*change, generations)
+            for change in changes
+            if change is thread or _is_changed(change)
+        ]
+        self._wakeup = wakeup
+
+    def write(self, db: sqlite3.Connection) -> list[WrittenRow]:
+        """Write the rows. Raise `Conflict` before anything is written."""
+        for memory in self._expected:
+            check_version(db, memory)
+        written = [commit.write(db) for commit in self._commits]
+        if self._wakeup:
+            db.execute(
+                WAKE_RESOURCE,
+                (self._key.tenant, self._key.resource, self._wakeup.now, self._wakeup.tokens),
+            )
+        return written
+
+
+def _is_changed(change: Change) -> bool:
+    return change.after != change.before or not change.before.version
+
+
+def check_version(db: sqlite3.Connection, memory: Memory) -> None:
+    """Raise `Conflict` unless this is the stored version."""
+    found = db.execute(SELECT_VERSION, memory.key).fetchall()
+    if (int(found[0][0]) if found else 0) != memory.version:
+        raise _conflict(memory)
+
+
+def _conflict(memory: Memory) -> Conflict:
+    return Conflict(
+        f"thread {memory.key.thread}: version {memory.version} is no longer the stored one; load it again"
+    )
+
+
+def _build_statements(after: Memory, d: Difference) -> list[Statement]:
+    """Return the statements with all parameters but the first, the thread's id: it is known only
+    inside the transaction."""
+    statements: list[Statement] = [
+        (
+            SUPERSEDE_MISSING,
+            [(after.coverage, json.dumps([m.seq for m in after.tail]))] if d.may_supersede else [],
+        ),
+        (UPSERT_MESSAGES, [rows.encode_message(placed, live=True) for placed in d.messages]),
+        (INSERT_INTERRUPTED, [rows.encode_message(placed, live=False) for placed in d.interrupted]),
+        (
+            UPSERT_OBSERVATIONS,
+            [rows.encode_observation(o, state) for o, state in d.observations],
+        ),
+        (SHORTEN_LOG, [(after.log.generation, len(after.log.entries))] if d.is_shortened else []),
+        (UPSERT_ENTRIES, [(after.log.generation, position, id_) for position, id_ in d.entries]),
+        (MARK_AS_LOG, [(id_,) for id_ in d.dropped_chunks]),
+        (DROP_CHUNK, [(id_,) for id_ in d.dropped_chunks]),
+    ]
+    if d.has_new_reflection:
+        made = after.log.reflection
+        statements.append(
+            (UPSERT_REFLECTION, [rows.encode_reflection(made)])
+            if made
+            else (DELETE_REFLECTION, [()])
+        )
+    return [(sql, parameters) for sql, parameters in statements if parameters]

@@ -1,0 +1,264 @@
+"""Runs units of work, which wait in a queue, on one SQLite connection.
+
+Units that arrive while a transaction runs share the next one, and with it one fsync: group commit.
+The transaction runs in a task of the worker's own. So a cancelled caller only stops waiting: its
+unit still commits or rolls back as a whole. After an error the connection is rolled back, closed
+and never used again; the next unit opens another.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sqlite3
+from collections import deque
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import AbstractAsyncContextManager, nullcontext, suppress
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any, Literal, TypeVar, cast
+
+import aiosqlite
+
+from om_proxy.errors import Conflict, StorageError, Unwritable
+
+# in one transaction: bounds how long the first unit waits for its fsync
+MAX_GROUP_UNITS = 64
+
+T = TypeVar("T")
+AsyncWork = Callable[[aiosqlite.Connection], Awaitable[Any]]
+SyncWork = Callable[[sqlite3.Connection], Any]
+
+
+@dataclass(slots=True)
+class WorkUnit:
+    """A piece of work and the future of its outcome, which is done early if its caller was
+    cancelled."""
+
+    work: AsyncWork
+    outcome: asyncio.Future[Any] = field(
+        default_factory=lambda: asyncio.get_running_loop().create_future()
+    )
+    without_transaction: bool = False
+    sync_work: SyncWork | None = None  # the same work, to be run in the connection's thread
+
+    def settle(self, result: Any) -> None:
+        if self.outcome.done():
+            return
+        if isinstance(result, BaseException):
+            self.outcome.set_exception(result)
+        else:
+            self.outcome.set_result(result)
+
+
+class ConnectionWorker:
+    """`connect` opens a connection in autocommit mode. `keeps_open`: never close it after an error,
+    which would lose the data (`:memory:`)."""
+
+    def __init__(
+        self,
+        connect: Callable[[], Awaitable[aiosqlite.Connection]],
+        begin_sql: Literal["BEGIN", "BEGIN IMMEDIATE"],
+        *,
+        keeps_open: bool = False,
+        max_units: int = MAX_GROUP_UNITS,
+        lock: AbstractAsyncContextManager[None] | None = None,
+    ) -> None:
+        """`lock`: held while any unit runs, and while the connection closes."""
+        self._connect = connect
+        self._begin_sql = begin_sql
+        self._keeps_open = keeps_open
+        self._max_units = max_units
+        self._lock = lock or nullcontext()
+        self._waiting: deque[WorkUnit] = deque()
+        self._task: asyncio.Task[None] | None = None
+        self._closed = False
+        self.connection: aiosqlite.Connection | None = None
+
+    async def run(self, work: Callable[[aiosqlite.Connection], Awaitable[T]]) -> T:
+        """Return the work's result once its transaction is committed. A `Conflict` leaves the other
+        units of the transaction untouched."""
+        return cast(T, await self._hand_over(WorkUnit(work)))
+
+    async def write(self, work: Callable[[sqlite3.Connection], T]) -> T:
+        """Like `run`, for work that runs in the connection's thread. A hop there and back costs 100
+        µs of CPU. If all units of a transaction are such work, one hop runs it from BEGIN to
+        COMMIT."""
+        return cast(
+            T,
+            await self._hand_over(
+                WorkUnit(
+                    lambda connection: run_in_connection_thread(connection, work), sync_work=work
+                )
+            ),
+        )
+
+    async def run_alone(self, work: Callable[[aiosqlite.Connection], Awaitable[T]]) -> T:
+        """Return the result of work that needs no transaction (a single statement) or cannot have
+        one (a checkpoint)."""
+        return cast(T, await self._hand_over(WorkUnit(work, without_transaction=True)))
+
+    async def close(self) -> None:
+        """Finish the units in the queue, then close; later work is refused."""
+        self._closed = True
+        if self._task is not None:
+            await asyncio.wait([self._task])
+        if self.connection is not None:
+            connection, self.connection = self.connection, None
+            try:
+                async with self._lock:
+                    await connection.close()
+            except sqlite3.Error as exc:
+                raise as_storage_error(exc) from exc
+
+    def _hand_over(self, unit: WorkUnit) -> asyncio.Future[Any]:
+        if self._closed:
+            raise StorageError("the store is closed")
+        self._waiting.append(unit)
+        if self._task is None or self._task.done():
+            self._task = asyncio.create_task(self._drain(), name="sqlite worker")
+        return unit.outcome
+
+    async def _drain(self) -> None:
+        while self._waiting:
+            group = self._next_group()
+            await self._perform(group)
+            # many callers commit: let those of this pass of the event loop share the next fsync
+            if len(group) > 1:
+                await asyncio.sleep(0)
+
+    def _next_group(self) -> list[WorkUnit]:
+        group = [self._waiting.popleft()]
+        while (
+            self._waiting
+            and len(group) < self._max_units
+            and not (group[0].without_transaction or self._waiting[0].without_transaction)
+        ):
+            group.append(self._waiting.popleft())
+        return group
+
+    async def _perform(self, group: list[WorkUnit]) -> None:
+        try:
+            async with self._lock:
+                results = await (
+                    self._run_without_transaction(group[0])
+                    if group[0].without_transaction
+                    else self._run_transaction(group)
+                )
+        except asyncio.CancelledError:  # the loop is shutting down
+            for unit in group:
+                unit.outcome.cancel()
+            raise
+        except Exception as exc:
+            await self._discard()
+            await self._settle_failed(group, exc)
+        else:
+            for unit, result in zip(group, results, strict=True):
+                unit.settle(result)
+
+    async def _run_transaction(self, group: list[WorkUnit]) -> list[Any]:
+        connection = await self._open()
+        sync_works = [unit.sync_work for unit in group if unit.sync_work]
+        if len(sync_works) == len(group):
+            return await run_in_connection_thread(
+                connection, partial(_run_sync_works, self._begin_sql, sync_works)
+            )
+        await connection.execute(self._begin_sql)
+        results = [await _run_unit(unit, connection) for unit in group]
+        await connection.execute("COMMIT")
+        return results
+
+    async def _run_without_transaction(self, unit: WorkUnit) -> list[Any]:
+        return [await _run_unit(unit, await self._open())]
+
+    async def _open(self) -> aiosqlite.Connection:
+        if self.connection is None:
+            self.connection = await self._connect()
+        return self.connection
+
+    async def _discard(self) -> None:
+        connection = self.connection
+        if connection is None:
+            return
+        # the error may have rolled back, or broken the connection; closing undoes the rest
+        with suppress(sqlite3.Error):
+            if connection.in_transaction:
+                await connection.execute("ROLLBACK")
+        if not self._keeps_open:
+            self.connection = None
+            with suppress(sqlite3.Error):  # it is given up either way
+                await connection.close()
+
+    async def _settle_failed(self, group: list[WorkUnit], exc: Exception) -> None:
+        """Fail all units for a full disk or a lock. Any other error may come from one unit, so run
+        each in a transaction of its own."""
+        if len(group) == 1 or isinstance(exc, sqlite3.OperationalError | StorageError):
+            for unit in group:
+                unit.settle(as_storage_error(exc))
+        else:
+            for unit in group:
+                await self._perform([unit])
+
+
+async def run_in_connection_thread(
+    connection: aiosqlite.Connection, work: Callable[[sqlite3.Connection], T]
+) -> T:
+    """Return the result of work of several statements, run in the connection's thread. aiosqlite's
+    own methods hop there for each statement, and it has no public way to do otherwise."""
+    result: T = await connection._execute(work, connection._conn)  # type: ignore[no-untyped-call] # as all of aiosqlite below its methods
+    return result
+
+
+async def _run_unit(unit: WorkUnit, connection: aiosqlite.Connection) -> Any:
+    """Return the work's result, or its `Conflict`: that is raised before anything is written, so
+    the transaction may go on."""
+    try:
+        return await unit.work(connection)
+    except Conflict as conflict:
+        return conflict
+
+
+def _run_sync_works(
+    begin_sql: str, works: Sequence[SyncWork], connection: sqlite3.Connection
+) -> list[Any]:
+    """Run one transaction; see `_run_unit`. An error leaves it open: closing the connection rolls
+    it back."""
+    connection.execute(begin_sql)
+    results = [_run_sync_work(work, connection) for work in works]
+    connection.execute("COMMIT")
+    return results
+
+
+def _run_sync_work(work: SyncWork, connection: sqlite3.Connection) -> Any:
+    try:
+        return work(connection)
+    except Conflict as conflict:
+        return conflict
+
+
+def as_storage_error(exc: Exception) -> StorageError:
+    """Translate a foreign error into a StorageError. SQLite's texts name tables and columns, never
+    values; other errors' texts might hold values."""
+    if isinstance(exc, StorageError):
+        return exc
+    kind = Unwritable if _is_caused_by_work(exc) else StorageError
+    error = kind(
+        f"SQLite: {type(exc).__name__}: {exc}"
+        if isinstance(exc, sqlite3.Error)
+        else f"SQLite: {type(exc).__name__}"
+    )
+    error.__cause__ = exc
+    return error
+
+
+def _is_caused_by_work(exc: Exception) -> bool:
+    """Whether the written values caused the error, not the disk or the file: then trying again does
+    not help."""
+    return isinstance(
+        exc,
+        sqlite3.IntegrityError
+        | sqlite3.InterfaceError
+        | sqlite3.DataError
+        | UnicodeError
+        | TypeError
+        | OverflowError,
+    )

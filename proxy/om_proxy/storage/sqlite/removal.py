@@ -1,0 +1,102 @@
+"""Removes a thread from an SQLite file: its rows, and what the shared log and the resource's other
+threads say of it."""
+
+from __future__ import annotations
+
+import json
+
+import aiosqlite
+
+from om_proxy.memory.model import RECENT_MARKS, Key, Memory, resource_key
+from om_proxy.storage.base import ForgetResult
+from om_proxy.storage.forgetting import LabelThread, plan_log_removal, uncover_thread
+from om_proxy.storage.sqlite import rows
+from om_proxy.storage.sqlite.commit import INCREMENT_SEQUENCE, NEXT_VERSION, Commit
+from om_proxy.storage.sqlite.connection_worker import run_in_connection_thread
+from om_proxy.storage.sqlite.eraser import REQUEST_ERASURE
+from om_proxy.storage.sqlite.queries import (
+    IS_THREAD,
+    OF_THREAD,
+    UNIX_NOW,
+    select_generations,
+    select_memory,
+    select_rows,
+)
+
+SELECT_SHARERS = (
+    "SELECT thread FROM thread WHERE tenant = ? AND resource = ? AND shared = 1 ORDER BY id"
+)
+CLEAR_OTHERS = f"""UPDATE thread SET others = '', version = {NEXT_VERSION}
+    WHERE tenant = ? AND resource = ? AND others <> ''"""  # noqa: S608 - our own text
+SET_DUE_NOW = f"UPDATE thread SET due = {UNIX_NOW} WHERE {IS_THREAD}"  # noqa: S608 - our own text
+DELETE_ENTRIES = (
+    f"DELETE FROM entry WHERE {OF_THREAD} AND observation_id IN (SELECT value FROM json_each(?))"  # noqa: S608 - our own text
+)
+DELETE_OBSERVATIONS = (
+    f"DELETE FROM observation WHERE {OF_THREAD} AND id IN (SELECT value FROM json_each(?))"  # noqa: S608 - our own text
+)
+SELECT_TAIL = f"SELECT {rows.MESSAGE_COLUMNS} FROM message WHERE {OF_THREAD} AND live = 1 AND seq > ? ORDER BY seq"  # noqa: S608 - our own text
+SELECT_RECENT = f"""SELECT {rows.MARK_COLUMNS} FROM message WHERE {OF_THREAD} AND live = 1 AND seq <= ?
+    ORDER BY seq DESC LIMIT {RECENT_MARKS}"""  # noqa: S608 - our own text
+COUNT_BEFORE = f"SELECT count(*), ifnull(sum(tokens), 0) FROM message WHERE {OF_THREAD} AND live = 1 AND seq <= ?"  # noqa: S608 - our own text
+COUNT_ROWS = f"""SELECT (SELECT count(*) FROM thread WHERE {IS_THREAD}),
+    (SELECT count(*) FROM message WHERE {OF_THREAD}),
+    (SELECT count(*) FROM observation WHERE {OF_THREAD}),
+    (SELECT count(DISTINCT generation) FROM entry WHERE {OF_THREAD}),
+    (SELECT count(*) FROM reflection WHERE {OF_THREAD})"""  # noqa: S608 - our own text
+
+
+async def remove_thread(db: aiosqlite.Connection, key: Key, labels: LabelThread) -> ForgetResult:
+    """Remove a thread, inside a transaction. Return what was removed."""
+    [row] = await select_rows(db, COUNT_ROWS, key * 5)
+    removed = ForgetResult(*row)
+    await db.execute(REQUEST_ERASURE)
+    await db.execute(f"DELETE FROM thread WHERE {IS_THREAD}", key)  # noqa: S608 - its other tables cascade
+    await db.execute(f"DELETE FROM lease WHERE {IS_THREAD}", key)  # noqa: S608 - our own text
+    shared_log = await select_memory(db, resource_key(key))
+    if shared_log.version and shared_log.key != key:
+        return await _remove_from_log(db, shared_log, key, labels, removed)
+    return removed
+
+
+async def _remove_from_log(
+    db: aiosqlite.Connection, log: Memory, key: Key, labels: LabelThread, removed: ForgetResult
+) -> ForgetResult:
+    """Remove the thread's part from the shared log. Return `removed` with what went there."""
+    others = [
+        Key(key.tenant, key.resource, name)
+        for (name,) in await select_rows(db, SELECT_SHARERS, key[:2])
+    ]
+    if not others:
+        [row] = await select_rows(db, COUNT_ROWS, log.key * 5)
+        await db.execute(f"DELETE FROM thread WHERE {IS_THREAD}", log.key)  # noqa: S608 - its other tables cascade
+        return removed._replace(
+            observations=removed.observations + row[2],
+            generations=removed.generations + row[3],
+            reflections=removed.reflections + row[4],
+        )
+    older = await select_generations(db, log.key, log.log.generation)
+    plan = plan_log_removal(log, older, key, others, labels)
+    await run_in_connection_thread(db, Commit(log, plan.log, ()).write)
+    for sql in (DELETE_ENTRIES, DELETE_OBSERVATIONS):
+        await db.execute(sql, (*log.key, json.dumps(plan.observations)))
+    for other, covered_until in plan.uncovered:
+        await _uncover(db, await select_memory(db, other), plan.log, labels(other), covered_until)
+    if plan.uncovered:
+        await db.execute(SET_DUE_NOW, log.key)  # messages in a tail again may be due
+    await db.execute(CLEAR_OTHERS, key[:2])
+    await db.execute(INCREMENT_SEQUENCE)
+    return plan.add_to(removed)
+
+
+async def _uncover(
+    db: aiosqlite.Connection, thread: Memory, log: Memory, label: str, covered_until: int
+) -> None:
+    at = (*thread.key, covered_until)
+    recent = tuple(
+        rows.decode_mark(row) for row in reversed(await select_rows(db, SELECT_RECENT, at))
+    )
+    tail = tuple(rows.decode_message(row) for row in await select_rows(db, SELECT_TAIL, at))
+    [(count, tokens)] = await select_rows(db, COUNT_BEFORE, at)
+    after = uncover_thread(thread, log, label, recent, tail, (count, tokens))
+    await run_in_connection_thread(db, Commit(thread, after, ()).write)

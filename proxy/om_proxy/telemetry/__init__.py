@@ -1,0 +1,1 @@
+"""What the proxy tells its operator."""

@@ -1,0 +1,78 @@
+"""Serve an ASGI application on a loopback port, in the running event loop, for as long as a `with`
+lasts."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import socket
+from collections.abc import AsyncIterator, Generator
+from typing import Any, Literal
+
+import uvicorn
+
+from om_proxy.errors import OmError
+from om_proxy.server.protocol import BoundedProtocol
+
+SHUTDOWN_GRACE_S = 2  # seconds an open request gets at the end
+
+
+class _Server(uvicorn.Server):
+    """Tells when it listens, and leaves the signals to the program it runs in."""
+
+    def __init__(self, config: uvicorn.Config) -> None:
+        super().__init__(config)
+        self.listening = asyncio.Event()
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        try:
+            await super().startup(sockets=sockets)
+        except SystemExit as exc:  # uvicorn's way to say so; it would end the whole program
+            raise OmError(
+                "the server did not start; run `om-proxy serve` with the same settings to see its log"
+            ) from exc
+        self.listening.set()
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Generator[None, None, None]:
+        yield
+
+
+@contextlib.asynccontextmanager
+async def serving(
+    app: Any, *, port: int = 0, lifespan: Literal["auto", "on", "off"] = "auto"
+) -> AsyncIterator[str]:
+    """Yield the application's base URL, `http://127.0.0.1:<port>`. Port 0 takes a free one.
+
+    A port in use and a failing start raise OmError."""
+    config = uvicorn.Config(
+        app,
+        http=BoundedProtocol,
+        lifespan=lifespan,
+        log_config=None,
+        access_log=False,
+        ws="none",
+        timeout_graceful_shutdown=SHUTDOWN_GRACE_S,
+    )
+    server = _Server(config)
+    # named in full: asyncio sets TCP_NODELAY only on sockets that say TCP, and without it each
+    # small reply waits 40 ms
+    with socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP) as listener:
+        # a port that a program has just left is free again
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            listener.bind(("127.0.0.1", port))
+        except OSError as exc:
+            raise OmError(f"port {port} of 127.0.0.1 is in use; choose another") from exc
+        run = asyncio.create_task(server.serve(sockets=[listener]))
+        listening = asyncio.create_task(server.listening.wait())
+        try:
+            await asyncio.wait({run, listening}, return_when=asyncio.FIRST_COMPLETED)
+            if run.done():
+                run.result()  # raises what kept it from starting
+            yield f"http://127.0.0.1:{listener.getsockname()[1]}"
+        finally:
+            listening.cancel()
+            if not run.done():
+                server.should_exit = True
+                await run

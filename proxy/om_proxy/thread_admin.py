@@ -1,0 +1,110 @@
+"""Change a thread's memory by hand: its title, its thresholds, a reflection that a person does not want
+(docs/spec/behaviour.md#steering)."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Any
+
+from msgspec.structs import replace
+
+from om_proxy import facts
+from om_proxy.errors import BadRequest, ConfigError, NotFound
+from om_proxy.memory.lifecycle import branch
+from om_proxy.memory.model import Key, Memory, resource_key
+from om_proxy.memory_cache import Memories, retry_on_conflict
+from om_proxy.policy import PolicyInForce
+from om_proxy.settings import Effective, merge_thread_overrides
+from om_proxy.storage.base import ForgetResult, ThreadInfo
+
+MAX_TITLE_CHARS = 200  # characters
+UNKNOWN_THREAD_MESSAGE = "there is no memory of this thread"
+
+
+class ThreadAdmin:
+    """The changes. Every method raises NotFound for a thread without a memory."""
+
+    def __init__(
+        self,
+        memories: Memories,
+        policies: PolicyInForce,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        self._memories = memories
+        self._policies = policies
+        self._clock = clock
+
+    async def list_threads(
+        self, tenant: str | None, resource: str | None, cursor: Key | None, limit: int
+    ) -> tuple[ThreadInfo, ...]:
+        return await self._memories.store.threads(tenant, resource, cursor, limit)
+
+    async def load_memory(self, key: Key) -> Memory:
+        memory = await self._memories.load(key) if key.thread else None
+        if memory is None or not memory.version:
+            raise NotFound(UNKNOWN_THREAD_MESSAGE)
+        return memory
+
+    def effective_settings(self, memory: Memory) -> Effective:
+        """The settings in force for the thread, its own thresholds included."""
+        return self._policies.current.thread_settings(memory)
+
+    async def set_title(self, key: Key, title: str | None) -> Memory:
+        """Pin this title, so that no model changes it; None: let the observer choose titles again."""
+        if title is not None and not 0 < len(title.strip()) <= MAX_TITLE_CHARS:
+            raise BadRequest(
+                f"a title has 1 to {MAX_TITLE_CHARS} characters", "om_bad_title", "title"
+            )
+        born = (await self.load_memory(key)).born
+
+        def change(memory: Memory) -> Memory:
+            kept = memory.title if title is None else " ".join(title.split())
+            return replace(memory, title=kept, title_pinned=title is not None)
+
+        return await self._memories.update(key, change, born=born)
+
+    async def set_thresholds(self, key: Key, wanted: Mapping[str, Any]) -> Memory:
+        """Lay these thresholds over those set for the thread already; None takes one back."""
+        known = await self.load_memory(key)
+        base = self._policies.current.base_settings(known)
+
+        def change(memory: Memory) -> Memory:
+            return replace(memory, overrides=merge_thread_overrides(base, wanted, memory.overrides))
+
+        try:
+            return await self._memories.update(key, change, born=known.born)
+        except ConfigError as exc:
+            raise BadRequest(str(exc), "om_bad_setting") from exc
+
+    async def forget(self, key: Key) -> ForgetResult:
+        """Remove the thread and everything kept of it, and return what was removed. A turn under way
+        does not bring it back."""
+        forgotten = await self._memories.forget(key) if key.thread else ForgetResult()
+        if not forgotten.threads:
+            raise NotFound(UNKNOWN_THREAD_MESSAGE)
+        fact = facts.Forgotten(key, forgotten.messages, forgotten.log)
+        self._memories.facts.emit(fact)
+        return forgotten
+
+    async def undo_reflection(self, key: Key) -> Memory:
+        """Take the newest reflection of the thread's log back to its sources; the log may be a shared
+        one."""
+        await retry_on_conflict(
+            partial(
+                self._undo_reflection,
+                resource_key(key) if (await self.load_memory(key)).shared_log else key,
+            )
+        )
+        return await self.load_memory(key)
+
+    async def _undo_reflection(self, where: Key) -> None:
+        before = await self._memories.load(where)
+        older = await self._memories.store.generations(where, before.log.generation)
+        after = branch.undo_reflection(before, older, self._clock())
+        if after is None:
+            raise BadRequest(
+                "the log holds no reflection whose entries are still kept", "om_nothing_to_undo"
+            )
+        await self._memories.commit(before, after)

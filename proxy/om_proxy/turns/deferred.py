@@ -1,0 +1,168 @@
+"""Keeps turns whose memory cannot be read, and commits them in order once it can be.
+
+A memory that can be read but not written waits in the store's own spool
+(storage/spooling_store.py). For the turns here nothing is known of the thread, so nothing can be
+computed. A client that sends only its newest message would lose it. The next request of the thread,
+or the next second, tries again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import OrderedDict, deque
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+from weakref import WeakValueDictionary
+
+from om_proxy.errors import StorageError
+from om_proxy.facts import Facts, Uncommitted
+from om_proxy.memory.model import Key
+from om_proxy.storage.breaker import Breaker
+from om_proxy.storage.spool_budget import SpoolBudget
+
+FIRST_RETRY_S = 0.2  # most faults are over at once
+RETRY_S = 1.0
+COMMIT_TIMEOUT_S = 10.0  # for one turn
+TURN_BYTES = 8_192  # of a turn beyond its body and its reply, as CPython holds it
+
+Commit = Callable[[], Awaitable[None]]
+
+
+@dataclass(eq=False, slots=True)
+class DeferredTurn:
+    """A turn that waits. `commit` raises StorageError while the turn cannot be stored. `released`
+    is set when its reply need not wait for it any longer."""
+
+    commit: Commit
+    released: asyncio.Event = field(default_factory=asyncio.Event)
+
+
+class DeferredTurns:
+    """The turns that wait, by thread. `retry_forever` must run beside it. The store's spool shares
+    its budget."""
+
+    def __init__(
+        self,
+        budget: SpoolBudget | None = None,
+        facts: Facts | None = None,
+        is_off: Callable[[], bool] = lambda: False,
+    ) -> None:
+        """`is_off`: whether there is no memory at all yet. Then no turn is kept."""
+        self._is_off = is_off
+        self._budget = budget or SpoolBudget()
+        self._facts = facts or Facts()
+        self._breaker = Breaker()
+        self._threads: OrderedDict[Key, deque[DeferredTurn]] = OrderedDict()
+        self._locks: WeakValueDictionary[Key, asyncio.Lock] = WeakValueDictionary()
+        self._wanted = asyncio.Event()
+        self._is_ending = False
+
+    def is_waiting(self, key: Key) -> bool:
+        """Whether turns of this thread wait."""
+        return key in self._threads
+
+    def defer(self, key: Key, commit: Commit, held_bytes: int) -> DeferredTurn:
+        """Keep the turn until it is stored. `held_bytes`: the size of its body and its reply."""
+        turn = DeferredTurn(commit)
+        if self._is_off():
+            turn.released.set()
+            return turn
+        if self._breaker.is_open or self._is_ending:
+            turn.released.set()
+        self._threads.setdefault(key, deque()).append(turn)
+        self._budget.charge(
+            ("deferred", key), held_bytes + TURN_BYTES, lambda: self._drop(key, "SpoolFull")
+        )
+        self._wanted.set()
+        return turn
+
+    async def commit_waiting(self, key: Key) -> None:
+        """Commit the thread's waiting turns in order. Raises StorageError if they must go on
+        waiting."""
+        if key not in self._threads:
+            return
+        lock = self._locks.get(key)
+        if lock is None:
+            lock = self._locks[key] = asyncio.Lock()
+        async with lock:
+            while turns := self._threads.get(key):
+                turn = turns[0]
+                await self._commit_turn(key, turn)
+                turn.released.set()
+                # it may have been given up meanwhile
+                if self._threads.get(key) is turns and turns[0] is turn:
+                    turns.popleft()
+                    if not turns:
+                        self._forget(key)
+
+    async def _commit_turn(self, key: Key, turn: DeferredTurn) -> None:
+        try:
+            async with asyncio.timeout(COMMIT_TIMEOUT_S):
+                await turn.commit()
+        except (StorageError, TimeoutError) as exc:
+            self._breaker.record_failure()
+            if self._breaker.is_open:
+                self._release_all()
+            raise StorageError("what was said before cannot be stored yet") from exc
+        # No fault of the store: it would come again each time, and the turns behind it wait.
+        except Exception as exc:
+            self._facts.emit(Uncommitted(key, type(exc).__name__))
+        self._breaker.record_success()
+
+    async def retry_forever(self) -> None:
+        """Try once a second while turns wait."""
+        while True:
+            await self._wanted.wait()
+            await asyncio.sleep(RETRY_S if self._breaker.has_failed else FIRST_RETRY_S)
+            await self.commit_all()
+            if not self._threads:
+                self._wanted.clear()
+
+    async def commit_all(self) -> None:
+        """Try each thread once, up to the first that must go on waiting."""
+        for key in list(self._threads):
+            try:
+                await self.commit_waiting(key)
+            except StorageError:
+                if key in self._threads:
+                    # a fault in one thread's rows must not keep the others waiting
+                    self._threads.move_to_end(key)
+                return
+
+    def let_go(self) -> None:
+        """Release every reply that waits: the process ends."""
+        self._is_ending = True
+        self._release_all()
+
+    async def close(self) -> None:
+        """Try every waiting turn once more, and report the ones that are lost."""
+        await self.commit_all()
+        self.drop_all("Stopped")
+
+    def drop_all(self, cause: str) -> None:
+        """Give up every waiting turn. The log names their threads."""
+        for key in list(self._threads):
+            self._drop(key, cause)
+
+    def forget(self, key: Key) -> None:
+        """Drop the turns of a forgotten thread: nothing may bring it back."""
+        if turns := self._threads.get(key):
+            for turn in turns:
+                turn.released.set()
+            self._forget(key)
+
+    def _release_all(self) -> None:
+        for turns in self._threads.values():
+            for turn in turns:
+                turn.released.set()
+
+    def _drop(self, key: Key, cause: str) -> None:
+        turns = self._threads[key]
+        self._facts.emit(Uncommitted(key, cause, turns=len(turns)))
+        for turn in turns:
+            turn.released.set()
+        self._forget(key)
+
+    def _forget(self, key: Key) -> None:
+        self._threads.pop(key, None)
+        self._budget.release(("deferred", key))

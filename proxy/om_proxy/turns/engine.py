@@ -1,0 +1,236 @@
+"""Opens a turn before the request goes upstream, and closes it when the reply has come.
+
+`open_turn` compares the request with the thread's memory, performs due work and builds the prompt.
+`close_turn` commits the turn. Until then a fork and new messages exist only in a *virtual* memory.
+So a turn that fails leaves no trace but what the client really said.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from functools import partial
+
+from msgspec.structs import replace
+
+from om_proxy.apis.api import Reply, Request
+from om_proxy.background.recounting import Recounter
+from om_proxy.background.scheduler import Background
+from om_proxy.errors import StorageError, Unwritable
+from om_proxy.identity.callers import Caller
+from om_proxy.memory.model import Key, Memory, resource_key
+from om_proxy.memory.transcript.reconcile import Hints
+from om_proxy.memory_cache import Memories
+from om_proxy.models import TokenCounter
+from om_proxy.policy import MemoryContext
+from om_proxy.reasons import Reason, Status
+from om_proxy.server.deadline import Deadline
+from om_proxy.turns.block_renderer import BlockRenderer
+from om_proxy.turns.committing import Committer
+from om_proxy.turns.deferred import DeferredTurn, DeferredTurns
+from om_proxy.turns.deliveries import Deliveries
+from om_proxy.turns.due_notes import DueNotes
+from om_proxy.turns.overflow import OverflowRecovery
+from om_proxy.turns.prompt_builder import PromptBuilder
+from om_proxy.turns.reconciling import Reconciler
+from om_proxy.turns.turn import (
+    NOTHING_COMMITTED,
+    CommittedTurn,
+    OpenedTurn,
+    PreparedTurn,
+    TakenForSideRequest,
+)
+
+# Seconds that a reply's end waits for a turn whose commit is tried again.
+MAX_HELD_REPLY_END_S = 5.0
+
+
+class Engine:
+    """Performs turns. It holds no state of its own: background/scheduler.py shares its parts."""
+
+    def __init__(
+        self,
+        memories: Memories,
+        background: Background,
+        renderer: BlockRenderer,
+        token_counter: TokenCounter,
+        secret: bytes,
+        clock: Callable[[], float] = time.time,
+        deferred: DeferredTurns | None = None,
+    ) -> None:
+        self._memories = memories
+        self._deferred = DeferredTurns() if deferred is None else deferred
+        self._background = background
+        self._clock = clock
+        self.deliveries = Deliveries(memories.store, clock, memories.is_degraded)
+        memories.on_forget += [self.deliveries.drop, self._deferred.forget]
+        self._reconciler = reconciler = Reconciler(
+            memories, token_counter, secret, clock, background.last_seq_being_read, self.deliveries
+        )
+        self._committer = committer = Committer(memories, reconciler, token_counter, clock)
+        self._due_notes = DueNotes(memories, background, reconciler, committer, clock)
+        self._prompt_builder = builder = PromptBuilder(memories, renderer, token_counter, clock)
+        self.overflow_recovery = OverflowRecovery(
+            memories, background, reconciler, committer, builder, clock
+        )
+        self._recounting = Recounter(memories, token_counter)
+
+    # ── opening ───────────────────────────────────────────────────────────────────────────────────
+
+    async def open_turn(
+        self,
+        caller: Caller,
+        request: Request,
+        context: MemoryContext,
+        hints: Hints,
+        deadline: Deadline | None = None,
+    ) -> PreparedTurn:
+        """Prepare the prompt of this request. `caller.key` is set. `deadline` is extended while the
+        request waits for an observation.
+
+        Raises OmError; the original request then goes upstream. So it does on TakenForSideRequest,
+        which is no error.
+        """
+        if caller.key and self._deferred.is_waiting(caller.key):
+            await self._deferred.commit_waiting(caller.key)
+        turn = await self._reconciler.reconcile(caller, request, context, hints)
+        if caller.mode == "read":
+            return await self._prompt_builder.build(turn)
+        turn = await self._due_notes.apply(turn, deadline)
+        if turn.can_rewrite:
+            prepared = await self._prompt_builder.build(turn)
+        else:
+            prepared = await self._prompt_builder.keep_original(turn, Reason.WRITE_ONLY)
+        if self._memories.is_degraded(turn.key):
+            return replace(prepared, status=Status.DEGRADED, reason=Reason.STORAGE)
+        return prepared
+
+    # ── closing ───────────────────────────────────────────────────────────────────────────────────
+
+    async def close_turn(
+        self, turn: PreparedTurn, reply: Reply | None, *, accepted: bool, broke_off: bool = False
+    ) -> CommittedTurn:
+        """Commit the turn.
+
+        `reply`: None if nothing usable came. `accepted`: the upstream answered 2xx. `broke_off`:
+        the client has not seen the end of the answer, and may have asked again since.
+
+        A failed request that forks leaves no trace. The new messages of any other failed request
+        are stored as unanswered. If the upstream refused the caller, nothing is stored: an
+        unverified credential must not fill the store.
+        """
+        if not accepted:
+            return NOTHING_COMMITTED
+        return await self._close(turn.opened, reply, broke_off=broke_off)
+
+    async def _close(
+        self, turn: OpenedTurn, reply: Reply | None, *, broke_off: bool = False
+    ) -> CommittedTurn:
+        if not turn.should_store:
+            return NOTHING_COMMITTED
+        item = await self._reconciler.read_reply_item(turn, reply)
+        complete = item is not None and reply is not None and reply.complete
+        if not complete and turn.reconciled.verdict.cut is not None:
+            return NOTHING_COMMITTED
+        committed = await self._committer.commit(
+            turn,
+            item if complete else None,
+            None if complete else item,
+            broke_off=broke_off,
+        )
+        if committed.memory is not None:
+            self._wake(turn)
+            self._recount(turn, committed.memory)
+        return committed
+
+    def _wake(self, turn: OpenedTurn) -> None:
+        key = turn.key if turn.scope == "thread" else resource_key(turn.key)
+        self._background.wake(key, turn.work_context)
+
+    def _recount(self, turn: OpenedTurn, memory: Memory) -> None:
+        """Count the tail again in the background, if another model's encoding counted it."""
+        if self._recounting.is_due(memory):
+            self._background.hold(self._recounting.recount(memory, then=partial(self._wake, turn)))
+
+    async def close_missed(
+        self,
+        caller: Caller,
+        request: Request,
+        context: MemoryContext,
+        hints: Hints,
+        came_at: float,
+        reply: Reply | None,
+        *,
+        delivered: bool,
+    ) -> None:
+        """Commit the turn of a request whose memory could not be read when it came, so that its
+        original bytes went upstream.
+
+        If other turns ended since it came, a fork is not committed: the request could not show
+        their messages. A client that sends its whole history sends them again.
+        `delivered`: the reply went out whole, as far as is known. Then the same message again is a
+        new one.
+        """
+        try:
+            turn = await self._reconciler.reconcile(caller, request, context, hints)
+        except TakenForSideRequest:
+            return
+        turn_at = turn.reconciled.memory.turn_at
+        if turn.reconciled.verdict.cut is not None and turn_at is not None and turn_at >= came_at:
+            return
+        committed = await self._close(turn, reply)
+        if delivered:
+            self._note_delivery(turn, committed.reply_seq)
+
+    async def commit_or_defer(
+        self, key: Key, commit: Callable[[], Awaitable[None]], held_bytes: int
+    ) -> None:
+        """Commit, and wait until the turn is stored. A turn that cannot be stored is deferred, and
+        waited for only while that is of use."""
+        if not self._deferred.is_waiting(key):
+            try:
+                await commit()
+            except Unwritable:
+                raise
+            except StorageError:
+                pass  # deferred below
+            else:
+                await self._memories.wait_until_stored(key)
+                return
+        turn = self.defer(key, commit, held_bytes)
+        with suppress(TimeoutError):
+            async with asyncio.timeout(MAX_HELD_REPLY_END_S):
+                await turn.released.wait()
+                await self._memories.wait_until_stored(key)
+
+    def now(self) -> float:
+        return self._clock()
+
+    def defer(
+        self, key: Key, commit: Callable[[], Awaitable[None]], held_bytes: int
+    ) -> DeferredTurn:
+        """Try the commit until it succeeds."""
+        return self._deferred.defer(key, commit, held_bytes)
+
+    def find_stored_reply(self, turn: PreparedTurn, reply: Reply) -> int:
+        """Return the seq of this reply if it is stored already, else 0. A retry that was answered
+        with the stored reply needs no close_turn."""
+        return self._committer.find_stored_reply(turn.opened, reply)
+
+    def note_delivery(self, turn: PreparedTurn, reply_seq: int) -> None:
+        """Remember that the reply went out to its last byte. This matters after a lone message
+        only: any other request that comes again is a retry."""
+        self._note_delivery(turn.opened, reply_seq)
+
+    def _note_delivery(self, turn: OpenedTurn, reply_seq: int) -> None:
+        if reply_seq and turn.reconciled.sent.count == 1:
+            self.deliveries.record(turn.key, reply_seq)
+
+    async def keep_unanswered(self, turn: PreparedTurn) -> None:
+        """Store the new messages of a request that the upstream could not answer, unless it
+        forks."""
+        opened = turn.opened
+        if opened.should_store and opened.reconciled.verdict.cut is None:
+            await self._committer.commit(opened)

@@ -1,0 +1,177 @@
+"""Builds the prompt of a turn."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+
+from msgspec.structs import replace
+
+from om_proxy.apis.message_summary import summarize_message
+from om_proxy.memory.lifecycle import shared
+from om_proxy.memory.lifecycle.observable import answered_chunks
+from om_proxy.memory.model import Key, Memory, resource_key
+from om_proxy.memory.prompt import other_threads, prompt_cost
+from om_proxy.memory.prompt.tail import Piece, build_tail
+from om_proxy.memory_cache import Memories
+from om_proxy.models import TokenCounter
+from om_proxy.reasons import Reason, Status
+from om_proxy.turns.block_renderer import BlockRenderer
+from om_proxy.turns.turn import OpenedTurn, PreparedTurn, is_everything_sent, replace_virtual
+
+
+class PromptBuilder:
+    """Prepares an opened turn: its prompt, its render date, and the figures of its receipt."""
+
+    def __init__(
+        self,
+        memories: Memories,
+        renderer: BlockRenderer,
+        token_counter: TokenCounter,
+        clock: Callable[[], float],
+    ) -> None:
+        self._memories = memories
+        self._renderer = renderer
+        self._token_counter = token_counter
+        self._clock = clock
+
+    async def build(self, turn: OpenedTurn) -> PreparedTurn:
+        """Rewrite the prompt, if the memory has notes or the tail does not fit."""
+        if turn.reconciled.virtual.shared_log:
+            turn = await self._add_other_threads(turn)
+        virtual, sent = turn.reconciled.virtual, turn.reconciled.sent
+        shown = shared.limit_log_to_shown(virtual) if virtual.shared_log else virtual
+        has_notes = bool(shown.log.entries or virtual.other_threads_text)
+        limit = turn.context.effective.limits.tail_limit
+        if not has_notes and limit is None and is_everything_sent(virtual, sent):
+            return await self.keep_original(turn, turn.reason)
+        pieces = build_tail(virtual, turn.reconciled.verdict, sent)
+        kept, left_out = prompt_cost.limit_tail(pieces, limit)
+        if (
+            not has_notes
+            and not left_out
+            and [p.raw for p in pieces] == list(turn.request.messages)
+        ):
+            return await self.keep_original(turn, turn.reason)
+        virtual = self._set_render_date(turn)
+        turn = replace_virtual(turn, virtual)
+        prompt = self._renderer.render(
+            turn.request, shared.limit_log_to_shown(virtual), kept, turn.context, left_out=left_out
+        )
+        return PreparedTurn(
+            turn,
+            await self._count_tokens(turn, kept, prompt.tokens),
+            status=Status.DEGRADED if left_out else Status.APPLIED,
+            reason=Reason.TAIL_LIMIT if left_out else turn.reason,
+            body=prompt.body,
+        )
+
+    async def keep_original(self, turn: OpenedTurn, reason: Reason | None) -> PreparedTurn:
+        """Prepare the turn with the client's own prompt."""
+        return PreparedTurn(turn, await self._count_tokens(turn), reason=reason)
+
+    async def _add_other_threads(self, turn: OpenedTurn) -> OpenedTurn:
+        """Add the messages of the resource's other threads that their notes do not cover. They are
+        rendered again only when the prefix changes anyway, so that another thread does not break
+        this one's prompt cache (docs/spec/behaviour.md#stable-prefix)."""
+        virtual = turn.reconciled.virtual
+        if self._is_date_kept(turn):
+            return turn
+        noted = {
+            memory.key: answered_chunks(memory)
+            for memory in await self._threads_with_notes(turn.key)
+        }
+        observed_to = {key: chunks[-1].last for key, chunks in noted.items() if chunks}
+        found = await self._memories.store.other_thread_tails(
+            turn.key, other_threads.MAX_THREADS, other_threads.MAX_THREAD_MESSAGES
+        )
+        label = self._memories.label
+        others = other_threads.render_other_threads(
+            [
+                (
+                    label(key),
+                    [
+                        summarize_message(m.item.raw)
+                        for m in messages
+                        if m.seq > observed_to.get(key, 0)
+                    ],
+                )
+                for key, messages in found
+            ],
+            {label(key): "\n\n".join(c.text for c in chunks) for key, chunks in noted.items()},
+        )
+        # An empty text is kept as well: else the first word of another thread would change this
+        # one's prefix.
+        virtual = replace(
+            virtual,
+            other_threads_text=others,
+            shown_log_state=virtual.log.state,
+            render_date=self._clock(),
+        )
+        return replace_virtual(turn, virtual)
+
+    async def _threads_with_notes(self, key: Key) -> list[Memory]:
+        """Load the resource's other threads whose notes are ready but not in the log yet. The
+        thread that spoke last comes first."""
+        waiting = await self._memories.store.resource_backlog(resource_key(key))
+        found = sorted((w for w in waiting if w.chunked and w.key != key), key=lambda w: -w.turn_at)
+        return [await self._memories.load(w.key) for w in found[: other_threads.MAX_NOTED_THREADS]]
+
+    def _set_render_date(self, turn: OpenedTurn) -> Memory:
+        """Return the virtual memory with the render date, to which relative dates refer. The user's
+        time zone changes together with it, never alone."""
+        virtual, date = turn.reconciled.virtual, self._render_date(turn)
+        is_moved = date != turn.previous_render_date
+        return replace(
+            virtual,
+            render_date=date,
+            timezone=(turn.timezone if is_moved else None) or virtual.timezone,
+        )
+
+    def _render_date(self, turn: OpenedTurn) -> float:
+        memory = turn.reconciled.virtual
+        return (
+            memory.render_date
+            if memory.render_date is not None and self._is_date_kept(turn)
+            else self._clock()
+        )
+
+    def _is_date_kept(self, turn: OpenedTurn) -> bool:
+        """Whether the prompt keeps its render date and its text about other threads. They change
+        only when the prefix changes anyway, or when the prompt cache is certainly cold
+        (docs/spec/behaviour.md#render-date)."""
+        memory = turn.reconciled.virtual
+        if memory.render_date is None:
+            return False
+        if not turn.should_store:
+            return True  # a new date could not be stored
+        previous = turn.reconciled.memory.turn_at
+        if (
+            previous is not None
+            and self._clock() - previous > turn.context.effective.limits.cache_lives
+        ):
+            return False
+        return memory.shared_log is None or shared.keeps_view(memory)
+
+    async def _count_tokens(
+        self, turn: OpenedTurn, pieces: Sequence[Piece] | None = None, block: int = 0
+    ) -> Mapping[str, int]:
+        """Count the figures of the receipt. `pieces`: the part of the conversation that goes
+        upstream, beside `block` tokens of notes; None: the client's own prompt."""
+        virtual, request = turn.reconciled.virtual, turn.request
+        instructions = await self._token_counter.count_instructions(
+            request.instructions, request.model or ""
+        )
+        received = instructions + prompt_cost.received_tokens(virtual, turn.reconciled.sent)
+        sent = (
+            received
+            if pieces is None
+            else instructions + block + prompt_cost.forwarded_tokens(pieces)
+        )
+        return {
+            "tokens-received": received,
+            "tokens-sent": sent,
+            "pending-tokens": virtual.pending,
+            "observation-tokens": virtual.log.tokens,
+            "chunks": len(virtual.chunks),
+            "generation": virtual.log.generation,
+        }

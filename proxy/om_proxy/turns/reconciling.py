@@ -1,0 +1,346 @@
+"""Compares a request with its thread's memory, and again after other commits."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from datetime import datetime
+from functools import partial
+
+from msgspec.structs import replace
+
+from om_proxy.apis.api import Reply, Request, Unreadable
+from om_proxy.errors import Conflict
+from om_proxy.identity.callers import Caller
+from om_proxy.identity.keyed_hashes import fingerprint_key
+from om_proxy.memory.dates import find_zone
+from om_proxy.memory.lifecycle import branch, shared
+from om_proxy.memory.model import (
+    EMPTY_MARK,
+    MESSAGE_FRAMING_TOKENS,
+    Item,
+    Key,
+    Mark,
+    Memory,
+    Observation,
+    Scope,
+    resource_key,
+)
+from om_proxy.memory.transcript.apply_turn import apply_turn
+from om_proxy.memory.transcript.digests import HashedMessages
+from om_proxy.memory.transcript.rebase_turn import rebase_turn
+from om_proxy.memory.transcript.reconcile import (
+    Hints,
+    NeedOutline,
+    SentHistory,
+    StoredTranscript,
+    Verdict,
+    reconcile,
+)
+from om_proxy.memory.transcript.side_requests import may_be_side_request, repeats_nothing
+from om_proxy.memory_cache import Memories, retry_on_conflict
+from om_proxy.models import TokenCounter
+from om_proxy.off_loop import MANY_BYTES, MANY_MESSAGES, run_off_loop
+from om_proxy.policy import MemoryContext
+from om_proxy.storage.base import Change
+from om_proxy.turns.deliveries import Deliveries
+from om_proxy.turns.turn import OpenedTurn, ReconciledTurn, TakenForSideRequest
+
+
+def count_known_messages(request: Request) -> int:
+    """Count the messages of the request that are hashed already."""
+    return request.messages.digests.count if isinstance(request.messages, HashedMessages) else 0
+
+
+def find_uncounted(verdict: Verdict, sent: SentHistory) -> dict[int, bytes]:
+    """Return the messages whose tokens are not known, by their index in `sent`."""
+    return {
+        index: sent.raws[index] for index in (*verdict.new, *(index for _, index in verdict.swaps))
+    }
+
+
+def is_lone_repeat(memory: Memory, sent: SentHistory) -> bool:
+    """Whether a lone message was sent again, byte for byte, and its reply is the newest message.
+    It is a retry or a new message; that depends on whether the reply was delivered."""
+    view = sent.seen
+    return view is not None and view.count == 1 == sent.count and 0 < view.reply == memory.end
+
+
+class Reconciler:
+    """Reconciles requests. `last_seq_being_read` returns the seq up to which an observation under
+    way reads a thread: the text of these messages may not change."""
+
+    def __init__(
+        self,
+        memories: Memories,
+        token_counter: TokenCounter,
+        secret: bytes,
+        clock: Callable[[], float],
+        last_seq_being_read: Callable[[Key], int],
+        deliveries: Deliveries,
+    ) -> None:
+        self._memories = memories
+        self._token_counter = token_counter
+        self._secret = secret
+        self._clock = clock
+        self._last_seq_being_read = last_seq_being_read
+        self._deliveries = deliveries
+
+    async def reconcile(
+        self, caller: Caller, request: Request, context: MemoryContext, hints: Hints
+    ) -> OpenedTurn:
+        """Open the turn of this request. `caller.key` is set. Raises TakenForSideRequest."""
+        forgets = self._memories.forgets
+        return await retry_on_conflict(
+            partial(self._load_and_reconcile, caller, request, context, hints, forgets)
+        )
+
+    async def _load_and_reconcile(
+        self,
+        caller: Caller,
+        request: Request,
+        context: MemoryContext,
+        hints: Hints,
+        forgets: int,
+    ) -> OpenedTurn:
+        key, should_store = caller.key, caller.mode != "read"
+        assert key is not None  # noqa: S101 — only requests with a thread get here
+        scope = caller.scope or context.effective.memory.scope
+        memory = await self._memories.load(key, scope)
+        if memory.scope != scope:
+            memory = await self._change_scope(memory, scope, should_store=should_store)
+        context = context.with_overrides(memory.overrides)
+        many = len(request.messages) - count_known_messages(request)
+        read = partial(self._read_sent_history, request, memory)
+        sent = read() if many <= MANY_MESSAGES else await run_off_loop(many, read)
+        if may_be_side_request(memory, sent, hints) and await self._is_side_request(
+            memory, sent, request
+        ):
+            raise TakenForSideRequest
+        reconciled = await self._apply_request(memory, sent, hints, request.model, context)
+        return OpenedTurn(
+            key,
+            scope,
+            context,
+            hints,
+            request,
+            reconciled,
+            case=reconciled.verdict.case,
+            previous_render_date=reconciled.memory.render_date,
+            timezone=caller.timezone,
+            born=reconciled.memory.born,
+            forgets=forgets,
+            should_store=should_store,
+            can_rewrite=caller.mode != "write" and context.effective.memory.mode != "shadow",
+        )
+
+    def _read_sent_history(self, request: Request, memory: Memory) -> SentHistory:
+        return SentHistory.of(
+            request.messages,
+            partial(request.api.read_item, key=self._fingerprint_key(memory.key)),
+            memory.views,
+        )
+
+    def _fingerprint_key(self, key: Key) -> bytes:
+        return fingerprint_key(self._secret, key.tenant)
+
+    async def _apply_request(
+        self,
+        memory: Memory,
+        sent: SentHistory,
+        hints: Hints,
+        model: str | None,
+        context: MemoryContext,
+        verdict: Verdict | None = None,
+    ) -> ReconciledTurn:
+        """Compare with the memory, or take `verdict`, which is rebased on it already."""
+        if verdict is None:
+            if is_lone_repeat(memory, sent):
+                hints = replace(hints, undelivered=await self._deliveries.is_undelivered(memory))
+            verdict = await self._compare(memory, sent, hints)
+        is_behind_coverage = verdict.cut is not None and verdict.cut < memory.coverage
+        base = (
+            await self._roll_back_to_branch(memory, verdict, context.effective.memory.timezone)
+            if is_behind_coverage
+            else memory
+        )
+        revived = (
+            {
+                m.seq: m
+                for m in await self._memories.store.messages_by_seq(memory.key, verdict.revive)
+            }
+            if verdict.revive
+            else {}
+        )
+        many = len(verdict.new) + len(verdict.swaps)
+        uncounted: dict[int, bytes] = {}
+        if many > MANY_MESSAGES:
+            uncounted = await run_off_loop(many, partial(find_uncounted, verdict, sent))
+        elif many:
+            uncounted = find_uncounted(verdict, sent)
+        tokens = await self._token_counter.count(uncounted, model or "") if uncounted else {}
+        encoding = self._token_counter.encoding(model or "") if tokens else ""
+        apply = partial(
+            apply_turn,
+            base,
+            verdict,
+            sent,
+            tokens,
+            self._clock(),
+            revived=revived,
+            encoding=encoding,
+        )
+        virtual = apply() if many <= MANY_MESSAGES else await run_off_loop(many, apply)
+        return ReconciledTurn(memory, base, sent, verdict, revived, tokens, virtual)
+
+    async def _is_side_request(self, memory: Memory, sent: SentHistory, request: Request) -> bool:
+        if request.offers_tools:
+            return False
+        found = await run_off_loop(
+            sent.count, lambda: repeats_nothing(StoredTranscript.of(memory), sent)
+        )
+        if isinstance(found, NeedOutline):
+            outline = await self._memories.store.outline(memory.key)
+            known = partial(StoredTranscript.of, memory, live=outline.live, dead=outline.dead)
+            found = await run_off_loop(
+                sent.count + len(outline.live), lambda: repeats_nothing(known(), sent)
+            )
+        return found is True
+
+    async def _compare(self, memory: Memory, sent: SentHistory, hints: Hints) -> Verdict:
+        fixed = max(memory.chunked_to, self._last_seq_being_read(memory.key))
+        many = sent.count - (sent.seen.count if sent.seen else 0)
+        known = partial(StoredTranscript.of, memory, fixed=fixed)
+        if many <= MANY_MESSAGES:
+            verdict = reconcile(known(), sent, hints)
+        else:
+            verdict = await run_off_loop(many, lambda: reconcile(known(), sent, hints))
+        if isinstance(verdict, NeedOutline):
+            outline = await self._memories.store.outline(memory.key)
+            await self._check_versions(memory)
+            known = partial(known, live=outline.live, dead=outline.dead)
+            verdict = await run_off_loop(
+                many + len(outline.live), lambda: reconcile(known(), sent, hints)
+            )
+            if isinstance(verdict, NeedOutline):
+                raise Conflict(
+                    "the thread changed while its outline was read; the next request finds it settled"
+                )
+        return verdict
+
+    async def _check_versions(self, memory: Memory) -> None:
+        """Raises Conflict if the thread has changed since `memory` was loaded: then the values read
+        beside it are of another version."""
+        versions = {memory.key: memory.version}
+        if memory.shared_log:
+            versions[resource_key(memory.key)] = memory.shared_log.version
+        for key, version in versions.items():
+            if await self._memories.store.version(key) != version:
+                self._memories.drop(key)
+                raise Conflict("the thread changed while more of it was read")
+
+    async def _roll_back_to_branch(self, memory: Memory, verdict: Verdict, timezone: str) -> Memory:
+        """Roll the memory back, because the request forks behind coverage: memory follows the
+        branch (docs/spec/behaviour.md#branch)."""
+        assert verdict.cut is not None  # noqa: S101 — a fork has a cut
+        older, live = (
+            await self._load_generations(memory),
+            (await self._memories.store.outline(memory.key)).live,
+        )
+        entries, forgotten = branch.rollback_target(
+            memory, verdict.cut, older, {m.seq: m.chain for m in live}
+        )
+        if forgotten:
+            when = datetime.fromtimestamp(self._clock(), find_zone(memory.timezone, timezone))
+            at = next((m for m in reversed(live) if m.seq <= verdict.cut), EMPTY_MARK)
+            entries = branch.add_rollback_note(
+                memory, entries, at, when, self._token_counter.tokens
+            )
+        return await self._roll_back(memory, verdict.cut, entries, live)
+
+    async def _load_generations(
+        self, memory: Memory
+    ) -> Sequence[tuple[int, tuple[Observation, ...]]]:
+        where = resource_key(memory.key) if memory.shared_log else memory.key
+        return await self._memories.store.generations(where, memory.log.generation)
+
+    async def _roll_back(
+        self, memory: Memory, cut: int, entries: tuple[Observation, ...], live: Sequence[Mark]
+    ) -> Memory:
+        reach = branch.covered_until(
+            entries, memory.shared_log.label if memory.shared_log else None
+        )
+        covered = [m for m in live if m.seq <= reach]
+        tail = await self._memories.store.messages(memory.key, reach)
+        await self._check_versions(memory)
+        before = (
+            len(covered),
+            sum(m.tokens for m in covered) + MESSAGE_FRAMING_TOKENS * len(covered),
+        )
+        return branch.roll_back(memory, cut, entries, covered, tail, before, self._clock())
+
+    async def _change_scope(self, memory: Memory, scope: Scope, *, should_store: bool) -> Memory:
+        """Let the thread share its resource's log instead of its own, or the other way round."""
+        if scope == "resource":
+            shared_log = await self._memories.load(resource_key(memory.key))
+            after = shared.join_shared(memory, shared_log, self._memories.label(memory.key))
+            if not should_store:
+                return after
+            bare, log = shared.detach_log(after)
+            return await self._memories.commit_shared(Change(memory, bare), Change(shared_log, log))
+        own, shared_log_after = shared.leave_shared(memory, await self._load_generations(memory))
+        thread, shared_log_before = shared.detach_log(memory)
+        live = (await self._memories.store.outline(memory.key)).live
+        after = await self._roll_back(shared.take_own_log(thread, own), memory.end, own, live)
+        if not should_store:
+            return after
+        changed = (
+            Change(shared_log_before, shared_log_after)
+            if shared_log_after != shared_log_before
+            else None
+        )
+        return await self._memories.commit_shared(Change(thread, after), changed)
+
+    async def refresh(self, turn: OpenedTurn) -> ReconciledTurn:
+        """Compare the turn with the memory as it is now."""
+        memory = await self._memories.latest(turn.key, turn.scope)
+        reconciled = turn.reconciled
+        if (
+            memory.version == reconciled.memory.version
+            and memory.shared_log == reconciled.memory.shared_log
+        ):
+            return reconciled
+        if memory.scope != turn.scope:
+            should_store = turn.should_store and not self.is_forgotten(turn, memory)
+            memory = await self._change_scope(memory, turn.scope, should_store=should_store)
+        sent = reconciled.sent
+        if memory.end == reconciled.memory.end:
+            verdict: Verdict | None = reconciled.verdict
+        elif (verdict := rebase_turn(memory, reconciled.verdict, sent)) is None:
+            many = len(turn.request.messages)
+            # the views it was recognised by are those of another memory
+            sent = await run_off_loop(many, partial(self._read_sent_history, turn.request, memory))
+        return await self._apply_request(
+            memory, sent, turn.hints, turn.request.model, turn.context, verdict
+        )
+
+    def is_forgotten(self, turn: OpenedTurn, memory: Memory) -> bool:
+        """Whether the thread was forgotten since the turn began. `memory`: as it is now."""
+        return self._memories.is_forgotten_since(memory, turn.born, turn.forgets)
+
+    async def refresh_until_stable(self, turn: OpenedTurn) -> OpenedTurn:
+        """Return the turn compared with the newest memory, also while others commit."""
+        reconciled = await retry_on_conflict(partial(self.refresh, turn))
+        if reconciled is turn.reconciled:
+            return turn
+        return replace(turn, reconciled=reconciled, born=turn.born or reconciled.memory.born)
+
+    async def read_reply_item(self, turn: OpenedTurn, reply: Reply | None) -> Item | None:
+        if reply is None or reply.message is None:
+            return None
+        read = turn.request.api.read_item
+        work = partial(read, reply.message, key=self._fingerprint_key(turn.key))
+        size = len(reply.message)
+        try:
+            return work() if size <= MANY_BYTES else await run_off_loop(size, work, MANY_BYTES)
+        except Unreadable:
+            return None  # without a readable reply the client's messages are stored as unanswered

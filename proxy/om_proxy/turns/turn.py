@@ -1,0 +1,125 @@
+"""The values of a turn in the order of its steps: reconciled, opened, prepared, committed.
+
+The pure functions over them stand below. No value is changed: a step returns the next one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from om_proxy.apis.api import Request
+from om_proxy.memory.model import Item, Key, Memory, Message, Scope, extend_chain
+from om_proxy.memory.transcript.reconcile import Hints, SentHistory, Verdict
+from om_proxy.policy import Instructions, MemoryContext
+from om_proxy.reasons import Reason, Status
+
+
+class ReconciledTurn(Struct, frozen=True):
+    """A request compared with a memory."""
+
+    memory: Memory  # as committed
+    base: Memory  # rolled back if the request forks behind coverage; else the same
+    sent: SentHistory  # as recognised by the views of this memory
+    verdict: Verdict
+    revived: Mapping[int, Message]  # superseded messages that are live again, by seq
+    tokens: Mapping[int, int]  # payload tokens of new messages, by their index in `sent`
+    virtual: Memory  # with everything the request implies
+
+
+class OpenedTurn(Struct, frozen=True):
+    """A request of a thread, reconciled with the thread's memory."""
+
+    key: Key
+    scope: Scope  # whether the thread owns its log or shares the log of its resource
+    context: MemoryContext
+    hints: Hints
+    request: Request
+    reconciled: ReconciledTurn
+    # The first verdict. A later one may be a retry: messages are stored while the request waits.
+    case: str
+    previous_render_date: float | None  # of the memory when the request came
+    timezone: str | None  # as the client names it
+    # `Memory.born` of the thread's row. If that row is forgotten, nothing of the turn is stored.
+    born: int
+    forgets: int  # `Memories.forgets` when the turn began: a first turn has no row yet
+    should_store: bool
+    can_rewrite: bool  # whether the prompt may differ from the client's
+    reason: Reason | None = None  # why expected notes are missing
+
+    @property
+    def work_context(self) -> MemoryContext:
+        """The context for memory work, with a copy of the beginning of the instructions."""
+        request = self.request
+        if not request.instructions:
+            return self.context
+        return self.context.with_instructions(
+            Instructions(self.key, request.api, request.api.cut_beginning(request.instructions))
+        )
+
+
+class PreparedTurn(Struct, frozen=True):
+    """An opened turn with the prompt that goes upstream."""
+
+    opened: OpenedTurn
+    receipt: Mapping[str, int]  # the figures among the X-OM-* headers
+    status: Status = Status.RAW
+    reason: Reason | None = None
+    body: bytes | None = None  # the rewritten request; None: the original bytes go upstream
+
+
+class CommittedTurn(Struct, frozen=True):
+    """The result of a turn's commit."""
+
+    memory: Memory | None = None  # None: nothing was written for the turn
+    reply_seq: int = 0  # seq of the reply in the store; 0: it is not stored
+
+
+NOTHING_COMMITTED = CommittedTurn()
+
+
+class TakenForSideRequest(Exception):
+    """The request does not belong to its thread's conversation. It goes upstream as it came, and
+    nothing of it is stored."""
+
+
+def replace_virtual(turn: OpenedTurn, virtual: Memory) -> OpenedTurn:
+    """Return the turn with another virtual memory."""
+    return replace(turn, reconciled=replace(turn.reconciled, virtual=virtual))
+
+
+def is_stored_through(reconciled: ReconciledTurn, last: int) -> bool:
+    """Whether the messages up to this seq are stored, and the request's fork leaves them live."""
+    cut = reconciled.verdict.cut
+    return reconciled.base is reconciled.memory and (cut is None or last <= cut)
+
+
+def is_everything_sent(memory: Memory, sent: SentHistory) -> bool:
+    """Whether the client sent every message of the memory, one for one, and nothing else."""
+    cells = memory.views[-1].cells if memory.views else ()
+    return (
+        sent.count == memory.count
+        and len(cells) == 1
+        and cells[0].kind == "same"
+        and cells[0].sent_to == sent.count
+    )
+
+
+def recorded_reply(reconciled: ReconciledTurn) -> Item | None:
+    """The stored reply of the request that this one repeats, if it is the newest message."""
+    repeats, memory = reconciled.verdict.repeats, reconciled.memory
+    newest = memory.tail[-1] if memory.tail else None
+    return newest.item if repeats and newest and newest.seq == repeats.reply else None
+
+
+def number_interrupted_reply(
+    memory: Memory, item: Item, tokens: int, now: float, encoding: str
+) -> tuple[Memory, Message]:
+    """Number an interrupted reply without making it live. It is observed only if the client sends
+    it back (docs/spec/http.md#leaving)."""
+    message = Message(
+        memory.next_seq, item, extend_chain(memory.chain, item.fp), tokens, now, encoding
+    )
+    return replace(memory, next_seq=memory.next_seq + 1), message

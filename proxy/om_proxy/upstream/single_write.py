@@ -1,0 +1,205 @@
+"""Send a request in one piece on one of aiohttp's connections: write it at once, and read its
+response as aiohttp parses it.
+
+For every request aiohttp's session above the same connections makes a task that writes it, a new
+address, timers and cookies. With the task that we held it in, that was a third of the instructions
+of forwarding a request. And it writes headers as text, which changes bytes that are no UTF-8. This
+module does what is left for a request; finding, opening, securing, keeping and parsing stay
+aiohttp's (its connector, its protocol).
+
+The parser is stricter than some clients and has no switch for it. It cannot read a response with a
+length given twice or beside chunks, with another transfer coding than chunks, or with odd bytes in
+a header's name (502). calls.py takes no status above 599.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cache, partial
+from typing import Any, NamedTuple, cast
+
+import aiohttp
+import httpx
+from yarl import URL
+
+# httpx takes 100 KiB of all lines together; aiohttp's own 8 190 is less than some cookies
+MAX_HEADER_LINE_BYTES = 1 << 17
+MAX_HEADER_LINES = 1_000  # of a response's head; aiohttp's own are 128
+# reading stops at twice as many bytes that nobody has taken; aiohttp's own are 1 << 18
+READ_AHEAD_BYTES = 1 << 15
+READ_OPTIONS: dict[str, Any] = {  # the session's too
+    "read_bufsize": READ_AHEAD_BYTES,
+    "auto_decompress": False,
+    "max_line_size": MAX_HEADER_LINE_BYTES,
+    "max_field_size": MAX_HEADER_LINE_BYTES,
+    "max_headers": MAX_HEADER_LINES,
+}
+MAX_CACHED_ROUTES = 256  # a client's query may make as many as it likes
+MAX_CACHED_URL_CHARS = 2_048
+# bytes of a body that may lie unsent below TLS, where nobody tells how many do
+MAX_HIDDEN_UNSENT_BYTES = 1 << 16
+# a repeated request means the same as one (RFC 9110 9.2.2)
+IDEMPOTENT_METHODS = frozenset(("GET", "HEAD", "OPTIONS", "TRACE", "PUT", "DELETE"))
+# the connection broke before a response's head had come
+BROKEN_CONNECTION_ERRORS = (aiohttp.ClientOSError, aiohttp.ServerDisconnectedError)
+# besides line breaks, which are counted; removing them is three times as fast as a search for a
+# pattern
+_CONTROL_CHARACTERS = bytes([*range(0x09), 0x0B, 0x0C, *range(0x0E, 0x20), 0x7F])
+
+
+class OpenResponse(NamedTuple):
+    """A response whose head is read. `close` ends the connection, or does nothing once the
+    response's end has returned it."""
+
+    status: int
+    headers: list[tuple[bytes, bytes]]
+    content: aiohttp.StreamReader
+    close: Callable[[], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Route:
+    """A method and an address, prepared: the connector's own request, the first lines of the head,
+    and the properties of the method."""
+
+    connect_request: aiohttp.ClientRequest
+    first_lines: bytes
+    is_tls: bool
+    is_idempotent: bool
+    has_empty_response: bool  # whatever length its head announces
+
+
+class RouteCache:
+    """The routes used lately, by method and address."""
+
+    def __init__(self) -> None:
+        self._routes: dict[tuple[str, str], Route] = {}
+
+    def get(self, method: str, url: str) -> Route:
+        """The route. Raises aiohttp.InvalidURL, NonHttpUrlClientError for another scheme, or
+        ValueError for an invalid method."""
+        key = (method, url)
+        route = self._routes.get(key)
+        if route is None and len(url) > MAX_CACHED_URL_CHARS:
+            return _make_route(method, url)
+        if route is None:
+            if len(self._routes) >= MAX_CACHED_ROUTES:
+                self._routes.clear()
+            route = self._routes[key] = _make_route(method, url)
+        return route
+
+
+def _make_route(method: str, url: str) -> Route:
+    try:
+        address = URL(url, encoded=True)
+    except ValueError as exc:
+        raise aiohttp.InvalidURL(url) from exc
+    if address.scheme not in ("http", "https"):
+        raise aiohttp.NonHttpUrlClientError(url)
+    connect_request = aiohttp.ClientRequest(
+        method, address, loop=asyncio.get_running_loop(), ssl=tls_context(url)
+    )
+    lines = (
+        f"{method} {address.raw_path_qs} HTTP/1.1\r\nhost: {connect_request.headers['Host']}\r\n"
+    )
+    return Route(
+        connect_request,
+        lines.encode(),
+        is_tls=address.scheme == "https",
+        is_idempotent=method in IDEMPOTENT_METHODS,
+        has_empty_response=method == "HEAD",
+    )
+
+
+def tls_context(url: str) -> ssl.SSLContext | bool:
+    """The certificates to trust: by httpx's rules (SSL_CERT_FILE, else certifi's list), not the
+    system's, which an image may lack. They are read for the first address that needs them: 35 ms
+    and 1 MB."""
+    return _load_tls_context() if url.startswith("https:") else True
+
+
+@cache
+def _load_tls_context() -> ssl.SSLContext:
+    return httpx.create_ssl_context()
+
+
+async def send_request(
+    connector: aiohttp.BaseConnector,
+    route: Route,
+    headers: Sequence[tuple[bytes, bytes]],
+    content: bytes,
+    timeouts: aiohttp.ClientTimeout,
+) -> OpenResponse:
+    """The response, its head read; `headers` announce the content's length.
+
+    Raises what aiohttp raises, HttpProcessingError, and ValueError for a header that cannot be
+    written. A cancelled caller has no connection left. An idempotent request is sent once more
+    where a kept connection broke before the response's head: its end may have crossed the request.
+    """
+    head = encode_head(route, headers)
+    may_repeat = route.is_idempotent
+    while True:
+        try:
+            connection = await connector.connect(route.connect_request, [], timeouts)
+        except TimeoutError as exc:
+            raise aiohttp.ConnectionTimeoutError(str(route.connect_request.url)) from exc
+        may_repeat = may_repeat and cast(Any, connection.protocol).is_reused
+        try:
+            return await _exchange(connection, route, head, content, timeouts.sock_read)
+        except BaseException as exc:
+            connection.close()
+            if not (may_repeat and isinstance(exc, BROKEN_CONNECTION_ERRORS)):
+                raise
+        may_repeat = False  # once
+
+
+async def _exchange(
+    connection: aiohttp.connector.Connection,
+    route: Route,
+    head: bytes,
+    content: bytes,
+    read_timeout: float | None,
+) -> OpenResponse:
+    protocol: Any = connection.protocol  # a Connection of ours
+    protocol.set_response_params(
+        **READ_OPTIONS,
+        skip_payload=route.has_empty_response,
+        read_until_eof=True,
+        read_timeout=read_timeout,
+    )
+    protocol.write(head, content)
+    message, payload = await protocol.read()
+    while 100 <= message.code < 200 and message.code != 101:
+        message, payload = await protocol.read()
+    if message.code != 101:
+        may_be_unsent = (
+            route.is_tls and message.code >= 400 and len(content) > MAX_HIDDEN_UNSENT_BYTES
+        )
+        payload.on_eof(
+            connection.close if may_be_unsent else partial(_return_connection, connection, protocol)
+        )
+    return OpenResponse(message.code, list(message.raw_headers), payload, connection.close)
+
+
+def _return_connection(connection: aiohttp.connector.Connection, protocol: Any) -> None:
+    """Return the connection to the pool. A response that came before its request was written closes
+    it: the rest of that request would be read as the next one."""
+    if protocol.count_unwritten():
+        connection.close()
+    else:
+        connection.release()
+
+
+def encode_head(route: Route, headers: Sequence[tuple[bytes, bytes]]) -> bytes:
+    """The request's head. Raises ValueError where a header holds a line break or a control
+    character."""
+    lines = [b"%s: %s\r\n" % header for header in headers]
+    head = b"%s%s\r\n" % (route.first_lines, b"".join(lines))
+    # the two first lines, the headers, and the empty one
+    is_intact = head.count(b"\r") == head.count(b"\n") == len(lines) + 3
+    if not is_intact or head.translate(None, _CONTROL_CHARACTERS) != head:
+        raise ValueError("a header holds a line break or a control character")
+    return head

@@ -1,0 +1,118 @@
+"""Asking a list of models until one answers."""
+
+from __future__ import annotations
+
+from random import Random
+
+import pytest
+
+from om_proxy.agents.llm import Answer, Prompt, Target
+from om_proxy.agents.retries import MAX_WAIT_S, CallCost, ModelCaller, schedule_tries
+from om_proxy.errors import ModelBusy, ModelError, PromptTooLong
+from tests.agents.scripted_llm import ScriptedLLM, Waits, named, words
+
+A, B = Target("a"), Target("b")
+PROMPT = Prompt("be exact", ("one two three",))
+
+
+def asker(llm: ScriptedLLM, waits: Waits) -> ModelCaller:
+    return ModelCaller(llm, tokens=words, sleep=waits, rng=Random(7))
+
+
+@pytest.mark.parametrize(
+    ("targets", "order"),
+    [
+        ([], ""),
+        (named("a"), "aaa"),
+        (named("ab"), "aab"),
+        (named("abc"), "abc"),
+        (named("abcd"), "abcd"),
+        ([Target("a", max_retries=0), Target("b")], "abb"),
+        ([Target("a", max_retries=0)], "a"),
+        ([Target("a", max_retries=9)], "aaa"),
+    ],
+)
+def test_schedule(targets: list[Target], order: str) -> None:
+    """At most three tries in all, each model at least one, in the list's order."""
+    assert "".join(target.model for target in schedule_tries(targets)) == order
+
+
+async def test_first_answer() -> None:
+    """An answer at once costs one call and no wait."""
+    llm, waits = ScriptedLLM.of("fine"), Waits()
+    answer, spent = await asker(llm, waits).ask([A, B], lambda _: PROMPT)
+    assert (answer.text, spent, waits.seconds) == ("fine", CallCost(1, 100, 10, 40), [])
+
+
+async def test_a_busy_model_is_asked_three_times_with_growing_jitter() -> None:
+    """Each wait is drawn from [0, 1 s], then [0, 2 s]; after the third try the last error is
+    raised."""
+    llm, waits = ScriptedLLM.of(*[ModelBusy(f"busy {n}") for n in range(3)]), Waits()
+    with pytest.raises(ModelBusy, match="busy 2"):
+        await asker(llm, waits).ask([A], lambda _: PROMPT)
+    rng = Random(7)
+    assert waits.seconds == [rng.uniform(0, 1), rng.uniform(0, 2)]
+
+
+async def test_retry_after_is_honoured() -> None:
+    """The server's own time is waited for, and a little more, so that not all come back in one
+    instant."""
+    llm, waits = ScriptedLLM.of(ModelBusy("busy", 12.0), "fine"), Waits()
+    _, spent = await asker(llm, waits).ask([A], lambda _: PROMPT)
+    assert spent.calls == 2
+    assert 12 <= waits.seconds[0] <= 13
+
+
+async def test_a_long_retry_after_is_not_waited_for() -> None:
+    """A model that wants to be left alone for longer is not asked again now; the next of the list
+    is, at once."""
+    llm, waits = ScriptedLLM.of(ModelBusy("busy", MAX_WAIT_S + 1), "fine"), Waits()
+    answer, _ = await asker(llm, waits).ask([A, B], lambda _: PROMPT)
+    assert (answer.model, llm.models, waits.seconds) == ("b", ["a", "b"], [])
+
+
+async def test_another_model_is_asked_without_waiting() -> None:
+    """Waiting is for the model that is busy, not for the next one."""
+    llm, waits = ScriptedLLM.of(ModelBusy("busy"), ModelBusy("busy"), "fine"), Waits()
+    answer, spent = await asker(llm, waits).ask([A, B], lambda _: PROMPT)
+    assert (answer.model, llm.models, len(waits.seconds), spent.calls) == (
+        "b",
+        ["a", "a", "b"],
+        1,
+        3,
+    )
+
+
+async def test_a_failed_model_is_not_asked_again() -> None:
+    """What is not worth another try gets none; the next model does."""
+    llm, waits = ScriptedLLM.of(ModelError("no such model"), "fine"), Waits()
+    answer, _ = await asker(llm, waits).ask([A, B], lambda _: PROMPT)
+    assert (answer.model, llm.models) == ("b", ["a", "b"])
+
+
+async def test_all_fail() -> None:
+    """The last failure is the one told."""
+    llm = ScriptedLLM.of(ModelBusy("busy", 99), ModelError("refused"))
+    with pytest.raises(ModelError, match="refused"):
+        await asker(llm, Waits()).ask([A, B], lambda _: PROMPT)
+
+
+async def test_too_long_is_raised_at_once() -> None:
+    """No other model is sent the same too long prompt."""
+    llm = ScriptedLLM.of(PromptTooLong("too long"), "fine")
+    with pytest.raises(PromptTooLong):
+        await asker(llm, Waits()).ask([A, B], lambda _: PROMPT)
+    assert llm.models == ["a"]
+
+
+async def test_no_targets() -> None:
+    """With nobody to ask there is no answer."""
+    with pytest.raises(ModelError, match="no model to ask"):
+        await asker(ScriptedLLM.of(), Waits()).ask([], lambda _: PROMPT)
+
+
+async def test_usage_that_is_not_reported_is_counted() -> None:
+    """Money is spent also where a server does not say how much."""
+    llm = ScriptedLLM.of(Answer("four words of text", "a"))
+    _, spent = await asker(llm, Waits()).ask([A], lambda _: PROMPT)
+    assert spent == CallCost(1, 5, 4, 0)

@@ -1,0 +1,100 @@
+"""Requests of threads that are observed together: each waits for the call that reads its own
+thread, and for no other."""
+
+from __future__ import annotations
+
+import asyncio
+from functools import partial
+
+from msgspec.structs import replace
+
+from om_proxy.background.performers.observe_batch import MAX_CALLS_PER_RESOURCE
+from om_proxy.memory.lifecycle.decisions import Observe
+from om_proxy.memory.model import Key, resource_key
+from tests.memory.building import KEY, chat
+from tests.support.performing import SMALL, Held, Parts, parts
+
+ALONE = SMALL.replace("memory:", "memory:\n  scope: resource").replace(
+    "block_timeout", "max_tokens_per_batch: 300, block_timeout"
+)
+ALL = Observe(after=0, last=6, tokens=300, wait=True)
+LONG = 30.0  # seconds, for what comes long before
+
+
+def threads(count: int) -> list[Key]:
+    return [KEY._replace(thread=f"thread {n}") for n in range(count)]
+
+
+async def gathering(p: Parts, keys: list[Key], held: list[Held]) -> None:
+    """The resource's run is under way; a call for each thread, as many as there may be at once."""
+    for key in keys:
+        tail = tuple(chat(3, 50))
+        told = partial(
+            replace, tail=tail, next_seq=7, model="actor", scope="resource", turn_at=p.clock.now
+        )
+        await p.memories.update(key, told, "resource")
+    p.background.wake(resource_key(KEY), p.context())
+    await asyncio.gather(*(one.asked.wait() for one in held))
+
+
+async def test_a_thread_waits_for_its_own_call_only() -> None:
+    """Inspection R3: of twelve threads observed together, one call hung, and eleven requests waited
+    for it."""
+    held = [Held() for _ in range(MAX_CALLS_PER_RESOURCE)]
+    async with parts(*held, settings=ALONE) as p:
+        keys = threads(MAX_CALLS_PER_RESOURCE)
+        await gathering(p, keys, held)
+        assert not await p.background.wait_for_work(keys[0], ALL, p.context(), 0.02)
+        waiting = [
+            asyncio.create_task(p.background.wait_for_work(key, ALL, p.context(), LONG))
+            for key in keys[1:]
+        ]
+        await asyncio.sleep(0)
+        for one in held[1:]:
+            one.go.set()
+        assert await asyncio.gather(*waiting) == [True] * len(waiting)
+        assert not held[0].go.is_set()
+        assert p.background.last_seq_being_read(keys[0]) > 0
+        assert [p.background.last_seq_being_read(key) for key in keys[1:]] == [0] * len(waiting)
+        assert [bool((await p.memory(key)).chunks) for key in keys] == [False, True, True, True]
+        held[0].go.set()
+        await p.background.wait_idle()
+
+
+async def test_a_thread_whose_call_has_not_begun_gets_one_of_its_own() -> None:
+    """It does not stand behind the calls before it, and is not asked about twice."""
+    held = [Held() for _ in range(MAX_CALLS_PER_RESOURCE)]
+    async with parts(*held, settings=ALONE) as p:
+        keys = threads(MAX_CALLS_PER_RESOURCE + 1)
+        await gathering(p, keys, held)
+        assert await p.background.wait_for_work(keys[-1], ALL, p.context(), LONG)
+        assert (await p.memory(keys[-1])).chunks
+        for one in held:
+            one.go.set()
+        await p.background.wait_idle()
+        assert len(p.models.asked) == len(keys)
+
+
+async def test_a_server_that_hangs_costs_one_deadline() -> None:
+    """All calls end at it, each thread backs off by itself, and no further batch is begun on the
+    same server."""
+    held = [Held() for _ in range(2 * MAX_CALLS_PER_RESOURCE)]
+    async with parts(*held, settings=ALONE, within=1.0) as p:
+        keys = threads(2 * MAX_CALLS_PER_RESOURCE)
+        await gathering(p, keys, held[:MAX_CALLS_PER_RESOURCE])
+        await p.background.wait_idle()
+        failures = [(await p.memory(key)).failures.count for key in keys]
+        assert failures == [1] * MAX_CALLS_PER_RESOURCE + [0] * MAX_CALLS_PER_RESOURCE
+        assert all(one.given_up for one in held[:MAX_CALLS_PER_RESOURCE])
+
+
+async def test_threads_that_were_asked_about_together_back_off_together() -> None:
+    """Their one call was not answered in time: nobody asks about each of them in a row while the
+    server hangs."""
+    held = Held()
+    async with parts(held, settings=ALONE.replace("300,", "10000,"), within=1.0) as p:
+        keys = threads(3)
+        await gathering(p, keys, [held])
+        await p.background.wait_idle()
+        assert [(await p.memory(key)).failures.count for key in keys] == [1, 1, 1]
+        assert len(p.models.asked) == 1

@@ -1,0 +1,95 @@
+"""`om-proxy` as a process of its own, for the tests of its commands."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import httpx
+import pytest
+
+from tests.e2e.process import free_port
+
+ROOT = Path(__file__).parents[2]
+
+
+CONFIG = 'upstream: [{base_url: "http://127.0.0.1:9/v1"}]\nstorage: {url: "sqlite:///om.db"}\n'
+
+
+def environment() -> dict[str, str]:
+    clean = {name: value for name, value in os.environ.items() if not name.startswith("OM_PROXY")}
+    return clean | {"PYTHONPATH": str(ROOT)}
+
+
+def om_proxy(*arguments: str, cwd: Path, **env: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "om_proxy", *arguments]
+    return subprocess.run(
+        command,
+        cwd=cwd,
+        env=environment() | env,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+
+
+@contextlib.contextmanager
+def served(
+    folder: Path, text: str = CONFIG, **env: str
+) -> Iterator[tuple[subprocess.Popen[str], str]]:
+    """`om-proxy serve` in this folder, once it listens, and its base URL."""
+    port = free_port()
+    (folder / "om.yaml").write_text(text)
+    with subprocess.Popen(
+        [sys.executable, "-m", "om_proxy", "serve", "--config", "om.yaml"],
+        cwd=folder,
+        env=environment() | env | {"OM_PROXY__SERVER__PORT": str(port)},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as process:
+        try:
+            wait_listening(process, port)
+            yield process, f"http://127.0.0.1:{port}"
+        finally:
+            if process.poll() is None:
+                process.kill()
+
+
+def wait_listening(process: subprocess.Popen[str], port: int) -> None:
+    until = time.monotonic() + 60
+    while time.monotonic() < until and process.poll() is None:
+        with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port), 1):
+            return
+        time.sleep(0.01)  # not listening yet; bounded by `until`
+    pytest.fail(f"it does not listen; exit status {process.poll()}")
+
+
+def is_ready(base: str, within: float = 30.0) -> bool:
+    until = time.monotonic() + within
+    while (
+        answer := httpx.get(f"{base}/readyz", trust_env=False, timeout=60)
+    ).status_code == 503 and time.monotonic() < until:
+        time.sleep(0.01)  # it loads token ranks
+    return answer.json() == {"status": "ok"}
+
+
+MISPLACED_KEY = "sk-proj-0hush1hush2hush3hush4hush5hush6"
+
+
+# a key that stands in the wrong places
+MISPLACED_KEY_CONFIG = f"""
+upstream: [{{name: {MISPLACED_KEY}, base_url: "http://127.0.0.1:9/{MISPLACED_KEY}/v1"}}]
+auth: {{keys: [{{tenant: {MISPLACED_KEY}, key: k}}]}}
+side_requests: {{models: [{MISPLACED_KEY}]}}
+storage: {{url: "sqlite:///om.db?key={MISPLACED_KEY}"}}
+memory: {{model: {MISPLACED_KEY}, observation: {{instruction: "{"x" * 60} {MISPLACED_KEY}"}}}}
+models: {{"{MISPLACED_KEY}": {{scope: resource}}}}
+"""

@@ -1,0 +1,17 @@
+"""What a server prints once it listens."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from tests.cli.commands import MISPLACED_KEY_CONFIG, served
+
+
+def test_the_banner_repeats_no_secret(tmp_path: Path) -> None:
+    """What a server prints at its start is kept in logs."""
+    with served(tmp_path, MISPLACED_KEY_CONFIG) as (process, _):
+        process.terminate()
+        out, err = process.communicate(timeout=60)
+    assert "sqlite:///om.db" in out
+    assert "hush" not in out + err
+    assert "sk-proj" not in out + err

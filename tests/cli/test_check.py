@@ -1,0 +1,137 @@
+"""`om-proxy check`: what it prints of the settings, and of a faulty file."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from om_proxy.cli import main
+from tests.cli.commands import MISPLACED_KEY, MISPLACED_KEY_CONFIG, om_proxy
+
+
+def test_check(tmp_path: Path) -> None:
+    """In a folder without any file: what the settings come to in a screen of lines, and last that
+    all is well."""
+    done = om_proxy("check", cwd=tmp_path)
+    assert (done.returncode, done.stderr) == (0, "")
+    lines = done.stdout.splitlines()
+    assert len(lines) <= 12
+    assert lines[0] == "settings: the built-in defaults; om-proxy init writes a file to edit"
+    assert "upstream: openai at https://api.openai.com/v1, for every model" in lines
+    assert any(line.startswith("tokens: messages are observed at 30000") for line in lines)
+    assert lines[-1] == "nothing needs attention"
+
+
+def test_check_all(tmp_path: Path) -> None:
+    """With --all every setting stands there with where it comes from, and what needs attention
+    still stands last."""
+    done = om_proxy("check", "--all", cwd=tmp_path, OM_PROXY__STORAGE__PREFIX="other")
+    lines = done.stdout.splitlines()
+    assert "memory.observation.message_tokens = 30000  (default)" in lines
+    assert lines[-1] == "warning: storage.prefix = other is accepted, but not in effect yet"
+
+
+def test_check_of_a_model(tmp_path: Path) -> None:
+    """What holds for this model and resource, file and environment together."""
+    (tmp_path / "x.yaml").write_text(
+        'models: {"gpt-4o*": {observation: {message_tokens: 20000}}}\n'
+    )
+    env = {"OM_PROXY__MEMORY__TIMEZONE": "Asia/Tokyo", "OM_PROXY_CONFIG": "x.yaml"}
+    done = om_proxy(
+        "check", "--all", "--model", "gpt-4o-mini", "--resource", "u", cwd=tmp_path, **env
+    )
+    assert (
+        'memory.observation.message_tokens = 20000  (models["gpt-4o*"], x.yaml:1)'
+        in done.stdout.splitlines()
+    )
+    assert (
+        "memory.timezone = Asia/Tokyo  (env OM_PROXY__MEMORY__TIMEZONE)" in done.stdout.splitlines()
+    )
+
+
+def test_check_warns_of_what_is_not_in_effect(tmp_path: Path) -> None:
+    """Who sets something that does nothing yet is told so; for the defaults nobody is."""
+    (tmp_path / "x.yaml").write_text(
+        "memory: {retrieval: true}\nstorage: {prefix: other}\nmodels: {small: {retrieval: {max_steps: 3}}}\n"
+    )
+    warned = {
+        model: warnings(om_proxy("check", "--config", "x.yaml", "--model", model, cwd=tmp_path))
+        for model in ("a", "small")
+    }
+    assert warned["a"] == [
+        f"{what} is accepted, but not in effect yet"
+        for what in ("storage.prefix = other", "memory.retrieval.enabled = true")
+    ]
+    more = set(warned["small"]) - set(warned["a"])
+    assert more == {"memory.retrieval.max_steps = 3 is accepted, but not in effect yet"}
+
+
+def warnings(done: subprocess.CompletedProcess[str]) -> list[str]:
+    return [
+        line.removeprefix("warning: ")
+        for line in done.stdout.splitlines()
+        if line.startswith("warning: ")
+    ]
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("memory:\n  observation: {message_tokens: many}\n", r"x\.yaml:2.*message_tokens.*many"),
+        ("memmory: {}\n", r"x\.yaml:1.*memmory"),
+        ("memory: [\n", r"x\.yaml"),
+        ("server: {host: 0.0.0.0}\n", r"admin_token"),
+        ("storage: {url: 'postgresql://db/om'}\n", r"x\.yaml:1.*storage\.url.*sqlite:///"),
+        ("storage: {url: 'redis://cache'}\n", r"x\.yaml:1.*storage\.url.*sqlite:///"),
+        ("storage: {encryption_key: k}\n", r"x\.yaml:1.*storage\.encryption_key.*take it out"),
+        (
+            "server: {workers: 2}\nstorage: {url: 'sqlite:///:memory:'}\n",
+            r"x\.yaml:1.*server\.workers.*name a file",
+        ),
+    ],
+    ids=[
+        *(
+            "wrong type",
+            "unknown key",
+            "no YAML",
+            "open without a token",
+            "PostgreSQL",
+            "Redis",
+            "encryption",
+        ),
+        "many and no file",
+    ],
+)
+def test_a_faulty_file(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], text: str, said: str
+) -> None:
+    """Status 2: the key, the value, the rule and the line."""
+    (tmp_path / "x.yaml").write_text(text)
+    assert main(["check", "--config", str(tmp_path / "x.yaml")]) == 2
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert err.startswith("om-proxy: ")
+    assert re.search(said, err, flags=re.DOTALL)
+
+
+def test_a_missing_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A file that was named must be there, and the error is one line."""
+    assert main(["check", "--config", str(tmp_path / "nowhere.yaml")]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert "nowhere.yaml" in line
+
+
+def test_check_repeats_no_secret(tmp_path: Path) -> None:
+    """A key that stands in the wrong place goes no further than the file, and what is around it is
+    still shown."""
+    (tmp_path / "x.yaml").write_text(MISPLACED_KEY_CONFIG)
+    done = om_proxy("check", "--all", "--config", "x.yaml", "--model", MISPLACED_KEY, cwd=tmp_path)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "hush" not in done.stdout
+    assert "sk-proj" not in done.stdout
+    assert re.search(
+        r"^upstream\[0\]\.base_url = http://127\.0\.0\.1:9/\S.*/v1 ", done.stdout, flags=re.M
+    )

@@ -1,0 +1,62 @@
+"""What the help of the commands says."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import importlib
+import re
+
+import pytest
+
+from om_proxy.cli import main
+from om_proxy.cli.parser import build_parser
+
+
+@pytest.mark.parametrize("arguments", [[], ["--help"]], ids=["nothing", "--help"])
+def test_help_names_every_command(capsys: pytest.CaptureFixture[str], arguments: list[str]) -> None:
+    """Whoever types the command alone, or asks for help, learns what there is to run."""
+    with contextlib.suppress(SystemExit):
+        assert main(arguments) == 0
+    out = capsys.readouterr().out
+    assert all(
+        re.search(rf"^\s+{command}\s+\S", out, flags=re.M)
+        for command in ("serve", "check", "init", "demo")
+    )
+
+
+def test_help_says_where_it_listens(capsys: pytest.CaptureFixture[str]) -> None:
+    """The help names the options, the settings and the variables, and which of them comes first."""
+    with pytest.raises(SystemExit):
+        main(["serve", "--help"])
+    out = capsys.readouterr().out
+    assert all(
+        name in out
+        for name in (
+            "--host",
+            "--port",
+            "server.port",
+            "OM_PROXY__SERVER__HOST",
+            "OM_PROXY__SERVER__PORT",
+        )
+    )
+
+
+def test_the_demo_has_options_of_its_own(capsys: pytest.CaptureFixture[str]) -> None:
+    """`om-proxy demo --help` is the demo's."""
+    with pytest.raises(SystemExit) as ended:
+        main(["demo", "--help"])
+    assert ended.value.code == 0
+    assert "--show-prompt" in capsys.readouterr().out
+
+
+def test_every_command_has_a_module() -> None:
+    """`om-proxy NAME` runs cli/NAME.py; a command that is listed can be run."""
+    (commands,) = (
+        action
+        for action in build_parser()._actions
+        if isinstance(action, argparse._SubParsersAction)
+    )
+    for name in commands.choices:
+        module = importlib.import_module(f"om_proxy.cli.{name.replace('-', '_')}")
+        assert callable(module.run), name

@@ -1,0 +1,112 @@
+"""`om-proxy rekey-tenant`: the memory of one API key goes to another."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import sqlite3
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from om_proxy.identity.identity_rules import IdentityRules
+from om_proxy.identity.tenants import find_tenant
+from om_proxy.memory.model import Key
+from om_proxy.storage.sqlite.store import SqliteStore
+from tests.cli.commands import CONFIG, environment, om_proxy
+from tests.cli.stored_threads import kept
+
+SECRETS = ("sk-hush-old", "sk-hush-new")
+
+
+async def kept_by(path: Path, credential: str, *threads: str) -> str:
+    """Threads of this API key; its tenant."""
+    store = await SqliteStore.open(path)
+    headers = [(b"authorization", b"Bearer " + credential.encode())]
+    tenant = find_tenant(headers, IdentityRules(), await store.secret())
+    await store.close()
+    assert tenant is not None
+    await kept(path, *(Key(tenant, thread, thread) for thread in threads))
+    return tenant
+
+
+def rekey(folder: Path, stdin: str = "", **env: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "om_proxy", "rekey-tenant", "--config", "om.yaml"]
+    done = subprocess.run(
+        command,
+        cwd=folder,
+        env=environment() | env,
+        input=stdin,
+        capture_output=True,
+        text=True,
+        timeout=30,
+        check=False,
+    )
+    assert "hush" not in done.stdout + done.stderr
+    return done
+
+
+def tenants(path: Path) -> set[str]:
+    with contextlib.closing(sqlite3.connect(path)) as database:
+        return {tenant for (tenant,) in database.execute("SELECT tenant FROM thread")}
+
+
+@pytest.mark.parametrize("by", ["environment", "standard input", "both"])
+def test_rekey_tenant(tmp_path: Path, by: str) -> None:
+    """Both keys come from the environment or standard input; what moved is counted."""
+    (tmp_path / "om.yaml").write_text(CONFIG)
+    old = asyncio.run(kept_by(tmp_path / "om.db", SECRETS[0], "t", "u"))
+    env = {
+        f"OM_PROXY_{which}_CREDENTIAL": key
+        for which, key in zip(("OLD", "NEW"), SECRETS, strict=True)
+    }
+    given = {
+        "environment": ("", env),
+        "standard input": ("\n".join(SECRETS), {}),
+        "both": (f"{SECRETS[1]}\n", {"OM_PROXY_OLD_CREDENTIAL": SECRETS[0]}),
+    }
+    stdin, variables = given[by]
+    done = rekey(tmp_path, stdin, **variables)
+    assert (done.returncode, done.stderr) == (0, "")
+    (new,) = tenants(tmp_path / "om.db")
+    assert new != old
+    assert done.stdout == f"moved: 2 threads with 2 messages, to tenant {new}\n"
+    again = rekey(tmp_path, stdin, **variables)
+    assert (again.returncode, again.stdout) == (4, "")
+    assert "no memory of the old credential" in again.stderr
+
+
+@pytest.mark.parametrize(
+    ("stdin", "told"),
+    [("", "is empty"), (SECRETS[0], "is empty"), (f"{SECRETS[0]}\n{SECRETS[0]}\n", "are the same")],
+    ids=["none", "one", "one twice"],
+)
+def test_rekey_tenant_needs_two_keys(tmp_path: Path, stdin: str, told: str) -> None:
+    (tmp_path / "om.yaml").write_text(CONFIG)
+    asyncio.run(kept_by(tmp_path / "om.db", SECRETS[0], "t"))
+    done = rekey(tmp_path, stdin)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert told in done.stderr
+
+
+def test_rekey_tenant_takes_no_key_as_an_argument(tmp_path: Path) -> None:
+    """Arguments are shown to every user of the machine."""
+    done = om_proxy("rekey-tenant", *SECRETS, cwd=tmp_path)
+    assert done.returncode == 2
+    assert "unrecognized arguments" in done.stderr
+
+
+def test_rekey_tenant_to_a_key_of_ours(tmp_path: Path) -> None:
+    """Who sets `auth.keys` later takes the memory along, to the tenant the key stands for; any
+    other key is refused."""
+    (tmp_path / "om.yaml").write_text(
+        CONFIG + f"auth: {{keys: [{{tenant: acme, key: {SECRETS[1]}}}]}}\n"
+    )
+    asyncio.run(kept_by(tmp_path / "om.db", SECRETS[0], "t"))
+    other = rekey(tmp_path, f"{SECRETS[0]}\nsk-hush-else\n")
+    assert (other.returncode, other.stdout) == (2, "")
+    assert "auth.keys" in other.stderr
+    assert rekey(tmp_path, "\n".join(SECRETS)).returncode == 0
+    assert tenants(tmp_path / "om.db") == {"acme"}

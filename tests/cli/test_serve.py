@@ -1,0 +1,226 @@
+"""`om-proxy serve`, as a process of its own: what it prints, how it ends."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import httpx
+import pytest
+from starlette.types import Message as AsgiMessage
+
+from om_proxy import __version__
+from om_proxy.app import create_app
+from om_proxy.settings import Settings
+from tests.cli.commands import CONFIG, environment, is_ready, om_proxy, served
+
+START = 60.0  # seconds on a very busy machine; the real figure is the benchmark's
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT], ids=["SIGTERM", "SIGINT"])
+def test_serve(tmp_path: Path, number: signal.Signals) -> None:
+    """It starts soon, prints its address and the memory settings in force, and ends cleanly when
+    told to."""
+    started = time.monotonic()
+    with served(tmp_path) as (process, base):
+        took = time.monotonic() - started
+        assert is_ready(base)
+        process.send_signal(number)
+        out, err = process.communicate(timeout=60)
+    assert process.returncode == 0
+    address, upstream, memory = out.splitlines()
+    assert address == f"om-proxy {__version__} on {base}/v1"
+    assert upstream == "upstream: upstream at http://127.0.0.1:9/v1, for every model"
+    assert memory == (
+        "memory on: observed at 30000 tokens (buffered every 6000, waited for at 36000), reflected at 40000; "
+        "model inherit; store sqlite:///om.db"
+    )
+    assert "Traceback" not in err
+    assert took < START
+
+
+@pytest.mark.parametrize("by", ["environment", "option"])
+def test_serve_on_a_free_port(tmp_path: Path, by: str) -> None:
+    """Port 0 takes a free one, and the address that is printed is the real one. An option comes
+    before the environment."""
+    options = ["--host", "127.0.0.1", "--port", "0"] if by == "option" else []
+    command = [sys.executable, "-m", "om_proxy", "serve", *options]
+    env = environment() | {"OM_PROXY__SERVER__PORT": "1" if options else "0"}
+    with subprocess.Popen(
+        command, cwd=tmp_path, env=env, stdout=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stdout is not None
+        base = process.stdout.readline().split()[-1].removesuffix("/v1")
+        assert httpx.get(f"{base}/healthz", trust_env=False, timeout=60).status_code == 200
+        process.terminate()
+    assert process.returncode == 0
+
+
+REQUIRED = {"OM_PROXY__STORAGE__REQUIRED": "true"}
+
+
+LOGS = pytest.mark.parametrize("log", ["console", "off"])
+
+
+WORKERS = pytest.mark.parametrize("workers", ["1", "2"])
+
+
+def the_line(failed: subprocess.CompletedProcess[str]) -> str:
+    """Why a start failed: status 3 for whoever would start it again, and all that was said is one
+    line on stderr."""
+    assert failed.returncode == 3, failed.stderr
+    assert failed.stdout == "", "no address is announced that does not answer"
+    (line,) = failed.stderr.splitlines()
+    assert line.startswith("om-proxy: ")
+    return line
+
+
+@LOGS
+@WORKERS
+def test_serve_twice_on_one_port(tmp_path: Path, workers: str, log: str) -> None:
+    """A port that is taken is a failure that ends, and names the port and the setting; who had it
+    serves on."""
+    with served(tmp_path) as (_, base):
+        port = base.rpartition(":")[2]
+        env = {
+            "OM_PROXY__SERVER__PORT": port,
+            "OM_PROXY__SERVER__WORKERS": workers,
+            "OM_PROXY__TELEMETRY__LOG": log,
+        }
+        line = the_line(om_proxy("serve", "--config", "om.yaml", cwd=tmp_path, **env))
+        assert f"server.port: {port} of 127.0.0.1 is in use" in line
+        assert is_ready(base)
+
+
+@LOGS
+@WORKERS
+def test_serve_without_a_usable_store(tmp_path: Path, workers: str, log: str) -> None:
+    """A start that fails says which setting it is and what to do, and ends with nothing left
+    running."""
+    (tmp_path / "om.yaml").write_text(CONFIG.replace("om.db", "om.yaml/om.db"))
+    env = {
+        "OM_PROXY__SERVER__PORT": "0",
+        "OM_PROXY__SERVER__WORKERS": workers,
+        "OM_PROXY__TELEMETRY__LOG": log,
+        **REQUIRED,
+    }
+    line = the_line(om_proxy("serve", "--config", "om.yaml", cwd=tmp_path, **env))
+    assert "storage.url: cannot use om.yaml/om.db" in line
+    assert "name a database of om-proxy or a new file" in line
+
+
+def test_serve_with_a_file_that_is_no_database(tmp_path: Path) -> None:
+    """SQLite's own words come with the setting's name too."""
+    (tmp_path / "om.yaml").write_text(CONFIG)
+    (tmp_path / "om.db").write_text("no database at all, but longer than the head of one " * 9)
+    line = the_line(
+        om_proxy(
+            "serve", "--config", "om.yaml", cwd=tmp_path, OM_PROXY__SERVER__PORT="0", **REQUIRED
+        )
+    )
+    assert "storage.url: " in line
+    assert "not a database" in line
+
+
+def test_serve_on_an_open_address_needs_the_admin_token(tmp_path: Path) -> None:
+    """`--host` is the setting itself: what the settings demand of an address holds for it, and a
+    wrong port is told."""
+    opened = om_proxy("serve", "--host", "0.0.0.0", cwd=tmp_path)  # noqa: S104 — it is refused
+    assert (opened.returncode, opened.stdout) == (2, "")
+    assert "needs server.admin_token" in opened.stderr
+    wrong = om_proxy("serve", "--port", "eighty", cwd=tmp_path)
+    assert (wrong.returncode, wrong.stdout) == (2, "")
+    assert "server.port = eighty: must be a whole number" in wrong.stderr
+
+
+@WORKERS
+def test_serve_makes_an_admin_token(tmp_path: Path, workers: str) -> None:
+    """On an open address, where a file is named: it opens the admin API, and its place is all that
+    is printed of it."""
+    file = tmp_path / "admin-token"
+    open_address = {"OM_PROXY__SERVER__HOST": "0.0.0.0", "OM_PROXY__SERVER__WORKERS": workers}  # noqa: S104 — as in a container
+    with served(tmp_path, **open_address, OM_PROXY_ADMIN_TOKEN_FILE=str(file)) as (process, base):
+        assert is_ready(base)
+        token = file.read_text().strip()
+        for sent, status in ((token, 200), ("another", 401)):
+            headers = {"x-om-admin": sent}
+            assert (
+                httpx.get(
+                    f"{base}/om/v1/threads", headers=headers, trust_env=False, timeout=60
+                ).status_code
+                == status
+            )
+        process.send_signal(signal.SIGTERM)
+        said = "".join(process.communicate(timeout=60))
+    assert f"admin token: in {file}\n" in said
+    assert token not in said
+
+
+@WORKERS
+def test_serve_on_an_address_of_another_machine(tmp_path: Path, workers: str) -> None:
+    """An address that is not ours, or none at all, is told by the setting it stands in."""
+    for host in ("192.0.2.1", "no-such-host.invalid"):
+        (tmp_path / "om.yaml").write_text(
+            CONFIG + f"server: {{host: {host}, admin_token: t, workers: {workers}}}\n"
+        )
+        line = the_line(om_proxy("serve", "--config", "om.yaml", cwd=tmp_path))
+        assert f"server.host: {host} is no address of this machine" in line
+
+
+def test_a_start_that_fails_unforeseen(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What nobody thought of is told by its class and place: an exception's own words may hold
+    anything."""
+    app = create_app(Settings())
+
+    async def broken() -> None:
+        raise ValueError("hush")
+
+    sent: list[AsgiMessage] = []
+
+    async def receive() -> AsgiMessage:
+        return {"type": "lifespan.startup"}
+
+    async def send(message: AsgiMessage) -> None:
+        sent.append(message)
+
+    monkeypatch.setattr(app, "start", broken)
+    asyncio.run(app({"type": "lifespan"}, receive, send))
+    assert [message["type"] for message in sent] == ["lifespan.startup.failed"]
+    assert re.fullmatch(
+        r"om-proxy: it cannot start: ValueError at test_serve.py:\d+\n", capsys.readouterr().err
+    )
+
+
+def test_serve_tells_no_secret(tmp_path: Path) -> None:
+    """Neither what it prints nor what it logs holds a credential."""
+    text = (
+        CONFIG.replace("/v1}", "/v1, api_key: sk-hush}")
+        + "memory: {api_key: sk-hush}\nserver: {admin_token: sk-hush}\n"
+    )
+    with served(tmp_path, text) as (process, base):
+        headers = {"authorization": "Bearer sk-hush", "x-om-thread": "t"}
+        body = {"model": "m", "messages": [{"role": "user", "content": "between us"}]}
+        httpx.post(
+            f"{base}/v1/chat/completions", json=body, headers=headers, trust_env=False, timeout=60
+        )
+        process.terminate()
+        out, err = process.communicate(timeout=60)
+    assert '"event":"turn"' in err or "store" in out
+    assert "hush" not in out + err
+    assert "between us" not in out + err
+
+
+def test_serve_with_a_faulty_file(tmp_path: Path) -> None:
+    """The same, and no traceback."""
+    (tmp_path / "x.yaml").write_text("storage: {url: 'redis://cache'}\n")
+    done = om_proxy("serve", "--config", "x.yaml", cwd=tmp_path)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert re.match(r"om-proxy: .*x\.yaml:1.*storage\.url", done.stderr, flags=re.DOTALL)
+    assert "Traceback" not in done.stderr

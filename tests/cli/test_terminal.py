@@ -1,0 +1,76 @@
+"""Reports on a terminal and in a pipe."""
+
+from __future__ import annotations
+
+import os
+import pty
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from om_proxy.cli.terminal import print_report
+from tests.cli.commands import CONFIG, environment, om_proxy
+
+ESCAPES = re.compile(r"\x1b\[[0-9;]*m")
+
+
+def run_on_terminal(*arguments: str, cwd: Path, **env: str) -> str:
+    """The command's output on a pseudo terminal of 80 columns."""
+    main, side = pty.openpty()
+    shape = {"TERM": "xterm", "COLUMNS": "80", "LINES": "24"}
+    command = [sys.executable, "-m", "om_proxy", *arguments]
+    base = {name: value for name, value in environment().items() if name != "NO_COLOR"}
+    with subprocess.Popen(
+        command, cwd=cwd, env=base | shape | env, stdin=side, stdout=side, stderr=side
+    ):
+        os.close(side)
+        chunks = []
+        try:
+            while chunk := os.read(main, 65_536):
+                chunks.append(chunk)
+        except OSError:
+            pass  # how Linux says that the last writer has closed its end
+        finally:
+            os.close(main)
+    return b"".join(chunks).decode().replace("\r\n", "\n")
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    (tmp_path / "om.yaml").write_text(CONFIG)
+    return tmp_path
+
+
+@pytest.mark.parametrize("command", [["check"], ["check", "--all"], ["doctor"]], ids=" ".join)
+def test_a_terminal_shows_the_words_of_the_pipe_in_columns(
+    command: list[str], folder: Path
+) -> None:
+    """No word is lost or read as markup, and a long line wraps below its own column."""
+    arguments = (*command, "--config", "om.yaml")
+    shown = run_on_terminal(*arguments, cwd=folder)
+    piped = om_proxy(*arguments, cwd=folder).stdout
+    assert "\x1b[1m" in shown
+    plain = ESCAPES.sub("", shown)
+    assert re.sub(r"\s|:", "", plain.replace("=", "")) == re.sub(
+        r"\s|:", "", piped.replace("=", "")
+    )
+    assert max(map(len, plain.splitlines()[1:])) <= 80
+    assert re.search(r"^ {5,}\S", plain, re.MULTILINE)
+
+
+@pytest.mark.parametrize("command", ["check", "doctor"])
+def test_no_color_gives_a_terminal_the_plain_lines(command: str, folder: Path) -> None:
+    arguments = (command, "--config", "om.yaml")
+    shown = run_on_terminal(*arguments, cwd=folder, NO_COLOR="1")
+    assert shown == om_proxy(*arguments, cwd=folder).stdout
+
+
+def test_a_pipe_gets_the_lines_without_rich(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setitem(sys.modules, "rich.table", None)  # its import would fail
+    print_report(["store: [bold]x", "", "needs attention:"])
+    assert capsys.readouterr().out == "store: [bold]x\n\nneeds attention:\n"

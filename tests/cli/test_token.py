@@ -1,0 +1,94 @@
+"""`om-proxy token`: a server takes what it prints."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+import pytest
+
+from om_proxy.cli import main
+from om_proxy.edge.edge_config import EdgeConfig
+from om_proxy.errors import Unauthorized
+from om_proxy.identity.callers import identify
+from om_proxy.settings import load
+
+SIGNING = "0123456789abcdef0123456789abcdef"
+
+
+TWO = "keys: [{tenant: acme, key: sk-a}, {tenant: globex, key: sk-b}]"
+
+
+def made(config: Path, capsys: pytest.CaptureFixture[str], *options: str) -> str:
+    assert main(["token", "--config", str(config), *options]) == 0
+    return capsys.readouterr().out.strip()
+
+
+@pytest.mark.parametrize(
+    ("auth", "options", "tenant", "key"),
+    [
+        ("", [], "local", {}),
+        ("keys: [{tenant: acme, key: sk-a}]", [], "acme", {"authorization": "Bearer sk-a"}),
+        (TWO, ["--tenant", "globex"], "globex", {"authorization": "Bearer sk-b"}),
+    ],
+)
+def test_a_token_is_taken(
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    auth: str,
+    options: list[str],
+    tenant: str,
+    key: dict[str, str],
+) -> None:
+    """What the command makes names the caller to a server with the same file, for as long as it was
+    told."""
+    config = tmp_path / "om.yaml"
+    config.write_text(
+        f"auth: {{token_secret: {SIGNING}, token_required: true{', ' + auth if auth else ''}}}"
+    )
+    text = made(config, capsys, "--resource", "ada", "--thread", "t", "--ttl", "5m", *options)
+    sent = [(name.encode(), value.encode()) for name, value in {**key, "x-om-token": text}.items()]
+    rules = EdgeConfig.of(load(config)).identity
+    assert identify(sent, rules, b"s", time.time() + 290).key == (tenant, "ada", "t")
+    with pytest.raises(Unauthorized, match="ended"):
+        identify(sent, rules, b"s", time.time() + 331)
+
+
+@pytest.mark.parametrize(
+    ("auth", "options", "said"),
+    [
+        ("{}", ["--resource", "ada"], "auth.token_secret is not set"),
+        (f"{{token_secret: {SIGNING}}}", ["--resource", "a\tb"], "--resource and --thread must be"),
+        (
+            f"{{token_secret: {SIGNING}}}",
+            ["--resource", "ada", "--thread", ""],
+            "--resource and --thread must be",
+        ),
+        (
+            f"{{token_secret: {SIGNING}}}",
+            ["--resource", "ada", "--ttl", "20"],
+            "--ttl = 20: must be a duration",
+        ),
+        (
+            f"{{token_secret: {SIGNING}}}",
+            ["--resource", "ada", "--tenant", "acme"],
+            "there are none",
+        ),
+        (
+            f"{{token_secret: {SIGNING}, {TWO}}}",
+            ["--resource", "ada"],
+            "must be one of auth.keys: acme, globex",
+        ),
+    ],
+)
+def test_no_token_that_would_be_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], auth: str, options: list[str], said: str
+) -> None:
+    """What could never be taken is not made; the error says what to do."""
+    config = tmp_path / "om.yaml"
+    config.write_text(f"auth: {auth}")
+    assert main(["token", "--config", str(config), *options]) == 2
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert said in captured.err
+    assert SIGNING not in captured.err

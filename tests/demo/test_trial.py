@@ -1,0 +1,38 @@
+"""The proxy in front of a scripted model, as somebody without a key tries it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import httpx
+
+from om_proxy.demo.trial import INTRODUCTION, serve_trial
+
+FACT, QUESTION = "Our boat lies at pier 14.", "At which pier lies our boat?"
+
+
+async def test_a_fact_is_answered_from_the_notes() -> None:
+    """The introduction's own advice works: a fact is told, the history is no longer sent, and the
+    question is answered from the notes."""
+    messages: list[dict[str, Any]] = []
+    statuses = []
+    async with (
+        serve_trial(0, log="off") as base,
+        httpx.AsyncClient(trust_env=False, timeout=60) as http,
+    ):
+        for text in (FACT, "It rains today.", QUESTION):
+            messages.append({"role": "user", "content": text})
+            response = await http.post(
+                f"{base}/v1/chat/completions",
+                json={"model": "any", "messages": messages},
+                headers={"X-OM-Thread": "pier"},
+                timeout=30,
+            )
+            statuses.append(response.headers["x-om-status"])
+            messages.append(response.json()["choices"][0]["message"])
+    assert statuses[1:] == ["applied", "applied"]  # on a very busy machine the first is `degraded`
+    assert INTRODUCTION in messages[1]["content"]
+    assert INTRODUCTION not in messages[3]["content"]
+    assert messages[5]["content"].endswith(FACT)
+    assert FACT in INTRODUCTION
+    assert QUESTION in INTRODUCTION

@@ -1,0 +1,191 @@
+"""What the edge needs of the settings, made once per configuration."""
+
+from __future__ import annotations
+
+import orjson
+import pytest
+from pydantic import SecretStr
+
+from om_proxy.apis.api import Request
+from om_proxy.apis.registry import CHAT
+from om_proxy.edge.edge_config import EdgeConfig
+from om_proxy.edge.headers import CREDENTIAL_HEADERS
+from om_proxy.settings import UpstreamSettings
+from om_proxy.settings import parse as settings_of
+
+PLAIN = EdgeConfig.of(settings_of(""))
+TITLE = "### Task:\nGenerate a concise title."
+
+
+def request(*messages: tuple[str, str], model: str = "gpt-4o") -> Request:
+    body = {
+        "model": model,
+        "messages": [{"role": role, "content": text} for role, text in messages],
+    }
+    return CHAT.parse_request(orjson.dumps(body))
+
+
+def test_identity_follows_the_settings() -> None:
+    """Aliases, keys, bind and switch reach the rules of identity."""
+    config = EdgeConfig.of(
+        settings_of(
+            """
+            identity: {thread_headers: [X-Chat], resource_headers: [x-user], scope_override: true}
+            auth: {keys: [{tenant: acme, key: sk-acme}], token_secret: 0123456789abcdef0123456789abcdef, token_required: true}
+            server: {host: 0.0.0.0, admin_token: t}
+            memory: false
+            """
+        )
+    )
+    rules = config.identity
+    assert (rules.thread_headers, rules.resource_headers) == (("x-chat",), ("x-user",))
+    assert rules.keys == (("acme", "sk-acme"),)
+    assert (rules.scope_override, rules.token_secret, rules.token_required) == (
+        True,
+        b"0123456789abcdef" * 2,
+        True,
+    )
+    assert not PLAIN.identity.scope_override
+    # `memory: false` is no matter of identity: an override may switch it on for a model or a
+    # resource
+    assert (rules.loopback_only, rules.memory_enabled) == (False, True)
+
+
+def test_what_stays_here() -> None:
+    """Identity headers are never sent upstream; with keys of ours, the caller's credential is none
+    of the upstream's."""
+    assert PLAIN.own_headers >= {
+        b"x-thread-id",
+        b"x-resource-id",
+        b"x-openwebui-chat-id",
+        b"x-openwebui-user-id",
+    }
+    assert not PLAIN.own_headers & CREDENTIAL_HEADERS
+    keyed = EdgeConfig.of(settings_of("auth: {keys: [{tenant: acme, key: sk-acme}]}"))
+    assert keyed.own_headers == PLAIN.own_headers | CREDENTIAL_HEADERS
+
+
+KEYED = "auth: {keys: [{tenant: acme, key: sk-acme}, {tenant: globex, key: sk-globex}]}"
+KEYLESS = UpstreamSettings(base_url="http://h")
+KEYED_UPSTREAM = UpstreamSettings(base_url="http://h", api_key=SecretStr("sk-upstream"))
+OWN = (b"authorization", b"Bearer sk-provider")
+
+
+@pytest.mark.parametrize("gateway", [b"x-om-authorization", b"x-memory-gateway-authorization"])
+@pytest.mark.parametrize("upstream", [KEYLESS, KEYED_UPSTREAM], ids=["keyless", "keyed"])
+def test_the_provider_s_key_beside_ours(gateway: bytes, upstream: UpstreamSettings) -> None:
+    """A caller who sends our key by its own header is served with the provider's key it brings, and
+    ours stays here."""
+    sent = [(gateway, b"Bearer sk-acme"), OWN, (b"x", b"1")]
+    assert EdgeConfig.of(settings_of(KEYED)).upstream_headers(sent, upstream) == [OWN, (b"x", b"1")]
+
+
+@pytest.mark.parametrize(
+    "sent",
+    [
+        [(b"authorization", b"Bearer sk-acme")],
+        [(b"x-api-key", b"sk-acme")],
+        [(b"x-om-authorization", b"sk-acme")],
+        [(b"x-om-authorization", b"sk-acme"), (b"authorization", b"Bearer sk-acme")],
+        [(b"x-om-authorization", b"sk-acme"), (b"authorization", b"Bearer sk-globex")],
+        [(b"x-om-authorization", b""), (b"authorization", b"Bearer sk-provider")],
+    ],
+    ids=[
+        "authorization",
+        "x-api-key",
+        "by name",
+        "in both",
+        "another tenant's",
+        "nothing beside it",
+    ],
+)
+def test_a_key_of_ours_stays_here(sent: list[tuple[bytes, bytes]]) -> None:
+    """Whichever header it came in: the upstream gets its own key, or none."""
+    config = EdgeConfig.of(settings_of(KEYED))
+    assert config.upstream_headers(sent, KEYLESS) == []
+    assert config.upstream_headers(sent, KEYED_UPSTREAM) == [
+        (b"authorization", b"Bearer sk-upstream")
+    ]
+
+
+def test_without_keys_the_caller_s_own_is_sent() -> None:
+    """Unless the upstream has a key of its own; and a key for another gateway is not passed
+    around."""
+    sent = [
+        OWN,
+        (b"x-memory-gateway-authorization", b"Bearer sk-gateway"),
+        (b"x-om-token", b"t"),
+        (b"x", b"1"),
+    ]
+    assert PLAIN.upstream_headers(sent, KEYLESS) == [OWN, (b"x", b"1")]
+    assert PLAIN.upstream_headers(sent, KEYED_UPSTREAM) == [
+        (b"x", b"1"),
+        (b"authorization", b"Bearer sk-upstream"),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("messages", "side"),
+    [
+        ([("user", TITLE)], True),
+        ([("system", TITLE), ("user", "hello")], True),
+        ([("user", "hello"), ("assistant", "hi"), ("user", TITLE)], True),
+        ([("user", TITLE), ("assistant", "A title"), ("user", "thanks")], False),
+        ([("system", "Be brief."), ("developer", TITLE), ("user", "hello")], True),
+        ([("user", "read it"), ("assistant", "I do"), ("tool", TITLE)], False),
+        ([("user", "go on"), ("assistant", TITLE)], False),
+        ([("user", "hello"), ("assistant", TITLE), ("user", "go on")], False),
+        ([("user", "What does ### Task: mean?")], False),
+        ([("user", "hello")], False),
+        ([], False),
+        ([("system", "You are a title generator. You write titles."), ("user", "hello")], True),
+        ([("user", "Analyze this conversation and provide:\n1. its language")], True),
+        ([("user", "Provide a concise, 5-word-or-less title for this")], True),
+        ([("system", "You are a title generator bot for books"), ("user", "hello")], False),
+    ],
+    ids=[
+        "only",
+        "instructions",
+        "newest",
+        "first",
+        "second instructions",
+        "a tool's",
+        "a model's",
+        "in the middle",
+        "quoted",
+        "plain",
+        "empty",
+        "opencode",
+        "LibreChat",
+        "LibreChat, by completion",
+        "alike",
+    ],
+)
+def test_told_by_the_prompt(messages: list[tuple[str, str]], side: bool) -> None:
+    """Title generation and its like are told by the text of the instructions or of the newest
+    message, if a model or a tool did not write that. The first message comes again with every
+    request of its conversation."""
+    assert PLAIN.is_side_request(request(*messages)) == side
+
+
+@pytest.mark.parametrize(("model", "side"), [("titles", True), ("gpt-4o", False)])
+def test_told_by_the_model(model: str, side: bool) -> None:
+    """A model that is used for nothing else."""
+    config = EdgeConfig.of(settings_of("side_requests: {models: [titles]}"))
+    assert config.is_side_request(request(("user", "hello"), model=model)) == side
+
+
+def test_prompts_of_the_operator_s() -> None:
+    """The configured patterns take the place of the shipped one."""
+    config = EdgeConfig.of(settings_of('side_requests: {prompts: ["(?i)name this chat"]}'))
+    assert config.is_side_request(request(("user", "Please name this CHAT")))
+    assert not config.is_side_request(request(("user", TITLE)))
+
+
+def test_no_credential_in_its_repr() -> None:
+    """A site may be logged."""
+    config = EdgeConfig.of(settings_of("auth: {keys: [{tenant: acme, key: sk-secret}]}"))
+    upstream = config.settings.upstream[0]
+    config.policy.context_of_request("m", "r", upstream, ((b"authorization", b"Bearer sk-caller"),))
+    assert "sk-caller" not in repr(config)
+    assert "sk-secret" not in repr(config)

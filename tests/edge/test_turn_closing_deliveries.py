@@ -1,0 +1,39 @@
+"""Replies that went out whole are remembered, whichever of commit and reply ends first."""
+
+from __future__ import annotations
+
+import pytest
+
+from om_proxy.edge.exchange import Delivery
+from om_proxy.edge.turn_closing import TurnClosing
+from om_proxy.facts import Facts
+from om_proxy.server.budget import MemoryBudget
+from tests.turns.test_deliveries import thin
+from tests.turns.test_engine import Turns, said, turns, user
+
+
+def closing_of(t: Turns) -> TurnClosing:
+    budget = MemoryBudget(lambda: 1 << 30)
+    return TurnClosing(t.engine, t.parts.background, budget, Facts())
+
+
+@pytest.mark.parametrize("is_end_sent", [True, False])
+@pytest.mark.parametrize("commit_ends_first", [True, False])
+async def test_either_may_end_first(commit_ends_first: bool, is_end_sent: bool) -> None:
+    """A reply is held for its commit only so long. Where the commit ends later, the delivery is
+    remembered then: the same words again are a new message. Without a delivery they are a retry."""
+    async with turns() as t:
+        await thin(t, "a", "b", delivered=True)
+        turn, delivery, closing = await t.open([user("ok")]), Delivery(), closing_of(t)
+
+        async def commit() -> None:
+            await closing._commit_turn(turn, said("c"), delivery, broke_off=False)
+
+        if commit_ends_first:
+            await commit()
+        delivery.is_end_sent = is_end_sent
+        closing._note_delivery(turn, delivery)
+        if not commit_ends_first:
+            await commit()
+        again = await thin(t, "ok", "d", delivered=True)
+        assert again == ("delta" if is_end_sent else "retry")

@@ -1,0 +1,127 @@
+"""A caller is identified by headers alone: docs/spec/behaviour.md#identity."""
+
+import pytest
+
+from om_proxy.errors import BadRequest
+from om_proxy.identity import callers
+from om_proxy.identity.callers import identify
+from om_proxy.identity.identity_rules import IdentityRules
+from om_proxy.identity.tenants import LOCAL_TENANT
+from tests.identity.examples import CHOOSING, RULES, SECRET, headers, tenant_of
+
+
+def test_thread_and_resource_name_the_memory() -> None:
+    """The key is tenant, resource and thread, the tenant an HMAC of the credential."""
+    caller = identify(
+        headers(authorization="Bearer k", x_om_thread="t", x_om_resource="r"), RULES, SECRET
+    )
+    assert caller.key == (tenant_of("k"), "r", "t")
+    assert (caller.mode, caller.history, caller.reason) == ("on", "auto", None)
+
+
+def test_a_resource_left_out_is_the_thread_itself() -> None:
+    """A thread without a resource stands alone."""
+    caller = identify(headers(x_om_thread="t"), RULES, SECRET)
+    assert caller.key == (LOCAL_TENANT, "t", "t")
+
+
+@pytest.mark.parametrize(
+    ("rules", "sent", "reason"),
+    [
+        (RULES, {}, "no-thread"),
+        (IdentityRules(loopback_only=False), {"x_om_thread": "t"}, "no-credential"),
+        (IdentityRules(memory_enabled=False), {"x_om_thread": "t"}, "disabled"),
+        (RULES, {"x_om_thread": "t", "x_om_mode": "off"}, "mode-off"),
+        (RULES, {"x_om_thread": "t", "x_om_task": "title_generation"}, "side-request"),
+    ],
+)
+def test_no_memory_and_why(rules: IdentityRules, sent: dict[str, str], reason: str) -> None:
+    """Whoever gets no memory is told in one word."""
+    caller = identify(headers(**sent), rules, SECRET)
+    assert (caller.key, caller.reason) == (None, reason)
+
+
+@pytest.mark.parametrize(
+    ("values", "reason"),
+    [
+        (["title"], "side-request"),
+        (["", "title"], "side-request"),
+        (["title", ""], "side-request"),
+        (["{{TASK}}", "title"], "side-request"),
+        (["title", "tags"], "side-request"),
+        (["\xa0"], "side-request"),
+        ([], None),
+        ([""], None),
+        ([" \t"], None),
+        (["", ""], None),
+        (["{{TASK}}"], None),
+    ],
+)
+def test_a_task_is_a_side_request(values: list[str], reason: str | None) -> None:
+    """Whatever it is called and wherever it stands. A template that nobody filled in says nothing,
+    as in any other header: else a client that fills it for side requests alone would never have a
+    memory."""
+    sent = headers(x_om_thread="t") + [(b"x-om-task", value.encode("latin-1")) for value in values]
+    assert identify(sent, RULES, SECRET).reason == reason
+
+
+@pytest.mark.parametrize("mode", ["on", "read", "write"])
+def test_modes_that_keep_a_memory(mode: str) -> None:
+    """Every mode but off has a memory."""
+    caller = identify(headers(x_om_thread="t", x_om_mode=mode.upper()), RULES, SECRET)
+    assert caller.mode == mode
+    assert caller.key
+
+
+@pytest.mark.parametrize(
+    ("rules", "sent", "scope"),
+    [
+        (CHOOSING, {}, None),
+        (CHOOSING, {"x_om_scope": ""}, None),
+        (CHOOSING, {"x_om_scope": "resource"}, "resource"),
+        (CHOOSING, {"x_om_scope": " Thread "}, "thread"),
+        (RULES, {"x_om_scope": "resource"}, None),
+        (RULES, {"x_om_scope": "sometimes"}, None),
+    ],
+)
+def test_a_scope_is_chosen_where_that_is_allowed(
+    rules: IdentityRules, sent: dict[str, str], scope: str | None
+) -> None:
+    """X-OM-Scope counts with `identity.scope_override` only; without it the header says nothing,
+    whatever it says."""
+    assert identify(headers(x_om_thread="t", **sent), rules, SECRET).scope == scope
+
+
+@pytest.mark.parametrize("values", [["sometimes"], ["thread", "resource"]])
+def test_a_scope_that_cannot_be_meant(values: list[str]) -> None:
+    """Where the choice is allowed, a word that is no scope is refused: a guess could show a memory
+    to others."""
+    sent = headers(x_om_thread="t") + [(b"x-om-scope", value.encode()) for value in values]
+    with pytest.raises(BadRequest, match="must be one of: thread, resource"):
+        identify(sent, CHOOSING, SECRET)
+
+
+@pytest.mark.parametrize(
+    ("sent", "named"),
+    [
+        ({"x_om_resource": "r"}, True),
+        ({"x_openwebui_user_id": "r"}, True),
+        ({}, False),
+        ({"x_om_resource": "{{USER}}"}, False),
+    ],
+)
+def test_whether_a_resource_was_named(sent: dict[str, str], named: bool) -> None:
+    """A resource that only stands in for the thread is told from one that was named, even by the
+    same word."""
+    assert identify(headers(x_om_thread="r", **sent), RULES, SECRET).has_named_resource == named
+
+
+def test_long_headers_are_not_remembered() -> None:
+    """Anybody can send them: they would stay in memory by the thousand, with a credential in
+    each."""
+    rules = IdentityRules()
+    callers._identify.cache_clear()
+    for size, kept in ((200, 1), (callers.MAX_CACHED_HEADER_CHARS, 1), (60_000, 1)):
+        headers = [(b"authorization", b"Bearer " + b"x" * size), (b"x-om-thread", b"t")]
+        assert identify(headers, rules, b"s").tenant
+        assert callers._identify.cache_info().currsize == kept

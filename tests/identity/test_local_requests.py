@@ -1,0 +1,210 @@
+"""Local programs need no credential; web pages and forwarded requests do."""
+
+import pytest
+
+from om_proxy.errors import Unauthorized
+from om_proxy.identity.callers import identify
+from om_proxy.identity.identity_rules import IdentityRules
+from om_proxy.identity.tenants import LOCAL_TENANT, find_tenant
+from tests.identity.examples import KEYED, NOW, RULES, SECRET, SIGNED, headers, tenant_of, token
+
+HERE = "127.0.0.1:8400"  # what a page of any site can ask for, where its visitor runs us
+
+
+def asked(host: str, *origins: str) -> list[tuple[bytes, bytes]]:
+    return [
+        (b"host", host.encode()),
+        (b"x-om-thread", b"t"),
+        *((b"origin", o.encode("latin-1")) for o in origins),
+    ]
+
+
+def assert_known(
+    sent: list[tuple[bytes, bytes]], known: bool, rules: IdentityRules = RULES
+) -> None:
+    """As `local`, or as nobody; a caller with a credential is known in either case."""
+    caller = identify(sent, rules, SECRET)
+    assert (caller.tenant, caller.reason) == (
+        (LOCAL_TENANT, None) if known else (None, "no-credential")
+    )
+    assert (caller.key is not None) is known
+    assert find_tenant(sent, rules, SECRET) == caller.tenant
+    with_key = identify([*sent, (b"authorization", b"Bearer k")], rules, SECRET)
+    assert with_key.key == (tenant_of("k"), "t", "t")
+
+
+@pytest.mark.parametrize(
+    ("host", "origin", "known"),
+    [
+        ("127.0.0.1:8400", None, True),
+        ("localhost:8400", "http://localhost:3000", True),
+        ("[::1]:8400", "http://[::1]:8400", True),
+        ("0.0.0.0:8400", None, True),  # as some programs spell this machine
+        ("proxy.example", None, False),  # a page asks so too, by a link or an image
+        ("10.0.0.5:8400", None, False),
+        ("0.0.0.0.rebound.example", None, False),
+        ("rebound.example:8400", "http://rebound.example:8400", False),
+        ("rebound.example:8400", "http://localhost:3000", False),
+        ("127.0.0.1.rebound.example", "http://localhost", False),
+        ("[x", "http://localhost", False),
+    ],
+)
+def test_a_page_under_another_name_is_nobody(host: str, origin: str | None, known: bool) -> None:
+    """On loopback a caller without a credential is `local`, but no page whose name only resolves
+    there (DNS rebinding)."""
+    assert_known(asked(host, *([origin] if origin else [])), known)
+
+
+@pytest.mark.parametrize(
+    ("site", "known"),
+    [
+        ("same-origin", True),
+        ("same-site", True),
+        ("none", True),
+        ("cross-site", False),
+        ("Cross-Site", False),
+        ("", False),
+    ],
+)
+def test_what_a_browser_says_of_the_page(site: str, known: bool) -> None:
+    """A request of another site's page is nobody's also where no origin is told; what we do not
+    know, neither."""
+    assert_known([*asked(HERE), (b"sec-fetch-site", site.encode())], known)
+
+
+@pytest.mark.parametrize(
+    "origin",
+    [
+        f"{scheme}://{at}"
+        for scheme in ("http", "https")
+        for at in ("localhost", "127.0.0.1", "127.8.9.10:1", "[::1]:5173")
+    ],
+)
+def test_a_page_of_this_machine_is_local(origin: str) -> None:
+    """Whoever serves pages on loopback runs programs here, and those may ask as well."""
+    assert_known(asked(HERE, origin), True)
+
+
+ELSEWHERE = (
+    *(
+        "https://evil.example",
+        "http://evil.example:8400",
+        "http://192.168.1.2",
+        "http://0.0.0.0:8400",
+        "http://[::2]",
+    ),
+    *("http://localhost.evil.example", "http://127.0.0.1.evil.example", "http://evil-localhost"),
+    "null",  # a frame in a sandbox, which any page can make, or a file that somebody sent
+)
+
+UNREADABLE = (
+    *(
+        "http://localhost@evil.example",
+        "http://evil.example@localhost",
+        "http://evil.example#@localhost",
+        "http://[::1",
+    ),
+    *(
+        "http://localhost/",
+        "http://localhost:",
+        "http://localhost:x",
+        "http:localhost",
+        "//localhost",
+        "localhost",
+    ),
+    *("http://local\thost", "http://localhost\n", "http://localhost\xa0", "http://", "", " ", "*"),
+    *(
+        "http://localhost, https://evil.example",
+        "http://localhost http://[::1]",
+        "http://localhost null",
+    ),
+    *(
+        "ftp://localhost",
+        "file://localhost",
+        "chrome-extension://localhost",
+        "file://",
+    ),  # no page of a web server
+)
+
+
+@pytest.mark.parametrize("origin", [*ELSEWHERE, *UNREADABLE])
+def test_a_page_of_another_site_is_nobody(origin: str) -> None:
+    """It may ask for our address, and the model server may allow it to, but what is remembered here
+    is none of its own. Nor is it anybody whose origin cannot be read."""
+    assert_known(asked(HERE, origin), False)
+
+
+@pytest.mark.parametrize("second", ["https://evil.example", "http://localhost", ""])
+def test_two_origins_are_nobody_s(second: str) -> None:
+    """No browser sends two; which of them would count is not ours to guess."""
+    for origins in (("http://localhost", second), (second, "http://localhost")):
+        assert_known(asked(HERE, *origins), False)
+
+
+def test_a_page_is_no_known_program() -> None:
+    """Whoever asks alike but for the origin is another caller, also when one of them is known
+    already."""
+    rules = IdentityRules()
+    for _ in range(2):
+        assert_known(asked(HERE), True, rules)
+        assert_known(asked(HERE, "https://evil.example"), False, rules)
+        assert_known(asked(HERE, "http://localhost"), True, rules)
+
+
+def test_a_token_makes_no_page_somebody() -> None:
+    """It says whose user asks, and not who the owner of the memory is: only a credential says
+    that."""
+    sent = [*asked(HERE, "https://evil.example"), (b"x-om-token", token().encode())]
+    assert identify(sent, SIGNED, SECRET, NOW).reason == "no-credential"
+    assert identify([*sent, (b"authorization", b"Bearer k")], SIGNED, SECRET, NOW).key == (
+        tenant_of("k"),
+        "ada",
+        "t",
+    )
+
+
+FROM_HERE = [
+    ("x-forwarded-for", "127.0.0.1"), ("x-forwarded-for", " ::1 "), ("x-forwarded-for", "127.0.0.1, ::1"),
+    ("x-forwarded-for", "127.0.0.1:4711"),
+    ("x-real-ip", "127.0.0.1"), ("forwarded", "for=127.0.0.1;proto=http"), ("forwarded", 'For="[::1]:4711"'), ("forwarded", "proto=https"),
+]  # fmt: skip
+
+FROM_ELSEWHERE = [
+    ("x-forwarded-for", "8.8.8.8"), ("x-forwarded-for", "8.8.8.8, 127.0.0.1"), ("x-forwarded-for", "127.0.0.1, 192.168.1.7"),
+    ("x-forwarded-for", "2001:db8::1"), ("x-forwarded-for", "unknown"), ("x-forwarded-for", "127.0.0.1,"), ("x-real-ip", "10.0.0.8"),
+    ("forwarded", "for=192.0.2.60;proto=http"), ("forwarded", 'for="[2001:db8::1]:4711"'), ("forwarded", "for=127.0.0.1, FOR=8.8.8.8"),
+    ("forwarded", "for=_hidden"), ("forwarded", "for=unknown"), ("forwarded", "for="), ("forwarded", 'for="8.8.8.8'),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "known"),
+    [*((*of, True) for of in FROM_HERE), *((*of, False) for of in FROM_ELSEWHERE)],
+)
+def test_who_a_proxy_asks_for(name: str, value: str, known: bool) -> None:
+    """A proxy on this machine comes from loopback whoever asks it; where it says that somebody
+    elsewhere does, nobody is local."""
+    assert_known([*asked(HERE), (name.encode(), value.encode())], known)
+
+
+def test_a_credential_is_no_matter_of_place() -> None:
+    """Nor is a key of ours: both are known wherever they come from."""
+    sent = [
+        *headers(x_om_thread="t", authorization="Bearer key-a"),
+        (b"x-forwarded-for", b"8.8.8.8"),
+    ]
+    assert identify(sent, RULES, SECRET).key is not None
+    assert identify(sent, KEYED, SECRET).tenant == "acme"
+
+
+def test_with_keys_the_origin_says_nothing() -> None:
+    """A key says who asks, wherever the page comes from that sends it; without one there is no
+    memory for anybody."""
+    page = asked("proxy.example", "https://app.example")
+    assert identify([*page, (b"authorization", b"Bearer key-a")], KEYED, SECRET).key == (
+        "acme",
+        "t",
+        "t",
+    )
+    with pytest.raises(Unauthorized):
+        identify(asked(HERE, "http://localhost"), KEYED, SECRET)

@@ -1,0 +1,180 @@
+"""Threads that a client's own session names."""
+
+from __future__ import annotations
+
+from typing import get_args
+
+import pytest
+
+from om_proxy.edge.headers import request_headers
+from om_proxy.errors import Unauthorized
+from om_proxy.identity.callers import identify, identify_off_route
+from om_proxy.identity.identity_rules import IdentityRules
+from om_proxy.identity.sessions import CLIENT_SESSIONS
+from om_proxy.identity.tenants import LOCAL_TENANT
+from om_proxy.identity.user_token import Claims, sign_claims
+from om_proxy.server.headers import Header
+from om_proxy.settings import Settings
+from om_proxy.settings.service import SessionProgram
+
+RULES = IdentityRules()
+SECRET = b"s"
+OPENCODE = {"x-session-id": "ses_1", "x-session-affinity": "ses_1"}
+SUB_AGENT = {"x-session-id": "ses_2", "x-session-affinity": "ses_2", "x-parent-session-id": "ses_1"}
+
+
+def headers(named: dict[str, str]) -> list[Header]:
+    return [(name.encode(), value.encode()) for name, value in named.items()]
+
+
+def test_every_program_can_be_configured() -> None:
+    """By default all count."""
+    assert (
+        set(get_args(SessionProgram))
+        == set(CLIENT_SESSIONS)
+        == set(Settings().identity.sessions)
+        == set(RULES.sessions)
+    )
+
+
+@pytest.mark.parametrize(
+    ("sent", "resource", "thread"),
+    [
+        (OPENCODE, "ses_1", "ses_1"),
+        (SUB_AGENT, "ses_2", "ses_2"),
+        ({"x-litellm-session-id": "abc"}, "abc", "abc"),
+        ({"x-litellm-session-id": "abc", "x-litellm-end-user-id": "ada"}, "ada", "abc"),
+        (
+            {
+                "x-litellm-session-id": "abc",
+                "x-litellm-customer-id": "ada",
+                "x-litellm-end-user-id": "ada",
+            },
+            "ada",
+            "abc",
+        ),
+        ({"helicone-session-id": "a%20b"}, "a b", "a b"),
+        (
+            {"helicone-session-id": "abc", "helicone-user-id": "ada@example.com"},
+            "ada@example.com",
+            "abc",
+        ),
+        (OPENCODE | {"x-om-resource": "ada"}, "ada", "ses_1"),
+        (
+            {"helicone-session-id": "abc", "helicone-user-id": "bob", "x-om-resource": "ada"},
+            "ada",
+            "abc",
+        ),
+    ],
+)
+def test_a_session_names_a_thread(sent: dict[str, str], resource: str, thread: str) -> None:
+    """The session's id; the resource is the user that the same program names, so that two users'
+    sessions never meet."""
+    assert identify(headers(sent), RULES, SECRET).key == (LOCAL_TENANT, resource, thread)
+
+
+@pytest.mark.parametrize(
+    "sent",
+    [
+        {"x-session-id": "ses_1"},  # many programs send it
+        {"x-session-affinity": "ses_1"},
+        {"x-session-id": "ses_1", "x-session-affinity": "ses_2"},
+        {"x-session-id": "", "x-session-affinity": ""},
+        {"x-session-id": "a b", "x-session-affinity": "a b"},
+        {"x-litellm-session-id": "{{SESSION}}"},
+        {"x-litellm-session-id": "x" * 257},
+        {
+            "x-litellm-session-id": "abc",
+            "x-litellm-customer-id": "ada",
+            "x-litellm-end-user-id": "bob",
+        },
+        {"helicone-session-id": "abc", "helicone-user-id": "a|b"},
+        {"x-parent-session-id": "ses_1"},
+    ],
+)
+def test_what_is_no_session(sent: dict[str, str]) -> None:
+    """Without the client's mark, or where it cannot be a name, or in doubt whose it is: no memory,
+    and never a refusal."""
+    caller = identify(headers(sent), RULES, SECRET)
+    assert (caller.key, caller.reason) == (None, "no-thread")
+    assert identify_off_route(headers(sent), RULES, SECRET, 0.0) is None
+
+
+def test_a_session_twice_is_none() -> None:
+    """Of two the proxy guesses neither."""
+    twice = [(b"helicone-session-id", b"a"), (b"helicone-session-id", b"b")]
+    assert identify(twice, RULES, SECRET).reason == "no-thread"
+
+
+@pytest.mark.parametrize("name", ["x-om-thread", "x-thread-id", ":om-thread"])
+def test_a_named_thread_wins(name: str) -> None:
+    """By header or by path: somebody chose it. A sub-agent's conversation is never that thread, but
+    one of its own beside it."""
+    assert identify(headers(OPENCODE | {name: "mine"}), RULES, SECRET).key == (
+        LOCAL_TENANT,
+        "mine",
+        "mine",
+    )
+    own = identify(headers(SUB_AGENT | {name: "mine"}), RULES, SECRET).key
+    assert own == (LOCAL_TENANT, "mine/ses_2", "mine/ses_2")
+    long = identify(headers(SUB_AGENT | {name: "x" * 255}), RULES, SECRET)
+    assert (long.key, long.reason) == (None, "no-thread")
+
+
+def test_a_configured_alias_stays_what_it_was() -> None:
+    """Where `x-session-id` is a thread header of the operator's, a sub-agent's threads keep their
+    names."""
+    rules = IdentityRules(thread_headers=("x-om-thread", "x-session-id"))
+    assert identify(headers(SUB_AGENT), rules, SECRET).key == (LOCAL_TENANT, "ses_2", "ses_2")
+
+
+def test_switched_off() -> None:
+    """`identity.sessions: []`: only named threads."""
+    rules = IdentityRules(sessions=())
+    for sent in (OPENCODE, {"x-litellm-session-id": "abc"}, {"helicone-session-id": "abc"}):
+        assert identify(headers(sent), rules, SECRET).reason == "no-thread"
+    assert (
+        identify(
+            headers({"helicone-session-id": "a"}), IdentityRules(sessions=("opencode",)), SECRET
+        ).reason
+        == "no-thread"
+    )
+
+
+def test_sessions_travel_on() -> None:
+    """They are the provider's; what names a thread for this proxy alone stays here."""
+    sent = headers(
+        OPENCODE | {"x-litellm-session-id": "a", "helicone-session-id": "b", "x-om-thread": "t"}
+    )
+    assert request_headers(sent, {b"x-thread-id"}) == sent[:-1]
+
+
+SIGNING = b"0123456789abcdef0123456789abcdef"
+
+
+def test_sessions_beside_tokens() -> None:
+    """A token that names no thread leaves that to the session; one that does speaks for this thread
+    alone. Where tokens are required, a client that names its session without being asked to is
+    served as ever, without memory."""
+    rules, required = (
+        IdentityRules(token_secret=SIGNING),
+        IdentityRules(token_secret=SIGNING, token_required=True),
+    )
+    any_thread = {"x-om-token": sign_claims(Claims("ada", 100.0), SIGNING)}
+    one_thread = {"x-om-token": sign_claims(Claims("ada", 100.0, "t"), SIGNING)}
+    for chosen in (rules, required):
+        assert identify(headers(OPENCODE | any_thread), chosen, SECRET, 1.0).key == (
+            LOCAL_TENANT,
+            "ada",
+            "ses_1",
+        )
+        assert identify(headers(OPENCODE | one_thread), chosen, SECRET, 1.0).key == (
+            LOCAL_TENANT,
+            "ada",
+            "t",
+        )
+        assert identify(headers(SUB_AGENT | one_thread), chosen, SECRET, 1.0).reason == "no-thread"
+    assert identify(headers(OPENCODE), rules, SECRET, 1.0).key == (LOCAL_TENANT, "ses_1", "ses_1")
+    assert identify(headers(OPENCODE), required, SECRET, 1.0).reason == "no-thread"
+    with pytest.raises(Unauthorized):
+        identify(headers({":om-thread": "t"}), required, SECRET, 1.0)

@@ -1,0 +1,168 @@
+"""The tenant comes from the credential alone."""
+
+import hashlib
+from collections.abc import Callable
+from contextlib import suppress
+
+import pytest
+
+from om_proxy.errors import BadRequest, Unauthorized
+from om_proxy.identity.callers import identify
+from om_proxy.identity.identity_rules import IdentityRules
+from om_proxy.identity.tenants import (
+    LOCAL_TENANT,
+    check_access,
+    find_tenant,
+    has_provider_credential,
+)
+from tests.identity.examples import (
+    KEYED,
+    RULES,
+    SECRET,
+    headers,
+    tenant_of,
+)
+
+
+def test_two_credentials_never_share_a_tenant() -> None:
+    """The same thread under two API keys is two threads."""
+    one, two = (
+        identify(headers(authorization=f"Bearer {k}", x_om_thread="t"), RULES, SECRET)
+        for k in ("a", "b")
+    )
+    assert one.key != two.key
+
+
+@pytest.mark.parametrize(
+    "other",
+    ["sk-proj-" + "a" * 150 + "b", "sk-proj-" + "a" * 149, "SK-PROJ-" + "a" * 150, "sk-proj-"],
+)
+def test_a_credential_counts_whole(other: str) -> None:
+    """One that begins like another's is another (CVE-2026-35030)."""
+    one = headers(authorization=f"Bearer sk-proj-{'a' * 150}", x_om_thread="t")
+    assert (
+        identify(one, RULES, SECRET).tenant
+        != identify(headers(authorization=f"Bearer {other}"), RULES, SECRET).tenant
+    )
+
+
+def test_one_credential_is_one_tenant_in_whatever_header() -> None:
+    """Authorization, x-api-key and api-key are three spellings of the same credential."""
+    spellings = [
+        headers(authorization="Bearer k"),
+        headers(x_api_key="k"),
+        headers(api_key="k"),
+        headers(authorization="k"),
+    ]
+    assert {identify(h, RULES, SECRET).tenant for h in spellings} == {tenant_of("k")}
+
+
+def test_two_different_credentials_are_refused() -> None:
+    """Which of them would own the memory is not ours to guess."""
+    with pytest.raises(BadRequest) as caught:
+        identify(headers(authorization="Bearer a", x_api_key="b", x_om_thread="t"), RULES, SECRET)
+    assert caught.value.code == "om_two_credentials"
+
+
+def test_the_same_credential_twice_is_one() -> None:
+    """Some clients send their key in two headers."""
+    twice = identify(
+        headers(authorization="Bearer a", x_api_key="a", x_om_thread="t"), RULES, SECRET
+    )
+    assert twice == identify(headers(authorization="Bearer a", x_om_thread="t"), RULES, SECRET)
+
+
+@pytest.mark.parametrize("value", ["Bearer k\xa0", "Bearer \x85k", "\xa0k", "k\x0b"])
+def test_a_credential_ends_where_http_says(value: str) -> None:
+    """White space that is none to HTTP is a part of it, so that two callers never meet."""
+    sent = [(b"authorization", value.encode("latin-1"))]
+    assert identify(sent, RULES, SECRET).tenant not in (tenant_of("k"), LOCAL_TENANT)
+
+
+@pytest.mark.parametrize(
+    ("key", "tenant"), [("key-a", "acme"), ("key-b", "globex"), ("key-a2", "acme")]
+)
+def test_configured_keys_name_the_tenant(key: str, tenant: str) -> None:
+    """Several keys may belong to one tenant, so a key can be changed without losing the memory."""
+    assert identify(headers(authorization=f"Bearer {key}"), KEYED, SECRET).tenant == tenant
+
+
+@pytest.mark.parametrize(
+    "sent",
+    [{}, {"authorization": "Bearer wrong"}, {"authorization": "Bearer key-"}, {"x_api_key": ""}],
+)
+def test_an_unknown_key_is_refused(sent: dict[str, str]) -> None:
+    """With keys configured nobody else gets through, and the answer does not echo what was sent."""
+    with pytest.raises(Unauthorized) as caught:
+        identify(headers(**sent), KEYED, SECRET)
+    assert "wrong" not in str(caught.value)
+
+
+@pytest.mark.parametrize("key", ["key-a", "key-b", "key-a2", "key-", "x" * 500])
+@pytest.mark.parametrize(
+    "ask",
+    [
+        lambda sent, rules: identify(sent, rules, SECRET),
+        lambda sent, rules: find_tenant(sent, rules, SECRET),
+        check_access,
+    ],
+    ids=["identify", "tenant", "admit"],
+)
+def test_the_time_tells_nothing_of_the_keys(
+    monkeypatch: pytest.MonkeyPatch,
+    ask: Callable[[list[tuple[bytes, bytes]], IdentityRules], object],
+    key: str,
+) -> None:
+    """Whichever key fits, or none: what was sent is compared with all of them, in constant time and
+    as digests of one length."""
+    compared = []
+
+    def compare(sent: bytes, known: bytes) -> bool:
+        compared.append((sent, known))
+        return sent == known
+
+    monkeypatch.setattr("om_proxy.identity.tenants.hmac.compare_digest", compare)
+    with suppress(Unauthorized):
+        ask(headers(authorization=f"Bearer {key}"), IdentityRules(keys=KEYED.keys))
+    sent, *known = (hashlib.sha256(k.encode()).digest() for k in (key, *(k for _, k in KEYED.keys)))
+    assert compared == [(sent, digest) for digest in known]
+
+
+@pytest.mark.parametrize("name", ["x_om_authorization", "x_memory_gateway_authorization"])
+@pytest.mark.parametrize("value", ["Bearer key-b", "key-b"])
+def test_a_key_sent_by_name_decides(name: str, value: str) -> None:
+    """It names the tenant; what stands in Authorization is the provider's, even where it is a key
+    of ours too."""
+    for own in ({}, {"authorization": "Bearer sk-provider"}, {"x_api_key": "key-a"}):
+        sent = headers(**{name: value}, **own)
+        assert identify(sent, KEYED, SECRET).tenant == "globex"
+        check_access(sent, KEYED)
+
+
+@pytest.mark.parametrize(
+    "sent",
+    [
+        {"x_om_authorization": "key-a", "x_memory_gateway_authorization": "key-b"},
+        {"x_om_authorization": "key-a", "authorization": "Bearer p", "api_key": "q"},
+    ],
+)
+def test_two_keys_of_a_kind_are_refused(sent: dict[str, str]) -> None:
+    """Two tenants, or two providers' keys: which is meant is not ours to guess."""
+    with pytest.raises(BadRequest) as caught:
+        identify(headers(**sent), KEYED, SECRET)
+    assert caught.value.code == "om_two_credentials"
+
+
+def test_a_wrong_key_by_name_is_not_made_good_by_a_right_one() -> None:
+    """The header that was meant for us decides alone."""
+    sent = headers(x_om_authorization="wrong", authorization="Bearer key-a")
+    for ask in (lambda: identify(sent, KEYED, SECRET), lambda: check_access(sent, KEYED)):
+        with pytest.raises(Unauthorized):
+            ask()
+
+
+def test_without_keys_the_header_says_nothing() -> None:
+    """Nobody verified it, so it makes no tenant."""
+    sent = headers(authorization="Bearer k", x_om_authorization="Bearer other", x_om_thread="t")
+    assert identify(sent, RULES, SECRET).tenant == tenant_of("k")
+    assert not has_provider_credential(sent, RULES)

@@ -1,0 +1,92 @@
+"""A tail that keeps its sums says what a plain one would say."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from hypothesis import given
+from hypothesis import strategies as st
+from msgspec.structs import replace
+
+from om_proxy.memory.message_list import MessageList
+from om_proxy.memory.model import EMPTY_CHAIN, MESSAGE_FRAMING_TOKENS, Mark, Memory, Message
+from tests.memory.building import KEY, message
+
+
+def numbered(seqs: Sequence[int]) -> tuple[Message, ...]:
+    made = (message(seq, EMPTY_CHAIN, "user", MESSAGE_FRAMING_TOKENS + seq % 7) for seq in seqs)
+    return tuple(replace(m, encoding="o200k_base" if m.seq % 5 else "cl100k_base") for m in made)
+
+
+Told = tuple[tuple[Mark, ...], int, int, frozenset[str]]
+
+
+def told(messages: Sequence[Message]) -> Told:
+    weight = sum(m.tokens + MESSAGE_FRAMING_TOKENS for m in messages)
+    encodings = frozenset(m.encoding for m in messages)
+    return (
+        tuple(m.mark for m in messages),
+        weight,
+        sum(len(m.item.raw) for m in messages),
+        encodings,
+    )
+
+
+def tells(stretch: MessageList) -> Told:
+    return stretch.marks, stretch.weight, stretch.json_bytes, stretch.encodings
+
+
+SEQS = st.lists(st.integers(1, 40), max_size=20, unique=True).map(sorted)
+STEPS = st.lists(
+    st.tuples(st.sampled_from(["through", "grown", "asked"]), st.integers(0, 50)), max_size=8
+)
+
+
+@given(SEQS, STEPS)
+def test_cut_and_grown_it_tells_the_same(seqs: list[int], steps: list[tuple[str, int]]) -> None:
+    """Whatever is cut off and added, and whenever somebody asked, the sums are those of the
+    messages that are there."""
+    plain, tail = numbered(seqs), MessageList(numbered(seqs))
+    for step, number in steps:
+        if step == "through":
+            plain, tail = tuple(m for m in plain if m.seq <= number), tail.messages_through(number)
+        elif step == "grown":
+            start = plain[-1].seq + 1 if plain else 1
+            fresh = numbered(range(start, start + number % 4))
+            plain, tail = plain + fresh, tail.append_messages(fresh)
+        else:
+            assert tells(tail) == told(plain)
+        assert tail == plain
+    assert tells(tail) == told(plain)
+
+
+@given(SEQS, st.integers(0, 45), st.integers(0, 45))
+def test_a_part_of_it(seqs: list[int], first: int, last: int) -> None:
+    """By seq, whether such messages are there or not."""
+    plain, tail = numbered(seqs), MessageList(numbered(seqs))
+    inside = tuple(m for m in plain if first <= m.seq <= last)
+    assert tail.messages_between(first, last) == inside
+    assert tail.weight_between(first, last) == told(inside)[1]
+    assert tail.messages_after(first) == tuple(m for m in plain if m.seq > first)
+
+
+@given(SEQS)
+def test_in_a_memory_it_is_a_tail_like_any_other(seqs: list[int]) -> None:
+    """Two memories with the same messages are equal, and say the same of them."""
+    plain, summed = (
+        Memory(key=KEY, tail=tail, next_seq=99)
+        for tail in (numbered(seqs), MessageList(numbered(seqs)))
+    )
+    assert plain == summed
+    assert (plain.marks, plain.pending, plain.end) == (summed.marks, summed.pending, summed.end)
+
+
+def test_what_has_not_changed_is_itself() -> None:
+    """Nothing is copied where nothing is cut off and nothing added."""
+    stretch = MessageList(numbered([1, 2, 5]))
+    assert (
+        stretch.messages_through(5)
+        is stretch.append_messages(())
+        is MessageList.of(stretch)
+        is stretch
+    )

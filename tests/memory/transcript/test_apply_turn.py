@@ -1,0 +1,192 @@
+"""What a reconciled turn does to the memory."""
+
+from __future__ import annotations
+
+import pytest
+
+from om_proxy.memory.model import MAX_VIEWS, Reflection, extend_chain, replace_log
+from om_proxy.memory.transcript.reconcile import StoredTranscript, Verdict, reconcile
+from tests.memory.clients import (
+    Thread,
+    chat,
+    covered,
+    message,
+    parse,
+    raw,
+    reply,
+    told,
+    transcript,
+    word,
+)
+
+LONG = "u1 a1 u2 a2 u3 a3"
+
+
+def test_a_turn_is_numbered_chained_and_remembered() -> None:
+    """New messages and the reply get the next numbers; the view says where the request stands and
+    what answered it."""
+    thread = told("u1 a1")
+    thread.turn(chat("u1 a1 u2"), reply("2"))
+    memory = thread.memory
+    assert [m.seq for m in memory.tail] == [1, 2, 3, 4]
+    assert (memory.next_seq, memory.turns, memory.style) == (5, 2, "full")
+    chain = bytes(16)
+    for m in memory.tail:
+        chain = extend_chain(chain, m.item.fp)
+        assert m.chain == chain
+    view = memory.views[-1]
+    assert (view.count, view.seq, view.reply, view.end) == (3, 3, 4, 2)
+    assert [tuple(cell) for cell in view.cells] == [("same", 0, 3, 1, 3)]
+
+
+def test_what_moves_is_not_dated_by_that() -> None:
+    """Messages that came without times get new numbers where something is inserted before them.
+    That they moved says nothing of when they were said; the turn they came with keeps its time."""
+    thread = Thread()
+    thread.turn(chat("u1 a1 u2 a2 u3 a3 u4"), reply("4"))
+    thread.turn(chat("u1 a1 u8 a8 u2 a2 u3 a3 u4 a4 u5"), reply("5"))
+    memory = thread.memory
+    words = [word(m.item.raw) for m in memory.tail]
+    undated = [w for m, w in zip(memory.tail, words, strict=True) if m.seq <= memory.undated_to]
+    assert undated[-1] == "a3", words
+
+
+@pytest.mark.parametrize(
+    ("first", "undated"),
+    [
+        ("u1", 0),
+        ("u1 a1 u2", 2),
+        ("u1 a1 u2 a2 u3", 4),
+        ("a1 u1", 1),
+        ("u1 u2", 0),
+        ("u1 a1 u2 u3", 2),
+        ("a1", 0),
+    ],
+)
+def test_what_came_together_has_no_times(first: str, undated: int) -> None:
+    """Of a thread's first request all but its newest turn was said at some time before; later
+    requests change nothing of that."""
+    thread = Thread()
+    thread.turn(chat(first), None)
+    assert thread.memory.undated_to == undated
+    thread.turn(chat(first), reply("answered"))
+    thread.turn(chat(f"{first} a7 u8 a8 u9"), reply("9"))
+    assert thread.memory.undated_to == undated
+
+
+def test_a_failed_turn_stays_unanswered_and_is_answered_in_place() -> None:
+    """Upstream failed: the message is kept; the same request again adds the reply and nothing
+    else."""
+    thread = told("u1 a1")
+    thread.turn(chat("u1 a1 u2"), None)
+    assert (transcript(thread), thread.memory.views[-1].reply, thread.memory.turns) == (
+        "u1 a1 u2",
+        0,
+        1,
+    )
+    rec = thread.turn(chat("u1 a1 u2"), reply("2"))
+    assert (rec.case, transcript(thread)) == ("retry", "u1 a1 u2 a2")
+    assert len(thread.memory.views) == 2
+    assert thread.memory.views[-1].reply == 4
+
+
+def test_a_retry_is_no_turn_of_its_own() -> None:
+    """Two replies to one request count once."""
+    thread = told("u1 a1 u2 a2")
+    turns = thread.memory.turns
+    thread.turn(chat("u1 a1 u2"), reply("other"))
+    assert thread.memory.turns == turns
+
+
+def test_an_altered_text_replaces_ours() -> None:
+    """While nobody observed it; the chain behind it follows."""
+    thread = told("u1 a1")
+    thread.turn(chat("u1 aX u2"), reply("2"))
+    assert transcript(thread) == "u1 aX u2 a2"
+    assert thread.memory.tail[2].chain == extend_chain(
+        thread.memory.tail[1].chain, parse(message("u", "2")).fp
+    )
+    assert thread.memory.views[-1].cells[0].kind == "same"
+
+
+@pytest.mark.parametrize(("observed", "chunked"), [(2, 0), (0, 2)])
+def test_an_altered_text_never_replaces_what_is_observed(observed: int, chunked: int) -> None:
+    """What stands in the log or in a chunk keeps the text it was made from; the client's is
+    forwarded."""
+    thread = told("u1 a1 u2 a2")
+    thread.observe(observed or chunked)
+    thread.activate(1 if observed else 0)
+    _, sent, pieces = thread.ask(chat("u1 aX u2 a2 u3"))
+    thread.turn(list(sent.raws), reply("3"))
+    assert transcript(thread) == "u1 a1 u2 a2 u3 a3"
+    assert ("aX" in [word(p.raw) for p in pieces]) == (not observed)
+
+
+def test_a_range_being_observed_is_fixed_too() -> None:
+    """An observation under way reads the text as it stands; nothing changes under it."""
+    thread = told("u1 a1")
+    sent = thread.sent(chat("u1 aX u2"))
+    rec = reconcile(StoredTranscript.of(thread.memory, fixed=2), sent)
+    assert isinstance(rec, Verdict)
+    assert (rec.case, rec.swaps) == ("altered_reply", ())
+
+
+def test_the_clients_spelling_replaces_our_reconstruction() -> None:
+    """Equal by fingerprint, other bytes: unknown keys matter to whoever sent them."""
+    thread = told("u1 a1")
+    spelled = raw("assistant", "1", reasoning_content="hm")
+    thread.turn([message("u", "1"), spelled, message("u", "2")], reply("2"))
+    assert thread.memory.tail[1].item.raw == spelled
+    assert transcript(thread) == "u1 a1 u2 a2"
+
+
+def test_a_fork_drops_what_was_made_of_it() -> None:
+    """Chunks before the fork stay, chunks that reach beyond it go."""
+    thread = told(LONG)
+    thread.observe(2)
+    thread.observe(2)
+    kept = thread.memory.chunks[0]
+    thread.turn(chat("u1 a1 u4"), reply("4"))
+    assert thread.memory.chunks == (kept,)
+    assert transcript(thread) == "u1 a1 u4 a4"
+
+
+def test_a_pending_reflection_survives_a_fork_behind_its_range() -> None:
+    """Its sources are all still in the log."""
+    thread = covered(LONG, 2)
+    pending = Reflection(
+        generation=0,
+        sources=(thread.memory.log.entries[0].id,),
+        text="* 🔴",
+        tokens=1,
+        source_tokens=5,
+        at=0.0,
+    )
+    thread.memory = replace_log(thread.memory, reflection=pending)
+    thread.turn(chat("u1 a1 u4"), reply("4"))
+    assert thread.memory.log.reflection == pending
+
+
+def test_what_only_moves_keeps_its_time() -> None:
+    """Adopting an insertion renumbers what follows it; it was first seen when it was first seen."""
+    thread = told("u1 u2 a2")
+    before = {m.item.fp: m.at for m in thread.memory.tail}
+    thread.turn(chat("u1 a1 u2 a2 u3"), reply("3"))
+    after = {m.item.fp: m.at for m in thread.memory.tail}
+    fp = parse(message("u", "2")).fp
+    assert after[fp] == before[fp]
+    assert after[parse(message("a", "1")).fp] > before[fp]
+
+
+def test_views_are_bounded_and_questions_outlive_steps() -> None:
+    """People come back to their own messages: of a long run of tool steps the attempts inside go
+    first."""
+    thread = told("u1 a1 u2 a2 u3")
+    so_far = chat("u1 a1 u2 a2 u3")
+    for step in range(12):
+        so_far += [message("c", f"c{step}"), message("r", f"c{step}")]
+        thread.turn(so_far, message("c", f"c{step + 1}"))
+    views = thread.memory.views
+    assert len(views) == MAX_VIEWS
+    assert [v.count for v in views][:3] == [1, 3, 5]
+    assert views[-1].count == len(so_far)

@@ -1,0 +1,617 @@
+"""Places for requests, and what their bodies may hold."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from types import SimpleNamespace
+from typing import cast
+
+import pytest
+from starlette.types import Message, Scope
+
+from om_proxy.errors import Overloaded, TooLarge
+from om_proxy.server import admission as admission_module
+from om_proxy.server.admission import (
+    MAX_STALLED_CHECKS,
+    Admission,
+    BufferedBodyPermit,
+    StreamedBodyPermit,
+)
+from om_proxy.server.budget import BODY_WEIGHT
+from om_proxy.server.protocol import DISCONNECT_EXTENSION
+from om_proxy.settings.service import LimitSettings
+
+HELD = 16  # of the largest bodies that have room together here
+BODY_IN_MEMORY = (
+    4  # times its bytes: large ones have three quarters, and each is charged three times
+)
+
+
+def admission(**limits: float) -> Admission:
+    if "body" in limits:
+        limits.setdefault("memory", HELD * BODY_IN_MEMORY * limits["body"])
+    settings = LimitSettings.model_validate(limits)
+    return Admission(lambda: settings)
+
+
+def scope(*headers: tuple[bytes, bytes]) -> Scope:
+    return {"type": "http", "headers": list(headers)}
+
+
+class Client:
+    """Sends these pieces of a body, then leaves."""
+
+    def __init__(self, *pieces: bytes) -> None:
+        self._messages: list[Message] = [
+            {"type": "http.request", "body": piece, "more_body": n < len(pieces)}
+            for n, piece in enumerate(pieces, 1)
+        ]
+        self.asked = 0
+
+    async def receive(self) -> Message:
+        self.asked += 1
+        return self._messages.pop(0) if self._messages else {"type": "http.disconnect"}
+
+
+def counts(of: Admission) -> Sequence[int]:
+    return of.in_flight, of.uploads, of.held_bytes
+
+
+async def test_a_body_that_is_read() -> None:
+    """It has its place from its end on, and holds its bytes till then; both are given back, also
+    when the client leaves."""
+    site, client = admission(), Client(b"12", b"3")
+    with BufferedBodyPermit(site, scope(), client.receive) as held:
+        await held.receive()
+        assert counts(site) == (0, 0, 2)
+        await held.receive()
+        assert counts(site) == (1, 0, 3)
+        assert await held.receive() == {"type": "http.disconnect"}
+        assert counts(site) == (1, 0, 3)
+    assert counts(site) == (0, 0, 0)
+
+
+async def test_one_that_fails() -> None:
+    """Whatever ends it, nothing is kept."""
+    site = admission()
+
+    async def failing() -> None:
+        with BufferedBodyPermit(site, scope(), Client(b"x").receive) as held:
+            await held.receive()
+            raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        await failing()
+    assert counts(site) == (0, 0, 0)
+
+
+async def test_no_place_at_all() -> None:
+    """It is refused before its body is read."""
+    site, client = admission(in_flight=1), Client(b"x")
+    with (
+        BufferedBodyPermit(site, scope(), Client(b"x").receive) as first,
+        BufferedBodyPermit(site, scope(), client.receive) as second,
+    ):
+        await first.receive()
+        with pytest.raises(Overloaded, match=r"limits\.in_flight"):
+            await second.receive()
+        assert client.asked == 0
+        with pytest.raises(Overloaded):
+            StreamedBodyPermit(site, client.receive)
+        assert counts(site) == (1, 0, 1)
+
+
+async def test_no_place_any_more() -> None:
+    """Two bodies come at once, and there is one place: the first that is complete has it."""
+    site = admission(in_flight=1)
+    with (
+        BufferedBodyPermit(site, scope(), Client(b"x", b"y").receive) as first,
+        BufferedBodyPermit(site, scope(), Client(b"x", b"y").receive) as second,
+    ):
+        await first.receive()
+        await second.receive()
+        await second.receive()
+        with pytest.raises(Overloaded):
+            await first.receive()
+    assert counts(site) == (0, 0, 0)
+
+
+async def test_an_announced_body() -> None:
+    """One that says itself that it is too large is not waited for."""
+    site, client = admission(body=10), Client(b"x" * 11)
+    with (
+        BufferedBodyPermit(site, scope((b"content-length", b"11")), client.receive) as held,
+        pytest.raises(TooLarge, match=r"limits\.body \(10 bytes\)"),
+    ):
+        await held.receive()
+    assert client.asked == 0
+
+
+class Waiting(Client):
+    """Sends these pieces, and then neither more nor its leave."""
+
+    async def receive(self) -> Message:
+        if not self._messages:
+            await asyncio.Event().wait()
+        return {**await super().receive(), "more_body": True}
+
+
+async def rounds() -> None:
+    """Until everything that can go on has."""
+    for _ in range(10):
+        await asyncio.sleep(0)
+
+
+class Crowd:
+    """Requests of one server, each in a task that reads its body and then is served until
+    `leave`."""
+
+    def __init__(self, **limits: float) -> None:
+        self.site = admission(**limits)
+        self.tasks: list[asyncio.Task[str]] = []
+        self._leave = asyncio.Event()
+
+    def come(self, receive: Callable[[], Awaitable[Message]]) -> int:
+        """Its number."""
+        self.tasks.append(asyncio.create_task(self._request(receive)))
+        return len(self.tasks) - 1
+
+    async def _request(self, receive: Callable[[], Awaitable[Message]]) -> str:
+        try:
+            with BufferedBodyPermit(self.site, scope(), receive) as held:
+                while (await held.receive()).get("more_body"):
+                    pass
+                await self._leave.wait()
+                return "served"
+        except Overloaded as exc:
+            return str(exc)
+
+    async def refused(self) -> list[int]:
+        """Those that were, by number."""
+        await rounds()
+        return [
+            n for n, task in enumerate(self.tasks) if task.done() and "too many" in task.result()
+        ]
+
+    async def end(self) -> None:
+        self._leave.set()
+        await rounds()
+        for task in self.tasks:
+            task.cancel()
+        await asyncio.gather(*self.tasks, return_exceptions=True)
+        assert counts(self.site) == (0, 0, 0)
+
+
+BODY = 6_400
+SMALL = BODY // 64
+
+
+async def test_whole_bodies_together() -> None:
+    """No body is too large, and all together are: the next large one is refused, a small one is
+    not."""
+    crowd = Crowd(body=BODY)
+    for _ in range(HELD):
+        crowd.come(Client(b"x" * BODY).receive)
+    assert await crowd.refused() == []
+    large = crowd.come(Client(b"x" * (SMALL + 1)).receive)
+    crowd.come(Client(b"x" * SMALL).receive)
+    crowd.come(Client(b"x" * (SMALL // 2), b"x" * (SMALL // 2)).receive)
+    assert await crowd.refused() == [large]
+    assert crowd.site.held_bytes == HELD * BODY + 2 * SMALL
+    await crowd.end()
+
+
+async def test_bodies_that_stop_short() -> None:
+    """One of them gives way to each that gets on; that it had come first keeps it nothing."""
+    crowd = Crowd(body=BODY)
+    for _ in range(HELD):
+        crowd.come(Waiting(b"x" * (BODY - 1)).receive)
+    assert await crowd.refused() == []
+    crowd.come(Client(*[b"x" * 200] * 32).receive)
+    assert await crowd.refused() == [0]
+    crowd.come(Client(b"x" * BODY).receive)
+    assert await crowd.refused() == [0, 1]
+    assert crowd.site.held_bytes == (HELD - 2) * (BODY - 1) + 2 * BODY
+    await crowd.end()
+
+
+async def test_the_one_that_gets_on_least_gives_way() -> None:
+    """By whole small sizes: a byte now and then keeps nobody's place."""
+    crowd, begun = Crowd(body=BODY), b"x" * (BODY - 2 * SMALL)
+    queues = [asyncio.Queue[Message]() for _ in range(HELD)]
+    for queue in queues:
+        crowd.come(queue.get)
+        queue.put_nowait({"type": "http.request", "body": begun, "more_body": True})
+    await rounds()
+    for size, of in ((SMALL, 0), (1, 1), (SMALL, 3)):
+        queues[of].put_nowait({"type": "http.request", "body": b"x" * size, "more_body": True})
+        await rounds()
+    for _ in range(2):
+        crowd.come(Client(b"x" * BODY).receive)
+    assert await crowd.refused() == [1, 2]
+    await crowd.end()
+
+
+async def test_the_newcomer_that_gets_on_least() -> None:
+    """It is refused itself, and nobody for it."""
+    crowd = Crowd(body=BODY)
+    queue = asyncio.Queue[Message]()
+    crowd.come(queue.get)
+    queue.put_nowait({"type": "http.request", "body": b"x" * (SMALL + 1), "more_body": True})
+    await rounds()
+    for _ in range(HELD - 1):
+        crowd.come(Waiting(b"x" * BODY).receive)
+    crowd.come(Waiting(b"x" * (BODY - SMALL - 1)).receive)
+    assert await crowd.refused() == []
+    queue.put_nowait({"type": "http.request", "body": b"x", "more_body": True})
+    assert await crowd.refused() == [0]
+    await crowd.end()
+
+
+async def test_one_that_becomes_large_by_a_byte() -> None:
+    """It is among the large ones then, and no longer among the small."""
+    crowd = Crowd(body=BODY, in_flight=4)
+    crowd.come(Waiting(b"x" * SMALL, b"x").receive)
+    await rounds()
+    assert (crowd.site.small_bodies.held_bytes, crowd.site.large_bodies.held_bytes) == (
+        0,
+        SMALL + 1,
+    )
+    for _ in range(5):
+        crowd.come(Waiting(b"x" * (SMALL - 1)).receive)
+    assert await crowd.refused() == [1]
+    await crowd.end()
+
+
+async def test_small_bodies_that_stop_short() -> None:
+    """As many bytes as all places could be given to small ones; then they give way, too, to what is
+    whole and to newcomers."""
+    crowd = Crowd(body=BODY, in_flight=4)
+    for _ in range(5):
+        crowd.come(Waiting(b"x" * (SMALL - 20)).receive)
+    assert await crowd.refused() == []
+    crowd.come(Waiting(b"x").receive)
+    assert await crowd.refused() == [0]
+    for _ in range(4):
+        crowd.come(Client(b"x" * (SMALL // 2), b"x" * (SMALL // 2)).receive)
+    assert await crowd.refused() == list(range(6))
+    assert counts(crowd.site) == (4, 0, 4 * SMALL)
+    await crowd.end()
+
+
+@pytest.mark.parametrize("later", [0, 1])
+async def test_one_that_gives_way_can_be_cancelled(later: int) -> None:
+    """What comes from outside is not taken for ours, whichever is first."""
+    crowd = Crowd(body=BODY)
+    for _ in range(HELD):
+        crowd.come(Waiting(b"x" * BODY).receive)
+    await rounds()
+    crowd.come(Client(b"x" * BODY).receive)
+    for _ in range(later):
+        await asyncio.sleep(0)
+    crowd.tasks[0].cancel()
+    await asyncio.wait(crowd.tasks[:1])
+    assert crowd.tasks[0].cancelled()
+    await crowd.end()
+
+
+async def test_a_piece_that_comes_too_late() -> None:
+    """Its request has given way in the same moment."""
+    crowd, queue = Crowd(body=BODY), asyncio.Queue[Message]()
+    crowd.come(queue.get)
+    queue.put_nowait({"type": "http.request", "body": b"x" * (BODY - 1), "more_body": True})
+    await rounds()
+    for _ in range(HELD):
+        crowd.come(Client(b"x" * BODY).receive)
+    queue.put_nowait({"type": "http.request", "body": b"x"})
+    assert await crowd.refused() == [0]
+    await crowd.end()
+
+
+# ── a large body that says how long it is ─────────────────────────────────────────────────────────
+
+
+class Feeding:
+    def __init__(self, queue: asyncio.Queue[Message]) -> None:
+        self.receive = queue.get
+
+
+class Announcing(Crowd):
+    """Each says how long its body is."""
+
+    def announce(self, size: int, *pieces: bytes) -> int:
+        self.tasks.append(
+            asyncio.create_task(
+                self._announced(size, Waiting(*pieces) if pieces else Client(b"x" * size))
+            )
+        )
+        return len(self.tasks) - 1
+
+    async def _announced(self, size: int, client: Client) -> str:
+        try:
+            with BufferedBodyPermit(
+                self.site, scope((b"content-length", b"%d" % size)), client.receive
+            ) as held:
+                while (await held.receive()).get("more_body"):
+                    pass
+                held.set_weight(3)
+                await self._leave.wait()
+                return "served"
+        except Overloaded as exc:
+            return str(exc)
+
+    @property
+    def served(self) -> int:
+        return self.site.in_flight
+
+
+async def test_large_bodies_wait_in_order(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One for which there is no room is not read until there is; the later one waits behind it,
+    though it would fit; a small one is read at once. Nobody is refused, and none that waits holds
+    anything."""
+    monkeypatch.setattr(admission_module, "CHECK_INTERVAL_S", 3_600.0)
+    crowd = Announcing(body=BODY)
+    for _ in range(HELD - 1):
+        crowd.announce(BODY)
+    await rounds()
+    crowd.announce(BODY, b"x" * (BODY - SMALL - 1))  # all of it has room, and most has come
+    await rounds()
+    waits = crowd.announce(BODY)
+    behind = crowd.announce(SMALL + 1)
+    crowd.announce(SMALL)
+    await rounds()
+    assert crowd.served == HELD  # the whole ones, and the small one
+    assert crowd.site.budget.held_bytes == BODY_WEIGHT * (HELD * BODY + SMALL)
+    crowd.tasks[0].cancel()
+    await rounds()
+    assert crowd.served == HELD - 1  # the small one has taken of its room
+    crowd.tasks[1].cancel()
+    await rounds()
+    assert crowd.served == HELD
+    assert not crowd.tasks[waits].done()
+    assert not crowd.tasks[behind].done()
+    await crowd.end()
+    assert crowd.site.budget.held_bytes == 0
+
+
+async def test_stalled_ones_make_room_for_those_that_wait(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is kept for the rest of a body is lent while it does not get on; where that is not
+    enough, it is refused, and only as many as are needed. One that gets on keeps its room."""
+    monkeypatch.setattr(admission_module, "CHECK_INTERVAL_S", 3_600.0)
+    crowd = Announcing(body=BODY)
+    queue = asyncio.Queue[Message]()
+    for _ in range(HELD - 1):
+        crowd.announce(BODY, b"x" * (BODY - 1))
+    crowd.tasks.append(asyncio.create_task(crowd._announced(BODY, cast(Client, Feeding(queue)))))
+    await rounds()
+    waiting = crowd.announce(BODY)
+    await rounds()
+    for look in range(MAX_STALLED_CHECKS + 1):
+        assert not crowd.tasks[waiting].done()
+        assert crowd.served == 0
+        queue.put_nowait({"type": "http.request", "body": b"x" * SMALL, "more_body": True})
+        await rounds()
+        assert await crowd.refused() == [], look
+        crowd.site._check_unfinished()
+    assert await crowd.refused() == [0]
+    assert crowd.served == 1
+    queue.put_nowait(
+        {"type": "http.request", "body": b"x" * (BODY - (MAX_STALLED_CHECKS + 1) * SMALL)}
+    )
+    await rounds()
+    assert crowd.served == 2
+    await crowd.end()
+
+
+async def test_what_is_lent_is_enough(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Announced and not sent, a body keeps nobody waiting, and comes to its end all the same when
+    there is room."""
+    monkeypatch.setattr(admission_module, "CHECK_INTERVAL_S", 3_600.0)
+    crowd = Announcing(body=BODY)
+    for _ in range(HELD):
+        crowd.announce(BODY, b"x")
+    await rounds()
+    crowd.announce(BODY)
+    for _ in range(2):
+        crowd.site._check_unfinished()
+        await rounds()
+    assert (crowd.served, await crowd.refused()) == (1, [])
+    await crowd.end()
+
+
+async def test_a_byte_now_and_then_keeps_no_room(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What was announced and hardly comes is lent: a few that trickle would keep all large bodies
+    out for hours."""
+    monkeypatch.setattr(admission_module, "CHECK_INTERVAL_S", 3_600.0)
+    crowd, queues = Announcing(body=BODY), [asyncio.Queue[Message]() for _ in range(HELD)]
+    for queue in queues:
+        crowd.tasks.append(
+            asyncio.create_task(crowd._announced(BODY, cast(Client, Feeding(queue))))
+        )
+    await rounds()
+    crowd.announce(BODY)
+    for _ in range(2):
+        await trickle(queues, crowd)
+    assert (crowd.served, await crowd.refused()) == (1, [])
+    await crowd.end()
+
+
+async def test_one_that_only_trickles_gives_way(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As one that has stopped does, where nothing is left to lend; and no more of them than are
+    needed."""
+    monkeypatch.setattr(admission_module, "CHECK_INTERVAL_S", 3_600.0)
+    large = 64 * 2_560
+    crowd, queues = Announcing(body=large), [asyncio.Queue[Message]() for _ in range(HELD)]
+    for queue in queues:
+        crowd.tasks.append(
+            asyncio.create_task(crowd._announced(large, cast(Client, Feeding(queue))))
+        )
+        queue.put_nowait({"type": "http.request", "body": b"x" * (large - 100), "more_body": True})
+    await rounds()
+    crowd.announce(large)
+    for _ in range(MAX_STALLED_CHECKS):
+        await trickle(queues, crowd)
+        assert (crowd.served, await crowd.refused()) == (0, [])
+    await trickle(queues, crowd)
+    assert (crowd.served, await crowd.refused()) == (1, [0])
+    await crowd.end()
+
+
+async def trickle(queues: Sequence[asyncio.Queue[Message]], crowd: Crowd) -> None:
+    """A byte of each, and then a look at them."""
+    for queue in queues:
+        queue.put_nowait({"type": "http.request", "body": b"x", "more_body": True})
+    await rounds()
+    crowd.site._check_unfinished()
+    await rounds()
+
+
+async def test_room_that_does_not_come_in_time() -> None:
+    """It is a 503 that says which limit it was, and nothing stays charged."""
+    crowd = Announcing(body=BODY, body_timeout=0.05)
+    for _ in range(HELD):
+        crowd.announce(BODY)
+    await rounds()
+    late = crowd.announce(BODY)
+    assert "limits.memory" in await asyncio.wait_for(crowd.tasks[late], 10)
+    assert crowd.site.budget.held_bytes == BODY_WEIGHT * HELD * BODY
+    await crowd.end()
+    assert crowd.site.budget.held_bytes == 0
+
+
+async def test_leaving_while_it_waits() -> None:
+    """The application hears of it at once, and the next one has its turn."""
+    crowd = Announcing(body=BODY)
+    for _ in range(HELD):
+        crowd.announce(BODY)
+    await rounds()
+    gone: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+    leaving = scope((b"content-length", b"%d" % BODY)) | {
+        "extensions": {DISCONNECT_EXTENSION: {"future": gone}}
+    }
+    client = Client(b"x" * BODY)
+    with BufferedBodyPermit(crowd.site, leaving, client.receive) as held:
+        receiving = asyncio.create_task(held.receive())
+        await rounds()
+        gone.set_result(None)
+        assert await receiving == {"type": "http.disconnect"}
+    assert client.asked == 0
+    assert not crowd.site.budget.has_waiters
+    await crowd.end()
+
+
+async def test_one_that_can_never_have_room() -> None:
+    """It is told so, and does not wait. (The configuration refuses such limits; these were changed
+    under it.)"""
+    limits = SimpleNamespace(body=BODY, in_flight=10, memory=BODY, body_timeout=3_600.0)
+    with (
+        BufferedBodyPermit(
+            Admission(lambda: limits),
+            scope((b"content-length", b"%d" % BODY)),
+            Client(b"x").receive,
+        ) as held,
+        pytest.raises(TooLarge, match=r"limits\.memory"),
+    ):
+        await held.receive()
+
+
+async def test_what_a_body_weighs() -> None:
+    """Less, once it is known what it needs; nothing, when its request is over."""
+    site = admission(body=BODY)
+    with BufferedBodyPermit(site, scope(), Client(b"x" * BODY).receive) as held:
+        await held.receive()
+        for weight in (3, 2, 1, 0, 2):
+            held.set_weight(weight)
+            assert site.budget.held_bytes == weight * BODY
+    assert site.budget.held_bytes == 0
+
+
+async def test_copies_of_replies_leave_small_bodies_room() -> None:
+    """All but the last eighth is lent to copies; a small body comes in beside them, and a large one
+    waits for them."""
+    site = admission(body=BODY)
+    while site.budget.charge_copy(BODY):
+        pass
+    with BufferedBodyPermit(site, scope(), Client(b"x" * SMALL).receive) as held:
+        await held.receive()
+        assert site.in_flight == 1
+    assert not site.budget.try_charge_large(SMALL)
+
+
+async def test_uploads_have_half_of_the_places() -> None:
+    """A body that is passed on takes one of theirs until it has come; others have the rest, whole
+    bodies among them."""
+    site = admission(in_flight=4)
+    one, two = (StreamedBodyPermit(site, Client(b"x", b"y", b"z").receive) for _ in range(2))
+    with one, two:
+        assert counts(site) == (
+            0,
+            0,
+            0,
+        )  # their clients have said no more than that a body will come
+        await one.receive()
+        await two.receive()
+        assert counts(site) == (2, 2, 0)
+        with (
+            StreamedBodyPermit(site, Client(b"x", b"y").receive) as upload,
+            pytest.raises(Overloaded, match="uploads"),
+        ):
+            await upload.receive()
+        with (
+            StreamedBodyPermit(site, Client(b"x").receive) as whole,
+            StreamedBodyPermit(site, Client(b"").receive) as bodiless,
+        ):
+            await whole.receive()
+            await bodiless.receive()
+            assert counts(site) == (4, 2, 0)
+        await one.receive()
+        assert counts(site) == (2, 2, 0)
+        await one.receive()
+        assert counts(site) == (2, 1, 0)
+        await one.receive()
+        with StreamedBodyPermit(site, Client(b"x", b"y").receive) as upload:
+            await upload.receive()
+            assert counts(site) == (3, 2, 0)
+    assert counts(site) == (0, 0, 0)
+
+
+async def test_no_place_any_more_for_what_is_passed_on() -> None:
+    """Known before anything of the body is."""
+    site = admission(in_flight=1)
+    with (
+        StreamedBodyPermit(site, Client(b"x").receive) as first,
+        StreamedBodyPermit(site, Client(b"x").receive) as second,
+    ):
+        await first.receive()
+        with pytest.raises(Overloaded, match=r"limits\.in_flight"):
+            await second.receive()
+        assert counts(site) == (1, 0, 0)
+    assert counts(site) == (0, 0, 0)
+
+
+async def test_one_that_left_before_its_body() -> None:
+    """It takes no place."""
+    site = admission()
+    with StreamedBodyPermit(site, Client().receive) as passing:
+        assert await passing.receive() == {"type": "http.disconnect"}
+        assert counts(site) == (0, 0, 0)
+
+
+@pytest.mark.parametrize(("served", "busy"), [(0, False), (7, False), (8, True), (10, True)])
+def test_busy(served: int, busy: bool) -> None:
+    """From four fifths on."""
+    site = admission(in_flight=10)
+    site.in_flight = served
+    assert site.is_busy() is busy
+
+
+def test_a_limit_that_is_changed() -> None:
+    """The next request meets the limit that holds then."""
+    limits = [LimitSettings(in_flight=1), LimitSettings(in_flight=2)]
+    site = Admission(lambda: limits[0])
+    site.in_flight = 1
+    with pytest.raises(Overloaded):
+        site.check_capacity()
+    del limits[0]
+    site.check_capacity()

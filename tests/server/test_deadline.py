@@ -1,0 +1,102 @@
+"""A limit that costs nothing where nothing waits, and is one where something does."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from om_proxy.server.deadline import Deadline
+
+
+async def at_once() -> int:
+    return 7
+
+
+async def waiting(for_: asyncio.Future[int]) -> int:
+    return await for_ + await for_
+
+
+async def test_what_never_waits_has_no_timer(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delattr(asyncio, "timeout")
+    assert await Deadline(0.0).run(at_once()) == 7
+
+
+async def test_what_waits_goes_on() -> None:
+    """In the same task, with what it waited for."""
+    later = asyncio.get_running_loop().create_future()
+    asyncio.get_running_loop().call_later(0.01, later.set_result, 3)
+    assert await Deadline(5.0).run(waiting(later)) == 6
+
+
+async def test_what_waits_too_long_is_cancelled() -> None:
+    seen: list[type[BaseException]] = []
+
+    async def work() -> None:
+        try:
+            await asyncio.Event().wait()
+        except BaseException as exc:
+            seen.append(type(exc))
+            raise
+
+    with pytest.raises(TimeoutError):
+        await Deadline(0.01).run(work())
+    assert seen == [asyncio.CancelledError]
+
+
+@pytest.mark.parametrize("wait_first", [False, True])
+async def test_more_time(wait_first: bool) -> None:
+    """Asked for before the first wait, and after it."""
+    limit = Deadline(0.05)
+
+    async def work() -> str:
+        if wait_first:
+            await asyncio.sleep(0)
+        limit.extend(5.0)
+        await asyncio.sleep(0.15)
+        return "done"
+
+    assert await limit.run(work()) == "done"
+
+
+async def test_errors_pass() -> None:
+    """From before the first wait and after it, and one that the work is given and answers."""
+
+    async def fails(wait: bool) -> None:
+        if wait:
+            await asyncio.sleep(0)
+        raise LookupError
+
+    for wait in (False, True):
+        with pytest.raises(LookupError):
+            await Deadline(5.0).run(fails(wait))
+
+    async def answers() -> str:
+        try:
+            await broken
+        except LookupError:
+            await asyncio.sleep(0)
+            return "answered"
+        return "not asked"
+
+    broken = asyncio.get_running_loop().create_future()
+    asyncio.get_running_loop().call_soon(broken.set_exception, LookupError())
+    assert await Deadline(5.0).run(answers()) == "answered"
+
+
+async def test_cancelled_from_outside() -> None:
+    """That is no timeout, and the work ends."""
+    ended = asyncio.Event()
+
+    async def work() -> None:
+        try:
+            await asyncio.Event().wait()
+        finally:
+            ended.set()
+
+    task = asyncio.create_task(Deadline(5.0).run(work()))
+    await asyncio.sleep(0)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert ended.is_set()

@@ -1,0 +1,126 @@
+"""The guard looks at each connection once a round, at a part of them at a time, and gives up few
+readers at once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from om_proxy.server.timeouts import TimeoutKind
+from om_proxy.server.watchdog import (
+    MAX_RESETS_PER_SLICE,
+    ROUND_S,
+    SLICES_PER_ROUND,
+    WATCHDOG_STATE_KEY,
+    TimerLoop,
+    Watchdog,
+)
+from om_proxy.settings.service import LimitSettings
+
+
+class Turned:
+    """A timer whose time passes when a test turns it."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+        self.next: Callable[[], None] | None = None
+
+    def time(self) -> float:
+        return self.now
+
+    def call_later(
+        self, delay: float, callback: Callable[[TimerLoop], None], timer: TimerLoop, /
+    ) -> None:
+        assert self.next is None, "one timer for all"
+        self.delay = delay
+        self.next = lambda: callback(timer)
+
+    def turn(self) -> None:
+        assert self.next is not None
+        due, self.next = self.next, None
+        self.now += self.delay
+        due()
+
+
+class Connection:
+    def __init__(self, late: TimeoutKind | None = None) -> None:
+        self.late = late
+        self.looks: list[float] = []
+
+    def check(self, now: float) -> TimeoutKind | None:
+        self.looks.append(now)
+        return self.late
+
+
+@pytest.mark.parametrize("count", [1, 7, 8, 9, 1_000])
+def test_a_round(count: int) -> None:
+    """Each is looked at once a second, however many there are."""
+    guard, timer, connections = Watchdog(), Turned(), [Connection() for _ in range(count)]
+    guard.watch(connections, timer)
+    guard.watch(connections, timer)  # with each new connection
+    while timer.now < 10 * ROUND_S:
+        timer.turn()
+    for connection in connections:
+        gaps = [
+            after - before
+            for before, after in zip(connection.looks, connection.looks[1:], strict=False)
+        ]
+        assert len(gaps) >= 7
+        assert max(gaps) <= ROUND_S * (1 + 2 / SLICES_PER_ROUND)
+
+
+def test_a_slice() -> None:
+    """An eighth of them at a time."""
+    guard, timer, connections = Watchdog(), Turned(), [Connection() for _ in range(800)]
+    guard.watch(connections, timer)
+    timer.turn()
+    assert sum(len(connection.looks) for connection in connections) == 100
+
+
+def test_readers_that_stall_together() -> None:
+    """A few are given up at a time; all others are looked at meanwhile, and in the end all are."""
+    guard, timer = Watchdog(), Turned()
+    connections = [Connection("write") for _ in range(100)]
+    guard.watch(connections, timer)
+    while timer.next and connections:
+        timer.turn()
+        looked_at = [connection for connection in connections if connection.looks]
+        assert len(looked_at) <= MAX_RESETS_PER_SLICE
+        for connection in looked_at:
+            connections.remove(connection)
+    assert connections == []
+    assert timer.now == pytest.approx(
+        100 / MAX_RESETS_PER_SLICE * ROUND_S / SLICES_PER_ROUND, rel=0.3
+    )
+
+
+def test_nothing_to_look_at() -> None:
+    """The timer rests without connections, and begins anew with the next."""
+    guard, timer, connections = Watchdog(), Turned(), {Connection()}
+    guard.watch(connections, timer)
+    connections.clear()
+    for _ in range(2 * SLICES_PER_ROUND):
+        if timer.next:
+            timer.turn()
+    assert timer.next is None
+    connections.add(newcomer := Connection())
+    guard.watch(connections, timer)
+    timer.turn()
+    assert newcomer.looks
+
+
+def test_short_limits() -> None:
+    """Are looked at more often."""
+    guard, timer = Watchdog(lambda: LimitSettings(body_timeout=0.4)), Turned()
+    guard.watch([Connection()], timer)
+    assert timer.delay == pytest.approx(0.1 / SLICES_PER_ROUND)
+
+
+def test_of_a_state() -> None:
+    """An application's own, or one for the whole server."""
+    own = Watchdog()
+    assert Watchdog.get_or_create({WATCHDOG_STATE_KEY: own}) is own
+    state: dict[str, Any] = {}
+    assert Watchdog.get_or_create(state) is Watchdog.get_or_create(state)

@@ -1,0 +1,136 @@
+"""The admin token that a server makes for itself, where nobody has given one."""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from om_proxy.errors import ConfigError
+from om_proxy.settings import WatchedSettings, load, render_admin_token_place
+from om_proxy.settings.admin_token import add_admin_token
+
+OPEN = {"OM_PROXY__SERVER__HOST": "0.0.0.0"}  # noqa: S104 - nothing listens
+
+
+def named(file: Path, **more: str) -> dict[str, str]:
+    return OPEN | {"OM_PROXY_ADMIN_TOKEN_FILE": str(file)} | more
+
+
+def token_in(env: dict[str, str]) -> str:
+    token = load(env=env).server.admin_token
+    assert token is not None
+    return token.get_secret_value()
+
+
+def test_a_token_is_made_and_kept(tmp_path: Path) -> None:
+    """Long, for the owner alone, the same at the next start, and nothing else is left in the
+    folder."""
+    file = tmp_path / "admin-token"
+    token = token_in(named(file))
+    assert len(token) == 64
+    assert stat.S_IMODE(file.stat().st_mode) == 0o600
+    assert file.read_text() == f"{token}\n"
+    assert token_in(named(file)) == token
+    assert list(tmp_path.iterdir()) == [file]
+
+
+def test_each_folder_has_its_own(tmp_path: Path) -> None:
+    """A token is a matter of chance."""
+    assert token_in(named(tmp_path / "a")) != token_in(named(tmp_path / "b"))
+
+
+@pytest.mark.parametrize("variable", ["OM_PROXY_ADMIN_TOKEN", "OM_PROXY__SERVER__ADMIN_TOKEN"])
+def test_a_given_token_counts(tmp_path: Path, variable: str) -> None:
+    """Where one is given, none is made; an empty variable gives none."""
+    file = tmp_path / "admin-token"
+    assert token_in(named(file, **{variable: "given"})) == "given"
+    assert not file.exists()
+    assert token_in(named(file, OM_PROXY_ADMIN_TOKEN="")) == file.read_text().strip()
+
+
+def test_a_file_of_the_user_s_own_counts(tmp_path: Path) -> None:
+    """A secret that is mounted is read, and stays as it is."""
+    file = tmp_path / "secret"
+    file.write_text(" of-my-own\n")
+    file.chmod(0o444)
+    assert token_in(named(file)) == "of-my-own"
+    assert stat.S_IMODE(file.stat().st_mode) == 0o444
+
+
+@pytest.mark.parametrize(
+    ("content", "why"),
+    [(b" \n", "holds no admin token"), (b"\xff\xfe", "cannot keep an admin token")],
+)
+def test_a_file_without_a_token(tmp_path: Path, content: bytes, why: str) -> None:
+    """An open address is refused as before, and the reason stands beside it; loopback needs no
+    token, and starts."""
+    file = tmp_path / "admin-token"
+    file.write_bytes(content)
+    with pytest.raises(ConfigError, match=why) as caught:
+        load(env=named(file))
+    assert "needs server.admin_token" in str(caught.value)
+    assert load(env={"OM_PROXY_ADMIN_TOKEN_FILE": str(file)}).server.admin_token is None
+    assert file.read_bytes() == content
+
+
+def test_a_folder_that_cannot_be_written(tmp_path: Path) -> None:
+    """The same where no file can be made; and where a token is given, nobody asks for the file."""
+    file = tmp_path / "absent" / "admin-token"
+    with pytest.raises(ConfigError, match="FileNotFoundError") as caught:
+        load(env=named(file))
+    assert "needs server.admin_token" in str(caught.value)
+    assert load(env={"OM_PROXY_ADMIN_TOKEN_FILE": str(file)}).server.admin_token is None
+    assert token_in(named(file, OM_PROXY_ADMIN_TOKEN="given")) == "given"
+
+
+def test_servers_that_begin_at_once(tmp_path: Path) -> None:
+    """One file, one token, for all of them."""
+    env = named(tmp_path / "admin-token")
+    for _ in range(20):
+        with ThreadPoolExecutor(8) as pool:
+            tokens = {
+                told["OM_PROXY_ADMIN_TOKEN"] for told, _ in pool.map(add_admin_token, [env] * 8)
+            }
+        assert len(tokens) == 1
+        (tmp_path / "admin-token").unlink()
+
+
+def test_a_file_system_without_hard_links(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The file is made there too, and is whole."""
+
+    def refuse(*_: object) -> None:
+        raise OSError(errno.EPERM, os.strerror(errno.EPERM))
+
+    monkeypatch.setattr(os, "link", refuse)
+    file = tmp_path / "admin-token"
+    assert len(token_in(named(file))) == 64
+    assert list(tmp_path.iterdir()) == [file]
+
+
+def test_a_changed_file_of_settings_keeps_the_token(tmp_path: Path) -> None:
+    """What is watched is read with the same token: else each change would be refused."""
+    settings = tmp_path / "om.yaml"
+    settings.write_text("")
+    env = named(tmp_path / "admin-token")
+    watched = WatchedSettings(load(settings, env), settings, env)
+    assert watched._take(settings, "memory: {enabled: false}")
+    assert not watched.current.memory.enabled
+    assert watched.current.server.admin_token == load(settings, env).server.admin_token
+
+
+def test_where_the_token_is_said_to_be(tmp_path: Path) -> None:
+    """The place is told where the token in force is the file's, and only then; the token itself
+    never is."""
+    file = tmp_path / "admin-token"
+    env = named(file)
+    settings = load(env=env)
+    assert render_admin_token_place(settings, env) == f"admin token: in {file}"
+    assert render_admin_token_place(load(env=env | {"OM_PROXY_ADMIN_TOKEN": "given"}), env) is None
+    assert render_admin_token_place(settings, OPEN) is None
+    file.unlink()
+    assert render_admin_token_place(settings, env) is None

@@ -1,0 +1,55 @@
+"""What every backend stores alike comes back as it was."""
+
+from __future__ import annotations
+
+import pytest
+
+from om_proxy.memory.model import EMPTY_CHAIN, Memory, ObservationLog, Part
+from om_proxy.storage import encoding
+from tests.memory.building import KEY
+
+HALVES = "\ud83d", "\ude00"  # two lone surrogates; joined they would be one character
+
+
+@pytest.mark.parametrize("text", ["", "plain", "żółw 🐢", HALVES[0], "".join(HALVES), "a\x00b"])
+def test_text_comes_back(text: str) -> None:
+    """Also a lone surrogate, which JSON may carry and UTF-8 may not."""
+    assert encoding.decode_text(encoding.encode_text(text)) == text
+
+
+@pytest.mark.parametrize("calls", [(), ("call_1", "call_2"), HALVES, ('a"b', "żółw")])
+def test_calls_come_back(calls: tuple[str, ...]) -> None:
+    """Two lone surrogates stay two."""
+    assert encoding.decode_calls(encoding.encode_calls(calls)) == calls
+
+
+@pytest.mark.parametrize("parts", [(), (Part("label", 1, 2, EMPTY_CHAIN, task="t"),)])
+def test_parts_come_back(parts: tuple[Part, ...]) -> None:
+    """No column is written where there are none."""
+    column = encoding.encode_parts(parts)
+    assert (encoding.decode_parts(column), column is None) == (parts, not parts)
+
+
+def test_state_comes_back() -> None:
+    """Every field of it is a field of the memory or of its log; the cause is that of its
+    failures."""
+    memory = Memory(
+        key=KEY,
+        log=ObservationLog(unproductive_at=9),
+        turns=7,
+        timezone="Asia/Tokyo",
+        overrides=b"{}",
+        shown_log_state=(3, 4),
+    )
+    state = encoding.decode_state(encoding.encode_state(memory))
+    names = [name for name in encoding.ThreadState.__dataclass_fields__ if name != "cause"]
+    field_of = {"shown": "shown_log_state"}  # by stored name, where that is another one
+    for name in names:
+        field = field_of.get(name, name)
+        source = memory if hasattr(memory, field) else memory.log
+        assert getattr(state, name) == getattr(source, field)
+
+
+def test_a_thread_with_its_own_log_has_no_sums() -> None:
+    """They are summed up over the threads that share their resource's log, and no others."""
+    assert encoding.sum_for_resource(Memory(key=KEY)) == (0, 0, 0)

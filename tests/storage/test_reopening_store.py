@@ -1,0 +1,137 @@
+"""A file that is deleted, replaced or cannot be used yet: noticed, reopened, and nothing computed
+from the one before is written."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+from structlog.testing import capture_logs as heard
+
+from om_proxy.errors import Conflict, StorageError
+from om_proxy.memory.model import Memory
+from om_proxy.storage.base import Store
+from om_proxy.storage.reopening_store import ERROR_LOG_INTERVAL_S, ReopeningStore
+from om_proxy.storage.sqlite.store import SqliteStore
+from tests.storage.contract import Opener, StoreContract
+from tests.storage.memory_builder import KEY, MemoryBuilder
+from tests.support.permissions import bits_that_count
+
+
+class TestReopeningInFront(StoreContract):
+    """The whole contract, also where it is the second file: versions go on from there."""
+
+    @pytest.fixture(params=[1, 2], ids=["the first file", "the second"])
+    def opener(self, tmp_path: Path, request: pytest.FixtureRequest) -> Opener:
+        async def opened() -> Store:
+            store = ReopeningStore(lambda: SqliteStore.open(tmp_path / "om.db"), tmp_path / "om.db")
+            await store.open()
+            store._files = request.param
+            return store
+
+        return opened
+
+
+class Clock:
+    now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@asynccontextmanager
+async def reopening(file: Path, clock: Clock) -> AsyncIterator[ReopeningStore]:
+    store = ReopeningStore(
+        lambda: SqliteStore.open(file), file, clock=clock, reopen_interval_s=0.01
+    )
+    task = asyncio.create_task(store.reopen_forever())
+    try:
+        yield store
+    finally:
+        task.cancel()
+        await store.close()
+
+
+async def back(store: ReopeningStore, clock: Clock) -> None:
+    clock.now += 1.0
+    async with asyncio.timeout(30):
+        while True:  # bounded by the time-out above
+            if not store.is_away:
+                return
+            await asyncio.sleep(0.01)
+
+
+async def test_a_file_that_is_deleted(tmp_path: Path) -> None:
+    """Within a second nothing is written into what has no name; then there is a new file, with the
+    secret of the old one."""
+    clock, file = Clock(), tmp_path / "om.db"
+    async with reopening(file, clock) as store:
+        await store.open()
+        secret = store.known_secret
+        before = await store.commit(Memory(key=KEY), MemoryBuilder().chat(2).memory())
+        file.unlink()
+        clock.now += 1.0
+        with heard() as events, pytest.raises(StorageError):
+            await store.commit(before, before)
+        assert [event["event"] for event in events] == ["storage.file_deleted"]
+        await back(store, clock)
+        assert await store.load(KEY) == Memory(key=KEY)
+        assert await store.secret() == store.known_secret == secret
+        with pytest.raises(Conflict):
+            await store.commit(before, before)
+        assert (
+            await store.commit(Memory(key=KEY), MemoryBuilder().chat(1).memory())
+        ).version > before.version
+
+
+async def test_a_file_that_is_replaced(tmp_path: Path) -> None:
+    """By a backup of it: a version that both have names two states, and what was made of one is not
+    laid over the other."""
+    clock, file = Clock(), tmp_path / "om.db"
+    other = await SqliteStore.open(tmp_path / "backup.db")
+    await other.commit(Memory(key=KEY), MemoryBuilder().chat(5).memory())
+    await other.close()
+    async with reopening(file, clock) as store:
+        await store.open()
+        before = await store.commit(Memory(key=KEY), MemoryBuilder().chat(2).memory())
+        os.replace(tmp_path / "backup.db", file)  # and the log of the old one stays beside it
+        assert (await store.load(KEY)).count == 2, "it is looked at once a second at most"
+        await back(store, clock)
+        found = await store.load(KEY)
+        assert found.count == 5
+        assert found.version != before.version != await store.version(KEY)
+        with pytest.raises(Conflict):
+            await store.commit(before, MemoryBuilder().chat(3).memory())
+        assert await store.commit(found, found)
+
+
+@pytest.mark.parametrize("how", ["no database", "read-only"])
+async def test_a_file_that_cannot_be_used_yet(tmp_path: Path, how: str) -> None:
+    """It is tried again by itself, and complained of once a minute; there is no memory until it is
+    good."""
+    clock, file = Clock(), tmp_path / "om.db"
+    file.write_bytes(b"no database at all" * 100 if how == "no database" else b"")
+    with bits_that_count(tmp_path), heard() as events:
+        file.chmod(0o600 if how == "no database" else 0o400)
+        async with reopening(file, clock) as store:
+            with pytest.raises(StorageError):
+                await store.open()
+            assert not store.has_opened
+            with pytest.raises(StorageError):
+                await store.load(KEY)
+            await asyncio.sleep(0.1)
+            assert [event["event"] for event in events] == ["storage.unavailable"]
+            clock.now += ERROR_LOG_INTERVAL_S
+            async with asyncio.timeout(30):
+                while True:  # bounded by the time-out above
+                    if len(events) == 2:
+                        break
+                    await asyncio.sleep(0.01)
+            file.unlink()
+            await back(store, clock)
+            assert store.has_opened
+            assert await store.load(KEY) == Memory(key=KEY)

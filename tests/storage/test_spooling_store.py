@@ -1,0 +1,375 @@
+"""What cannot be written waits in order, is read like what is stored, and is stored once when the
+store is back."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from msgspec.structs import replace
+
+from om_proxy.errors import Conflict, StorageError
+from om_proxy.memory.lifecycle import shared
+from om_proxy.memory.model import Key, Memory, Message, extend_chain, resource_key
+from om_proxy.storage.base import Change, Store
+from om_proxy.storage.spool_budget import SpoolBudget
+from om_proxy.storage.spooling_store import SpoolingStore
+from om_proxy.storage.sqlite.store import SqliteStore
+from tests.storage.contract import Opener, StoreContract
+from tests.storage.memory_builder import KEY, MemoryBuilder, item
+from tests.support.faulty_store import Faulty
+
+OTHER = Key("tenant", "another", "thread")
+
+
+class TestSpoolInFront(StoreContract):
+    """The whole contract with a spool in front of a file."""
+
+    @pytest.fixture
+    def opener(self, tmp_path: Path) -> Opener:
+        async def opened() -> Store:
+            return SpoolingStore(await SqliteStore.open(tmp_path / "memory.db"))
+
+        return opened
+
+
+@asynccontextmanager
+async def opened(folder: Path, **options: Any) -> AsyncIterator[tuple[SpoolingStore, Faulty]]:
+    faulty = Faulty(await SqliteStore.open(folder / "memory.db"))
+    store = SpoolingStore(faulty, **options)
+    yield store, faulty
+    faulty.refuses = faulty.forgets_to_say = faulty.cannot_be_read = faulty.hangs = False
+    await store.close()
+
+
+def said(memory: Memory, *texts: str) -> Memory:
+    """The memory after these messages."""
+    for text in texts:
+        told = item(text, "user" if text.startswith("u") else "assistant")
+        message = Message(memory.next_seq, told, extend_chain(memory.chain, told.fp), 5, 1.0)
+        memory = replace(
+            memory, tail=(*memory.tail, message), next_seq=memory.next_seq + 1, turn_at=1.0
+        )
+    return memory
+
+
+def texts(messages: Sequence[Message]) -> list[str]:
+    return [m.item.raw.decode() for m in messages]
+
+
+async def say(store: Store, key: Key, *more: str) -> Memory:
+    before = await store.load(key)
+    return await store.commit(before, said(before, *more))
+
+
+async def stored(store: Faulty, key: Key = KEY) -> list[str]:
+    """As somebody else finds it in the file."""
+    return texts(await store._store.messages(key, 0))
+
+
+async def test_a_turn_that_cannot_be_written_is_read_all_the_same(tmp_path: Path) -> None:
+    """Store and spool together are what the next turn is built on; the file knows of the first turn
+    alone."""
+    async with opened(tmp_path) as (store, faulty):
+        await say(store, KEY, "u1", "a1")
+        faulty.refuses = True
+        first = await say(store, KEY, "u2", "a2")
+        second = await say(store, KEY, "u3", "a3")
+        assert texts((await store.load(KEY)).tail) == ["u1", "a1", "u2", "a2", "u3", "a3"]
+        assert await store.version(KEY) == second.version < 0 > first.version != second.version
+        assert texts(await store.messages(KEY, 2)) == ["u2", "a2", "u3", "a3"]
+        assert texts(await store.messages_by_seq(KEY, [1, 4])) == ["u1", "a2"]
+        assert [m.seq for m in (await store.outline(KEY)).live] == [1, 2, 3, 4, 5, 6]
+        assert await stored(faulty) == ["u1", "a1"]
+        assert store.is_degraded(KEY)
+        assert not store.is_degraded(OTHER)
+
+
+async def test_it_is_stored_once_and_in_order_when_the_store_is_back(tmp_path: Path) -> None:
+    """Then nothing waits, and what is read is what is stored."""
+    async with opened(tmp_path) as (store, faulty):
+        faulty.refuses = True
+        for n in range(3):
+            await say(store, KEY, f"u{n}", f"a{n}")
+            await say(store, OTHER, f"u{n}", f"a{n}")
+        assert not await store.flusher.flush()
+        faulty.refuses = False
+        assert await store.flusher.flush()
+        told = ["u0", "a0", "u1", "a1", "u2", "a2"]
+        assert await stored(faulty) == await stored(faulty, OTHER) == told
+        assert not store.is_degraded(KEY)
+        assert await store.version(KEY) > 0
+        await say(store, KEY, "u3")
+        assert await stored(faulty) == [*told, "u3"]
+
+
+async def test_a_commit_whose_end_nobody_heard(tmp_path: Path) -> None:
+    """An error in the middle leaves unknown whether it was written: it was, and is not written
+    again."""
+    async with opened(tmp_path) as (store, faulty):
+        await say(store, KEY, "u1", "a1")
+        faulty.forgets_to_say = True
+        await say(store, KEY, "u2", "a2")
+        await say(store, KEY, "u2", "a2")
+        assert not await store.flusher.flush()
+        faulty.forgets_to_say = False
+        assert await store.flusher.flush()
+        assert await stored(faulty) == ["u1", "a1", "u2", "a2", "u2", "a2"]
+
+
+async def test_somebody_else_wrote_meanwhile(tmp_path: Path) -> None:
+    """What waited goes behind it; what the other told of it already is not told twice."""
+    async with opened(tmp_path) as (store, faulty):
+        await say(store, KEY, "u1", "a1")
+        faulty.refuses = True
+        await say(store, KEY, "u2", "a2")
+        await say(store, KEY, "u3", "a3")
+        await say(faulty._store, KEY, "u2", "a2", "u9")
+        faulty.refuses = False
+        assert await store.flusher.flush()
+        assert await stored(faulty) == ["u1", "a1", "u2", "a2", "u9", "u3", "a3"]
+        assert (await store.load(KEY)).count == 7
+
+
+async def test_a_thread_that_was_forgotten_meanwhile(tmp_path: Path) -> None:
+    """By this process or another: nothing brings it back."""
+    for here in (True, False):
+        async with opened(tmp_path) as (store, faulty):
+            await say(store, KEY, "u1", "a1")
+            faulty.refuses = True
+            await say(store, KEY, "u2", "a2")
+            await (store if here else faulty._store).forget(KEY)
+            faulty.refuses = False
+            assert await store.flusher.flush()
+            assert await store.load(KEY) == Memory(key=KEY)
+
+
+async def test_a_fork_that_waits(tmp_path: Path) -> None:
+    """What was taken back while nothing could be written is superseded, before the flush and after
+    it."""
+    async with opened(tmp_path) as (store, faulty):
+        builder = MemoryBuilder().chat(2)
+        whole = await store.commit(Memory(key=KEY), builder.memory())
+        faulty.refuses = True
+        longer = await store.commit(whole, said(whole, "u3", "a3"))
+        forked = said(replace(longer, tail=longer.tail[:1]), "u4")
+        await store.commit(longer, forked)
+        waiting = await store.outline(KEY)
+        faulty.refuses = False
+        assert await store.flusher.flush()
+        assert await store.outline(KEY) == waiting
+        assert [m.seq for m in waiting.live] == [1, 5]
+        assert [m.seq for m, _ in waiting.dead] == [2, 3, 4]
+
+
+async def test_a_log_that_is_shared(tmp_path: Path) -> None:
+    """Thread and shared log wait together, and are written together; another thread of the resource
+    tells of what waits."""
+    async with opened(tmp_path) as (store, faulty):
+        shared_log = Memory(key=resource_key(KEY))
+        thread = replace(Memory(key=KEY), scope="resource")
+        faulty.refuses = True
+        written, log = await store.commit_shared(
+            Change(Memory(key=KEY), said(thread, "u1", "a1")), Change(shared_log, shared_log)
+        )
+        assert log is not None
+        assert log.version < 0 > written.version
+        again, _ = await store.commit_shared(
+            Change(written, said(written, "u2", "a2")), Change(log, log)
+        )
+        other = KEY._replace(thread="other")
+        assert [(k, texts(m)) for k, m in await store.other_thread_tails(other, 3, 2)] == [
+            (KEY, ["u2", "a2"])
+        ]
+        assert shared.is_consistent(
+            shared.attach_log(await store.load(KEY), await store.load(resource_key(KEY)), "x")
+        )
+        assert store.is_degraded(other)
+        faulty.refuses = False
+        assert await store.flusher.flush()
+        assert await stored(faulty) == ["u1", "a1", "u2", "a2"]
+        assert await store.version(resource_key(KEY)) > 0 < await store.version(KEY)
+        with pytest.raises(Conflict):
+            await store.commit_shared(Change(again, said(again, "u3")), None)
+
+
+async def test_a_change_from_a_state_that_stands_no_more(tmp_path: Path) -> None:
+    """It is a Conflict, as in the store."""
+    async with opened(tmp_path) as (store, faulty):
+        first = await say(store, KEY, "u1")
+        faulty.refuses = True
+        await store.commit(first, said(first, "u2"))
+        with pytest.raises(Conflict):
+            await store.commit(first, said(first, "u3"))
+
+
+async def test_five_failures_open_the_breaker(tmp_path: Path) -> None:
+    """From then on nobody tries but the flush, and nobody waits; before, a reply waits until its
+    turn is stored."""
+    async with opened(tmp_path) as (store, faulty):
+        faulty.refuses = True
+        for n in range(5):
+            await say(store, KEY._replace(resource=f"r{n}"), "u1")
+        tried = faulty.tried
+        for n in range(20):
+            await say(store, KEY._replace(resource=f"s{n}"), "u1")
+        assert faulty.tried == tried == 5
+        await store.wait_until_stored(KEY._replace(resource="r0"))
+        assert store.is_degraded(OTHER)
+        await store.flusher.flush()
+        assert faulty.tried == 6
+        faulty.refuses = False
+        assert await store.flusher.flush()
+        assert not store.is_degraded(OTHER)
+        assert await stored(faulty, KEY._replace(resource="s19")) == ["u1"]
+
+
+async def test_a_reply_waits_for_the_second_try(tmp_path: Path) -> None:
+    """One failure is soon over: its turn is in the file before its reply ends."""
+    async with opened(tmp_path, retry_s=0.01) as (store, faulty):
+        flushing = asyncio.create_task(store.flusher.flush_forever())
+        faulty.refuses = True
+        await say(store, KEY, "u1")
+        waiting = asyncio.create_task(store.wait_until_stored(KEY))
+        await asyncio.sleep(0)
+        assert not waiting.done()
+        faulty.refuses = False
+        await waiting
+        assert await stored(faulty) == ["u1"]
+        flushing.cancel()
+
+
+async def test_a_commit_that_hangs(tmp_path: Path) -> None:
+    """It is given up in time, and its turn waits; that it was written late does not store it
+    twice."""
+    async with opened(tmp_path, commit_timeout_s=0.05) as (store, faulty):
+        faulty.hangs = True
+        await say(store, KEY, "u1", "a1")
+        await say(store, KEY, "u2", "a2")
+        faulty.hangs = False
+        late = await faulty._store.load(KEY)
+        await faulty._store.commit(late, said(late, "u1", "a1"))
+        assert await store.flusher.flush()
+        assert await stored(faulty) == ["u1", "a1", "u2", "a2"]
+
+
+async def test_a_store_that_cannot_be_read(tmp_path: Path) -> None:
+    """It is degraded from the first failure until the next success; what waits can be read
+    nevertheless."""
+    async with opened(tmp_path) as (store, faulty):
+        faulty.refuses = True
+        await say(store, KEY, "u1")
+        faulty.cannot_be_read = True
+        assert texts((await store.load(KEY)).tail) == ["u1"]
+        with pytest.raises(StorageError):
+            await store.load(OTHER)
+        assert store.is_degraded(OTHER)
+        faulty.cannot_be_read = False
+        await store.version(OTHER)
+        assert not store.is_degraded(OTHER)
+
+
+async def test_the_oldest_give_way(tmp_path: Path) -> None:
+    """Beyond the budget the oldest resource loses its turns, and the log says whose; the others are
+    kept."""
+    budget = SpoolBudget(30_000)
+    async with opened(tmp_path, budget=budget) as (store, faulty):
+        named: list[Key] = []
+
+        def label(key: Key) -> str:
+            named.append(key)
+            return "label"
+
+        store.spool.label = label
+        faulty.refuses = True
+        await say(store, OTHER, "u" * 5_000)
+        for n in range(4):
+            await say(store, KEY, f"u{n}" + "x" * 2_000)
+        assert named == [OTHER]
+        assert budget.held_bytes <= 30_000
+        faulty.refuses = False
+        assert await store.flusher.flush()
+        assert len(await stored(faulty)) == 4
+        assert await stored(faulty, OTHER) == []
+        assert budget.held_bytes == 0
+
+
+async def test_one_that_is_given_up_while_all_are_stored(tmp_path: Path) -> None:
+    """The others are stored all the same: an error here would end the task that stores them, and
+    nobody would hear of it."""
+    late = Key("tenant", "late", "thread")
+    async with opened(tmp_path) as (store, faulty):
+        faulty.refuses = True
+        for key in (KEY, OTHER, late):
+            await say(store, key, "u1")
+        faulty.refuses = False
+        before = faulty._fail_before
+
+        async def before_writing() -> None:
+            if (
+                resource_key(KEY) not in store.spool.resources
+                and resource_key(late) in store.spool.resources
+            ):
+                store.spool.drop(resource_key(late))
+            await before()
+
+        faulty._fail_before = before_writing  # type: ignore[method-assign]  # a step put before every write
+        assert await store.flusher.flush()
+        assert [await stored(faulty, key) for key in (KEY, OTHER, late)] == [["u1"], ["u1"], []]
+
+
+async def test_the_end_of_the_process(tmp_path: Path) -> None:
+    """What can be written then is."""
+    async with opened(tmp_path) as (store, faulty):
+        faulty.refuses = True
+        await say(store, KEY, "u1")
+        faulty.refuses = False
+        await store.close()
+    reopened = await SqliteStore.open(tmp_path / "memory.db")
+    assert texts(await reopened.messages(KEY, 0)) == ["u1"]
+    await reopened.close()
+
+
+FAULTS = st.sampled_from(["refuses", "forgets_to_say", "well", "flush", "other writes"])
+
+
+@settings(max_examples=60, deadline=None)
+@given(plan=st.lists(FAULTS, min_size=1, max_size=25))
+def test_whatever_happens_each_turn_is_stored_once_and_in_order(
+    plan: list[str], tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    """For any run of faults, flushes and turns of another process."""
+
+    async def run() -> None:
+        async with opened(tmp_path_factory.mktemp(os.urandom(4).hex())) as (store, faulty):
+            meant: list[str] = []
+            for n, what in enumerate(plan):
+                faulty.refuses, faulty.forgets_to_say = what == "refuses", what == "forgets_to_say"
+                if what == "flush":
+                    await store.flusher.flush()
+                elif what == "other writes":
+                    await say(faulty._store, KEY, f"other{n}")
+                else:
+                    try:
+                        await say(store, KEY, f"u{n}", f"a{n}")
+                    except Conflict:
+                        await say(store, KEY, f"u{n}", f"a{n}")
+                    meant += [f"u{n}", f"a{n}"]
+                    assert [
+                        t for t in texts((await store.load(KEY)).tail) if not t.startswith("other")
+                    ] == meant
+            faulty.refuses = faulty.forgets_to_say = False
+            assert await store.flusher.flush()
+            assert [t for t in await stored(faulty) if not t.startswith("other")] == meant
+            assert sum(t.startswith("other") for t in await stored(faulty)) == plan.count(
+                "other writes"
+            )
+
+    asyncio.run(run())

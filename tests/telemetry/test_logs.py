@@ -1,0 +1,314 @@
+"""Events: flat, one line each, and without texts from outside."""
+
+import asyncio
+import logging
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Literal
+
+import orjson
+import pytest
+import structlog
+
+from om_proxy.identity.keyed_hashes import label_thread
+from om_proxy.memory.model import Key
+from om_proxy.telemetry.logs import (
+    FLUSH_DELAY_S,
+    MAX_KNOWN_THREADS,
+    BufferedLineWriter,
+    ConsoleLine,
+    configure,
+    model_name,
+    thread_label,
+    thread_name,
+)
+
+KEY = Key("tenant", "alice@example.com", "divorce-lawyer")
+
+
+@pytest.fixture(autouse=True)
+def _as_it_was() -> Iterator[None]:
+    """Logging is global: give it back as it was."""
+    handlers = {
+        name: logging.getLogger(name).handlers[:] for name in (None, "uvicorn.error", "asyncio")
+    }
+    yield
+    structlog.reset_defaults()
+    configure("off")
+    structlog.reset_defaults()
+    for name, kept in handlers.items():
+        logging.getLogger(name).handlers = kept
+
+
+def events(capsys: pytest.CaptureFixture[str]) -> list[dict[str, object]]:
+    return [orjson.loads(line) for line in capsys.readouterr().err.splitlines()]
+
+
+def test_json(capsys: pytest.CaptureFixture[str]) -> None:
+    """One event is one JSON line on stderr with its level and time."""
+    configure("json")
+    structlog.get_logger("x").info("turn", thread="t", new=3, observed=None, parts=("a", 1))
+    (event,) = events(capsys)
+    assert event.pop("timestamp")
+    assert event == {
+        "event": "turn",
+        "level": "info",
+        "thread": "t",
+        "new": 3,
+        "observed": None,
+        "parts": ["a", 1],
+    }
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        ValueError("hush"),
+        {"key": "hush"},
+        b"hush",
+        object(),
+        [ValueError("hush")],
+        "x" * 301 + "hush",
+    ],
+)
+def test_only_scalars_pass(value: object, capsys: pytest.CaptureFixture[str]) -> None:
+    """Of an exception only its class, of a container only its type, of a long text only its start
+    is written."""
+    configure("json")
+    structlog.get_logger("x").warning("failed", what=value)
+    (event,) = events(capsys)
+    assert "hush" not in str(event)
+    assert event["what"]
+
+
+def test_exception(capsys: pytest.CaptureFixture[str]) -> None:
+    """`log.exception` names the class and no more."""
+    configure("json")
+    try:
+        raise ValueError("hush")
+    except ValueError:
+        structlog.get_logger("x").exception("failed")
+    (event,) = events(capsys)
+    assert event["error"] == "ValueError"
+    assert "hush" not in str(event)
+
+
+async def test_a_quiet_line_waits_for_its_neighbours(
+    capsysbinary: pytest.CaptureFixture[bytes],
+) -> None:
+    """BufferedLineWriter that say all is well are written together; a warning is written at once, and they
+    before it."""
+    lines = BufferedLineWriter(sys.stderr.buffer)
+    lines.info(b"1")
+    lines.info(b"2")
+    assert capsysbinary.readouterr().err == b""
+    lines.warning(b"3")
+    assert capsysbinary.readouterr().err == b"1\n2\n3\n"
+    lines.info(b"4")
+    written = b""
+    async with asyncio.timeout(30):
+        while not written:
+            await asyncio.sleep(FLUSH_DELAY_S / 5)
+            written = capsysbinary.readouterr().err
+    assert written == b"4\n"
+
+
+def test_a_second_loop_writes_too(capsysbinary: pytest.CaptureFixture[bytes]) -> None:
+    """A line that a closed loop has left behind keeps no later one waiting."""
+    lines = BufferedLineWriter(sys.stderr.buffer)
+
+    async def say(line: bytes, seconds: float) -> None:
+        lines.info(line)
+        await asyncio.sleep(seconds)
+
+    asyncio.run(say(b"1", 0))
+    asyncio.run(say(b"2", 4 * FLUSH_DELAY_S))
+    assert capsysbinary.readouterr().err == b"1\n2\n"
+
+
+@pytest.mark.parametrize("log", ["json", "console"])
+def test_a_full_disk_fails_nobody(log: str, tmp_path: Path) -> None:
+    """Whoever has something to say goes on when it cannot be written."""
+    code = f"import structlog; from om_proxy.telemetry.logs import configure; configure('{log}')\n"
+    code += "structlog.get_logger('x').error('failed'); structlog.get_logger('x').info('turn'); print('on')"
+    with open("/dev/full", "w") as full:
+        ended = subprocess.run(
+            [sys.executable, "-c", code],
+            stdout=subprocess.PIPE,
+            stderr=full,
+            check=False,
+            cwd=tmp_path,
+        )
+    assert ended.stdout == b"on\n"
+
+
+def test_the_last_lines_are_written_at_the_end(tmp_path: Path) -> None:
+    """A program that ends writes what still waits."""
+    code = "import asyncio, structlog; from om_proxy.telemetry.logs import configure; configure('json')\n"
+    code += "async def main(): structlog.get_logger('x').info('turn', n=1)\n"
+    code += "asyncio.run(main())"
+    ended = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, check=True, cwd=tmp_path
+    )
+    assert orjson.loads(ended.stderr)["n"] == 1
+
+
+def test_off(capsys: pytest.CaptureFixture[str]) -> None:
+    """`off` writes nothing at all, not for errors either."""
+    configure("off")
+    structlog.get_logger("x").error("failed")
+    logging.getLogger("uvicorn.error").error("failed")
+    assert capsys.readouterr().err == ""
+
+
+def test_auto_without_a_terminal_is_json(capsys: pytest.CaptureFixture[str]) -> None:
+    """In a container, events are for machines."""
+    configure("auto")
+    structlog.get_logger("x").info("turn")
+    assert events(capsys)[0]["event"] == "turn"
+
+
+def test_console(capsys: pytest.CaptureFixture[str]) -> None:
+    """For people: one line, with the time of day and without colours where no terminal is."""
+    configure("console")
+    structlog.get_logger("x").warning("observe.failed", thread="t", failures=2)
+    text = capsys.readouterr().err
+    assert re.fullmatch(r"\d\d:\d\d:\d\d  warning  observe.failed  thread=t  failures=2\n", text)
+
+
+@pytest.mark.parametrize(
+    ("log", "names_threads", "name"),
+    [
+        ("console", True, "divorce-lawyer"),
+        ("console", False, None),
+        ("json", True, None),
+        ("auto", True, None),
+    ],
+)
+def test_a_thread_s_own_name(
+    log: Literal["console", "json", "auto"], names_threads: bool, name: str | None
+) -> None:
+    """Only a console that is told to shows it: JSON lines are collected."""
+    configure(log, names_threads=names_threads)
+    assert thread_name(KEY) == name
+    assert thread_name(None) is None
+
+
+def test_all_lines_of_a_thread_call_it_alike(capsys: pytest.CaptureFixture[str]) -> None:
+    """On a console the line of an observation names the thread as its turn did; without a name the
+    label stands in both."""
+    configure("console", names_threads=True)
+    log = structlog.get_logger()
+    log.info("turn", status=200, thread="9d4d", name="kitchen")
+    log.info("observed", thread="9d4d")
+    log.info("observed", thread="c0ff")
+    assert [line.split("  ")[1:] for line in capsys.readouterr().err.splitlines()] == [
+        ["200", "kitchen"],
+        ["info", "observed", "thread=kitchen"],
+        ["info", "observed", "thread=c0ff"],
+    ]
+
+
+def test_names_at_hand_are_bounded() -> None:
+    """Any number of threads may speak."""
+    line = ConsoleLine()
+    for number in range(MAX_KNOWN_THREADS + 2):
+        line(None, "info", {"event": "turn", "thread": f"{number:04x}", "name": "kitchen"})
+    assert "thread=0001" in line(None, "info", {"event": "observed", "thread": "0001"})
+    assert "thread=kitchen" in line(None, "info", {"event": "observed", "thread": "0002"})
+
+
+def test_a_model_s_name() -> None:
+    """A key that stands where the model should is not repeated, and a name has an end."""
+    assert model_name("sk-proj-0hush1hush2hush3hush4hush5hush6") is not None
+    assert "hush" not in str(model_name("sk-proj-0hush1hush2hush3hush4hush5hush6"))
+    assert len(str(model_name("m" * 10_000))) == 300
+    assert model_name(None) is None
+
+
+def test_libraries(capsys: pytest.CaptureFixture[str]) -> None:
+    """The server's warnings are heard as class and place; HTTP clients, who log URLs, are not."""
+    configure("json")
+    configure("json")
+    logging.getLogger("httpx").error("POST https://h/?key=hush")
+    logging.getLogger("uvicorn.error").info("Started")
+    try:
+        raise ValueError("hush")
+    except ValueError:
+        logging.getLogger("uvicorn.error").exception("Exception for %s", "hush")
+    (event,) = events(capsys)
+    assert (event["event"], event["logger"], event["error"]) == (
+        "library",
+        "uvicorn.error",
+        "ValueError",
+    )
+    assert str(event["said"]).startswith("test_logs.py:")
+    assert str(event["at"]).startswith("test_logs.py:")
+    assert "hush" not in str(event)
+
+
+NOISE = """
+import sys, threading, warnings
+from om_proxy.telemetry.logs import configure, capture_python_warnings
+
+configure("json")
+capture_python_warnings()
+warnings.simplefilter("always")
+warnings.warn("input_value='hush'", UserWarning, stacklevel=1)
+
+class Finalised:
+    def __del__(self):
+        raise ValueError("hush")
+
+def broken():
+    raise KeyError("hush")
+
+Finalised()
+for work in (broken, sys.exit):
+    thread = threading.Thread(target=work)
+    thread.start()
+    thread.join()
+"""
+
+
+def test_python_s_own_words(tmp_path: Path) -> None:
+    """A warning, an error in a finaliser and one that ends a thread: each an event that tells its
+    class and place, and no more."""
+    ended = subprocess.run(
+        [sys.executable, "-c", NOISE], capture_output=True, check=True, cwd=tmp_path
+    )
+    assert b"hush" not in ended.stderr
+    said = [orjson.loads(line) for line in ended.stderr.splitlines()]
+    assert [event["error"] for event in said] == ["UserWarning", "ValueError", "KeyError"]
+    assert all(event["at"].startswith("<string>:") for event in said)
+
+
+def test_a_thread_s_label() -> None:
+    """What the rest of the program calls the thread, too; there is none where there is no
+    thread."""
+    assert thread_label(b"secret", KEY) == label_thread(b"secret", KEY)
+    assert thread_label(b"secret", None) is None
+
+
+def test_labels_differ() -> None:
+    """By each part of the key, and by the server's secret: nobody else can try names until one
+    fits."""
+    others = [
+        KEY._replace(tenant="other"),
+        KEY._replace(resource="other"),
+        KEY._replace(thread="other"),
+    ]
+    found = {thread_label(b"secret", key) for key in (KEY, *others)} | {
+        thread_label(b"another", KEY)
+    }
+    assert len(found) == 5
+
+
+def test_labels_at_hand_are_bounded() -> None:
+    """Names are chosen by clients."""
+    for number in range(MAX_KNOWN_THREADS + 10):
+        thread_label(b"secret", KEY._replace(thread=str(number)))
+    assert thread_label.cache_info().currsize == MAX_KNOWN_THREADS

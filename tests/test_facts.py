@@ -1,0 +1,23 @@
+"""Facts reach every subscriber, once, before the emitter goes on."""
+
+from __future__ import annotations
+
+from om_proxy.facts import Fact, Facts, Forgotten, ForgottenMeanwhile
+from om_proxy.memory.model import Key
+
+KEY = Key("tenant", "resource", "thread")
+
+
+def test_subscribers_hear_in_order() -> None:
+    """A subscriber that is attached later hears what comes later."""
+    heard: list[tuple[str, Fact]] = []
+    facts = Facts(lambda fact: heard.append(("first", fact)))
+    earlier, later = Forgotten(KEY, 3, "gone"), ForgottenMeanwhile(KEY)
+    facts.emit(earlier)
+    facts.subscribe(lambda fact: heard.append(("second", fact)))
+    facts.emit(later)
+    assert heard == [("first", earlier), ("first", later), ("second", later)]
+
+
+def test_nobody_needs_to_listen() -> None:
+    Facts().emit(ForgottenMeanwhile(KEY))

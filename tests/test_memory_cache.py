@@ -1,0 +1,393 @@
+"""The cache of memories and the one way to write them."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+from collections.abc import AsyncIterator, Awaitable, Callable
+from pathlib import Path
+
+import pytest
+from msgspec.structs import replace
+
+from om_proxy.errors import Conflict, StorageError
+from om_proxy.memory.lifecycle.shared import detach_log, join_shared, take_own_log, thread_coverage
+from om_proxy.memory.lifecycle.transitions import activate_chunks, add_chunk
+from om_proxy.memory.message_list import MessageList
+from om_proxy.memory.model import Key, Memory, replace_log, resource_key
+from om_proxy.memory_cache import MAX_COMMIT_ATTEMPTS, Memories
+from om_proxy.storage.base import Change, ResourceWakeup
+from om_proxy.storage.sqlite.store import SqliteStore
+from tests.memory.building import KEY, chat, chunk
+from tests.support.policies import answering_policies
+
+
+class Watched(SqliteStore):
+    """The store, telling what was asked of it; `meanwhile` happens inside one such call."""
+
+    asked: list[str]
+    meanwhile: Callable[[str], object] = staticmethod(lambda _: None)
+
+    async def load(self, key: Key) -> Memory:
+        self.asked.append("load")
+        found = await super().load(key)
+        self.meanwhile("load")
+        return found
+
+    async def version(self, key: Key) -> int:
+        self.asked.append("version")
+        found = await super().version(key)
+        self.meanwhile("version")
+        return found
+
+
+@pytest.fixture
+async def store(tmp_path: Path) -> AsyncIterator[Watched]:
+    opened = await Watched.open(tmp_path / "om.db")
+    assert isinstance(opened, Watched)
+    opened.asked = []
+    yield opened
+    await opened.close()
+
+
+def titled(title: str) -> Callable[[Memory], Memory]:
+    return lambda memory: replace(memory, title=title)
+
+
+def said(turns: int) -> Callable[[Memory], Memory]:
+    tail = chat(turns, 50)
+    return lambda memory: replace(memory, tail=tail, next_seq=len(tail) + 1)
+
+
+def other_key(number: int) -> Key:
+    return KEY._replace(thread=f"thread {number}")
+
+
+async def test_a_known_memory_is_not_loaded_again(store: Watched) -> None:
+    """While its version stands, a memory costs one point read."""
+    memories = Memories(store, answering_policies())
+    committed = await memories.update(KEY, said(2))
+    store.asked.clear()
+    assert await memories.load(KEY) is committed
+    assert store.asked == ["version"]
+    assert await memories.latest(KEY) is committed
+    assert store.asked == ["version"], "what ends in a commit asks nobody"
+
+
+async def test_the_sums_of_a_tail_stay_with_it(store: Watched) -> None:
+    """However it came, a memory in use tells what its tail weighs without looking at every message
+    of it."""
+    committed = await Memories(store, answering_policies()).update(KEY, said(2))
+    loaded = await Memories(store, answering_policies()).load(KEY)
+    assert committed.tail == loaded.tail == chat(2, 50)
+    assert all(isinstance(memory.tail, MessageList) for memory in (committed, loaded))
+
+
+async def test_another_processes_commit_is_seen(store: Watched) -> None:
+    """A stale version is loaded anew."""
+    ours, theirs = Memories(store, answering_policies()), Memories(store, answering_policies())
+    await ours.update(KEY, said(1))
+    await theirs.load(KEY)
+    await theirs.update(KEY, titled("theirs"))
+    assert (await ours.latest(KEY)).title is None
+    assert (await ours.load(KEY)).title == "theirs"
+    assert (await ours.latest(KEY)).title == "theirs"
+
+
+async def test_what_was_not_used_longest_is_dropped(store: Watched) -> None:
+    """The cache is bounded by bytes, and forgets what was used least lately."""
+    memories = Memories(
+        store, answering_policies(), cache_bytes=9_000
+    )  # three memories of one message
+    for number in range(3):
+        await memories.update(other_key(number), said(1))
+    await memories.load(other_key(0))
+    await memories.update(other_key(3), said(1))
+    store.asked.clear()
+    for number in (0, 2, 3):
+        await memories.load(other_key(number))
+    assert store.asked == ["version"] * 3
+    await memories.load(other_key(1))
+    assert store.asked[3:] == ["load"]
+
+
+async def test_one_memory_larger_than_the_cache_is_kept(store: Watched) -> None:
+    """The newest one stays, however large: it is the one in use."""
+    memories = Memories(store, answering_policies(), cache_bytes=1)
+    committed = await memories.update(KEY, said(2))
+    assert await memories.load(KEY) is committed
+    await memories.load(other_key(1))
+    store.asked.clear()
+    await memories.load(KEY)
+    assert store.asked == ["load"]
+
+
+async def test_a_change_that_changes_nothing_writes_nothing(store: Watched) -> None:
+    """The version stays, so that others keep what they cached."""
+    memories = Memories(store, answering_policies())
+    before = await memories.update(KEY, said(1))
+    assert await memories.update(KEY, lambda m: m) is before
+    assert await store.version(KEY) == before.version
+
+
+async def test_a_lost_race_is_computed_again(store: Watched) -> None:
+    """A change is applied to the memory as it stands, also when another process committed between
+    reading and writing."""
+    ours, theirs = Memories(store, answering_policies()), Memories(store, answering_policies())
+    await ours.update(KEY, said(1))
+    await theirs.update(KEY, titled("theirs"))
+    seen: list[str | None] = []
+
+    def change(memory: Memory) -> Memory:
+        seen.append(memory.title)
+        return replace(memory, turns=memory.turns + 1)
+
+    after = await ours.update(KEY, change)
+    assert seen == [None, "theirs"]
+    assert (after.title, after.turns) == ("theirs", 1)
+    assert await store.load(KEY) == after
+
+
+async def test_two_at_once_both_count(store: Watched) -> None:
+    """Changes of one process that overlap are applied one after the other, none lost."""
+    memories = Memories(store, answering_policies())
+    await memories.update(KEY, said(1))
+    grow = [memories.update(KEY, lambda m: replace(m, turns=m.turns + 1)) for _ in range(8)]
+    await asyncio.gather(*grow)
+    assert (await store.load(KEY)).turns == 8
+
+
+async def test_two_processes_at_once_both_count(store: Watched) -> None:
+    """Changes of two processes are applied one after the other as well: the version decides."""
+    both = [Memories(store, answering_policies()) for _ in range(2)]
+    await both[0].update(KEY, said(1))
+    await asyncio.gather(
+        *(m.update(KEY, lambda m: replace(m, turns=m.turns + 1)) for m in both * 4)
+    )
+    assert (await store.load(KEY)).turns == 8
+
+
+async def test_it_gives_up_in_the_end(store: Watched) -> None:
+    """A thread that is always written first by others ends in Conflict after ATTEMPTS tries, not in
+    an endless loop."""
+    memories = Memories(store, answering_policies())
+    await memories.update(KEY, said(1))
+    tries = 0
+
+    def overtaken(memory: Memory) -> Memory:
+        nonlocal tries
+        tries += 1
+        return replace(
+            memory, version=memory.version - 1, turns=tries
+        )  # as computed from a state that is gone
+
+    class Stale(Memories):
+        async def commit(self, before: Memory, after: Memory, interrupted: object = ()) -> Memory:
+            return await super().commit(replace(before, version=before.version - 1), after)
+
+    with pytest.raises(Conflict, match=str(MAX_COMMIT_ATTEMPTS)):
+        await Stale(store, answering_policies()).update(KEY, overtaken)
+    assert tries == MAX_COMMIT_ATTEMPTS
+    assert (await store.load(KEY)).turns == 0
+
+
+async def test_a_drop_while_the_version_is_asked(store: Watched) -> None:
+    """A commit that begins while another request asks for the version takes nothing away under
+    it."""
+    memories = Memories(store, answering_policies())
+    committed = await memories.update(KEY, said(1))
+    store.meanwhile = lambda what: memories.drop(KEY) if what == "version" else None
+    assert await memories.load(KEY) == committed
+
+
+async def test_what_was_read_before_a_commit_does_not_replace_it(store: Watched) -> None:
+    """A slow read that ends after a newer commit is not cached over it."""
+    memories = Memories(store, answering_policies())
+    old = await memories.update(KEY, said(1))
+    memories.drop(KEY)
+    newer = replace(old, version=old.version + 1, title="newer")
+    store.meanwhile = lambda what: memories._put(newer) if what == "load" else None
+    await memories.load(KEY)
+    assert await memories.latest(KEY) == newer
+
+
+async def test_a_failed_commit_leaves_nothing_in_the_cache(store: Watched) -> None:
+    """After an error nobody knows what is stored, so it is read again."""
+    memories = Memories(store, answering_policies())
+    before = await memories.update(KEY, said(1))
+    with pytest.raises(Conflict):
+        await memories.commit(replace(before, version=before.version - 1), titled("never")(before))
+    store.asked.clear()
+    assert (await memories.latest(KEY)).title is None
+    assert store.asked == ["load"]
+
+
+async def test_every_commit_says_when_the_thread_is_due(store: Watched) -> None:
+    """What is due is stored with the memory, so that it is found after any restart."""
+    memories = Memories(store, answering_policies(lambda memory: 7.0 if memory.title else None))
+    await memories.update(KEY, said(1))
+    assert await store.due_threads(10.0, 5) == ()
+    await memories.update(KEY, titled("due"))
+    assert await store.due_threads(10.0, 5) == (KEY,)
+
+
+async def test_a_closed_store_is_an_error_of_ours(store: Watched) -> None:
+    """What storage raises is a StorageError, whatever lies below."""
+    memories = Memories(store, answering_policies())
+    await store.close()
+    with pytest.raises(StorageError):
+        await memories.load(KEY)
+
+
+# ── threads that share a log ──────────────────────────────────────────────────────────────────────
+
+RESOURCE_KEY = resource_key(KEY)
+
+
+def named(key: Key) -> str:
+    return "a" * 16
+
+
+async def shared(store: Watched) -> Memories:
+    """Forty tokens nobody has observed, in one thread of a resource whose shared log is due from
+    thirty on."""
+    memories = Memories(
+        store, answering_policies(wakeup=lambda _: ResourceWakeup(5.0, 30)), label=named
+    )
+    fresh = await memories.load(KEY, "resource")
+    tail = chat(2, 10)
+    await memories.commit(fresh, replace(fresh, tail=tail, next_seq=len(tail) + 1))
+    return memories
+
+
+async def test_the_shared_log_is_made_with_its_first_thread(store: Watched) -> None:
+    """And is due as soon as its threads hold enough."""
+    memories = await shared(store)
+    assert (await store.load(RESOURCE_KEY)).version
+    assert await store.due_threads(5.0, 9) == (RESOURCE_KEY,)
+    assert (await memories.load(KEY)).shared_log is not None
+
+
+async def test_a_change_of_the_shared_log_alone_leaves_it_due(store: Watched) -> None:
+    """A reflection kept beside its log says nothing about what its threads hold."""
+    memories = await shared(store)
+    await memories.update(RESOURCE_KEY, lambda m: replace_log(m, unproductive_at=7))
+    assert await store.due_threads(5.0, 9) == (RESOURCE_KEY,)
+
+
+async def test_a_thread_that_leaves_is_due_by_itself(store: Watched) -> None:
+    """The commit that takes it out of the shared log says when it is to be looked at; that of one
+    which joins says never."""
+    memories = Memories(
+        store, answering_policies(lambda m: None if m.scope == "resource" else 3.0), label=named
+    )
+    first = await memories.load(KEY, "resource")
+    shares = await memories.commit(first, replace(first, tail=chat(1, 10), next_seq=3))
+    bare, shared_log = detach_log(shares)
+    left = await memories.commit_shared(Change(bare, take_own_log(bare, ())), None)
+    assert KEY in await store.due_threads(3.0, 9)
+    after = join_shared(replace(left, model="actor"), shared_log, named(KEY))
+    await memories.commit_shared(
+        Change(left, detach_log(after)[0]),
+        Change(shared_log, replace_log(shared_log, unproductive_at=1)),
+    )
+    assert KEY not in await store.due_threads(3.0, 9)
+    assert (await store.load(RESOURCE_KEY)).model == "actor"
+
+
+async def test_the_shared_log_is_cached_apart(store: Watched) -> None:
+    """A thread whose shared log another process has changed is attached anew, and the same pair
+    only once."""
+    memories = await shared(store)
+    before = await memories.load(KEY)
+    assert await memories.load(KEY) is before
+    assert memories.is_current(before)
+    shared_log = await store.load(RESOURCE_KEY)
+    await store.commit(shared_log, replace_log(shared_log, unproductive_at=9))
+    after = await memories.load(KEY)
+    assert (before.log.unproductive_at, after.log.unproductive_at) == (0, 9)
+    assert not memories.is_current(before)
+
+
+async def test_an_old_log_is_held_by_nobody(store: Watched) -> None:
+    """Threads that were laid over it keep nothing of a shared log that another process has changed:
+    their number would hold as many logs."""
+    memories = await shared(store)
+    others = [KEY._replace(thread=f"other-{n}") for n in range(5)]
+    for key in others:
+        fresh = await memories.load(key, "resource")
+        await memories.commit(fresh, replace(fresh, tail=chat(1, 10), next_seq=3))
+        await memories.load(key)
+    old = await memories.load(RESOURCE_KEY)
+    shared_log = await store.load(RESOURCE_KEY)
+    await store.commit(shared_log, replace_log(shared_log, unproductive_at=9))
+    await memories.load(others[0])  # one of them has seen the new one
+    assert not [holder for holder in gc.get_referrers(old) if isinstance(holder, tuple | dict)]
+
+
+async def test_a_conflict_over_the_shared_log_is_computed_again(store: Watched) -> None:
+    """Another thread has changed the log meanwhile: the change is applied to what there is now, and
+    neither is lost."""
+    memories = await shared(store)
+    await memories.load(KEY)
+    shared_log = await store.load(RESOURCE_KEY)
+    await store.commit(shared_log, replace(shared_log, next_id=5))
+    chunked = await memories.update(KEY, lambda m: add_chunk(m, chunk(m, 2)))
+    moved = await memories.update(KEY, lambda m: activate_chunks(m, [chunked.chunks[0].id], 1.0))
+    assert [o.id for o in moved.log.entries] == [5]
+    assert (await store.load(RESOURCE_KEY)).log.entries == moved.log.entries
+
+
+class Torn(Watched):
+    """Somebody commits right before the shared log is read."""
+
+    before_shared_log: Callable[[], Awaitable[object]] | None = None
+
+    async def load(self, key: Key) -> Memory:
+        if key == RESOURCE_KEY and (meddle := self.before_shared_log):
+            self.before_shared_log = None
+            await meddle()
+        return await super().load(key)
+
+
+async def torn(tmp_path: Path) -> tuple[Torn, Callable[[], Awaitable[Memory]]]:
+    """A store with a thread that has a chunk, and what makes that active as another process
+    would."""
+    store = await Torn.open(tmp_path / "om.db")
+    assert isinstance(store, Torn)
+    store.asked = []
+    other = await shared(store)
+    chunked = await other.update(KEY, lambda m: add_chunk(m, chunk(m, 2)))
+    ids = [chunked.chunks[0].id]
+    return store, lambda: other.update(KEY, lambda m: activate_chunks(m, ids, 1.0))
+
+
+async def test_a_thread_and_its_shared_log_are_of_one_time(tmp_path: Path) -> None:
+    """Both are changed between the two reads: what is raw in the one must not be observed in the
+    other."""
+    store, meddle = await torn(tmp_path)
+    store.before_shared_log = meddle
+    try:
+        memory = await Memories(store, answering_policies(), label=named).load(KEY)
+        assert memory.coverage == thread_coverage(memory.log.entries, named(KEY)) == 2
+        assert [m.seq for m in memory.tail] == [3, 4]
+    finally:
+        await store.close()
+
+
+@pytest.mark.parametrize("dropped", [KEY, RESOURCE_KEY], ids=["thread", "shared-log"])
+async def test_what_is_cached_of_one_time_goes_with_nothing_newer(
+    tmp_path: Path, dropped: Key
+) -> None:
+    """Another process has changed both; of what this one knew, one half was dropped: the other is
+    not attached to what is read in its place."""
+    store, meddle = await torn(tmp_path)
+    memories = Memories(store, answering_policies(), label=named)
+    try:
+        await memories.load(KEY)
+        await meddle()
+        memories.drop(dropped)
+        memory = await memories.latest(KEY)
+        assert memory.coverage == thread_coverage(memory.log.entries, named(KEY)) == 2
+    finally:
+        await store.close()

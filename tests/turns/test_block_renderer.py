@@ -1,0 +1,195 @@
+"""The prompt around the tail, rendered once per state of the log."""
+
+from __future__ import annotations
+
+import orjson
+import pytest
+from msgspec.structs import replace
+
+from om_proxy.apis.registry import CHAT
+from om_proxy.memory.model import Memory, replace_log
+from om_proxy.memory.prompt.context import ContextOptions, Layout
+from om_proxy.memory.prompt.tail import Piece
+from om_proxy.policy import MemoryContext
+from om_proxy.settings import parse as settings_of
+from om_proxy.turns.block_renderer import (
+    MAX_RENDERED_BLOCKS,
+    MAX_RENDERED_BYTES,
+    BlockRenderer,
+    Prompt,
+)
+from tests.memory.building import chat as transcript
+from tests.memory.building import memory, with_log
+
+NOON = 1_700_000_000.0  # 14 Nov 2023, 22:13 UTC
+REQUEST = CHAT.parse_request(
+    b'{"model":"m","messages":[{"role":"system","content":"Be brief."},{"role":"user","content":"?"}]}'
+)
+
+
+def rendered(prompts: BlockRenderer) -> list[object]:
+    """The generations whose blocks are kept, the one used least lately first."""
+    return [key[1][0] for key in prompts._rendered]
+
+
+def call(
+    timezone: str = "UTC", layout: Layout = "blocks", options: ContextOptions = ContextOptions()
+) -> MemoryContext:
+    effective = settings_of(f"memory: {{timezone: {timezone}}}").effective("m", None)
+    return MemoryContext(effective, layout=layout, context_options=options)
+
+
+def noted(*entries: int) -> Memory:
+    return replace(with_log(memory(transcript(1, 50)), *entries), render_date=NOON)
+
+
+def pieces(of: Memory) -> list[Piece]:
+    return [Piece(m.item.raw, m.item.role, (), None, m.tokens, m.seq, sent=True) for m in of.tail]
+
+
+def assembled(prompts: BlockRenderer, of: Memory, how: MemoryContext | None = None) -> Prompt:
+    return prompts.render(REQUEST, of, pieces(of), how or call())
+
+
+def contents(prompt: Prompt) -> list[str]:
+    return [message["content"] for message in orjson.loads(prompt.body)["messages"]]
+
+
+def test_order() -> None:
+    """Instructions, notes, hint, tail."""
+    first, notes, hint, *tail = contents(assembled(BlockRenderer(), noted(10, 10)))
+    assert first == "Be brief."
+    assert "entry 1" in notes
+    assert "entry 2" in notes
+    assert "Tuesday, Nov" in hint
+    assert tail == ["user 1", "assistant 2"]
+
+
+def test_without_a_log_nothing_is_added() -> None:
+    """A tail alone needs neither notes nor a hint, and costs nothing of ours."""
+    prompt = assembled(BlockRenderer(), replace(memory(transcript(1, 50)), render_date=NOON))
+    assert contents(prompt) == ["Be brief.", "user 1", "assistant 2"]
+    assert prompt.tokens == 0
+
+
+def test_rendered_once_per_state() -> None:
+    """Between two activations nothing is rendered, whatever the tail."""
+    prompts, of = BlockRenderer(), noted(10)
+    first = assembled(prompts, of)
+    ((_, block),) = prompts._rendered.items()
+    longer = assembled(prompts, replace(of, tail=transcript(3, 50)))
+    assert [one is block for _, one in prompts._rendered.items()] == [True]
+    assert longer.body.startswith(first.body.removesuffix(b"]}"))
+
+
+@pytest.mark.parametrize(
+    ("after", "how"),
+    [
+        (noted(10, 10), call()),
+        (replace_log(noted(10), generation=1), call()),
+        (replace(noted(10), render_date=NOON + 86_400), call()),
+        (replace(noted(10), key=noted(10).key._replace(thread="other")), call()),
+        (noted(10), call(options=ContextOptions(relative_time=False))),
+        (noted(10), call(timezone="Asia/Tokyo")),
+        (noted(10), call(timezone="Atlantic/Azores")),
+    ],
+    ids=[
+        *(
+            "an entry more",
+            "another generation",
+            "another date",
+            "another thread",
+            "other options",
+            "another day elsewhere",
+        ),
+        "another hour of the same day",
+    ],
+)
+def test_rendered_anew(after: Memory, how: MemoryContext) -> None:
+    """What the block depends on makes another block."""
+    prompts = BlockRenderer()
+    assembled(prompts, noted(10))
+    assembled(prompts, after, how)
+    assert len(rendered(prompts)) == 2
+
+
+def test_an_edited_entry_is_rendered_anew() -> None:
+    """The text counts, not the number of entries."""
+    prompts, of = BlockRenderer(), noted(10)
+    assembled(prompts, of)
+    edited = assembled(
+        prompts, replace_log(of, entries=(replace(of.log.entries[0], text="corrected"),))
+    )
+    assert "corrected" in contents(edited)[1]
+
+
+def test_what_is_kept_is_bounded() -> None:
+    """The block used least lately goes first."""
+    prompts, of = BlockRenderer(), noted(10)
+    for number in range(MAX_RENDERED_BLOCKS):
+        assembled(prompts, replace_log(of, generation=number))
+    assembled(prompts, of)  # generation 0 again: now the newest
+    assembled(prompts, replace_log(of, generation=MAX_RENDERED_BLOCKS))
+    assert rendered(prompts) == [*range(2, MAX_RENDERED_BLOCKS), 0, MAX_RENDERED_BLOCKS]
+
+
+def test_their_bytes_are_bounded() -> None:
+    """Few of the largest are kept, and always the newest."""
+    prompts, of = BlockRenderer(), noted(10)
+    long = replace_log(
+        of,
+        entries=tuple(
+            replace(o, text="* 🔴 (10:00) a long note " * 160_000) for o in of.log.entries
+        ),
+    )
+    for number in range(6):
+        assembled(prompts, replace_log(long, generation=number))
+    kept = rendered(prompts)
+    assert 1 <= len(kept) <= MAX_RENDERED_BYTES // (4 * 160_000 * len("* 🔴 (10:00) a long note "))
+    assert kept[-1] == 5
+
+
+@pytest.mark.parametrize(
+    ("zone", "day"), [("UTC", "Tuesday, Nov"), ("Asia/Tokyo", "Wednesday, Nov")]
+)
+def test_the_date_is_the_user_s(zone: str, day: str) -> None:
+    """Dates are told in the configured time zone."""
+    hint = contents(assembled(BlockRenderer(), noted(10), call(timezone=zone)))[2]
+    assert day.split(",", maxsplit=1)[0] in hint
+
+
+def test_merged() -> None:
+    """For strict templates, notes and hint stand at the end of the client's own system message."""
+    first, *tail = contents(assembled(BlockRenderer(), noted(10), call(layout="merged")))
+    assert first.startswith("Be brief.")
+    assert "entry 1" in first
+    assert tail == ["user 1", "assistant 2"]
+
+
+def test_the_hints_of_the_newest_entry_count() -> None:
+    """Current task and suggested response stand after the observations; an entry that names no task
+    keeps the older one."""
+    prompts, of = BlockRenderer(), noted(10, 10)
+    first, second = of.log.entries
+    told = replace(
+        replace_log(
+            of, entries=(replace(first, task="plan the vans"), replace(second, suggestion="ask"))
+        ),
+        tail=of.tail[1:],
+    )
+    notes = contents(prompts.render(REQUEST, told, pieces(told), call()))[1]
+    assert (
+        notes.index("</observations>")
+        < notes.index("plan the vans")
+        < notes.index("<suggested-response>\nask")
+    )
+    spoken = contents(assembled(prompts, replace(told, tail=of.tail)))[1]
+    assert "plan the vans" in spoken
+    assert "suggested-response" not in spoken  # the user has spoken since
+
+
+def test_tokens_of_ours() -> None:
+    """The log's own count, and a fair guess for the words around it."""
+    prompt = assembled(BlockRenderer(), noted(1_000))
+    around = sum(map(len, contents(prompt)[1:3])) - len("entry 1")
+    assert prompt.tokens == 1_000 + around // 4

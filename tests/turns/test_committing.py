@@ -1,0 +1,63 @@
+"""Turns of a thread that end at the same time are all stored, and none twice."""
+
+from __future__ import annotations
+
+import asyncio
+
+from tests.support.performing import Held
+from tests.turns.test_engine import LONG, assistant, said, talk, turns, user
+
+
+async def test_overlapping_turns_are_both_stored() -> None:
+    """Two questions asked at once on the same history: both stand, with their answers, one after
+    the other."""
+    async with turns() as t:
+        await t.turn([user("a")], "b")
+        both = [
+            await t.open([user("a"), assistant("b"), user(text)]) for text in ("first", "second")
+        ]
+        for opened, reply in zip(both, ("one", "two"), strict=True):
+            await t.engine.close_turn(opened, said(reply), accepted=True)
+        assert await t.live() == ["a", "b", "first", "one", "second", "two"]
+
+
+async def test_turns_closed_at_the_same_moment() -> None:
+    """However their commits meet, every turn is stored once."""
+    async with turns() as t:
+        opened = [await t.open([user(f"question {n}")]) for n in range(5)]
+        await asyncio.gather(
+            *(
+                t.engine.close_turn(one, said(f"answer {n}"), accepted=True)
+                for n, one in enumerate(opened)
+            )
+        )
+        stored = await t.live()
+        assert sorted(stored) == sorted(
+            [f"{what} {n}" for n in range(5) for what in ("question", "answer")]
+        )
+        pairs = list(zip(stored[::2], stored[1::2], strict=True))
+        assert all(q.split()[1] == a.split()[1] for q, a in pairs)
+
+
+async def test_a_retry_that_overtakes_its_first_attempt() -> None:
+    """The same request twice at once: one question, and the later answer stands."""
+    async with turns() as t:
+        first, again = await t.open([user("a")]), await t.open([user("a")])
+        await t.engine.close_turn(again, said("of the retry"), accepted=True)
+        await t.engine.close_turn(first, said("of the first"), accepted=True)
+        assert await t.live() == ["a", "of the first"]
+
+
+async def test_an_observation_committed_while_the_model_answers() -> None:
+    """A chunk that arrives between opening and closing stays, and so does the turn."""
+    held = Held()
+    async with turns(held) as t:
+        await t.turn(talk(1)[:1], LONG)
+        await held.asked.wait()
+        opened = await t.open([*talk(1)[:1], assistant(LONG), user("more")])
+        held.go.set()
+        await t.parts.background.wait_idle()
+        await t.engine.close_turn(opened, said("more"), accepted=True)
+        memory = await t.parts.memory()
+        assert [c.last for c in memory.chunks] == [2]
+        assert memory.count == 4
