@@ -76,13 +76,13 @@ def write_requests(
     #### becomes the thread's number."""
     if load.plays_turns:
         many = math.ceil((1.2 * seconds + 1) * 1e6 / load.every_us)
-        found = _turns(load.connections, many, port, reply, headers)
+        found = list_turns(load.connections, many, port, reply, headers)
     else:
-        found = (_request(port, body, headers, number) for number in range(load.connections))
+        found = (write_request(port, body, headers, number) for number in range(load.connections))
     return b"".join(b"%d\n%b" % (len(request), request) for request in found)
 
 
-def _turns(
+def list_turns(
     connections: int, many: int, port: int, reply: Mapping[str, Any], headers: Sequence[str]
 ) -> Iterator[bytes]:
     """So many turns of each connection, in turn; no connection shares a thread with another."""
@@ -101,10 +101,10 @@ def _turns(
             body = json.dumps(
                 {"model": "gpt-4o", "stream": False, "messages": messages}, separators=(",", ":")
             ).encode()
-            yield _request(port, body, headers, thread * connections + connection)
+            yield write_request(port, body, headers, thread * connections + connection)
 
 
-def _request(port: int, body: bytes, headers: Sequence[str], number: int) -> bytes:
+def write_request(port: int, body: bytes, headers: Sequence[str], number: int) -> bytes:
     head = [
         "POST /v1/chat/completions HTTP/1.1",
         f"host: 127.0.0.1:{port}",

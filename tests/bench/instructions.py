@@ -1,0 +1,187 @@
+"""Counts the instructions of a request in this checkout and in others, by callgrind.
+
+Time depends on the machine's neighbours, instructions do not: two runs of one checkout differ by
+less than 1 %. What they do not tell: waiting, system calls' own time, and the kernel's work.
+One server runs at a time, 50 times slower than else; a cell takes a minute.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import os
+import re
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import closing
+from dataclasses import replace
+from pathlib import Path
+
+from tests.bench.loads import list_turns, write_request
+from tests.bench.run import Bench
+from tests.bench.servers import (
+    Running,
+    Target,
+    describe_target,
+    make_known,
+    read_reply,
+    serve_models,
+    serve_target,
+    thread_headers,
+)
+from tests.bench.table import aligned
+
+CELLS = "om_off 1k_n:1,om_raw 1k_n:1,om_applied 1k_n:1,om_raw grow:1,om_raw grow:16,om_applied 1m10k_n:1"
+WARM_REQUESTS, COUNTED_REQUESTS = 60, 200
+FEW_REQUESTS = 8  # of a large body
+LARGE_BODY_BYTES = 1 << 18
+REPLY_TIMEOUT_S = 300.0
+DUMP_TIMEOUT_S = 60.0
+TOTAL_PATTERN = re.compile(r"^(?:totals|summary): (\d+)", re.MULTILINE)
+
+
+def count_cell(bench: Bench, checkout: Path, state: str, cell: str) -> float:
+    """Instructions a request, in thousands."""
+    name, _, connections = cell.partition(":")
+    folder = Path(tempfile.mkdtemp(prefix="callgrind-", dir=bench.folder))
+    command = str(checkout / ".venv" / "bin" / "om-proxy")
+    os.environ["OM_PROXY"] = command
+    target = describe_target(state, folder, bench.shared)
+    python = str(checkout / ".venv" / "bin" / "python")
+    profile = folder / "callgrind.out"
+    valgrind = (
+        *("valgrind", "--tool=callgrind", "--instr-atstart=no"),
+        f"--callgrind-out-file={profile}",
+    )
+    target = replace(target, command=(*valgrind, python, *(target.command or ())))
+    body_file = bench.body_file("1k_n" if name == "grow" else name)
+    body = body_file.read_bytes()
+    with (
+        serve_models(bench.shared, bench.folder) as upstream,
+        serve_target(target, bench.shared, folder, upstream, body) as running,
+    ):
+        if running is None:
+            raise SystemExit(f"scripts/bench: {checkout} never answered; its log is in {folder}")
+        return _count(running, name, int(connections), body, profile)
+
+
+def _count(running: Running, name: str, connections: int, body: bytes, profile: Path) -> float:
+    few = len(body) > LARGE_BODY_BYTES
+    counted = FEW_REQUESTS if few else COUNTED_REQUESTS
+    warm = FEW_REQUESTS // 2 if few else WARM_REQUESTS
+    requests = list(_list_requests(running.target, name, connections, warm + counted, body))
+    if name != "grow" and running.target.headers:
+        make_known(running, name, connections, body)
+    _control(running.pid, "--instr=on")
+    play(requests[:warm], running.target.port, connections)
+    _dump(running.pid, "warm", profile)
+    play(requests[warm:], running.target.port, connections)
+    return _dump(running.pid, "counted", profile) / counted / 1_000
+
+
+def _list_requests(
+    target: Target, name: str, connections: int, count: int, body: bytes
+) -> Iterator[bytes]:
+    headers = thread_headers(target, name)
+    if name == "grow":
+        many = -(-count // connections)
+        turns = list(list_turns(connections, many, target.port, read_reply(body), headers))
+        yield from turns[:count]
+    else:
+        for number in range(count):
+            yield write_request(target.port, body, headers, number % connections)
+
+
+def play(requests: Sequence[bytes], port: int, connections: int) -> None:
+    """Send the requests, dealt out to the connections, and wait for all replies. Raises
+    RuntimeError for a reply that is not 200."""
+
+    async def play_share(share: Sequence[bytes]) -> None:
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        with closing(writer):
+            for request in share:
+                writer.write(request)
+                await _read_reply(reader)
+        await writer.wait_closed()
+
+    async def play_all() -> None:
+        async with asyncio.timeout(REPLY_TIMEOUT_S):
+            shares = [requests[number::connections] for number in range(connections)]
+            await asyncio.gather(*(play_share(share) for share in shares))
+
+    asyncio.run(play_all())
+
+
+async def _read_reply(reader: asyncio.StreamReader) -> None:
+    head = await reader.readuntil(b"\r\n\r\n")
+    if not head.startswith(b"HTTP/1.1 200"):
+        raise RuntimeError(f"a request was answered {head[:40]!r}")
+    length = re.search(rb"content-length: *(\d+)", head, re.IGNORECASE)
+    if length is None:
+        raise RuntimeError("the model server's reply has no length")
+    await reader.readexactly(int(length[1]))
+
+
+def _control(pid: int, *options: str) -> None:
+    subprocess.run(
+        ["callgrind_control", *options, str(pid)],
+        check=True,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        timeout=DUMP_TIMEOUT_S,
+    )
+
+
+def _dump(pid: int, label: str, profile: Path) -> int:
+    """Instructions since the dump before. Each dump sets the counters back."""
+    known = set(profile.parent.glob(f"{profile.name}.*"))
+    _control(pid, f"--dump={label}")
+    until = time.monotonic() + DUMP_TIMEOUT_S
+    while time.monotonic() < until:
+        for new in set(profile.parent.glob(f"{profile.name}.*")) - known:
+            if found := TOTAL_PATTERN.search(new.read_text()):
+                return int(found[1])
+        time.sleep(0.1)
+    raise SystemExit(f"scripts/bench: callgrind wrote no dump beside {profile}")
+
+
+def render_counts(thousand: Sequence[float]) -> list[str]:
+    """One cell a checkout: its count, and by which share this checkout, the last, has more."""
+    *others, here = thousand
+    return [*(f"{count:.1f} ({here / count - 1:+.1%})" for count in others), f"{here:.1f}"]
+
+
+def main() -> None:
+    options = argparse.ArgumentParser(
+        prog="scripts/bench instructions",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    options.add_argument(
+        "checkouts", nargs="*", type=Path, help="folders of other checkouts, each with its .venv"
+    )
+    options.add_argument(
+        "--bench", type=Path, required=True, help="the shared bench folder; scripts/bench names it"
+    )
+    options.add_argument("--cells", default=CELLS)
+    chosen = options.parse_args()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+    here = Path(__file__).resolve().parents[2]
+    checkouts = [*(path.resolve() for path in chosen.checkouts), here]
+    lines = [["thousand instructions a request", *(path.name for path in checkouts)]]
+    bench = Bench(chosen.bench, Path(tempfile.mkdtemp(prefix="om-bench-")))  # stays: it has logs
+    bench.build()
+    for state, cell in (pair.split() for pair in chosen.cells.split(",")):
+        found = [count_cell(bench, path, state, cell) for path in checkouts]
+        lines.append([f"{state} {cell}", *render_counts(found)])
+        print("  ".join(lines[-1]), flush=True)
+    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
+    print("", *(aligned(line, widths) for line in lines), sep="\n")
+
+
+if __name__ == "__main__":
+    main()
