@@ -17,22 +17,22 @@ from tests.agents.scripted_llm import bullets
 from tests.support.upstream_server import Call, Script, answering, upstream_server
 
 KEY = Key("tenant", "user-42", "kitchen")
-FINE = answering(b"{}", b"Content-Type: application/json")
+ANSWER_200 = answering(b"{}", b"Content-Type: application/json")
 Run = Callable[..., Awaitable[tuple[int, str]]]
 
 
-def status(code: int, *headers: bytes) -> Script:
+def answer_status(code: int, *headers: bytes) -> Script:
     return answering(b"{}", *headers, status=b"%d X" % code)
 
 
-async def stored(tmp_path: Path, *threads: Memory) -> None:
+async def store_threads(tmp_path: Path, *threads: Memory) -> None:
     store = await SqliteStore.open(tmp_path / "om.db")
     for memory in threads:
         await store.commit(Memory(key=memory.key), memory)
     await store.close()
 
 
-async def trouble(tmp_path: Path) -> Failures:
+async def load_failures(tmp_path: Path) -> Failures:
     store = await SqliteStore.open(tmp_path / "om.db")
     try:
         return (await store.load(KEY)).failures
@@ -57,21 +57,21 @@ def doctor(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Run:
     return run
 
 
-def attention(out: str) -> str:
+def attention_part(out: str) -> str:
     return out.partition("needs attention:")[2].partition("works:")[0]
 
 
 async def test_all_is_well(tmp_path: Path, doctor: Run) -> None:
-    """Status 0; what works is told. The server was asked for its models, once, and for no chat."""
-    await stored(tmp_path, Memory(key=KEY))
-    async with upstream_server(FINE) as server:
+    """Status 0; what works is said. The server was asked for its models, once, and for no chat."""
+    await store_threads(tmp_path, Memory(key=KEY))
+    async with upstream_server(ANSWER_200) as server:
         code, out = await doctor(server.base)
     assert code == 0
-    assert re.match("looking at /.*/om.db\n", out)
+    assert re.match("examining /.*/om.db\n", out)
     assert "nothing needs attention" in out
     assert "upstream[0] models at" in out
     assert "answers (200)" in out
-    assert "no thread is in trouble" in out
+    assert "no thread has failing memory work" in out
     assert [seen.line for seen in server.seen] == [b"GET /v1/models HTTP/1.1"]
 
 
@@ -79,10 +79,10 @@ async def test_all_is_well(tmp_path: Path, doctor: Run) -> None:
     ("script", "said"),
     [
         (
-            status(302, b"Location: http://127.0.0.1:1/elsewhere"),
+            answer_status(302, b"Location: http://127.0.0.1:1/elsewhere"),
             "redirect, which requests do not follow: check upstream[0].base_url",
         ),
-        (status(503), "answers (503): it is failing"),
+        (answer_status(503), "answers (503): it is failing"),
     ],
     ids=["redirect", "failing"],
 )
@@ -90,56 +90,56 @@ async def test_a_server_that_does_not_work(
     tmp_path: Path, doctor: Run, script: Script, said: str
 ) -> None:
     """Status 1, and what to check. A redirect is not followed."""
-    await stored(tmp_path)
+    await store_threads(tmp_path)
     async with upstream_server(script) as server:
         code, out = await doctor(server.base)
     assert code == 1
-    assert said in attention(out)
+    assert said in attention_part(out)
     assert len(server.seen) == 1
 
 
 @pytest.mark.parametrize(
-    ("script", "told"),
-    [(status(401), "401"), (status(404), "404")],
+    ("script", "said"),
+    [(answer_status(401), "401"), (answer_status(404), "404")],
     ids=["no key", "no such route"],
 )
 async def test_a_server_that_answers_at_all(
-    tmp_path: Path, doctor: Run, script: Script, told: str
+    tmp_path: Path, doctor: Run, script: Script, said: str
 ) -> None:
     """One that wants the callers' credential, or has no list of models, works."""
-    await stored(tmp_path)
+    await store_threads(tmp_path)
     async with upstream_server(script) as server:
         code, out = await doctor(server.base)
-    assert (code, f"answers ({told})" in out) == (0, True)
+    assert (code, f"answers ({said})" in out) == (0, True)
 
 
 async def test_a_key_that_is_refused(tmp_path: Path, doctor: Run) -> None:
     """The configured key goes to its own server, and the report tells that it does not work,
     without telling it."""
-    await stored(tmp_path)
-    async with upstream_server(status(401)) as server:
+    await store_threads(tmp_path)
+    async with upstream_server(answer_status(401)) as server:
         config = f'{server.base}", api_key: "sk-proj-hush1hush2hush3hush4'
         code, out = await doctor(config)
     assert code == 1
-    assert "refuses the key: check upstream[0].api_key" in attention(out)
+    assert "refuses the key: check upstream[0].api_key" in attention_part(out)
     assert "hush" not in out
     assert server.seen[0].header(b"authorization") == [b"Bearer sk-proj-hush1hush2hush3hush4"]
 
 
 async def test_a_server_that_is_not_there(tmp_path: Path, doctor: Run) -> None:
     """Named with its address, the cause and the setting."""
-    await stored(tmp_path)
-    async with upstream_server(FINE) as server:
+    await store_threads(tmp_path)
+    async with upstream_server(ANSWER_200) as server:
         base = server.base
     code, out = await doctor(base)
     assert code == 1
-    assert "nothing listens there" in attention(out)
-    assert "check upstream[0].base_url" in attention(out)
+    assert "nothing listens there" in attention_part(out)
+    assert "check upstream[0].base_url" in attention_part(out)
 
 
 async def test_a_server_that_never_answers(tmp_path: Path, doctor: Run) -> None:
     """It is given up."""
-    await stored(tmp_path)
+    await store_threads(tmp_path)
 
     async def silent(call: Call) -> None:
         await call.closed.wait()
@@ -147,7 +147,7 @@ async def test_a_server_that_never_answers(tmp_path: Path, doctor: Run) -> None:
     async with upstream_server(silent) as server:
         code, out = await doctor(server.base, "")
     assert code == 1
-    assert "no answer in time" in attention(out)
+    assert "no answer in time" in attention_part(out)
 
 
 async def test_threads_in_trouble(tmp_path: Path, doctor: Run) -> None:
@@ -160,11 +160,13 @@ async def test_threads_in_trouble(tmp_path: Path, doctor: Run) -> None:
         key=Key("tenant", "a", "b"), failures=Failures(1, 9e9, False, "observe om_cut_off")
     )
     growing = Memory(key=Key("tenant", "a", "c"), failures=Failures(cause="reflect om_unusable"))
-    await stored(tmp_path, waiting, growing, parked)
-    async with upstream_server(FINE) as server:
+    await store_threads(tmp_path, waiting, growing, parked)
+    async with upstream_server(ANSWER_200) as server:
         code, out = await doctor(server.base)
         assert code == 1
-        first, second, third, hint = [line for line in attention(out).splitlines() if line.strip()]
+        first, second, third, hint = [
+            line for line in attention_part(out).splitlines() if line.strip()
+        ]
         assert "user-42 / kitchen: 8 failures in a row, parked: observing failed: " in first
         assert "answered 401; check memory.api_key" in first
         assert (
@@ -172,11 +174,11 @@ async def test_threads_in_trouble(tmp_path: Path, doctor: Run) -> None:
             in second
         )
         assert "a / c: condensing notes failed" in third
-        assert "1 parked: mend the cause, then om-proxy doctor --revive" in hint
-        assert (await trouble(tmp_path)).suspended
+        assert "1 parked: remove the cause, then run om-proxy doctor --revive" in hint
+        assert (await load_failures(tmp_path)).suspended
         code, out = await doctor(server.base, "", "--revive")
         assert "parked, revived" in out
-        assert await trouble(tmp_path) == Failures()
+        assert await load_failures(tmp_path) == Failures()
         code, out = await doctor(server.base)
         assert "kitchen" not in out
 
@@ -184,14 +186,14 @@ async def test_threads_in_trouble(tmp_path: Path, doctor: Run) -> None:
 async def test_a_missing_credential(
     tmp_path: Path, doctor: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The variable is named; where it is set, the model is told to have what it needs, and never
+    """The variable is named; where it is set, the model is said to have what it needs, and never
     the value."""
-    await stored(tmp_path)
+    await store_threads(tmp_path)
     monkeypatch.delenv("OPENAI_API_KEY", raising=False)
-    async with upstream_server(FINE) as server:
+    async with upstream_server(ANSWER_200) as server:
         code, out = await doctor(server.base, "memory: {model: openai/gpt-5-mini}")
         assert code == 1
-        assert "OPENAI_API_KEY" in attention(out)
+        assert "OPENAI_API_KEY" in attention_part(out)
         monkeypatch.setenv("OPENAI_API_KEY", "hush")
         code, out = await doctor(server.base, "memory: {model: openai/gpt-5-mini}")
     assert code == 0
@@ -214,7 +216,7 @@ def completion(text: str, finish: str = "stop") -> bytes:
     )
 
 
-def chatting(body: bytes, *, code: int = 200) -> Script:
+def answer_chat(body: bytes, *, code: int = 200) -> Script:
     async def script(call: Call) -> None:
         is_chat = b"/chat/completions" in call.seen.line
         await answering(body if is_chat else b"{}", status=b"%d X" % (code if is_chat else 200))(
@@ -231,22 +233,22 @@ NOTES = bullets("User drives to Lisbon\x1b[31m on May 3")
     ("script", "works", "said"),
     [
         (
-            chatting(completion(NOTES)),
+            answer_chat(completion(NOTES)),
             True,
-            ["brought notes (700 tokens in, 20 out", "User drives to Lisbon[31m on May 3"],
+            ["returned notes (700 tokens in, 20 out", "User drives to Lisbon[31m on May 3"],
         ),
         (
-            chatting(completion(NOTES, "length")),
+            answer_chat(completion(NOTES, "length")),
             False,
-            ["cut off", "this came back", "User drives"],
+            ["cut off", "it returned", "User drives"],
         ),
         (
-            chatting(completion("I cannot help with that.")),
+            answer_chat(completion("I cannot help with that.")),
             False,
             ["refusal", "I cannot help with that."],
         ),
-        (chatting(b"{}", code=401), False, ["answered 401", "check memory.api_key"]),
-        (chatting(b"{}", code=429), False, ["answered 429", "try again later"]),
+        (answer_chat(b"{}", code=401), False, ["answered 401", "check memory.api_key"]),
+        (answer_chat(b"{}", code=429), False, ["answered 429", "try again later"]),
     ],
     ids=["notes", "cut off", "refusal", "401", "429"],
 )
@@ -255,7 +257,7 @@ async def test_one_tiny_call(
 ) -> None:
     """With `--call` the observer model is asked once, and what came back is printed, harmless for a
     terminal."""
-    await stored(tmp_path)
+    await store_threads(tmp_path)
     async with upstream_server(script) as server:
         memory = f'memory: {{model: openai/m, api_base: "{server.base}", api_key: k}}'
         code, out = await doctor(server.base, memory, "--call")
@@ -263,20 +265,22 @@ async def test_one_tiny_call(
     assert len(chats) == 1
     assert len(chats[0].body) < 20_000
     assert (code == 0) is works
-    assert all(text in (out.partition("works:")[2] if works else attention(out)) for text in said)
+    assert all(
+        text in (out.partition("works:")[2] if works else attention_part(out)) for text in said
+    )
     assert "\x1b" not in out
 
 
 async def test_the_call_needs_a_model_to_inherit(tmp_path: Path, doctor: Run) -> None:
     """`inherit` names none; with `--model` the upstream's own key is used."""
-    await stored(tmp_path)
-    async with upstream_server(chatting(completion(NOTES))) as server:
+    await store_threads(tmp_path)
+    async with upstream_server(answer_chat(completion(NOTES))) as server:
         code, out = await doctor(server.base, "", "--call")
-        assert (code, "doctor --call --model" in attention(out)) == (1, True)
+        assert (code, "doctor --call --model" in attention_part(out)) == (1, True)
         code, out = await doctor(
             f'{server.base}", api_key: "own-key', "", "--call", "--model", "gpt-x"
         )
-        assert (code, "brought notes" in out) == (0, True)
+        assert (code, "returned notes" in out) == (0, True)
     chat = next(seen for seen in server.seen if b"chat" in seen.line)
     assert chat.header(b"authorization") == [b"Bearer own-key"]
     assert orjson.loads(chat.body)["model"] == "gpt-x"

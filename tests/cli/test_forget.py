@@ -17,51 +17,53 @@ from om_proxy.cli import main
 from om_proxy.cli.forget import forget_thread
 from om_proxy.memory.model import Key
 from om_proxy.storage.sqlite.store import SqliteStore
+from tests.cli.canary_threads import count_canaries, store_canary_threads
 from tests.cli.commands import CONFIG, environment, om_proxy, served
-from tests.cli.stored_threads import kept, left
 
 
 def test_forget(tmp_path: Path) -> None:
     """The thread is shown and gone, its bytes too; what a title may hold moves no cursor."""
     (tmp_path / "om.yaml").write_text(CONFIG)
-    asyncio.run(kept(tmp_path / "om.db", Key("local", "t", "t"), Key("local", "u", "u")))
-    done = om_proxy("forget", "t", "--config", "om.yaml", "--yes", cwd=tmp_path)
-    assert (done.returncode, done.stderr) == (0, "")
-    first, second = done.stdout.splitlines()
+    asyncio.run(
+        store_canary_threads(tmp_path / "om.db", Key("local", "t", "t"), Key("local", "u", "u"))
+    )
+    ended = om_proxy("forget", "t", "--config", "om.yaml", "--yes", cwd=tmp_path)
+    assert (ended.returncode, ended.stderr) == (0, "")
+    first, second = ended.stdout.splitlines()
     assert first.startswith("thread t of resource t, tenant local: 1 messages, last used 20")
     assert first.endswith("Ways\\u001b[31m home")
     assert second == "forgotten: 1 messages, 0 notes in 0 logs"
-    assert left(tmp_path / "om.db") == 1
+    assert count_canaries(tmp_path / "om.db") == 1
     again = om_proxy("forget", "t", "--config", "om.yaml", "--yes", cwd=tmp_path)
     assert (again.returncode, again.stdout) == (4, "")
-    assert again.stderr == "om-proxy: there is no memory of a thread t here\n"
+    assert again.stderr == "om-proxy: there is no memory of a thread t in this store\n"
 
 
 def test_forget_by_a_name_in_any_script(tmp_path: Path) -> None:
     """Typed as it reads, in whichever spelling of its letters the keyboard gives."""
     (tmp_path / "om.yaml").write_text(CONFIG)
-    asyncio.run(kept(tmp_path / "om.db", Key("local", "Zoë", "Küche 対話 100%")))
+    asyncio.run(store_canary_threads(tmp_path / "om.db", Key("local", "Zoë", "Küche 対話 100%")))
     name = ("forget", "Ku\u0308che 対話 100%", "--resource", "Zoe\u0308")
     assert om_proxy(*name, "--config", "om.yaml", "--yes", cwd=tmp_path).returncode == 0
-    assert left(tmp_path / "om.db") == 0
+    assert count_canaries(tmp_path / "om.db") == 0
 
 
 def test_forget_wants_to_know_which(tmp_path: Path) -> None:
     """Of several threads of one name none is guessed; each can be named."""
     (tmp_path / "om.yaml").write_text(CONFIG)
     keys = [Key("a", "r", "t"), Key("a", "s", "t"), Key("b", "r", "t")]
-    asyncio.run(kept(tmp_path / "om.db", *keys))
+    asyncio.run(store_canary_threads(tmp_path / "om.db", *keys))
     forget = ("forget", "t", "--config", "om.yaml", "--yes")
     for more in ((), ("--resource", "r"), ("--tenant", "a")):
-        done = om_proxy(*forget, *more, cwd=tmp_path)
-        assert (done.returncode, done.stdout) == (2, "")
-        assert len(done.stderr.splitlines()) == (3 if more else 4)
+        ended = om_proxy(*forget, *more, cwd=tmp_path)
+        assert (ended.returncode, ended.stdout) == (2, "")
+        assert len(ended.stderr.splitlines()) == (3 if more else 4)
     assert om_proxy(*forget, "--tenant", "c", cwd=tmp_path).returncode == 4
-    assert left(tmp_path / "om.db") == 3
+    assert count_canaries(tmp_path / "om.db") == 3
     assert om_proxy(*forget, "--tenant", "a", "--resource", "s", cwd=tmp_path).returncode == 0
     assert om_proxy(*forget, "--tenant", "a", cwd=tmp_path).returncode == 0
     assert om_proxy(*forget, cwd=tmp_path).returncode == 0
-    assert left(tmp_path / "om.db") == 0
+    assert count_canaries(tmp_path / "om.db") == 0
 
 
 def test_forget_asks(
@@ -69,7 +71,7 @@ def test_forget_asks(
 ) -> None:
     """Where nobody can answer it says what to add; else only a yes is a yes."""
     (tmp_path / "om.yaml").write_text(CONFIG)
-    asyncio.run(kept(tmp_path / "om.db", Key("local", "t", "t")))
+    asyncio.run(store_canary_threads(tmp_path / "om.db", Key("local", "t", "t")))
     monkeypatch.chdir(tmp_path)
     forget = ["forget", "t", "--config", "om.yaml"]
     alone = om_proxy(*forget, cwd=tmp_path)
@@ -80,14 +82,14 @@ def test_forget_asks(
     for status in (1, 1, 1, 0):
         assert main(forget) == status
     assert "nothing was forgotten" in capsys.readouterr().out
-    assert left(tmp_path / "om.db") == 0
+    assert count_canaries(tmp_path / "om.db") == 0
 
 
 def test_forget_beside_a_running_server(tmp_path: Path) -> None:
     """The server sees at once that the thread is gone, and whose snapshot is in the way is waited
     for."""
     with served(tmp_path) as (process, base):
-        asyncio.run(kept(tmp_path / "om.db", Key("local", "t", "t")))
+        asyncio.run(store_canary_threads(tmp_path / "om.db", Key("local", "t", "t")))
         assert httpx.get(f"{base}/om/v1/threads/t", trust_env=False, timeout=60).status_code == 200
         with contextlib.closing(
             sqlite3.connect(tmp_path / "om.db", isolation_level=None)
@@ -108,29 +110,29 @@ def test_forget_beside_a_running_server(tmp_path: Path) -> None:
                 command, cwd=tmp_path, env=environment(), stdout=subprocess.PIPE, text=True
             )
             assert forgetting.stdout
-            told = [forgetting.stdout.readline() for _ in range(3)]
-            assert "another program is reading them" in told[2]
-            assert left(tmp_path / "om.db") > 0
+            said = [forgetting.stdout.readline() for _ in range(3)]
+            assert "another program is reading them" in said[2]
+            assert count_canaries(tmp_path / "om.db") > 0
             assert (
                 httpx.get(f"{base}/om/v1/threads/t", trust_env=False, timeout=60).status_code == 404
             )
         assert forgetting.communicate(timeout=60)[0] == "its bytes are gone\n"
         assert forgetting.returncode == 0
-        assert left(tmp_path / "om.db") == 0
+        assert count_canaries(tmp_path / "om.db") == 0
         assert process.poll() is None
 
 
 async def test_forget_waits_for_a_reader_no_longer_than_it_says(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """A program that never lets go is told of; the rows are gone all the same."""
-    await kept(tmp_path / "om.db", Key("local", "t", "t"))
+    """A program that never lets go is said of; the rows are gone all the same."""
+    await store_canary_threads(tmp_path / "om.db", Key("local", "t", "t"))
     store = await SqliteStore.open(tmp_path / "om.db")
     with contextlib.closing(sqlite3.connect(tmp_path / "om.db", isolation_level=None)) as reader:
         reader.execute("BEGIN")
         reader.execute("SELECT * FROM thread").fetchall()
         assert (
-            await forget_thread(store, "t", None, None, confirm=lambda: True, erase_timeout=0.01)
+            await forget_thread(store, "t", None, None, confirm=lambda: True, erase_timeout_s=0.01)
             == 0
         )
         assert "its bytes are still there" in capsys.readouterr().out

@@ -15,26 +15,26 @@ from om_proxy.identity.identity_rules import IdentityRules
 from om_proxy.identity.tenants import find_tenant
 from om_proxy.memory.model import Key
 from om_proxy.storage.sqlite.store import SqliteStore
+from tests.cli.canary_threads import store_canary_threads
 from tests.cli.commands import CONFIG, environment, om_proxy
-from tests.cli.stored_threads import kept
 
 SECRETS = ("sk-hush-old", "sk-hush-new")
 
 
-async def kept_by(path: Path, credential: str, *threads: str) -> str:
+async def store_threads_of(path: Path, credential: str, *threads: str) -> str:
     """Threads of this API key; its tenant."""
     store = await SqliteStore.open(path)
     headers = [(b"authorization", b"Bearer " + credential.encode())]
     tenant = find_tenant(headers, IdentityRules(), await store.secret())
     await store.close()
     assert tenant is not None
-    await kept(path, *(Key(tenant, thread, thread) for thread in threads))
+    await store_canary_threads(path, *(Key(tenant, thread, thread) for thread in threads))
     return tenant
 
 
 def rekey(folder: Path, stdin: str = "", **env: str) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "om_proxy", "rekey-tenant", "--config", "om.yaml"]
-    done = subprocess.run(
+    ended = subprocess.run(
         command,
         cwd=folder,
         env=environment() | env,
@@ -44,8 +44,8 @@ def rekey(folder: Path, stdin: str = "", **env: str) -> subprocess.CompletedProc
         timeout=30,
         check=False,
     )
-    assert "hush" not in done.stdout + done.stderr
-    return done
+    assert "hush" not in ended.stdout + ended.stderr
+    return ended
 
 
 def tenants(path: Path) -> set[str]:
@@ -57,7 +57,7 @@ def tenants(path: Path) -> set[str]:
 def test_rekey_tenant(tmp_path: Path, by: str) -> None:
     """Both keys come from the environment or standard input; what moved is counted."""
     (tmp_path / "om.yaml").write_text(CONFIG)
-    old = asyncio.run(kept_by(tmp_path / "om.db", SECRETS[0], "t", "u"))
+    old = asyncio.run(store_threads_of(tmp_path / "om.db", SECRETS[0], "t", "u"))
     env = {
         f"OM_PROXY_{which}_CREDENTIAL": key
         for which, key in zip(("OLD", "NEW"), SECRETS, strict=True)
@@ -68,34 +68,34 @@ def test_rekey_tenant(tmp_path: Path, by: str) -> None:
         "both": (f"{SECRETS[1]}\n", {"OM_PROXY_OLD_CREDENTIAL": SECRETS[0]}),
     }
     stdin, variables = given[by]
-    done = rekey(tmp_path, stdin, **variables)
-    assert (done.returncode, done.stderr) == (0, "")
+    ended = rekey(tmp_path, stdin, **variables)
+    assert (ended.returncode, ended.stderr) == (0, "")
     (new,) = tenants(tmp_path / "om.db")
     assert new != old
-    assert done.stdout == f"moved: 2 threads with 2 messages, to tenant {new}\n"
+    assert ended.stdout == f"moved: 2 threads with 2 messages, to tenant {new}\n"
     again = rekey(tmp_path, stdin, **variables)
     assert (again.returncode, again.stdout) == (4, "")
     assert "no memory of the old credential" in again.stderr
 
 
 @pytest.mark.parametrize(
-    ("stdin", "told"),
+    ("stdin", "said"),
     [("", "is empty"), (SECRETS[0], "is empty"), (f"{SECRETS[0]}\n{SECRETS[0]}\n", "are the same")],
     ids=["none", "one", "one twice"],
 )
-def test_rekey_tenant_needs_two_keys(tmp_path: Path, stdin: str, told: str) -> None:
+def test_rekey_tenant_needs_two_keys(tmp_path: Path, stdin: str, said: str) -> None:
     (tmp_path / "om.yaml").write_text(CONFIG)
-    asyncio.run(kept_by(tmp_path / "om.db", SECRETS[0], "t"))
-    done = rekey(tmp_path, stdin)
-    assert (done.returncode, done.stdout) == (2, "")
-    assert told in done.stderr
+    asyncio.run(store_threads_of(tmp_path / "om.db", SECRETS[0], "t"))
+    ended = rekey(tmp_path, stdin)
+    assert (ended.returncode, ended.stdout) == (2, "")
+    assert said in ended.stderr
 
 
 def test_rekey_tenant_takes_no_key_as_an_argument(tmp_path: Path) -> None:
     """Arguments are shown to every user of the machine."""
-    done = om_proxy("rekey-tenant", *SECRETS, cwd=tmp_path)
-    assert done.returncode == 2
-    assert "unrecognized arguments" in done.stderr
+    ended = om_proxy("rekey-tenant", *SECRETS, cwd=tmp_path)
+    assert ended.returncode == 2
+    assert "unrecognized arguments" in ended.stderr
 
 
 def test_rekey_tenant_to_a_key_of_ours(tmp_path: Path) -> None:
@@ -104,7 +104,7 @@ def test_rekey_tenant_to_a_key_of_ours(tmp_path: Path) -> None:
     (tmp_path / "om.yaml").write_text(
         CONFIG + f"auth: {{keys: [{{tenant: acme, key: {SECRETS[1]}}}]}}\n"
     )
-    asyncio.run(kept_by(tmp_path / "om.db", SECRETS[0], "t"))
+    asyncio.run(store_threads_of(tmp_path / "om.db", SECRETS[0], "t"))
     other = rekey(tmp_path, f"{SECRETS[0]}\nsk-hush-else\n")
     assert (other.returncode, other.stdout) == (2, "")
     assert "auth.keys" in other.stderr

@@ -25,7 +25,7 @@ START = 60.0  # seconds on a very busy machine; the real figure is the benchmark
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT], ids=["SIGTERM", "SIGINT"])
 def test_serve(tmp_path: Path, number: signal.Signals) -> None:
     """It starts soon, prints its address and the memory settings in force, and ends cleanly when
-    told to."""
+    said to."""
     started = time.monotonic()
     with served(tmp_path) as (process, base):
         took = time.monotonic() - started
@@ -37,7 +37,7 @@ def test_serve(tmp_path: Path, number: signal.Signals) -> None:
     assert address == f"om-proxy {__version__} on {base}/v1"
     assert upstream == "upstream: upstream at http://127.0.0.1:9/v1, for every model"
     assert memory == (
-        "memory on: observed at 30000 tokens (buffered every 6000, waited for at 36000), reflected at 40000; "
+        "memory on: observe at 30000 tokens (buffer every 6000, wait at 36000), reflect at 40000; "
         "model inherit; store sqlite:///om.db"
     )
     assert "Traceback" not in err
@@ -70,7 +70,7 @@ LOGS = pytest.mark.parametrize("log", ["console", "off"])
 WORKERS = pytest.mark.parametrize("workers", ["1", "2"])
 
 
-def the_line(failed: subprocess.CompletedProcess[str]) -> str:
+def read_start_failure(failed: subprocess.CompletedProcess[str]) -> str:
     """Why a start failed: status 3 for whoever would start it again, and all that was said is one
     line on stderr."""
     assert failed.returncode == 3, failed.stderr
@@ -92,7 +92,7 @@ def test_serve_twice_on_one_port(tmp_path: Path, workers: str, log: str) -> None
             "OM_PROXY__SERVER__WORKERS": workers,
             "OM_PROXY__TELEMETRY__LOG": log,
         }
-        line = the_line(om_proxy("serve", "--config", "om.yaml", cwd=tmp_path, **env))
+        line = read_start_failure(om_proxy("serve", "--config", "om.yaml", cwd=tmp_path, **env))
         assert f"server.port: {port} of 127.0.0.1 is in use" in line
         assert is_ready(base)
 
@@ -109,7 +109,7 @@ def test_serve_without_a_usable_store(tmp_path: Path, workers: str, log: str) ->
         "OM_PROXY__TELEMETRY__LOG": log,
         **REQUIRED,
     }
-    line = the_line(om_proxy("serve", "--config", "om.yaml", cwd=tmp_path, **env))
+    line = read_start_failure(om_proxy("serve", "--config", "om.yaml", cwd=tmp_path, **env))
     assert "storage.url: cannot use om.yaml/om.db" in line
     assert "name a database of om-proxy or a new file" in line
 
@@ -118,7 +118,7 @@ def test_serve_with_a_file_that_is_no_database(tmp_path: Path) -> None:
     """SQLite's own words come with the setting's name too."""
     (tmp_path / "om.yaml").write_text(CONFIG)
     (tmp_path / "om.db").write_text("no database at all, but longer than the head of one " * 9)
-    line = the_line(
+    line = read_start_failure(
         om_proxy(
             "serve", "--config", "om.yaml", cwd=tmp_path, OM_PROXY__SERVER__PORT="0", **REQUIRED
         )
@@ -129,7 +129,7 @@ def test_serve_with_a_file_that_is_no_database(tmp_path: Path) -> None:
 
 def test_serve_on_an_open_address_needs_the_admin_token(tmp_path: Path) -> None:
     """`--host` is the setting itself: what the settings demand of an address holds for it, and a
-    wrong port is told."""
+    wrong port is said."""
     opened = om_proxy("serve", "--host", "0.0.0.0", cwd=tmp_path)  # noqa: S104 — it is refused
     assert (opened.returncode, opened.stdout) == (2, "")
     assert "needs server.admin_token" in opened.stderr
@@ -163,19 +163,19 @@ def test_serve_makes_an_admin_token(tmp_path: Path, workers: str) -> None:
 
 @WORKERS
 def test_serve_on_an_address_of_another_machine(tmp_path: Path, workers: str) -> None:
-    """An address that is not ours, or none at all, is told by the setting it stands in."""
+    """An address that is not ours, or none at all, is said by the setting it stands in."""
     for host in ("192.0.2.1", "no-such-host.invalid"):
         (tmp_path / "om.yaml").write_text(
             CONFIG + f"server: {{host: {host}, admin_token: t, workers: {workers}}}\n"
         )
-        line = the_line(om_proxy("serve", "--config", "om.yaml", cwd=tmp_path))
+        line = read_start_failure(om_proxy("serve", "--config", "om.yaml", cwd=tmp_path))
         assert f"server.host: {host} is no address of this machine" in line
 
 
 def test_a_start_that_fails_unforeseen(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What nobody thought of is told by its class and place: an exception's own words may hold
+    """What nobody thought of is said by its class and place: an exception's own words may hold
     anything."""
     app = create_app(Settings())
 
@@ -220,7 +220,7 @@ def test_serve_tells_no_secret(tmp_path: Path) -> None:
 def test_serve_with_a_faulty_file(tmp_path: Path) -> None:
     """The same, and no traceback."""
     (tmp_path / "x.yaml").write_text("storage: {url: 'redis://cache'}\n")
-    done = om_proxy("serve", "--config", "x.yaml", cwd=tmp_path)
-    assert (done.returncode, done.stdout) == (2, "")
-    assert re.match(r"om-proxy: .*x\.yaml:1.*storage\.url", done.stderr, flags=re.DOTALL)
-    assert "Traceback" not in done.stderr
+    ended = om_proxy("serve", "--config", "x.yaml", cwd=tmp_path)
+    assert (ended.returncode, ended.stdout) == (2, "")
+    assert re.match(r"om-proxy: .*x\.yaml:1.*storage\.url", ended.stderr, flags=re.DOTALL)
+    assert "Traceback" not in ended.stderr

@@ -13,13 +13,13 @@ from om_proxy.errors import Unauthorized
 from om_proxy.identity.callers import identify
 from om_proxy.settings import load
 
-SIGNING = "0123456789abcdef0123456789abcdef"
+TOKEN_SECRET = "0123456789abcdef0123456789abcdef"
 
 
-TWO = "keys: [{tenant: acme, key: sk-a}, {tenant: globex, key: sk-b}]"
+TWO_KEYS = "keys: [{tenant: acme, key: sk-a}, {tenant: globex, key: sk-b}]"
 
 
-def made(config: Path, capsys: pytest.CaptureFixture[str], *options: str) -> str:
+def make_token(config: Path, capsys: pytest.CaptureFixture[str], *options: str) -> str:
     assert main(["token", "--config", str(config), *options]) == 0
     return capsys.readouterr().out.strip()
 
@@ -29,7 +29,7 @@ def made(config: Path, capsys: pytest.CaptureFixture[str], *options: str) -> str
     [
         ("", [], "local", {}),
         ("keys: [{tenant: acme, key: sk-a}]", [], "acme", {"authorization": "Bearer sk-a"}),
-        (TWO, ["--tenant", "globex"], "globex", {"authorization": "Bearer sk-b"}),
+        (TWO_KEYS, ["--tenant", "globex"], "globex", {"authorization": "Bearer sk-b"}),
     ],
 )
 def test_a_token_is_taken(
@@ -44,9 +44,9 @@ def test_a_token_is_taken(
     told."""
     config = tmp_path / "om.yaml"
     config.write_text(
-        f"auth: {{token_secret: {SIGNING}, token_required: true{', ' + auth if auth else ''}}}"
+        f"auth: {{token_secret: {TOKEN_SECRET}, token_required: true{', ' + auth if auth else ''}}}"
     )
-    text = made(config, capsys, "--resource", "ada", "--thread", "t", "--ttl", "5m", *options)
+    text = make_token(config, capsys, "--resource", "ada", "--thread", "t", "--ttl", "5m", *options)
     sent = [(name.encode(), value.encode()) for name, value in {**key, "x-om-token": text}.items()]
     rules = EdgeConfig.of(load(config)).identity
     assert identify(sent, rules, b"s", time.time() + 290).key == (tenant, "ada", "t")
@@ -58,24 +58,28 @@ def test_a_token_is_taken(
     ("auth", "options", "said"),
     [
         ("{}", ["--resource", "ada"], "auth.token_secret is not set"),
-        (f"{{token_secret: {SIGNING}}}", ["--resource", "a\tb"], "--resource and --thread must be"),
         (
-            f"{{token_secret: {SIGNING}}}",
+            f"{{token_secret: {TOKEN_SECRET}}}",
+            ["--resource", "a\tb"],
+            "--resource and --thread must be",
+        ),
+        (
+            f"{{token_secret: {TOKEN_SECRET}}}",
             ["--resource", "ada", "--thread", ""],
             "--resource and --thread must be",
         ),
         (
-            f"{{token_secret: {SIGNING}}}",
+            f"{{token_secret: {TOKEN_SECRET}}}",
             ["--resource", "ada", "--ttl", "20"],
             "--ttl = 20: must be a duration",
         ),
         (
-            f"{{token_secret: {SIGNING}}}",
+            f"{{token_secret: {TOKEN_SECRET}}}",
             ["--resource", "ada", "--tenant", "acme"],
             "there are none",
         ),
         (
-            f"{{token_secret: {SIGNING}, {TWO}}}",
+            f"{{token_secret: {TOKEN_SECRET}, {TWO_KEYS}}}",
             ["--resource", "ada"],
             "must be one of auth.keys: acme, globex",
         ),
@@ -91,4 +95,4 @@ def test_no_token_that_would_be_refused(
     captured = capsys.readouterr()
     assert captured.out == ""
     assert said in captured.err
-    assert SIGNING not in captured.err
+    assert TOKEN_SECRET not in captured.err

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 
 from om_proxy.agents.failures import build_model_error
-from om_proxy.doctor.causes import CAUSES, UNKNOWN_CAUSE, explain_cause
+from om_proxy.doctor.causes import CAUSES_BY_CODE, UNKNOWN_CAUSE, explain_cause
 from om_proxy.errors import ModelError
 
 
@@ -19,7 +19,7 @@ def model_errors(kind: type[ModelError] = ModelError) -> Iterator[type[ModelErro
 
 def test_every_cause_has_its_words() -> None:
     """No memory model can fail in a way that nobody explains."""
-    assert {kind.code for kind in model_errors()} == set(CAUSES)
+    assert {kind.code for kind in model_errors()} == set(CAUSES_BY_CODE)
 
 
 @pytest.mark.parametrize(

@@ -26,7 +26,7 @@ def no_keys(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.delenv(name, raising=False)
 
 
-def missed(text: str, **environ: str) -> list[str]:
+def list_missing(text: str, **environ: str) -> list[str]:
     settings = parse(text)
     return missing_credentials(settings, settings.effective(None), environ)
 
@@ -43,7 +43,7 @@ def missed(text: str, **environ: str) -> list[str]:
 )
 def test_a_missing_credential_is_named(memory: str, said: list[str]) -> None:
     """The model, and the variable that would hold its key."""
-    (line,) = missed(f"memory: {memory}")
+    (line,) = list_missing(f"memory: {memory}")
     assert all(text in line for text in said)
 
 
@@ -60,13 +60,13 @@ def test_a_missing_credential_is_named(memory: str, said: list[str]) -> None:
 )
 def test_nothing_is_missing(memory: str) -> None:
     """Where there is a key, none is needed, or none can be known to be."""
-    assert missed(f"memory: {memory}") == []
-    assert missed("memory: {model: openai/a}", OPENAI_API_KEY="k") == []
+    assert list_missing(f"memory: {memory}") == []
+    assert list_missing("memory: {model: openai/a}", OPENAI_API_KEY="k") == []
 
 
 def test_a_shared_key_is_not_for_another_address() -> None:
     """A model with an address of its own does not get it."""
-    (line,) = missed(
+    (line,) = list_missing(
         'memory: {api_key: k, model: [{model: openai/a, api_base: "https://api.openai.com/v1"}]}'
     )
     assert "OPENAI_API_KEY" in line
@@ -74,8 +74,8 @@ def test_a_shared_key_is_not_for_another_address() -> None:
 
 def test_the_request_s_own_server() -> None:
     """There the request's credential serves; the line says for how long."""
-    (own,) = missed("memory: {model: openai/a}")
-    (other,) = missed(
+    (own,) = list_missing("memory: {model: openai/a}")
+    (other,) = list_missing(
         "memory: {model: openai/a}\nupstream: [{name: u, base_url: 'https://other.example/v1'}]"
     )
     assert "with the credential of the request" in own

@@ -111,7 +111,7 @@ async def between(
 
 @asynccontextmanager
 async def serving(app: App) -> AsyncIterator[int]:
-    """Its port. The flags are those of proxy/om_proxy/cli/listening.py: no header of the server's
+    """Its port. The flags are those of proxy/om_proxy/cli/uvicorn_server.py: no header of the server's
     own stands beside the upstream's."""
     config = uvicorn.Config(
         app, http=BoundedProtocol, ws="none", lifespan="on", log_config=None, access_log=False, proxy_headers=False,

@@ -1,4 +1,4 @@
-"""What a server prints once it listens."""
+"""Print what a server shows once it listens."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ def print_banner(settings: Settings, port: int) -> None:
     effective = settings.effective(None, None)
     limits = effective.limits
     state = "on" if settings.memory.enabled else "off"
-    interval = f"every {limits.interval}" if limits.interval else "off"
+    buffering = f"buffer every {limits.interval}" if limits.interval else "no buffering"
     lines = [
         f"om-proxy {__version__} on http://{settings.server.host}:{port}/v1",
         *render_upstreams(settings),
-        f"memory {state}: observed at {limits.observe_at} tokens (buffered {interval}, waited for "
-        f"at {limits.block_at}), reflected at {limits.reflect_at}; model "
+        f"memory {state}: observe at {limits.observe_at} tokens ({buffering}, wait at "
+        f"{limits.block_at}), reflect at {limits.reflect_at}; model "
         f"{render_value(('model',), effective.observer_model)}; store "
         f"{render_value(('url',), settings.storage.url)}",
     ]

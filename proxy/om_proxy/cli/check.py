@@ -1,4 +1,4 @@
-"""`om-proxy check`: what the settings come to for a model, and what needs attention."""
+"""`om-proxy check`: show the settings in force for a model, and what needs attention."""
 
 from __future__ import annotations
 
@@ -12,21 +12,20 @@ from om_proxy.settings import list_warnings, load, render_settings, render_summa
 
 
 def run(options: argparse.Namespace) -> int:
-    """Print the settings in a screen of lines, with `--all` each of them, and the warnings last."""
-    settings, whose = load(options.config), (options.model, options.resource)
-    effective = settings.effective(*whose)
-    lines = render_summary(settings, *whose)
+    """Print a summary of the settings, with `--all` every setting too, and the warnings last."""
+    settings, model_and_resource = load(options.config), (options.model, options.resource)
+    effective = settings.effective(*model_and_resource)
+    lines = render_summary(settings, *model_and_resource)
     if options.all:
-        lines += ["", *render_settings(settings, *whose)]
+        lines += ["", *render_settings(settings, *model_and_resource)]
     else:
         lines += ["every setting and where it comes from: om-proxy check --all"]
-    found = [
+    warnings = [
         *missing_credentials(settings, effective, os.environ),
-        *list_warnings(settings, *whose),
+        *list_warnings(settings, *model_and_resource),
         *model_warnings(effective, options.model),
     ]
-    lines += (
-        ["", *(f"warning: {text}" for text in found)] if found else ["", "nothing needs attention"]
-    )
+    warning_lines = [f"warning: {text}" for text in warnings]
+    lines += ["", *(warning_lines or ["nothing needs attention"])]
     print_report(lines)
     return DONE

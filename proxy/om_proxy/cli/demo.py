@@ -1,5 +1,5 @@
-"""`om-proxy demo`: a long conversation, played with memory and without; or a scripted model behind
-the proxy, for any client to try."""
+"""`om-proxy demo`: play a long conversation with memory and without, or serve a scripted model
+behind the proxy, for any client to try."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import sys
 
 from rich.console import Console
 
-from om_proxy.cli.exit_status import DONE, INTERRUPTED
+from om_proxy.cli.exit_status import DEMO_FAILED, DONE, INTERRUPTED
 from om_proxy.demo import closing
 from om_proxy.demo.play import perform
 from om_proxy.demo.story import load
@@ -19,17 +19,16 @@ from om_proxy.demo.trial import TRIAL_MESSAGE_TOKENS, serve_trial
 from om_proxy.errors import OmError
 from om_proxy.telemetry import logs
 
-PIPE_WIDTH_COLUMNS = 110  # where there is no terminal to ask
-FAILED = 1
+PIPE_WIDTH_COLUMNS = 110  # without a terminal, whose width would be used
 
 
 def run(options: argparse.Namespace) -> int:
-    """Play the conversation on the terminal, or serve the scripted model."""
+    """Play the conversation, or serve the scripted model."""
     try:
         return serve(options.port) if options.serve else play(options)
     except OmError as exc:
         print(f"om-proxy demo: {exc}", file=sys.stderr)
-        return FAILED
+        return DEMO_FAILED
 
 
 def serve(port: int) -> int:
@@ -43,8 +42,8 @@ def serve(port: int) -> int:
         async with serve_trial(port) as url:
             print(
                 f"om-proxy with a scripted model on {url}/v1\n"
-                f"any model name and any key will do; memory starts at {TRIAL_MESSAGE_TOKENS} tokens "
-                "and ends with this program",
+                f"use any model name and any key; memory starts at {TRIAL_MESSAGE_TOKENS} tokens "
+                "and is deleted when this program ends",
                 flush=True,
             )
             await stopped.wait()
@@ -54,11 +53,11 @@ def serve(port: int) -> int:
 
 
 def play(options: argparse.Namespace) -> int:
-    """Play the conversation on the terminal."""
-    # lines on stderr would run through the table; what goes wrong stands in the table itself
+    """Play the conversation on stdout."""
+    # log lines would break up the live table, which shows failures itself
     logs.configure("off")
-    is_measured = sys.stdout.isatty() or "COLUMNS" in os.environ
-    console = Console() if is_measured else Console(width=PIPE_WIDTH_COLUMNS)
+    has_width = sys.stdout.isatty() or "COLUMNS" in os.environ
+    console = Console() if has_width else Console(width=PIPE_WIDTH_COLUMNS)
     try:
         played = asyncio.run(perform(load(), console, pace=options.pace))
     except KeyboardInterrupt:

@@ -1,4 +1,4 @@
-"""`om-proxy doctor`: what does not work."""
+"""`om-proxy doctor`: find what does not work."""
 
 from __future__ import annotations
 
@@ -9,15 +9,16 @@ from pathlib import Path
 
 from om_proxy.cli.exit_status import DONE, NOT_WORKING
 from om_proxy.cli.terminal import print_report
-from om_proxy.doctor.report import examine, render
+from om_proxy.doctor.report import examine, render_findings
 from om_proxy.settings import load
 
 
 def run(options: argparse.Namespace) -> int:
-    """Examine servers, credentials and threads; the exit status says whether all of it works."""
+    """Examine servers, credentials and threads. Return DONE if all of it works, else
+    NOT_WORKING."""
     settings = load(options.config)
     if settings.storage.file:
-        print(f"looking at {Path(settings.storage.file).resolve()}", flush=True)
+        print(f"examining {Path(settings.storage.file).resolve()}", flush=True)
     findings = asyncio.run(
         examine(
             settings,
@@ -27,5 +28,5 @@ def run(options: argparse.Namespace) -> int:
             environ=os.environ,
         )
     )
-    print_report(render(findings))
+    print_report(render_findings(findings))
     return DONE if all(finding.works for finding in findings) else NOT_WORKING

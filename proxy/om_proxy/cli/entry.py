@@ -19,8 +19,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         try:
             return run_command(arguments)
-        finally:  # argparse ends a program after its help
-            sys.stdout.flush()  # here, where a reader that has left can still be noticed
+        finally:  # also after help, where argparse raises SystemExit
+            sys.stdout.flush()  # a closed pipe raises here, where it is caught
     except BrokenPipeError:  # `om-proxy check | head`: the reader has seen enough
         discard_output()
         return DONE
@@ -30,8 +30,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def run_command(arguments: list[str]) -> int:
-    """Run `cli/<command>.py`, the only module of a command that is imported; print the help where
-    no command is named."""
+    """Import and run `cli/<command>.py`; without arguments, print the help."""
     parser = build_parser()
     if not arguments:
         parser.print_help()
@@ -42,8 +41,8 @@ def run_command(arguments: list[str]) -> int:
 
 
 def discard_output() -> None:
-    """Send the rest of stdout nowhere. Python flushes stdout again at its exit, and would fail
-    again."""
-    nowhere = os.open(os.devnull, os.O_WRONLY)
-    os.dup2(nowhere, sys.stdout.fileno())
-    os.close(nowhere)
+    """Send the rest of stdout to the null device: Python flushes stdout again when it exits, and
+    would fail again."""
+    null_device = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(null_device, sys.stdout.fileno())
+    os.close(null_device)

@@ -1,17 +1,17 @@
 """The exit statuses of every command.
 
-The exit status is 0 where all went well; 1 where `doctor` finds what does not work, or a person
-said no; 2 where the settings or the options are wrong; 3 where they are right, and the server
-cannot start all the same; 4 where nothing has the given name; 5 where something is in the way.
+The exit status is 0 on success; 1 if `doctor` finds something that does not work, the demo fails,
+or you answer no; 2 if the settings or the options are wrong; 3 if they are right, but the server
+cannot start; 4 if nothing has the given name; 5 if the name is taken.
 """
 
 DONE = 0
 NOT_WORKING = 1  # `doctor` found something that does not work
-DECLINED = 1  # a person said no
+DEMO_FAILED = 1
+DECLINED = 1  # the operator answered no
 WRONG_USE = 2  # the settings or the options are wrong
-CANNOT_START = (
-    3  # uvicorn's own status: a supervisor starts the proxy again, as it does not after 0
-)
-NOT_THERE = 4  # nothing has the given name
-IN_THE_WAY = 5  # something else has the name already
-INTERRUPTED = 130  # the convention of shells: 128, and the number of SIGINT
+# uvicorn's own status; unlike 0, it makes a supervisor start the proxy again
+CANNOT_START = 3
+NOT_FOUND = 4  # nothing has the given name
+NAME_TAKEN = 5  # something else has the name already
+INTERRUPTED = 130  # the convention of shells: 128 plus the number of SIGINT

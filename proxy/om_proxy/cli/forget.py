@@ -8,15 +8,14 @@ import sys
 import time
 from collections.abc import AsyncIterator, Callable
 
-from om_proxy.cli.exit_status import DECLINED, DONE, NOT_THERE, WRONG_USE
-from om_proxy.cli.stored import escape_unprintable, print_error, run_with_store
+from om_proxy.cli.exit_status import DECLINED, DONE, NOT_FOUND, WRONG_USE
+from om_proxy.cli.store_command import escape_unprintable, print_error, run_with_store
 from om_proxy.errors import ConfigError
 from om_proxy.identity.naming import normalize_name
 from om_proxy.memory.model import Key
 from om_proxy.storage.base import ForgetResult, Store, ThreadInfo
 
-# for a reader that holds the bytes; a backup takes so long, and a reader that takes longer may
-# never let go
+# enough for a backup that reads the bytes; a reader that takes longer may never end
 ERASE_TIMEOUT_S = 60.0
 THREADS_PER_PAGE = 1_000
 
@@ -24,19 +23,21 @@ THREADS_PER_PAGE = 1_000
 def run(options: argparse.Namespace) -> int:
     """Forget a thread. The command asks first, unless --yes is given."""
     if not options.yes and not sys.stdin.isatty():
-        raise ConfigError("nobody can be asked here whether to forget it; add --yes")
+        raise ConfigError(
+            "stdin is no terminal, so the command cannot ask for confirmation: add --yes"
+        )
     thread, resource = options.thread, options.resource
     names = normalize_name(thread) or thread, normalize_name(resource or "") or resource
     return run_with_store(
         options.config,
         lambda store: forget_thread(
-            store, *names, options.tenant, confirm=(lambda: True) if options.yes else ask_person
+            store, *names, options.tenant, confirm=(lambda: True) if options.yes else ask_operator
         ),
     )
 
 
-def ask_person() -> bool:
-    """Ask on the terminal; only a yes is a yes."""
+def ask_operator() -> bool:
+    """Ask for confirmation on the terminal. Any answer but "y" or "yes" means no."""
     try:
         answer = input("Forget this thread for good? [y/N] ")
     except EOFError:  # Ctrl-D
@@ -51,9 +52,9 @@ async def forget_thread(
     tenant: str | None,
     *,
     confirm: Callable[[], bool],
-    erase_timeout: float = ERASE_TIMEOUT_S,
+    erase_timeout_s: float = ERASE_TIMEOUT_S,
 ) -> int:
-    """Forget the one thread of this name and print what was removed; the command's exit status.
+    """Forget the one thread of this name, print what was removed, and return the exit status.
 
     `confirm` is called before anything is removed."""
     found = [
@@ -64,9 +65,9 @@ async def forget_thread(
             f"there is no memory of a thread {escape_unprintable(thread)} "
             f"{render_owner(resource, tenant)}"
         )
-        return NOT_THERE
+        return NOT_FOUND
     if len(found) > 1:
-        print_error("several threads have this name; say which one by --resource and --tenant:")
+        print_error("several threads have this name; choose one with --resource and --tenant:")
         for info in found:
             print(f"  {render_thread(info)}", file=sys.stderr)
         return WRONG_USE
@@ -76,11 +77,11 @@ async def forget_thread(
         return DECLINED
     forgotten = await store.forget(found[0].key)
     if not forgotten.threads:
-        print_error("somebody else has forgotten it meanwhile")
-        return NOT_THERE
+        print_error("another program has forgotten this thread in the meantime")
+        return NOT_FOUND
     print(render_forgotten(forgotten))
     if forgotten.log == "pending":
-        await wait_erased(store, erase_timeout)
+        await wait_erased(store, erase_timeout_s)
     return DONE
 
 
@@ -98,7 +99,7 @@ async def wait_erased(store: Store, timeout_s: float) -> None:
     """Wait until no other program reads the removed bytes any more."""
     print(
         "its bytes are still in the database's files: another program is reading them; "
-        "waiting for it",
+        "waiting until it has finished",
         flush=True,
     )
     try:
@@ -106,15 +107,15 @@ async def wait_erased(store: Store, timeout_s: float) -> None:
             await store.wait_erased()
     except TimeoutError:
         print(
-            "its bytes are still there; a running server goes on trying until they are gone, "
-            "or the next one that starts"
+            "its bytes are still there; the running server, or else the next one that starts, "
+            "will erase them"
         )
     else:
         print("its bytes are gone")
 
 
 def render_thread(info: ThreadInfo) -> str:
-    """A thread as an operator recognises it."""
+    """Describe a thread so that an operator recognises it."""
     last = time.strftime("%Y-%m-%d %H:%M", time.localtime(info.turn_at or info.created_at))
     thread, resource, tenant = (
         escape_unprintable(name) for name in (info.key.thread, info.key.resource, info.key.tenant)
@@ -127,7 +128,7 @@ def render_thread(info: ThreadInfo) -> str:
 
 
 def render_forgotten(forgotten: ForgetResult) -> str:
-    pending = f", {forgotten.reflections} reflection in the making" if forgotten.reflections else ""
+    pending = f", {forgotten.reflections} unfinished reflection" if forgotten.reflections else ""
     return (
         f"forgotten: {forgotten.messages} messages, {forgotten.observations} notes in "
         f"{forgotten.generations} logs{pending}"
@@ -140,4 +141,4 @@ def render_owner(resource: str | None, tenant: str | None) -> str:
         for word, name in (("resource", resource), ("tenant", tenant))
         if name
     ]
-    return f"of {' and '.join(named)}" if named else "here"
+    return f"of {' and '.join(named)}" if named else "in this store"

@@ -11,7 +11,7 @@ from om_proxy.settings.shipped import read_annotated_file
 
 
 def run(options: argparse.Namespace) -> int:
-    """Write the file. An existing file stays as it is: a person may have edited it."""
+    """Write the file. Never overwrite one: somebody may have edited it."""
     text, path = read_annotated_file(), Path(options.path)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -24,7 +24,7 @@ def run(options: argparse.Namespace) -> int:
             f"{path} cannot be written ({exc.strerror}): name a path where you may write"
         ) from exc
     print(
-        f"wrote {path}; every setting in it stands at its default. "
+        f"wrote {path}; every setting in it has its default. "
         f"Edit it, then: om-proxy check --config {path}"
     )
     return DONE

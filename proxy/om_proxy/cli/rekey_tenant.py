@@ -1,4 +1,4 @@
-"""`om-proxy rekey-tenant`: give the memory of one API key to another."""
+"""`om-proxy rekey-tenant`: move the memory of an old API key to the new one."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ import sys
 
 from om_proxy.apis.api import Unreadable
 from om_proxy.apis.registry import read_item
-from om_proxy.cli.exit_status import DONE, IN_THE_WAY, NOT_THERE
-from om_proxy.cli.stored import escape_unprintable, print_error, run_with_store
+from om_proxy.cli.exit_status import DONE, NAME_TAKEN, NOT_FOUND
+from om_proxy.cli.store_command import escape_unprintable, print_error, run_with_store
 from om_proxy.errors import ConfigError
 from om_proxy.identity.identity_rules import IdentityRules
 from om_proxy.identity.keyed_hashes import fingerprint_key
@@ -20,8 +20,8 @@ from om_proxy.storage.base import Store
 
 
 def run(options: argparse.Namespace) -> int:
-    """Move a tenant to another credential. Both are read from places that no list of processes and
-    no shell history shows."""
+    """Move a tenant to another credential. The credentials are no arguments: a process list and a
+    shell history would show them."""
     keys = tuple((k.tenant, k.key.get_secret_value()) for k in load(options.config).auth.keys)
     old, new = (read_credential(which) for which in ("old", "new"))
     return run_with_store(options.config, lambda store: rekey_tenant(store, old, new, keys))
@@ -40,11 +40,11 @@ def read_credential(which: str) -> str:
 async def rekey_tenant(
     store: Store, old: str, new: str, keys: tuple[tuple[str, str], ...] = ()
 ) -> int:
-    """Give what is stored under one credential to another; the command's exit status.
+    """Move what is stored under one credential to another, and return the exit status.
 
-    `keys` are those of `auth.keys`, where the new credential may stand."""
+    `keys`: tenant and key of each of `auth.keys`; the new credential may be one of them."""
     secret = await store.secret()
-    source, target = tenant_of_credential(old, secret), tenant_of_credential(new, secret, keys)
+    source, target = find_credential_tenant(old, secret), find_credential_tenant(new, secret, keys)
     if source == target:
         raise ConfigError("the two credentials are the same; there is nothing to move")
     key = fingerprint_key(secret, target)
@@ -59,16 +59,16 @@ async def rekey_tenant(
     if moved.name_conflicts:
         print_error(
             f"nothing was moved: the new credential has {moved.name_conflicts} threads or shared logs "
-            "of the same names; forget one of each first (om-proxy forget THREAD --tenant T, where "
-            f"T is {source} for the old one, {target} for the new one)"
+            "with the same names; forget one of each first (om-proxy forget THREAD --tenant T, where "
+            f"T is {source} for the old credential and {target} for the new one)"
         )
-        return IN_THE_WAY
+        return NAME_TAKEN
     if not moved.threads:
         print_error(
-            "there is no memory of the old credential here; "
-            "give it as clients sent it, without `Bearer`"
+            "there is no memory of the old credential in this store; "
+            "give the credential as clients sent it, without `Bearer`"
         )
-        return NOT_THERE
+        return NOT_FOUND
     print(
         f"moved: {moved.threads} threads with {moved.messages} messages, "
         f"to tenant {escape_unprintable(target)}"
@@ -76,13 +76,13 @@ async def rekey_tenant(
     return DONE
 
 
-def tenant_of_credential(
+def find_credential_tenant(
     credential: str, secret: bytes, keys: tuple[tuple[str, str], ...] = ()
 ) -> str:
-    """The tenant of a request that brings this credential."""
+    """Find the tenant of a request with this credential."""
     if not credential:
         raise ConfigError("a credential is empty; give the old one, then the new one")
     headers = [(b"authorization", b"Bearer " + credential.encode())]
     found = find_tenant(headers, IdentityRules(keys=keys), secret)
-    assert found is not None  # noqa: S101 - only callers without a credential have none
+    assert found is not None  # noqa: S101 - every request with a credential has a tenant
     return found

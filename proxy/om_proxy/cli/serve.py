@@ -8,7 +8,7 @@ import signal
 from typing import TYPE_CHECKING
 
 from om_proxy.cli.exit_status import CANNOT_START, DONE
-from om_proxy.cli.starting import import_for_serving
+from om_proxy.cli.serve_imports import import_for_serving
 from om_proxy.errors import OmError
 from om_proxy.server.listeners import open_listeners
 from om_proxy.server.process_resources import keep_freed_memory, raise_open_file_limit
@@ -18,13 +18,13 @@ if TYPE_CHECKING:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Serve until a signal comes; then let running streams end, and stop cleanly."""
+    """Serve until a signal comes, then let running streams end."""
     set_address(options)
     keep_freed_memory()
     with import_for_serving():
         from om_proxy.app import create_app
         from om_proxy.cli.banner import print_banner
-        from om_proxy.cli.listening import AnnouncedServer, server_config
+        from om_proxy.cli.uvicorn_server import AnnouncedServer, server_config
         from om_proxy.settings import WatchedSettings, load
         from om_proxy.telemetry.logs import capture_python_warnings, configure, start_failed
 
@@ -47,14 +47,14 @@ def run(options: argparse.Namespace) -> int:
         start_failed(exc)
         return CANNOT_START
     for number in (signal.SIGTERM, signal.SIGINT):
-        # uvicorn raises the signal again after a clean end; that is no failure
+        # uvicorn raises the signal again after a clean stop, which is no failure
         signal.signal(number, lambda *_: None)
-    server.run(sockets)  # exits with CANNOT_START where the app could not start, which has said why
+    server.run(sockets)  # exits with CANNOT_START if the app could not start; the app says why
     return DONE
 
 
 def create_worker_app() -> App:
-    """Create the app of one of several processes. uvicorn calls it by its name."""
+    """Create the app of one of several processes. uvicorn calls this function by its name."""
     keep_freed_memory()
     with import_for_serving():
         from om_proxy.app import create_app
@@ -70,8 +70,8 @@ def create_worker_app() -> App:
 def set_address(options: argparse.Namespace) -> None:
     """Put --host and --port into the environment, where this process and its workers read settings.
 
-    Then they are settings like all others: what depends on the address (who counts as local) sees
-    them too."""
+    So they are settings like all others: whatever depends on the address (who counts as local)
+    uses them too."""
     for name in ("host", "port"):
         if (value := getattr(options, name)) is not None:
             os.environ[f"OM_PROXY__SERVER__{name.upper()}"] = value

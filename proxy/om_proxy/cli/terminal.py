@@ -1,4 +1,4 @@
-"""Print a report: its lines as they are, and on a terminal in columns."""
+"""Print a report: in columns on a terminal, elsewhere line by line."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _ROW_PATTERN = re.compile(
 
 
 def print_report(lines: Sequence[str]) -> None:
-    """Print the lines; a pipe gets them unchanged, and so does a narrow terminal."""
+    """Print the lines; a pipe and a narrow terminal get them unchanged."""
     is_wide = shutil.get_terminal_size().columns >= MIN_TABLE_COLUMNS
     if sys.stdout.isatty() and "NO_COLOR" not in os.environ and is_wide:
         _print_columns(lines)
@@ -26,8 +26,8 @@ def print_report(lines: Sequence[str]) -> None:
 
 
 def _print_columns(lines: Sequence[str]) -> None:
-    """A row that is too long wraps within its column; text is never read as markup."""
-    from rich.console import Console  # noqa: PLC0415 - a pipe does without it
+    """Print rows in columns; a long row wraps within its column. Text is never read as markup."""
+    from rich.console import Console  # noqa: PLC0415 - only a terminal needs it
     from rich.table import Column, Table  # noqa: PLC0415 - as above: only a terminal needs it
     from rich.text import Text  # noqa: PLC0415 - as above: only a terminal needs it
 

@@ -19,7 +19,7 @@ def run(options: argparse.Namespace) -> int:
     auth = load(options.config).auth
     if auth.token_secret is None:
         raise ConfigError(
-            "auth.token_secret is not set: put the output of `openssl rand -hex 32` there"
+            "auth.token_secret is not set: set it to the output of `openssl rand -hex 32`"
         )
     if not all(
         is_valid_name(name) for name in (options.resource, options.thread) if name is not None
@@ -29,17 +29,19 @@ def run(options: argparse.Namespace) -> int:
             "without blanks around it"
         )
     try:
-        exp = time.time() + parse_duration(options.ttl)
+        expires_at = time.time() + parse_duration(options.ttl)
     except ValueError as exc:
         raise ConfigError(f"--ttl = {options.ttl}: {exc}") from exc
     tenant = choose_tenant(options.tenant, sorted({key.tenant for key in auth.keys}))
-    claims = Claims(resource=options.resource, exp=round(exp), thread=options.thread, tenant=tenant)
+    claims = Claims(
+        resource=options.resource, exp=round(expires_at), thread=options.thread, tenant=tenant
+    )
     print(sign_claims(claims, auth.token_secret.get_secret_value().encode()))
     return DONE
 
 
 def choose_tenant(named: str | None, known: Sequence[str]) -> str | None:
-    """The tenant of the token: the named one, or the only one; None where there are no keys."""
+    """Return the tenant of the token: the named one, or the only one; None if there are no keys."""
     if named is None and len(known) < 2:
         return known[0] if known else None
     if named not in known:

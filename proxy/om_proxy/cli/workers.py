@@ -1,4 +1,4 @@
-"""Several processes on one port, for `server.workers` above 1. They share the store."""
+"""Run several processes on one port, for `server.workers` above 1. They share the store."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from uvicorn.supervisors import Multiprocess
 from om_proxy.app import open_store
 from om_proxy.cli.banner import print_banner
 from om_proxy.cli.exit_status import CANNOT_START, DONE
-from om_proxy.cli.listening import server_config
+from om_proxy.cli.uvicorn_server import server_config
 from om_proxy.settings import Settings
 
 WORKER_START_TIMEOUT_S = 60.0
@@ -32,9 +32,9 @@ class Workers(Multiprocess):
 
 
 def serve_with_workers(settings: Settings, sockets: list[socket.socket], path: str | None) -> int:
-    """Serve until a signal comes. A worker that dies is replaced; where one cannot start, all end.
+    """Serve until a signal comes. A worker that dies is replaced; if one cannot start, all end.
 
-    `path`: the file that --config named."""
+    `path`: the file that --config names."""
     asyncio.run(check_store(settings))
     if path:
         os.environ["OM_PROXY_CONFIG"] = path  # the workers read the file themselves, and watch it
@@ -52,7 +52,7 @@ def serve_with_workers(settings: Settings, sockets: list[socket.socket], path: s
 
 
 async def check_store(settings: Settings) -> None:
-    """Raise StorageError, once, for what each worker would find out for itself."""
+    """Raise StorageError once for a bad store: otherwise every worker would report it."""
     if not settings.storage.required:
-        return  # each worker serves chat, and waits for a good file
+        return  # each worker serves chat, and waits for a usable file
     await (await open_store(settings.storage.url, settings.retention.generations)).close()

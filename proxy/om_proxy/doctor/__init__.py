@@ -1,2 +1,2 @@
-"""Look at a configuration, the servers it names and the threads in its store: what works, and what
-needs attention."""
+"""Examine a configuration, its servers and the threads in its store: what works, and what needs
+attention."""

@@ -1,4 +1,4 @@
-"""One tiny observer call, to see what the memory model makes of it."""
+"""Make one tiny observer call, to see what the memory model answers."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ from om_proxy.settings.validation_messages import redact_credentials
 from om_proxy.upstream import AiohttpTransport
 
 CALL_TIMEOUT_S = 60.0
-MAX_SHOWN_CHARACTERS = 600  # of what came back
-NEEDS_MODEL = (
-    "the observer call needs a model: memory.model is inherit, so name the one that clients ask for, as in "
+MAX_SHOWN_CHARS = 600  # of an answer
+NEEDS_MODEL_MESSAGE = (
+    "the observer call needs a model: memory.model is inherit, so name the model that clients use, as in "
     "doctor --call --model gpt-4o-mini"
 )
-SAMPLE = (
+SAMPLE_MESSAGES = (
     ("user", "We drive to Lisbon on May 3. The blue van may carry 75 kg on its roof."),
     ("assistant", "Noted: Lisbon on May 3, at most 75 kg on the roof of the blue van."),
 )
@@ -36,8 +36,8 @@ _UNPRINTABLE = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202
 
 
 @dataclass
-class OneCall:
-    """Asks the model once. Whoever asks again is given the same answer, or the same failure."""
+class SingleCall:
+    """Asks the model once, and repeats that answer or failure for every further call."""
 
     llm: LLM
     outcome: Answer | ModelError | None = None
@@ -56,44 +56,42 @@ class OneCall:
 async def try_observer(
     settings: Settings, effective: Effective, actor: str | None, environ: Mapping[str, str]
 ) -> list[Finding]:
-    """Ask the first observer model to note two messages; what came back, usable or not."""
+    """Ask the first observer model for notes of two messages. Report its answer, usable or not."""
     if actor is None and choose_model(effective.observer_model, 0) == "inherit":
-        return [Finding(False, NEEDS_MODEL)]
+        return [Finding(False, NEEDS_MODEL_MESSAGE)]
     transport, litellm = AiohttpTransport(), LiteLLM()
-    asked = OneCall(Routed(Direct(transport), litellm))
+    call = SingleCall(Routed(Direct(transport), litellm))
     began = time.monotonic()
     try:
-        target, *_ = _targets(settings, effective, actor, environ)
+        target, *_ = _choose_targets(settings, effective, actor, environ)
         async with asyncio.timeout(CALL_TIMEOUT_S):
-            made = await _observe(asked, target, effective)
+            notes = await _observe_sample(call, target, effective)
     except TimeoutError:
         return [Finding(False, f"the observer call got no answer within {CALL_TIMEOUT_S:.0f} s")]
     except Unusable as exc:
-        back = asked.outcome.text if isinstance(asked.outcome, Answer) else ""
-        return [Finding(False, f"the observer call: {exc}; this came back:\n{_printable(back)}")]
+        text = call.outcome.text if isinstance(call.outcome, Answer) else ""
+        return [
+            Finding(False, f"the observer call: {exc}; it returned:\n{_clean_for_terminal(text)}")
+        ]
     except ModelError as exc:
         return [Finding(False, f"the observer call failed: {exc}")]
     finally:
         await transport.aclose()
         litellm.close()
     seconds = time.monotonic() - began
-    size = f"{made.input_tokens} tokens in, {made.output_tokens} out, {seconds:.1f} s"
-    return [
-        Finding(
-            True,
-            f"the observer call to {_printable(made.model)} brought notes ({size}):\n{_printable(made.text)}",
-        )
-    ]
+    cost = f"{notes.input_tokens} tokens in, {notes.output_tokens} out, {seconds:.1f} s"
+    model, text = _clean_for_terminal(notes.model), _clean_for_terminal(notes.text)
+    return [Finding(True, f"the observer call to {model} returned notes ({cost}):\n{text}")]
 
 
-def _targets(
+def _choose_targets(
     settings: Settings, effective: Effective, actor: str | None, environ: Mapping[str, str]
 ) -> tuple[Target, ...]:
-    """The models, the one that is asked first at the front."""
+    """Choose the models to ask, in order."""
     memory = effective.memory
     return choose_targets(
         effective.observer_model,
-        inherited=_inherited(settings, actor, environ),
+        inherited=_inherited_target(settings, actor, environ),
         api_base=memory.api_base,
         api_key=memory.api_key.get_secret_value() if memory.api_key else None,
         input_tokens=0,
@@ -101,9 +99,11 @@ def _targets(
     )
 
 
-def _inherited(settings: Settings, actor: str | None, environ: Mapping[str, str]) -> Target | None:
-    """What a request for this model would bring, with the upstream's key or the one in its
-    provider's variable."""
+def _inherited_target(
+    settings: Settings, actor: str | None, environ: Mapping[str, str]
+) -> Target | None:
+    """Return the target that a request for this model would give, with the upstream's key, or the
+    key in its provider's variable."""
     upstream = settings.upstream_for(actor)
     if actor is None or upstream is None:
         return None
@@ -115,9 +115,13 @@ def _inherited(settings: Settings, actor: str | None, environ: Mapping[str, str]
     return Target(actor, "direct", upstream.base_url, api_key=key)
 
 
-async def _observe(llm: LLM, target: Target, effective: Effective) -> Observed:
-    observer = Observer(llm, tokens=TokenCounter().tokens, sleep=_no_wait, abilities=find_abilities)
-    messages = tuple(_message(seq, role, text) for seq, (role, text) in enumerate(SAMPLE, 1))
+async def _observe_sample(llm: LLM, target: Target, effective: Effective) -> Observed:
+    observer = Observer(
+        llm, tokens=TokenCounter().tokens, sleep=_skip_sleep, abilities=find_abilities
+    )
+    messages = tuple(
+        _create_message(seq, role, text) for seq, (role, text) in enumerate(SAMPLE_MESSAGES, 1)
+    )
     observation = effective.memory.observation
     task = ObserverTask(
         messages=messages, instruction=observation.instruction, variant=observation.prompt
@@ -128,17 +132,17 @@ async def _observe(llm: LLM, target: Target, effective: Effective) -> Observed:
         raise ModelError(str(exc), "try again later, or see whether the server is up") from exc
 
 
-async def _no_wait(_: float) -> None:
-    """Stands for asyncio.sleep: nothing is asked twice here."""
+async def _skip_sleep(_: float) -> None:
+    """Replace asyncio.sleep: a retry only repeats the outcome of the one call."""
 
 
-def _message(seq: int, role: str, text: str) -> Message:
+def _create_message(seq: int, role: str, text: str) -> Message:
     raw = b'{"role":"%s","content":"%s"}' % (role.encode(), text.encode())
     return Message(seq, Item(raw, role, EMPTY_CHAIN), EMPTY_CHAIN, len(text) // 4, time.time())
 
 
-def _printable(text: str) -> str:
-    """Text from outside, for a terminal: without control characters and credentials, and not too
-    much of it."""
+def _clean_for_terminal(text: str) -> str:
+    """Remove control characters and credentials from a model's text, and cut it to
+    MAX_SHOWN_CHARS."""
     clean = redact_credentials(_UNPRINTABLE.sub("", text))
-    return clean if len(clean) <= MAX_SHOWN_CHARACTERS else f"{clean[:MAX_SHOWN_CHARACTERS]}…"
+    return clean if len(clean) <= MAX_SHOWN_CHARS else f"{clean[:MAX_SHOWN_CHARS]}…"

@@ -1,5 +1,4 @@
-"""What is known against the configured memory models: of their abilities, and of their
-credentials."""
+"""Warn of the configured memory models: weak or expensive models, and missing credentials."""
 
 from __future__ import annotations
 
@@ -13,24 +12,24 @@ from om_proxy.settings import Effective, Settings, render_value
 
 
 def model_warnings(effective: Effective, actor: str | None) -> list[str]:
-    """What is known against the models that observe and reflect (docs/spec/behaviour.md#models);
-    `inherit` stands for the actor's, where one is named."""
+    """Return the warnings about the models that observe and reflect
+    (docs/spec/behaviour.md#models). `inherit` stands for the actor's model, if it is given."""
     found = [
         text
-        for name in _names(effective.observer_model, actor)
+        for name in _list_names(effective.observer_model, actor)
         for text in list_model_warnings(name)
     ]
-    for name in _names(effective.reflector_model, actor):
+    for name in _list_names(effective.reflector_model, actor):
         found += list_model_warnings(name, reflect_at=effective.limits.reflect_at)
     for choice in (effective.observer_model, effective.reflector_model):
         if any((model.max_retries or 0) >= MAX_TRIES for model in list_models(choice)):
             found.append(
-                f"max_retries above {MAX_TRIES - 1} does nothing more: a call is tried at most {MAX_TRIES} times in all"
+                f"max_retries above {MAX_TRIES - 1} has no further effect: a call is tried at most {MAX_TRIES} times"
             )
     return list(dict.fromkeys(found))
 
 
-def _names(choice: object, actor: str | None) -> Iterator[str]:
+def _list_names(choice: object, actor: str | None) -> Iterator[str]:
     for name in (model.name for model in list_models(choice)):
         named = actor if name == "inherit" else name
         if named is not None and named != "default":
@@ -40,19 +39,19 @@ def _names(choice: object, actor: str | None) -> Iterator[str]:
 def missing_credentials(
     settings: Settings, effective: Effective, environ: Mapping[str, str]
 ) -> list[str]:
-    """One line for each memory model that finds no key: which variable would hold it. Never a
+    """Return a line for each memory model without a key; it names the variable to set, and no
     value."""
     if not effective.memory.enabled:
         return []
     choices = {"observer": effective.observer_model, "reflector": effective.reflector_model}
     missed: dict[str, list[str]] = {}
     for agent, choice in choices.items():
-        for text in _missing(choice, settings, effective, environ):
+        for text in _describe_missing(choice, settings, effective, environ):
             missed.setdefault(text, []).append(agent)
     return [f"{' and '.join(dict.fromkeys(agents))} {text}" for text, agents in missed.items()]
 
 
-def _missing(
+def _describe_missing(
     choice: object, settings: Settings, effective: Effective, environ: Mapping[str, str]
 ) -> Iterator[str]:
     memory = effective.memory
@@ -63,13 +62,14 @@ def _missing(
         if name == "inherit" or has_key or shares_key or not variables:
             continue
         remedy = f"set {' or '.join(variables)} where the proxy runs, or memory.api_key"
-        yield f"{render_value(('model',), name)} finds no credential: {remedy}{_until_then(name, base, settings)}"
+        model = render_value(("model",), name)
+        yield f"{model} finds no credential: {remedy}{_describe_fallback(name, base, settings)}"
 
 
-def _until_then(name: str, base: str | None, settings: Settings) -> str:
-    """A model of the very server that requests go to is asked with their credential, as long as one
-    is at hand."""
+def _describe_fallback(name: str, base: str | None, settings: Settings) -> str:
+    """Describe the credential that is used until then: a model on the server that requests go to is
+    called with a request's credential, while the proxy has one."""
     address = base or (OPENAI_BASE_URL if name.startswith("openai/") else None)
     if address in {upstream.base_url for upstream in settings.upstream}:
-        return "; until then it is asked with the credential of the request, and after a restart not before the next one"
+        return "; until then it is called with the credential of the request, and after a restart only from the next request on"
     return ""

@@ -9,7 +9,7 @@ from om_proxy.agents.credentials import list_models
 from om_proxy.app import open_store
 from om_proxy.doctor.call import try_observer
 from om_proxy.doctor.models import missing_credentials
-from om_proxy.doctor.threads import find_troubled
+from om_proxy.doctor.threads import find_failing_threads
 from om_proxy.doctor.upstreams import Finding, examine_upstreams
 from om_proxy.errors import ConfigError
 from om_proxy.settings import Effective, Settings, render_value
@@ -18,7 +18,7 @@ from om_proxy.settings import Effective, Settings, render_value
 async def examine(
     settings: Settings, *, model: str | None, call: bool, revive: bool, environ: Mapping[str, str]
 ) -> list[Finding]:
-    """Look at everything. Works beside a running server: it sees what is changed."""
+    """Examine everything. A server may run at the same time: it sees every change."""
     effective = settings.effective(model)
     return [
         *await examine_upstreams(settings),
@@ -31,9 +31,9 @@ async def examine(
 def examine_credentials(
     settings: Settings, effective: Effective, environ: Mapping[str, str]
 ) -> list[Finding]:
-    """Whether each memory model finds its credential."""
+    """Find out whether each memory model has its credential."""
     if not effective.memory.enabled:
-        return [Finding(True, "memory is off: no memory model is asked")]
+        return [Finding(True, "memory is off: no memory model is called")]
     if missing := missing_credentials(settings, effective, environ):
         return [Finding(False, text) for text in missing]
     choices = (effective.observer_model, effective.reflector_model)
@@ -49,50 +49,52 @@ def examine_credentials(
 
 
 async def examine_threads(settings: Settings, *, revive: bool) -> list[Finding]:
-    """The threads whose memory work fails; one that was revived needs no attention any more."""
+    """Find the threads whose memory work fails. A revived thread needs no attention any more."""
     try:
-        database(settings)
-    except ConfigError as exc:  # no server has run yet, perhaps: the rest is looked at all the same
+        find_database(settings)
+    except ConfigError as exc:  # perhaps no server has run yet; the report goes on
         return [Finding(False, str(exc))]
     store = await open_store(settings.storage.url)
     try:
-        troubled = await find_troubled(store, revive=revive)
+        failing = await find_failing_threads(store, revive=revive)
     finally:
         await store.close()
-    findings = [Finding(one.is_revived, one.line) for one in troubled]
-    if parked := sum(one.info.parked and not one.is_revived for one in troubled):
+    findings = [Finding(thread.is_revived, thread.line) for thread in failing]
+    if parked := sum(thread.info.parked and not thread.is_revived for thread in failing):
         findings.append(
-            Finding(False, f"{parked} parked: mend the cause, then om-proxy doctor --revive")
+            Finding(False, f"{parked} parked: remove the cause, then run om-proxy doctor --revive")
         )
-    return findings or [Finding(True, "no thread is in trouble")]
+    return findings or [Finding(True, "no thread has failing memory work")]
 
 
-def render(findings: Iterable[Finding]) -> list[str]:
-    """What does not work first."""
+def render_findings(findings: Iterable[Finding]) -> list[str]:
+    """Render the report's lines; what does not work comes first."""
     broken = [finding.text for finding in findings if not finding.works]
     working = [finding.text for finding in findings if finding.works]
     lines = (
-        ["", "needs attention:", *map(_item, broken)] if broken else ["", "nothing needs attention"]
+        ["", "needs attention:", *map(_render_item, broken)]
+        if broken
+        else ["", "nothing needs attention"]
     )
-    return [*lines, "", "works:", *map(_item, working)] if working else lines
+    return [*lines, "", "works:", *map(_render_item, working)] if working else lines
 
 
-def _item(text: str) -> str:
+def _render_item(text: str) -> str:
     return "  - " + text.replace("\n", "\n      ")
 
 
-def database(settings: Settings) -> Path:
-    """The file that storage.url names. Raises ConfigError where there is none: opening would make
-    one, in which all is well."""
+def find_database(settings: Settings) -> Path:
+    """Find the file that storage.url names. Raises ConfigError if there is none: opening the store
+    would create an empty one, in which everything is well."""
     if settings.storage.file is None:
         raise ConfigError(
-            "storage.url names no file, but a store in the server's own memory: there is nothing to look at"
+            "storage.url names no file, but a store in the server's own memory: this command cannot reach it"
         )
     file = Path(settings.storage.file).resolve()
     if not file.is_file():
         where = settings.origin(("storage", "url")) or "the default"
         raise ConfigError(
-            f"{file}: there is no such file, and storage.url ({where}) names it: either no server has run yet, or this is not its folder "
-            "and configuration"
+            f"storage.url ({where}) names {file}, which does not exist: either no server has run yet, or its folder or "
+            "configuration is another one"
         )
     return file

@@ -1,4 +1,4 @@
-"""The threads whose memory work fails, each with its cause."""
+"""Find the threads whose memory work fails, each with its cause."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from om_proxy.storage.base import Store, ThreadInfo
 
 
 @dataclass(frozen=True, slots=True)
-class Troubled:
-    """A thread in trouble, and whether it was given another try just now."""
+class FailingThread:
+    """A thread whose memory work fails, and whether this command has just revived it."""
 
     info: ThreadInfo
     is_revived: bool
@@ -20,24 +20,24 @@ class Troubled:
     def line(self) -> str:
         info, key = self.info, self.info.key
         if not info.failures:
-            return f"{key.resource} / {key.thread}: {explain_cause(info.cause)}; it is tried again when there are more notes"
+            return f"{key.resource} / {key.thread}: {explain_cause(info.cause)}; it is tried again once there are more notes"
         state = "parked" if info.parked else "in back-off"
         revived = ", revived" if self.is_revived else ""
         return f"{key.resource} / {key.thread}: {info.failures} failures in a row, {state}{revived}: {explain_cause(info.cause)}"
 
 
-async def find_troubled(store: Store, *, revive: bool) -> list[Troubled]:
-    """Every thread in trouble, the parked ones first; with `revive` they are due again with a clean
-    slate."""
+async def find_failing_threads(store: Store, *, revive: bool) -> list[FailingThread]:
+    """Find the threads, the parked ones first. `revive` clears their failures, so that their work
+    is due again."""
     found = []
-    async for info in _all_threads(store):
+    async for info in _read_threads(store):
         if info.failures or info.cause:
             is_revived = revive and bool(info.failures) and await store.park(info.key, False)
-            found.append(Troubled(info, is_revived))
-    return sorted(found, key=lambda troubled: (-troubled.info.parked, -troubled.info.failures))
+            found.append(FailingThread(info, is_revived))
+    return sorted(found, key=lambda thread: (-thread.info.parked, -thread.info.failures))
 
 
-async def _all_threads(store: Store) -> AsyncIterator[ThreadInfo]:
+async def _read_threads(store: Store) -> AsyncIterator[ThreadInfo]:
     cursor = None
     while page := await store.threads(None, cursor=cursor):
         for info in page:

@@ -11,8 +11,8 @@ from om_proxy.settings.service import UpstreamSettings
 from om_proxy.upstream import Upstream
 
 ANSWER_TIMEOUT_S = 5.0  # for the connection, and again for the head of the answer
-REFUSED = frozenset({401, 403, 407})
-REDIRECTS = range(300, 400)
+CREDENTIAL_STATUSES = frozenset({401, 403, 407})
+REDIRECT_STATUSES = range(300, 400)
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,32 +23,32 @@ class Finding:
     text: str
 
 
-class Answering(Protocol):
-    """What of a server's answer is looked at: nothing but its status."""
+class HasStatus(Protocol):
+    """The only part of a server's answer that is examined."""
 
     @property
     def status(self) -> int: ...
 
 
 async def examine_upstreams(settings: Settings) -> list[Finding]:
-    """One finding for each upstream, in the order of the settings. No chat call is made, no
-    redirect followed, no body read."""
-    caller = Upstream(connections=1)
+    """Return one finding for each upstream, in the order of the settings. This makes no chat call,
+    follows no redirect and reads no body."""
+    client = Upstream(connections=1)
     try:
-        return [await _examined(caller, upstream) for upstream in settings.upstream]
+        return [await _examine_upstream(client, upstream) for upstream in settings.upstream]
     finally:
-        await caller.aclose()
+        await client.aclose()
 
 
-async def _examined(caller: Upstream, upstream: UpstreamSettings) -> Finding:
-    """`GET /models` is the one request that every server of this API knows; one that does not know
-    it answers all the same."""
+async def _examine_upstream(client: Upstream, upstream: UpstreamSettings) -> Finding:
+    """Send `GET /models`, which every server of this API should know; a server that does not know
+    it answers too."""
     key = upstream.api_key.get_secret_value() if upstream.api_key else None
     headers = [(b"accept", b"application/json")]
     if key:
         headers.append((b"authorization", f"Bearer {key}".encode()))
     try:
-        answer = await caller.send(
+        answer = await client.send(
             "GET",
             f"{upstream.base_url}/models",
             headers,
@@ -58,31 +58,31 @@ async def _examined(caller: Upstream, upstream: UpstreamSettings) -> Finding:
             setting=upstream.place,
         )
     except (UpstreamError, Overloaded) as exc:
-        return Finding(False, f"{_name(upstream)}: {exc}")
+        return Finding(False, f"{_describe_upstream(upstream)}: {exc}")
     await answer.aclose()
     return judge_answer(upstream, answer)
 
 
-def judge_answer(upstream: UpstreamSettings, answer: Answering) -> Finding:
-    """What a status says of the server and of its settings."""
-    status, said = answer.status, f"{_name(upstream)} answers ({answer.status})"
-    if status in REFUSED and upstream.api_key:
+def judge_answer(upstream: UpstreamSettings, answer: HasStatus) -> Finding:
+    """Judge from the status whether the server and its settings work."""
+    status, said = answer.status, f"{_describe_upstream(upstream)} answers ({answer.status})"
+    if status in CREDENTIAL_STATUSES and upstream.api_key:
         return Finding(False, f"{said}, but refuses the key: check {upstream.place}.api_key")
-    if status in REFUSED:
-        return Finding(True, f"{said}; it wants a credential, which callers bring")
-    if status in REDIRECTS:
+    if status in CREDENTIAL_STATUSES:
+        return Finding(True, f"{said}; it wants a credential, which clients send")
+    if status in REDIRECT_STATUSES:
         return Finding(
             False,
             f"{said} with a redirect, which requests do not follow: check {upstream.place}.base_url",
         )
     if status >= 500:
         return Finding(
-            False, f"{said}: it is failing, or {upstream.place}.base_url is another server's"
+            False, f"{said}: it is failing, or {upstream.place}.base_url names another server"
         )
     return Finding(True, said)
 
 
-def _name(upstream: UpstreamSettings) -> str:
+def _describe_upstream(upstream: UpstreamSettings) -> str:
     name, address = (
         render_value(("name",), upstream.name),
         render_value(("base_url",), upstream.base_url),

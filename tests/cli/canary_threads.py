@@ -8,7 +8,7 @@ from om_proxy.memory.model import Item, Key, Memory, Message
 from om_proxy.storage.sqlite.store import SqliteStore
 
 
-async def kept(path: Path, *keys: Key) -> None:
+async def store_canary_threads(path: Path, *keys: Key) -> None:
     store = await SqliteStore.open(path)
     for key in keys:
         item = Item(b'{"role":"user","content":"canary"}', "user", bytes(16))
@@ -19,5 +19,5 @@ async def kept(path: Path, *keys: Key) -> None:
     await store.close()
 
 
-def left(path: Path) -> int:
+def count_canaries(path: Path) -> int:
     return sum(file.read_bytes().count(b"canary") for file in path.parent.glob("om.db*"))

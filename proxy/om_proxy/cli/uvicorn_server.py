@@ -1,4 +1,4 @@
-"""uvicorn as the proxy runs it."""
+"""Configure uvicorn for the proxy."""
 
 from __future__ import annotations
 
@@ -14,12 +14,11 @@ from om_proxy.settings import Settings
 if TYPE_CHECKING:
     from om_proxy.app import App
 
-GRACEFUL_SHUTDOWN_S = 30  # running streams may take so long after SIGTERM
+GRACEFUL_SHUTDOWN_S = 30  # after SIGTERM, running streams have this long to end
 
 
 class AnnouncedServer(uvicorn.Server):
-    """A server that calls `announce` with its port once it listens, so that an address that is
-    printed is one that answers."""
+    """A server that calls `announce` with its port once it listens: a printed address answers."""
 
     def __init__(self, config: uvicorn.Config, announce: Callable[[int], None]) -> None:
         super().__init__(config)
@@ -32,7 +31,7 @@ class AnnouncedServer(uvicorn.Server):
 
 
 def server_config(app: App | str, settings: Settings, **more: Any) -> uvicorn.Config:
-    """The flags of uvicorn. `app`: the application, or the name of what creates it."""
+    """Return uvicorn's configuration. `app`: the application, or the name of its factory."""
     return uvicorn.Config(
         app,
         host=settings.server.host,
@@ -42,7 +41,7 @@ def server_config(app: App | str, settings: Settings, **more: Any) -> uvicorn.Co
         ws="none",  # the app answers WebSockets with 501
         lifespan="on",
         access_log=False,
-        proxy_headers=False,  # nothing here asks for the client's address
+        proxy_headers=False,  # the proxy never uses the client's address
         log_config=None,
         server_header=False,  # the upstream's own Server and Date are passed on
         date_header=False,

@@ -1,5 +1,5 @@
-"""What the commands that change stored memories share. The server may run meanwhile: it sees what
-has changed."""
+"""Share code between the commands that change stored memories. A server may run at the same time:
+it sees every change."""
 
 from __future__ import annotations
 
@@ -10,20 +10,20 @@ from typing import Any
 
 from om_proxy.app import open_store
 from om_proxy.cli.exit_status import INTERRUPTED
-from om_proxy.doctor.report import database
+from om_proxy.doctor.report import find_database
 from om_proxy.settings import load
 from om_proxy.storage.base import Store
 from om_proxy.telemetry.logs import configure
 
 
 def run_with_store(config: str | None, work: Callable[[Store], Coroutine[Any, Any, int]]) -> int:
-    """Run `work` on the store that the configuration names, and close the store after it; the exit
+    """Run `work` on the store that the configuration names, close the store, and return the exit
     status of the work."""
-    configure("off")  # what the command prints is its story
+    configure("off")  # the command prints what matters
 
     async def open_and_work() -> int:
         settings = load(config)
-        database(settings)
+        find_database(settings)
         store = await open_store(settings.storage.url)
         try:
             return await work(store)
@@ -37,7 +37,7 @@ def run_with_store(config: str | None, work: Callable[[Store], Coroutine[Any, An
 
 
 def escape_unprintable(text: str) -> str:
-    """Make visible what would move the cursor or hide itself: a model wrote the titles."""
+    """Escape characters that would move the cursor or stay invisible: models write titles."""
     return "".join(c if c.isprintable() else f"\\u{ord(c):04x}" for c in text)
 
 

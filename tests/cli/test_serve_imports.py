@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from om_proxy.cli.starting import hide_modules
+from om_proxy.cli.serve_imports import hide_modules
 from tests.cli.commands import environment
 
 
@@ -17,7 +17,7 @@ def test_starting_spares_what_no_server_uses() -> None:
     """Nothing is imported for looks, nor for tokens that nobody signs; what stays is no garbage,
     and garbage is looked for as ever; later, all can be imported."""
     code = (
-        "import gc, sys; from om_proxy.cli.starting import import_for_serving; before = gc.get_threshold()\n"
+        "import gc, sys; from om_proxy.cli.serve_imports import import_for_serving; before = gc.get_threshold()\n"
         "with import_for_serving(): import om_proxy.app, uvicorn\n"
         "found = {'rich', 'pygments', 'jwt', 'frozenlist._frozenlist'} & set(sys.modules); assert not found, found\n"
         "assert gc.get_freeze_count() > 10_000 and gc.get_threshold() == before\n"
