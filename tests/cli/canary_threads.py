@@ -1,4 +1,4 @@
-"""Stored threads, for the tests of the commands that change them."""
+"""Store threads, for the tests of the commands that change them."""
 
 from __future__ import annotations
 

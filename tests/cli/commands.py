@@ -1,4 +1,4 @@
-"""`om-proxy` as a process of its own, for the tests of its commands."""
+"""Run `om-proxy` as a process of its own, for the tests of its commands."""
 
 from __future__ import annotations
 
@@ -22,17 +22,17 @@ ROOT = Path(__file__).parents[2]
 CONFIG = 'upstream: [{base_url: "http://127.0.0.1:9/v1"}]\nstorage: {url: "sqlite:///om.db"}\n'
 
 
-def environment() -> dict[str, str]:
+def clean_environment() -> dict[str, str]:
     clean = {name: value for name, value in os.environ.items() if not name.startswith("OM_PROXY")}
     return clean | {"PYTHONPATH": str(ROOT)}
 
 
-def om_proxy(*arguments: str, cwd: Path, **env: str) -> subprocess.CompletedProcess[str]:
+def run_om_proxy(*arguments: str, cwd: Path, **env: str) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "om_proxy", *arguments]
     return subprocess.run(
         command,
         cwd=cwd,
-        env=environment() | env,
+        env=clean_environment() | env,
         capture_output=True,
         text=True,
         timeout=120,
@@ -41,16 +41,16 @@ def om_proxy(*arguments: str, cwd: Path, **env: str) -> subprocess.CompletedProc
 
 
 @contextlib.contextmanager
-def served(
+def serve_in(
     folder: Path, text: str = CONFIG, **env: str
 ) -> Iterator[tuple[subprocess.Popen[str], str]]:
-    """`om-proxy serve` in this folder, once it listens, and its base URL."""
+    """Run `om-proxy serve` in this folder. Yield the process once it listens, and its base URL."""
     port = free_port()
     (folder / "om.yaml").write_text(text)
     with subprocess.Popen(
         [sys.executable, "-m", "om_proxy", "serve", "--config", "om.yaml"],
         cwd=folder,
-        env=environment() | env | {"OM_PROXY__SERVER__PORT": str(port)},
+        env=clean_environment() | env | {"OM_PROXY__SERVER__PORT": str(port)},
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
@@ -84,7 +84,7 @@ def is_ready(base: str, within: float = 30.0) -> bool:
 MISPLACED_KEY = "sk-proj-0hush1hush2hush3hush4hush5hush6"
 
 
-# a key that stands in the wrong places
+# a key in every wrong place
 MISPLACED_KEY_CONFIG = f"""
 upstream: [{{name: {MISPLACED_KEY}, base_url: "http://127.0.0.1:9/{MISPLACED_KEY}/v1"}}]
 auth: {{keys: [{{tenant: {MISPLACED_KEY}, key: k}}]}}

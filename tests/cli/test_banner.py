@@ -1,15 +1,15 @@
-"""What a server prints once it listens."""
+"""A server's banner."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
-from tests.cli.commands import MISPLACED_KEY_CONFIG, served
+from tests.cli.commands import MISPLACED_KEY_CONFIG, serve_in
 
 
 def test_the_banner_repeats_no_secret(tmp_path: Path) -> None:
-    """What a server prints at its start is kept in logs."""
-    with served(tmp_path, MISPLACED_KEY_CONFIG) as (process, _):
+    """The banner ends in logs, so it shows no secret of the settings."""
+    with serve_in(tmp_path, MISPLACED_KEY_CONFIG) as (process, _):
         process.terminate()
         out, err = process.communicate(timeout=60)
     assert "sqlite:///om.db" in out

@@ -9,13 +9,13 @@ from pathlib import Path
 import pytest
 
 from om_proxy.cli import main
-from tests.cli.commands import MISPLACED_KEY, MISPLACED_KEY_CONFIG, om_proxy
+from tests.cli.commands import MISPLACED_KEY, MISPLACED_KEY_CONFIG, run_om_proxy
 
 
 def test_check(tmp_path: Path) -> None:
-    """In a folder without any file: what the settings come to in a screen of lines, and last that
-    all is well."""
-    done = om_proxy("check", cwd=tmp_path)
+    """In a folder without a file, it prints the defaults in a few lines; the last says that all is
+    well."""
+    done = run_om_proxy("check", cwd=tmp_path)
     assert (done.returncode, done.stderr) == (0, "")
     lines = done.stdout.splitlines()
     assert len(lines) <= 12
@@ -26,21 +26,20 @@ def test_check(tmp_path: Path) -> None:
 
 
 def test_check_all(tmp_path: Path) -> None:
-    """With --all every setting stands there with where it comes from, and what needs attention
-    still stands last."""
-    done = om_proxy("check", "--all", cwd=tmp_path, OM_PROXY__STORAGE__PREFIX="other")
+    """With --all it prints every setting and where it comes from; the warnings still come last."""
+    done = run_om_proxy("check", "--all", cwd=tmp_path, OM_PROXY__STORAGE__PREFIX="other")
     lines = done.stdout.splitlines()
     assert "memory.observation.message_tokens = 30000  (default)" in lines
     assert lines[-1] == "warning: storage.prefix = other is accepted, but not in effect yet"
 
 
 def test_check_of_a_model(tmp_path: Path) -> None:
-    """What holds for this model and resource, file and environment together."""
+    """It shows the settings in force for a model and resource, from file and environment."""
     (tmp_path / "x.yaml").write_text(
         'models: {"gpt-4o*": {observation: {message_tokens: 20000}}}\n'
     )
     env = {"OM_PROXY__MEMORY__TIMEZONE": "Asia/Tokyo", "OM_PROXY_CONFIG": "x.yaml"}
-    done = om_proxy(
+    done = run_om_proxy(
         "check", "--all", "--model", "gpt-4o-mini", "--resource", "u", cwd=tmp_path, **env
     )
     assert (
@@ -53,12 +52,12 @@ def test_check_of_a_model(tmp_path: Path) -> None:
 
 
 def test_check_warns_of_what_is_not_in_effect(tmp_path: Path) -> None:
-    """Who sets something that does nothing yet is told so; for the defaults nobody is."""
+    """A setting that has no effect yet gives a warning; its default gives none."""
     (tmp_path / "x.yaml").write_text(
         "memory: {retrieval: true}\nstorage: {prefix: other}\nmodels: {small: {retrieval: {max_steps: 3}}}\n"
     )
     warned = {
-        model: warnings(om_proxy("check", "--config", "x.yaml", "--model", model, cwd=tmp_path))
+        model: warnings(run_om_proxy("check", "--config", "x.yaml", "--model", model, cwd=tmp_path))
         for model in ("a", "small")
     }
     assert warned["a"] == [
@@ -108,7 +107,7 @@ def warnings(done: subprocess.CompletedProcess[str]) -> list[str]:
 def test_a_faulty_file(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], text: str, said: str
 ) -> None:
-    """Status 2: the key, the value, the rule and the line."""
+    """The status is 2, and the error names key, value, rule and line."""
     (tmp_path / "x.yaml").write_text(text)
     assert main(["check", "--config", str(tmp_path / "x.yaml")]) == 2
     out, err = capsys.readouterr()
@@ -118,17 +117,18 @@ def test_a_faulty_file(
 
 
 def test_a_missing_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """A file that was named must be there, and the error is one line."""
+    """A named file must exist; the error is one line."""
     assert main(["check", "--config", str(tmp_path / "nowhere.yaml")]) == 2
     (line,) = capsys.readouterr().err.splitlines()
     assert "nowhere.yaml" in line
 
 
 def test_check_repeats_no_secret(tmp_path: Path) -> None:
-    """A key that stands in the wrong place goes no further than the file, and what is around it is
-    still shown."""
+    """A key in a wrong place is not printed; the text around it is."""
     (tmp_path / "x.yaml").write_text(MISPLACED_KEY_CONFIG)
-    done = om_proxy("check", "--all", "--config", "x.yaml", "--model", MISPLACED_KEY, cwd=tmp_path)
+    done = run_om_proxy(
+        "check", "--all", "--config", "x.yaml", "--model", MISPLACED_KEY, cwd=tmp_path
+    )
     assert (done.returncode, done.stderr) == (0, "")
     assert "hush" not in done.stdout
     assert "sk-proj" not in done.stdout

@@ -1,4 +1,4 @@
-"""`om-proxy demo`: what it prints where there is no terminal."""
+"""`om-proxy demo`, without a terminal."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from om_proxy.errors import OmError
 
 @pytest.fixture
 def short() -> Story:
-    """The first morning only, and the last question."""
+    """The story's first morning and its last question."""
     story = load()
     return Story((*story.turns[:9], story.turns[-1]))
 
@@ -25,8 +25,8 @@ def short() -> Story:
 def test_command_prints_table_sums_and_prompt(
     short: Story, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Without a terminal the output is plain lines: rows, sums, money, answers, and the prompt on
-    request."""
+    """Without a terminal it prints plain lines: rows, sums, prices, answers, and on request the
+    prompt."""
     monkeypatch.setattr(demo, "load", lambda: short)
     monkeypatch.setattr(demo.logs, "configure", lambda _: None)
     assert main(["demo", "--show-prompt"]) == 0
@@ -58,8 +58,7 @@ def test_command_tells_of_a_failure(
 
 
 def test_served_until_a_signal_comes() -> None:
-    """`--serve` prints an address that answers, takes a signal for its end, and says so of a port
-    that is in use."""
+    """`--serve` prints an address that answers and ends at a signal; a port in use is an error."""
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = str(taken.getsockname()[1])
         command = [sys.executable, "-m", "om_proxy", "demo", "--serve", "--port"]

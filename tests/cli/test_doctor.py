@@ -1,4 +1,4 @@
-"""`om-proxy doctor`, against real servers and a real file."""
+"""`om-proxy doctor`, with real servers and a real file."""
 
 from __future__ import annotations
 
@@ -42,7 +42,8 @@ async def load_failures(tmp_path: Path) -> Failures:
 
 @pytest.fixture
 def doctor(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Run:
-    """Run it with these settings in the folder's file, and give status and output."""
+    """Return a function that runs the command with these settings, and returns status and
+    output."""
 
     async def run(base: str, more: str = "", *options: str) -> tuple[int, str]:
         config = tmp_path / "om-proxy.yaml"
@@ -62,7 +63,8 @@ def attention_part(out: str) -> str:
 
 
 async def test_all_is_well(tmp_path: Path, doctor: Run) -> None:
-    """Status 0; what works is said. The server was asked for its models, once, and for no chat."""
+    """The status is 0, and the report lists what works. The server gets one request for its models,
+    and no chat request."""
     await store_threads(tmp_path, Memory(key=KEY))
     async with upstream_server(ANSWER_200) as server:
         code, out = await doctor(server.base)
@@ -89,7 +91,7 @@ async def test_all_is_well(tmp_path: Path, doctor: Run) -> None:
 async def test_a_server_that_does_not_work(
     tmp_path: Path, doctor: Run, script: Script, said: str
 ) -> None:
-    """Status 1, and what to check. A redirect is not followed."""
+    """The status is 1, and the report says what to check. A redirect is not followed."""
     await store_threads(tmp_path)
     async with upstream_server(script) as server:
         code, out = await doctor(server.base)
@@ -106,7 +108,7 @@ async def test_a_server_that_does_not_work(
 async def test_a_server_that_answers_at_all(
     tmp_path: Path, doctor: Run, script: Script, said: str
 ) -> None:
-    """One that wants the callers' credential, or has no list of models, works."""
+    """A server that wants the client's credential, or has no list of models, works."""
     await store_threads(tmp_path)
     async with upstream_server(script) as server:
         code, out = await doctor(server.base)
@@ -114,8 +116,8 @@ async def test_a_server_that_answers_at_all(
 
 
 async def test_a_key_that_is_refused(tmp_path: Path, doctor: Run) -> None:
-    """The configured key goes to its own server, and the report tells that it does not work,
-    without telling it."""
+    """The report says that the configured key is refused, and does not show the key. The key goes
+    to its own server only."""
     await store_threads(tmp_path)
     async with upstream_server(answer_status(401)) as server:
         config = f'{server.base}", api_key: "sk-proj-hush1hush2hush3hush4'
@@ -127,7 +129,7 @@ async def test_a_key_that_is_refused(tmp_path: Path, doctor: Run) -> None:
 
 
 async def test_a_server_that_is_not_there(tmp_path: Path, doctor: Run) -> None:
-    """Named with its address, the cause and the setting."""
+    """The report names its address, the cause and the setting."""
     await store_threads(tmp_path)
     async with upstream_server(ANSWER_200) as server:
         base = server.base
@@ -138,7 +140,7 @@ async def test_a_server_that_is_not_there(tmp_path: Path, doctor: Run) -> None:
 
 
 async def test_a_server_that_never_answers(tmp_path: Path, doctor: Run) -> None:
-    """It is given up."""
+    """The command stops waiting for it."""
     await store_threads(tmp_path)
 
     async def silent(call: Call) -> None:
@@ -150,9 +152,9 @@ async def test_a_server_that_never_answers(tmp_path: Path, doctor: Run) -> None:
     assert "no answer in time" in attention_part(out)
 
 
-async def test_threads_in_trouble(tmp_path: Path, doctor: Run) -> None:
-    """Each with its cause, the parked one first; revived it is due with a clean slate, and the next
-    run finds nothing."""
+async def test_failing_threads(tmp_path: Path, doctor: Run) -> None:
+    """The report lists each thread with its cause, the parked one first. `--revive` clears their
+    failures, and the next run finds nothing."""
     parked = Memory(
         key=KEY, failures=Failures(8, 9e9, True, "observe om_model 401: check memory.api_key")
     )
@@ -186,8 +188,8 @@ async def test_threads_in_trouble(tmp_path: Path, doctor: Run) -> None:
 async def test_a_missing_credential(
     tmp_path: Path, doctor: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The variable is named; where it is set, the model is said to have what it needs, and never
-    the value."""
+    """The report names the variable. Once it is set, nothing is missing, and its value is not
+    shown."""
     await store_threads(tmp_path)
     monkeypatch.delenv("OPENAI_API_KEY", raising=False)
     async with upstream_server(ANSWER_200) as server:
@@ -255,8 +257,7 @@ NOTES = bullets("User drives to Lisbon\x1b[31m on May 3")
 async def test_one_tiny_call(
     tmp_path: Path, doctor: Run, script: Script, works: bool, said: list[str]
 ) -> None:
-    """With `--call` the observer model is asked once, and what came back is printed, harmless for a
-    terminal."""
+    """`--call` calls the observer model once, and prints its answer without control characters."""
     await store_threads(tmp_path)
     async with upstream_server(script) as server:
         memory = f'memory: {{model: openai/m, api_base: "{server.base}", api_key: k}}'
@@ -272,7 +273,7 @@ async def test_one_tiny_call(
 
 
 async def test_the_call_needs_a_model_to_inherit(tmp_path: Path, doctor: Run) -> None:
-    """`inherit` names none; with `--model` the upstream's own key is used."""
+    """`inherit` names no model; with `--model`, the call uses the upstream's key."""
     await store_threads(tmp_path)
     async with upstream_server(answer_chat(completion(NOTES))) as server:
         code, out = await doctor(server.base, "", "--call")
@@ -294,15 +295,14 @@ async def test_the_call_needs_a_model_to_inherit(tmp_path: Path, doctor: Run) ->
         ("sqlite:///folder", "folder"),
     ],
 )
-def test_doctor_looks_at_a_file_that_is_there(
+def test_doctor_needs_an_existing_file(
     tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
     url: str,
     said: str,
 ) -> None:
-    """In the wrong folder, or before the first start, it says so, makes no database that would have
-    no trouble, and looks at the rest."""
+    """Without a database file, it says so, creates none, and examines the rest."""
     monkeypatch.chdir(tmp_path)
     (tmp_path / "folder").mkdir()
     upstream = '[{name: nowhere, base_url: "http://127.0.0.1:9/v1"}]'

@@ -1,4 +1,4 @@
-"""The command line itself: versions, help, wrong use, a reader that leaves."""
+"""The command line: version, help, wrong use, a closed pipe."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ import pytest
 
 from om_proxy import __version__
 from om_proxy.cli import main
-from tests.cli.commands import environment
+from tests.cli.commands import clean_environment
 
 
 def test_version(capsys: pytest.CaptureFixture[str]) -> None:
-    """One line, to be read by programs."""
+    """The version is one line, for programs to read."""
     with pytest.raises(SystemExit) as ended:
         main(["--version"])
     assert (ended.value.code, capsys.readouterr().out) == (0, f"{__version__}\n")
@@ -24,10 +24,10 @@ def test_version(capsys: pytest.CaptureFixture[str]) -> None:
 @pytest.mark.parametrize(
     "arguments", [["fly"], ["serve", "--fast"]], ids=["unknown", "unknown option"]
 )
-def test_a_command_there_is_none_of(
+def test_an_unknown_command_or_option(
     arguments: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Status 2, and how it is used."""
+    """The status is 2, and the usage is printed."""
     with pytest.raises(SystemExit) as ended:
         main(arguments)
     assert ended.value.code == 2
@@ -38,7 +38,8 @@ def test_a_command_there_is_none_of(
     "arguments", [("check", "--all"), ("--help",), ("demo", "--help")], ids=" ".join
 )
 def test_a_reader_that_leaves(tmp_path: Path, arguments: tuple[str, ...]) -> None:
-    """`om-proxy check | head -1` ends with status 0 and without a traceback."""
+    """A command whose pipe is closed (`om-proxy check | head -1`) ends with status 0 and without a
+    traceback."""
     read, write = os.pipe()
     os.close(read)  # the reader has left before the first line
     command = [sys.executable, "-m", "om_proxy", *arguments]
@@ -46,7 +47,7 @@ def test_a_reader_that_leaves(tmp_path: Path, arguments: tuple[str, ...]) -> Non
         done = subprocess.run(
             command,
             cwd=tmp_path,
-            env=environment(),
+            env=clean_environment(),
             stdout=gone,
             stderr=subprocess.PIPE,
             check=False,

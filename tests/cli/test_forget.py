@@ -1,4 +1,4 @@
-"""`om-proxy forget`: the thread and its bytes are gone."""
+"""`om-proxy forget` removes a thread and its bytes."""
 
 from __future__ import annotations
 
@@ -18,63 +18,64 @@ from om_proxy.cli.forget import forget_thread
 from om_proxy.memory.model import Key
 from om_proxy.storage.sqlite.store import SqliteStore
 from tests.cli.canary_threads import count_canaries, store_canary_threads
-from tests.cli.commands import CONFIG, environment, om_proxy, served
+from tests.cli.commands import CONFIG, clean_environment, run_om_proxy, serve_in
 
 
 def test_forget(tmp_path: Path) -> None:
-    """The thread is shown and gone, its bytes too; what a title may hold moves no cursor."""
+    """It prints the thread and removes it with its bytes; a title's escape sequence is escaped."""
     (tmp_path / "om.yaml").write_text(CONFIG)
     asyncio.run(
         store_canary_threads(tmp_path / "om.db", Key("local", "t", "t"), Key("local", "u", "u"))
     )
-    ended = om_proxy("forget", "t", "--config", "om.yaml", "--yes", cwd=tmp_path)
+    ended = run_om_proxy("forget", "t", "--config", "om.yaml", "--yes", cwd=tmp_path)
     assert (ended.returncode, ended.stderr) == (0, "")
     first, second = ended.stdout.splitlines()
     assert first.startswith("thread t of resource t, tenant local: 1 messages, last used 20")
     assert first.endswith("Ways\\u001b[31m home")
     assert second == "forgotten: 1 messages, 0 notes in 0 logs"
     assert count_canaries(tmp_path / "om.db") == 1
-    again = om_proxy("forget", "t", "--config", "om.yaml", "--yes", cwd=tmp_path)
+    again = run_om_proxy("forget", "t", "--config", "om.yaml", "--yes", cwd=tmp_path)
     assert (again.returncode, again.stdout) == (4, "")
     assert again.stderr == "om-proxy: there is no memory of a thread t in this store\n"
 
 
 def test_forget_by_a_name_in_any_script(tmp_path: Path) -> None:
-    """Typed as it reads, in whichever spelling of its letters the keyboard gives."""
+    """A name is found in either Unicode normal form, as a keyboard may type it."""
     (tmp_path / "om.yaml").write_text(CONFIG)
     asyncio.run(store_canary_threads(tmp_path / "om.db", Key("local", "Zoë", "Küche 対話 100%")))
     name = ("forget", "Ku\u0308che 対話 100%", "--resource", "Zoe\u0308")
-    assert om_proxy(*name, "--config", "om.yaml", "--yes", cwd=tmp_path).returncode == 0
+    assert run_om_proxy(*name, "--config", "om.yaml", "--yes", cwd=tmp_path).returncode == 0
     assert count_canaries(tmp_path / "om.db") == 0
 
 
-def test_forget_wants_to_know_which(tmp_path: Path) -> None:
-    """Of several threads of one name none is guessed; each can be named."""
+def test_forget_refuses_an_ambiguous_name(tmp_path: Path) -> None:
+    """If several threads have the name, none is removed; the options choose one."""
     (tmp_path / "om.yaml").write_text(CONFIG)
     keys = [Key("a", "r", "t"), Key("a", "s", "t"), Key("b", "r", "t")]
     asyncio.run(store_canary_threads(tmp_path / "om.db", *keys))
     forget = ("forget", "t", "--config", "om.yaml", "--yes")
     for more in ((), ("--resource", "r"), ("--tenant", "a")):
-        ended = om_proxy(*forget, *more, cwd=tmp_path)
+        ended = run_om_proxy(*forget, *more, cwd=tmp_path)
         assert (ended.returncode, ended.stdout) == (2, "")
         assert len(ended.stderr.splitlines()) == (3 if more else 4)
-    assert om_proxy(*forget, "--tenant", "c", cwd=tmp_path).returncode == 4
+    assert run_om_proxy(*forget, "--tenant", "c", cwd=tmp_path).returncode == 4
     assert count_canaries(tmp_path / "om.db") == 3
-    assert om_proxy(*forget, "--tenant", "a", "--resource", "s", cwd=tmp_path).returncode == 0
-    assert om_proxy(*forget, "--tenant", "a", cwd=tmp_path).returncode == 0
-    assert om_proxy(*forget, cwd=tmp_path).returncode == 0
+    assert run_om_proxy(*forget, "--tenant", "a", "--resource", "s", cwd=tmp_path).returncode == 0
+    assert run_om_proxy(*forget, "--tenant", "a", cwd=tmp_path).returncode == 0
+    assert run_om_proxy(*forget, cwd=tmp_path).returncode == 0
     assert count_canaries(tmp_path / "om.db") == 0
 
 
 def test_forget_asks(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Where nobody can answer it says what to add; else only a yes is a yes."""
+    """Without a terminal it names the option to add; on a terminal, only a yes removes the
+    thread."""
     (tmp_path / "om.yaml").write_text(CONFIG)
     asyncio.run(store_canary_threads(tmp_path / "om.db", Key("local", "t", "t")))
     monkeypatch.chdir(tmp_path)
     forget = ["forget", "t", "--config", "om.yaml"]
-    alone = om_proxy(*forget, cwd=tmp_path)
+    alone = run_om_proxy(*forget, cwd=tmp_path)
     assert (alone.returncode, alone.stdout) == (2, "")
     assert "--yes" in alone.stderr
     monkeypatch.setattr("sys.stdin.isatty", lambda: True, raising=False)
@@ -86,9 +87,9 @@ def test_forget_asks(
 
 
 def test_forget_beside_a_running_server(tmp_path: Path) -> None:
-    """The server sees at once that the thread is gone, and whose snapshot is in the way is waited
-    for."""
-    with served(tmp_path) as (process, base):
+    """The thread is gone for the server at once; the command waits for a reader that holds its
+    bytes."""
+    with serve_in(tmp_path) as (process, base):
         asyncio.run(store_canary_threads(tmp_path / "om.db", Key("local", "t", "t")))
         assert httpx.get(f"{base}/om/v1/threads/t", trust_env=False, timeout=60).status_code == 200
         with contextlib.closing(
@@ -107,7 +108,7 @@ def test_forget_beside_a_running_server(tmp_path: Path) -> None:
                 "--yes",
             ]
             forgetting = subprocess.Popen(
-                command, cwd=tmp_path, env=environment(), stdout=subprocess.PIPE, text=True
+                command, cwd=tmp_path, env=clean_environment(), stdout=subprocess.PIPE, text=True
             )
             assert forgetting.stdout
             said = [forgetting.stdout.readline() for _ in range(3)]
@@ -122,10 +123,10 @@ def test_forget_beside_a_running_server(tmp_path: Path) -> None:
         assert process.poll() is None
 
 
-async def test_forget_waits_for_a_reader_no_longer_than_it_says(
+async def test_forget_waits_for_a_reader_until_its_timeout(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """A program that never lets go is said of; the rows are gone all the same."""
+    """It reports a reader that never ends; the rows are gone anyway."""
     await store_canary_threads(tmp_path / "om.db", Key("local", "t", "t"))
     store = await SqliteStore.open(tmp_path / "om.db")
     with contextlib.closing(sqlite3.connect(tmp_path / "om.db", isolation_level=None)) as reader:

@@ -1,4 +1,4 @@
-"""What the help of the commands says."""
+"""The help of the commands."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from om_proxy.cli.parser import build_parser
 
 @pytest.mark.parametrize("arguments", [[], ["--help"]], ids=["nothing", "--help"])
 def test_help_names_every_command(capsys: pytest.CaptureFixture[str], arguments: list[str]) -> None:
-    """Whoever types the command alone, or asks for help, learns what there is to run."""
+    """The command without arguments, or with --help, lists the commands."""
     with contextlib.suppress(SystemExit):
         assert main(arguments) == 0
     out = capsys.readouterr().out
@@ -43,7 +43,7 @@ def test_help_says_where_it_listens(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_the_demo_has_options_of_its_own(capsys: pytest.CaptureFixture[str]) -> None:
-    """`om-proxy demo --help` is the demo's."""
+    """`om-proxy demo --help` shows the demo's options."""
     with pytest.raises(SystemExit) as ended:
         main(["demo", "--help"])
     assert ended.value.code == 0

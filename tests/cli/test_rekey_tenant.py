@@ -1,4 +1,4 @@
-"""`om-proxy rekey-tenant`: the memory of one API key goes to another."""
+"""`om-proxy rekey-tenant` moves the memory of one API key to another."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from om_proxy.identity.tenants import find_tenant
 from om_proxy.memory.model import Key
 from om_proxy.storage.sqlite.store import SqliteStore
 from tests.cli.canary_threads import store_canary_threads
-from tests.cli.commands import CONFIG, environment, om_proxy
+from tests.cli.commands import CONFIG, clean_environment, run_om_proxy
 
 SECRETS = ("sk-hush-old", "sk-hush-new")
 
 
 async def store_threads_of(path: Path, credential: str, *threads: str) -> str:
-    """Threads of this API key; its tenant."""
+    """Store threads of this API key, and return its tenant."""
     store = await SqliteStore.open(path)
     headers = [(b"authorization", b"Bearer " + credential.encode())]
     tenant = find_tenant(headers, IdentityRules(), await store.secret())
@@ -37,7 +37,7 @@ def rekey(folder: Path, stdin: str = "", **env: str) -> subprocess.CompletedProc
     ended = subprocess.run(
         command,
         cwd=folder,
-        env=environment() | env,
+        env=clean_environment() | env,
         input=stdin,
         capture_output=True,
         text=True,
@@ -55,7 +55,7 @@ def tenants(path: Path) -> set[str]:
 
 @pytest.mark.parametrize("by", ["environment", "standard input", "both"])
 def test_rekey_tenant(tmp_path: Path, by: str) -> None:
-    """Both keys come from the environment or standard input; what moved is counted."""
+    """Both keys come from the environment or standard input; the output counts what moved."""
     (tmp_path / "om.yaml").write_text(CONFIG)
     old = asyncio.run(store_threads_of(tmp_path / "om.db", SECRETS[0], "t", "u"))
     env = {
@@ -92,15 +92,14 @@ def test_rekey_tenant_needs_two_keys(tmp_path: Path, stdin: str, said: str) -> N
 
 
 def test_rekey_tenant_takes_no_key_as_an_argument(tmp_path: Path) -> None:
-    """Arguments are shown to every user of the machine."""
-    ended = om_proxy("rekey-tenant", *SECRETS, cwd=tmp_path)
+    """Every user of the machine can read the arguments."""
+    ended = run_om_proxy("rekey-tenant", *SECRETS, cwd=tmp_path)
     assert ended.returncode == 2
     assert "unrecognized arguments" in ended.stderr
 
 
-def test_rekey_tenant_to_a_key_of_ours(tmp_path: Path) -> None:
-    """Who sets `auth.keys` later takes the memory along, to the tenant the key stands for; any
-    other key is refused."""
+def test_rekey_tenant_to_a_configured_key(tmp_path: Path) -> None:
+    """With `auth.keys`, the memory moves to the new key's tenant; any other key is refused."""
     (tmp_path / "om.yaml").write_text(
         CONFIG + f"auth: {{keys: [{{tenant: acme, key: {SECRETS[1]}}}]}}\n"
     )

@@ -1,4 +1,4 @@
-"""`om-proxy serve`, as a process of its own: what it prints, how it ends."""
+"""`om-proxy serve`, as a process of its own: its output and its end."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ from starlette.types import Message as AsgiMessage
 from om_proxy import __version__
 from om_proxy.app import create_app
 from om_proxy.settings import Settings
-from tests.cli.commands import CONFIG, environment, is_ready, om_proxy, served
+from tests.cli.commands import CONFIG, clean_environment, is_ready, run_om_proxy, serve_in
 
 START = 60.0  # seconds on a very busy machine; the real figure is the benchmark's
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT], ids=["SIGTERM", "SIGINT"])
 def test_serve(tmp_path: Path, number: signal.Signals) -> None:
-    """It starts soon, prints its address and the memory settings in force, and ends cleanly when
-    said to."""
+    """It starts fast, prints its address and the memory settings in force, and ends cleanly at a
+    signal."""
     started = time.monotonic()
-    with served(tmp_path) as (process, base):
+    with serve_in(tmp_path) as (process, base):
         took = time.monotonic() - started
         assert is_ready(base)
         process.send_signal(number)
@@ -46,11 +46,11 @@ def test_serve(tmp_path: Path, number: signal.Signals) -> None:
 
 @pytest.mark.parametrize("by", ["environment", "option"])
 def test_serve_on_a_free_port(tmp_path: Path, by: str) -> None:
-    """Port 0 takes a free one, and the address that is printed is the real one. An option comes
-    before the environment."""
+    """Port 0 takes a free port, and the printed address is the real one. An option overrides the
+    environment."""
     options = ["--host", "127.0.0.1", "--port", "0"] if by == "option" else []
     command = [sys.executable, "-m", "om_proxy", "serve", *options]
-    env = environment() | {"OM_PROXY__SERVER__PORT": "1" if options else "0"}
+    env = clean_environment() | {"OM_PROXY__SERVER__PORT": "1" if options else "0"}
     with subprocess.Popen(
         command, cwd=tmp_path, env=env, stdout=subprocess.PIPE, text=True
     ) as process:
@@ -71,10 +71,9 @@ WORKERS = pytest.mark.parametrize("workers", ["1", "2"])
 
 
 def read_start_failure(failed: subprocess.CompletedProcess[str]) -> str:
-    """Why a start failed: status 3 for whoever would start it again, and all that was said is one
-    line on stderr."""
+    """Return the one line on stderr that says why a start failed; its status is 3."""
     assert failed.returncode == 3, failed.stderr
-    assert failed.stdout == "", "no address is announced that does not answer"
+    assert failed.stdout == "", "it announced an address that does not answer"
     (line,) = failed.stderr.splitlines()
     assert line.startswith("om-proxy: ")
     return line
@@ -83,16 +82,16 @@ def read_start_failure(failed: subprocess.CompletedProcess[str]) -> str:
 @LOGS
 @WORKERS
 def test_serve_twice_on_one_port(tmp_path: Path, workers: str, log: str) -> None:
-    """A port that is taken is a failure that ends, and names the port and the setting; who had it
-    serves on."""
-    with served(tmp_path) as (_, base):
+    """A port in use ends the start; the error names port and setting. The first server serves
+    on."""
+    with serve_in(tmp_path) as (_, base):
         port = base.rpartition(":")[2]
         env = {
             "OM_PROXY__SERVER__PORT": port,
             "OM_PROXY__SERVER__WORKERS": workers,
             "OM_PROXY__TELEMETRY__LOG": log,
         }
-        line = read_start_failure(om_proxy("serve", "--config", "om.yaml", cwd=tmp_path, **env))
+        line = read_start_failure(run_om_proxy("serve", "--config", "om.yaml", cwd=tmp_path, **env))
         assert f"server.port: {port} of 127.0.0.1 is in use" in line
         assert is_ready(base)
 
@@ -100,8 +99,7 @@ def test_serve_twice_on_one_port(tmp_path: Path, workers: str, log: str) -> None
 @LOGS
 @WORKERS
 def test_serve_without_a_usable_store(tmp_path: Path, workers: str, log: str) -> None:
-    """A start that fails says which setting it is and what to do, and ends with nothing left
-    running."""
+    """A failed start names the setting, says what to do, and leaves no process."""
     (tmp_path / "om.yaml").write_text(CONFIG.replace("om.db", "om.yaml/om.db"))
     env = {
         "OM_PROXY__SERVER__PORT": "0",
@@ -109,17 +107,17 @@ def test_serve_without_a_usable_store(tmp_path: Path, workers: str, log: str) ->
         "OM_PROXY__TELEMETRY__LOG": log,
         **REQUIRED,
     }
-    line = read_start_failure(om_proxy("serve", "--config", "om.yaml", cwd=tmp_path, **env))
+    line = read_start_failure(run_om_proxy("serve", "--config", "om.yaml", cwd=tmp_path, **env))
     assert "storage.url: cannot use om.yaml/om.db" in line
     assert "name a database of om-proxy or a new file" in line
 
 
 def test_serve_with_a_file_that_is_no_database(tmp_path: Path) -> None:
-    """SQLite's own words come with the setting's name too."""
+    """SQLite's error comes with the setting's name."""
     (tmp_path / "om.yaml").write_text(CONFIG)
     (tmp_path / "om.db").write_text("no database at all, but longer than the head of one " * 9)
     line = read_start_failure(
-        om_proxy(
+        run_om_proxy(
             "serve", "--config", "om.yaml", cwd=tmp_path, OM_PROXY__SERVER__PORT="0", **REQUIRED
         )
     )
@@ -128,23 +126,22 @@ def test_serve_with_a_file_that_is_no_database(tmp_path: Path) -> None:
 
 
 def test_serve_on_an_open_address_needs_the_admin_token(tmp_path: Path) -> None:
-    """`--host` is the setting itself: what the settings demand of an address holds for it, and a
-    wrong port is said."""
-    opened = om_proxy("serve", "--host", "0.0.0.0", cwd=tmp_path)  # noqa: S104 — it is refused
+    """`--host` and `--port` are checked like the settings they override."""
+    opened = run_om_proxy("serve", "--host", "0.0.0.0", cwd=tmp_path)  # noqa: S104 — it is refused
     assert (opened.returncode, opened.stdout) == (2, "")
     assert "needs server.admin_token" in opened.stderr
-    wrong = om_proxy("serve", "--port", "eighty", cwd=tmp_path)
+    wrong = run_om_proxy("serve", "--port", "eighty", cwd=tmp_path)
     assert (wrong.returncode, wrong.stdout) == (2, "")
     assert "server.port = eighty: must be a whole number" in wrong.stderr
 
 
 @WORKERS
 def test_serve_makes_an_admin_token(tmp_path: Path, workers: str) -> None:
-    """On an open address, where a file is named: it opens the admin API, and its place is all that
-    is printed of it."""
+    """On an open address, with a file for it: the token opens the admin API, and only the file's
+    path is printed."""
     file = tmp_path / "admin-token"
     open_address = {"OM_PROXY__SERVER__HOST": "0.0.0.0", "OM_PROXY__SERVER__WORKERS": workers}  # noqa: S104 — as in a container
-    with served(tmp_path, **open_address, OM_PROXY_ADMIN_TOKEN_FILE=str(file)) as (process, base):
+    with serve_in(tmp_path, **open_address, OM_PROXY_ADMIN_TOKEN_FILE=str(file)) as (process, base):
         assert is_ready(base)
         token = file.read_text().strip()
         for sent, status in ((token, 200), ("another", 401)):
@@ -163,20 +160,19 @@ def test_serve_makes_an_admin_token(tmp_path: Path, workers: str) -> None:
 
 @WORKERS
 def test_serve_on_an_address_of_another_machine(tmp_path: Path, workers: str) -> None:
-    """An address that is not ours, or none at all, is said by the setting it stands in."""
+    """A foreign or invalid address is an error that names the setting."""
     for host in ("192.0.2.1", "no-such-host.invalid"):
         (tmp_path / "om.yaml").write_text(
             CONFIG + f"server: {{host: {host}, admin_token: t, workers: {workers}}}\n"
         )
-        line = read_start_failure(om_proxy("serve", "--config", "om.yaml", cwd=tmp_path))
+        line = read_start_failure(run_om_proxy("serve", "--config", "om.yaml", cwd=tmp_path))
         assert f"server.host: {host} is no address of this machine" in line
 
 
 def test_a_start_that_fails_unforeseen(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What nobody thought of is said by its class and place: an exception's own words may hold
-    anything."""
+    """An unforeseen exception is reported by class and place: its text may hold anything."""
     app = create_app(Settings())
 
     async def broken() -> None:
@@ -199,12 +195,12 @@ def test_a_start_that_fails_unforeseen(
 
 
 def test_serve_tells_no_secret(tmp_path: Path) -> None:
-    """Neither what it prints nor what it logs holds a credential."""
+    """Output and log hold no credential."""
     text = (
         CONFIG.replace("/v1}", "/v1, api_key: sk-hush}")
         + "memory: {api_key: sk-hush}\nserver: {admin_token: sk-hush}\n"
     )
-    with served(tmp_path, text) as (process, base):
+    with serve_in(tmp_path, text) as (process, base):
         headers = {"authorization": "Bearer sk-hush", "x-om-thread": "t"}
         body = {"model": "m", "messages": [{"role": "user", "content": "between us"}]}
         httpx.post(
@@ -218,9 +214,9 @@ def test_serve_tells_no_secret(tmp_path: Path) -> None:
 
 
 def test_serve_with_a_faulty_file(tmp_path: Path) -> None:
-    """The same, and no traceback."""
+    """The error names file, line and setting, without a traceback."""
     (tmp_path / "x.yaml").write_text("storage: {url: 'redis://cache'}\n")
-    ended = om_proxy("serve", "--config", "x.yaml", cwd=tmp_path)
+    ended = run_om_proxy("serve", "--config", "x.yaml", cwd=tmp_path)
     assert (ended.returncode, ended.stdout) == (2, "")
     assert re.match(r"om-proxy: .*x\.yaml:1.*storage\.url", ended.stderr, flags=re.DOTALL)
     assert "Traceback" not in ended.stderr

@@ -1,4 +1,4 @@
-"""What a server imports at its start, and what it does without."""
+"""The imports of a server's start."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from pathlib import Path
 import pytest
 
 from om_proxy.cli.serve_imports import hide_modules
-from tests.cli.commands import environment
+from tests.cli.commands import clean_environment
 
 
-def test_starting_spares_what_no_server_uses() -> None:
-    """Nothing is imported for looks, nor for tokens that nobody signs; what stays is no garbage,
-    and garbage is looked for as ever; later, all can be imported."""
+def test_a_start_skips_unused_imports() -> None:
+    """No unused library is imported, and it can be imported later. The imported objects are frozen,
+    and the collector's thresholds are restored."""
     code = (
         "import gc, sys; from om_proxy.cli.serve_imports import import_for_serving; before = gc.get_threshold()\n"
         "with import_for_serving(): import om_proxy.app, uvicorn\n"
@@ -24,13 +24,17 @@ def test_starting_spares_what_no_server_uses() -> None:
         "import rich.console, frozenlist._frozenlist"
     )
     run = subprocess.run(
-        [sys.executable, "-c", code], env=environment(), capture_output=True, text=True, check=False
+        [sys.executable, "-c", code],
+        env=clean_environment(),
+        capture_output=True,
+        text=True,
+        check=False,
     )
     assert run.returncode == 0, run.stderr
 
 
-def test_what_is_in_use_is_not_spared(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Only what nobody has imported yet is absent, and only meanwhile."""
+def test_an_imported_module_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Only a module that is not imported yet is hidden, and only within the `with`."""
     (tmp_path / "ornament.py").touch()
     monkeypatch.syspath_prepend(tmp_path)
     with hide_modules(("json", "ornament")):

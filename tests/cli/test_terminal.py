@@ -12,17 +12,17 @@ from pathlib import Path
 import pytest
 
 from om_proxy.cli.terminal import print_report
-from tests.cli.commands import CONFIG, environment, om_proxy
+from tests.cli.commands import CONFIG, clean_environment, run_om_proxy
 
 ESCAPES = re.compile(r"\x1b\[[0-9;]*m")
 
 
 def run_on_terminal(*arguments: str, cwd: Path, **env: str) -> str:
-    """The command's output on a pseudo terminal of 80 columns."""
+    """Return the command's output on a pseudo terminal of 80 columns."""
     main, side = pty.openpty()
     shape = {"TERM": "xterm", "COLUMNS": "80", "LINES": "24"}
     command = [sys.executable, "-m", "om_proxy", *arguments]
-    base = {name: value for name, value in environment().items() if name != "NO_COLOR"}
+    base = {name: value for name, value in clean_environment().items() if name != "NO_COLOR"}
     with subprocess.Popen(
         command, cwd=cwd, env=base | shape | env, stdin=side, stdout=side, stderr=side
     ):
@@ -51,7 +51,7 @@ def test_a_terminal_shows_the_words_of_the_pipe_in_columns(
     """No word is lost or read as markup, and a long line wraps below its own column."""
     arguments = (*command, "--config", "om.yaml")
     shown = run_on_terminal(*arguments, cwd=folder)
-    piped = om_proxy(*arguments, cwd=folder).stdout
+    piped = run_om_proxy(*arguments, cwd=folder).stdout
     assert "\x1b[1m" in shown
     plain = ESCAPES.sub("", shown)
     assert re.sub(r"\s|:", "", plain.replace("=", "")) == re.sub(
@@ -65,7 +65,7 @@ def test_a_terminal_shows_the_words_of_the_pipe_in_columns(
 def test_no_color_gives_a_terminal_the_plain_lines(command: str, folder: Path) -> None:
     arguments = (command, "--config", "om.yaml")
     shown = run_on_terminal(*arguments, cwd=folder, NO_COLOR="1")
-    assert shown == om_proxy(*arguments, cwd=folder).stdout
+    assert shown == run_om_proxy(*arguments, cwd=folder).stdout
 
 
 def test_a_pipe_gets_the_lines_without_rich(

@@ -1,4 +1,4 @@
-"""`om-proxy token`: a server takes what it prints."""
+"""`om-proxy token` prints a token that a server takes."""
 
 from __future__ import annotations
 
@@ -40,8 +40,7 @@ def test_a_token_is_taken(
     tenant: str,
     key: dict[str, str],
 ) -> None:
-    """What the command makes names the caller to a server with the same file, for as long as it was
-    told."""
+    """A server with the same file identifies the caller by the token, until the token expires."""
     config = tmp_path / "om.yaml"
     config.write_text(
         f"auth: {{token_secret: {TOKEN_SECRET}, token_required: true{', ' + auth if auth else ''}}}"
@@ -85,10 +84,10 @@ def test_a_token_is_taken(
         ),
     ],
 )
-def test_no_token_that_would_be_refused(
+def test_no_token_for_wrong_options(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], auth: str, options: list[str], said: str
 ) -> None:
-    """What could never be taken is not made; the error says what to do."""
+    """A token that a server would refuse is not made; the error says what to do."""
     config = tmp_path / "om.yaml"
     config.write_text(f"auth: {auth}")
     assert main(["token", "--config", str(config), *options]) == 2

@@ -1,18 +1,17 @@
-"""Several processes on one port."""
+"""Several worker processes on one port."""
 
 from __future__ import annotations
 
 import os
 from pathlib import Path
 
-from tests.cli.commands import CONFIG, ROOT, om_proxy
+from tests.cli.commands import CONFIG, ROOT, run_om_proxy
 
 REQUIRED = {"OM_PROXY__STORAGE__REQUIRED": "true"}
 
 
 def test_a_worker_that_cannot_start_is_a_failure(tmp_path: Path) -> None:
-    """Also where only the workers find out, and later than the first start: whoever watches over us
-    starts us again."""
+    """The status is 3, so that a supervisor starts the proxy again, even if only a worker fails."""
     (tmp_path / "sitecustomize.py").write_text(LATE)
     (tmp_path / "om.yaml").write_text(CONFIG)
     env = {
@@ -21,7 +20,7 @@ def test_a_worker_that_cannot_start_is_a_failure(tmp_path: Path) -> None:
         "OM_PROXY__TELEMETRY__LOG": "off",
         **REQUIRED,
     }
-    failed = om_proxy(
+    failed = run_om_proxy(
         "serve",
         "--config",
         "om.yaml",

@@ -1,4 +1,4 @@
-"""The cause of a failure is told in plain words, and holds no text of a server's."""
+"""The cause of a failure in plain words, without a server's text."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def model_errors(kind: type[ModelError] = ModelError) -> Iterator[type[ModelErro
 
 
 def test_every_cause_has_its_words() -> None:
-    """No memory model can fail in a way that nobody explains."""
+    """Every error of a memory model has an explanation."""
     assert {kind.code for kind in model_errors()} == set(CAUSES_BY_CODE)
 
 
@@ -34,12 +34,12 @@ def test_every_cause_has_its_words() -> None:
     ],
 )
 def test_in_words(stored: str, said: list[str]) -> None:
-    """What failed, why, and what to do; an empty or unknown one is told as such."""
+    """The sentence says what failed, why, and what to do; an unknown cause is called unknown."""
     assert all(text in explain_cause(stored) for text in said)
 
 
 def test_a_cause_quotes_nobody() -> None:
-    """A server's message and code stay out of the store."""
+    """A server's message and code are not stored."""
     error = build_model_error(
         401, code="sk-CANARY", message="the CANARY sings", headers={}, now=0.0
     )

@@ -1,4 +1,4 @@
-"""What `check`, `doctor` and the start say of the memory models."""
+"""The warnings of `check`, `doctor` and the banner about the memory models."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def list_missing(text: str, **environ: str) -> list[str]:
     ],
 )
 def test_a_missing_credential_is_named(memory: str, said: list[str]) -> None:
-    """The model, and the variable that would hold its key."""
+    """The line names the model, and the variable for its key."""
     (line,) = list_missing(f"memory: {memory}")
     assert all(text in line for text in said)
 
@@ -59,13 +59,13 @@ def test_a_missing_credential_is_named(memory: str, said: list[str]) -> None:
     ],
 )
 def test_nothing_is_missing(memory: str) -> None:
-    """Where there is a key, none is needed, or none can be known to be."""
+    """There is no line if the model has a key, needs none, or its provider is unknown."""
     assert list_missing(f"memory: {memory}") == []
     assert list_missing("memory: {model: openai/a}", OPENAI_API_KEY="k") == []
 
 
 def test_a_shared_key_is_not_for_another_address() -> None:
-    """A model with an address of its own does not get it."""
+    """A model with its own address does not get the shared key."""
     (line,) = list_missing(
         'memory: {api_key: k, model: [{model: openai/a, api_base: "https://api.openai.com/v1"}]}'
     )
@@ -73,7 +73,8 @@ def test_a_shared_key_is_not_for_another_address() -> None:
 
 
 def test_the_request_s_own_server() -> None:
-    """There the request's credential serves; the line says for how long."""
+    """On the request's own server, the line says that the request's credential is used until
+    then."""
     (own,) = list_missing("memory: {model: openai/a}")
     (other,) = list_missing(
         "memory: {model: openai/a}\nupstream: [{name: u, base_url: 'https://other.example/v1'}]"
@@ -83,7 +84,7 @@ def test_the_request_s_own_server() -> None:
 
 
 def test_models_in_lists_are_warned_of() -> None:
-    """What is known against a model is told wherever it stands."""
+    """A model in a list gets the same warnings as alone."""
     names = ["anthropic/claude-opus-4-1", "openai/gpt-4.1-nano"]
     settings = parse(f"memory: {{model: [{', '.join(names)}]}}")
     alone = [
@@ -96,7 +97,7 @@ def test_models_in_lists_are_warned_of() -> None:
 
 @pytest.mark.parametrize(("retries", "told"), [(2, False), (3, True)])
 def test_retries_that_do_nothing_are_told(retries: int, told: bool) -> None:
-    """A call is tried three times at most, whatever its model asks for."""
+    """A model whose `max_retries` exceeds the three tries in all gets a warning."""
     settings = parse(f"memory: {{model: [{{model: openai/a, max_retries: {retries}}}]}}")
     assert (
         any("max_retries" in text for text in model_warnings(settings.effective(None), None))
@@ -107,7 +108,7 @@ def test_retries_that_do_nothing_are_told(retries: int, told: bool) -> None:
 def test_check_and_start_say_so(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Both name the variable while it is missing, and no value once it is there."""
+    """Both name a missing variable, and never show its value."""
     file = tmp_path / "om-proxy.yaml"
     file.write_text("memory: {model: openai/gpt-5-mini}", encoding="utf-8")
     for said in (True, False):
