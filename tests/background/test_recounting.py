@@ -222,6 +222,6 @@ async def test_chunks_stand_for_as_much_as_they_cover() -> None:
         assert (after.last, after.text) == (before.last, before.text)
         assert (
             after.source_tokens
-            == sum(m.weight for m in memory.tail if m.seq <= after.last)
+            == sum(m.framed_tokens for m in memory.tail if m.seq <= after.last)
             < before.source_tokens
         )

@@ -34,7 +34,15 @@ from om_proxy.identity.callers import identify
 from om_proxy.identity.identity_rules import IdentityRules
 from om_proxy.identity.keyed_hashes import fingerprint_key
 from om_proxy.memory.lifecycle import transitions
-from om_proxy.memory.model import Item, Key, Memory, Message, Observation, extend_chain, weight
+from om_proxy.memory.model import (
+    Item,
+    Key,
+    Memory,
+    Message,
+    Observation,
+    extend_chain,
+    sum_framed_tokens,
+)
 from om_proxy.storage.sqlite.store import SqliteStore
 
 PROMISED = 1.5  # times the shortest thread's time
@@ -125,7 +133,7 @@ def noted(memory: Memory) -> Observation:
         chain=last.chain,
         text=text,
         tokens=500,
-        source_tokens=weight(memory.tail),
+        source_tokens=sum_framed_tokens(memory.tail),
         at=time.time(),
     )
 

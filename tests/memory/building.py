@@ -77,7 +77,7 @@ def chunk(
         chain=messages[-1].chain,
         text=text,
         tokens=tokens,
-        source_tokens=sum(m.weight for m in messages),
+        source_tokens=sum(m.framed_tokens for m in messages),
         at=2_000.0,
     )
 

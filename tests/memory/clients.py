@@ -30,7 +30,15 @@ from om_proxy.apis.json_text import write_canonical
 from om_proxy.memory import blocks
 from om_proxy.memory.fingerprint import fingerprint
 from om_proxy.memory.lifecycle import branch, transitions
-from om_proxy.memory.model import Item, Key, Memory, Message, Observation, extend_chain, weight
+from om_proxy.memory.model import (
+    Item,
+    Key,
+    Memory,
+    Message,
+    Observation,
+    extend_chain,
+    sum_framed_tokens,
+)
 from om_proxy.memory.prompt.tail import Piece, build_tail
 from om_proxy.memory.transcript.apply_turn import apply_turn
 from om_proxy.memory.transcript.reconcile import (
@@ -164,7 +172,7 @@ class Thread:
             log,
             [m.mark for m in before][-self.recent :],
             [m for m in live if m.seq > reach],
-            (len(before), weight(before)),
+            (len(before), sum_framed_tokens(before)),
             self.now,
         )
 
@@ -198,7 +206,7 @@ class Thread:
             chain=covered[-1].chain,
             text="* 🔴 (09:00) noted",
             tokens=5,
-            source_tokens=weight(covered),
+            source_tokens=sum_framed_tokens(covered),
             at=self.now,
         )
         self.commit(transitions.add_chunk(self.memory, chunk))

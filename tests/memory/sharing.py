@@ -28,7 +28,7 @@ from om_proxy.memory.model import (
     Reflection,
     extend_chain,
     resource_key,
-    weight,
+    sum_framed_tokens,
 )
 from om_proxy.memory.notes import sections
 from om_proxy.memory.notes.observations import parse_reflection
@@ -171,7 +171,7 @@ class Resource:
             source_tokens=9,
             at=NOW,
         )
-        return replace(made, source_tokens=weight(messages), task=task)
+        return replace(made, source_tokens=sum_framed_tokens(messages), task=task)
 
     def activate(self, name: str, number: int = 1) -> None:
         memory = self.joint(name)
@@ -237,7 +237,9 @@ class Resource:
         reach = branch.covered_until(log, voice.label if memory.shared_log else None)
         covered, tail = voice.said(0, reach), voice.said(reach, 10**9)
         marks = [m.mark for m in covered]
-        return branch.roll_back(memory, cut, log, marks, tail, (len(covered), weight(covered)), NOW)
+        return branch.roll_back(
+            memory, cut, log, marks, tail, (len(covered), sum_framed_tokens(covered)), NOW
+        )
 
     def leave(self, name: str) -> None:
         """Its log is its own from now on."""
@@ -275,7 +277,7 @@ class Resource:
                 covered, tail = voice.said(0, reach), voice.said(reach, 10**9)
                 marks, counted = (
                     [m.mark for m in covered][-RECENT_MARKS:],
-                    (len(covered), weight(covered)),
+                    (len(covered), sum_framed_tokens(covered)),
                 )
                 voice.memory = forgetting.uncover_thread(
                     voice.memory, self.shared_log, voice.label, marks, tail, counted
@@ -313,7 +315,10 @@ class Resource:
             f"{voice.name}: the log is about another branch"
         )
         covered = voice.said(0, end)
-        assert (memory.covered_count, memory.covered_tokens) == (len(covered), weight(covered))
+        assert (memory.covered_count, memory.covered_tokens) == (
+            len(covered),
+            sum_framed_tokens(covered),
+        )
         assert memory.recent == tuple(m.mark for m in covered)[-RECENT_MARKS:]
         assert list(memory.tail) == voice.said(end, 10**9)
         for chunk in memory.chunks:

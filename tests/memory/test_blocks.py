@@ -156,9 +156,9 @@ def test_a_safe_cut_is_a_closed_end_within_the_limit(
     if not ends:
         assert count == 0
         return
-    weight = sum(m.tokens + MESSAGE_FRAMING_TOKENS for m in messages[:count])
+    tokens = sum(m.tokens + MESSAGE_FRAMING_TOKENS for m in messages[:count])
     assert count - 1 in ends
-    assert weight <= limit or count == ends[0] + 1
+    assert tokens <= limit or count == ends[0] + 1
 
 
 @given(conversations())

@@ -22,18 +22,18 @@ Told = tuple[tuple[Mark, ...], int, int, frozenset[str]]
 
 
 def told(messages: Sequence[Message]) -> Told:
-    weight = sum(m.tokens + MESSAGE_FRAMING_TOKENS for m in messages)
+    tokens = sum(m.tokens + MESSAGE_FRAMING_TOKENS for m in messages)
     encodings = frozenset(m.encoding for m in messages)
     return (
         tuple(m.mark for m in messages),
-        weight,
+        tokens,
         sum(len(m.item.raw) for m in messages),
         encodings,
     )
 
 
 def tells(stretch: MessageList) -> Told:
-    return stretch.marks, stretch.weight, stretch.json_bytes, stretch.encodings
+    return stretch.marks, stretch.framed_tokens, stretch.json_bytes, stretch.encodings
 
 
 SEQS = st.lists(st.integers(1, 40), max_size=20, unique=True).map(sorted)
@@ -66,7 +66,7 @@ def test_a_part_of_it(seqs: list[int], first: int, last: int) -> None:
     plain, tail = numbered(seqs), MessageList(numbered(seqs))
     inside = tuple(m for m in plain if first <= m.seq <= last)
     assert tail.messages_between(first, last) == inside
-    assert tail.weight_between(first, last) == told(inside)[1]
+    assert tail.framed_tokens_between(first, last) == told(inside)[1]
     assert tail.messages_after(first) == tuple(m for m in plain if m.seq > first)
 
 

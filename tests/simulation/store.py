@@ -25,7 +25,7 @@ from om_proxy.memory.model import (
     Observation,
     Reflection,
     resource_key,
-    weight,
+    sum_framed_tokens,
 )
 from om_proxy.storage.base import (
     Change,
@@ -255,7 +255,7 @@ class Disk:
                 )
                 marks, counted = (
                     [m.mark for m in covered][-RECENT_MARKS:],
-                    (len(covered), weight(covered)),
+                    (len(covered), sum_framed_tokens(covered)),
                 )
                 memory = forgetting.uncover_thread(memory, after, name, marks, tail, counted)
             if memory != thread.memory():

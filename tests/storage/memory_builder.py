@@ -23,7 +23,7 @@ from om_proxy.memory.model import (
     Reflection,
     View,
     extend_chain,
-    weight,
+    sum_framed_tokens,
 )
 from om_proxy.storage.base import Outline
 
@@ -82,7 +82,7 @@ class MemoryBuilder:
             next_id=self.next_id,
             coverage=self.coverage,
             covered_count=len(self.covered),
-            covered_tokens=weight(self.covered),
+            covered_tokens=sum_framed_tokens(self.covered),
             recent=tuple(m.mark for m in self.covered)[-RECENT_MARKS:],
             tail=tuple(self.tail),
             log=ObservationLog(
@@ -256,7 +256,7 @@ class MemoryBuilder:
             chain=last.chain,
             text=f"{text} {id_}",
             tokens=len(text),
-            source_tokens=weight(messages),
+            source_tokens=sum_framed_tokens(messages),
             at=2.5,
             task=f"task {id_}" if id_ % 2 else None,
             suggestion=None if id_ % 2 else "ask",

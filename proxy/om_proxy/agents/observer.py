@@ -16,7 +16,7 @@ from om_proxy.agents.retries import CallCost
 from om_proxy.agents.transcript_text import RenderedTranscript, render_transcript
 from om_proxy.errors import CutOff, Unusable
 from om_proxy.memory.escaping import escape
-from om_proxy.memory.model import Message, weight
+from om_proxy.memory.model import Message, sum_framed_tokens
 from om_proxy.memory.notes import sections
 from om_proxy.memory.notes.observations import ParsedNotes, parse_observation, refuse_cut_off
 
@@ -154,7 +154,7 @@ class Observer(MemoryAgent):
         )
 
     async def _parse_answer(self, task: ObserverTask, answer: Answer) -> ParsedNotes:
-        source = weight(task.messages)
+        source = sum_framed_tokens(task.messages)
         parsed = await asyncio.to_thread(
             parse_observation,
             answer.text,

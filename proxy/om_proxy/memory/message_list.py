@@ -20,7 +20,7 @@ class MessageList(tuple["Message", ...]):
 
     # filled when first asked for; functools.cached_property takes a lock each time
     _marks: tuple[Mark, ...] | None = None
-    _weight: int | None = None
+    _framed_tokens: int | None = None
     _json_bytes: int | None = None
     _encodings: frozenset[str] | None = None
 
@@ -31,11 +31,11 @@ class MessageList(tuple["Message", ...]):
         return self._marks
 
     @property
-    def weight(self) -> int:
+    def framed_tokens(self) -> int:
         """Tokens the messages cost in a prompt."""
-        if self._weight is None:
-            self._weight = _sum_weights(self)
-        return self._weight
+        if self._framed_tokens is None:
+            self._framed_tokens = _sum_framed_tokens(self)
+        return self._framed_tokens
 
     @property
     def json_bytes(self) -> int:
@@ -69,15 +69,17 @@ class MessageList(tuple["Message", ...]):
         """The messages with `first <= seq <= last`."""
         return self[self.count_to(first - 1) : self.count_to(last)]
 
-    def weight_between(self, first: int, last: int) -> int:
+    def framed_tokens_between(self, first: int, last: int) -> int:
         """Tokens of the messages with `first <= seq <= last`. Sums them, or all others where those are
         fewer."""
         start, stop = self.count_to(first - 1), self.count_to(last)
         if stop - start == len(self):
-            return self.weight
+            return self.framed_tokens
         if 2 * (stop - start) < len(self):
-            return _sum_weights(self[start:stop])
-        return self.weight - _sum_weights(self[:start]) - _sum_weights(self[stop:])
+            return _sum_framed_tokens(self[start:stop])
+        return (
+            self.framed_tokens - _sum_framed_tokens(self[:start]) - _sum_framed_tokens(self[stop:])
+        )
 
     def append_messages(self, fresh: tuple[Message, ...]) -> MessageList:
         """The list with these messages at the end; its sums grow with it."""
@@ -86,8 +88,8 @@ class MessageList(tuple["Message", ...]):
         longer = MessageList(self + fresh)
         if self._marks is not None:
             longer._marks = self._marks + tuple([m.mark for m in fresh])
-        if self._weight is not None:
-            longer._weight = self._weight + _sum_weights(fresh)
+        if self._framed_tokens is not None:
+            longer._framed_tokens = self._framed_tokens + _sum_framed_tokens(fresh)
         if self._json_bytes is not None:
             longer._json_bytes = self._json_bytes + _sum_bytes(fresh)
         if self._encodings is not None:
@@ -101,15 +103,15 @@ class MessageList(tuple["Message", ...]):
         if len(self) >= 2 * count:
             return shorter  # less is left than is gone: the rest is summed anew
         gone = self[count:]
-        if self._weight is not None:
-            shorter._weight = self._weight - _sum_weights(gone)
+        if self._framed_tokens is not None:
+            shorter._framed_tokens = self._framed_tokens - _sum_framed_tokens(gone)
         if self._json_bytes is not None:
             shorter._json_bytes = self._json_bytes - _sum_bytes(gone)
         return shorter
 
 
-def _sum_weights(messages: Iterable[Message]) -> int:
-    return sum([m.weight for m in messages])
+def _sum_framed_tokens(messages: Iterable[Message]) -> int:
+    return sum([m.framed_tokens for m in messages])
 
 
 def _sum_bytes(messages: Iterable[Message]) -> int:

@@ -105,7 +105,7 @@ class Message(Struct, frozen=True):
         force_setattr(self, "mark", mark)
 
     @property
-    def weight(self) -> int:
+    def framed_tokens(self) -> int:
         """Tokens it costs in a prompt."""
         return self.tokens + MESSAGE_FRAMING_TOKENS
 
@@ -269,7 +269,7 @@ class Memory(Struct, frozen=True, kw_only=True):
 
     coverage: int = 0  # the log covers every live message up to this seq
     covered_count: int = 0  # live messages up to coverage
-    covered_tokens: int = 0  # their weight
+    covered_tokens: int = 0  # of them, with framing
     recent: tuple[Mark, ...] = ()  # the newest RECENT_MARKS live messages up to coverage
     tail: tuple[Message, ...] = ()  # every live message after coverage
 
@@ -327,7 +327,7 @@ class Memory(Struct, frozen=True, kw_only=True):
     @property
     def pending(self) -> int:
         """Tokens of the tail."""
-        return MessageList.of(self.tail).weight
+        return MessageList.of(self.tail).framed_tokens
 
     @property
     def chunked_to(self) -> int:
@@ -342,9 +342,9 @@ class Memory(Struct, frozen=True, kw_only=True):
         )
 
 
-def weight(messages: Iterable[Message]) -> int:
+def sum_framed_tokens(messages: Iterable[Message]) -> int:
     """Tokens the messages cost in a prompt."""
-    # not `Message.weight`, which is slower: every request sums its whole tail
+    # not `Message.framed_tokens`, which is slower: every request sums its whole tail
     return sum([m.tokens + MESSAGE_FRAMING_TOKENS for m in messages])
 
 

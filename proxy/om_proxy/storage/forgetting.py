@@ -80,5 +80,5 @@ def uncover_thread(
     marks up to the seq given there; `tail`: its live messages after it; `before`: the count and
     payload tokens of all live messages up to it."""
     count, tokens = before
-    weight = tokens + MESSAGE_FRAMING_TOKENS * count
-    return forgetting.uncover_thread(thread, log, label, recent, tail, (count, weight))
+    framed_tokens = tokens + MESSAGE_FRAMING_TOKENS * count
+    return forgetting.uncover_thread(thread, log, label, recent, tail, (count, framed_tokens))

@@ -61,7 +61,7 @@ async def test_who_makes_whose_shared_log_due(store: SqliteStore) -> None:
     """What is unobserved counts for its own tenant's shared log, and makes no other one due."""
     first = await shared(store, "a", "t", ResourceWakeup(NOW, 1))
     assert await store.due_threads(NOW, 9) == (resource_key(first.key),)
-    tokens = sum(m.weight for m in first.tail)
+    tokens = sum(m.framed_tokens for m in first.tail)
     second = await shared(store, "b", "t", ResourceWakeup(NOW, tokens + 1))
     assert await store.due_threads(NOW, 9) == (resource_key(first.key),)
     await shared(store, "b", "u", ResourceWakeup(NOW, tokens + 1))

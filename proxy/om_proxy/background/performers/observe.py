@@ -18,7 +18,7 @@ from om_proxy.memory.lifecycle import decisions, transitions
 from om_proxy.memory.lifecycle.decisions import Observe
 from om_proxy.memory.lifecycle.hints import reaches_newest
 from om_proxy.memory.lifecycle.observable import messages_between
-from om_proxy.memory.model import Failures, Memory, Message, Observation, weight
+from om_proxy.memory.model import Failures, Memory, Message, Observation, sum_framed_tokens
 from om_proxy.memory_cache import Memories
 from om_proxy.policy import MemoryContext
 
@@ -71,7 +71,7 @@ class ObservePerformer:
             chain=messages[-1].chain,
             text=notes.text,
             tokens=await asyncio.to_thread(self._count_tokens, notes.text),
-            source_tokens=weight(messages),
+            source_tokens=sum_framed_tokens(messages),
             at=messages[-1].at,
             task=notes.task,
             suggestion=notes.suggestion,
@@ -83,7 +83,7 @@ class ObservePerformer:
         def add_chunk(now: Memory) -> Memory:
             # the tail may have been counted anew meanwhile
             counted = structs.replace(
-                chunk, source_tokens=weight(messages_between(now, after, chunk.last))
+                chunk, source_tokens=sum_framed_tokens(messages_between(now, after, chunk.last))
             )
             return transitions.add_chunk(now, counted)
 
@@ -118,7 +118,10 @@ class ObservePerformer:
                 wants_suggestion,
             )
             models = choose_memory_models(
-                context.effective.observer_model, context, weight(messages), self._environ
+                context.effective.observer_model,
+                context,
+                sum_framed_tokens(messages),
+                self._environ,
             )
             try:
                 return messages, await self._observer.observe(
@@ -136,7 +139,9 @@ class ObservePerformer:
                     # the network may have cut it off once: the next model, or the same one again,
                     # is shown the same messages
                     continue
-                clip = (clip or min(weight(messages), context.effective.limits.observe_at)) // 2
+                clip = (
+                    clip or min(sum_framed_tokens(messages), context.effective.limits.observe_at)
+                ) // 2
                 if clip < MIN_CLIP_TOKENS:
                     raise
 

@@ -18,7 +18,7 @@ from om_proxy.memory.lifecycle import decisions
 from om_proxy.memory.lifecycle.batches import ObserveBatch
 from om_proxy.memory.lifecycle.decisions import Observe
 from om_proxy.memory.lifecycle.observable import messages_between
-from om_proxy.memory.model import Key, Memory, weight
+from om_proxy.memory.model import Key, Memory, sum_framed_tokens
 from om_proxy.memory_cache import Memories
 from om_proxy.policy import MemoryContext, PolicyInForce
 
@@ -140,7 +140,7 @@ class ObserveBatchPerformer:
             )
             for label, (memory, _, messages) in parts.items()
         }
-        size = sum(weight(messages) for _, _, messages in parts.values())
+        size = sum(sum_framed_tokens(messages) for _, _, messages in parts.values())
         models = choose_memory_models(
             context.effective.observer_model, context, size, self._environ
         )

@@ -10,7 +10,7 @@ from om_proxy.background.performers.shown_log import list_known_notes
 from om_proxy.memory import blocks
 from om_proxy.memory.dates import find_zone
 from om_proxy.memory.lifecycle.hints import current_task
-from om_proxy.memory.model import Key, Memory, Message, weight
+from om_proxy.memory.model import Key, Memory, Message, sum_framed_tokens
 from om_proxy.memory.notes.log_excerpt import excerpt_log
 from om_proxy.policy import MemoryContext
 
@@ -47,7 +47,7 @@ def build_observer_task(
 def take_older_half(messages: tuple[Message, ...]) -> tuple[Message, ...]:
     """Return the older half at a safe cut; empty if the messages are one block."""
     marks = [m.mark for m in messages]
-    count = blocks.safe_cut(marks, weight(messages) // 2, 0)
+    count = blocks.safe_cut(marks, sum_framed_tokens(messages) // 2, 0)
     return messages[:count] if count < len(messages) else ()
 
 

@@ -132,7 +132,7 @@ def roll_back(
     uncovers is raw again.
 
     `recent`: the newest live marks up to the log's reach. `tail`: the live messages after it,
-    through `cut` or further. `before`: count and weight of all live messages up to the reach. The
+    through `cut` or further. `before`: count and framed tokens of all live messages up to the reach. The
     messages after `cut` stay in the tail: `apply_turn` supersedes them.
     """
     coverage = covered_until(log, memory.shared_log.label if memory.shared_log else None)

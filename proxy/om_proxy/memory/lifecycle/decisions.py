@@ -49,7 +49,7 @@ from om_proxy.memory.model import (
     Failures,
     Mark,
     Memory,
-    weight,
+    sum_framed_tokens,
 )
 
 # of R; from here on the next reflection is made once the log holds one. An earlier one would have to
@@ -238,7 +238,7 @@ def _background_observation(
         return None
     fresh = [m for m in memory.tail if m.seq > memory.chunked_to]
     least = limits.interval // 2
-    if weight(fresh) < least:
+    if sum_framed_tokens(fresh) < least:
         return None
     near = (
         observable_tokens(memory.tail)
@@ -303,7 +303,7 @@ def _observe(
     if not count:
         return None
     after, last = memory.chunked_to, marks[count - 1].seq
-    return Observe(after, last, weight(messages_between(memory, after, last)), wait)
+    return Observe(after, last, sum_framed_tokens(messages_between(memory, after, last)), wait)
 
 
 def _blocking_reflection(memory: Memory, limits: Limits) -> Reflect | None:

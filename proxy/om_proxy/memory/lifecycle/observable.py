@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from om_proxy.memory import blocks
-from om_proxy.memory.model import Memory, Message, Observation, weight
+from om_proxy.memory.model import Memory, Message, Observation, sum_framed_tokens
 
 
 def last_observable_seq(memory: Memory) -> int:
@@ -23,7 +23,7 @@ def observable_tokens(tail: Sequence[Message]) -> int:
     """Tokens up to the last safe cut: all triggers measure these
     (docs/spec/behaviour.md#safe-cut)."""
     ends = blocks.closed_ends([m.mark for m in tail])
-    return weight(tail[: ends[-1] + 1]) if ends else 0
+    return sum_framed_tokens(tail[: ends[-1] + 1]) if ends else 0
 
 
 def answered_chunks(memory: Memory) -> tuple[Observation, ...]:

@@ -19,7 +19,7 @@ from om_proxy.memory.model import (
     ObservationLog,
     Reflection,
     replace_log,
-    weight,
+    sum_framed_tokens,
 )
 
 FIRST_BACK_OFF_S = 60.0  # after the first failure; it doubles with each one more
@@ -69,7 +69,7 @@ def _move_coverage(memory: Memory, last: int) -> Memory:
         memory,
         coverage=last,
         covered_count=memory.covered_count + len(gone),
-        covered_tokens=memory.covered_tokens + weight(gone),
+        covered_tokens=memory.covered_tokens + sum_framed_tokens(gone),
         recent=(memory.recent + tuple(m.mark for m in gone))[-RECENT_MARKS:],
         tail=memory.tail[len(gone) :],
     )

@@ -11,7 +11,7 @@ from __future__ import annotations
 from om_proxy.memory import blocks
 from om_proxy.memory.lifecycle.decisions import Observe
 from om_proxy.memory.lifecycle.observable import messages_between
-from om_proxy.memory.model import Memory, weight
+from om_proxy.memory.model import Memory, sum_framed_tokens
 
 
 def next_batch(memory: Memory, through: int, most: int, now: float) -> Observe | None:
@@ -29,7 +29,7 @@ def next_batch(memory: Memory, through: int, most: int, now: float) -> Observe |
     if not count:
         return None
     after, last = memory.chunked_to, marks[count - 1].seq
-    return Observe(after, last, weight(messages_between(memory, after, last)), wait=True)
+    return Observe(after, last, sum_framed_tokens(messages_between(memory, after, last)), wait=True)
 
 
 def ready_chunks(memory: Memory, through: int) -> tuple[int, ...]:
@@ -40,4 +40,4 @@ def ready_chunks(memory: Memory, through: int) -> tuple[int, ...]:
 def can_shrink(memory: Memory, received: int, through: int) -> bool:
     """Whether the client's own prompt, `received` tokens without its instructions, holds more than what
     has to stay. The prompt of a client that sends its newest message only never does."""
-    return received > weight([m for m in memory.tail if m.seq > through])
+    return received > sum_framed_tokens([m for m in memory.tail if m.seq > through])

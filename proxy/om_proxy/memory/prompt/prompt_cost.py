@@ -27,7 +27,7 @@ def _cell_tokens(memory: Memory, sent: SentHistory, cell: Cell) -> int:
     if cell.kind not in ("same", "altered"):
         return sum(_guess_tokens(sent.raws[i]) for i in range(cell.sent_from, cell.sent_to))
     marked = [m for m in memory.recent if cell.from_seq <= m.seq <= cell.to_seq]
-    tail = MessageList.of(memory.tail).weight_between(cell.from_seq, cell.to_seq)
+    tail = MessageList.of(memory.tail).framed_tokens_between(cell.from_seq, cell.to_seq)
     covered = sum(m.tokens + MESSAGE_FRAMING_TOKENS for m in marked)
     if (
         cell.sent_from == 0 and marked and marked[0] is memory.recent[0]

@@ -195,6 +195,7 @@ def apply_counts(memory: Memory, counts: Mapping[int, tuple[Item, int]], encodin
 
     tail = MessageList(map(counted, memory.tail))
     chunks = (
-        replace(c, source_tokens=tail.weight_between(c.after + 1, c.last)) for c in memory.chunks
+        replace(c, source_tokens=tail.framed_tokens_between(c.after + 1, c.last))
+        for c in memory.chunks
     )
     return replace(memory, tail=tail, chunks=tuple(chunks))
