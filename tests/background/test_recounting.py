@@ -106,7 +106,7 @@ async def test_another_encoding_counts_the_tail_anew(talk: Talk) -> None:
     after = await talk.counts()
     assert after == await recounted(talk, NEW)
     assert sum(tokens for _, tokens in after[:6]) < 0.8 * sum(tokens for _, tokens in before)
-    assert (await talk.p.memory()).pending == sum(tokens + 4 for _, tokens in after)
+    assert (await talk.p.memory()).pending_tokens == sum(tokens + 4 for _, tokens in after)
 
 
 async def test_nothing_on_a_request_s_way_counts_what_is_known(talk: Talk) -> None:

@@ -323,7 +323,7 @@ def test_twice_as_many_observations_as_intervals(T: int, interval: int, grows: i
     made, sizes = memory(()), list[tuple[int, bool]]()
     for turn in range(0, len(everything), 2):
         made = replace(made, tail=(*made.tail, *everything[turn : turn + 2]))
-        near = made.pending >= T - 1.1 * interval
+        near = made.pending_tokens >= T - 1.1 * interval
         while isinstance(due := decisions.decide_after_reply(made, limits), Observe):
             sizes.append((due.tokens, near))
             made = transitions.add_chunk(made, chunk(made, due.last))

@@ -208,7 +208,7 @@ def test_tokens_below_a_threshold_that_has_grown(block_at: int, log: int, expect
     """An absolute `block_after` below the effective T counts as T: here T has 60 000 of a shared
     budget."""
     limits = Limits(shared=True, block_at=block_at, fixed=frozenset({"block_at"}))
-    assert limits.for_memory(log=log, pending=0).block_at == expected
+    assert limits.for_memory(log_tokens=log, pending_tokens=0).block_at == expected
 
 
 # ── 6, failure ────────────────────────────────────────────────────────────────────────────────────

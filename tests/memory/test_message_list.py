@@ -78,7 +78,11 @@ def test_in_a_memory_it_is_a_tail_like_any_other(seqs: list[int]) -> None:
         for tail in (numbered(seqs), MessageList(numbered(seqs)))
     )
     assert plain == summed
-    assert (plain.marks, plain.pending, plain.end) == (summed.marks, summed.pending, summed.end)
+    assert (plain.marks, plain.pending_tokens, plain.end) == (
+        summed.marks,
+        summed.pending_tokens,
+        summed.end,
+    )
 
 
 def test_what_has_not_changed_is_itself() -> None:

@@ -198,7 +198,7 @@ class Disk:
             return False
         waiting = [waiting_of(t.memory()) for t in self.sharing(shared_log.key)]
         able = [w for w in waiting if shared_log.due is None or w.can_be_observed(wakeup.now)]
-        return sum(w.fresh for w in able) >= wakeup.tokens
+        return sum(w.unobserved_tokens for w in able) >= wakeup.tokens
 
     def sharing(self, shared_log: Key) -> list[Thread]:
         """The threads that share this shared log, the longest left alone first."""
@@ -466,7 +466,7 @@ class SimulatedStore:
     async def resource_backlog(self, shared_log: Key) -> tuple[ThreadBacklog, ...]:
         memories = [t.memory() for t in (await self._reach()).sharing(shared_log)]
         await self._return()
-        return tuple(waiting_of(m) for m in memories if m.pending)
+        return tuple(waiting_of(m) for m in memories if m.pending_tokens)
 
     async def other_thread_tails(
         self, key: Key, threads: int, messages: int
@@ -591,9 +591,9 @@ def waiting_of(memory: Memory) -> ThreadBacklog:
     return ThreadBacklog(
         key=memory.key,
         turn_at=memory.turn_at or 0.0,
-        pending=memory.pending,
-        fresh=unobserved_tokens(memory),
-        chunked=sum(o.source_tokens for o in answered_chunks(memory)),
+        pending_tokens=memory.pending_tokens,
+        unobserved_tokens=unobserved_tokens(memory),
+        chunked_tokens=sum(o.source_tokens for o in answered_chunks(memory)),
         failures=memory.failures,
     )
 

@@ -752,7 +752,10 @@ class StoreContract:
         """The sum over its threads decides, in the transaction of the turn; two threads hold 20
         tokens each."""
         s = await self._shared(store)
-        assert [w.fresh for w in await store.resource_backlog(resource_key(KEY))] == [20, 20]
+        assert [w.unobserved_tokens for w in await store.resource_backlog(resource_key(KEY))] == [
+            20,
+            20,
+        ]
         await store.commit_shared(
             Change(s.stored["A"], replace(s.stored["A"], turns=5)),
             None,
@@ -795,7 +798,9 @@ class StoreContract:
         s.led.leave("A")
         await s.committed("A")
         waiting = await store.resource_backlog(resource_key(KEY))
-        assert [(w.key.thread, w.pending, w.fresh, w.chunked) for w in waiting] == [
+        assert [
+            (w.key.thread, w.pending_tokens, w.unobserved_tokens, w.chunked_tokens) for w in waiting
+        ] == [
             ("C", 20, 10, 10),
             ("B", 20, 20, 0),
         ]

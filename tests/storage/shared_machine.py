@@ -120,8 +120,9 @@ class SharedStore:
             for n, v in led.voices.items()
             if n in self.stored and led.shares(n) and v.memory.tail
         }
-        assert [(w.key.thread, w.pending) for w in waiting] == [
-            (n, m.pending) for n, m in sorted(sharing.items(), key=lambda one: one[1].turn_at or 0)
+        assert [(w.key.thread, w.pending_tokens) for w in waiting] == [
+            (n, m.pending_tokens)
+            for n, m in sorted(sharing.items(), key=lambda one: one[1].turn_at or 0)
         ]
         for name in self.stored:
             told = await self.store.other_thread_tails(shared_log._replace(thread=name), 2, 3)

@@ -87,9 +87,10 @@ class DueWork:
             backlog, limits, shared_log.log.tokens, max_tokens, now
         ):
             return decision
-        pending = sum(thread.pending for thread in backlog)
+        pending_tokens = sum(thread.pending_tokens for thread in backlog)
         if reflection := decisions.reflection_due(
-            shared_log, limits.for_memory(log=shared_log.log.tokens, pending=pending)
+            shared_log,
+            limits.for_memory(log_tokens=shared_log.log.tokens, pending_tokens=pending_tokens),
         ):
             return reflection
         await self._memories.store.set_due(

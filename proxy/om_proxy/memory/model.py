@@ -325,7 +325,7 @@ class Memory(Struct, frozen=True, kw_only=True):
         return self.recent + MessageList.of(self.tail).marks
 
     @property
-    def pending(self) -> int:
+    def pending_tokens(self) -> int:
         """Tokens of the tail."""
         return MessageList.of(self.tail).framed_tokens
 
@@ -338,7 +338,7 @@ class Memory(Struct, frozen=True, kw_only=True):
         return (
             f"<Memory {self.key.thread} v{self.version} g{self.log.generation} "
             f"log {len(self.log.entries)}/{self.log.tokens}t "
-            f"coverage {self.coverage} chunks {len(self.chunks)} tail {len(self.tail)}/{self.pending}t>"
+            f"coverage {self.coverage} chunks {len(self.chunks)} tail {len(self.tail)}/{self.pending_tokens}t>"
         )
 
 

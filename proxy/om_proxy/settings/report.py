@@ -140,7 +140,7 @@ def render_thresholds(limits: Limits) -> list[str]:
 def _render_shared_budget(limits: Limits) -> Iterator[str]:
     """How far a shared budget moves the thresholds at most."""
     if limits.shared:
-        alone = limits.for_memory(log=0, pending=0)
+        alone = limits.for_memory(log_tokens=0, pending_tokens=0)
         yield (
             f"the two share what the other leaves free: without observations, messages are observed at {alone.observe_at} and "
             f"a request waits at {alone.block_at}; without messages, observations are reflected at {alone.reflect_at}"
@@ -180,7 +180,7 @@ def list_memory_warnings(effective: Effective) -> list[str]:
             "buffer_tokens is off: nothing is observed ahead, so activate_after_idle, activate_on_provider_change and "
             "buffer_on_idle have nothing to work with"
         )
-    waits_at = limits.for_memory(log=0, pending=0).block_at
+    waits_at = limits.for_memory(log_tokens=0, pending_tokens=0).block_at
     if limits.tail_limit is not None and limits.tail_limit < waits_at:
         found.append(
             f"context.tail_limit ({limits.tail_limit}) is below {waits_at}, where a request waits for an observation: "

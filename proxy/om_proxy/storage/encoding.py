@@ -93,9 +93,9 @@ def decode_text(data: bytes) -> str:
 class ResourceSums(NamedTuple):
     """The tokens of a thread that are summed up over its resource; see `ThreadBacklog`."""
 
-    pending: int
-    fresh: int
-    chunked: int
+    pending_tokens: int
+    unobserved_tokens: int
+    chunked_tokens: int
 
 
 def sum_for_resource(memory: Memory) -> ResourceSums:
@@ -103,7 +103,7 @@ def sum_for_resource(memory: Memory) -> ResourceSums:
     if memory.scope == "thread":
         return ResourceSums(0, 0, 0)
     chunked = sum(o.source_tokens for o in answered_chunks(memory))
-    return ResourceSums(memory.pending, unobserved_tokens(memory), chunked)
+    return ResourceSums(memory.pending_tokens, unobserved_tokens(memory), chunked)
 
 
 def decode_backlog(

@@ -113,7 +113,9 @@ class PromptBuilder:
         """Load the resource's other threads whose notes are ready but not in the log yet. The
         thread that spoke last comes first."""
         waiting = await self._memories.store.resource_backlog(resource_key(key))
-        found = sorted((w for w in waiting if w.chunked and w.key != key), key=lambda w: -w.turn_at)
+        found = sorted(
+            (w for w in waiting if w.chunked_tokens and w.key != key), key=lambda w: -w.turn_at
+        )
         return [await self._memories.load(w.key) for w in found[: other_threads.MAX_NOTED_THREADS]]
 
     def _set_render_date(self, turn: OpenedTurn) -> Memory:
@@ -170,7 +172,7 @@ class PromptBuilder:
         return {
             "tokens-received": received,
             "tokens-sent": sent,
-            "pending-tokens": virtual.pending,
+            "pending-tokens": virtual.pending_tokens,
             "observation-tokens": virtual.log.tokens,
             "chunks": len(virtual.chunks),
             "generation": virtual.log.generation,

@@ -40,9 +40,9 @@ def waits(
     return ThreadBacklog(
         key=key(name),
         turn_at=LATELY + at,
-        pending=size,
-        fresh=fresh,
-        chunked=chunked,
+        pending_tokens=size,
+        unobserved_tokens=fresh,
+        chunked_tokens=chunked,
         failures=failures,
     )
 
@@ -134,7 +134,7 @@ def test_every_thread_is_in_one_batch(sizes: list[int], most: int) -> None:
     waiting = [waits(f"t{n}", size) for n, size in enumerate(sizes)]
     found = batches.split_batches(waiting, most)
     assert [k for batch in found for k in batch] == [w.key for w in waiting]
-    size = {w.key: w.fresh for w in waiting}
+    size = {w.key: w.unobserved_tokens for w in waiting}
     assert all(len(batch) == 1 or sum(size[k] for k in batch) <= most for batch in found)
 
 

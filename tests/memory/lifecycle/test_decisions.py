@@ -213,7 +213,7 @@ def test_triggers_measure_up_to_the_safe_cut() -> None:
     """Calls whose results may still come do not count: neither towards T nor towards the wait."""
     open_call = ("assistant", 30_000, ("a",), None)
     made = memory(transcript(("user", 3_000), ("assistant", 3_000), ("user", 3_000), open_call))
-    assert made.pending == 39_000
+    assert made.pending_tokens == 39_000
     assert observable_tokens(made.tail) == 9_000
     chunks = transitions.add_chunk(made, chunk(made, 2))
     assert decisions.decide_before_forwarding(made, LIMITS, ANY) is None

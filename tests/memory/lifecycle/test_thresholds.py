@@ -24,7 +24,7 @@ limits = st.builds(
 
 def test_alone_nothing_moves() -> None:
     """Without `share_token_budget` the thresholds are what was set."""
-    assert Limits().for_memory(log=0, pending=0) == Limits()
+    assert Limits().for_memory(log_tokens=0, pending_tokens=0) == Limits()
 
 
 @pytest.mark.parametrize(
@@ -38,7 +38,7 @@ def test_alone_nothing_moves() -> None:
 )
 def test_what_is_free_is_shared(log: int, pending: int, observe_at: int, reflect_at: int) -> None:
     """T becomes max(T, T + R - log), R becomes max(R, T + R - pending)."""
-    found = SHARED.for_memory(log=log, pending=pending)
+    found = SHARED.for_memory(log_tokens=log, pending_tokens=pending)
     assert (found.observe_at, found.reflect_at) == (observe_at, reflect_at)
 
 
@@ -47,7 +47,7 @@ def test_shares_follow_their_threshold() -> None:
     and the wait."""
     found = Limits(
         shared=True, reflect_at=30_000, reflect_from=15_000, reflect_block_at=36_000
-    ).for_memory(log=0, pending=0)
+    ).for_memory(log_tokens=0, pending_tokens=0)
     assert (found.observe_at, found.interval, found.keep, found.block_at) == (
         60_000,
         12_000,
@@ -66,7 +66,7 @@ def test_tokens_stay_what_they_are() -> None:
     as T."""
     fixed = frozenset({"interval", "keep", "block_at", "reflect_block_at"})
     found = dataclasses.replace(SHARED, fixed=fixed, reflect_block_at=80_000).for_memory(
-        log=0, pending=0
+        log_tokens=0, pending_tokens=0
     )
     assert (found.interval, found.keep, found.block_at) == (6_000, 6_000, 70_000)
     assert (found.reflect_from, found.reflect_block_at) == (35_000, 80_000)
@@ -75,7 +75,7 @@ def test_tokens_stay_what_they_are() -> None:
 @given(limits, tokens, tokens)
 def test_never_below_the_settings(limits: Limits, log: int, pending: int) -> None:
     """No threshold falls below what was set, nor a wait below its threshold."""
-    found = limits.for_memory(log=log, pending=pending)
+    found = limits.for_memory(log_tokens=log, pending_tokens=pending)
     assert found.observe_at >= limits.observe_at
     assert found.reflect_at >= limits.reflect_at
     assert found.block_at >= found.observe_at
@@ -85,6 +85,6 @@ def test_never_below_the_settings(limits: Limits, log: int, pending: int) -> Non
 @given(limits, tokens, tokens)
 def test_together_they_use_the_budget_and_no_more(limits: Limits, log: int, pending: int) -> None:
     """Something is due exactly when messages and observations together reach T + R."""
-    found = limits.for_memory(log=log, pending=pending)
+    found = limits.for_memory(log_tokens=log, pending_tokens=pending)
     due = pending >= found.observe_at or log >= found.reflect_at
     assert due is (pending + log >= limits.observe_at + limits.reflect_at)

@@ -238,7 +238,7 @@ def test_each_message_is_in_the_tail_or_in_exactly_one_entry(
         covered = [s for o in made.log.entries for s in range(o.after + 1, o.last + 1)]
         assert covered + [m.seq for m in made.tail] == everything
         assert made.covered_count == len(covered)
-        assert made.covered_tokens + made.pending == 500 * len(everything)
+        assert made.covered_tokens + made.pending_tokens == 500 * len(everything)
         assert [m.seq for m in made.marks] == everything
         assert starts_meet(made)
 

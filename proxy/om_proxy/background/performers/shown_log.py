@@ -12,17 +12,17 @@ from om_proxy.memory.notes import sections
 def list_known_notes(memory: Memory) -> list[str]:
     """Return the notes the observer is shown: the log, with a pending reflection in place of the
     entries it covers, then the buffered notes."""
-    log, pending = memory.log.entries, memory.log.reflection
-    at = transitions.find_sources(log, pending) if pending else None
+    log, reflection = memory.log.entries, memory.log.reflection
+    at = transitions.find_sources(log, reflection) if reflection else None
     shown = [
         section for o in (log[: at.start] if at else log) for section in sections.split_entry(o)
     ]
-    if pending and at:
+    if reflection and at:
         labels = find_thread_labels(log[at])
         shown += (
-            sections.split_reflection(pending.text, labels)
+            sections.split_reflection(reflection.text, labels)
             if labels
-            else [sections.Section(None, pending.text)]
+            else [sections.Section(None, reflection.text)]
         )
         shown += (section for o in log[at.stop :] for section in sections.split_entry(o))
     return sections.render_plain(shown) + [o.text for o in memory.chunks]

@@ -55,7 +55,7 @@ def describe_status(memory: Memory, limits: Limits, secret: bytes) -> dict[str, 
         "generation": memory.log.generation,
         "messages": {
             "count": memory.count,
-            "pending_tokens": memory.pending,
+            "pending_tokens": memory.pending_tokens,
             "threshold": limits.observe_at,
         },
         "observations": {

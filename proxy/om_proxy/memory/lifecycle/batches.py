@@ -36,9 +36,9 @@ class ThreadBacklog(Struct, frozen=True, kw_only=True):
 
     key: Key
     turn_at: float  # unix seconds of its newest turn
-    pending: int  # its tail
-    fresh: int  # of it: could be observed and is not
-    chunked: int  # of it: observed, and not yet part of the log
+    pending_tokens: int  # its tail
+    unobserved_tokens: int  # of it: could be observed and is not
+    chunked_tokens: int  # of it: observed, and not yet part of the log
     failures: Failures = Failures()
 
     def can_be_observed(self, now: float) -> bool:
@@ -60,26 +60,33 @@ class ActivateIdle:
 
 
 def decide_for_resource(
-    waiting: Sequence[ThreadBacklog], limits: Limits, log: int, most: int, now: float
+    waiting: Sequence[ThreadBacklog],
+    limits: Limits,
+    log_tokens: int,
+    max_batch_tokens: int,
+    now: float,
 ) -> ObserveBatch | ActivateIdle | None:
-    """The next thing due for the resource. `log`: tokens of the shared log; `most`: tokens of one
-    batch."""
-    pending = sum(w.pending for w in waiting)
-    limits = limits.for_memory(log=log, pending=pending)
-    able = [w for w in waiting if w.fresh and w.can_be_observed(now)]
+    """The next thing due for the resource. `log_tokens`: of the shared log."""
+    pending_tokens = sum(w.pending_tokens for w in waiting)
+    limits = limits.for_memory(log_tokens=log_tokens, pending_tokens=pending_tokens)
+    observable = [w for w in waiting if w.unobserved_tokens and w.can_be_observed(now)]
     idle = (moment := _idle_from(waiting, limits)) is not None and now >= moment
-    if able and sum(w.fresh for w in able) >= observe_from_tokens(limits, pending, idle=idle):
-        return ObserveBatch(split_batches(sorted(able, key=lambda w: w.turn_at), most))
+    if observable and sum(w.unobserved_tokens for w in observable) >= observe_from_tokens(
+        limits, pending_tokens, idle=idle
+    ):
+        return ObserveBatch(
+            split_batches(sorted(observable, key=lambda w: w.turn_at), max_batch_tokens)
+        )
     if keys := cold_threads_with_notes(waiting, limits, now):
         return ActivateIdle(keys)
-    if pending >= limits.observe_at and (
-        keys := _threads_to_activate(waiting, pending - limits.keep)
+    if pending_tokens >= limits.observe_at and (
+        keys := _threads_to_activate(waiting, pending_tokens - limits.keep)
     ):
         return ActivateIdle(keys)
     return None
 
 
-def observe_from_tokens(limits: Limits, pending: int, *, idle: bool = False) -> int:
+def observe_from_tokens(limits: Limits, pending_tokens: int, *, idle: bool = False) -> int:
     """The unobserved tokens of all threads at which the observer is asked: an interval, half of one
     near T, and at most the rest that is worth a call when all are idle (`buffer_on_idle`). Without
     buffering it is T."""
@@ -90,7 +97,7 @@ def observe_from_tokens(limits: Limits, pending: int, *, idle: bool = False) -> 
         return min(half, IDLE_REST_TOKENS)
     return (
         half
-        if pending >= limits.observe_at - NEAR_THRESHOLD_INTERVALS * limits.interval
+        if pending_tokens >= limits.observe_at - NEAR_THRESHOLD_INTERVALS * limits.interval
         else max(limits.interval, 1)
     )
 
@@ -100,7 +107,9 @@ def cold_threads_with_notes(
 ) -> tuple[Key, ...]:
     """The threads whose buffered notes may enter the log at no cost: their own prompt cache is
     certainly cold."""
-    return tuple(w.key for w in waiting if w.chunked and now >= w.turn_at + limits.cache_lives)
+    return tuple(
+        w.key for w in waiting if w.chunked_tokens and now >= w.turn_at + limits.cache_lives
+    )
 
 
 def _idle_from(waiting: Sequence[ThreadBacklog], limits: Limits) -> float | None:
@@ -112,29 +121,31 @@ def _idle_from(waiting: Sequence[ThreadBacklog], limits: Limits) -> float | None
 
 
 def next_look_at(
-    waiting: Sequence[ThreadBacklog], limits: Limits, log: int, now: float
+    waiting: Sequence[ThreadBacklog], limits: Limits, log_tokens: int, now: float
 ) -> float | None:
     """The next moment at which something may be due although nothing is due now: a thread in back-off
     may be tried again, or threads become idle enough to be observed or for their notes to enter the
     log."""
-    moments = [_next_observation_at(waiting, limits, log, now)]
-    moments += [at for w in waiting if w.chunked and (at := w.turn_at + limits.cache_lives) > now]
+    moments = [_next_observation_at(waiting, limits, log_tokens, now)]
+    moments += [
+        at for w in waiting if w.chunked_tokens and (at := w.turn_at + limits.cache_lives) > now
+    ]
     return min((at for at in moments if at is not None), default=None)
 
 
 def _next_observation_at(
-    waiting: Sequence[ThreadBacklog], limits: Limits, log: int, now: float
+    waiting: Sequence[ThreadBacklog], limits: Limits, log_tokens: int, now: float
 ) -> float | None:
-    pending = sum(w.pending for w in waiting)
-    limits = limits.for_memory(log=log, pending=pending)
-    not_suspended = [w for w in waiting if w.fresh and not w.failures.suspended]
-    fresh = sum(w.fresh for w in not_suspended)
-    if fresh < observe_from_tokens(limits, pending):
+    pending_tokens = sum(w.pending_tokens for w in waiting)
+    limits = limits.for_memory(log_tokens=log_tokens, pending_tokens=pending_tokens)
+    not_suspended = [w for w in waiting if w.unobserved_tokens and not w.failures.suspended]
+    unobserved_tokens = sum(w.unobserved_tokens for w in not_suspended)
+    if unobserved_tokens < observe_from_tokens(limits, pending_tokens):
         idle_from = _idle_from(waiting, limits)
         later = (
             idle_from is not None
             and idle_from > now
-            and fresh >= observe_from_tokens(limits, pending, idle=True)
+            and unobserved_tokens >= observe_from_tokens(limits, pending_tokens, idle=True)
         )
         return idle_from if later else None
     return min(
@@ -142,20 +153,22 @@ def _next_observation_at(
     )
 
 
-def split_batches(waiting: Sequence[ThreadBacklog], most: int) -> tuple[tuple[Key, ...], ...]:
-    """Split the threads, in their order and whole, so that a batch holds at most `most` tokens or a
-    single thread. A thread that has failed gets a batch of its own: it must neither harm the others
-    nor be left out beside them."""
+def split_batches(
+    waiting: Sequence[ThreadBacklog], max_batch_tokens: int
+) -> tuple[tuple[Key, ...], ...]:
+    """Split the threads, in their order and whole, so that a batch holds at most `max_batch_tokens`
+    or a single thread. A thread that has failed gets a batch of its own: it must neither harm the
+    others nor be left out beside them."""
     found: list[list[Key]] = [[w.key] for w in waiting if w.failures.count]
     room = 0
     for w in waiting:
         if w.failures.count:
             continue
-        if w.fresh > room:
+        if w.unobserved_tokens > room:
             found.append([])
-            room = most
+            room = max_batch_tokens
         found[-1].append(w.key)
-        room -= w.fresh
+        room -= w.unobserved_tokens
     return tuple(map(tuple, found))
 
 
@@ -166,7 +179,7 @@ def _threads_to_activate(waiting: Sequence[ThreadBacklog], target: int) -> tuple
     for w in sorted(waiting, key=lambda w: w.turn_at)[:-1]:
         if target <= 0:
             break
-        if w.chunked:
+        if w.chunked_tokens:
             chosen.append(w.key)
-            target -= w.chunked
+            target -= w.chunked_tokens
     return tuple(chosen)

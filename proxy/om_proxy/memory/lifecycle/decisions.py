@@ -132,7 +132,7 @@ def decide_before_forwarding(
     that something may be due.
     """
     most = limits.observe_at
-    limits = limits.for_memory(log=memory.log.tokens, pending=memory.pending)
+    limits = limits.for_memory(log_tokens=memory.log.tokens, pending_tokens=memory.pending_tokens)
     if activation := _due_activation(memory, limits, asked):
         return activation
     if memory.log.reflection and memory.log.tokens >= limits.reflect_at:
@@ -155,9 +155,9 @@ def nothing_due(memory: Memory, limits: Limits, *, idle: float, provider_changed
         return False
     if memory.chunks and limits.activate_on_provider_change and provider_changed:
         return False
-    pending, log = memory.pending, memory.log.tokens
-    limits = limits.for_memory(log=log, pending=pending)
-    return pending < min(limits.observe_at, limits.block_at) and log < min(
+    pending_tokens, log_tokens = memory.pending_tokens, memory.log.tokens
+    limits = limits.for_memory(log_tokens=log_tokens, pending_tokens=pending_tokens)
+    return pending_tokens < min(limits.observe_at, limits.block_at) and log_tokens < min(
         limits.reflect_at, limits.reflect_block_at
     )
 
@@ -169,23 +169,23 @@ def decide_after_reply(memory: Memory, limits: Limits, now: float = 0.0) -> Deci
     `now`: unix seconds; without it the thread counts as busy.
     """
     most = limits.observe_at
-    limits = limits.for_memory(log=memory.log.tokens, pending=memory.pending)
+    limits = limits.for_memory(log_tokens=memory.log.tokens, pending_tokens=memory.pending_tokens)
     return _background_observation(memory, limits, most, now) or reflection_due(memory, limits)
 
 
-def chunks_to_activate(sizes: Sequence[int], pending: int, limits: Limits) -> int:
+def chunks_to_activate(sizes: Sequence[int], pending_tokens: int, limits: Limits) -> int:
     """The number of chunks of these source sizes that leave the tail, oldest first. `sizes` is not empty; the
     arithmetic is that of docs/spec/behaviour.md#activate.
 
     The smallest prefix that reaches the target, unless it overshoots by too much or leaves too
     little raw; else the largest prefix below the target; else the first chunk.
     """
-    target = max(0, pending - limits.keep)
+    target = max(0, pending_tokens - limits.keep)
     removed = list(accumulate(sizes))
     reaching = next((i + 1 for i, total in enumerate(removed) if total >= target), None)
     if reaching is not None:
         total = removed[reaching - 1]
-        if total - target <= MAX_OVERSHOOT_SHARE * limits.keep and pending - total >= min(
+        if total - target <= MAX_OVERSHOOT_SHARE * limits.keep and pending_tokens - total >= min(
             MIN_RAW_TOKENS, limits.keep
         ):
             return reaching
@@ -197,9 +197,9 @@ def _due_activation(memory: Memory, limits: Limits, asked: RequestState) -> Acti
     allowed = [c.source_tokens for c in memory.chunks if c.last <= asked.last_observable]
     if not allowed:
         return None
-    pending = observable_tokens(memory.tail)
-    count = chunks_to_activate(allowed, pending, limits)
-    if pending >= limits.observe_at:
+    observable = observable_tokens(memory.tail)
+    count = chunks_to_activate(allowed, observable, limits)
+    if observable >= limits.observe_at:
         return Activate(count, "threshold")
     if limits.activate_after_idle is not None and asked.idle >= limits.activate_after_idle:
         return Activate(count, "idle")
@@ -221,11 +221,11 @@ def _blocking_observation(
 ) -> Observe | None:
     """`most`: tokens one observation reads, T as set. The background takes the rest of a backlog,
     where there is one."""
-    pending = observable_tokens(memory.tail)
-    if pending < limits.block_at or memory.chunks:
+    observable = observable_tokens(memory.tail)
+    if observable < limits.block_at or memory.chunks:
         return None
     marks = [m.mark for m in memory.tail if m.seq <= asked.last_observable]
-    room = max(min(pending - limits.keep, most if limits.interval else MAX_BATCH_TOKENS), 1)
+    room = max(min(observable - limits.keep, most if limits.interval else MAX_BATCH_TOKENS), 1)
     return _observe(
         memory, marks, blocks.safe_cut(marks, room, (limits.interval or room) // 2), wait=True
     )

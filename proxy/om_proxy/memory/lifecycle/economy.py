@@ -28,7 +28,7 @@ OBSERVER_THINKING_TOKENS = 215  # written beside the notes
 def pays_back(memory: Memory, source: int, limits: Limits, prices: Prices) -> bool:
     """Whether notes on `source` tokens of messages are expected to save what they cost, or are
     needed in any case."""
-    if memory.pending >= limits.observe_at:
+    if memory.pending_tokens >= limits.observe_at:
         return True
     return expected_saving(memory, source, limits, prices) >= observation_cost(
         source, limits, prices
@@ -47,10 +47,10 @@ def expected_saving(memory: Memory, source: int, limits: Limits, prices: Prices)
 
 def expected_calls(memory: Memory, limits: Limits) -> float:
     """Calls expected after the next activation: as many as there were, without those until then."""
-    said = memory.covered_tokens + memory.pending
+    said = memory.covered_tokens + memory.pending_tokens
     if not said:
         return 0.0
-    until = max(0, limits.observe_at - memory.pending) * memory.turns / said
+    until = max(0, limits.observe_at - memory.pending_tokens) * memory.turns / said
     return max(0.0, memory.turns - until)
 
 

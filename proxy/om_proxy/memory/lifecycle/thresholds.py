@@ -59,7 +59,7 @@ class Limits:
         frozenset()
     )  # names of the thresholds above that were set in tokens: a shared budget does not move them
 
-    def for_memory(self, *, log: int, pending: int) -> Limits:
+    def for_memory(self, *, log_tokens: int, pending_tokens: int) -> Limits:
         """The thresholds for this log and this tail: moved where messages and log share a budget, else
         unchanged (docs/spec/behaviour.md#shared-budget).
 
@@ -70,8 +70,8 @@ class Limits:
             return self
         budget = self.observe_at + self.reflect_at
         observe_at, reflect_at = (
-            max(self.observe_at, budget - log),
-            max(self.reflect_at, budget - pending),
+            max(self.observe_at, budget - log_tokens),
+            max(self.reflect_at, budget - pending_tokens),
         )
 
         def moved(name: str, tokens: int, by: float) -> int:
