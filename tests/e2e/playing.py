@@ -179,9 +179,9 @@ class Play:
         assert len(found) == memory.count
         return " ".join(word(orjson.loads(m.item.raw)) for m in found)
 
-    async def dead(self) -> int:
-        """How many messages are stored and not live."""
-        return len((await self.running.app.store.outline(self.key)).dead)
+    async def count_superseded(self) -> int:
+        """Count the stored messages that are not live."""
+        return len((await self.running.app.store.outline(self.key)).superseded)
 
 
 def steps(conversation: str) -> Iterator[tuple[str, str]]:

@@ -29,7 +29,7 @@ async def test_a_failed_turn_is_retried(play: Play) -> None:
         assert await play.live() == "u1 a1 u2"
     turn = await play.turn("u1 a1 u2")
     assert (turn.case, turn.answer, await play.live()) == ("retry", "aR", "u1 a1 u2 aR")
-    assert await play.dead() == 0
+    assert await play.count_superseded() == 0
 
 
 @pytest.mark.parametrize(
@@ -57,7 +57,7 @@ async def test_a_broken_reply_that_the_client_sends_back(play: Play) -> None:
     assert (turn.status, turn.answer, await play.live()) == (200, None, "u1 a1 u2")
     half = "a" + "".join(delta.get("content") or "" for delta in deltas(turn.arrived))
     assert 1 < len(half) < len("a" + "broken" * 12)
-    assert await play.dead() == 1
+    assert await play.count_superseded() == 1
     turn = await play.turn(f"u1 a1 u2 {half} u3")
     assert (turn.exact, await play.live()) == (True, f"u1 a1 u2 {half} u3 aR")
 
@@ -127,5 +127,5 @@ async def test_a_fork_and_an_extension_at_once(play: Play) -> None:
     it takes back nothing unseen."""
     await play.told(LONG)
     await at_once(play, (LONG + " u4", "a4"), ("u1 a1 u9", "a9"))
-    found = await play.live(), await play.dead()
+    found = await play.live(), await play.count_superseded()
     assert found in ((LONG + " u4 a4", 2), (LONG + " u4 a4 u9 a9", 0))

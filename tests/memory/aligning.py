@@ -101,7 +101,7 @@ class Table:
         fit = self.counts.score_match(self.sent[i], self.stored[j])
         if fit and i >= self.asked and self.sent[i].role == "user":
             return fit._replace(
-                proof=False
+                is_proof=False
             )  # what is asked now may well have been asked before: "ok" proves no place
         return fit
 
@@ -112,18 +112,20 @@ class Table:
     def _match(self, row: list[Step], before: list[Step], i: int, j: int, fit: MatchScore) -> None:
         run = fit.score + (ANCHORED_RUN_SCORE if fit.hard else 0.0)
         begins = i == 0 and j == 0 and self.origin
-        sure = fit.proof or (begins and fit.hard)
+        sure = fit.is_proof or (begins and fit.hard)
         beyond_gap = PROVEN if sure else OPEN
         _better(row, PROVEN if fit.hard else LEANING, before[PROVEN][0] + run, i, j, PROVEN)
         _better(row, PROVEN if fit.is_anchor else LEANING, before[FOLD][0] + fit.score, i, j, FOLD)
         if (
             fit.score > 0
         ):  # one changed text of a user between two anchors, no more: else it is another conversation
-            _better(row, PROVEN if fit.proof else LEANING, before[LEANING][0] + run, i, j, LEANING)
-            _better(row, PROVEN if fit.proof else OPEN, before[OPEN][0] + run, i, j, OPEN)
+            _better(
+                row, PROVEN if fit.is_proof else LEANING, before[LEANING][0] + run, i, j, LEANING
+            )
+            _better(row, PROVEN if fit.is_proof else OPEN, before[OPEN][0] + run, i, j, OPEN)
             _better(
                 row,
-                PROVEN if fit.proof else OPEN,
+                PROVEN if fit.is_proof else OPEN,
                 before[OPEN_FOLD][0] + fit.score,
                 i,
                 j,

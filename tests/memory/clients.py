@@ -94,12 +94,12 @@ class Thread:
         if not complete:
             return StoredTranscript.of(self.memory)
         live = tuple(message.mark for message in self.live())
-        dead = tuple(
+        superseded = tuple(
             (message.mark, parent)
             for _, (message, alive, parent) in sorted(self.rows.items())
             if not alive
         )
-        return StoredTranscript.of(self.memory, live=live, dead=dead)
+        return StoredTranscript.of(self.memory, live=live, superseded=superseded)
 
     def sent(self, raws: Sequence[bytes]) -> SentHistory:
         return SentHistory.of(tuple(raws), parse, self.memory.views)

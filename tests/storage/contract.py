@@ -268,7 +268,7 @@ class StoreContract:
         assert len({m.version for m in done if isinstance(m, Memory)}) == 20
 
     async def test_superseded_messages_stay_but_are_not_live(self, store: Store) -> None:
-        """Messages missing from the new tail are kept as dead ones, with the parent they had."""
+        """Messages missing from the new tail are kept as superseded ones, with the parent they had."""
         thread = MemoryBuilder().chat(6)
         first = await store.commit(Memory(key=KEY), thread.memory())
         thread.supersede([5, 6]).chat(2, "instead")
@@ -276,7 +276,7 @@ class StoreContract:
         assert await store.outline(KEY) == thread.outline()
         assert [m.seq for m in await store.messages(KEY, 0)] == [1, 2, 3, 4, 7, 8]
         assert await store.messages_by_seq(KEY, [5, 6]) == (thread.every[5], thread.every[6])
-        assert [parent for _, parent in thread.outline().dead] == [4, 5]
+        assert [parent for _, parent in thread.outline().superseded] == [4, 5]
 
     async def test_superseding_inside_the_tail_moves_parents(self, store: Store) -> None:
         """What follows a message taken out of the middle has the message before that as its parent
@@ -286,7 +286,7 @@ class StoreContract:
         second = await store.commit(first, thread.supersede([3]).memory())
         await store.commit(second, thread.supersede([4]).memory())
         assert await store.outline(KEY) == thread.outline()
-        assert {mark.seq: parent for mark, parent in (await store.outline(KEY)).dead} == {
+        assert {mark.seq: parent for mark, parent in (await store.outline(KEY)).superseded} == {
             3: 2,
             4: 2,
         }
@@ -315,14 +315,14 @@ class StoreContract:
         assert await store.messages_by_seq(KEY, [2]) == (thread.every[2],)
 
     async def test_aside_is_stored_but_never_live(self, store: Store) -> None:
-        """An interrupted reply can be read by seq and stands in the outline, dead, after the live
+        """An interrupted reply can be read by seq and stands in the outline, superseded, after the live
         message before it."""
         thread = MemoryBuilder().chat(3)
         interrupted = thread.interrupted(item("I was say", "assistant"))
         thread.chat(1)
         await store.commit(Memory(key=KEY), thread.memory(), [interrupted])
         assert await store.outline(KEY) == thread.outline()
-        assert (await store.outline(KEY)).dead == ((interrupted.mark, 3),)
+        assert (await store.outline(KEY)).superseded == ((interrupted.mark, 3),)
         assert await store.messages_by_seq(KEY, [interrupted.seq]) == (interrupted,)
         assert interrupted not in await store.messages(KEY, 0)
 
@@ -333,7 +333,7 @@ class StoreContract:
         first = await store.commit(Memory(key=KEY), thread.memory(), [interrupted])
         second = await store.commit(first, thread.revive(interrupted.seq).memory())
         assert await store.load(KEY) == second
-        assert (await store.outline(KEY)).dead == ()
+        assert (await store.outline(KEY)).superseded == ()
 
     async def test_rolled_back_coverage_uncovers(self, store: Store) -> None:
         """When coverage falls, the live messages behind it are raw again and those the fork dropped

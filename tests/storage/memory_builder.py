@@ -97,10 +97,10 @@ class MemoryBuilder:
         )
 
     def outline(self) -> Outline:
-        dead = [self.every[seq].mark for seq in sorted(self.every.keys() - set(self.live))]
+        superseded = [self.every[seq].mark for seq in sorted(self.every.keys() - set(self.live))]
         return Outline(
             tuple(self.every[seq].mark for seq in self.live),
-            tuple((mark, self.parents[mark.seq]) for mark in dead),
+            tuple((mark, self.parents[mark.seq]) for mark in superseded),
         )
 
     def generations(self, before: int) -> tuple[tuple[int, tuple[Observation, ...]], ...]:

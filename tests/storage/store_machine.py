@@ -100,11 +100,11 @@ class StoreMachine(RuleBasedStateMachine):
         self.thread.supersede([self.thread.tail[pick % len(self.thread.tail)].seq])
         self.commit()
 
-    @precondition(lambda self: self.thread.outline().dead)
+    @precondition(lambda self: self.thread.outline().superseded)
     @rule(pick=picks)
     def switch(self, pick: int) -> None:
-        dead = self.thread.outline().dead
-        self.thread.revive(dead[pick % len(dead)][0].seq)
+        superseded = self.thread.outline().superseded
+        self.thread.revive(superseded[pick % len(superseded)][0].seq)
         self.commit()
 
     @precondition(lambda self: self.thread.open)

@@ -166,7 +166,7 @@ async def test_a_fork_that_waits(tmp_path: Path) -> None:
         assert await store.flusher.flush()
         assert await store.outline(KEY) == waiting
         assert [m.seq for m in waiting.live] == [1, 5]
-        assert [m.seq for m, _ in waiting.dead] == [2, 3, 4]
+        assert [m.seq for m, _ in waiting.superseded] == [2, 3, 4]
 
 
 async def test_a_log_that_is_shared(tmp_path: Path) -> None:

@@ -281,7 +281,7 @@ async def test_another_reply_to_the_same_request() -> None:
         await t.turn([user("a")], "another b")
         assert await t.live() == ["a", "another b"]
         outline = await t.parts.store.outline(KEY)
-        assert [mark.role for mark, _ in outline.dead] == ["assistant"]
+        assert [mark.role for mark, _ in outline.superseded] == ["assistant"]
 
 
 async def test_an_interrupted_reply_is_set_aside() -> None:
@@ -290,7 +290,7 @@ async def test_an_interrupted_reply_is_set_aside() -> None:
         opened = await t.open([user("a")])
         await t.engine.close_turn(opened, said("half an ans", complete=False), accepted=True)
         assert await t.live() == ["a"]
-        ((mark, parent),) = (await t.parts.store.outline(KEY)).dead
+        ((mark, parent),) = (await t.parts.store.outline(KEY)).superseded
         assert (mark.role, parent) == ("assistant", 1)
         await t.turn([user("a")], "an answer")
         assert await t.live() == ["a", "an answer"]

@@ -17,7 +17,7 @@ class Outline(NamedTuple):
 
     live: tuple[Mark, ...]  # the active branch, by seq
     # superseded and interrupted messages, by seq, each with the seq of its parent (0: none)
-    dead: tuple[tuple[Mark, int], ...]
+    superseded: tuple[tuple[Mark, int], ...]
 
 
 class Change(NamedTuple):

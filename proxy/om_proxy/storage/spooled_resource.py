@@ -150,7 +150,7 @@ class SpooledResource:
             *(m.mark for m in current.tail),
         )
         marks: dict[int, tuple[Mark, int]] = {
-            mark.seq: (mark, parent) for mark, parent in stored.dead
+            mark.seq: (mark, parent) for mark, parent in stored.superseded
         }
         marks |= {mark.seq: (mark, parent) for mark, parent in _with_parents(stored.live)}
         marks |= {seq: (p.message.mark, p.parent) for seq, p in placed.items()}

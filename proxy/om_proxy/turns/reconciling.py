@@ -109,9 +109,9 @@ class Reconciler:
         if memory.scope != scope:
             memory = await self._change_scope(memory, scope, should_store=should_store)
         context = context.with_overrides(memory.overrides)
-        many = len(request.messages) - count_known_messages(request)
+        new_count = len(request.messages) - count_known_messages(request)
         read = partial(self._read_sent_history, request, memory)
-        sent = read() if many <= MANY_MESSAGES else await run_off_loop(many, read)
+        sent = read() if new_count <= MANY_MESSAGES else await run_off_loop(new_count, read)
         if may_be_side_request(memory, sent, hints) and await self._is_side_request(
             memory, sent, request
         ):
@@ -171,11 +171,11 @@ class Reconciler:
             if verdict.revive
             else {}
         )
-        many = len(verdict.new) + len(verdict.swaps)
+        changed_count = len(verdict.new) + len(verdict.swaps)
         uncounted: dict[int, bytes] = {}
-        if many > MANY_MESSAGES:
-            uncounted = await run_off_loop(many, partial(find_uncounted, verdict, sent))
-        elif many:
+        if changed_count > MANY_MESSAGES:
+            uncounted = await run_off_loop(changed_count, partial(find_uncounted, verdict, sent))
+        elif changed_count:
             uncounted = find_uncounted(verdict, sent)
         tokens = await self._token_counter.count(uncounted, model or "") if uncounted else {}
         encoding = self._token_counter.encoding(model or "") if tokens else ""
@@ -189,37 +189,46 @@ class Reconciler:
             revived=revived,
             encoding=encoding,
         )
-        virtual = apply() if many <= MANY_MESSAGES else await run_off_loop(many, apply)
+        virtual = (
+            apply() if changed_count <= MANY_MESSAGES else await run_off_loop(changed_count, apply)
+        )
         return ReconciledTurn(memory, base, sent, verdict, revived, tokens, virtual)
 
     async def _is_side_request(self, memory: Memory, sent: SentHistory, request: Request) -> bool:
         if request.offers_tools:
             return False
+        sent_count = sent.count
         found = await run_off_loop(
-            sent.count, lambda: repeats_nothing(StoredTranscript.of(memory), sent)
+            sent_count, lambda: repeats_nothing(StoredTranscript.of(memory), sent)
         )
         if isinstance(found, NeedOutline):
             outline = await self._memories.store.outline(memory.key)
-            known = partial(StoredTranscript.of, memory, live=outline.live, dead=outline.dead)
+            build_transcript = partial(
+                StoredTranscript.of, memory, live=outline.live, superseded=outline.superseded
+            )
             found = await run_off_loop(
-                sent.count + len(outline.live), lambda: repeats_nothing(known(), sent)
+                sent_count + len(outline.live), lambda: repeats_nothing(build_transcript(), sent)
             )
         return found is True
 
     async def _compare(self, memory: Memory, sent: SentHistory, hints: Hints) -> Verdict:
         fixed = max(memory.chunked_to, self._last_seq_being_read(memory.key))
-        many = sent.count - (sent.seen.count if sent.seen else 0)
-        known = partial(StoredTranscript.of, memory, fixed=fixed)
-        if many <= MANY_MESSAGES:
-            verdict = reconcile(known(), sent, hints)
+        new_count = sent.count - (sent.seen.count if sent.seen else 0)
+        build_transcript = partial(StoredTranscript.of, memory, fixed=fixed)
+        if new_count <= MANY_MESSAGES:
+            verdict = reconcile(build_transcript(), sent, hints)
         else:
-            verdict = await run_off_loop(many, lambda: reconcile(known(), sent, hints))
+            verdict = await run_off_loop(
+                new_count, lambda: reconcile(build_transcript(), sent, hints)
+            )
         if isinstance(verdict, NeedOutline):
             outline = await self._memories.store.outline(memory.key)
             await self._check_versions(memory)
-            known = partial(known, live=outline.live, dead=outline.dead)
+            build_transcript = partial(
+                build_transcript, live=outline.live, superseded=outline.superseded
+            )
             verdict = await run_off_loop(
-                many + len(outline.live), lambda: reconcile(known(), sent, hints)
+                new_count + len(outline.live), lambda: reconcile(build_transcript(), sent, hints)
             )
             if isinstance(verdict, NeedOutline):
                 raise Conflict(
@@ -316,9 +325,11 @@ class Reconciler:
         if memory.end == reconciled.memory.end:
             verdict: Verdict | None = reconciled.verdict
         elif (verdict := rebase_turn(memory, reconciled.verdict, sent)) is None:
-            many = len(turn.request.messages)
+            message_count = len(turn.request.messages)
             # the views it was recognised by are those of another memory
-            sent = await run_off_loop(many, partial(self._read_sent_history, turn.request, memory))
+            sent = await run_off_loop(
+                message_count, partial(self._read_sent_history, turn.request, memory)
+            )
         return await self._apply_request(
             memory, sent, turn.hints, turn.request.model, turn.context, verdict
         )

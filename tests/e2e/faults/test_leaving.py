@@ -221,8 +221,8 @@ class Scene:
     async def live(self) -> list[dict[str, Any]]:
         return [orjson.loads(m.item.raw) for m in await self.site.app.store.messages(KEY, 0)]
 
-    async def dead(self) -> int:
-        return len((await self.site.app.store.outline(KEY)).dead)
+    async def count_superseded(self) -> int:
+        return len((await self.site.app.store.outline(KEY)).superseded)
 
     @property
     def observed(self) -> bytes:
@@ -258,7 +258,7 @@ async def test_half_a_reply_is_kept_and_not_part_of_the_conversation(tmp_path: P
         await asyncio.wait_for(at.cut.wait(), 30)
         await at.site.app.background.wait_idle()
         assert await at.live() == [*before, user(LONG)]
-        assert await at.dead() == 1
+        assert await at.count_superseded() == 1
         await at.say([*before, user(LONG), user(LONG)])
         assert await at.live() == [*before, user(LONG), user(LONG), assistant(SAID)]
         await at.say([*before, user(LONG), user(LONG), assistant(SAID), user(LONG)])
@@ -287,7 +287,7 @@ async def test_leaving_before_an_answer_in_one_piece(tmp_path: Path) -> None:
         await at.leave([*before, user("And now?")], stream=False)
         await asyncio.wait_for(at.cut.wait(), 30)
         await at.site.app.background.wait_idle()
-        assert (await at.live(), await at.dead()) == ([*before, user("And now?")], 0)
+        assert (await at.live(), await at.count_superseded()) == ([*before, user("And now?")], 0)
 
 
 @pytest.mark.parametrize("stream", [False, True], ids=["whole", "stream"])
@@ -305,7 +305,7 @@ async def test_drain(tmp_path: Path, stream: bool) -> None:
         assert at.ended.is_set()
         assert not at.cut.is_set()
         assert await at.live() == [*before, user("And now?"), assistant(SAID)]
-        assert await at.dead() == 0
+        assert await at.count_superseded() == 0
         assert at.site.app.upstream._slots._value == MAX_CHAT_CONNECTIONS
 
 

@@ -69,7 +69,7 @@ def altered(draw: st.DrawFn, stored: Sequence[Item]) -> list[Item]:
 def test_it_is_aligned_as_the_rule_is_told(
     data: st.DataObject,
     stored: list[Item],
-    dead: list[Item],
+    superseded: list[Item],
     own: bool,
     joined: bool,
     origin: bool,
@@ -78,7 +78,7 @@ def test_it_is_aligned_as_the_rule_is_told(
 ) -> None:
     """Whatever both sides hold, and of equals the same."""
     sent = data.draw(altered(stored) if own else HISTORIES)
-    counts = TextCounts.of(marks(stored), marks(dead))
+    counts = TextCounts.of(marks(stored), marks(superseded))
     told = Table(sent, marks(stored), counts, joined, origin, closed, window).pairs()
     assert (
         align(

@@ -108,7 +108,7 @@ def ways_into_pair(fit: MatchScore, begins: bool, opens: bool) -> Ways:
     have changed, and nothing before it.
     """
     score, run = fit.score, fit.score + (ANCHORED_RUN_SCORE if fit.hard else 0)
-    beyond_gap = PROVEN if fit.proof or (begins and fit.hard) else OPEN
+    beyond_gap = PROVEN if fit.is_proof or (begins and fit.hard) else OPEN
     ways = [
         (PROVEN if fit.hard else LEANING, PROVEN, run),
         (PROVEN if fit.is_anchor else LEANING, FOLD, score),
@@ -116,9 +116,9 @@ def ways_into_pair(fit: MatchScore, begins: bool, opens: bool) -> Ways:
     # one changed text of a user between two anchors, no more: else it is another conversation
     if score > 0:
         ways += [
-            (PROVEN if fit.proof else LEANING, LEANING, run),
-            (PROVEN if fit.proof else OPEN, OPEN, run),
-            (PROVEN if fit.proof else OPEN, OPEN_FOLD, score),
+            (PROVEN if fit.is_proof else LEANING, LEANING, run),
+            (PROVEN if fit.is_proof else OPEN, OPEN, run),
+            (PROVEN if fit.is_proof else OPEN, OPEN_FOLD, score),
         ]
     ways.append((beyond_gap, GAP, score))
     if fit.hard or begins or (opens and score > 0):

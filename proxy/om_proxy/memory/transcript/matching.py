@@ -48,7 +48,7 @@ class MatchScore(NamedTuple):
     score: int  # hundredths
     same: bool = False
     hard: bool = False
-    proof: bool = False  # unique in the thread
+    is_proof: bool = False  # unique in the thread
     is_anchor: bool = False  # hard, and no reminder: those move
 
 
@@ -63,14 +63,14 @@ class TextCounts:
     superseded_only: frozenset[bytes]  # held by superseded branches, by no live message
 
     @classmethod
-    def of(cls, live: Sequence[Mark], dead: Iterable[Mark] = ()) -> TextCounts:
-        texts, superseded = Counter(m.fp for m in live), frozenset(m.fp for m in dead)
+    def of(cls, live: Sequence[Mark], superseded: Iterable[Mark] = ()) -> TextCounts:
+        texts, superseded_texts = Counter(m.fp for m in live), frozenset(m.fp for m in superseded)
         return cls(
             texts,
             Counter(m.calls for m in live if m.calls),
             Counter(m.answers for m in live if m.answers is not None),
-            superseded | texts.keys(),
-            superseded - texts.keys(),
+            superseded_texts | texts.keys(),
+            superseded_texts - texts.keys(),
         )
 
     def score_match(self, item: Item, mark: Mark) -> MatchScore | None:
@@ -81,9 +81,11 @@ class TextCounts:
         if item.fp == mark.fp:
             # clients move a system message in mid-conversation: it proves no place
             is_anchor = mark.role not in REMINDER_ROLES
-            proof = by_id or (is_anchor and self.texts[mark.fp] == 1)
-            score = UNIQUE_TEXT_SCORE if proof else REPEATED_TEXT_SCORE
-            return MatchScore(SAME_BY_ID_SCORE if by_id else score, True, True, proof, is_anchor)
+            is_unique = by_id or (is_anchor and self.texts[mark.fp] == 1)
+            score = UNIQUE_TEXT_SCORE if is_unique else REPEATED_TEXT_SCORE
+            return MatchScore(
+                SAME_BY_ID_SCORE if by_id else score, True, True, is_unique, is_anchor
+            )
         if by_id:
             return MatchScore(ALTERED_BY_ID_SCORE, False, True, True, True)
         return None if mark.calls else self.score_altered(item)
@@ -140,7 +142,7 @@ class MatchIndex:
             fit = self._counts.score_match(item, self._stored[j])
             if fit and fit.hard:
                 # what is asked now may have been asked before: "ok" proves no place
-                hard[j] = fit._replace(proof=fit.proof and not asked)
+                hard[j] = fit._replace(is_proof=fit.is_proof and not asked)
         fits = _group_places((fit, j) for j, fit in hard.items())
         changed, places = self._counts.score_altered(item), self._changed.get(item.role, ())
         if changed and places:
@@ -188,7 +190,7 @@ def _is_confirmed_by_next(
         return False
     behind = counts.score_match(sent[i + 1], stored[i + 1])
     asked_again = sent[i + 1].role == "user" and i + 1 >= asked
-    return behind is not None and behind.proof and not asked_again
+    return behind is not None and behind.is_proof and not asked_again
 
 
 def find_run_to_end(sent: Sequence[Item], stored: Sequence[Mark]) -> tuple[int, int]:

@@ -48,7 +48,7 @@ def repeats_nothing(transcript: StoredTranscript, sent: SentHistory) -> bool | N
         return False
     texts = {item.fp for item in items}
     if any(mark.fp in texts for mark in transcript.live) or any(
-        mark.fp in texts for mark, _ in transcript.dead
+        mark.fp in texts for mark, _ in transcript.superseded
     ):
         return False
     return (

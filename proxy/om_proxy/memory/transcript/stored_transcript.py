@@ -17,8 +17,8 @@ from om_proxy.memory.transcript.matching import TextCounts
 class StoredTranscript(Struct, frozen=True, kw_only=True):
     live: tuple[Mark, ...]  # the newest live messages; all of them when `missing` is 0
     missing: int  # older live messages that are not among them
-    dead: tuple[tuple[Mark, int], ...]  # superseded ones, each with the seq of its parent
-    complete: bool  # whether `live` and `dead` are all there are
+    superseded: tuple[tuple[Mark, int], ...]  # each with the seq of its parent
+    complete: bool  # whether `live` and `superseded` are all there are
     has_superseded: bool  # whether the thread has superseded messages at all
     coverage: int
     fixed: int  # up to this seq no text may change: it is in the log, in a chunk, or being observed
@@ -33,15 +33,15 @@ class StoredTranscript(Struct, frozen=True, kw_only=True):
         *,
         fixed: int = 0,
         live: tuple[Mark, ...] | None = None,
-        dead: tuple[tuple[Mark, int], ...] = (),
+        superseded: tuple[tuple[Mark, int], ...] = (),
     ) -> StoredTranscript:
-        """Take the marks of the bounded memory, or all marks of the thread (`live`, `dead`: the
+        """Take the marks of the bounded memory, or all marks of the thread (`live`, `superseded`: the
         store's outline). `fixed`: the end of the range that an observer reads just now; chunks are
         counted here."""
         return cls(
             live=memory.marks if live is None else live,
             missing=memory.covered_count - len(memory.recent) if live is None else 0,
-            dead=dead,
+            superseded=superseded,
             complete=live is not None,
             has_superseded=memory.next_seq - 1 > memory.count,
             coverage=memory.coverage,
@@ -95,13 +95,13 @@ class StoredTranscript(Struct, frozen=True, kw_only=True):
         )
 
     def count_texts(self) -> TextCounts:
-        return TextCounts.of(self.live, (mark for mark, _ in self.dead))
+        return TextCounts.of(self.live, (mark for mark, _ in self.superseded))
 
 
 @dataclass(frozen=True, slots=True)
 class NeedOutline:
     """The bounded marks do not suffice: ask again with
-    `StoredTranscript.of(memory, live=outline.live, dead=outline.dead)`."""
+    `StoredTranscript.of(memory, live=outline.live, superseded=outline.superseded)`."""
 
 
 NEED_OUTLINE = NeedOutline()
@@ -113,8 +113,8 @@ def switch_branch(transcript: StoredTranscript, leaf: int) -> StoredTranscript |
 
     None where the branch's root is not live: an import or retention has cut it off.
     """
-    marks = {mark.seq: mark for mark, _ in transcript.dead}
-    parents = {mark.seq: parent for mark, parent in transcript.dead}
+    marks = {mark.seq: mark for mark, _ in transcript.superseded}
+    parents = {mark.seq: parent for mark, parent in transcript.superseded}
     newest_child = {parent: seq for seq, parent in sorted(parents.items())}
     while (child := newest_child.get(leaf)) is not None:
         leaf = child
@@ -128,7 +128,7 @@ def switch_branch(transcript: StoredTranscript, leaf: int) -> StoredTranscript |
     return replace(
         transcript,
         live=(*shared, *reversed(path)),
-        dead=(),
+        superseded=(),
         has_superseded=False,
         fixed=min(transcript.fixed, leaf),
     )
@@ -140,9 +140,9 @@ def find_likeliest_branch(transcript: StoredTranscript, texts: Set[bytes]) -> in
 
     A text counts the more, the rarer it is: an "ok" that was said seven times counts a seventh.
     """
-    times = Counter(mark.fp for mark, _ in transcript.dead)
+    times = Counter(mark.fp for mark, _ in transcript.superseded)
     score: dict[int, float] = {}
-    for mark, parent in transcript.dead:  # by seq, so parents come first
+    for mark, parent in transcript.superseded:  # by seq, so parents come first
         score[mark.seq] = score.get(parent, 0.0) + (1 / times[mark.fp] if mark.fp in texts else 0.0)
     best = max(score, key=lambda seq: (score[seq], seq), default=None)
     return best if best is not None and score[best] else None
