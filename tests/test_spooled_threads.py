@@ -128,7 +128,7 @@ async def thin(t: Turns, text: str, reply: str, *, delivered: bool) -> str:
     opened = await t.open([user(text)])
     committed = await t.engine.close_turn(opened, said(reply), accepted=True)
     if delivered:
-        t.engine.note_delivery(opened, committed.reply_seq)
+        t.engine.record_delivery(opened, committed.reply_seq)
         await t.engine.deliveries.write()
     return opened.opened.case
 

@@ -208,8 +208,8 @@ class App:
     async def stop(self) -> None:
         await _cancel_tasks([*self._tasks, *self._memory_tasks])
         await self._write_probe.close()
-        self._deferred.let_go()
-        self.store.let_go()
+        self._deferred.release_replies()
+        self.store.release_replies()
         await self.background.close()
         await self._deferred.close()
         self.admission.budget.close()

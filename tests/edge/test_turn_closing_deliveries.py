@@ -32,7 +32,7 @@ async def test_either_may_end_first(commit_ends_first: bool, is_end_sent: bool) 
         if commit_ends_first:
             await commit()
         delivery.is_end_sent = is_end_sent
-        closing._note_delivery(turn, delivery)
+        closing._record_delivery(turn, delivery)
         if not commit_ends_first:
             await commit()
         again = await thin(t, "ok", "d", delivered=True)

@@ -114,9 +114,14 @@ class Thread:
 
     # a turn
 
-    def virtual(self, rec: Verdict, sent: SentHistory) -> Memory:
+    def virtual(self, verdict: Verdict, sent: SentHistory) -> Memory:
         return apply_turn(
-            self._ground(rec), rec, sent, self._tokens(sent), self.now, revived=self._revived(rec)
+            self._ground(verdict),
+            verdict,
+            sent,
+            self._tokens(sent),
+            self.now,
+            revived=self._revived(verdict),
         )
 
     def ask(
@@ -124,51 +129,51 @@ class Thread:
     ) -> tuple[Verdict, SentHistory, tuple[Piece, ...]]:
         self.now += 1
         sent = self.sent(raws)
-        rec = self.reconcile(sent, hints)
-        self.cases.append(rec.case)
-        return rec, sent, build_tail(self.virtual(rec, sent), rec, sent)
+        verdict = self.reconcile(sent, hints)
+        self.cases.append(verdict.case)
+        return verdict, sent, build_tail(self.virtual(verdict, sent), verdict, sent)
 
-    def close(self, rec: Verdict, sent: SentHistory, reply: bytes | None) -> None:
+    def close(self, verdict: Verdict, sent: SentHistory, reply: bytes | None) -> None:
         """Commit the turn; without a reply only if nothing would be superseded."""
-        if reply is None and (rec.cut is not None or rec.revive):
+        if reply is None and (verdict.cut is not None or verdict.revive):
             return
         item = parse(reply) if reply is not None else None
         self.commit(
             apply_turn(
-                self._ground(rec),
-                rec,
+                self._ground(verdict),
+                verdict,
                 sent,
                 self._tokens(sent),
                 self.now,
                 item,
                 50,
-                revived=self._revived(rec),
+                revived=self._revived(verdict),
             )
         )
 
     def turn(self, raws: Sequence[bytes], reply: bytes | None, hints: Hints = Hints()) -> Verdict:
-        rec, sent, _ = self.ask(raws, hints)
-        self.close(rec, sent, reply)
-        return rec
+        verdict, sent, _ = self.ask(raws, hints)
+        self.close(verdict, sent, reply)
+        return verdict
 
     def _tokens(self, sent: SentHistory) -> dict[int, int]:
         return dict.fromkeys(range(sent.count), 50)
 
-    def _revived(self, rec: Verdict) -> dict[int, Message]:
-        return {seq: self.rows[seq][0] for seq in rec.revive}
+    def _revived(self, verdict: Verdict) -> dict[int, Message]:
+        return {seq: self.rows[seq][0] for seq in verdict.revive}
 
-    def _ground(self, rec: Verdict) -> Memory:
+    def _ground(self, verdict: Verdict) -> Memory:
         memory = self.memory
-        if rec.cut is None or rec.cut >= memory.coverage:
+        if verdict.cut is None or verdict.cut >= memory.coverage:
             return memory
         live = self.live()
         chains = {m.seq: m.chain for m in live}
-        log, _ = branch.rollback_target(memory, rec.cut, self.generations, chains)
+        log, _ = branch.rollback_target(memory, verdict.cut, self.generations, chains)
         reach = branch.covered_until(log)
         before = [m for m in live if m.seq <= reach]
         return branch.roll_back(
             memory,
-            rec.cut,
+            verdict.cut,
             log,
             [m.mark for m in before][-self.recent :],
             [m for m in live if m.seq > reach],
@@ -195,7 +200,7 @@ class Thread:
         """A chunk of the next unobserved messages, at the closed block end at or before `count` of
         them."""
         fresh = [m for m in self.memory.tail if m.seq > self.memory.chunked_to]
-        ends = [end for end in blocks.closed_ends([m.mark for m in fresh]) if end < count]
+        ends = [end for end in blocks.find_closed_ends([m.mark for m in fresh]) if end < count]
         if not ends:
             return
         covered = fresh[: ends[-1] + 1]
@@ -504,9 +509,9 @@ class Meeting:
                 self.client.call() if luck < 0.1 else self.client.reply(),
             )
         elif luck < 0.22 and not self.client.thin and not self.client.folds:
-            rec, sent, _ = self._open(what + ", we miss the reply")
-            forks = rec.cut is not None or bool(rec.revive)
-            self.thread.close(rec, sent, reply if forks else None)
+            verdict, sent, _ = self._open(what + ", we miss the reply")
+            forks = verdict.cut is not None or bool(verdict.revive)
+            self.thread.close(verdict, sent, reply if forks else None)
             self._check() if not forks else None
             return self.client.take(reply, heard=forks)
         retry = luck < 0.16
@@ -518,21 +523,23 @@ class Meeting:
     def _ask(
         self, what: str, reply: bytes | None, hints: Hints = Hints(), check: bool = True
     ) -> None:
-        rec, sent, _ = self._open(what, hints)
-        self.thread.close(rec, sent, reply)
-        if check and reply is None and rec.cut is None and not rec.revive:
+        verdict, sent, _ = self._open(what, hints)
+        self.thread.close(verdict, sent, reply)
+        if check and reply is None and verdict.cut is None and not verdict.revive:
             self._check()
 
     def _open(
         self, what: str, hints: Hints = Hints()
     ) -> tuple[Verdict, SentHistory, tuple[Piece, ...]]:
         shown = self.client.shows()
-        rec, sent, pieces = self.thread.ask(shown, hints)
-        self.story.append(f"{what}: {rec.case} cut {rec.cut} new {rec.new} of {len(shown)}")
-        check_tail(self.client, self.thread.virtual(rec, sent), pieces, shown, self.told)
+        verdict, sent, pieces = self.thread.ask(shown, hints)
+        self.story.append(
+            f"{what}: {verdict.case} cut {verdict.cut} new {verdict.new} of {len(shown)}"
+        )
+        check_tail(self.client, self.thread.virtual(verdict, sent), pieces, shown, self.told)
         for node in self.client.nodes:
             node.heard = node.heard or not self.client.thin
-        return rec, sent, pieces
+        return verdict, sent, pieces
 
     def _check(self) -> None:
         check_truth(self.client, self.thread, self.told)

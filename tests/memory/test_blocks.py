@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from om_proxy.memory.blocks import closed_ends, first_asked_index, safe_cut
+from om_proxy.memory.blocks import find_closed_ends, find_safe_cut, first_asked_index
 from om_proxy.memory.model import EMPTY_CHAIN, MESSAGE_FRAMING_TOKENS, Mark
 
 SESSION = Path(__file__).parents[3] / "shared" / "data" / "coding-session.jsonl"
@@ -62,7 +62,7 @@ def marks(*shorthand: str, size: int = 10) -> list[Mark]:
 )
 def test_closed_ends(conversation: str, ends: tuple[int, ...]) -> None:
     """A cut after a closed end separates no tool call from its results."""
-    assert closed_ends(marks(*conversation.split())) == ends
+    assert find_closed_ends(marks(*conversation.split())) == ends
 
 
 @pytest.mark.parametrize(
@@ -90,7 +90,7 @@ def test_closed_ends(conversation: str, ends: tuple[int, ...]) -> None:
 )
 def test_safe_cut(conversation: str, limit: int, least: int, count: int) -> None:
     """The cut moves backwards to a user message that yields enough, else to any closed end."""
-    assert safe_cut(marks(*conversation.split()), limit, least) == count
+    assert find_safe_cut(marks(*conversation.split()), limit, least) == count
 
 
 @pytest.mark.parametrize(
@@ -143,7 +143,7 @@ def separated(messages: Sequence[Mark], count: int) -> bool:
 @given(conversations())
 def test_no_closed_end_separates(messages: list[Mark]) -> None:
     """Whatever the conversation, no closed end stands between a call and a result of it."""
-    assert not any(separated(messages, end + 1) for end in closed_ends(messages))
+    assert not any(separated(messages, end + 1) for end in find_closed_ends(messages))
 
 
 @given(conversations(), st.integers(1, 200), st.integers(0, 100))
@@ -151,8 +151,8 @@ def test_a_safe_cut_is_a_closed_end_within_the_limit(
     messages: list[Mark], limit: int, least: int
 ) -> None:
     """It is 0 only if nothing is closed, and above the limit only for the first block alone."""
-    count = safe_cut(messages, limit, least)
-    ends = closed_ends(messages)
+    count = find_safe_cut(messages, limit, least)
+    ends = find_closed_ends(messages)
     if not ends:
         assert count == 0
         return
@@ -171,7 +171,7 @@ def test_what_is_asked_starts_at_a_cut(messages: list[Mark]) -> None:
 def test_every_block_closes_in_the_end(messages: list[Mark], follows: str) -> None:
     """A message that is no result closes whatever was waiting."""
     longer = [*messages, *marks(follows)]
-    assert closed_ends(longer)[-1] == len(messages)
+    assert find_closed_ends(longer)[-1] == len(messages)
 
 
 def test_the_real_session_can_be_cut() -> None:
@@ -192,7 +192,7 @@ def test_the_real_session_can_be_cut() -> None:
         )
         for seq, m in enumerate(read, 1)
     ]
-    ends = closed_ends(messages)
+    ends = find_closed_ends(messages)
     stretches = [later - earlier for earlier, later in zip((-1, *ends), ends, strict=False)]
     unanswered = {c for m in messages for c in m.calls} - {m.answers for m in messages}
     assert len(unanswered) == 18

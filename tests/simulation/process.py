@@ -189,8 +189,8 @@ class WatchedEngine(Engine):
         committed: CommittedTurn = await self._watched(super()._close(*args, **more))
         return committed
 
-    async def keep_unanswered(self, turn: PreparedTurn) -> None:
-        await self._watched(super().keep_unanswered(turn))
+    async def store_unanswered(self, turn: PreparedTurn) -> None:
+        await self._watched(super().store_unanswered(turn))
 
     async def open_turn(self, *args: Any, **more: Any) -> PreparedTurn:
         turn: PreparedTurn = await self._watched(super().open_turn(*args, **more))

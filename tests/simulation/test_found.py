@@ -61,9 +61,9 @@ def test_an_edit_behind_another_tabs_turn() -> None:
     thread, first = two_tabs()
     assert stored(thread) == [*first, assistant("a2"), user("u3"), assistant("a3")]
     edited = [*BASE, user("u4")]
-    rec, sent, pieces = thread.ask(edited)
+    verdict, sent, pieces = thread.ask(edited)
     assert [piece.raw for piece in pieces] == [*first, assistant("a2"), user("u4")]
-    thread.close(rec, sent, assistant("a4"))
+    thread.close(verdict, sent, assistant("a4"))
     assert stored(thread) == [*first, assistant("a2"), user("u4"), assistant("a4")]
 
 
@@ -92,8 +92,8 @@ def test_a_whole_history_with_the_reply_that_was_overtaken() -> None:
     thread.turn(asked, assistant("came later"), Hints(sdk_retry=True))
     thread.observe(4)
     held = [*asked, assistant("kept by the client"), user("u3")]
-    rec = thread.turn(held, assistant("a3"), Hints(history="full"))
-    assert rec.case == "switch"
+    verdict = thread.turn(held, assistant("a3"), Hints(history="full"))
+    assert verdict.case == "switch"
     assert stored(thread) == [*held, assistant("a3")]
 
 
@@ -108,8 +108,8 @@ def test_a_reply_to_an_earlier_question_is_not_taken_for_this_ones() -> None:
     rec1, sent1, _ = thread.ask(one, hints)
     thread.turn(other, None, hints)
     rec2, sent2, _ = thread.ask(other, hints)
-    for rec, sent, text in ((rec1, sent1, "a2"), (rec2, sent2, "a3")):
-        rebased = rebase_turn(thread.memory, rec, sent)
+    for verdict, sent, text in ((rec1, sent1, "a2"), (rec2, sent2, "a3")):
+        rebased = rebase_turn(thread.memory, verdict, sent)
         assert rebased is not None
         thread.close(rebased, sent, assistant(text))
     assert stored(thread) == [*BASE, *one, *other, assistant("a2"), assistant("a3")]
@@ -120,10 +120,10 @@ def test_what_others_said_meanwhile_stands_before_what_is_asked() -> None:
     prompt, and the question is last."""
     thread = Thread()
     thread.turn(BASE[:1], BASE[1])
-    rec, sent, _ = thread.ask([user("u2")])
+    verdict, sent, _ = thread.ask([user("u2")])
     thread.turn([user("u2")], None)
     thread.turn([user("u3")], assistant("a3"))
-    rebased = rebase_turn(thread.memory, rec, sent)
+    rebased = rebase_turn(thread.memory, verdict, sent)
     assert rebased is not None
     pieces = build_tail(thread.virtual(rebased, sent), rebased, sent)
     assert [piece.raw for piece in pieces] == [*BASE, user("u3"), assistant("a3"), user("u2")]
@@ -138,9 +138,9 @@ def test_the_other_tab_goes_on_when_only_this_ones_attempt_is_remembered() -> No
         views=tuple(v for v in thread.memory.views if v.digest != thread.sent(first).digest),
     )
     going_on = [*first, assistant("a2"), user("u4")]
-    rec, sent, pieces = thread.ask(going_on)
+    verdict, sent, pieces = thread.ask(going_on)
     assert [piece.raw for piece in pieces] == going_on
-    thread.close(rec, sent, assistant("a4"))
+    thread.close(verdict, sent, assistant("a4"))
     assert stored(thread) == [*going_on, assistant("a4")]
 
 
@@ -222,7 +222,7 @@ async def test_a_turn_stored_while_the_outline_is_read() -> None:
         told += [user("u3"), assistant("a3"), user("u4")]
         earlier = await opened(p, told)  # its reply is lost
         assert isinstance(p.store, Meddled)
-        p.store.before_outline = lambda: engine(p).keep_unanswered(earlier)
+        p.store.before_outline = lambda: engine(p).store_unanswered(earlier)
         turn = await opened(p, [*told, user("u5")])
         assert texts(turn.opened.reconciled.virtual.tail) == ["u1", "a1", "u3", "a3", "u4", "u5"]
         await answered(p, turn, "a5")
@@ -236,7 +236,7 @@ async def test_an_attempt_that_was_left_takes_nothing_from_the_one_that_overtook
         await answered(p, await opened(p, BASE[:1]), "a1")
         left = await opened(p, [*BASE, user("u2")])
         await answered(p, await opened(p, [*BASE, user("u2")], Hints(sdk_retry=True)), "a2")
-        await engine(p).keep_unanswered(left)
+        await engine(p).store_unanswered(left)
         assert texts(await p.store.messages(KEY, 0)) == ["u1", "a1", "u2", "a2"]
         await engine(p).close_turn(left, Reply(message=assistant("a")), accepted=True)  # broken off
         assert texts(await p.store.messages(KEY, 0)) == ["u1", "a1", "u2", "a2"]

@@ -127,7 +127,7 @@ def a_chunk_is_taken_without_looking_at_the_branch(monkeypatch: pytest.MonkeyPat
 
 def calls_are_cut_from_their_results(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
-        "om_proxy.memory.blocks.closed_ends", lambda messages: tuple(range(len(messages)))
+        "om_proxy.memory.blocks.find_closed_ends", lambda messages: tuple(range(len(messages)))
     )
 
 

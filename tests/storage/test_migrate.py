@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from om_proxy.errors import StorageError
-from om_proxy.storage.migrate import Migration, missing_migrations, shipped_migrations
+from om_proxy.storage.migrate import Migration, list_migrations, list_missing_migrations
 
 ONE, TWO = Migration(1, "one", "CREATE TABLE a (x);"), Migration(2, "two", "CREATE TABLE b (x);")
 
@@ -21,7 +21,7 @@ ONE, TWO = Migration(1, "one", "CREATE TABLE a (x);"), Migration(2, "two", "CREA
 )
 def test_lacking(applied: dict[int, str], expected: tuple[Migration, ...]) -> None:
     """What was not applied yet, in order."""
-    assert missing_migrations((ONE, TWO), applied) == expected
+    assert list_missing_migrations((ONE, TWO), applied) == expected
 
 
 @pytest.mark.parametrize(
@@ -32,12 +32,12 @@ def test_lacking(applied: dict[int, str], expected: tuple[Migration, ...]) -> No
 def test_refused(applied: dict[int, str], words: str) -> None:
     """A database this program does not know is not touched."""
     with pytest.raises(StorageError, match=words):
-        missing_migrations((ONE, TWO), applied)
+        list_missing_migrations((ONE, TWO), applied)
 
 
 def test_shipped_migrations_are_numbered_without_gaps() -> None:
     """The files of SQLite count from 1 and hold statements."""
-    shipped = shipped_migrations("sqlite")
+    shipped = list_migrations("sqlite")
     assert [step.number for step in shipped] == list(range(1, len(shipped) + 1))
     assert all(
         step.name and any(word in step.sql for word in ("CREATE TABLE", "ALTER TABLE"))

@@ -167,7 +167,7 @@ async def test_a_turn_under_way_does_not_bring_its_thread_back(
         await t.parts.memories.forget(KEY)
         with capture_logs() as logs:
             await t.engine.close_turn(opened, said("too late", complete=complete), accepted=True)
-            await t.engine.keep_unanswered(opened)
+            await t.engine.store_unanswered(opened)
         assert [entry["event"] for entry in logs] == ["memory.forgotten_meanwhile"] * 2
         assert await t.parts.memory() == Memory(key=KEY)
         assert opened.receipt == receipt
@@ -328,7 +328,7 @@ async def test_a_refused_request_leaves_nothing() -> None:
 async def test_an_unreachable_upstream_keeps_the_question() -> None:
     """It is answered when the client tries again, and stored once."""
     async with turns() as t:
-        await t.engine.keep_unanswered(await t.open([user("a")]))
+        await t.engine.store_unanswered(await t.open([user("a")]))
         assert await t.live() == ["a"]
         await t.turn([user("a")], "b")
         assert await t.live() == ["a", "b"]
@@ -345,7 +345,7 @@ async def test_a_fork_that_fails_leaves_nothing(reply: Reply | None) -> None:
         opened = await t.open(edited, hints=Hints("full"))
         assert opened.opened.reconciled.verdict.cut == 0
         await t.engine.close_turn(opened, reply, accepted=True)
-        await t.engine.keep_unanswered(opened)
+        await t.engine.store_unanswered(opened)
         assert await t.live() == texts(history[:-1])
         await t.engine.close_turn(opened, said("edited"), accepted=True)
         assert await t.live() == ["question 0: edited", "edited"]

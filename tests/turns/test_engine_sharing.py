@@ -123,7 +123,7 @@ async def test_a_question_that_was_never_answered_stays_in_the_prompt(p: Parts) 
     again."""
     a, b = Talk(p, KEY), Talk(p, B)
     turn = await a.asks(LONG + "What is in crate 9?")
-    await a.engine.keep_unanswered(turn)
+    await a.engine.store_unanswered(turn)
     await b.says(LONG)
     for _ in range(4):
         p.clock.now += 1

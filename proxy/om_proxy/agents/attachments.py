@@ -30,7 +30,7 @@ class Attachments:
     def render_part(self, part: str | Part) -> str:
         """Render a part; an empty one is empty. A part of an unknown kind is a file: something was
         there."""
-        shown = part if isinstance(part, str) else part.shown()
+        shown = part if isinstance(part, str) else part.render()
         return (
             _replace_inline_data(shown)
             if isinstance(shown, str)

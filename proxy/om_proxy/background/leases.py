@@ -33,7 +33,7 @@ class Leases:
         self.wants_claims = asyncio.Event()  # the last claim is in use, and more threads are due
 
     @property
-    def unused_claims(self) -> int:
+    def unused_claim_count(self) -> int:
         return len(self._claimed)
 
     def begin_look(self) -> None:

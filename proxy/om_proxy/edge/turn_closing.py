@@ -115,7 +115,7 @@ class TurnClosing:
             # only for the log: the receipt was sent before the reply
             exchange.reason = Reason.REPLY_TOO_LARGE
         if turn is not None:
-            self._note_delivery(turn, delivery)
+            self._record_delivery(turn, delivery)
         return relayed.outcome
 
     async def close_without_reply(self, exchange: Exchange, status: int) -> None:
@@ -167,7 +167,7 @@ class TurnClosing:
         # the upstream has accepted this caller's thread before
         known = turn.opened.reconciled.memory.turns > 0
         if status not in UNVERIFIED_STATUSES and (known or status != NO_ANSWER_STATUS):
-            return partial(self._engine.keep_unanswered, turn)
+            return partial(self._engine.store_unanswered, turn)
         return None
 
     async def _close_missed(self, exchange: Exchange, reply: Reply | None) -> None:
@@ -193,12 +193,12 @@ class TurnClosing:
                 turn, reply, accepted=True, broke_off=broke_off
             )
         delivery.reply_seq = committed.reply_seq
-        self._note_delivery(turn, delivery)
+        self._record_delivery(turn, delivery)
 
-    def _note_delivery(self, turn: PreparedTurn, delivery: Delivery) -> None:
+    def _record_delivery(self, turn: PreparedTurn, delivery: Delivery) -> None:
         """Remember a reply that is stored and went out whole. Called when either is done."""
         if delivery.reply_seq and delivery.is_end_sent:
-            self._engine.note_delivery(turn, delivery.reply_seq)
+            self._engine.record_delivery(turn, delivery.reply_seq)
 
 
 async def read_reply(reader: ReplyCopy) -> Reply:

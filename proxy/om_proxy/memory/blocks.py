@@ -20,25 +20,25 @@ from itertools import accumulate
 from om_proxy.memory.model import MESSAGE_FRAMING_TOKENS, Mark
 
 
-def closed_ends(messages: Sequence[Mark]) -> tuple[int, ...]:
+def find_closed_ends(messages: Sequence[Mark]) -> tuple[int, ...]:
     """Ascending indices `i` such that a cut after message `i` separates no tool call from its
     results."""
     reach = list(range(len(messages)))  # the last message that must stay with this one
-    for end, start in _result_pairs(messages):
+    for end, start in _find_result_pairs(messages):
         reach[start] = end
-    stop = _waiting_from(messages)
+    stop = _find_waiting_index(messages)
     together = accumulate(reach, max)
     return tuple(i for i, furthest in enumerate(together) if furthest == i and i < stop)
 
 
-def safe_cut(messages: Sequence[Mark], limit: int, least: int) -> int:
+def find_safe_cut(messages: Sequence[Mark], limit: int, least: int) -> int:
     """The number of leading messages to take so that they weigh at most `limit` tokens; 0 if there is
     no closed end to cut at.
 
     Takes the latest cut before a user message that yields at least `least` tokens, else the latest
     closed end. A first block that alone exceeds `limit` is taken alone: its reader clips it.
     """
-    ends = closed_ends(messages)
+    ends = find_closed_ends(messages)
     weights = list(accumulate(m.tokens + MESSAGE_FRAMING_TOKENS for m in messages))
     fitting = [i for i in ends if weights[i] <= limit]
     if not fitting:
@@ -57,12 +57,12 @@ def first_asked_index(messages: Sequence[Mark]) -> int:
     still open; back to the nearest cut, should results of other calls have come between.
     """
     last = next((i for i in reversed(range(len(messages))) if messages[i].role == "assistant"), -1)
-    calls = [start for end, start in _result_pairs(messages) if end > last]
-    first = min(last + 1, _waiting_from(messages), *calls)
-    return max((end + 1 for end in closed_ends(messages) if end < first), default=0)
+    calls = [start for end, start in _find_result_pairs(messages) if end > last]
+    first = min(last + 1, _find_waiting_index(messages), *calls)
+    return max((end + 1 for end in find_closed_ends(messages) if end < first), default=0)
 
 
-def _result_pairs(messages: Sequence[Mark]) -> list[tuple[int, int]]:
+def _find_result_pairs(messages: Sequence[Mark]) -> list[tuple[int, int]]:
     """(index of a result, index of the message that made its call), for every result with a call
     before it."""
     made: dict[str, int] = {}
@@ -74,7 +74,7 @@ def _result_pairs(messages: Sequence[Mark]) -> list[tuple[int, int]]:
     return found
 
 
-def _waiting_from(messages: Sequence[Mark]) -> int:
+def _find_waiting_index(messages: Sequence[Mark]) -> int:
     """Index from which the end of the list waits for results; its length if it does not wait."""
     size = len(messages)
     first = next((i for i in reversed(range(size)) if messages[i].answers is None), size)

@@ -76,7 +76,7 @@ class Part(Protocol):
     def payload(self) -> Payload | None:
         """Its charged content; None where nothing is known of it."""
 
-    def shown(self) -> str | Attachment:
+    def render(self) -> str | Attachment:
         """The text that a reader sees, or the description in its place."""
 
 

@@ -22,7 +22,7 @@ class Migration(NamedTuple):
         return hashlib.sha256(self.sql.encode()).hexdigest()
 
 
-def shipped_migrations(backend: str) -> tuple[Migration, ...]:
+def list_migrations(backend: str) -> tuple[Migration, ...]:
     """Return a backend's steps, `<backend>/migrations/NNNN_name.sql`, by number."""
     folder = files("om_proxy.storage") / backend / "migrations"
     found = [
@@ -35,7 +35,7 @@ def shipped_migrations(backend: str) -> tuple[Migration, ...]:
     )
 
 
-def missing_migrations(
+def list_missing_migrations(
     shipped: tuple[Migration, ...], applied: Mapping[int, str]
 ) -> tuple[Migration, ...]:
     """Return the steps still to apply, given the checksums of those a database has. Raise

@@ -82,8 +82,8 @@ class SpoolingStore(ForwardingStore):
         await super().ping()
         self._cannot_read = False
 
-    def let_go(self) -> None:
-        """The process ends: no reply waits for what is not stored yet."""
+    def release_replies(self) -> None:
+        """Release every reply that waits for its turn to be stored: the process ends."""
         self._is_ending = True
         self.spool.release_waiters()
 

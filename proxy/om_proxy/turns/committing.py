@@ -19,8 +19,8 @@ from om_proxy.turns.turn import (
     CommittedTurn,
     OpenedTurn,
     ReconciledTurn,
+    find_recorded_reply,
     number_interrupted_reply,
-    recorded_reply,
 )
 
 # Seconds after a turn in which a retry tells nothing new about the provider's prompt cache. The
@@ -76,7 +76,7 @@ class Committer:
         reconciled = turn.reconciled
         if not reply.complete or not self._memories.is_current(reconciled.memory):
             return 0
-        recorded = recorded_reply(reconciled)
+        recorded = find_recorded_reply(reconciled)
         is_stored = (
             recorded is not None
             and recorded.raw == reply.message
@@ -96,7 +96,7 @@ class Committer:
             # Another attempt's reply stands. Only a reply that the client has seen to its end
             # supersedes messages.
             return NOTHING_COMMITTED
-        recorded = recorded_reply(reconciled)
+        recorded = find_recorded_reply(reconciled)
         if reply is not None and recorded is not None and recorded.fp == reply.fp:
             await self._note_retry(turn, reconciled.memory)
             return CommittedTurn(reply_seq=reconciled.memory.end)
@@ -126,7 +126,7 @@ class Committer:
         counted = await self._token_counter.count({0: item.raw} if item else {}, model)
         encoding = self._token_counter.encoding(model) if counted or reconciled.tokens else ""
         verdict = reconciled.verdict
-        many = len(verdict.new) + len(verdict.swaps)
+        changed_count = len(verdict.new) + len(verdict.swaps)
         apply = partial(
             apply_turn,
             reconciled.base,
@@ -139,7 +139,9 @@ class Committer:
             reply_tokens=counted.get(0, 0),
             encoding=encoding,
         )
-        after = apply() if many <= MANY_MESSAGES else await run_off_loop(many, apply)
+        after = (
+            apply() if changed_count <= MANY_MESSAGES else await run_off_loop(changed_count, apply)
+        )
         if not interrupted:
             return after, []
         after, message = number_interrupted_reply(after, interrupted, counted[0], now, encoding)

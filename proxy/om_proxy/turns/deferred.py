@@ -129,7 +129,7 @@ class DeferredTurns:
                     self._threads.move_to_end(key)
                 return
 
-    def let_go(self) -> None:
+    def release_replies(self) -> None:
         """Release every reply that waits: the process ends."""
         self._is_ending = True
         self._release_all()

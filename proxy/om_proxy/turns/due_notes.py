@@ -116,7 +116,7 @@ class DueNotes:
     def _is_nothing_due(self, turn: OpenedTurn) -> bool:
         """Whether certainly nothing is due, as for most requests."""
         idle, changed = self._prompt_cache_state(turn)
-        return decisions.nothing_due(
+        return decisions.is_nothing_due(
             turn.reconciled.virtual,
             turn.context.effective.limits,
             idle=idle,

@@ -182,7 +182,7 @@ class Engine:
             return
         committed = await self._close(turn, reply)
         if delivered:
-            self._note_delivery(turn, committed.reply_seq)
+            self._record_delivery(turn, committed.reply_seq)
 
     async def commit_or_defer(
         self, key: Key, commit: Callable[[], Awaitable[None]], held_bytes: int
@@ -219,16 +219,16 @@ class Engine:
         with the stored reply needs no close_turn."""
         return self._committer.find_stored_reply(turn.opened, reply)
 
-    def note_delivery(self, turn: PreparedTurn, reply_seq: int) -> None:
+    def record_delivery(self, turn: PreparedTurn, reply_seq: int) -> None:
         """Remember that the reply went out to its last byte. This matters after a lone message
         only: any other request that comes again is a retry."""
-        self._note_delivery(turn.opened, reply_seq)
+        self._record_delivery(turn.opened, reply_seq)
 
-    def _note_delivery(self, turn: OpenedTurn, reply_seq: int) -> None:
+    def _record_delivery(self, turn: OpenedTurn, reply_seq: int) -> None:
         if reply_seq and turn.reconciled.sent.count == 1:
             self.deliveries.record(turn.key, reply_seq)
 
-    async def keep_unanswered(self, turn: PreparedTurn) -> None:
+    async def store_unanswered(self, turn: PreparedTurn) -> None:
         """Store the new messages of a request that the upstream could not answer, unless it
         forks."""
         opened = turn.opened

@@ -51,7 +51,7 @@ class OverflowRecovery:
             opened.should_store and opened.can_rewrite and (accepted or reconciled.memory.turns)
         ):
             return False
-        if not (overflow.ready_chunks(virtual, through) or self._unobserved(opened)):
+        if not (overflow.ready_chunks(virtual, through) or self._find_next_batch(opened)):
             return False
         return overflow.can_shrink(
             virtual, prompt_cost.received_tokens(virtual, reconciled.sent), through
@@ -80,7 +80,7 @@ class OverflowRecovery:
 
     async def _observe_overflow(self, turn: OpenedTurn) -> OpenedTurn:
         ends = asyncio.get_running_loop().time() + turn.context.effective.limits.block_timeout
-        due = self._unobserved(turn)
+        due = self._find_next_batch(turn)
         if due and turn.reconciled.verdict.cut is None:
             turn = await self._committer.store_unanswered(turn)
         while due and (seconds_left := ends - asyncio.get_running_loop().time()) > 0:
@@ -89,11 +89,11 @@ class OverflowRecovery:
             ):
                 return turn
             turn = await self._reconciler.refresh_until_stable(turn)
-            next_due = self._unobserved(turn)
+            next_due = self._find_next_batch(turn)
             due = next_due if next_due and next_due.after > due.after else None
         return turn
 
-    def _unobserved(self, turn: OpenedTurn) -> Observe | None:
+    def _find_next_batch(self, turn: OpenedTurn) -> Observe | None:
         max_tokens = turn.context.effective.limits.observe_at
         return overflow.next_batch(
             turn.reconciled.virtual, self._last_leaving_seq(turn), max_tokens, self._clock()

@@ -98,16 +98,16 @@ def is_stored_through(reconciled: ReconciledTurn, last: int) -> bool:
 
 def is_everything_sent(memory: Memory, sent: SentHistory) -> bool:
     """Whether the client sent every message of the memory, one for one, and nothing else."""
-    cells = memory.views[-1].cells if memory.views else ()
+    cells, sent_count = memory.views[-1].cells if memory.views else (), sent.count
     return (
-        sent.count == memory.count
+        sent_count == memory.count
         and len(cells) == 1
         and cells[0].kind == "same"
-        and cells[0].sent_to == sent.count
+        and cells[0].sent_to == sent_count
     )
 
 
-def recorded_reply(reconciled: ReconciledTurn) -> Item | None:
+def find_recorded_reply(reconciled: ReconciledTurn) -> Item | None:
     """The stored reply of the request that this one repeats, if it is the newest message."""
     repeats, memory = reconciled.verdict.repeats, reconciled.memory
     newest = memory.tail[-1] if memory.tail else None

@@ -168,7 +168,7 @@ def test_a_pause_is_used_once() -> None:
     after = transitions.activate_chunks(made, [c.id for c in made.chunks[:3]], 1_300.0)
     idle, _ = decisions.prompt_cache_state(after, "m", 1_300.0)
     assert decisions.decide_before_forwarding(after, limits, RequestState(10**9, idle=idle)) is None
-    assert decisions.nothing_due(after, limits, idle=idle, provider_changed=False)
+    assert decisions.is_nothing_due(after, limits, idle=idle, provider_changed=False)
     assert len(after.chunks) == 1
 
 
@@ -200,7 +200,7 @@ def test_an_idle_thread_without_chunks_waits_for_nothing() -> None:
     """Cold cache or not: below the threshold no request pays for an observation."""
     limits = Limits(activate_after_idle=1, activate_on_provider_change=True)
     made = memory(chat(4, 3_000))
-    assert decisions.nothing_due(made, limits, idle=10**6, provider_changed=True)
+    assert decisions.is_nothing_due(made, limits, idle=10**6, provider_changed=True)
     assert (
         decisions.decide_before_forwarding(
             made, limits, RequestState(10**9, idle=10**6, provider_changed=True)

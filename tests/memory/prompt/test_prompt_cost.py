@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from om_proxy.memory.blocks import closed_ends
+from om_proxy.memory.blocks import find_closed_ends
 from om_proxy.memory.lifecycle import transitions
 from om_proxy.memory.model import MESSAGE_FRAMING_TOKENS, Cell, Item, Mark, Memory, View
 from om_proxy.memory.prompt import prompt_cost
@@ -108,9 +108,9 @@ def test_a_reconciled_turn() -> None:
     counted just now."""
     of = Memory(key=memory(()).key)
     sent = sent_of(3)
-    rec = reconcile(StoredTranscript.of(of), sent)
-    assert not isinstance(rec, NeedOutline)
-    heard = apply_turn(of, rec, sent, dict.fromkeys(range(3), 10), 1.0)
+    verdict = reconcile(StoredTranscript.of(of), sent)
+    assert not isinstance(verdict, NeedOutline)
+    heard = apply_turn(of, verdict, sent, dict.fromkeys(range(3), 10), 1.0)
     assert prompt_cost.received_tokens(heard, sent) == 3 * (10 + MESSAGE_FRAMING_TOKENS)
 
 
@@ -163,7 +163,7 @@ def told(pieces: Sequence[Piece], limit: int) -> tuple[Sequence[Piece], bool]:
     if prompt_cost.forwarded_tokens(pieces) <= limit:
         return pieces, False
     marks = [Mark(p.seq, b"", b"", p.role, p.calls, p.answers, 1) for p in pieces]
-    starts = [end + 1 for end in closed_ends(marks) if end + 1 < len(pieces)]
+    starts = [end + 1 for end in find_closed_ends(marks) if end + 1 < len(pieces)]
     start = next(
         (s for s in starts if prompt_cost.forwarded_tokens(pieces[s:]) <= limit),
         starts[-1] if starts else 0,

@@ -84,8 +84,8 @@ def test_a_failed_turn_stays_unanswered_and_is_answered_in_place() -> None:
         0,
         1,
     )
-    rec = thread.turn(chat("u1 a1 u2"), reply("2"))
-    assert (rec.case, transcript(thread)) == ("retry", "u1 a1 u2 a2")
+    verdict = thread.turn(chat("u1 a1 u2"), reply("2"))
+    assert (verdict.case, transcript(thread)) == ("retry", "u1 a1 u2 a2")
     assert len(thread.memory.views) == 2
     assert thread.memory.views[-1].reply == 4
 
@@ -126,9 +126,9 @@ def test_a_range_being_observed_is_fixed_too() -> None:
     """An observation under way reads the text as it stands; nothing changes under it."""
     thread = told("u1 a1")
     sent = thread.sent(chat("u1 aX u2"))
-    rec = reconcile(StoredTranscript.of(thread.memory, fixed=2), sent)
-    assert isinstance(rec, Verdict)
-    assert (rec.case, rec.swaps) == ("altered_reply", ())
+    verdict = reconcile(StoredTranscript.of(thread.memory, fixed=2), sent)
+    assert isinstance(verdict, Verdict)
+    assert (verdict.case, verdict.swaps) == ("altered_reply", ())
 
 
 def test_the_clients_spelling_replaces_our_reconstruction() -> None:

@@ -31,8 +31,8 @@ def opened(thread: Thread, sent: str, hints: Hints = Hints()) -> tuple[Verdict, 
     return thread.reconcile(request, hints), request
 
 
-def closed(memory: Memory, rec: Verdict, sent: SentHistory, text: str) -> Memory:
-    again = rebase_turn(memory, rec, sent)
+def closed(memory: Memory, verdict: Verdict, sent: SentHistory, text: str) -> Memory:
+    again = rebase_turn(memory, verdict, sent)
     assert again is not None
     return apply_turn(memory, again, sent, {}, 9.0, answer(text), 1)
 
@@ -48,8 +48,8 @@ def live(memory: Memory) -> str:
 def test_nothing_came_between() -> None:
     """The turn is what it was."""
     thread = told("u1 a1")
-    rec, sent = opened(thread, "u1 a1 u2")
-    assert rebase_turn(thread.memory, rec, sent) is rec
+    verdict, sent = opened(thread, "u1 a1 u2")
+    assert rebase_turn(thread.memory, verdict, sent) is verdict
 
 
 @pytest.mark.parametrize(
@@ -275,13 +275,13 @@ def test_what_others_said_in_turns_that_overlap_twice_stays_in_the_prompt() -> N
     what is asked."""
     thread = told("u1 a1")
     thread.turn(chat("u2"), None, NEW)
-    rec, sent = opened(thread, "u2", NEW)
+    verdict, sent = opened(thread, "u2", NEW)
     for text in ("3", "4"):
         thread.turn(chat(f"u{text}"), reply(text), NEW)
-        again = rebase_turn(thread.memory, rec, sent)
+        again = rebase_turn(thread.memory, verdict, sent)
         assert again is not None
-        rec = again
-    pieces = build_tail(thread.virtual(rec, sent), rec, sent)
+        verdict = again
+    pieces = build_tail(thread.virtual(verdict, sent), verdict, sent)
     assert forwarded_words(pieces) == "[u1] [a1] [u3] [a3] [u4] [a4] u2"
 
 
@@ -301,8 +301,8 @@ def test_the_next_request_of_a_reminding_client_whose_reply_came_behind_others()
 def test_background_work_in_between_changes_nothing() -> None:
     """Coverage may move while a turn runs: what it means stays."""
     thread = told(LONG)
-    rec, sent = opened(thread, LONG + " u4")
+    verdict, sent = opened(thread, LONG + " u4")
     thread.observe(4)
     thread.activate(1)
-    memory = closed(thread.memory, rec, sent, "4")
+    memory = closed(thread.memory, verdict, sent, "4")
     assert live(memory) == "u3 a3 u4 a4"

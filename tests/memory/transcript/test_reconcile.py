@@ -65,8 +65,8 @@ CASES = [
 def test_the_table(stored: str, sent: str, case: str, after: str) -> None:
     """What the client sent has the name, and the effect, the specification's table gives it."""
     thread = told(stored)
-    rec = thread.turn(chat(sent), raw("assistant", "R") if sent else None)
-    assert rec.case == case
+    verdict = thread.turn(chat(sent), raw("assistant", "R") if sent else None)
+    assert verdict.case == case
     assert transcript(thread) == after
 
 
@@ -82,8 +82,10 @@ def test_an_altered_text_between_two_folded_stretches_is_one_with_both() -> None
     never two that touch."""
     thread = told("u1 cx rx aw cy ry u2 a2")
     seqs = [m.seq for m in thread.live()]
-    rec = thread.reconcile(thread.sent(chat("u1 aX u2 a2 u3")))
-    assert [c for c in rec.cells if c.kind == "folded"] == [Cell("folded", 1, 2, seqs[1], seqs[5])]
+    verdict = thread.reconcile(thread.sent(chat("u1 aX u2 a2 u3")))
+    assert [c for c in verdict.cells if c.kind == "folded"] == [
+        Cell("folded", 1, 2, seqs[1], seqs[5])
+    ]
 
 
 def test_an_older_branch_lives_again() -> None:
@@ -91,8 +93,8 @@ def test_an_older_branch_lives_again() -> None:
     thread = told(LONG)
     seqs = [m.seq for m in thread.live()]
     thread.turn(chat("u1 a1 u9"), raw("assistant", "9"))
-    rec = thread.turn(chat(LONG + " u4"), raw("assistant", "R"))
-    assert (rec.case, rec.cut, rec.revive) == ("switch", seqs[1], tuple(seqs[2:]))
+    verdict = thread.turn(chat(LONG + " u4"), raw("assistant", "R"))
+    assert (verdict.case, verdict.cut, verdict.revive) == ("switch", seqs[1], tuple(seqs[2:]))
     assert transcript(thread) == LONG + " u4 aR"
     assert [m.seq for m in thread.live()][:6] == seqs
 
@@ -102,9 +104,9 @@ def test_a_reply_we_never_had_on_an_older_branch_is_taken_for_ours_folded_and_al
     another one, nobody can tell."""
     thread = told(LONG + " u4 cx rx a4")
     thread.turn(chat("u1 a1 u2 a2 u9"), raw("assistant", "9"))
-    rec = thread.turn(chat(LONG + " u4 aX u5"), raw("assistant", "R"))
-    assert rec.case == "switch"
-    assert [cell.kind for cell in rec.cells] == ["same", "folded"]
+    verdict = thread.turn(chat(LONG + " u4 aX u5"), raw("assistant", "R"))
+    assert verdict.case == "switch"
+    assert [cell.kind for cell in verdict.cells] == ["same", "folded"]
     assert transcript(thread) == LONG + " u4 cx rx a4 u5 aR"
 
 
@@ -130,8 +132,8 @@ def test_destructive_needs_proof(stored: str, sent: str, after: str) -> None:
     """Without a match from the start, or through a text unique in the thread, nothing is
     superseded."""
     thread = told(stored)
-    rec = thread.turn(chat(sent), raw("assistant", "R"))
-    assert rec.cut is None
+    verdict = thread.turn(chat(sent), raw("assistant", "R"))
+    assert verdict.cut is None
     assert transcript(thread) == after
 
 
@@ -146,8 +148,8 @@ def test_repeated_texts_align_by_their_neighbours() -> None:
 def test_a_reply_seen_before_is_not_taken_for_an_altered_one() -> None:
     """An assistant text may match by position only if it was never seen in this thread."""
     thread = told("u1 a1 u2 a2")
-    rec = thread.turn(chat("u1 a1 u2 a1 u3"), raw("assistant", "R"))
-    assert (rec.case, rec.swaps) == ("edit", ())
+    verdict = thread.turn(chat("u1 a1 u2 a1 u3"), raw("assistant", "R"))
+    assert (verdict.case, verdict.swaps) == ("edit", ())
     assert transcript(thread) == "u1 a1 u2 a1 u3 aR"
 
 
@@ -166,8 +168,8 @@ def test_what_cannot_be_aligned_is_appended() -> None:
         raw("assistant", "end"),
     )
     unmatched = " ".join(f"ux{i} ay{i}" for i in range(300)) + " u299 s1 uR"
-    rec = thread.reconcile(thread.sent(chat(unmatched)))
-    assert (rec.case, rec.cut, len(rec.new)) == ("delta", None, 603)
+    verdict = thread.reconcile(thread.sent(chat(unmatched)))
+    assert (verdict.case, verdict.cut, len(verdict.new)) == ("delta", None, 603)
 
 
 # ── lone messages, styles, hints ──────────────────────────────────────────────────────────────────
@@ -303,11 +305,11 @@ def test_the_known_prefix_is_not_parsed() -> None:
     thread.observe(600)
     thread.activate(1)
     sent, touched = counted(thread, chat(words + " uend aend unew"))
-    rec = reconcile(thread.known(), sent)
-    assert isinstance(rec, Verdict)
-    assert (rec.case, rec.new) == ("extend", (802,))
+    verdict = reconcile(thread.known(), sent)
+    assert isinstance(verdict, Verdict)
+    assert (verdict.case, verdict.new) == ("extend", (802,))
     assert min(touched) >= 801
-    assert len(rec.cells) == 1
+    assert len(verdict.cells) == 1
 
 
 def test_old_forks_ask_for_the_outline() -> None:
@@ -318,9 +320,9 @@ def test_old_forks_ask_for_the_outline() -> None:
     sent = thread.sent(chat("u0 a0 u1 a1 uother"))
     thread.memory = replace(thread.memory, views=())
     assert isinstance(reconcile(thread.known(), SentHistory.of(sent.raws, parse)), NeedOutline)
-    rec = reconcile(thread.known(complete=True), SentHistory.of(sent.raws, parse))
-    assert isinstance(rec, Verdict)
-    assert (rec.case, rec.cut) == ("edit", 4)
+    verdict = reconcile(thread.known(complete=True), SentHistory.of(sent.raws, parse))
+    assert isinstance(verdict, Verdict)
+    assert (verdict.case, verdict.cut) == ("edit", 4)
 
 
 def test_a_window_needs_no_outline() -> None:
@@ -328,9 +330,9 @@ def test_a_window_needs_no_outline() -> None:
     thread = told(" ".join(f"u{i} a{i}" for i in range(20)), recent=4)
     thread.observe(30)
     thread.activate(1)
-    rec = reconcile(thread.known(), SentHistory.of(chat("u19 a19 u20"), parse))
-    assert isinstance(rec, Verdict)
-    assert (rec.case, rec.new) == ("trimmed", (2,))
+    verdict = reconcile(thread.known(), SentHistory.of(chat("u19 a19 u20"), parse))
+    assert isinstance(verdict, Verdict)
+    assert (verdict.case, verdict.new) == ("trimmed", (2,))
 
 
 def test_altered_views_stay_recognised() -> None:
@@ -339,8 +341,8 @@ def test_altered_views_stay_recognised() -> None:
     thread.observe(4)
     thread.activate(1)
     thread.turn(chat("u1 aX u2 a2 u3"), raw("assistant", "3"))
-    rec = thread.turn(chat("u1 aX u2 a2 u3 a3 u4"), raw("assistant", "R"))
-    assert (rec.case, rec.swaps) == ("extend", ())
+    verdict = thread.turn(chat("u1 aX u2 a2 u3 a3 u4"), raw("assistant", "R"))
+    assert (verdict.case, verdict.swaps) == ("extend", ())
     assert transcript(thread) == "u1 a1 u2 a2 u3 a3 u4 aR"
 
 
@@ -351,8 +353,8 @@ def test_an_edit_under_an_altering_client_keeps_what_stood_before() -> None:
     thread.observe(4)
     thread.activate(1)
     thread.turn(chat("u1 aX u2 aY u3"), raw("assistant", "3"))
-    rec = thread.turn(chat("u1 aX u2 aY u4"), raw("assistant", "R"))
-    assert rec.case == "edit"
+    verdict = thread.turn(chat("u1 aX u2 aY u4"), raw("assistant", "R"))
+    assert verdict.case == "edit"
     assert transcript(thread) == "u1 a1 u2 a2 u4 aR"
 
 

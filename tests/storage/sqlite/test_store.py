@@ -398,7 +398,7 @@ async def test_failed_migration_leaves_nothing(path: Path, monkeypatch: pytest.M
         Migration(1, "broken", "CREATE TABLE first (a); CREATE TABLE second (nonsense nonsense"),
     )
     monkeypatch.setattr(
-        "om_proxy.storage.sqlite.schema.shipped_migrations",
+        "om_proxy.storage.sqlite.schema.list_migrations",
         lambda _: (*broken, Migration(2, "x", "SELECT nothing;")),
     )
     with pytest.raises(StorageError, match="OperationalError"):

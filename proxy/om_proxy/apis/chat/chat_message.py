@@ -89,7 +89,7 @@ class ChatPart(msgspec.Struct, frozen=True):
         read = PAYLOAD_READERS.get(str(self.value.get("type")), _read_texts)
         return read(self.value)
 
-    def shown(self) -> str | Attachment:
+    def render(self) -> str | Attachment:
         part = self.value
         text = part.get("text", part.get("refusal"))
         if isinstance(text, str):

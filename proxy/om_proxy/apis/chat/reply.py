@@ -140,8 +140,8 @@ class _WholeReply:
         return Reply(
             message=_add_missing_role(_object_or_none(bytes(first.message))),
             complete=not error,
-            finish_reason=_filled_text(_read_remark(first.finish_reason)),
-            usage=_mapping(_read_remark(completion.usage)),
+            finish_reason=_text_or_none(_read_remark(first.finish_reason)),
+            usage=_mapping_or_none(_read_remark(completion.usage)),
             error=error,
             others=tuple(raw for raw in others if _object_or_none(raw)),
         )
@@ -225,7 +225,7 @@ class _StreamedReply:
         chunk = _read_chunk(event.data)
         self._error = self._error or event.type == b"error" or _is_error(chunk.error)
         if chunk.usage != _NULL:
-            self._usage = _mapping(_read_remark(chunk.usage)) or self._usage
+            self._usage = _mapping_or_none(_read_remark(chunk.usage)) or self._usage
         for place, choice in enumerate(chunk.choices):
             self._add_delta(_choose_index(choice.index, place), choice)
 
@@ -233,7 +233,7 @@ class _StreamedReply:
         if isinstance(choice.delta, dict):
             (self._choices.get(index) or self._begin_choice(index)).add(choice.delta)
         if index == 0:
-            self._finish_reason = _filled_text(choice.finish_reason) or self._finish_reason
+            self._finish_reason = _text_or_none(choice.finish_reason) or self._finish_reason
 
     def _begin_choice(self, index: int) -> MessageBuilder:
         if len(self._choices) >= MAX_CHOICES:
@@ -298,11 +298,11 @@ def _is_error(error: Raw) -> bool:
     return said is None or bool(said)
 
 
-def _filled_text(value: Any) -> str | None:
+def _text_or_none(value: Any) -> str | None:
     return value if isinstance(value, str) and value else None
 
 
-def _mapping(value: Any) -> Mapping[str, Any] | None:
+def _mapping_or_none(value: Any) -> Mapping[str, Any] | None:
     return value if isinstance(value, dict) else None
 
 

@@ -47,7 +47,7 @@ def build_observer_task(
 def take_older_half(messages: tuple[Message, ...]) -> tuple[Message, ...]:
     """Return the older half at a safe cut; empty if the messages are one block."""
     marks = [m.mark for m in messages]
-    count = blocks.safe_cut(marks, sum_framed_tokens(messages) // 2, 0)
+    count = blocks.find_safe_cut(marks, sum_framed_tokens(messages) // 2, 0)
     return messages[:count] if count < len(messages) else ()
 
 

@@ -128,7 +128,7 @@ def decide_before_forwarding(
     """The next thing due before this request's prompt is built; ask again after performing it.
     `waited`: the request has waited already.
 
-    `memory` is the virtual one, with the request's own messages in its tail; `nothing_due` has said
+    `memory` is the virtual one, with the request's own messages in its tail; `is_nothing_due` has said
     that something may be due.
     """
     most = limits.observe_at
@@ -144,7 +144,7 @@ def decide_before_forwarding(
     )
 
 
-def nothing_due(memory: Memory, limits: Limits, *, idle: float, provider_changed: bool) -> bool:
+def is_nothing_due(memory: Memory, limits: Limits, *, idle: float, provider_changed: bool) -> bool:
     """Whether certainly nothing is due before forwarding, without a look at any message: the case of
     most requests."""
     if (
@@ -227,7 +227,7 @@ def _blocking_observation(
     marks = [m.mark for m in memory.tail if m.seq <= asked.last_observable]
     room = max(min(observable - limits.keep, most if limits.interval else MAX_BATCH_TOKENS), 1)
     return _observe(
-        memory, marks, blocks.safe_cut(marks, room, (limits.interval or room) // 2), wait=True
+        memory, marks, blocks.find_safe_cut(marks, room, (limits.interval or room) // 2), wait=True
     )
 
 
@@ -249,7 +249,9 @@ def _background_observation(
     ):
         return None
     marks = [m.mark for m in fresh]
-    found = _observe(memory, marks, _extend_cut(marks, blocks.safe_cut(marks, most, least), least))
+    found = _observe(
+        memory, marks, _extend_cut(marks, blocks.find_safe_cut(marks, most, least), least)
+    )
     if found and limits.prices and not pays_back(memory, found.tokens, limits, limits.prices):
         return None
     return found
@@ -259,7 +261,7 @@ def observe_everything(memory: Memory, most: int) -> Observe | None:
     """Observe everything that can be observed and is not, up to `most` tokens: a thread's part of an
     observation of several threads."""
     marks = [m.mark for m in memory.tail if m.seq > memory.chunked_to]
-    return _observe(memory, marks, blocks.safe_cut(marks, most, 0))
+    return _observe(memory, marks, blocks.find_safe_cut(marks, most, 0))
 
 
 def waits_to_pay_back(memory: Memory, limits: Limits) -> bool:
@@ -294,7 +296,7 @@ def _extend_cut(marks: Sequence[Mark], count: int, least: int) -> int:
     total = list(accumulate(m.tokens + MESSAGE_FRAMING_TOKENS for m in marks))
     if not count or total[count - 1] >= least:
         return count
-    return next((end + 1 for end in blocks.closed_ends(marks) if total[end] >= least), count)
+    return next((end + 1 for end in blocks.find_closed_ends(marks) if total[end] >= least), count)
 
 
 def _observe(

@@ -22,7 +22,7 @@ def unobserved_tokens(memory: Memory) -> int:
 def observable_tokens(tail: Sequence[Message]) -> int:
     """Tokens up to the last safe cut: all triggers measure these
     (docs/spec/behaviour.md#safe-cut)."""
-    ends = blocks.closed_ends([m.mark for m in tail])
+    ends = blocks.find_closed_ends([m.mark for m in tail])
     return sum_framed_tokens(tail[: ends[-1] + 1]) if ends else 0
 
 

@@ -74,21 +74,21 @@ class Limits:
             max(self.reflect_at, budget - pending_tokens),
         )
 
-        def moved(name: str, tokens: int, by: float) -> int:
+        def scale(name: str, tokens: int, by: float) -> int:
             return tokens if name in self.fixed else round(tokens * by)
 
         wider, longer = observe_at / self.observe_at, reflect_at / self.reflect_at
         return replace(
             self,
             observe_at=observe_at,
-            interval=None if self.interval is None else moved("interval", self.interval, wider),
-            keep=moved("keep", self.keep, wider),
-            block_at=max(observe_at, moved("block_at", self.block_at, wider)),
+            interval=None if self.interval is None else scale("interval", self.interval, wider),
+            keep=scale("keep", self.keep, wider),
+            block_at=max(observe_at, scale("block_at", self.block_at, wider)),
             reflect_at=reflect_at,
             reflect_from=None
             if self.reflect_from is None
-            else moved("reflect_from", self.reflect_from, longer),
+            else scale("reflect_from", self.reflect_from, longer),
             reflect_block_at=max(
-                reflect_at, moved("reflect_block_at", self.reflect_block_at, longer)
+                reflect_at, scale("reflect_block_at", self.reflect_block_at, longer)
             ),
         )

@@ -25,7 +25,7 @@ def next_batch(memory: Memory, through: int, most: int, now: float) -> Observe |
         return None
     marks = [m.mark for m in memory.tail if memory.chunked_to < m.seq <= through]
     # up to the newest closed block that fits, not back to a user's message: half may not suffice
-    count = blocks.safe_cut(marks, most, most + 1)
+    count = blocks.find_safe_cut(marks, most, most + 1)
     if not count:
         return None
     after, last = memory.chunked_to, marks[count - 1].seq

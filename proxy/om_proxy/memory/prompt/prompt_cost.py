@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from itertools import accumulate
 
-from om_proxy.memory.blocks import closed_ends
+from om_proxy.memory.blocks import find_closed_ends
 from om_proxy.memory.message_list import MessageList
 from om_proxy.memory.model import MESSAGE_FRAMING_TOKENS, Cell, Mark, Memory
 from om_proxy.memory.prompt.tail import Piece
@@ -63,7 +63,7 @@ def limit_tail(pieces: Sequence[Piece], limit: int | None) -> tuple[Sequence[Pie
         *accumulate(_piece_tokens(p) for p in reversed(pieces)),
     ]  # by number of newest pieces: summed once, not per start
     marks = [Mark(p.seq, b"", b"", p.role, p.calls, p.answers, _piece_tokens(p)) for p in pieces]
-    starts = [end + 1 for end in closed_ends(marks) if end + 1 < len(pieces)]
+    starts = [end + 1 for end in find_closed_ends(marks) if end + 1 < len(pieces)]
     start = next(
         (s for s in starts if newest[len(pieces) - s] <= limit), starts[-1] if starts else 0
     )

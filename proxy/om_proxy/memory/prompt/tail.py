@@ -33,16 +33,17 @@ def build_tail(memory: Memory, verdict: Verdict, sent: SentHistory) -> tuple[Pie
     the client's own JSON, in its order. Unknown messages ahead of a window come first. What the
     request itself asks is always part of the tail.
     """
-    cells = memory.views[-1].cells if memory.views and sent.count else ()
-    asks = sent.first_asked_index() if sent.count else 0
+    sent_count = sent.count
+    cells = memory.views[-1].cells if memory.views and sent_count else ()
+    asks = sent.first_asked_index() if sent_count else 0
     pieces: list[Piece] = []
     # what other clients said behind this request: shown before what it asks
     since: list[Piece] = []
     for cell in cells:
-        behind = cell.kind == "unsent" and cell.sent_from == sent.count
+        behind = cell.kind == "unsent" and cell.sent_from == sent_count
         (since if behind else pieces).extend(_pieces_of_cell(cell, memory, sent, asks))
     if since:
-        first = len(pieces) - (sent.count - asks)
+        first = len(pieces) - (sent_count - asks)
         pieces[first:first] = since
     return tuple(pieces if all(p.sent for p in pieces) else _drop_orphans(pieces))
 

@@ -54,9 +54,9 @@ def apply_turn(
     after = replace(
         memory,
         tail=kept.append_messages(fresh),
-        undated_to=_moved_undated_to(memory, fresh[: len(verdict.new)], cut)
+        undated_to=_carry_undated_to(memory, fresh[: len(verdict.new)], cut)
         if memory.next_seq > 1
-        else _undated_to(fresh),
+        else _find_undated_to(fresh),
         next_seq=memory.next_seq + len(fresh),
         chunks=chunks,
         style=verdict.style,
@@ -68,7 +68,7 @@ def apply_turn(
     return replace(after, views=record_view(memory, after, verdict, sent, len(answer)))
 
 
-def _undated_to(fresh: Sequence[Message]) -> int:
+def _find_undated_to(fresh: Sequence[Message]) -> int:
     """seq up to which the messages of a thread's first request have no known time; 0: all of them
     were said now.
 
@@ -81,7 +81,7 @@ def _undated_to(fresh: Sequence[Message]) -> int:
     )
 
 
-def _moved_undated_to(memory: Memory, fresh: Sequence[Message], cut: int) -> int:
+def _carry_undated_to(memory: Memory, fresh: Sequence[Message], cut: int) -> int:
     """`undated_to` of a thread that goes on. An undated message that only moves, behind an inserted
     one, stays undated."""
     if not fresh or cut >= memory.undated_to:
@@ -187,13 +187,13 @@ def apply_counts(memory: Memory, counts: Mapping[int, tuple[Item, int]], encodin
     """Put in token counts by `encoding`, given by seq, where the message still is the one that was
     counted."""
 
-    def counted(message: Message) -> Message:
+    def put_count(message: Message) -> Message:
         item, tokens = counts.get(message.seq, (None, 0))
         if item is None or item.raw != message.item.raw:
             return message
         return replace(message, tokens=tokens, encoding=encoding)
 
-    tail = MessageList(map(counted, memory.tail))
+    tail = MessageList(map(put_count, memory.tail))
     chunks = (
         replace(c, source_tokens=tail.framed_tokens_between(c.after + 1, c.last))
         for c in memory.chunks

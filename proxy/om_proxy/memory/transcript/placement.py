@@ -34,7 +34,7 @@ from om_proxy.memory.transcript.verdict import (
     append_all,
     is_unsent,
     judge_pairs,
-    unmatched,
+    list_unmatched,
 )
 
 
@@ -64,7 +64,7 @@ def is_ambiguous(transcript: StoredTranscript, sent: SentHistory, found: Verdict
     if found.case == "delta":
         return transcript.style != "thin"
     new = frozenset(found.new)
-    odd = [sent.item(i).role for i in unmatched(found) if i not in new]
+    odd = [sent.item(i).role for i in list_unmatched(found) if i not in new]
     if found.cut is not None:
         return bool(odd or found.new)
     if any(role in ("user", "assistant") for role in odd):
@@ -261,7 +261,7 @@ def match_other_branch(
 ) -> Verdict | None:
     """Match the request with the superseded branch that holds most of what would be new. None: no
     branch holds more of it."""
-    leaf = find_likeliest_branch(transcript, {sent.item(i).fp for i in unmatched(found)})
+    leaf = find_likeliest_branch(transcript, {sent.item(i).fp for i in list_unmatched(found)})
     other = switch_branch(transcript, leaf) if leaf else None
     if other is None:
         return None
@@ -271,7 +271,7 @@ def match_other_branch(
     kept = other.end if there.cut is None else there.cut
     # where both branches hold the certain prefix, only what follows it tells them apart
     start = prefix.sent if fork >= transcript.seq_before(prefix.stored) else 0
-    if kept <= fork or sum(i >= start for i in unmatched(there)) >= len(unmatched(found)):
+    if kept <= fork or sum(i >= start for i in list_unmatched(there)) >= len(list_unmatched(found)):
         return None
     return replace(
         there,

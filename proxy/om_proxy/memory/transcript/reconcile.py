@@ -133,13 +133,13 @@ def _match_recorded_request(
 ) -> Verdict | None:
     """Take the request for a recorded attempt. None: it is none, or it may be a new message with the
     same words."""
-    view = sent.seen
-    if view is None or view.count != sent.count or not transcript.is_live(view.seq):
+    view, sent_count = sent.seen, sent.count
+    if view is None or view.count != sent_count or not transcript.is_live(view.seq):
         return None
     newest = transcript.end == (view.reply or view.seq)
     unanswered = transcript.end == view.seq and not view.reply
     certain = newest and (hints.sdk_retry or hints.undelivered or unanswered)
-    if not certain and (sent.count == 1 or hints.history == "new"):
+    if not certain and (sent_count == 1 or hints.history == "new"):
         return None  # the same words again: the rules of lone messages decide
     users_since = any(m.role == "user" for m in transcript.marks_after(view.seq))
     if users_since and not transcript.is_prefix_view(view):

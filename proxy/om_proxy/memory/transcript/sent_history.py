@@ -99,10 +99,11 @@ class SentHistory(Struct, frozen=True):
         """Index of the first message of what the request itself asks. That is what follows its last
         assistant message, with the calls that it answers. An assistant message at the very end is
         asked to go on. Parses from the end only."""
-        index = self.count - 1
+        count = self.count
+        index = count - 1
         if index < 0 or self.item(index).role == "assistant":
             return max(index, 0)
         while index > 0 and self.item(index - 1).role != "assistant":
             index -= 1
-        answers = any(self.item(i).answers is not None for i in range(index, self.count))
+        answers = any(self.item(i).answers is not None for i in range(index, count))
         return index - 1 if answers and index > 0 and self.item(index - 1).calls else index

@@ -120,7 +120,7 @@ def judge_pairs(
         judged = [Cell("unsent", 0, 0, 1, transcript.end)]
     superseded = transcript.live[next_stored:] if matched else ()
     cells = [*prefix.cells, *judged]
-    moved = _moved_reminders(transcript, sent, prefix, cells, next_sent)
+    moved = _find_moved_reminders(transcript, sent, prefix, cells, next_sent)
     new = tuple(i for i in range(next_sent, sent.count) if i not in moved)
     cut = transcript.seq_before(next_stored) if superseded else None
     return Verdict(
@@ -225,7 +225,7 @@ def is_unsent(cells: Sequence[Cell], seq: int) -> bool:
     return any(cell.kind == "unsent" and cell.from_seq <= seq <= cell.to_seq for cell in cells)
 
 
-def unmatched(verdict: Verdict) -> list[int]:
+def list_unmatched(verdict: Verdict) -> list[int]:
     """The sent messages that are not, word for word, at the place they were given."""
     swapped = {index for _, index in verdict.swaps}
     placed = (
@@ -304,7 +304,7 @@ def _are_stored_reminders(transcript: StoredTranscript, sent: SentHistory, cell:
     )
 
 
-def _moved_reminders(
+def _find_moved_reminders(
     transcript: StoredTranscript,
     sent: SentHistory,
     prefix: CertainPrefix,
@@ -344,13 +344,13 @@ def _name_case(
         return "rewind" if any(m.role == "user" for m in superseded) else "regenerate"
     if judged and judged[0].kind == "unsent" and len(judged) > 1:
         return "trimmed"
-    word = next((word for cell in judged if (word := _irregular_case(transcript, cell))), None)
+    word = next((word for cell in judged if (word := _find_irregular_case(transcript, cell))), None)
     if word is None and sent.item(sent.count - 1).role == "assistant":
         return "continue"
     return word or ("extend" if new else "retry")
 
 
-def _irregular_case(transcript: StoredTranscript, cell: Cell) -> str | None:
+def _find_irregular_case(transcript: StoredTranscript, cell: Cell) -> str | None:
     if cell.kind == "extra":
         return "inserted" if cell.sent_from else "compacted"
     marks = transcript.marks_between(cell.from_seq, cell.to_seq)

@@ -19,32 +19,33 @@ def record_view(
 ) -> tuple[View, ...]:
     """Append this request to the recorded attempts; the same request is kept once. `memory` is from
     before the turn, `after` from behind it, with so many `replies`."""
+    sent_count = sent.count
+    if not sent_count:
+        return memory.views
     newest = after.tail[-1 - replies].seq if len(after.tail) > replies else after.coverage
     # without new messages: other clients may have spoken between what was stored ahead and its reply
     position = newest if verdict.new else verdict.at
     view = View(
-        count=sent.count,
+        count=sent_count,
         digest=sent.digest,
-        chain=_chain_of_view(sent),
+        chain=_compute_view_chain(sent),
         seq=position,
         end=verdict.end,
-        reply=after.end if replies else _stored_reply(memory, verdict),
+        reply=after.end if replies else _find_stored_reply(memory, verdict),
         cells=_view_cells(verdict, memory.next_seq, after.coverage),
     )
-    if not sent.count:
-        return memory.views
     others = [v for v in memory.views if (v.count, v.digest) != (view.count, view.digest)]
     if len(others) >= MAX_VIEWS:
-        del others[_least_useful(others, memory)]
+        del others[_find_least_useful(others, memory)]
     return (*others, view)
 
 
-def _stored_reply(memory: Memory, verdict: Verdict) -> int:
+def _find_stored_reply(memory: Memory, verdict: Verdict) -> int:
     """seq of the reply that the turn has already, where the thread went on with it; 0: none."""
     return next((m.seq for m in memory.marks if m.seq > verdict.at), 0) if verdict.answered else 0
 
 
-def _least_useful(views: Sequence[View], memory: Memory) -> int:
+def _find_least_useful(views: Sequence[View], memory: Memory) -> int:
     """The index of the oldest attempt inside a turn, the newest two left out; without one, of the
     oldest attempt. People come back to their own messages, not to an agent's steps."""
     marks = memory.marks
@@ -57,7 +58,7 @@ def _is_question(marks: Sequence[Mark], seq: int) -> bool:
     return index < len(marks) and marks[index].seq == seq and marks[index].role == "user"
 
 
-def _chain_of_view(sent: SentHistory) -> bytes:
+def _compute_view_chain(sent: SentHistory) -> bytes:
     chain, start = (sent.seen.chain, sent.seen.count) if sent.seen else (bytes(16), 0)
     for item in sent.items(start):
         chain = extend_chain(chain, item.fp)

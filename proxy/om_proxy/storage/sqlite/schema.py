@@ -12,7 +12,7 @@ from typing import Any
 
 import aiosqlite
 
-from om_proxy.storage.migrate import Migration, missing_migrations, shipped_migrations
+from om_proxy.storage.migrate import Migration, list_migrations, list_missing_migrations
 
 CREATE_MIGRATION_TABLE = """CREATE TABLE IF NOT EXISTS migration (
     number     INTEGER PRIMARY KEY,
@@ -61,13 +61,13 @@ async def _set_pragma(connection: aiosqlite.Connection, pragma: str, busy_timeou
 async def apply_migrations(connection: aiosqlite.Connection) -> None:
     """Apply the migrations that the file lacks, all or none. Raise `StorageError` if the file is
     newer than this program, or was made by another."""
-    shipped = shipped_migrations("sqlite")
-    if not missing_migrations(shipped, await _read_applied(connection)):
+    shipped = list_migrations("sqlite")
+    if not list_missing_migrations(shipped, await _read_applied(connection)):
         return
     await connection.execute("BEGIN EXCLUSIVE")
     try:
         # Read again under the lock: another process may have applied them first.
-        for step in missing_migrations(shipped, await _read_applied(connection)):
+        for step in list_missing_migrations(shipped, await _read_applied(connection)):
             await _apply_step(connection, step)
         await connection.execute("COMMIT")
     except BaseException:
