@@ -215,7 +215,10 @@ def told_cases() -> set[str]:
     found: set[str] = set()
     for module in (lone_messages, placement, reconcile, verdict):
         for node in ast.walk(ast.parse(inspect.getsource(module))):
-            if isinstance(node, ast.FunctionDef) and node.name in ("_name_case", "_irregular_case"):
+            if isinstance(node, ast.FunctionDef) and node.name in (
+                "_name_case",
+                "_find_irregular_case",
+            ):
                 returned = [
                     part.value
                     for part in ast.walk(node)
