@@ -85,10 +85,10 @@ def warnings(done: subprocess.CompletedProcess[str]) -> list[str]:
         ("server: {host: 0.0.0.0}\n", r"admin_token"),
         ("storage: {url: 'postgresql://db/om'}\n", r"x\.yaml:1.*storage\.url.*sqlite:///"),
         ("storage: {url: 'redis://cache'}\n", r"x\.yaml:1.*storage\.url.*sqlite:///"),
-        ("storage: {encryption_key: k}\n", r"x\.yaml:1.*storage\.encryption_key.*take it out"),
+        ("storage: {encryption_key: k}\n", r"x\.yaml:1.*storage\.encryption_key.*remove the key"),
         (
             "server: {workers: 2}\nstorage: {url: 'sqlite:///:memory:'}\n",
-            r"x\.yaml:1.*server\.workers.*name a file",
+            r"x\.yaml:1.*server\.workers.*cannot share a store",
         ),
     ],
     ids=[

@@ -129,7 +129,7 @@ async def test_a_thread_has_thresholds_of_its_own(tmp_path: Path) -> None:
     [
         ({"observation": {"message_tokens": 100}}, "buffer_tokens"),
         ({"observation": {"message_tokens": "many"}}, "message_tokens"),
-        ({"observation": {"model": "gpt-5"}}, "observation.model is no threshold"),
+        ({"observation": {"model": "gpt-5"}}, "observation.model is not a threshold"),
         ({"model": "gpt-5"}, "model"),
         ({"observation": 5}, "observation"),
         ({"observation": {"block_timeout": "10000s"}}, "block_timeout of a thread is at most 2m"),

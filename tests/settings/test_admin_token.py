@@ -64,7 +64,7 @@ def test_a_file_of_the_user_s_own_counts(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("content", "why"),
-    [(b" \n", "holds no admin token"), (b"\xff\xfe", "cannot keep an admin token")],
+    [(b" \n", "is empty: remove it"), (b"\xff\xfe", "cannot read or write the admin token")],
 )
 def test_a_file_without_a_token(tmp_path: Path, content: bytes, why: str) -> None:
     """An open address is refused as before, and the reason stands beside it; loopback needs no

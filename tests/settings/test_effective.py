@@ -279,7 +279,7 @@ def test_sections_within_an_override() -> None:
         True,
     )
     with pytest.raises(
-        ConfigError, match=r"models\.m\.context\.layot: is no setting; did you mean layout\?"
+        ConfigError, match=r"models\.m\.context\.layot: is not a setting; did you mean layout\?"
     ):
         parse("models: {m: {context: {layot: merged}}}")
 

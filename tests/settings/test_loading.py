@@ -30,8 +30,8 @@ def test_defaults() -> None:
 @pytest.mark.parametrize(
     ("text", "fault"),
     [
-        ("server: {prot: 1}", "server.prot: is no setting; did you mean port?"),
-        ("qqq: 1", "qqq: is no setting"),
+        ("server: {prot: 1}", "server.prot: is not a setting; did you mean port?"),
+        ("qqq: 1", "qqq: is not a setting"),
         ("server: {port: many}", "server.port = many: must be a whole number"),
         ("server: {port: 70000}", "server.port = 70000: must be 65535 or less"),
         ("server: 1", "server = (hidden): must be a mapping of keys"),
@@ -48,15 +48,15 @@ def test_defaults() -> None:
         ("upstream: [{base_url: 'ftp://h'}]", "upstream[0].base_url = ftp://h: must be http:// or https://"),
         ("upstream: [{base_url: 'http://u:p@h'}]", "upstream[0].base_url = (hidden): must be http:// or https://"),
         ("upstream: [{base_url: 'http://h', match: []}]", "upstream[0].match = […]: must not be empty"),
-        ("upstream: [{base_url: 'http://h'}, {base_url: 'http://i'}]", "upstream[1].name: is taken by an earlier upstream"),
+        ("upstream: [{base_url: 'http://h'}, {base_url: 'http://i'}]", "upstream[1].name: is already the name of an earlier upstream"),
         ("auth: {keys: [{tenant: a b, key: k}]}", "auth.keys[0].tenant = (hidden): must match"),
-        ("auth: {keys: [{tenant: a, key: k, tenannt: b}]}", "auth.keys[0].tenannt: is no setting; did you mean tenant?"),
+        ("auth: {keys: [{tenant: a, key: k, tenannt: b}]}", "auth.keys[0].tenannt: is not a setting; did you mean tenant?"),
         ("auth: {keys: [{tenant: a, key: ''}]}", "auth.keys[0].key = (hidden): must not be empty"),
         ("auth: {keys: [{tenant: a, key: k}, {tenant: b, key: k}]}", "auth.keys = […]: each key must belong to one tenant"),
         ("auth: {token_secret: short}", "auth.token_secret = (hidden): must have at least 32 bytes"),
         (
             f"auth: {{token_secret: ssh-rsa {'A' * 64}}}",
-            "auth.token_secret = (hidden): must be no key in PEM, SSH or JWK form",
+            "auth.token_secret = (hidden): must not be a key in PEM, SSH or JWK form",
         ),
         ("auth: {token_required: true}", "auth.token_required = true: needs auth.token_secret"),
         ("identity: {thread_headers: ['x y']}", "identity.thread_headers[0] = (hidden): must match"),
@@ -64,27 +64,27 @@ def test_defaults() -> None:
         ("storage: {url: 'mysql://h'}", "storage.url = mysql://h: must be sqlite:///"),
         ("storage: {url: 'postgresql://db/om'}", "storage.url = postgresql://db/om: must be sqlite:///<file>"),
         ("storage: {url: 'redis://cache'}", "storage.url = redis://cache: must be sqlite:///<file>"),
-        ("storage: {encryption_key: hush}", "storage.encryption_key = (hidden): this version does not encrypt what it stores: take it"),
+        ("storage: {encryption_key: hush}", "storage.encryption_key = (hidden): this version cannot encrypt what it stores: remove the key"),
         ("{server: {workers: 2}, storage: {url: 'sqlite:///:memory:'}}", "server.workers = 2: above 1 needs a file in storage.url"),
-        ("identity: {thread_headers: [Authorization]}", "identity.thread_headers = […]: may not hold authorization: it carries"),
-        ("identity: {resource_headers: [a, x-api-key]}", "identity.resource_headers = […]: may not hold x-api-key: it carries"),
+        ("identity: {thread_headers: [Authorization]}", "identity.thread_headers = […]: must not contain authorization: it carries"),
+        ("identity: {resource_headers: [a, x-api-key]}", "identity.resource_headers = […]: must not contain x-api-key: it carries"),
         ("upstream: [{base_url: 'http://h/v1/chat/completions/'}]",
          "upstream[0].base_url = http://h/v1/chat/completions/: must end before /chat"),
         ("memory: {api_base: 'http://h/v1/chat/completions'}", "memory.api_base = http://h/v1/chat/completions: must end before /chat"),
         ("upstream: [{base_url: 'http://h', match: 'gpt-*'}]", 'upstream[0].match = (hidden): must be a list: write it as ["…"]'),
         ("auth: {keys: hush}", "auth.keys = (hidden): must be a list: write it as [{…}]"),
-        ("memory: {message_tokens: 1}", "memory.message_tokens: is no setting; did you mean observation.message_tokens?"),
-        ("memory: {observation_tokens: 1}", "memory.observation_tokens: is no setting; did you mean reflection.observation_tokens?"),
+        ("memory: {message_tokens: 1}", "memory.message_tokens: is not a setting; did you mean observation.message_tokens?"),
+        ("memory: {observation_tokens: 1}", "memory.observation_tokens: is not a setting; did you mean reflection.observation_tokens?"),
         ("models: {'gpt-4o*': {message_tokens: 1}}",
-         'models["gpt-4o*"].message_tokens: is no setting; did you mean observation.message_tokens?'),
+         'models["gpt-4o*"].message_tokens: is not a setting; did you mean observation.message_tokens?'),
         ("resources: {x: {memory: {block_after: 2}}}",
-         "resources.x.memory.block_after: is no setting; did you mean observation.block_after or reflection.block_after?"),
-        ("port: 1", "port: is no setting; did you mean server.port?"),
+         "resources.x.memory.block_after: is not a setting; did you mean observation.block_after or reflection.block_after?"),
+        ("port: 1", "port: is not a setting; did you mean server.port?"),
         (
             "memory: {observation: {buffer_token: 1}}",
-            "memory.observation.buffer_token: is no setting; did you mean buffer_tokens or buffer_on_idle?",
+            "memory.observation.buffer_token: is not a setting; did you mean buffer_tokens or buffer_on_idle?",
         ),
-        ("background: {reflector_interval: 30s}", "background.reflector_interval = 30s: is a setting no more"),
+        ("background: {reflector_interval: 30s}", "background.reflector_interval = 30s: is no longer a setting"),
         ("storage: {prefix: A-B}", "storage.prefix = A-B: must match"),
         ("memory: {mode: dead}", "memory.mode = dead: must be 'live' or 'shadow'"),
         ("memory: {timezone: Mars}", "memory.timezone = Mars: must be an IANA time zone"),
@@ -101,23 +101,23 @@ def test_defaults() -> None:
         ("memory: {observation: {buffer_activation: 5}}", "memory.observation.buffer_activation = 5: must be a ratio"),
         ("memory: {observation: {buffer_activation: 30000}}", "memory.observation.buffer_activation = 30000: as 30000 tokens to keep"),
         ("memory: {observation: {block_after: 0.5}}", "memory.observation.block_after = 0.5: must be a multiple"),
-        ("memory: {observation: {block_after: 100}}", "memory.observation.block_after = 100: as 100 tokens, it may not be below"),
+        ("memory: {observation: {block_after: 100}}", "memory.observation.block_after = 100: as 100 tokens, it must not be below"),
         ("memory: {observation: {previous_observer_tokens: -1}}", "memory.observation.previous_observer_tokens = -1: must be false"),
         ("memory: {observation: {model_settings: {temperature: 3}}}", "memory.observation.model_settings.temperature = 3: must be 2 or"),
         ("memory: {reflection: {buffer_activation: 1.5}}", "memory.reflection.buffer_activation = 1.5: must be 1 or less"),
         ("memory: {reflection: {buffer_activation: 0}}", "memory.reflection.buffer_activation = 0: must be more than 0"),
-        ("memory: {reflection: {block_after: 39999}}", "memory.reflection.block_after = 39999: as 39999 tokens, it may not be below"),
-        ("memory: {model: a, observation: {model: b}}", "memory.observation.model = b: is excluded by `model`"),
-        ("memory: {model: a, reflection: {model: b}}", "memory.reflection.model = b: is excluded by `model`"),
-        ("context: {priorities: [red]}", "context.priorities = […]: must hold red and done"),
+        ("memory: {reflection: {block_after: 39999}}", "memory.reflection.block_after = 39999: as 39999 tokens, it must not be below"),
+        ("memory: {model: a, observation: {model: b}}", "memory.observation.model = b: cannot stand beside `model`"),
+        ("memory: {model: a, reflection: {model: b}}", "memory.reflection.model = b: cannot stand beside `model`"),
+        ("context: {priorities: [red]}", "context.priorities = […]: must contain red and done"),
         ("retention: {ttl_days: 0}", "retention.ttl_days = 0: must be more than 0"),
-        ("models: {'g*': {observaton: {}}}", 'models["g*"].observaton: is no setting; did you mean observation?'),
-        ("models: {x: {observation: {messagetokens: 1}}}", "models.x.observation.messagetokens: is no setting; did you mean"),
+        ("models: {'g*': {observaton: {}}}", 'models["g*"].observaton: is not a setting; did you mean observation?'),
+        ("models: {x: {observation: {messagetokens: 1}}}", "models.x.observation.messagetokens: is not a setting; did you mean"),
         ("models: {x: 5}", "models.x = (hidden): must be a mapping of keys"),
-        ("models: {x: {model: a, reflection: {model: b}}}", "models.x.reflection.model = b: is excluded by `model`"),
+        ("models: {x: {model: a, reflection: {model: b}}}", "models.x.reflection.model = b: cannot stand beside `model`"),
         ("models: {x: {model: [1, {}]}}", "models.x.model = […]: must be inherit, default"),
         ("models: {x: {observation: {message_tokens: 40000, block_after: 35000}}}", "models.x.observation.block_after = 35000: as 35000"),
-        ("resources: {x: {priorities: [green]}}", "resources.x.priorities = […]: must hold red and done"),
+        ("resources: {x: {priorities: [green]}}", "resources.x.priorities = […]: must contain red and done"),
     ],
 )  # fmt: skip
 def test_fault(text: str, fault: str) -> None:
@@ -136,7 +136,7 @@ def test_faults_are_told_together() -> None:
 def test_a_hidden_name_is_found_by_its_line() -> None:
     """A key in the place of a name: the line says where."""
     assert faults_of("auth:\n  keys: []\n  sk-hush: acme\n") == [
-        'x.yaml:3: auth["(hidden)"]: is no setting'
+        'x.yaml:3: auth["(hidden)"]: is not a setting'
     ]
 
 
@@ -157,7 +157,7 @@ def test_fault_of_an_override_that_breaks_a_base_key() -> None:
         "memory: {observation: {block_after: 40000}}\nmodels:\n  big:\n    observation: {message_tokens: 60000}\n"
     )
     assert told == [
-        "x.yaml:4: models.big.observation.block_after: as 40000 tokens, it may not be below message_tokens (60000)"
+        "x.yaml:4: models.big.observation.block_after: as 40000 tokens, it must not be below message_tokens (60000)"
     ]
 
 
@@ -325,17 +325,17 @@ def test_settings_keep_secrets() -> None:
 def test_fault_of_an_environment_override() -> None:
     """A fault that came from the environment names its variable."""
     assert faults_of("", OM_PROXY__SERVER__PRT="1") == [
-        "env OM_PROXY__SERVER__PRT: server.prt: is no setting; did you mean port?"
+        "env OM_PROXY__SERVER__PRT: server.prt: is not a setting; did you mean port?"
     ]
 
 
 @pytest.mark.parametrize(
     ("text", "variable", "said"),
     [
-        ("", "OM_PROXY__SERVR__PORT", "servr: is no setting; did you mean server?"),
-        ("memory: true", "OM_PROXY__MEMORY__OBSERVTION__PROMPT", "memory.observtion: is no setting; did you mean observation?"),
+        ("", "OM_PROXY__SERVR__PORT", "servr: is not a setting; did you mean server?"),
+        ("memory: true", "OM_PROXY__MEMORY__OBSERVTION__PROMPT", "memory.observtion: is not a setting; did you mean observation?"),
         ("upstream: [{base_url: 'http://h'}]", "OM_PROXY__UPSTREAM__1__NAME", "upstream[1].base_url: is required"),
-        ("", "OM_PROXY__MODELS__X__OBSERVTION__PROMPT", "models.x.observtion: is no setting; did you mean observation?"),
+        ("", "OM_PROXY__MODELS__X__OBSERVTION__PROMPT", "models.x.observtion: is not a setting; did you mean observation?"),
     ],
 )  # fmt: skip
 def test_fault_of_what_only_an_override_made(text: str, variable: str, said: str) -> None:
@@ -362,7 +362,7 @@ def test_a_credential_names_no_thread(key: str, header: str) -> None:
     """A name is stored, listed and sent back; and a key that is the thread's name would be kept
     from the model server."""
     (fault,) = faults_of(f"identity: {{{key}: [x-mine, {header.title()}]}}")
-    assert f"may not hold {header}" in fault
+    assert f"must not contain {header}" in fault
 
 
 def test_digits_stay_digits() -> None:

@@ -59,7 +59,7 @@ def test_an_empty_key_is_none() -> None:
         ),
         (f'{{model: inherit, api_key: "{KEY}"}}', "leave api_base and api_key out"),
         ("{model: openai/a, api_key: [x]}", "api_key must be text"),
-        ("{model: openai/a, max_retries: -1}", "no whole number from 0 on"),
+        ("{model: openai/a, max_retries: -1}", "not a whole number of 0 or more"),
     ],
 )
 def test_a_faulty_item(item: str, rule: str) -> None:
@@ -96,7 +96,7 @@ def test_a_list_across_providers_is_refused(memory: str) -> None:
         parse(f"memory: {memory}")
     text = str(raised.value)
     assert "several providers" in text
-    assert "give each its own" in text
+    assert "give each model its own" in text
     assert KEY[:12] not in text
 
 

@@ -89,20 +89,20 @@ def test_faults_of_the_text_are_told_together() -> None:
     assert [fault.split(": ")[0] for fault in faults] == ["x.yaml:1", "x.yaml:2", "x.yaml:3"]
     assert "GONE is not set" in faults[0]
     assert "${NAME}" in faults[1]
-    assert "a stands twice, first in line 1" in faults[2]
+    assert "a is set twice, first in line 1" in faults[2]
 
 
 @pytest.mark.parametrize(
     ("text", "start"),
     [
-        ("a: [1\nb: 2", "x.yaml:2: this is no YAML"),
-        ("a: {b: ${A}}", "x.yaml:1: this is no YAML"),
-        ("\ta: 1", "x.yaml:1: this is no YAML"),
+        ("a: [1\nb: 2", "x.yaml:2: this is not YAML"),
+        ("a: {b: ${A}}", "x.yaml:1: this is not YAML"),
+        ("\ta: 1", "x.yaml:1: this is not YAML"),
         ("- a", "x.yaml:1: the file must be a mapping"),
         ("text", "x.yaml:1: the file must be a mapping"),
-        ("a: \x00", "x.yaml: this is no YAML"),
-        ("a: 1\n---\nb: 2", "x.yaml:2: this is no YAML"),
-        ("a: *nobody", "x.yaml:1: this is no YAML"),
+        ("a: \x00", "x.yaml: this is not YAML"),
+        ("a: 1\n---\nb: 2", "x.yaml:2: this is not YAML"),
+        ("a: *nobody", "x.yaml:1: this is not YAML"),
     ],
 )
 def test_broken_yaml(text: str, start: str) -> None:

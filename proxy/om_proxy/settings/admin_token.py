@@ -33,10 +33,10 @@ def add_admin_token(env: Mapping[str, str]) -> tuple[Mapping[str, str], str | No
     try:
         token = read_or_make_token(Path(path))
     except (OSError, UnicodeDecodeError) as exc:
-        fault = f"{path} cannot keep an admin token ({type(exc).__name__}): set {TOKEN_VARIABLE}"
+        fault = f"cannot read or write the admin token file {path} ({type(exc).__name__}): set {TOKEN_VARIABLE}"
         return env, fault
     if not token:
-        return env, f"{path} holds no admin token: remove the file, or set {TOKEN_VARIABLE}"
+        return env, f"the admin token file {path} is empty: remove it, or set {TOKEN_VARIABLE}"
     return {**env, TOKEN_VARIABLE: token}, None
 
 

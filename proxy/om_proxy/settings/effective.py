@@ -160,7 +160,7 @@ def merge_thread_overrides(
         if strangers := sorted(set(values) - THREAD_THRESHOLDS[section]):
             known = ", ".join(sorted(THREAD_THRESHOLDS[section]))
             raise ConfigError(
-                f"{section}.{strangers[0]} is no threshold of a thread; there are {known}"
+                f"{section}.{strangers[0]} is not a threshold of a thread; the thresholds are {known}"
             )
     merged = merge_levels([json.loads(over) if over else {}, wanted])
     kept = {

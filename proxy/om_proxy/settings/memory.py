@@ -48,7 +48,7 @@ SHARED_KEY_MODELS = (
 def _check_block_after(block_after: float, key: str, threshold: int) -> list[tuple[str, str]]:
     tokens = convert_multiple(block_after, threshold)
     return (
-        [("block_after", f"as {tokens} tokens, it may not be below {key} ({threshold})")]
+        [("block_after", f"as {tokens} tokens, it must not be below {key} ({threshold})")]
         if tokens < threshold
         else []
     )
@@ -214,7 +214,7 @@ class ContextSettings(Section):
                 [
                     (
                         "priorities",
-                        "must hold red and done: only the marks yellow and green may be dropped",
+                        "must contain red and done: only the marks yellow and green can be left out",
                     )
                 ]
             )
@@ -237,6 +237,6 @@ def expand_short_forms(level: Any) -> Any:
 def list_model_conflicts(level: Mapping[str, Any]) -> list[tuple[str, str]]:
     """Own models of agents that stand beside the level's `model`, each with the rule it breaks."""
     return [
-        (f"{agent}.model", "is excluded by `model` on the same level: set one or the other")
+        (f"{agent}.model", "cannot stand beside `model` on the same level: set one of the two")
         for agent in find_conflicting_agents(level)
     ]

@@ -142,7 +142,7 @@ def _parse_whole_number(value: Any, least: int) -> int:
     except (TypeError, ValueError):
         number = -1
     if isinstance(value, bool | float) or number < least:
-        raise ValueError(_CHOICE_RULE + f"; {value!r} is no whole number from {least} on")
+        raise ValueError(_CHOICE_RULE + f"; {value!r} is not a whole number of {least} or more")
     return number
 
 
@@ -174,8 +174,8 @@ def find_cross_provider_fault(written: Any, *, api_base: str | None, has_key: bo
 def _render_cross_provider_fault(key: str, providers: set[str | None]) -> str:
     names = ", ".join(sorted(name for name in providers if name))
     return (
-        f"names models of several providers ({names}) under one memory.{key}: give each its own, as in "
-        f"{{model: <name>, {key}: …}}, and take memory.{key} out, or leave it out and set each provider's variable"
+        f"names models of several providers ({names}) under one memory.{key}: remove memory.{key}, and give each model "
+        f"its own, as in {{model: <name>, {key}: …}}, or set each provider's variable"
     )
 
 

@@ -142,7 +142,7 @@ def _render_shared_budget(limits: Limits) -> Iterator[str]:
     if limits.shared:
         alone = limits.for_memory(log_tokens=0, pending_tokens=0)
         yield (
-            f"the two share what the other leaves free: without observations, messages are observed at {alone.observe_at} and "
+            f"messages and observations share one budget: without observations, messages are observed at {alone.observe_at} and "
             f"a request waits at {alone.block_at}; without messages, observations are reflected at {alone.reflect_at}"
         )
 

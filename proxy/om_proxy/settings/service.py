@@ -50,7 +50,7 @@ class ServerSettings(Section):
                 [
                     (
                         "host",
-                        "a bind other than loopback needs server.admin_token (OM_PROXY_ADMIN_TOKEN)",
+                        "an address other than loopback needs server.admin_token: set OM_PROXY_ADMIN_TOKEN",
                     )
                 ]
             )
@@ -70,7 +70,7 @@ class LimitSettings(Section):
     @model_validator(mode="after")
     def _check(self) -> Self:
         if self.memory < (least := MEMORY_PER_BODY * self.body):
-            rule = f"must be at least {MEMORY_PER_BODY} x limits.body ({render_size(least)}): a body and what is made of it has to fit"
+            rule = f"must be at least {MEMORY_PER_BODY} x limits.body ({render_size(least)}): a body and the values made of it must fit"
             raise_broken_rules([("memory", rule)])
         return self
 
@@ -121,12 +121,12 @@ class AuthSettings(Section):
             what = (
                 f"must have at least {MIN_SECRET_BYTES} bytes"
                 if len(secret) < MIN_SECRET_BYTES
-                else "must be no key in PEM, SSH or JWK form"
+                else "must not be a key in PEM, SSH or JWK form"
             )
             broken.append(("token_secret", f"{what}; `openssl rand -hex 32` makes one"))
         if self.token_required and self.token_secret is None:
             broken.append(
-                ("token_required", "needs auth.token_secret, or no token could ever be right")
+                ("token_required", "needs auth.token_secret: without it, no token is valid")
             )
         raise_broken_rules(broken)
         return self
@@ -169,7 +169,7 @@ class IdentitySettings(Section):
             [
                 (
                     key,
-                    f"may not hold {header}: it carries a credential, and names are stored and shown; take another header",
+                    f"must not contain {header}: it carries a credential, and names are stored and shown; use another header",
                 )
                 for key, headers in named.items()
                 for header in headers
@@ -195,7 +195,9 @@ class SideRequestSettings(Section):
             try:
                 re.compile(prompt)
             except re.error as exc:
-                raise ValueError(f"must be regular expressions; {prompt!r} is none: {exc}") from exc
+                raise ValueError(
+                    f"must be regular expressions; {prompt!r} is not one: {exc}"
+                ) from exc
         return value
 
 
@@ -217,7 +219,7 @@ class StorageSettings(Section):
     def _not_yet(cls, value: SecretStr | None) -> SecretStr | None:
         if value is not None:  # who asks for encryption must not believe to have it
             raise ValueError(
-                "this version does not encrypt what it stores: take it out to go on without"
+                "this version cannot encrypt what it stores: remove the key to store text unencrypted"
             )
         return value
 
@@ -241,7 +243,7 @@ class BackgroundSettings(Section):
                 [
                     (
                         "reflector_interval",
-                        "is a setting no more, and never did anything: take it out",
+                        "is no longer a setting and never had an effect: remove it",
                     )
                 ]
             )

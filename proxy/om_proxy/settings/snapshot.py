@@ -83,7 +83,7 @@ class Settings(Section):
     def _check(self) -> Self:
         names = [u.name for u in self.upstream]
         broken = [
-            (f"upstream.{i}.name", "is taken by an earlier upstream")
+            (f"upstream.{i}.name", "is already the name of an earlier upstream")
             for i, n in enumerate(names)
             if n in names[:i]
         ]
@@ -91,7 +91,7 @@ class Settings(Section):
             broken.append(
                 (
                     "server.workers",
-                    "above 1 needs a file in storage.url, for a store in memory is one process's own: name a file",
+                    "above 1 needs a file in storage.url, because processes cannot share a store in memory",
                 )
             )
         raise_broken_rules(broken)

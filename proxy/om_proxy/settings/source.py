@@ -112,7 +112,7 @@ def _set_override(document: Document, variable: str, text: str) -> None:
         at[path[-1] : path[-1] + 1] = [value]
     else:
         raise ConfigError(
-            f"env {variable}: {render_path(path)} cannot be reached: what is around it is no section or list"
+            f"env {variable}: {render_path(path)} cannot be set: its parent is neither a section nor a list"
         )
     _set_origin(document, path, f"env {variable}")
 
@@ -207,7 +207,7 @@ class _Reader:
                 self.faults.append(f"{self.name}:{_get_line(key)}: a key must be a word")
             elif name in lines:
                 self.faults.append(
-                    f"{self.name}:{_get_line(key)}: {render_path((*path, name))} stands twice, first in line {lines[name]}"
+                    f"{self.name}:{_get_line(key)}: {render_path((*path, name))} is set twice, first in line {lines[name]}"
                 )
             else:
                 lines[name] = _get_line(key)
@@ -272,7 +272,7 @@ def _render_syntax_error(name: str, text: str, exc: yaml.YAMLError) -> str:
     problem = getattr(exc, "problem", None) or getattr(exc, "reason", None) or "it cannot be read"
     problem = _NAME_PATTERN.sub(r"\1", str(problem))
     if mark is None:
-        return f"{name}: this is no YAML: {problem}"
+        return f"{name}: this is not YAML: {problem}"
     line = text.splitlines()[mark.line] if mark.line < len(text.splitlines()) else ""
     hint = '; a variable inside {…} or […] needs quotes: "${NAME}"' if "${" in line else ""
-    return f"{name}:{mark.line + 1}: this is no YAML: {problem}{hint}"
+    return f"{name}:{mark.line + 1}: this is not YAML: {problem}{hint}"

@@ -18,13 +18,13 @@ def list_upstream_warnings(settings: Settings) -> Iterator[str]:
         name = redact_credentials(upstream.name)
         if settings.auth.keys and upstream.api_key is None:
             yield (
-                f"upstream {name} has no api_key, and auth.keys is set: its requests go up without a credential, unless the caller "
-                "sends one of its own in Authorization beside X-OM-Authorization"
+                f"upstream {name} has no api_key, and auth.keys is set: its requests are sent without a credential, unless the "
+                "client sends the provider's key in Authorization beside X-OM-Authorization"
             )
         if is_unreachable(upstream, settings.upstream[:index]):
             yield (
-                f"upstream {name} can never be reached: all that its match names goes to those before it; "
-                "put it before them, or take it out"
+                f"upstream {name} never gets a request: earlier upstreams match every model that it matches; "
+                "move it before them, or remove it"
             )
 
 

@@ -14,7 +14,7 @@ from om_proxy.settings.source import Document, Key, render_path
 SECRET_SETTINGS = {"admin_token", "api_key", "key", "encryption_key", "token_secret"}
 
 LISTS_OF_SECTIONS = {"upstream", "keys"}  # the lists that hold sections; the others hold texts
-UNKNOWN_SETTING_RULE = "is no setting"
+UNKNOWN_SETTING_RULE = "is not a setting"
 HIDDEN_VALUE = "(hidden)"
 _SECTION_RULE, _LIST_RULE = "must be a mapping of keys", "must be a list"
 
