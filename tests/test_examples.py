@@ -213,7 +213,7 @@ def test_the_composed_service_s_settings() -> None:
     ours = {name: value for name, value in env.items() if name.startswith("OM_PROXY")}
     assert len(ours) == 4
     settings = parse("", env=ours)
-    assert not settings.server.loopback
+    assert not settings.server.is_loopback
     assert settings.server.admin_token is not None
     assert settings.storage.url == "sqlite:////data/om-proxy.db"
     (port,) = service["ports"]

@@ -132,7 +132,10 @@ async def test_a_thread_has_thresholds_of_its_own(tmp_path: Path) -> None:
         ({"observation": {"model": "gpt-5"}}, "observation.model is not a threshold"),
         ({"model": "gpt-5"}, "model"),
         ({"observation": 5}, "observation"),
-        ({"observation": {"block_timeout": "10000s"}}, "block_timeout of a thread is at most 2m"),
+        (
+            {"observation": {"block_timeout": "10000s"}},
+            "block_timeout of a thread must be at most 2m",
+        ),
     ],
 )
 async def test_what_is_no_threshold_is_refused(tmp_path: Path, wanted: Any, told: str) -> None:

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from om_proxy.errors import ConfigError
-from om_proxy.settings import WatchedSettings, load, render_admin_token_place
+from om_proxy.settings import WatchedSettings, load, render_admin_token_file
 from om_proxy.settings.admin_token import add_admin_token
 
 OPEN = {"OM_PROXY__SERVER__HOST": "0.0.0.0"}  # noqa: S104 - nothing listens
@@ -118,7 +118,7 @@ def test_a_changed_file_of_settings_keeps_the_token(tmp_path: Path) -> None:
     settings.write_text("")
     env = named(tmp_path / "admin-token")
     watched = WatchedSettings(load(settings, env), settings, env)
-    assert watched._take(settings, "memory: {enabled: false}")
+    assert watched._apply_text(settings, "memory: {enabled: false}")
     assert not watched.current.memory.enabled
     assert watched.current.server.admin_token == load(settings, env).server.admin_token
 
@@ -129,8 +129,8 @@ def test_where_the_token_is_said_to_be(tmp_path: Path) -> None:
     file = tmp_path / "admin-token"
     env = named(file)
     settings = load(env=env)
-    assert render_admin_token_place(settings, env) == f"admin token: in {file}"
-    assert render_admin_token_place(load(env=env | {"OM_PROXY_ADMIN_TOKEN": "given"}), env) is None
-    assert render_admin_token_place(settings, OPEN) is None
+    assert render_admin_token_file(settings, env) == f"admin token: in {file}"
+    assert render_admin_token_file(load(env=env | {"OM_PROXY_ADMIN_TOKEN": "given"}), env) is None
+    assert render_admin_token_file(settings, OPEN) is None
     file.unlink()
-    assert render_admin_token_place(settings, env) is None
+    assert render_admin_token_file(settings, env) is None

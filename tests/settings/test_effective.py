@@ -97,7 +97,8 @@ def test_known_cache_lifetime() -> None:
     """`auto` takes the provider's figure where the caller knows it."""
     memory = MemorySettings(activate_after_idle="auto")
     assert (
-        compute_limits(memory, Settings().context, cache_lives=300.0).activate_after_idle == 300.0
+        compute_limits(memory, Settings().context, cache_lifetime_s=300.0).activate_after_idle
+        == 300.0
     )
 
 
@@ -226,7 +227,7 @@ def test_pairs_are_remembered_and_bounded() -> None:
     assert settings.effective("m", "r") is settings.effective("m", "s")
     for number in range(MAX_CACHED_PAIRS + 10):
         settings.effective("m", str(number))
-    assert len(settings._pairs) == MAX_CACHED_PAIRS
+    assert len(settings._effective_by_pair) == MAX_CACHED_PAIRS
 
 
 def test_overrides_that_could_not_be_checked_together() -> None:
@@ -246,7 +247,7 @@ def test_a_thread_may_not_have_requests_wait_for_hours() -> None:
     """Inspection R15: each waiting request holds a place of the server's. What was stored before
     the bound is held to it as well."""
     base = parse("").effective(None)
-    with pytest.raises(ConfigError, match="block_timeout of a thread is at most 2m"):
+    with pytest.raises(ConfigError, match="block_timeout of a thread must be at most 2m"):
         merge_thread_overrides(base, {"observation": {"block_timeout": "10000s"}})
     stored = b'{"observation": {"block_timeout": "10000s"}}'
     assert base.with_overrides(stored).limits.block_timeout == 120

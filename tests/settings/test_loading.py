@@ -64,7 +64,7 @@ def test_defaults() -> None:
         ("storage: {url: 'mysql://h'}", "storage.url = mysql://h: must be sqlite:///"),
         ("storage: {url: 'postgresql://db/om'}", "storage.url = postgresql://db/om: must be sqlite:///<file>"),
         ("storage: {url: 'redis://cache'}", "storage.url = redis://cache: must be sqlite:///<file>"),
-        ("storage: {encryption_key: hush}", "storage.encryption_key = (hidden): this version cannot encrypt what it stores: remove the key"),
+        ("storage: {encryption_key: hush}", "storage.encryption_key = (hidden): this version cannot encrypt what it stores: remove"),
         ("{server: {workers: 2}, storage: {url: 'sqlite:///:memory:'}}", "server.workers = 2: above 1 needs a file in storage.url"),
         ("identity: {thread_headers: [Authorization]}", "identity.thread_headers = […]: must not contain authorization: it carries"),
         ("identity: {resource_headers: [a, x-api-key]}", "identity.resource_headers = […]: must not contain x-api-key: it carries"),
@@ -168,7 +168,7 @@ def test_overrides_that_meet_and_contradict() -> None:
     )
     assert len(told) == 1
     assert told[0].startswith("x.yaml:2: resources.r.observation.buffer_activation = 12000")
-    assert told[0].endswith("where models.m fits too")
+    assert told[0].endswith("where models.m matches too")
 
 
 EVERYWHERE = "0.0.0.0"  # noqa: S104 - read, never bound
@@ -190,10 +190,10 @@ def test_a_bind_others_reach_needs_a_token(host: str, sound: bool) -> None:
     """Beyond loopback the admin API must be closed."""
     text = f"server: {{host: '{host}'}}"
     if sound:
-        assert parse(text).server.loopback
+        assert parse(text).server.is_loopback
     else:
         assert "needs server.admin_token" in faults_of(text)[0]
-    assert parse(text, env={"OM_PROXY_ADMIN_TOKEN": "t"}).server.loopback == sound
+    assert parse(text, env={"OM_PROXY_ADMIN_TOKEN": "t"}).server.is_loopback == sound
 
 
 @pytest.mark.parametrize(
@@ -540,7 +540,7 @@ def test_each_upstream_knows_its_place() -> None:
     two = parse(
         "upstream: [{base_url: 'http://a', match: [a]}, {name: b, base_url: 'http://b'}]"
     ).upstream
-    assert [server.place for server in (*two, *Settings().upstream)] == [
+    assert [server.setting for server in (*two, *Settings().upstream)] == [
         "upstream[0]",
         "upstream[1]",
         "upstream[0]",

@@ -19,10 +19,12 @@ Next = Callable[[], Awaitable[bool]]
 async def watching(file: Path, text: str) -> AsyncIterator[tuple[WatchedSettings, Next]]:
     """A watched file, and the wait for what became of its next change."""
     await asyncio.to_thread(file.write_text, text)
-    seen: asyncio.Queue[bool] = asyncio.Queue()
-    watched = WatchedSettings(load(file, {}), env={}, seen=seen.put_nowait, look=0.2)
+    changes: asyncio.Queue[bool] = asyncio.Queue()
+    watched = WatchedSettings(
+        load(file, {}), env={}, on_change=changes.put_nowait, check_interval_s=0.2
+    )
     task = asyncio.create_task(watched.watch())
-    yield watched, lambda: asyncio.wait_for(seen.get(), 30)
+    yield watched, lambda: asyncio.wait_for(changes.get(), 30)
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
         await task
@@ -136,7 +138,7 @@ async def test_who_stops_watching_leaves_no_thread(tmp_path: Path) -> None:
     before = set(threading.enumerate())
     file = tmp_path / "x.yaml"
     file.touch()
-    task = asyncio.create_task(WatchedSettings(load(file, {}), env={}, look=60).watch())
+    task = asyncio.create_task(WatchedSettings(load(file, {}), env={}, check_interval_s=60).watch())
     await asyncio.sleep(0)  # as far as to its waiting
     (thread,) = set(threading.enumerate()) - before
     task.cancel()

@@ -9,7 +9,7 @@ from om_proxy.doctor.models import missing_credentials, model_warnings
 from om_proxy.settings import (
     Settings,
     list_warnings,
-    render_admin_token_place,
+    render_admin_token_file,
     render_upstreams,
     render_value,
 )
@@ -29,7 +29,7 @@ def print_banner(settings: Settings, port: int) -> None:
         f"{render_value(('model',), effective.observer_model)}; store "
         f"{render_value(('url',), settings.storage.url)}",
     ]
-    if place := render_admin_token_place(settings, os.environ):
+    if place := render_admin_token_file(settings, os.environ):
         lines.append(place)
     missing = missing_credentials(settings, effective, os.environ)
     for warning in (*missing, *model_warnings(effective, None), *list_warnings(settings)):

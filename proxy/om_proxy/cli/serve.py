@@ -29,7 +29,7 @@ def run(options: argparse.Namespace) -> int:
         from om_proxy.telemetry.logs import capture_python_warnings, configure, start_failed
 
         settings = load(options.config)
-        configure(settings.telemetry.log, names_threads=settings.server.loopback)
+        configure(settings.telemetry.log, names_threads=settings.server.is_loopback)
         capture_python_warnings()
         raise_open_file_limit()
         if settings.server.workers == 1:
@@ -62,7 +62,7 @@ def create_worker_app() -> App:
         from om_proxy.telemetry.logs import capture_python_warnings, configure
 
         settings = load(None)
-        configure(settings.telemetry.log, names_threads=settings.server.loopback)
+        configure(settings.telemetry.log, names_threads=settings.server.is_loopback)
         capture_python_warnings()
         return create_app(WatchedSettings(settings))
 

@@ -53,7 +53,7 @@ class EdgeConfig:
                 resource_headers=headers.resource_headers,
                 sessions=headers.sessions,
                 keys=keys,
-                loopback_only=settings.server.loopback,
+                loopback_only=settings.server.is_loopback,
                 scope_override=headers.scope_override,
                 token_secret=token_secret.get_secret_value().encode() if token_secret else None,
                 token_required=settings.auth.token_required,

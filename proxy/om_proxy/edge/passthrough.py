@@ -69,7 +69,7 @@ async def passthrough(
             content,
             connect_timeout=settings.connect_timeout,
             read_timeout=settings.read_timeout,
-            setting=settings.place,
+            setting=settings.setting,
         )
         try:
             answer = await run_unless_disconnected(watched, sending)

@@ -1,7 +1,6 @@
-"""The configuration: one YAML file and the environment become one frozen Settings; nobody else
-reads either."""
+"""Turn one YAML file and the environment into one frozen Settings. No other module reads either."""
 
-from om_proxy.settings.admin_token import render_admin_token_place
+from om_proxy.settings.admin_token import render_admin_token_file
 from om_proxy.settings.effective import Effective, compute_limits, merge_thread_overrides
 from om_proxy.settings.loading import find_config_file, load, parse
 from om_proxy.settings.memory import ContextSettings, MemorySettings
@@ -30,7 +29,7 @@ __all__ = [
     "load",
     "merge_thread_overrides",
     "parse",
-    "render_admin_token_place",
+    "render_admin_token_file",
     "render_settings",
     "render_summary",
     "render_upstreams",

@@ -1,7 +1,7 @@
-"""The admin token that a server makes for itself: kept in a file, where nobody has given one.
+"""Make an admin token and keep it in a file, for a server that was given none.
 
-`OM_PROXY_ADMIN_TOKEN_FILE` names the file; the image sets it to /data/admin-token. A token that is
-given (`OM_PROXY_ADMIN_TOKEN`, `server.admin_token`) counts before it.
+`OM_PROXY_ADMIN_TOKEN_FILE` names the file; the image sets it to /data/admin-token. A given token
+(`OM_PROXY_ADMIN_TOKEN`, `server.admin_token`) takes precedence.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ TOKEN_BYTES = 32
 
 
 def add_admin_token(env: Mapping[str, str]) -> tuple[Mapping[str, str], str | None]:
-    """The environment with the token from its file, which is made where there is none; and what
-    went wrong, for a person.
+    """Return the environment with the token from its file, and an error message or None. A missing
+    file is made.
 
-    Where it went wrong the environment is as it was: the settings decide whether their address can
-    do without a token, as they do where no file is named.
+    After an error the environment is unchanged: the settings then decide whether their address
+    needs a token, as if no file were named.
     """
     path = env.get(TOKEN_FILE_VARIABLE)
     if not path or any(env.get(name) for name in TOKEN_VARIABLES):
@@ -41,7 +41,7 @@ def add_admin_token(env: Mapping[str, str]) -> tuple[Mapping[str, str], str | No
 
 
 def read_or_make_token(file: Path) -> str:
-    """The file's text without blanks around it. Raises OSError, UnicodeDecodeError."""
+    """Return the file's text without white space around it. Raises OSError, UnicodeDecodeError."""
     try:
         return file.read_text(encoding="utf-8").strip()
     except FileNotFoundError:
@@ -50,33 +50,34 @@ def read_or_make_token(file: Path) -> str:
 
 
 def make_token(file: Path) -> None:
-    """Write a new token, for the owner alone, whole or not at all. Raises OSError.
+    """Write a new token that only the owner can read, whole or not at all. Raises OSError.
 
-    Of two servers that begin at once the first one's file stays: `link` replaces none.
+    If two servers start at once, the first one's file stays: `link` replaces no file.
     """
-    number, written = tempfile.mkstemp(prefix=f".{file.name}-", dir=file.parent)  # mode 0600
+    # mode 0600
+    descriptor, draft_path = tempfile.mkstemp(prefix=f".{file.name}-", dir=file.parent)
     try:
-        with os.fdopen(number, "w", encoding="utf-8") as draft:
+        with os.fdopen(descriptor, "w", encoding="utf-8") as draft:
             draft.write(f"{secrets.token_hex(TOKEN_BYTES)}\n")
             draft.flush()
             os.fsync(draft.fileno())
         try:
-            os.link(written, file)
+            os.link(draft_path, file)
         except FileExistsError:
             return
         except OSError:  # a file system without hard links
-            os.replace(written, file)
+            os.replace(draft_path, file)
     finally:
-        Path(written).unlink(missing_ok=True)
+        Path(draft_path).unlink(missing_ok=True)
 
 
-def render_admin_token_place(settings: Settings, env: Mapping[str, str]) -> str | None:
-    """Where the token in force is kept, for a person; None where it is none of the file's."""
+def render_admin_token_file(settings: Settings, env: Mapping[str, str]) -> str | None:
+    """Return a line that names the token's file; None if the token in force is not the file's."""
     path, token = env.get(TOKEN_FILE_VARIABLE), settings.server.admin_token
     if not path or token is None:
         return None
     try:
-        kept = Path(path).read_text(encoding="utf-8").strip()
+        stored = Path(path).read_text(encoding="utf-8").strip()
     except (OSError, UnicodeDecodeError):
         return None
-    return f"admin token: in {path}" if kept == token.get_secret_value() else None
+    return f"admin token: in {path}" if stored == token.get_secret_value() else None

@@ -1,4 +1,4 @@
-"""From a file and the environment to checked Settings, or to one ConfigError that lists every
+"""Load checked Settings from a file and the environment, or raise one ConfigError that lists every
 fault."""
 
 from __future__ import annotations
@@ -19,18 +19,18 @@ DEFAULT_FILE = Path("config/om-proxy.yaml")
 
 
 def load(path: str | Path | None = None, env: Mapping[str, str] | None = None) -> Settings:
-    """The settings of a file: `path`, else `OM_PROXY_CONFIG`, else ./config/om-proxy.yaml, else the
-    built-in defaults.
+    """Load the file `path`, else `OM_PROXY_CONFIG`, else ./config/om-proxy.yaml, else the built-in
+    defaults.
 
-    `env` stands for `os.environ`. Makes the admin token's file where the environment names one.
-    Raises ConfigError.
+    `env` replaces `os.environ`. If the environment names a file for the admin token, a missing one
+    is made. Raises ConfigError.
     """
     env, fault = add_admin_token(os.environ if env is None else env)
     file = find_config_file(path, env)
     try:
         if file is None:
             return parse("", "built-in defaults", env)
-        return parse(read_file(file), str(file), env).placed(file=file)
+        return parse(read_file(file), str(file), env).with_source(file=file)
     except ConfigError as exc:
         if fault is None:
             raise
@@ -38,14 +38,14 @@ def load(path: str | Path | None = None, env: Mapping[str, str] | None = None) -
 
 
 def find_config_file(path: str | Path | None, env: Mapping[str, str]) -> Path | None:
-    """Which file counts; None where only the built-in defaults do."""
+    """Return the configuration file to use; None for the built-in defaults."""
     if named := path or env.get("OM_PROXY_CONFIG"):
         return Path(named)
     return DEFAULT_FILE if DEFAULT_FILE.is_file() else None
 
 
 def read_file(file: Path) -> str:
-    """Raises ConfigError."""
+    """Return the file's text. Raises ConfigError."""
     try:
         return file.read_text(encoding="utf-8-sig")
     except (OSError, UnicodeDecodeError) as exc:
@@ -55,8 +55,8 @@ def read_file(file: Path) -> str:
 
 
 def parse(text: str, name: str = "om-proxy.yaml", env: Mapping[str, str] | None = None) -> Settings:
-    """The settings a file of this text and name gives. Raises ConfigError; without `env` there are
-    no variables."""
+    """Parse the text of a file. `name` is used in errors and origins. Without `env` no variable is
+    set. Raises ConfigError."""
     document = read_document(text, name, env or {})
     try:
         settings = Settings.model_validate(document.data)
@@ -70,4 +70,4 @@ def parse(text: str, name: str = "om-proxy.yaml", env: Mapping[str, str] | None 
                 dict.fromkeys(render_fault(document, Settings, path, rule) for path, rule in broken)
             )
         )
-    return settings.placed(origins=document.origins)
+    return settings.with_source(origins=document.origins)

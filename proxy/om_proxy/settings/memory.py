@@ -40,9 +40,8 @@ from om_proxy.settings.section import (
     raise_broken_rules,
 )
 
-SHARED_KEY_MODELS = (
-    "models_of_the_key"  # in a validation's context: those of the level that `api_key` comes from
-)
+# in a validation's context: the models of the level that sets the shared `api_key`
+SHARED_KEY_MODELS = "shared_key_models"
 
 
 def _check_block_after(block_after: float, key: str, threshold: int) -> list[tuple[str, str]]:
@@ -82,30 +81,30 @@ class ObservationSettings(Section):
 
     @field_validator("prompt")
     @classmethod
-    def _readable(cls, value: str) -> str:
+    def _check_prompt(cls, value: str) -> str:
         try:
-            readable = value in {"default", "condensed"} or Path(value).is_file()
-        except (OSError, ValueError):  # a name no file can have
-            readable = False
-        if not readable:
+            is_readable = value in {"default", "condensed"} or Path(value).is_file()
+        except (OSError, ValueError):  # no file can have this name
+            is_readable = False
+        if not is_readable:
             raise ValueError("must be default, condensed, or the path of a file with the prompt")
         return value
 
     @model_validator(mode="after")
     def _check(self) -> Self:
-        whole = self.message_tokens
-        rule = f"must be below message_tokens ({whole})"
+        threshold = self.message_tokens
+        rule = f"must be below message_tokens ({threshold})"
         broken = []
         if (
             self.buffer_tokens is not False
-            and (tokens := convert_share(self.buffer_tokens, whole)) >= whole
+            and (tokens := convert_share(self.buffer_tokens, threshold)) >= threshold
         ):
             broken.append(("buffer_tokens", f"as {tokens} tokens, it {rule}"))
-        if self.buffer_activation > 1 and self.buffer_activation >= whole:
+        if self.buffer_activation > 1 and self.buffer_activation >= threshold:
             broken.append(
                 ("buffer_activation", f"as {self.buffer_activation:.0f} tokens to keep, it {rule}")
             )
-        broken += _check_block_after(self.block_after, "message_tokens", whole)
+        broken += _check_block_after(self.block_after, "message_tokens", threshold)
         raise_broken_rules(broken)
         return self
 
@@ -163,7 +162,7 @@ class MemorySettings(Section):
 
     @field_validator("timezone")
     @classmethod
-    def _zone(cls, value: str) -> str:
+    def _check_timezone(cls, value: str) -> str:
         try:
             ZoneInfo(value)
         except (OSError, ValueError, KeyError) as exc:
@@ -175,18 +174,21 @@ class MemorySettings(Section):
         level = self.model_dump(
             include={"model": True, "observation": {"model"}, "reflection": {"model"}}
         )
-        keyed = (info.context or {}).get(SHARED_KEY_MODELS, [])
-        raise_broken_rules([*list_model_conflicts(level), *self._cross_provider_faults(keyed)])
+        shared_key_models = (info.context or {}).get(SHARED_KEY_MODELS, [])
+        faults = self._list_cross_provider_faults(shared_key_models)
+        raise_broken_rules([*list_model_conflicts(level), *faults])
         return self
 
-    def _cross_provider_faults(self, keyed: list[ModelChoice]) -> Iterator[tuple[str, str]]:
-        places = {
+    def _list_cross_provider_faults(
+        self, shared_key_models: list[ModelChoice]
+    ) -> Iterator[tuple[str, str]]:
+        choices = {
             "model": self.model,
             "observation.model": self.observation.model,
             "reflection.model": self.reflection.model,
         }
-        for key, written in places.items():
-            models = [written, *keyed]
+        for key, choice in choices.items():
+            models = [choice, *shared_key_models]
             if fault := find_cross_provider_fault(
                 models, api_base=self.api_base, has_key=self.api_key is not None
             ):
@@ -222,7 +224,7 @@ class ContextSettings(Section):
 
 
 def expand_short_forms(level: Any) -> Any:
-    """A level of `memory` with its short forms written out: `true`, `false`, `retrieval: true`."""
+    """Expand the short forms of a level of `memory`: `true`, `false`, `retrieval: true`."""
     if isinstance(level, bool):
         return {"enabled": level}
     if isinstance(level, Mapping) and "retrieval" in level:
@@ -235,7 +237,8 @@ def expand_short_forms(level: Any) -> Any:
 
 
 def list_model_conflicts(level: Mapping[str, Any]) -> list[tuple[str, str]]:
-    """Own models of agents that stand beside the level's `model`, each with the rule it breaks."""
+    """List the agents' own models that conflict with `model` on the same level, each with the rule
+    that it breaks."""
     return [
         (f"{agent}.model", "cannot stand beside `model` on the same level: set one of the two")
         for agent in find_conflicting_agents(level)

@@ -1,5 +1,5 @@
-"""Which model a background mind uses: what may be written, and which level of configuration
-decides."""
+"""Choose the models of the observer and the reflector: parse what the file may hold, and find the
+level of the configuration that decides."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from pydantic import PlainValidator, SecretStr
 
 from om_proxy.settings.section import normalize_base_url
 
-# the request's own model, upstream and credential; counts as unset (docs/spec/behaviour.md#models)
+# the request's own model, upstream and credential; the same as unset (docs/spec/behaviour.md#models)
 INHERIT_MODEL = "inherit"
 
 Agent = Literal["observation", "reflection"]
 
-# Prefixes that name who is paid. Others name a language (`hosted_vllm`, `litellm_proxy`), or are a
-# part of the model's own name. fmt: off
+# Prefixes that name the provider that is paid. Other prefixes name a wire format (`hosted_vllm`,
+# `litellm_proxy`), or are a part of the model's own name. fmt: off
 PAID_PROVIDERS = frozenset(
     {
         "openai",
@@ -72,7 +72,7 @@ MODEL_ENTRY_KEYS = {"model", "api_base", "api_key", "max_retries"}
 
 
 def parse_model_choice(value: Any) -> ModelChoice:
-    """The choice as written, its numbers made whole and its tiers sorted."""
+    """Parse a choice: numbers become integers, and tiers are sorted."""
     tiers = value.get("up_to") if isinstance(value, Mapping) and len(value) == 1 else None
     if not isinstance(tiers, Mapping) or not tiers:
         return _parse_entries(value)
@@ -121,8 +121,7 @@ def _parse_base_url(value: Any) -> str:
 
 
 def _parse_key(value: Any) -> SecretStr:
-    """A secret from here on: it stands in no repr, log or listing. It is never named in an
-    error."""
+    """Wrap the key, so that no repr, log or listing shows it. No error repeats it."""
     if isinstance(value, SecretStr):
         return value
     if not isinstance(value, str | int) or isinstance(value, bool):
@@ -136,28 +135,27 @@ def _parse_name(value: Any) -> str:
     return value.strip()
 
 
-def _parse_whole_number(value: Any, least: int) -> int:
+def _parse_whole_number(value: Any, minimum: int) -> int:
     try:
         number = int(value)
     except (TypeError, ValueError):
         number = -1
-    if isinstance(value, bool | float) or number < least:
-        raise ValueError(_CHOICE_RULE + f"; {value!r} is not a whole number of {least} or more")
+    if isinstance(value, bool | float) or number < minimum:
+        raise ValueError(_CHOICE_RULE + f"; {value!r} is not a whole number of {minimum} or more")
     return number
 
 
 ModelChoiceField = Annotated[ModelChoice, PlainValidator(parse_model_choice)]
 
 
-def find_cross_provider_fault(written: Any, *, api_base: str | None, has_key: bool) -> str | None:
+def find_cross_provider_fault(choice: Any, *, api_base: str | None, has_key: bool) -> str | None:
     """The rule that a choice of models breaks under one shared `api_base` or `api_key`
-    (docs/spec/behaviour.md#models); None: none.
+    (docs/spec/behaviour.md#models), or None.
 
-    One provider's key must not go to another, and one address serves one of them. A name without a
-    provider, or with the mere language of a server (`hosted_vllm/…`), is whatever stands at the
-    shared address.
+    One provider's key must not go to another provider, and one address serves one provider. A name
+    without a provider, or with the wire format of a server (`hosted_vllm/…`), fits any provider.
     """
-    models = [item for item in _list_entries(written) if item["model"] != INHERIT_MODEL]
+    models = [item for item in _list_entries(choice) if item["model"] != INHERIT_MODEL]
     by_key = {
         _find_provider(item)
         for item in models
@@ -179,17 +177,17 @@ def _render_cross_provider_fault(key: str, providers: set[str | None]) -> str:
     )
 
 
-def _list_entries(written: Any) -> Iterator[dict[str, Any]]:
-    if isinstance(written, str):
-        yield {"model": written}
-    elif isinstance(written, Mapping):
-        if "up_to" in written:
-            for names in written["up_to"].values():
+def _list_entries(choice: Any) -> Iterator[dict[str, Any]]:
+    if isinstance(choice, str):
+        yield {"model": choice}
+    elif isinstance(choice, Mapping):
+        if "up_to" in choice:
+            for names in choice["up_to"].values():
                 yield from _list_entries(names)
         else:
-            yield dict(written)
-    elif isinstance(written, list | tuple):
-        for item in written:
+            yield dict(choice)
+    elif isinstance(choice, list | tuple):
+        for item in choice:
             yield from _list_entries(item)
 
 
@@ -206,7 +204,7 @@ def _find_provider(item: Mapping[str, Any]) -> str | None:
 
 
 def find_conflicting_agents(level: Mapping[str, Any]) -> tuple[Agent, ...]:
-    """The agents whose own `model` may not stand beside this level's `model`."""
+    """The agents whose own `model` conflicts with this level's `model`."""
     if _is_unset(level.get("model")):
         return ()
     agents: tuple[Agent, ...] = ("observation", "reflection")
@@ -214,7 +212,7 @@ def find_conflicting_agents(level: Mapping[str, Any]) -> tuple[Agent, ...]:
 
 
 class ChosenModel(NamedTuple):
-    """A choice, and which level's which key made it; level -1: nobody's."""
+    """A choice, with the level and the key that made it. Level -1: the default."""
 
     choice: ModelChoice
     level: int
@@ -222,16 +220,15 @@ class ChosenModel(NamedTuple):
 
 
 def choose_model(levels: Sequence[Mapping[str, Any]], agent: Agent) -> ChosenModel:
-    """What this agent uses. `levels`: from the least specific (`memory`) to the most specific.
+    """Choose an agent's model. `levels`: from the least specific (`memory`) to the most specific.
 
-    The most specific level that says anything decides: there its own `model`, else the level's.
-    What one agent lacks on every level, the other's own choice serves. `inherit` is as good as
-    silence on `memory`; above it, it takes a choice back.
+    The most specific level that sets a model decides: the agent's own `model`, else the level's
+    `model`. If no level sets one for this agent, it takes the other agent's own model. `inherit` on
+    `memory` is the same as unset; on a more specific level it undoes a choice.
     """
     other: Agent = "reflection" if agent == "observation" else "observation"
-    both = ("model",)
     return (
-        _find_most_specific(levels, (agent, "model"), both)
+        _find_most_specific(levels, (agent, "model"), ("model",))
         or _find_most_specific(levels, (other, "model"))
         or ChosenModel(INHERIT_MODEL, -1, (agent, "model"))
     )
@@ -241,21 +238,21 @@ def _find_most_specific(
     levels: Sequence[Mapping[str, Any]], *keys: tuple[str, ...]
 ) -> ChosenModel | None:
     for depth in range(len(levels) - 1, -1, -1):
-        said = [(_get_value(levels[depth], key), key) for key in keys]
-        for value, key in said:
+        values = [(_get_value(levels[depth], key), key) for key in keys]
+        for value, key in values:
             if not _is_unset(value):
                 return ChosenModel(parse_model_choice(value), depth, key)
-        for value, key in said:
+        for value, key in values:
             if depth and value == INHERIT_MODEL:
                 return ChosenModel(INHERIT_MODEL, depth, key)
     return None
 
 
 def _get_value(level: Mapping[str, Any], key: tuple[str, ...]) -> Any:
-    inside: Any = level
+    value: Any = level
     for part in key:
-        inside = inside.get(part) if isinstance(inside, Mapping) else None
-    return inside
+        value = value.get(part) if isinstance(value, Mapping) else None
+    return value
 
 
 def _is_unset(value: Any) -> bool:

@@ -1,5 +1,5 @@
-"""The rules of `models:` and `resources:`, checked at load for each override and for those that can
-meet."""
+"""Check the rules of `models:` and `resources:` at load, for each override and for each pair that
+one request can match."""
 
 from __future__ import annotations
 
@@ -20,50 +20,52 @@ from om_proxy.settings.validation_messages import list_faults
 def list_override_faults(
     memory: MemorySettings, context: ContextSettings, layers: Sequence[Layer]
 ) -> Iterator[tuple[Key, str]]:
-    """Each broken rule with the path of the override's key that breaks it. `layers` from the least
-    to the most specific."""
-    sound = []
+    """List each broken rule with the path of the override's key that breaks it. `layers`: the least
+    specific first."""
+    valid = []
     for layer in layers:
-        found = [*_list_own_faults(layer), *_list_merged_faults(memory, context, [layer])]
-        yield from found
-        sound += [] if found else [layer]
-    for pair in combinations(sound, 2):
-        if _can_meet(*pair) and _have_common_section(*pair):
+        faults = [*_list_own_faults(layer), *_list_merged_faults(memory, context, [layer])]
+        yield from faults
+        valid += [] if faults else [layer]
+    for pair in combinations(valid, 2):
+        if _can_match_together(*pair) and _have_common_section(*pair):
             for path, rule in _list_merged_faults(memory, context, pair):
-                yield path, f"{rule} where {render_path((pair[0].kind, pair[0].glob))} fits too"
+                other = render_path((pair[0].kind, pair[0].glob))
+                yield path, f"{rule} where {other} matches too"
 
 
 def _list_own_faults(layer: Layer) -> Iterator[tuple[Key, str]]:
-    """What merging would hide: an override's own models."""
+    """List the faults of an override's own models, which merging would hide."""
     level = layer.level
     for section in ((), ("observation",), ("reflection",)):
-        around: Any = level.get(section[0], {}) if section else level
-        if isinstance(around, Mapping) and around.get("model") is not None:
+        values: Any = level.get(section[0], {}) if section else level
+        if isinstance(values, Mapping) and values.get("model") is not None:
             try:
-                parse_model_choice(around["model"])
+                parse_model_choice(values["model"])
             except ValueError as exc:
-                yield layer.written_at((*section, "model")), str(exc)
+                yield layer.path_of((*section, "model")), str(exc)
     yield from (
-        (layer.written_at(tuple(key.split("."))), rule) for key, rule in list_model_conflicts(level)
+        (layer.path_of(tuple(key.split("."))), rule) for key, rule in list_model_conflicts(level)
     )
 
 
 def _list_merged_faults(
     memory: MemorySettings, context: ContextSettings, layers: Sequence[Layer]
 ) -> Iterator[tuple[Key, str]]:
-    """Faults of the merged result, laid at the door of the most specific layer. Wrong models are
-    told by `_list_own_faults`."""
+    """List the faults of the merged result, with paths in the most specific layer. Faults of its
+    models are `_list_own_faults`'s."""
     last = layers[-1]
     try:
         apply_layers(memory, context, layers)
     except ValidationError as exc:
-        yield from ((last.written_at(path), rule) for path, rule in list_faults(exc))
+        yield from ((last.path_of(path), rule) for path, rule in list_faults(exc))
     except ValueError:
         return
 
 
-def _can_meet(first: Layer, second: Layer) -> bool:
-    """A model and a resource always can; two of a kind if one glob lies within the other."""
+def _can_match_together(first: Layer, second: Layer) -> bool:
+    """Whether one request can match both. A model and a resource always can; two of a kind can if
+    one glob matches the other."""
     if first.kind != second.kind:
         return True
     return fnmatch.fnmatchcase(first.glob, second.glob) or fnmatch.fnmatchcase(
@@ -72,7 +74,7 @@ def _can_meet(first: Layer, second: Layer) -> bool:
 
 
 def _have_common_section(first: Layer, second: Layer) -> bool:
-    """Rules look across the keys of one section only."""
+    """Whether both set keys of one section. No rule compares keys of two sections."""
     return any(
         isinstance(value, Mapping) and key in second.level for key, value in first.level.items()
     )

@@ -1,4 +1,4 @@
-"""How a setting's text becomes a number with a unit: durations, sizes, ratios or tokens."""
+"""Parse a setting's text into a number: durations, sizes, ratios or tokens."""
 
 from __future__ import annotations
 
@@ -20,19 +20,17 @@ BYTES_BY_UNIT = {
     "MB": 10**6,
     "GB": 10**9,
 }
-# block_after: below it a multiple of the threshold, from it on tokens
-# (docs/spec/config.md#quantities)
+# a smaller block_after is a multiple of its threshold (docs/spec/config.md#quantities)
 MIN_BLOCK_AFTER_TOKENS = 100.0
-MIN_KEPT_TOKENS = (
-    1_000.0  # buffer_activation: from it on tokens to keep (docs/spec/config.md#quantities)
-)
+# a smaller buffer_activation is the share to remove (docs/spec/config.md#quantities)
+MIN_KEPT_TOKENS = 1_000.0
 
 _DURATION_PATTERN = re.compile(r"(\d+(?:\.\d+)?)\s*(ms|s|m|h|d)", re.ASCII)
 _SIZE_PATTERN = re.compile(r"(\d+(?:\.\d+)?)\s*([kKMG]i?B|B)?", re.ASCII)
 
 
 def parse_duration(value: Any) -> float:
-    """Seconds. A float is taken as seconds already; text needs its unit: a bare `20` could mean
+    """Return seconds. A number is seconds already. Text needs a unit: a bare `20` could mean
     anything."""
     if _is_number(value) and value > 0:
         return float(value)
@@ -44,7 +42,7 @@ def parse_duration(value: Any) -> float:
 
 
 def parse_size(value: Any) -> int:
-    """Bytes."""
+    """Return bytes."""
     if _is_number(value) and value > 0 and int(value) == value:
         return int(value)
     match = _SIZE_PATTERN.fullmatch(value.strip()) if isinstance(value, str) else None
@@ -57,7 +55,7 @@ def parse_size(value: Any) -> int:
 
 
 def parse_idle(value: Any) -> float | Literal["auto"] | None:
-    """`off` (also false and null) is None."""
+    """Parse `activate_after_idle`: seconds, "auto", or None for `off`, false and null."""
     if value is None or is_off(value):
         return None
     if value == "auto":
@@ -71,7 +69,7 @@ def parse_idle(value: Any) -> float | Literal["auto"] | None:
 
 
 def parse_share_or_tokens(value: Any) -> float | Literal[False]:
-    """`buffer_tokens`: False, a share of the threshold below 1, or tokens."""
+    """Parse `buffer_tokens`: False, a share of the threshold below 1, or tokens."""
     if is_off(value):
         return False
     number = _parse_number(value)
@@ -81,7 +79,7 @@ def parse_share_or_tokens(value: Any) -> float | Literal[False]:
 
 
 def parse_tokens_or_all(value: Any) -> int | Literal[False]:
-    """`previous_observer_tokens`: False for all of them, or tokens from 0 on."""
+    """Parse `previous_observer_tokens`: False for all of them, or tokens from 0 on."""
     if is_off(value):
         return False
     number = _parse_number(value)
@@ -91,8 +89,8 @@ def parse_tokens_or_all(value: Any) -> int | Literal[False]:
 
 
 def parse_removed_or_kept(value: Any) -> float:
-    """`observation.buffer_activation`: the share removed, in (0, 1], or the tokens kept, from 1000
-    on."""
+    """Parse `observation.buffer_activation`: the share to remove, in (0, 1], or the tokens to keep,
+    from 1000 on."""
     number = _parse_number(value)
     if number is None or not (0 < number <= 1 or number >= MIN_KEPT_TOKENS):
         raise ValueError("must be a ratio above 0 and at most 1, or tokens to keep, 1000 or more")
@@ -100,7 +98,7 @@ def parse_removed_or_kept(value: Any) -> float:
 
 
 def parse_multiple_or_tokens(value: Any) -> float:
-    """`block_after`: a multiple of the threshold, in [1, 100), or tokens."""
+    """Parse `block_after`: a multiple of the threshold, in [1, 100), or tokens."""
     number = _parse_number(value)
     if number is None or number < 1:
         raise ValueError(
@@ -110,7 +108,7 @@ def parse_multiple_or_tokens(value: Any) -> float:
 
 
 def normalize_off(value: Any) -> Any:
-    """`off` as YAML 1.1, JSON and people write it; a Literal checks the rest."""
+    """Return "off" for each spelling of it (YAML 1.1, JSON); a Literal checks the rest."""
     return "off" if is_off(value) else value
 
 
@@ -120,25 +118,26 @@ def is_off(value: Any) -> bool:
     )
 
 
-def convert_share(value: float, whole: int) -> int:
-    """Tokens of a ratio below 1, or the tokens themselves."""
-    return max(1, round(whole * value)) if value < 1 else int(value)
+def convert_share(value: float, threshold: int) -> int:
+    """Return the tokens of a `buffer_tokens`: a share of the threshold, or tokens already."""
+    return max(1, round(threshold * value)) if value < 1 else int(value)
 
 
 def convert_multiple(value: float, threshold: int) -> int:
-    """Tokens of a `block_after`. A multiple rounds up: it may not fall below its threshold."""
+    """Return the tokens of a `block_after`. A multiple never falls below its threshold by
+    rounding."""
     return (
         max(threshold, round(threshold * value)) if value < MIN_BLOCK_AFTER_TOKENS else int(value)
     )
 
 
 def count_kept_tokens(value: float, threshold: int) -> int:
-    """Tokens an activation aims to leave raw, of an `observation.buffer_activation`."""
+    """Return the tokens that an `observation.buffer_activation` aims to leave raw."""
     return round(threshold * (1 - value)) if value <= 1 else int(value)
 
 
 def render_duration(seconds: float) -> str:
-    """As the configuration writes it, in the largest unit that keeps it whole."""
+    """Render a duration as the file writes it, in the largest unit that keeps it whole."""
     for unit in ("d", "h", "m", "s"):
         if seconds >= SECONDS_BY_UNIT[unit] and seconds % SECONDS_BY_UNIT[unit] == 0:
             return f"{seconds / SECONDS_BY_UNIT[unit]:.0f}{unit}"
@@ -146,7 +145,7 @@ def render_duration(seconds: float) -> str:
 
 
 def render_size(size: int) -> str:
-    """As the configuration writes it, in the largest unit that keeps it whole."""
+    """Render a size as the file writes it, in the largest unit that keeps it whole."""
     for unit in ("GiB", "MiB", "KiB"):
         if size >= BYTES_BY_UNIT[unit] and size % BYTES_BY_UNIT[unit] == 0:
             return f"{size // BYTES_BY_UNIT[unit]}{unit}"
@@ -166,9 +165,9 @@ def _parse_number(value: Any) -> float | None:
     return float(value) if _is_number(value) else None
 
 
-Duration = Annotated[float, PlainValidator(parse_duration)]  # seconds
-Size = Annotated[int, PlainValidator(parse_size)]  # bytes
-Idle = Annotated[float | Literal["auto"] | None, PlainValidator(parse_idle)]  # seconds
+Duration = Annotated[float, PlainValidator(parse_duration)]  # in seconds
+Size = Annotated[int, PlainValidator(parse_size)]  # in bytes
+Idle = Annotated[float | Literal["auto"] | None, PlainValidator(parse_idle)]  # in seconds
 ShareOrTokens = Annotated[float | Literal[False], PlainValidator(parse_share_or_tokens)]
 TokensOrAll = Annotated[int | Literal[False], PlainValidator(parse_tokens_or_all)]
 RemovedOrKept = Annotated[float, PlainValidator(parse_removed_or_kept)]

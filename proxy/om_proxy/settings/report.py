@@ -1,5 +1,5 @@
-"""What `om-proxy check` prints: what the settings come to, each with its value and where it came
-from, and warnings."""
+"""Render what `om-proxy check` prints: a summary, each setting with its value and origin, and
+warnings."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ DURATION_SETTINGS = {
     "observer_interval",
     "call_timeout",
 }
-# accepted and checked, but nothing acts on them yet; config/om-proxy.yaml marks the same ones
+# accepted and checked, but not used yet; config/om-proxy.yaml marks the same settings
 NOT_IN_EFFECT = (
     "storage.prefix",
     "storage.encryption_key",
@@ -49,7 +49,7 @@ NOT_IN_EFFECT = (
     "telemetry.debug_events",
 )
 NO_UPSTREAM = "none: the request is refused"
-MAX_SHOWN_CHARS = 80  # characters of an instruction that are shown
+MAX_SHOWN_CHARS = 80  # of a text, such as an instruction
 SIZE_SETTINGS = {"body", "headers", "memory"}
 _URL_PATTERN = re.compile(r"[a-z]+://\S*")
 
@@ -57,11 +57,11 @@ _URL_PATTERN = re.compile(r"[a-z]+://\S*")
 def render_summary(
     settings: Settings, model: str | None = None, resource: str | None = None
 ) -> list[str]:
-    """What a reader wants to know first: which file, which server, who observes, at how many
-    tokens."""
+    """Render what a reader wants to know first: the file, the servers, the memory models, the
+    thresholds."""
     effective, upstream = settings.effective(model, resource), settings.upstream_for(model)
     memory = effective.memory
-    who = ", ".join(
+    models = ", ".join(
         f"{agent} {render_value(('model',), choice)}"
         for agent, choice in (
             ("observer", effective.observer_model),
@@ -77,14 +77,14 @@ def render_summary(
             if model is None
             else (f"upstream: {_render_upstream(upstream) if upstream else NO_UPSTREAM}",)
         ),
-        f"memory: {'on' if memory.enabled else 'off'}, scope {memory.scope}, {who}",
+        f"memory: {'on' if memory.enabled else 'off'}, scope {memory.scope}, {models}",
         f"store: {render_value(('url',), settings.storage.url)}",
         *(f"tokens: {line}" for line in render_thresholds(effective.limits)),
     ]
 
 
 def render_upstreams(settings: Settings) -> list[str]:
-    """One line for each model server: its name, its address, and which models go there."""
+    """Render a line for each model server: its name, its address, and the models that go there."""
     return [f"upstream: {_render_upstream(upstream)}" for upstream in settings.upstream]
 
 
@@ -101,7 +101,8 @@ def _render_upstream(upstream: UpstreamSettings) -> str:
 def render_settings(
     settings: Settings, model: str | None = None, resource: str | None = None
 ) -> list[str]:
-    """One line a setting, `key = value  (origin)`, as it holds for this model and resource."""
+    """Render a line for each setting in force for this model and resource: `key = value
+    (origin)`."""
     effective = settings.effective(model, resource)
     return [
         f"{render_path(key)} = {render_value(key, value)}  ({_find_origin(settings, effective, key)})"
@@ -112,7 +113,7 @@ def render_settings(
 def list_warnings(
     settings: Settings, model: str | None = None, resource: str | None = None
 ) -> list[str]:
-    """What is allowed and will disappoint, or does nothing."""
+    """List what is allowed, but works badly or does nothing."""
     effective = settings.effective(model, resource)
     return [
         *list_memory_warnings(effective),
@@ -122,15 +123,15 @@ def list_warnings(
 
 
 def render_thresholds(limits: Limits) -> list[str]:
-    """What the ratios come to."""
-    ahead = f"every {limits.interval} new ones" if limits.interval else "not ahead of time"
+    """Render the thresholds, with ratios converted to tokens."""
+    observed = f"every {limits.interval} new ones" if limits.interval else "not ahead of time"
     reflected = (
         f"prepared from {limits.reflect_from}"
         if limits.reflect_from
         else "not prepared ahead of time"
     )
     return [
-        f"messages are observed at {limits.observe_at}, {ahead}; about {limits.keep} stay raw; a request waits at {limits.block_at}",
+        f"messages are observed at {limits.observe_at}, {observed}; about {limits.keep} stay raw; a request waits at {limits.block_at}",
         f"observations are reflected at {limits.reflect_at}, {reflected}; a request waits at {limits.reflect_block_at}",
         *_render_shared_budget(limits),
         *_render_idle_thresholds(limits),
@@ -138,7 +139,7 @@ def render_thresholds(limits: Limits) -> list[str]:
 
 
 def _render_shared_budget(limits: Limits) -> Iterator[str]:
-    """How far a shared budget moves the thresholds at most."""
+    """Render how far a shared budget moves the thresholds at most."""
     if limits.shared:
         alone = limits.for_memory(log_tokens=0, pending_tokens=0)
         yield (
@@ -148,16 +149,16 @@ def _render_shared_budget(limits: Limits) -> Iterator[str]:
 
 
 def _render_idle_thresholds(limits: Limits) -> Iterator[str]:
-    """What `auto` and silence come to with this model's provider."""
+    """Render the pauses that `auto` and unset values mean for this model's provider."""
     if limits.activate_after_idle is not None:
         yield f"after a pause of {render_duration(limits.activate_after_idle)}, what was observed ahead becomes active"
     if limits.buffer_after_idle is not None and limits.interval:
-        pause, least = render_duration(limits.buffer_after_idle), limits.interval // 2
-        yield f"after a pause of {pause}, {least} new ones are enough to be observed ahead"
+        pause, tokens = render_duration(limits.buffer_after_idle), limits.interval // 2
+        yield f"after a pause of {pause}, {tokens} new ones are enough to be observed ahead"
 
 
 def list_memory_warnings(effective: Effective) -> list[str]:
-    """What is allowed and will disappoint."""
+    """List what is allowed under `memory` and `context`, but works badly."""
     limits, memory = effective.limits, effective.memory
     found = []
     if limits.interval and limits.keep < limits.interval:
@@ -167,7 +168,7 @@ def list_memory_warnings(effective: Effective) -> list[str]:
         )
     if limits.interval and limits.keep < MIN_RAW_TOKENS:
         found.append(
-            f"less than {MIN_RAW_TOKENS} tokens stay raw after an activation: the model sees little but its notes"
+            f"less than {MIN_RAW_TOKENS} tokens stay raw after an activation: the model sees little except its notes"
         )
     if not limits.interval and limits.block_at > limits.observe_at:
         found.append(
@@ -192,17 +193,17 @@ def list_memory_warnings(effective: Effective) -> list[str]:
 
 
 def list_settings_without_effect(settings: Settings, effective: Effective) -> Iterator[str]:
-    """What was set in the belief that it does something. Its default is as much without effect, but
-    nobody asked for it."""
-    defaults = Settings()
-    usual = dict(_list_settings_in_force(defaults, defaults.effective(None)))
+    """List the settings that differ from their default, but are not in effect yet."""
+    default_settings = Settings()
+    default_effective = default_settings.effective(None)
+    defaults = dict(_list_settings_in_force(default_settings, default_effective))
     for key, value in _list_settings_in_force(settings, effective):
-        if render_path(key) in NOT_IN_EFFECT and value != usual[key]:
+        if render_path(key) in NOT_IN_EFFECT and value != defaults[key]:
             yield f"{render_path(key)} = {render_value(key, value)} is accepted, but not in effect yet"
 
 
 def render_value(key: Key, value: Any) -> str:
-    """As the file would write it; a secret only as set or not."""
+    """Render a value as the file writes it. Of a secret, render only that it is set."""
     name = key[-1]
     if isinstance(value, SecretStr):
         return "(set)"
@@ -226,7 +227,7 @@ def _render_plain_value(value: Any) -> str:
         )
     if isinstance(value, float):
         return f"{value:.0f}" if value.is_integer() else f"{value:g}"
-    text = redact_credentials(str(value))  # before it is clipped: half a key has no shape
+    text = redact_credentials(str(value))  # before it is cut: half a key is not recognised
     if _URL_PATTERN.fullmatch(text):
         return _hide_url_secrets(text)
     return (
@@ -237,7 +238,7 @@ def _render_plain_value(value: Any) -> str:
 
 
 def _hide_url_secrets(text: str) -> str:
-    """Without its user and its query, either of which may be a credential."""
+    """Remove a URL's user and query: either may be a credential."""
     text, query, _ = text.partition("?")
     scheme, _, rest = text.partition("://")
     host, slash, path = rest.partition("/")
@@ -245,19 +246,19 @@ def _hide_url_secrets(text: str) -> str:
 
 
 def _list_settings_in_force(settings: Settings, effective: Effective) -> Iterator[tuple[Key, Any]]:
-    """The settings as they hold; `memory.model` is left out, for what it came to stands at the two
-    agents."""
+    """List the settings in force. `memory.model` is left out, because the two agents' models stand
+    for it."""
     memory = effective.memory
     observation = memory.observation.model_copy(update={"model": effective.observer_model})
     reflection = memory.reflection.model_copy(update={"model": effective.reflector_model})
     view = {
         "memory": memory.model_copy(update={"observation": observation, "reflection": reflection})
     }
-    whole = settings.model_copy(
+    in_force = settings.model_copy(
         update=view | {"context": effective.context, "models": {}, "resources": {}}
     )
     hidden = {("memory", "model"), ("models",), ("resources",)}
-    return ((key, value) for key, value in _list_leaves(whole) if key not in hidden)
+    return ((key, value) for key, value in _list_leaves(in_force) if key not in hidden)
 
 
 def _list_leaves(value: Any, key: Key = ()) -> Iterator[tuple[Key, Any]]:
@@ -272,7 +273,7 @@ def _list_leaves(value: Any, key: Key = ()) -> Iterator[tuple[Key, Any]]:
 
 
 def _find_origin(settings: Settings, effective: Effective, key: Key) -> str:
-    """The most specific place that says it."""
+    """Find the most specific origin of a setting."""
     inner = key[1:]
     if inner in {("observation", "model"), ("reflection", "model")} and key[0] == "memory":
         return _find_model_origin(
@@ -285,7 +286,8 @@ def _find_origin(settings: Settings, effective: Effective, key: Key) -> str:
 
 
 def _find_model_origin(settings: Settings, effective: Effective, agent: Agent) -> str:
-    """Models are chosen by level: the key that decided may be `model`, or the other agent's."""
+    """Find the origin of an agent's model. Models are chosen by level, so the key that decided may
+    be `model`, or the other agent's."""
     decided = choose_model(list_levels(settings.memory, effective.layers), agent)
     if decided.level > 0:
         return f"{_render_layer_origin(settings, effective.layers[decided.level - 1], decided.key)}, {render_path(decided.key)}"
@@ -296,8 +298,8 @@ def _find_model_origin(settings: Settings, effective: Effective, agent: Agent) -
 
 
 def _render_layer_origin(settings: Settings, layer: Layer, inner: Key) -> str:
-    where = settings.origin(layer.written_at(inner)) or settings.origin((layer.kind, layer.glob))
-    return f'{layer.kind}["{redact_credentials(layer.glob)}"]{f", {where}" if where else ""}'
+    origin = settings.origin(layer.path_of(inner)) or settings.origin((layer.kind, layer.glob))
+    return f'{layer.kind}["{redact_credentials(layer.glob)}"]{f", {origin}" if origin else ""}'
 
 
 def _has_key(values: Any, key: Key) -> bool:

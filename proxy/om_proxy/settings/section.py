@@ -1,4 +1,5 @@
-"""What every section of the configuration is: frozen, closed to unknown keys, checked at birth."""
+"""The base of every section of the configuration: frozen, without unknown keys, checked when it is
+made."""
 
 from __future__ import annotations
 
@@ -12,13 +13,13 @@ from pydantic_core import PydanticCustomError
 Layout = Literal["auto", "blocks", "merged"]
 Scope = Literal["thread", "resource"]
 Count = Annotated[int, Field(ge=1)]
-Tokens = Annotated[int, Field(ge=1, le=10**9)]  # a threshold; no window is as large
+Tokens = Annotated[int, Field(ge=1, le=10**9)]  # a threshold; no model's window is this large
 Text = Annotated[str, Field(min_length=1)]
 CHAT_ENDPOINT_PATH = "/chat/completions"
 
 
 def _read_empty_as_none(value: Any) -> Any:
-    """`"${NAME:-}"` of an unset variable means: none."""
+    """Read "" as None: it is what `"${NAME:-}"` gives for an unset variable."""
     return None if value == "" else value
 
 
@@ -30,30 +31,29 @@ class Section(BaseModel):
 
 
 def raise_broken_rules(broken: Sequence[tuple[str, str]]) -> None:
-    """Raise one error for all the broken rules of a section, each beside the key that breaks it."""
+    """Raise one error for all broken rules of a section. `broken`: pairs of key and rule."""
     if broken:
         text = "; ".join(f"{key}: {rule}" for key, rule in broken)
         raise PydanticCustomError("om_rules", "{text}", {"text": text, "broken": tuple(broken)})
 
 
 def normalize_base_url(value: str) -> str:
-    """An HTTP base URL without its last slash. Credentials in it would reach logs and error
-    texts."""
+    """Return an HTTP base URL without its last slash. Raises ValueError for a URL with a user or a
+    query: a credential in it would reach logs and error texts."""
     try:
         parts = urlsplit(value)
-        plain = parts.scheme in {"http", "https"} and bool(parts.hostname) and parts.port != 0
+        is_http_url = parts.scheme in {"http", "https"} and bool(parts.hostname) and parts.port != 0
     except ValueError:
-        plain = False
-    if not plain or parts.username or parts.query or parts.fragment:
+        is_http_url = False
+    if not is_http_url or parts.username or parts.query or parts.fragment:
         raise ValueError(
             "must be http:// or https:// with a host, and without a user, query or fragment"
         )
     base = value.rstrip("/")
-    if base.endswith(
-        CHAT_ENDPOINT_PATH
-    ):  # copied from an example of curl: each request would go to …/chat/completions/chat/completions
+    # a URL copied from a curl example: requests would go to …/chat/completions/chat/completions
+    if base.endswith(CHAT_ENDPOINT_PATH):
         raise ValueError(
-            f"must end before {CHAT_ENDPOINT_PATH}, as in https://api.openai.com/v1: requests add that themselves"
+            f"must end before {CHAT_ENDPOINT_PATH}, as in https://api.openai.com/v1: the proxy adds that path"
         )
     return base
 

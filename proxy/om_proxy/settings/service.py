@@ -1,5 +1,5 @@
-"""The settings of the service around the memory: where it listens, whom it trusts, where it sends
-and keeps things."""
+"""The sections of the configuration apart from memory: address, limits, upstreams, keys, storage,
+telemetry."""
 
 from __future__ import annotations
 
@@ -23,9 +23,8 @@ from om_proxy.identity.user_token import MIN_SECRET_BYTES, is_usable_secret
 from om_proxy.settings.quantities import Duration, Size, normalize_off, render_size
 from om_proxy.settings.section import Count, Layout, Secret, Section, Text, Url, raise_broken_rules
 
-# times its bytes that limits.memory must have for the largest body
-# (proxy/om_proxy/server/budget.py)
-MEMORY_PER_BODY = 4
+# limits.memory must be at least this many times limits.body (proxy/om_proxy/server/budget.py)
+MIN_MEMORY_PER_BODY = 4
 
 LogFormat = Literal["auto", "json", "console", "off"]
 
@@ -37,7 +36,7 @@ class ServerSettings(Section):
     admin_token: Secret = None
 
     @property
-    def loopback(self) -> bool:
+    def is_loopback(self) -> bool:
         try:
             return ipaddress.ip_address(self.host.strip("[]")).is_loopback
         except ValueError:
@@ -45,7 +44,7 @@ class ServerSettings(Section):
 
     @model_validator(mode="after")
     def _check(self) -> Self:
-        if not self.loopback and self.admin_token is None:
+        if not self.is_loopback and self.admin_token is None:
             raise_broken_rules(
                 [
                     (
@@ -69,8 +68,11 @@ class LimitSettings(Section):
 
     @model_validator(mode="after")
     def _check(self) -> Self:
-        if self.memory < (least := MEMORY_PER_BODY * self.body):
-            rule = f"must be at least {MEMORY_PER_BODY} x limits.body ({render_size(least)}): a body and the values made of it must fit"
+        if self.memory < (minimum := MIN_MEMORY_PER_BODY * self.body):
+            rule = (
+                f"must be at least {MIN_MEMORY_PER_BODY} x limits.body ({render_size(minimum)}):"
+                " a body and the values made of it must fit"
+            )
             raise_broken_rules([("memory", rule)])
         return self
 
@@ -78,26 +80,26 @@ class LimitSettings(Section):
 class UpstreamSettings(Section):
     name: Text = "upstream"
     match: tuple[Text, ...] = Field(default=("*",), min_length=1)
-    base_url: Url  # without a default: a forgotten one must not send prompts to somebody's server
+    base_url: Url  # without a default: if it is forgotten, prompts must not go to another server
     api_key: Secret = None
     layout: Layout = "auto"
     connect_timeout: Duration = 5.0
     read_timeout: Duration = 600.0
     on_disconnect: Literal["close", "drain"] = "close"
 
-    _place: str = PrivateAttr(default="upstream")
+    _setting: str = PrivateAttr(default="upstream")
 
     @cached_property
-    def place(self) -> str:
-        """Where it stands in the settings, as an error names it: `upstream[0]`. Every request tells
-        it on, and pydantic takes 3 µs to find what is private."""
-        return self._place
+    def setting(self) -> str:
+        """The upstream's path in the settings, as errors name it: `upstream[0]`. It is cached
+        because every request needs it, and pydantic takes 3 µs to find a private attribute."""
+        return self._setting
 
-    def placed(self, index: int) -> Self:
-        """The same, knowing that it is the `index`-th of the list."""
+    def with_index(self, index: int) -> Self:
+        """Return a copy that is the `index`-th of the list, counted from 0."""
         copy = self.model_copy()
-        copy.__dict__.pop("place", None)
-        copy._place = f"upstream[{index}]"
+        copy.__dict__.pop("setting", None)
+        copy._setting = f"upstream[{index}]"
         return copy
 
 
@@ -118,12 +120,12 @@ class AuthSettings(Section):
             broken.append(("keys", "each key must belong to one tenant only"))
         secret = self.token_secret.get_secret_value().encode() if self.token_secret else None
         if secret is not None and not is_usable_secret(secret):
-            what = (
+            rule = (
                 f"must have at least {MIN_SECRET_BYTES} bytes"
                 if len(secret) < MIN_SECRET_BYTES
                 else "must not be a key in PEM, SSH or JWK form"
             )
-            broken.append(("token_secret", f"{what}; `openssl rand -hex 32` makes one"))
+            broken.append(("token_secret", f"{rule}; `openssl rand -hex 32` makes one"))
         if self.token_required and self.token_secret is None:
             broken.append(
                 ("token_required", "needs auth.token_secret: without it, no token is valid")
@@ -149,9 +151,8 @@ CREDENTIAL_HEADERS = (
 )
 
 
-SessionProgram = Literal[
-    "opencode", "litellm", "helicone"
-]  # the keys of identity/sessions.py; a test compares
+# the keys of CLIENT_SESSIONS in identity/sessions.py; a test compares them
+SessionProgram = Literal["opencode", "litellm", "helicone"]
 
 
 class IdentitySettings(Section):
@@ -162,16 +163,19 @@ class IdentitySettings(Section):
 
     @model_validator(mode="after")
     def _check(self) -> Self:
-        """A name is stored, listed and sent back in receipts, and its header is kept from the model
-        server."""
-        named = {"thread_headers": self.thread_headers, "resource_headers": self.resource_headers}
+        """Refuse headers that carry a credential: names are stored, listed and sent in receipts,
+        and the header would not reach the model server."""
+        headers_by_key = {
+            "thread_headers": self.thread_headers,
+            "resource_headers": self.resource_headers,
+        }
         raise_broken_rules(
             [
                 (
                     key,
                     f"must not contain {header}: it carries a credential, and names are stored and shown; use another header",
                 )
-                for key, headers in named.items()
+                for key, headers in headers_by_key.items()
                 for header in headers
                 if header in CREDENTIAL_HEADERS
             ]
@@ -190,7 +194,7 @@ class SideRequestSettings(Section):
 
     @field_validator("prompts")
     @classmethod
-    def _compile(cls, value: tuple[str, ...]) -> tuple[str, ...]:
+    def _check_prompts(cls, value: tuple[str, ...]) -> tuple[str, ...]:
         for prompt in value:
             try:
                 re.compile(prompt)
@@ -209,15 +213,15 @@ class StorageSettings(Section):
 
     @field_validator("url")
     @classmethod
-    def _known(cls, value: str) -> str:
+    def _check_url(cls, value: str) -> str:
         if not re.match(r"sqlite:///.", value):
             raise ValueError("must be sqlite:///<file>: this version has no other backend")
         return value
 
     @field_validator("encryption_key")
     @classmethod
-    def _not_yet(cls, value: SecretStr | None) -> SecretStr | None:
-        if value is not None:  # who asks for encryption must not believe to have it
+    def _refuse_encryption_key(cls, value: SecretStr | None) -> SecretStr | None:
+        if value is not None:  # an operator must not believe that the text is encrypted
             raise ValueError(
                 "this version cannot encrypt what it stores: remove the key to store text unencrypted"
             )
@@ -225,7 +229,7 @@ class StorageSettings(Section):
 
     @property
     def file(self) -> str | None:
-        """The database's file; None where it lives in memory."""
+        """The database's file; None for a database in memory."""
         path = self.url.removeprefix("sqlite:///")
         return None if path == ":memory:" else path
 
@@ -237,7 +241,7 @@ class BackgroundSettings(Section):
 
     @model_validator(mode="before")
     @classmethod
-    def _gone(cls, value: Any) -> Any:
+    def _refuse_removed_keys(cls, value: Any) -> Any:
         if isinstance(value, Mapping) and "reflector_interval" in value:
             raise_broken_rules(
                 [

@@ -13,7 +13,7 @@ FILE_NAME = "om-proxy.yaml"
 
 
 def read_annotated_file() -> str:
-    """The file's text. Raises ConfigError where the installation lacks it."""
+    """Return the file's text. Raises ConfigError if the installation lacks the file."""
     path = find_annotated_file()
     if path is None:
         raise ConfigError(f"this installation lacks {FILE_NAME}: install {DISTRIBUTION_NAME} again")
@@ -21,7 +21,7 @@ def read_annotated_file() -> str:
 
 
 def find_annotated_file() -> Path | None:
-    """Where the file lies: in a checkout beside the package, else where the wheel put it."""
+    """Find the file: in a checkout beside the package, else where the wheel put it."""
     in_checkout = Path(__file__).parents[3] / "config" / FILE_NAME
     if in_checkout.is_file():
         return in_checkout

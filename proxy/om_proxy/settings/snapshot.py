@@ -1,4 +1,4 @@
-"""Settings: one frozen snapshot of the whole configuration, and what it answers."""
+"""Settings: one frozen snapshot of the whole configuration."""
 
 from __future__ import annotations
 
@@ -40,21 +40,20 @@ from om_proxy.settings.service import (
 from om_proxy.settings.source import DEFAULT_UPSTREAM, Key
 from om_proxy.settings.validation_messages import list_faults
 
-# (model, resource) pairs remembered; a resource is named by the caller, so their number must be
-# bounded
+# pairs of (model, resource); bounded because the client names the resource
 MAX_CACHED_PAIRS = 4_096
 
 Override = Annotated[dict[str, Any], BeforeValidator(expand_short_forms)]
 
 
 class Settings(Section):
-    """Swapped whole on reload, never changed. `Settings()` is the built-in defaults; files come
-    through `load`."""
+    """The whole configuration. A reload replaces it; it never changes. `Settings()` holds the
+    built-in defaults; `load` reads a file."""
 
     server: ServerSettings = ServerSettings()
     limits: LimitSettings = LimitSettings()
     upstream: tuple[UpstreamSettings, ...] = Field(
-        default=(UpstreamSettings.model_validate(DEFAULT_UPSTREAM).placed(0),), min_length=1
+        default=(UpstreamSettings.model_validate(DEFAULT_UPSTREAM).with_index(0),), min_length=1
     )
     auth: AuthSettings = AuthSettings()
     identity: IdentitySettings = IdentitySettings()
@@ -70,10 +69,10 @@ class Settings(Section):
 
     @field_validator("upstream")
     @classmethod
-    def _place_upstreams(
+    def _number_upstreams(
         cls, upstreams: tuple[UpstreamSettings, ...]
     ) -> tuple[UpstreamSettings, ...]:
-        return tuple(upstream.placed(index) for index, upstream in enumerate(upstreams))
+        return tuple(upstream.with_index(index) for index, upstream in enumerate(upstreams))
 
     _origins: Mapping[Key, str] = PrivateAttr(default_factory=dict)
     _file: Path | None = PrivateAttr(default=None)
@@ -98,18 +97,17 @@ class Settings(Section):
         return self
 
     def model_post_init(self, context: Any, /) -> None:
-        written = [
+        layers = [
             Layer(kind, glob, values)
             for kind in ("models", "resources")
             for glob, values in getattr(self, kind).items()
         ]
-        self._layers = tuple(
-            sorted(written, key=lambda layer: layer.rank)
-        )  # equals: the later in the file wins
+        # the sort is stable: of equally specific layers, the later one in the file wins
+        self._layers = tuple(sorted(layers, key=lambda layer: layer.specificity))
 
     def upstream_for(self, model: str | None) -> UpstreamSettings | None:
-        """The first whose `match` fits; None when none does. A request without a model is met by
-        `*` only."""
+        """Return the first upstream whose `match` matches the model, or None. A request without a
+        model matches `*` only."""
         return next(
             (
                 u
@@ -120,27 +118,27 @@ class Settings(Section):
         )
 
     def effective(self, model: str | None, resource: str | None = None) -> Effective:
-        """What holds for this pair. Raises ConfigError where overrides that could not be checked
-        together contradict each other."""
+        """Return the settings in force for this model and resource. Raises ConfigError if overrides
+        that could not be checked together contradict each other."""
         pair = (model, resource)
-        if found := self._pairs.get(pair):
+        if found := self._effective_by_pair.get(pair):
             return found
         names = {"models": model, "resources": resource}
-        fitting = tuple(
+        matching = tuple(
             layer
             for layer in self._layers
-            if (name := names[layer.kind]) is not None and layer.fits(name)
+            if (name := names[layer.kind]) is not None and layer.matches(name)
         )
-        effective = self._layered(fitting, self._cache_lives(model))
-        self._pairs.put(pair, effective)
+        effective = self._apply_layers(matching, self._find_cache_lifetime(model))
+        self._effective_by_pair.put(pair, effective)
         return effective
 
     def origin(self, path: Key) -> str | None:
-        """Where a setting was written, as `file:line` or `env NAME`; None for a default."""
+        """The source of a setting, as `file:line` or `env NAME`; None for a default."""
         return self._origins.get(path)
 
     def override_faults(self) -> Iterator[tuple[Key, str]]:
-        """Each rule that `models` and `resources` break, with the path of the key that breaks
+        """List each rule that `models` and `resources` break, with the path of the key that breaks
         it."""
         return list_override_faults(self.memory, self.context, self._layers)
 
@@ -149,39 +147,42 @@ class Settings(Section):
         """The file it was loaded from."""
         return self._file
 
-    def placed(self, *, origins: Mapping[Key, str] | None = None, file: Path | None = None) -> Self:
-        """The same, knowing where it was written."""
+    def with_source(
+        self, *, origins: Mapping[Key, str] | None = None, file: Path | None = None
+    ) -> Self:
+        """Return a copy that knows its file and the origin of each setting."""
         copy = self.model_copy()
         copy._origins = self._origins if origins is None else dict(origins)
         copy._file = file or self._file
         return copy
 
-    # pydantic compares private attributes, but not cached properties: a cache does not make two
-    # settings differ
+    # cached properties, because pydantic's `==` compares private attributes, but not these
     @cached_property
-    def _pairs(self) -> BoundedCache[tuple[str | None, str | None], Effective]:
+    def _effective_by_pair(self) -> BoundedCache[tuple[str | None, str | None], Effective]:
         return BoundedCache(max_items=MAX_CACHED_PAIRS)
 
     @cached_property
-    def _merged(self) -> dict[tuple[tuple[Layer, ...], float], Effective]:
+    def _effective_by_layers(self) -> dict[tuple[tuple[Layer, ...], float], Effective]:
         return {}
 
-    def _cache_lives(self, model: str | None) -> float:
-        """Seconds that this model's provider keeps a prompt."""
+    def _find_cache_lifetime(self, model: str | None) -> float:
+        """Return the seconds that this model's provider keeps a prompt."""
         upstream = self.upstream_for(model)
         host = urlsplit(upstream.base_url).hostname if upstream else None
         return cache_lifetime(host or "", model or "")
 
-    def _layered(self, layers: tuple[Layer, ...], cache_lives: float) -> Effective:
-        found = self._merged.get((layers, cache_lives))
+    def _apply_layers(self, layers: tuple[Layer, ...], cache_lifetime_s: float) -> Effective:
+        found = self._effective_by_layers.get((layers, cache_lifetime_s))
         if found is None:
             try:
-                found = apply_layers(self.memory, self.context, layers, cache_lives=cache_lives)
+                found = apply_layers(
+                    self.memory, self.context, layers, cache_lifetime_s=cache_lifetime_s
+                )
             except ValidationError as exc:
                 globs = ", ".join(f"{layer.kind}.{layer.glob}" for layer in layers)
                 broken = "; ".join(
                     f"{'.'.join(map(str, path))} {rule}" for path, rule in list_faults(exc)
                 )
                 raise ConfigError(f"{globs} contradict each other: {broken}") from None
-            self._merged[layers, cache_lives] = found
+            self._effective_by_layers[layers, cache_lifetime_s] = found
         return found

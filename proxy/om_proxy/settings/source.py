@@ -1,8 +1,8 @@
-"""The configuration as written: YAML and environment as plain data that knows where each key
-stands.
+"""Read YAML and environment into plain data, with the origin of each key.
 
-Types come from the settings, not from YAML's guesses: numbers stay text until a setting asks for
-one, so that `0123` remains a key and `off` remains `off`. Only null, true and false are resolved.
+Types come from the settings, not from YAML's guesses: a number stays text until a setting asks for
+one, so that the key `0123` and the word `off` stay as they are. Only null, true and false are
+resolved.
 """
 
 from __future__ import annotations
@@ -17,10 +17,8 @@ import yaml
 from om_proxy.errors import ConfigError
 
 OVERRIDE_PREFIX = "OM_PROXY__"
-DEFAULT_UPSTREAM = {
-    "name": "openai",
-    "base_url": "https://api.openai.com/v1",
-}  # the built-in one, which overrides may change
+# the built-in upstream; overrides may change it
+DEFAULT_UPSTREAM = {"name": "openai", "base_url": "https://api.openai.com/v1"}
 
 Key = tuple[str | int, ...]
 
@@ -41,34 +39,34 @@ _TEXT_TAG = "tag:yaml.org,2002:str"
 
 @dataclass(frozen=True, slots=True)
 class Document:
-    """`origins`: where a path was set, as `file:line` or `env NAME`. `hidden`: paths whose value
-    holds a variable's."""
+    """The configuration before it is checked. `origins`: the source of a path, as `file:line` or
+    `env NAME`. `hidden`: paths whose value contains a variable's value."""
 
     data: dict[str, Any]
     origins: dict[Key, str] = field(default_factory=dict)
     hidden: set[Key] = field(default_factory=set)
 
     def origin(self, path: Key) -> str | None:
-        """Of the path, of what was written inside it (an override makes sections that stand
-        nowhere), or of the nearest around it."""
+        """Return the origin of the path, of a key inside it (an override makes sections without an
+        origin of their own), or of its nearest parent."""
         for length in range(len(path), 0, -1):
-            if found := self.origins.get(path[:length]) or self._within(path[:length]):
+            if found := self.origins.get(path[:length]) or self._find_origin_inside(path[:length]):
                 return found
         return None
 
-    def _within(self, path: Key) -> str | None:
+    def _find_origin_inside(self, path: Key) -> str | None:
         return next(
             (origin for known, origin in self.origins.items() if known[: len(path)] == path), None
         )
 
 
 def read_document(text: str, name: str, env: Mapping[str, str]) -> Document:
-    """A file's text with the environment's variables put in and its overrides put over. Raises
-    ConfigError, all faults at once."""
+    """Read a file's text, fill in its variables and apply the environment's overrides. Raises one
+    ConfigError for all faults."""
     reader = _Reader(name, env)
-    root = reader.root(text)
+    root = reader.parse_root(text)
     document = Document(
-        reader.mapping(root, ()) if root is not None else {}, reader.origins, reader.hidden
+        reader.read_mapping(root, ()) if root is not None else {}, reader.origins, reader.hidden
     )
     _set_default_token(document, env)
     for variable in sorted(v for v in env if v.startswith(OVERRIDE_PREFIX)):
@@ -82,8 +80,7 @@ def read_document(text: str, name: str, env: Mapping[str, str]) -> Document:
 
 
 def _set_default_token(document: Document, env: Mapping[str, str]) -> None:
-    """What the built-in `server.admin_token` is: `${OM_PROXY_ADMIN_TOKEN:-}`, also where no file
-    says so."""
+    """Use `${OM_PROXY_ADMIN_TOKEN:-}` as `server.admin_token` where the file does not set it."""
     if token := env.get("OM_PROXY_ADMIN_TOKEN"):
         server = document.data.setdefault("server", {})
         if isinstance(server, dict) and "admin_token" not in server:
@@ -92,8 +89,8 @@ def _set_default_token(document: Document, env: Mapping[str, str]) -> None:
 
 
 def _set_override(document: Document, variable: str, text: str) -> None:
-    """Put one `OM_PROXY__SECTION__KEY` over the file. Its value is YAML; a number stays text, as in
-    the file."""
+    """Set the key that one `OM_PROXY__SECTION__KEY` names. Its value is YAML; a number stays text,
+    as in the file."""
     path: Key = tuple(
         int(part) if part.isdigit() else part.lower()
         for part in variable[len(OVERRIDE_PREFIX) :].split("__")
@@ -103,13 +100,13 @@ def _set_override(document: Document, variable: str, text: str) -> None:
     value = _parse_value(text, variable)
     if path[0] == "upstream" and len(path) > 1:
         document.data.setdefault("upstream", [dict(DEFAULT_UPSTREAM)])
-    at: Any = document.data
+    parent: Any = document.data
     for part in path[:-1]:
-        at = _open_container(at, part)
-    if isinstance(at, dict):
-        at[str(path[-1])] = value
-    elif isinstance(at, list) and isinstance(path[-1], int) and path[-1] <= len(at):
-        at[path[-1] : path[-1] + 1] = [value]
+        parent = _open_container(parent, part)
+    if isinstance(parent, dict):
+        parent[str(path[-1])] = value
+    elif isinstance(parent, list) and isinstance(path[-1], int) and path[-1] <= len(parent):
+        parent[path[-1] : path[-1] + 1] = [value]
     else:
         raise ConfigError(
             f"env {variable}: {render_path(path)} cannot be set: its parent is neither a section nor a list"
@@ -117,22 +114,22 @@ def _set_override(document: Document, variable: str, text: str) -> None:
     _set_origin(document, path, f"env {variable}")
 
 
-def _open_container(at: Any, part: str | int) -> Any:
-    """The container at `part`, made if there is none; `memory: true` is opened up. None where there
-    can be none."""
-    if isinstance(at, list) and isinstance(part, int) and part <= len(at):
-        at.extend([{}] if part == len(at) else [])
-        return at[part]
-    if not isinstance(at, dict):
+def _open_container(parent: Any, part: str | int) -> Any:
+    """Return the section or list at `part` of `parent`; a missing section is made, and `memory:
+    true` becomes one. None if `parent` cannot hold it."""
+    if isinstance(parent, list) and isinstance(part, int) and part <= len(parent):
+        parent.extend([{}] if part == len(parent) else [])
+        return parent[part]
+    if not isinstance(parent, dict):
         return None
-    inside = at.get(str(part))
-    if inside is None or isinstance(inside, bool):
-        at[str(part)] = inside = {} if inside is None else {"enabled": inside}
-    return inside
+    child = parent.get(str(part))
+    if child is None or isinstance(child, bool):
+        parent[str(part)] = child = {} if child is None else {"enabled": child}
+    return child
 
 
 def _set_origin(document: Document, path: Key, origin: str) -> None:
-    """The path was set there, and whatever the file said of it or inside it no longer counts."""
+    """Record the origin of a path, and drop the origins of all that it replaced."""
     for known in [p for p in document.origins if p[: len(path)] == path]:
         del document.origins[known]
     document.hidden.difference_update([p for p in document.hidden if p[: len(path)] == path])
@@ -140,20 +137,20 @@ def _set_origin(document: Document, path: Key, origin: str) -> None:
 
 
 def _parse_value(text: str, variable: str) -> Any:
-    """YAML, or the text itself where it is none: a secret may look like broken YAML, and the
-    setting decides if text will do."""
+    """Parse YAML, or return the text itself if it is not YAML: a secret may look like broken YAML,
+    and the setting decides whether it accepts text."""
     try:
         node = yaml.compose(text, Loader=yaml.SafeLoader)
     except yaml.YAMLError:
         return text
     if isinstance(node, yaml.CollectionNode):
-        return _Reader(f"env {variable}", {}).value(node, ())
-    quoted = isinstance(node, yaml.ScalarNode) and node.style is not None
-    return node.value if node is not None and quoted else _PLAIN_WORDS.get(text.strip(), text)
+        return _Reader(f"env {variable}", {}).read_value(node, ())
+    is_quoted = isinstance(node, yaml.ScalarNode) and node.style is not None
+    return node.value if node is not None and is_quoted else _PLAIN_WORDS.get(text.strip(), text)
 
 
 def render_path(path: Key) -> str:
-    """`upstream[0].base_url`, `models["gpt-4o*"].scope`."""
+    """Render a path as in `upstream[0].base_url` and `models["gpt-4o*"].scope`."""
     text = ""
     for part in path:
         if isinstance(part, int):
@@ -166,8 +163,7 @@ def render_path(path: Key) -> str:
 
 
 class _Reader:
-    """Turns YAML nodes into data, noting where each path stands and gathering faults instead of
-    stopping at the first."""
+    """Turn YAML nodes into data, record the origin of each path, and collect all faults."""
 
     def __init__(self, name: str, env: Mapping[str, str]) -> None:
         self.name = name
@@ -176,7 +172,7 @@ class _Reader:
         self.hidden: set[Key] = set()
         self.faults: list[str] = []
 
-    def root(self, text: str) -> yaml.MappingNode | None:
+    def parse_root(self, text: str) -> yaml.MappingNode | None:
         try:
             node = yaml.compose(text, Loader=yaml.SafeLoader)
         except yaml.YAMLError as exc:
@@ -191,17 +187,19 @@ class _Reader:
             )
         return node
 
-    def value(self, node: yaml.Node, path: Key) -> Any:
+    def read_value(self, node: yaml.Node, path: Key) -> Any:
         if isinstance(node, yaml.MappingNode):
-            return self.mapping(node, path)
+            return self.read_mapping(node, path)
         if isinstance(node, yaml.SequenceNode):
-            return [self._noted(item, (*path, index)) for index, item in enumerate(node.value)]
-        return self._scalar(node, path) if isinstance(node, yaml.ScalarNode) else None
+            return [
+                self._record_and_read(item, (*path, index)) for index, item in enumerate(node.value)
+            ]
+        return self._read_scalar(node, path) if isinstance(node, yaml.ScalarNode) else None
 
-    def mapping(self, node: yaml.MappingNode, path: Key) -> dict[str, Any]:
+    def read_mapping(self, node: yaml.MappingNode, path: Key) -> dict[str, Any]:
         data: dict[str, Any] = {}
         lines: dict[str, int] = {}
-        for key, value in self._pairs(node):
+        for key, value in self._list_pairs(node):
             name = str(key.value)
             if not isinstance(key, yaml.ScalarNode):
                 self.faults.append(f"{self.name}:{_get_line(key)}: a key must be a word")
@@ -211,36 +209,36 @@ class _Reader:
                 )
             else:
                 lines[name] = _get_line(key)
-                data[name] = self._noted(value, (*path, name), _get_line(key))
+                data[name] = self._record_and_read(value, (*path, name), _get_line(key))
         return data
 
-    def _pairs(self, node: yaml.MappingNode) -> Iterator[tuple[yaml.Node, yaml.Node]]:
-        """Own keys; then what `<<` brings and no own key replaces."""
+    def _list_pairs(self, node: yaml.MappingNode) -> Iterator[tuple[yaml.Node, yaml.Node]]:
+        """List the mapping's own keys, then the keys of `<<` that are not among them."""
         own = [(k, v) for k, v in node.value if k.tag != _MERGE_TAG]
         yield from own
         seen = {k.value for k, _ in own if isinstance(k, yaml.ScalarNode)}
         for merged in (v for k, v in node.value if k.tag == _MERGE_TAG):
             for source in merged.value if isinstance(merged, yaml.SequenceNode) else [merged]:
                 for key, value in (
-                    self._pairs(source) if isinstance(source, yaml.MappingNode) else ()
+                    self._list_pairs(source) if isinstance(source, yaml.MappingNode) else ()
                 ):
                     if key.value not in seen:
                         seen.add(key.value)
                         yield key, value
 
-    def _noted(self, node: yaml.Node, path: Key, line: int | None = None) -> Any:
+    def _record_and_read(self, node: yaml.Node, path: Key, line: int | None = None) -> Any:
         self.origins[path] = f"{self.name}:{line or _get_line(node)}"
-        return self.value(node, path)
+        return self.read_value(node, path)
 
-    def _scalar(self, node: yaml.ScalarNode, path: Key) -> Any:
+    def _read_scalar(self, node: yaml.ScalarNode, path: Key) -> Any:
         text = str(node.value)
-        filled = _VARIABLE_PATTERN.sub(lambda match: self._variable(match, node, path), text)
+        filled = _VARIABLE_PATTERN.sub(lambda match: self._fill_variable(match, node, path), text)
         if filled != text:
             self.hidden.add(path)
-        plain = node.style is None and (node.tag != _TEXT_TAG or filled != text)
-        return _PLAIN_WORDS.get(filled, filled) if plain else filled
+        is_plain = node.style is None and (node.tag != _TEXT_TAG or filled != text)
+        return _PLAIN_WORDS.get(filled, filled) if is_plain else filled
 
-    def _variable(self, match: re.Match[str], node: yaml.Node, path: Key) -> str:
+    def _fill_variable(self, match: re.Match[str], node: yaml.Node, path: Key) -> str:
         escaped, name, default, broken = match.groups()
         if escaped:
             return match[0][1:]
@@ -266,8 +264,8 @@ _NAME_PATTERN = re.compile(r"\b(alias|anchor|tag|tag handle) .*", re.DOTALL)
 
 
 def _render_syntax_error(name: str, text: str, exc: yaml.YAMLError) -> str:
-    """Where the YAML breaks. Its own snippet is left out, and names that it repeats: the line may
-    hold a key."""
+    """Name the line and the problem. The line itself is left out, and so are names that YAML
+    repeats from it: it may hold a key."""
     mark = getattr(exc, "problem_mark", None) or getattr(exc, "context_mark", None)
     problem = getattr(exc, "problem", None) or getattr(exc, "reason", None) or "it cannot be read"
     problem = _NAME_PATTERN.sub(r"\1", str(problem))

@@ -1,5 +1,4 @@
-"""What is allowed under `upstream` and will disappoint: servers that get no credential, or no
-request."""
+"""Warn of upstreams that get no credential, or no request."""
 
 from __future__ import annotations
 
@@ -12,8 +11,8 @@ from om_proxy.settings.validation_messages import redact_credentials
 
 
 def list_upstream_warnings(settings: Settings) -> Iterator[str]:
-    """One for each upstream without a credential of its own where callers bring ours, and for each
-    that nothing can reach."""
+    """List a warning for each upstream without `api_key` while `auth.keys` is set, and for each
+    upstream that no request can reach."""
     for index, upstream in enumerate(settings.upstream):
         name = redact_credentials(upstream.name)
         if settings.auth.keys and upstream.api_key is None:
@@ -29,18 +28,17 @@ def list_upstream_warnings(settings: Settings) -> Iterator[str]:
 
 
 def is_unreachable(upstream: UpstreamSettings, earlier: Sequence[UpstreamSettings]) -> bool:
-    """Whether those before it take every model that its patterns fit. Where that is not certain,
-    no."""
-    taken = [glob for other in earlier for glob in other.match]
-    return all(any(_covers(wide, glob) for wide in taken) for glob in upstream.match)
+    """Whether earlier upstreams match every model that this one matches. False if in doubt."""
+    earlier_globs = [glob for other in earlier for glob in other.match]
+    return all(any(_covers(wide, glob) for wide in earlier_globs) for glob in upstream.match)
 
 
 def _covers(wide: str, glob: str) -> bool:
-    """Whether `wide` fits whatever `glob` fits.
+    """Whether `wide` matches every name that `glob` matches. False if in doubt.
 
-    With no wildcard but `*` it does where it fits the other pattern itself, read as a name: its
-    stars then stand for the other's wildcards. A class in brackets has a letter for each of what it
-    may be, which proves nothing."""
+    If `*` is the only wildcard in `wide`, it does so when it matches the text of `glob` itself: its
+    stars stand for the wildcards there. For a class in brackets that proves nothing, because the
+    class is one character of a name, and more of the text."""
     return wide in {glob, "*"} or (
         not set("?[]") & set(wide) and "[" not in glob and fnmatch.fnmatchcase(glob, wide)
     )

@@ -1,4 +1,4 @@
-"""What is wrong with a setting, in one sentence that names key, value, rule and line."""
+"""Render what is wrong with a setting: one sentence with its line, key, value and rule."""
 
 from __future__ import annotations
 
@@ -21,11 +21,10 @@ _SECTION_RULE, _LIST_RULE = "must be a mapping of keys", "must be a list"
 _SECRET_NAME_PATTERN = re.compile(
     r"key|token(?!s)|secret|passw|credential|header|auth|cookie", re.IGNORECASE
 )
-_QUANTITY_PATTERN = re.compile(
-    r"[-+]?[\d_]*\.?\d+ ?[A-Za-z]{0,3}"
-)  # with its unit; `message_tokens` and its like name no secret
-_URL_SECRET_PATTERN = re.compile("[@?#]")  # behind or before which it may hold a credential
-_RULES_BY_ERROR_TYPE = {  # the start of pydantic's error type → our sentence; the first that fits
+# a number with its unit: the value of a setting like `message_tokens` is no secret
+_QUANTITY_PATTERN = re.compile(r"[-+]?[\d_]*\.?\d+ ?[A-Za-z]{0,3}")
+_URL_SECRET_PATTERN = re.compile("[@?#]")  # before `@`, or after the others, a URL may hold one
+_RULES_BY_ERROR_TYPE = {  # the start of pydantic's error type → our rule; the first match counts
     "missing": "is required",
     "int_": "must be a whole number",
     "float_": "must be a number",
@@ -48,15 +47,15 @@ _RULES_BY_ERROR_TYPE = {  # the start of pydantic's error type → our sentence;
 
 
 def list_faults(exc: ValidationError) -> Iterator[tuple[Key, str]]:
-    """Each broken rule with the path of the key that breaks it."""
+    """List each broken rule with the path of the key that breaks it."""
     errors = exc.errors(include_url=False)
     for error in errors:
         path, kind, context = error["loc"], error["type"], error.get("ctx", {})
         if kind == "too_short" and any(
             len(e["loc"]) > len(path) and e["loc"][: len(path)] == path for e in errors
         ):
-            # pydantic counts the sound entries only: the list is short because of the faults told
-            # beside this
+            # pydantic counts valid items only: the list is too short because of faults in its
+            # items, which are reported on their own
             continue
         if kind == "om_rules":
             yield from (((*path, *parse_path(key)), rule) for key, rule in context["broken"])
@@ -72,25 +71,25 @@ def list_faults(exc: ValidationError) -> Iterator[tuple[Key, str]]:
 
 
 def parse_path(key: str) -> Key:
-    """`upstream.0.name` as a path."""
+    """Parse `upstream.0.name` as a path."""
     return tuple(int(part) if part.isdigit() else part for part in key.split("."))
 
 
 def render_fault(document: Document, settings: type[BaseModel], path: Key, rule: str) -> str:
-    """`file:line: key = value: rule`; for an unknown key, without its value, the known one that is
-    nearest.
+    """Render `file:line: key = value: rule`. For an unknown key, render the most similar known key,
+    and not the value.
 
-    What may be a credential is not repeated: sentences go to a terminal, and into the log of a
-    server that reloads its settings.
+    A value that may be a credential is not repeated: the text goes to a terminal, and into the log
+    of a server that reloads its settings.
     """
-    where, shown = document.origin(path), ""
-    if rule == UNKNOWN_SETTING_RULE:  # a secret's misspelt name is as likely as any
+    origin, shown = document.origin(path), ""
+    if rule == UNKNOWN_SETTING_RULE:  # the value is not shown: the key may be a misspelt secret's
         known = _get_known_keys(settings, path[:-1])
-        near = _find_in_sections(str(path[-1]), known) or _find_similar_keys(
+        similar = _find_in_sections(str(path[-1]), known) or _find_similar_keys(
             str(path[-1]), list(known)
         )
-        rule = f"{UNKNOWN_SETTING_RULE}; did you mean {near}?" if near else rule
-        path = path if near or not _can_be_credential(path) else (*path[:-1], HIDDEN_VALUE)
+        rule = f"{UNKNOWN_SETTING_RULE}; did you mean {similar}?" if similar else rule
+        path = path if similar or not _can_be_credential(path) else (*path[:-1], HIDDEN_VALUE)
     elif rule == _LIST_RULE:
         shown, rule = (
             _render_value(document, path, rule),
@@ -98,18 +97,18 @@ def render_fault(document: Document, settings: type[BaseModel], path: Key, rule:
         )
     else:
         shown = _render_value(document, path, rule)
-    return f"{f'{where}: ' if where else ''}{render_path(path)}{shown}: {rule}"
+    return f"{f'{origin}: ' if origin else ''}{render_path(path)}{shown}: {rule}"
 
 
 def _find_similar_keys(key: str, known: list[str]) -> str | None:
-    import difflib  # noqa: PLC0415 - 6 ms of every start, for where something is wrong only
+    import difflib  # noqa: PLC0415 - 6 ms, needed for a fault only
 
     return " or ".join(difflib.get_close_matches(key, known, n=2)) or None
 
 
 def _find_in_sections(key: str, known: Mapping[str, Any]) -> str | None:
-    """Where the key is one of a section beside it: `observation.message_tokens`. Each of them,
-    where there are several."""
+    """Find the sections beside the key that have a key of its name: `observation.message_tokens`.
+    Several are joined by "or"."""
     sections = {
         name: kind
         for name, kind in known.items()
@@ -122,12 +121,12 @@ def _find_in_sections(key: str, known: Mapping[str, Any]) -> str | None:
 
 
 def _render_list_form(path: Key) -> str:
-    """How such a list is written, without what stands there: it may be secret."""
+    """Render the form of such a list, without its values: they may be secret."""
     return "[{…}]" if path[-1] in LISTS_OF_SECTIONS else '["…"]'
 
 
 def _get_known_keys(settings: type[BaseModel], path: Key) -> dict[str, Any]:
-    """The keys the section at this path may have, each with its type."""
+    """Return the keys that the section at this path may have, each with its type."""
     model, rest = settings, path
     if path[:1] in {("models",), ("resources",)}:
         inner = path[3:] if path[2:3] in {("memory",), ("context",)} else path[2:]
@@ -137,9 +136,8 @@ def _get_known_keys(settings: type[BaseModel], path: Key) -> dict[str, Any]:
     for part in rest:
         if isinstance(part, str):
             annotation = _get_field_types(model)[part]
-            model = getattr(annotation, "__args__", (annotation,))[
-                0
-            ]  # Section, or tuple[Section, ...]
+            # Section, or tuple[Section, ...]
+            model = getattr(annotation, "__args__", (annotation,))[0]
     return _get_field_types(model)
 
 
@@ -148,12 +146,12 @@ def _get_field_types(model: type[BaseModel]) -> dict[str, Any]:
 
 
 def _can_be_credential(path: Key) -> bool:
-    """Whether an unknown name may be a credential itself, as in `auth: {keys: [{sk-…: acme}]}`."""
+    """Whether an unknown key may be a credential itself, as in `auth: {keys: [{sk-…: acme}]}`."""
     return path[0] == "auth" or has_credential_shape(str(path[-1]))
 
 
 def _render_value(document: Document, path: Key, rule: str) -> str:
-    """` = value`, where there is one."""
+    """Render ` = value`; "" if the path has no value."""
     value: Any = document.data
     for part in path:
         if isinstance(value, dict) and str(part) in value:
@@ -168,8 +166,8 @@ def _render_value(document: Document, path: Key, rule: str) -> str:
 
 
 def _can_be_secret(path: Key, value: str, rule: str) -> bool:
-    """By where it stands, what stands there instead of a section or list, what it is, or what the
-    setting is called."""
+    """Whether a value may be a secret: because of its section, because it stands in place of a
+    section or list, because of its form, or because of the setting's name."""
     names = [part for part in path if isinstance(part, str)]
     if (
         names[:1] == ["auth"]
@@ -183,14 +181,14 @@ def _can_be_secret(path: Key, value: str, rule: str) -> bool:
 
 
 def has_credential_shape(text: str) -> bool:
-    """Whether it has a credential's shape."""
+    """Whether the text contains something with the form of a credential."""
     return redact_credentials(text) != text
 
 
 def redact_credentials(text: str) -> str:
-    """The text without what has a credential's shape: settings are shown on terminals, and at each
-    start in a log."""
-    from om_proxy.memory.notes.redaction import redact_secrets  # noqa: PLC0415 - as above
+    """Remove what has the form of a credential: settings are shown on terminals, and in the log at
+    each start."""
+    from om_proxy.memory.notes.redaction import redact_secrets  # noqa: PLC0415 - slow to import
 
     return redact_secrets(text)
 

@@ -1,4 +1,4 @@
-"""The settings in force: a file that changes takes effect whole, or not at all."""
+"""Watch the configuration file: a change takes effect whole, or not at all."""
 
 from __future__ import annotations
 
@@ -19,10 +19,9 @@ from om_proxy.settings.snapshot import Settings
 
 log = structlog.get_logger("settings")
 
-# seconds after which the file is read without having been told: bind mounts do not always deliver
-# events
+# the file is also read without an event: bind mounts do not always deliver events
 FILE_CHECK_INTERVAL_S = 5.0
-# Read at the start only, by `cli` and `App.start`.
+# settings that are read at the start only, by `cli` and `App.start`
 RESTART_PREFIXES = (
     "server.",
     "storage.",
@@ -30,12 +29,12 @@ RESTART_PREFIXES = (
     "retention.generations",
     "telemetry.log",
 )
-LIVE_SETTINGS = ("server.admin_token",)  # one of these, but each request reads it
+LIVE_SETTINGS = ("server.admin_token",)  # exceptions: each request reads them
 
 
 class WatchedSettings:
-    """`current` is replaced whole and never changed: who reads it once per request sees one
-    configuration throughout."""
+    """The settings in force. `current` is replaced whole and never changed, so a request that reads
+    it once sees one configuration until its end."""
 
     def __init__(
         self,
@@ -43,62 +42,63 @@ class WatchedSettings:
         path: str | Path | None = None,
         env: Mapping[str, str] | None = None,
         *,
-        seen: Callable[[bool], None] = lambda taken: None,
-        look: float = FILE_CHECK_INTERVAL_S,
+        on_change: Callable[[bool], None] = lambda is_applied: None,
+        check_interval_s: float = FILE_CHECK_INTERVAL_S,
     ) -> None:
-        """`path`: the file to watch, else the one the settings came from. `env` as for `load`.
+        """`path`: the file to watch, else the file of the settings. `env`: as for `load`.
 
-        `seen` is called after each change of the file with whether it was taken.
+        `on_change` is called after each change of the file, with whether the change was applied.
         """
         self.current = settings
         self._env = dict(add_admin_token(os.environ if env is None else env)[0])
         self._file = Path(path) if path else settings.file
-        self._seen = seen
-        self._look = look
+        self._on_change = on_change
+        self._check_interval_s = check_interval_s
         self._text = _read_if_possible(self._file)
 
     async def watch(self) -> None:
-        """For ever: take over what the file says whenever it says something new. Returns at once
-        where there is no file."""
+        """Apply each change of the file, until cancelled. Return at once if there is no file."""
         if self._file is None:
             return
-        async for _ in _wait_for_changes(self._file.parent, self._look):
+        async for _ in _wait_for_changes(self._file.parent, self._check_interval_s):
             text = await asyncio.to_thread(_read_if_possible, self._file)
             if text != self._text:
                 self._text = text
-                self._seen(self._take(self._file, text))
+                self._on_change(self._apply_text(self._file, text))
 
-    def _take(self, file: Path, text: str | None) -> bool:
+    def _apply_text(self, file: Path, text: str | None) -> bool:
+        """Replace `current` by the settings of this text. False: it is refused, and the log says
+        why."""
         try:
-            # an editor that truncates before it writes must not put the built-in defaults in force
-            # for a moment
+            # an empty file is refused: some editors truncate a file before they write it, and the
+            # built-in defaults must not be in force for that moment
             settings = parse(text, str(file), self._env) if text and text.strip() else None
         except ConfigError as exc:
-            return self._refused(file, str(exc).splitlines())
-        except Exception as exc:  # a file that breaks the parser itself must not end the watching
-            return self._refused(file, [f"it cannot be read ({type(exc).__name__})"])
+            return self._log_refusal(file, str(exc).splitlines())
+        except Exception as exc:  # a file that breaks the parser itself must not end the watch
+            return self._log_refusal(file, [f"it cannot be read ({type(exc).__name__})"])
         if settings is None:
-            return self._refused(file, ["the file is empty or cannot be read"])
+            return self._log_refusal(file, ["the file is empty or cannot be read"])
         changed = list_changed_keys(self.current, settings)
         self.current = settings
         log.info("settings.reloaded", file=str(file), changed=changed)
-        if late := [
+        if not_live := [
             key for key in changed if key.startswith(RESTART_PREFIXES) and key not in LIVE_SETTINGS
         ]:
-            log.warning("settings.restart_needed", changed=late)
+            log.warning("settings.restart_needed", changed=not_live)
         return True
 
-    def _refused(self, file: Path, faults: list[str]) -> bool:
+    def _log_refusal(self, file: Path, faults: list[str]) -> bool:
         log.error("settings.refused", file=str(file), faults=faults)
         return False
 
 
-async def _wait_for_changes(folder: Path, every: float) -> AsyncIterator[None]:
-    """Whenever something changed in this folder, and every so many seconds.
+async def _wait_for_changes(folder: Path, interval_s: float) -> AsyncIterator[None]:
+    """Yield after each change in this folder, and after each interval.
 
-    The folder: editors and orchestrators replace files, and a watch on the file itself would die
-    with the old one. watchfiles' own `awatch` does the same by way of anyio's event loop: 1.4 MB
-    and 20 ms of a start.
+    It watches the folder, because editors and orchestrators replace files: a watch on the file
+    itself would end with the old one. watchfiles' own `awatch` does the same through anyio's event
+    loop, which costs 1.4 MB and 20 ms at the start.
     """
     from watchfiles import watch  # noqa: PLC0415 - 50 ms that `check`, `token` and `doctor` do without
 
@@ -106,12 +106,12 @@ async def _wait_for_changes(folder: Path, every: float) -> AsyncIterator[None]:
     events = watch(
         folder,
         debounce=100,
-        rust_timeout=int(every * 1_000),
+        rust_timeout=int(interval_s * 1_000),
         yield_on_timeout=True,
         stop_event=stop,
         recursive=False,
     )
-    thread = ThreadPoolExecutor(1, "settings")  # its own: it waits in there for ever
+    thread = ThreadPoolExecutor(1, "settings")  # its own, because the wait blocks it
     try:
         while (
             await asyncio.get_running_loop().run_in_executor(thread, next, events, None) is not None
@@ -123,7 +123,7 @@ async def _wait_for_changes(folder: Path, every: float) -> AsyncIterator[None]:
 
 
 def list_changed_keys(before: Settings, after: Settings) -> list[str]:
-    """The names, never the values, of what differs."""
+    """List the names of the settings that differ, never their values."""
     old, new = _flatten_values(before.model_dump()), _flatten_values(after.model_dump())
     return sorted(
         key
@@ -147,7 +147,7 @@ def _flatten_values(value: Any, name: str = "") -> dict[str, Any]:
 
 
 def _read_if_possible(file: Path | None) -> str | None:
-    """None while it cannot be read."""
+    """Return the file's text; None while it cannot be read."""
     try:
         return read_file(file) if file else None
     except ConfigError:
