@@ -27,8 +27,8 @@ from om_proxy.memory.lifecycle.decisions import Observe, Reflect
 from om_proxy.memory.model import Memory
 from om_proxy.upstream import AiohttpTransport
 from tests.memory.building import KEY, chat, chunk
-from tests.support.performing import INHERITED, Parts, parts
-from tests.support.upstream_server import Call, answering, upstream_server
+from tests.support.performing import INHERITED, Parts, open_parts
+from tests.support.upstream_server import Call, run_upstream_server, script_answer
 
 MESSAGES = 8
 MARKER = re.compile(r"\b(?:user|assistant) \d+\b")
@@ -57,7 +57,7 @@ class MemoryModel:
             + "</observations>"
         )
         if len(noted) <= self.most:
-            await answering(completion(whole, "stop"), b"Content-Type: application/json")(call)
+            await script_answer(completion(whole, "stop"), b"Content-Type: application/json")(call)
         elif self.how == "broken stream":
             body = completion(whole, "stop")
             call.send(
@@ -67,7 +67,7 @@ class MemoryModel:
             call.send(body[: len(body) // 2])
             call.close()
         else:
-            await answering(self._cut(whole, noted), b"Content-Type: application/json")(call)
+            await script_answer(self._cut(whole, noted), b"Content-Type: application/json")(call)
 
     def _cut(self, whole: str, noted: list[str]) -> bytes:
         first_bullet = whole[: whole.index(noted[0]) + len(noted[0])]
@@ -104,8 +104,8 @@ async def performing(
     transport = AiohttpTransport()
     try:
         async with (
-            upstream_server(model) as server,
-            parts(settings=INHERITED, llm=Routed(Direct(transport), litellm)) as performers,
+            run_upstream_server(model) as server,
+            open_parts(settings=INHERITED, llm=Routed(Direct(transport), litellm)) as performers,
         ):
             direct = Target("m", base_url=server.base)
             yield (
@@ -217,7 +217,7 @@ async def test_a_reflection_that_is_cut_off_at_first(litellm: LiteLLM, how: str,
             assert "too long" not in shown
             await model(call)
 
-        async with upstream_server(second) as server:
+        async with run_upstream_server(second) as server:
             again = replace_base(target, server.base)
             assert await p.worker.perform(KEY, Reflect(4, 150), p.context(inherited=again))
         after = await p.memories.update(KEY, lambda m: transitions.swap_reflection(m, 6.0))

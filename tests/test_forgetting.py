@@ -23,7 +23,7 @@ from om_proxy.turns.block_renderer import BlockRenderer
 from om_proxy.turns.engine import Engine
 from tests.agents.scripted_llm import bullets, texts
 from tests.memory.building import KEY
-from tests.support.performing import SMALL, Parts, parts
+from tests.support.performing import SMALL, Parts, open_parts
 
 WORDS = "the van, the dock and the seven crates of apples are all at Quarry Steps today. " * 6
 SHARED = SMALL.replace("memory:", "memory:\n  scope: resource")
@@ -127,7 +127,7 @@ async def test_nothing_comes_back(settings: str, seed: int) -> None:
     """Whatever overlaps: no message, note or reflection of a turn that began before a forgetting is
     there after it has ended."""
     random = Random(seed)
-    async with parts(settings=settings, llm=Repeating(random)) as p:
+    async with open_parts(settings=settings, llm=Repeating(random)) as p:
         race, forgotten = Race(p, seed), 0
         with capture_logs() as logs:
             for _ in range(12):

@@ -19,7 +19,7 @@ from om_proxy.memory_cache import MAX_COMMIT_ATTEMPTS, Memories
 from om_proxy.storage.base import Change, ResourceWakeup
 from om_proxy.storage.sqlite.store import SqliteStore
 from tests.memory.building import KEY, chat, chunk
-from tests.support.policies import answering_policies
+from tests.support.policies import build_answering_policies
 
 
 class Watched(SqliteStore):
@@ -65,7 +65,7 @@ def other_key(number: int) -> Key:
 
 async def test_a_known_memory_is_not_loaded_again(store: Watched) -> None:
     """While its version stands, a memory costs one point read."""
-    memories = Memories(store, answering_policies())
+    memories = Memories(store, build_answering_policies())
     committed = await memories.update(KEY, said(2))
     store.asked.clear()
     assert await memories.load(KEY) is committed
@@ -77,15 +77,18 @@ async def test_a_known_memory_is_not_loaded_again(store: Watched) -> None:
 async def test_the_sums_of_a_tail_stay_with_it(store: Watched) -> None:
     """However it came, a memory in use tells what its tail weighs without looking at every message
     of it."""
-    committed = await Memories(store, answering_policies()).update(KEY, said(2))
-    loaded = await Memories(store, answering_policies()).load(KEY)
+    committed = await Memories(store, build_answering_policies()).update(KEY, said(2))
+    loaded = await Memories(store, build_answering_policies()).load(KEY)
     assert committed.tail == loaded.tail == chat(2, 50)
     assert all(isinstance(memory.tail, MessageList) for memory in (committed, loaded))
 
 
 async def test_another_processes_commit_is_seen(store: Watched) -> None:
     """A stale version is loaded anew."""
-    ours, theirs = Memories(store, answering_policies()), Memories(store, answering_policies())
+    ours, theirs = (
+        Memories(store, build_answering_policies()),
+        Memories(store, build_answering_policies()),
+    )
     await ours.update(KEY, said(1))
     await theirs.load(KEY)
     await theirs.update(KEY, titled("theirs"))
@@ -97,7 +100,7 @@ async def test_another_processes_commit_is_seen(store: Watched) -> None:
 async def test_what_was_not_used_longest_is_dropped(store: Watched) -> None:
     """The cache is bounded by bytes, and forgets what was used least lately."""
     memories = Memories(
-        store, answering_policies(), cache_bytes=9_000
+        store, build_answering_policies(), cache_bytes=9_000
     )  # three memories of one message
     for number in range(3):
         await memories.update(other_key(number), said(1))
@@ -113,7 +116,7 @@ async def test_what_was_not_used_longest_is_dropped(store: Watched) -> None:
 
 async def test_one_memory_larger_than_the_cache_is_kept(store: Watched) -> None:
     """The newest one stays, however large: it is the one in use."""
-    memories = Memories(store, answering_policies(), cache_bytes=1)
+    memories = Memories(store, build_answering_policies(), cache_bytes=1)
     committed = await memories.update(KEY, said(2))
     assert await memories.load(KEY) is committed
     await memories.load(other_key(1))
@@ -124,7 +127,7 @@ async def test_one_memory_larger_than_the_cache_is_kept(store: Watched) -> None:
 
 async def test_a_change_that_changes_nothing_writes_nothing(store: Watched) -> None:
     """The version stays, so that others keep what they cached."""
-    memories = Memories(store, answering_policies())
+    memories = Memories(store, build_answering_policies())
     before = await memories.update(KEY, said(1))
     assert await memories.update(KEY, lambda m: m) is before
     assert await store.version(KEY) == before.version
@@ -133,7 +136,10 @@ async def test_a_change_that_changes_nothing_writes_nothing(store: Watched) -> N
 async def test_a_lost_race_is_computed_again(store: Watched) -> None:
     """A change is applied to the memory as it stands, also when another process committed between
     reading and writing."""
-    ours, theirs = Memories(store, answering_policies()), Memories(store, answering_policies())
+    ours, theirs = (
+        Memories(store, build_answering_policies()),
+        Memories(store, build_answering_policies()),
+    )
     await ours.update(KEY, said(1))
     await theirs.update(KEY, titled("theirs"))
     seen: list[str | None] = []
@@ -150,7 +156,7 @@ async def test_a_lost_race_is_computed_again(store: Watched) -> None:
 
 async def test_two_at_once_both_count(store: Watched) -> None:
     """Changes of one process that overlap are applied one after the other, none lost."""
-    memories = Memories(store, answering_policies())
+    memories = Memories(store, build_answering_policies())
     await memories.update(KEY, said(1))
     grow = [memories.update(KEY, lambda m: replace(m, turns=m.turns + 1)) for _ in range(8)]
     await asyncio.gather(*grow)
@@ -159,7 +165,7 @@ async def test_two_at_once_both_count(store: Watched) -> None:
 
 async def test_two_processes_at_once_both_count(store: Watched) -> None:
     """Changes of two processes are applied one after the other as well: the version decides."""
-    both = [Memories(store, answering_policies()) for _ in range(2)]
+    both = [Memories(store, build_answering_policies()) for _ in range(2)]
     await both[0].update(KEY, said(1))
     await asyncio.gather(
         *(m.update(KEY, lambda m: replace(m, turns=m.turns + 1)) for m in both * 4)
@@ -170,7 +176,7 @@ async def test_two_processes_at_once_both_count(store: Watched) -> None:
 async def test_it_gives_up_in_the_end(store: Watched) -> None:
     """A thread that is always written first by others ends in Conflict after ATTEMPTS tries, not in
     an endless loop."""
-    memories = Memories(store, answering_policies())
+    memories = Memories(store, build_answering_policies())
     await memories.update(KEY, said(1))
     tries = 0
 
@@ -186,7 +192,7 @@ async def test_it_gives_up_in_the_end(store: Watched) -> None:
             return await super().commit(replace(before, version=before.version - 1), after)
 
     with pytest.raises(Conflict, match=str(MAX_COMMIT_ATTEMPTS)):
-        await Stale(store, answering_policies()).update(KEY, overtaken)
+        await Stale(store, build_answering_policies()).update(KEY, overtaken)
     assert tries == MAX_COMMIT_ATTEMPTS
     assert (await store.load(KEY)).turns == 0
 
@@ -194,7 +200,7 @@ async def test_it_gives_up_in_the_end(store: Watched) -> None:
 async def test_a_drop_while_the_version_is_asked(store: Watched) -> None:
     """A commit that begins while another request asks for the version takes nothing away under
     it."""
-    memories = Memories(store, answering_policies())
+    memories = Memories(store, build_answering_policies())
     committed = await memories.update(KEY, said(1))
     store.meanwhile = lambda what: memories.drop(KEY) if what == "version" else None
     assert await memories.load(KEY) == committed
@@ -202,7 +208,7 @@ async def test_a_drop_while_the_version_is_asked(store: Watched) -> None:
 
 async def test_what_was_read_before_a_commit_does_not_replace_it(store: Watched) -> None:
     """A slow read that ends after a newer commit is not cached over it."""
-    memories = Memories(store, answering_policies())
+    memories = Memories(store, build_answering_policies())
     old = await memories.update(KEY, said(1))
     memories.drop(KEY)
     newer = replace(old, version=old.version + 1, title="newer")
@@ -213,7 +219,7 @@ async def test_what_was_read_before_a_commit_does_not_replace_it(store: Watched)
 
 async def test_a_failed_commit_leaves_nothing_in_the_cache(store: Watched) -> None:
     """After an error nobody knows what is stored, so it is read again."""
-    memories = Memories(store, answering_policies())
+    memories = Memories(store, build_answering_policies())
     before = await memories.update(KEY, said(1))
     with pytest.raises(Conflict):
         await memories.commit(replace(before, version=before.version - 1), titled("never")(before))
@@ -224,7 +230,9 @@ async def test_a_failed_commit_leaves_nothing_in_the_cache(store: Watched) -> No
 
 async def test_every_commit_says_when_the_thread_is_due(store: Watched) -> None:
     """What is due is stored with the memory, so that it is found after any restart."""
-    memories = Memories(store, answering_policies(lambda memory: 7.0 if memory.title else None))
+    memories = Memories(
+        store, build_answering_policies(lambda memory: 7.0 if memory.title else None)
+    )
     await memories.update(KEY, said(1))
     assert await store.due_threads(10.0, 5) == ()
     await memories.update(KEY, titled("due"))
@@ -233,7 +241,7 @@ async def test_every_commit_says_when_the_thread_is_due(store: Watched) -> None:
 
 async def test_a_closed_store_is_an_error_of_ours(store: Watched) -> None:
     """What storage raises is a StorageError, whatever lies below."""
-    memories = Memories(store, answering_policies())
+    memories = Memories(store, build_answering_policies())
     await store.close()
     with pytest.raises(StorageError):
         await memories.load(KEY)
@@ -252,7 +260,7 @@ async def shared(store: Watched) -> Memories:
     """Forty tokens nobody has observed, in one thread of a resource whose shared log is due from
     thirty on."""
     memories = Memories(
-        store, answering_policies(wakeup=lambda _: ResourceWakeup(5.0, 30)), label=named
+        store, build_answering_policies(wakeup=lambda _: ResourceWakeup(5.0, 30)), label=named
     )
     fresh = await memories.load(KEY, "resource")
     tail = chat(2, 10)
@@ -279,7 +287,9 @@ async def test_a_thread_that_leaves_is_due_by_itself(store: Watched) -> None:
     """The commit that takes it out of the shared log says when it is to be looked at; that of one
     which joins says never."""
     memories = Memories(
-        store, answering_policies(lambda m: None if m.scope == "resource" else 3.0), label=named
+        store,
+        build_answering_policies(lambda m: None if m.scope == "resource" else 3.0),
+        label=named,
     )
     first = await memories.load(KEY, "resource")
     shares = await memories.commit(first, replace(first, tail=chat(1, 10), next_seq=3))
@@ -368,7 +378,7 @@ async def test_a_thread_and_its_shared_log_are_of_one_time(tmp_path: Path) -> No
     store, meddle = await torn(tmp_path)
     store.before_shared_log = meddle
     try:
-        memory = await Memories(store, answering_policies(), label=named).load(KEY)
+        memory = await Memories(store, build_answering_policies(), label=named).load(KEY)
         assert memory.coverage == thread_coverage(memory.log.entries, named(KEY)) == 2
         assert [m.seq for m in memory.tail] == [3, 4]
     finally:
@@ -382,7 +392,7 @@ async def test_what_is_cached_of_one_time_goes_with_nothing_newer(
     """Another process has changed both; of what this one knew, one half was dropped: the other is
     not attached to what is read in its place."""
     store, meddle = await torn(tmp_path)
-    memories = Memories(store, answering_policies(), label=named)
+    memories = Memories(store, build_answering_policies(), label=named)
     try:
         await memories.load(KEY)
         await meddle()

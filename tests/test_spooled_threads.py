@@ -20,7 +20,7 @@ from om_proxy.turns.block_renderer import BlockRenderer
 from om_proxy.turns.engine import Engine
 from tests.memory.building import KEY, chat
 from tests.support.faulty_store import Faulty
-from tests.support.performing import SMALL, parts
+from tests.support.performing import SMALL, open_parts
 from tests.turns.test_engine import UNBUFFERED, Turns, assistant, request, said, talk, user
 
 SHARED = SMALL.replace("memory:", "memory:\n  scope: resource")
@@ -39,7 +39,7 @@ class FaultyBehindSpool:
 @asynccontextmanager
 async def spooling(settings: str = SMALL) -> AsyncIterator[tuple[Turns, SpoolingStore, Faulty]]:
     opener = FaultyBehindSpool()
-    async with parts(settings=settings, opened=opener) as p:
+    async with open_parts(settings=settings, opened=opener) as p:
         assert isinstance(p.store, SpoolingStore)
         engine = Engine(
             p.memories, p.background, BlockRenderer(), TokenCounter(), b"s" * 32, clock=p.clock

@@ -16,10 +16,10 @@ from tests.support.upstream_server import (
     Call,
     Script,
     UpstreamServer,
-    answering,
     chunk,
-    sending,
-    upstream_server,
+    run_upstream_server,
+    script_answer,
+    script_bytes,
 )
 
 HEAD = b"HTTP/1.1 200 OK\r\n"
@@ -83,7 +83,7 @@ async def test_request_bytes(upstream: Upstream) -> None:
         (b"x-b", b"2"),
         (b"cookie", b"a=b; c=d"),
     )
-    async with upstream_server(answering(b"")) as server:
+    async with run_upstream_server(script_answer(b"")) as server:
         await (
             await ask(
                 upstream, server, path="/a%2fb/%7Ec?q=%20'\"<>", headers=headers, content=b"body"
@@ -107,7 +107,7 @@ async def test_methods_without_a_body(upstream: Upstream, method: str) -> None:
     """Every method travels; of a body that is not there, only those speak whose meaning it is to
     bring one (RFC 9110 8.6)."""
     length = [b"0"] if method in ("POST", "PUT", "PATCH") else []
-    async with upstream_server(answering(b"")) as server:
+    async with run_upstream_server(script_answer(b"")) as server:
         answer = await ask(upstream, server, method=method, content=b"")
         assert await answer.read() == b""
         await answer.aclose()
@@ -126,7 +126,7 @@ async def test_header_bytes(upstream: Upstream, method: str, content: bytes) -> 
     """No byte of a header changes, whatever it was meant to be, and neither does the case of its
     name."""
     headers = ((b"X-Title", b"caf\xe9"), (b"x-utf", "é".encode()), (b"x-title", b"\xff"))
-    async with upstream_server(answering(b"")) as server:
+    async with run_upstream_server(script_answer(b"")) as server:
         await (
             await ask(upstream, server, method=method, headers=headers, content=content)
         ).aclose()
@@ -138,7 +138,7 @@ async def test_header_bytes(upstream: Upstream, method: str, content: bytes) -> 
 
 async def test_an_answer_to_head_has_no_body(upstream: Upstream) -> None:
     """Whatever length it tells of, and its connection can be used again."""
-    async with upstream_server(sending(HEAD + b"Content-Length: 9\r\n\r\n")) as server:
+    async with run_upstream_server(script_bytes(HEAD + b"Content-Length: 9\r\n\r\n")) as server:
         for _ in range(3):
             answer = await ask(upstream, server, method="HEAD", content=b"")
             assert (await answer.read(), answer.headers) == (b"", [(b"Content-Length", b"9")])
@@ -168,7 +168,7 @@ def closing_the_second_time(find_call: dict[asyncio.Event, int]) -> Script:
 async def test_a_kept_connection_that_closes(upstream: Upstream, method: str) -> None:
     """What may be said twice (RFC 9110 9.2.2) is said once more, when the connection was kept and
     its end crossed the request."""
-    async with upstream_server(closing_the_second_time({})) as server:
+    async with run_upstream_server(closing_the_second_time({})) as server:
         for _ in range(2):
             answer = await ask(upstream, server, method=method, content=b"")
             assert await answer.read() == (b"" if method == "HEAD" else b"ok")
@@ -178,7 +178,7 @@ async def test_a_kept_connection_that_closes(upstream: Upstream, method: str) ->
 
 @pytest.mark.parametrize("method", ["POST", "PATCH", "QUERY"])
 async def test_what_may_not_be_said_twice(upstream: Upstream, method: str) -> None:
-    async with upstream_server(closing_the_second_time({})) as server:
+    async with run_upstream_server(closing_the_second_time({})) as server:
         await (await ask(upstream, server, method=method)).read()
         with pytest.raises(UpstreamError):
             await ask(upstream, server, method=method)
@@ -191,7 +191,7 @@ async def test_a_new_connection_that_closes(upstream: Upstream) -> None:
     async def script(call: Call) -> None:
         call.close()
 
-    async with upstream_server(script) as server:
+    async with run_upstream_server(script) as server:
         with pytest.raises(UpstreamError):
             await ask(upstream, server, method="GET", content=b"")
         assert len(server.seen) == 1
@@ -201,7 +201,7 @@ async def test_a_new_connection_that_closes(upstream: Upstream) -> None:
 async def test_large_bodies(upstream: Upstream, size: int) -> None:
     """A body of any size arrives whole, with its length announced."""
     body = bytes(range(256)) * (size // 256 + 1)
-    async with upstream_server(answering(b"ok")) as server:
+    async with run_upstream_server(script_answer(b"ok")) as server:
         answer = await ask(upstream, server, content=body[:size])
         assert await answer.read() == b"ok"
         await answer.aclose()
@@ -218,7 +218,7 @@ async def pieces() -> AsyncIterator[bytes]:
 async def test_streamed_body(upstream: Upstream, length: bytes | None) -> None:
     """A streamed body is chunked, or keeps the length its client announced."""
     headers = () if length is None else ((b"content-length", length),)
-    async with upstream_server(answering(b"")) as server:
+    async with run_upstream_server(script_answer(b"")) as server:
         await (await ask(upstream, server, headers=headers, content=pieces())).aclose()
     assert server.seen[0].body == b"onetwothree"
     assert server.seen[0].chunked is (length is None)
@@ -235,7 +235,9 @@ async def test_response_headers_keep_order_and_duplicates(upstream: Upstream) ->
         b"X-Odd: \xe9",
         b"X-Long: " + b"x" * 20_000,
     )
-    async with upstream_server(answering(b"slow down", *lines, status=b"529 Overloaded")) as server:
+    async with run_upstream_server(
+        script_answer(b"slow down", *lines, status=b"529 Overloaded")
+    ) as server:
         answer = await ask(upstream, server)
         assert answer.status == 529
         assert answer.headers[:6] == [tuple(line.split(b": ", 1)) for line in lines]
@@ -247,7 +249,7 @@ async def test_response_headers_keep_order_and_duplicates(upstream: Upstream) ->
 async def test_many_and_long_response_headers(upstream: Upstream, streams: bool) -> None:
     """As many and as long as other clients take."""
     lines = [*(b"X-%d: %d" % (n, n) for n in range(900)), b"X-Long: " + b"x" * 120_000]
-    async with upstream_server(answering(b"ok", *lines)) as server:
+    async with run_upstream_server(script_answer(b"ok", *lines)) as server:
         answer = await ask(upstream, server, content=pieces() if streams else b"{}")
         assert answer.headers[:-1] == [tuple(line.split(b": ", 1)) for line in lines]
         assert await answer.read() == b"ok"
@@ -256,7 +258,9 @@ async def test_many_and_long_response_headers(upstream: Upstream, streams: bool)
 
 async def test_cookies_do_not_travel_on(upstream: Upstream) -> None:
     """A cookie set for one caller is never sent with another's request."""
-    async with upstream_server(answering(b"", b"Set-Cookie: session=alice; Path=/")) as server:
+    async with run_upstream_server(
+        script_answer(b"", b"Set-Cookie: session=alice; Path=/")
+    ) as server:
         for _ in range(2):
             # an address of numbers gets no cookies in any case
             url = f"http://localhost:{server.port}/v1"
@@ -269,7 +273,9 @@ async def test_cookies_do_not_travel_on(upstream: Upstream) -> None:
 @pytest.mark.parametrize("status", [b"301 Moved", b"307 Temporary Redirect"])
 async def test_redirects_are_not_followed(upstream: Upstream, status: bytes) -> None:
     """A redirect is the client's business: following one could carry a key elsewhere."""
-    async with upstream_server(answering(b"", b"Location: /elsewhere", status=status)) as server:
+    async with run_upstream_server(
+        script_answer(b"", b"Location: /elsewhere", status=status)
+    ) as server:
         answer = await ask(upstream, server)
         await answer.aclose()
     assert answer.status == int(status[:3])
@@ -278,7 +284,9 @@ async def test_redirects_are_not_followed(upstream: Upstream, status: bytes) -> 
 
 async def test_compressed_bytes_stay_compressed(upstream: Upstream) -> None:
     """The body is handed over as it came, whatever its encoding says."""
-    async with upstream_server(answering(b"no gzip at all", b"Content-Encoding: gzip")) as server:
+    async with run_upstream_server(
+        script_answer(b"no gzip at all", b"Content-Encoding: gzip")
+    ) as server:
         answer = await ask(upstream, server)
         assert await answer.read() == b"no gzip at all"
         await answer.aclose()
@@ -291,7 +299,7 @@ async def test_interim_responses_are_skipped(upstream: Upstream) -> None:
         call.send(b"HTTP/1.1 103 Early Hints\r\nLink: </x>\r\n\r\n" * 50)
         call.send(HEAD + b"Content-Length: 2\r\n\r\nok")
 
-    async with upstream_server(script) as server:
+    async with run_upstream_server(script) as server:
         answer = await ask(upstream, server)
         assert (answer.status, await answer.read()) == (200, b"ok")
         await answer.aclose()
@@ -309,7 +317,7 @@ async def test_chunks_arrive_as_they_are_sent(upstream: Upstream) -> None:
             go.clear()
         call.send(chunk(b""))
 
-    async with upstream_server(script) as server:
+    async with run_upstream_server(script) as server:
         answer = await ask(upstream, server)
         got = []
         async for data in answer.chunks():
@@ -337,7 +345,7 @@ async def cut_before_the_last_chunk(call: Call) -> None:
 @pytest.mark.parametrize("script", [cut_by_fin, cut_in_a_chunk, cut_before_the_last_chunk])
 async def test_truncation(upstream: Upstream, script: object) -> None:
     """An answer that breaks off gives all that came, and then an error: never a clean end."""
-    async with upstream_server(script) as server:  # type: ignore[arg-type]  # a script
+    async with run_upstream_server(script) as server:  # type: ignore[arg-type]  # a script
         answer = await ask(upstream, server)
         chunks = aiter(answer.chunks())
         assert await anext(chunks) == b"half"
@@ -356,7 +364,7 @@ async def test_reset(upstream: Upstream) -> None:
         await read.wait()
         call.reset()
 
-    async with upstream_server(script) as server:
+    async with run_upstream_server(script) as server:
         answer = await ask(upstream, server)
         chunks = aiter(answer.chunks())
         assert await anext(chunks) == b"half"
@@ -373,7 +381,7 @@ async def test_end_by_closing_is_an_end(upstream: Upstream) -> None:
         call.send(b"HTTP/1.0 200 OK\r\n\r\nall of it")
         call.close()
 
-    async with upstream_server(script) as server:
+    async with run_upstream_server(script) as server:
         answer = await ask(upstream, server)
         assert await answer.read() == b"all of it"
         await answer.aclose()
@@ -390,7 +398,7 @@ async def silent_after_the_head(call: Call) -> None:
 
 async def test_no_answer_in_time(upstream: Upstream) -> None:
     """A server that says nothing costs the read timeout, and the connection is closed."""
-    async with upstream_server(silent) as server:
+    async with run_upstream_server(silent) as server:
         with pytest.raises(UpstreamTimeout, match="SocketTimeoutError"):
             await ask(upstream, server, read_timeout=0.05)
         await asyncio.wait_for(asyncio.gather(*(c.closed.wait() for c in server.connections)), 30)
@@ -398,7 +406,7 @@ async def test_no_answer_in_time(upstream: Upstream) -> None:
 
 async def test_no_more_in_time(upstream: Upstream) -> None:
     """A stream that falls silent ends in a timeout."""
-    async with upstream_server(silent_after_the_head) as server:
+    async with run_upstream_server(silent_after_the_head) as server:
         answer = await ask(upstream, server, read_timeout=0.05)
         with pytest.raises(UpstreamTimeout):
             await answer.read()
@@ -423,7 +431,7 @@ async def test_unreadable_answers(upstream: Upstream, bytes_: bytes, cause: str)
         call.send(bytes_)
         call.close()
 
-    async with upstream_server(script) as server:
+    async with run_upstream_server(script) as server:
         with pytest.raises(UpstreamError, match=cause):
             await ask(upstream, server)
 
@@ -431,7 +439,7 @@ async def test_unreadable_answers(upstream: Upstream, bytes_: bytes, cause: str)
 async def test_refused_connection_names_the_server_and_the_setting(upstream: Upstream) -> None:
     """The error names host, cause and setting; the rest of the address, which may hold a key, is in
     none of it."""
-    async with upstream_server(silent) as server:
+    async with run_upstream_server(silent) as server:
         port = server.port
     with pytest.raises(UpstreamError) as error:
         await upstream.send(
@@ -457,7 +465,7 @@ async def test_impossible_addresses(upstream: Upstream, url: str) -> None:
 
 async def test_impossible_header(upstream: Upstream) -> None:
     """A header that would split the request is never written."""
-    async with upstream_server(answering(b"")) as server:
+    async with run_upstream_server(script_answer(b"")) as server:
         with pytest.raises(UpstreamError):
             await ask(upstream, server, headers=((b"x", b"a\r\nX-Injected: 1"),))
         assert server.seen == []
@@ -467,7 +475,7 @@ async def test_more_calls_than_connections() -> None:
     """A call that finds no connection free in time is told to try again; a place is given back when
     its answer is closed."""
     upstream = Upstream(connections=1)
-    async with upstream_server(answering(b"ok")) as server:
+    async with run_upstream_server(script_answer(b"ok")) as server:
         first = await ask(upstream, server)
         with pytest.raises(Overloaded):
             await ask(upstream, server, connect_timeout=0.02)
@@ -478,7 +486,7 @@ async def test_more_calls_than_connections() -> None:
 
 async def test_connections_are_reused(upstream: Upstream) -> None:
     """An answer read to its end gives its connection back; one that was not is cut."""
-    async with upstream_server(answering(b"ok")) as server:
+    async with run_upstream_server(script_answer(b"ok")) as server:
         for _ in range(3):
             answer = await ask(upstream, server)
             await answer.read()
@@ -496,7 +504,7 @@ async def test_unread_answer_is_cut(upstream: Upstream) -> None:
         await call.closed.wait()
         gone.set()
 
-    async with upstream_server(script) as server:
+    async with run_upstream_server(script) as server:
         answer = await ask(upstream, server)
         await anext(aiter(answer.chunks()))
         await answer.aclose()
@@ -508,7 +516,7 @@ async def test_cancelled_callers(turns: int) -> None:
     """Whenever its caller is cancelled, a call ends, its connection closes and its place comes
     back."""
     upstream = Upstream(connections=2)
-    async with upstream_server(silent) as server:
+    async with run_upstream_server(silent) as server:
         for _ in range(10):
             caller = asyncio.create_task(ask(upstream, server))
             for _ in range(turns):
@@ -516,7 +524,7 @@ async def test_cancelled_callers(turns: int) -> None:
             caller.cancel()
             with pytest.raises(asyncio.CancelledError):
                 await caller
-        server.script = answering(b"ok")
+        server.script = script_answer(b"ok")
         answers = [await ask(upstream, server, connect_timeout=30) for _ in range(2)]
         assert [await answer.read() for answer in answers] == [b"ok", b"ok"]
         for answer in answers:
@@ -527,7 +535,7 @@ async def test_cancelled_callers(turns: int) -> None:
 
 async def test_cancelled_while_closing(upstream: Upstream) -> None:
     """Closing goes on when whoever asked for it is cancelled."""
-    async with upstream_server(silent_after_the_head) as server:
+    async with run_upstream_server(silent_after_the_head) as server:
         answer = await ask(upstream, server)
         closer = asyncio.create_task(answer.aclose())
         await asyncio.sleep(0)
@@ -539,7 +547,7 @@ async def test_cancelled_while_closing(upstream: Upstream) -> None:
 async def test_closing_ends_what_is_under_way() -> None:
     """Shutting down leaves no task and no connection."""
     upstream = Upstream()
-    async with upstream_server(silent) as server:
+    async with run_upstream_server(silent) as server:
         callers = [asyncio.create_task(ask(upstream, server)) for _ in range(5)]
         await asyncio.wait_for(server.wait_seen(5), 30)
         with warnings.catch_warnings():
@@ -580,7 +588,7 @@ async def test_a_mock_transport_stands_in() -> None:
 
 async def test_httpx_over_the_transport() -> None:
     """The transport keeps httpx's contract, so that other clients can run over it."""
-    async with upstream_server(answering(b"ok")) as server:
+    async with run_upstream_server(script_answer(b"ok")) as server:
         client = httpx.AsyncClient(transport=AiohttpTransport())
         assert (await client.post(server.base, json={"a": 1})).text == "ok"
         server.script = silent

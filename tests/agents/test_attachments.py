@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from om_proxy.agents.attachments import Attachments
-from tests.support.weighing import peak
+from tests.support.weighing import measure_peak_bytes
 
 BYTES = "QUJD" * 1024
 
@@ -33,4 +33,4 @@ def test_parameters_without_end(parameter: str) -> None:
     """They take no memory: matched one by one, each with a way back, they took a hundred bytes a
     character."""
     text = "data:a/b" + parameter * 100_000 + "base64,"
-    assert peak(lambda: Attachments().render_part(text)) < len(text)
+    assert measure_peak_bytes(lambda: Attachments().render_part(text)) < len(text)

@@ -6,7 +6,7 @@ import pytest
 
 from om_proxy.agents.dialect import IMAGE_NOT_SHOWN, NEW_LIMIT_NAME, OLD_LIMIT_NAME, Dialect
 from om_proxy.agents.llm import Image, Prompt
-from tests.support.weighing import peak
+from tests.support.weighing import measure_peak_bytes
 
 PROMPT = Prompt("be exact", ("look", Image("data:image/png;base64,AA"), "and say"), 0.3, 1_000)
 TEXT = Prompt("be exact", ("one", "two"), 0.3, 1_000)
@@ -137,4 +137,6 @@ def test_an_image_with_parameters_without_end(parameter: str) -> None:
     """They take no memory: matched one by one, each with a way back, they took a hundred bytes a
     character."""
     image = Image("data:image/png" + parameter * 100_000)
-    assert peak(lambda: Dialect(addresses=False).body("m", Prompt("s", (image,)))) < len(image.url)
+    assert measure_peak_bytes(
+        lambda: Dialect(addresses=False).body("m", Prompt("s", (image,)))
+    ) < len(image.url)

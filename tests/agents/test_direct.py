@@ -15,7 +15,13 @@ from om_proxy.agents.direct import MAX_ANSWER_BYTES, Direct
 from om_proxy.agents.llm import Image, Prompt, Target
 from om_proxy.errors import ModelBusy, ModelError, PromptTooLong
 from om_proxy.upstream import AiohttpTransport
-from tests.support.upstream_server import Call, Script, UpstreamServer, answering, upstream_server
+from tests.support.upstream_server import (
+    Call,
+    Script,
+    UpstreamServer,
+    run_upstream_server,
+    script_answer,
+)
 
 PROMPT = Prompt("be exact", ("the canary sings",), 0.3, 100_000)
 FINE = {
@@ -42,7 +48,7 @@ def steps(*answers: tuple[int, Any]) -> Script:
 
     async def script(call: Call) -> None:
         status, body = left.pop(0) if len(left) > 1 else left[0]
-        await answering(orjson.dumps(body), status=b"%d X" % status)(call)
+        await script_answer(orjson.dumps(body), status=b"%d X" % status)(call)
 
     return script
 
@@ -59,7 +65,7 @@ def bodies(server: UpstreamServer) -> list[dict[str, Any]]:
 
 async def test_an_answer(direct: Direct) -> None:
     """One POST with the credential as given; text, model and usage come back."""
-    async with upstream_server(answering(orjson.dumps(FINE))) as server:
+    async with run_upstream_server(script_answer(orjson.dumps(FINE))) as server:
         target = Target("m", base_url=server.base + "/", headers=(("api-key", "k1"),))
         answer = await direct.complete(target, PROMPT)
     assert (answer.text, answer.model) == ("noted", "m-1")
@@ -82,7 +88,7 @@ async def test_an_answer(direct: Direct) -> None:
 
 async def test_the_configured_key(direct: Direct) -> None:
     """A key of the configuration goes out as a bearer token, a query of the base stays."""
-    async with upstream_server(answering(orjson.dumps(FINE))) as server:
+    async with run_upstream_server(script_answer(orjson.dumps(FINE))) as server:
         await direct.complete(
             Target("m", base_url=f"{server.base}?api-version=2", api_key="k2"), PROMPT
         )
@@ -92,8 +98,8 @@ async def test_the_configured_key(direct: Direct) -> None:
 
 async def test_a_compressed_answer(direct: Direct) -> None:
     """Asked for identity, a server that compresses all the same is understood."""
-    zipped = answering(gzip.compress(orjson.dumps(FINE)), b"Content-Encoding: gzip")
-    async with upstream_server(zipped) as server:
+    zipped = script_answer(gzip.compress(orjson.dumps(FINE)), b"Content-Encoding: gzip")
+    async with run_upstream_server(zipped) as server:
         assert (await direct.complete(Target("m", base_url=server.base), PROMPT)).text == "noted"
     assert server.seen[0].header(b"accept-encoding") == [b"identity"]
 
@@ -105,7 +111,7 @@ async def test_refusals_are_mended_and_remembered(direct: Direct) -> None:
         (400, error("Unsupported value: 'temperature' does not support 0.3 with this model.")),
         (200, FINE),
     )
-    async with upstream_server(steps(*refusals)) as server:
+    async with run_upstream_server(steps(*refusals)) as server:
         target = Target("m", base_url=server.base)
         for _ in range(2):
             assert (await direct.complete(target, PROMPT)).text == "noted"
@@ -125,7 +131,7 @@ async def test_images_are_left_out_once(direct: Direct) -> None:
     remembered."""
     prompt = Prompt("s", ("look", Image("data:image/png;base64,AA")))
     refusals = ((500, error("image input is not supported")), (200, FINE), (200, FINE))
-    async with upstream_server(steps(*refusals)) as server:
+    async with run_upstream_server(steps(*refusals)) as server:
         for _ in range(2):
             assert (
                 await direct.complete(Target("m", base_url=server.base), prompt)
@@ -138,11 +144,11 @@ async def test_an_answer_s_limit_that_crowds_out_the_prompt(direct: Direct) -> N
     """A window too small for prompt and answer together is asked without the limit before the
     prompt is called too long."""
     both = "maximum context length is 8192 tokens, you requested 101000 (1000 in the messages, 100000 in the completion)"
-    async with upstream_server(
+    async with run_upstream_server(
         steps((400, error(both, "context_length_exceeded")), (200, FINE))
     ) as server:
         assert (await direct.complete(Target("m", base_url=server.base), PROMPT)).text == "noted"
-    async with upstream_server(
+    async with run_upstream_server(
         steps((400, error("maximum context length", "context_length_exceeded")))
     ) as server:
         with pytest.raises(PromptTooLong):
@@ -151,7 +157,9 @@ async def test_an_answer_s_limit_that_crowds_out_the_prompt(direct: Direct) -> N
 
 async def test_an_endless_complaint(direct: Direct) -> None:
     """A server that refuses everything is given up on."""
-    async with upstream_server(steps((400, error("bad max_tokens, bad temperature")))) as server:
+    async with run_upstream_server(
+        steps((400, error("bad max_tokens, bad temperature")))
+    ) as server:
         with pytest.raises(ModelError) as raised:
             await direct.complete(Target("m", base_url=server.base), PROMPT)
     assert type(raised.value) is ModelError
@@ -165,11 +173,11 @@ async def test_a_complaint_of_megabytes(direct: Direct, member: str) -> None:
         {"error": {"message": "no", member: text}}
         for text in ("temperature" + "x" * 2_000, "x" * 2_000 + "temperature")
     ]
-    async with upstream_server(steps((400, told[0]), (400, told[1]))) as server:
+    async with run_upstream_server(steps((400, told[0]), (400, told[1]))) as server:
         with pytest.raises(ModelError):
             await direct.complete(Target("m", base_url=server.base), PROMPT)
     assert ["temperature" in body for body in bodies(server)] == [True, False]
-    async with upstream_server(steps((400, told[1]))) as server:
+    async with run_upstream_server(steps((400, told[1]))) as server:
         with pytest.raises(ModelError):
             await direct.complete(Target("m", base_url=server.base), PROMPT)
     assert len(server.seen) == 1
@@ -189,7 +197,7 @@ async def test_a_complaint_without_end(direct: Direct, error: str) -> None:
     """One in hundreds of levels, which are read and cannot be written, is a complaint like
     another."""
     body = (error % ("[" * 1_015 + "]" * 1_015)).encode()
-    async with upstream_server(answering(body, status=b"400 X")) as server:
+    async with run_upstream_server(script_answer(body, status=b"400 X")) as server:
         with pytest.raises(ModelError) as raised:
             await direct.complete(Target("m", base_url=server.base), PROMPT)
     assert type(raised.value) is ModelError
@@ -199,8 +207,8 @@ async def test_a_complaint_without_end(direct: Direct, error: str) -> None:
 @pytest.mark.parametrize("status", [408, 409, 425, 429, 500, 503])
 async def test_busy(direct: Direct, status: int) -> None:
     """Asked once: trying again is the asker's."""
-    script = answering(b'{"error":"x"}', b"Retry-After: 3", status=b"%d X" % status)
-    async with upstream_server(script) as server:
+    script = script_answer(b'{"error":"x"}', b"Retry-After: 3", status=b"%d X" % status)
+    async with run_upstream_server(script) as server:
         with pytest.raises(ModelBusy) as raised:
             await direct.complete(Target("m", base_url=server.base), PROMPT)
     assert raised.value.retry_after == 3.0
@@ -209,8 +217,8 @@ async def test_busy(direct: Direct, status: int) -> None:
 
 async def test_retry_after_a_date(direct: Direct) -> None:
     """Against the clock that was given."""
-    script = answering(b"", b"Retry-After: Tue, 14 Nov 2023 22:13:50 GMT", status=b"503 X")
-    async with upstream_server(script) as server:
+    script = script_answer(b"", b"Retry-After: Tue, 14 Nov 2023 22:13:50 GMT", status=b"503 X")
+    async with run_upstream_server(script) as server:
         with pytest.raises(ModelBusy) as raised:
             await direct.complete(Target("m", base_url=server.base), PROMPT)
     assert raised.value.retry_after == 30.0
@@ -218,7 +226,7 @@ async def test_retry_after_a_date(direct: Direct) -> None:
 
 async def test_nobody_listens(direct: Direct) -> None:
     """A server that is down is worth another try."""
-    async with upstream_server(answering(b"")) as server:
+    async with run_upstream_server(script_answer(b"")) as server:
         base = server.base
     with pytest.raises(ModelBusy):
         await direct.complete(Target("m", base_url=base), PROMPT)
@@ -235,14 +243,14 @@ async def test_a_broken_answer(direct: Direct) -> None:
         call.reset()
 
     for script in (short, reset):
-        async with upstream_server(script) as server:
+        async with run_upstream_server(script) as server:
             with pytest.raises(ModelBusy):
                 await direct.complete(Target("m", base_url=server.base), PROMPT)
 
 
 async def test_an_endless_answer(direct: Direct) -> None:
     """No answer takes more memory than it may."""
-    async with upstream_server(answering(b" " * (MAX_ANSWER_BYTES + 1))) as server:
+    async with run_upstream_server(script_answer(b" " * (MAX_ANSWER_BYTES + 1))) as server:
         with pytest.raises(ModelError, match="larger"):
             await direct.complete(Target("m", base_url=server.base), PROMPT)
 
@@ -255,7 +263,7 @@ async def test_cancelled(direct: Direct) -> None:
         await call.closed.wait()
         closed.set()
 
-    async with upstream_server(hang) as server:
+    async with run_upstream_server(hang) as server:
         asking = asyncio.create_task(direct.complete(Target("m", base_url=server.base), PROMPT))
         await server.wait_seen(1)
         asking.cancel()
@@ -287,7 +295,7 @@ async def test_nothing_is_told(
     """Neither prompt nor key stands in an error, its causes, or a log line, even where the server
     repeats them."""
     caplog.set_level(logging.DEBUG)
-    async with upstream_server(
+    async with run_upstream_server(
         steps((status, error("you said: the canary sings, with key k-canary")))
     ) as server:
         with pytest.raises(ModelError) as raised:

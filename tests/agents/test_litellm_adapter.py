@@ -24,7 +24,7 @@ from om_proxy.errors import ModelBusy, ModelError, PromptTooLong
 from tests.agents.messages import messages, user
 from tests.agents.scripted_llm import Waits, bullets, words
 from tests.agents.test_observer import Settings
-from tests.support.upstream_server import Call, Script, answering, upstream_server
+from tests.support.upstream_server import Call, Script, run_upstream_server, script_answer
 
 pytestmark = pytest.mark.slow
 
@@ -87,7 +87,7 @@ def target(base: str, model: str = "hosted_vllm/m") -> Target:
 
 def failing(status: int, message: str, *headers: bytes, code: str | None = None) -> Script:
     body = {"error": {"message": message, "type": "x", "code": code}}
-    return answering(
+    return script_answer(
         orjson.dumps(body), b"Content-Type: application/json", *headers, status=b"%d X" % status
     )
 
@@ -96,8 +96,8 @@ async def test_an_answer(litellm: LiteLLM) -> None:
     """Through litellm to a server of its own base and key; the event loop of the caller is never
     held up by the import."""
     prompt = Prompt("be exact", ("look", Image("data:image/png;base64,AAAA")), 0.3, 1_000)
-    async with upstream_server(
-        answering(orjson.dumps(FINE), b"Content-Type: application/json")
+    async with run_upstream_server(
+        script_answer(orjson.dumps(FINE), b"Content-Type: application/json")
     ) as server:
         asking = asyncio.create_task(litellm.complete(target(server.base), prompt))
         longest, turned = 0.0, (begun := time.perf_counter())
@@ -139,7 +139,7 @@ async def test_an_answer(litellm: LiteLLM) -> None:
 )
 async def test_failures(litellm: LiteLLM, script: Script, kind: type[ModelError]) -> None:
     """litellm's exceptions become ours; asked once, and not a word of the prompt in them."""
-    async with upstream_server(script) as server:
+    async with run_upstream_server(script) as server:
         with pytest.raises(ModelError) as raised:
             await litellm.complete(target(server.base), PROMPT)
     assert type(raised.value) is kind
@@ -171,7 +171,7 @@ async def test_without_a_key(
 
 async def test_retry_after(litellm: LiteLLM) -> None:
     """The server's own time reaches the asker."""
-    async with upstream_server(failing(429, "slow down", b"Retry-After: 3")) as server:
+    async with run_upstream_server(failing(429, "slow down", b"Retry-After: 3")) as server:
         with pytest.raises(ModelBusy) as raised:
             await litellm.complete(target(server.base), PROMPT)
     assert raised.value.retry_after == 3.0
@@ -179,7 +179,7 @@ async def test_retry_after(litellm: LiteLLM) -> None:
 
 async def test_nobody_listens(litellm: LiteLLM) -> None:
     """A server that is down is worth another try."""
-    async with upstream_server(answering(b"")) as server:
+    async with run_upstream_server(script_answer(b"")) as server:
         base = server.base
     with pytest.raises(ModelBusy):
         await litellm.complete(target(base), PROMPT)
@@ -239,10 +239,12 @@ async def test_addresses_in_messages(litellm: LiteLLM, looked_up: list[str], mod
         rng=Random(1),
         abilities=lambda _model: UnknownAbilities(takes_images=True),
     )
-    answer = answering(orjson.dumps(IN_THEIR_LANGUAGE[model]), b"Content-Type: application/json")
+    answer = script_answer(
+        orjson.dumps(IN_THEIR_LANGUAGE[model]), b"Content-Type: application/json"
+    )
     async with (
-        upstream_server(answer) as provider,
-        upstream_server(answering(b"secret")) as stranger,
+        run_upstream_server(answer) as provider,
+        run_upstream_server(script_answer(b"secret")) as stranger,
     ):
         task = ObserverTask(messages=messages(user(addressed(f"http://127.0.0.1:{stranger.port}"))))
         made = await observer.observe(task, [target(provider.base, model)], Settings())
@@ -264,18 +266,18 @@ async def test_addresses_in_messages(litellm: LiteLLM, looked_up: list[str], mod
 CASES = {
     "refused": failing(401, "bad key sk-CANARY-ECHO: CANARY-TEXT"),
     "broke": failing(500, "CANARY-ECHO"),
-    "page": answering(b"<html>CANARY-ECHO"),
-    "nothing": answering(b"{}", b"Content-Type: application/json"),
-    "half": answering(
+    "page": script_answer(b"<html>CANARY-ECHO"),
+    "nothing": script_answer(b"{}", b"Content-Type: application/json"),
+    "half": script_answer(
         b'{"choices": [{"message": {"content": "CANARY-ECHO', b"Content-Type: application/json"
     ),
-    "list": answering(
+    "list": script_answer(
         orjson.dumps(
             {**FINE, "choices": [{"message": {"role": "assistant", "content": ["CANARY-ECHO"]}}]}
         ),
         b"Content-Type: application/json",
     ),
-    "odd": answering(
+    "odd": script_answer(
         b'{"id": 1, "type": "message", "role": "CANARY-ECHO", "model": "m", "stop_reason": "CANARY-ECHO", "content": '
         b'[{"type": "text", "text": "CANARY-ECHO"}, {"type": "CANARY-ECHO"}], "usage": {"input_tokens": 1, "output_tokens": 1}, '
         b'"choices": [{"index": 0, "finish_reason": "CANARY-ECHO", "message": {"role": "assistant", "content": ["CANARY-ECHO"]}}], '
@@ -302,7 +304,7 @@ async def test_nothing_is_said(wishes: dict[str, str]) -> None:
         (case,) = (case for case in CASES if f"/{case}".encode() in call.seen.line)
         await CASES[case](call)
 
-    async with upstream_server(script) as server:
+    async with run_upstream_server(script) as server:
         places = [f"{model}@{server.base}/{case}" for model in IN_THEIR_LANGUAGE for case in CASES]
         process = await asyncio.create_subprocess_exec(
             sys.executable,
@@ -333,7 +335,7 @@ async def test_cancelled(litellm: LiteLLM) -> None:
         await call.closed.wait()
         closed.set()
 
-    async with upstream_server(hang) as server:
+    async with run_upstream_server(hang) as server:
         asking = asyncio.create_task(litellm.complete(target(server.base), PROMPT))
         await server.wait_seen(1)
         asking.cancel()

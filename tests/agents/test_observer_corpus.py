@@ -29,8 +29,8 @@ from tests.agents.corpus.wordlist import sentence
 from tests.agents.messages import messages, user
 from tests.agents.scripted_llm import ScriptedLLM, Waits, bullets, words
 from tests.memory.building import KEY, chat, chunk
-from tests.support.counting import TIMES, seconds, steps
-from tests.support.performing import NOTES, Parts, parts
+from tests.support.counting import TIMES, count_lines_run, measure_cpu_s
+from tests.support.performing import NOTES, Parts, open_parts
 
 MODEL = Target("a")
 SETTINGS = ObservationSettings().model_settings
@@ -183,7 +183,7 @@ def apart_from_trouble(memory: Memory) -> Memory:
 async def test_an_unusable_answer_changes_nothing(entry: Entry) -> None:
     """No coverage moves, no chunk is made, nothing that is there goes; and the next good answer is
     taken."""
-    async with parts(entry.answer, entry.answer) as p:
+    async with open_parts(entry.answer, entry.answer) as p:
         before = await furnished(p, entry)
         assert not await p.worker.perform(KEY, NEXT, p.context())
         after = await p.memory()
@@ -216,7 +216,7 @@ async def test_a_usable_answer_becomes_a_chunk(entry: Entry) -> None:
     there stays."""
     if read(entry) is None:
         return  # one of the honest ones that may be refused; how many is counted above
-    async with parts(entry.answer) as p:
+    async with open_parts(entry.answer) as p:
         before = await furnished(p, entry)
         assert await p.worker.perform(KEY, NEXT, p.context())
         after = await p.memory()
@@ -234,7 +234,7 @@ async def test_a_usable_answer_becomes_a_chunk(entry: Entry) -> None:
 )
 async def test_an_unusable_answer_is_no_reflection(entry: Entry) -> None:
     """Four of them about a log of the weight of what they are about, and it stands as it was."""
-    async with parts(*[entry.answer] * 4) as p:
+    async with open_parts(*[entry.answer] * 4) as p:
         await furnished(p, entry)
         before = await p.memories.update(KEY, lambda m: replace_log(m, reflection=None))
         assert not await p.worker.perform(
@@ -312,7 +312,7 @@ def test_judging_takes_steps_in_proportion(shape: str) -> None:
     """Eight times as long an answer takes at most nine times as many steps; its notes are counted
     once at most."""
     shorter, longer = sizes(shape)
-    few, many = steps(partial(judge, shorter)), steps(partial(judge, longer))
+    few, many = count_lines_run(partial(judge, shorter)), count_lines_run(partial(judge, longer))
     assert many <= (TIMES + 1) * few
     assert judge(longer) <= len(longer)
 
@@ -322,6 +322,6 @@ def test_judging_takes_time_in_proportion(shape: str) -> None:
     """What the regular expressions do is no step of Python's: eight times the text takes less than
     the 64 times of a square, also on a machine that does other things."""
     shorter, longer = sizes(shape)
-    assert seconds(partial(judge, longer)) < 5 * TIMES * max(
-        seconds(partial(judge, shorter)), 0.005
+    assert measure_cpu_s(partial(judge, longer)) < 5 * TIMES * max(
+        measure_cpu_s(partial(judge, shorter)), 0.005
     )

@@ -20,8 +20,8 @@ from om_proxy.apis.lone_surrogates import MAX_SURROGATES_EXAMINED as MOST_HALVES
 from om_proxy.apis.lone_surrogates import replace_lone_surrogates
 from om_proxy.apis.registry import CHAT
 from om_proxy.apis.sse import EventDecoder
-from tests.support.counting import TIMES, seconds
-from tests.support.weighing import peak
+from tests.support.counting import TIMES, measure_cpu_s
+from tests.support.weighing import measure_peak_bytes
 
 PIECES = (
     "\\ud83d",
@@ -165,8 +165,8 @@ def test_a_text_without_an_end_is_read_once(shape: str, monkeypatch: pytest.Monk
     square."""
     monkeypatch.setattr(json_text, "MAX_JSON_VALUES", 100)
     shorter, longer = (OPEN[shape](count) for count in (1_000 // TIMES, 1_000))
-    assert seconds(partial(json_text.has_too_many_values, longer)) < 5 * TIMES * max(
-        seconds(partial(json_text.has_too_many_values, shorter)), 0.001
+    assert measure_cpu_s(partial(json_text.has_too_many_values, longer)) < 5 * TIMES * max(
+        measure_cpu_s(partial(json_text.has_too_many_values, shorter)), 0.001
     )
 
 
@@ -313,13 +313,15 @@ FLAT = {
 def test_what_is_not_kept_is_not_built(shape: str) -> None:
     """A megabyte that is small enough to be read takes some copies of itself, not ninety."""
     stream, data = FLAT[shape]
-    assert peak(partial(replied, data, stream=stream)) < 12 * len(data)
+    assert measure_peak_bytes(partial(replied, data, stream=stream)) < 12 * len(data)
 
 
 def test_short_lines_are_kept_as_one_text() -> None:
     """An event's lines, in pieces as they come from a network, take about their own length."""
     decoder, lines = EventDecoder(), b"data:xy\n" * 1_000
-    assert peak(lambda: [list(decoder.feed(lines)) for _ in range(50)]) < len(lines) * 50
+    assert (
+        measure_peak_bytes(lambda: [list(decoder.feed(lines)) for _ in range(50)]) < len(lines) * 50
+    )
 
 
 def test_a_delta_too_deep_to_be_merged() -> None:

@@ -26,7 +26,7 @@ from om_proxy.memory.model import View
 from om_proxy.memory.transcript import sent_history
 from om_proxy.memory.transcript.digests import NO_DIGESTS
 from om_proxy.memory.transcript.sent_history import REHASHED_MESSAGES, recognise
-from tests.support.weighing import peak
+from tests.support.weighing import measure_peak_bytes
 
 SYSTEM = b'{"role":"system","content":"be kind"}'
 NEXT = b'{"role":"user","content":"next"}'
@@ -290,7 +290,7 @@ def test_white_space_is_not_paid_for_every_message(uneven: int) -> None:
     text = b'{"messages":[' + gap.join(said(uneven + 1)) + b"," + tail + b"]}"
     request = CHAT.parse_request(text, kept)
     digests = recognise((), request.messages).digests
-    assert peak(lambda: build_request_split(request, digests)) < 4 * len(text)
+    assert measure_peak_bytes(lambda: build_request_split(request, digests)) < 4 * len(text)
 
 
 def test_what_is_kept_is_what_is_counted() -> None:

@@ -23,7 +23,7 @@ from om_proxy.turns.block_renderer import BlockRenderer
 from om_proxy.turns.engine import Engine
 from om_proxy.turns.turn import PreparedTurn
 from tests.memory.building import KEY
-from tests.support.performing import SMALL, Parts, parts
+from tests.support.performing import SMALL, Parts, open_parts
 
 OLD, NEW = "gpt-4", "gpt-4o"  # cl100k_base and o200k_base
 CHINESE = "今天我们在码头装了七箱苹果。" * 5  # o200k_base needs about half as many tokens for it
@@ -84,7 +84,7 @@ class Talk:
 
 @pytest.fixture
 async def talk() -> AsyncIterator[Talk]:
-    async with parts(settings=UNBUFFERED) as p:
+    async with open_parts(settings=UNBUFFERED) as p:
         yield Talk(p)
 
 
@@ -211,7 +211,7 @@ async def test_a_store_that_fails_costs_the_recount_alone(
 
 async def test_chunks_stand_for_as_much_as_they_cover() -> None:
     """What activating a chunk takes off is what its messages cost now."""
-    async with parts() as p:
+    async with open_parts() as p:
         talk = Talk(p)
         while not (await p.memory()).chunks:
             await talk.says(CHINESE, OLD)

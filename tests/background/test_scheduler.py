@@ -24,7 +24,7 @@ from om_proxy.policy import MemoryContext
 from om_proxy.storage.sqlite.store import SqliteStore
 from tests.agents.scripted_llm import bullets, texts
 from tests.memory.building import KEY, chat, chunk
-from tests.support.performing import INHERITED, Held, Parts, parts
+from tests.support.performing import INHERITED, HeldAnswer, Parts, open_parts
 
 FIRST_TWO = Observe(after=0, last=2, tokens=100, wait=True)
 OWN = Target("actor", base_url="http://127.0.0.1:1/v1", headers=(("authorization", "Bearer k"),))
@@ -38,10 +38,10 @@ async def due_thread(p: Parts, turns: int = 3) -> None:
 @asynccontextmanager
 async def thread_under_observation(
     path: Path | str = ":memory:",
-) -> AsyncIterator[tuple[Parts, Held]]:
+) -> AsyncIterator[tuple[Parts, HeldAnswer]]:
     """The observation lasts until `Held.go` is set."""
-    held = Held()
-    async with parts(held, path=path) as p:
+    held = HeldAnswer()
+    async with open_parts(held, path=path) as p:
         await due_thread(p)
         p.background.wake(KEY)
         await held.asked.wait()
@@ -68,7 +68,7 @@ async def last_of_chunks(p: Parts) -> list[int]:
 
 async def test_what_is_due_is_done_until_nothing_is() -> None:
     """One wake performs everything that is due, piece by piece."""
-    async with parts() as p:
+    async with open_parts() as p:
         await due_thread(p, turns=30)  # 3 000 tokens; one batch has 1 000 at most
         p.background.wake(KEY)
         await p.background.wait_idle()
@@ -92,8 +92,8 @@ async def test_one_run_at_a_time_on_a_thread() -> None:
 
 async def test_threads_do_not_wait_for_each_other_but_for_a_place() -> None:
     """Different threads work at once, up to `background.concurrency`."""
-    held = [Held() for _ in range(4)]
-    async with parts(*held, concurrency=2) as p:
+    held = [HeldAnswer() for _ in range(4)]
+    async with open_parts(*held, concurrency=2) as p:
         keys = [KEY._replace(thread=f"thread {n}") for n in range(4)]
         for key in keys:
             await p.stored(chat(3, 50), key)
@@ -110,7 +110,7 @@ async def test_threads_do_not_wait_for_each_other_but_for_a_place() -> None:
 async def test_a_failure_ends_the_run() -> None:
     """After a failure the thread is left alone until its back-off has passed; a wake before then
     asks nobody."""
-    async with parts(ModelError("refused")) as p:
+    async with open_parts(ModelError("refused")) as p:
         await due_thread(p)
         p.background.wake(KEY)
         await p.background.wait_idle()
@@ -125,7 +125,7 @@ async def test_a_failure_ends_the_run() -> None:
 
 async def test_a_parked_thread_is_left_alone() -> None:
     """What was given up is nobody's work until it is revived."""
-    async with parts() as p:
+    async with open_parts() as p:
         await due_thread(p)
         await p.memories.update(
             KEY, lambda m: replace(m, failures=Failures(8, 0.0, suspended=True))
@@ -139,7 +139,7 @@ async def test_a_parked_thread_is_left_alone() -> None:
 async def test_one_thread_s_failure_touches_no_other() -> None:
     """A run that breaks off, even for a reason nobody foresaw, leaves the others and its own later
     runs alone."""
-    async with parts() as p:
+    async with open_parts() as p:
         await due_thread(p)
         other = KEY._replace(thread="other")
         await p.stored(chat(3, 50), other)
@@ -168,8 +168,8 @@ async def test_one_thread_s_failure_touches_no_other() -> None:
 
 async def test_what_a_request_waits_for_comes_first() -> None:
     """It is done before what is due otherwise, and the request goes on as soon as it is through."""
-    held = Held()
-    async with parts("* 🔴 (10:00) the first two", held) as p:
+    held = HeldAnswer()
+    async with open_parts("* 🔴 (10:00) the first two", held) as p:
         await due_thread(p, turns=4)
         assert await p.background.wait_for_work(KEY, FIRST_TWO, p.context(), 5.0)
         assert await last_of_chunks(p) == [2]
@@ -193,8 +193,8 @@ async def test_a_request_joins_the_observation_under_way() -> None:
 
 async def test_a_request_waits_for_other_work_and_then_has_its_own_done() -> None:
     """A reflection under way is no answer to a request that needs an observation."""
-    held = Held(bullets("all in all"))
-    async with parts(held) as p:
+    held = HeldAnswer(bullets("all in all"))
+    async with open_parts(held) as p:
         await logged_thread(p)
         p.background.wake(KEY)
         await held.asked.wait()
@@ -212,8 +212,8 @@ async def test_a_request_waits_for_other_work_and_then_has_its_own_done() -> Non
 
 async def test_at_the_deadline_the_request_goes_on_and_so_does_the_work() -> None:
     """The late answer becomes a chunk, for the next request."""
-    held = Held()
-    async with parts(held) as p:
+    held = HeldAnswer()
+    async with open_parts(held) as p:
         await due_thread(p)
         assert not await p.background.wait_for_work(KEY, FIRST_TWO, p.context(), 0.02)
         assert await last_of_chunks(p) == []
@@ -225,8 +225,8 @@ async def test_at_the_deadline_the_request_goes_on_and_so_does_the_work() -> Non
 async def test_nobody_waits_twice_for_a_call_that_hangs() -> None:
     """Inspection R3: patience is the call's, not the request's: whoever comes when it is used up
     goes on at once."""
-    held = Held()
-    async with parts(held) as p:
+    held = HeldAnswer()
+    async with open_parts(held) as p:
         await due_thread(p)
         assert p.background.remaining_wait(KEY, 0.02) == 0.02
         assert not await p.background.wait_for_work(KEY, FIRST_TWO, p.context(), 0.02)
@@ -243,8 +243,8 @@ async def test_nobody_waits_twice_for_a_call_that_hangs() -> None:
 async def test_who_comes_together_waits_together() -> None:
     """Requests that find the same call wait until the same moment, and all have what comes of
     it."""
-    held = Held()
-    async with parts(held) as p:
+    held = HeldAnswer()
+    async with open_parts(held) as p:
         await due_thread(p)
         waiting = [
             asyncio.create_task(p.background.wait_for_work(KEY, FIRST_TWO, p.context(), 30.0))
@@ -258,7 +258,7 @@ async def test_who_comes_together_waits_together() -> None:
 
 async def test_a_failure_is_no_reason_to_wait_longer() -> None:
     """The request goes on as soon as the work has failed."""
-    async with parts(ModelError("refused")) as p:
+    async with open_parts(ModelError("refused")) as p:
         await due_thread(p)
         assert await p.background.wait_for_work(KEY, FIRST_TWO, p.context(), 5.0)
         assert (await p.memory()).failures.count == 1
@@ -266,8 +266,8 @@ async def test_a_failure_is_no_reason_to_wait_longer() -> None:
 
 async def test_what_an_observation_reads_is_known_while_it_reads() -> None:
     """Texts up to there may not change meanwhile; afterwards they may."""
-    held = Held()
-    async with parts(held) as p:
+    held = HeldAnswer()
+    async with open_parts(held) as p:
         await due_thread(p)
         assert p.background.last_seq_being_read(KEY) == 0
         p.background.wake(KEY)
@@ -281,8 +281,8 @@ async def test_what_an_observation_reads_is_known_while_it_reads() -> None:
 
 async def test_a_reflection_reads_no_messages() -> None:
     """While a log is condensed, every message may still change."""
-    held = Held(bullets("all in all"))
-    async with parts(held) as p:
+    held = HeldAnswer(bullets("all in all"))
+    async with open_parts(held) as p:
         await logged_thread(p)
         p.background.wake(KEY)
         await held.asked.wait()
@@ -295,8 +295,8 @@ async def test_a_reflection_reads_no_messages() -> None:
 async def test_a_request_does_not_wait_in_the_line() -> None:
     """A thread that waits for a place gets its waited-for observation all the same: a place is
     never a condition for that."""
-    held = Held()
-    async with parts(held, concurrency=1) as p:
+    held = HeldAnswer()
+    async with open_parts(held, concurrency=1) as p:
         other = KEY._replace(thread="other")
         await p.stored(chat(3, 50), other)
         p.background.wake(other)
@@ -312,8 +312,8 @@ async def test_a_request_does_not_wait_in_the_line() -> None:
 async def test_a_thread_that_is_waited_for_has_left_the_line() -> None:
     """A place that becomes free meanwhile goes to the next one: no thread is worked on twice at
     once."""
-    held, waited_for, third = Held(), Held(), Held()
-    async with parts(held, waited_for, third, concurrency=1) as p:
+    held, waited_for, third = HeldAnswer(), HeldAnswer(), HeldAnswer()
+    async with open_parts(held, waited_for, third, concurrency=1) as p:
         performed, (first, second) = PerformOrder(p), threads_of(KEY.tenant, 2)
         for key in (first, KEY, second):
             await p.stored(chat(3, 50), key)
@@ -333,8 +333,8 @@ async def test_a_thread_that_is_waited_for_has_left_the_line() -> None:
 
 async def test_what_is_due_besides_waits_for_a_place() -> None:
     """A request's observation needs no place; the rest of its thread's work does."""
-    held = Held()
-    async with parts(held, concurrency=1) as p:
+    held = HeldAnswer()
+    async with open_parts(held, concurrency=1) as p:
         other = KEY._replace(thread="other")
         await p.stored(chat(3, 50), other)
         p.background.wake(other)
@@ -372,8 +372,8 @@ class PerformOrder:
 
 async def test_a_flood_leaves_the_next_place_to_another_tenant() -> None:
     """500 due threads of one tenant with a slow model, one of another: that one is next."""
-    slow, ninth = [Held() for _ in range(8)], Held()
-    async with parts(*slow, ninth) as p:
+    slow, ninth = [HeldAnswer() for _ in range(8)], HeldAnswer()
+    async with open_parts(*slow, ninth) as p:
         performed = PerformOrder(p)
         flood, (one,) = threads_of("busy", 500), threads_of("quiet", 1)
         for key in (*flood, one):
@@ -395,8 +395,8 @@ async def test_a_flood_leaves_the_next_place_to_another_tenant() -> None:
 
 async def test_a_long_backlog_gives_way_after_each_piece() -> None:
     """A thread with an import to catch up on does not keep its place while another tenant waits."""
-    held = Held()
-    async with parts(held, concurrency=1) as p:
+    held = HeldAnswer()
+    async with open_parts(held, concurrency=1) as p:
         performed = PerformOrder(p)
         (long,), (short,) = threads_of("busy", 1), threads_of("quiet", 1)
         await p.stored(chat(30, 50), long)  # three batches
@@ -412,7 +412,7 @@ async def test_a_long_backlog_gives_way_after_each_piece() -> None:
 
 async def test_what_found_no_room_in_the_line_is_found_again() -> None:
     """The line is bounded; the store knows the rest."""
-    async with parts() as p:
+    async with open_parts() as p:
         background = Background(
             p.memories, p.worker, p.policies, concurrency=1, max_waiting=10, clock=p.clock
         )
@@ -449,7 +449,7 @@ async def look_once(background: Background) -> asyncio.Task[None]:
 
 async def test_all_that_is_due_is_done_after_one_look() -> None:
     """A process claims a few threads for each place, and more as places become free."""
-    async with parts(concurrency=2) as p:
+    async with open_parts(concurrency=2) as p:
         keys = threads_of("a", 11)
         for key in keys:
             await p.stored(chat(3, 50), key)
@@ -464,7 +464,7 @@ async def test_all_that_is_due_is_done_after_one_look() -> None:
 
 async def test_a_process_claims_no_more_than_it_soon_begins() -> None:
     """The rest of what is due is left to other processes."""
-    async with parts(*(Held() for _ in range(9)), concurrency=2) as p:
+    async with open_parts(*(HeldAnswer() for _ in range(9)), concurrency=2) as p:
         keys = threads_of("a", 9)
         for key in keys:
             await p.stored(chat(3, 50), key)
@@ -479,7 +479,7 @@ async def test_a_process_claims_no_more_than_it_soon_begins() -> None:
 async def test_what_cannot_be_done_is_claimed_once_a_look() -> None:
     """A thread that is due and stays so, as nothing is at hand to do it with, does not keep the
     process busy, nor others from it."""
-    async with parts(settings=INHERITED, opened=Leases, concurrency=1) as p:
+    async with open_parts(settings=INHERITED, opened=Leases, concurrency=1) as p:
         assert isinstance(p.store, Leases)
         keys = threads_of("a", 5)
         for key in keys:
@@ -497,7 +497,7 @@ async def test_what_cannot_be_done_is_claimed_once_a_look() -> None:
 
 async def test_what_was_claimed_is_given_back_at_the_end() -> None:
     """Another process, or the next one, need not wait for a lease to run out."""
-    async with parts(Held(), concurrency=1) as p:
+    async with open_parts(HeldAnswer(), concurrency=1) as p:
         keys = threads_of("a", 3)
         for key in keys:
             await p.stored(chat(3, 50), key)
@@ -510,8 +510,8 @@ async def test_what_was_claimed_is_given_back_at_the_end() -> None:
 
 async def test_a_claim_that_loses_its_place_in_line_is_given_back() -> None:
     """Its work is due for whoever has room."""
-    held = Held()
-    async with parts(held) as p:
+    held = HeldAnswer()
+    async with open_parts(held) as p:
         background = Background(
             p.memories, p.worker, p.policies, concurrency=1, max_waiting=2, clock=p.clock
         )
@@ -534,8 +534,8 @@ async def test_a_claim_that_loses_its_place_in_line_is_given_back() -> None:
 async def test_who_waits_in_line_is_not_started_at_the_end() -> None:
     """Closing gives no place that becomes free to the next in line; its work is due again at the
     next start."""
-    held = Held()
-    async with parts(held, concurrency=1) as p:
+    held = HeldAnswer()
+    async with open_parts(held, concurrency=1) as p:
         first, second = threads_of("a", 2)
         for key in (first, second):
             await p.stored(chat(3, 50), key)
@@ -550,7 +550,7 @@ async def test_who_waits_in_line_is_not_started_at_the_end() -> None:
 async def test_what_is_due_no_longer_hides_nobody() -> None:
     """Thresholds were raised since: such threads are put right once, and not found again and again
     before the others."""
-    async with parts() as p:
+    async with open_parts() as p:
         for key in threads_of("a", 100):
             memory = await p.stored(chat(1, 50), key)
             await p.store.commit(memory, replace(memory, due=1.0))
@@ -568,7 +568,7 @@ async def test_what_is_due_no_longer_hides_nobody() -> None:
 async def test_a_back_off_delays_nobody_else() -> None:
     """While a failing thread is left alone it holds no place: its neighbour and another tenant go
     on at once."""
-    async with parts(ModelError("refused"), concurrency=1) as p:
+    async with open_parts(ModelError("refused"), concurrency=1) as p:
         failing, neighbour = threads_of("a", 2)
         (other,) = threads_of("b", 1)
         for key in (failing, neighbour, other):
@@ -594,7 +594,7 @@ async def test_a_back_off_delays_nobody_else() -> None:
 
 async def test_a_thread_another_process_works_on() -> None:
     """While its lease holds, nobody else pays for the same."""
-    async with parts() as p:
+    async with open_parts() as p:
         await due_thread(p)
         assert await p.store.lease(KEY, "another process", 60)
         p.background.wake(KEY)
@@ -609,7 +609,7 @@ async def test_a_thread_another_process_works_on() -> None:
 async def test_a_request_does_not_wait_for_a_process_that_may_have_crashed() -> None:
     """A killed process leaves its lease behind for two minutes; what a request waits for is done
     all the same."""
-    async with parts() as p:
+    async with open_parts() as p:
         await due_thread(p)
         assert await p.store.lease(KEY, "a process that was killed", 60)
         assert await p.background.wait_for_work(KEY, FIRST_TWO, p.context(), 5.0)
@@ -621,14 +621,14 @@ async def test_a_request_does_not_wait_for_a_process_that_may_have_crashed() -> 
 
 
 @pytest.mark.parametrize(
-    "step", [Held(), ModelError("refused"), bullets("fine")], ids=["ended", "failed", "done"]
+    "step", [HeldAnswer(), ModelError("refused"), bullets("fine")], ids=["ended", "failed", "done"]
 )
-async def test_the_lease_is_given_back(step: Held | ModelError | str) -> None:
+async def test_the_lease_is_given_back(step: HeldAnswer | ModelError | str) -> None:
     """However a run ends, the thread is free for others at once."""
-    async with parts(step) as p:
+    async with open_parts(step) as p:
         await due_thread(p)
         p.background.wake(KEY)
-        if isinstance(step, Held):
+        if isinstance(step, HeldAnswer):
             await step.asked.wait()
             assert not await p.store.lease(KEY, "another process", 60)
         else:
@@ -668,7 +668,7 @@ async def test_a_lease_is_given_back_that_was_taken_at_the_end(
 ) -> None:
     """A server that ends while it waits for a lease keeps nobody from the work."""
     taken = asyncio.Event()
-    async with parts() as p:
+    async with open_parts() as p:
         await p.stored(chat(3, 50))
         lease = p.store.lease
 
@@ -687,7 +687,7 @@ async def test_a_lease_is_given_back_that_was_taken_at_the_end(
 
 async def test_a_thread_with_nothing_to_do_costs_no_lease() -> None:
     """Most wakes find nothing due; a lease would cost two commits each."""
-    async with parts(opened=Leases) as p:
+    async with open_parts(opened=Leases) as p:
         assert isinstance(p.store, Leases)
         await p.stored(chat(1, 50))
         p.background.wake(KEY)
@@ -702,7 +702,7 @@ async def test_a_thread_with_nothing_to_do_costs_no_lease() -> None:
 async def test_a_wake_at_the_very_end_of_a_run_is_not_lost() -> None:
     """What becomes due after the last look, while the run is ending, is looked at by another
     run."""
-    async with parts(opened=Leases) as p:
+    async with open_parts(opened=Leases) as p:
         assert isinstance(p.store, Leases)
         await due_thread(p)
 
@@ -739,7 +739,7 @@ async def test_closing_gives_up_model_calls_and_finishes_commits() -> None:
 
 async def test_nothing_is_started_while_closing() -> None:
     """A wake after the end starts nothing."""
-    async with parts() as p:
+    async with open_parts() as p:
         await due_thread(p)
         await p.background.close()
         p.background.wake(KEY)
@@ -752,8 +752,8 @@ async def test_due_work_is_found_after_a_restart(tmp_path: Path) -> None:
     request."""
     async with thread_under_observation(path=tmp_path / "om.db"):
         pass
-    held = Held()
-    async with parts(held, path=tmp_path / "om.db") as p:
+    held = HeldAnswer()
+    async with open_parts(held, path=tmp_path / "om.db") as p:
         looking = asyncio.create_task(p.background.look_for_due(lambda: 60.0))
         async with asyncio.timeout(30):
             await held.asked.wait()
@@ -767,9 +767,9 @@ async def test_due_work_is_found_after_a_restart(tmp_path: Path) -> None:
 async def test_due_work_whose_credential_is_gone_waits(tmp_path: Path) -> None:
     """A model inherited from requests needs one: the thread is left as it is, no failure counted,
     and the next request does it."""
-    async with parts(settings=INHERITED, path=tmp_path / "om.db") as p:
+    async with open_parts(settings=INHERITED, path=tmp_path / "om.db") as p:
         await due_thread(p)
-    async with parts(settings=INHERITED, path=tmp_path / "om.db") as p:
+    async with open_parts(settings=INHERITED, path=tmp_path / "om.db") as p:
         assert await p.store.due_threads(p.clock.now, 10) == (KEY,)
         p.background.wake(KEY)
         await p.background.wait_idle()
@@ -783,7 +783,7 @@ async def test_due_work_whose_credential_is_gone_waits(tmp_path: Path) -> None:
 
 async def test_the_newest_request_s_credential_is_the_one_used() -> None:
     """A caller who renews a key is not asked for with the old one."""
-    async with parts(settings=INHERITED) as p:
+    async with open_parts(settings=INHERITED) as p:
         await p.stored(chat(1, 50))
         p.background.wake(
             KEY,
@@ -800,7 +800,7 @@ async def test_the_newest_request_s_credential_is_the_one_used() -> None:
 
 async def test_a_store_that_fails_does_not_end_the_looking(tmp_path: Path) -> None:
     """The look for due work comes again after an error of the store."""
-    async with parts(path=tmp_path / "om.db") as p:
+    async with open_parts(path=tmp_path / "om.db") as p:
         await due_thread(p)
         looks, third = count(1), asyncio.Event()
 
@@ -819,7 +819,7 @@ async def test_a_store_that_fails_does_not_end_the_looking(tmp_path: Path) -> No
 
 async def test_reflecting_is_work_like_observing() -> None:
     """A long log is condensed in the background by itself, and shown to the reflector whole."""
-    async with parts(bullets("all in all")) as p:
+    async with open_parts(bullets("all in all")) as p:
         await logged_thread(p)
         assert isinstance(
             decisions.decide_after_reply(await p.memory(), p.context().effective.limits), Reflect

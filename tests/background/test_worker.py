@@ -10,7 +10,7 @@ from om_proxy.memory.lifecycle.decisions import Observe, Reflect, Swap
 from tests.memory.building import KEY, chat
 from tests.support.performing import (
     NOTES,
-    parts,
+    open_parts,
 )
 
 SIX = Observe(after=0, last=6, tokens=300)
@@ -23,7 +23,7 @@ SIX = Observe(after=0, last=6, tokens=300)
 )
 async def test_a_decision_whose_ground_is_gone(decision: Observe | Reflect | Swap) -> None:
     """It costs no call and changes nothing: what is due now is decided anew."""
-    async with parts() as p:
+    async with open_parts() as p:
         memory = await p.stored(chat(4, 50))
         assert await p.worker.perform(KEY, decision, p.context())
         assert p.models.asked == []
@@ -32,7 +32,7 @@ async def test_a_decision_whose_ground_is_gone(decision: Observe | Reflect | Swa
 
 async def test_no_word_reaches_the_log() -> None:
     """Neither what was observed nor what was noted stands in the program's log."""
-    async with parts(ModelError("prompt: user 1", "set a key"), NOTES) as p:
+    async with open_parts(ModelError("prompt: user 1", "set a key"), NOTES) as p:
         await p.stored(chat(4, 50))
         with capture_logs() as logs:
             await p.worker.perform(KEY, SIX, p.context())

@@ -14,15 +14,15 @@ from om_proxy.cli import main
 from om_proxy.memory.model import Failures, Key, Memory
 from om_proxy.storage.sqlite.store import SqliteStore
 from tests.agents.scripted_llm import bullets
-from tests.support.upstream_server import Call, Script, answering, upstream_server
+from tests.support.upstream_server import Call, Script, run_upstream_server, script_answer
 
 KEY = Key("tenant", "user-42", "kitchen")
-ANSWER_200 = answering(b"{}", b"Content-Type: application/json")
+ANSWER_200 = script_answer(b"{}", b"Content-Type: application/json")
 Run = Callable[..., Awaitable[tuple[int, str]]]
 
 
 def answer_status(code: int, *headers: bytes) -> Script:
-    return answering(b"{}", *headers, status=b"%d X" % code)
+    return script_answer(b"{}", *headers, status=b"%d X" % code)
 
 
 async def store_threads(tmp_path: Path, *threads: Memory) -> None:
@@ -66,7 +66,7 @@ async def test_all_is_well(tmp_path: Path, doctor: Run) -> None:
     """The status is 0, and the report lists what works. The server gets one request for its models,
     and no chat request."""
     await store_threads(tmp_path, Memory(key=KEY))
-    async with upstream_server(ANSWER_200) as server:
+    async with run_upstream_server(ANSWER_200) as server:
         code, out = await doctor(server.base)
     assert code == 0
     assert re.match("examining /.*/om.db\n", out)
@@ -93,7 +93,7 @@ async def test_a_server_that_does_not_work(
 ) -> None:
     """The status is 1, and the report says what to check. A redirect is not followed."""
     await store_threads(tmp_path)
-    async with upstream_server(script) as server:
+    async with run_upstream_server(script) as server:
         code, out = await doctor(server.base)
     assert code == 1
     assert said in attention_part(out)
@@ -110,7 +110,7 @@ async def test_a_server_that_answers_at_all(
 ) -> None:
     """A server that wants the client's credential, or has no list of models, works."""
     await store_threads(tmp_path)
-    async with upstream_server(script) as server:
+    async with run_upstream_server(script) as server:
         code, out = await doctor(server.base)
     assert (code, f"answers ({said})" in out) == (0, True)
 
@@ -119,7 +119,7 @@ async def test_a_key_that_is_refused(tmp_path: Path, doctor: Run) -> None:
     """The report says that the configured key is refused, and does not show the key. The key goes
     to its own server only."""
     await store_threads(tmp_path)
-    async with upstream_server(answer_status(401)) as server:
+    async with run_upstream_server(answer_status(401)) as server:
         config = f'{server.base}", api_key: "sk-proj-hush1hush2hush3hush4'
         code, out = await doctor(config)
     assert code == 1
@@ -131,7 +131,7 @@ async def test_a_key_that_is_refused(tmp_path: Path, doctor: Run) -> None:
 async def test_a_server_that_is_not_there(tmp_path: Path, doctor: Run) -> None:
     """The report names its address, the cause and the setting."""
     await store_threads(tmp_path)
-    async with upstream_server(ANSWER_200) as server:
+    async with run_upstream_server(ANSWER_200) as server:
         base = server.base
     code, out = await doctor(base)
     assert code == 1
@@ -146,7 +146,7 @@ async def test_a_server_that_never_answers(tmp_path: Path, doctor: Run) -> None:
     async def silent(call: Call) -> None:
         await call.closed.wait()
 
-    async with upstream_server(silent) as server:
+    async with run_upstream_server(silent) as server:
         code, out = await doctor(server.base, "")
     assert code == 1
     assert "no answer in time" in attention_part(out)
@@ -163,7 +163,7 @@ async def test_failing_threads(tmp_path: Path, doctor: Run) -> None:
     )
     growing = Memory(key=Key("tenant", "a", "c"), failures=Failures(cause="reflect om_unusable"))
     await store_threads(tmp_path, waiting, growing, parked)
-    async with upstream_server(ANSWER_200) as server:
+    async with run_upstream_server(ANSWER_200) as server:
         code, out = await doctor(server.base)
         assert code == 1
         first, second, third, hint = [
@@ -192,7 +192,7 @@ async def test_a_missing_credential(
     shown."""
     await store_threads(tmp_path)
     monkeypatch.delenv("OPENAI_API_KEY", raising=False)
-    async with upstream_server(ANSWER_200) as server:
+    async with run_upstream_server(ANSWER_200) as server:
         code, out = await doctor(server.base, "memory: {model: openai/gpt-5-mini}")
         assert code == 1
         assert "OPENAI_API_KEY" in attention_part(out)
@@ -221,9 +221,9 @@ def completion(text: str, finish: str = "stop") -> bytes:
 def answer_chat(body: bytes, *, code: int = 200) -> Script:
     async def script(call: Call) -> None:
         is_chat = b"/chat/completions" in call.seen.line
-        await answering(body if is_chat else b"{}", status=b"%d X" % (code if is_chat else 200))(
-            call
-        )
+        await script_answer(
+            body if is_chat else b"{}", status=b"%d X" % (code if is_chat else 200)
+        )(call)
 
     return script
 
@@ -259,7 +259,7 @@ async def test_one_tiny_call(
 ) -> None:
     """`--call` calls the observer model once, and prints its answer without control characters."""
     await store_threads(tmp_path)
-    async with upstream_server(script) as server:
+    async with run_upstream_server(script) as server:
         memory = f'memory: {{model: openai/m, api_base: "{server.base}", api_key: k}}'
         code, out = await doctor(server.base, memory, "--call")
     chats = [seen for seen in server.seen if b"chat" in seen.line]
@@ -275,7 +275,7 @@ async def test_one_tiny_call(
 async def test_the_call_needs_a_model_to_inherit(tmp_path: Path, doctor: Run) -> None:
     """`inherit` names no model; with `--model`, the call uses the upstream's key."""
     await store_threads(tmp_path)
-    async with upstream_server(answer_chat(completion(NOTES))) as server:
+    async with run_upstream_server(answer_chat(completion(NOTES))) as server:
         code, out = await doctor(server.base, "", "--call")
         assert (code, "doctor --call --model" in attention_part(out)) == (1, True)
         code, out = await doctor(

@@ -15,9 +15,9 @@ from om_proxy.edge.reply_copy import ReplyCopy
 from om_proxy.off_loop import MANY_BYTES
 from om_proxy.server.budget import COPY_WEIGHT
 from om_proxy.turns.engine import Engine
-from tests.e2e.between import Between, between, chat_body
+from tests.e2e.raw_upstream import ProxyUnderTest, chat_body, run_with_raw_upstream
 from tests.support.raw_client import RawClient
-from tests.support.upstream_server import Call, answering
+from tests.support.upstream_server import Call, script_answer
 
 T = b"X-OM-Thread: t"
 LARGE = b"x" * 3_000_000
@@ -37,7 +37,7 @@ BEGUN = (
 )
 
 
-def is_empty(site: Between) -> bool:
+def is_empty(site: ProxyUnderTest) -> bool:
     """Whether nothing is held any more."""
     admission = site.app.admission
     held = (
@@ -63,7 +63,7 @@ async def test_a_client_that_leaves_in_its_body(
     tmp_path: Path, headers: tuple[bytes, ...], sent: bytes
 ) -> None:
     """However it says where its body ends."""
-    async with between(tmp_path) as site:
+    async with run_with_raw_upstream(tmp_path) as site:
         client = await RawClient.connect(site.port)
         client.send_head("POST", "/v1/chat/completions", T, *headers)
         client.writer.write(sent)
@@ -85,9 +85,9 @@ async def test_a_fault_of_ours_as_a_reply_ends(
         raise ZeroDivisionError
 
     monkeypatch.setattr(Engine, "find_stored_reply", fail)
-    async with between(tmp_path) as site:
+    async with run_with_raw_upstream(tmp_path) as site:
         got = await site.ask(
-            chat_body("hi"), T, script=answering(REPLY, b"Content-Type: application/json")
+            chat_body("hi"), T, script=script_answer(REPLY, b"Content-Type: application/json")
         )
         assert (got.status, got.body) == (200, REPLY)
         assert held
@@ -115,7 +115,7 @@ async def test_a_fault_of_ours_as_the_copy_of_a_broken_reply_is_read(
         call.close()
 
     monkeypatch.setattr(ChatReplyReader, "finish", fail)
-    async with between(tmp_path) as site:
+    async with run_with_raw_upstream(tmp_path) as site:
         await site.ask(chat_body("hi"), T, script=break_off)
         assert held
         assert held[0] >= COPY_WEIGHT * len(REPLY)
@@ -149,8 +149,8 @@ async def test_a_client_that_leaves_while_its_large_reply_is_read(
     monkeypatch.setattr(ReplyCopy, "finish", ask_again)
     large = REPLY.replace(b"yyyy", b"yyyyyyyyyyyyyyyy")
     assert len(large) > MANY_BYTES
-    async with between(tmp_path) as site:
-        site.server.script = answering(large, b"Content-Type: application/json")
+    async with run_with_raw_upstream(tmp_path) as site:
+        site.server.script = script_answer(large, b"Content-Type: application/json")
         client = await RawClient.connect(site.port)
         client.send(chat_body("hi"), headers=(T,))
         await begun.wait()

@@ -15,10 +15,10 @@ import pytest
 
 from om_proxy.testing.faults import Fault
 from om_proxy.testing.scripted import Scripted, Seen
-from tests.e2e.between import COMPLETION, between, chat_body, reason
+from tests.e2e.raw_upstream import COMPLETION, chat_body, read_reason, run_with_raw_upstream
 from tests.e2e.running import Chat, Running, running, streamed
 from tests.e2e.trouble import in_front_of_the_store
-from tests.support.upstream_server import Call, answering
+from tests.support.upstream_server import Call, script_answer
 
 WINDOW = 2_000
 # Thresholds that are not reached, so that nothing is observed before the window is: as with a model
@@ -497,14 +497,14 @@ async def test_a_413_of_a_first_request(tmp_path: Path, error: bytes, observed: 
         {"role": "user", "content": "number " * 60},
         {"role": "assistant", "content": "well"},
     )
-    async with between(tmp_path) as site:
+    async with run_with_raw_upstream(tmp_path) as site:
         body = orjson.dumps({"model": "m", "messages": [question, answered] * 4 + [question]})
-        script = answering(
+        script = script_answer(
             error, b"Content-Type: text/html", status=b"413 Request Entity Too Large"
         )
         got = await site.ask(body, b"X-OM-Thread: t", script=script)
         assert (got.status, got.body) == (413, error)
-        assert reason(got) == ("degraded/context-overflow" if observed else "raw")
+        assert read_reason(got) == ("degraded/context-overflow" if observed else "raw")
         assert (len(site.server.seen) > 1, await site.threads()) == (observed, int(observed))
 
 
@@ -519,21 +519,25 @@ async def test_a_bare_413_of_a_known_thread(tmp_path: Path) -> None:
     async def script(call: Call) -> None:
         nonlocal refused
         if call.seen.header(b"authorization") == [b"Bearer sk-observer"]:
-            await answering(orjson.dumps({"choices": [{"message": notes}]}))(call)
+            await script_answer(orjson.dumps({"choices": [{"message": notes}]}))(call)
         elif refused:
             refused -= 1
-            await answering(PAGE, status=b"413 Request Entity Too Large")(call)
+            await script_answer(PAGE, status=b"413 Request Entity Too Large")(call)
         else:
-            await answering(COMPLETION)(call)
+            await script_answer(COMPLETION)(call)
 
     question = {"role": "user", "content": "number " * 200}
     answered = {"role": "assistant", "content": "fünf €"}  # what COMPLETION says
-    async with between(tmp_path) as site:
+    async with run_with_raw_upstream(tmp_path) as site:
         body = orjson.dumps({"model": "m", "messages": [question]})
         assert (await site.ask(body, b"X-OM-Thread: t")).status == 200
         body = orjson.dumps({"model": "m", "messages": [question, answered] * 4 + [question]})
         got = await site.ask(body, b"X-OM-Thread: t", script=script)
-        assert (got.status, got.body, reason(got)) == (200, COMPLETION, "applied/context-overflow")
+        assert (got.status, got.body, read_reason(got)) == (
+            200,
+            COMPLETION,
+            "applied/context-overflow",
+        )
         refused_one, _, shortened = site.server.seen
         assert refused_one.body == body
         assert orjson.loads(shortened.body)["messages"][-1] == question
@@ -543,10 +547,10 @@ async def test_a_bare_413_of_a_known_thread(tmp_path: Path) -> None:
 async def test_any_error_arrives_as_it_came(tmp_path: Path, size: int) -> None:
     """Read or not: large ones are not looked into, and no byte is lost or doubled."""
     error = b'{"error":{"message":"' + b"x" * size + b'"}}'
-    async with between(tmp_path) as site:
-        script = answering(error, b"Content-Type: application/json", status=b"400 Bad Request")
+    async with run_with_raw_upstream(tmp_path) as site:
+        script = script_answer(error, b"Content-Type: application/json", status=b"400 Bad Request")
         got = await site.ask(chat_body("one"), b"X-OM-Thread: t", script=script)
-        assert (got.status, got.body, reason(got)) == (400, error, "raw")
+        assert (got.status, got.body, read_reason(got)) == (400, error, "raw")
         assert len(site.server.seen) == 1
 
 

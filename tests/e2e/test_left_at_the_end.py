@@ -7,7 +7,7 @@ from pathlib import Path
 
 import orjson
 
-from tests.e2e.between import EVENTS, between
+from tests.e2e.raw_upstream import EVENTS, run_with_raw_upstream
 from tests.support.raw_client import RawClient
 from tests.support.upstream_server import SSE_HEAD, Call, chunk
 
@@ -27,7 +27,7 @@ def thin_body(text: str) -> bytes:
 
 async def test_the_same_words_again(tmp_path: Path) -> None:
     """They have seen the reply: what they say then is new, and takes nothing back."""
-    async with between(tmp_path) as site:
+    async with run_with_raw_upstream(tmp_path) as site:
         site.server.script = open_at_the_end
         for text in ("one", "go on", "go on"):
             client = await RawClient.connect(site.port)

@@ -12,14 +12,14 @@ import pytest
 
 from om_proxy.identity.tenants import LOCAL_TENANT
 from om_proxy.memory.model import Key
-from tests.e2e.between import Between, between, chat_body, reason
+from tests.e2e.raw_upstream import ProxyUnderTest, chat_body, read_reason, run_with_raw_upstream
 from tests.e2e.running import running
 
 NAME = "Küche & Bad 100% / 対話 👩\u200d🚀"
 SPELLED = quote(NAME, safe="")
 
 
-async def said(site: Between, thread: str, resource: str | None = None) -> int:
+async def said(site: ProxyUnderTest, thread: str, resource: str | None = None) -> int:
     return (await site.app.store.load(Key(LOCAL_TENANT, resource or thread, thread))).count
 
 
@@ -40,10 +40,10 @@ async def test_the_base_url_names_the_thread(
     tmp_path: Path, prefix: str, thread: str, resource: str | None, route: str
 ) -> None:
     """Chat has its memory; the model server sees the route and neither prefix nor names."""
-    async with between(tmp_path) as site:
+    async with run_with_raw_upstream(tmp_path) as site:
         for text, status in (("one", "raw"), ("two", "applied")):
             got = await site.ask(chat_body(text), path=prefix + route)
-            assert reason(got) == status
+            assert read_reason(got) == status
             assert site.seen.line == f"POST /v1{route.removeprefix('/v1')} HTTP/1.1".encode()
             assert not [name for name, _ in site.seen.headers if b"om-" in name]
         assert await said(site, thread, resource) == 4
@@ -51,17 +51,17 @@ async def test_the_base_url_names_the_thread(
 
 async def test_the_receipt_spells_the_name(tmp_path: Path) -> None:
     """As a header can carry it, and as the client may send it back: the same thread."""
-    async with between(tmp_path) as site:
+    async with run_with_raw_upstream(tmp_path) as site:
         got = await site.ask(chat_body("one"), path=f"/t/{SPELLED}/v1/chat/completions")
         (spelled,) = got.header(b"x-om-thread")
         got = await site.ask(chat_body("two"), b"X-OM-Thread: " + spelled)
-        assert (reason(got), got.header(b"x-om-thread")) == ("applied", [spelled])
+        assert (read_reason(got), got.header(b"x-om-thread")) == ("applied", [spelled])
         assert await said(site, NAME) == 4
 
 
 async def test_headers_win_over_the_path(tmp_path: Path) -> None:
     """Each of the two names by itself."""
-    async with between(tmp_path) as site:
+    async with run_with_raw_upstream(tmp_path) as site:
         await site.ask(
             chat_body("hi"), b"X-OM-Thread: hall", path="/r/ada/t/kitchen/v1/chat/completions"
         )
@@ -83,10 +83,10 @@ async def test_every_route_stands_below_it(
     tmp_path: Path, method: str, path: str, body: bytes, seen: str
 ) -> None:
     """Passed on without the prefix; the receipt says that memory does not reach it."""
-    async with between(tmp_path) as site:
+    async with run_with_raw_upstream(tmp_path) as site:
         got = await site.ask(body, method=method, path=f"/r/ada/t/kitchen{path}")
         assert (site.seen.line, site.seen.body) == (f"{method} {seen} HTTP/1.1".encode(), body)
-        assert (reason(got), got.header(b"x-om-thread")) == ("off/route", [b"kitchen"])
+        assert (read_reason(got), got.header(b"x-om-thread")) == ("off/route", [b"kitchen"])
 
 
 @pytest.mark.parametrize(
@@ -110,7 +110,7 @@ async def test_every_route_stands_below_it(
 )
 async def test_a_path_in_disguise_is_refused(tmp_path: Path, path: str) -> None:
     """With what to do; nothing goes upstream, and no thread comes of it."""
-    async with between(tmp_path) as site:
+    async with run_with_raw_upstream(tmp_path) as site:
         got = await site.ask(chat_body("hi"), path=path)
         assert (got.status, orjson.loads(got.body)["error"]["code"]) == (400, "om_bad_path")
         assert site.server.seen == []
@@ -122,7 +122,7 @@ async def test_a_path_in_disguise_is_refused(tmp_path: Path, path: str) -> None:
 )
 async def test_a_header_that_is_no_name_is_refused(tmp_path: Path, value: bytes) -> None:
     """As ever."""
-    async with between(tmp_path) as site:
+    async with run_with_raw_upstream(tmp_path) as site:
         got = await site.ask(chat_body("hi"), b"X-OM-Thread: " + value)
         assert (got.status, orjson.loads(got.body)["error"]["code"]) == (400, "om_bad_header")
         assert site.server.seen == []
@@ -130,7 +130,7 @@ async def test_a_header_that_is_no_name_is_refused(tmp_path: Path, value: bytes)
 
 async def test_no_client_can_send_what_the_path_says(tmp_path: Path) -> None:
     """A header that begins with a colon is no HTTP."""
-    async with between(tmp_path) as site:
+    async with run_with_raw_upstream(tmp_path) as site:
         got = await site.ask(chat_body("hi"), b":om-thread: t")
         assert (got.status, orjson.loads(got.body)["error"]["code"]) == (400, "om_bad_http")
         assert site.server.seen == []
@@ -138,14 +138,14 @@ async def test_no_client_can_send_what_the_path_says(tmp_path: Path) -> None:
 
 async def test_the_path_names_a_thread_of_the_caller_s_alone(tmp_path: Path) -> None:
     """The tenant comes from the credential: another's thread of the same name is another."""
-    async with between(tmp_path) as site:
+    async with run_with_raw_upstream(tmp_path) as site:
         for key in (b"sk-a", b"sk-b"):
             got = await site.ask(
                 chat_body("my " + key.decode()),
                 b"Authorization: Bearer " + key,
                 path="/t/k/v1/chat/completions",
             )
-            assert reason(got) == "raw"
+            assert read_reason(got) == "raw"
         assert await site.threads() == 2
 
 
@@ -209,17 +209,17 @@ async def test_opencode_without_a_line_of_code(tmp_path: Path) -> None:
     provider."""
     session = (b"x-session-id: ses_1", b"x-session-affinity: ses_1")
     child = (b"x-session-id: ses_2", b"x-session-affinity: ses_2", b"x-parent-session-id: ses_1")
-    async with between(tmp_path) as site:
+    async with run_with_raw_upstream(tmp_path) as site:
         for headers in (session, child):
             got = await site.ask(chat_body("hi"), *headers)
-            assert reason(got) == "raw"
+            assert read_reason(got) == "raw"
             sent = dict(site.seen.headers)
             assert (
                 sent[b"x-session-id"]
                 == sent[b"x-session-affinity"]
                 == got.header(b"x-om-thread")[0]
             )
-        assert reason(await site.ask(chat_body("hi"), session[0])) == "off/no-thread"
+        assert read_reason(await site.ask(chat_body("hi"), session[0])) == "off/no-thread"
         assert (await said(site, "ses_1"), await said(site, "ses_2")) == (2, 2)
-    async with between(tmp_path, "identity: {sessions: []}") as site:
-        assert reason(await site.ask(chat_body("hi"), *session)) == "off/no-thread"
+    async with run_with_raw_upstream(tmp_path, "identity: {sessions: []}") as site:
+        assert read_reason(await site.ask(chat_body("hi"), *session)) == "off/no-thread"

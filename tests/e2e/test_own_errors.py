@@ -9,14 +9,14 @@ import pytest
 
 from om_proxy.identity.tenants import LOCAL_TENANT
 from om_proxy.memory.model import Key
-from tests.e2e.between import Between, between, chat_body, reason
-from tests.support.raw_client import Got
+from tests.e2e.raw_upstream import ProxyUnderTest, chat_body, read_reason, run_with_raw_upstream
+from tests.support.raw_client import RawResponse
 from tests.support.upstream_server import Call
 
 T = b"X-OM-Thread: t"
 
 
-async def live(site: Between) -> int:
+async def live(site: ProxyUnderTest) -> int:
     return (await site.app.store.load(Key(LOCAL_TENANT, "t", "t"))).count
 
 
@@ -58,7 +58,7 @@ async def test_refused(
 ) -> None:
     """What cannot be meant is refused in OpenAI's shape, with what to do, and nothing goes
     upstream."""
-    async with between(tmp_path, more) as site:
+    async with run_with_raw_upstream(tmp_path, more) as site:
         got = await site.ask(body, *headers)
         check_error(got, status, code, param, retry=b"false")
         assert site.server.seen == []
@@ -69,10 +69,10 @@ async def test_refused(
 async def test_unreachable(tmp_path: Path, headers: tuple[bytes, ...]) -> None:
     """An upstream that is not there is a 502 that may be tried again; what the client said is
     kept."""
-    async with between(tmp_path, base_url="http://127.0.0.1:9/v1") as site:
+    async with run_with_raw_upstream(tmp_path, base_url="http://127.0.0.1:9/v1") as site:
         got = await site.ask(chat_body("hi"), *headers)
         check_error(got, 502, "om_upstream_unreachable", None, retry=b"true")
-        assert reason(got) == ("raw" if headers else "off/no-thread")
+        assert read_reason(got) == ("raw" if headers else "off/no-thread")
         assert await live(site) == len(headers)
 
 
@@ -84,7 +84,7 @@ async def test_unreadable_answer(tmp_path: Path, headers: tuple[bytes, ...]) -> 
         call.send(b"secret nonsense\r\n\r\n")
         call.close()
 
-    async with between(tmp_path) as site:
+    async with run_with_raw_upstream(tmp_path) as site:
         got = await site.ask(chat_body("hi"), *headers, script=script)
         check_error(got, 502, "om_upstream_unreachable", None, retry=b"true")
         assert b"secret" not in got.raw
@@ -97,13 +97,15 @@ async def test_timeout(tmp_path: Path, headers: tuple[bytes, ...]) -> None:
     async def script(call: Call) -> None:
         await call.closed.wait()
 
-    async with between(tmp_path, upstream=", read_timeout: 100ms") as site:
+    async with run_with_raw_upstream(tmp_path, upstream=", read_timeout: 100ms") as site:
         got = await site.ask(chat_body("hi"), *headers, script=script)
         check_error(got, 504, "om_upstream_timeout", None, retry=b"true")
         assert await live(site) == len(headers)
 
 
-def check_error(got: Got, status: int, code: str, param: str | None, *, retry: bytes) -> None:
+def check_error(
+    got: RawResponse, status: int, code: str, param: str | None, *, retry: bytes
+) -> None:
     assert (got.status, got.header(b"content-type"), got.whole) == (
         status,
         [b"application/json"],
@@ -126,7 +128,7 @@ async def test_a_split_that_cannot_be_kept(tmp_path: Path, monkeypatch: pytest.M
         raise MemoryError
 
     monkeypatch.setattr("om_proxy.apis.chat.chat_api.ChatApi.build_split", broken)
-    async with between(tmp_path) as site:
+    async with run_with_raw_upstream(tmp_path) as site:
         got = await site.ask(chat_body("hello"), T)
         assert (got.header(b"x-om-status"), got.header(b"x-om-reason")) == ([b"raw"], [])
         assert await live(site) == 2

@@ -15,19 +15,25 @@ from om_proxy.identity.tenants import LOCAL_TENANT
 from om_proxy.memory.model import Key
 from om_proxy.testing.faults import Fault
 from om_proxy.testing.scripted import Scripted
-from tests.e2e.between import COMPLETION, Between, between, chat_body, reason
 from tests.e2e.playing import Model, Play, stories
+from tests.e2e.raw_upstream import (
+    COMPLETION,
+    ProxyUnderTest,
+    chat_body,
+    read_reason,
+    run_with_raw_upstream,
+)
 from tests.e2e.running import running
 from tests.e2e.trouble import in_front_of_the_store
 from tests.e2e.written import written
 from tests.support.raw_client import RawClient, ask
-from tests.support.upstream_server import Call, Script, answering
+from tests.support.upstream_server import Call, Script, script_answer
 
 T = b"X-OM-Thread: t"
 TINY = "observation: {message_tokens: 60, buffer_tokens: 20, block_timeout: 200ms}"
 
 
-async def live(site: Between) -> int:
+async def live(site: ProxyUnderTest) -> int:
     return (await site.app.store.load(Key(LOCAL_TENANT, "t", "t"))).count
 
 
@@ -37,20 +43,23 @@ async def live(site: Between) -> int:
 async def test_off_raw_applied(tmp_path: Path) -> None:
     """Without a thread memory is off; with one there is nothing to rewrite at first; then the
     prompt is completed from memory."""
-    async with between(tmp_path) as site:
-        assert reason(await site.ask(chat_body("hi"))) == "off/no-thread"
+    async with run_with_raw_upstream(tmp_path) as site:
+        assert read_reason(await site.ask(chat_body("hi"))) == "off/no-thread"
         assert (
-            reason(await site.ask(chat_body("hi"), b"X-OM-Thread: {{LIBRECHAT_ID}}"))
+            read_reason(await site.ask(chat_body("hi"), b"X-OM-Thread: {{LIBRECHAT_ID}}"))
             == "off/no-thread"
         )
-        assert reason(await site.ask(chat_body("hi"), T, b"X-OM-Mode: off")) == "off/mode-off"
-        assert reason(await site.ask(chat_body("hi"), T, b"X-OM-Task: title")) == "off/side-request"
-        assert reason(await site.ask(chat_body("### Task: title"), T)) == "off/side-request"
-        assert reason(await site.ask(chat_body(), T)) == "off/no-messages"
-        assert reason(await site.ask(b"hi", T)) == "off/unreadable"
-        assert reason(await site.ask(chat_body("hi"), T, path="/v1/responses")) == "off/route"
+        assert read_reason(await site.ask(chat_body("hi"), T, b"X-OM-Mode: off")) == "off/mode-off"
+        assert (
+            read_reason(await site.ask(chat_body("hi"), T, b"X-OM-Task: title"))
+            == "off/side-request"
+        )
+        assert read_reason(await site.ask(chat_body("### Task: title"), T)) == "off/side-request"
+        assert read_reason(await site.ask(chat_body(), T)) == "off/no-messages"
+        assert read_reason(await site.ask(b"hi", T)) == "off/unreadable"
+        assert read_reason(await site.ask(chat_body("hi"), T, path="/v1/responses")) == "off/route"
         got = await site.ask(chat_body("hi"), T)
-        assert reason(got) == "raw"
+        assert read_reason(got) == "raw"
         receipt = {
             name[5:].decode(): value for name, value in got.headers if name.startswith(b"x-om-")
         }
@@ -60,17 +69,17 @@ async def test_off_raw_applied(tmp_path: Path) -> None:
         }  # fmt: skip
         assert receipt["tokens-received"] == receipt["tokens-sent"] == receipt["pending-tokens"]
         got = await site.ask(chat_body("and now"), T)
-        assert reason(got) == "applied"
+        assert read_reason(got) == "applied"
         assert int(got.header(b"x-om-tokens-sent")[0]) > int(got.header(b"x-om-tokens-received")[0])
         assert (
-            reason(await site.ask(chat_body("and now?"), T, b"X-OM-Mode: write"))
+            read_reason(await site.ask(chat_body("and now?"), T, b"X-OM-Mode: write"))
             == "raw/write-only"
         )
 
 
 async def test_how_long_a_client_sends_is_not_ours(tmp_path: Path) -> None:
     """The overhead counts from the body's end."""
-    async with between(tmp_path) as site:
+    async with run_with_raw_upstream(tmp_path) as site:
         await site.ask(chat_body("hi"), T)  # the first of all loads what counts tokens
         client, body = await RawClient.connect(site.port), chat_body("hi again")
         client.send_head("POST", "/v1/chat/completions", b"Content-Length: %d" % len(body), T)
@@ -80,37 +89,44 @@ async def test_how_long_a_client_sends_is_not_ours(tmp_path: Path) -> None:
         client.writer.write(body[10:])
         got = await client.answer()
         client.leave()
-        assert reason(got) == "applied"
+        assert read_reason(got) == "applied"
         assert float(got.header(b"x-om-overhead-ms")[0]) < 1_400
 
 
 async def test_side_requests_by_model(tmp_path: Path) -> None:
     """A model used for titles alone has no memory."""
-    async with between(tmp_path, "side_requests: {models: [title-model]}") as site:
-        assert reason(await site.ask(chat_body("hi", model="title-model"), T)) == "off/side-request"
+    async with run_with_raw_upstream(tmp_path, "side_requests: {models: [title-model]}") as site:
+        assert (
+            read_reason(await site.ask(chat_body("hi", model="title-model"), T))
+            == "off/side-request"
+        )
 
 
 async def test_disabled(tmp_path: Path) -> None:
     """With memory switched off everything passes."""
-    async with between(tmp_path, memory=", enabled: false") as site:
-        assert reason(await site.ask(chat_body("hi"), T)) == "off/disabled"
+    async with run_with_raw_upstream(tmp_path, memory=", enabled: false") as site:
+        assert read_reason(await site.ask(chat_body("hi"), T)) == "off/disabled"
         assert site.seen.body == chat_body("hi")
 
 
 async def test_shadow(tmp_path: Path) -> None:
     """In shadow mode the memory is kept and the prompt goes on unchanged."""
-    async with between(tmp_path, memory=", mode: shadow") as site:
+    async with run_with_raw_upstream(tmp_path, memory=", mode: shadow") as site:
         for text in ("one", "two"):
-            assert reason(await site.ask(chat_body(text), T)) == "raw/write-only"
+            assert read_reason(await site.ask(chat_body(text), T)) == "raw/write-only"
             assert site.seen.body == chat_body(text)
         assert await live(site) == 4
 
 
 async def test_no_credential(tmp_path: Path) -> None:
     """On a bind that others can reach, whoever brings no credential has no memory."""
-    async with between(tmp_path, "server: {host: 0.0.0.0, admin_token: secret}") as site:
-        assert reason(await site.ask(chat_body("hi"), T)) == "off/no-credential"
-        assert reason(await site.ask(chat_body("hi"), T, b"Authorization: Bearer sk-a")) == "raw"
+    async with run_with_raw_upstream(
+        tmp_path, "server: {host: 0.0.0.0, admin_token: secret}"
+    ) as site:
+        assert read_reason(await site.ask(chat_body("hi"), T)) == "off/no-credential"
+        assert (
+            read_reason(await site.ask(chat_body("hi"), T, b"Authorization: Bearer sk-a")) == "raw"
+        )
 
 
 # ── the observer ──────────────────────────────────────────────────────────────────────────────────
@@ -176,10 +192,10 @@ async def test_context_overflow(tmp_path: Path) -> None:
 
 async def test_tail_limit(tmp_path: Path) -> None:
     """What does not fit the limit is left out of the prompt, never of the transcript."""
-    async with between(tmp_path, "context: {tail_limit: 40}") as site:
+    async with run_with_raw_upstream(tmp_path, "context: {tail_limit: 40}") as site:
         for n in range(6):
             got = await site.ask(chat_body(f"word {n} " * 5), T)
-        assert reason(got) == "degraded/tail-limit"
+        assert read_reason(got) == "degraded/tail-limit"
         messages = orjson.loads(site.seen.body)["messages"]
         assert messages[-1]["content"] == "word 5 " * 5
         assert len(messages) < 11
@@ -193,9 +209,11 @@ def refusing(status: bytes, *, times: int = 1) -> Script:
     async def script(call: Call) -> None:
         nonlocal left
         left -= 1
-        await (answering(b'{"error":{}}', status=status) if left >= 0 else answering(COMPLETION))(
-            call
-        )
+        await (
+            script_answer(b'{"error":{}}', status=status)
+            if left >= 0
+            else script_answer(COMPLETION)
+        )(call)
 
     return script
 
@@ -203,16 +221,20 @@ def refusing(status: bytes, *, times: int = 1) -> Script:
 @pytest.mark.parametrize("status", [b"400 Bad Request", b"413 Too Large", b"422 Unprocessable"])
 async def test_upstream_refused(tmp_path: Path, status: bytes) -> None:
     """A rewritten prompt that is refused is followed by the original, once."""
-    async with between(tmp_path) as site:
+    async with run_with_raw_upstream(tmp_path) as site:
         await site.ask(chat_body("one"), T)
         got = await site.ask(chat_body("two"), T, script=refusing(status))
-        assert (got.status, got.body, reason(got)) == (200, COMPLETION, "degraded/upstream-refused")
+        assert (got.status, got.body, read_reason(got)) == (
+            200,
+            COMPLETION,
+            "degraded/upstream-refused",
+        )
         rewritten, original = site.server.seen
         assert b"one" in rewritten.body
         assert original.body == chat_body("two")
         assert await live(site) == 4
         got = await site.ask(chat_body("three"), T, script=refusing(status, times=9))
-        assert (got.status, got.body, reason(got)) == (
+        assert (got.status, got.body, read_reason(got)) == (
             int(status[:3]),
             b'{"error":{}}',
             "degraded/upstream-refused",
@@ -226,25 +248,33 @@ async def test_upstream_refused(tmp_path: Path, status: bytes) -> None:
 )
 async def test_other_failures_are_not_repeated(tmp_path: Path, status: bytes) -> None:
     """They say nothing against the prompt."""
-    async with between(tmp_path) as site:
+    async with run_with_raw_upstream(tmp_path) as site:
         await site.ask(chat_body("one"), T)
         got = await site.ask(chat_body("two"), T, script=refusing(status))
-        assert (got.status, reason(got), len(site.server.seen)) == (int(status[:3]), "applied", 1)
+        assert (got.status, read_reason(got), len(site.server.seen)) == (
+            int(status[:3]),
+            "applied",
+            1,
+        )
 
 
 async def test_a_refused_original_is_not_repeated(tmp_path: Path) -> None:
     """Where nothing was rewritten, there is nothing to take back."""
-    async with between(tmp_path) as site:
+    async with run_with_raw_upstream(tmp_path) as site:
         got = await site.ask(chat_body("one"), T, script=refusing(b"400 Bad Request"))
-        assert (got.status, reason(got), len(site.server.seen)) == (400, "raw", 1)
+        assert (got.status, read_reason(got), len(site.server.seen)) == (400, "raw", 1)
 
 
 async def test_unreadable_message(tmp_path: Path) -> None:
     """What is no message is the upstream's to judge."""
-    async with between(tmp_path) as site:
+    async with run_with_raw_upstream(tmp_path) as site:
         body = b'{"model":"m","messages":[1,{"role":"user","content":"hi"}]}'
         got = await site.ask(body, T)
-        assert (reason(got), site.seen.body, got.body) == ("degraded/unreadable", body, COMPLETION)
+        assert (read_reason(got), site.seen.body, got.body) == (
+            "degraded/unreadable",
+            body,
+            COMPLETION,
+        )
         assert await live(site) == 0
 
 
@@ -266,7 +296,9 @@ async def test_memory_fails(
     """Whatever happens to the store, the client's original bytes are answered, and memory is there
     again after it."""
     opened = in_front_of_the_store(monkeypatch)
-    async with between(tmp_path, memory=", observation: {block_timeout: 100ms}") as site:
+    async with run_with_raw_upstream(
+        tmp_path, memory=", observation: {block_timeout: 100ms}"
+    ) as site:
         await site.ask(chat_body("one"), T)
         (store,) = opened
         store.raising(trouble) if trouble else store.slow()
@@ -275,10 +307,10 @@ async def test_memory_fails(
         ):  # for this one alone: a busy machine may be slow with the others
             hurried.setattr("om_proxy.edge.chat.MAX_OPEN_S", 0.1)
             got = await site.ask(chat_body("two"), T)
-        assert (got.status, got.body, reason(got)) == (200, COMPLETION, f"degraded/{word}")
+        assert (got.status, got.body, read_reason(got)) == (200, COMPLETION, f"degraded/{word}")
         assert site.seen.body == chat_body("two")
         store.well()
-        assert reason(await site.ask(chat_body("three"), T)) == "applied"
+        assert read_reason(await site.ask(chat_body("three"), T)) == "applied"
         assert await live(site) == messages, (
             "a turn that the store missed is kept, one that a mistake of ours missed is not"
         )
@@ -300,26 +332,26 @@ async def test_conflict(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None
 
 async def test_the_store_is_closed_while_serving(tmp_path: Path) -> None:
     """Chat still answers."""
-    async with between(tmp_path) as site:
+    async with run_with_raw_upstream(tmp_path) as site:
         await site.ask(chat_body("one"), T)
         await site.app.store.close()
         got = await site.ask(chat_body("two"), T)
-        assert (got.status, got.body, reason(got)) == (200, COMPLETION, "degraded/storage")
+        assert (got.status, got.body, read_reason(got)) == (200, COMPLETION, "degraded/storage")
         assert site.seen.body == chat_body("two")
 
 
 async def test_the_database_is_damaged_while_serving(tmp_path: Path) -> None:
     """A table is gone: chat still answers; it is back: memory goes on."""
-    async with between(tmp_path) as site:
+    async with run_with_raw_upstream(tmp_path) as site:
         await site.ask(chat_body("one"), T)
         with sqlite3.connect(tmp_path / "om.db") as db:
             db.execute("ALTER TABLE thread RENAME TO gone")
         got = await site.ask(chat_body("two"), T)
-        assert (got.status, got.body, reason(got)) == (200, COMPLETION, "degraded/storage")
+        assert (got.status, got.body, read_reason(got)) == (200, COMPLETION, "degraded/storage")
         with sqlite3.connect(tmp_path / "om.db") as db:
             db.execute("ALTER TABLE gone RENAME TO thread")
         db.close()
-        assert reason(await site.ask(chat_body("three"), T)) == "applied"
+        assert read_reason(await site.ask(chat_body("three"), T)) == "applied"
 
 
 async def test_the_database_is_locked_while_serving(
@@ -327,13 +359,13 @@ async def test_the_database_is_locked_while_serving(
 ) -> None:
     """The end of a reply waits for its commit no longer than the bound; the commit goes on."""
     monkeypatch.setattr("om_proxy.edge.turn_closing.MAX_COMMIT_WAIT_S", 0.2)
-    async with between(tmp_path) as site:
+    async with run_with_raw_upstream(tmp_path) as site:
         await site.ask(chat_body("one"), T)
         with sqlite3.connect(tmp_path / "om.db", isolation_level=None) as db:
             db.execute("BEGIN IMMEDIATE")
             site.server.seen.clear()
             got = await ask(site.port, chat_body("two"), headers=(T,))
-            assert (got.status, got.body, reason(got)) == (200, COMPLETION, "applied")
+            assert (got.status, got.body, read_reason(got)) == (200, COMPLETION, "applied")
             db.execute("ROLLBACK")
         db.close()
         await site.app.background.wait_idle()
@@ -347,9 +379,9 @@ async def test_economy(tmp_path: Path) -> None:
     """Notes that are due and would not pay back wait."""
     economy = ", economy: auto, observation: {message_tokens: 60, buffer_tokens: 15}"
     more = 'models: {"*": {model: openai/gpt-4.1-mini}}'
-    async with between(tmp_path, more, memory=economy) as site:
+    async with run_with_raw_upstream(tmp_path, more, memory=economy) as site:
         assert (
-            reason(await site.ask(chat_body("one" + " and so on" * 6, model="gpt-4o-mini"), T))
+            read_reason(await site.ask(chat_body("one" + " and so on" * 6, model="gpt-4o-mini"), T))
             == "raw/economy"
         )
 
@@ -362,11 +394,11 @@ async def test_a_reply_beyond_the_budget(tmp_path: Path) -> None:
         {"choices": [{"index": 0, "message": {"role": "assistant", "content": content}}]}
     )
     with written() as out:
-        async with between(tmp_path, "limits: {body: 1MiB, memory: 4MiB}") as site:
+        async with run_with_raw_upstream(tmp_path, "limits: {body: 1MiB, memory: 4MiB}") as site:
             got = await site.ask(
-                chat_body("hi"), T, script=answering(reply, b"Content-Type: application/json")
+                chat_body("hi"), T, script=script_answer(reply, b"Content-Type: application/json")
             )
-    assert (reason(got), got.body) == ("raw", reply)
+    assert (read_reason(got), got.body) == ("raw", reply)
     assert [line["reason"] for line in out.events("turn")] == ["reply-too-large"]
 
 

@@ -37,7 +37,7 @@ from tests.agents.scripted_llm import texts as shown_in
 from tests.e2e.running import running
 from tests.e2e.test_triggers import ACTOR, OWN_REFLECTOR, Minds, client, minds, observation
 from tests.memory.building import KEY, chat, chunk, memory, transcript
-from tests.support.performing import NOTES, SMALL, Held, Parts, Step, parts
+from tests.support.performing import NOTES, SMALL, HeldAnswer, Parts, Step, open_parts
 from tests.turns.test_engine import LONG, Turns, assistant, forwarded, said, texts, turns, user
 
 SIX = Observe(after=0, last=6, tokens=300)
@@ -48,10 +48,12 @@ UNBUFFERED = SMALL.replace("buffer_tokens: 200", "buffer_tokens: false")
 async def processes(path: Path, *steps: Sequence[Step]) -> AsyncIterator[list[Parts]]:
     """Several processes on one store, each with the answers its memory model gives."""
     async with AsyncExitStack() as stack:
-        yield [await stack.enter_async_context(parts(*one, path=path / "om.db")) for one in steps]
+        yield [
+            await stack.enter_async_context(open_parts(*one, path=path / "om.db")) for one in steps
+        ]
 
 
-async def under_way(held: Held) -> None:
+async def under_way(held: HeldAnswer) -> None:
     """The model has been asked, and holds its answer back."""
     await asyncio.wait_for(held.asked.wait(), 30)
 
@@ -120,7 +122,7 @@ async def test_a_chunk_appended_while_others_are_swapped_in(tmp_path: Path) -> N
 async def test_a_late_answer_moves_the_cursor_back(tmp_path: Path) -> None:
     """H1. The same range observed by two processes, the slower one after the other's was activated:
     it changes nothing."""
-    held = Held(bullets("too late"))
+    held = HeldAnswer(bullets("too late"))
     async with processes(tmp_path, [held], [bullets("in time")]) as (slow, fast):
         await slow.stored(chat(4, 50))
         work = asyncio.create_task(slow.worker.perform(KEY, SIX, slow.context()))
@@ -137,7 +139,7 @@ async def test_a_late_answer_moves_the_cursor_back(tmp_path: Path) -> None:
 async def test_an_observation_waited_for_writes_over_an_activation(tmp_path: Path) -> None:
     """H2. What became active while the observer wrote stays active; its answer goes on from
     there."""
-    held = Held(bullets("the second half"))
+    held = HeldAnswer(bullets("the second half"))
     async with processes(tmp_path, [held], ()) as (one, other):
         await one.stored(chat(6, 50))
         made = await one.memories.update(KEY, lambda m: transitions.add_chunk(m, chunk(m, 6)))
@@ -171,8 +173,8 @@ class Failing(SqliteStore):
 async def test_a_cursor_written_before_the_commit() -> None:
     """H3. A chunk whose commit fails has moved nothing, in the store or in the cache, and its
     messages are observed again."""
-    held = Held()
-    async with parts(held, opened=Failing) as p:
+    held = HeldAnswer()
+    async with open_parts(held, opened=Failing) as p:
         before = await p.stored(chat(3, 50))
         assert isinstance(p.store, Failing)
         p.background.wake(KEY)
@@ -192,7 +194,7 @@ async def test_a_cursor_written_before_the_commit() -> None:
 async def test_observing_nothing_moves_the_cursor_to_now() -> None:
     """H4. The cursor stands behind what was read, never at the moment it was written; a trigger
     that finds nothing left asks nobody."""
-    held = Held()
+    held = HeldAnswer()
     async with turns(held) as t:
         history = [user(f"question 0: {LONG}")]
         await t.turn(history, LONG)
@@ -249,7 +251,7 @@ async def test_messages_older_than_the_cursor(jump: float) -> None:
 async def test_a_third_that_waits_observes_again() -> None:
     """Their lock lets the third one through: here three requests that must wait pay for one
     observation together."""
-    held = Held()
+    held = HeldAnswer()
     async with turns(held, settings=UNBUFFERED) as t:
         await t.turn([user("hello")], "hi")
         history = [user("hello"), assistant("hi"), user(LONG * 3), assistant(LONG * 3)]
@@ -387,7 +389,7 @@ def observed_to(made: Memory, last: int) -> Memory:
 async def test_an_activation_waits_for_an_observation_under_way() -> None:
     """2.5. Theirs waits up to a minute: here a request takes the chunks there are, and never asks
     how the observer is doing."""
-    held = Held()
+    held = HeldAnswer()
     async with turns(NOTES, NOTES, held) as t:
         history = (await t.history(2))[:-1]
         await t.turn([*history, user(LONG)], LONG)
@@ -470,7 +472,7 @@ async def test_a_batch_that_is_always_too_long() -> None:
     """The same port gave the whole backlog to its observer again and again: here the next try
     begins with as much as went through."""
     too_long = PromptTooLong("send less")
-    async with parts(too_long, too_long) as p:
+    async with open_parts(too_long, too_long) as p:
         await p.stored(chat(40, 50))
         p.background.wake(KEY)
         await p.background.wait_idle()

@@ -17,7 +17,7 @@ from om_proxy.app import App, create_app
 from om_proxy.memory_cache import Memories
 from om_proxy.settings import parse
 from om_proxy.upstream import AiohttpTransport
-from tests.e2e.between import serving
+from tests.e2e.raw_upstream import serve_app
 from tests.e2e.soak.__main__ import SETTINGS, wrong
 from tests.e2e.soak.clients import WAYS, Clients
 from tests.e2e.soak.containers import grown, sizes, unbounded_caches, weight
@@ -61,7 +61,7 @@ async def soaking(
                 bounds.enter_context(mock.patch(f"om_proxy.{bound}", FEW))
             memories = partial(Memories, cache_bytes=cache_bytes)
             bounds.enter_context(mock.patch("om_proxy.app.Memories", memories))
-            async with serving(app) as listening:
+            async with serve_app(app) as listening:
                 await ask(listening, method="GET", path="/healthz")  # it has started
                 yield app, listening
 

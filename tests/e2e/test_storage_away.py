@@ -16,7 +16,7 @@ from om_proxy.app import create_app
 from om_proxy.errors import StorageError
 from om_proxy.settings import parse
 from tests.e2e.running import Running, running
-from tests.support.permissions import bits_that_count
+from tests.support.permissions import enforce_permission_bits
 
 
 async def until(condition: Callable[[], Awaitable[bool]]) -> None:
@@ -83,7 +83,7 @@ async def test_a_place_that_is_read_only_at_the_start(tmp_path: Path, what: str)
     async with running(folder) as run:
         await run.chat().say("The dock is 2.85 m high.")
     place, mode = (folder, 0o700) if what == "folder" else (folder / "om.db", 0o600)
-    with bits_that_count(tmp_path), capture_logs() as events:
+    with enforce_permission_bits(tmp_path), capture_logs() as events:
         place.chmod(mode & 0o500)
         async with running(folder) as run:
             for text in ("Is it?", "And now?"):
@@ -107,7 +107,7 @@ async def test_a_read_only_place_refuses_the_start_where_memory_is_required(tmp_
     """`storage.required: true`, for those who would rather not serve than forget."""
     (tmp_path / "om.db").touch()
     settings = parse(f'storage: {{url: "sqlite:///{tmp_path}/om.db", required: true}}')
-    with bits_that_count(tmp_path):
+    with enforce_permission_bits(tmp_path):
         (tmp_path / "om.db").chmod(0o400)
         with pytest.raises(StorageError, match="where this process may write"):
             await create_app(settings).start()

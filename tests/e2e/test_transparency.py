@@ -15,17 +15,17 @@ import pytest_asyncio
 
 from om_proxy.identity.tenants import LOCAL_TENANT
 from om_proxy.memory.model import Key, Memory
-from tests.e2e.between import (
+from tests.e2e.raw_upstream import (
     COMPLETION,
     EVENTS,
-    Between,
-    between,
+    ProxyUnderTest,
     chat_body,
-    reason,
-    streaming,
-    without_receipt,
+    drop_receipt,
+    read_reason,
+    run_with_raw_upstream,
+    script_stream,
 )
-from tests.support.upstream_server import SSE_HEAD, Call, Script, answering, chunk, sending
+from tests.support.upstream_server import SSE_HEAD, Call, Script, chunk, script_answer, script_bytes
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 numbers = count(1)
@@ -64,8 +64,8 @@ SERVER = (
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def site(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Between]:
-    async with between(tmp_path_factory.mktemp("transparency")) as site:
+async def site(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[ProxyUnderTest]:
+    async with run_with_raw_upstream(tmp_path_factory.mktemp("transparency")) as site:
         yield site
 
 
@@ -113,33 +113,33 @@ BODIES = [
     ],
 )
 @pytest.mark.parametrize("body", BODIES)
-async def test_without_a_thread(site: Between, body: bytes, path: str) -> None:
+async def test_without_a_thread(site: ProxyUnderTest, body: bytes, path: str) -> None:
     """The upstream gets the client's bytes, path, query and headers; the client gets the upstream's
     bytes, status and headers."""
     got = await site.ask(
-        body, *CLIENT, path=path, script=answering(COMPLETION, *SERVER, status=b"203 Odd")
+        body, *CLIENT, path=path, script=script_answer(COMPLETION, *SERVER, status=b"203 Odd")
     )
     assert site.seen.line == f"POST /v1{path.removeprefix('/v1')} HTTP/1.1".encode()
     assert site.seen.body == body
     assert end_to_end(site.seen.headers) == pairs(CLIENT)
     assert (got.status, got.body, got.whole) == (203, COMPLETION, True)
-    assert end_to_end(without_receipt(got)) == pairs(SERVER)
-    assert reason(got) == "off/no-thread"
+    assert end_to_end(drop_receipt(got)) == pairs(SERVER)
+    assert read_reason(got) == "off/no-thread"
     assert await site.threads() == 0
 
 
 ANSWERS: list[tuple[str, Script, int, bytes]] = [
-    ("stream", streaming(*EVENTS), 200, b"".join(EVENTS)),
-    ("stream that ends without [DONE]", streaming(*EVENTS[:-1]), 200, b"".join(EVENTS[:-1])),
-    ("stream that goes on after [DONE]", streaming(*EVENTS, b": late\n\n"), 200, b"".join(EVENTS) + b": late\n\n"),
-    ("400", answering(b'{"error": {"message": "no"}}', *SERVER, status=b"400 Bad Request"), 400, b'{"error": {"message": "no"}}'),
-    ("401", answering(b'{"error":1}\n', b"WWW-Authenticate: Bearer", *SERVER, status=b"401 Unauthorized"), 401, b'{"error":1}\n'),
-    ("429", answering(b"{}", b"Retry-After: 7", b"retry-after-ms: 6543", *SERVER, status=b"429 Too Many"), 429, b"{}"),
-    ("500", answering(b"", *SERVER, status=b"500 Oh"), 500, b""),
-    ("502 in HTML", answering(b"<html>\x00\xff</html>", b"Content-Type: text/html", status=b"502 Bad Gateway"), 502, b"<html>\x00\xff</html>"),
-    ("redirect", answering(b"", b"Location: /v1/elsewhere", status=b"307 Temporary Redirect"), 307, b""),
-    ("a body of unknown length", sending(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n" + chunk(b"{") + chunk(b"}") + chunk(b"")), 200, b"{}"),
-    ("no JSON where JSON is announced", answering(b"oops", b"Content-Type: application/json"), 200, b"oops"),
+    ("stream", script_stream(*EVENTS), 200, b"".join(EVENTS)),
+    ("stream that ends without [DONE]", script_stream(*EVENTS[:-1]), 200, b"".join(EVENTS[:-1])),
+    ("stream that goes on after [DONE]", script_stream(*EVENTS, b": late\n\n"), 200, b"".join(EVENTS) + b": late\n\n"),
+    ("400", script_answer(b'{"error": {"message": "no"}}', *SERVER, status=b"400 Bad Request"), 400, b'{"error": {"message": "no"}}'),
+    ("401", script_answer(b'{"error":1}\n', b"WWW-Authenticate: Bearer", *SERVER, status=b"401 Unauthorized"), 401, b'{"error":1}\n'),
+    ("429", script_answer(b"{}", b"Retry-After: 7", b"retry-after-ms: 6543", *SERVER, status=b"429 Too Many"), 429, b"{}"),
+    ("500", script_answer(b"", *SERVER, status=b"500 Oh"), 500, b""),
+    ("502 in HTML", script_answer(b"<html>\x00\xff</html>", b"Content-Type: text/html", status=b"502 Bad Gateway"), 502, b"<html>\x00\xff</html>"),
+    ("redirect", script_answer(b"", b"Location: /v1/elsewhere", status=b"307 Temporary Redirect"), 307, b""),
+    ("a body of unknown length", script_bytes(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n" + chunk(b"{") + chunk(b"}") + chunk(b"")), 200, b"{}"),
+    ("no JSON where JSON is announced", script_answer(b"oops", b"Content-Type: application/json"), 200, b"oops"),
 ]  # fmt: skip
 
 
@@ -148,7 +148,7 @@ ANSWERS: list[tuple[str, Script, int, bytes]] = [
     ("script", "status", "body"), [pytest.param(*row[1:], id=row[0]) for row in ANSWERS]
 )
 async def test_answers(
-    site: Between, script: Script, status: int, body: bytes, threaded: bool
+    site: ProxyUnderTest, script: Script, status: int, body: bytes, threaded: bool
 ) -> None:
     """Whatever the upstream answers arrives as it came, with memory or without, once and not
     retried."""
@@ -157,13 +157,11 @@ async def test_answers(
     assert site.seen.body == asked
     assert (got.status, got.body, got.whole) == (status, body, True)
     plain = await site.ask(asked, path="/v1/other", script=script)
-    assert without_receipt(got) == plain.headers, (
-        "the same headers as on a route that is only relayed"
-    )
+    assert drop_receipt(got) == plain.headers, "the same headers as on a route that is only relayed"
 
 
 @pytest.mark.parametrize("threaded", [False, True], ids=["without a thread", "with a thread"])
-async def test_an_answer_that_breaks_off(site: Between, threaded: bool) -> None:
+async def test_an_answer_that_breaks_off(site: ProxyUnderTest, threaded: bool) -> None:
     """A broken answer ends in a broken connection: no clean end and no `[DONE]` is made up."""
 
     async def script(call: Call) -> None:
@@ -177,10 +175,10 @@ async def test_an_answer_that_breaks_off(site: Between, threaded: bool) -> None:
 
 
 @pytest.mark.parametrize("threaded", [False, True], ids=["without a thread", "with a thread"])
-async def test_a_compressed_answer(site: Between, threaded: bool) -> None:
+async def test_a_compressed_answer(site: ProxyUnderTest, threaded: bool) -> None:
     """It is relayed as it is, also where we asked for none."""
     body = gzip.compress(COMPLETION, mtime=0)
-    script = answering(body, b"Content-Encoding: gzip", b"Content-Type: application/json")
+    script = script_answer(body, b"Content-Encoding: gzip", b"Content-Type: application/json")
     got = await site.ask(chat_body("hi"), *([thread()] if threaded else []), script=script)
     assert (got.body, got.header(b"content-encoding")) == (body, [b"gzip"])
 
@@ -204,18 +202,18 @@ OTHERS = [
 
 
 @pytest.mark.parametrize(("method", "path", "body"), OTHERS)
-async def test_other_routes(site: Between, method: str, path: str, body: bytes) -> None:
+async def test_other_routes(site: ProxyUnderTest, method: str, path: str, body: bytes) -> None:
     """Any method and path is relayed both ways, also with a thread's headers, which stay here; the
     receipt says that memory does not reach it."""
     before = await site.threads()
-    script = answering(b"\x00 answer \xff", *SERVER, status=b"207 Many")
+    script = script_answer(b"\x00 answer \xff", *SERVER, status=b"207 Many")
     got = await site.ask(body, *CLIENT, thread(), *ALIASES, method=method, path=path, script=script)
     assert site.seen.line == f"{method} /v1{path.removeprefix('/v1')} HTTP/1.1".encode()
     assert site.seen.body == body
     assert end_to_end(site.seen.headers) == pairs(CLIENT)
     assert (got.status, got.body) == (207, b"\x00 answer \xff")
-    assert end_to_end(without_receipt(got)) == pairs(SERVER)
-    assert reason(got) == "off/route"
+    assert end_to_end(drop_receipt(got)) == pairs(SERVER)
+    assert read_reason(got) == "off/route"
     assert await site.threads() == before
 
 
@@ -223,7 +221,7 @@ async def test_other_routes(site: Between, method: str, path: str, body: bytes) 
 
 
 @pytest.mark.parametrize("stream", [False, True], ids=["whole", "stream"])
-async def test_below_the_threshold(site: Between, stream: bool) -> None:
+async def test_below_the_threshold(site: ProxyUnderTest, stream: bool) -> None:
     """Until there is something to rewrite, the body is the client's to the byte, and so are the
     headers but for ours."""
     headers, history = (
@@ -235,11 +233,11 @@ async def test_below_the_threshold(site: Between, stream: bool) -> None:
             ',{"role":"assistant","content":"fünf €"},' if n else ""
         ) + f'{{"role" : "user", "content":"\\u00e9 {n}"}}'
         body = f'{{"stream": {"true" if stream else "false"},\n"x":1e400, "messages": [{history} ]}} '.encode()
-        got = await site.ask(body, *headers, script=streaming(*EVENTS) if stream else None)
+        got = await site.ask(body, *headers, script=script_stream(*EVENTS) if stream else None)
         assert site.seen.body == body
         assert end_to_end(site.seen.headers) == identity_encoding(pairs(CLIENT))
         assert got.body == (b"".join(EVENTS) if stream else COMPLETION)
-        assert reason(got) == "raw"
+        assert read_reason(got) == "raw"
 
 
 def identity_encoding(headers: list[tuple[bytes, bytes]]) -> list[tuple[bytes, bytes]]:
@@ -249,14 +247,14 @@ def identity_encoding(headers: list[tuple[bytes, bytes]]) -> list[tuple[bytes, b
 
 
 @pytest.mark.parametrize("alias", [*ALIASES[:2], b"X-OM-Thread: t"])
-async def test_aliases_name_the_thread(site: Between, alias: bytes) -> None:
+async def test_aliases_name_the_thread(site: ProxyUnderTest, alias: bytes) -> None:
     """Each header that names a thread is understood, and none is passed on."""
     credential = b"Authorization: Bearer " + alias[:10].strip(
         b":"
     )  # each its own tenant, so each thread is new
     got = await site.ask(chat_body("hi"), credential, alias, *ALIASES[2:])
     assert got.header(b"x-om-thread") == [b"t"]
-    assert reason(got) == "raw"
+    assert read_reason(got) == "raw"
     assert not [name for name, _ in site.seen.headers if b"om-" in name or b"-id" in name]
 
 
@@ -267,7 +265,7 @@ ODD = (
 )
 
 
-async def test_rewritten_in_the_messages_only(site: Between) -> None:
+async def test_rewritten_in_the_messages_only(site: ProxyUnderTest) -> None:
     """Key order, numbers, unknown fields and escapes stay as sent; the client's own messages go on
     as it wrote them."""
     named, first = thread(), b'{"role":"user","content":"\xe2\x82\xac one","unknown":1.50}'
@@ -278,7 +276,7 @@ async def test_rewritten_in_the_messages_only(site: Between) -> None:
     await site.ask(ODD % (b"[" + system + b"," + first + b"]"), named)
     body = ODD % (b"[" + system + b", " + newest + b"]")
     got = await site.ask(body, named)
-    assert reason(got) == "applied"
+    assert read_reason(got) == "applied"
     sent, seen = (
         msgspec.json.decode(x, type=dict[str, msgspec.Raw]) for x in (body, site.seen.body)
     )
@@ -295,7 +293,7 @@ async def test_rewritten_in_the_messages_only(site: Between) -> None:
 # ── modes and side requests ───────────────────────────────────────────────────────────────────────
 
 
-async def remembering(site: Between, *headers: bytes) -> bytes:
+async def remembering(site: ProxyUnderTest, *headers: bytes) -> bytes:
     """A thread of a client that sends its newest message alone, so that its next request would be
     rewritten."""
     named = thread()
@@ -314,12 +312,12 @@ async def remembering(site: Between, *headers: bytes) -> bytes:
         pytest.param(b"X: y", b'{"model":"m","messages":[{"role":"system","content":"x"}]}', "no-messages", id="instructions alone"),
     ],
 )  # fmt: skip
-async def test_without_memory(site: Between, header: bytes, body: bytes, why: str) -> None:
+async def test_without_memory(site: ProxyUnderTest, header: bytes, body: bytes, why: str) -> None:
     """The request passes to the byte, is told nothing of the thread, and leaves no trace in it."""
     named = await remembering(site)
     before = await state(site, named)
     got = await site.ask(body, named, header)
-    assert reason(got) == f"off/{why}"
+    assert read_reason(got) == f"off/{why}"
     assert (site.seen.body, got.body) == (body, COMPLETION)
     assert b"x-om-thread" not in dict(got.headers) or why in (
         "unreadable",
@@ -329,29 +327,29 @@ async def test_without_memory(site: Between, header: bytes, body: bytes, why: st
     assert await state(site, named) == before
 
 
-async def test_a_side_request_in_a_new_thread(site: Between) -> None:
+async def test_a_side_request_in_a_new_thread(site: ProxyUnderTest) -> None:
     """It makes none."""
     named = thread()
     got = await site.ask(chat_body("### Task:\nWrite a title"), named)
-    assert reason(got) == "off/side-request"
+    assert read_reason(got) == "off/side-request"
     assert (await state(site, named)).version == 0
 
 
-async def test_mode_read(site: Between) -> None:
+async def test_mode_read(site: ProxyUnderTest) -> None:
     """What is remembered is injected, and nothing is stored."""
     named = await remembering(site)
     before = await state(site, named)
     got = await site.ask(chat_body("next"), named, b"X-OM-Mode: read")
-    assert reason(got) == "applied"
+    assert read_reason(got) == "applied"
     assert b"my first words" in site.seen.body
     assert await state(site, named) == before
 
 
-async def test_mode_write(site: Between) -> None:
+async def test_mode_write(site: ProxyUnderTest) -> None:
     """Everything is stored, and nothing is injected."""
     named, body = await remembering(site), chat_body("next")
     got = await site.ask(body, named, b"X-OM-Mode: write")
-    assert reason(got) == "raw/write-only"
+    assert read_reason(got) == "raw/write-only"
     assert site.seen.body == body
     assert (await state(site, named)).count == 4
 
@@ -359,13 +357,13 @@ async def test_mode_write(site: Between) -> None:
 @pytest.mark.parametrize(
     "status", [b"400 Bad Request", b"401 Unauthorized", b"403 Forbidden", b"404 Not Found"]
 )
-async def test_an_upstream_that_refuses_the_caller(site: Between, status: bytes) -> None:
+async def test_an_upstream_that_refuses_the_caller(site: ProxyUnderTest, status: bytes) -> None:
     """Nothing is stored for a caller or a request that the upstream does not take."""
     named = thread()
-    await site.ask(chat_body("hi"), named, script=answering(b"{}", status=status))
+    await site.ask(chat_body("hi"), named, script=script_answer(b"{}", status=status))
     assert (await state(site, named)).version == 0
 
 
-async def state(site: Between, named: bytes) -> Memory:
+async def state(site: ProxyUnderTest, named: bytes) -> Memory:
     thread = named.partition(b": ")[2].decode()
     return await site.app.store.load(Key(LOCAL_TENANT, thread, thread))

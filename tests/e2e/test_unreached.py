@@ -12,9 +12,9 @@ import pytest
 from om_proxy.edge import unreached
 from om_proxy.identity.tenants import LOCAL_TENANT
 from om_proxy.memory.model import Key
-from tests.e2e.between import between, chat_body, reason
+from tests.e2e.raw_upstream import chat_body, read_reason, run_with_raw_upstream
 from tests.e2e.written import Written, written
-from tests.support.upstream_server import Call, answering
+from tests.support.upstream_server import Call, script_answer
 
 T = b"X-OM-Thread: secret-thread"
 KEYS = "auth: {keys: [{tenant: acme, key: sk-acme}]}"
@@ -48,17 +48,17 @@ async def test_every_route_says_that_memory_is_off(
     bytes are untouched."""
     body = b'{ "model":"m", "input":"hi" }'
     with written() as out:
-        async with between(tmp_path) as site:
+        async with run_with_raw_upstream(tmp_path) as site:
             for _ in range(2):
                 got = await site.ask(
                     body,
                     T,
                     method=method,
                     path=path,
-                    script=answering(b"\x00{", status=b"207 Many"),
+                    script=script_answer(b"\x00{", status=b"207 Many"),
                 )
                 assert (got.status, got.body, site.seen.body) == (207, b"\x00{", body)
-                assert reason(got) == "off/route"
+                assert read_reason(got) == "off/route"
                 assert got.header(b"x-om-thread") == [b"secret-thread"]
             assert await site.threads() == 0
     turns, warned = events(out, "turn"), events(out, "memory.unreached")
@@ -73,7 +73,7 @@ async def test_every_route_says_that_memory_is_off(
 async def test_the_label_is_the_thread_s(tmp_path: Path) -> None:
     """The same that chat's lines have, so that an operator sees both of one client."""
     with written() as out:
-        async with between(tmp_path) as site:
+        async with run_with_raw_upstream(tmp_path) as site:
             await site.ask(chat_body("hi"), T)
             await site.ask(b"{}", T, path="/v1/responses")
     assert len(out.threads("turn")["turn"]) == 1
@@ -83,7 +83,7 @@ async def test_each_client_is_warned_of_once(tmp_path: Path) -> None:
     """By its credential and its program, told by words of ours; no more of a header reaches the
     log."""
     with written() as out:
-        async with between(tmp_path) as site:
+        async with run_with_raw_upstream(tmp_path) as site:
             for _ in range(2):
                 for key in (b"sk-a", b"sk-b"):
                     for agent in (
@@ -105,7 +105,7 @@ async def test_what_is_remembered_of_clients_is_bounded(
     """The one that came longest ago is forgotten, and warned of again."""
     monkeypatch.setattr(unreached, "MAX_WARNED_CLIENTS", 2)
     with written() as out:
-        async with between(tmp_path) as site:
+        async with run_with_raw_upstream(tmp_path) as site:
             for key in (b"a", b"b", b"a", b"c", b"a", b"b"):
                 await site.ask(b"{}", T, b"x-api-key: " + key, path="/v1/responses")
             assert len(site.app.unreached._warned) == 2
@@ -126,9 +126,9 @@ async def test_what_is_remembered_of_clients_is_bounded(
 )
 async def test_however_the_thread_is_named(tmp_path: Path, named: bytes) -> None:
     """Told all the same, and passed on."""
-    async with between(tmp_path) as site:
+    async with run_with_raw_upstream(tmp_path) as site:
         got = await site.ask(b"{}", named, path="/v1/responses")
-        assert (got.status, reason(got)) == (200, "off/route")
+        assert (got.status, read_reason(got)) == (200, "off/route")
 
 
 @pytest.mark.parametrize(
@@ -144,9 +144,9 @@ async def test_however_the_thread_is_named(tmp_path: Path, named: bytes) -> None
 async def test_without_a_thread_nothing_is_told(tmp_path: Path, named: bytes) -> None:
     """No receipt, no line."""
     with written() as out:
-        async with between(tmp_path) as site:
+        async with run_with_raw_upstream(tmp_path) as site:
             got = await site.ask(b"{}", named, path="/v1/responses")
-            assert reason(got) == ""
+            assert read_reason(got) == ""
     assert not events(out, "turn")
 
 
@@ -156,14 +156,14 @@ async def test_refusals_are_told_too(tmp_path: Path) -> None:
     websocket = (b"Upgrade: websocket", b"Connection: Upgrade")
     bearer = b"Authorization: Bearer sk-acme"
     with written() as out:
-        async with between(tmp_path, KEYS, base_url="http://127.0.0.1:9/v1") as site:
+        async with run_with_raw_upstream(tmp_path, KEYS, base_url="http://127.0.0.1:9/v1") as site:
             refused = [
                 await site.ask(b"{}", T, path="/v1/responses"),
                 await site.ask(b"{}", T, bearer, path="/v1//responses"),
                 await site.ask(b"", T, bearer, *websocket, method="GET", path="/v1/responses"),
                 await site.ask(b"{}", T, bearer, path="/v1/responses"),
             ]
-    assert [(got.status, reason(got)) for got in refused] == [
+    assert [(got.status, read_reason(got)) for got in refused] == [
         (code, "off/route") for code in (401, 400, 426, 502)
     ]
     ends = [line["end"] for line in events(out, "turn")]
@@ -179,7 +179,7 @@ async def test_an_answer_that_breaks_off(tmp_path: Path) -> None:
         call.close()
 
     with written() as out:
-        async with between(tmp_path) as site:
+        async with run_with_raw_upstream(tmp_path) as site:
             got = await site.ask(b"{}", T, path="/v1/responses", script=script)
             assert (got.body, got.whole) == (b"half", False)
     assert [said(line)[-1] for line in events(out, "turn")] == ["truncated"]
@@ -189,8 +189,8 @@ async def test_the_client_s_unreadable_chat_is_no_error_of_ours(tmp_path: Path) 
     """It is passed on and told without alarm."""
     body = b'{"model":"m","messages":[{"role":"user","content":"hi"},17]}'
     with written() as out:
-        async with between(tmp_path) as site:
-            assert reason(await site.ask(body, T)) == "degraded/unreadable"
+        async with run_with_raw_upstream(tmp_path) as site:
+            assert read_reason(await site.ask(body, T)) == "degraded/unreadable"
             assert (
                 await site.app.store.load(Key(LOCAL_TENANT, "secret-thread", "secret-thread"))
             ).count == 0
@@ -200,8 +200,8 @@ async def test_the_client_s_unreadable_chat_is_no_error_of_ours(tmp_path: Path) 
 
 async def test_another_s_receipt_does_not_reach_the_client(tmp_path: Path) -> None:
     """On no route (docs/spec/http.md#replies)."""
-    script = answering(b"{}", b"X-OM-Status: applied", b"x-om-thread: theirs", b"X-OM-New: 1")
-    async with between(tmp_path) as site:
+    script = script_answer(b"{}", b"X-OM-Status: applied", b"x-om-thread: theirs", b"X-OM-New: 1")
+    async with run_with_raw_upstream(tmp_path) as site:
         for path, status in (("/v1/chat/completions", b"raw"), ("/v1/responses", b"off")):
             got = await site.ask(chat_body("hi"), T, path=path, script=script)
             assert (got.header(b"x-om-status"), got.header(b"x-om-new")) == ([status], [])
@@ -219,7 +219,7 @@ async def test_a_stranger_who_invents_credentials(tmp_path: Path) -> None:
 
     now, most = 0.0, unreached.MAX_WARNINGS_A_MINUTE
     with written() as out:
-        async with between(tmp_path) as site:
+        async with run_with_raw_upstream(tmp_path) as site:
             await site.ask(b"", method="GET", path="/v1/models")  # it has started then
             site.app.unreached._clock = lambda: now
             for client in range(most + 7):

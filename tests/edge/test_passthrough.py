@@ -17,15 +17,15 @@ from om_proxy.server.request_body import read_body
 from om_proxy.settings import UpstreamSettings
 from om_proxy.settings import parse as settings_of
 from om_proxy.upstream import Upstream
-from tests.support.live_server import LiveServer, live
+from tests.support.live_server import LiveServer, run_live_server
 from tests.support.raw_client import RawClient, ask
 from tests.support.upstream_server import (
     SSE_HEAD,
     Call,
     UpstreamServer,
-    answering,
     chunk,
-    upstream_server,
+    run_upstream_server,
+    script_answer,
 )
 
 SITE = EdgeConfig.of(settings_of(""))
@@ -65,13 +65,13 @@ class Both:
 @pytest.fixture(scope="module")
 def served() -> Iterator[tuple[Proxy, LiveServer]]:
     proxy = Proxy()
-    with live(proxy, proxy.upstream.aclose) as front:
+    with run_live_server(proxy, proxy.upstream.aclose) as front:
         yield proxy, front
 
 
 @pytest.fixture
 async def both(served: tuple[Proxy, LiveServer]) -> AsyncIterator[Both]:
-    async with upstream_server(answering(b"{}")) as server:
+    async with run_upstream_server(script_answer(b"{}")) as server:
         both = Both(server, *served)
         both.proxy.read_first = False
         both.configure()
@@ -82,7 +82,7 @@ async def both(served: tuple[Proxy, LiveServer]) -> AsyncIterator[Both]:
 @pytest.mark.parametrize("body", [b"", b"\x00\xff binary \r\n\r\n"])
 async def test_methods(both: Both, method: str, body: bytes) -> None:
     """Any method passes, with a body or without, and its answer comes back whole."""
-    both.server.script = answering(
+    both.server.script = script_answer(
         b"\x00\xff answer", b"Content-Type: application/octet-stream", status=b"201 Created"
     )
     got = await ask(both.port, body, method=method, path="/v1/files/x?purpose=a%20b&purpose=")
@@ -97,7 +97,7 @@ async def test_methods(both: Both, method: str, body: bytes) -> None:
 async def test_head(both: Both) -> None:
     """A HEAD is answered with the headers alone, the announced length among them, and the
     connection goes on."""
-    both.server.script = answering(b"", b"Content-Length: 1234", length=False)
+    both.server.script = script_answer(b"", b"Content-Length: 1234", length=False)
     client = await RawClient.connect(both.port)
     for _ in range(2):
         client.send(b"", method="HEAD", path="/v1/models")
@@ -109,7 +109,7 @@ async def test_head(both: Both) -> None:
 @pytest.mark.parametrize("status", [b"204 No Content", b"304 Not Modified"])
 async def test_bodiless_answers(both: Both, status: bytes) -> None:
     """An answer that has no body leaves the connection fit for the next request."""
-    both.server.script = answering(b"", b"ETag: e", status=status, length=False)
+    both.server.script = script_answer(b"", b"ETag: e", status=status, length=False)
     client = await RawClient.connect(both.port)
     for _ in range(2):
         client.send(b"", method="GET", path="/v1/models")
@@ -171,7 +171,7 @@ def test_paths_that_are_none(raw: bytes) -> None:
 
 async def test_headers(both: Both) -> None:
     """Headers pass in both directions, those of the connection, ours and the aliases aside."""
-    both.server.script = answering(
+    both.server.script = script_answer(
         b"{}",
         b"X-Request-Id: r",
         b"Set-Cookie: a",

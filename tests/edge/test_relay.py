@@ -19,16 +19,16 @@ from om_proxy.edge.relay import RelayResult, relay
 from om_proxy.server.disconnect import DisconnectWatch, run_unless_disconnected
 from om_proxy.server.request_body import read_body
 from om_proxy.upstream import Upstream, UpstreamResponse
-from tests.support.live_server import LiveServer, live
+from tests.support.live_server import LiveServer, run_live_server
 from tests.support.raw_client import RawClient, ask
 from tests.support.upstream_server import (
     SSE_HEAD,
     Call,
     UpstreamServer,
-    answering,
     chunk,
-    sending,
-    upstream_server,
+    run_upstream_server,
+    script_answer,
+    script_bytes,
 )
 
 SSE = (b"content-type", b"text/event-stream")
@@ -346,13 +346,13 @@ class Both:
 @pytest.fixture(scope="module")
 def served() -> Iterator[tuple[Proxy, LiveServer]]:
     proxy = Proxy()
-    with live(proxy, proxy.upstream.aclose) as front:
+    with run_live_server(proxy, proxy.upstream.aclose) as front:
         yield proxy, front
 
 
 @pytest.fixture
 async def both(served: tuple[Proxy, LiveServer]) -> AsyncIterator[Both]:
-    async with upstream_server(answering(b"{}")) as server:
+    async with run_upstream_server(script_answer(b"{}")) as server:
         served[0].begin(server)
         yield Both(server, *served)
 
@@ -413,7 +413,7 @@ async def test_byte_exactness(both: Both, body: bytes, framing: str) -> None:
 async def test_gzip_over_a_socket(both: Both) -> None:
     """A compressed reply arrives compressed, its header with it."""
     packed = gzip.compress(ONE + TWO + DONE)
-    both.server.script = answering(
+    both.server.script = script_answer(
         packed, b"Content-Type: text/event-stream", b"Content-Encoding: gzip"
     )
     got = await ask(both.port)
@@ -457,7 +457,7 @@ async def test_done_waits_until_the_turn_is_kept(both: Both) -> None:
         await releases[0].wait()
 
     both.proxy.keeping = keeping
-    both.server.script = sending(SSE_HEAD + chunk(ONE + TWO + DONE) + chunk(b""))
+    both.server.script = script_bytes(SSE_HEAD + chunk(ONE + TWO + DONE) + chunk(b""))
     client = await RawClient.connect(both.port)
     client.send()
     await client.until(TWO)
@@ -609,7 +609,7 @@ async def test_two_hundred_leave(both: Both) -> None:
             if until:
                 await client.until(until)
         client.leave()
-    both.server.script = answering(b"{}", b"Content-Type: application/json")
+    both.server.script = script_answer(b"{}", b"Content-Type: application/json")
     got = await asyncio.gather(*(ask(both.port) for _ in range(20)))
     assert [each.body for each in got] == [b"{}"] * 20
     for _ in range(len(both.server.seen)):

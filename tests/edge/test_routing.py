@@ -14,11 +14,17 @@ import pytest
 from om_proxy.app import App, create_app
 from om_proxy.settings import parse
 from om_proxy.testing.loopback import serving
-from tests.support.upstream_server import Call, Script, UpstreamServer, answering, upstream_server
+from tests.support.upstream_server import (
+    Call,
+    Script,
+    UpstreamServer,
+    run_upstream_server,
+    script_answer,
+)
 
 MOST = 4_000_000  # bytes of a body that is read
 FORM = "multipart/form-data; boundary=x"
-FINE = answering(b"{}")
+FINE = script_answer(b"{}")
 
 
 def form(model: str, file: bytes = b"RIFF", *, first: bool = False) -> bytes:
@@ -35,7 +41,7 @@ async def two(
     folder: Path, local: str = "*", script: Script = FINE
 ) -> AsyncIterator[tuple[httpx.AsyncClient, UpstreamServer, UpstreamServer, App]]:
     """A proxy before a server for `gpt-*` and `whisper-*`, and one for the rest."""
-    async with upstream_server(FINE) as openai, upstream_server(script) as rest:
+    async with run_upstream_server(FINE) as openai, run_upstream_server(script) as rest:
         settings = parse(f"""
             upstream:
               - {{name: openai, match: ["gpt-*", "whisper-*"], base_url: "{openai.base}"}}

@@ -21,8 +21,8 @@ from om_proxy.memory.tokens import (
     estimate_tokens,
 )
 from tests.memory.test_images import png
-from tests.support.counting import steps
-from tests.support.weighing import peak
+from tests.support.counting import count_lines_run
+from tests.support.weighing import measure_peak_bytes
 
 PNG = "data:image/png;base64," + b64encode(png(512, 512)).decode()
 
@@ -209,7 +209,7 @@ def test_the_head_of_a_data_url(head: str, tokens: int) -> None:
 def test_a_head_without_end(head: str, kind: str) -> None:
     """It takes no memory: its parameters, matched one by one, each with a way back, took two
     hundred bytes a character."""
-    assert peak(lambda: count(at(head, kind), words)) < len(head)
+    assert measure_peak_bytes(lambda: count(at(head, kind), words)) < len(head)
 
 
 @given(
@@ -230,7 +230,7 @@ def test_a_quoted_file_without_end(mime: str) -> None:
     """It takes memory for its bytes, not for each as an object of its own: that was 75 bytes for
     each character."""
     url = f"data:{mime}," + "%41" * 400_000
-    assert peak(lambda: count(at(url), len)) < 5 * len(url)
+    assert measure_peak_bytes(lambda: count(at(url), len)) < 5 * len(url)
 
 
 UNKNOWN = st.dictionaries(
@@ -257,7 +257,9 @@ def test_unknown_parts_without_end(part: dict[str, Any]) -> None:
     apart = 40 * MAX_PARTS_ONE_BY_ONE * count({"content": [part]}, words) + 2
     assert apart <= count(many, words) <= apart + 40 * MAX_PARTS_ONE_BY_ONE
     texts = {"content": [text] * 40 * MAX_PARTS_ONE_BY_ONE}
-    assert steps(lambda: count(many, words)) < 2 * steps(lambda: count(texts, words))
+    assert count_lines_run(lambda: count(many, words)) < 2 * count_lines_run(
+        lambda: count(texts, words)
+    )
 
 
 def test_the_model_chooses_the_rule() -> None:

@@ -23,7 +23,7 @@ from om_proxy.server.timeouts import REFUSAL_READ_TIMEOUT_S
 from om_proxy.server.watchdog import WATCHDOG_STATE_KEY, TimerLoop, Watchdog, WatchedConnection
 from om_proxy.settings.service import LimitSettings
 from om_proxy.testing.loopback import serving
-from tests.support.raw_client import Got, RawClient
+from tests.support.raw_client import RawClient, RawResponse
 
 
 @pytest.mark.parametrize("size", [0, 1_000, 100_000, 1_000_000])
@@ -288,7 +288,7 @@ async def site() -> AsyncIterator[Site]:
             await made.end()
 
 
-def refused(got: Got, status: int, code: str) -> None:
+def refused(got: RawResponse, status: int, code: str) -> None:
     assert (got.status, got.header(b"content-type"), got.header(b"connection")) == (
         status, [b"application/json"], [b"close"]
     )  # fmt: skip

@@ -40,7 +40,7 @@ from tests.simulation.minds import Surprise
 from tests.simulation.oracle import Violation
 from tests.simulation.store import SimulatedStore
 from tests.simulation.talk import Exchange
-from tests.support.policies import policies_of
+from tests.support.policies import build_policies
 
 if TYPE_CHECKING:
     from tests.simulation.world import World
@@ -63,7 +63,7 @@ class Process:
         self.context.run(PROCESS.set, self)
         self.store = SimulatedStore(world.disk, world.pause)
         catalogue, rng = TokenCounter(), world.rng
-        policies = policies_of(world.settings)
+        policies = build_policies(world.settings)
         memories = Memories(
             self.store,
             policies,

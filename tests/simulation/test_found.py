@@ -23,7 +23,7 @@ from om_proxy.turns.engine import Engine
 from om_proxy.turns.turn import PreparedTurn
 from tests.memory.building import KEY
 from tests.memory.clients import Thread, parse, raw
-from tests.support.performing import SMALL, Held, Parts, parts
+from tests.support.performing import SMALL, HeldAnswer, Parts, open_parts
 
 
 def user(text: str) -> bytes:
@@ -179,8 +179,8 @@ def texts(messages: tuple[Message, ...]) -> list[str]:
 async def test_two_questions_that_wait_for_the_same_observation_are_stored_once() -> None:
     """Each is stored ahead of its reply, and the other one in between is no reason to take it for a
     new one."""
-    held = Held()
-    async with parts(held, settings=UNBUFFERED) as p:
+    held = HeldAnswer()
+    async with open_parts(held, settings=UNBUFFERED) as p:
         new = Hints(history="new")
         for text in (f"one {LONG}", f"two {LONG}"):
             await answered(p, await opened(p, [user(text)], new), f"answer to {text}")
@@ -212,7 +212,7 @@ class Meddled(SqliteStore):
 async def test_a_turn_stored_while_the_outline_is_read() -> None:
     """What is read beside the memory is of its version: else the prompt would lack what was stored
     in between."""
-    async with parts(opened=Meddled) as p:
+    async with open_parts(opened=Meddled) as p:
         told = list(BASE)
         await answered(p, await opened(p, BASE[:1]), "a1")
         await answered(p, await opened(p, [*BASE, user("u2")]), "a2")
@@ -232,7 +232,7 @@ async def test_a_turn_stored_while_the_outline_is_read() -> None:
 async def test_an_attempt_that_was_left_takes_nothing_from_the_one_that_overtook_it() -> None:
     """The client left, asked again and has its reply; then the first attempt's end comes, without
     one: the reply stands."""
-    async with parts() as p:
+    async with open_parts() as p:
         await answered(p, await opened(p, BASE[:1]), "a1")
         left = await opened(p, [*BASE, user("u2")])
         await answered(p, await opened(p, [*BASE, user("u2")], Hints(sdk_retry=True)), "a2")
@@ -247,7 +247,7 @@ async def test_an_answer_that_broke_off_behind_its_last_word_takes_nothing_from_
 ):
     """All of its text had come, the end had not: its client was told that it failed, asked again,
     and has the other reply."""
-    async with parts() as p:
+    async with open_parts() as p:
         await answered(p, await opened(p, BASE[:1]), "a1")
         first = await opened(p, [user("u2")])
         await answered(p, await opened(p, [user("u2")]), "a2")

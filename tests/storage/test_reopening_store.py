@@ -19,7 +19,7 @@ from om_proxy.storage.reopening_store import ERROR_LOG_INTERVAL_S, ReopeningStor
 from om_proxy.storage.sqlite.store import SqliteStore
 from tests.storage.contract import Opener, StoreContract
 from tests.storage.memory_builder import KEY, MemoryBuilder
-from tests.support.permissions import bits_that_count
+from tests.support.permissions import enforce_permission_bits
 
 
 class TestReopeningInFront(StoreContract):
@@ -115,7 +115,7 @@ async def test_a_file_that_cannot_be_used_yet(tmp_path: Path, how: str) -> None:
     good."""
     clock, file = Clock(), tmp_path / "om.db"
     file.write_bytes(b"no database at all" * 100 if how == "no database" else b"")
-    with bits_that_count(tmp_path), heard() as events:
+    with enforce_permission_bits(tmp_path), heard() as events:
         file.chmod(0o600 if how == "no database" else 0o400)
         async with reopening(file, clock) as store:
             with pytest.raises(StorageError):

@@ -1,4 +1,4 @@
-"""What work costs, for tests that it grows in proportion to what it is given."""
+"""Measure what work costs, for tests that it grows in proportion to its input."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from collections.abc import Callable
 from types import FrameType
 from typing import Any
 
-TIMES = 8  # the longer of two, of the shorter
+TIMES = 8  # the longer of two inputs holds so many times the shorter one
 
 
-def steps(work: Callable[[], Any]) -> int:
-    """Lines of Python run by it: the same number on every machine and at every hour."""
+def count_lines_run(work: Callable[[], Any]) -> int:
+    """Count the lines of Python that the work runs: the same number on every machine."""
     count = 0
 
     def line(frame: FrameType, event: str, _: Any) -> Any:
@@ -29,8 +29,8 @@ def steps(work: Callable[[], Any]) -> int:
     return count
 
 
-def seconds(work: Callable[[], Any]) -> float:
-    """Of this thread's own processor time, the best of five."""
+def measure_cpu_s(work: Callable[[], Any]) -> float:
+    """Measure this thread's own processor time, the best of five."""
 
     def once() -> float:
         began = time.thread_time()

@@ -1,4 +1,4 @@
-"""A store in front of a real one, which fails where a test says."""
+"""A store in front of a real one. It fails where a test says."""
 
 from __future__ import annotations
 

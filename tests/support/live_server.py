@@ -19,8 +19,7 @@ class LiveServer:
     def __init__(self, app: ASGIApp, on_stop: Callable[[], Awaitable[None]]) -> None:
         self._app = app
         self._on_stop = on_stop
-        # Bound here: whoever connects before uvicorn runs waits in the backlog, so nobody has to
-        # wait for it to be ready.
+        # Bound here: a client that connects before uvicorn runs waits in the backlog.
         self._socket = socket.create_server(("127.0.0.1", 0))
         self.port: int = self._socket.getsockname()[1]
         config = uvicorn.Config(
@@ -50,12 +49,14 @@ class LiveServer:
         assert not self._thread.is_alive(), "uvicorn did not stop"
 
 
-async def nothing() -> None:
-    """For apps that hold nothing."""
+async def do_nothing() -> None:
+    """The `on_stop` of apps that hold nothing."""
 
 
 @contextmanager
-def live(app: ASGIApp, on_stop: Callable[[], Awaitable[None]] = nothing) -> Iterator[LiveServer]:
+def run_live_server(
+    app: ASGIApp, on_stop: Callable[[], Awaitable[None]] = do_nothing
+) -> Iterator[LiveServer]:
     """Serve the app until the block ends; `on_stop` then runs in the server's loop."""
     server = LiveServer(app, on_stop)
     try:

@@ -1,5 +1,5 @@
-"""The performers put together of small real parts: an SQLite store, models that answer by script, a
-clock that tests set."""
+"""Put the performers together from small real parts: an SQLite store, models that answer by script,
+and a clock that tests set."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from om_proxy.telemetry.fact_lines import FactLines
 from tests.agents.scripted_llm import bullets, texts, words
 from tests.e2e.running import Clock
 from tests.memory.building import KEY, chat, chunk
-from tests.support.policies import policies_of
+from tests.support.policies import build_policies
 
 NOTES = bullets(
     "the dock takes no van above 2.85 m", extra="\n<current-task>plan the vans</current-task>"
@@ -51,8 +51,8 @@ INHERITED = SMALL.replace(
 
 
 @dataclass
-class Held:
-    """An answer that comes when `go` is set; `asked` tells that somebody waits for it."""
+class HeldAnswer:
+    """An answer that comes when `go` is set. `asked` is set when a call waits for it."""
 
     text: str = NOTES
     asked: asyncio.Event = field(default_factory=asyncio.Event)
@@ -60,13 +60,13 @@ class Held:
     given_up: bool = False
 
 
-Step = str | Answer | ModelError | Held
+Step = str | Answer | ModelError | HeldAnswer
 
 
 @dataclass
-class Models:
-    """Answers the steps in order, then `NOTES` for ever. `most` is how many calls were under way at
-    once."""
+class ScriptedModels:
+    """Answer with the steps in order, then with `NOTES`. `most`: the most calls that were under way
+    at once."""
 
     steps: list[Step] = field(default_factory=list)
     asked: list[tuple[Target, Prompt]] = field(default_factory=list)
@@ -102,12 +102,12 @@ class Models:
         return step.text
 
 
-async def at_once(_: float) -> None:
-    """Stands for asyncio.sleep between two tries."""
+async def skip_sleep(_: float) -> None:
+    """Replace asyncio.sleep between two tries."""
 
 
-class Opened(Protocol):
-    """What opens the store: SqliteStore, or another in its place."""
+class StoreOpener(Protocol):
+    """Opens the store: SqliteStore, or another in its place."""
 
     async def open(self, path: Path | str) -> Store: ...
 
@@ -116,7 +116,7 @@ class Opened(Protocol):
 class Parts:
     settings: Settings
     store: Store
-    models: Models
+    models: ScriptedModels
     clock: Clock
     memories: Memories
     policies: PolicyInForce
@@ -128,30 +128,30 @@ class Parts:
         return MemoryContext(self.settings.effective(model, KEY.resource), inherited)
 
     async def stored(self, tail: Sequence[Message], key: Key = KEY) -> Memory:
-        """A thread with this tail, committed."""
+        """Commit a thread with this tail."""
         return await self.memories.update(
             key, lambda m: replace(m, tail=tuple(tail), next_seq=tail[-1].seq + 1, model="actor")
         )
 
     async def memory(self, key: Key = KEY) -> Memory:
-        """As it stands in the store."""
+        """Load the memory as it stands in the store."""
         return await self.store.load(key)
 
 
 @asynccontextmanager
-async def parts(
+async def open_parts(
     *steps: Step,
     settings: str = SMALL,
     path: Path | str = ":memory:",
     within: float = 30.0,
     concurrency: int = 8,
     llm: LLM | None = None,
-    opened: Opened = SqliteStore,
+    opened: StoreOpener = SqliteStore,
 ) -> AsyncIterator[Parts]:
-    """Everything between the edge and the models, for as long as the block lasts."""
-    configured, models, clock = parse(settings), Models(list(steps)), Clock()
+    """Open everything between the edge and the models, until the block ends."""
+    configured, models, clock = parse(settings), ScriptedModels(list(steps)), Clock()
     store = await opened.open(path)
-    policies = policies_of(configured, model_timeout_s=within)
+    policies = build_policies(configured, model_timeout_s=within)
     memories = Memories(
         store,
         policies,
@@ -163,8 +163,8 @@ async def parts(
     guard = WorkGuard(memories, policies, clock=clock, jitter=lambda: 0.0)
     worker = MemoryWorker(
         memories,
-        Observer(asked, tokens=words, sleep=at_once, rng=Random(1)),
-        Reflector(asked, tokens=words, sleep=at_once, rng=Random(1)),
+        Observer(asked, tokens=words, sleep=skip_sleep, rng=Random(1)),
+        Reflector(asked, tokens=words, sleep=skip_sleep, rng=Random(1)),
         words,
         policies,
         guard,
@@ -178,13 +178,13 @@ async def parts(
         await store.close()
 
 
-def shown_prompt(parts: Parts, call: int = -1) -> str:
+def read_shown_prompt(parts: Parts, call: int = -1) -> str:
     return texts(parts.models.asked[call][1])
 
 
 async def store_logged_thread(parts: Parts, *sizes: int) -> Memory:
-    """A thread with a log of entries of these sizes, each covering two messages, and two messages of
-    tail."""
+    """Store a thread with a log of entries of these sizes, each covering two messages, and a tail of
+    two messages."""
     memory = await parts.stored(chat(len(sizes) + 1, 50))
     for number, size in enumerate(sizes, 1):
         made = replace(

@@ -1,4 +1,4 @@
-"""Permission bits that count: the super-user's right to pass them by is laid down for a while."""
+"""Make permission bits count: drop the super-user's right to ignore them for a while."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ class _Set(ctypes.Structure):
 
 
 @contextlib.contextmanager
-def bits_that_count(folder: Path) -> Iterator[None]:
-    """For this thread and those it starts meanwhile. Skips the test where the bits say nothing all
-    the same."""
+def enforce_permission_bits(folder: Path) -> Iterator[None]:
+    """Enforce the bits for this thread and those it starts meanwhile. Skips the test where they
+    still stop nobody."""
     libc, sets = ctypes.CDLL(None, use_errno=True), (_Set * 2)()
     header = _Header(CAPABILITY_VERSION_3, 0)
     before = 0

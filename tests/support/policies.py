@@ -1,4 +1,4 @@
-"""Policies of settings that no file changes, and one whose answers a test gives."""
+"""Build policies of settings that no file changes, and one whose answers a test gives."""
 
 from __future__ import annotations
 
@@ -25,16 +25,16 @@ class AnsweredPolicy(Policy):
         return self.wakeup_answer(memory)
 
 
-def policies_of(settings: Settings, model_timeout_s: float | None = None) -> PolicyInForce:
+def build_policies(settings: Settings, model_timeout_s: float | None = None) -> PolicyInForce:
     return PolicyInForce(WatchedSettings(settings), model_timeout_s=model_timeout_s)
 
 
-def answering_policies(
+def build_answering_policies(
     due: Callable[[Memory], float | None] = lambda memory: None,
     wakeup: Callable[[Memory], ResourceWakeup | None] = lambda memory: None,
 ) -> PolicyInForce:
     """By default nothing is ever due."""
-    policies = policies_of(parse(""))
+    policies = build_policies(parse(""))
     policies._policy = AnsweredPolicy(
         policies.current.settings, due_answer=due, wakeup_answer=wakeup
     )

@@ -1,4 +1,4 @@
-"""An HTTP client that hides nothing: which bytes came, and whether the end was clean."""
+"""An HTTP client that shows which bytes came, and whether the end was clean."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 
 @dataclass
-class Got:
+class RawResponse:
     status: int
     headers: list[tuple[bytes, bytes]]
     body: bytes  # chunked framing removed
@@ -48,15 +48,15 @@ class RawClient:
     async def until(self, end: bytes) -> bytes:
         return await asyncio.wait_for(self.reader.readuntil(end), 30)
 
-    async def answer(self, *, bodiless: bool = False) -> Got:
-        """The whole answer; it ends where its framing, or the connection, says."""
+    async def answer(self, *, bodiless: bool = False) -> RawResponse:
+        """Read the whole answer. It ends where its framing, or the connection, ends."""
         head = await self.until(b"\r\n\r\n")
         line, *lines = head[:-4].split(b"\r\n")
         headers = [
             (name.lower(), value.strip())
             for name, _, value in (entry.partition(b":") for entry in lines)
         ]
-        got = Got(int(line.split()[1]), headers, b"", True, head)
+        got = RawResponse(int(line.split()[1]), headers, b"", True, head)
         if bodiless:
             return got
         try:
@@ -74,7 +74,7 @@ class RawClient:
                 got.body = cut.partial
         return got
 
-    async def _chunked(self, got: Got) -> None:
+    async def _chunked(self, got: RawResponse) -> None:
         while True:
             line = await self.until(b"\r\n")
             got.raw += line
@@ -100,8 +100,8 @@ async def ask(
     path: str = "/v1/chat/completions",
     headers: tuple[bytes, ...] = (),
     bodiless: bool = False,
-) -> Got:
-    """One request on a connection of its own."""
+) -> RawResponse:
+    """Send one request on a connection of its own."""
     client = await RawClient.connect(port)
     client.send(body, method=method, path=path, headers=headers)
     try:

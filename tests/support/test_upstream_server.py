@@ -8,7 +8,7 @@ import socket
 
 import pytest
 
-from tests.support.upstream_server import sending, upstream_server
+from tests.support.upstream_server import run_upstream_server, script_bytes
 
 
 @pytest.mark.parametrize("turns", range(6))
@@ -17,7 +17,7 @@ def test_who_knocks_at_the_end(turns: int) -> None:
     the collector."""
 
     async def knocking() -> socket.socket:
-        async with upstream_server(sending(b"")) as server:
+        async with run_upstream_server(script_bytes(b"")) as server:
             client = socket.create_connection(("127.0.0.1", server.port))
             for _ in range(turns):
                 await asyncio.sleep(0)

@@ -16,7 +16,7 @@ Script = Callable[["Call"], Awaitable[None]]
 
 
 @dataclass
-class Seen:
+class SeenRequest:
     """A request as it stood on the wire."""
 
     line: bytes  # without the line's end
@@ -32,7 +32,7 @@ class Seen:
 class Call:
     """One request to answer. `closed` is set when the other side has closed the connection."""
 
-    def __init__(self, connection: _Connection, seen: Seen) -> None:
+    def __init__(self, connection: _Connection, seen: SeenRequest) -> None:
         self._connection = connection
         self.seen = seen
         self.closed = connection.closed
@@ -41,11 +41,11 @@ class Call:
         self._connection.transport.write(data)
 
     async def drained(self) -> None:
-        """Until the other side has taken what was sent, or has gone."""
+        """Wait until the other side has taken what was sent, or has gone."""
         await self._connection.writable.wait()
 
     async def send_slowly(self, data: bytes, size: int = 1) -> None:
-        """In pieces, the loop turning in between: each is a packet of its own."""
+        """Send pieces, and let the loop turn in between, so that each is a packet of its own."""
         for start in range(0, len(data), size):
             self.send(data[start : start + size])
             await asyncio.sleep(0)
@@ -54,7 +54,7 @@ class Call:
         self._connection.transport.close()
 
     def pause_reading(self) -> None:
-        """What the other side sends stays where it is, and in the end it can send no more."""
+        """Stop reading: in the end the other side can send no more."""
         self._connection.transport.pause_reading()
 
     def resume_reading(self) -> None:
@@ -77,7 +77,7 @@ class Call:
         self._connection.transport.abort()
 
     async def rest_of_body(self) -> bytes:
-        """The request's body to its end, for scripts that begin before it has come."""
+        """Read the request's body to its end, for scripts that begin before it has come."""
         self.seen.body += await self._connection.read_body(self.seen)
         return self.seen.body
 
@@ -122,7 +122,7 @@ class _Connection(asyncio.Protocol):
                 (name, value.strip())
                 for name, _, value in (entry.partition(b":") for entry in lines)
             ]
-            seen = Seen(line, headers)
+            seen = SeenRequest(line, headers)
             if len(seen.header(b"host")) > 1:  # RFC 9112 3.2, as real ones do
                 self.transport.write(
                     b"HTTP/1.1 400 Two Hosts\r\nConnection: close\r\nContent-Length: 0\r\n\r\n"
@@ -135,7 +135,7 @@ class _Connection(asyncio.Protocol):
             self._server.note(seen)
             await self._server.script(Call(self, seen))
 
-    async def read_body(self, seen: Seen) -> bytes:
+    async def read_body(self, seen: SeenRequest) -> bytes:
         if not seen.chunked:
             body = await self._exactly(int((seen.header(b"content-length") or [b"0"])[0]))
             seen.whole = body is not None
@@ -180,19 +180,19 @@ class _Connection(asyncio.Protocol):
 class UpstreamServer:
     script: Script
     early: bool = False  # the script runs as soon as the head is here, and reads the body itself
-    seen: list[Seen] = field(default_factory=list)
+    seen: list[SeenRequest] = field(default_factory=list)
     connections: set[_Connection] = field(default_factory=set)
     accepted: int = 0
     port: int = 0
     tls: ssl.SSLContext | None = None
     _news: asyncio.Event = field(default_factory=asyncio.Event)
 
-    def note(self, seen: Seen) -> None:
+    def note(self, seen: SeenRequest) -> None:
         self.seen.append(seen)
         self._news.set()
 
     async def wait_seen(self, count: int) -> None:
-        """Until this many requests have come."""
+        """Wait until this many requests have come."""
         while len(self.seen) < count:
             self._news.clear()
             await self._news.wait()
@@ -203,9 +203,10 @@ class UpstreamServer:
 
 
 async def _end(listening: asyncio.Server) -> None:
-    """Nobody is accepted any more, and who has been has a protocol to close it. Of a connection
-    accepted just before its server closes, asyncio makes half a transport and drops it, and the
-    collector tells of it in another test."""
+    """Accept no more connections, and give each accepted one a protocol that closes it.
+
+    asyncio makes half a transport of a connection accepted just before its server closes, and drops
+    it. Then the garbage collector would warn about it in another test."""
     for each in listening.sockets:
         asyncio.get_running_loop().remove_reader(each.fileno())
     for _ in ("accepted", "a transport made", "its protocol told"):  # a turn of the loop each
@@ -214,10 +215,10 @@ async def _end(listening: asyncio.Server) -> None:
 
 
 @asynccontextmanager
-async def upstream_server(
+async def run_upstream_server(
     script: Script, *, early: bool = False, tls: ssl.SSLContext | None = None
 ) -> AsyncIterator[UpstreamServer]:
-    """It listens on a loopback port of its own until the block ends."""
+    """Listen on a loopback port until the block ends."""
     server = UpstreamServer(script, early, tls=tls)
     listening = await asyncio.get_running_loop().create_server(
         lambda: _Connection(server), "127.0.0.1", 0, ssl=tls
@@ -234,8 +235,8 @@ async def upstream_server(
         await asyncio.gather(*tasks, return_exceptions=True)
 
 
-def sending(data: bytes) -> Script:
-    """A script that sends exactly this."""
+def script_bytes(data: bytes) -> Script:
+    """Make a script that sends exactly this."""
 
     async def script(call: Call) -> None:
         call.send(data)
@@ -243,16 +244,16 @@ def sending(data: bytes) -> Script:
     return script
 
 
-def answering(
+def script_answer(
     body: bytes, *headers: bytes, status: bytes = b"200 OK", length: bool = True
 ) -> Script:
-    """A script that sends one whole answer, its length announced unless told otherwise."""
+    """Make a script that sends one whole answer. `length`: whether it announces its length."""
     lines = [
         b"HTTP/1.1 " + status,
         *headers,
         *([b"Content-Length: %d" % len(body)] if length else ()),
     ]
-    return sending(b"\r\n".join([*lines, b"", body]))
+    return script_bytes(b"\r\n".join([*lines, b"", body]))
 
 
 def chunk(data: bytes) -> bytes:

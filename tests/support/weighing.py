@@ -1,4 +1,4 @@
-"""What work holds in memory, for tests that it stays in proportion to what it is given."""
+"""Measure the memory that work holds, for tests that it stays in proportion to its input."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from collections.abc import Callable
 from typing import Any
 
 
-def peak(work: Callable[[], Any]) -> int:
-    """Bytes that were held at once while it ran, beside what was there before."""
+def measure_peak_bytes(work: Callable[[], Any]) -> int:
+    """The most bytes that the work held at once, beside what was there before."""
     return _traced(work)[1]
 
 
-def kept(work: Callable[[], Any]) -> int:
-    """Bytes that are held when it is over."""
+def measure_kept_bytes(work: Callable[[], Any]) -> int:
+    """The bytes that are still held when the work is over."""
     return _traced(work)[0]
 
 

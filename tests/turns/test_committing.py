@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from tests.support.performing import Held
+from tests.support.performing import HeldAnswer
 from tests.turns.test_engine import LONG, assistant, said, talk, turns, user
 
 
@@ -50,7 +50,7 @@ async def test_a_retry_that_overtakes_its_first_attempt() -> None:
 
 async def test_an_observation_committed_while_the_model_answers() -> None:
     """A chunk that arrives between opening and closing stays, and so does the turn."""
-    held = Held()
+    held = HeldAnswer()
     async with turns(held) as t:
         await t.turn(talk(1)[:1], LONG)
         await held.asked.wait()

@@ -9,7 +9,7 @@ from om_proxy.identity.callers import Caller
 from om_proxy.memory.transcript.reconcile import Hints
 from om_proxy.server.deadline import Deadline
 from tests.memory.building import KEY
-from tests.support.performing import Held
+from tests.support.performing import HeldAnswer
 from tests.turns.test_engine import (
     LONG,
     UNBUFFERED,
@@ -38,7 +38,7 @@ class RecordedDeadline(Deadline):
 async def test_a_call_that_hangs_is_waited_for_once() -> None:
     """Inspection R3: 8 of 8 requests waited 20 s each for the same call that hung. Later ones go
     raw at once, and commit nothing before."""
-    held = Held()
+    held = HeldAnswer()
     patient = UNBUFFERED.replace("block_timeout: 5s", "block_timeout: 20ms")
     async with turns(held, settings=patient) as t:
         await t.turn([user("hello")], "hi")
@@ -65,7 +65,7 @@ async def test_a_call_that_hangs_is_waited_for_once() -> None:
 async def test_what_is_waited_for_is_stored_first() -> None:
     """A request that must wait for an observation has its own messages stored before, since an
     observation names stored ones."""
-    held = Held()
+    held = HeldAnswer()
     async with turns(held, settings=UNBUFFERED) as t:
         await t.turn([user("hello")], "hi")
         history = [user("hello"), assistant("hi"), *talk(4)]
@@ -93,7 +93,7 @@ async def test_a_first_request_is_not_waited_for() -> None:
 
 async def test_an_observation_that_is_late() -> None:
     """At the deadline the raw history goes out, and the receipt says why."""
-    held = Held()
+    held = HeldAnswer()
     async with turns(
         held, settings=UNBUFFERED.replace("block_timeout: 5s", "block_timeout: 20ms")
     ) as t:

@@ -24,7 +24,7 @@ from om_proxy.turns.block_renderer import BlockRenderer
 from om_proxy.turns.engine import Engine
 from om_proxy.turns.turn import PreparedTurn
 from tests.memory.building import KEY
-from tests.support.performing import NOTES, SMALL, Held, Parts, Step, parts
+from tests.support.performing import NOTES, SMALL, HeldAnswer, Parts, Step, open_parts
 
 Message = dict[str, Any]
 SYSTEM = {"role": "system", "content": "Be brief."}
@@ -106,7 +106,7 @@ class Turns:
 
 @asynccontextmanager
 async def turns(*steps: Step, settings: str = SMALL) -> AsyncIterator[Turns]:
-    async with parts(*steps, settings=settings) as p:
+    async with open_parts(*steps, settings=settings) as p:
         yield Turns(
             p,
             Engine(
@@ -219,7 +219,7 @@ async def test_a_thread_that_could_not_be_forgotten_goes_on(
 async def test_a_turn_that_waits_while_its_thread_is_forgotten() -> None:
     """It goes on with what its client sent: nothing of what was forgotten is told to the model, and
     nothing is stored."""
-    held = Held()
+    held = HeldAnswer()
     async with turns(*[NOTES] * 9, settings=UNBUFFERED) as t:
         sent = talk(3)
         await t.turn(sent[:1], "ok")

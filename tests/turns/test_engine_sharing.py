@@ -31,7 +31,7 @@ from om_proxy.turns.engine import Engine
 from om_proxy.turns.turn import PreparedTurn
 from tests.memory.building import KEY
 from tests.memory.clients import raw
-from tests.support.performing import SMALL, Parts, parts
+from tests.support.performing import SMALL, Parts, open_parts
 
 SHARED = SMALL.replace("memory:", "memory:\n  scope: resource")
 B = Key(KEY.tenant, KEY.resource, "b")
@@ -82,7 +82,7 @@ class Talk:
 
 @pytest.fixture
 async def p() -> AsyncIterator[Parts]:
-    async with parts(settings=SHARED) as made:
+    async with open_parts(settings=SHARED) as made:
         secret = await made.store.secret()
         made.memories.label = partial(label_thread, secret)
         yield made

@@ -6,7 +6,7 @@ from __future__ import annotations
 import orjson
 
 from om_proxy.errors import ModelError
-from tests.support.performing import SMALL, Held
+from tests.support.performing import SMALL, HeldAnswer
 from tests.turns.test_engine import (
     LONG,
     SYSTEM,
@@ -66,7 +66,7 @@ async def test_a_cold_cache_renews_the_date() -> None:
 async def test_tail_limit() -> None:
     """The oldest raw messages are left out of the prompt and nothing else, and the receipt says
     so."""
-    async with turns(*[Held() for _ in range(9)], settings=LIMITED) as t:
+    async with turns(*[HeldAnswer() for _ in range(9)], settings=LIMITED) as t:
         sent: list[Message] = []
         for number in range(3):
             sent += [user(f"question {number}: {LONG}")]

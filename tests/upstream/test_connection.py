@@ -11,7 +11,7 @@ import pytest
 
 from om_proxy.errors import UpstreamError, UpstreamTimeout
 from om_proxy.upstream import Upstream, UpstreamResponse
-from tests.support.upstream_server import Call, Script, UpstreamServer, chunk, upstream_server
+from tests.support.upstream_server import Call, Script, UpstreamServer, chunk, run_upstream_server
 
 OK = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok"
 CHUNKED = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"
@@ -81,7 +81,7 @@ async def test_unasked_behind_an_answer(upstream: Upstream, unasked: bytes) -> N
     async def script(call: Call) -> None:
         call.send(OK + unasked)
 
-    async with asyncio.timeout(30), upstream_server(once(script)) as server:
+    async with asyncio.timeout(30), run_upstream_server(once(script)) as server:
         assert [await body(upstream, server) for _ in range(3)] == [b"ok"] * 3
 
 
@@ -99,7 +99,7 @@ async def test_unasked_on_an_idle_connection(upstream: Upstream, unasked: bytes)
         gone.set()
 
     served = asyncio.Event()
-    async with asyncio.timeout(30), upstream_server(once(script)) as server:
+    async with asyncio.timeout(30), run_upstream_server(once(script)) as server:
         assert await body(upstream, server) == b"ok"
         served.set()
         await asyncio.wait_for(gone.wait(), 30)
@@ -116,7 +116,7 @@ async def test_unasked_just_before_the_next_request(upstream: Upstream, unasked:
         calls.append(call)
         call.send(OK)
 
-    async with asyncio.timeout(30), upstream_server(script) as server:
+    async with asyncio.timeout(30), run_upstream_server(script) as server:
         assert await body(upstream, server) == b"ok"
         if unasked:
             calls[0].send(
@@ -156,7 +156,7 @@ async def test_unasked_in_the_packet_that_ends_an_answer(
         call.send(answer[-1:] + unasked[:cut])
         rest[call.closed] = unasked[cut:]
 
-    async with asyncio.timeout(SLACK), upstream_server(script) as server:
+    async with asyncio.timeout(SLACK), run_upstream_server(script) as server:
         for cut in range(1, len(unasked) + 1):
             heard = asyncio.Event()
             first = await ask(
@@ -174,7 +174,7 @@ async def test_a_longer_body_than_announced(upstream: Upstream) -> None:
     async def script(call: Call) -> None:
         call.send(b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\n12345678")
 
-    async with asyncio.timeout(30), upstream_server(once(script)) as server:
+    async with asyncio.timeout(30), run_upstream_server(once(script)) as server:
         assert [await body(upstream, server) for _ in range(2)] == [b"12345", b"ok"]
 
 
@@ -187,7 +187,7 @@ async def test_a_head_in_two_packets(upstream: Upstream, cut: int) -> None:
         await asyncio.sleep(0.005)
         call.send(OK[cut:] + b"garbage")
 
-    async with asyncio.timeout(30), upstream_server(once(script)) as server:
+    async with asyncio.timeout(30), run_upstream_server(once(script)) as server:
         assert [await body(upstream, server) for _ in range(2)] == [b"ok"] * 2
 
 
@@ -199,7 +199,7 @@ async def test_a_head_byte_by_byte(upstream: Upstream) -> None:
         await call.send_slowly(EARLY + EARLY + OK)
         call.send(b"garbage")
 
-    async with asyncio.timeout(30), upstream_server(once(script)) as server:
+    async with asyncio.timeout(30), run_upstream_server(once(script)) as server:
         assert [await body(upstream, server) for _ in range(2)] == [b"ok"] * 2
 
 
@@ -218,7 +218,7 @@ async def test_connections_are_still_reused(upstream: Upstream) -> None:
     async def script(call: Call) -> None:
         call.send(left.pop(0))
 
-    async with asyncio.timeout(30), upstream_server(script) as server:
+    async with asyncio.timeout(30), run_upstream_server(script) as server:
         assert [await body(upstream, server) for _ in answers] == [b"ok", b"ok", b"ok", b"", b"ok"]
         assert server.accepted == 1
 
@@ -247,7 +247,7 @@ async def trickling(call: Call) -> None:
 @pytest.mark.parametrize("script", [early_then_silent, early_for_ever, trickling])
 async def test_a_head_that_never_ends(upstream: Upstream, script: Script) -> None:
     """The head of an answer has the read timeout altogether, whatever comes of it meanwhile."""
-    async with asyncio.timeout(LIMIT + SLACK), upstream_server(script) as server:
+    async with asyncio.timeout(LIMIT + SLACK), run_upstream_server(script) as server:
         with pytest.raises(UpstreamTimeout, match="SocketTimeoutError"):
             await ask(upstream, server)
         await asyncio.gather(*(c.closed.wait() for c in server.connections))
@@ -262,7 +262,7 @@ async def test_each_request_has_its_own_limit(upstream: Upstream, first: float) 
         if call.seen.body == b"quick":
             call.send(OK)
 
-    async with asyncio.timeout(4 * LIMIT + SLACK), upstream_server(script) as server:
+    async with asyncio.timeout(4 * LIMIT + SLACK), run_upstream_server(script) as server:
         for _ in range(2):
             answer = await ask(upstream, server, b"quick", read=first)
             await answer.read()
@@ -283,7 +283,10 @@ async def test_a_server_that_reads_nothing(upstream: Upstream, size: int) -> Non
         call.pause_reading()
         await call.closed.wait()
 
-    async with asyncio.timeout(2 * LIMIT + SLACK), upstream_server(script, early=True) as server:
+    async with (
+        asyncio.timeout(2 * LIMIT + SLACK),
+        run_upstream_server(script, early=True) as server,
+    ):
         with pytest.raises(UpstreamTimeout):
             await ask(upstream, server, b"x" * size)
 
@@ -297,7 +300,7 @@ async def test_leaving_a_server_that_reads_nothing(upstream: Upstream) -> None:
         reading.set()
         await asyncio.Event().wait()
 
-    async with asyncio.timeout(30), upstream_server(script, early=True) as server:
+    async with asyncio.timeout(30), run_upstream_server(script, early=True) as server:
         calling = asyncio.create_task(ask(upstream, server, b"x" * (9 << 20), read=60.0))
         await reading.wait()
         await asyncio.sleep(0.1)  # both sockets are full
@@ -325,7 +328,10 @@ async def test_a_server_that_reads_slowly(upstream: Upstream) -> None:
         call.send(OK)
 
     started = asyncio.get_running_loop().time()
-    async with asyncio.timeout(20 * limit + SLACK), upstream_server(script, early=True) as server:
+    async with (
+        asyncio.timeout(20 * limit + SLACK),
+        run_upstream_server(script, early=True) as server,
+    ):
         answer = await ask(upstream, server, b"x" * size, read=limit)
         assert await answer.read() == b"ok"
         await answer.aclose()
@@ -346,7 +352,7 @@ async def test_a_chunk_without_a_size(upstream: Upstream, size: bytes, at_once: 
         call.send(size + b"\r\nmore\r\n")
 
     read = asyncio.Event()
-    async with asyncio.timeout(LIMIT + SLACK), upstream_server(script) as server:
+    async with asyncio.timeout(LIMIT + SLACK), run_upstream_server(script) as server:
         answer = await ask(upstream, server)
         chunks = aiter(answer.chunks())
         assert await anext(chunks) == b"half"
@@ -366,7 +372,7 @@ async def test_a_slow_body_is_no_fault(upstream: Upstream) -> None:
             call.send(chunk(b"x"))
         call.send(chunk(b""))
 
-    async with asyncio.timeout(30), upstream_server(script) as server:
+    async with asyncio.timeout(30), run_upstream_server(script) as server:
         assert await body(upstream, server) == b"x" * 8
 
 
@@ -384,7 +390,7 @@ async def test_a_pause_of_our_own_is_no_fault(upstream: Upstream) -> None:
 
     for is_late in (False, True):
         reading.clear()
-        async with asyncio.timeout(2 * SLACK), upstream_server(script) as server:
+        async with asyncio.timeout(2 * SLACK), run_upstream_server(script) as server:
             answer = await ask(upstream, server)
             chunks = aiter(answer.chunks())
             assert await anext(chunks) == b"data: [DONE]"
@@ -414,7 +420,7 @@ def test_a_busy_loop_is_no_fault_of_the_server() -> None:
 
     async def read() -> bytes:
         upstream = Upstream(connections=1)
-        async with asyncio.timeout(LIMIT + SLACK), upstream_server(script) as server:
+        async with asyncio.timeout(LIMIT + SLACK), run_upstream_server(script) as server:
             try:
                 return await body(upstream, server)
             finally:

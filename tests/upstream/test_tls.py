@@ -16,7 +16,13 @@ import uvloop
 
 from om_proxy.errors import UpstreamError
 from om_proxy.upstream import Upstream, UpstreamResponse, single_write
-from tests.support.upstream_server import Call, Script, UpstreamServer, answering, upstream_server
+from tests.support.upstream_server import (
+    Call,
+    Script,
+    UpstreamServer,
+    run_upstream_server,
+    script_answer,
+)
 
 SLACK = 30.0  # seconds after which something hangs
 OK = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok"
@@ -49,7 +55,7 @@ async def between(
     script: Script, tls: ssl.SSLContext, **more: bool
 ) -> AsyncIterator[tuple[Upstream, UpstreamServer]]:
     upstream = Upstream(connections=2)
-    async with asyncio.timeout(4 * SLACK), upstream_server(script, tls=tls, **more) as server:
+    async with asyncio.timeout(4 * SLACK), run_upstream_server(script, tls=tls, **more) as server:
         yield upstream, server
         await upstream.aclose()
 
@@ -95,7 +101,7 @@ def test_requests_share_a_connection(
     reply = b"y" * LARGE
 
     async def scene() -> None:
-        async with between(answering(reply), tls) as (upstream, server):
+        async with between(script_answer(reply), tls) as (upstream, server):
             for _ in range(3):
                 assert await whole_answer(await ask(upstream, server, content, method)) == reply
                 assert await whole_answer(await ask(upstream, server)) == reply
@@ -112,7 +118,7 @@ def test_nobody_we_trust(
 
     async def scene() -> None:
         monkeypatch.delenv("SSL_CERT_FILE")
-        async with between(answering(b"ok"), tls) as (upstream, server):
+        async with between(script_answer(b"ok"), tls) as (upstream, server):
             for content in (b"{}", b"x" * LARGE):
                 with pytest.raises(UpstreamError, match="could not reach https://"):
                     await ask(upstream, server, content)

@@ -18,7 +18,7 @@ from om_proxy.apis.chat.deltas import (
     MessageBuilder,
     ReplyTooLarge,
 )
-from tests.support.counting import TIMES, seconds, steps
+from tests.support.counting import TIMES, count_lines_run, measure_cpu_s
 
 Delta = dict[str, Any]
 
@@ -56,7 +56,9 @@ SHAPES: dict[str, Callable[[int], Delta]] = {
 def test_deltas_take_steps_in_proportion(shape: str) -> None:
     """Eight times as many take at most nine times as many steps."""
     shorter, longer = ([SHAPES[shape](i) for i in range(count)] for count in (200, 200 * TIMES))
-    assert steps(partial(built, longer)) <= (TIMES + 1) * steps(partial(built, shorter))
+    assert count_lines_run(partial(built, longer)) <= (TIMES + 1) * count_lines_run(
+        partial(built, shorter)
+    )
 
 
 @pytest.mark.parametrize("shape", ["text", "a part each", "a name in pieces"])
@@ -64,8 +66,8 @@ def test_deltas_take_time_in_proportion(shape: str) -> None:
     """What copying does is no step of Python's: eight times as many take less than the 64 times of
     a square."""
     shorter, longer = ([SHAPES[shape](i) for i in range(count)] for count in (2_000, 2_000 * TIMES))
-    assert seconds(partial(built, longer)) < 3 * TIMES * max(
-        seconds(partial(built, shorter)), 0.002
+    assert measure_cpu_s(partial(built, longer)) < 3 * TIMES * max(
+        measure_cpu_s(partial(built, shorter)), 0.002
     )
 
 

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from om_proxy.apis.chat.layout import MAX_WRITTEN_BYTES, assemble
 from om_proxy.memory.prompt.layout import Layout
-from tests.support.counting import steps
-from tests.support.weighing import kept
+from tests.support.counting import count_lines_run
+from tests.support.weighing import measure_kept_bytes
 
 USER = b'{"role":"user","content":"hi","x":1.0}'
 REPLY = b'{"role": "assistant", "content": "hello"}'
@@ -178,8 +178,8 @@ def written(block: str) -> bytes:
 def test_a_block_is_written_once() -> None:
     """The same one comes with every request between two activations."""
     block = "* 🔴 a long one\n" * 1_000
-    first = steps(lambda: written(block))
-    assert steps(lambda: written("".join(list(block)))) < first
+    first = count_lines_run(lambda: written(block))
+    assert count_lines_run(lambda: written("".join(list(block)))) < first
 
 
 def test_what_is_kept_of_blocks() -> None:
@@ -190,5 +190,5 @@ def test_what_is_kept_of_blocks() -> None:
         for number in range(80):
             written(f"{number} 🔴 " + "a" * 160_000)
 
-    assert kept(many) < MAX_WRITTEN_BYTES * 1.1
-    assert kept(lambda: written("🔴" + "a" * MAX_WRITTEN_BYTES)) < 2**20
+    assert measure_kept_bytes(many) < MAX_WRITTEN_BYTES * 1.1
+    assert measure_kept_bytes(lambda: written("🔴" + "a" * MAX_WRITTEN_BYTES)) < 2**20

@@ -11,7 +11,7 @@ from om_proxy.memory.lifecycle.decisions import Observe, Reflect
 from tests.agents.scripted_llm import bullets
 from tests.memory.building import KEY, chat
 from tests.memory.notes.test_redaction import SHAPES, filled
-from tests.support.performing import SMALL, parts, store_logged_thread
+from tests.support.performing import SMALL, open_parts, store_logged_thread
 
 SIX = Observe(after=0, last=6, tokens=300)
 RNG = Random(17)
@@ -28,7 +28,7 @@ KEPT = SMALL.replace("observation: {", "observation: {redact: false, ")
 )
 async def test_notes(settings: str, kept: bool) -> None:
     """Of every shape, in notes and hints; unless somebody wants them there."""
-    async with parts(NOTES, settings=settings) as p:
+    async with open_parts(NOTES, settings=settings) as p:
         before = await p.stored(chat(8, 400))
         assert await p.worker.perform(KEY, SIX, p.context())
         after = await p.memory()
@@ -45,7 +45,7 @@ async def test_notes(settings: str, kept: bool) -> None:
 )
 async def test_reflections(settings: str, kept: bool) -> None:
     """Notes from before the switch are cleaned when they are condensed."""
-    async with parts(bullets(f"User's key is {SECRETS[0]}"), settings=settings) as p:
+    async with open_parts(bullets(f"User's key is {SECRETS[0]}"), settings=settings) as p:
         await store_logged_thread(p, 200, 200)
         assert await p.worker.perform(KEY, Reflect(2, 300), p.context())
         reflection = (await p.memory()).log.reflection

@@ -19,9 +19,9 @@ from tests.support.performing import (
     INHERITED,
     NOTES,
     SMALL,
-    Held,
-    parts,
-    shown_prompt,
+    HeldAnswer,
+    open_parts,
+    read_shown_prompt,
     store_logged_thread,
 )
 
@@ -31,7 +31,7 @@ SIX = Observe(after=0, last=6, tokens=300)
 async def test_a_chunk_is_made_and_committed() -> None:
     """The messages asked for become a chunk that says what it was made from, by whom and when;
     coverage stays."""
-    async with parts() as p:
+    async with open_parts() as p:
         memory = await p.stored(chat(4, 50))
         assert await p.worker.perform(KEY, SIX, p.context())
         after = await p.memory()
@@ -42,15 +42,15 @@ async def test_a_chunk_is_made_and_committed() -> None:
         assert made.tokens == len(made.text.split())
         assert made.task == "plan the vans"
         assert (after.coverage, after.log.entries, after.tail) == (0, (), memory.tail)
-        assert [f"{m.item.role} {m.seq}" in shown_prompt(p) for m in memory.tail] == [True] * 6 + [
-            False
-        ] * 2
+        assert [f"{m.item.role} {m.seq}" in read_shown_prompt(p) for m in memory.tail] == [
+            True
+        ] * 6 + [False] * 2
 
 
 async def test_what_is_known_is_shown() -> None:
     """The observer sees the log, a pending reflection in place of what it covers, what is buffered,
     and the hints."""
-    async with parts() as p:
+    async with open_parts() as p:
         memory = await store_logged_thread(p, 5, 6)
         memory = transitions.add_chunk(memory, chunk(memory, 6, text="* 🔴 (10:09) buffered"))
         pending = Reflection(
@@ -69,7 +69,7 @@ async def test_what_is_known_is_shown() -> None:
         )
         await p.memories.update(KEY, lambda _: stored)
         assert await p.worker.perform(KEY, Observe(6, 8, 100), p.context())
-        prompt = shown_prompt(p)
+        prompt = read_shown_prompt(p)
         assert [word in prompt for word in ("condensed", "fact 1", "fact 2", "buffered")] == [
             True,
             False,
@@ -91,7 +91,7 @@ def more(memory: Memory, count: int) -> tuple[Message, ...]:
 
 async def test_the_request_s_own_model_observes() -> None:
     """With `inherit`, the model and credential of the request that made the work due are used."""
-    async with parts(settings=INHERITED) as p:
+    async with open_parts(settings=INHERITED) as p:
         await p.stored(chat(4, 50))
         own = Target(
             "actor", base_url="http://127.0.0.1:1/v1", headers=(("authorization", "Bearer k"),)
@@ -102,7 +102,7 @@ async def test_the_request_s_own_model_observes() -> None:
 
 async def test_without_a_credential_it_fails_and_says_so() -> None:
     """`inherit` without a request is a failure of the thread, recorded like any other."""
-    async with parts(settings=INHERITED) as p:
+    async with open_parts(settings=INHERITED) as p:
         await p.stored(chat(4, 50))
         assert not await p.worker.perform(KEY, SIX, p.context())
         assert (await p.memory()).failures.count == 1
@@ -110,8 +110,8 @@ async def test_without_a_credential_it_fails_and_says_so() -> None:
 
 async def test_the_memory_moves_on_meanwhile() -> None:
     """Notes of messages that the client took back while they were made are thrown away."""
-    held = Held()
-    async with parts(held) as p:
+    held = HeldAnswer()
+    async with open_parts(held) as p:
         await p.stored(chat(4, 50))
         work = asyncio.create_task(p.worker.perform(KEY, SIX, p.context()))
         await held.asked.wait()
@@ -127,8 +127,8 @@ async def test_the_memory_moves_on_meanwhile() -> None:
 
 async def test_messages_that_come_meanwhile_do_not_matter() -> None:
     """Notes stay good when the conversation goes on while they are made."""
-    held = Held()
-    async with parts(held) as p:
+    held = HeldAnswer()
+    async with open_parts(held) as p:
         await p.stored(chat(3, 50))
         work = asyncio.create_task(p.worker.perform(KEY, SIX, p.context()))
         await held.asked.wait()
@@ -146,8 +146,8 @@ async def test_messages_that_come_meanwhile_do_not_matter() -> None:
 async def test_a_thread_that_is_forgotten_meanwhile(answer: str | ModelError, anew: bool) -> None:
     """Neither its notes nor a failure bring it back; nor do they enter a thread that was made anew
     with the same words."""
-    held = Held()
-    async with parts(held, *([answer] if isinstance(answer, ModelError) else [])) as p:
+    held = HeldAnswer()
+    async with open_parts(held, *([answer] if isinstance(answer, ModelError) else [])) as p:
         before = await p.stored(chat(4, 50))
         held.text = answer if isinstance(answer, str) else "no notes"
         work = asyncio.create_task(p.worker.perform(KEY, SIX, p.context()))
@@ -168,11 +168,11 @@ async def test_too_long_is_halved() -> None:
     """A prompt that is too long is asked again about the older half, down to one block; the chunk
     says what it covers."""
     too_long = PromptTooLong("send less")
-    async with parts(too_long, too_long) as p:
+    async with open_parts(too_long, too_long) as p:
         await p.stored(chat(8, 600))
         assert await p.worker.perform(KEY, Observe(0, 16, 9_600), p.context())
         assert [
-            sum(f"{role} {n}" in shown_prompt(p, i) for role, n in roles(16)) for i in range(3)
+            sum(f"{role} {n}" in read_shown_prompt(p, i) for role, n in roles(16)) for i in range(3)
         ] == [
             16,
             8,
@@ -189,13 +189,13 @@ def roles(count: int) -> list[tuple[str, str]]:
 async def test_one_message_that_is_too_long_is_clipped() -> None:
     """A block that cannot be halved is shown shorter than before; it is observed as a whole all the
     same."""
-    async with parts(PromptTooLong("send less")) as p:
+    async with open_parts(PromptTooLong("send less")) as p:
         long = transcript(("user", 4_000), ("assistant", 10))
         raw = b'{"role":"user","content":"' + b"long story " * 2_000 + b'"}'
         first = replace(long[0], item=replace(long[0].item, raw=raw))
         await p.stored((first, long[1]))
         assert await p.worker.perform(KEY, Observe(0, 1, 4_000), p.context())
-        sizes = [len(shown_prompt(p, i)) for i in range(2)]
+        sizes = [len(read_shown_prompt(p, i)) for i in range(2)]
         assert sizes[1] < 0.8 * sizes[0]
         (made,) = (await p.memory()).chunks
         assert (made.last, made.source_tokens) == (1, 4_000)
@@ -204,7 +204,7 @@ async def test_one_message_that_is_too_long_is_clipped() -> None:
 async def test_what_is_too_long_at_any_length_fails() -> None:
     """Below 500 tokens of one message the observer is given up on: a failure, and no endless
     loop."""
-    async with parts(*[PromptTooLong("send less")] * 20) as p:
+    async with open_parts(*[PromptTooLong("send less")] * 20) as p:
         await p.stored(transcript(("user", 4_000), ("assistant", 10)))
         assert not await p.worker.perform(KEY, Observe(0, 1, 4_000), p.context())
         assert len(p.models.asked) == 2  # clipped to the threshold of 1 000 tokens, then to 500
@@ -214,7 +214,7 @@ async def test_what_is_too_long_at_any_length_fails() -> None:
 
 async def test_an_unusable_answer_is_asked_for_once_more() -> None:
     """One empty answer is no failure yet."""
-    async with parts("") as p:
+    async with open_parts("") as p:
         await p.stored(chat(4, 50))
         assert await p.worker.perform(KEY, SIX, p.context())
         assert len(p.models.asked) == 2
@@ -236,13 +236,13 @@ async def test_what_came_to_no_end_is_tried_smaller(
 ) -> None:
     """Each failure in a row halves the batch that the next try begins with; where size is not the
     trouble it stays."""
-    async with parts() as p:
+    async with open_parts() as p:
         memory = await p.stored(chat(8, 50))
         await p.memories.update(
             KEY, lambda _: replace(memory, failures=Failures(failures, 5.0, False, cause))
         )
         assert await p.worker.perform(KEY, Observe(0, 16, 800), p.context())
-        assert sum(f"{role} {n}" in shown_prompt(p) for role, n in roles(16)) == shown_of_16
+        assert sum(f"{role} {n}" in read_shown_prompt(p) for role, n in roles(16)) == shown_of_16
         after = await p.memory()
         assert (after.chunks[0].last, after.failures) == (shown_of_16, Failures())
 
@@ -250,7 +250,7 @@ async def test_what_came_to_no_end_is_tried_smaller(
 async def test_observations_are_immutable_text() -> None:
     """What was noted is stored as it was parsed: an entry's text is never rewritten by what
     follows."""
-    async with parts(NOTES, bullets("second")) as p:
+    async with open_parts(NOTES, bullets("second")) as p:
         await p.stored(chat(6, 50))
         await p.worker.perform(KEY, SIX, p.context())
         (first,) = (await p.memory()).chunks
@@ -278,7 +278,7 @@ async def test_a_suggestion_is_asked_for_where_it_is_not_stale(
 ) -> None:
     """In coding, hints made ahead stood a median 17 700 tokens behind the newest message; what
     nobody asked for is not kept."""
-    async with parts(SUGGESTING) as p:
+    async with open_parts(SUGGESTING) as p:
         await p.stored(chat(4, 50))
         assert await p.worker.perform(KEY, Observe(0, last, 50 * last, wait=wait), p.context())
         assert ("<suggested-response>" in p.models.asked[0][1].system) is asked
@@ -289,7 +289,7 @@ async def test_a_suggestion_is_asked_for_where_it_is_not_stale(
 async def test_an_idle_thread_is_asked_for_a_suggestion() -> None:
     """All that was said is observed then (`buffer_on_idle`)."""
     idle = SMALL.replace("block_timeout", "buffer_on_idle: true, block_timeout")
-    async with parts(SUGGESTING, settings=idle) as p:
+    async with open_parts(SUGGESTING, settings=idle) as p:
         memory = await p.stored(chat(4, 50))
         await p.memories.update(KEY, lambda _: replace(memory, turn_at=p.clock.now - 90_000))
         assert await p.worker.perform(KEY, Observe(0, 8, 400), p.context())

@@ -12,7 +12,7 @@ from om_proxy.background.performers.observe_batch import MAX_CALLS_PER_RESOURCE
 from om_proxy.memory.lifecycle.decisions import Observe
 from om_proxy.memory.model import Key, resource_key
 from tests.memory.building import KEY, chat
-from tests.support.performing import SMALL, Held, Parts, parts
+from tests.support.performing import SMALL, HeldAnswer, Parts, open_parts
 
 ALONE = SMALL.replace("memory:", "memory:\n  scope: resource").replace(
     "block_timeout", "max_tokens_per_batch: 300, block_timeout"
@@ -25,7 +25,7 @@ def threads(count: int) -> list[Key]:
     return [KEY._replace(thread=f"thread {n}") for n in range(count)]
 
 
-async def gathering(p: Parts, keys: list[Key], held: list[Held]) -> None:
+async def gathering(p: Parts, keys: list[Key], held: list[HeldAnswer]) -> None:
     """The resource's run is under way; a call for each thread, as many as there may be at once."""
     for key in keys:
         tail = tuple(chat(3, 50))
@@ -40,8 +40,8 @@ async def gathering(p: Parts, keys: list[Key], held: list[Held]) -> None:
 async def test_a_thread_waits_for_its_own_call_only() -> None:
     """Inspection R3: of twelve threads observed together, one call hung, and eleven requests waited
     for it."""
-    held = [Held() for _ in range(MAX_CALLS_PER_RESOURCE)]
-    async with parts(*held, settings=ALONE) as p:
+    held = [HeldAnswer() for _ in range(MAX_CALLS_PER_RESOURCE)]
+    async with open_parts(*held, settings=ALONE) as p:
         keys = threads(MAX_CALLS_PER_RESOURCE)
         await gathering(p, keys, held)
         assert not await p.background.wait_for_work(keys[0], ALL, p.context(), 0.02)
@@ -63,8 +63,8 @@ async def test_a_thread_waits_for_its_own_call_only() -> None:
 
 async def test_a_thread_whose_call_has_not_begun_gets_one_of_its_own() -> None:
     """It does not stand behind the calls before it, and is not asked about twice."""
-    held = [Held() for _ in range(MAX_CALLS_PER_RESOURCE)]
-    async with parts(*held, settings=ALONE) as p:
+    held = [HeldAnswer() for _ in range(MAX_CALLS_PER_RESOURCE)]
+    async with open_parts(*held, settings=ALONE) as p:
         keys = threads(MAX_CALLS_PER_RESOURCE + 1)
         await gathering(p, keys, held)
         assert await p.background.wait_for_work(keys[-1], ALL, p.context(), LONG)
@@ -78,8 +78,8 @@ async def test_a_thread_whose_call_has_not_begun_gets_one_of_its_own() -> None:
 async def test_a_server_that_hangs_costs_one_deadline() -> None:
     """All calls end at it, each thread backs off by itself, and no further batch is begun on the
     same server."""
-    held = [Held() for _ in range(2 * MAX_CALLS_PER_RESOURCE)]
-    async with parts(*held, settings=ALONE, within=1.0) as p:
+    held = [HeldAnswer() for _ in range(2 * MAX_CALLS_PER_RESOURCE)]
+    async with open_parts(*held, settings=ALONE, within=1.0) as p:
         keys = threads(2 * MAX_CALLS_PER_RESOURCE)
         await gathering(p, keys, held[:MAX_CALLS_PER_RESOURCE])
         await p.background.wait_idle()
@@ -91,8 +91,8 @@ async def test_a_server_that_hangs_costs_one_deadline() -> None:
 async def test_threads_that_were_asked_about_together_back_off_together() -> None:
     """Their one call was not answered in time: nobody asks about each of them in a row while the
     server hangs."""
-    held = Held()
-    async with parts(held, settings=ALONE.replace("300,", "10000,"), within=1.0) as p:
+    held = HeldAnswer()
+    async with open_parts(held, settings=ALONE.replace("300,", "10000,"), within=1.0) as p:
         keys = threads(3)
         await gathering(p, keys, [held])
         await p.background.wait_idle()

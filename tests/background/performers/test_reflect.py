@@ -14,9 +14,9 @@ from om_proxy.memory.model import Failures, replace_log
 from tests.agents.scripted_llm import bullets
 from tests.memory.building import KEY
 from tests.support.performing import (
-    Held,
-    parts,
-    shown_prompt,
+    HeldAnswer,
+    open_parts,
+    read_shown_prompt,
     store_logged_thread,
 )
 
@@ -24,8 +24,8 @@ from tests.support.performing import (
 async def test_a_reflection_of_a_thread_that_is_forgotten_meanwhile() -> None:
     """A thread made anew begins at the same generation with the same ids: the reflection is of
     another row all the same."""
-    held = Held(bullets("all of it in short"))
-    async with parts(held) as p:
+    held = HeldAnswer(bullets("all of it in short"))
+    async with open_parts(held) as p:
         before = await store_logged_thread(p, 300, 300)
         work = asyncio.create_task(p.worker.perform(KEY, Reflect(2, 10_000), p.context()))
         await held.asked.wait()
@@ -43,7 +43,7 @@ async def test_a_reflection_of_a_thread_that_is_forgotten_meanwhile() -> None:
 async def test_a_reflection_is_kept_beside_the_log() -> None:
     """What is shorter than asked is kept with the entries it stands for, and the log stays until it
     is swapped in."""
-    async with parts(bullets("all in all")) as p:
+    async with open_parts(bullets("all in all")) as p:
         memory = await store_logged_thread(p, 200, 200)
         assert await p.worker.perform(KEY, Reflect(2, 300), p.context())
         after = await p.memory()
@@ -63,7 +63,7 @@ async def test_a_reflection_is_kept_beside_the_log() -> None:
 async def test_a_reflection_no_shorter_than_its_entries_is_none() -> None:
     """The reflector is shown more than entries count, as the marks of threads in a shared log: the
     log must not grow by it."""
-    async with parts(bullets("all in all")) as p:
+    async with open_parts(bullets("all in all")) as p:
         await store_logged_thread(p, 200, 200)
         await p.memories.update(
             KEY,
@@ -77,8 +77,8 @@ async def test_a_reflection_no_shorter_than_its_entries_is_none() -> None:
 async def test_entries_that_come_meanwhile_survive() -> None:
     """A reflection of the first entries stands while new ones follow; swapped in, they follow it
     byte for byte."""
-    held = Held(bullets("all in all"))
-    async with parts(held) as p:
+    held = HeldAnswer(bullets("all in all"))
+    async with open_parts(held) as p:
         memory = await store_logged_thread(p, 200, 200)
         work = asyncio.create_task(p.worker.perform(KEY, Reflect(2, 300), p.context()))
         await held.asked.wait()
@@ -98,8 +98,8 @@ async def test_entries_that_come_meanwhile_survive() -> None:
 
 async def test_a_reflection_of_a_log_that_is_gone() -> None:
     """The log was rolled back while it was reflected on: the result changes nothing."""
-    held = Held(bullets("all in all"))
-    async with parts(held) as p:
+    held = HeldAnswer(bullets("all in all"))
+    async with open_parts(held) as p:
         await store_logged_thread(p, 200, 200)
         work = asyncio.create_task(p.worker.perform(KEY, Reflect(2, 300), p.context()))
         await held.asked.wait()
@@ -120,7 +120,7 @@ async def test_a_reflection_of_a_log_that_is_gone() -> None:
 async def test_an_unproductive_reflection_is_not_repeated() -> None:
     """Four answers of which none is usable: the log stays, and is left alone until it grows;
     observing goes on."""
-    async with parts(*[bullets("longer " * 500)] * 4) as p:
+    async with open_parts(*[bullets("longer " * 500)] * 4) as p:
         memory = await store_logged_thread(p, 200, 200)
         assert not await p.worker.perform(KEY, Reflect(2, 300), p.context())
         assert len(p.models.asked) == 4
@@ -139,10 +139,10 @@ async def test_a_log_that_is_too_long_for_the_reflector(refusals: int, kept: int
     ones stay word for word."""
     too_long = [PromptTooLong("send less")] * refusals
     above_its_share = bullets(" ".join(f"w{n}" for n in range(150 * kept)))
-    async with parts(*too_long, above_its_share, bullets("all in all")) as p:
+    async with open_parts(*too_long, above_its_share, bullets("all in all")) as p:
         memory = await store_logged_thread(p, 200, 200, 200, 200)
         assert await p.worker.perform(KEY, Reflect(4, 600), p.context())
-        assert [[f"fact {n} " in shown_prompt(p, call) for n in range(1, 5)] for call in (0, refusals, -1)] == [
+        assert [[f"fact {n} " in read_shown_prompt(p, call) for n in range(1, 5)] for call in (0, refusals, -1)] == [
             [True] * 4, *[[True] * kept + [False] * (4 - kept)] * 2
         ]  # fmt: skip
         after = await p.memory()
@@ -162,7 +162,7 @@ async def test_a_log_that_is_too_long_for_the_reflector(refusals: int, kept: int
 async def test_one_entry_that_is_too_long_for_the_reflector() -> None:
     """It cannot be split: the reflection has failed, the log stays, and it is not tried again
     before the log has grown."""
-    async with parts(*[PromptTooLong("send less")] * 9) as p:
+    async with open_parts(*[PromptTooLong("send less")] * 9) as p:
         memory = await store_logged_thread(p, 200, 200, 200)
         assert not await p.worker.perform(KEY, Reflect(3, 600), p.context())
         assert len(p.models.asked) == 3  # three entries, two, and the oldest

@@ -13,8 +13,8 @@ from om_proxy.memory.model import Failures
 from tests.agents.scripted_llm import bullets
 from tests.memory.building import KEY, chat, chunk
 from tests.support.performing import (
-    Held,
-    parts,
+    HeldAnswer,
+    open_parts,
 )
 
 SIX = Observe(after=0, last=6, tokens=300)
@@ -35,7 +35,7 @@ SIX = Observe(after=0, last=6, tokens=300)
 async def test_a_failure_is_recorded(steps: list[str | ModelError], asked: int, cause: str) -> None:
     """Whatever fails backs the thread off, with its cause, and moves nothing: no chunk, no
     coverage, no message lost."""
-    async with parts(*steps) as p:
+    async with open_parts(*steps) as p:
         memory = await p.stored(chat(4, 50))
         assert not await p.worker.perform(KEY, SIX, p.context())
         assert len(p.models.asked) == asked
@@ -48,8 +48,8 @@ async def test_a_failure_is_recorded(steps: list[str | ModelError], asked: int, 
 
 async def test_a_model_that_does_not_answer_in_time() -> None:
     """A time-out is a failure like any other, and the call is given up."""
-    held = Held()
-    async with parts(held, within=1.0) as p:
+    held = HeldAnswer()
+    async with open_parts(held, within=1.0) as p:
         await p.stored(chat(4, 50))
         assert not await p.worker.perform(KEY, SIX, p.context())
         assert held.given_up
@@ -62,7 +62,7 @@ async def test_a_model_that_does_not_answer_in_time() -> None:
 async def test_a_reflection_has_its_deadline_by_its_length(size: int, deadlines: float) -> None:
     """It writes nearly as much as it reads: 20 000 tokens of notes take a good model more than two
     minutes."""
-    async with parts(within=120.0) as p:
+    async with open_parts(within=120.0) as p:
         memory = await p.stored(chat(4, 50))
         logged = transitions.add_chunk(memory, chunk(memory, 6, tokens=size))
         logged = transitions.activate_chunks(logged, [logged.chunks[0].id], 5.0)
@@ -72,7 +72,7 @@ async def test_a_reflection_has_its_deadline_by_its_length(size: int, deadlines:
 
 async def test_a_success_ends_the_trouble() -> None:
     """After a success the thread is as good as any."""
-    async with parts() as p:
+    async with open_parts() as p:
         memory = await p.stored(chat(4, 50))
         await p.memories.update(KEY, lambda _: replace(memory, failures=Failures(7, 5.0)))
         assert await p.worker.perform(KEY, SIX, p.context())

@@ -22,12 +22,12 @@ from typing import Any
 
 import orjson
 
-from tests.e2e.between import chat_body, completing
 from tests.e2e.bounds.serving import proxied
 from tests.e2e.bounds.slow_ones import KINDS
 from tests.e2e.process import free_port
+from tests.e2e.raw_upstream import chat_body, script_completion
 from tests.support.raw_client import RawClient
-from tests.support.upstream_server import UpstreamServer, upstream_server
+from tests.support.upstream_server import UpstreamServer, run_upstream_server
 
 EVERY = 0.02  # seconds between two requests of the good client
 AROUND = 2.0  # seconds after they have all come, or left, that count to that
@@ -167,7 +167,7 @@ async def measured(
     two windows without them."""
     flood = free_port()
     async with (
-        upstream_server(completing()) as server,
+        run_upstream_server(script_completion()) as server,
         proxied(folder, server, limits, both(server, flood)) as proxy,
     ):
         pinned(proxy.pid)

@@ -12,10 +12,16 @@ from pathlib import Path
 
 import orjson
 
-from tests.e2e.between import COMPLETION, chat_body, completing, reason
 from tests.e2e.bounds.serving import Proxy, needs_proc, proxied
-from tests.support.raw_client import Got, RawClient, ask
-from tests.support.upstream_server import Call, Script, UpstreamServer, answering, upstream_server
+from tests.e2e.raw_upstream import COMPLETION, chat_body, read_reason, script_completion
+from tests.support.raw_client import RawClient, RawResponse, ask
+from tests.support.upstream_server import (
+    Call,
+    Script,
+    UpstreamServer,
+    run_upstream_server,
+    script_answer,
+)
 
 MOST = 64 << 20  # bytes that are read of a reply
 BODY = (
@@ -65,10 +71,10 @@ async def swallowing(call: Call) -> None:
         connection._buffer.clear()
         if left and not await connection._fill():
             return
-    await completing()(call)
+    await script_completion()(call)
 
 
-async def watched(proxy: Proxy, work: asyncio.Task[Got]) -> float:
+async def watched(proxy: Proxy, work: asyncio.Task[RawResponse]) -> float:
     """The longest that anyone else waited for an answer meanwhile."""
     longest = 0.0
     while not work.done():
@@ -80,13 +86,13 @@ async def watched(proxy: Proxy, work: asyncio.Task[Got]) -> float:
     return longest
 
 
-async def sent(port: int, body: bytes, *headers: bytes) -> Got:
+async def sent(port: int, body: bytes, *headers: bytes) -> RawResponse:
     client = await RawClient.connect(port)
     client.send(body, headers=headers)
     head = await asyncio.wait_for(client.reader.readuntil(b"\r\n\r\n"), 60)
     client.leave()
     lines = [line.partition(b":") for line in head.split(b"\r\n")[1:]]
-    return Got(
+    return RawResponse(
         int(head.split()[1]),
         [(name.lower(), value.strip()) for name, _, value in lines],
         b"",
@@ -100,7 +106,7 @@ async def test_requests(tmp_path: Path) -> None:
     and nobody else kept waiting."""
     limits = f"{{body: {BODY}}}"
     async with (
-        upstream_server(swallowing, early=True) as server,
+        run_upstream_server(swallowing, early=True) as server,
         proxied(tmp_path, server, limits) as proxy,
     ):
         await sent(proxy.port, chat_body("warm"), THREAD)
@@ -135,7 +141,7 @@ TWICE = zlib.compress(WHOLE)
 @asynccontextmanager
 async def noting(tmp_path: Path, script: Script) -> AsyncIterator[tuple[UpstreamServer, Proxy]]:
     """A proxy whose memory is made early, with its model server."""
-    async with upstream_server(script) as server:
+    async with run_upstream_server(script) as server:
         more = f"""
         upstream: [{{base_url: "{server.base}"}}]
         memory: {{model: openai/observer, api_base: "{server.base}", api_key: sk-observer,
@@ -149,16 +155,16 @@ async def noting(tmp_path: Path, script: Script) -> AsyncIterator[tuple[Upstream
 async def test_replies(tmp_path: Path) -> None:
     """A compressed reply is passed on as it is; the copy that is read of it has a bound. The thread
     goes on."""
-    async with noting(tmp_path, completing()) as (server, proxy):
+    async with noting(tmp_path, script_completion()) as (server, proxy):
         before = proxy.resident()
         for body, kind in ((WHOLE, b"application/json"), (STREAM, b"text/event-stream")):
             proxy.forget_peak()
-            server.script = answering(body, b"Content-Type: " + kind, b"Content-Encoding: gzip")
+            server.script = script_answer(body, b"Content-Type: " + kind, b"Content-Encoding: gzip")
             asked = chat_body("hi", stream=body is STREAM)
             got = await ask(proxy.port, asked, headers=(THREAD, b"Accept-Encoding: gzip"))
             assert (got.status, got.whole, got.body) == (200, True, body)
             assert proxy.resident("VmHWM") - before < 4 * (MOST >> 20)
-        server.script = completing()
+        server.script = script_completion()
         assert (await ask(proxy.port, chat_body("hi"), headers=(THREAD,))).body == COMPLETION
 
 
@@ -174,12 +180,12 @@ async def test_an_observers_answers(tmp_path: Path) -> None:
 
     async def script(call: Call) -> None:
         if b'"observer"' not in call.seen.body:
-            await completing()(call)
+            await script_completion()(call)
             return
         body, encoding = bombs[-1]
-        await answering(body, b"Content-Type: application/json", b"Content-Encoding: " + encoding)(
-            call
-        )
+        await script_answer(
+            body, b"Content-Type: application/json", b"Content-Encoding: " + encoding
+        )(call)
         asked.set()
 
     async with noting(tmp_path, script) as (_, proxy):
@@ -199,10 +205,10 @@ async def test_an_observers_answers(tmp_path: Path) -> None:
 
 async def test_a_compressed_request(tmp_path: Path) -> None:
     """It is not ours to read: the model server gets it as it is, and says what it makes of it."""
-    async with noting(tmp_path, completing()) as (server, proxy):
+    async with noting(tmp_path, script_completion()) as (server, proxy):
         before = proxy.resident()
         got = await ask(proxy.port, WHOLE, headers=(THREAD, b"Content-Encoding: gzip"))
-        assert (got.status, reason(got)) == (200, "off/unreadable")
+        assert (got.status, read_reason(got)) == (200, "off/unreadable")
         assert (server.seen[-1].body, server.seen[-1].header(b"content-encoding")) == (
             WHOLE,
             [b"gzip"],
@@ -215,7 +221,7 @@ async def test_an_announced_body(tmp_path: Path) -> None:
     is not. There the connection ends: of what came next nobody could tell whether it is that body.
     """
     async with (
-        upstream_server(completing()) as server,
+        run_upstream_server(script_completion()) as server,
         proxied(tmp_path, server, "{body: 1MiB}") as proxy,
     ):
         client = await RawClient.connect(proxy.port)

@@ -13,9 +13,15 @@ import orjson
 import pytest
 
 from tests.agents.scripted_llm import bullets
-from tests.e2e.between import COMPLETION, Between, between, chat_body, reason
-from tests.support.raw_client import Got, RawClient, ask
-from tests.support.upstream_server import Call, answering
+from tests.e2e.raw_upstream import (
+    COMPLETION,
+    ProxyUnderTest,
+    chat_body,
+    read_reason,
+    run_with_raw_upstream,
+)
+from tests.support.raw_client import RawClient, RawResponse, ask
+from tests.support.upstream_server import Call, script_answer
 
 THREAD = b"X-OM-Thread: t"
 LONG = "the dock takes no van above 2.85 m and " * 60  # about 600 tokens
@@ -36,19 +42,19 @@ class Models:
     async def __call__(self, call: Call) -> None:
         if b'"openai/observer"' in call.seen.body or b'"observer"' in call.seen.body:
             self.observed += 1
-            await answering(NOTES)(call)
+            await script_answer(NOTES)(call)
             return
         if b'"hold"' in call.seen.body:
             self.held += 1
             await self.go.wait()
-        await answering(COMPLETION, b"Content-Type: application/json")(call)
+        await script_answer(COMPLETION, b"Content-Type: application/json")(call)
 
 
 @dataclass
 class Full:
-    site: Between
+    site: ProxyUnderTest
     models: Models
-    waiting: list[asyncio.Task[Got]] = field(default_factory=list)
+    waiting: list[asyncio.Task[RawResponse]] = field(default_factory=list)
     clients: list[RawClient] = field(default_factory=list)
 
     async def hold(self, count: int, path: str = "/v1/chat/completions") -> None:
@@ -74,7 +80,7 @@ class Full:
         for client in self.clients:
             client.leave()
 
-    async def release(self) -> list[Got]:
+    async def release(self) -> list[RawResponse]:
         self.models.go.set()
         return await asyncio.gather(*self.waiting)
 
@@ -84,7 +90,7 @@ class Full:
             while not seen():  # noqa: ASYNC110 - of a server's inside, which tells nobody; bounded above
                 await asyncio.sleep(0.005)
 
-    async def say(self, *texts: str) -> Got:
+    async def say(self, *texts: str) -> RawResponse:
         """A turn of one thread, which sends what it says and no history."""
         return await ask(self.site.port, chat_body(*texts), headers=(THREAD, b"X-OM-History: new"))
 
@@ -93,7 +99,7 @@ class Full:
 async def full(tmp_path: Path, in_flight: int, more: str = "") -> AsyncIterator[Full]:
     models = Models()
     limits = f"limits: {{in_flight: {in_flight}, body: 1MiB, memory: 64MiB}}\n            background: {{observer_interval: 100ms}}\n{more}"
-    async with between(tmp_path, limits, memory=SMALL) as site:
+    async with run_with_raw_upstream(tmp_path, limits, memory=SMALL) as site:
         async with asyncio.timeout(30):
             while (await ask(site.port, b"", method="GET", path="/readyz")).status != 200:  # noqa: ASYNC110 - as `until`
                 await asyncio.sleep(0.01)  # token ranks are read beside the loop
@@ -120,7 +126,7 @@ async def test_no_place(tmp_path: Path, path: str) -> None:
                 [b"true"],
             )
             assert orjson.loads(got.body)["error"]["code"] == "om_overloaded"
-        assert reason(await ask(f.site.port, chat_body("hi"), headers=(THREAD,))) == "off"
+        assert read_reason(await ask(f.site.port, chat_body("hi"), headers=(THREAD,))) == "off"
         for own in ("/healthz", "/readyz"):
             assert (await ask(f.site.port, b"", method="GET", path=own)).status == 200
         assert [got.status for got in await f.release()] == [200] * 3
@@ -210,16 +216,16 @@ async def test_memory_gives_way(tmp_path: Path) -> None:
     """With four of five places taken nothing is observed, and nobody waits for an observation; the
     turns are kept all the same. When there is room again, what is due is done."""
     async with full(tmp_path, 5) as f:
-        assert reason(await f.say("hello")) == "raw"
+        assert read_reason(await f.say("hello")) == "raw"
         await f.hold(4)
         assert (
-            reason(await f.say(LONG)) == "applied"
+            read_reason(await f.say(LONG)) == "applied"
         )  # what it holds of the thread and the client did not send
-        assert reason(await f.say(LONG)) == "applied/observer-late"
+        assert read_reason(await f.say(LONG)) == "applied/observer-late"
         assert f.models.observed == 0
         await f.release()
         await f.until(lambda: f.models.observed)
         await f.site.app.background.wait_idle()
-        assert reason(await f.say("and now?")) == "applied"
+        assert read_reason(await f.say("and now?")) == "applied"
         assert b"* \xf0\x9f\x94\xb4" in f.site.server.seen[-1].body
         assert b"the dock takes no van above 2.85 m" in f.site.server.seen[-1].body

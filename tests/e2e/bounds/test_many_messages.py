@@ -12,8 +12,8 @@ import orjson
 import pytest
 
 from om_proxy.off_loop import MANY_MESSAGES
-from tests.e2e.between import between, chat_body, reason
-from tests.support.upstream_server import answering
+from tests.e2e.raw_upstream import chat_body, read_reason, run_with_raw_upstream
+from tests.support.upstream_server import script_answer
 
 COUNT = 30_000
 LEAST_SLICES = (
@@ -63,13 +63,15 @@ async def test_many_new_messages(tmp_path: Path) -> None:
     next turn knows them."""
     assert COUNT > MANY_MESSAGES
     messages = conversation(COUNT)
-    async with between(tmp_path, memory=", observation: {message_tokens: 10000000}") as site:
+    async with run_with_raw_upstream(
+        tmp_path, memory=", observation: {message_tokens: 10000000}"
+    ) as site:
         for known in (False, True):
             body = orjson.dumps({"model": "m", "messages": messages})
             slices, begun = LoopSlices(), time.process_time()
             got = await site.ask(body, b"X-OM-Thread: t")
             used, longest = time.process_time() - begun, slices.end()
-            assert (got.status, reason(got)) == (200, "raw")
+            assert (got.status, read_reason(got)) == (200, "raw")
             if not known:
                 assert longest < used / LEAST_SLICES
             messages += [
@@ -87,8 +89,8 @@ async def test_a_large_reply(tmp_path: Path) -> None:
     reply = orjson.dumps({"choices": [{"index": 0, "finish_reason": "stop", "message": message}]})
     longest: dict[bool, list[float]] = {False: [], True: []}
     unobserved = ", observation: {message_tokens: 100000000}"
-    async with between(tmp_path, memory=unobserved) as site:
-        script = answering(reply, b"Content-Type: application/json")
+    async with run_with_raw_upstream(tmp_path, memory=unobserved) as site:
+        script = script_answer(reply, b"Content-Type: application/json")
         for thread in (b"X-OM-Thread: t", b"X-OM-Thread: u", b"X-OM-Thread: v"):
             for named in ((), (thread,)):
                 slices = LoopSlices()

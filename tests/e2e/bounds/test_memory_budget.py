@@ -12,9 +12,9 @@ import pytest
 from structlog.testing import capture_logs
 
 from om_proxy.app import App
-from tests.e2e.between import between, chat_body
+from tests.e2e.raw_upstream import chat_body, run_with_raw_upstream
 from tests.support.raw_client import RawClient, ask
-from tests.support.upstream_server import SSE_HEAD, Call, answering, chunk
+from tests.support.upstream_server import SSE_HEAD, Call, chunk, script_answer
 
 THREAD = b"X-OM-Thread: t"
 LIMITS = "limits: {body: 256KiB, memory: 1MiB}"
@@ -28,7 +28,7 @@ def reply(size: int) -> bytes:
 
 
 async def in_one_piece(call: Call, size: int) -> None:
-    await answering(reply(size), b"Content-Type: application/json")(call)
+    await script_answer(reply(size), b"Content-Type: application/json")(call)
 
 
 async def streamed(call: Call, size: int) -> None:
@@ -53,7 +53,7 @@ async def test_a_reply_beyond_the_budget(
     """Its client gets every byte; what the client said is kept, the log says what was not, and
     nothing stays charged. The next reply is remembered again, and so is the large one when its
     client sends it back."""
-    async with between(tmp_path, LIMITS) as site:
+    async with run_with_raw_upstream(tmp_path, LIMITS) as site:
         body = chat_body("how high is the dock?", stream=stream)
         with capture_logs() as logs:
             got = await site.ask(body, THREAD, script=lambda call: answer(call, 2_000_000))
@@ -85,7 +85,7 @@ async def test_a_large_body_waits_for_room(tmp_path: Path) -> None:
             await go.wait()
         await in_one_piece(call, 100)
 
-    async with between(tmp_path, LIMITS) as site:
+    async with run_with_raw_upstream(tmp_path, LIMITS) as site:
         site.server.script = script
         first, second = await RawClient.connect(site.port), await RawClient.connect(site.port)
         first.send(chat_body("hold" + "x" * 200_000))
@@ -118,7 +118,7 @@ async def test_a_long_reply_holds_no_body(tmp_path: Path) -> None:
         await go.wait()
         call.send(chunk(b"data: [DONE]\n\n") + chunk(b""))
 
-    async with between(tmp_path, LIMITS) as site:
+    async with run_with_raw_upstream(tmp_path, LIMITS) as site:
         site.server.script = script
         client = await RawClient.connect(site.port)
         client.send(chat_body("x" * 200_000, stream=True))

@@ -5,16 +5,16 @@ from __future__ import annotations
 import resource
 from pathlib import Path
 
-from tests.e2e.between import completing
 from tests.e2e.bounds.serving import needs_proc, proxied
-from tests.support.upstream_server import upstream_server
+from tests.e2e.raw_upstream import script_completion
+from tests.support.upstream_server import run_upstream_server
 
 
 @needs_proc
 async def test_open_files(tmp_path: Path) -> None:
     """Started with fewer, it raises them to the most."""
     soft, most = resource.getrlimit(resource.RLIMIT_NOFILE)
-    async with upstream_server(completing()) as server:
+    async with run_upstream_server(script_completion()) as server:
         resource.setrlimit(resource.RLIMIT_NOFILE, (min(256, most), most))
         try:
             async with proxied(tmp_path, server) as proxy:

@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.e2e.between import completing
 from tests.e2e.bounds.serving import needs_proc, proxied
+from tests.e2e.raw_upstream import script_completion
 from tests.support.raw_client import RawClient, ask
-from tests.support.upstream_server import SSE_HEAD, Call, chunk, upstream_server
+from tests.support.upstream_server import SSE_HEAD, Call, chunk, run_upstream_server
 
 EVENT = chunk(
     b'data: {"choices":[{"index":0,"delta":{"content":"'
@@ -77,7 +77,7 @@ async def test_a_reader_that_stalls(tmp_path: Path, path: str, headers: tuple[by
     served."""
     flood = Flood()
     async with (
-        upstream_server(flood) as server,
+        run_upstream_server(flood) as server,
         proxied(tmp_path, server, f"{{write_timeout: {WITHIN}s}}") as proxy,
         asyncio.timeout(60),
     ):
@@ -89,7 +89,7 @@ async def test_a_reader_that_stalls(tmp_path: Path, path: str, headers: tuple[by
         assert WITHIN <= time.monotonic() - begun < WITHIN + 10
         await what_comes(client)
         client.leave()
-        server.script = completing()
+        server.script = script_completion()
         assert (await ask(proxy.port, ASK, path=path, headers=headers)).status == 200
 
 
@@ -99,11 +99,11 @@ async def test_what_they_hold(tmp_path: Path) -> None:
     they do others are served."""
     flood = Flood()
     async with (
-        upstream_server(flood) as server,
+        run_upstream_server(flood) as server,
         proxied(tmp_path, server) as proxy,
         asyncio.timeout(60),
     ):
-        server.script = completing()
+        server.script = script_completion()
         await ask(proxy.port, ASK, headers=(b"X-OM-Thread: warm",))
         server.script = flood
         before = proxy.resident()
@@ -113,7 +113,7 @@ async def test_what_they_hold(tmp_path: Path) -> None:
         for _ in clients:
             call = await flood.calls.get()
         await proxy.rests()
-        server.script = completing()
+        server.script = script_completion()
         assert (await ask(proxy.port, ASK, headers=(b"X-OM-Thread: good",))).status == 200
         assert proxy.resident() - before < 20 * (HELD >> 20)
         for client in clients:
@@ -126,7 +126,7 @@ async def test_leaving_while_nothing_is_read(tmp_path: Path) -> None:
     free again when it has left."""
     calls: asyncio.Queue[Call] = asyncio.Queue()
     async with (
-        upstream_server(calls.put) as server,
+        run_upstream_server(calls.put) as server,
         proxied(tmp_path, server, "{in_flight: 1}") as proxy,
         asyncio.timeout(60),
     ):
@@ -139,5 +139,5 @@ async def test_leaving_while_nothing_is_read(tmp_path: Path) -> None:
         client.leave()
         await call.closed.wait()
         assert time.monotonic() - left < 10
-        server.script = completing()
+        server.script = script_completion()
         assert (await ask(proxy.port, ASK)).status == 200

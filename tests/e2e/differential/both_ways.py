@@ -10,9 +10,9 @@ from dataclasses import dataclass, field
 
 import h11
 
-from tests.e2e.between import Between
 from tests.e2e.differential.exchange import Exchange
-from tests.support.upstream_server import Seen
+from tests.e2e.raw_upstream import ProxyUnderTest
+from tests.support.upstream_server import SeenRequest
 
 WITHIN = 20.0  # seconds one exchange may take; it takes milliseconds
 # Of a connection and not of the exchange (RFC 9110 7.6.1), the same by older names, and what the
@@ -48,8 +48,8 @@ class Both:
     """What the model server saw and the client heard, without the proxy and with it."""
 
     exchange: Exchange
-    seen_directly: Seen
-    seen: Seen
+    seen_directly: SeenRequest
+    seen: SeenRequest
     heard_directly: Heard
     heard: Heard
 
@@ -130,7 +130,7 @@ async def spoken(port: int, wire: bytes, method: str = "POST") -> Heard:
         return await talker.ask(wire, method)
 
 
-async def both_ways(site: Between, exchange: Exchange, *own: bytes) -> Both:
+async def both_ways(site: ProxyUnderTest, exchange: Exchange, *own: bytes) -> Both:
     """Both forms, one after the other. `own`: headers that only the proxy is sent."""
     site.server.script = exchange.answer.script()
     direct = exchange.wire(b"127.0.0.1:%d" % site.server.port, exchange.direct_target)
@@ -141,7 +141,9 @@ async def both_ways(site: Between, exchange: Exchange, *own: bytes) -> Both:
     return Both(exchange, seen_directly, seen, heard_directly, heard)
 
 
-async def _one(site: Between, port: int, wire: bytes, exchange: Exchange) -> tuple[Seen, Heard]:
+async def _one(
+    site: ProxyUnderTest, port: int, wire: bytes, exchange: Exchange
+) -> tuple[SeenRequest, Heard]:
     site.server.seen.clear()
     heard = await spoken(port, wire, exchange.method)
     assert len(site.server.seen) == 1, (
@@ -183,7 +185,7 @@ def _of_requests(both: Both, identity: bool, rewritten: bool) -> list[str]:
     ]
 
 
-def _lengths(before: Seen, after: Seen) -> tuple[list[bytes], list[bytes]]:
+def _lengths(before: SeenRequest, after: SeenRequest) -> tuple[list[bytes], list[bytes]]:
     """Announced lengths, where both forms announce one: a body of unknown length may get one, and
     one of none lose it."""
     lengths = before.header(b"content-length"), after.header(b"content-length")

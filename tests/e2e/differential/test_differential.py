@@ -15,12 +15,12 @@ from itertools import count
 import pytest
 import pytest_asyncio
 
-from tests.e2e.between import Between, between
 from tests.e2e.differential.both_ways import Both, Talker, both_ways, differences, spoken
 from tests.e2e.differential.chats import chats
 from tests.e2e.differential.exchange import EVENTS, JSON, Answer, Exchange, answer, chunked
 from tests.e2e.differential.replies import BODY, replies
 from tests.e2e.differential.routes import BOUNDARY, form, routes
+from tests.e2e.raw_upstream import ProxyUnderTest, run_with_raw_upstream
 from tests.support.upstream_server import SSE_HEAD, Call, chunk
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
@@ -36,16 +36,16 @@ ALIASES = (
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def site(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Between]:
+async def site(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[ProxyUnderTest]:
     """One that nobody names a thread to."""
-    async with between(tmp_path_factory.mktemp("plain")) as site:
+    async with run_with_raw_upstream(tmp_path_factory.mktemp("plain")) as site:
         yield site
         assert await site.threads() == 0
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def remembering(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Between]:
-    async with between(tmp_path_factory.mktemp("remembering")) as site:
+async def remembering(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[ProxyUnderTest]:
+    async with run_with_raw_upstream(tmp_path_factory.mktemp("remembering")) as site:
         yield site
 
 
@@ -64,13 +64,13 @@ async def test_how_many() -> None:
 
 
 @each([*CHATS, *REPLIES, *ROUTES])
-async def test_without_a_thread(site: Between, exchange: Exchange) -> None:
+async def test_without_a_thread(site: ProxyUnderTest, exchange: Exchange) -> None:
     """Nobody can tell that there is a proxy, the receipt of the chat route aside."""
     assert differences(await both_ways(site, exchange)) == []
 
 
 @each([exchange for exchange in ROUTES if not exchange.is_chat])
-async def test_other_routes_with_a_thread(remembering: Between, exchange: Exchange) -> None:
+async def test_other_routes_with_a_thread(remembering: ProxyUnderTest, exchange: Exchange) -> None:
     """Headers that name a thread change nothing where there is no memory, and stay here; the
     receipt says that there is none."""
     own = (thread(), *ALIASES, b"X-OM-Mode: on", b"X-OM-Anything: 1")
@@ -83,7 +83,7 @@ async def test_other_routes_with_a_thread(remembering: Between, exchange: Exchan
 
 
 @each([*CHATS, *REPLIES, *(exchange for exchange in ROUTES if exchange.is_chat)])
-async def test_a_first_turn(remembering: Between, exchange: Exchange) -> None:
+async def test_a_first_turn(remembering: ProxyUnderTest, exchange: Exchange) -> None:
     """It differs in nothing but that an uncompressed reply is asked for; whatever is no chat
     differs in nothing at all."""
     both = await both_ways(remembering, exchange, thread())
@@ -124,7 +124,7 @@ KNOWN = [
 @pytest.mark.parametrize(
     ("exchange", "expected"), [pytest.param(*row, id=row[0].name) for row in KNOWN]
 )
-async def test_what_differs(site: Between, exchange: Exchange, expected: list[str]) -> None:
+async def test_what_differs(site: ProxyUnderTest, exchange: Exchange, expected: list[str]) -> None:
     """All that is known to: it may become less."""
     assert differences(await both_ways(site, exchange)) == expected
 
@@ -168,7 +168,7 @@ LARGEST = [
 
 
 @each(LARGEST)
-async def test_large(site: Between, exchange: Exchange) -> None:
+async def test_large(site: ProxyUnderTest, exchange: Exchange) -> None:
     """30 MB pass like 30 bytes."""
     both = await both_ways(site, exchange)
     assert max(len(both.seen.body), len(both.heard.body)) >= LARGE
@@ -179,7 +179,7 @@ async def test_large(site: Between, exchange: Exchange) -> None:
 @pytest.mark.parametrize("cut", [False, True], ids=["a length", "chunks"])
 @pytest.mark.parametrize("target", ["/v1/files", "/v1/chat/completions"])
 async def test_answered_before_the_body_has_come(
-    site: Between, target: str, cut: bool, closes: bool
+    site: ProxyUnderTest, target: str, cut: bool, closes: bool
 ) -> None:
     """A server that refuses an upload at its head, as one does that knows no such key, is heard all
     the same."""
@@ -213,7 +213,7 @@ async def test_answered_before_the_body_has_come(
 
 @pytest.mark.parametrize("named", [False, True], ids=["without a thread", "with a thread"])
 @pytest.mark.parametrize("target", ["/v1/chat/completions", "/v1/completions"])
-async def test_each_event_at_once(remembering: Between, target: str, named: bool) -> None:
+async def test_each_event_at_once(remembering: ProxyUnderTest, target: str, named: bool) -> None:
     """An event is heard before the next one is sent: nothing is collected on the way."""
     heard = [asyncio.Event() for _ in EVENTS]
 
@@ -240,7 +240,7 @@ async def test_each_event_at_once(remembering: Between, target: str, named: bool
 
 
 @pytest.mark.parametrize("target", ["/v1/chat/completions", "/v1/files"])
-async def test_expecting_100(site: Between, target: str) -> None:
+async def test_expecting_100(site: ProxyUnderTest, target: str) -> None:
     """A client that waits for its word before it sends the body gets it, and the model server
     nothing to wait for."""
     site.server.seen.clear()
@@ -268,7 +268,7 @@ def one_after_the_other() -> list[Exchange]:
     ]
 
 
-async def test_on_one_connection(site: Between) -> None:
+async def test_on_one_connection(site: ProxyUnderTest) -> None:
     """Whatever came before, the next exchange is its own: bodies do not run over, in either
     direction."""
     async with await Talker.connect(site.port) as talker:
@@ -284,7 +284,7 @@ async def test_on_one_connection(site: Between) -> None:
                 )
 
 
-async def test_sent_ahead(site: Between) -> None:
+async def test_sent_ahead(site: ProxyUnderTest) -> None:
     """Requests sent without waiting are answered in their order, each with its own answer."""
     site.server.seen.clear()
 
@@ -307,7 +307,7 @@ async def test_sent_ahead(site: Between) -> None:
 # ── the comparison itself ─────────────────────────────────────────────────────────────────────────
 
 
-async def test_the_comparison_bites(site: Between) -> None:
+async def test_the_comparison_bites(site: ProxyUnderTest) -> None:
     """Each thing that is compared is told apart when it differs."""
 
     def told(**changes: object) -> list[str]:

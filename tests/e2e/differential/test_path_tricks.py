@@ -13,10 +13,10 @@ import orjson
 import pytest
 import pytest_asyncio
 
-from tests.e2e.between import COMPLETION, Between, between, chat_body
 from tests.e2e.differential.both_ways import Heard, Talker, spoken
 from tests.e2e.differential.exchange import JSON, Exchange, answer
-from tests.support.upstream_server import Call, UpstreamServer, upstream_server
+from tests.e2e.raw_upstream import COMPLETION, ProxyUnderTest, chat_body, run_with_raw_upstream
+from tests.support.upstream_server import Call, UpstreamServer, run_upstream_server
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -56,19 +56,21 @@ AMBIGUOUS = re.compile(r"//|%2f|%5c|\\|%00|/(\.|%2e){1,2}(/|;|%3b|$)", re.IGNORE
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def elsewhere() -> AsyncIterator[UpstreamServer]:
     """A server that nobody configured."""
-    async with upstream_server(answer(b"{}").script()) as server:
+    async with run_upstream_server(answer(b"{}").script()) as server:
         yield server
         assert server.accepted == 0
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def site(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Between]:
-    async with between(tmp_path_factory.mktemp("paths"), "server: {admin_token: sesame}") as site:
+async def site(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[ProxyUnderTest]:
+    async with run_with_raw_upstream(
+        tmp_path_factory.mktemp("paths"), "server: {admin_token: sesame}"
+    ) as site:
         yield site
 
 
 async def asked(
-    site: Between, method: str, target: str, *headers: bytes, body: bytes = b""
+    site: ProxyUnderTest, method: str, target: str, *headers: bytes, body: bytes = b""
 ) -> Heard:
     site.server.seen.clear()
     site.server.script = answer(COMPLETION, JSON).script()
@@ -78,7 +80,7 @@ async def asked(
 
 @pytest.mark.parametrize("method", ["GET", "POST"])
 @pytest.mark.parametrize("start", STARTS)
-async def test_where_it_leads(site: Between, start: str, method: str) -> None:
+async def test_where_it_leads(site: ProxyUnderTest, start: str, method: str) -> None:
     """To exactly what it says below the upstream's base, unless it could be taken for something
     else: that is refused."""
     for target in TRICKS[start]:
@@ -98,7 +100,7 @@ async def test_where_it_leads(site: Between, start: str, method: str) -> None:
             assert went == [f"{method} /v1{below} HTTP/1.1"], target
 
 
-async def test_the_admin_api_by_its_name(site: Between) -> None:
+async def test_the_admin_api_by_its_name(site: ProxyUnderTest) -> None:
     """It answers: the tests above would notice."""
     heard = await asked(site, "GET", "/om/v1/threads", ADMIN)
     assert (heard.status, list(orjson.loads(heard.body))) == (200, ["threads", "cursor"])
@@ -119,7 +121,7 @@ async def test_they_are_many() -> None:
         "/v1/./chat/completions", "/v1//chat/completions", "//v1/chat/completions", "/v1/chat\\completions", "/v1/chat%5ccompletions",
     ],
 )  # fmt: skip
-async def test_the_chat_route_in_disguise(site: Between, target: str) -> None:
+async def test_the_chat_route_in_disguise(site: ProxyUnderTest, target: str) -> None:
     """It is refused: neither has it a memory, nor does it pass without one."""
     heard = await asked(site, "POST", target, b"X-OM-Thread: t", body=BODY)
     assert (heard.status, orjson.loads(heard.body)["error"]["code"], site.server.seen) == (
@@ -139,7 +141,7 @@ async def test_the_chat_route_in_disguise(site: Between, target: str) -> None:
         "/v1/chat/completions;a",
     ],
 )
-async def test_what_only_looks_like_the_chat_route(site: Between, target: str) -> None:
+async def test_what_only_looks_like_the_chat_route(site: ProxyUnderTest, target: str) -> None:
     """It passes as any other path, without a memory."""
     heard = await asked(site, "POST", target, b"X-OM-Thread: t", body=BODY)
     assert (heard.status, heard.all(b"x-om-reason"), site.seen.body) == (200, [b"route"], BODY)
@@ -167,7 +169,7 @@ async def test_what_only_looks_like_the_chat_route(site: Between, target: str) -
     ],
 )  # fmt: skip
 async def test_absolute_form(
-    site: Between, elsewhere: UpstreamServer, target: str, line: str | None
+    site: ProxyUnderTest, elsewhere: UpstreamServer, target: str, line: str | None
 ) -> None:
     """A whole address is its path (RFC 9112 3.2.2 has it accepted), asked of the configured server
     and of no other."""
@@ -184,7 +186,7 @@ async def test_absolute_form(
 @pytest.mark.parametrize("named", [False, True], ids=["without a thread", "with a thread"])
 @pytest.mark.parametrize("target", ["/v1/chat/completions", "/v1/embeddings"])
 async def test_nothing_in_a_request_names_a_server(
-    site: Between, elsewhere: UpstreamServer, target: str, named: bool
+    site: ProxyUnderTest, elsewhere: UpstreamServer, target: str, named: bool
 ) -> None:
     """Whatever header, parameter or member of the body asks for another, the configured one is
     asked."""
@@ -229,7 +231,11 @@ async def test_nothing_in_a_request_names_a_server(
 )
 @pytest.mark.parametrize("target", ["/v1/chat/completions", "/v1/embeddings"])
 async def test_redirects_are_the_client_s(
-    site: Between, elsewhere: UpstreamServer, target: str, headers: tuple[bytes, ...], status: int
+    site: ProxyUnderTest,
+    elsewhere: UpstreamServer,
+    target: str,
+    headers: tuple[bytes, ...],
+    status: int,
 ) -> None:
     """None is followed: it is answered as it came."""
     location = b"Location: http://127.0.0.1:%d/v1/chat/completions" % elsewhere.port

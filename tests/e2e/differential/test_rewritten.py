@@ -14,11 +14,11 @@ import orjson
 import pytest
 import pytest_asyncio
 
-from tests.e2e.between import Between, between
 from tests.e2e.differential.both_ways import both_ways, differences, spoken
 from tests.e2e.differential.chats import ODDITIES, members, messages, streams
 from tests.e2e.differential.exchange import COMPLETED, COMPLETION, JSON, Exchange, answer
 from tests.e2e.differential.published import refused
+from tests.e2e.raw_upstream import ProxyUnderTest, run_with_raw_upstream
 from tests.support.upstream_server import Call
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
@@ -48,12 +48,12 @@ LEADING = ("system", "developer")
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def site(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Between]:
-    async with between(tmp_path_factory.mktemp("rewritten")) as site:
+async def site(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[ProxyUnderTest]:
+    async with run_with_raw_upstream(tmp_path_factory.mktemp("rewritten")) as site:
         yield site
 
 
-async def remembering(site: Between) -> bytes:
+async def remembering(site: ProxyUnderTest) -> bytes:
     """The header of a thread in which one question was asked and answered."""
     thread = b"X-OM-Thread: rewritten-%d" % next(numbers)
     site.server.script = COMPLETED.script()
@@ -64,7 +64,7 @@ async def remembering(site: Between) -> bytes:
 
 
 @pytest.mark.parametrize("exchange", [pytest.param(e, id=e.name) for e in CHATS])
-async def test_outside_its_messages(site: Between, exchange: Exchange) -> None:
+async def test_outside_its_messages(site: ProxyUnderTest, exchange: Exchange) -> None:
     """Every byte of a rewritten body before and behind the messages is the client's, and every
     message the client sent is among them."""
     both = await both_ways(site, exchange, await remembering(site), b"X-OM-History: new")
@@ -201,7 +201,9 @@ async def test_a_strict_server_takes_them(
     """Through turns with text, images and parallel tools, observed and shortened again and again:
     not one request is refused."""
     strict, statuses = Strict(), []
-    async with between(tmp_path, f"context: {{layout: {layout}}}", memory=SMALL) as site:
+    async with run_with_raw_upstream(
+        tmp_path, f"context: {{layout: {layout}}}", memory=SMALL
+    ) as site:
         site.server.script = strict
         history: list[dict[str, Any]] = []
         for turn in range(14):

@@ -13,8 +13,8 @@ import orjson
 import pytest
 import pytest_asyncio
 
-from tests.e2e.between import Between, between
 from tests.e2e.differential.exchange import JSON, answer
+from tests.e2e.raw_upstream import ProxyUnderTest, run_with_raw_upstream
 from tests.support.upstream_server import Call
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
@@ -168,13 +168,13 @@ TAKEN = [
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def site(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Between]:
-    async with between(tmp_path_factory.mktemp("smuggling")) as site:
+async def site(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[ProxyUnderTest]:
+    async with run_with_raw_upstream(tmp_path_factory.mktemp("smuggling")) as site:
         yield site
         assert await site.threads() == 0
 
 
-async def said(site: Between, *packets: bytes) -> bytes:
+async def said(site: ProxyUnderTest, *packets: bytes) -> bytes:
     """All that is answered to these packets and to the next request behind them, until that is
     answered or the connection ends."""
 
@@ -210,7 +210,7 @@ def cut(wire: bytes) -> list[bytes]:
 
 @pytest.mark.parametrize("apart", [False, True], ids=["in one packet", "in two"])
 @pytest.mark.parametrize("wire", [pytest.param(row[1], id=row[0]) for row in BROKEN])
-async def test_broken(site: Between, wire: bytes, apart: bool) -> None:
+async def test_broken(site: ProxyUnderTest, wire: bytes, apart: bool) -> None:
     """It is refused, the connection ends with it, and the model server hears of nothing whole."""
     got = await said(site, *(cut(wire) if apart else [wire]))
     assert [seen.line for seen in site.server.seen if seen.whole] == []
@@ -220,7 +220,7 @@ async def test_broken(site: Between, wire: bytes, apart: bool) -> None:
 
 @pytest.mark.parametrize("apart", [False, True], ids=["in one packet", "in two"])
 @pytest.mark.parametrize(("wire", "status"), [pytest.param(*row[1:], id=row[0]) for row in REFUSED])
-async def test_refused(site: Between, wire: bytes, status: int, apart: bool) -> None:
+async def test_refused(site: ProxyUnderTest, wire: bytes, status: int, apart: bool) -> None:
     """It is refused in OpenAI's shape where it can be read, and the model server hears of the next
     request alone."""
     got = await said(site, *(cut(wire) if apart else [wire]))
@@ -231,7 +231,7 @@ async def test_refused(site: Between, wire: bytes, status: int, apart: bool) -> 
 
 @pytest.mark.parametrize("apart", [False, True], ids=["in one packet", "in two"])
 @pytest.mark.parametrize(("wire", "body"), [pytest.param(*row[1:], id=row[0]) for row in TAKEN])
-async def test_taken(site: Between, wire: bytes, body: bytes, apart: bool) -> None:
+async def test_taken(site: ProxyUnderTest, wire: bytes, body: bytes, apart: bool) -> None:
     """It is one request with that body, and what follows is the next."""
     got = await said(site, *(cut(wire) if apart else [wire]))
     assert statuses(got) == [200, 200]
@@ -253,7 +253,7 @@ OLD = [
 
 @pytest.mark.parametrize("apart", [False, True], ids=["in one packet", "in two"])
 @pytest.mark.parametrize(("wire", "body"), [pytest.param(*row[1:], id=row[0]) for row in OLD])
-async def test_old(site: Between, wire: bytes, body: bytes, apart: bool) -> None:
+async def test_old(site: ProxyUnderTest, wire: bytes, body: bytes, apart: bool) -> None:
     """A request of HTTP/1.0 is its connection's last, whatever it asks and whatever follows (RFC
     9112 6.1)."""
     wire = wire.replace(b"HTTP/1.1", b"HTTP/1.0")
@@ -264,7 +264,7 @@ async def test_old(site: Between, wire: bytes, body: bytes, apart: bool) -> None
     assert seen.body == body
 
 
-async def test_trailers_are_no_headers(site: Between) -> None:
+async def test_trailers_are_no_headers(site: ProxyUnderTest) -> None:
     """What follows a body names no thread and no caller, and does not travel on."""
     trailers = b"X-OM-Thread: evil\r\nAuthorization: Bearer evil\r\nX-Sum: 1\r\n"
     wire = post(

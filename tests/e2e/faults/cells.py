@@ -22,12 +22,12 @@ from om_proxy.memory.lifecycle import transitions
 from om_proxy.memory.model import Key, Memory, Message, Observation
 from om_proxy.settings import parse
 from om_proxy.upstream import AiohttpTransport
-from tests.e2e.between import chat_body, serving
 from tests.e2e.faults.faults import CELLS, FAULTS, Cell, Content, well
 from tests.e2e.faults.places import places
+from tests.e2e.raw_upstream import chat_body, serve_app
 from tests.e2e.running import Clock
-from tests.support.raw_client import Got, ask
-from tests.support.upstream_server import Call, upstream_server
+from tests.support.raw_client import RawResponse, ask
+from tests.support.upstream_server import Call, run_upstream_server
 
 T = TypeVar("T")
 
@@ -104,14 +104,14 @@ class Site:
 
     async def ask(
         self, thread: str | None, model: str, *texts: str, stream: bool
-    ) -> tuple[Got, float]:
+    ) -> tuple[RawResponse, float]:
         """A request, and the seconds until its end; without one after five, nothing came."""
         named = (b"X-OM-Thread: " + thread.encode(),) if thread else ()
         timing = self.stalls.timing()
         try:
             got = await ask(self.port, chat_body(*texts, model=model, stream=stream), headers=named)
         except TimeoutError:
-            got = Got(0, [], b"", False, b"")
+            got = RawResponse(0, [], b"", False, b"")
         return got, timing()
 
     def key(self, cell: Cell) -> Key:
@@ -155,7 +155,7 @@ async def site(folder: Path, role: str) -> AsyncIterator[Site]:
     async def answering(call: Call) -> None:
         await sites[0].answer(call)
 
-    async with upstream_server(answering) as server, places(server.base) as addresses:
+    async with run_upstream_server(answering) as server, places(server.base) as addresses:
         short = {"connect_timeout": f"{LIMIT}s", "read_timeout": f"{LIMIT}s"}
         ample = {"connect_timeout": f"{AMPLE}s", "read_timeout": f"{AMPLE}s"}
         own = [f for f in FAULTS if role == "actor" and (f.hangs or f.place != "server")]
@@ -176,7 +176,7 @@ async def site(folder: Path, role: str) -> AsyncIterator[Site]:
         }
         clock = Clock()
         app = create_app(parse(json.dumps(settings)), clock=clock, model_timeout_s=MIND_LIMIT)
-        async with serving(app) as port, Stalls() as stalls:
+        async with serve_app(app) as port, Stalls() as stalls:
             sites.append(Site(app, port, clock, role, stalls))
             assert (
                 await ask(port, b"", method="GET", path="/healthz")
@@ -218,11 +218,11 @@ async def in_groups(run: Callable[[Cell], Awaitable[T]]) -> dict[str, T]:
 class Answered:
     """Once with a thread, once without one."""
 
-    with_thread: Got
-    without: Got
+    with_thread: RawResponse
+    without: RawResponse
     seconds: float  # the longer one of both, without the machine's stalls
     after: list[dict[str, Any]]  # what the thread then holds
-    again: Got  # the same request once more, the server being well
+    again: RawResponse  # the same request once more, the server being well
     at_last: list[dict[str, Any]]
 
 
@@ -243,7 +243,7 @@ async def actor_cells(folder: Path) -> tuple[dict[str, Answered], dict[str, int]
         return done, here.leaks()
 
 
-async def fail_once(here: Site, cell: Cell) -> tuple[Got, Got, float]:
+async def fail_once(here: Site, cell: Cell) -> tuple[RawResponse, RawResponse, float]:
     both = (
         here.ask(thread, cell.fault.name, "How many?", stream=cell.stream)
         for thread in (str(cell), None)
@@ -252,7 +252,7 @@ async def fail_once(here: Site, cell: Cell) -> tuple[Got, Got, float]:
     return one, other, max(took, took_too)
 
 
-async def recover(here: Site, cell: Cell) -> Got:
+async def recover(here: Site, cell: Cell) -> RawResponse:
     """From the same server, over the connections that are left of what went before."""
     got, _ = await here.ask(str(cell), WELL, "How many?", stream=cell.stream)
     return got
@@ -263,7 +263,7 @@ async def recover(here: Site, cell: Cell) -> Got:
 
 @dataclass(frozen=True)
 class Remembered:
-    chats: tuple[Got, ...]  # every request of the cell
+    chats: tuple[RawResponse, ...]  # every request of the cell
     longest: float  # seconds, of a request; without the machine's stalls
     # seconds until the failing work of a group of cells was given up, the longest; the same
     work: float
@@ -329,7 +329,7 @@ class Talk:
 
     def __init__(self, here: Site, cell: Cell) -> None:
         self.cell = cell
-        self.answers: list[Got] = []
+        self.answers: list[RawResponse] = []
         self.longest = 0.0
         self._here = here
 

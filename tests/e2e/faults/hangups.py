@@ -36,7 +36,7 @@ from tests.e2e.faults.leavers import (
     Hangup,
     ModelServer,
 )
-from tests.support.upstream_server import UpstreamServer, upstream_server
+from tests.support.upstream_server import UpstreamServer, run_upstream_server
 
 AT_MOST_LATE = 0.001  # share of the hang-ups that may take longer
 AFTERWARDS = 100  # requests that must succeed when all is over
@@ -109,7 +109,7 @@ async def hung_up(
     """So many clients, `at_once` of them at a time."""
     model, dice = ModelServer(), random.Random(seed)
     async with AsyncExitStack() as stack:
-        server = await stack.enter_async_context(upstream_server(model, early=True))
+        server = await stack.enter_async_context(run_upstream_server(model, early=True))
         app, port = await stack.enter_async_context(relaying(folder, server, against))
         clients = Clients(port, model, dice, patience, uploads=app is not None)
         assert await clients.succeeds(-1)

@@ -15,7 +15,7 @@ import orjson
 
 from tests.e2e.faults.faults import DONE, Content
 from tests.support.raw_client import RawClient
-from tests.support.upstream_server import SSE_HEAD, Call, answering, chunk
+from tests.support.upstream_server import SSE_HEAD, Call, chunk, script_answer
 
 POOL = 10  # connections to the model server
 # seconds in which an upstream connection must be closed after its client has left
@@ -96,9 +96,9 @@ class ModelServer:
         (number,) = call.seen.header(b"x-number")
         hangup = self.hangups.get(int(number))
         if hangup is None:  # one of those afterwards
-            await answering(Content("fine", False).completion, b"Content-Type: application/json")(
-                call
-            )
+            await script_answer(
+                Content("fine", False).completion, b"Content-Type: application/json"
+            )(call)
             return
         loop = asyncio.get_running_loop()
         hangup.seen_at = loop.time()

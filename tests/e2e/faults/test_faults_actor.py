@@ -9,10 +9,10 @@ import orjson
 import pytest
 import pytest_asyncio
 
-from tests.e2e.between import without_receipt
 from tests.e2e.faults.cells import GOOD, LIMIT, SLACK, Answered, actor_cells, roles
 from tests.e2e.faults.faults import CELLS, FAULTS, Cell, Content, well
-from tests.support.raw_client import Got
+from tests.e2e.raw_upstream import drop_receipt
+from tests.support.raw_client import RawResponse
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -72,7 +72,7 @@ async def test_nothing_is_left(done: Done) -> None:
     assert set(done[1].values()) == {0}, done[1]
 
 
-def check(cell: Cell, got: Got) -> None:
+def check(cell: Cell, got: RawResponse) -> None:
     wire = cell.wire(Content(GOOD, cell.stream))
     if wire is None:
         assert got.status in cell.fault.ours
@@ -87,4 +87,4 @@ def check(cell: Cell, got: Got) -> None:
         for name, _, value in (line.partition(b":") for line in wire.headers)
     ]
     framing = (b"content-length", b"transfer-encoding", b"connection")
-    assert [header for header in without_receipt(got) if header[0] not in framing] == sent
+    assert [header for header in drop_receipt(got) if header[0] not in framing] == sent

@@ -17,12 +17,12 @@ from om_proxy.app import MAX_CHAT_CONNECTIONS
 from om_proxy.identity.tenants import LOCAL_TENANT
 from om_proxy.memory.model import Key
 from om_proxy.server.protocol import BoundedProtocol
-from tests.e2e.between import Between, between, completing
 from tests.e2e.faults.cells import notes
 from tests.e2e.faults.faults import DONE, JSON, Content, well
 from tests.e2e.playing import stories
-from tests.support.raw_client import Got, RawClient
-from tests.support.upstream_server import SSE_HEAD, Call, answering, chunk
+from tests.e2e.raw_upstream import ProxyUnderTest, run_with_raw_upstream, script_completion
+from tests.support.raw_client import RawClient, RawResponse
+from tests.support.upstream_server import SSE_HEAD, Call, chunk, script_answer
 
 SAID = "Quokkas walk over the bridge at nine and back at ten"
 HALF = SAID[: len(SAID) // 2]
@@ -95,7 +95,7 @@ async def test_leaving_with_another_request_sent_behind(
         calls.put_nowait(call)
         await call.closed.wait()
 
-    async with between(tmp_path) as site, asyncio.timeout(20):
+    async with run_with_raw_upstream(tmp_path) as site, asyncio.timeout(20):
         site.server.script = hold
         ask = wire(
             path,
@@ -127,7 +127,7 @@ async def test_leaving_an_upload_that_is_not_taken(
         call.pause_reading()
         calls.put_nowait(call)
 
-    async with between(tmp_path) as site, asyncio.timeout(20):
+    async with run_with_raw_upstream(tmp_path) as site, asyncio.timeout(20):
         site.server.early, site.server.script = True, stall
         client = await RawClient.connect(site.port)
         client.send_head("POST", "/v1/files", b"Transfer-Encoding: chunked")
@@ -160,7 +160,7 @@ async def until(seen: Callable[[], bool]) -> None:
 class Scene:
     """One client with one thread, and a model server whose answers can be held in their middle."""
 
-    def __init__(self, site: Between) -> None:
+    def __init__(self, site: ProxyUnderTest) -> None:
         self.site = site
         self.half = asyncio.Event()  # half of the answer is out
         self.go_on = asyncio.Event()
@@ -172,7 +172,7 @@ class Scene:
     async def answer(self, call: Call) -> None:
         request = orjson.loads(call.seen.body)
         if request["model"] == "observer":
-            await answering(Content(notes(1), False).completion, JSON)(call)
+            await script_answer(Content(notes(1), False).completion, JSON)(call)
             return
         content = Content(SAID, bool(request.get("stream")))
         if not self.hold:
@@ -204,7 +204,7 @@ class Scene:
             await client.until(HALF.encode())
         client.leave()
 
-    async def say(self, messages: Sequence[dict[str, Any]]) -> Got:
+    async def say(self, messages: Sequence[dict[str, Any]]) -> RawResponse:
         """Ask and stay."""
         self.hold = False
         client = await RawClient.connect(self.site.port)
@@ -234,11 +234,11 @@ class Scene:
 @asynccontextmanager
 async def scene(folder: Path, upstream: str = "") -> AsyncIterator[Scene]:
     memory = ", observation: {message_tokens: 1000, buffer_tokens: 100}"
-    async with between(folder, upstream=upstream, memory=memory) as site:
+    async with run_with_raw_upstream(folder, upstream=upstream, memory=memory) as site:
         await site.ask(
             orjson.dumps({"model": "m", "messages": [user("Hello")]}),
             b"X-OM-Thread: t",
-            script=completing(),
+            script=script_completion(),
         )
         site.server.seen.clear()
         yield Scene(site)

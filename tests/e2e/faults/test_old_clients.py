@@ -11,10 +11,17 @@ from pathlib import Path
 import orjson
 import pytest
 
-from tests.e2e.between import COMPLETION, EVENTS, Between, between, completing, streaming
 from tests.e2e.playing import stories
+from tests.e2e.raw_upstream import (
+    COMPLETION,
+    EVENTS,
+    ProxyUnderTest,
+    run_with_raw_upstream,
+    script_completion,
+    script_stream,
+)
 from tests.support.raw_client import RawClient
-from tests.support.upstream_server import SSE_HEAD, Call, Script, chunk, sending
+from tests.support.upstream_server import SSE_HEAD, Call, Script, chunk, script_bytes
 
 CHAT = "/v1/chat/completions"
 ROUTES = pytest.mark.parametrize(
@@ -27,8 +34,8 @@ CLEAN, RESET = "clean", "reset"
 
 
 @pytest.fixture
-async def site(tmp_path: Path) -> AsyncIterator[Between]:
-    async with between(tmp_path) as site, asyncio.timeout(20):
+async def site(tmp_path: Path) -> AsyncIterator[ProxyUnderTest]:
+    async with run_with_raw_upstream(tmp_path) as site, asyncio.timeout(20):
         yield site
 
 
@@ -47,7 +54,7 @@ def ask(path: str, *headers: bytes, method: str = "POST", stream: bool = True) -
     )
 
 
-async def said(site: Between, sent: bytes, script: Script) -> tuple[bytes, bytes, str]:
+async def said(site: ProxyUnderTest, sent: bytes, script: Script) -> tuple[bytes, bytes, str]:
     """Head and body of all that comes until the connection ends, and how it does."""
     site.server.script = script
     loop, got = asyncio.get_running_loop(), b""
@@ -75,10 +82,10 @@ async def cut(call: Call) -> None:
 @ROUTES
 @pytest.mark.parametrize("asked", [(), KEEPING], ids=["", "to be kept"])
 async def test_a_stream(
-    site: Between, path: str, headers: tuple[bytes, ...], asked: tuple[bytes, ...]
+    site: ProxyUnderTest, path: str, headers: tuple[bytes, ...], asked: tuple[bytes, ...]
 ) -> None:
     """It comes as it is, and ends with the connection, whatever was asked of that."""
-    head, body, end = await said(site, ask(path, *headers, *asked), streaming(*EVENTS))
+    head, body, end = await said(site, ask(path, *headers, *asked), script_stream(*EVENTS))
     assert (body, end) == (b"".join(EVENTS), CLEAN)
     assert b"transfer-encoding" not in head
     assert head.count(b"connection: close") == 1
@@ -86,7 +93,7 @@ async def test_a_stream(
 
 @ROUTES
 async def test_a_stream_that_breaks_off(
-    site: Between, path: str, headers: tuple[bytes, ...]
+    site: ProxyUnderTest, path: str, headers: tuple[bytes, ...]
 ) -> None:
     """No clean end follows: it would be taken for the whole."""
     head, body, end = await said(site, ask(path, *headers), cut)
@@ -97,18 +104,20 @@ async def test_a_stream_that_breaks_off(
 @ROUTES
 @pytest.mark.parametrize("asked", [(), KEEPING], ids=["", "to be kept"])
 async def test_an_answer_in_one_piece(
-    site: Between, path: str, headers: tuple[bytes, ...], asked: tuple[bytes, ...]
+    site: ProxyUnderTest, path: str, headers: tuple[bytes, ...], asked: tuple[bytes, ...]
 ) -> None:
     """Its length stands in its head."""
-    head, body, end = await said(site, ask(path, *headers, *asked, stream=False), completing())
+    head, body, end = await said(
+        site, ask(path, *headers, *asked, stream=False), script_completion()
+    )
     assert (body, end) == (COMPLETION, CLEAN)
     assert b"content-length: %d" % len(COMPLETION) in head
     assert b"connection: close" in head
 
 
-async def test_an_answer_of_a_length_that_is_not_kept(site: Between) -> None:
+async def test_an_answer_of_a_length_that_is_not_kept(site: ProxyUnderTest) -> None:
     """Tells itself that it is no whole one."""
-    short = sending(b"HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\n" + b"x" * 10)
+    short = script_bytes(b"HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\n" + b"x" * 10)
 
     async def closing(call: Call) -> None:
         await short(call)
@@ -127,23 +136,23 @@ async def test_an_answer_of_a_length_that_is_not_kept(site: Between) -> None:
         ("DELETE", b"HTTP/1.1 204 No Content\r\n\r\n"),
     ],
 )
-async def test_an_answer_without_a_body(site: Between, method: str, answer: bytes) -> None:
+async def test_an_answer_without_a_body(site: ProxyUnderTest, method: str, answer: bytes) -> None:
     """Ends cleanly behind its head."""
-    head, body, end = await said(site, ask("/v1/files", method=method), sending(answer))
+    head, body, end = await said(site, ask("/v1/files", method=method), script_bytes(answer))
     assert (body, end) == (b"", CLEAN)
     assert b"transfer-encoding" not in head
 
 
-async def test_an_expectation(site: Between) -> None:
+async def test_an_expectation(site: ProxyUnderTest) -> None:
     """Is not met: HTTP/1.0 has no interim answers (RFC 9110 10.1.1)."""
-    head, body, end = await said(site, ask(CHAT, b"Expect: 100-continue"), streaming(*EVENTS))
+    head, body, end = await said(site, ask(CHAT, b"Expect: 100-continue"), script_stream(*EVENTS))
     assert head.startswith(b"http/1.1 200 ")
     assert (body, end) == (b"".join(EVENTS), CLEAN)
 
 
-async def test_a_request_sent_behind(site: Between) -> None:
+async def test_a_request_sent_behind(site: ProxyUnderTest) -> None:
     """Is none: the connection ends with the first answer."""
-    _, body, end = await said(site, ask(CHAT) * 2, streaming(*EVENTS))
+    _, body, end = await said(site, ask(CHAT) * 2, script_stream(*EVENTS))
     assert body == b"".join(EVENTS)
     assert len(site.server.seen) == 1
     assert end in (CLEAN, RESET)
@@ -158,7 +167,7 @@ async def test_leaving_what_is_drained(tmp_path: Path) -> None:
         await left.wait()
         call.send(b"".join(map(chunk, (*EVENTS[2:], b""))))
 
-    async with between(tmp_path, upstream=drained) as site, asyncio.timeout(20):
+    async with run_with_raw_upstream(tmp_path, upstream=drained) as site, asyncio.timeout(20):
         site.server.script = in_two
         with stories() as told:
             client = await RawClient.connect(site.port)

@@ -30,17 +30,17 @@ from random import Random
 import orjson
 
 from tests.agents.scripted_llm import bullets
-from tests.e2e.between import COMPLETION, EVENTS, chat_body
 from tests.e2e.bounds.serving import Proxy, proxied
 from tests.e2e.fuzz.bending import bent, pieces
+from tests.e2e.raw_upstream import COMPLETION, EVENTS, chat_body
 from tests.support.raw_client import ask
 from tests.support.upstream_server import (
     SSE_HEAD,
     Call,
     UpstreamServer,
-    answering,
     chunk,
-    upstream_server,
+    run_upstream_server,
+    script_answer,
 )
 
 LIMITS = "{header_timeout: 500ms, body_timeout: 500ms, write_timeout: 2s}"
@@ -60,13 +60,13 @@ NOTES = orjson.dumps(
 async def model(call: Call) -> None:
     """Answers whatever it is asked, streams to who asks for a stream, and takes notes."""
     if b'"observer"' in call.seen.body:
-        await answering(NOTES)(call)
+        await script_answer(NOTES)(call)
     elif b'"stream":true' in call.seen.body:
         call.send(SSE_HEAD + b"".join(map(chunk, (*EVENTS, b""))))
     elif call.seen.line.startswith(b"HEAD"):
         call.send(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n")
     else:
-        await answering(COMPLETION, b"Content-Type: application/json")(call)
+        await script_answer(COMPLETION, b"Content-Type: application/json")(call)
 
 
 @dataclass
@@ -85,7 +85,7 @@ class Told:
 @asynccontextmanager
 async def target(folder: Path) -> AsyncIterator[tuple[UpstreamServer, Proxy]]:
     """A proxy whose memory is small, so that everything it does is done often."""
-    async with upstream_server(model) as server:
+    async with run_upstream_server(model) as server:
         more = f"""
         upstream: [{{base_url: "{server.base}"}}]
         memory: {{model: openai/observer, api_base: "{server.base}", api_key: sk-observer,

@@ -19,7 +19,7 @@ from om_proxy.memory.notes.observations import (
     parse_observation,
     parse_reflection,
 )
-from tests.support.counting import TIMES, seconds
+from tests.support.counting import TIMES, measure_cpu_s
 
 
 def words(text: str) -> int:
@@ -404,7 +404,7 @@ def test_marks_cost_little_more_than_letters(marks: str) -> None:
     wordings at every mark. Nobody else's Python runs while a pattern is matched."""
 
     def cost(piece: str) -> float:
-        return seconds(partial(judged, piece * (400_000 // len(piece))))
+        return measure_cpu_s(partial(judged, piece * (400_000 // len(piece))))
 
     assert cost(marks) < 2 * TIMES * max(cost("a"), 0.002)
 

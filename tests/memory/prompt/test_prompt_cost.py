@@ -20,7 +20,7 @@ from om_proxy.memory.transcript.apply_turn import apply_turn
 from om_proxy.memory.transcript.reconcile import NeedOutline, StoredTranscript, reconcile
 from om_proxy.memory.transcript.sent_history import SentHistory
 from tests.memory.building import chat, chunk, memory
-from tests.support.counting import TIMES, steps
+from tests.support.counting import TIMES, count_lines_run
 
 
 def parsed(raw: bytes) -> Item:
@@ -197,4 +197,4 @@ def test_what_fits_is_found_in_time_in_proportion() -> None:
     def work(count: int) -> partial[object]:
         return partial(prompt_cost.limit_tail, [piece(n, 96) for n in range(count)], 300)
 
-    assert steps(work(100 * TIMES)) <= (TIMES + 1) * steps(work(100))
+    assert count_lines_run(work(100 * TIMES)) <= (TIMES + 1) * count_lines_run(work(100))

@@ -14,7 +14,7 @@ from om_proxy.memory.transcript.alignment import MAX_ALIGNED_CELLS, align
 from om_proxy.memory.transcript.matching import Pair, TextCounts
 from tests.memory.aligning import Table
 from tests.memory.building import item
-from tests.support.counting import TIMES, steps
+from tests.support.counting import TIMES, count_lines_run
 
 ROLES = ("user", "assistant", "tool", "system")
 IDS = st.lists(st.sampled_from("vw"), max_size=2)
@@ -129,4 +129,4 @@ def test_a_row_takes_few_steps() -> None:
     def changed(count: int) -> partial[list[Pair] | None]:
         return work(*([item("assistant", f"{side} {i}") for i in range(count)] for side in "ab"))
 
-    assert steps(changed(20 * TIMES)) <= 1.5 * TIMES**2 / 2 * steps(changed(20))
+    assert count_lines_run(changed(20 * TIMES)) <= 1.5 * TIMES**2 / 2 * count_lines_run(changed(20))

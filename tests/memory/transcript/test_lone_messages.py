@@ -14,7 +14,7 @@ from om_proxy.memory.transcript import lone_messages
 from om_proxy.memory.transcript.lone_messages import match_tool_results
 from om_proxy.memory.transcript.reconcile import SentHistory, StoredTranscript
 from tests.memory.clients import Thread, parse, raw, told
-from tests.support.counting import TIMES, steps
+from tests.support.counting import TIMES, count_lines_run
 
 IDS = st.sampled_from(["", "a", "b", "c", "d"])
 MARKS = st.tuples(
@@ -105,7 +105,7 @@ def test_places_are_found_in_one_pass(name: str) -> None:
         partial(match_tool_results, *shape(name, count)) for count in (100, 100 * TIMES)
     )
     shorter(), longer()  # parsed
-    assert steps(longer) <= (TIMES + 1) * steps(shorter)
+    assert count_lines_run(longer) <= (TIMES + 1) * count_lines_run(shorter)
 
 
 def test_the_newest_call_is_found_at_the_end() -> None:
@@ -116,4 +116,4 @@ def test_the_newest_call_is_found_at_the_end() -> None:
         partial(lone_messages._find_results, thread, frozenset("x")) for thread in (short, long)
     ]
     assert look[0]() == look[1]() == {"x": None}
-    assert steps(look[0]) == steps(look[1])
+    assert count_lines_run(look[0]) == count_lines_run(look[1])

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from om_proxy.memory.model import EMPTY_CHAIN, Item, Mark
 from om_proxy.memory.transcript.matching import TextCounts, find_run_to_end, pair_leading
 from tests.memory.building import item
-from tests.support.counting import TIMES, steps
+from tests.support.counting import TIMES, count_lines_run
 
 
 def marks(items: Sequence[Item]) -> tuple[Mark, ...]:
@@ -54,7 +54,7 @@ def test_runs_are_found_in_steps_in_proportion(stored: str, sent: str) -> None:
         partial(find_run_to_end, users(sent * count), marks(users(stored * count)))
         for count in (50, 50 * TIMES)
     )
-    assert steps(longer) <= (TIMES + 1) * steps(shorter)
+    assert count_lines_run(longer) <= (TIMES + 1) * count_lines_run(shorter)
 
 
 def test_leading_pairs_are_found_in_steps_in_proportion() -> None:
@@ -68,4 +68,4 @@ def test_leading_pairs_are_found_in_steps_in_proportion() -> None:
         sent += [item("user", f"asked {i}") for i in range(count)]
         return partial(pair_leading, sent, marks(ours), TextCounts.of(marks(ours)))
 
-    assert steps(work(50 * TIMES)) <= (TIMES + 1) * steps(work(50))
+    assert count_lines_run(work(50 * TIMES)) <= (TIMES + 1) * count_lines_run(work(50))

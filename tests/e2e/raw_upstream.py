@@ -1,4 +1,4 @@
-"""The whole program between a raw client and a raw model server, served as `om-proxy serve` does
+"""Run the whole program between a raw client and a raw model server, served as `om-proxy serve` does
 it."""
 
 from __future__ import annotations
@@ -18,15 +18,15 @@ from om_proxy.app import App, create_app
 from om_proxy.server.protocol import BoundedProtocol
 from om_proxy.settings import parse
 from tests.e2e.running import Clock
-from tests.support.raw_client import Got, ask
+from tests.support.raw_client import RawResponse, ask
 from tests.support.upstream_server import (
     SSE_HEAD,
     Script,
-    Seen,
+    SeenRequest,
     UpstreamServer,
-    answering,
     chunk,
-    upstream_server,
+    run_upstream_server,
+    script_answer,
 )
 
 COMPLETION = (
@@ -41,16 +41,16 @@ EVENTS = (
 )
 
 
-def streaming(*pieces: bytes) -> Script:
+def script_stream(*pieces: bytes) -> Script:
     return lambda call: call.send_slowly(SSE_HEAD + b"".join(map(chunk, (*pieces, b""))), 97)
 
 
-def completing() -> Script:
-    return answering(COMPLETION, b"Content-Type: application/json")
+def script_completion() -> Script:
+    return script_answer(COMPLETION, b"Content-Type: application/json")
 
 
 @dataclass
-class Between:
+class ProxyUnderTest:
     server: UpstreamServer
     app: App
     port: int
@@ -63,16 +63,16 @@ class Between:
         method: str = "POST",
         path: str = "/v1/chat/completions",
         script: Script | None = None,
-    ) -> Got:
-        """One request, its upstream answering as the script says; what it left to do is done."""
+    ) -> RawResponse:
+        """Send one request, answer it by the script, and wait for the background work."""
         self.server.seen.clear()
-        self.server.script = script or completing()
+        self.server.script = script or script_completion()
         got = await ask(self.port, body, method=method, path=path, headers=headers)
         await self.app.background.wait_idle()
         return got
 
     @property
-    def seen(self) -> Seen:
+    def seen(self) -> SeenRequest:
         """The one request that went upstream."""
         (seen,) = self.server.seen
         return seen
@@ -88,12 +88,12 @@ class _Server(uvicorn.Server):
 
 
 @asynccontextmanager
-async def between(
+async def run_with_raw_upstream(
     tmp_path: Path, more: str = "", *, upstream: str = "", memory: str = "", base_url: str = ""
-) -> AsyncIterator[Between]:
-    """`more`: further sections of the configuration; `upstream` and `memory`: further keys of
-    those."""
-    async with upstream_server(completing()) as server:
+) -> AsyncIterator[ProxyUnderTest]:
+    """Run the program until the block ends. `more`: further sections of the configuration;
+    `upstream`, `memory`: further keys of these sections."""
+    async with run_upstream_server(script_completion()) as server:
         settings = parse(
             f"""
             upstream: [{{base_url: "{base_url or server.base}", layout: blocks{upstream}}}]
@@ -105,14 +105,14 @@ async def between(
         )
         clock = Clock()
         app = create_app(settings, clock=clock, model_timeout_s=5.0)
-        async with serving(app) as port:
-            yield Between(server, app, port, clock)
+        async with serve_app(app) as port:
+            yield ProxyUnderTest(server, app, port, clock)
 
 
 @asynccontextmanager
-async def serving(app: App) -> AsyncIterator[int]:
-    """Its port. The flags are those of proxy/om_proxy/cli/uvicorn_server.py: no header of the server's
-    own stands beside the upstream's."""
+async def serve_app(app: App) -> AsyncIterator[int]:
+    """Serve the app, and yield its port. The flags are those of
+    proxy/om_proxy/cli/uvicorn_server.py: the server adds no header to the upstream's."""
     config = uvicorn.Config(
         app, http=BoundedProtocol, ws="none", lifespan="on", log_config=None, access_log=False, proxy_headers=False,
         server_header=False, date_header=False, timeout_graceful_shutdown=2,
@@ -121,7 +121,7 @@ async def serving(app: App) -> AsyncIterator[int]:
     # named in full: asyncio sets TCP_NODELAY only on sockets that say TCP
     with socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP) as listener:
         listener.bind(("127.0.0.1", 0))
-        listener.listen()  # who connects before uvicorn runs waits in the backlog
+        listener.listen()  # a client that connects before uvicorn runs waits in the backlog
         run = asyncio.create_task(server.serve(sockets=[listener]))
         try:
             yield int(listener.getsockname()[1])
@@ -131,16 +131,16 @@ async def serving(app: App) -> AsyncIterator[int]:
 
 
 def chat_body(*texts: str, **members: object) -> bytes:
-    """A request with these user messages."""
+    """Write a request with these user messages."""
     messages = [{"role": "user", "content": text} for text in texts]
     return orjson.dumps({"model": "m", **members, "messages": messages})
 
 
-def reason(got: Got) -> str:
-    """`status` or `status/reason` of a receipt."""
+def read_reason(got: RawResponse) -> str:
+    """Read `status` or `status/reason` of a receipt."""
     status, why = got.header(b"x-om-status"), got.header(b"x-om-reason")
     return b"/".join([*status, *why]).decode()
 
 
-def without_receipt(got: Got) -> list[tuple[bytes, bytes]]:
+def drop_receipt(got: RawResponse) -> list[tuple[bytes, bytes]]:
     return [(name, value) for name, value in got.headers if not name.startswith(b"x-om-")]
