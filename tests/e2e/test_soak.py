@@ -74,6 +74,7 @@ async def asked(app: App, clients: Clients) -> None:
     await app.background.wait_idle()
     if begun := asyncio.all_tasks() - before:
         await asyncio.wait(begun, timeout=ENDS)
+    app.background._leases.begin_look()  # a look remembers its threads, and the next one forgets them
 
 
 def descriptors(app: App) -> int:
