@@ -184,22 +184,22 @@ class Memories:
         change: Callable[[Memory], Memory],
         scope: Scope | None = None,
         *,
-        born: int = 0,
+        row_id: int = 0,
     ) -> Memory:
         """Apply a pure change to the memory as it stands; compute it again whenever another commit came
         first. `scope`: see `load`.
 
-        `born`: of the memory that the change was made from. Where that one has been forgotten
+        `row_id`: of the memory that the change was made from. Where that one has been forgotten
         since, nothing is written.
         """
         async with self.lock(key):
-            return await retry_on_conflict(partial(self._update, key, change, scope, born))
+            return await retry_on_conflict(partial(self._update, key, change, scope, row_id))
 
     async def _update(
-        self, key: Key, change: Callable[[Memory], Memory], scope: Scope | None, born: int
+        self, key: Key, change: Callable[[Memory], Memory], scope: Scope | None, row_id: int
     ) -> Memory:
         before = await self.latest(key, scope)
-        if is_forgotten(before, born):
+        if is_forgotten(before, row_id):
             self.emit_forgotten(key)
             return before
         after = change(before)
@@ -294,10 +294,10 @@ class Memories:
                 self.drop(held)
             return forgotten
 
-    def is_forgotten_since(self, memory: Memory, born: int, forgets: int) -> bool:
-        """Whether the thread of a turn has been forgotten since the turn began, on the row `born` and
+    def is_forgotten_since(self, memory: Memory, row_id: int, forgets: int) -> bool:
+        """Whether the thread of a turn has been forgotten since the turn began, on the row `row_id` and
         when `forgets` stood at this number."""
-        return is_forgotten(memory, born) or (self._forgotten.get(memory.key) or 0) > forgets
+        return is_forgotten(memory, row_id) or (self._forgotten.get(memory.key) or 0) > forgets
 
     def emit_forgotten(self, key: Key) -> None:
         """Report that work was dropped because its thread has been forgotten since it began."""
@@ -323,10 +323,10 @@ class Memories:
             threads.pop(key, None)
 
 
-def is_forgotten(memory: Memory, born: int) -> bool:
-    """Whether the row `born` that work began on is gone, or has another in its place. Work that began
+def is_forgotten(memory: Memory, row_id: int) -> bool:
+    """Whether the row `row_id` that work began on is gone, or has another in its place. Work that began
     on no row loses none."""
-    return bool(born) and memory.born != born
+    return bool(row_id) and memory.row_id != row_id
 
 
 def _shares_log(memory: Memory, scope: Scope | None = None) -> bool:

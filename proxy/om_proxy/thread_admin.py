@@ -57,13 +57,13 @@ class ThreadAdmin:
             raise BadRequest(
                 f"a title has 1 to {MAX_TITLE_CHARS} characters", "om_bad_title", "title"
             )
-        born = (await self.load_memory(key)).born
+        row_id = (await self.load_memory(key)).row_id
 
         def change(memory: Memory) -> Memory:
             kept = memory.title if title is None else " ".join(title.split())
             return replace(memory, title=kept, title_pinned=title is not None)
 
-        return await self._memories.update(key, change, born=born)
+        return await self._memories.update(key, change, row_id=row_id)
 
     async def set_thresholds(self, key: Key, wanted: Mapping[str, Any]) -> Memory:
         """Lay these thresholds over those set for the thread already; None takes one back."""
@@ -74,7 +74,7 @@ class ThreadAdmin:
             return replace(memory, overrides=merge_thread_overrides(base, wanted, memory.overrides))
 
         try:
-            return await self._memories.update(key, change, born=known.born)
+            return await self._memories.update(key, change, row_id=known.row_id)
         except ConfigError as exc:
             raise BadRequest(str(exc), "om_bad_setting") from exc
 

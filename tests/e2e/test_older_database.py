@@ -81,7 +81,7 @@ async def test_its_counts_are_of_an_unknown_encoding(folder: Path) -> None:
     infos = await store.threads(None)
     memories = [await store.load(info.key) for info in infos]
     assert {m.encoding for memory in memories for m in memory.tail} == {""}
-    assert all(memory.born for memory in memories)
+    assert all(memory.row_id for memory in memories)
     log = [o for memory in memories for o in memory.log.entries]
     assert {o.depth for o in log if o.kind == "reflection"} == {1}
     assert {o.depth for o in log if o.kind != "reflection"} <= {0}

@@ -158,7 +158,7 @@ class Disk:
         if thread is None:
             thread = self.threads[after.key] = Thread(version, self.clock(), after)
         committed = replace(
-            after, version=version, born=thread.number, recent=after.recent[-self.recent :]
+            after, version=version, row_id=thread.number, recent=after.recent[-self.recent :]
         )
         thread.write(committed, changes)
         if self.watch:
@@ -601,7 +601,7 @@ def waiting_of(memory: Memory) -> ThreadBacklog:
 def _info(thread: Thread) -> ThreadInfo:
     head = thread.head
     live = sum(row.live for row in thread.messages.values())
-    born, failures = thread.created_at, head.failures
+    row_id, failures = thread.created_at, head.failures
     told = (
         head.turn_at,
         live,
@@ -611,4 +611,4 @@ def _info(thread: Thread) -> ThreadInfo:
         failures.suspended,
         failures.cause,
     )
-    return ThreadInfo(head.key, born, *told)
+    return ThreadInfo(head.key, row_id, *told)

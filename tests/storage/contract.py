@@ -189,7 +189,7 @@ class StoreContract:
         )
         thread.more = small_things()
         after = await store.commit(first, thread.memory())
-        assert await store.load(KEY) == after == thread.memory(after.version, after.born)
+        assert await store.load(KEY) == after == thread.memory(after.version, after.row_id)
 
     async def test_load_is_bounded(self, store: Store) -> None:
         """Of the covered messages only the newest RECENT_MARKS are loaded, whoever wrote how
@@ -210,22 +210,22 @@ class StoreContract:
     async def test_born_names_the_row(self, store: Store) -> None:
         """It comes with the first commit, stays with every other, and is another once the thread
         was forgotten and made anew."""
-        assert (await store.load(KEY)).born == 0
+        assert (await store.load(KEY)).row_id == 0
         first = await store.commit(Memory(key=KEY), MemoryBuilder().chat(2).memory())
-        second = await store.commit(first, replace(first, turns=1, born=77))
-        assert 0 < first.born == second.born == (await store.load(KEY)).born
+        second = await store.commit(first, replace(first, turns=1, row_id=77))
+        assert 0 < first.row_id == second.row_id == (await store.load(KEY)).row_id
         await store.park(KEY, False)
-        assert (await store.load(KEY)).born == first.born
+        assert (await store.load(KEY)).row_id == first.row_id
         await store.forget(KEY)
-        assert (await store.load(KEY)).born == 0
+        assert (await store.load(KEY)).row_id == 0
         anew = await store.commit(Memory(key=KEY), MemoryBuilder().chat(2).memory())
-        assert anew.born not in (0, first.born)
+        assert anew.row_id not in (0, first.row_id)
 
     async def test_thread_and_shared_log_are_rows_of_their_own(self, store: Store) -> None:
         s = await self._shared(store)
-        born = {memory.born for memory in s.stored.values()}
-        assert len(born) == 3
-        assert {(await store.load(memory.key)).born for memory in s.stored.values()} == born
+        row_id = {memory.row_id for memory in s.stored.values()}
+        assert len(row_id) == 3
+        assert {(await store.load(memory.key)).row_id for memory in s.stored.values()} == row_id
 
     # ── commit ──
 
@@ -478,7 +478,7 @@ class StoreContract:
         memory = await store.commit(Memory(key=KEY), thread.memory())
         for steps in range(25):
             task = asyncio.ensure_future(
-                store.commit(memory, thread.chat(2).memory(memory.version, memory.born))
+                store.commit(memory, thread.chat(2).memory(memory.version, memory.row_id))
             )
             for _ in range(steps):
                 await asyncio.sleep(0)
@@ -486,11 +486,11 @@ class StoreContract:
             await asyncio.wait([task])
             await store.ping()  # queued behind whatever is still under way
             loaded = await store.load(KEY)
-            assert replace(loaded, version=0, born=0) in (
-                replace(memory, version=0, born=0),
+            assert replace(loaded, version=0, row_id=0) in (
+                replace(memory, version=0, row_id=0),
                 thread.memory(),
             )
-            memory = await store.commit(loaded, thread.memory(loaded.version, loaded.born))
+            memory = await store.commit(loaded, thread.memory(loaded.version, loaded.row_id))
             assert await store.load(KEY) == memory
 
     # ── reading messages ──
@@ -1040,21 +1040,21 @@ class StoreContract:
         the birth stays."""
         thread = MemoryBuilder().chat(6)
         first = await store.commit(Memory(key=KEY), thread.memory())
-        [born] = await store.threads(KEY.tenant)
-        assert (born.key, born.turn_at, born.messages, born.generation, born.title) == (
+        [row_id] = await store.threads(KEY.tenant)
+        assert (row_id.key, row_id.turn_at, row_id.messages, row_id.generation, row_id.title) == (
             KEY,
             None,
             6,
             0,
             None,
         )
-        assert (born.failures, born.parked, born.cause) == (0, False, "")
+        assert (row_id.failures, row_id.parked, row_id.cause) == (0, False, "")
         thread.cover(2).supersede([6]).more = small_things()
         await store.commit(first, thread.swapped().memory())
         [info] = await store.threads(KEY.tenant)
         assert info == (
             KEY,
-            born.created_at,
+            row_id.created_at,
             1_700_000_001.125,
             5,
             1,
@@ -1063,7 +1063,7 @@ class StoreContract:
             True,
             "observe om_cut_off",
         )
-        assert 1.7e9 < born.created_at < 1e10
+        assert 1.7e9 < row_id.created_at < 1e10
 
     # ── forget ──
 
@@ -1136,7 +1136,7 @@ class StoreContract:
             1, len(old.every)
         )
         after = await store.load(OTHER)
-        assert after == new.memory(after.version, before.born)
+        assert after == new.memory(after.version, before.row_id)
         assert after.version > before.version
         assert await store.outline(OTHER) == new.outline()
         assert await store.messages_by_seq(OTHER, range(1, 99)) == tuple(
@@ -1182,7 +1182,9 @@ class StoreContract:
         moved = await store.move_tenant(KEY.tenant, OTHER.tenant, moved_print)
         assert moved == MoveResult(2, sum(len(voice.rows) for voice in s.led.voices.values()))
         log = await store.load(shared_log)
-        assert log == replace(expected.shared_log, version=log.version, born=log.born, due=log.due)
+        assert log == replace(
+            expected.shared_log, version=log.version, row_id=log.row_id, due=log.due
+        )
         older = await store.generations(shared_log, log.log.generation)
         assert older == tuple(expected.past)
         assert not any(name in str((log, older)) for name in names.values())
@@ -1191,7 +1193,7 @@ class StoreContract:
             others = (
                 f'<other-conversation id="{expected.voices["A"].label}">' if name == "B" else ""
             )
-            stored = {"version": thread.version, "born": thread.born, "due": thread.due}
+            stored = {"version": thread.version, "row_id": thread.row_id, "due": thread.due}
             assert thread == replace(voice.memory, **stored, other_threads_text=others)
             assert shared.is_consistent(shared.attach_log(thread, log, voice.label))
         assert await store.load(resource_key(KEY)) == Memory(key=resource_key(KEY))

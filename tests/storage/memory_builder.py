@@ -73,11 +73,11 @@ class MemoryBuilder:
         end = self.chunks[-1].last if self.chunks else self.coverage
         return [m for m in self.tail if m.seq > end]
 
-    def memory(self, version: int = 0, born: int = 0) -> Memory:
+    def memory(self, version: int = 0, row_id: int = 0) -> Memory:
         return Memory(
             key=self.key,
             version=version,
-            born=born,
+            row_id=row_id,
             next_seq=self.next_seq,
             next_id=self.next_id,
             coverage=self.coverage,

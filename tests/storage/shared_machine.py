@@ -37,7 +37,7 @@ class SharedStore:
     def wanted(self, name: str) -> Memory:
         memory = self.led.shared_log if name == RESOURCE_THREAD else self.led.voices[name].memory
         stored = self.stored.get(name) or Memory(key=memory.key)
-        return replace(memory, version=stored.version, born=stored.born)
+        return replace(memory, version=stored.version, row_id=stored.row_id)
 
     async def committed(self, name: str) -> None:
         """What has changed of this thread and of the shared log, in one transaction."""
@@ -51,8 +51,8 @@ class SharedStore:
             else None
         )
         thread, log = await self.store.commit_shared(Change(before, after), changed)
-        assert thread == replace(after, version=thread.version, born=thread.born)
-        assert thread.born == before.born or not before.version
+        assert thread == replace(after, version=thread.version, row_id=thread.row_id)
+        assert thread.row_id == before.row_id or not before.version
         self.stored[name] = thread
         if log:
             self.stored[RESOURCE_THREAD] = log

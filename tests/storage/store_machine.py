@@ -57,8 +57,8 @@ class StoreMachine(RuleBasedStateMachine):
     def commit(self, *interrupted: Message) -> None:
         before = self.stored[self.at]
         after = self.runner.run(self.store.commit(before, self.thread.memory(), interrupted))
-        assert after == self.thread.memory(after.version, after.born)
-        assert after.born == before.born or not before.version
+        assert after == self.thread.memory(after.version, after.row_id)
+        assert after.row_id == before.row_id or not before.version
         assert after.version > before.version
         if before.version:
             self.stale.append(before)

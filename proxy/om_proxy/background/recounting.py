@@ -61,7 +61,7 @@ class Recounter:
         counted = await self._catalogue.count({seq: m.item.raw for seq, m in stale.items()}, model)
         counts = {seq: (stale[seq].item, tokens) for seq, tokens in counted.items()}
         change = partial(apply_counts, counts=counts, encoding=encoding)
-        await self._memories.update(memory.key, change, born=memory.born)
+        await self._memories.update(memory.key, change, row_id=memory.row_id)
         return any(tokens != stale[seq].tokens for seq, tokens in counted.items())
 
 

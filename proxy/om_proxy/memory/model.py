@@ -250,7 +250,7 @@ class SharedLogRef(Struct, frozen=True, kw_only=True):
 
     label: str  # of this thread, in `Part`
     version: int = 0  # of the shared log's row; 0: nothing stored yet
-    born: int = 0  # of the shared log's row, as `Memory.born`
+    row_id: int = 0  # of the shared log's row, as `Memory.row_id`
     next_id: int = 1  # of the log's entries: chunks are numbered by the thread
     own: ObservationLog = EMPTY_LOG  # the thread's: empty; it goes on once the thread leaves
 
@@ -263,7 +263,7 @@ class Memory(Struct, frozen=True, kw_only=True):
     version: int = 0  # of the stored row; 0: nothing stored yet. Set by the store alone
     # identifies the row: set by the store alone, never reused, so a thread made anew differs; 0:
     # nothing stored yet
-    born: int = 0
+    row_id: int = 0
     next_seq: int = 1
     next_id: int = 1  # of observations
 

@@ -98,7 +98,7 @@ class Store(Protocol):
 
         Raises `Conflict`, having written nothing, unless the stored version still is
         `before.version`. Durable means: once this returns, neither a killed process nor a power cut
-        loses it. The returned `born` is that of the row, whatever `after` says.
+        loses it. The returned `row_id` is that of the row, whatever `after` says.
 
         The difference: messages of `after.tail` unknown to the store are inserted; changed items
         are replaced. Live messages with `seq > after.coverage` that are missing from `after.tail`
@@ -191,7 +191,7 @@ class Store(Protocol):
 
     async def forget(self, key: Key) -> ForgetResult:
         """Remove every row of the thread. Return what was removed. Work in flight on it conflicts
-        and cannot bring it back: a new thread under the same key has another `born`.
+        and cannot bring it back: a new thread under the same key has another `row_id`.
 
         The same transaction removes what mentions the thread: its part of the log it shared, in
         every generation (`forgetting.remove_thread`), and what other threads' prompts tell of it

@@ -67,7 +67,7 @@ class Committer:
             return turn
         stored = (await self.commit(turn)).memory
         if stored is not None:
-            turn = replace(turn, born=turn.born or stored.born)
+            turn = replace(turn, row_id=turn.row_id or stored.row_id)
         return await self._reconciler.refresh_until_stable(turn)
 
     def find_stored_reply(self, turn: OpenedTurn, reply: Reply) -> int:

@@ -79,18 +79,20 @@ class DueNotes:
                 case Activate(count=count):
                     ids = tuple(c.id for c in turn.reconciled.virtual.chunks[:count])
                     activated = partial(transitions.activate_chunks, ids=ids, now=self._clock())
-                    await self._memories.update(turn.key, activated, turn.scope, born=turn.born)
+                    await self._memories.update(turn.key, activated, turn.scope, row_id=turn.row_id)
                 case Swap():
                     # In the shared log itself: a new thread gets no row before the upstream
                     # accepts its credential.
                     shared_log = turn.reconciled.virtual.shared_log
-                    where, born = (
-                        (resource_key(turn.key), shared_log.born)
+                    where, row_id = (
+                        (resource_key(turn.key), shared_log.row_id)
                         if shared_log
-                        else (turn.key, turn.born)
+                        else (turn.key, turn.row_id)
                     )
                     await self._memories.update(
-                        where, partial(transitions.swap_reflection, now=self._clock()), born=born
+                        where,
+                        partial(transitions.swap_reflection, now=self._clock()),
+                        row_id=row_id,
                     )
                 case Observe() | Reflect():
                     if self._memories.is_degraded(turn.key):

@@ -69,7 +69,7 @@ class OverflowRecovery:
         opened = await self._observe_overflow(turn.opened)
         if ids := overflow.ready_chunks(opened.reconciled.virtual, self._last_leaving_seq(opened)):
             activated = partial(transitions.activate_chunks, ids=ids, now=self._clock())
-            await self._memories.update(opened.key, activated, born=opened.born)
+            await self._memories.update(opened.key, activated, row_id=opened.row_id)
             opened = await self._reconciler.refresh_until_stable(opened)
         if opened.reconciled.virtual.coverage <= before:
             return replace(turn, opened=opened, body=None)

@@ -127,7 +127,7 @@ class Reconciler:
             case=reconciled.verdict.case,
             previous_render_date=reconciled.memory.render_date,
             timezone=caller.timezone,
-            born=reconciled.memory.born,
+            row_id=reconciled.memory.row_id,
             forgets=forgets,
             should_store=should_store,
             can_rewrite=caller.mode != "write" and context.effective.memory.mode != "shadow",
@@ -336,14 +336,14 @@ class Reconciler:
 
     def is_forgotten(self, turn: OpenedTurn, memory: Memory) -> bool:
         """Whether the thread was forgotten since the turn began. `memory`: as it is now."""
-        return self._memories.is_forgotten_since(memory, turn.born, turn.forgets)
+        return self._memories.is_forgotten_since(memory, turn.row_id, turn.forgets)
 
     async def refresh_until_stable(self, turn: OpenedTurn) -> OpenedTurn:
         """Return the turn compared with the newest memory, also while others commit."""
         reconciled = await retry_on_conflict(partial(self.refresh, turn))
         if reconciled is turn.reconciled:
             return turn
-        return replace(turn, reconciled=reconciled, born=turn.born or reconciled.memory.born)
+        return replace(turn, reconciled=reconciled, row_id=turn.row_id or reconciled.memory.row_id)
 
     async def read_reply_item(self, turn: OpenedTurn, reply: Reply | None) -> Item | None:
         if reply is None or reply.message is None:

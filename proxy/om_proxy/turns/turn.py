@@ -42,8 +42,8 @@ class OpenedTurn(Struct, frozen=True):
     case: str
     previous_render_date: float | None  # of the memory when the request came
     timezone: str | None  # as the client names it
-    # `Memory.born` of the thread's row. If that row is forgotten, nothing of the turn is stored.
-    born: int
+    # `Memory.row_id` of the thread's row. If that row is forgotten, nothing of the turn is stored.
+    row_id: int
     forgets: int  # `Memories.forgets` when the turn began: a first turn has no row yet
     should_store: bool
     can_rewrite: bool  # whether the prompt may differ from the client's

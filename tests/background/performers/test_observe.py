@@ -158,7 +158,7 @@ async def test_a_thread_that_is_forgotten_meanwhile(answer: str | ModelError, an
         with capture_logs() as logs:
             await work
         assert await p.memory() == now
-        assert now.born != before.born
+        assert now.row_id != before.row_id
         assert [
             entry["thread"] for entry in logs if entry["event"] == "memory.forgotten_meanwhile"
         ] == [str(KEY)]

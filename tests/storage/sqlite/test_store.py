@@ -122,7 +122,7 @@ async def test_older_generations_go(path: Path) -> None:
             4,
             3,
         ]
-        assert await store.load(KEY) == thread.memory(memory.version, memory.born)
+        assert await store.load(KEY) == thread.memory(memory.version, memory.row_id)
     with closing(sqlite3.connect(path)) as other:
         standing = {id_ for (id_,) in other.execute("SELECT observation_id FROM entry")}
         assert {
@@ -165,7 +165,7 @@ async def test_each_step_writes_its_own_rows(store: SqliteStore) -> None:
         step()
         assert await rows_changed(store, memory, thread.memory()) == rows + 2
         memory = await store.load(KEY)
-        assert memory == thread.memory(memory.version, memory.born)
+        assert memory == thread.memory(memory.version, memory.row_id)
 
 
 async def test_chunks_let_go_leave_the_file(store: SqliteStore, path: Path) -> None:

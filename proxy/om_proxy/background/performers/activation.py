@@ -19,7 +19,7 @@ async def activate_ready_notes(memories: Memories, keys: Sequence[Key], now: flo
         ids = tuple(c.id for c in answered_chunks(memory))
         if ids:
             await memories.update(
-                key, partial(transitions.activate_chunks, ids=ids, now=now), born=memory.born
+                key, partial(transitions.activate_chunks, ids=ids, now=now), row_id=memory.row_id
             )
             activated = True
     return activated

@@ -87,7 +87,7 @@ class ObservePerformer:
             )
             return transitions.add_chunk(now, counted)
 
-        now = await self._memories.update(memory.key, add_chunk, born=memory.born)
+        now = await self._memories.update(memory.key, add_chunk, row_id=memory.row_id)
         kept = bool(now.chunks) and now.chunks[-1].last == chunk.last
         self._memories.facts.emit(
             facts.Observed(memory.key, chunk.source_tokens, chunk.tokens, kept, notes.model)

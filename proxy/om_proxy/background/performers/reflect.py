@@ -58,7 +58,7 @@ class ReflectPerformer:
             model=answer.model,
         )
         await self._memories.update(
-            memory.key, lambda m: transitions.keep_reflection(m, reflection), born=memory.born
+            memory.key, lambda m: transitions.keep_reflection(m, reflection), row_id=memory.row_id
         )
         self._memories.facts.emit(
             facts.Reflected(memory.key, size, reflection.tokens, answer.model)

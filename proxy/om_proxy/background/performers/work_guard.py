@@ -93,4 +93,4 @@ class WorkGuard:
             record = partial(
                 transitions.record_failure, now=self._clock(), jitter=self._jitter(), cause=cause
             )
-        await self._memories.update(memory.key, record, born=memory.born)
+        await self._memories.update(memory.key, record, row_id=memory.row_id)

@@ -44,7 +44,7 @@ def attach_log(thread: Memory, shared_log: Memory, label: str) -> Memory:
         shared_log=SharedLogRef(
             label=label,
             version=shared_log.version,
-            born=shared_log.born,
+            row_id=shared_log.row_id,
             next_id=shared_log.next_id,
             own=thread.log,
         ),
@@ -66,7 +66,7 @@ def detach_log(memory: Memory) -> tuple[Memory, Memory]:
     shared_log = Memory(
         key=resource_key(memory.key),
         version=ref.version,
-        born=ref.born,
+        row_id=ref.row_id,
         next_id=ref.next_id,
         log=memory.log,
     )

@@ -83,7 +83,7 @@ Statement = tuple[str, list[tuple[Any, ...]]]  # SQL, and the rows of parameters
 class WrittenRow(NamedTuple):
     """The columns of a thread's row that the store sets itself."""
 
-    born: int
+    row_id: int
     version: int
 
 

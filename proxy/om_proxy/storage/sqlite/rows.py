@@ -232,7 +232,7 @@ def decode_reflection(row: Row) -> Reflection:
     )
 
 
-def decode_memory(key: Key, version: int, born: int, row: Row) -> Memory:
+def decode_memory(key: Key, version: int, row_id: int, row: Row) -> Memory:
     """Decode the columns `THREAD_COLUMNS` into a memory without its messages and observations,
     which have tables of their own."""
     next_seq, next_id, generation, next_generation, coverage, covered_count, covered_tokens, _ = (
@@ -243,7 +243,7 @@ def decode_memory(key: Key, version: int, born: int, row: Row) -> Memory:
     return Memory(
         key=key,
         version=version,
-        born=born,
+        row_id=row_id,
         next_seq=next_seq,
         next_id=next_id,
         coverage=coverage,

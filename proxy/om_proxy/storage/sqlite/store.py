@@ -243,7 +243,7 @@ class SqliteStore:
         many = len(after.tail) - len(before.tail)
         commit = work() if many <= MANY_MESSAGES else await run_off_loop(many, work)
         written = await self._writer.write(commit.write)
-        return replace(after, version=written.version, born=written.born)
+        return replace(after, version=written.version, row_id=written.row_id)
 
     async def commit_shared(
         self, thread: Change, shared_log: Change | None, wakeup: ResourceWakeup | None = None
@@ -253,8 +253,8 @@ class SqliteStore:
         first, *second = await self._writer.write((await run_off_loop(many, work)).write)
         log = shared_log.after if shared_log else None
         if log and second:
-            log = replace(log, version=second[0].version, born=second[0].born)
-        return replace(thread.after, version=first.version, born=first.born), log
+            log = replace(log, version=second[0].version, row_id=second[0].row_id)
+        return replace(thread.after, version=first.version, row_id=first.row_id), log
 
     async def lease(self, key: Key, holder: str, seconds: float) -> bool:
         return bool(await self._write(TAKE_LEASE, (*key, holder, seconds)))
