@@ -16,8 +16,8 @@ from om_proxy.app import create_app, open_store
 from om_proxy.errors import ConfigError, OmError, StorageError
 from om_proxy.models import encodings
 from om_proxy.settings import Settings, parse
-from om_proxy.testing.loopback import serving
-from om_proxy.testing.scripted import Scripted
+from om_proxy.testing.loopback import serve_on_loopback
+from om_proxy.testing.scripted import ScriptedServer
 from tests.e2e.running import Running, running
 
 
@@ -326,7 +326,7 @@ async def test_a_start_that_fails_is_told_to_the_server(tmp_path: Path) -> None:
         settings_in(tmp_path / "file", required=True)
     )  # no folder: nothing can be made in it
     with pytest.raises(OmError):
-        async with serving(app, lifespan="on"):
+        async with serve_on_loopback(app, lifespan="on"):
             pytest.fail("it must not serve")
 
 
@@ -347,7 +347,7 @@ async def test_stopping_keeps_what_was_said(tmp_path: Path) -> None:
 
 async def test_two_processes_on_one_store(tmp_path: Path) -> None:
     """Both see what either stored: a conversation may go on in the other."""
-    models = Scripted()
+    models = ScriptedServer()
     async with running(tmp_path, models=models) as one, running(tmp_path, models=models) as two:
         chat = one.chat()
         await chat.say("first")
@@ -362,7 +362,10 @@ async def test_two_processes_on_one_store(tmp_path: Path) -> None:
 async def test_no_upstream(tmp_path: Path) -> None:
     """An upstream that is not there is a 502 in OpenAI's shape, and the question is kept."""
     app = create_app(settings_in(tmp_path))
-    async with serving(app) as base, httpx.AsyncClient(trust_env=False, timeout=60) as http:
+    async with (
+        serve_on_loopback(app) as base,
+        httpx.AsyncClient(trust_env=False, timeout=60) as http,
+    ):
         body = {"model": "m", "messages": [{"role": "user", "content": "hello"}]}
         answer = await http.post(
             f"{base}/v1/chat/completions", json=body, headers={"x-om-thread": "t"}

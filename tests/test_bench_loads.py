@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from om_proxy.testing.loopback import serving
+from om_proxy.testing.loopback import serve_on_loopback
 from tests.bench import before, beside
 from tests.bench.loads import TURNS_OF_A_THREAD, Load, read_cell, write_requests
 from tests.bench.published import LINES, write_table
@@ -134,7 +134,7 @@ class Server:
 async def played(
     play: Path, server: Server, tmp_path: Path, load: Load, seconds: float
 ) -> dict[str, Any]:
-    async with serving(server, lifespan="off") as base:
+    async with serve_on_loopback(server, lifespan="off") as base:
         port = int(base.rpartition(":")[2])
         requests = tmp_path / "requests"
         requests.write_bytes(

@@ -14,7 +14,7 @@ from typing import Any
 import httpx
 import pytest
 
-from om_proxy.testing.loopback import serving
+from om_proxy.testing.loopback import serve_on_loopback
 from tests.bench.notes.__main__ import arguments, main, run, settings_of
 from tests.bench.notes.folder import AnswerMissing, Folder, digest_prompt, write_whole
 from tests.bench.notes.play import Stopped, merge
@@ -227,7 +227,7 @@ async def test_slow_answer_keeps_the_connection(monkeypatch: pytest.MonkeyPatch)
 
     server = NotesServer(answer, count=len)
     async with (
-        serving(server, lifespan="off") as base,
+        serve_on_loopback(server, lifespan="off") as base,
         httpx.AsyncClient(trust_env=False, timeout=60) as client,
     ):
         body = {
@@ -260,7 +260,7 @@ async def test_address_answers() -> None:
         )
         await send({"type": "http.response.body", "body": content})
 
-    async with serving(model, lifespan="off") as base:
+    async with serve_on_loopback(model, lifespan="off") as base:
         address = Address(f"{base}/v1", "small", "sk-1", timeout_s=30)
         assert await address.answer(PROMPT) == "* a"
         with pytest.raises(ValueError, match="not whole"):
@@ -399,7 +399,7 @@ async def test_run_with_an_address(tmp_path: Path) -> None:
             {"type": "http.response.body", "body": json.dumps({"choices": [choice]}).encode()}
         )
 
-    async with serving(model, lifespan="off") as base:
+    async with serve_on_loopback(model, lifespan="off") as base:
         addresses = [
             "--memory-url",
             f"{base}/v1",
@@ -436,7 +436,7 @@ async def test_run_with_a_model_that_refuses(tmp_path: Path, status: int, said: 
         await send({"type": "http.response.start", "status": status, "headers": []})
         await send({"type": "http.response.body", "body": content})
 
-    async with serving(model, lifespan="off") as base:
+    async with serve_on_loopback(model, lifespan="off") as base:
         options = arguments(
             chosen(tmp_path, "--memory-url", f"{base}/v1", "--memory-model", "small")
         )

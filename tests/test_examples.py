@@ -15,7 +15,7 @@ import yaml
 
 from om_proxy.demo.trial import serve_trial
 from om_proxy.settings import parse
-from om_proxy.testing.scripted import Scripted
+from om_proxy.testing.scripted import ScriptedServer
 from tests.e2e.running import running
 
 EXAMPLES = Path(__file__).parents[1] / "examples"
@@ -91,7 +91,7 @@ async def test_readme_s_own(tmp_path: Path) -> None:
     )
     (asked,) = re.findall(r'"(Plan [^"]+)"', text)
     plan = "Day one: the castle, the tram, an early supper by the river. " * 20
-    models = Scripted({asked: {"role": "assistant", "content": plan}})
+    models = ScriptedServer({asked: {"role": "assistant", "content": plan}})
     async with running(
         tmp_path, f"observation: {{message_tokens: {threshold}}}", models=models
     ) as proxy:

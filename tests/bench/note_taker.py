@@ -15,7 +15,7 @@ import orjson
 
 from om_proxy.testing import asgi
 from om_proxy.testing.asgi import Receive, Scope, Send
-from om_proxy.testing.scripted import text_of
+from om_proxy.testing.scripted import message_text
 
 TEXT, RESULT = (
     "🟡",
@@ -54,8 +54,8 @@ class NoteTaker:
         self._count = count
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        request = orjson.loads(await asgi.whole_body(receive))
-        texts = [text_of(message) for message in request["messages"]]
+        request = orjson.loads(await asgi.read_body(receive))
+        texts = [message_text(message) for message in request["messages"]]
         new = texts[-1].partition("# New messages")[2]
         answer = self._notes(new) if new else self._reflection(texts[-1])
         read, written = sum(map(self._count, texts)), self._count(answer)

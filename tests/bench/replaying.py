@@ -19,7 +19,7 @@ from om_proxy.memory import tokens
 from om_proxy.memory.model import MESSAGE_FRAMING_TOKENS, Memory
 from om_proxy.models import create_encoder
 from om_proxy.settings import parse
-from om_proxy.testing.loopback import serving
+from om_proxy.testing.loopback import serve_on_loopback
 from tests.bench.billing import Segment, Sent
 from tests.bench.note_taker import Asked, NoteTaker
 from tests.e2e.replay import Call, Message, Recorded
@@ -123,7 +123,7 @@ async def replayed(
                 clock=clock,
             )
             async with (
-                serving(app) as base,
+                serve_on_loopback(app) as base,
                 httpx.AsyncClient(base_url=base, trust_env=False, timeout=60) as client,
             ):
                 for number, call in enumerate(calls):
@@ -159,7 +159,7 @@ async def _memories(app: App) -> list[Memory]:
 
 
 def _served(app: Any) -> AbstractAsyncContextManager[str]:
-    return serving(app, lifespan="off")
+    return serve_on_loopback(app, lifespan="off")
 
 
 def _configuration(folder: Path, upstream: str, notes: str, observer: str, settings: str) -> str:

@@ -32,8 +32,8 @@ from om_proxy.settings import parse
 from om_proxy.telemetry import logs
 from om_proxy.testing import asgi
 from om_proxy.testing.asgi import Receive, Scope, Send
-from om_proxy.testing.loopback import serving
-from om_proxy.testing.scripted import text_of
+from om_proxy.testing.loopback import serve_on_loopback
+from om_proxy.testing.scripted import message_text
 from tests.e2e.replay import SHARED, Message
 from tests.e2e.running import Clock
 
@@ -128,14 +128,14 @@ class Models:
     calls: int = 0  # of the memory model
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        request = orjson.loads(await asgi.whole_body(receive))
+        request = orjson.loads(await asgi.read_body(receive))
         headers = dict(scope["headers"])
         if b"x-test-reply" in headers:
             self.prompts.append(request["messages"])
             answer = bytes.fromhex(headers[b"x-test-reply"].decode()).decode()
         else:
             self.calls += 1
-            answer = noted(text_of(request["messages"][-1]))
+            answer = noted(message_text(request["messages"][-1]))
         choice = {
             "index": 0,
             "message": {"role": "assistant", "content": answer},
@@ -206,10 +206,10 @@ async def played(recording: Recording, settings: str) -> Found:
         Clock(recording.sessions[0].at),
     )
     with tempfile.TemporaryDirectory(prefix="om-bench-") as folder:
-        async with serving(models, lifespan="off") as upstream:
+        async with serve_on_loopback(models, lifespan="off") as upstream:
             app = create_app(parse(_configuration(Path(folder), upstream, settings)), clock=clock)
             async with (
-                serving(app) as base,
+                serve_on_loopback(app) as base,
                 httpx.AsyncClient(
                     base_url=base,
                     headers={"authorization": "Bearer sk-bench"},
@@ -231,7 +231,7 @@ async def played(recording: Recording, settings: str) -> Found:
                     await app.store.load(Key(i.key.tenant, i.key.resource, RESOURCE_THREAD))
                     for i in await app.store.threads(None, limit=1)
                 ]
-    told = set(_EVIDENCE.findall("\n".join(map(text_of, prompt))))
+    told = set(_EVIDENCE.findall("\n".join(map(message_text, prompt))))
     found.told = sum(mark in told for mark in recording.evidence)
     found.log, found.calls = shared_log.log.tokens, models.calls
     return found

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import orjson
 from structlog.typing import EventDict
 
-from om_proxy.testing.scripted import OBSERVER, Seen, text_of
+from om_proxy.testing.scripted import OBSERVER, RecordedRequest, message_text
 from tests.clients.conversation import Turn, transcript
 from tests.e2e.differential.published import refused
 from tests.e2e.running import Running
@@ -84,9 +84,9 @@ async def judged(
     )
 
 
-def _is_of(seen: Seen, told: set[str]) -> bool:
+def _is_of(seen: RecordedRequest, told: set[str]) -> bool:
     """Whether this is a request of the conversation; those for a title may quote it."""
-    said = [text_of(m).strip() for m in seen.messages if m["role"] == "user"]
+    said = [message_text(m).strip() for m in seen.messages if m["role"] == "user"]
     return said[-1] in told and (said[0] in told or said[0].startswith(HINT))
 
 
@@ -101,16 +101,16 @@ async def _memory(run: Running, turns: Sequence[Turn], thread: str, resource: st
     assert [m["role"] for m in stored] == [role for role, _ in expected]
     for said, (_, gist) in zip(stored, expected, strict=True):
         assert gist in (
-            text_of(said).strip(),
+            message_text(said).strip(),
             *(call["id"] for call in said.get("tool_calls") or ()),
         ), f"{gist!r} became {said}"
 
 
-def the_prompt_holds(seen: Seen, turns: Sequence[Turn]) -> None:
+def the_prompt_holds(seen: RecordedRequest, turns: Sequence[Turn]) -> None:
     """What the model was sent last: instructions, notes, and the newest turns raw."""
-    said = [text_of(m) for m in seen.messages if m["role"] == "user"]
+    said = [message_text(m) for m in seen.messages if m["role"] == "user"]
     raw = [n for n, turn in enumerate(turns) if turn.say in said]
-    assert any(NOTES in text_of(m) for m in seen.messages), "the notes stand in the prompt"
+    assert any(NOTES in message_text(m) for m in seen.messages), "the notes stand in the prompt"
     assert raw, "the newest turn is in the prompt"
     assert raw == list(range(raw[0], len(turns))), "the tail is the newest turns, without a gap"
     assert raw[0] > 0, "older turns are no longer sent"

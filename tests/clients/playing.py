@@ -18,7 +18,7 @@ import httpx
 import orjson
 from structlog.typing import EventDict
 
-from om_proxy.testing.scripted import Scripted
+from om_proxy.testing.scripted import ScriptedServer
 from tests.clients import recipes
 from tests.clients.conversation import conversation, script
 from tests.clients.judging import KEY, Verdict, judged
@@ -105,7 +105,7 @@ async def played(name: str, folder: Path, installed: Path, **changes: Any) -> Ve
     with stories() as told:
         more = recipe.files.get("om-proxy.yaml", "").replace("\n", "\n" + " " * 12)
         async with running(
-            folder, SMALL, models=Scripted(script(turns)), more=more, between=between
+            folder, SMALL, models=ScriptedServer(script(turns)), more=more, between=between
         ) as run:
             places[recipes.ADDRESS] = run.base
             if client.serves:

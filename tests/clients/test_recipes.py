@@ -13,7 +13,7 @@ import pytest
 import yaml
 
 from om_proxy.settings import parse
-from om_proxy.testing.scripted import Seen
+from om_proxy.testing.scripted import RecordedRequest
 from tests.clients import recipes
 from tests.clients.conversation import conversation, price
 from tests.clients.judging import the_prompt_holds
@@ -109,6 +109,8 @@ def test_a_prompt_that_does_not_hold(messages: list[dict[str, Any]], why: str) -
     the_prompt_holds(seen([NOTED, *asked(12, 13)]), TURNS)
 
 
-def seen(messages: list[dict[str, Any]]) -> Seen:
+def seen(messages: list[dict[str, Any]]) -> RecordedRequest:
     body = orjson.dumps({"model": "m", "messages": messages})
-    return Seen(body, "m", tuple(messages), 0, 0, 0, {"role": "assistant", "content": ""}, ())
+    return RecordedRequest(
+        body, "m", tuple(messages), 0, 0, 0, {"role": "assistant", "content": ""}, ()
+    )

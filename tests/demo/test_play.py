@@ -20,7 +20,13 @@ from om_proxy.demo.story import Story, load
 from om_proxy.demo.table import Board, Row, bar, plain
 from om_proxy.errors import OmError
 from om_proxy.testing.faults import Fault
-from om_proxy.testing.scripted import OBSERVER, REFLECTOR, UNKNOWN, Scripted, text_of
+from om_proxy.testing.scripted import (
+    OBSERVER,
+    REFLECTOR,
+    UNKNOWN_ANSWER,
+    ScriptedServer,
+    message_text,
+)
 
 ROOT = Path(__file__).parents[2]
 FACT = "2.85 m"
@@ -90,17 +96,17 @@ def test_fact_from_the_first_day_is_known(played: Played) -> None:
     messages does not."""
     assert FACT in played.answer_without
     assert FACT in played.answer_with
-    assert played.answer_trimmed == UNKNOWN
+    assert played.answer_trimmed == UNKNOWN_ANSWER
 
 
 def test_answer_comes_from_the_observations(played: Played) -> None:
     """In the prompt with memory the fact stands in the observation block and nowhere in the raw
     tail."""
     first, *tail = played.last_with.messages
-    block = re.search(r"<observations>\n(.*)\n</observations>", text_of(first), re.DOTALL)
+    block = re.search(r"<observations>\n(.*)\n</observations>", message_text(first), re.DOTALL)
     assert block
     assert FACT in block[1]
-    assert all(FACT not in text_of(m) for m in tail)
+    assert all(FACT not in message_text(m) for m in tail)
 
 
 @pytest.mark.parametrize("fault", ["prose", "http", "nothing"])
@@ -110,14 +116,14 @@ async def test_failing_memory_models_change_no_answer(
     """With an observer that never gives anything usable the conversation goes on word for word,
     only dearer."""
 
-    def faulty(*args: Any, **kwargs: Any) -> Scripted:
-        return Scripted(
+    def faulty(*args: Any, **kwargs: Any) -> ScriptedServer:
+        return ScriptedServer(
             *args,
             **kwargs,
             faults=[Fault(kind=fault, model=m, status=400) for m in (OBSERVER, REFLECTOR)],
         )
 
-    monkeypatch.setattr(stage, "Scripted", faulty)
+    monkeypatch.setattr(stage, "ScriptedServer", faulty)
     played = await perform(Story(story.turns[:7]), on_paper())
     assert played.memory.prompt > 0
     assert played.with_memory.prompt == played.without.prompt
@@ -178,7 +184,7 @@ def test_changes_between_receipts(
 
 def test_trimmed_to_a_budget() -> None:
     """The instructions and whole newest turns, never an orphan result, never above the budget."""
-    models = Scripted(count=len)
+    models = ScriptedServer(count=len)
     said = [{"role": "system", "content": "s"}] + [
         {"role": role, "content": f"{n}", "tool_call_id": f"{n}"}
         if role == "tool"
@@ -186,10 +192,10 @@ def test_trimmed_to_a_budget() -> None:
         for n in range(5)
         for role in ("user", "tool", "assistant")
     ]
-    budget = models.cost([said[0], *said[-5:]])
+    budget = models.count_prompt_tokens([said[0], *said[-5:]])
     kept = trimmed_to(models, said, budget)
     assert kept == [said[0], *said[-3:]]
-    assert models.cost(kept) <= budget
+    assert models.count_prompt_tokens(kept) <= budget
 
 
 def test_bill_adds_up() -> None:

@@ -11,7 +11,7 @@ from om_proxy.demo.nights import dairy_orders, plan
 from om_proxy.demo.story import INSTRUCTIONS, Story, load
 from om_proxy.demo.world import World, dry_run
 from om_proxy.testing import notes
-from om_proxy.testing.scripted import UNKNOWN, cue, improvise
+from om_proxy.testing.scripted import UNKNOWN_ANSWER, cue, improvise
 
 FACT = "the dock at Quarry Steps takes no van higher than 2.85 m"
 
@@ -169,7 +169,7 @@ def test_the_fact_is_said_once_at_the_beginning_and_asked_at_the_end(story: Stor
     assert all("2.85 m" not in (m["content"] or "") for m in before[2:])
     assert cue(question) not in story.script
     assert "2.85 m" in improvise([*before, question])
-    assert improvise([*before[40:], question]) == UNKNOWN
+    assert improvise([*before[40:], question]) == UNKNOWN_ANSWER
 
 
 def test_observer_keeps_the_fact_and_compresses(story: Story) -> None:

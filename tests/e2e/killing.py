@@ -12,7 +12,7 @@ import httpx
 import openai
 
 from om_proxy.storage.sqlite.store import SqliteStore
-from om_proxy.testing.scripted import Scripted
+from om_proxy.testing.scripted import ScriptedServer
 from tests.e2e.process import Process, free_port
 from tests.e2e.replay import (
     Call,
@@ -22,7 +22,7 @@ from tests.e2e.replay import (
     assert_complete,
     client_of,
     configuration,
-    serving,
+    serve_on_loopback,
 )
 
 PHASES = ("before the upstream answers", "in the middle of the reply")
@@ -59,8 +59,8 @@ async def killed_and_restarted(
     expected_retries = len(at)
     recorded, inspector, retries = Killing(calls, at), Inspector(**inspected), 0
     async with (
-        serving(recorded, lifespan="off") as upstream,
-        serving(Scripted(), lifespan="off") as observer,
+        serve_on_loopback(recorded, lifespan="off") as upstream,
+        serve_on_loopback(ScriptedServer(), lifespan="off") as observer,
     ):
         port, file = free_port(), tmp_path / "om-proxy.yaml"
         file.write_text(

@@ -21,7 +21,7 @@ from structlog.typing import EventDict
 from om_proxy.identity.tenants import LOCAL_TENANT
 from om_proxy.memory.model import Key, Memory
 from om_proxy.testing.faults import Fault
-from om_proxy.testing.scripted import Scripted, Seen, cue
+from om_proxy.testing.scripted import RecordedRequest, ScriptedServer, cue
 from tests.e2e.running import Running, streamed
 from tests.memory.clients import chat, message
 
@@ -32,7 +32,7 @@ FAILED = "!"  # in place of a reply: the upstream answers 500
 CUT = "~"  # after a reply: the upstream breaks off in the middle of it
 
 
-class Model(Scripted):
+class Model(ScriptedServer):
     """A scripted model server that can also break off a whole answer, and hold answers back until
     several requests are there."""
 
@@ -212,7 +212,7 @@ def reply_of(reply: str) -> dict[str, Any]:
     return made
 
 
-def words_of(seen: Seen) -> str:
+def words_of(seen: RecordedRequest) -> str:
     """What the actor was sent; its instructions come first, unchanged, and are left out."""
     assert seen.messages[0] == INSTRUCTIONS
     return " ".join(word(m) for m in seen.messages[1:])

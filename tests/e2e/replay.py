@@ -20,8 +20,8 @@ from om_proxy.memory import tokens
 from om_proxy.memory.model import MESSAGE_FRAMING_TOKENS, Memory
 from om_proxy.models import create_encoder
 from om_proxy.settings import parse
-from om_proxy.testing.loopback import serving
-from om_proxy.testing.scripted import Scripted, deltas
+from om_proxy.testing.loopback import serve_on_loopback
+from om_proxy.testing.scripted import ScriptedServer, deltas
 
 Message = dict[str, Any]
 SYSTEM = {
@@ -276,11 +276,11 @@ async def replayed(
     at."""
     recorded, inspector, key = Recorded(calls), Inspector(**inspected), None
     async with (
-        serving(recorded, lifespan="off") as upstream,
-        serving(Scripted(), lifespan="off") as observer,
+        serve_on_loopback(recorded, lifespan="off") as upstream,
+        serve_on_loopback(ScriptedServer(), lifespan="off") as observer,
     ):
         app = create_app(parse(configuration(tmp_path, upstream, observer, memory)))
-        async with serving(app) as base, client_of(base, "session") as client:
+        async with serve_on_loopback(app) as base, client_of(base, "session") as client:
             for call in calls:
                 reply, receipt = await ask(client, call, stream=call.index % 2 == 0)
                 assert (reply.get("content") or "") == (call.reply.get("content") or "")
@@ -317,5 +317,5 @@ __all__ = [
     "coding_session",
     "configuration",
     "replayed",
-    "serving",
+    "serve_on_loopback",
 ]

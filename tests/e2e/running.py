@@ -15,8 +15,8 @@ import orjson
 from om_proxy.app import App, create_app
 from om_proxy.memory.model import Memory
 from om_proxy.settings import parse
-from om_proxy.testing.loopback import serving
-from om_proxy.testing.scripted import Scripted
+from om_proxy.testing.loopback import serve_on_loopback
+from om_proxy.testing.scripted import ScriptedServer
 
 SMALL = "observation: {message_tokens: 1200, buffer_tokens: 300, block_timeout: 300ms}, reflection: {observation_tokens: 2000}"
 
@@ -35,7 +35,7 @@ class Clock:
 class Running:
     app: App
     base: str
-    models: Scripted
+    models: ScriptedServer
     clock: Clock
     http: httpx.AsyncClient
 
@@ -96,15 +96,15 @@ async def running(
     tmp_path: Path,
     memory: str = SMALL,
     *,
-    models: Scripted | None = None,
+    models: ScriptedServer | None = None,
     more: str = "",
     model_timeout_s: float = 5.0,
     between: Callable[
         [str], str
     ] = str,  # the model server's address → what the proxy is told to send to
 ) -> AsyncIterator[Running]:
-    models, clock = models or Scripted(), Clock()
-    async with serving(models, lifespan="off") as upstream:
+    models, clock = models or ScriptedServer(), Clock()
+    async with serve_on_loopback(models, lifespan="off") as upstream:
         settings = parse(
             f"""
             upstream: [{{name: scripted, base_url: "{between(upstream)}/v1", layout: blocks}}]
@@ -115,5 +115,8 @@ async def running(
             """
         )
         app = create_app(settings, clock=clock, model_timeout_s=model_timeout_s)
-        async with serving(app) as base, httpx.AsyncClient(trust_env=False, timeout=30) as http:
+        async with (
+            serve_on_loopback(app) as base,
+            httpx.AsyncClient(trust_env=False, timeout=30) as http,
+        ):
             yield Running(app, base, models, clock, http)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from om_proxy.models import TokenCounter
 from om_proxy.testing.faults import Fault
-from om_proxy.testing.scripted import OBSERVER, text_of
+from om_proxy.testing.scripted import OBSERVER, message_text
 from tests.e2e.running import Chat, Running, running
 
 LONG = "Crate {n} weighs {n} kilos, is painted red and goes to dock {n} at Quarry Steps. " * 8
@@ -17,7 +17,7 @@ SHARED = (
 
 
 def told(run: Running) -> list[str]:
-    return [text_of(seen.messages[-1]) for seen in run.models.to(OBSERVER)]
+    return [message_text(seen.messages[-1]) for seen in run.models.requests_to(OBSERVER)]
 
 
 def about(prompt: str) -> str:

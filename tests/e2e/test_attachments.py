@@ -12,7 +12,7 @@ import pytest
 
 from om_proxy.testing import asgi
 from om_proxy.testing.asgi import Receive, Scope, Send
-from om_proxy.testing.scripted import ACTOR, OBSERVER, Message, Scripted
+from om_proxy.testing.scripted import ACTOR, OBSERVER, Message, ScriptedServer
 from tests.e2e.running import Running, running
 
 PICTURE = "data:image/png;base64,iVBORw0KGgo" + "A" * 400
@@ -31,7 +31,7 @@ SAID: list[dict[str, Any]] = [
 ]
 
 
-class Blind(Scripted):
+class Blind(ScriptedServer):
     """An observer that takes no images, and says so as servers do."""
 
     def __init__(self) -> None:
@@ -39,7 +39,7 @@ class Blind(Scripted):
         self.refused = 0
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        body = await asgi.whole_body(receive)
+        body = await asgi.read_body(receive)
         if b'"image_url"' in body and orjson.loads(body)["model"] == OBSERVER:
             self.refused += 1
             error = {
@@ -83,7 +83,7 @@ async def test_the_observer_sees_images(tmp_path: Path) -> None:
     is one; files are named alone."""
     async with running(tmp_path, SMALL) as run:
         await talk(run)
-        asked = run.models.to(OBSERVER)[0]
+        asked = run.models.requests_to(OBSERVER)[0]
         parts = parts_of(asked.messages)
         shown = [
             (parts[n - 1]["text"], p["image_url"]["url"])
@@ -108,11 +108,11 @@ async def test_an_attachment_leaves_the_prompt_once_observed(tmp_path: Path, thi
         memory = await run.memory()
         assert memory.coverage >= 2
         assert memory.log.entries[0].after == 0
-        prompts = [parts_of(seen.messages) for seen in run.models.to(ACTOR)]
+        prompts = [parts_of(seen.messages) for seen in run.models.requests_to(ACTOR)]
         shown = [part[: len(SAID)] == SAID for part in prompts]
         assert shown == sorted(shown, reverse=True)
         assert 3 <= sum(shown) < len(shown)
-        gone = run.models.to(ACTOR)[shown.index(False)]
+        gone = run.models.requests_to(ACTOR)[shown.index(False)]
         assert b"base64" not in gone.body
 
 
@@ -124,7 +124,7 @@ async def test_an_observer_that_takes_no_images(tmp_path: Path) -> None:
         memory = await run.memory()
         assert (memory.failures.count, memory.chunked_to >= 2) == (0, True)
         assert models.refused == 1
-        asked = run.models.to(OBSERVER)[0]
+        asked = run.models.requests_to(OBSERVER)[0]
         assert "[Image #1: image/png]" in str(asked.messages[-1]["content"])
         assert b"base64" not in asked.body
 
@@ -159,5 +159,5 @@ async def test_whatever_is_attached_is_named(
         await talk(run, first=[{"type": "text", "text": "This one:"}, part])
         memory = await run.memory()
         assert (memory.failures.count, memory.chunked_to >= 2) == (0, True)
-        assert placeholder in str(run.models.to(OBSERVER)[0].messages[-1]["content"])
-        assert parts_of(run.models.to(ACTOR)[0].messages)[-1] == part
+        assert placeholder in str(run.models.requests_to(OBSERVER)[0].messages[-1]["content"])
+        assert parts_of(run.models.requests_to(ACTOR)[0].messages)[-1] == part

@@ -14,7 +14,7 @@ import orjson
 import pytest
 
 from om_proxy.testing.faults import Fault
-from om_proxy.testing.scripted import Scripted, Seen
+from om_proxy.testing.scripted import RecordedRequest, ScriptedServer
 from tests.e2e.raw_upstream import COMPLETION, chat_body, read_reason, run_with_raw_upstream
 from tests.e2e.running import Chat, Running, running, streamed
 from tests.e2e.trouble import in_front_of_the_store
@@ -32,12 +32,12 @@ STORY = "My locker at the station is number {n}, and the code of that locker is 
 ASK = "What is the code of locker 3?"
 
 
-def models(**windows: int) -> Scripted:
+def models(**windows: int) -> ScriptedServer:
     script = {
         said["content"].strip(): noted
         for said, noted in zip(talk(60)[::2], talk(60)[1::2], strict=True)
     }
-    return Scripted(
+    return ScriptedServer(
         script,
         window={"scripted-actor": WINDOW, **{f"scripted-{who}": n for who, n in windows.items()}},
     )
@@ -86,7 +86,7 @@ def reply(answer: httpx.Response) -> dict[str, Any]:
     return {"role": "assistant", "content": said(answer)}
 
 
-def refusal(seen: Seen) -> bytes:
+def refusal(seen: RecordedRequest) -> bytes:
     """What the scripted server answers this request with."""
     text = f"This model's maximum context length is {WINDOW} tokens; your messages have {seen.prompt_tokens}."
     error = {
@@ -98,8 +98,8 @@ def refusal(seen: Seen) -> bytes:
     return orjson.dumps({"error": error})
 
 
-def to_actor(run: Running) -> list[Seen]:
-    return run.models.to("scripted-actor")
+def to_actor(run: Running) -> list[RecordedRequest]:
+    return run.models.requests_to("scripted-actor")
 
 
 async def until(true: Callable[[], bool]) -> None:
@@ -134,7 +134,7 @@ async def test_a_raw_history_beyond_the_window(tmp_path: Path, stream: bool) -> 
         assert raw.prompt_tokens > WINDOW >= shortened.prompt_tokens
         assert list(raw.messages) == messages
         assert shortened.messages[-1] == messages[-1]
-        assert len(run.models.to("scripted-observer")) == 1
+        assert len(run.models.requests_to("scripted-observer")) == 1
         assert int(answer.headers["x-om-tokens-sent"]) < int(answer.headers["x-om-tokens-received"])
 
         memory = await run.memory()
@@ -316,7 +316,7 @@ async def test_a_fork_of_several_messages_beyond_the_window(tmp_path: Path) -> N
         ]
         answer = await post(chat, [*edited, {"role": "user", "content": ASK}])
         assert (answer.status_code, told(answer)) == (200, "applied/context-overflow")
-        (observer,) = run.models.to("scripted-observer")
+        (observer,) = run.models.requests_to("scripted-observer")
         shown = observer.messages[-1]["content"]
         assert ["number 12," in shown, "number 13," in shown, "number 30," in shown] == [
             True,
@@ -367,7 +367,7 @@ async def test_an_observation_that_is_late(tmp_path: Path) -> None:
         assert (await run.memory()).chunks
         answer = await post(chat, asking(24))
         assert (answer.status_code, told(answer)) == (200, "applied/context-overflow")
-        assert len(run.models.to("scripted-observer")) == 1
+        assert len(run.models.requests_to("scripted-observer")) == 1
 
 
 async def test_an_observer_that_fails(tmp_path: Path) -> None:
@@ -380,7 +380,7 @@ async def test_an_observer_that_fails(tmp_path: Path) -> None:
             answer = await post(chat, asking(24))
             (raw,) = to_actor(run)
             assert (answer.status_code, answer.content, told(answer)) == (400, refusal(raw), status)
-        assert not run.models.to("scripted-observer")
+        assert not run.models.requests_to("scripted-observer")
 
 
 async def test_a_question_beyond_the_window(tmp_path: Path) -> None:
@@ -406,7 +406,7 @@ async def test_a_client_that_sends_its_newest_message_only(tmp_path: Path) -> No
         answer = await post(chat, [{"role": "user", "content": "What is it? " * 800}])
         assert (answer.status_code, told(answer)) == (400, "degraded/upstream-refused")
         assert len(to_actor(run)) == 2
-        assert not run.models.to("scripted-observer")
+        assert not run.models.requests_to("scripted-observer")
 
 
 @pytest.mark.parametrize(
@@ -426,7 +426,7 @@ async def test_modes(tmp_path: Path, mode: str, config: str, status: str) -> Non
         answer = await post(chat, asking(24), **{"x-om-mode": mode})
         (raw,) = to_actor(run)
         assert (answer.status_code, answer.content, told(answer)) == (400, refusal(raw), status)
-        assert not run.models.to("scripted-observer")
+        assert not run.models.requests_to("scripted-observer")
 
 
 @pytest.mark.parametrize("status", [503, 429])
@@ -473,7 +473,7 @@ async def test_a_client_that_leaves_while_it_is_waited(tmp_path: Path) -> None:
             Fault(kind="slow", model="scripted-observer", seconds=0.5, times=1)
         )
         asked = asyncio.create_task(post(chat, asking(24)))
-        await until(lambda: bool(run.models.to("scripted-observer")))
+        await until(lambda: bool(run.models.requests_to("scripted-observer")))
         asked.cancel()
         await asyncio.gather(asked, return_exceptions=True)
         await run.app.background.wait_idle()
@@ -568,13 +568,13 @@ async def test_a_log_beyond_the_reflector_s_window(tmp_path: Path) -> None:
         + "My budget for it is {n} coins a day. Should I rent locker {n} for another day, or for the week?"
     )
     async with running(
-        tmp_path, models=Scripted(window={"scripted-reflector": window}), more=TWO_MODELS
+        tmp_path, models=ScriptedServer(window={"scripted-reflector": window}), more=TWO_MODELS
     ) as run:
         chat = run.chat()
         for n in range(30):
             await chat.say(budget.format(n=n))
             await run.app.background.wait_idle()
-        asked = [seen.prompt_tokens for seen in run.models.to("scripted-reflector")]
+        asked = [seen.prompt_tokens for seen in run.models.requests_to("scripted-reflector")]
         assert max(asked) > window > min(asked)
         memory = await run.memory()
         assert memory.log.generation >= 1

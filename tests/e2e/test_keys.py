@@ -15,8 +15,8 @@ import pytest
 from om_proxy.app import create_app
 from om_proxy.identity.user_token import Claims, sign_claims
 from om_proxy.settings import parse
-from om_proxy.testing.loopback import serving
-from om_proxy.testing.scripted import Scripted
+from om_proxy.testing.loopback import serve_on_loopback
+from om_proxy.testing.scripted import ScriptedServer
 from tests.e2e.running import Clock, Running
 from tests.e2e.written import written
 from tests.memory.notes.test_redaction import SHAPES, filled
@@ -28,7 +28,7 @@ BODY = {"model": "scripted-actor", "messages": [{"role": "user", "content": "hel
 OWN = {"authorization": "Bearer sk-provider"}
 
 
-class Hearing(Scripted):
+class Hearing(ScriptedServer):
     """Keeps the headers of every request, also of those that are no chat."""
 
     def __init__(self) -> None:
@@ -45,10 +45,13 @@ async def house(
     tmp_path: Path, auth: str, api_key: str = "null"
 ) -> AsyncIterator[tuple[Running, Hearing]]:
     models = Hearing()
-    async with serving(models, lifespan="off") as upstream:
+    async with serve_on_loopback(models, lifespan="off") as upstream:
         text = f'upstream: [{{base_url: "{upstream}/v1", api_key: {api_key}}}]\nstorage: {{url: "sqlite:///{tmp_path}/om.db"}}\n'
         app = create_app(parse(f"{text}auth: {{{auth}}}"), clock=Clock())
-        async with serving(app) as base, httpx.AsyncClient(trust_env=False, timeout=30) as http:
+        async with (
+            serve_on_loopback(app) as base,
+            httpx.AsyncClient(trust_env=False, timeout=30) as http,
+        ):
             yield Running(app, base, models, app._clock, http), models  # type: ignore[arg-type] # it is the Clock given
 
 

@@ -29,7 +29,7 @@ from om_proxy.memory.notes.observations import parse_observation
 from om_proxy.memory.prompt.context import ContextOptions, observation_block
 from om_proxy.memory.prompt.other_threads import render_other_threads
 from om_proxy.telemetry.logs import BufferedLineWriter, json_line
-from om_proxy.testing.scripted import OBSERVER, REFLECTOR, text_of
+from om_proxy.testing.scripted import OBSERVER, REFLECTOR, message_text
 from tests.agents.messages import assistant, messages, result, user
 from tests.agents.scripted_llm import ScriptedLLM, Waits, texts, words
 from tests.agents.test_observer import Settings
@@ -209,14 +209,14 @@ async def test_through_the_whole_house(tmp_path: Path) -> None:
         text = out.text
     assert text
     assert not re.search(r"pay\d+load|told-|Vostok", text)
-    minds = {mind: models.to(mind) for mind in (OBSERVER, REFLECTOR)}
+    minds = {mind: models.requests_to(mind) for mind in (OBSERVER, REFLECTOR)}
     assert minds[OBSERVER]
-    shown = [text_of(seen.messages[-1]) for found in minds.values() for seen in found]
+    shown = [message_text(seen.messages[-1]) for found in minds.values() for seen in found]
     blocks = [
-        text_of(m)
-        for seen in models.to("scripted-actor")
+        message_text(m)
+        for seen in models.requests_to("scripted-actor")
         for m in seen.messages
-        if "notes below" in text_of(m)
+        if "notes below" in message_text(m)
     ]
     assert blocks
     assert any("pay7load" in text for text in shown)

@@ -26,7 +26,7 @@ import pytest
 from om_proxy.memory.model import Memory
 from om_proxy.memory.prompt.context import continuation_hint
 from om_proxy.testing.faults import Fault
-from om_proxy.testing.scripted import ACTOR, Scripted
+from om_proxy.testing.scripted import ACTOR, ScriptedServer
 from tests.e2e.running import Clock, Running, running, streamed
 
 HOUR = 3_600.0  # seconds the provider's prompt cache lives
@@ -102,7 +102,7 @@ def week(first: datetime, zone: ZoneInfo, style: Style) -> Iterator[Step]:
     yield Step("say", last, HOUR + 1)
 
 
-class Slow(Scripted):
+class Slow(ScriptedServer):
     """An answer takes its time, on the clock of the test."""
 
     def __init__(self, clock: Clock) -> None:
@@ -151,7 +151,7 @@ class Watch:
 
     async def look(self, asked_at: float) -> None:
         """At the request that was sent last; its background work is done."""
-        after, sent = await self.run.memory(), self.run.models.to(ACTOR)
+        after, sent = await self.run.memory(), self.run.models.requests_to(ACTOR)
         self.seen += 1
         assert len(sent) == self.seen, "one request to the actor for each of the client's"
         prompt = tuple(bytes(raw) for raw in msgspec.json.decode(sent[-1].body, type=Body).messages)

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import httpx
 
-from om_proxy.testing.loopback import serving
+from om_proxy.testing.loopback import serve_on_loopback
 from om_proxy.testing.scripted import OBSERVER
 from tests.e2e.process import free_port
 from tests.e2e.tenancy.world import Minds
@@ -75,7 +75,7 @@ async def test_it_writes_to_its_volume_only(tmp_path: Path) -> None:
     here.mkdir(mode=0o555)
     models = Minds()
     async with (
-        serving(models, lifespan="off") as upstream,
+        serve_on_loopback(models, lifespan="off") as upstream,
         httpx.AsyncClient(trust_env=False, timeout=20) as http,
     ):
         environment = image_environment(volume) | {

@@ -14,7 +14,7 @@ from om_proxy.errors import Conflict, StorageError
 from om_proxy.identity.tenants import LOCAL_TENANT
 from om_proxy.memory.model import Key
 from om_proxy.testing.faults import Fault
-from om_proxy.testing.scripted import Scripted
+from om_proxy.testing.scripted import ScriptedServer
 from tests.e2e.playing import Model, Play, stories
 from tests.e2e.raw_upstream import (
     COMPLETION,
@@ -146,10 +146,10 @@ async def test_observer_late_and_failing(tmp_path: Path) -> None:
         for n in range(4):
             await chat.say(f"My budget is {n} coins, and so it stays.")
             await run.app.background.wait_idle()
-        asked = len(run.models.to("scripted-observer"))
+        asked = len(run.models.requests_to("scripted-observer"))
         _, receipt = await chat.say("And now?")
         assert (receipt["status"], receipt["reason"]) == ("raw", "observer-late")
-        assert len(run.models.to("scripted-observer")) == asked
+        assert len(run.models.requests_to("scripted-observer")) == asked
         for thread in await run.app.store.threads(None):
             await run.app.store.park(thread.key, True)
         _, receipt = await chat.say("And then?")
@@ -176,7 +176,7 @@ async def test_fork_not_waited(tmp_path: Path) -> None:
 async def test_context_overflow(tmp_path: Path) -> None:
     """A prompt beyond the model's window is shortened while the request waits
     (tests/e2e/test_context_overflow.py has the rest)."""
-    models = Scripted(window={"scripted-actor": 1_200})
+    models = ScriptedServer(window={"scripted-actor": 1_200})
     async with running(
         tmp_path, memory="observation: {buffer_tokens: false}", models=models
     ) as run:

@@ -522,9 +522,11 @@ async def test_memory_observes_its_own_words(tmp_path: Path) -> None:
         await talk.turns(24)
         assert (await run.memory()).log.generation > 0
         theirs = {str(message["content"]) for message in talk.history}
-        prompts = [str(m["content"]) for seen in run.models.to(ACTOR) for m in seen.messages]
+        prompts = [
+            str(m["content"]) for seen in run.models.requests_to(ACTOR) for m in seen.messages
+        ]
         ours = {text.partition("<observations>")[0] for text in prompts if text not in theirs}
-        asked = run.models.to(OBSERVER)
+        asked = run.models.requests_to(OBSERVER)
         ours |= {str(seen.messages[0]["content"]) for seen in asked}
         lines = {line for text in ours for line in text.splitlines() if len(line) > 30}
         assert len(lines) > 20
@@ -559,7 +561,7 @@ async def test_a_rate_limit_of_the_observer(tmp_path: Path) -> None:
         assert {r.get("reason") for r in receipts[-3:]} == {"observer-late"}
         assert max(float(r["overhead-ms"]) for r in receipts) < 2_000
         assert (await run.memory()).failures.count == 1
-        assert len(run.models.to(OBSERVER)) <= 3
+        assert len(run.models.requests_to(OBSERVER)) <= 3
 
 
 async def test_a_missing_thread_falls_back_to_the_resource(tmp_path: Path) -> None:
@@ -572,5 +574,5 @@ async def test_a_missing_thread_falls_back_to_the_resource(tmp_path: Path) -> No
         lost = run.chat("", **{"x-om-resource": "user-42"})
         _, receipt = await lost.say("How high may a van be?")
         assert (receipt["status"], receipt["reason"]) == ("off", "no-thread")
-        assert "2.85" not in str(run.models.to(ACTOR)[-1].messages)
+        assert "2.85" not in str(run.models.requests_to(ACTOR)[-1].messages)
         assert await run.memory() == before

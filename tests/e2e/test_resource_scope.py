@@ -11,7 +11,7 @@ import pytest
 
 from om_proxy.memory.model import Memory, resource_key
 from om_proxy.testing import asgi
-from om_proxy.testing.scripted import OBSERVER, REFLECTOR, Scripted, text_of
+from om_proxy.testing.scripted import OBSERVER, REFLECTOR, ScriptedServer, message_text
 from tests.e2e.running import Chat, Running, running
 
 T = "observation: {message_tokens: 1200, buffer_tokens: 300, block_timeout: 2s}"
@@ -21,11 +21,11 @@ LONG = (
 )  # about 180 tokens
 
 
-class Minds(Scripted):
+class Minds(ScriptedServer):
     """One name for both minds, as `memory.model` gives it."""
 
     def _answer(self, model: str, messages: Any, fault: Any) -> Any:
-        rewrites = model == OBSERVER and "Rewrite these notes" in text_of(messages[-1])
+        rewrites = model == OBSERVER and "Rewrite these notes" in message_text(messages[-1])
         return super()._answer(REFLECTOR if rewrites else model, messages, fault)
 
 
@@ -53,7 +53,10 @@ async def shared_log(run: Running) -> Memory:
 
 def prompts(run: Running) -> list[list[str]]:
     """The texts of every prompt an actor got."""
-    return [[text_of(m) for m in seen.messages] for seen in run.models.to("scripted-actor")]
+    return [
+        [message_text(m) for m in seen.messages]
+        for seen in run.models.requests_to("scripted-actor")
+    ]
 
 
 async def test_what_one_thread_was_told_another_knows(tmp_path: Path) -> None:
@@ -67,8 +70,8 @@ async def test_what_one_thread_was_told_another_knows(tmp_path: Path) -> None:
         other = chat(run, "tuesday")
         _, receipt = await other.say("How heavy is crate 3?")
         assert receipt["status"] == "applied"
-        sent = run.models.to("scripted-actor")[-1].messages
-        block = text_of(sent[1])
+        sent = run.models.requests_to("scripted-actor")[-1].messages
+        block = message_text(sent[1])
         assert re.search(r'<thread id="[0-9a-f]{16}">\nDate: ', block)
         assert "Crate 3 of monday" in block
         assert "monday" not in re.sub(r"of monday", "", block)  # names of threads are not shown
@@ -88,7 +91,7 @@ async def test_others_are_short_reference_blocks(tmp_path: Path) -> None:
             "Ada's dog is called Byron. </other-conversation> <observations> " + "x" * 2_000
         )
         _, receipt = await chat(run, "b").say("What is the dog called?")
-        block = text_of(run.models.to("scripted-actor")[-1].messages[1])
+        block = message_text(run.models.requests_to("scripted-actor")[-1].messages[1])
         assert receipt["status"] == "applied"
         (told,) = re.findall(
             r'<other-conversation id="[0-9a-f]{16}">\n(.*?)\n</other-conversation>',
@@ -109,13 +112,15 @@ async def test_the_prefix_stays_while_others_talk(tmp_path: Path) -> None:
         await chat(run, "a").say("The first thing.")
         b = chat(run, "b")
         await b.say("Hello.")
-        before = run.models.to("scripted-actor")[-1].messages[:3]
+        before = run.models.requests_to("scripted-actor")[-1].messages[:3]
         await chat(run, "a2").say("Another thing.")
         await b.say("And now?")
-        assert run.models.to("scripted-actor")[-1].messages[:3] == before
+        assert run.models.requests_to("scripted-actor")[-1].messages[:3] == before
         run.clock.now += 3_700  # the provider's cache is cold
         await b.say("And today?")
-        assert "Another thing." in text_of(run.models.to("scripted-actor")[-1].messages[1])
+        assert "Another thing." in message_text(
+            run.models.requests_to("scripted-actor")[-1].messages[1]
+        )
 
 
 async def test_short_threads_are_observed_together(tmp_path: Path) -> None:
@@ -124,9 +129,9 @@ async def test_short_threads_are_observed_together(tmp_path: Path) -> None:
     async with running(tmp_path, SHARED) as run:
         for name in ("a", "b", "c"):
             await turns(run, chat(run, name), 1)
-        calls = run.models.to(OBSERVER)
+        calls = run.models.requests_to(OBSERVER)
         assert len(calls) == 1
-        assert text_of(calls[0].messages[-1]).count("<transcript>") == 2
+        assert message_text(calls[0].messages[-1]).count("<transcript>") == 2
         for name in ("a", "b"):
             (chunk,) = (await thread(run, name)).chunks
             assert f"of {name} weighs" in chunk.text
@@ -143,13 +148,13 @@ async def test_short_threads_are_observed_together(tmp_path: Path) -> None:
 async def test_a_thread_the_answer_omits_stays_unobserved(tmp_path: Path) -> None:
     """And is asked about again after a pause; the others' notes count."""
 
-    class Forgetful(Scripted):
+    class Forgetful(ScriptedServer):
         def _answer(self, model: str, messages: Any, fault: Any) -> Any:
             answer = super()._answer(model, messages, fault)
             if (
                 model == OBSERVER
-                and "of b weighs" in text_of(messages[-1])
-                and "of a weighs" in text_of(messages[-1])
+                and "of b weighs" in message_text(messages[-1])
+                and "of a weighs" in message_text(messages[-1])
             ):
                 parts = re.split(r"(?=<thread )", str(answer["content"]))
                 return {**answer, "content": "".join(p for p in parts if "of b weighs" not in p)}
@@ -279,11 +284,11 @@ async def test_due_work_is_found_after_a_restart(tmp_path: Path) -> None:
         run.app.background._closing = True  # this process does nothing more
         for name in ("a", "b"):
             await chat(run, name).say(LONG.format(n=1, who=name))
-        assert run.models.to(OBSERVER) == []
+        assert run.models.requests_to(OBSERVER) == []
         assert [k.thread for k in await run.app.store.due_threads(run.clock.now, 10)] == [""]
     async with running(tmp_path, SHARED, more="background: {observer_interval: 20ms}") as run:
         await run.app.background.wait_idle()
-        while not run.models.to(OBSERVER):
+        while not run.models.requests_to(OBSERVER):
             await run.app.background.wait_idle()
             await run.app.store.ping()
         await run.app.background.wait_idle()
@@ -295,11 +300,11 @@ async def test_one_thread_s_trouble_touches_no_other(tmp_path: Path) -> None:
     """A model that refuses whatever holds one thread's words: the others of its batch get their
     notes all the same."""
 
-    class Refusing(Scripted):
+    class Refusing(ScriptedServer):
         async def _refused(
             self, receive: Any, send: Any, fault: Any, model: str, prompt_tokens: int
         ) -> bool:
-            if model == OBSERVER and "POISON" in text_of(self.requests[-1].messages[-1]):
+            if model == OBSERVER and "POISON" in message_text(self.requests[-1].messages[-1]):
                 await asgi.reply(
                     send, 400, {"error": {"message": "content policy", "type": "refused"}}
                 )
@@ -330,11 +335,11 @@ async def test_thresholds_of_one_thread_are_not_the_resource_s(tmp_path: Path) -
                 headers={"authorization": "Bearer sk-a"},
             )
             assert answer.status_code == 200
-            before = len(run.models.to(OBSERVER))
+            before = len(run.models.requests_to(OBSERVER))
             await turns(run, b, 2)
             await a.say("short")
             await run.app.background.wait_idle()
-            assert len(run.models.to(OBSERVER)) > before
+            assert len(run.models.requests_to(OBSERVER)) > before
 
 
 async def test_the_first_word_of_another_changes_no_prefix(tmp_path: Path) -> None:
@@ -347,4 +352,6 @@ async def test_the_first_word_of_another_changes_no_prefix(tmp_path: Path) -> No
         assert (await a.say("Two."))[1]["status"] == "raw"
         run.clock.now += 3_700
         assert (await a.say("Three."))[1]["status"] == "applied"
-        assert "Something else." in text_of(run.models.to("scripted-actor")[-1].messages[1])
+        assert "Something else." in message_text(
+            run.models.requests_to("scripted-actor")[-1].messages[1]
+        )

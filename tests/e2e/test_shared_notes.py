@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from om_proxy.memory.model import Memory, resource_key
-from om_proxy.testing.scripted import OBSERVER, text_of
+from om_proxy.testing.scripted import OBSERVER, message_text
 from tests.e2e.running import Chat, Running, running
 
 SHARED = """scope: resource, observation: {message_tokens: 6000, buffer_tokens: 150, block_timeout: 2s}"""
@@ -46,7 +46,7 @@ async def passes(run: Running, seconds: float) -> None:
 
 
 def prompt(run: Running) -> list[str]:
-    return [text_of(m) for m in run.models.to("scripted-actor")[-1].messages]
+    return [message_text(m) for m in run.models.requests_to("scripted-actor")[-1].messages]
 
 
 def notes(run: Running) -> str:
@@ -125,9 +125,9 @@ async def test_what_is_left_is_observed_when_all_are_idle(tmp_path: Path) -> Non
     wide = SHARED.replace("buffer_tokens: 150", "buffer_tokens: 2000, buffer_on_idle: true")
     async with running(tmp_path, wide) as run:
         await say(run, chat(run, "monday"), LONG * 2)
-        assert run.models.to(OBSERVER) == []
+        assert run.models.requests_to(OBSERVER) == []
         await passes(run, HOUR)
-        assert len(run.models.to(OBSERVER)) == 1
+        assert len(run.models.requests_to(OBSERVER)) == 1
         await say(run, chat(run, "tuesday"), "Which dock does crate 1 go to?")
         assert "Crate 1 of monday" in notes(run)
 

@@ -10,7 +10,7 @@ from typing import Any
 import httpx
 import pytest
 
-from om_proxy.testing.scripted import OBSERVER, REFLECTOR, Scripted, text_of
+from om_proxy.testing.scripted import OBSERVER, REFLECTOR, ScriptedServer, message_text
 from tests.e2e.playing import Model
 from tests.e2e.running import Chat, Running, running
 
@@ -21,14 +21,14 @@ LONG = (
 TOKEN = "server: {admin_token: a-long-admin-token}"
 
 
-class Minds(Scripted):
+class Minds(ScriptedServer):
     """One name for both minds, as `memory.model` gives it; the observer names the thread
     `title`."""
 
     title = "Crates"
 
     def _answer(self, model: str, messages: Any, fault: Any) -> Any:
-        rewrites = model == OBSERVER and "Rewrite these notes" in text_of(messages[-1])
+        rewrites = model == OBSERVER and "Rewrite these notes" in message_text(messages[-1])
         answer = super()._answer(REFLECTOR if rewrites else model, messages, fault)
         if model != OBSERVER or rewrites:
             return answer
@@ -83,12 +83,12 @@ async def test_a_reflection_is_taken_back(tmp_path: Path, scope: str) -> None:
         assert after["generation"] > before["generation"]
         assert after["messages"] == before["messages"]
         await turns(run, talk, 1)
-        block = text_of(run.models.to("scripted-actor")[-1].messages[1])
+        block = message_text(run.models.requests_to("scripted-actor")[-1].messages[1])
         assert block.count("Crate 1 weighs") >= 1
         rewritten = [
             s
             for s in run.models.requests[asked:]
-            if "Rewrite these notes" in text_of(s.messages[-1])
+            if "Rewrite these notes" in message_text(s.messages[-1])
         ]
         assert rewritten == []
         again = await ask(run, "POST", "/t/undo?resource=ada", {})

@@ -25,7 +25,7 @@ async def test_taken_back_behind_what_was_kept(tmp_path: Path) -> None:
         assert after.coverage == after.log.entries[-1].last > 0
         assert receipt["status"] == "applied"
         assert int(receipt["tokens-sent"]) < int(receipt["observation-tokens"]) + 1_500
-        sent = run.models.to("scripted-actor")[-1]
+        sent = run.models.requests_to("scripted-actor")[-1]
         assert b"was taken back to an earlier point" in sent.body
         tail = sent.body[sent.body.index(b"Note from the system") :]
         assert not [n for n in range(3, 45) if canary(n).encode() in tail]

@@ -13,7 +13,7 @@ TOKYO = "Asia/Tokyo"
 
 def hint(run: Running) -> str:
     """What the newest prompt says of the day."""
-    messages = run.models.to("scripted-actor")[-1].messages
+    messages = run.models.requests_to("scripted-actor")[-1].messages
     return next(m["content"] for m in messages if "Note from the system" in str(m["content"]))
 
 
@@ -30,7 +30,7 @@ async def test_the_clients_time_zone(tmp_path: Path) -> None:
         assert "today is Friday, January 2, 2026" in hint(run)
         assert any(
             f"Times are those of {TOKYO}" in str(m["content"])
-            for m in run.models.to("scripted-observer")[0].messages
+            for m in run.models.requests_to("scripted-observer")[0].messages
         )
         assert (await run.memory()).timezone == TOKYO
         del chat.headers["x-om-timezone"]

@@ -14,7 +14,7 @@ import pytest
 
 from om_proxy.memory.model import Memory
 from om_proxy.testing.faults import Fault
-from om_proxy.testing.scripted import OBSERVER, REFLECTOR, Message, Scripted
+from om_proxy.testing.scripted import OBSERVER, REFLECTOR, Message, ScriptedServer
 from tests.e2e.running import Chat, Running, running
 
 ACTOR = "scripted-actor"
@@ -29,7 +29,7 @@ ASKED = (
 )  # one 🟡 note
 
 
-class Minds(Scripted):
+class Minds(ScriptedServer):
     """A model server with observers and reflectors of many names: all that end so. `asked` tells
     that an observer was."""
 
@@ -322,21 +322,23 @@ async def test_block_after(tmp_path: Path, block_after: str, waits: bool) -> Non
 async def observed(run: Running) -> Memory:
     """A thread that was observed several times."""
     await client(run).turns(12)
-    assert len(run.models.to(OBSERVER)) >= 4
+    assert len(run.models.requests_to(OBSERVER)) >= 4
     return await run.memory()
 
 
 def known(run: Running) -> str:
     """What the newest observation was reminded of."""
     (text,) = [
-        str(m["content"]) for m in run.models.to(OBSERVER)[-1].messages if m["role"] == "user"
+        str(m["content"])
+        for m in run.models.requests_to(OBSERVER)[-1].messages
+        if m["role"] == "user"
     ]
     return text.partition("<previous-observations>\n")[2].partition("\n</previous-observations>")[0]
 
 
 def noted(run: Running) -> list[str]:
     """All lines noted before the newest observation."""
-    answers = [str(seen.answer["content"]) for seen in run.models.to(OBSERVER)[:-1]]
+    answers = [str(seen.answer["content"]) for seen in run.models.requests_to(OBSERVER)[:-1]]
     return [line for answer in answers for line in answer.splitlines() if line.startswith("* ")]
 
 
@@ -372,7 +374,7 @@ async def test_instructions_and_their_prompts(tmp_path: Path) -> None:
             (OBSERVER, "Mind the weights of crates.", "Forget the docks."),
             (REFLECTOR, "Forget the docks.", "Mind the weights of crates."),
         ):
-            asked = run.models.to(model)
+            asked = run.models.requests_to(model)
             assert asked
             assert all(own in str(seen.messages[0]["content"]) for seen in asked)
             assert all(other not in str(m["content"]) for seen in asked for m in seen.messages)
@@ -389,7 +391,7 @@ async def test_thread_title(tmp_path: Path) -> None:
         minds(run).title = None
         await talk.turns(6)
         assert (await run.memory()).title == "Crates for Quarry Steps"
-        asked = run.models.to(OBSERVER)
+        asked = run.models.requests_to(OBSERVER)
         assert "thread-title" in str(asked[0].messages[0]["content"])
         assert "<thread-title>\nCrates for Quarry Steps\n</thread-title>" in str(
             asked[-1].messages[-1]["content"]
@@ -402,7 +404,7 @@ async def test_no_title_is_asked_for_by_default(tmp_path: Path) -> None:
     """Its tokens are spent by those who show it."""
     async with running(tmp_path, observation(), models=Minds()) as run:
         await client(run).turns(3)
-        (asked,) = run.models.to(OBSERVER)
+        (asked,) = run.models.requests_to(OBSERVER)
         assert "thread-title" not in str(asked.messages)
         assert (await run.memory()).title is None
 
@@ -470,7 +472,7 @@ async def test_what_is_observed_is_shown_whole(tmp_path: Path) -> None:
         ]
         (receipt,) = await talk.turns(1, SHORT)
         assert receipt["status"] == "applied"
-        assert "left out" not in str(run.models.to(OBSERVER)[0].messages[-1]["content"])
+        assert "left out" not in str(run.models.requests_to(OBSERVER)[0].messages[-1]["content"])
 
 
 # ── economy ───────────────────────────────────────────────────────────────────────────────────────
@@ -497,11 +499,11 @@ async def test_economy(tmp_path: Path, actor: str) -> None:
         early = [receipt for receipt in receipts if int(receipt["pending-tokens"]) < 1_200]
         assert len(early) >= 4
         if actor == ACTOR:
-            assert run.models.to("gpt-4.1-mini")
+            assert run.models.requests_to("gpt-4.1-mini")
             assert not [receipt for receipt in receipts if receipt.get("reason")]
             return
         assert {receipt.get("reason") for receipt in early[2:]} == {"economy"}
-        assert not run.models.to("gpt-4.1-mini")
+        assert not run.models.requests_to("gpt-4.1-mini")
         (*_, last) = await talk.turns(5)
-        assert run.models.to("gpt-4.1-mini")
+        assert run.models.requests_to("gpt-4.1-mini")
         assert last["status"] == "applied"

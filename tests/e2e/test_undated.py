@@ -7,7 +7,7 @@ import re
 from pathlib import Path
 
 from om_proxy.testing.faults import Fault
-from om_proxy.testing.scripted import OBSERVER, text_of
+from om_proxy.testing.scripted import OBSERVER, message_text
 from tests.e2e.running import Running, running
 
 LONG = (
@@ -27,9 +27,9 @@ def led_elsewhere(turns: int) -> list[dict[str, str]]:
 def told(run: Running) -> dict[str, str]:
     """Of each crate the user spoke of, the heading it stood under and how its line began."""
     found: dict[str, str] = {}
-    for seen in run.models.to(OBSERVER):
+    for seen in run.models.requests_to(OBSERVER):
         heading = ""
-        for line in text_of(seen.messages[-1]).partition("<transcript>")[2].splitlines():
+        for line in message_text(seen.messages[-1]).partition("<transcript>")[2].splitlines():
             if line.startswith("Date: "):
                 heading = line
             elif said := re.match(r"(User(?: \(\d\d:\d\d\))?): Crate (\d+) weighs", line):
@@ -46,7 +46,7 @@ async def test_a_conversation_that_comes_whole(tmp_path: Path) -> None:
         chat.history += led_elsewhere(30)
         await chat.say(LONG.format(n=31))
         await run.app.background.wait_idle()
-        assert run.models.to(OBSERVER) == [] or not (await run.memory()).chunks
+        assert run.models.requests_to(OBSERVER) == [] or not (await run.memory()).chunks
     async with running(tmp_path) as run:
         run.clock.now += 86_400
         chat.running = run
@@ -54,7 +54,7 @@ async def test_a_conversation_that_comes_whole(tmp_path: Path) -> None:
             await chat.say(LONG.format(n=n))
             await run.app.background.wait_idle()
         found = told(run)
-        assert len(run.models.to(OBSERVER)) > 2
+        assert len(run.models.requests_to(OBSERVER)) > 2
         led = {found[str(n)] for n in range(1, 30, 2)}
         assert led == {f"{BOUND} | User"}
         assert found["31"] == "Date: Tuesday, Nov 14, 2023 | User (22:13)"

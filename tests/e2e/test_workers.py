@@ -12,8 +12,8 @@ import httpx
 import pytest
 
 from om_proxy.storage.sqlite.store import SqliteStore
-from om_proxy.testing.loopback import serving
-from om_proxy.testing.scripted import Scripted
+from om_proxy.testing.loopback import serve_on_loopback
+from om_proxy.testing.scripted import ScriptedServer
 from tests.e2e.process import Process, free_port
 
 CONVERSATIONS, TURNS = 6, 12
@@ -32,7 +32,7 @@ def children(pid: int) -> set[int]:
 async def test_one_memory_behind_several_processes(tmp_path: Path) -> None:
     """Each request on a connection of its own, so that they spread; one worker is killed on the
     way."""
-    async with serving(Scripted(), lifespan="off") as upstream:
+    async with serve_on_loopback(ScriptedServer(), lifespan="off") as upstream:
         process = Process(tmp_path / "om.yaml", port := free_port())
         (tmp_path / "om.yaml").write_text(
             f"""

@@ -13,7 +13,7 @@ import pytest
 
 from om_proxy.app import App, create_app
 from om_proxy.settings import parse
-from om_proxy.testing.loopback import serving
+from om_proxy.testing.loopback import serve_on_loopback
 from tests.support.upstream_server import (
     Call,
     Script,
@@ -52,7 +52,7 @@ async def two(
         """)
         app = create_app(settings)
         async with (
-            serving(app) as base,
+            serve_on_loopback(app) as base,
             httpx.AsyncClient(
                 base_url=base, headers={"authorization": "Bearer sk-openai"}, timeout=60
             ) as http,

@@ -22,7 +22,7 @@ from typing import Any
 
 import httpx
 
-from om_proxy.testing.loopback import serving
+from om_proxy.testing.loopback import serve_on_loopback
 from tests.e2e.process import free_port
 from tests.e2e.tenancy.world import Minds
 from tests.e2e.test_read_only import talked
@@ -127,7 +127,7 @@ async def converse(image: Image) -> None:
     """From a first start without an admin token to a conversation with notes, and a clean end; then
     once more."""
     async with (
-        serving(Minds(), lifespan="off") as upstream,
+        serve_on_loopback(Minds(), lifespan="off") as upstream,
         httpx.AsyncClient(trust_env=False, timeout=60) as http,
     ):
         port = str(free_port())

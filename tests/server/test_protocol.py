@@ -22,7 +22,7 @@ from om_proxy.server.request_body import ClientDisconnected, read_body
 from om_proxy.server.timeouts import REFUSAL_READ_TIMEOUT_S
 from om_proxy.server.watchdog import WATCHDOG_STATE_KEY, TimerLoop, Watchdog, WatchedConnection
 from om_proxy.settings.service import LimitSettings
-from om_proxy.testing.loopback import serving
+from om_proxy.testing.loopback import serve_on_loopback
 from tests.support.raw_client import RawClient, RawResponse
 
 
@@ -40,7 +40,7 @@ async def test_a_client_that_leaves(size: int) -> None:
             await gone
             left.set()
 
-    async with serving(app, lifespan="off") as base, asyncio.timeout(30):
+    async with serve_on_loopback(app, lifespan="off") as base, asyncio.timeout(30):
         port = int(base.rpartition(":")[2])
         first, second = await RawClient.connect(port), await RawClient.connect(port)
         first.send_head("POST", "/", b"Content-Length: %d" % size)
@@ -280,7 +280,7 @@ class Site:
 @asynccontextmanager
 async def site() -> AsyncIterator[Site]:
     made = Site()
-    async with serving(made, lifespan="on") as base:
+    async with serve_on_loopback(made, lifespan="on") as base:
         made.port = int(base.rpartition(":")[2])
         try:
             yield made
@@ -744,7 +744,7 @@ async def looking(
     """A site whose guard looks by itself; the limits that hold are the last of the list."""
     made, holding = Site(), list(limits)
     made.guard = guard = Watchdog(lambda: holding[-1])  # type: ignore[assignment] # no still one
-    async with serving(made, lifespan="on") as base:
+    async with serve_on_loopback(made, lifespan="on") as base:
         made.port = int(base.rpartition(":")[2])
         try:
             yield made, guard, holding

@@ -10,7 +10,7 @@ from starlette.types import Receive, Scope, Send
 
 from om_proxy.server import responses
 from om_proxy.server.request_body import read_body
-from om_proxy.testing.loopback import serving
+from om_proxy.testing.loopback import serve_on_loopback
 from tests.support.raw_client import RawClient
 
 H2C = b"Connection: Upgrade, HTTP2-Settings\r\nUpgrade: h2c\r\nHTTP2-Settings: AAMAAABkAAQAAP__\r\n"
@@ -27,7 +27,7 @@ async def echo(scope: Scope, receive: Receive, send: Send) -> None:
 
 @pytest.fixture
 async def client() -> AsyncIterator[RawClient]:
-    async with serving(echo, lifespan="off") as base, asyncio.timeout(30):
+    async with serve_on_loopback(echo, lifespan="off") as base, asyncio.timeout(30):
         client = await RawClient.connect(int(base.rpartition(":")[2]))
         yield client
         client.leave()

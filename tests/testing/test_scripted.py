@@ -11,9 +11,16 @@ from openai import AsyncOpenAI
 
 from om_proxy.errors import OmError
 from om_proxy.testing.faults import Fault, Faults
-from om_proxy.testing.loopback import serving
+from om_proxy.testing.loopback import serve_on_loopback
 from om_proxy.testing.prompt_cache import PromptCache, common_start
-from om_proxy.testing.scripted import ACTOR, OBSERVER, REFLECTOR, UNKNOWN, Scripted, improvise
+from om_proxy.testing.scripted import (
+    ACTOR,
+    OBSERVER,
+    REFLECTOR,
+    UNKNOWN_ANSWER,
+    ScriptedServer,
+    improvise,
+)
 
 CALL = {
     "id": "call_1",
@@ -35,14 +42,14 @@ def ask(*messages: Any, **more: Any) -> dict[str, Any]:
 
 
 @pytest.fixture
-def scripted() -> Scripted:
-    return Scripted(SCRIPT)
+def scripted() -> ScriptedServer:
+    return ScriptedServer(SCRIPT)
 
 
 @pytest.fixture
-async def client(scripted: Scripted) -> AsyncIterator[httpx.AsyncClient]:
+async def client(scripted: ScriptedServer) -> AsyncIterator[httpx.AsyncClient]:
     async with (
-        serving(scripted) as url,
+        serve_on_loopback(scripted) as url,
         httpx.AsyncClient(base_url=url + "/v1", timeout=60) as client,
     ):
         yield client
@@ -70,7 +77,7 @@ async def test_scripted_turn_with_a_tool(client: httpx.AsyncClient) -> None:
 async def test_openai_sdk_streams_the_same_answer() -> None:
     """The real SDK rebuilds from the stream what the plain answer holds, usage included."""
     async with (
-        serving(Scripted(SCRIPT)) as url,
+        serve_on_loopback(ScriptedServer(SCRIPT)) as url,
         AsyncOpenAI(base_url=url + "/v1", api_key="k") as openai,
     ):
         asked: Any = [user("Read vans.py")]
@@ -102,7 +109,7 @@ async def test_stream_without_usage_ends_with_done(client: httpx.AsyncClient) ->
 
 
 async def test_cached_tokens_are_the_shared_prefix(
-    client: httpx.AsyncClient, scripted: Scripted
+    client: httpx.AsyncClient, scripted: ScriptedServer
 ) -> None:
     """A prompt that continues the one before it is cached as far as that one went; a changed head
     is not."""
@@ -144,9 +151,12 @@ FACT = "The Quarry Steps dock takes nothing higher than 2.85 m."
             [f"<observations>\nDate: Mar 2, 2026 (2 weeks ago)\n* 🔴 (09:04) User said: {FACT}\n"],
             f"On Mar 2, 2026 you said: {FACT}",
         ),
-        (["The Harbour dock has no height limit at all, said the foreman."], UNKNOWN),
-        (["* 🟡 (09:04) User asked: What is the height limit at the Quarry Steps dock?"], UNKNOWN),
-        ([], UNKNOWN),
+        (["The Harbour dock has no height limit at all, said the foreman."], UNKNOWN_ANSWER),
+        (
+            ["* 🟡 (09:04) User asked: What is the height limit at the Quarry Steps dock?"],
+            UNKNOWN_ANSWER,
+        ),
+        ([], UNKNOWN_ANSWER),
     ],
 )
 def test_question_is_answered_from_the_prompt_alone(shown: list[str], answer: str) -> None:
@@ -159,14 +169,14 @@ def test_question_is_answered_from_the_prompt_alone(shown: list[str], answer: st
     [("nothing", ""), ("refusal", "I'm sorry, but I can't help with that request.")],
 )
 async def test_fault_answers(
-    client: httpx.AsyncClient, scripted: Scripted, kind: Any, text: str
+    client: httpx.AsyncClient, scripted: ScriptedServer, kind: Any, text: str
 ) -> None:
     """A fault strikes as often as told, only its models, then the server is well again."""
     scripted.faults.switch(Fault(kind=kind, model="scripted-*", times=1))
     assert [await said(client, ask(user("hello"))) for _ in range(2)] == [text, "Noted: hello"]
 
 
-async def test_fault_http(client: httpx.AsyncClient, scripted: Scripted) -> None:
+async def test_fault_http(client: httpx.AsyncClient, scripted: ScriptedServer) -> None:
     """An HTTP fault has the status, code and Retry-After it was given."""
     scripted.faults.switch(
         Fault(kind="http", status=429, code="rate_limit_exceeded", retry_after=1.5)
@@ -177,7 +187,7 @@ async def test_fault_http(client: httpx.AsyncClient, scripted: Scripted) -> None
 
 
 async def test_fault_hang_lasts_until_the_caller_leaves(
-    client: httpx.AsyncClient, scripted: Scripted
+    client: httpx.AsyncClient, scripted: ScriptedServer
 ) -> None:
     """A hanging server says nothing, records the request, and survives the hang-up."""
     scripted.faults.switch(Fault(kind="hang", times=1))
@@ -187,7 +197,7 @@ async def test_fault_hang_lasts_until_the_caller_leaves(
     assert len(scripted.requests) == 2
 
 
-async def test_fault_slow_then_cut(client: httpx.AsyncClient, scripted: Scripted) -> None:
+async def test_fault_slow_then_cut(client: httpx.AsyncClient, scripted: ScriptedServer) -> None:
     """A slow answer still comes; a cut stream breaks off without its end."""
     scripted.faults.switch(Fault(kind="slow", seconds=0.01, times=1), Fault(kind="cut", times=1))
     assert await said(client, ask(user("hello"))) == "Noted: hello"
@@ -205,14 +215,20 @@ def test_faults_count_down_each_by_itself() -> None:
 
 async def test_window(client: httpx.AsyncClient) -> None:
     """A prompt beyond the window is refused in the provider's words."""
-    async with serving(Scripted(window=10)) as url, httpx.AsyncClient(timeout=60) as own:
+    async with (
+        serve_on_loopback(ScriptedServer(window=10)) as url,
+        httpx.AsyncClient(timeout=60) as own,
+    ):
         answer = await own.post(f"{url}/v1/chat/completions", json=ask(user("word " * 100)))
     assert (answer.status_code, answer.json()["error"]["code"]) == (400, "context_length_exceeded")
 
 
 async def test_window_of_one_model() -> None:
     """The others take what they get."""
-    async with serving(Scripted(window={ACTOR: 10})) as url, httpx.AsyncClient(timeout=60) as own:
+    async with (
+        serve_on_loopback(ScriptedServer(window={ACTOR: 10})) as url,
+        httpx.AsyncClient(timeout=60) as own,
+    ):
         statuses = [
             (
                 await own.post(
@@ -238,19 +254,19 @@ async def test_serving_tells_of_a_failed_start() -> None:
         await send({"type": "lifespan.startup.failed", "message": "no"})
 
     with pytest.raises(OmError, match="did not start"):
-        async with asyncio.timeout(30), serving(broken, lifespan="on"):
+        async with asyncio.timeout(30), serve_on_loopback(broken, lifespan="on"):
             pass
 
 
 def test_requests_are_recorded_by_model() -> None:
     """Bytes and headers are kept as they came."""
-    scripted = Scripted()
+    scripted = ScriptedServer()
     body = json.dumps(ask(user("hello"))).encode()
 
     async def call() -> None:
-        async with serving(scripted) as url, httpx.AsyncClient(timeout=60) as own:
+        async with serve_on_loopback(scripted) as url, httpx.AsyncClient(timeout=60) as own:
             await own.post(f"{url}/v1/chat/completions", content=body, headers={"x-trace": "7"})
 
     asyncio.run(call())
-    (seen,) = scripted.to(ACTOR)
+    (seen,) = scripted.requests_to(ACTOR)
     assert (seen.body, dict(seen.headers)[b"x-trace"]) == (body, b"7")

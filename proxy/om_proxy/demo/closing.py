@@ -11,7 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from om_proxy.demo.figures import MEMORY_MODEL, Bill, Money, Played, money
-from om_proxy.testing.scripted import Seen, text_of
+from om_proxy.testing.scripted import RecordedRequest, message_text
 
 SCALE = (
     "The models are scripted, and memory's thresholds are those of a short story (7,000 and 2,500 tokens; by default 30,000 and "
@@ -105,7 +105,7 @@ def _question(console: Console, played: Played) -> None:
         console.print(Padding(Text(answer), (0, 0, 0, 2)))
 
 
-def _prompt(console: Console, seen: Seen) -> None:
+def _prompt(console: Console, seen: RecordedRequest) -> None:
     """As it went upstream, message by message; text of tools is cut, notes are not."""
     console.print(
         f"\nThe prompt that answer came from, {seen.prompt_tokens:,} tokens:",
@@ -113,7 +113,7 @@ def _prompt(console: Console, seen: Seen) -> None:
         highlight=False,
     )
     for message in seen.messages:
-        text = text_of(message) or ", ".join(
+        text = message_text(message) or ", ".join(
             call["function"]["name"] for call in message.get("tool_calls", ())
         )
         console.print(Text(f"\n[{message['role']}]", "bold cyan"))

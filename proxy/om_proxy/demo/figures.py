@@ -9,7 +9,7 @@ from typing import Self
 
 from om_proxy.demo.table import Row
 from om_proxy.models import Price, find_price
-from om_proxy.testing.scripted import Seen
+from om_proxy.testing.scripted import RecordedRequest
 
 ACTORS = ("gpt-4o", "claude-sonnet-4-5", "gemini/gemini-2.5-pro")  # whose list prices are shown
 # whose price memory's own calls are given; the model `default` stands for
@@ -25,7 +25,7 @@ class Bill:
     completion: int = 0
 
     @classmethod
-    def of(cls, requests: Iterable[Seen]) -> Self:
+    def of(cls, requests: Iterable[RecordedRequest]) -> Self:
         sums = [(s.prompt_tokens, s.cached_tokens, s.completion_tokens) for s in requests]
         return cls(*map(sum, zip(*sums, strict=True))) if sums else cls()
 
@@ -56,8 +56,8 @@ class Played:
     answer_without: str
     answer_with: str
     answer_trimmed: str
-    last_without: Seen
-    last_with: Seen
+    last_without: RecordedRequest
+    last_with: RecordedRequest
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,7 +16,14 @@ from om_proxy.demo.table import Board, Row
 from om_proxy.errors import OmError
 from om_proxy.models import encodings
 from om_proxy.testing import notes
-from om_proxy.testing.scripted import ACTOR, OBSERVER, REFLECTOR, Scripted, Seen, text_of
+from om_proxy.testing.scripted import (
+    ACTOR,
+    OBSERVER,
+    REFLECTOR,
+    RecordedRequest,
+    ScriptedServer,
+    message_text,
+)
 
 COUNTED_AS = "gpt-4o"  # the model whose tokens are counted
 PLAIN = {
@@ -81,12 +88,14 @@ class Players:
                 "the conversation went astray: a model did not find its line in the prompt it was sent"
             )
 
-    def _events(self, answered: Sequence[Answered], new: Sequence[Seen]) -> Iterator[str]:
+    def _events(
+        self, answered: Sequence[Answered], new: Sequence[RecordedRequest]
+    ) -> Iterator[str]:
         for answer in answered:
             yield from changes(self._receipt, answer.receipt)
             self._receipt = answer.receipt
         for seen in new:
-            prompt = "\n".join(text_of(m) for m in seen.messages[1:])
+            prompt = "\n".join(message_text(m) for m in seen.messages[1:])
             if seen.model == OBSERVER:
                 yield f"observed {self._count(notes.fenced(prompt)):,} → {seen.completion_tokens:,}"
             elif seen.model == REFLECTOR:
@@ -107,11 +116,11 @@ class Players:
             rows=tuple(rows),
             without=without,
             with_memory=with_memory,
-            memory=Bill.of([*models.to(OBSERVER), *models.to(REFLECTOR)]),
+            memory=Bill.of([*models.requests_to(OBSERVER), *models.requests_to(REFLECTOR)]),
             question=question,
-            answer_without=text_of(last_without.answer),
-            answer_with=text_of(last_with.answer),
-            answer_trimmed=text_of(answer.message),
+            answer_without=message_text(last_without.answer),
+            answer_with=message_text(last_with.answer),
+            answer_trimmed=message_text(answer.message),
             last_without=last_without,
             last_with=last_with,
         )
@@ -130,25 +139,25 @@ def changes(before: Mapping[str, str], after: Mapping[str, str]) -> Iterator[str
 
 
 def trimmed_to(
-    models: Scripted, messages: Sequence[Mapping[str, object]], budget: int
+    models: ScriptedServer, messages: Sequence[Mapping[str, object]], budget: int
 ) -> list[Mapping[str, object]]:
     """The instructions and the newest messages, as many as cost at most `budget` tokens; never an
     orphan result."""
     instructions, *rest = messages
     kept: list[Mapping[str, object]] = []
     for message in reversed(rest):
-        if models.cost([instructions, message, *kept]) > budget:
+        if models.count_prompt_tokens([instructions, message, *kept]) > budget:
             break
         kept.insert(0, message)
     first = next((i for i, m in enumerate(kept) if m["role"] == "user"), 0)
     return [instructions, *kept[first:]]
 
 
-def _of(requests: Sequence[Seen], headers: Mapping[str, str]) -> list[Seen]:
+def _of(requests: Sequence[RecordedRequest], headers: Mapping[str, str]) -> list[RecordedRequest]:
     """The actor's requests of one caller."""
     credential = (b"authorization", headers["authorization"].encode())
     return [seen for seen in requests if seen.model == ACTOR and credential in seen.headers]
 
 
-def _sent(requests: Sequence[Seen], headers: Mapping[str, str]) -> int:
+def _sent(requests: Sequence[RecordedRequest], headers: Mapping[str, str]) -> int:
     return sum(seen.prompt_tokens for seen in _of(requests, headers))

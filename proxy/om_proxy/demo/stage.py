@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from om_proxy.app import App, create_app
 from om_proxy.demo.story import Story
 from om_proxy.settings import Settings, parse
-from om_proxy.testing.loopback import serving
-from om_proxy.testing.scripted import OBSERVER, REFLECTOR, Scripted
+from om_proxy.testing.loopback import serve_on_loopback
+from om_proxy.testing.scripted import OBSERVER, REFLECTOR, ScriptedServer
 
 # All the proxy is told.
 SETTINGS = """
@@ -42,7 +42,7 @@ class StoryClock:
 @dataclass(frozen=True, slots=True)
 class Stage:
     clock: StoryClock
-    models: Scripted
+    models: ScriptedServer
     app: App
     url: str  # the proxy's
 
@@ -52,14 +52,14 @@ async def staged(story: Story, count: Callable[[str], int]) -> AsyncIterator[Sta
     """Both servers, ready; `count` is how the model server counts tokens. What the proxy stored is
     removed at the end."""
     clock = StoryClock(story.turns[0].at)
-    models = Scripted(story.script, count=count, clock=clock)
+    models = ScriptedServer(story.script, count=count, clock=clock)
     with tempfile.TemporaryDirectory(prefix="om-proxy-demo-") as folder:
-        async with serving(models) as models_url:
+        async with serve_on_loopback(models) as models_url:
             settings = scripted_settings(
                 models_url, folder, STORY_MESSAGE_TOKENS, STORY_OBSERVATION_TOKENS, log="off"
             )
             app = create_app(settings, clock=clock)
-            async with serving(app, lifespan="on") as url:
+            async with serve_on_loopback(app, lifespan="on") as url:
                 yield Stage(clock, models, app, url)
 
 

@@ -8,8 +8,8 @@ from contextlib import asynccontextmanager
 
 from om_proxy.app import create_app
 from om_proxy.demo.stage import scripted_settings
-from om_proxy.testing.loopback import serving
-from om_proxy.testing.scripted import Scripted
+from om_proxy.testing.loopback import serve_on_loopback
+from om_proxy.testing.scripted import ScriptedServer
 
 # so low that a client sees memory in its second turn
 TRIAL_MESSAGE_TOKENS, TRIAL_OBSERVATION_TOKENS = 100, 2_000
@@ -33,11 +33,11 @@ async def serve_trial(port: int, *, log: str = "console") -> AsyncIterator[str]:
     """Yield the base URL of the proxy, without `/v1`. What it stored is removed at the end.
 
     Raises OmError if the port is in use."""
-    models = Scripted(introduction=INTRODUCTION)
+    models = ScriptedServer(introduction=INTRODUCTION)
     with tempfile.TemporaryDirectory(prefix="om-proxy-trial-") as folder:
-        async with serving(models) as models_url:
+        async with serve_on_loopback(models) as models_url:
             settings = scripted_settings(
                 models_url, folder, TRIAL_MESSAGE_TOKENS, TRIAL_OBSERVATION_TOKENS, log=log
             )
-            async with serving(create_app(settings), port=port, lifespan="on") as url:
+            async with serve_on_loopback(create_app(settings), port=port, lifespan="on") as url:
                 yield url

@@ -1,15 +1,15 @@
 """Doubles that ship: a scripted model server and a loopback server, for the demo, the tests of the
 project and tests of users.
 
-`Scripted` answers like an OpenAI-compatible model server, by rules, without a key; `serving` runs
+`ScriptedServer` answers like an OpenAI-compatible model server, by rules, without a key; `serve_on_loopback` runs
 any ASGI application on a free loopback port. A client tested against them needs no network:
 
     >>> import asyncio, httpx
-    >>> from om_proxy.testing import Scripted, serving
+    >>> from om_proxy.testing import ScriptedServer, serve_on_loopback
     >>> async def ask(text: str) -> str:
-    ...     models = Scripted({"Ping?": {"role": "assistant", "content": "Pong."}})
+    ...     models = ScriptedServer({"Ping?": {"role": "assistant", "content": "Pong."}})
     ...     request = {"model": "any", "messages": [{"role": "user", "content": text}]}
-    ...     async with serving(models) as url, httpx.AsyncClient(trust_env=False) as client:
+    ...     async with serve_on_loopback(models) as url, httpx.AsyncClient(trust_env=False) as client:
     ...         response = await client.post(f"{url}/v1/chat/completions", json=request)
     ...     return response.json()["choices"][0]["message"]["content"]
     >>> asyncio.run(ask("Ping?"))
@@ -19,7 +19,7 @@ any ASGI application on a free loopback port. A client tested against them needs
 """
 
 from om_proxy.testing.faults import Fault
-from om_proxy.testing.loopback import serving
-from om_proxy.testing.scripted import ACTOR, OBSERVER, REFLECTOR, Scripted
+from om_proxy.testing.loopback import serve_on_loopback
+from om_proxy.testing.scripted import ACTOR, OBSERVER, REFLECTOR, ScriptedServer
 
-__all__ = ["ACTOR", "OBSERVER", "REFLECTOR", "Fault", "Scripted", "serving"]
+__all__ = ["ACTOR", "OBSERVER", "REFLECTOR", "Fault", "ScriptedServer", "serve_on_loopback"]

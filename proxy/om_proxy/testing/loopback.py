@@ -39,7 +39,7 @@ class _Server(uvicorn.Server):
 
 
 @contextlib.asynccontextmanager
-async def serving(
+async def serve_on_loopback(
     app: Any, *, port: int = 0, lifespan: Literal["auto", "on", "off"] = "auto"
 ) -> AsyncIterator[str]:
     """Yield the application's base URL, `http://127.0.0.1:<port>`. Port 0 takes a free one.

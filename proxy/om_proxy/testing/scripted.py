@@ -34,14 +34,14 @@ from om_proxy.testing.prompt_cache import PromptCache
 ACTOR = "scripted-actor"
 OBSERVER = "scripted-observer"
 REFLECTOR = "scripted-reflector"
-UNKNOWN = "I don't know: nothing I have been shown says that."
+UNKNOWN_ANSWER = "I don't know: nothing I have been shown says that."
 STREAMED_DELTA_CHARS = 24  # characters of a streamed delta
 
 Message = Mapping[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
+class RecordedRequest:
     """One chat request as it arrived, and what it was answered."""
 
     body: bytes
@@ -54,7 +54,7 @@ class Seen:
     headers: tuple[tuple[bytes, bytes], ...]
 
 
-class Scripted:
+class ScriptedServer:
     """The server. `requests` holds what it got, in order; `faults.switch(…)` changes them at any
     time."""
 
@@ -74,7 +74,7 @@ class Scripted:
         reply to a conversation's first message."""
         self.script = dict(script or {})
         self.faults = Faults(faults)
-        self.requests: list[Seen] = []
+        self.requests: list[RecordedRequest] = []
         self._count = _remembering(count or (lambda text: -(-len(text) // 4)))
         self._clock = clock
         self._cache_lifetime = cache_lifetime
@@ -83,11 +83,11 @@ class Scripted:
         self._caches: dict[tuple[bytes, str], PromptCache] = {}
         self._ids = counting(1)
 
-    def to(self, model: str) -> list[Seen]:
+    def requests_to(self, model: str) -> list[RecordedRequest]:
         """The requests one model got."""
         return [seen for seen in self.requests if seen.model == model]
 
-    def cost(self, messages: Sequence[Message]) -> int:
+    def count_prompt_tokens(self, messages: Sequence[Message]) -> int:
         """Tokens these messages cost in a prompt."""
         return sum(self._count(_canonical(m)) for m in messages)
 
@@ -118,7 +118,9 @@ class Scripted:
                 send, 400, _error("the body is no chat request", "invalid_request_error")
             )
             return
-        self.requests.append(Seen(body, model, messages, *usage, answer, tuple(scope["headers"])))
+        self.requests.append(
+            RecordedRequest(body, model, messages, *usage, answer, tuple(scope["headers"]))
+        )
         if not await self._refused(receive, send, fault, model, usage[0]):
             cut = fault is not None and fault.kind == "cut"
             await (
@@ -152,14 +154,14 @@ class Scripted:
         if fault and fault.kind in ANSWERS:
             return _says(ANSWERS[fault.kind])
         if model == OBSERVER:
-            return _says(notes.observe(text_of(messages[-1])))
+            return _says(notes.observe(message_text(messages[-1])))
         if model == REFLECTOR:
-            return _says(notes.reflect(text_of(messages[-1]), self._count))
+            return _says(notes.reflect(message_text(messages[-1]), self._count))
         scripted = self.script.get(cue(messages[-1])) if messages else None
         if scripted:
             return scripted
         is_first = not any(
-            m.get("role") == "assistant" or "<observations>" in text_of(m) for m in messages
+            m.get("role") == "assistant" or "<observations>" in message_text(m) for m in messages
         )
         introduction = f"\n\n{self._introduction}" if self._introduction and is_first else ""
         return _says(improvise(messages) + introduction)
@@ -221,25 +223,27 @@ class Scripted:
 def cue(message: Message) -> str:
     """What a script is keyed by: a result's call, else the message's text."""
     return (
-        str(message["tool_call_id"]) if message.get("role") == "tool" else text_of(message).strip()
+        str(message["tool_call_id"])
+        if message.get("role") == "tool"
+        else message_text(message).strip()
     )
 
 
 def improvise(messages: Sequence[Message]) -> str:
     """An answer to what no script foresaw: a question from the prompt alone, anything else is
     noted."""
-    told = text_of(messages[-1]).strip() if messages else ""
+    told = message_text(messages[-1]).strip() if messages else ""
     questions = [s for s in notes.sentences(told) if s.endswith("?")]
     if not questions:
         return f"Noted: {notes.clipped(told, 80)}"
-    found = recollect.answer(questions[-1], [text_of(m) for m in messages[:-1]])
+    found = recollect.answer(questions[-1], [message_text(m) for m in messages[:-1]])
     if found is None:
-        return UNKNOWN
+        return UNKNOWN_ANSWER
     when = f"On {found.date} you said" if found.date else "You said"
     return f"{when}: {found.text}"
 
 
-def text_of(message: Message) -> str:
+def message_text(message: Message) -> str:
     """The plain text of a message: its content, or its content's text parts."""
     content = message.get("content") or ""
     if isinstance(content, str):

@@ -10,7 +10,7 @@ from statistics import median
 from typing import Any
 
 from om_proxy.memory.escaping import unescape
-from om_proxy.testing.scripted import text_of
+from om_proxy.testing.scripted import message_text
 
 HINTS = ("current-task", "suggested-response")
 
@@ -41,7 +41,7 @@ def hints_in(prompt: Iterable[Mapping[str, Any]]) -> dict[str, str]:
     count."""
     found: dict[str, str] = {}
     for message in prompt:
-        text = text_of(message)
+        text = message_text(message)
         if message["role"] not in ("system", "developer", "user") or "<observations>" not in text:
             continue
         for name in HINTS:

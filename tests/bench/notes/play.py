@@ -15,7 +15,7 @@ from om_proxy.app import App, create_app
 from om_proxy.memory.model import Memory, Observation
 from om_proxy.models import create_encoder
 from om_proxy.settings import parse
-from om_proxy.testing.loopback import serving
+from om_proxy.testing.loopback import serve_on_loopback
 from tests.bench.notes.hint_age import HINTS, Shown, Written, age_hints, hints_in
 from tests.bench.notes.recorded import Recording
 from tests.bench.notes.server import NotesServer
@@ -53,13 +53,13 @@ async def play(
     recorded = Model(recording.calls, clock)
     with tempfile.TemporaryDirectory(prefix="om-notes-") as folder:
         async with (
-            serving(recorded, lifespan="off") as upstream,
-            serving(server, lifespan="off") as notes,
+            serve_on_loopback(recorded, lifespan="off") as upstream,
+            serve_on_loopback(server, lifespan="off") as notes,
         ):
             configuration = configure(settings, upstream=upstream, notes=notes, folder=folder)
             app = create_app(parse(orjson.dumps(configuration).decode()), clock=clock)
             async with (
-                serving(app) as base,
+                serve_on_loopback(app) as base,
                 httpx.AsyncClient(base_url=base, trust_env=False, timeout=LONGEST_CALL_S) as client,
             ):
                 for number, call in enumerate(recording.calls):

@@ -12,7 +12,7 @@ import orjson
 
 from om_proxy.testing import asgi
 from om_proxy.testing.asgi import Receive, Scope, Send
-from om_proxy.testing.scripted import text_of
+from om_proxy.testing.scripted import message_text
 from tests.bench.notes.calls import MemoryCall, Text, kind_of
 
 KEEP_ALIVE_EVERY_S = 20.0
@@ -31,8 +31,10 @@ class NotesServer:
         self._count = count
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        request = orjson.loads(await asgi.whole_body(receive))
-        prompt = tuple((str(message["role"]), text_of(message)) for message in request["messages"])
+        request = orjson.loads(await asgi.read_body(receive))
+        prompt = tuple(
+            (str(message["role"]), message_text(message)) for message in request["messages"]
+        )
         kind = kind_of(prompt)
         await asgi.start(send, 200, b"application/json")
         asking = asyncio.ensure_future(self._ask(kind, prompt))

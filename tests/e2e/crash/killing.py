@@ -16,7 +16,7 @@ from pathlib import Path
 import httpx
 
 from om_proxy.storage.sqlite.store import SqliteStore
-from om_proxy.testing.loopback import serving
+from om_proxy.testing.loopback import serve_on_loopback
 from tests.e2e.crash.client import Broken, Conversation
 from tests.e2e.crash.findings import Findings, Lease, broken, examine, leases
 from tests.e2e.crash.models import Models
@@ -268,7 +268,7 @@ def copied(source: Path, target: Path) -> None:
 @asynccontextmanager
 async def session(folder: Path) -> AsyncIterator[Session]:
     models = Models()
-    async with serving(models, lifespan="off") as address:
+    async with serve_on_loopback(models, lifespan="off") as address:
         session = Session(folder, models, address)
         await session.process.start()
         try:

@@ -10,7 +10,7 @@ from typing import Any
 
 from om_proxy.testing.faults import Fault
 from om_proxy.testing.notes import fenced
-from om_proxy.testing.scripted import OBSERVER, REFLECTOR, Scripted, text_of
+from om_proxy.testing.scripted import OBSERVER, REFLECTOR, ScriptedServer, message_text
 
 SAID = re.compile(r"\b[MR]\d{5}\b")  # what a user's message or an actor's reply is known by
 NOTED = re.compile(
@@ -19,7 +19,7 @@ NOTED = re.compile(
 FILLER = "the pallets for dock seven leave by the evening train and the papers follow them on the next one"
 
 
-class Models(Scripted):
+class Models(ScriptedServer):
     """`shown`: which messages an observer's answer is about. A retried request gets another reply
     than the first time."""
 
@@ -32,7 +32,7 @@ class Models(Scripted):
     def _answer(
         self, model: str, messages: Sequence[Mapping[str, Any]], fault: Fault | None
     ) -> Mapping[str, Any]:
-        text = text_of(messages[-1])
+        text = message_text(messages[-1])
         if model == OBSERVER:
             return _notes(f"{self._observed(text)} was noted", "Reply with what comes next.")
         if model == REFLECTOR:

@@ -19,7 +19,7 @@ from starlette.types import Receive, Scope, Send
 from om_proxy.identity.tenants import LOCAL_TENANT
 from om_proxy.memory.model import Key
 from om_proxy.storage.sqlite.store import SqliteStore
-from om_proxy.testing.loopback import serving
+from om_proxy.testing.loopback import serve_on_loopback
 from tests.e2e.disk.troubles import Full, Locked, Shimmed, Trouble, small_file_system
 from tests.e2e.process import Process, free_port
 
@@ -156,7 +156,7 @@ async def troubled_proxy(folder: Path, kind: str) -> AsyncIterator[tuple[Shown, 
                 trouble = Locked(database)
             case _:
                 trouble = Shimmed(folder, {"full-shim": "n", "eio": "e", "fsync": "f"}[kind])
-        async with serving(echo, lifespan="off") as upstream:
+        async with serve_on_loopback(echo, lifespan="off") as upstream:
             port, config = free_port(), folder / "om.yaml"
             config.write_text(CONFIGURATION.format(port=port, echo=upstream, database=database))
             process = Shown(config, port, trouble.environment, folder / "log")

@@ -23,7 +23,7 @@ import orjson
 from om_proxy.app import App, create_app
 from om_proxy.settings import parse
 from om_proxy.telemetry.logs import configure
-from om_proxy.testing.loopback import serving
+from om_proxy.testing.loopback import serve_on_loopback
 from om_proxy.upstream import AiohttpTransport
 from tests.e2e.faults.httpx_relay import HttpxRelay
 from tests.e2e.faults.leavers import (
@@ -161,7 +161,10 @@ async def relaying(
     folder: Path, server: UpstreamServer, against: Against
 ) -> AsyncIterator[tuple[App | None, int]]:
     if against == "httpx":
-        async with HttpxRelay(server.base, POOL) as relay, serving(relay, lifespan="off") as base:
+        async with (
+            HttpxRelay(server.base, POOL) as relay,
+            serve_on_loopback(relay, lifespan="off") as base,
+        ):
             yield None, int(base.rpartition(":")[2])
         return
     settings = {
@@ -171,7 +174,7 @@ async def relaying(
     }
     with mock.patch("om_proxy.app.MAX_CHAT_CONNECTIONS", POOL):
         app = create_app(parse(json.dumps(settings)))
-        async with serving(app) as base:
+        async with serve_on_loopback(app) as base:
             yield app, int(base.rpartition(":")[2])
 
 

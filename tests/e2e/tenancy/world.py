@@ -19,8 +19,8 @@ from om_proxy.app import App, create_app
 from om_proxy.identity.callers import identify
 from om_proxy.identity.identity_rules import IdentityRules
 from om_proxy.settings import parse
-from om_proxy.testing.loopback import serving
-from om_proxy.testing.scripted import OBSERVER, REFLECTOR, Scripted, text_of
+from om_proxy.testing.loopback import serve_on_loopback
+from om_proxy.testing.scripted import OBSERVER, REFLECTOR, ScriptedServer, message_text
 from tests.e2e.running import Clock
 
 LETTERS = "abcdefghijklmnop"  # one a tenant
@@ -54,12 +54,12 @@ def key_of(letter: str, number: int = 1) -> str:
     return f"sk-{letter}-{number}"
 
 
-class Minds(Scripted):
+class Minds(ScriptedServer):
     """One model for all: actor, observer and reflector are told apart by what they are asked.
     `seen` is what is not judged yet."""
 
     def _answer(self, model: str, messages: Any, fault: Any) -> Any:
-        asked = text_of(messages[-1]) if messages else ""
+        asked = message_text(messages[-1]) if messages else ""
         mind = (
             REFLECTOR
             if "Rewrite these notes" in asked
@@ -177,13 +177,16 @@ class World:
 async def world(name: str, folder: Path) -> AsyncIterator[World]:
     """A proxy in this configuration with its model server, on loopback ports."""
     models, path = Minds(), folder / f"{name}.db"
-    async with serving(models, lifespan="off") as upstream:
+    async with serve_on_loopback(models, lifespan="off") as upstream:
         text = f'upstream: [{{base_url: "{upstream}/v1", layout: blocks}}]\nstorage: {{url: "sqlite:///{path}"}}\n'
         settings = parse(f'{text}telemetry: {{log: "off"}}\n{WORLDS[name]}')
         app = create_app(settings, clock=Clock(), model_timeout_s=20.0)
         connector = aiohttp.TCPConnector(
             limit=0, keepalive_timeout=1.0
         )  # the server waits longer: no race for an idle one
-        async with serving(app) as base, aiohttp.ClientSession(connector=connector) as http:
+        async with (
+            serve_on_loopback(app) as base,
+            aiohttp.ClientSession(connector=connector) as http,
+        ):
             secret = await app.store.secret()
             yield World(name, app, base, models, http, path, app._config.identity, secret)
