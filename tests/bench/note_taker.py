@@ -68,7 +68,7 @@ class NoteTaker:
         }
         choice = {"index": 0, "message": message, "finish_reason": "stop"}
         head = {"id": "n", "object": "chat.completion", "created": 1, "model": request["model"]}
-        await asgi.reply(send, 200, {**head, "choices": [choice], "usage": usage})
+        await asgi.send_json(send, 200, {**head, "choices": [choice], "usage": usage})
 
     def _notes(self, new: str) -> str:
         date = re.search(r"^Date: .+$", new, re.M)

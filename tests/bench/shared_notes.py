@@ -143,7 +143,7 @@ class Models:
         }
         usage = {"prompt_tokens": 1, "completion_tokens": 1, "total_tokens": 2}
         head = {"id": "n", "object": "chat.completion", "created": 1, "model": request["model"]}
-        await asgi.reply(send, 200, {**head, "choices": [choice], "usage": usage})
+        await asgi.send_json(send, 200, {**head, "choices": [choice], "usage": usage})
 
 
 def noted(asked: str) -> str:

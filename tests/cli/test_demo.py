@@ -11,14 +11,14 @@ import httpx
 import pytest
 
 from om_proxy.cli import demo, main
-from om_proxy.demo.story import Story, load
+from om_proxy.demo.story import Story, load_story
 from om_proxy.errors import OmError
 
 
 @pytest.fixture
 def short() -> Story:
     """The story's first morning and its last question."""
-    story = load()
+    story = load_story()
     return Story((*story.turns[:9], story.turns[-1]))
 
 
@@ -27,7 +27,7 @@ def test_command_prints_table_sums_and_prompt(
 ) -> None:
     """Without a terminal it prints plain lines: rows, sums, prices, answers, and on request the
     prompt."""
-    monkeypatch.setattr(demo, "load", lambda: short)
+    monkeypatch.setattr(demo, "load_story", lambda: short)
     monkeypatch.setattr(demo.logs, "configure", lambda _: None)
     assert main(["demo", "--show-prompt"]) == 0
     out = capsys.readouterr().out
@@ -51,7 +51,7 @@ def test_command_tells_of_a_failure(
     def broken() -> Story:
         raise OmError("no stage")
 
-    monkeypatch.setattr(demo, "load", broken)
+    monkeypatch.setattr(demo, "load_story", broken)
     monkeypatch.setattr(demo.logs, "configure", lambda _: None)
     assert main(["demo"]) == 1
     assert capsys.readouterr().err == "om-proxy demo: no stage\n"

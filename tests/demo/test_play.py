@@ -1,4 +1,4 @@
-"""The demo, played: what it prints is what happened."""
+"""The demo, played: what it prints is what happens."""
 
 import asyncio
 import io
@@ -14,10 +14,10 @@ import pytest
 from rich.console import Console
 
 from om_proxy.demo import closing, play, stage
-from om_proxy.demo.figures import Bill, Played, money
-from om_proxy.demo.play import changes, perform, trimmed_to
-from om_proxy.demo.story import Story, load
-from om_proxy.demo.table import Board, Row, bar, plain
+from om_proxy.demo.figures import Bill, Performance, compute_costs
+from om_proxy.demo.play import describe_changes, perform, trim_history
+from om_proxy.demo.story import Story, load_story
+from om_proxy.demo.table import Board, Row, render_bar, render_plain_row
 from om_proxy.errors import OmError
 from om_proxy.testing.faults import Fault
 from om_proxy.testing.scripted import (
@@ -32,76 +32,76 @@ ROOT = Path(__file__).parents[2]
 FACT = "2.85 m"
 
 
-def on_paper() -> Console:
+def create_plain_console() -> Console:
     return Console(file=io.StringIO(), width=110)
 
 
-def printed(console: Console) -> str:
+def read_printed(console: Console) -> str:
     assert isinstance(console.file, io.StringIO)
     return console.file.getvalue()
 
 
 @pytest.fixture(scope="module")
 def story() -> Story:
-    return load()
+    return load_story()
 
 
 @pytest.fixture(scope="module")
-def played(story: Story) -> Played:
-    return asyncio.run(perform(story, on_paper()))
+def played(story: Story) -> Performance:
+    return asyncio.run(perform(story, create_plain_console()))
 
 
 @pytest.fixture
 def short(story: Story) -> Story:
-    """The first morning only, and the last question."""
+    """The story's first morning and its last question."""
     return Story((*story.turns[:9], story.turns[-1]))
 
 
-def happened(played: Played, what: str) -> int:
+def count_events(played: Performance, what: str) -> int:
     return sum(what in event for row in played.rows for event in row.events)
 
 
-def test_whole_story_with_memory(played: Played, story: Story) -> None:
+def test_whole_story_with_memory(played: Performance, story: Story) -> None:
     """Every turn is played, memory observes, activates and reflects, and nothing is bypassed."""
     assert len(played.rows) == len(story.turns)
-    assert happened(played, "observed") >= 10
-    assert happened(played, "activated") >= 3
-    assert happened(played, "reflected") >= 1
-    assert happened(played, "degraded") == 0
+    assert count_events(played, "observed") >= 10
+    assert count_events(played, "activated") >= 3
+    assert count_events(played, "reflected") >= 1
+    assert count_events(played, "degraded") == 0
 
 
-def test_much_less_is_sent(played: Played) -> None:
-    """Sent tokens fall to less than a third, the last prompt to less than a fifth, memory's own
-    calls included in neither."""
+def test_much_less_is_sent(played: Performance) -> None:
+    """The sent tokens fall to less than a third, the last prompt to less than a fifth. Memory's own
+    calls are not counted."""
     assert played.with_memory.prompt < played.without.prompt / 3
     assert played.last_with.prompt_tokens < played.last_without.prompt_tokens / 5
     assert sum(row.with_memory for row in played.rows) == played.with_memory.prompt
 
 
-def test_prompt_cache_keeps_hitting(played: Played) -> None:
-    """The prefix before the tail is stable: far more of what is sent is read from the provider's
-    cache than not."""
+def test_prompt_cache_keeps_hitting(played: Performance) -> None:
+    """The prefix before the tail is stable: most of what is sent is read from the provider's
+    cache."""
     assert played.with_memory.cached > 0.7 * played.with_memory.prompt
 
 
-def test_costs_less_at_list_prices(played: Played) -> None:
-    """With caching discounts on both sides and memory's own calls paid for, each actor shown is
-    cheaper."""
-    shown = money(played.without, played.with_memory, played.memory)
+def test_costs_less_at_list_prices(played: Performance) -> None:
+    """With caching prices on both sides and memory's own calls included, every shown actor costs
+    less."""
+    shown = compute_costs(played.without, played.with_memory, played.memory)
     assert [m.actor for m in shown if m.saved < 0.25] == []
 
 
-def test_fact_from_the_first_day_is_known(played: Played) -> None:
-    """All of it answers the question, and so do the notes; the same number of tokens of newest
-    messages does not."""
+def test_fact_from_the_first_day_is_known(played: Performance) -> None:
+    """The whole history answers the question, and so do the notes. The newest messages, of the same
+    size, do not."""
     assert FACT in played.answer_without
     assert FACT in played.answer_with
     assert played.answer_trimmed == UNKNOWN_ANSWER
 
 
-def test_answer_comes_from_the_observations(played: Played) -> None:
-    """In the prompt with memory the fact stands in the observation block and nowhere in the raw
-    tail."""
+def test_answer_comes_from_the_observations(played: Performance) -> None:
+    """In the prompt with memory, the observation block holds the fact, and the raw tail does
+    not."""
     first, *tail = played.last_with.messages
     block = re.search(r"<observations>\n(.*)\n</observations>", message_text(first), re.DOTALL)
     assert block
@@ -113,8 +113,8 @@ def test_answer_comes_from_the_observations(played: Played) -> None:
 async def test_failing_memory_models_change_no_answer(
     story: Story, fault: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """With an observer that never gives anything usable the conversation goes on word for word,
-    only dearer."""
+    """With an observer that never gives usable notes, the conversation stays the same and costs
+    more."""
 
     def faulty(*args: Any, **kwargs: Any) -> ScriptedServer:
         return ScriptedServer(
@@ -124,21 +124,22 @@ async def test_failing_memory_models_change_no_answer(
         )
 
     monkeypatch.setattr(stage, "ScriptedServer", faulty)
-    played = await perform(Story(story.turns[:7]), on_paper())
+    played = await perform(Story(story.turns[:7]), create_plain_console())
     assert played.memory.prompt > 0
     assert played.with_memory.prompt == played.without.prompt
 
 
 async def test_a_derailed_story_is_an_error(short: Story) -> None:
-    """A model that answers what is not in the story ends the demonstration: its figures would mean
-    nothing."""
+    """An answer that is not the story's ends the demo: its figures would mean nothing."""
     first = short.turns[0]
     other = replace(first, follows=({"role": "assistant", "content": "Something else."},))
-    with pytest.raises(OmError, match="went astray"):
-        await perform(_scripted_as(short, Story((other, *short.turns[1:]))), on_paper())
+    with pytest.raises(OmError, match="left the story"):
+        await perform(
+            _split_script(short, Story((other, *short.turns[1:]))), create_plain_console()
+        )
 
 
-def _scripted_as(spoken: Story, expected: Story) -> Story:
+def _split_script(spoken: Story, expected: Story) -> Story:
     class Split(Story):
         @property
         def script(self) -> Any:
@@ -152,7 +153,7 @@ async def test_nothing_is_left_behind(
 ) -> None:
     """What the proxy stored is removed at the end."""
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    await perform(short, on_paper())
+    await perform(short, create_plain_console())
     assert os.listdir(tmp_path) == []
 
 
@@ -178,12 +179,13 @@ ROW = Row(date(2026, 3, 2), 7, "Good. Now make them pass.", 20_000, 5_000, ("act
 def test_changes_between_receipts(
     before: dict[str, str], after: dict[str, str], expected: list[str]
 ) -> None:
-    """What memory did is read off the receipts."""
-    assert list(changes(before, after)) == expected
+    """The receipts tell what memory did."""
+    assert list(describe_changes(before, after)) == expected
 
 
-def test_trimmed_to_a_budget() -> None:
-    """The instructions and whole newest turns, never an orphan result, never above the budget."""
+def test_trim_history_to_a_budget() -> None:
+    """The instructions and whole newest turns are kept: no result without its call, never above the
+    budget."""
     models = ScriptedServer(count=len)
     said = [{"role": "system", "content": "s"}] + [
         {"role": role, "content": f"{n}", "tool_call_id": f"{n}"}
@@ -193,13 +195,13 @@ def test_trimmed_to_a_budget() -> None:
         for role in ("user", "tool", "assistant")
     ]
     budget = models.count_prompt_tokens([said[0], *said[-5:]])
-    kept = trimmed_to(models, said, budget)
+    kept = trim_history(models, said, budget)
     assert kept == [said[0], *said[-3:]]
     assert models.count_prompt_tokens(kept) <= budget
 
 
 def test_bill_adds_up() -> None:
-    """What is not cached is written to the cache; each at its own price."""
+    """Input that is not cached is written to the cache; each part has its own price."""
     from om_proxy.models import Price
 
     bill = Bill(1_000, 600, 10) + Bill(1_000, 400, 10)
@@ -212,24 +214,25 @@ def test_bill_adds_up() -> None:
 
 @pytest.mark.parametrize(("sent", "filled"), [(5_000, 5), (20_000, 20), (26_000, 20), (0, 0)])
 def test_bar_shows_the_share(sent: int, filled: int) -> None:
-    """Filled is what is sent with memory, of what is sent without; never more than the whole."""
-    drawn = bar(replace(ROW, with_memory=sent))
+    """The filled part is what is sent with memory, of what is sent without; at most all of the
+    bar."""
+    drawn = render_bar(replace(ROW, with_memory=sent))
     assert drawn.plain == "━" * 20
     assert max((span.end for span in drawn.spans if span.style == "green"), default=0) == filled
 
 
-def test_plain_line() -> None:
+def test_plain_row() -> None:
     """Without a terminal a row is one line that cuts long texts."""
     assert (
-        " ".join(plain(ROW).split())
+        " ".join(render_plain_row(ROW).split())
         == "Mon Mar 2 7 Good. Now make them pass. 20,000 5,000 activated, log 947"
     )
-    assert "…" in plain(replace(ROW, said="word " * 40))
+    assert "…" in render_plain_row(replace(ROW, said="word " * 40))
 
 
 @pytest.mark.parametrize("no_color", [False, True])
 def test_live_table_on_a_terminal(no_color: bool) -> None:
-    """On a terminal the table moves; with NO_COLOR it has no colours."""
+    """On a terminal the table is live; with NO_COLOR it has no colours."""
     file = io.StringIO()
     console = Console(
         file=file,
@@ -248,27 +251,27 @@ def test_live_table_on_a_terminal(no_color: bool) -> None:
     assert bool(re.search(r"\x1b\[[0-9;]*3[0-9]m", out)) is not no_color
 
 
-def test_prompt_of_tools_is_cut(played: Played) -> None:
+def test_prompt_of_tools_is_cut(played: Performance) -> None:
     """The printed prompt shows notes in full and tools' results by their first lines."""
-    console = on_paper()
-    closing.show(console, played, show_prompt=True)
-    out = printed(console)
+    console = create_plain_console()
+    closing.print_closing(console, played, show_prompt=True)
+    out = read_printed(console)
     assert "more lines" in out
     assert FACT in out
 
 
 def test_pace_waits(short: Story, monkeypatch: pytest.MonkeyPatch) -> None:
-    """--pace is the only wait there is, once a turn."""
+    """`--pace` is the only wait, once a turn."""
     waits: list[float] = []
 
     async def noted(seconds: float) -> None:
         waits.append(seconds)
 
     paused = Story(short.turns[:2])
-    monkeypatch.setattr(play.asyncio, "sleep", _for(2.5, noted, asyncio.sleep))
-    asyncio.run(perform(paused, on_paper(), pace=2.5))
+    monkeypatch.setattr(play.asyncio, "sleep", _record_wait(2.5, noted, asyncio.sleep))
+    asyncio.run(perform(paused, create_plain_console(), pace=2.5))
     assert waits == [2.5, 2.5]
 
 
-def _for(seconds: float, noted: Any, real: Any) -> Any:
+def _record_wait(seconds: float, noted: Any, real: Any) -> Any:
     return lambda wanted, *more: noted(wanted) if wanted == seconds else real(wanted, *more)

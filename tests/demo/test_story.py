@@ -1,4 +1,4 @@
-"""The conversation that is played holds together."""
+"""The demo's conversation holds together."""
 
 import json
 import re
@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from om_proxy.demo.nights import dairy_orders, plan
-from om_proxy.demo.story import INSTRUCTIONS, Story, load
-from om_proxy.demo.world import World, dry_run
+from om_proxy.demo.nights import draw_dairy_orders, draw_plan
+from om_proxy.demo.story import INSTRUCTIONS, Story, load_story
+from om_proxy.demo.world import World, report_dry_run
 from om_proxy.testing import notes
 from om_proxy.testing.scripted import UNKNOWN_ANSWER, cue, improvise
 
@@ -18,10 +18,10 @@ FACT = "the dock at Quarry Steps takes no van higher than 2.85 m"
 
 @pytest.fixture(scope="module")
 def story() -> Story:
-    return load()
+    return load_story()
 
 
-def messages(story: Story) -> list[dict[str, Any]]:
+def list_messages(story: Story) -> list[dict[str, Any]]:
     return [
         dict(m)
         for turn in story.turns
@@ -29,18 +29,19 @@ def messages(story: Story) -> list[dict[str, Any]]:
     ]
 
 
-def words(story: Story) -> list[dict[str, Any]]:
-    return [m for m in messages(story) if m["role"] != "tool" and m.get("content")]
+def list_spoken(story: Story) -> list[dict[str, Any]]:
+    return [m for m in list_messages(story) if m["role"] != "tool" and m.get("content")]
 
 
 def test_a_long_conversation_over_five_days(story: Story) -> None:
-    """Sixty turns and more by hand, on five dates that rise, most of the text from tools."""
+    """The story has 60 handwritten messages or more, on five days in order; most of its text comes
+    from tools."""
     days = [turn.day for turn in story.turns]
-    size = sum(len(json.dumps(m, ensure_ascii=False)) for m in messages(story))
-    results = sum(len(m["content"]) for m in messages(story) if m["role"] == "tool")
+    size = sum(len(json.dumps(m, ensure_ascii=False)) for m in list_messages(story))
+    results = sum(len(m["content"]) for m in list_messages(story) if m["role"] == "tool")
     assert len(set(days)) == 5
     assert days == sorted(days)
-    assert 60 <= len(words(story)) <= 130
+    assert 60 <= len(list_spoken(story)) <= 130
     assert 150_000 < size < 330_000  # at 3 to 4 characters a token: 50 to 90 thousand tokens
     assert results > size / 2
 
@@ -55,17 +56,17 @@ def test_clock_moves_forward(story: Story) -> None:
 
 
 def test_every_line_is_found_by_its_cue(story: Story) -> None:
-    """No two places of the story look alike, so the newest message alone says what comes next."""
-    cues = [cue(m) for m in messages(story) if m["role"] in ("user", "tool")]
+    """No two places of the story look alike, so the newest message alone determines the next
+    one."""
+    cues = [cue(m) for m in list_messages(story) if m["role"] in ("user", "tool")]
     assert len(cues) == len(set(cues))
-    said = [m for m in messages(story) if m["role"] == "assistant"]
+    said = [m for m in list_messages(story) if m["role"] == "assistant"]
     assert [m for m in said if m not in story.script.values()] == []
 
 
 def test_every_call_has_its_result(story: Story) -> None:
-    """Calls and results pair by id, in order, and arguments are JSON that the tool's schema
-    knows."""
-    said = messages(story)
+    """Calls and results pair by id, in order, and each call's arguments fit the tool's schema."""
+    said = list_messages(story)
     calls = [call for m in said for call in m.get("tool_calls", ())]
     assert [call["id"] for call in calls] == [
         m["tool_call_id"] for m in said if m["role"] == "tool"
@@ -79,15 +80,15 @@ def test_every_call_has_its_result(story: Story) -> None:
 
 def test_tools_answer_alike_every_time(story: Story) -> None:
     """The story is the same on every machine and in every run."""
-    assert messages(load()) == messages(story)
+    assert list_messages(load_story()) == list_messages(story)
 
 
 def test_results_are_not_filler(story: Story) -> None:
-    """Hardly any line of a tool's result occurs twice, but for the test runs and the files that are
-    read again."""
+    """Hardly any line of a tool's result occurs twice, except in test runs and files that are read
+    again."""
     results = [
         m["content"]
-        for m in messages(story)
+        for m in list_messages(story)
         if m["role"] == "tool" and "PASSED" not in m["content"]
     ]
     lines = [line for text in dict.fromkeys(results) for line in text.splitlines()]
@@ -95,7 +96,7 @@ def test_results_are_not_filler(story: Story) -> None:
 
 
 def test_suites_pass_as_often_as_the_assistant_says(story: Story) -> None:
-    """What the assistant tells of a test run is what the run said."""
+    """The assistant quotes test runs correctly."""
     checked = 0
     for turn in story.turns:
         ran = [
@@ -130,16 +131,16 @@ def test_suites_pass_as_often_as_the_assistant_says(story: Story) -> None:
 def test_figures_the_assistant_quotes_stand_in_the_results(
     story: Story, asked: str, figures: tuple[str, ...]
 ) -> None:
-    """What the hand-written answers build on is really what the tools computed."""
+    """The tools' results hold the figures that the handwritten answers quote."""
     turn = next(t for t in story.turns if asked.lower() in t.said.lower())
     results = "\n".join(m["content"] for m in turn.follows if m["role"] == "tool")
     assert [f for f in figures if f not in results] == []
 
 
 def test_no_tall_van_under_the_roof_after_the_rule() -> None:
-    """The world changes with the work: from the third of March on the plans keep to the roof."""
+    """From the third of March on, the plans keep to the low roof."""
     world = World()
-    world.wake(load().turns[-1].day)
+    world.advance_to(load_story().turns[-1].day)
     tall = (
         "FROM plans p JOIN vans v USING (van) WHERE p.site = 'Quarry Steps' AND v.height_m > 2.85"
     )
@@ -155,16 +156,18 @@ def test_no_tall_van_under_the_roof_after_the_rule() -> None:
 
 
 def test_dry_run_and_plan_are_whole() -> None:
-    """Every order is accounted for, and a day's plan uses all fourteen vans."""
-    report = dry_run(dairy_orders())
-    assert len(report.splitlines()) == 1 + len(list(dairy_orders()))
-    assert {van for _, van, *_ in plan(load().turns[0].day)} == set(range(1, 15))
+    """The report has a line for every order, and a day's plan uses all fourteen vans."""
+    report = report_dry_run(draw_dairy_orders())
+    assert len(report.splitlines()) == 1 + len(list(draw_dairy_orders()))
+    assert {van for _, van, *_ in draw_plan(load_story().turns[0].day)} == set(range(1, 15))
 
 
 def test_the_fact_is_said_once_at_the_beginning_and_asked_at_the_end(story: Story) -> None:
-    """The last question is about the first message; nobody says it again in between, so a window
-    cannot know it."""
-    *before, question = [m for m in messages(story) if m["role"] in ("user", "assistant", "tool")]
+    """The last question is about the first message. Nobody repeats the fact in between, so a window
+    of newest messages cannot hold it."""
+    *before, question = [
+        m for m in list_messages(story) if m["role"] in ("user", "assistant", "tool")
+    ]
     assert FACT in before[0]["content"]
     assert all("2.85 m" not in (m["content"] or "") for m in before[2:])
     assert cue(question) not in story.script
@@ -173,18 +176,20 @@ def test_the_fact_is_said_once_at_the_beginning_and_asked_at_the_end(story: Stor
 
 
 def test_observer_keeps_the_fact_and_compresses(story: Story) -> None:
-    """Rules make notes that are several times shorter, and still answer the question after
-    reflecting."""
-    transcript = "\n".join(_rendered(m) for m in messages(story)[:60])
+    """The rules write notes that are several times shorter, and that still answer the question
+    after a reflection."""
+    transcript = "\n".join(_render_message(m) for m in list_messages(story)[:60])
     observed = notes.observe(f"<transcript>\nDate: Mar 2, 2026\n{transcript}\n</transcript>")
     reflected = notes.reflect(observed, len)
     assert 4 < len(transcript) / len(observed) < 15
     assert len(reflected) < 0.75 * len(observed)
-    assert "2.85 m" in improvise([{"role": "system", "content": reflected}, messages(story)[-1]])
+    assert "2.85 m" in improvise(
+        [{"role": "system", "content": reflected}, list_messages(story)[-1]]
+    )
 
 
 def test_notes_survive_a_second_reflection() -> None:
-    """Headings, marks, times and sub-bullets come through; lines said twice stand once."""
+    """Headings, marks, times and sub-bullets stay; repeated lines are written once."""
     first = "Date: Mar 2, 2026\n* 🔴 (09:04) A\n  * detail\n* 🟢 (09:05) B, which is long and of little use to anybody"
     text = first + "\nDate: Mar 3, 2026\n* 🔴 (09:06) A\n  * detail\n* ✅ C"
     assert notes.reflect(text, len) == (
@@ -193,8 +198,7 @@ def test_notes_survive_a_second_reflection() -> None:
 
 
 def test_observer_of_nothing_still_answers_in_form() -> None:
-    """A prompt without a transcript gives one bullet, so that no caller waits for a form that never
-    comes."""
+    """A prompt without a transcript gives one bullet in the right format."""
     assert (
         notes.observe("hello") == "<observations>\n* 🟢 Nothing of note was said.\n</observations>"
     )
@@ -205,7 +209,7 @@ def test_instructions_do_not_give_the_answer_away() -> None:
     assert "2.85" not in INSTRUCTIONS
 
 
-def _rendered(message: dict[str, Any]) -> str:
+def _render_message(message: dict[str, Any]) -> str:
     text = (message.get("content") or json.dumps(message.get("tool_calls"))).replace("\n", "\n  ")
     speaker = {"user": "User", "assistant": "Assistant", "tool": "Tool result query"}[
         message["role"]

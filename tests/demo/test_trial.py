@@ -1,4 +1,4 @@
-"""The proxy in front of a scripted model, as somebody without a key tries it."""
+"""The proxy in front of a scripted model, as a user without a key tries it."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ FACT, QUESTION = "Our boat lies at pier 14.", "At which pier lies our boat?"
 
 
 async def test_a_fact_is_answered_from_the_notes() -> None:
-    """The introduction's own advice works: a fact is told, the history is no longer sent, and the
-    question is answered from the notes."""
+    """The introduction's advice works: after a fact is no longer sent, the notes answer the
+    question."""
     messages: list[dict[str, Any]] = []
     statuses = []
     async with (

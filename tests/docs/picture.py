@@ -13,10 +13,10 @@ from pathlib import Path
 from rich.console import Console
 
 from om_proxy.demo import closing
-from om_proxy.demo.figures import Played
+from om_proxy.demo.figures import Performance
 from om_proxy.demo.play import perform
-from om_proxy.demo.story import load
-from om_proxy.demo.table import AROUND, Board, sums
+from om_proxy.demo.story import load_story
+from om_proxy.demo.table import LINES_AROUND_ROWS, Board, render_sums
 from om_proxy.telemetry import logs
 
 PICTURE = Path(__file__).parents[2] / "docs" / "demo.svg"
@@ -48,27 +48,27 @@ TEMPLATE = """\
 """
 
 
-def draw(played: Played) -> str:
+def draw(played: Performance) -> str:
     """The newest rows of the table, its sums, and the last question with its three answers."""
     console = Console(
         record=True,
         file=io.StringIO(),
         width=WIDTH_COLUMNS,
-        height=SHOWN_ROWS + AROUND,
+        height=SHOWN_ROWS + LINES_AROUND_ROWS,
         force_terminal=True,
         color_system="standard",
     )
     board = Board(console)
     board._rows.extend(played.rows)
-    console.print(board._table())
-    console.print(sums(played.rows))
-    closing._question(console, played)
+    console.print(board.build_table())
+    console.print(render_sums(played.rows))
+    closing.print_question(console, played)
     return console.export_svg(title="om-proxy demo", code_format=TEMPLATE, unique_id="demo")
 
 
 def main() -> None:
     logs.configure("off")
-    played = asyncio.run(perform(load(), Console(file=io.StringIO(), width=WIDTH_COLUMNS)))
+    played = asyncio.run(perform(load_story(), Console(file=io.StringIO(), width=WIDTH_COLUMNS)))
     PICTURE.write_text(draw(played), encoding="utf-8")
 
 

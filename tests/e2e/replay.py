@@ -21,7 +21,7 @@ from om_proxy.memory.model import MESSAGE_FRAMING_TOKENS, Memory
 from om_proxy.models import create_encoder
 from om_proxy.settings import parse
 from om_proxy.testing.loopback import serve_on_loopback
-from om_proxy.testing.scripted import ScriptedServer, deltas
+from om_proxy.testing.scripted import ScriptedServer, split_into_deltas
 
 Message = dict[str, Any]
 SYSTEM = {
@@ -105,7 +105,9 @@ class Recorded:
         headers = [(b"content-type", b"text/event-stream")]
         await send({"type": "http.response.start", "status": 200, "headers": headers})
         head = {"id": "r", "object": "chat.completion.chunk", "created": 1, "model": "m"}
-        choices = [{"index": 0, "delta": d, "finish_reason": None} for d in deltas(reply)]
+        choices = [
+            {"index": 0, "delta": d, "finish_reason": None} for d in split_into_deltas(reply)
+        ]
         choices.append({"index": 0, "delta": {}, "finish_reason": reason})
         for choice in choices:
             event = b"data: " + orjson.dumps({**head, "choices": [choice]}) + b"\n\n"

@@ -46,7 +46,7 @@ class Blind(ScriptedServer):
                 "message": "Invalid content type. image_url is only supported by certain models.",
                 "code": None,
             }
-            await asgi.reply(send, 400, {"error": error})
+            await asgi.send_json(send, 400, {"error": error})
             return
 
         async def again() -> dict[str, Any]:

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from om_proxy.demo.story import INSTRUCTIONS, load
+from om_proxy.demo.story import INSTRUCTIONS, load_story
 from tests.e2e.killing import killed_and_restarted
 from tests.e2e.replay import Call, calls_of, replayed
 
@@ -22,7 +22,7 @@ KILLS = 5
 
 def calls() -> list[Call]:
     conversation: list[dict[str, Any]] = []
-    for turn in load().turns:
+    for turn in load_story().turns:
         conversation += [{"role": "user", "content": turn.said}, *map(dict, turn.follows)]
     return calls_of(conversation, {"role": "system", "content": INSTRUCTIONS})
 

@@ -305,7 +305,7 @@ async def test_one_thread_s_trouble_touches_no_other(tmp_path: Path) -> None:
             self, receive: Any, send: Any, fault: Any, model: str, prompt_tokens: int
         ) -> bool:
             if model == OBSERVER and "POISON" in message_text(self.requests[-1].messages[-1]):
-                await asgi.reply(
+                await asgi.send_json(
                     send, 400, {"error": {"message": "content policy", "type": "refused"}}
                 )
                 return True

@@ -8,7 +8,7 @@ from om_proxy import testing
 
 
 def test_the_example_holds() -> None:
-    """Every line of it prints what the docstring says."""
+    """Every line prints what the docstring says."""
     result = doctest.testmod(testing)
     assert result.attempted >= 5
     assert result.failed == 0

@@ -1,4 +1,4 @@
-"""The scripted model server, as an SDK and a raw client meet it."""
+"""The scripted model server, with an SDK and with a raw client."""
 
 import asyncio
 import json
@@ -12,7 +12,7 @@ from openai import AsyncOpenAI
 from om_proxy.errors import OmError
 from om_proxy.testing.faults import Fault, Faults
 from om_proxy.testing.loopback import serve_on_loopback
-from om_proxy.testing.prompt_cache import PromptCache, common_start
+from om_proxy.testing.prompt_cache import PromptCache, common_prefix
 from om_proxy.testing.scripted import (
     ACTOR,
     OBSERVER,
@@ -59,23 +59,23 @@ async def chat(client: httpx.AsyncClient, body: dict[str, Any]) -> dict[str, Any
     return (await client.post("/chat/completions", json=body)).raise_for_status().json()
 
 
-async def said(client: httpx.AsyncClient, body: dict[str, Any]) -> str:
+async def ask_for_text(client: httpx.AsyncClient, body: dict[str, Any]) -> str:
     return (await chat(client, body))["choices"][0]["message"]["content"]
 
 
 async def test_scripted_turn_with_a_tool(client: httpx.AsyncClient) -> None:
-    """The next line is found by the newest message: a user's text, then a result's call id."""
+    """The newest message finds the next line: a user's text, then a result's call id."""
     first = (await chat(client, ask(user("hello"), user("Read vans.py"))))["choices"][0]
     assert (first["finish_reason"], first["message"]["tool_calls"]) == ("tool_calls", [CALL])
     result = {"role": "tool", "tool_call_id": "call_1", "content": "VANS = ..."}
     assert (
-        await said(client, ask(user("Read vans.py"), first["message"], result))
+        await ask_for_text(client, ask(user("Read vans.py"), first["message"], result))
         == "It holds 14 vans and one typo."
     )
 
 
 async def test_openai_sdk_streams_the_same_answer() -> None:
-    """The real SDK rebuilds from the stream what the plain answer holds, usage included."""
+    """The real SDK builds the plain answer, with its usage, from the stream."""
     async with (
         serve_on_loopback(ScriptedServer(SCRIPT)) as url,
         AsyncOpenAI(base_url=url + "/v1", api_key="k") as openai,
@@ -111,8 +111,8 @@ async def test_stream_without_usage_ends_with_done(client: httpx.AsyncClient) ->
 async def test_cached_tokens_are_the_shared_prefix(
     client: httpx.AsyncClient, scripted: ScriptedServer
 ) -> None:
-    """A prompt that continues the one before it is cached as far as that one went; a changed head
-    is not."""
+    """A prompt that continues the one before is cached as far as that one went; with a changed head
+    it is not."""
     long = user(" ".join(f"fact {i}" for i in range(2000)))
     await chat(client, ask(long))
     await chat(client, ask(long, user("and now?")))
@@ -124,19 +124,24 @@ async def test_cached_tokens_are_the_shared_prefix(
 
 
 def test_prompt_cache_forgets() -> None:
-    """After its lifetime a prefix is cold again, and callers do not share a cache object."""
-    cache = PromptCache(len, lifetime=300)
+    """After its lifetime, a prefix is no longer cached."""
+    cache = PromptCache(len, lifetime_s=300)
     prompt = ["x" * 2000, "y" * 2000]
-    assert [cache.hit(prompt, now) for now in (0.0, 299.0, 700.0, 701.0)] == [0, 3968, 0, 3968]
+    assert [cache.match_and_remember(prompt, now) for now in (0.0, 299.0, 700.0, 701.0)] == [
+        0,
+        3968,
+        0,
+        3968,
+    ]
 
 
 @pytest.mark.parametrize(
     ("one", "other", "same"),
     [("", "abc", ""), ("abc", "abd", "ab"), ("ab", "abc", "ab"), ("same", "same", "same")],
 )
-def test_common_start(one: str, other: str, same: str) -> None:
-    """The longest text both begin with."""
-    assert common_start(one, other) == same
+def test_common_prefix(one: str, other: str, same: str) -> None:
+    """It returns the longest text with which both begin."""
+    assert common_prefix(one, other) == same
 
 
 QUESTION = "Two things. What is the height limit at the Quarry Steps dock?"
@@ -160,7 +165,7 @@ FACT = "The Quarry Steps dock takes nothing higher than 2.85 m."
     ],
 )
 def test_question_is_answered_from_the_prompt_alone(shown: list[str], answer: str) -> None:
-    """The fact is quoted where it stands in the prompt, and not known where it does not."""
+    """The answer quotes the fact if the prompt holds it; otherwise the model does not know."""
     assert improvise([*map(user, shown), user(QUESTION)]) == answer
 
 
@@ -171,13 +176,16 @@ def test_question_is_answered_from_the_prompt_alone(shown: list[str], answer: st
 async def test_fault_answers(
     client: httpx.AsyncClient, scripted: ScriptedServer, kind: Any, text: str
 ) -> None:
-    """A fault strikes as often as told, only its models, then the server is well again."""
+    """A fault strikes its models as often as `times` says; then the server is healthy again."""
     scripted.faults.switch(Fault(kind=kind, model="scripted-*", times=1))
-    assert [await said(client, ask(user("hello"))) for _ in range(2)] == [text, "Noted: hello"]
+    assert [await ask_for_text(client, ask(user("hello"))) for _ in range(2)] == [
+        text,
+        "Noted: hello",
+    ]
 
 
 async def test_fault_http(client: httpx.AsyncClient, scripted: ScriptedServer) -> None:
-    """An HTTP fault has the status, code and Retry-After it was given."""
+    """An HTTP fault has the given status, code and Retry-After."""
     scripted.faults.switch(
         Fault(kind="http", status=429, code="rate_limit_exceeded", retry_after=1.5)
     )
@@ -189,32 +197,32 @@ async def test_fault_http(client: httpx.AsyncClient, scripted: ScriptedServer) -
 async def test_fault_hang_lasts_until_the_caller_leaves(
     client: httpx.AsyncClient, scripted: ScriptedServer
 ) -> None:
-    """A hanging server says nothing, records the request, and survives the hang-up."""
+    """A hanging server sends nothing, records the request, and survives the disconnect."""
     scripted.faults.switch(Fault(kind="hang", times=1))
     with pytest.raises(httpx.ReadTimeout):
         await client.post("/chat/completions", json=ask(user("hello")), timeout=0.2)
-    assert await said(client, ask(user("hello"))) == "Noted: hello"
+    assert await ask_for_text(client, ask(user("hello"))) == "Noted: hello"
     assert len(scripted.requests) == 2
 
 
 async def test_fault_slow_then_cut(client: httpx.AsyncClient, scripted: ScriptedServer) -> None:
-    """A slow answer still comes; a cut stream breaks off without its end."""
+    """A slow answer arrives; a cut stream ends early."""
     scripted.faults.switch(Fault(kind="slow", seconds=0.01, times=1), Fault(kind="cut", times=1))
-    assert await said(client, ask(user("hello"))) == "Noted: hello"
+    assert await ask_for_text(client, ask(user("hello"))) == "Noted: hello"
     with pytest.raises(httpx.RemoteProtocolError):
         await client.post("/chat/completions", json=ask(user("hello"), stream=True))
 
 
 def test_faults_count_down_each_by_itself() -> None:
-    """Equal faults are two; a fault without a number never ends."""
+    """Two equal faults count separately; a fault without `times` never ends."""
     once = Fault(kind="prose", times=1)
     faults = Faults([once, once, Fault(kind="nothing", model="b*")])
-    struck = [faults.next_for(model) for model in ("a", "a", "a", "b", "b")]
+    struck = [faults.take_next(model) for model in ("a", "a", "a", "b", "b")]
     assert [f.kind if f else None for f in struck] == ["prose", "prose", None, "nothing", "nothing"]
 
 
 async def test_window(client: httpx.AsyncClient) -> None:
-    """A prompt beyond the window is refused in the provider's words."""
+    """A prompt beyond the window is refused with the provider's error."""
     async with (
         serve_on_loopback(ScriptedServer(window=10)) as url,
         httpx.AsyncClient(timeout=60) as own,
@@ -224,7 +232,7 @@ async def test_window(client: httpx.AsyncClient) -> None:
 
 
 async def test_window_of_one_model() -> None:
-    """The others take what they get."""
+    """The window of one model does not limit the others."""
     async with (
         serve_on_loopback(ScriptedServer(window={ACTOR: 10})) as url,
         httpx.AsyncClient(timeout=60) as own,
@@ -242,12 +250,12 @@ async def test_window_of_one_model() -> None:
 
 @pytest.mark.parametrize("body", [b"", b"{", b"[]", b'{"messages": 3}', b'{"messages": ["x"]}'])
 async def test_no_chat_request(client: httpx.AsyncClient, body: bytes) -> None:
-    """What is no chat request is answered 400, never a crash."""
+    """An invalid chat request gets a 400."""
     assert (await client.post("/chat/completions", content=body)).status_code == 400
 
 
-async def test_serving_tells_of_a_failed_start() -> None:
-    """An application that cannot start is an error, not a wait."""
+async def test_a_failed_start_raises() -> None:
+    """An application that cannot start raises an error."""
 
     async def broken(scope: Any, receive: Any, send: Any) -> None:
         await receive()
@@ -259,7 +267,7 @@ async def test_serving_tells_of_a_failed_start() -> None:
 
 
 def test_requests_are_recorded_by_model() -> None:
-    """Bytes and headers are kept as they came."""
+    """The server records bytes and headers as they came."""
     scripted = ScriptedServer()
     body = json.dumps(ask(user("hello"))).encode()
 

@@ -14,7 +14,7 @@ from rich.console import Console
 from om_proxy.cli.exit_status import DEMO_FAILED, DONE, INTERRUPTED
 from om_proxy.demo import closing
 from om_proxy.demo.play import perform
-from om_proxy.demo.story import load
+from om_proxy.demo.story import load_story
 from om_proxy.demo.trial import TRIAL_MESSAGE_TOKENS, serve_trial
 from om_proxy.errors import OmError
 from om_proxy.telemetry import logs
@@ -59,8 +59,8 @@ def play(options: argparse.Namespace) -> int:
     has_width = sys.stdout.isatty() or "COLUMNS" in os.environ
     console = Console() if has_width else Console(width=PIPE_WIDTH_COLUMNS)
     try:
-        played = asyncio.run(perform(load(), console, pace=options.pace))
+        played = asyncio.run(perform(load_story(), console, pace=options.pace))
     except KeyboardInterrupt:
         return INTERRUPTED
-    closing.show(console, played, show_prompt=options.show_prompt)
+    closing.print_closing(console, played, show_prompt=options.show_prompt)
     return DONE

@@ -1,2 +1,2 @@
-"""The demonstration: a scripted model server, the proxy before it, and a long conversation played
-with memory and without."""
+"""Play a long conversation with memory and without: a scripted model server, the proxy before it,
+and a client."""

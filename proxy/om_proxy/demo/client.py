@@ -1,5 +1,5 @@
-"""An ordinary chat client: it keeps the conversation, sends all of it every time, and knows nothing
-of any memory."""
+"""An ordinary chat client: it keeps the conversation, sends all of it every time, and does not know
+that there is a memory."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Message = Mapping[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
-class Answered:
+class ReplyWithReceipt:
     """One reply, and the receipt it came with: the `x-om-*` headers, without their prefix."""
 
     message: Message
@@ -27,7 +27,7 @@ class Answered:
 
 
 class Client:
-    """`headers` are all that tells a client with memory from one without."""
+    """A client with memory differs from one without only in its `headers`."""
 
     def __init__(
         self, http: httpx.AsyncClient, tools: Sequence[Message], headers: Mapping[str, str]
@@ -38,9 +38,9 @@ class Client:
         self._headers = headers
         self._sent = 0
 
-    async def say(self, turn: Turn) -> list[Answered]:
-        """Send what the user says, call tools as long as the model asks for them; every reply on
-        the way."""
+    async def say(self, turn: Turn) -> list[ReplyWithReceipt]:
+        """Send the user's text, and the results of tools as long as the model calls them. Return
+        every reply."""
         results = {m["tool_call_id"]: m for m in turn.follows if m["role"] == "tool"}
         self.history.append({"role": "user", "content": turn.said})
         answered = []
@@ -53,9 +53,9 @@ class Client:
                 return answered
             self.history.extend(results[call["id"]] for call in calls)
 
-    async def complete(self, messages: Sequence[Message]) -> Answered:
-        """One request; every other one is streamed. Raises OmError when it is not answered with 200
-        and a whole message."""
+    async def complete(self, messages: Sequence[Message]) -> ReplyWithReceipt:
+        """Send one request; every second one is streamed. Raises OmError unless the answer is a 200
+        with a complete message."""
         self._sent += 1
         stream = self._sent % 2 == 0
         body = {"model": ACTOR, "messages": list(messages), "tools": self._tools, "stream": stream}
@@ -75,4 +75,4 @@ class Client:
         receipt = {
             n.removeprefix("x-om-"): v for n, v in response.headers.items() if n.startswith("x-om-")
         }
-        return Answered(msgspec.json.decode(reply.message), receipt)
+        return ReplyWithReceipt(msgspec.json.decode(reply.message), receipt)

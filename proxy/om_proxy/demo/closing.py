@@ -1,5 +1,5 @@
-"""The end of the performance: sums, money, the question and its answers, and the prompt itself on
-request."""
+"""Print the end of the demo: sums, costs, the question and its answers, and on request the
+prompt."""
 
 from __future__ import annotations
 
@@ -10,38 +10,38 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from om_proxy.demo.figures import MEMORY_MODEL, Bill, Money, Played, money
+from om_proxy.demo.figures import MEMORY_MODEL, ActorCost, Bill, Performance, compute_costs
 from om_proxy.testing.scripted import RecordedRequest, message_text
 
-SCALE = (
-    "The models are scripted, and memory's thresholds are those of a short story (7,000 and 2,500 tokens; by default 30,000 and "
+SCALE_NOTE = (
+    "The models are scripted, and memory's thresholds are low, for a short story: 7,000 and 2,500 tokens (default: 30,000 and "
     "40,000). The proxy, its store, the counting and the caching are real."
 )
 
 
-def show(console: Console, played: Played, *, show_prompt: bool) -> None:
+def print_closing(console: Console, played: Performance, *, show_prompt: bool) -> None:
     console.print()
-    console.print(_tokens(played))
-    if prices := money(played.without, played.with_memory, played.memory):
+    console.print(_build_token_table(played))
+    if prices := compute_costs(played.without, played.with_memory, played.memory):
         console.print()
-        console.print(_money(prices))
-    _question(console, played)
-    console.print(f"\n{SCALE}", style="bright_black", highlight=False)
+        console.print(_build_cost_table(prices))
+    print_question(console, played)
+    console.print(f"\n{SCALE_NOTE}", style="bright_black", highlight=False)
     if show_prompt:
-        _prompt(console, played.last_with)
+        _print_prompt(console, played.last_with)
     else:
         console.print(
-            "The prompt that answer came from: om-proxy demo --show-prompt",
+            "To see the prompt with memory: om-proxy demo --show-prompt",
             style="bright_black",
             highlight=False,
         )
 
 
-def _tokens(played: Played) -> Table:
-    table = _table("tokens", "without memory", "with memory", "memory's own calls")
+def _build_token_table(played: Performance) -> Table:
+    table = _create_table("tokens", "without memory", "with memory", "memory's own calls")
     bills = (played.without, played.with_memory, played.memory)
     table.add_row("sent", *(f"{b.prompt:,}" for b in bills))
-    table.add_row("  of which cached", *(f"{_share(b):.0%}" for b in bills))
+    table.add_row("  of which cached", *(f"{_cached_share(b):.0%}" for b in bills))
     table.add_row("received", *(f"{b.completion:,}" for b in bills))
     table.add_row(
         "last prompt",
@@ -52,12 +52,12 @@ def _tokens(played: Played) -> Table:
     return table
 
 
-def _share(bill: Bill) -> float:
+def _cached_share(bill: Bill) -> float:
     return bill.cached / max(1, bill.prompt)
 
 
-def _money(prices: Sequence[Money]) -> Table:
-    table = _table(
+def _build_cost_table(prices: Sequence[ActorCost]) -> Table:
+    table = _create_table(
         "at list prices",
         "without memory",
         "with memory",
@@ -71,13 +71,11 @@ def _money(prices: Sequence[Money]) -> Table:
             *cells,
             Text(f"{one.saved:.0%}", "bold green" if one.saved > 0 else "red"),
         )
-    table.caption = (
-        "prompt caching counted both ways: reads at their discount, writes at their surcharge"
-    )
+    table.caption = "prompt caching is included: the discount on reads, and the surcharge on writes"
     return table
 
 
-def _table(first: str, *others: str) -> Table:
+def _create_table(first: str, *others: str) -> Table:
     table = Table(
         box=None, pad_edge=False, header_style="bold", padding=(0, 3, 0, 0), caption_justify="left"
     )
@@ -87,7 +85,7 @@ def _table(first: str, *others: str) -> Table:
     return table
 
 
-def _question(console: Console, played: Played) -> None:
+def print_question(console: Console, played: Performance) -> None:
     first, last = played.rows[0].day, played.rows[-1].day
     console.print(
         f"\n{last:%A, %B} {last.day}, about {first:%A, %B} {first.day}:",
@@ -95,20 +93,20 @@ def _question(console: Console, played: Played) -> None:
         highlight=False,
     )
     console.print(Padding(Text(played.question, "italic"), (0, 0, 1, 2)))
-    for how, tokens, answer in (
+    for method, tokens, answer in (
         ("everything sent", played.last_without.prompt_tokens, played.answer_without),
         ("newest messages only", played.last_with.prompt_tokens, played.answer_trimmed),
         ("om-proxy", played.last_with.prompt_tokens, played.answer_with),
     ):
-        style = "bold green" if how == "om-proxy" else "bold"
-        console.print(Text.assemble((f"{how}", style), f"  ({tokens:,} tokens)"))
+        style = "bold green" if method == "om-proxy" else "bold"
+        console.print(Text.assemble((method, style), f"  ({tokens:,} tokens)"))
         console.print(Padding(Text(answer), (0, 0, 0, 2)))
 
 
-def _prompt(console: Console, seen: RecordedRequest) -> None:
-    """As it went upstream, message by message; text of tools is cut, notes are not."""
+def _print_prompt(console: Console, seen: RecordedRequest) -> None:
+    """Print the prompt as it went upstream, message by message. Only tools' texts are cut."""
     console.print(
-        f"\nThe prompt that answer came from, {seen.prompt_tokens:,} tokens:",
+        f"\nThe prompt with memory, {seen.prompt_tokens:,} tokens:",
         style="bold",
         highlight=False,
     )
@@ -117,10 +115,12 @@ def _prompt(console: Console, seen: RecordedRequest) -> None:
             call["function"]["name"] for call in message.get("tool_calls", ())
         )
         console.print(Text(f"\n[{message['role']}]", "bold cyan"))
-        console.print(Text(_excerpt(text) if message["role"] == "tool" else text), soft_wrap=True)
+        console.print(
+            Text(_clip_lines(text) if message["role"] == "tool" else text), soft_wrap=True
+        )
 
 
-def _excerpt(text: str, lines: int = 6) -> str:
+def _clip_lines(text: str, lines: int = 6) -> str:
     kept = text.splitlines()
     return (
         text

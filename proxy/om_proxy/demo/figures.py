@@ -1,5 +1,4 @@
-"""What came of a performance: tokens as the model server really received them, and money at list
-prices."""
+"""Add up what the demo sent and cost: tokens as the model server received them, and list prices."""
 
 from __future__ import annotations
 
@@ -11,14 +10,15 @@ from om_proxy.demo.table import Row
 from om_proxy.models import Price, find_price
 from om_proxy.testing.scripted import RecordedRequest
 
-ACTORS = ("gpt-4o", "claude-sonnet-4-5", "gemini/gemini-2.5-pro")  # whose list prices are shown
-# whose price memory's own calls are given; the model `default` stands for
+# the actors whose costs are shown
+PRICED_ACTORS = ("gpt-4o", "claude-sonnet-4-5", "gemini/gemini-2.5-pro")
+# memory's own calls are priced as this model's, which `default` stands for
 MEMORY_MODEL = "gemini/gemini-2.5-flash"
 
 
 @dataclass(frozen=True, slots=True)
 class Bill:
-    """Tokens of some requests."""
+    """The sum of some requests' tokens."""
 
     prompt: int = 0
     cached: int = 0  # of the prompt
@@ -37,16 +37,16 @@ class Bill:
         )
 
     def dollars(self, price: Price) -> float:
-        """What is not read from the cache is written to it, which some providers charge more for
-        than plain input."""
+        """Return the cost. Input that is not read from the cache is written to it, at the price for
+        cache writes: some providers charge more for it than for plain input."""
         fresh = (self.prompt - self.cached) * price.cache_write
         return fresh + self.cached * price.cached_input + self.completion * price.output
 
 
 @dataclass(frozen=True, slots=True)
-class Played:
-    """The whole performance. The last question was asked three ways: `trimmed` sent the newest
-    messages only, as many as cost what the prompt with memory cost."""
+class Performance:
+    """The demo's result. The last question is asked three times; for `answer_trimmed` only the
+    newest messages are sent, as many as fit into the size of the prompt with memory."""
 
     rows: tuple[Row, ...]
     without: Bill
@@ -61,8 +61,9 @@ class Played:
 
 
 @dataclass(frozen=True, slots=True)
-class Money:
-    """One actor's list prices, in dollars; `memory` are the calls of observer and reflector."""
+class ActorCost:
+    """One actor's costs at list prices, in dollars; `memory` is the cost of observer and
+    reflector."""
 
     actor: str
     without: float
@@ -71,16 +72,17 @@ class Money:
 
     @property
     def saved(self) -> float:
-        """Share of what it would have cost."""
+        """The saved share of the cost without memory."""
         return 1 - (self.with_memory + self.memory) / self.without
 
 
-def money(without: Bill, with_memory: Bill, memory: Bill) -> list[Money]:
-    """For each actor whose prices are known here."""
+def compute_costs(without: Bill, with_memory: Bill, memory: Bill) -> list[ActorCost]:
+    """Compute the costs for each actor whose price is known."""
     own = find_price(MEMORY_MODEL)
-    known = [(actor, price) for actor in ACTORS if (price := find_price(actor)) is not None]
+    known = [(actor, price) for actor in PRICED_ACTORS if (price := find_price(actor)) is not None]
     if own is None:
         return []
     return [
-        Money(a, without.dollars(p), with_memory.dollars(p), memory.dollars(own)) for a, p in known
+        ActorCost(a, without.dollars(p), with_memory.dollars(p), memory.dollars(own))
+        for a, p in known
     ]

@@ -1,5 +1,5 @@
-"""The nights of the story's food bank: plans, planner logs and fridge readings, drawn from dice
-that always fall alike."""
+"""Draw the nights of the story's food bank: plans, planner logs and fridge readings, from seeded
+dice, so they are always the same."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from collections.abc import Iterator
 from datetime import date, datetime, time, timedelta
 from typing import Any
 
-FIRST = date(2026, 2, 2)  # the planner's data begin here
-DOOR_LOGGER = date(2026, 2, 16)  # van 7 gets a second logger
-DOOR_STUCK = date(2026, 2, 19)  # van 11 drives with its door ajar
-ROOF = date(2026, 3, 3)  # first night the planner knew the low roof
-INDEXED = date(2026, 3, 4)  # first night after the slow query got its index
-TRACED = date(2026, 3, 3)  # the morning the route trace was switched on, and forgotten
-UNTRACED = date(2026, 3, 10)
-FULL_DISK = date(2026, 3, 8)  # the night without a plan
+FIRST_NIGHT = date(2026, 2, 2)  # the planner's data begin here
+DOOR_LOGGER_SINCE = date(2026, 2, 16)  # van 7 gets a second logger
+DOOR_STUCK_NIGHT = date(2026, 2, 19)  # van 11 drives with its door ajar
+LOW_ROOF_SINCE = date(2026, 3, 3)  # the first night on which the planner knows the low roof
+INDEX_SINCE = date(2026, 3, 4)  # the first night after the slow query gets its index
+TRACE_SINCE = date(2026, 3, 3)  # somebody switches the route trace on, and forgets it
+TRACE_UNTIL = date(2026, 3, 10)
+FULL_DISK_NIGHT = date(2026, 3, 8)  # the night without a plan
 
 VANS = {  # van: height in m, capacity in kg
     1: (2.62, 900), 2: (2.62, 900), 3: (2.71, 1100), 4: (2.71, 1100), 5: (2.78, 1250), 6: (2.94, 1400), 7: (2.78, 1250),
@@ -41,14 +41,14 @@ GOODS = (
 )
 
 
-def dice(*seed: object) -> random.Random:
-    """Dice of their own for each question, so that one answer never moves another."""
+def create_dice(*seed: object) -> random.Random:
+    """Create dice with a seed for each question, so that one answer never changes another."""
     return random.Random(repr(seed))  # noqa: S311 — a story's dice, nobody's secret
 
 
-def drops(night: date) -> Iterator[tuple[Any, ...]]:
-    """(day, site, kg, chilled, priority) of what is to be delivered on a day."""
-    roll = dice("drops", night)
+def draw_drops(night: date) -> Iterator[tuple[Any, ...]]:
+    """Yield (day, site, kg, chilled, priority) of each delivery of a day."""
+    roll = create_dice("drops", night)
     for site in SITES:
         for _ in range(roll.randint(2, 5)):
             yield (
@@ -60,16 +60,16 @@ def drops(night: date) -> Iterator[tuple[Any, ...]]:
             )
 
 
-def run(night: date) -> tuple[Any, ...]:
-    """(day, started, finished, seconds, drops, vans, status) of one planner run."""
-    roll = dice("run", night)
-    count = len(list(drops(night)))
-    age = (night - FIRST).days
+def draw_run(night: date) -> tuple[Any, ...]:
+    """Return (day, started, finished, seconds, drops, vans, status) of one planner run."""
+    roll = create_dice("run", night)
+    count = len(list(draw_drops(night)))
+    age = (night - FIRST_NIGHT).days
     seconds = (
-        290 + roll.randint(0, 50) if night >= INDEXED else 380 + age * 72 + roll.randint(0, 90)
+        290 + roll.randint(0, 50) if night >= INDEX_SINCE else 380 + age * 72 + roll.randint(0, 90)
     )
     begin = datetime.combine(night, time(4, 20))
-    if night == FULL_DISK:
+    if night == FULL_DISK_NIGHT:
         return night.isoformat(), "04:20:00", None, 97, count, 0, "failed"
     return (
         night.isoformat(),
@@ -82,14 +82,14 @@ def run(night: date) -> tuple[Any, ...]:
     )
 
 
-def plan(night: date) -> Iterator[tuple[Any, ...]]:
-    """(day, van, stop, site, eta, kg) of a day's plan; none for the night it failed."""
-    if night == FULL_DISK:
+def draw_plan(night: date) -> Iterator[tuple[Any, ...]]:
+    """Yield (day, van, stop, site, eta, kg) of a day's plan; nothing for the night that failed."""
+    if night == FULL_DISK_NIGHT:
         return
-    roll = dice("plan", night)
-    waiting = list(drops(night))
+    roll = create_dice("plan", night)
+    waiting = list(draw_drops(night))
     roll.shuffle(waiting)
-    if night >= ROOF:  # the first vans are low enough
+    if night >= LOW_ROOF_SINCE:  # the first vans are low enough
         waiting.sort(key=lambda drop: drop[1] != "Quarry Steps")
     for van in VANS:
         mine, waiting = (
@@ -104,20 +104,20 @@ def plan(night: date) -> Iterator[tuple[Any, ...]]:
             yield day, van, stop, site, f"{clock:%H:%M}", kg
 
 
-def readings(night: date) -> Iterator[tuple[Any, ...]]:
-    """(day, van, logger, at, celsius), every two minutes of the morning; van 7 came to have a
-    second logger, at the door."""
+def draw_readings(night: date) -> Iterator[tuple[Any, ...]]:
+    """Yield (day, van, logger, at, celsius), every two minutes of the morning. From
+    DOOR_LOGGER_SINCE on, van 7 has a second logger, at the door."""
     for van in (4, 7, 11):
-        for logger in ("load", "door") if van == 7 and night >= DOOR_LOGGER else ("load",):
-            yield from _trace(night, van, logger)
+        for logger in ("load", "door") if van == 7 and night >= DOOR_LOGGER_SINCE else ("load",):
+            yield from _draw_trace(night, van, logger)
 
 
-def _trace(night: date, van: int, logger: str) -> Iterator[tuple[Any, ...]]:
-    roll = dice("readings", night, van, logger)
+def _draw_trace(night: date, van: int, logger: str) -> Iterator[tuple[Any, ...]]:
+    roll = create_dice("readings", night, van, logger)
     doors = sorted(
         roll.sample(range(12, 75), 3)
     )  # readings at which the door opens for some minutes
-    open_for = 17 if (night, van) == (DOOR_STUCK, 11) else 5 if logger == "door" else 2
+    open_for = 17 if (night, van) == (DOOR_STUCK_NIGHT, 11) else 5 if logger == "door" else 2
     warmth = 0.0
     for i in range(95):
         open_now = any(door <= i < door + open_for for door in doors)
@@ -132,28 +132,31 @@ def _trace(night: date, van: int, logger: str) -> Iterator[tuple[Any, ...]]:
         )
 
 
-def planner_log(night: date, lines: int) -> str:
-    """The last lines the planner wrote that night."""
-    return "\n".join(list(_log(night))[-lines:])
+def render_planner_log(night: date, lines: int) -> str:
+    """Render the last lines of the planner's log of that night."""
+    return "\n".join(list(_write_log(night))[-lines:])
 
 
-def _log(night: date) -> Iterator[str]:
-    roll = dice("log", night)
+def _write_log(night: date) -> Iterator[str]:
+    roll = create_dice("log", night)
     clock = datetime.combine(night, time(4, 20))
-    _, _, finished, seconds, count, _, status = run(night)
-    yield f"{clock:%F %T} INFO  planner  start drops={count} vans=14 trace={'on' if TRACED < night < UNTRACED else 'off'}"
-    # the night that failed had come to van 10, over plans that were much like those of the night
-    # before
+    _, _, finished, seconds, count, _, status = draw_run(night)
+    yield f"{clock:%F %T} INFO  planner  start drops={count} vans=14 trace={'on' if TRACE_SINCE < night < TRACE_UNTIL else 'off'}"
+    # the failed night ended at van 10; its stops are taken from the night before
     stops = [
-        s for s in plan(night if finished else night - timedelta(days=1)) if finished or s[1] <= 10
+        s
+        for s in draw_plan(night if finished else night - timedelta(days=1))
+        if finished or s[1] <= 10
     ]
     for _, van, stop, site, eta, kg in stops:
         clock += timedelta(seconds=seconds / len(stops) * roll.uniform(0.5, 1.45))
-        yield from (f"{clock:%F %T} {line}" for line in _of_stop(roll, van, stop, site, eta, kg))
-    yield from _log_end(f"{clock:%F %T}", status, seconds)
+        yield from (
+            f"{clock:%F %T} {line}" for line in _write_stop_lines(roll, van, stop, site, eta, kg)
+        )
+    yield from _write_log_end(f"{clock:%F %T}", status, seconds)
 
 
-def _of_stop(
+def _write_stop_lines(
     roll: random.Random, van: int, stop: int, site: str, eta: str, kg: int
 ) -> Iterator[str]:
     opens = SITES[site][2]
@@ -169,7 +172,7 @@ def _of_stop(
         yield f"INFO  swap     van {van} stop {stop} <-> van {roll.randint(1, 14)} stop {roll.randint(1, 4)}: taken"
 
 
-def _log_end(at: str, status: str, seconds: int) -> Iterator[str]:
+def _write_log_end(at: str, status: str, seconds: int) -> Iterator[str]:
     if status == "ok":
         yield f"{at} INFO  planner  done in {seconds} s, sheets written: 14"
         return
@@ -178,9 +181,10 @@ def _log_end(at: str, status: str, seconds: int) -> Iterator[str]:
     yield f"{at} ERROR planner  exit 1 after {seconds} s"
 
 
-def dairy_orders() -> Iterator[tuple[str, ...]]:
-    """The dairy's order file: pounds among the kilograms, orders sent twice, sites nobody knows."""
-    roll = dice("dairy")
+def draw_dairy_orders() -> Iterator[tuple[str, ...]]:
+    """Draw the dairy's order file, with its mistakes: weights in pounds, repeated orders, unknown
+    sites."""
+    roll = create_dice("dairy")
     rows = []
     for number in range(68):
         site = (

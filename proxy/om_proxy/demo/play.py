@@ -8,9 +8,9 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 import httpx
 from rich.console import Console
 
-from om_proxy.demo.client import Answered, Client
-from om_proxy.demo.figures import Bill, Played
-from om_proxy.demo.stage import Stage, staged
+from om_proxy.demo.client import Client, ReplyWithReceipt
+from om_proxy.demo.figures import Bill, Performance
+from om_proxy.demo.stage import Stage, open_stage
 from om_proxy.demo.story import Story, Turn
 from om_proxy.demo.table import Board, Row
 from om_proxy.errors import OmError
@@ -25,24 +25,24 @@ from om_proxy.testing.scripted import (
     message_text,
 )
 
-COUNTED_AS = "gpt-4o"  # the model whose tokens are counted
-PLAIN = {
-    "authorization": "Bearer demo-without"
-}  # two callers, so that neither warms the other's prompt cache
-REMEMBERED = {"authorization": "Bearer demo-with", "x-om-thread": "van-planner"}
+TOKENIZER_MODEL = "gpt-4o"  # the model whose tokens are counted
+# two credentials, so that neither client warms the other's prompt cache
+HEADERS_WITHOUT_MEMORY = {"authorization": "Bearer demo-without"}
+HEADERS_WITH_MEMORY = {"authorization": "Bearer demo-with", "x-om-thread": "van-planner"}
 
 
-async def perform(story: Story, console: Console, *, pace: float = 0.0) -> Played:
-    """Play every turn, without memory and with; a row on the console for each. Raises OmError when
-    it goes astray."""
-    await encodings.load_ranks(COUNTED_AS)
-    count = encodings.create_encoder(COUNTED_AS)
+async def perform(story: Story, console: Console, *, pace: float = 0.0) -> Performance:
+    """Play every turn, without memory and with it, and print a row for each. Raises OmError if a
+    model answers anything else than the story."""
+    await encodings.load_ranks(TOKENIZER_MODEL)
+    count = encodings.create_encoder(TOKENIZER_MODEL)
     async with (
-        staged(story, count) as stage,
+        open_stage(story, count) as stage,
         httpx.AsyncClient(base_url=f"{stage.url}/v1", timeout=60) as http,
     ):
         without, with_memory = (
-            Client(http, story.tools, headers) for headers in (PLAIN, REMEMBERED)
+            Client(http, story.tools, headers)
+            for headers in (HEADERS_WITHOUT_MEMORY, HEADERS_WITH_MEMORY)
         )
         players = Players(stage, without, with_memory, count)
         rows = []
@@ -51,7 +51,7 @@ async def perform(story: Story, console: Console, *, pace: float = 0.0) -> Playe
                 rows.append(await players.play(turn, number))
                 board.add(rows[-1])
                 await asyncio.sleep(pace)
-        return await players.close(story.turns[-1].said, rows)
+        return await players.ask_trimmed(story.turns[-1].said, rows)
 
 
 class Players:
@@ -67,52 +67,61 @@ class Players:
         self._receipt: Mapping[str, str] = {}
 
     async def play(self, turn: Turn, number: int) -> Row:
-        """Both ways, then what memory does after the reply: in the story, minutes pass until the
-        next turn."""
+        """Play a turn both ways, and wait for memory's work after the reply: in the story, minutes
+        pass until the next turn."""
         models, before = self._stage.models, len(self._stage.models.requests)
         self._stage.clock.now = turn.at
-        self._as_written(turn, await self._without.say(turn))
+        self._check_followed_script(turn, await self._without.say(turn))
         answered = await self._with.say(turn)
-        self._as_written(turn, answered)
+        self._check_followed_script(turn, answered)
         await self._stage.app.background.wait_idle()
         new = models.requests[before:]
-        events = tuple(self._events(answered, new))
-        return Row(turn.day, number, turn.said, _sent(new, PLAIN), _sent(new, REMEMBERED), events)
+        events = tuple(self._describe_events(answered, new))
+        return Row(
+            turn.day,
+            number,
+            turn.said,
+            _sum_prompt_tokens(new, HEADERS_WITHOUT_MEMORY),
+            _sum_prompt_tokens(new, HEADERS_WITH_MEMORY),
+            events,
+        )
 
-    def _as_written(self, turn: Turn, answered: Sequence[Answered]) -> None:
-        """The models were shown enough to find every next line, or the story is not what was
-        played."""
+    def _check_followed_script(self, turn: Turn, answered: Sequence[ReplyWithReceipt]) -> None:
+        """Check that the models' replies are the story's: if not, a prompt did not show the model
+        enough."""
         due = [m.get("content") or "" for m in turn.follows if m["role"] == "assistant"]
         if due and due != [a.message.get("content") or "" for a in answered]:
             raise OmError(
-                "the conversation went astray: a model did not find its line in the prompt it was sent"
+                "the conversation left the story: a model did not find its line in its prompt"
             )
 
-    def _events(
-        self, answered: Sequence[Answered], new: Sequence[RecordedRequest]
+    def _describe_events(
+        self, answered: Sequence[ReplyWithReceipt], new: Sequence[RecordedRequest]
     ) -> Iterator[str]:
         for answer in answered:
-            yield from changes(self._receipt, answer.receipt)
+            yield from describe_changes(self._receipt, answer.receipt)
             self._receipt = answer.receipt
         for seen in new:
             prompt = "\n".join(message_text(m) for m in seen.messages[1:])
             if seen.model == OBSERVER:
-                yield f"observed {self._count(notes.fenced(prompt)):,} → {seen.completion_tokens:,}"
+                yield f"observed {self._count(notes.extract_transcript(prompt)):,} → {seen.completion_tokens:,}"
             elif seen.model == REFLECTOR:
                 yield f"condensed {self._count(prompt):,} → {seen.completion_tokens:,}"
 
-    async def close(self, question: str, rows: Sequence[Row]) -> Played:
-        """Ask the last question once more, of the newest messages only."""
+    async def ask_trimmed(self, question: str, rows: Sequence[Row]) -> Performance:
+        """Ask the last question again, with the newest messages only, and return all results."""
         models = self._stage.models
         last_without, last_with = (
-            _of(models.requests, headers)[-1] for headers in (PLAIN, REMEMBERED)
+            _select_requests(models.requests, headers)[-1]
+            for headers in (HEADERS_WITHOUT_MEMORY, HEADERS_WITH_MEMORY)
         )
         without, with_memory = (
-            Bill.of(_of(models.requests, headers)) for headers in (PLAIN, REMEMBERED)
+            Bill.of(_select_requests(models.requests, headers))
+            for headers in (HEADERS_WITHOUT_MEMORY, HEADERS_WITH_MEMORY)
         )
-        trimmed = trimmed_to(models, self._without.history[:-1], last_with.prompt_tokens)
+        trimmed = trim_history(models, self._without.history[:-1], last_with.prompt_tokens)
         answer = await self._without.complete(trimmed)
-        return Played(
+        return Performance(
             rows=tuple(rows),
             without=without,
             with_memory=with_memory,
@@ -126,8 +135,8 @@ class Players:
         )
 
 
-def changes(before: Mapping[str, str], after: Mapping[str, str]) -> Iterator[str]:
-    """What memory did between two receipts."""
+def describe_changes(before: Mapping[str, str], after: Mapping[str, str]) -> Iterator[str]:
+    """Describe what memory did between two receipts."""
     if after.get("status") == "degraded":
         yield f"degraded: {after.get('reason', 'no reason given')}"
         return
@@ -138,11 +147,11 @@ def changes(before: Mapping[str, str], after: Mapping[str, str]) -> Iterator[str
         yield f"activated, log {log:,}"
 
 
-def trimmed_to(
+def trim_history(
     models: ScriptedServer, messages: Sequence[Mapping[str, object]], budget: int
 ) -> list[Mapping[str, object]]:
-    """The instructions and the newest messages, as many as cost at most `budget` tokens; never an
-    orphan result."""
+    """Keep the instructions and the newest messages, as many as cost at most `budget` tokens. The
+    first kept message is a user's, so that no tool result loses its call."""
     instructions, *rest = messages
     kept: list[Mapping[str, object]] = []
     for message in reversed(rest):
@@ -153,11 +162,13 @@ def trimmed_to(
     return [instructions, *kept[first:]]
 
 
-def _of(requests: Sequence[RecordedRequest], headers: Mapping[str, str]) -> list[RecordedRequest]:
-    """The actor's requests of one caller."""
+def _select_requests(
+    requests: Sequence[RecordedRequest], headers: Mapping[str, str]
+) -> list[RecordedRequest]:
+    """Select the requests of one client to the actor."""
     credential = (b"authorization", headers["authorization"].encode())
     return [seen for seen in requests if seen.model == ACTOR and credential in seen.headers]
 
 
-def _sent(requests: Sequence[RecordedRequest], headers: Mapping[str, str]) -> int:
-    return sum(seen.prompt_tokens for seen in _of(requests, headers))
+def _sum_prompt_tokens(requests: Sequence[RecordedRequest], headers: Mapping[str, str]) -> int:
+    return sum(seen.prompt_tokens for seen in _select_requests(requests, headers))

@@ -1,5 +1,5 @@
-"""The stage: a scripted model server and the proxy before it, on loopback ports, under a clock that
-the story sets."""
+"""Run a scripted model server and the proxy before it on loopback ports, with a clock that the
+story sets."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from om_proxy.settings import Settings, parse
 from om_proxy.testing.loopback import serve_on_loopback
 from om_proxy.testing.scripted import OBSERVER, REFLECTOR, ScriptedServer
 
-# All the proxy is told.
-SETTINGS = """
+# the proxy's whole configuration
+SETTINGS_TEMPLATE = """
 upstream: [{{name: scripted, base_url: "{models}/v1"}}]
 storage: {{url: "sqlite:///{folder}/demo.db"}}
 memory:
@@ -25,12 +25,12 @@ memory:
   reflection: {{model: openai/{reflector}, observation_tokens: {observation_tokens}}}
 telemetry: {{log: "{log}"}}
 """
-# Thresholds of a short story: the defaults are about four and sixteen times larger.
+# low, for a short story: the defaults are about four and sixteen times larger
 STORY_MESSAGE_TOKENS, STORY_OBSERVATION_TOKENS = 7_000, 2_500
 
 
 class StoryClock:
-    """Unix seconds as the story has them."""
+    """A clock in unix seconds that the story sets."""
 
     def __init__(self, now: float) -> None:
         self.now = now
@@ -48,9 +48,9 @@ class Stage:
 
 
 @contextlib.asynccontextmanager
-async def staged(story: Story, count: Callable[[str], int]) -> AsyncIterator[Stage]:
-    """Both servers, ready; `count` is how the model server counts tokens. What the proxy stored is
-    removed at the end."""
+async def open_stage(story: Story, count: Callable[[str], int]) -> AsyncIterator[Stage]:
+    """Run both servers, and remove what the proxy stored at the end. `count` counts tokens for the
+    model server."""
     clock = StoryClock(story.turns[0].at)
     models = ScriptedServer(story.script, count=count, clock=clock)
     with tempfile.TemporaryDirectory(prefix="om-proxy-demo-") as folder:
@@ -66,9 +66,10 @@ async def staged(story: Story, count: Callable[[str], int]) -> AsyncIterator[Sta
 def scripted_settings(
     models_url: str, folder: str, message_tokens: int, observation_tokens: int, *, log: str
 ) -> Settings:
-    """The settings of a proxy in front of a scripted model server, with its database in `folder`."""
+    """Return the settings of a proxy in front of a scripted model server, with its database in
+    `folder`."""
     return parse(
-        SETTINGS.format(
+        SETTINGS_TEMPLATE.format(
             models=models_url,
             folder=folder,
             observer=OBSERVER,

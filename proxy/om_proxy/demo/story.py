@@ -1,9 +1,8 @@
-"""The conversation that is played: five days of work on a food bank's van planner, its tools really
-answering.
+"""Read the demo's conversation: five days of work on a food bank's van planner, with tools that
+really answer.
 
-What people say stands in `days/*.yaml`, written by hand; what the tools answer is computed by
-demo/world.py in the order of the calls. The last question has no answer in the script: whoever
-answers it has to know.
+The people's words are in `days/*.yaml`, written by hand; demo/world.py computes the tools' answers
+in the order of the calls. The script has no answer to the last question: the model has to know it.
 """
 
 from __future__ import annotations
@@ -28,29 +27,32 @@ INSTRUCTIONS = (
     "Use the tools to look before you answer, quote numbers and names exactly, and keep answers to a few sentences."
 )
 
-_TEXT = {"type": "string"}
+_STRING_SCHEMA = {"type": "string"}
 _TOOLS: dict[str, tuple[str, dict[str, Any]]] = {
-    "list_files": ("Files below a folder, with their size in bytes.", {"folder": _TEXT}),
-    "read_file": ("The lines of a file, numbered.", {"path": _TEXT}),
-    "write_file": ("Write or replace a part of a file.", {"path": _TEXT, "text": _TEXT}),
-    "run_tests": ("Run the tests whose name starts with the target.", {"target": _TEXT}),
-    "query": ("Ask the planner's database in SQL; answers CSV.", {"sql": _TEXT}),
+    "list_files": ("Files below a folder, with their size in bytes.", {"folder": _STRING_SCHEMA}),
+    "read_file": ("The lines of a file, numbered.", {"path": _STRING_SCHEMA}),
+    "write_file": (
+        "Write or replace a part of a file.",
+        {"path": _STRING_SCHEMA, "text": _STRING_SCHEMA},
+    ),
+    "run_tests": ("Run the tests whose name starts with the target.", {"target": _STRING_SCHEMA}),
+    "query": ("Ask the planner's database in SQL; answers CSV.", {"sql": _STRING_SCHEMA}),
     "tail_log": (
         "The last lines of the planner's log of a night.",
-        {"night": _TEXT, "lines": {"type": "integer"}},
+        {"night": _STRING_SCHEMA, "lines": {"type": "integer"}},
     ),
     "calendar": (
         "Entries of the shared calendar between two dates.",
-        {"first": _TEXT, "last": _TEXT},
+        {"first": _STRING_SCHEMA, "last": _STRING_SCHEMA},
     ),
-    "shell": ("Run a command on the planner's machine.", {"command": _TEXT}),
+    "shell": ("Run a command on the planner's machine.", {"command": _STRING_SCHEMA}),
 }
 
 
 @dataclass(frozen=True, slots=True)
 class Turn:
-    """What the user says, and what follows until the user's next turn; the question at the end is
-    followed by nothing."""
+    """A user's message, and what follows until the user's next one. Nothing follows the last
+    question."""
 
     day: date
     at: float  # unix seconds; the story's clocks show UTC
@@ -64,11 +66,14 @@ class Story:
 
     @property
     def tools(self) -> list[dict[str, Any]]:
-        return [_tool(name, about, arguments) for name, (about, arguments) in _TOOLS.items()]
+        return [
+            _build_tool_schema(name, about, arguments)
+            for name, (about, arguments) in _TOOLS.items()
+        ]
 
     @property
     def script(self) -> dict[str, Message]:
-        """Cue → the assistant's next message, for a scripted model."""
+        """The assistant's next message by its cue, for a scripted model."""
         return {
             cue(heard): said
             for turn in self.turns
@@ -77,8 +82,8 @@ class Story:
         }
 
 
-def load() -> Story:
-    """Read the days and let the tools answer."""
+def load_story() -> Story:
+    """Read the days' files, and let the tools answer."""
     folder = files("om_proxy.demo") / "days"
     days = sorted(
         (entry for entry in folder.iterdir() if entry.name[0].isdigit()),
@@ -90,45 +95,49 @@ def load() -> Story:
             tuple(
                 turn
                 for day in days
-                for turn in _turns(yaml.safe_load(day.read_text("utf-8")), world)
+                for turn in _read_turns(yaml.safe_load(day.read_text("utf-8")), world)
             )
         )
     finally:
         world.close()
 
 
-def _turns(sheet: Mapping[str, Any], world: World) -> Iterator[Turn]:
+def _read_turns(sheet: Mapping[str, Any], world: World) -> Iterator[Turn]:
     day: date = sheet["date"]
-    world.wake(day)
+    world.advance_to(day)
     for number, turn in enumerate(sheet["turns"], start=1):
         at = datetime.combine(day, time.fromisoformat(turn["at"]), UTC).timestamp()
         follows = [
             m
             for step, calls in enumerate(turn.get("do", ()), start=1)
-            for m in _step(calls, f"{day:%m%d}{number:02}{step}", world)
+            for m in _play_step(calls, f"{day:%m%d}{number:02}{step}", world)
         ]
         if "assistant" in turn:
             follows.append({"role": "assistant", "content": turn["assistant"]})
         yield Turn(day, at, turn["user"], tuple(follows))
 
 
-def _step(calls: Any, label: str, world: World) -> Iterator[Message]:
-    """One assistant message that calls tools, several at once where the sheet lists several, and
-    their results."""
+def _play_step(calls: Any, label: str, world: World) -> Iterator[Message]:
+    """Yield one assistant message with its tool calls (the file lists one or several), then their
+    results."""
     wanted = [
         (f"call_{label}{letter}", *next(iter(call.items())))
-        for letter, call in zip("abc", _listed(calls), strict=False)
+        for letter, call in zip("abc", _as_list(calls), strict=False)
     ]
-    yield {"role": "assistant", "content": None, "tool_calls": [_call(*one) for one in wanted]}
+    yield {
+        "role": "assistant",
+        "content": None,
+        "tool_calls": [_build_tool_call(*one) for one in wanted],
+    }
     for call_id, name, arguments in wanted:
         yield {"role": "tool", "tool_call_id": call_id, "content": world.call(name, arguments)}
 
 
-def _listed(calls: Any) -> list[Mapping[str, Any]]:
+def _as_list(calls: Any) -> list[Mapping[str, Any]]:
     return calls if isinstance(calls, list) else [calls]
 
 
-def _call(call_id: str, name: str, arguments: Any) -> Message:
+def _build_tool_call(call_id: str, name: str, arguments: Any) -> Message:
     return {
         "id": call_id,
         "type": "function",
@@ -136,7 +145,7 @@ def _call(call_id: str, name: str, arguments: Any) -> Message:
     }
 
 
-def _tool(name: str, about: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
+def _build_tool_schema(name: str, about: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
     schema = {
         "type": "object",
         "properties": arguments,

@@ -1,4 +1,4 @@
-"""The live table: a row for each turn, sums below; plain lines where there is no terminal."""
+"""Print a row for each turn: as a live table with sums on a terminal, elsewhere as plain lines."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-BAR = 20  # characters
-AROUND = 9  # lines of the terminal that are no rows
-PLAIN_WIDTH = 46  # characters of what was said, without a terminal
+BAR_CHARS = 20  # characters
+LINES_AROUND_ROWS = 9  # lines of the terminal that are no rows
+PLAIN_SAID_CHARS = 46  # of the user's text, without a terminal
 
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One turn: tokens sent for it both ways, and what memory did."""
+    """One turn: the tokens sent without memory and with it, and what memory did."""
 
     day: date
     number: int
@@ -31,14 +31,14 @@ class Row:
 
 
 class Board:
-    """Rows as they come; used in a `with`."""
+    """Prints each row as it comes; a context manager."""
 
     def __init__(self, console: Console) -> None:
         self._console = console
         self._rows: list[Row] = []
-        moving = console.is_terminal and not console.is_dumb_terminal
+        is_live = console.is_terminal and not console.is_dumb_terminal
         self._live = (
-            Live(console=console, auto_refresh=False, vertical_overflow="crop") if moving else None
+            Live(console=console, auto_refresh=False, vertical_overflow="crop") if is_live else None
         )
 
     def __enter__(self) -> Self:
@@ -46,7 +46,7 @@ class Board:
             self._live.__enter__()
         else:
             self._console.print(
-                f"{'day':<12}{'turn':>4}  {'said':<{PLAIN_WIDTH}} {'without':>9} {'with':>8}  memory"
+                f"{'day':<12}{'turn':>4}  {'said':<{PLAIN_SAID_CHARS}} {'without':>9} {'with':>8}  memory"
             )
         return self
 
@@ -62,44 +62,52 @@ class Board:
     def add(self, row: Row) -> None:
         self._rows.append(row)
         if self._live:
-            self._live.update(Group(self._table(), sums(self._rows)), refresh=True)
+            self._live.update(Group(self.build_table(), render_sums(self._rows)), refresh=True)
         else:
-            self._console.print(plain(row), soft_wrap=True, highlight=False, markup=False)
+            self._console.print(
+                render_plain_row(row), soft_wrap=True, highlight=False, markup=False
+            )
 
-    def _table(self) -> Table:
+    def build_table(self) -> Table:
         table = Table(expand=True, box=None, pad_edge=False, header_style="bold")
         table.add_column("day", no_wrap=True)
         table.add_column("turn", justify="right")
         table.add_column("said", ratio=3, no_wrap=True, overflow="ellipsis")
         table.add_column("without", justify="right", no_wrap=True)
         table.add_column("with", justify="right", no_wrap=True, style="green")
-        table.add_column("", width=BAR, no_wrap=True)
+        table.add_column("", width=BAR_CHARS, no_wrap=True)
         table.add_column("memory", ratio=2, no_wrap=True, overflow="ellipsis", style="cyan")
-        for row in self._rows[-max(5, self._console.height - AROUND) :]:
+        for row in self._rows[-max(5, self._console.height - LINES_AROUND_ROWS) :]:
             said, events = Text(row.said), Text(", ".join(row.events))
             day, number = f"{row.day:%a %b} {row.day.day}", str(row.number)
             table.add_row(
-                day, number, said, f"{row.without:,}", f"{row.with_memory:,}", bar(row), events
+                day,
+                number,
+                said,
+                f"{row.without:,}",
+                f"{row.with_memory:,}",
+                render_bar(row),
+                events,
             )
         return table
 
 
-def plain(row: Row) -> str:
-    said = row.said if len(row.said) <= PLAIN_WIDTH else f"{row.said[: PLAIN_WIDTH - 1]}…"
+def render_plain_row(row: Row) -> str:
+    said = row.said if len(row.said) <= PLAIN_SAID_CHARS else f"{row.said[: PLAIN_SAID_CHARS - 1]}…"
     day = f"{row.day:%a %b} {row.day.day}"
     return (
-        f"{day:<12}{row.number:>4}  {said:<{PLAIN_WIDTH}} {row.without:>9,} {row.with_memory:>8,}  {', '.join(row.events)}"
+        f"{day:<12}{row.number:>4}  {said:<{PLAIN_SAID_CHARS}} {row.without:>9,} {row.with_memory:>8,}  {', '.join(row.events)}"
     ).rstrip()
 
 
-def bar(row: Row) -> Text:
-    """The share that is sent with memory, of what is sent without."""
-    filled = min(BAR, round(BAR * row.with_memory / max(1, row.without)))
-    return Text.assemble(("━" * filled, "green"), ("━" * (BAR - filled), "bright_black"))
+def render_bar(row: Row) -> Text:
+    """Draw the tokens sent with memory as a share of those sent without."""
+    filled = min(BAR_CHARS, round(BAR_CHARS * row.with_memory / max(1, row.without)))
+    return Text.assemble(("━" * filled, "green"), ("━" * (BAR_CHARS - filled), "bright_black"))
 
 
-def sums(rows: Sequence[Row]) -> Text:
-    """The line below the table."""
+def render_sums(rows: Sequence[Row]) -> Text:
+    """Render the line below the table."""
     without, with_memory = sum(r.without for r in rows), sum(r.with_memory for r in rows)
     share = 1 - with_memory / max(1, without)
     return Text.assemble(

@@ -1,4 +1,4 @@
-"""A proxy in front of a scripted model, for any client to try: no key, no network."""
+"""Run a proxy in front of a scripted model, for any client to try: no key, no network."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from om_proxy.demo.stage import scripted_settings
 from om_proxy.testing.loopback import serve_on_loopback
 from om_proxy.testing.scripted import ScriptedServer
 
-# so low that a client sees memory in its second turn
+# so low that memory applies in a client's second turn
 TRIAL_MESSAGE_TOKENS, TRIAL_OBSERVATION_TOKENS = 100, 2_000
 
 INTRODUCTION = """\
@@ -30,7 +30,7 @@ starts at thirty thousand tokens unless you set another threshold."""
 
 @asynccontextmanager
 async def serve_trial(port: int, *, log: str = "console") -> AsyncIterator[str]:
-    """Yield the base URL of the proxy, without `/v1`. What it stored is removed at the end.
+    """Yield the proxy's base URL, without `/v1`. What the proxy stored is removed at the end.
 
     Raises OmError if the port is in use."""
     models = ScriptedServer(introduction=INTRODUCTION)

@@ -1,5 +1,5 @@
-"""The tools of the story, working: a small database, files, a test run, logs. What they answer is
-computed, not quoted."""
+"""Run the story's tools: a small database, files, a test run, logs. Their answers are computed, not
+quoted."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import yaml
 
 from om_proxy.demo import nights
 
-POUND = 0.45359237  # kg
+KG_PER_POUND = 0.45359237  # kg
 
 _TABLES = """
 CREATE TABLE vans (van INTEGER PRIMARY KEY, height_m REAL, capacity_kg INTEGER);
@@ -24,22 +24,22 @@ CREATE TABLE runs (day TEXT, started TEXT, finished TEXT, seconds INTEGER, drops
 CREATE TABLE readings (day TEXT, van INTEGER, logger TEXT, at TEXT, celsius REAL);
 """
 _NIGHTLY: dict[str, Callable[[date], Iterable[tuple[Any, ...]]]] = {
-    "drops": nights.drops,
-    "plans": nights.plan,
-    "runs": lambda night: [nights.run(night)],
-    "readings": nights.readings,
+    "drops": nights.draw_drops,
+    "plans": nights.draw_plan,
+    "runs": lambda night: [nights.draw_run(night)],
+    "readings": nights.draw_readings,
 }
 
 
 class World:
-    """What the assistant's tools act on. It changes with the calls, as a real one would."""
+    """The world that the assistant's tools act on. Their calls change it."""
 
     def __init__(self) -> None:
         self._db = sqlite3.connect(":memory:")
         self._db.executescript(_TABLES)
-        self._fill("vans", ((van, *facts) for van, facts in nights.VANS.items()))
-        self._fill("sites", ((site, *facts) for site, facts in nights.SITES.items()))
-        self._next = nights.FIRST
+        self._insert_rows("vans", ((van, *facts) for van, facts in nights.VANS.items()))
+        self._insert_rows("sites", ((site, *facts) for site, facts in nights.SITES.items()))
+        self._next = nights.FIRST_NIGHT
         self._paper = yaml.safe_load(
             (files("om_proxy.demo") / "days" / "desk.yaml").read_text("utf-8")
         )
@@ -50,16 +50,18 @@ class World:
             "write_file": self._write_file,
             "run_tests": self._run_tests,
             "query": self._query,
-            "tail_log": lambda night, lines: nights.planner_log(date.fromisoformat(night), lines),
+            "tail_log": lambda night, lines: nights.render_planner_log(
+                date.fromisoformat(night), lines
+            ),
             "calendar": self._calendar,
             "shell": self._shell,
         }
 
-    def wake(self, morning: date) -> None:
-        """Let the nights up to this morning happen."""
+    def advance_to(self, morning: date) -> None:
+        """Add the data of the nights up to this morning."""
         while self._next <= morning:
             for table, rows in _NIGHTLY.items():
-                self._fill(table, rows(self._next))
+                self._insert_rows(table, rows(self._next))
             self._next += timedelta(days=1)
 
     def call(self, tool: str, arguments: Mapping[str, Any]) -> str:
@@ -68,7 +70,7 @@ class World:
     def close(self) -> None:
         self._db.close()
 
-    def _fill(self, table: str, rows: Iterable[Sequence[Any]]) -> None:
+    def _insert_rows(self, table: str, rows: Iterable[Sequence[Any]]) -> None:
         for row in rows:
             self._db.execute(f"INSERT INTO {table} VALUES ({', '.join('?' * len(row))})", row)  # noqa: S608 — our own names
 
@@ -92,7 +94,7 @@ class World:
             return "\n".join(
                 [
                     "order,site,product,qty,weight,unit,deliver_on",
-                    *map(",".join, nights.dairy_orders()),
+                    *map(",".join, nights.draw_dairy_orders()),
                 ]
             )
         text: str = self._paper["files"][path]
@@ -119,7 +121,7 @@ class World:
 
     def _shell(self, command: str) -> str:
         if command.startswith("vanplan import"):
-            return dry_run(nights.dairy_orders())
+            return report_dry_run(nights.draw_dairy_orders())
         output: str = self._paper["shell"][command]
         return output.rstrip()
 
@@ -141,8 +143,8 @@ def _summary(tests: Sequence[Mapping[str, Any]], failed: Sequence[Mapping[str, A
     return f"==== {f'{len(failed)} failed, ' if failed else ''}{passed} ===="
 
 
-def dry_run(orders: Iterable[tuple[str, ...]]) -> str:
-    """What the importer would do with each order."""
+def report_dry_run(orders: Iterable[tuple[str, ...]]) -> str:
+    """Report what the importer would do with each order."""
     lines, counts, seen = [], {"take": 0, "convert": 0, "reject": 0}, set()
     for order, site, product, _, weight, unit, day in orders:
         if order in seen:
@@ -150,7 +152,7 @@ def dry_run(orders: Iterable[tuple[str, ...]]) -> str:
         elif site not in nights.SITES:
             verdict, why = "reject", f"unknown site {site!r}"
         elif unit == "lb":
-            verdict, why = "convert", f"{weight} lb -> {float(weight) * POUND:.1f} kg"
+            verdict, why = "convert", f"{weight} lb -> {float(weight) * KG_PER_POUND:.1f} kg"
         else:
             verdict, why = "take", f"{weight} kg for {day}"
         seen.add(order)

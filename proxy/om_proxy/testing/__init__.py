@@ -1,16 +1,18 @@
-"""Doubles that ship: a scripted model server and a loopback server, for the demo, the tests of the
-project and tests of users.
+"""Ready-made doubles, for the demo, this project's tests and your own: a scripted model server and
+a loopback server.
 
-`ScriptedServer` answers like an OpenAI-compatible model server, by rules, without a key; `serve_on_loopback` runs
-any ASGI application on a free loopback port. A client tested against them needs no network:
+`ScriptedServer` answers like an OpenAI-compatible model server, by rules, without a key.
+`serve_on_loopback` runs any ASGI application on a free loopback port. A client tested against them
+needs no network:
 
     >>> import asyncio, httpx
     >>> from om_proxy.testing import ScriptedServer, serve_on_loopback
     >>> async def ask(text: str) -> str:
     ...     models = ScriptedServer({"Ping?": {"role": "assistant", "content": "Pong."}})
     ...     request = {"model": "any", "messages": [{"role": "user", "content": text}]}
-    ...     async with serve_on_loopback(models) as url, httpx.AsyncClient(trust_env=False) as client:
-    ...         response = await client.post(f"{url}/v1/chat/completions", json=request)
+    ...     async with serve_on_loopback(models) as url:
+    ...         async with httpx.AsyncClient(trust_env=False) as client:
+    ...             response = await client.post(f"{url}/v1/chat/completions", json=request)
     ...     return response.json()["choices"][0]["message"]["content"]
     >>> asyncio.run(ask("Ping?"))
     'Pong.'

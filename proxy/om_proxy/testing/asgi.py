@@ -1,4 +1,4 @@
-"""The few words of ASGI a small server needs."""
+"""Read and send the few ASGI messages that a small server needs."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
 Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 
 
-async def whole_body(receive: Receive) -> bytes:
+async def read_body(receive: Receive) -> bytes:
     parts, more = [], True
     while more:
         message = await receive()
@@ -21,26 +21,28 @@ async def whole_body(receive: Receive) -> bytes:
     return b"".join(parts)
 
 
-async def hang_up(receive: Receive) -> None:
-    """Say nothing until the caller gives up."""
+async def wait_for_disconnect(receive: Receive) -> None:
+    """Wait until the client disconnects."""
     while (await receive())["type"] != "http.disconnect":
         pass
 
 
-async def start(send: Send, status: int, content_type: bytes, *more: tuple[bytes, bytes]) -> None:
+async def start_response(
+    send: Send, status: int, content_type: bytes, *more: tuple[bytes, bytes]
+) -> None:
     headers = [(b"content-type", content_type), (b"x-request-id", b"scripted"), *more]
     await send({"type": "http.response.start", "status": status, "headers": headers})
 
 
-async def reply(send: Send, status: int, value: Any, retry_after: float | None = None) -> None:
+async def send_json(send: Send, status: int, value: Any, retry_after: float | None = None) -> None:
     body = orjson.dumps(value)
     length = (b"content-length", str(len(body)).encode())
     wait = [(b"retry-after", f"{retry_after:g}".encode())] if retry_after is not None else []
-    await start(send, status, b"application/json", length, *wait)
-    await end(send, body)
+    await start_response(send, status, b"application/json", length, *wait)
+    await end_response(send, body)
 
 
-async def event(send: Send, value: Any) -> None:
+async def send_event(send: Send, value: Any) -> None:
     await send(
         {
             "type": "http.response.body",
@@ -50,5 +52,5 @@ async def event(send: Send, value: Any) -> None:
     )
 
 
-async def end(send: Send, body: bytes) -> None:
+async def end_response(send: Send, body: bytes) -> None:
     await send({"type": "http.response.body", "body": body})

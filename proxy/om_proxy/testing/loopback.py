@@ -1,5 +1,4 @@
-"""Serve an ASGI application on a loopback port, in the running event loop, for as long as a `with`
-lasts."""
+"""Serve an ASGI application on a loopback port, in the running event loop, within a `with`."""
 
 from __future__ import annotations
 
@@ -14,11 +13,11 @@ import uvicorn
 from om_proxy.errors import OmError
 from om_proxy.server.protocol import BoundedProtocol
 
-SHUTDOWN_GRACE_S = 2  # seconds an open request gets at the end
+SHUTDOWN_GRACE_S = 2  # for open requests, at the end
 
 
 class _Server(uvicorn.Server):
-    """Tells when it listens, and leaves the signals to the program it runs in."""
+    """A server that sets `listening`, and leaves signals to the program it runs in."""
 
     def __init__(self, config: uvicorn.Config) -> None:
         super().__init__(config)
@@ -27,7 +26,7 @@ class _Server(uvicorn.Server):
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         try:
             await super().startup(sockets=sockets)
-        except SystemExit as exc:  # uvicorn's way to say so; it would end the whole program
+        except SystemExit as exc:  # uvicorn raises it for a failed start; it would end the program
             raise OmError(
                 "the server did not start; run `om-proxy serve` with the same settings to see its log"
             ) from exc
@@ -55,10 +54,10 @@ async def serve_on_loopback(
         timeout_graceful_shutdown=SHUTDOWN_GRACE_S,
     )
     server = _Server(config)
-    # named in full: asyncio sets TCP_NODELAY only on sockets that say TCP, and without it each
-    # small reply waits 40 ms
+    # IPPROTO_TCP is explicit: asyncio sets TCP_NODELAY only on sockets with that protocol, and
+    # without it each small reply waits 40 ms
     with socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP) as listener:
-        # a port that a program has just left is free again
+        # a port that a program has just closed can be used again
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             listener.bind(("127.0.0.1", port))
@@ -69,7 +68,7 @@ async def serve_on_loopback(
         try:
             await asyncio.wait({run, listening}, return_when=asyncio.FIRST_COMPLETED)
             if run.done():
-                run.result()  # raises what kept it from starting
+                run.result()  # raises the error of a failed start
             yield f"http://127.0.0.1:{listener.getsockname()[1]}"
         finally:
             listening.cancel()

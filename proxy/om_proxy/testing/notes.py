@@ -1,12 +1,11 @@
-"""Write observations by rule: what a small, honest memory model would keep of a transcript, and of
-older notes.
+"""Write observations and reflections by rule, as a small, honest memory model would.
 
-Rules of observing. A user's sentence is 🔴 when it asserts (a number, a path, a limit, a wish, a
-decision, "we"), 🟡 when it asks; small talk is dropped. An assistant's sentence is ✅ when it reports
-something finished, 🟢 when it holds a finding. Of a tool's result the first and the last line stay
-that tell how it went: errors, failures, totals.
+Rules of observing. A user's sentence is 🔴 if it asserts (a number, a path, a limit, a wish, a
+decision, "we"), 🟡 if it asks; small talk is dropped. An assistant's sentence is ✅ if it reports
+something finished, 🟢 if it holds a finding. Of a tool's result, the first and the last line that
+tell how it went are kept: errors, failures, totals.
 
-Rules of reflecting. Nothing is rewritten; lines are dropped until the size asked for is met, in
+Rules of reflecting. Nothing is rewritten. Lines are dropped until the requested size is reached, in
 this order: repeated lines, 🟢, older 🟡, older ✅. 🔴 always stays.
 """
 
@@ -17,17 +16,15 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
-MAX_SENTENCE_CHARS = 220  # characters of a quoted sentence
+MAX_SENTENCE_CHARS = 220  # of a quoted sentence
 MAX_QUESTION_CHARS = 140
-MIN_SENTENCE_CHARS = 20  # characters of a sentence that says something by itself
+MIN_SENTENCE_CHARS = 20  # a shorter sentence says nothing by itself
 MAX_ARGUMENT_CHARS = 70  # of a tool call's arguments
 MAX_RESULT_CHARS = 120  # of a line of a tool's result
-TARGET_REFLECTION_SHARE = (
-    0.55  # share of its input a reflection aims at, or less where less is asked for
-)
+TARGET_REFLECTION_SHARE = 0.55  # of its input; less if the prompt asks for less
 
-# the transcript as agents/transcript_text.py writes it: what is ours begins at the left edge, what
-# people said is indented
+# the transcript as agents/transcript_text.py writes it: the proxy's words begin at the left edge,
+# messages are indented
 _FENCE = re.compile(r"<transcript>\n(.*?)\n</transcript>", re.DOTALL)
 _THREAD = re.compile(r'^<thread id="([0-9a-f]{16})">\n(.*?)\n</thread>$', re.DOTALL | re.MULTILINE)
 _OPEN, _CLOSE = "<observations>\n", "\n</observations>"
@@ -64,13 +61,13 @@ _HEADING = re.compile(r"^\W*date:\s*(.+?)\W*$", re.IGNORECASE)
 
 
 @dataclass(frozen=True, slots=True)
-class Said:
+class TranscriptMessage:
     """One message of the transcript."""
 
-    who: str  # User | Assistant | Tool call | Tool result
+    speaker: str  # User | Assistant | Tool call | Tool result
     name: str  # of the tool, or empty
     day: str  # the date heading, verbatim
-    time: str | None  # HH:MM, where it is known
+    time: str | None  # HH:MM; None: not known
     text: str
 
 
@@ -79,7 +76,7 @@ class Note:
     mark: str
     time: str | None
     text: str
-    day: str  # the heading it stands under, verbatim
+    day: str  # the heading above it, verbatim
 
     def __str__(self) -> str:
         return (
@@ -90,70 +87,72 @@ class Note:
 
 
 def observe(prompt: str) -> str:
-    """The observer's whole answer to a prompt: observations, current task, suggested response;
-    thread by thread if there are several."""
+    """Return the observer's whole answer to a prompt: observations, current task, suggested
+    response. A prompt of several threads gets a section for each."""
     threads = _THREAD.findall(prompt)
     if threads:
-        told = (f'<thread id="{label}">\n{observe_one(text)}\n</thread>' for label, text in threads)
+        parts = (
+            f'<thread id="{label}">\n{observe_one(text)}\n</thread>' for label, text in threads
+        )
         return "<observations>\n{}\n</observations>".format(
-            "\n".join(told).replace(_OPEN, "").replace(_CLOSE, "")
+            "\n".join(parts).replace(_OPEN, "").replace(_CLOSE, "")
         )
     return observe_one(prompt)
 
 
 def observe_one(prompt: str) -> str:
-    said = list(transcript(prompt))
-    notes = list(unique(note for message in said for note in notes_of(message)))
+    said = list(parse_transcript(prompt))
+    notes = list(drop_repeats(note for message in said for note in write_notes(message)))
     if not notes:
         notes = [Note("🟢", None, "Nothing of note was said.", "")]
     asks = [n.text for n in notes if n.mark == "🟡"]
-    ends = [clipped(sentences(s.text)[0]) for s in said if s.who == "Assistant" and s.text]
-    parts = [f"<observations>\n{render(notes)}\n</observations>"]
+    ends = [clip(split_sentences(s.text)[0]) for s in said if s.speaker == "Assistant" and s.text]
+    parts = [f"<observations>\n{render_notes(notes)}\n</observations>"]
     parts += [f"<current-task>{asks[-1]}</current-task>"] if asks else []
     parts += [f"<suggested-response>Continue from: {ends[-1]}</suggested-response>"] if ends else []
     return "\n".join(parts)
 
 
 def reflect(prompt: str, tokens: Callable[[str], int]) -> str:
-    """The reflector's whole answer: the same notes, fewer of them; thread by thread if there are
-    several."""
+    """Return the reflector's whole answer: the same notes, fewer of them. Notes of several threads
+    get a section for each."""
     threads = _THREAD.findall(prompt)
     if threads:
         texts: dict[str, list[str]] = {}
         for label, text in threads:
             texts.setdefault(label, []).append(text)
-        told = (
+        parts = (
             f'<thread id="{label}">\n{reflect_one(chr(10).join(all_), tokens)}\n</thread>'
             for label, all_ in texts.items()
         )
         return "<observations>\n{}\n</observations>".format(
-            "\n".join(told).replace(_OPEN, "").replace(_CLOSE, "")
+            "\n".join(parts).replace(_OPEN, "").replace(_CLOSE, "")
         )
     return reflect_one(prompt, tokens)
 
 
 def reflect_one(prompt: str, tokens: Callable[[str], int]) -> str:
-    given = list(parsed(prompt))
-    notes = list(unique(given))
-    surplus = tokens(render(notes)) - min(
-        TARGET_REFLECTION_SHARE * tokens(render(given)), size_asked_for(prompt)
+    given = list(parse_notes(prompt))
+    notes = list(drop_repeats(given))
+    surplus = tokens(render_notes(notes)) - min(
+        TARGET_REFLECTION_SHARE * tokens(render_notes(given)), requested_tokens(prompt)
     )
     for mark in "🟢🟡✅":
-        notes, surplus = thinned(notes, mark, surplus, tokens)
-    return f"<observations>\n{render(notes)}\n</observations>"
+        notes, surplus = drop_oldest(notes, mark, surplus, tokens)
+    return f"<observations>\n{render_notes(notes)}\n</observations>"
 
 
-def size_asked_for(prompt: str) -> float:
-    """The tokens that the newest request for a size allows; infinity where none is named."""
+def requested_tokens(prompt: str) -> float:
+    """Return the size in tokens that the prompt asks for last; infinity if it asks for none."""
     sizes = _SIZE.findall(prompt)
     return float(sizes[-1]) if sizes else math.inf
 
 
-def thinned(
+def drop_oldest(
     notes: list[Note], mark: str, surplus: float, tokens: Callable[[str], int]
 ) -> tuple[list[Note], float]:
-    """Without the oldest notes of this mark, as many as the surplus of tokens asks for; what is
-    left of the surplus."""
+    """Drop the oldest notes of this mark until no surplus tokens are left. Return the kept notes
+    and what is left of the surplus."""
     kept = []
     for note in notes:
         if note.mark == mark and surplus > 0:
@@ -163,82 +162,88 @@ def thinned(
     return kept, surplus
 
 
-def transcript(prompt: str) -> Iterator[Said]:
-    """The messages to observe: what stands in the fence."""
+def parse_transcript(prompt: str) -> Iterator[TranscriptMessage]:
+    """Parse the messages to observe from the prompt's fence."""
     day = ""
-    said: Said | None = None
-    for line in fenced(prompt).splitlines():
+    said: TranscriptMessage | None = None
+    for line in extract_transcript(prompt).splitlines():
         if dated := _DATE.match(line):
             day = (dated["bound"] or "") + dated["day"]
         elif head := _SPEAKER.match(line):
             if said:
                 yield said
-            said = Said(head["who"], head["name"].strip(), day, head["time"], head["text"].strip())
+            said = TranscriptMessage(
+                head["who"], head["name"].strip(), day, head["time"], head["text"].strip()
+            )
         elif said:
             said = replace(said, text=f"{said.text}\n{line.removeprefix('  ')}".lstrip("\n"))
     if said:
         yield said
 
 
-def fenced(prompt: str) -> str:
-    """The text in the prompt's fence; empty where there is none."""
+def extract_transcript(prompt: str) -> str:
+    """Return the text in the prompt's fence; empty if there is none."""
     found = _FENCE.search(prompt)
     return found[1] if found else ""
 
 
-def notes_of(said: Said) -> Iterator[Note]:
-    for mark, text in _RULES[said.who](said):
+def write_notes(said: TranscriptMessage) -> Iterator[Note]:
+    for mark, text in _RULES[said.speaker](said):
         yield Note(mark, said.time, text, said.day)
 
 
-def of_user(said: Said) -> Iterator[tuple[str, str]]:
-    for sentence in sentences(said.text):
+def note_user_text(said: TranscriptMessage) -> Iterator[tuple[str, str]]:
+    for sentence in split_sentences(said.text):
         if _QUESTION.search(sentence):
-            yield "🟡", f"User asked: {clipped(sentence, MAX_QUESTION_CHARS)}"
+            yield "🟡", f"User asked: {clip(sentence, MAX_QUESTION_CHARS)}"
         elif len(sentence) >= MIN_SENTENCE_CHARS and _ASSERTS.search(sentence):
-            yield "🔴", f"User said: {clipped(sentence)}"
+            yield "🔴", f"User said: {clip(sentence)}"
 
 
-def of_assistant(said: Said) -> Iterator[tuple[str, str]]:
-    told = [s for s in sentences(said.text) if len(s) >= MIN_SENTENCE_CHARS and not s.endswith("?")]
+def note_assistant_text(said: TranscriptMessage) -> Iterator[tuple[str, str]]:
+    told = [
+        s
+        for s in split_sentences(said.text)
+        if len(s) >= MIN_SENTENCE_CHARS and not s.endswith("?")
+    ]
     done = [s for s in told if _FINISHED.search(s)]
     found = [s for s in told if s not in done and _FINDING.search(s)]
-    yield from (("✅", clipped(s)) for s in done[:1])
-    yield from (("🟢", f"Assistant: {clipped(s)}") for s in found[: 2 - len(done[:1])])
+    yield from (("✅", clip(s)) for s in done[:1])
+    yield from (("🟢", f"Assistant: {clip(s)}") for s in found[: 2 - len(done[:1])])
 
 
-def of_call(said: Said) -> Iterator[tuple[str, str]]:
+def note_tool_call(said: TranscriptMessage) -> Iterator[tuple[str, str]]:
     yield (
         "🟢",
-        f"Assistant called {said.name}({clipped(' '.join(said.text.split()), MAX_ARGUMENT_CHARS)})",
+        f"Assistant called {said.name}({clip(' '.join(said.text.split()), MAX_ARGUMENT_CHARS)})",
     )
 
 
-def of_result(said: Said) -> Iterator[tuple[str, str]]:
-    """What went wrong first, and how it ended."""
+def note_tool_result(said: TranscriptMessage) -> Iterator[tuple[str, str]]:
+    """Note the first and the last line that tell how the call went."""
     telling = [" ".join(line.split()) for line in said.text.splitlines() if _TELLING.search(line)]
     for line in dict.fromkeys([*telling[:1], *telling[-1:]]):
-        yield "🟢", f"{said.name}: {clipped(line, MAX_RESULT_CHARS)}"
+        yield "🟢", f"{said.name}: {clip(line, MAX_RESULT_CHARS)}"
 
 
-_RULES: dict[str, Callable[[Said], Iterator[tuple[str, str]]]] = {
-    "User": of_user,
-    "Assistant": of_assistant,
-    "Tool call": of_call,
-    "Tool result": of_result,
+_RULES: dict[str, Callable[[TranscriptMessage], Iterator[tuple[str, str]]]] = {
+    "User": note_user_text,
+    "Assistant": note_assistant_text,
+    "Tool call": note_tool_call,
+    "Tool result": note_tool_result,
 }
 
 
-def sentences(text: str) -> list[str]:
+def split_sentences(text: str) -> list[str]:
     return [s.strip() for line in text.splitlines() for s in _SENTENCE_END.split(line) if s.strip()]
 
 
-def clipped(text: str, limit: int = MAX_SENTENCE_CHARS) -> str:
+def clip(text: str, limit: int = MAX_SENTENCE_CHARS) -> str:
     return text if len(text) <= limit else text[: limit - 1].rstrip() + "…"
 
 
-def unique(notes: Iterable[Note]) -> Iterator[Note]:
-    """Each text once, at its first place."""
+def drop_repeats(notes: Iterable[Note]) -> Iterator[Note]:
+    """Yield each text once, at its first place."""
     seen: set[str] = set()
     for note in notes:
         if note.text not in seen:
@@ -246,8 +251,8 @@ def unique(notes: Iterable[Note]) -> Iterator[Note]:
             yield note
 
 
-def render(notes: Sequence[Note]) -> str:
-    """Notes as lines, a `Date:` heading wherever the day changes."""
+def render_notes(notes: Sequence[Note]) -> str:
+    """Render notes as lines, with a `Date:` heading wherever the day changes."""
     lines: list[str] = []
     day = ""
     for note in notes:
@@ -258,9 +263,8 @@ def render(notes: Sequence[Note]) -> str:
     return "\n".join(lines)
 
 
-def parsed(prompt: str) -> Iterator[Note]:
-    """The notes that stand in a prompt, whatever stands around them; sub-bullets stay with their
-    bullet."""
+def parse_notes(prompt: str) -> Iterator[Note]:
+    """Parse the notes in a prompt; other text is ignored. Sub-bullets stay with their bullet."""
     day = ""
     note: Note | None = None
     for line in prompt.splitlines():

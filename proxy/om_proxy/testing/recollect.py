@@ -1,9 +1,9 @@
-"""Answer a question from nothing but the text of a prompt.
+"""Answer a question from the text of a prompt alone.
 
-The rule: cut everything shown into statements, and take the one that shares the most rare words
+The rule: split everything shown into statements, and take the one that shares the most rare words
 with the question. A statement must share at least half of the question's words and every name in
-it, and must not be a question itself. So an answer proves that the fact stood in the prompt; where
-it does not stand, there is no answer.
+it, and must not be a question itself. So an answer proves that the prompt held the fact; without
+the fact, there is no answer.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
-MIN_SHARED_WORDS_RATIO = 0.5  # share of the question's words a statement must hold
+MIN_SHARED_WORDS_SHARE = 0.5  # of the question's words
 
 _WORD = re.compile(r"[\w°]+(?:[.'’-]\w+)*")
 _NAME = re.compile(r"(?<=[a-z,;:] )[A-Z]\w+(?: [A-Z]\w+)*")  # capitals inside a sentence
@@ -22,7 +22,7 @@ _HEADING = re.compile(r"^\W*date:\s*(\w+\.? \d{1,2}, \d{4})", re.IGNORECASE)
 _BULLET = re.compile(r"^\s*[*\-•]\s*(?:[🔴🟡🟢✅]\s*)?(?:\(\d{1,2}:\d{2}\)\s*)?")
 _SPEAKER = re.compile(r"^(?:User|Assistant)(?: \w+)?:\s*")
 # words that carry no meaning of their own in a question
-_COMMON = frozenset(
+_STOP_WORDS = frozenset(
     re.findall(
         r"\w+",
         "a about again all am an and any are as at be been beginning but by can could day did do does exactly first for from gave "
@@ -39,24 +39,24 @@ class Statement:
     date: str | None  # of the `Date:` heading it stands under, in an observation block
 
 
-def answer(question: str, shown: Sequence[str]) -> Statement | None:
-    """The statement of `shown` that answers the question, or None where nothing does."""
-    asked = frozenset(words(question))
-    candidates = [(s, asked.intersection(words(s.text))) for s in statements_of(shown)]
+def find_answer(question: str, shown: Sequence[str]) -> Statement | None:
+    """Find the statement of `shown` that answers the question; None: nothing does."""
+    asked = frozenset(content_words(question))
+    candidates = [(s, asked.intersection(content_words(s.text))) for s in split_statements(shown)]
     rarity = Counter(word for _, shared in candidates for word in shared)
-    names = asked.intersection(words(" ".join(_NAME.findall(question))))
+    names = asked.intersection(content_words(" ".join(_NAME.findall(question))))
     fit = [
         (s, shared)
         for s, shared in candidates
-        if shared >= names and len(shared) >= max(1, MIN_SHARED_WORDS_RATIO * len(asked))
+        if shared >= names and len(shared) >= max(1, MIN_SHARED_WORDS_SHARE * len(asked))
     ]
-    # of equals the first wins: what was said first is the source, the rest repeats it
+    # the first of equal statements wins: it is the source, the others repeat it
     best = max(fit, key=lambda pair: sum(1 / rarity[word] for word in pair[1]), default=None)
     return best[0] if best else None
 
 
-def statements_of(shown: Iterable[str]) -> Iterator[Statement]:
-    """Sentences and bullet lines, questions left out."""
+def split_statements(shown: Iterable[str]) -> Iterator[Statement]:
+    """Split texts into sentences and bullet lines, without the questions."""
     for text in shown:
         date = None
         for line in text.splitlines():
@@ -70,8 +70,8 @@ def statements_of(shown: Iterable[str]) -> Iterator[Statement]:
                     yield Statement(sentence, date)
 
 
-def words(text: str) -> Iterator[str]:
-    """The words that carry meaning, in a form that forgives case and plural."""
+def content_words(text: str) -> Iterator[str]:
+    """Yield the words that carry meaning, in lower case and without a plural's "s"."""
     for word in _WORD.findall(text.lower()):
-        if word not in _COMMON and (len(word) > 2 or word[0].isdigit()):
+        if word not in _STOP_WORDS and (len(word) > 2 or word[0].isdigit()):
             yield word[:-1] if len(word) > 3 and word.endswith("s") else word

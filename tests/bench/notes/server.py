@@ -36,19 +36,23 @@ class NotesServer:
             (str(message["role"]), message_text(message)) for message in request["messages"]
         )
         kind = kind_of(prompt)
-        await asgi.start(send, 200, b"application/json")
+        await asgi.start_response(send, 200, b"application/json")
         asking = asyncio.ensure_future(self._ask(kind, prompt))
         try:
             await _keep_alive(asking, send)
             answer = asking.result()
         except Exception as exc:  # whatever it is, it ends the run: see `failure`
             self.failure = exc
-            await asgi.end(send, orjson.dumps({"error": {"message": str(exc), "code": 400}}))
+            await asgi.end_response(
+                send, orjson.dumps({"error": {"message": str(exc), "code": 400}})
+            )
             return
         finally:
             asking.cancel()  # the proxy gave up
         self.calls.append(MemoryCall(kind, prompt, answer))
-        await asgi.end(send, orjson.dumps(self._completion(request["model"], prompt, answer)))
+        await asgi.end_response(
+            send, orjson.dumps(self._completion(request["model"], prompt, answer))
+        )
 
     def _completion(self, model: str, prompt: Sequence[Text], answer: str) -> dict[str, Any]:
         read, written = sum(self._count(text) for _, text in prompt), self._count(answer)

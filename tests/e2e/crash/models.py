@@ -9,7 +9,7 @@ from itertools import count
 from typing import Any
 
 from om_proxy.testing.faults import Fault
-from om_proxy.testing.notes import fenced
+from om_proxy.testing.notes import extract_transcript
 from om_proxy.testing.scripted import OBSERVER, REFLECTOR, ScriptedServer, message_text
 
 SAID = re.compile(r"\b[MR]\d{5}\b")  # what a user's message or an actor's reply is known by
@@ -44,7 +44,7 @@ class Models(ScriptedServer):
 
     def _observed(self, prompt: str) -> str:
         name = f"A{next(self._answers):05d}"
-        self.shown[name] = tuple(dict.fromkeys(SAID.findall(fenced(prompt))))
+        self.shown[name] = tuple(dict.fromkeys(SAID.findall(extract_transcript(prompt))))
         return name
 
 
