@@ -24,9 +24,9 @@ LONG = (
 class Minds(ScriptedServer):
     """One name for both minds, as `memory.model` gives it."""
 
-    def _answer(self, model: str, messages: Any, fault: Any) -> Any:
+    def choose_answer(self, model: str, messages: Any, fault: Any) -> Any:
         rewrites = model == OBSERVER and "Rewrite these notes" in message_text(messages[-1])
-        return super()._answer(REFLECTOR if rewrites else model, messages, fault)
+        return super().choose_answer(REFLECTOR if rewrites else model, messages, fault)
 
 
 def chat(run: Running, thread: str, *, resource: str = "ada", key: str = "sk-a") -> Chat:
@@ -149,8 +149,8 @@ async def test_a_thread_the_answer_omits_stays_unobserved(tmp_path: Path) -> Non
     """And is asked about again after a pause; the others' notes count."""
 
     class Forgetful(ScriptedServer):
-        def _answer(self, model: str, messages: Any, fault: Any) -> Any:
-            answer = super()._answer(model, messages, fault)
+        def choose_answer(self, model: str, messages: Any, fault: Any) -> Any:
+            answer = super().choose_answer(model, messages, fault)
             if (
                 model == OBSERVER
                 and "of b weighs" in message_text(messages[-1])
@@ -301,7 +301,7 @@ async def test_one_thread_s_trouble_touches_no_other(tmp_path: Path) -> None:
     notes all the same."""
 
     class Refusing(ScriptedServer):
-        async def _refused(
+        async def act_out_fault(
             self, receive: Any, send: Any, fault: Any, model: str, prompt_tokens: int
         ) -> bool:
             if model == OBSERVER and "POISON" in message_text(self.requests[-1].messages[-1]):
@@ -309,7 +309,7 @@ async def test_one_thread_s_trouble_touches_no_other(tmp_path: Path) -> None:
                     send, 400, {"error": {"message": "content policy", "type": "refused"}}
                 )
                 return True
-            return await super()._refused(receive, send, fault, model, prompt_tokens)
+            return await super().act_out_fault(receive, send, fault, model, prompt_tokens)
 
     async with running(tmp_path, SHARED, models=Refusing()) as run:
         await turns(run, chat(run, "bad"), 1, LONG + "POISON")

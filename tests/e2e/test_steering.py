@@ -27,9 +27,9 @@ class Minds(ScriptedServer):
 
     title = "Crates"
 
-    def _answer(self, model: str, messages: Any, fault: Any) -> Any:
+    def choose_answer(self, model: str, messages: Any, fault: Any) -> Any:
         rewrites = model == OBSERVER and "Rewrite these notes" in message_text(messages[-1])
-        answer = super()._answer(REFLECTOR if rewrites else model, messages, fault)
+        answer = super().choose_answer(REFLECTOR if rewrites else model, messages, fault)
         if model != OBSERVER or rewrites:
             return answer
         return {

@@ -38,13 +38,15 @@ class Minds(ScriptedServer):
         self.title: str | None = None
         self.asked = asyncio.Event()
 
-    def _answer(self, model: str, messages: Sequence[Message], fault: Fault | None) -> Message:
+    def choose_answer(
+        self, model: str, messages: Sequence[Message], fault: Fault | None
+    ) -> Message:
         if model.endswith("-reflector"):
-            return super()._answer(REFLECTOR, messages, fault)
+            return super().choose_answer(REFLECTOR, messages, fault)
         if not model.endswith("-observer"):
-            return super()._answer(model, messages, fault)
+            return super().choose_answer(model, messages, fault)
         self.asked.set()
-        answer = super()._answer(OBSERVER, messages, fault)
+        answer = super().choose_answer(OBSERVER, messages, fault)
         title = f"\n<thread-title>{self.title}</thread-title>" if self.title else ""
         return {**answer, "content": f"{answer['content']}{title}"}
 
@@ -481,8 +483,12 @@ async def test_what_is_observed_is_shown_whole(tmp_path: Path) -> None:
 class Listed(Minds):
     """The observer under a name that has a list price."""
 
-    def _answer(self, model: str, messages: Sequence[Message], fault: Fault | None) -> Message:
-        return super()._answer(OBSERVER if model == "gpt-4.1-mini" else model, messages, fault)
+    def choose_answer(
+        self, model: str, messages: Sequence[Message], fault: Fault | None
+    ) -> Message:
+        return super().choose_answer(
+            OBSERVER if model == "gpt-4.1-mini" else model, messages, fault
+        )
 
 
 @pytest.mark.parametrize("actor", ["gpt-4o-mini", ACTOR], ids=["known prices", "an unknown price"])

@@ -108,7 +108,7 @@ class ScriptedServer:
             messages = tuple(request["messages"])
             model = str(request.get("model", ACTOR)).rpartition("/")[2]
             fault = self.faults.take_next(model)
-            answer = self._choose_answer(model, messages, fault)
+            answer = self.choose_answer(model, messages, fault)
             usage = self._count_usage(
                 scope, model, [*_write_tools(request), *map(_write_json, messages)], answer
             )
@@ -120,7 +120,7 @@ class ScriptedServer:
         self.requests.append(
             RecordedRequest(body, model, messages, *usage, answer, tuple(scope["headers"]))
         )
-        if not await self._act_out_fault(receive, send, fault, model, usage[0]):
+        if not await self.act_out_fault(receive, send, fault, model, usage[0]):
             cut = fault is not None and fault.kind == "cut"
             await (
                 self._stream(send, request, answer, usage, cut=cut)
@@ -128,7 +128,7 @@ class ScriptedServer:
                 else asgi.send_json(send, 200, self._build_completion(model, answer, usage))
             )
 
-    async def _act_out_fault(
+    async def act_out_fault(
         self, receive: Receive, send: Send, fault: Fault | None, model: str, prompt_tokens: int
     ) -> bool:
         """Act out the faults that come before an answer. Return whether the request gets no
@@ -150,7 +150,7 @@ class ScriptedServer:
             return True
         return False
 
-    def _choose_answer(
+    def choose_answer(
         self, model: str, messages: Sequence[Message], fault: Fault | None
     ) -> Message:
         if fault and fault.kind in ANSWERS_BY_KIND:

@@ -29,7 +29,7 @@ class Models(ScriptedServer):
         self._replies = count(1)
         self._answers = count(1)
 
-    def _answer(
+    def choose_answer(
         self, model: str, messages: Sequence[Mapping[str, Any]], fault: Fault | None
     ) -> Mapping[str, Any]:
         text = message_text(messages[-1])

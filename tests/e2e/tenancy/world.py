@@ -58,7 +58,7 @@ class Minds(ScriptedServer):
     """One model for all: actor, observer and reflector are told apart by what they are asked.
     `seen` is what is not judged yet."""
 
-    def _answer(self, model: str, messages: Any, fault: Any) -> Any:
+    def choose_answer(self, model: str, messages: Any, fault: Any) -> Any:
         asked = message_text(messages[-1]) if messages else ""
         mind = (
             REFLECTOR
@@ -67,7 +67,7 @@ class Minds(ScriptedServer):
             if "Write the observations" in asked
             else model
         )
-        return super()._answer(mind, messages, fault)
+        return super().choose_answer(mind, messages, fault)
 
 
 @dataclass
