@@ -1,4 +1,4 @@
-"""The admin token that a server makes for itself, where nobody has given one."""
+"""The admin token that a server makes if it was given none."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ def token_in(env: dict[str, str]) -> str:
 
 
 def test_a_token_is_made_and_kept(tmp_path: Path) -> None:
-    """Long, for the owner alone, the same at the next start, and nothing else is left in the
-    folder."""
+    """A new token is long, only its owner can read it, the next start reads the same one, and the
+    folder holds no other file."""
     file = tmp_path / "admin-token"
     token = token_in(named(file))
     assert len(token) == 64
@@ -40,21 +40,21 @@ def test_a_token_is_made_and_kept(tmp_path: Path) -> None:
 
 
 def test_each_folder_has_its_own(tmp_path: Path) -> None:
-    """A token is a matter of chance."""
+    """Tokens are random."""
     assert token_in(named(tmp_path / "a")) != token_in(named(tmp_path / "b"))
 
 
 @pytest.mark.parametrize("variable", ["OM_PROXY_ADMIN_TOKEN", "OM_PROXY__SERVER__ADMIN_TOKEN"])
 def test_a_given_token_counts(tmp_path: Path, variable: str) -> None:
-    """Where one is given, none is made; an empty variable gives none."""
+    """If a token is given, no file is made. An empty variable gives no token."""
     file = tmp_path / "admin-token"
     assert token_in(named(file, **{variable: "given"})) == "given"
     assert not file.exists()
     assert token_in(named(file, OM_PROXY_ADMIN_TOKEN="")) == file.read_text().strip()
 
 
-def test_a_file_of_the_user_s_own_counts(tmp_path: Path) -> None:
-    """A secret that is mounted is read, and stays as it is."""
+def test_a_mounted_file_counts(tmp_path: Path) -> None:
+    """A mounted secret is read and not changed."""
     file = tmp_path / "secret"
     file.write_text(" of-my-own\n")
     file.chmod(0o444)
@@ -67,7 +67,7 @@ def test_a_file_of_the_user_s_own_counts(tmp_path: Path) -> None:
     [(b" \n", "is empty: remove it"), (b"\xff\xfe", "cannot read or write the admin token")],
 )
 def test_a_file_without_a_token(tmp_path: Path, content: bytes, why: str) -> None:
-    """An open address is refused as before, and the reason stands beside it; loopback needs no
+    """An open address is refused, and the error says why the file gave no token. Loopback needs no
     token, and starts."""
     file = tmp_path / "admin-token"
     file.write_bytes(content)
@@ -79,7 +79,7 @@ def test_a_file_without_a_token(tmp_path: Path, content: bytes, why: str) -> Non
 
 
 def test_a_folder_that_cannot_be_written(tmp_path: Path) -> None:
-    """The same where no file can be made; and where a token is given, nobody asks for the file."""
+    """The same if the file cannot be made. With a given token the file is not needed."""
     file = tmp_path / "absent" / "admin-token"
     with pytest.raises(ConfigError, match="FileNotFoundError") as caught:
         load(env=named(file))
@@ -88,8 +88,8 @@ def test_a_folder_that_cannot_be_written(tmp_path: Path) -> None:
     assert token_in(named(file, OM_PROXY_ADMIN_TOKEN="given")) == "given"
 
 
-def test_servers_that_begin_at_once(tmp_path: Path) -> None:
-    """One file, one token, for all of them."""
+def test_servers_that_start_at_once(tmp_path: Path) -> None:
+    """Servers that start at once share one file and one token."""
     env = named(tmp_path / "admin-token")
     for _ in range(20):
         with ThreadPoolExecutor(8) as pool:
@@ -101,7 +101,7 @@ def test_servers_that_begin_at_once(tmp_path: Path) -> None:
 
 
 def test_a_file_system_without_hard_links(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The file is made there too, and is whole."""
+    """Without hard links the file is still made whole."""
 
     def refuse(*_: object) -> None:
         raise OSError(errno.EPERM, os.strerror(errno.EPERM))
@@ -113,7 +113,7 @@ def test_a_file_system_without_hard_links(tmp_path: Path, monkeypatch: pytest.Mo
 
 
 def test_a_changed_file_of_settings_keeps_the_token(tmp_path: Path) -> None:
-    """What is watched is read with the same token: else each change would be refused."""
+    """A reload reads the token too: otherwise every change would be refused."""
     settings = tmp_path / "om.yaml"
     settings.write_text("")
     env = named(tmp_path / "admin-token")
@@ -123,9 +123,9 @@ def test_a_changed_file_of_settings_keeps_the_token(tmp_path: Path) -> None:
     assert watched.current.server.admin_token == load(settings, env).server.admin_token
 
 
-def test_where_the_token_is_said_to_be(tmp_path: Path) -> None:
-    """The place is told where the token in force is the file's, and only then; the token itself
-    never is."""
+def test_the_place_of_the_token(tmp_path: Path) -> None:
+    """The file is named only if the token in force comes from it. The token itself is never
+    shown."""
     file = tmp_path / "admin-token"
     env = named(file)
     settings = load(env=env)

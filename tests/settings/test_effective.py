@@ -1,4 +1,4 @@
-"""What holds for a model and a resource."""
+"""The settings in force for a model and a resource."""
 
 import pytest
 
@@ -58,7 +58,7 @@ def test_default_limits() -> None:
     ],
 )  # fmt: skip
 def test_limits(memory: str, expected: dict[str, object]) -> None:
-    """Each key becomes the plain number the domain compares with."""
+    """Each setting becomes the plain number that the domain compares with."""
     found = parse(f"memory: {memory}").effective("m", "r").limits
     assert {name: getattr(found, name) for name in expected} == expected
 
@@ -83,8 +83,8 @@ memory: {activate_after_idle: auto, observation: {buffer_on_idle: true}}
     ],
 )
 def test_the_provider_s_cache_lifetime(model: str | None, lives: int, certainly: int) -> None:
-    """`auto` is how long the actor's provider keeps a prompt, by its upstream and name; dates move
-    after an hour at the earliest."""
+    """`auto` is how long the actor's provider keeps a prompt, by its address and the model's name.
+    Dates move after an hour at the earliest."""
     found = parse(AUTO).effective(model).limits
     assert (found.activate_after_idle, found.buffer_after_idle, found.cache_lives) == (
         lives,
@@ -94,7 +94,7 @@ def test_the_provider_s_cache_lifetime(model: str | None, lives: int, certainly:
 
 
 def test_known_cache_lifetime() -> None:
-    """`auto` takes the provider's figure where the caller knows it."""
+    """`auto` takes the given cache lifetime."""
     memory = MemorySettings(activate_after_idle="auto")
     assert (
         compute_limits(memory, Settings().context, cache_lifetime_s=300.0).activate_after_idle
@@ -129,8 +129,8 @@ resources:
 def test_the_most_specific_wins_key_by_key(
     model: str | None, resource: str | None, tokens: int, instruction: str, mode: str
 ) -> None:
-    """Overrides are laid over each other by literal characters, whatever their order in the file;
-    resources last."""
+    """The override with the most literal characters wins, in any order of the file. Resources win
+    over models."""
     effective = parse(LAYERED).effective(model, resource)
     observation = effective.memory.observation
     assert (observation.message_tokens, observation.instruction, effective.memory.mode) == (
@@ -143,13 +143,13 @@ def test_the_most_specific_wins_key_by_key(
 
 
 def test_classes_and_wildcards_are_not_literal() -> None:
-    """`[45]` counts for nothing, however long."""
+    """`[45]` is not counted as literal, however long it is."""
     text = "models: {'gpt-[4567890]*': {mode: shadow}, 'gpt-4*': {mode: live}}"
     assert parse(text).effective("gpt-4o").memory.mode == "live"
 
 
 def test_equally_specific() -> None:
-    """Of two equally specific overrides the later one in the file wins."""
+    """Of two equally specific overrides, the later one in the file wins."""
     assert (
         parse("models: {'a*': {mode: shadow}, '*b': {mode: live}}").effective("ab").memory.mode
         == "live"
@@ -186,22 +186,22 @@ BOTH = ["a", {"model": "b", "max_retries": 0}]
     ],
 )  # fmt: skip
 def test_models(text: str, observer: object, reflector: object) -> None:
-    """The most specific level that speaks decides; `inherit` is silence on `memory`, and takes back
-    above it."""
+    """The most specific level that sets a model decides. `inherit` on `memory` is the same as
+    unset; above it, it undoes a choice."""
     effective = parse(text).effective("m", "r")
     assert effective.observer_model == observer
     assert effective.reflector_model == reflector
 
 
-def test_tiers_keep_their_order() -> None:
-    """Tiers are sorted by size, for whoever shows them."""
+def test_tiers_are_sorted() -> None:
+    """Tiers are sorted by size."""
     choice = parse("memory: {model: {up_to: {40000: b, 10000: a}}}").effective("m").observer_model
     assert isinstance(choice, dict)
     assert list(choice["up_to"]) == [10_000, 40_000]
 
 
 def test_upstream_for() -> None:
-    """The first upstream whose glob fits, upper and lower case told apart; None when none does."""
+    """The first upstream whose glob matches, case-sensitive; None if none does."""
     settings = parse(
         "upstream:\n  - {name: a, match: ['gpt-*', 'o3'], base_url: 'http://a/v1/'}\n  - {name: b, match: ['g*'], base_url: 'http://b'}"
     )
@@ -220,8 +220,9 @@ def test_upstream_for() -> None:
     assert default.name == "openai"
 
 
-def test_pairs_are_remembered_and_bounded() -> None:
-    """A pair costs once; callers who name ever new resources cannot fill the memory."""
+def test_pairs_are_cached() -> None:
+    """A pair is computed once, and the number of cached pairs is bounded, because clients name
+    resources."""
     settings = parse("models: {m: {mode: shadow}}")
     assert settings.effective("m", "r") is settings.effective("m", "r")
     assert settings.effective("m", "r") is settings.effective("m", "s")
@@ -231,7 +232,8 @@ def test_pairs_are_remembered_and_bounded() -> None:
 
 
 def test_overrides_that_could_not_be_checked_together() -> None:
-    """Globs that meet in a name nobody foresaw raise when it comes: memory fails, chat does not."""
+    """Two globs that contradict each other for one model raise when it is used: memory fails, chat
+    does not."""
     settings = parse(
         "models: {'a*': {observation: {message_tokens: 9000}}, '*b': {observation: {buffer_activation: 9500}}}"
     )
@@ -244,8 +246,8 @@ def test_overrides_that_could_not_be_checked_together() -> None:
 
 
 def test_a_thread_may_not_have_requests_wait_for_hours() -> None:
-    """Inspection R15: each waiting request holds a place of the server's. What was stored before
-    the bound is held to it as well."""
+    """A thread's block_timeout is bounded, because each waiting request counts towards
+    limits.in_flight. A value stored before the bound existed is bounded too."""
     base = parse("").effective(None)
     with pytest.raises(ConfigError, match="block_timeout of a thread must be at most 2m"):
         merge_thread_overrides(base, {"observation": {"block_timeout": "10000s"}})
@@ -257,15 +259,15 @@ def test_a_thread_may_not_have_requests_wait_for_hours() -> None:
 
 
 def test_enabled_stays_off_under_overrides() -> None:
-    """An override that does not say so does not switch memory on."""
+    """An override does not switch memory on unless it says so."""
     settings = parse("memory: false\nmodels: {a: {mode: shadow}, b: {enabled: true}}")
     assert not settings.effective("a").memory.enabled
     assert settings.effective("b").memory.enabled
 
 
 def test_sections_within_an_override() -> None:
-    """`context: {…}` and `memory: {…}` within an override mean their keys; faults point into
-    them."""
+    """`context: {…}` and `memory: {…}` inside an override hold its keys, and faults name the path
+    inside them."""
     settings = parse(
         "models: {m: {scope: resource, context: {layout: merged}, memory: {retrieval: true}}}"
     )
@@ -285,8 +287,8 @@ def test_sections_within_an_override() -> None:
         parse("models: {m: {context: {layot: merged}}}")
 
 
-def test_settings_stay_equal_when_one_of_them_was_asked() -> None:
-    """What settings remember of their answers is no part of what they say."""
+def test_a_cached_answer_changes_no_comparison() -> None:
+    """Cached results do not take part in `==`."""
     asked = Settings()
     asked.effective("gpt-4o", "ana")
     assert asked == Settings()

@@ -1,4 +1,4 @@
-"""Loading: which file counts, and every fault named by key, value, rule and line."""
+"""Loading: which file is used, and how each fault is reported."""
 
 import json
 from collections.abc import Iterator
@@ -23,7 +23,7 @@ def faults_of(text: str, **env: str) -> list[str]:
 
 
 def test_defaults() -> None:
-    """Without a file and a variable, the built-in defaults hold."""
+    """Without a file and without variables, the built-in defaults are in force."""
     assert parse("").model_dump() == Settings().model_dump()
 
 
@@ -121,27 +121,27 @@ def test_defaults() -> None:
     ],
 )  # fmt: skip
 def test_fault(text: str, fault: str) -> None:
-    """Each rule is told by key, value and line; credentials are not repeated."""
+    """Each fault names key, value and line; credentials are not repeated."""
     first, *more = faults_of(text)
     assert first.startswith(f"x.yaml:1: {fault}")
     assert not more
 
 
 def test_faults_are_told_together() -> None:
-    """One run shows every fault of type, each on its line."""
+    """One error lists every fault of type, each with its line."""
     told = faults_of("server:\n  port: x\nmemory:\n  scope: all\nmodells: {}\n")
     assert [line.split(": ")[0] for line in told] == ["x.yaml:2", "x.yaml:4", "x.yaml:5"]
 
 
 def test_a_hidden_name_is_found_by_its_line() -> None:
-    """A key in the place of a name: the line says where."""
+    """A credential in place of a key is hidden, and the line still leads to it."""
     assert faults_of("auth:\n  keys: []\n  sk-hush: acme\n") == [
         'x.yaml:3: auth["(hidden)"]: is not a setting'
     ]
 
 
 def test_rules_of_sections_are_told_together() -> None:
-    """All the rules one section breaks come at once."""
+    """One error lists all rules that a section breaks."""
     told = faults_of(
         "memory:\n  observation: {message_tokens: 1000, buffer_tokens: 2000,\n    block_after: 500}\n"
     )
@@ -152,7 +152,7 @@ def test_rules_of_sections_are_told_together() -> None:
 
 
 def test_fault_of_an_override_that_breaks_a_base_key() -> None:
-    """An override that makes a key of `memory` impossible is named, with the line it stands in."""
+    """An override that makes a value of `memory` invalid is named, with its line."""
     told = faults_of(
         "memory: {observation: {block_after: 40000}}\nmodels:\n  big:\n    observation: {message_tokens: 60000}\n"
     )
@@ -162,7 +162,8 @@ def test_fault_of_an_override_that_breaks_a_base_key() -> None:
 
 
 def test_overrides_that_meet_and_contradict() -> None:
-    """A model's and a resource's override can both be right and not go together: found at load."""
+    """Overrides of a model and of a resource that are valid alone, but not together, are refused at
+    load."""
     told = faults_of(
         "models: {m: {observation: {message_tokens: 10000}}}\nresources: {r: {observation: {buffer_activation: 12000}}}\n"
     )
@@ -187,7 +188,7 @@ EVERYWHERE = "0.0.0.0"  # noqa: S104 - read, never bound
     ],
 )
 def test_a_bind_others_reach_needs_a_token(host: str, sound: bool) -> None:
-    """Beyond loopback the admin API must be closed."""
+    """An address other than loopback needs a token for the admin API."""
     text = f"server: {{host: '{host}'}}"
     if sound:
         assert parse(text).server.is_loopback
@@ -259,7 +260,7 @@ def test_a_bind_others_reach_needs_a_token(host: str, sound: bool) -> None:
 )
 @pytest.mark.parametrize("secret", ["sk-hush", "8642086420", "hush"])
 def test_faults_keep_secrets(text: str, secret: str) -> None:
-    """No error repeats what may be a credential, wherever it was put."""
+    """No error repeats a value that may be a credential, in any place."""
     assert secret not in "".join(faults_of(text.replace("HUSH", secret)))
 
 
@@ -274,7 +275,7 @@ def test_faults_keep_secrets(text: str, secret: str) -> None:
     ],
 )
 def test_faults_keep_what_looks_like_a_secret(text: str) -> None:
-    """Also where a secret belongs least: by the name of the setting, or its own shape."""
+    """A value is hidden if its setting is named like a secret, or if it has the form of one."""
     assert "hush" not in "".join(faults_of(text))
 
 
@@ -290,12 +291,12 @@ def test_faults_keep_what_looks_like_a_secret(text: str) -> None:
     ],
 )
 def test_faults_keep_the_environment_s_secrets(text: str, env: dict[str, str]) -> None:
-    """A variable's value is no more repeated than one that stands in the file."""
+    """A variable's value is hidden in the same way as a value in the file."""
     assert "sk-hush" not in "".join(faults_of(text, **env))
 
 
 def secrets_of(section: type[BaseModel]) -> set[str]:
-    """The names of its settings, and of its sections' settings, whose values are secret."""
+    """List the names of the secret settings of a section and of the sections inside it."""
     found = set()
     for name, kind in get_type_hints(section).items():
         inside = {kind, *get_args(kind)}
@@ -310,7 +311,7 @@ def secrets_of(section: type[BaseModel]) -> set[str]:
 
 
 def test_every_secret_is_hidden() -> None:
-    """A fault names the value it is about, but for these."""
+    """The value of every secret setting is hidden in faults."""
     assert secrets_of(Settings) == SECRET_SETTINGS
 
 
@@ -339,7 +340,7 @@ def test_fault_of_an_environment_override() -> None:
     ],
 )  # fmt: skip
 def test_fault_of_what_only_an_override_made(text: str, variable: str, said: str) -> None:
-    """The section it speaks of stands in no file: the variable is where to look."""
+    """A section that no file contains leads to the variable that made it."""
     assert faults_of(text, **{variable: "x"}) == [f"env {variable}: {said}"]
 
 
@@ -359,8 +360,8 @@ CREDENTIALS = (
 @pytest.mark.parametrize("key", ["thread_headers", "resource_headers"])
 @pytest.mark.parametrize("header", CREDENTIALS)
 def test_a_credential_names_no_thread(key: str, header: str) -> None:
-    """A name is stored, listed and sent back; and a key that is the thread's name would be kept
-    from the model server."""
+    """A header that carries a credential cannot name a thread: names are stored, listed and sent
+    back, and the key would not reach the model server."""
     (fault,) = faults_of(f"identity: {{{key}: [x-mine, {header.title()}]}}")
     assert f"must not contain {header}" in fault
 
@@ -404,7 +405,7 @@ def test_which_file_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
 def test_named_file_must_be_readable(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A file that was asked for and cannot be read is an error, not the defaults."""
+    """A named file that cannot be read is an error. The defaults do not replace it."""
     monkeypatch.chdir(tmp_path)
     with pytest.raises(ConfigError, match="cannot be read"):
         load(name, {})
@@ -460,13 +461,13 @@ VALUES = st.one_of(
     )
 )
 def test_any_file(data: dict[str, object]) -> None:
-    """Whatever keys meet whatever values: Settings, or a ConfigError whose every line names its
-    place."""
+    """Any keys with any values give Settings, or a ConfigError whose every line names its key."""
     assert all(line.startswith("x.yaml:1: ") for line in faults_if_any(data))
 
 
 def faults_if_any(data: object) -> list[str]:
-    """Empty for sound settings; anything but a ConfigError passes on."""
+    """List the faults; none for valid settings. Any other exception than a ConfigError passes
+    on."""
     try:
         parse(json.dumps(data), "x.yaml").effective("x", "x")
     except ConfigError as exc:
@@ -526,8 +527,8 @@ def paths(model: type[BaseModel]) -> Iterator[tuple[str, ...]]:
     ids=".".join,
 )
 def test_any_value_of(path: tuple[str, ...]) -> None:
-    """Each key with each odd value: taken, or refused with a ConfigError that names the place, one
-    line a fault."""
+    """Each key with each odd value is accepted, or refused with a ConfigError that names the key,
+    one line a fault."""
     for odd in ODD:
         data = odd
         for part in reversed(path):
@@ -535,8 +536,8 @@ def test_any_value_of(path: tuple[str, ...]) -> None:
         assert all(line.startswith("x.yaml:1: ") for line in faults_if_any(data)), odd
 
 
-def test_each_upstream_knows_its_place() -> None:
-    """An error about a server names where it stands in the file."""
+def test_each_upstream_knows_its_setting() -> None:
+    """An error about a server names its path in the settings."""
     two = parse(
         "upstream: [{base_url: 'http://a', match: [a]}, {name: b, base_url: 'http://b'}]"
     ).upstream

@@ -1,4 +1,4 @@
-"""Models with an address and a key of their own, and lists across providers."""
+"""Models with their own address and key, and lists across providers."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ OWN = f'{{model: anthropic/b, api_base: "https://models.example/v1", api_key: "{
     ids=["one", "list item", "tier", "list in a tier"],
 )
 def test_an_item_keeps_its_key_secret(model: str) -> None:
-    """It is accepted wherever a name is, and its key stands in no listing and no repr."""
+    """An item is accepted wherever a name is, and no listing or repr shows its key."""
     settings = parse(f"memory: {{model: {model}}}")
     shown = "\n".join(render_settings(settings)) + repr(settings.effective(None))
     assert "anthropic/b" in shown
@@ -32,7 +32,7 @@ def test_an_item_keeps_its_key_secret(model: str) -> None:
 
 
 def test_in_an_override() -> None:
-    """An override is checked and read alike."""
+    """An override accepts and checks the same items."""
     settings = parse(f'models: {{"gpt*": {{model: [{OWN}]}}}}')
     (item,) = settings.effective("gpt-4o").observer_model
     assert isinstance(item, dict)
@@ -41,7 +41,7 @@ def test_in_an_override() -> None:
 
 
 def test_an_empty_key_is_none() -> None:
-    """`"${NAME:-}"` of an unset variable."""
+    """An empty text, as `"${NAME:-}"` of an unset variable gives, is no key."""
     (item,) = (
         parse('memory: {model: [{model: openai/a, api_key: ""}]}').effective(None).observer_model
     )
@@ -90,7 +90,7 @@ BASE = 'api_base: "https://gateway.example/v1"'
     ],
 )
 def test_a_list_across_providers_is_refused(memory: str) -> None:
-    """Under one shared key or address: one provider's key would go to another. The error says what
+    """Under one shared key or address, one provider's key would go to another. The error says what
     to do."""
     with pytest.raises(ConfigError) as raised:
         parse(f"memory: {memory}")
@@ -113,8 +113,8 @@ def test_a_list_across_providers_is_refused(memory: str) -> None:
         f"{{observation: {{model: openai/a}}, reflection: {{model: openai/b}}, api_key: {KEY}}}",
     ],
 )
-def test_lists_that_hold(memory: str) -> None:
-    """Each provider reads its own variable, or has its own key, or all are one provider's."""
+def test_lists_that_are_accepted(memory: str) -> None:
+    """Each provider reads its own variable or has its own key, or all models are one provider's."""
     assert isinstance(parse(f"memory: {memory}"), Settings)
 
 
@@ -124,8 +124,8 @@ def test_lists_that_hold(memory: str) -> None:
     ["model: anthropic/b", "observation: {model: anthropic/b}, reflection: {model: anthropic/b}"],
 )
 def test_an_override_takes_no_key_to_another_provider(section: str, own: str) -> None:
-    """The key was set for the model beside it; with a key of the override's own, or one address for
-    both, each stays where it belongs."""
+    """A key is meant for the models of its own level. With its own key in the override, or one
+    address for both, no key goes to another provider."""
     memory = f"memory: {{model: openai/a, api_key: {KEY}}}"
     with pytest.raises(ConfigError, match="several providers") as raised:
         parse(f'{memory}\n{section}: {{"gpt*": {{{own}}}}}')
@@ -138,6 +138,6 @@ def test_an_override_takes_no_key_to_another_provider(section: str, own: str) ->
 
 
 def test_an_override_that_makes_it_so() -> None:
-    """A list under the key of the general section is refused where the override stands."""
+    """A list that conflicts with the key of `memory` is reported at the override."""
     with pytest.raises(ConfigError, match="several providers"):
         parse(f'memory: {{api_key: {KEY}}}\nmodels: {{"gpt*": {{model: {ACROSS}}}}}')

@@ -20,7 +20,7 @@ from om_proxy.settings import quantities as q
     ],
 )
 def test_duration(text: object, seconds: float) -> None:
-    """Every unit of the configuration means what it says."""
+    """Each unit of a duration."""
     assert q.parse_duration(text) == seconds
 
 
@@ -69,20 +69,20 @@ def test_size(text: object, count: int) -> None:
     "text", ["", "MiB", "0", "-1KiB", "64mib", "64 apples", "Gi", "9" * 400, None, False, 0.5]
 )
 def test_no_size(text: object) -> None:
-    """What is no size is refused with the rule."""
+    """A text that is not a size is refused with the rule."""
     with pytest.raises(ValueError, match="size"):
         q.parse_size(text)
 
 
 @given(st.integers(1, 10**9))
 def test_written_sizes_read_back(count: int) -> None:
-    """What `check` prints can be put into the file again."""
+    """A size that `check` prints is valid in the file."""
     assert q.parse_size(q.render_size(count)) == count
 
 
 @given(st.integers(1, 10**9))
 def test_written_durations_read_back(milliseconds: int) -> None:
-    """What `check` prints can be put into the file again."""
+    """A duration that `check` prints is valid in the file."""
     assert q.parse_duration(q.render_duration(milliseconds / 1_000)) == pytest.approx(
         milliseconds / 1_000, rel=1e-5
     )
@@ -113,7 +113,7 @@ def test_idle(value: object, meant: object) -> None:
     ],
 )
 def test_ratio_or_tokens(read: object, value: object, meant: object) -> None:
-    """The two meanings of a number, and off; 0 tokens is not off."""
+    """A number below the bound is a ratio, a number above it is tokens, and 0 tokens is not off."""
     assert callable(read)
     result = read(value)
     assert result == meant
@@ -139,7 +139,7 @@ def test_ratio_or_tokens(read: object, value: object, meant: object) -> None:
     ],
 )
 def test_neither_ratio_nor_tokens(read: object, value: object) -> None:
-    """What lies between the two meanings is refused."""
+    """A number between the two ranges is refused."""
     assert callable(read)
     with pytest.raises(ValueError, match="must be"):
         read(value)

@@ -47,7 +47,7 @@ def line(lines: list[str], start: str) -> str:
     ],
 )  # fmt: skip
 def test_line(expected: str) -> None:
-    """Each setting with its value as the file writes it, and the place that decided."""
+    """Each line shows a setting with its value as the file writes it, and its origin."""
     settings = parse(TEXT, "x.yaml", {"OM_PROXY__SERVER__PORT": "9"})
     whose = ("gpt-4o-mini", "boss")
     assert expected in [*render_settings(settings, *whose), *render_summary(settings, *whose)]
@@ -63,8 +63,8 @@ def test_line(expected: str) -> None:
     ],
 )
 def test_pauses(model: str, idle: str, pause: str | None) -> None:
-    """What `auto` comes to with this model's provider; with `buffer_on_idle` also where idle
-    activation is off."""
+    """`check` shows the pause that `auto` means for this model's provider, with `buffer_on_idle`
+    even if activate_after_idle is off."""
     settings = parse(
         f"memory: {{activate_after_idle: {idle}, observation: {{buffer_on_idle: true}}}}"
     )
@@ -83,7 +83,7 @@ def test_pauses(model: str, idle: str, pause: str | None) -> None:
 
 
 def test_a_shared_budget_is_told() -> None:
-    """How far it moves the thresholds, which the settings alone do not show."""
+    """`check` shows how far a shared budget moves the thresholds."""
     lines = render_summary(parse("memory: {share_token_budget: true}"))
     assert "messages are observed at 70000 and a request waits at 84000" in line(
         lines, "tokens: messages and observations share"
@@ -99,7 +99,7 @@ def test_no_secret() -> None:
 
 
 def test_defaults_need_no_warning() -> None:
-    """The defaults warn of nothing, and all stem from nowhere."""
+    """The defaults give no warning, and each has the origin "default"."""
     assert list_warnings(Settings()) == []
     assert all(text.endswith("(default)") for text in render_settings(Settings()))
 
@@ -136,7 +136,7 @@ def test_defaults_need_no_warning() -> None:
     ],
 )
 def test_warning(text: str, warning: str) -> None:
-    """What is allowed and will disappoint is said."""
+    """A setting that is allowed, but works badly, gives a warning."""
     (found,) = list_warnings(parse(text))
     assert warning in found
 
@@ -162,7 +162,7 @@ KEYED = "auth: {keys: [{tenant: a, key: k}]}\n"
     ],
 )  # fmt: skip
 def test_warning_of_an_upstream(text: str, warning: str | None) -> None:
-    """One that gets no credential, or nothing at all, is told by its name."""
+    """A warning names the upstream that gets no credential, or no request."""
     text = text.replace("{match", "{base_url: 'http://h', match").replace(
         "{name: b, ", "{name: b, base_url: 'http://h', "
     )
@@ -171,14 +171,14 @@ def test_warning_of_an_upstream(text: str, warning: str | None) -> None:
     assert all(line.startswith(str(warning)) for line in found)
 
 
-def test_upstream_that_takes_nothing() -> None:
-    """A model no upstream takes is told."""
+def test_model_without_an_upstream() -> None:
+    """`check` says so if no upstream matches the model."""
     lines = render_summary(parse("upstream: [{base_url: 'http://h', match: [a]}]"), "b")
     assert line(lines, "upstream: ") == "upstream: none: the request is refused"
 
 
 def test_long_instruction_is_cut() -> None:
-    """A setting is one line, however long its text, and whatever address is in it."""
+    """A setting takes one line, even if its text is long or contains a URL."""
     of_a_page = render_settings(
         parse(f'memory: {{observation: {{instruction: "as http://h/?a=b says: {"x" * 500}"}}}}')
     )

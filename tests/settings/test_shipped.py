@@ -1,4 +1,4 @@
-"""The annotated file against the code: every key, its default, its words."""
+"""The annotated file against the code: its keys, their defaults and their comments."""
 
 import re
 from pathlib import Path
@@ -53,7 +53,7 @@ def test_the_file_holds_the_defaults() -> None:
 
 
 def test_every_key_stands_in_the_file() -> None:
-    """Every setting there is, and no other."""
+    """The file has every setting, and no other key."""
     assert set(written_keys()) == keys(Settings)
 
 
@@ -70,7 +70,7 @@ SECTIONS_WITHOUT_WORDS = {
     [(k, n) for k, n in written_keys().items() if k not in SECTIONS_WITHOUT_WORDS],
 )
 def test_every_key_is_explained(key: str, number: int) -> None:
-    """Above each key stands what it is good for, in lines of at most 100 characters."""
+    """Each key has a comment above it, in lines of at most 100 characters."""
     name = key.rpartition(".")[2]
     assert re.match(rf"\s*(- )?{name}:", LINES[number])
     assert re.match(r"\s*# \S.{5,}", LINES[number - 1])
@@ -78,7 +78,7 @@ def test_every_key_is_explained(key: str, number: int) -> None:
 
 
 def profiles() -> list[str]:
-    """The profiles, as somebody copies them."""
+    """The profiles, without the comment marks."""
     text = "\n".join(LINES)
     return [
         re.sub(r"^#\| ", "", part, flags=re.M)

@@ -1,4 +1,4 @@
-"""YAML and environment as plain data that knows where each key stands."""
+"""YAML and environment as plain data with the origin of each key."""
 
 import pytest
 from hypothesis import given
@@ -9,7 +9,7 @@ from om_proxy.settings.source import read_document, render_path
 
 
 def test_line_of_each_key() -> None:
-    """Each path knows its line, in block and flow style and in lists."""
+    """Each path has its line, in block style, in flow style and in lists."""
     document = read_document("a:\n  b: 1\n  c: {d: 2}\ne:\n  - f: 3\n", "x.yaml", {})
     assert document.data == {"a": {"b": "1", "c": {"d": "2"}}, "e": [{"f": "3"}]}
     assert document.origins["a", "b"] == "x.yaml:2"
@@ -37,14 +37,14 @@ def test_line_of_each_key() -> None:
     ],
 )
 def test_scalars(text: str, value: object) -> None:
-    """Only null, true and false are YAML's to resolve; JSON is YAML; nothing becomes a date or a
+    """Only null, true and false are converted. JSON is valid YAML. No text becomes a date or a
     base-60 number."""
     assert read_document(text, "x.yaml", {}).data == {"x": value}
 
 
 @pytest.mark.parametrize("text", ["", "# nothing\n", "null", "---\n"])
 def test_empty_file(text: str) -> None:
-    """An empty file says nothing."""
+    """An empty file sets nothing."""
     assert read_document(text, "x.yaml", {}).data == {}
 
 
@@ -65,7 +65,7 @@ def test_empty_file(text: str) -> None:
     ],
 )
 def test_variables(text: str, value: object) -> None:
-    """A variable's value stands where its name stood; quotes keep it text; an empty one takes the
+    """A variable's value replaces its name. Quotes keep it text. An empty variable takes the
     default."""
     assert (
         read_document(f"x: {text}", "x.yaml", {"A": "1", "E": "", "T": "true"}).data["x"] == value
@@ -73,8 +73,8 @@ def test_variables(text: str, value: object) -> None:
 
 
 def test_variable_is_not_yaml() -> None:
-    """A value that looks like YAML, or like another variable, stays what it is: nothing can be
-    injected."""
+    """A variable's value is never parsed as YAML or as another variable, so it can inject
+    nothing."""
     assert (
         read_document("x: '${A}'", "x.yaml", {"A": "${B}: {a: 1}\n- b"}).data["x"]
         == "${B}: {a: 1}\n- b"
@@ -82,7 +82,7 @@ def test_variable_is_not_yaml() -> None:
 
 
 def test_faults_of_the_text_are_told_together() -> None:
-    """Missing variables, broken ones and duplicate keys come in one error, each with its line."""
+    """Missing variables, malformed ones and duplicate keys are in one error, each with its line."""
     with pytest.raises(ConfigError) as caught:
         read_document("a: ${GONE}\nb: '${bad name}'\na: 2\n", "x.yaml", {})
     faults = str(caught.value).splitlines()
@@ -106,21 +106,21 @@ def test_faults_of_the_text_are_told_together() -> None:
     ],
 )
 def test_broken_yaml(text: str, start: str) -> None:
-    """What is no YAML is refused with its line."""
+    """A text that is not YAML is refused with its line."""
     with pytest.raises(ConfigError) as caught:
         read_document(text, "x.yaml", {"A": "1"})
     assert str(caught.value).startswith(start)
 
 
 def test_broken_yaml_does_not_quote_the_line() -> None:
-    """The line that breaks may hold a key, so it is not repeated."""
+    """The broken line is not repeated, because it may hold a key."""
     with pytest.raises(ConfigError) as caught:
         read_document('key: "sk-secret\nb: [', "x.yaml", {})
     assert "sk-secret" not in str(caught.value)
 
 
 def test_merge_keys() -> None:
-    """`<<` brings a mapping's keys; a mapping's own come first."""
+    """`<<` adds the keys of another mapping; the mapping's own keys win."""
     document = read_document("a: &a {x: 1, y: 2}\nb:\n  <<: *a\n  y: 3\n", "x.yaml", {})
     assert document.data["b"] == {"y": "3", "x": "1"}
 
@@ -146,12 +146,12 @@ def test_merge_keys() -> None:
     ],
 )
 def test_overrides(variable: str, value: str, data: object) -> None:
-    """An override makes the sections it needs; its value is YAML, and text where it is none."""
+    """An override makes the sections it needs. Its value is YAML, or text if it is not YAML."""
     assert read_document("", "x.yaml", {variable: value}).data == data
 
 
 def test_override_over_the_file() -> None:
-    """An override replaces what the file says, and where it was said."""
+    """An override replaces the file's value and its origin."""
     document = read_document(
         "memory: true\nserver:\n  port: 1\n",
         "x.yaml",
@@ -162,7 +162,7 @@ def test_override_over_the_file() -> None:
 
 
 def test_override_of_the_built_in_upstream() -> None:
-    """The first upstream can be changed without a file."""
+    """A variable can change the first upstream without a file."""
     document = read_document("", "x.yaml", {"OM_PROXY__UPSTREAM__0__BASE_URL": "http://h/v1"})
     assert document.data["upstream"] == [{"name": "openai", "base_url": "http://h/v1"}]
 
@@ -177,13 +177,13 @@ def test_override_of_the_built_in_upstream() -> None:
     ],
 )
 def test_override_of_nothing(variable: str) -> None:
-    """An override that reaches nothing is an error that names it."""
+    """An override of a path that cannot exist is an error that names the variable."""
     with pytest.raises(ConfigError, match=f"env {variable}: "):
         read_document("", "x.yaml", {variable: "1"})
 
 
 def test_admin_token_without_a_file() -> None:
-    """The built-in admin token is the variable's, as the shipped file says."""
+    """Without a file, OM_PROXY_ADMIN_TOKEN is the admin token."""
     assert read_document("", "x.yaml", {"OM_PROXY_ADMIN_TOKEN": "t"}).data == {
         "server": {"admin_token": "t"}
     }
@@ -194,7 +194,7 @@ def test_admin_token_without_a_file() -> None:
 
 @given(st.text())
 def test_any_text(text: str) -> None:
-    """Whatever a file holds, it is read or refused with a ConfigError."""
+    """Any text of a file is read, or refused with a ConfigError."""
     try:
         document = read_document(text, "x.yaml", {})
     except ConfigError:
@@ -210,8 +210,8 @@ def test_any_text(text: str) -> None:
         (("models", "g-4*", "x"), 'models["g-4*"].x'),
     ],
 )
-def test_written(path: tuple[str | int, ...], text: str) -> None:
-    """Paths are written as people point at keys."""
+def test_render_path(path: tuple[str | int, ...], text: str) -> None:
+    """Paths are rendered as the documents write them."""
     assert render_path(path) == text
 
 
@@ -220,7 +220,7 @@ def test_written(path: tuple[str | int, ...], text: str) -> None:
     ["a: *sk-hidden", "a: &sk-hidden 1\nb: &sk-hidden 2", "a: !sk!hidden 1", "a: *sk-hidden 1"],
 )
 def test_a_key_that_looks_like_yaml_is_not_repeated(text: str) -> None:
-    """A key may begin with any character, and what it is then, YAML names."""
+    """A key that starts with `*`, `&` or `!` is read as YAML, and the error does not repeat it."""
     with pytest.raises(ConfigError) as caught:
         read_document(text, "x.yaml", {})
     assert "hidden" not in str(caught.value)

@@ -1,4 +1,4 @@
-"""A file that changes takes effect whole, or not at all."""
+"""A change of the file takes effect whole, or not at all."""
 
 import asyncio
 import threading
@@ -17,7 +17,8 @@ Next = Callable[[], Awaitable[bool]]
 
 @asynccontextmanager
 async def watching(file: Path, text: str) -> AsyncIterator[tuple[WatchedSettings, Next]]:
-    """A watched file, and the wait for what became of its next change."""
+    """A watched file, and a function that waits for its next change and returns whether it was
+    applied."""
     await asyncio.to_thread(file.write_text, text)
     changes: asyncio.Queue[bool] = asyncio.Queue()
     watched = WatchedSettings(
@@ -30,9 +31,9 @@ async def watching(file: Path, text: str) -> AsyncIterator[tuple[WatchedSettings
         await task
 
 
-async def test_a_valid_change_is_taken(tmp_path: Path) -> None:
-    """The whole new configuration is in force, the old snapshot unchanged, and the log names what
-    changed."""
+async def test_a_valid_change_is_applied(tmp_path: Path) -> None:
+    """The new configuration is in force whole, the old snapshot is unchanged, and the log names
+    what changed."""
     file = tmp_path / "x.yaml"
     with capture_logs() as logs:
         async with watching(file, "memory: {scope: thread}") as (watched, following):
@@ -47,8 +48,8 @@ async def test_a_valid_change_is_taken(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("text", ["memory: {scope: all}", "memory: [", "", " \n"])
 async def test_a_faulty_change_is_refused(tmp_path: Path, text: str) -> None:
-    """The old configuration stays, the log says why; an empty file is one being written, not a wish
-    for the defaults."""
+    """The old configuration stays and the log says why. An empty file is refused too: an editor may
+    be writing it."""
     file = tmp_path / "x.yaml"
     with capture_logs() as logs:
         async with watching(file, "memory: {scope: resource}") as (watched, following):
@@ -66,8 +67,8 @@ async def test_a_faulty_change_is_refused(tmp_path: Path, text: str) -> None:
 @pytest.mark.parametrize(
     "text", ["auth: {keys: [sk-hush]}", "server: {admin_tokn: sk-hush}", "auth: {sk-hush: acme}"]
 )
-async def test_what_is_refused_is_not_repeated(tmp_path: Path, text: str) -> None:
-    """The log says which setting it is, and nothing of a key that stands in the wrong place."""
+async def test_a_refused_credential_is_not_logged(tmp_path: Path, text: str) -> None:
+    """The log names the setting, and does not repeat a key that stands in the wrong place."""
     file = tmp_path / "x.yaml"
     with capture_logs() as logs:
         async with watching(file, "memory: true") as (_, following):
@@ -79,7 +80,7 @@ async def test_what_is_refused_is_not_repeated(tmp_path: Path, text: str) -> Non
 
 
 async def test_a_replaced_file_is_still_watched(tmp_path: Path) -> None:
-    """Editors and orchestrators put a new file in the old one's place, more than once."""
+    """Editors and orchestrators replace the file, more than once."""
     file = tmp_path / "x.yaml"
     async with watching(file, "memory: true") as (watched, following):
         for scope in ("resource", "thread"):
@@ -90,8 +91,8 @@ async def test_a_replaced_file_is_still_watched(tmp_path: Path) -> None:
             assert watched.current.memory.scope == scope
 
 
-async def test_a_file_that_goes_is_refused(tmp_path: Path) -> None:
-    """Deleting the file does not put the defaults in force; when it comes back, it counts."""
+async def test_a_deleted_file_is_refused(tmp_path: Path) -> None:
+    """Deleting the file does not put the defaults in force. When it is back, it counts."""
     file = tmp_path / "x.yaml"
     async with watching(file, "memory: {scope: resource}") as (watched, following):
         file.unlink()
@@ -112,8 +113,8 @@ telemetry: {log: json}
 
 
 async def test_what_needs_a_restart_is_named(tmp_path: Path) -> None:
-    """What is read once at the start is taken over too, and the log says that it waits for the next
-    one; nothing else is named."""
+    """Settings that are read once at the start change too, and the log names exactly those as
+    waiting for a restart."""
     file = tmp_path / "x.yaml"
     with capture_logs() as logs:
         async with watching(file, "memory: true") as (_, following):
@@ -132,9 +133,8 @@ async def test_what_needs_a_restart_is_named(tmp_path: Path) -> None:
     ]
 
 
-async def test_who_stops_watching_leaves_no_thread(tmp_path: Path) -> None:
-    """Not even until it would have looked again: a process that is told to end does not wait for
-    it."""
+async def test_a_cancelled_watch_leaves_no_thread(tmp_path: Path) -> None:
+    """The thread ends before the next check, so that a process can end at once."""
     before = set(threading.enumerate())
     file = tmp_path / "x.yaml"
     file.touch()
@@ -149,14 +149,14 @@ async def test_who_stops_watching_leaves_no_thread(tmp_path: Path) -> None:
 
 
 async def test_without_a_file_there_is_nothing_to_watch() -> None:
-    """Settings made in code stay as they are."""
+    """Without a file, `watch` returns at once and the settings stay."""
     watched = WatchedSettings(Settings(), env={})
     await asyncio.wait_for(watched.watch(), 30)
     assert watched.current == Settings()
 
 
 def test_changed_keys_look_into_lists() -> None:
-    """An upstream is compared key by key; a list of words as a whole."""
+    """Upstreams are compared key by key; a list of words is compared whole."""
     before = Settings()
     upstream = before.upstream[0].model_copy(update={"base_url": "http://h", "match": ("a",)})
     after = before.model_copy(update={"upstream": (upstream, upstream)})
