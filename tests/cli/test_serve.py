@@ -166,7 +166,7 @@ def test_serve_on_an_address_of_another_machine(tmp_path: Path, workers: str) ->
             CONFIG + f"server: {{host: {host}, admin_token: t, workers: {workers}}}\n"
         )
         line = read_start_failure(run_om_proxy("serve", "--config", "om.yaml", cwd=tmp_path))
-        assert f"server.host: {host} is no address of this machine" in line
+        assert f"server.host: {host} is not an address of this machine" in line
 
 
 def test_a_start_that_fails_unforeseen(

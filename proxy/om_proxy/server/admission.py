@@ -1,30 +1,30 @@
-"""Limit what is served at once: places for requests, and room for their bodies. As load grows:
+"""Limit what is served at once: slots for requests, and memory for their bodies. As load grows:
 
 - from `BUSY_SHARE` of `limits.in_flight` on, no memory is made, and none is waited for
-  (background/scheduler.py asks). Turns are still stored, and prompts still shortened by the memory
-  there is: neither takes long, and a model may not take the raw prompt;
-- at the limit a request is answered 503: before its body if there is no place then, else after it;
+  (background/scheduler.py asks). Turns are still stored, and prompts are still shortened by the
+  stored memory: both are quick, and a model may refuse the raw prompt;
+- at the limit a request is answered 503: before its body if no slot is free then, else after it;
 - where bodies are read before they are served, a request is also answered 503 if there is no room
-  for its body, or if the body must give way to another.
+  for its body, or if its body is evicted for another one.
 
-A request that is read first has its place from the end of its body on: a thousand bodies that
-trickle in take no place from others. A body that is forwarded as it comes has its place from its
-first piece on, because it holds a connection to the model server. Bodies of more than one piece may
-have half of the places.
+Slots: a request that is read first takes its slot at the end of its body, so a thousand bodies that
+trickle in take no slots. A body that is forwarded as it comes takes its slot at its first piece,
+because it holds a connection to the model server. Forwarded bodies of more than one piece may take
+half of the slots.
 
 Room: a body is charged to the budget of all memory (budget.py) with `BODY_WEIGHT` times its bytes,
 and less once its need is known (`set_weight`). A large body with an announced length waits in
 order, before any of it is read, until all of it has room. A whole body keeps its room.
 
 While others wait, a body that comes too slowly (`MAX_CHECKS_PER_BODY`) loses the room for its rest.
-If that is not enough, a body without progress for `MAX_STALLED_CHECKS` gives way: it is refused.
-All other charges may find too little room. Then, of the unfinished bodies of its kind, the one
-gives way that has not grown by a small body's size for longest. So large bodies that stop short
-keep out no large body that makes progress. Small bodies (at most
-limits.body / `SMALL_BODY_DIVISOR`) find room beside all large ones, one for every place.
+If that is not enough, a body without progress for `MAX_STALLED_CHECKS` is evicted: its request is
+refused. Any other charge may find too little room. Then, of the unfinished bodies of its kind, the
+one is evicted that has not grown by a small body's size for longest. So a large body that stops
+short keeps out no large body that makes progress. Small bodies (at most
+limits.body / `SMALL_BODY_DIVISOR`) have room beside all large ones, one for every slot.
 
 Nothing is counted by client: behind another proxy all clients have one address, and only the model
-server knows whose credential is right.
+server knows whose credential is valid.
 """
 
 from __future__ import annotations
@@ -41,8 +41,8 @@ from om_proxy.server.disconnect import disconnect_future, run_unless_disconnecte
 from om_proxy.server.headers import content_length
 from om_proxy.server.request_body import make_too_large
 
-BUSY_SHARE = 0.8  # of the places
-UPLOAD_SHARE = 0.5  # of the places
+BUSY_SHARE = 0.8  # of the slots
+UPLOAD_SHARE = 0.5  # of the slots
 SMALL_BODY_DIVISOR = 64  # so many small bodies are as large as limits.body
 CHECK_INTERVAL_S = 0.25  # between checks of unfinished large bodies, while others wait
 MAX_STALLED_CHECKS = 4  # without progress
@@ -54,7 +54,7 @@ NO_ROOM_MESSAGE = "too many request bodies are held at once (limits.memory); try
 
 
 class AdmissionLimits(Protocol):
-    """The part of `limits` in settings/service.py that is read here."""
+    """The part of `limits` in settings/service.py that admission reads."""
 
     @property
     def body(self) -> int: ...
@@ -76,17 +76,17 @@ class BodyPool:
         self.unfinished: dict[BufferedBodyPermit, None] = {}
 
     def make_room(self, newcomer: BufferedBodyPermit) -> None:
-        """Let others give way to this body, which is counted already. Raises Overloaded where it is
-        the first that should."""
+        """Evict other bodies for this one, which is counted already. Raises Overloaded if this one
+        is the first to evict."""
         while self._is_over(self):
             first = next(iter(self.unfinished), newcomer)
             if first is newcomer:
                 raise Overloaded(NO_ROOM_MESSAGE)
-            first.give_way()
+            first.evict()
 
 
 class Admission:
-    """The counts of one server. `limits` returns those that hold now."""
+    """The counts of one server. `limits` returns the limits in force."""
 
     def __init__(self, limits: Callable[[], AdmissionLimits]) -> None:
         self.limits = limits
@@ -114,8 +114,8 @@ class Admission:
         )
 
     async def wait_for_room(self, size: int) -> None:
-        """Charge a large body before it is read. Raises TooLarge where it can never have room, and
-        Overloaded where it has none in time."""
+        """Charge a large body before it is read. Raises TooLarge if it can never have room, and
+        Overloaded if it has none in time."""
         if self.budget.try_charge_large(size):
             return
         if size > self.budget.max_large_bytes:
@@ -144,16 +144,16 @@ class Admission:
                 filter(BufferedBodyPermit.is_stalled, self.large_bodies.unfinished), None
             )
         ):
-            stalled.give_way()
+            stalled.evict()
         if self.budget.has_waiters:
             self._schedule_check()
 
     def is_busy(self) -> bool:
-        """Whether work that can wait should wait."""
+        """Whether the server has so many requests that background work should wait."""
         return self.in_flight >= BUSY_SHARE * self.limits().in_flight
 
     def check_capacity(self) -> None:
-        """Raise Overloaded where there is no place."""
+        """Raise Overloaded if no slot is free."""
         if self.in_flight >= (limit := self.limits().in_flight):
             raise Overloaded(
                 f"{limit} requests are being served (limits.in_flight); try again shortly"
@@ -161,19 +161,19 @@ class Admission:
 
 
 class BufferedBodyPermit:
-    """`with`: the place and the room of a request whose body is read before it is served.
+    """The slot and the room of a request whose body is read before it is served. Use it in `with`.
 
-    Call `receive` in place of the request's own. It raises Overloaded; and TooLarge for an
-    announced body above limits.body, before anything of it is read.
+    Call `receive` in place of the request's own. It raises Overloaded. For an announced body above
+    limits.body it raises TooLarge before it reads any of it.
     """
 
     __slots__ = (
         "_admission",
         "_bytes",
         "_charged",
-        "_given_way",
+        "_evicted",
         "_has_begun",
-        "_has_place",
+        "_has_slot",
         "_last_check",
         "_max_small",
         "_pool",
@@ -189,15 +189,15 @@ class BufferedBodyPermit:
         self._bytes = self._charged = 0
         self._max_small = 0  # bytes of the largest small body, from the first `receive` on
         self._last_check = (-1, 0)  # the bytes then, and how many checks saw no progress
-        self._given_way: asyncio.Future[None] | None = None  # None: the body comes in one piece
-        self._has_begun = self._has_place = False
+        self._evicted: asyncio.Future[None] | None = None  # None: the body comes in one piece
+        self._has_begun = self._has_slot = False
 
     def __enter__(self) -> BufferedBodyPermit:
         return self
 
     def __exit__(self, *exc_info: object) -> None:
         self._release()
-        self._admission.in_flight -= self._has_place
+        self._admission.in_flight -= self._has_slot
 
     async def receive(self) -> Message:
         if not self._has_begun:
@@ -207,11 +207,11 @@ class BufferedBodyPermit:
             size = self._read_announced_size()
             if size > self._max_small and not await self._reserve_room(size):
                 return {"type": "http.disconnect"}
-        if self._given_way is None:
+        if self._evicted is None:
             message = await self._receive()
         else:
-            message = await self._receive_unless_given_way(self._given_way)
-        if message["type"] == "http.request" and not self._has_place:
+            message = await self._receive_unless_evicted(self._evicted)
+        if message["type"] == "http.request" and not self._has_slot:
             is_whole = not message.get("more_body")
             self._add_piece(len(message.get("body", b"")), is_whole=is_whole)
         return message
@@ -220,15 +220,15 @@ class BufferedBodyPermit:
         """Charge this many times the bytes of a whole body from now on."""
         self._set_charge(weight * self._bytes)
 
-    def give_way(self) -> None:
-        """Release the room for another body; `receive`, where it waits, raises Overloaded."""
+    def evict(self) -> None:
+        """Release the room for another body. A `receive` that waits raises Overloaded."""
         self._release()
-        if self._given_way is not None and not self._given_way.done():
-            self._given_way.set_result(None)
+        if self._evicted is not None and not self._evicted.done():
+            self._evicted.set_result(None)
 
     def check_progress(self) -> None:
         """Release the room for the rest of this body if it comes too slowly, because others wait. A
-        byte now and then keeps nothing."""
+        byte now and then does not keep the room."""
         size, stalled_checks = self._last_check
         is_first = size < 0
         received = self._bytes - size
@@ -243,20 +243,20 @@ class BufferedBodyPermit:
         return self._last_check[1] >= MAX_STALLED_CHECKS
 
     def _read_announced_size(self) -> int:
-        """The announced bytes; 0 without a length."""
+        """Return the announced bytes; 0 without a length."""
         size = content_length(self._scope["headers"]) or 0
         if size > (limit := self._admission.limits().body):
             raise make_too_large(limit)
         return size
 
     async def _reserve_room(self, size: int) -> bool:
-        """Wait until all of the body has room. False: its client left meanwhile."""
+        """Wait until all of the body has room. Return False if its client left meanwhile."""
         charge = BODY_WEIGHT * size
         waiting = self._wait_for_room(charge)
         if await run_unless_disconnected(disconnect_future(self._scope), waiting) is None:
             return False
         self._charged, self._pool = charge, self._admission.large_bodies
-        self._given_way = asyncio.get_running_loop().create_future()
+        self._evicted = asyncio.get_running_loop().create_future()
         self._pool.unfinished[self] = None
         return True
 
@@ -264,9 +264,9 @@ class BufferedBodyPermit:
         await self._admission.wait_for_room(charge)
         return True
 
-    async def _receive_unless_given_way(self, given_way: asyncio.Future[None]) -> Message:
-        message = await run_unless_disconnected(given_way, self._receive_next())
-        if message is None or given_way.done():
+    async def _receive_unless_evicted(self, evicted: asyncio.Future[None]) -> Message:
+        message = await run_unless_disconnected(evicted, self._receive_next())
+        if message is None or evicted.done():
             raise Overloaded(NO_ROOM_MESSAGE)
         return message
 
@@ -274,21 +274,21 @@ class BufferedBodyPermit:
         return await self._receive()
 
     def _add_piece(self, size: int, *, is_whole: bool) -> None:
-        """Take room for a piece, and a place for a whole body."""
+        """Take room for a piece, and a slot for a whole body."""
         if is_whole:
-            self._admission.check_capacity()  # first: nobody gives way to a refused body
-        self._hold(size, is_whole=is_whole)
+            self._admission.check_capacity()  # first: a refused body must not evict another one
+        self._charge_piece(size, is_whole=is_whole)
         if is_whole:
             self._admission.in_flight += 1
-            self._has_place = True
+            self._has_slot = True
 
-    def _hold(self, size: int, *, is_whole: bool) -> None:
+    def _charge_piece(self, size: int, *, is_whole: bool) -> None:
         before, now, max_small = self._bytes, self._bytes + size, self._max_small
         admission = self._admission
         is_large = now > max_small or (self._pool is admission.large_bodies and not is_whole)
         pool = admission.large_bodies if is_large else admission.small_bodies
         if is_whole or pool is not self._pool or now // max_small > before // max_small:
-            # progress: if the body is unfinished, it is now the last to give way
+            # progress: if the body is unfinished, it is now the last to be evicted
             self._pool.unfinished.pop(self, None)
         self._pool.held_bytes -= before
         pool.held_bytes += now
@@ -296,7 +296,7 @@ class BufferedBodyPermit:
         charge, charged = BODY_WEIGHT * now, self._charged
         self._set_charge(charge if is_whole else max(charge, charged))
         if not is_whole:
-            self._given_way = self._given_way or asyncio.get_running_loop().create_future()
+            self._evicted = self._evicted or asyncio.get_running_loop().create_future()
             pool.unfinished.setdefault(self)
         if charge > charged:
             pool.make_room(self)
@@ -314,18 +314,18 @@ class BufferedBodyPermit:
 
 
 class StreamedBodyPermit:
-    """`with`: the place of a request whose body is forwarded as it comes.
+    """The slot of a request whose body is forwarded as it comes. Use it in `with`.
 
     Call `receive` in place of the request's own. It raises Overloaded for the first piece only,
     when nothing has been forwarded yet.
     """
 
-    __slots__ = ("_admission", "_has_place", "_is_uploading", "_receive")
+    __slots__ = ("_admission", "_has_slot", "_is_uploading", "_receive")
 
     def __init__(self, admission: Admission, receive: Receive) -> None:
         self._admission = admission
         self._receive = receive
-        self._has_place = self._is_uploading = False
+        self._has_slot = self._is_uploading = False
         admission.check_capacity()
 
     def __enter__(self) -> StreamedBodyPermit:
@@ -333,24 +333,24 @@ class StreamedBodyPermit:
 
     def __exit__(self, *exc_info: object) -> None:
         self._end_upload()
-        self._admission.in_flight -= self._has_place
+        self._admission.in_flight -= self._has_slot
 
     async def receive(self) -> Message:
         message = await self._receive()
-        if message["type"] == "http.request" and not self._has_place:
-            self._take_place(is_uploading=bool(message.get("more_body")))
+        if message["type"] == "http.request" and not self._has_slot:
+            self._take_slot(is_uploading=bool(message.get("more_body")))
         elif not message.get("more_body"):
             self._end_upload()
         return message
 
-    def _take_place(self, *, is_uploading: bool) -> None:
+    def _take_slot(self, *, is_uploading: bool) -> None:
         admission = self._admission
         admission.check_capacity()
         if is_uploading and admission.uploads >= UPLOAD_SHARE * admission.limits().in_flight:
             raise Overloaded("too many uploads are under way; try again shortly")
         admission.in_flight += 1
         admission.uploads += is_uploading
-        self._has_place, self._is_uploading = True, is_uploading
+        self._has_slot, self._is_uploading = True, is_uploading
 
     def _end_upload(self) -> None:
         self._admission.uploads -= self._is_uploading

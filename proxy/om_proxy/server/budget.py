@@ -1,13 +1,13 @@
 """One budget of bytes for the memory that requests and replies hold: `limits.memory`.
 
 It is charged with request bodies and the values made of them, and with copies of replies until they
-are stored. One number has three shares:
+are stored. It has three shares:
 
 - large bodies wait, before any of them is read, while the total is beyond `LARGE_SHARE`; a body
   that waits holds nothing, so no two can wait for each other;
-- the copy of a reply is given up where the total is beyond `COPY_SHARE`; its client gets the bytes
-  all the same;
-- small bodies, and the first `FREE_COPY_BYTES` of each reply, always find the rest.
+- the copy of a reply is dropped if the total is beyond `COPY_SHARE`; the client still gets the
+  reply;
+- small bodies, and the first `FREE_COPY_BYTES` of each reply, can always use the rest.
 
 Memory is returned to the system once most of a peak is free again and stays free.
 """
@@ -29,13 +29,13 @@ COPY_SHARE = 0.875
 COPY_WEIGHT = 4
 FREE_COPY_BYTES = 1 << 16  # of each reply: most are shorter, and 1 000 of them are 64 MiB
 MIN_RELEASED_BYTES = 64 << 20  # below it the process keeps what it will need again
-# Waits before each release: a sawtooth of large bodies keeps its pages, and work behind replies
-# ends later.
+# waits before each release: large bodies that come again and again keep their pages, and the work
+# after replies ends later
 RELEASE_DELAYS_S = (2.0, 8.0, 50.0)
 
 
 class MemoryBudget:
-    """The budget of one server. `limit` returns the bytes that hold now."""
+    """The budget of one server. `limit` returns the limit in force, in bytes."""
 
     def __init__(self, limit: Callable[[], int]) -> None:
         self._limit = limit
@@ -51,7 +51,7 @@ class MemoryBudget:
         return int(LARGE_SHARE * self._limit())
 
     def change(self, size: int) -> None:
-        """Charge so many bytes more, or fewer."""
+        """Add to the charge; a negative size reduces it."""
         self.held_bytes += size
         if size > 0:
             self._peak = max(self._peak, self.held_bytes)
@@ -62,8 +62,7 @@ class MemoryBudget:
                 self._schedule_release()
 
     def charge_copy(self, size: int) -> bool:
-        """Charge so many bytes of a reply's copy. False: there is no room, and nothing is
-        charged."""
+        """Charge bytes of a reply's copy. Return False, and charge nothing, if there is no room."""
         if self.held_bytes + size > COPY_SHARE * self._limit():
             return False
         self.change(size)
@@ -77,14 +76,14 @@ class MemoryBudget:
         return bool(self._waiting)
 
     def try_charge_large(self, size: int) -> bool:
-        """Charge a large body if it finds room now, and no other waits before it."""
+        """Charge a large body if there is room now, and no other one waits."""
         if self._waiting or self.held_bytes + size > self.max_large_bytes:
             return False
         self.change(size)
         return True
 
     async def wait_and_charge_large(self, size: int) -> None:
-        """Wait until a large body of this charge has its turn and room, and charge it."""
+        """Wait in order until there is room for a large body of this charge, and charge it."""
         admitted = asyncio.get_running_loop().create_future()
         self._waiting.append((size, admitted))
         try:

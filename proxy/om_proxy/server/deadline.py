@@ -1,4 +1,4 @@
-"""A time limit that costs nothing where the work never waits, which is most of the time."""
+"""A time limit that costs nothing if the work never waits, which is most of the time."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ class Deadline:
         self._timeout: asyncio.Timeout | None = None
 
     def extend(self, seconds: float) -> None:
-        """Give the work so many seconds more."""
+        """Give the work more seconds."""
         if self._timeout is None:
             self._seconds += seconds
         else:
             self._timeout.reschedule((self._timeout.when() or 0.0) + seconds)
 
     async def run(self, work: Coroutine[Any, Any, T]) -> T:
-        """The result of the work. Raises TimeoutError when the work takes longer than its limit."""
+        """Return the result of the work. Raises TimeoutError if it takes longer than its limit."""
         try:
             awaited = work.send(None)
         except StopIteration as done:
@@ -38,7 +38,7 @@ class Deadline:
 
 @types.coroutine
 def _continue_coroutine(work: Coroutine[Any, Any, T], awaited: Any) -> Generator[Any, Any, T]:
-    """Run a coroutine to its end that has begun, and now waits for `awaited`."""
+    """Run a coroutine to its end. It has begun already, and now waits for `awaited`."""
     step: Callable[[], Any]
     while True:
         try:

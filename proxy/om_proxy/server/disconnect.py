@@ -1,4 +1,4 @@
-"""Notice at once that a client has left, whatever the proxy does for it."""
+"""Notice at once that a client has left, even while the proxy works for it."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ T = TypeVar("T")
 
 
 def disconnect_future(scope: Scope) -> asyncio.Future[None] | None:
-    """Return a future that is done once the client has left; None under another server than the
-    proxy's own (server/protocol.py)."""
+    """Return a future that is done once the client has left; None under any server but the proxy's
+    own (server/protocol.py)."""
     extension = scope.get("extensions", {}).get(DISCONNECT_EXTENSION, {})
     found: asyncio.Future[None] | None = extension.get("future")
     return found
 
 
 class DisconnectWatch:
-    """`async with` gives a future that is done once the client has left. The body must have been
-    read, and no other code may call `receive`.
+    """A future that is done once the client has left, given by `async with`. The body must have
+    been read, and no other code may call `receive`.
 
-    The connections of the proxy's own server bring the future; under another server a task waits in
-    `receive`. A generator in place of this class would cost four times as much.
+    The proxy's own server provides the future; under another server a task waits in `receive`. A
+    generator in place of this class would cost four times as much.
     """
 
     def __init__(self, scope: Scope, receive: Receive) -> None:
@@ -44,7 +44,7 @@ class DisconnectWatch:
 
 
 async def wait_for_disconnect(receive: Receive) -> None:
-    """Drop all messages of the client until it has left."""
+    """Drop the client's messages until it has left."""
     while (await receive())["type"] != "http.disconnect":
         pass
 
@@ -52,10 +52,10 @@ async def wait_for_disconnect(receive: Receive) -> None:
 async def run_unless_disconnected(
     gone: asyncio.Future[None] | None, work: Coroutine[Any, Any, T]
 ) -> T | None:
-    """The result of `work`, or None when the client left first: then the work was cancelled, and
-    has ended.
+    """Return the result of `work`, or None if the client left first: then the work was cancelled,
+    and has ended.
 
-    Where `gone` is None, the work simply runs to its end. It runs in the caller's own task, as
+    If `gone` is None, the work runs to its end. It runs in the caller's own task, as
     under `asyncio.timeout`: a task for it and one for the waiting would cost 0.1 ms a request.
     """
     if gone is None:
@@ -79,7 +79,7 @@ async def run_unless_disconnected(
         return await work
     except asyncio.CancelledError:
         if has_left and task.uncancel() <= cancellations_before:
-            has_left = False  # our own cancellation ends here; one from outside would go on
+            has_left = False  # our own cancellation ends here; another one is raised again
             return None
         raise
     finally:

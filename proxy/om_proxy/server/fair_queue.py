@@ -1,10 +1,10 @@
-"""Let large pieces of work run one at a time, one in each pass of the event loop: a small request
-waits for only one of them at a time.
+"""Run large pieces of work one at a time, one in each pass of the event loop, so that a small
+request waits for only one of them in each pass.
 
 One pass of the loop serves everything that is ready. Five hundred replies of a megabyte that come
-together would make one pass of seconds, and a small request needs a dozen passes. Where a crowd
-waits, the loop rests after each piece for as long as the piece took: only between two pieces does
-it hear from the store's thread.
+together would make one pass of seconds, and a small request needs a dozen passes. If many pieces
+wait, the loop rests after each piece for as long as the piece took, because the store's thread can
+report to it only between two pieces.
 """
 
 from __future__ import annotations
@@ -14,16 +14,16 @@ import time
 from collections import deque
 from weakref import WeakKeyDictionary
 
-LARGE_PIECE_BYTES = 1 << 14  # larger ones take a slot; most streams and replies come in less
-CROWD_PIECES = 32  # waiting pieces; fewer are soon done
-MIN_REST_S = 0.001  # in a crowd
+LARGE_PIECE_BYTES = 1 << 14  # larger ones wait for a slot; most streams and replies come in less
+CROWD_PIECES = 32  # if more pieces wait, the loop rests; fewer are soon done
+MIN_REST_S = 0.001  # after a piece
 
 _queues: WeakKeyDictionary[asyncio.AbstractEventLoop, FairQueue] = WeakKeyDictionary()
 
 
 async def wait_slot() -> None:
-    """Wait for a slot, in order. There is no wait if the queue is empty and this pass of the loop is
-    free."""
+    """Wait for a slot, in order. There is no wait if the queue is empty and this pass of the loop
+    has had no piece."""
     loop = asyncio.get_running_loop()
     queue = _queues.get(loop)
     if queue is None:
@@ -38,7 +38,7 @@ class FairQueue:
     __slots__ = ("_is_taken", "_waiting")
 
     def __init__(self) -> None:
-        self._is_taken = False  # this pass has its piece, or somebody waits
+        self._is_taken = False  # this pass has had its piece, or pieces wait
         self._waiting: deque[asyncio.Future[None]] = deque()
 
     async def wait_slot(self, loop: asyncio.AbstractEventLoop) -> None:
@@ -48,7 +48,7 @@ class FairQueue:
             return
         slot = loop.create_future()
         self._waiting.append(slot)
-        # a waiter that is cancelled with its slot in hand leaves one pass empty, no more
+        # a waiter that is cancelled after it got its slot leaves one pass empty, no more
         await slot
 
     def _start_next(self, loop: asyncio.AbstractEventLoop) -> None:

@@ -9,7 +9,7 @@ from om_proxy.errors import BadRequest, OmError, Unsupported
 
 Header = tuple[bytes, bytes]
 
-# RFC 9110 7.6.1, and what older software sends in its spirit.
+# RFC 9110 7.6.1, and similar headers of older software
 HOP_BY_HOP_HEADERS = frozenset(
     (
         b"connection",
@@ -29,8 +29,8 @@ _HOST_VALUE = re.compile(rb"([A-Za-z0-9._-]*|\[[0-9A-Fa-f:.]+\])(:[0-9]*)?")
 
 
 def find_head_fault(headers: Sequence[Header], http_version: str) -> OmError | None:
-    """The reason why this request could mean one thing here and another to a server before or
-    behind us; None where it cannot."""
+    """Return the error for a request that could mean one thing here and another to a server before
+    or behind us; None if it is safe."""
     hosts = []
     for name, value in headers:
         if name == b"host":
@@ -49,8 +49,8 @@ def find_head_fault(headers: Sequence[Header], http_version: str) -> OmError | N
 
 
 def find_header(headers: Sequence[Header], name: bytes) -> bytes | None:
-    """The first value of a header, None if it is absent. All names are in lower case, as ASGI has
-    them."""
+    """Return the first value of a header, None if it is absent. Names are in lower case, as ASGI
+    gives them."""
     for key, value in headers:  # a generator in next() takes twice as long
         if key == name:
             return value
@@ -58,7 +58,7 @@ def find_header(headers: Sequence[Header], name: bytes) -> bytes | None:
 
 
 def content_length(headers: Sequence[Header]) -> int | None:
-    """The announced length of the body; None if there is none, or it is no number. Names are in
+    """Return the announced length of the body; None if it is absent or not a number. Names are in
     lower case."""
     value = find_header(headers, b"content-length")
     return int(value) if value is not None and value.isdigit() else None

@@ -1,4 +1,4 @@
-"""Send responses to clients of HTTP/1.0, which know no chunks; nginx is one by default."""
+"""Send responses to HTTP/1.0 clients, which cannot read chunks. nginx is one by default."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from om_proxy.server.headers import find_header
 
 
 class Http10App:
-    """An application whose client speaks HTTP/1.0: a body without a length goes out without chunks,
-    and ends with the connection (RFC 9112 6.3).
+    """Wrap an application whose client speaks HTTP/1.0: a body without a length is sent without
+    chunks, and ends with the connection (RFC 9112 6.3).
 
-    Until the body is whole, closing would reset the connection, even if the process dies: a clean
-    end would make a part look like the whole.
+    Until the body is complete, closing resets the connection, even if the process dies: after a
+    clean end, a part of the body would look complete.
     """
 
     def __init__(self, app: ASGIApp, cycle: RequestResponseCycle) -> None:
@@ -45,6 +45,6 @@ class Http10App:
             self._set_reset_at_close(False)
 
     def _set_reset_at_close(self, on: bool) -> None:
-        # the transport is closing where a response is drained without its client
+        # the transport is closing if the response is drained after its client has left
         if not self._cycle.transport.is_closing():
             sockets.set_reset_at_close(self._cycle.transport, on)

@@ -14,8 +14,8 @@ _ABSENT_ADDRESS_ERRNOS = {errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT}
 
 
 def open_listeners(host: str, port: int) -> list[socket.socket]:
-    """A socket for each address of this host, bound as asyncio does it. Raises ConfigError, which
-    names the setting."""
+    """Open a socket for each address of this host, bound as asyncio does it. Raises ConfigError,
+    which names the setting."""
     host = host.strip("[]")
     try:
         found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
@@ -31,15 +31,15 @@ def open_listeners(host: str, port: int) -> list[socket.socket]:
                 raise ConfigError(f"server.port: {port} of {host} {failure}") from exc
     if not listeners:
         raise ConfigError(
-            f"server.host: {host} is no address of this machine:"
-            " 127.0.0.1 is, and 0.0.0.0 is all it has"
+            f"server.host: {host} is not an address of this machine:"
+            " use 127.0.0.1, or 0.0.0.0 for all addresses"
         )
     return listeners
 
 
 def _open_listener(family: int, kind: int, protocol: int, address: Any) -> socket.socket:
-    """A socket that workers inherit, and that gets its port while an old server's last connections
-    still have it. Raises OSError."""
+    """Open a socket that workers inherit. It can be bound while an old server's last connections
+    still use the port. Raises OSError."""
     # with its protocol named: asyncio sets TCP_NODELAY on such sockets only
     listener = socket.socket(family, kind, protocol)
     try:
@@ -56,9 +56,9 @@ def _open_listener(family: int, kind: int, protocol: int, address: Any) -> socke
 
 
 def _describe_bind_failure(exc: OSError) -> str:
-    """The end of a sentence about a port: why it cannot be used, and what to do."""
+    """Return the end of a sentence about a port: why it cannot be used, and what to do."""
     if exc.errno == errno.EADDRINUSE:
-        return "is in use: end what listens there, or set another port (OM_PROXY__SERVER__PORT)"
+        return "is in use: stop the other program, or set another port (OM_PROXY__SERVER__PORT)"
     if exc.errno in {errno.EACCES, errno.EPERM}:
-        return "is not for this user to listen on: set a port from 1024 on (OM_PROXY__SERVER__PORT)"
-    return f"cannot be listened on ({exc.strerror}): set another (OM_PROXY__SERVER__PORT)"
+        return "is not allowed for this user: set a port of 1024 or more (OM_PROXY__SERVER__PORT)"
+    return f"cannot be used ({exc.strerror}): set another port (OM_PROXY__SERVER__PORT)"

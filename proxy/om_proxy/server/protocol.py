@@ -1,15 +1,16 @@
-"""uvicorn's HTTP/1.1 protocol, with bounds on what a client may send and how slowly, and with a
-sign to the application when the client has left.
+"""uvicorn's HTTP/1.1 protocol with bounds on the size and the speed of requests, and with a future
+that tells the application when the client has left.
 
 - ASGI reports a client's leaving only to a task that waits in `receive`: one for every request,
   which costs as much as reading it. Here each connection has a future.
 - Neither uvicorn nor its parser bounds heads, or the time that anything takes: the parser collects
   a header of a gigabyte. Here a connection only counts; the watchdog checks it (server/watchdog.py)
   and server/timeouts.py decides what is too slow.
-- The system does not report a client that leaves while we read nothing from it: behind a request
-  that is served another one waits, or a body is not taken. There the watchdog's check asks. It
-  cannot see an end behind more data than the system takes in unread.
-- uvicorn answers in chunks, which clients of HTTP/1.0 do not know (server/http10.py).
+- The system does not report a client that leaves while we read nothing from it. That happens when a
+  request waits behind another one, or when the application does not read a body. There the
+  watchdog's check asks the system. It cannot see an end behind more unread data than the system
+  holds.
+- uvicorn answers in chunks, which clients of HTTP/1.0 cannot read (server/http10.py).
 """
 
 from __future__ import annotations
@@ -34,15 +35,15 @@ DISCONNECT_EXTENSION = "om.gone"
 MAX_HEADERS = 100  # of a request; SDKs send about twenty
 # the socket option that limits unsent bytes; Linux and macOS have it
 UNSENT_LIMIT_OPTION: int | None = getattr(socket, "TCP_NOTSENT_LOWAT", None)
-# bytes the system holds of a reply beyond what the client's window takes; its default is 4 MiB
+# bytes of a reply that the system holds beyond the client's window; its default is 4 MiB
 MAX_UNSENT_BYTES = 1 << 17
-# with two to four times as many the system takes no more, and an end behind them stays unseen
+# at two to four times as many, the system accepts no more, and hides the end of the connection
 MAX_UNREAD_BYTES = 1 << 15
 HTTP_1_0 = "1.0"  # the version without chunks
 
 
 class ReadState(Enum):
-    HEAD = 1  # or waiting for the connection's first one
+    HEAD = 1  # or the connection's first request has not begun
     BODY = 2
     NOTHING = 3  # a request is complete, and the next one has not begun
 
@@ -61,7 +62,7 @@ class BoundedProtocol(NoUpgradeProtocol):
         super().__init__(*args, **kwargs)
         self._gone: asyncio.Future[None] = self.loop.create_future()
         self._watchdog = Watchdog.get_or_create(self.app_state)
-        # the request that is served, or was last; `cycle` came last, and may wait for this one
+        # the request that is served, or was served last; `cycle` is the newest, and may wait for it
         self._served: RequestResponseCycle | None = None
         # made at the first check: most connections are gone before it
         self._timeouts: TimeoutDetector | None = None
@@ -107,7 +108,7 @@ class BoundedProtocol(NoUpgradeProtocol):
 
     def on_headers_complete(self) -> None:
         limit = self._watchdog.limits.headers
-        # else the received bytes, which the head is part of, are few enough
+        # if not, all received bytes, the head among them, are within the limit
         needs_measuring = self._is_pipelined or self._head_bytes > limit
         if len(self.headers) > MAX_HEADERS or (needs_measuring and self._measure_head() > limit):
             self._head_fault = self._make_head_too_large()
@@ -126,8 +127,8 @@ class BoundedProtocol(NoUpgradeProtocol):
         super().on_body(body)
 
     def on_message_complete(self) -> None:
-        """Resume reading. A large body has paused it until the application asks for more; nobody
-        will, and without reading we see no end."""
+        """Resume reading. A large body has paused it until the application asks for more, which it
+        will not do, and without reading we do not notice that the client leaves."""
         super().on_message_complete()
         self._reading = ReadState.NOTHING
         self._requests += 1
@@ -136,9 +137,9 @@ class BoundedProtocol(NoUpgradeProtocol):
             self.flow.resume_reading()
 
     def timeout_keep_alive_handler(self) -> None:
-        """Close the connection, unless the system holds a request already. That one came in time,
-        but a busy loop reads it after its timers. Closing now would lose it, and its client could
-        not know whether it was served."""
+        """Close the connection, unless the system already holds the next request. It came in time,
+        but a busy loop runs its timers before it reads. Closing now would lose the request, and the
+        client could not know whether it was served."""
         if not self._has_unread():
             super().timeout_keep_alive_handler()
 
@@ -150,8 +151,8 @@ class BoundedProtocol(NoUpgradeProtocol):
         self._resumed += 1
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Report the end to the request that is served. uvicorn reports it to the request that came
-        last, which may be another one."""
+        """Report the end to the request that is served. uvicorn reports it to the newest request,
+        which may be another one."""
         super().connection_lost(exc)
         if self._served is not None and not self._served.response_complete:
             self._served.disconnected = True
@@ -169,14 +170,14 @@ class BoundedProtocol(NoUpgradeProtocol):
     # ── bounds ────────────────────────────────────────────────────────────────────────────────────
 
     def check(self, now: float) -> TimeoutKind | None:
-        """End this connection if its client is too slow, and return at what. End it quietly if its
-        client has left unnoticed."""
+        """End this connection if its client is too slow, and return the kind of timeout. End it
+        quietly if its client has left unnoticed."""
         if (
             self.flow.read_paused
             and not self.transport.is_closing()
             and sockets.has_client_ended(self.transport)
         ):
-            self.transport.close()  # as when we read on to its end
+            self.transport.close()  # as if we had read the end
             return None
         limits = self._watchdog.limits
         self._timeouts = self._timeouts or TimeoutDetector()
@@ -187,14 +188,14 @@ class BoundedProtocol(NoUpgradeProtocol):
         if kind == "idle" and self._has_unread():
             return None
         if stage == "rest" and self._body_bytes > 2 * limits.body:
-            kind = "rest"  # it was answered long ago, and sends on
+            kind = "rest"  # it was answered long ago, and the client still sends
         match kind:
             case "head" if self._head_bytes:
                 self._refuse(
                     TooSlow("the headers took longer than limits.header_timeout; try again")
                 )
             case "body":
-                message = "the body stopped, or came too slowly, for limits.body_timeout; try again"
+                message = "the body stopped or was too slow for limits.body_timeout; try again"
                 self._refuse(TooSlow(message))
             case "head" | "rest" | "idle":
                 self.transport.close()
@@ -227,14 +228,13 @@ class BoundedProtocol(NoUpgradeProtocol):
     def send_400_response(self, msg: str) -> None:
         """Refuse a request that uvicorn cannot read."""
         self._refuse(
-            self._head_fault
-            or BadRequest("this is no HTTP/1.1 request that can be read", "om_bad_http")
+            self._head_fault or BadRequest("this is not a readable HTTP/1.1 request", "om_bad_http")
         )
 
     def _refuse(self, exc: OmError) -> None:
-        """Read no more, and send the error where it is this request's turn. Earlier requests are
-        answered first, and then the connection ends without the error: it must not get into the
-        midst of a response."""
+        """Stop reading, and send the error if it is this request's turn. If earlier requests are
+        still to be answered, the connection ends after them without the error, which must not get
+        into the middle of a response."""
         self._is_refused = True
         if self._is_answered():
             if self._reading is ReadState.BODY:
@@ -244,7 +244,7 @@ class BoundedProtocol(NoUpgradeProtocol):
             self.cycle.keep_alive = False
             return
         elif self.cycle.response_started or self.pipeline:
-            self._reset()  # a clean end would make a part look whole to a client of HTTP/1.0
+            self._reset()  # after a clean end, a part looks complete to a client of HTTP/1.0
             return
         else:
             self.cycle.disconnected = True
@@ -255,10 +255,10 @@ class BoundedProtocol(NoUpgradeProtocol):
         self.transport.write_eof()
 
     def _drop_pipelined(self) -> None:
-        """Drop the requests behind the one that is served, and all further bytes, so that we see
-        its client's end. A client that stays gets its response, and repeats the other requests, as
-        it must when a connection ends (RFC 9112 9.3.2)."""
-        assert self._served is not None  # noqa: S101 - others wait for it
+        """Drop the requests behind the one that is served, and all further bytes, so that we notice
+        when the client leaves. A client that stays gets its response and repeats the other
+        requests, as it must when a connection ends (RFC 9112 9.3.2)."""
+        assert self._served is not None  # noqa: S101 - other requests wait for it
         self.pipeline.clear()
         self.cycle = self._served
         self.cycle.keep_alive = False
@@ -266,13 +266,13 @@ class BoundedProtocol(NoUpgradeProtocol):
         self.flow.resume_reading()
 
     def _reset(self) -> None:
-        """Close the connection, and drop what the system still holds for the client: else it would
-        offer that for minutes."""
+        """Close the connection, and drop what the system still holds for the client: otherwise it
+        would offer that for minutes."""
         sockets.set_reset_at_close(self.transport, True)
         self.transport.abort()
 
     def _is_answered(self) -> bool:
-        """Whether all requests are answered; the last one may be incomplete all the same."""
+        """Whether all requests are answered. The last one may still be incomplete."""
         return self.cycle is None or self.cycle.response_complete
 
     def _report_disconnect(self) -> None:
@@ -280,12 +280,12 @@ class BoundedProtocol(NoUpgradeProtocol):
             self._gone.set_result(None)
 
     def _measure_head(self) -> int:
-        """The bytes of the head, as far as they are kept."""
+        """Return the bytes of the head, apart from what the parser drops."""
         return len(self.url) + sum(len(name) + len(value) + 4 for name, value in self.headers)
 
     def _make_head_too_large(self) -> OmError:
         limit = self._watchdog.limits.headers
         return HeadTooLarge(
-            f"the headers are more than {MAX_HEADERS},"
-            f" or larger than limits.headers ({limit} bytes)"
+            f"the request has more than {MAX_HEADERS} headers,"
+            f" or they are larger than limits.headers ({limit} bytes)"
         )

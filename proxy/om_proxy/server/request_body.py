@@ -8,11 +8,11 @@ from om_proxy.errors import TooLarge
 
 
 class ClientDisconnected(Exception):
-    """The client left before its request was complete: it waits for no response."""
+    """The client left before its request was complete. It waits for no response."""
 
 
 async def read_body(receive: Receive, limit: int) -> bytes:
-    """The whole body. Raises TooLarge above `limit` bytes, which are counted as they come."""
+    """Return the whole body. Raises TooLarge as soon as it exceeds `limit` bytes."""
     parts: list[bytes] = []
     size = 0
     while True:

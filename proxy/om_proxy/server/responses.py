@@ -1,4 +1,4 @@
-"""Send the proxy's own responses, errors among them: raw ASGI."""
+"""Send the proxy's own responses, errors among them, in raw ASGI."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ async def send_error(send: Send, exc: OmError, receipt: Sequence[Header] = ()) -
 
 
 def encode_error(exc: OmError) -> bytes:
-    """The error's response as it stands on the wire, for a connection that ends with it."""
+    """Return the error's response in bytes, for a connection that ends with it."""
     content = orjson.dumps(_error_body(exc))
     headers = [*_content_headers(content), *_error_headers(exc), (b"connection", b"close")]
     lines = [b"%s: %s" % header for header in headers]

@@ -1,4 +1,4 @@
-"""Ask the system about a client's connection; where the system does not tell, the answer is no."""
+"""Ask the system about a client's connection. If the system cannot tell, the answer is no."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from typing import Any
 
 
 def set_reset_at_close(transport: asyncio.Transport, on: bool) -> None:
-    """Choose whether closing resets the connection, and drops what the system still holds for the
+    """Set whether closing resets the connection, which drops what the system still holds for the
     client."""
     if (sock := _get_socket(transport)) is not None:
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", on, 0))
 
 
 def has_client_ended(transport: asyncio.Transport) -> bool:
-    """Whether the client sends no more (only Linux tells this apart), is gone, or has reset the
+    """Whether the client has ended its side (only Linux can tell), has left, or has reset the
     connection."""
     if (sock := _get_socket(transport)) is None or sys.platform == "win32":
         return False
@@ -28,7 +28,7 @@ def has_client_ended(transport: asyncio.Transport) -> bool:
 
 
 def count_unread_bytes(transport: asyncio.Transport) -> int:
-    """The bytes of a client that the system holds, and we have not read."""
+    """Return how many of the client's bytes the system holds, and we have not read."""
     if (sock := _get_socket(transport)) is None or sys.platform == "win32":
         return 0
     import fcntl  # noqa: PLC0415 - Windows has none

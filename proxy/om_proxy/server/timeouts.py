@@ -1,18 +1,20 @@
-"""Detect a client that is too slow, from one sample of its connection after another.
+"""Detect a client that is too slow, from samples of its connection.
 
-The waiting times:
+The time limits:
 
 - the head of a request: `header_timeout` from the connection's first moment, or from the end of the
   request before;
 - its body: at least `MIN_BYTES_PER_S` over each `body_timeout`, so that a large file may take its
   time and a trickle may not. The rest of a body that was answered before its end has the same time;
 - our response: in each `write_timeout` the client takes all of it, or `MIN_BYTES_PER_S`;
-- the next request on a kept connection: that is silence and not slowness, and ends as quietly;
-- the end of one request while so much lies unread behind it that its client could have left unseen:
-  `UNREAD_REQUEST_TIMEOUT_S`. That request is still served, but the requests behind it are dropped.
+- the next request on a kept connection: `keep_alive`. This is silence and not slowness, so the
+  connection is closed without an error;
+- the end of one request while so much lies unread behind it that the client could have left
+  unnoticed: `UNREAD_REQUEST_TIMEOUT_S`. That request is still served, but the requests behind it
+  are dropped.
 
-No time runs while it is the proxy's turn. A client that the proxy has stopped reading from is not
-slow.
+No time runs while it is the proxy's turn. A client is not slow while the proxy does not read from
+it.
 """
 
 from __future__ import annotations
@@ -21,17 +23,17 @@ from dataclasses import dataclass
 from typing import Literal, NamedTuple, Protocol
 
 MIN_BYTES_PER_S = 1_024  # a GPRS modem of the year 2000 sent twice as much
-REFUSAL_READ_TIMEOUT_S = 2.0  # a refused client has so long to read why
+REFUSAL_READ_TIMEOUT_S = 2.0  # for a refused client to read the error
 UNREAD_REQUEST_TIMEOUT_S = 0.5  # that is at the second check
 
-# `rest`: of a body that was answered early; `left`: after a refusal; `behind`: too much of the next
-# request is unread; `proxy`: its turn to act
+# `rest`: the rest of a body that was answered early; `left`: after a refusal; `behind`: too much of
+# the next request is unread; `proxy`: the proxy's turn
 ConnectionStage = Literal["head", "body", "rest", "idle", "left", "behind", "proxy"]
 TimeoutKind = Literal["head", "body", "rest", "idle", "left", "behind", "write"]
 
 
 class ConnectionLimits(Protocol):
-    """The bounds on one connection; `limits` of the settings has them all."""
+    """The limits of one connection; `limits` of the settings has them all."""
 
     @property
     def body(self) -> int: ...  # bytes of a request's body
@@ -49,7 +51,7 @@ class ConnectionLimits(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class DefaultLimits:
-    """The bounds of a server whose application brings none, such as a test's."""
+    """The limits of a server whose application sets none, such as a test's."""
 
     body: int = 64 * 2**20
     headers: int = 32 * 2**10
@@ -66,11 +68,11 @@ class ConnectionSample(NamedTuple):
     request: int  # its number on the connection
     received: int  # bytes of its body so far
     unsent: int  # bytes that wait for the client to take them
-    resumed: int  # how often the client has taken nearly all, after it had become too much
+    resumed: int  # how often the write buffer was full and then emptied again
 
 
 class TimeoutDetector:
-    """The history of one connection. `detect` is called again and again, seconds apart."""
+    """The history of one connection. `detect` is called at each check."""
 
     __slots__ = ("_at", "_received", "_resumed", "_since", "_unsent", "_unsent_since")
 
@@ -84,8 +86,8 @@ class TimeoutDetector:
     def detect(
         self, sample: ConnectionSample, now: float, limits: ConnectionLimits, idle: float
     ) -> TimeoutKind | None:
-        """The wait that took too long; None: none did. `idle`: seconds a connection may be silent
-        between requests."""
+        """Return the wait that took too long, or None. `idle`: the seconds that a connection may be
+        silent between requests."""
         if self._is_write_stalled(sample, now, limits.write_timeout):
             return "write"
         if (at := (sample.stage, sample.request)) != self._at:
@@ -102,8 +104,8 @@ class TimeoutDetector:
         return sample.stage
 
     def _is_write_stalled(self, sample: ConnectionSample, now: float, timeout: float) -> bool:
-        """Whether the client does not take our response. More may have been written between two
-        samples, so it also counts as taking that the transport had room again, or was empty."""
+        """Whether the client has stopped reading our response. More may have been written between
+        two samples, so an emptied write buffer also counts as reading."""
         if not sample.unsent or not self._unsent or sample.resumed != self._resumed:
             self._unsent, self._resumed, self._unsent_since = sample.unsent, sample.resumed, now
         if not sample.unsent or now - self._unsent_since < timeout:

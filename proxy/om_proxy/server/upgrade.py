@@ -1,6 +1,6 @@
 """Serve a request that offers another protocol as the HTTP/1.1 request it is, with its body.
 
-Java's HttpClient offers HTTP/2 (`Upgrade: h2c`) with every first request in the clear, and a server
+Java's HttpClient offers HTTP/2 (`Upgrade: h2c`) with every first request without TLS, and a server
 may ignore the offer (RFC 9110 7.8). httptools takes the offer as accepted: it calls the request
 complete at the end of its head. The body would be lost, and its later packets would be read as the
 next request: a way to smuggle one past a server in front.
@@ -18,7 +18,7 @@ BODY_FRAMING_HEADERS = frozenset((b"content-length", b"transfer-encoding"))
 
 
 class NoUpgradeProtocol(HttpToolsProtocol):
-    """uvicorn's protocol without upgrades: to be served with `ws="none"`."""
+    """uvicorn's protocol without upgrades. Serve it with `ws="none"`."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -37,8 +37,8 @@ class NoUpgradeProtocol(HttpToolsProtocol):
         self.parser.set_dangerous_leniencies(lenient_data_after_close=True)  # as uvicorn's own
 
     def _unsupported_upgrade_warning(self) -> None:
-        """Read on. uvicorn calls this when the parser has stopped for another protocol, and none
-        begins."""
+        """Continue to parse HTTP/1.1. uvicorn calls this when the parser has stopped for another
+        protocol."""
         upgrade = sys.exception()
         while isinstance(upgrade, httptools.HttpParserUpgrade):
             self._packet = self._packet[upgrade.args[0] :]
@@ -60,8 +60,8 @@ class NoUpgradeProtocol(HttpToolsProtocol):
 
 
 class _ParserCallbacks:
-    """A parser's callbacks: the protocol's own, except the end of a request whose body is still to
-    come."""
+    """A parser's callbacks: the protocol's own, except the end of a request whose body is still
+    expected."""
 
     def __init__(self, protocol: NoUpgradeProtocol) -> None:
         self._protocol = protocol
@@ -86,8 +86,8 @@ class _ParserCallbacks:
 
 
 class _BodyCallbacks:
-    """The callbacks of a parser that gets a head once more so that it reads the body. The protocol
-    knows that head, so it hears of the body and of the requests behind it."""
+    """The callbacks of a parser that gets a head again so that it reads the body. The protocol knows
+    that head already, so only the body and the requests behind it are passed on."""
 
     def __init__(self, protocol: NoUpgradeProtocol) -> None:
         self._callbacks = _ParserCallbacks(protocol)

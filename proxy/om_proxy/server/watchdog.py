@@ -2,8 +2,8 @@
 
 One timer serves all connections: a timer for each request would cost as much as reading it. Each
 1 s round is split into 8 slices, so closing a thousand slow connections never blocks the event
-loop. Of readers that stalled in the same moment only a few are reset in each slice, so the last of
-hundreds may go half a minute later.
+loop. Of readers that stalled at the same time only a few are reset in each slice, so the last of
+hundreds may be reset half a minute later.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ import structlog
 
 from om_proxy.server.timeouts import ConnectionLimits, DefaultLimits, TimeoutKind
 
-# the key in the server's state; an application that sets it at its start-up chooses the limits
+# the key in the server's state; an application sets it at its start to choose the limits
 WATCHDOG_STATE_KEY = "om.guard"
-ROUND_S = 1.0  # each connection is checked once in it
+ROUND_S = 1.0  # each connection is checked once a round
 SLICES_PER_ROUND = 8
 # each reset frees a reply of some hundred kilobytes, which takes 5 to 10 ms
 MAX_RESETS_PER_SLICE = 2
@@ -28,8 +28,8 @@ log = structlog.get_logger("server")
 
 class WatchedConnection(Protocol):
     def check(self, now: float) -> TimeoutKind | None:
-        """End the connection if its client is too slow, and return at what. `now`: the loop's
-        time."""
+        """End the connection if its client is too slow, and return the kind of timeout. `now`: the
+        loop's time."""
         ...
 
 
@@ -43,7 +43,7 @@ class TimerLoop(Protocol):
 
 
 class Watchdog:
-    """The watchdog of one server. Each round reads the `limits` anew from `source`."""
+    """The watchdog of one server. Each round reads the `limits` again from `source`."""
 
     def __init__(self, source: Callable[[], ConnectionLimits] = DefaultLimits) -> None:
         self.limits = source()
@@ -56,16 +56,16 @@ class Watchdog:
 
     @classmethod
     def get_or_create(cls, state: dict[str, Any]) -> Watchdog:
-        """The watchdog in a server's state. Where its application brought none, one with the
-        default limits is stored there."""
+        """Return the watchdog in a server's state. If the application set none, store one with the
+        default limits."""
         found: Watchdog = state.get(WATCHDOG_STATE_KEY) or state.setdefault(
             WATCHDOG_STATE_KEY, cls()
         )
         return found
 
     def watch(self, connections: Iterable[WatchedConnection], loop: TimerLoop) -> None:
-        """Start the timer unless it runs. `connections`: the server's, a set that changes as they
-        come and go."""
+        """Start the timer unless it runs. `connections`: the server's set, which changes as
+        connections come and go."""
         if self._loop is None:
             self._connections, self._loop = connections, loop
             self._start_round()
@@ -91,7 +91,7 @@ class Watchdog:
                 return  # the next slice checks the others
 
     def _start_round(self) -> bool:
-        """Whether there is any connection to check."""
+        """Start a round. Return whether there is any connection to check."""
         self._ended.pop("idle", None)
         if self._ended:
             log.info("connections.ended", **self._ended)
