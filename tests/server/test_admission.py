@@ -1,4 +1,4 @@
-"""Places for requests, and what their bodies may hold."""
+"""Slots for requests, and the memory of their bodies."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def scope(*headers: tuple[bytes, bytes]) -> Scope:
 
 
 class Client:
-    """Sends these pieces of a body, then leaves."""
+    """A client that sends these pieces of a body, then leaves."""
 
     def __init__(self, *pieces: bytes) -> None:
         self._messages: list[Message] = [
@@ -59,8 +59,8 @@ def counts(of: Admission) -> Sequence[int]:
 
 
 async def test_a_body_that_is_read() -> None:
-    """It has its place from its end on, and holds its bytes till then; both are given back, also
-    when the client leaves."""
+    """A request takes its slot at the end of its body, and its bytes are charged until then. Both
+    are released, even if the client leaves."""
     site, client = admission(), Client(b"12", b"3")
     with BufferedBodyPermit(site, scope(), client.receive) as held:
         await held.receive()
@@ -72,8 +72,8 @@ async def test_a_body_that_is_read() -> None:
     assert counts(site) == (0, 0, 0)
 
 
-async def test_one_that_fails() -> None:
-    """Whatever ends it, nothing is kept."""
+async def test_a_failed_request_releases_all() -> None:
+    """A request that fails in any way releases everything."""
     site = admission()
 
     async def failing() -> None:
@@ -86,8 +86,8 @@ async def test_one_that_fails() -> None:
     assert counts(site) == (0, 0, 0)
 
 
-async def test_no_place_at_all() -> None:
-    """It is refused before its body is read."""
+async def test_without_a_slot_no_body_is_read() -> None:
+    """The request is refused before its body is read."""
     site, client = admission(in_flight=1), Client(b"x")
     with (
         BufferedBodyPermit(site, scope(), Client(b"x").receive) as first,
@@ -102,8 +102,8 @@ async def test_no_place_at_all() -> None:
         assert counts(site) == (1, 0, 1)
 
 
-async def test_no_place_any_more() -> None:
-    """Two bodies come at once, and there is one place: the first that is complete has it."""
+async def test_the_last_slot_goes_to_the_first_complete_body() -> None:
+    """Of two bodies that arrive at once, the first complete one takes the last slot."""
     site = admission(in_flight=1)
     with (
         BufferedBodyPermit(site, scope(), Client(b"x", b"y").receive) as first,
@@ -117,8 +117,8 @@ async def test_no_place_any_more() -> None:
     assert counts(site) == (0, 0, 0)
 
 
-async def test_an_announced_body() -> None:
-    """One that says itself that it is too large is not waited for."""
+async def test_an_announced_body_that_is_too_large() -> None:
+    """A body that announces too many bytes is refused before it is read."""
     site, client = admission(body=10), Client(b"x" * 11)
     with (
         BufferedBodyPermit(site, scope((b"content-length", b"11")), client.receive) as held,
@@ -129,7 +129,7 @@ async def test_an_announced_body() -> None:
 
 
 class Waiting(Client):
-    """Sends these pieces, and then neither more nor its leave."""
+    """A client that sends these pieces, then nothing more."""
 
     async def receive(self) -> Message:
         if not self._messages:
@@ -138,13 +138,13 @@ class Waiting(Client):
 
 
 async def rounds() -> None:
-    """Until everything that can go on has."""
+    """Run the loop until no task can go on."""
     for _ in range(10):
         await asyncio.sleep(0)
 
 
 class Crowd:
-    """Requests of one server, each in a task that reads its body and then is served until
+    """Requests of one server, each in a task that reads its body and is then served until
     `leave`."""
 
     def __init__(self, **limits: float) -> None:
@@ -153,7 +153,7 @@ class Crowd:
         self._leave = asyncio.Event()
 
     def come(self, receive: Callable[[], Awaitable[Message]]) -> int:
-        """Its number."""
+        """Start a request, and return its number."""
         self.tasks.append(asyncio.create_task(self._request(receive)))
         return len(self.tasks) - 1
 
@@ -168,7 +168,7 @@ class Crowd:
             return str(exc)
 
     async def refused(self) -> list[int]:
-        """Those that were, by number."""
+        """The numbers of the refused requests."""
         await rounds()
         return [
             n for n, task in enumerate(self.tasks) if task.done() and "too many" in task.result()
@@ -188,7 +188,7 @@ SMALL = BODY // 64
 
 
 async def test_whole_bodies_together() -> None:
-    """No body is too large, and all together are: the next large one is refused, a small one is
+    """No body is too large, but together they are: the next large one is refused, a small one is
     not."""
     crowd = Crowd(body=BODY)
     for _ in range(HELD):
@@ -203,7 +203,8 @@ async def test_whole_bodies_together() -> None:
 
 
 async def test_bodies_that_stop_short() -> None:
-    """One of them gives way to each that gets on; that it had come first keeps it nothing."""
+    """Of the bodies that stopped, one is evicted for each body that goes on, even if it came
+    first."""
     crowd = Crowd(body=BODY)
     for _ in range(HELD):
         crowd.come(Waiting(b"x" * (BODY - 1)).receive)
@@ -216,8 +217,8 @@ async def test_bodies_that_stop_short() -> None:
     await crowd.end()
 
 
-async def test_the_one_that_gets_on_least_gives_way() -> None:
-    """By whole small sizes: a byte now and then keeps nobody's place."""
+async def test_the_body_with_least_progress_is_evicted() -> None:
+    """Progress counts in whole small-body sizes: a byte now and then does not keep the room."""
     crowd, begun = Crowd(body=BODY), b"x" * (BODY - 2 * SMALL)
     queues = [asyncio.Queue[Message]() for _ in range(HELD)]
     for queue in queues:
@@ -233,8 +234,8 @@ async def test_the_one_that_gets_on_least_gives_way() -> None:
     await crowd.end()
 
 
-async def test_the_newcomer_that_gets_on_least() -> None:
-    """It is refused itself, and nobody for it."""
+async def test_a_newcomer_with_least_progress_is_refused() -> None:
+    """The newcomer is refused, and no other body is evicted."""
     crowd = Crowd(body=BODY)
     queue = asyncio.Queue[Message]()
     crowd.come(queue.get)
@@ -249,8 +250,8 @@ async def test_the_newcomer_that_gets_on_least() -> None:
     await crowd.end()
 
 
-async def test_one_that_becomes_large_by_a_byte() -> None:
-    """It is among the large ones then, and no longer among the small."""
+async def test_a_body_that_becomes_large() -> None:
+    """One byte more moves a body from the small ones to the large ones."""
     crowd = Crowd(body=BODY, in_flight=4)
     crowd.come(Waiting(b"x" * SMALL, b"x").receive)
     await rounds()
@@ -265,8 +266,8 @@ async def test_one_that_becomes_large_by_a_byte() -> None:
 
 
 async def test_small_bodies_that_stop_short() -> None:
-    """As many bytes as all places could be given to small ones; then they give way, too, to what is
-    whole and to newcomers."""
+    """Small bodies may hold one small body's size for each slot. Beyond it they are evicted for
+    whole bodies and for newcomers."""
     crowd = Crowd(body=BODY, in_flight=4)
     for _ in range(5):
         crowd.come(Waiting(b"x" * (SMALL - 20)).receive)
@@ -281,8 +282,9 @@ async def test_small_bodies_that_stop_short() -> None:
 
 
 @pytest.mark.parametrize("later", [0, 1])
-async def test_one_that_gives_way_can_be_cancelled(later: int) -> None:
-    """What comes from outside is not taken for ours, whichever is first."""
+async def test_an_evicted_request_can_be_cancelled(later: int) -> None:
+    """A cancellation from outside and an eviction in the same moment are not confused, in either
+    order."""
     crowd = Crowd(body=BODY)
     for _ in range(HELD):
         crowd.come(Waiting(b"x" * BODY).receive)
@@ -297,7 +299,7 @@ async def test_one_that_gives_way_can_be_cancelled(later: int) -> None:
 
 
 async def test_a_piece_that_comes_too_late() -> None:
-    """Its request has given way in the same moment."""
+    """A piece arrives in the same moment in which its body is evicted."""
     crowd, queue = Crowd(body=BODY), asyncio.Queue[Message]()
     crowd.come(queue.get)
     queue.put_nowait({"type": "http.request", "body": b"x" * (BODY - 1), "more_body": True})
@@ -318,7 +320,7 @@ class Feeding:
 
 
 class Announcing(Crowd):
-    """Each says how long its body is."""
+    """Clients that announce the lengths of their bodies."""
 
     def announce(self, size: int, *pieces: bytes) -> int:
         self.tasks.append(
@@ -347,9 +349,9 @@ class Announcing(Crowd):
 
 
 async def test_large_bodies_wait_in_order(monkeypatch: pytest.MonkeyPatch) -> None:
-    """One for which there is no room is not read until there is; the later one waits behind it,
-    though it would fit; a small one is read at once. Nobody is refused, and none that waits holds
-    anything."""
+    """A large body without room is not read until it has room. A later one waits behind it, even if
+    it would fit. A small one is read at once. No body is refused, and a body that waits holds
+    nothing."""
     monkeypatch.setattr(admission_module, "CHECK_INTERVAL_S", 3_600.0)
     crowd = Announcing(body=BODY)
     for _ in range(HELD - 1):
@@ -375,9 +377,9 @@ async def test_large_bodies_wait_in_order(monkeypatch: pytest.MonkeyPatch) -> No
     assert crowd.site.budget.held_bytes == 0
 
 
-async def test_stalled_ones_make_room_for_those_that_wait(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What is kept for the rest of a body is lent while it does not get on; where that is not
-    enough, it is refused, and only as many as are needed. One that gets on keeps its room."""
+async def test_stalled_bodies_make_room(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A stalled body loses the room for its rest. If that is not enough, as many are refused as
+    needed. A body with progress keeps its room."""
     monkeypatch.setattr(admission_module, "CHECK_INTERVAL_S", 3_600.0)
     crowd = Announcing(body=BODY)
     queue = asyncio.Queue[Message]()
@@ -404,9 +406,9 @@ async def test_stalled_ones_make_room_for_those_that_wait(monkeypatch: pytest.Mo
     await crowd.end()
 
 
-async def test_what_is_lent_is_enough(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Announced and not sent, a body keeps nobody waiting, and comes to its end all the same when
-    there is room."""
+async def test_room_that_is_lent_is_enough(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A body that is announced but not sent blocks no other one, and still completes when there is
+    room."""
     monkeypatch.setattr(admission_module, "CHECK_INTERVAL_S", 3_600.0)
     crowd = Announcing(body=BODY)
     for _ in range(HELD):
@@ -421,8 +423,8 @@ async def test_what_is_lent_is_enough(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 async def test_a_byte_now_and_then_keeps_no_room(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What was announced and hardly comes is lent: a few that trickle would keep all large bodies
-    out for hours."""
+    """A body that hardly arrives loses the room for its rest: a few such bodies would keep out all
+    large ones for hours."""
     monkeypatch.setattr(admission_module, "CHECK_INTERVAL_S", 3_600.0)
     crowd, queues = Announcing(body=BODY), [asyncio.Queue[Message]() for _ in range(HELD)]
     for queue in queues:
@@ -437,9 +439,9 @@ async def test_a_byte_now_and_then_keeps_no_room(monkeypatch: pytest.MonkeyPatch
     await crowd.end()
 
 
-async def test_one_that_only_trickles_gives_way(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As one that has stopped does, where nothing is left to lend; and no more of them than are
-    needed."""
+async def test_a_trickling_body_is_evicted(monkeypatch: pytest.MonkeyPatch) -> None:
+    """If there is no room left to take back, bodies that trickle are evicted like those that
+    stopped, and no more than needed."""
     monkeypatch.setattr(admission_module, "CHECK_INTERVAL_S", 3_600.0)
     large = 64 * 2_560
     crowd, queues = Announcing(body=large), [asyncio.Queue[Message]() for _ in range(HELD)]
@@ -459,7 +461,7 @@ async def test_one_that_only_trickles_gives_way(monkeypatch: pytest.MonkeyPatch)
 
 
 async def trickle(queues: Sequence[asyncio.Queue[Message]], crowd: Crowd) -> None:
-    """A byte of each, and then a look at them."""
+    """Send a byte of each body, then check them."""
     for queue in queues:
         queue.put_nowait({"type": "http.request", "body": b"x", "more_body": True})
     await rounds()
@@ -468,7 +470,7 @@ async def trickle(queues: Sequence[asyncio.Queue[Message]], crowd: Crowd) -> Non
 
 
 async def test_room_that_does_not_come_in_time() -> None:
-    """It is a 503 that says which limit it was, and nothing stays charged."""
+    """The 503 names the limit, and nothing stays charged."""
     crowd = Announcing(body=BODY, body_timeout=0.05)
     for _ in range(HELD):
         crowd.announce(BODY)
@@ -481,7 +483,7 @@ async def test_room_that_does_not_come_in_time() -> None:
 
 
 async def test_leaving_while_it_waits() -> None:
-    """The application hears of it at once, and the next one has its turn."""
+    """If the client leaves, the application is told at once, and the next body has its turn."""
     crowd = Announcing(body=BODY)
     for _ in range(HELD):
         crowd.announce(BODY)
@@ -501,9 +503,9 @@ async def test_leaving_while_it_waits() -> None:
     await crowd.end()
 
 
-async def test_one_that_can_never_have_room() -> None:
-    """It is told so, and does not wait. (The configuration refuses such limits; these were changed
-    under it.)"""
+async def test_a_body_that_can_never_have_room() -> None:
+    """The request is refused at once. (The configuration refuses such limits; the test changes them
+    later.)"""
     limits = SimpleNamespace(body=BODY, in_flight=10, memory=BODY, body_timeout=3_600.0)
     with (
         BufferedBodyPermit(
@@ -517,7 +519,7 @@ async def test_one_that_can_never_have_room() -> None:
 
 
 async def test_what_a_body_weighs() -> None:
-    """Less, once it is known what it needs; nothing, when its request is over."""
+    """A body is charged less once its need is known, and nothing after its request."""
     site = admission(body=BODY)
     with BufferedBodyPermit(site, scope(), Client(b"x" * BODY).receive) as held:
         await held.receive()
@@ -528,8 +530,8 @@ async def test_what_a_body_weighs() -> None:
 
 
 async def test_copies_of_replies_leave_small_bodies_room() -> None:
-    """All but the last eighth is lent to copies; a small body comes in beside them, and a large one
-    waits for them."""
+    """Copies may take all but the last eighth. A small body still has room, and a large one waits
+    for the copies."""
     site = admission(body=BODY)
     while site.budget.charge_copy(BODY):
         pass
@@ -539,9 +541,9 @@ async def test_copies_of_replies_leave_small_bodies_room() -> None:
     assert not site.budget.try_charge_large(SMALL)
 
 
-async def test_uploads_have_half_of_the_places() -> None:
-    """A body that is passed on takes one of theirs until it has come; others have the rest, whole
-    bodies among them."""
+async def test_uploads_have_half_of_the_slots() -> None:
+    """A forwarded body takes one of these slots until it has arrived. The other slots stay free for
+    other requests."""
     site = admission(in_flight=4)
     one, two = (StreamedBodyPermit(site, Client(b"x", b"y", b"z").receive) for _ in range(2))
     with one, two:
@@ -576,8 +578,8 @@ async def test_uploads_have_half_of_the_places() -> None:
     assert counts(site) == (0, 0, 0)
 
 
-async def test_no_place_any_more_for_what_is_passed_on() -> None:
-    """Known before anything of the body is."""
+async def test_without_a_slot_nothing_is_forwarded() -> None:
+    """A request without a slot is refused before any of its body is forwarded."""
     site = admission(in_flight=1)
     with (
         StreamedBodyPermit(site, Client(b"x").receive) as first,
@@ -590,8 +592,8 @@ async def test_no_place_any_more_for_what_is_passed_on() -> None:
     assert counts(site) == (0, 0, 0)
 
 
-async def test_one_that_left_before_its_body() -> None:
-    """It takes no place."""
+async def test_a_client_that_leaves_before_its_body() -> None:
+    """It takes no slot."""
     site = admission()
     with StreamedBodyPermit(site, Client().receive) as passing:
         assert await passing.receive() == {"type": "http.disconnect"}
@@ -600,14 +602,14 @@ async def test_one_that_left_before_its_body() -> None:
 
 @pytest.mark.parametrize(("served", "busy"), [(0, False), (7, False), (8, True), (10, True)])
 def test_busy(served: int, busy: bool) -> None:
-    """From four fifths on."""
+    """The server is busy from four fifths of its slots on."""
     site = admission(in_flight=10)
     site.in_flight = served
     assert site.is_busy() is busy
 
 
 def test_a_limit_that_is_changed() -> None:
-    """The next request meets the limit that holds then."""
+    """The next request meets the new limit."""
     limits = [LimitSettings(in_flight=1), LimitSettings(in_flight=2)]
     site = Admission(lambda: limits[0])
     site.in_flight = 1

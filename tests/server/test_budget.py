@@ -1,4 +1,4 @@
-"""The count of bytes that requests and replies hold, and giving back what grew."""
+"""The count of bytes that requests and replies hold, and the release of freed memory."""
 
 from __future__ import annotations
 
@@ -21,8 +21,9 @@ async def rounds() -> None:
         await asyncio.sleep(0)
 
 
-async def test_one_let_in_as_it_is_given_up() -> None:
-    """Its charge is taken back, and the next one has it."""
+async def test_admitted_as_it_is_cancelled() -> None:
+    """A body that is admitted and cancelled at once is not charged, and the next one is
+    admitted."""
     budget = MemoryBudget(lambda: LIMIT)
     budget.change(700)
     first, second = (asyncio.create_task(budget.wait_and_charge_large(500)) for _ in range(2))
@@ -45,9 +46,9 @@ async def test_one_let_in_as_it_is_given_up() -> None:
     )
 )
 def test_any_order(steps: list[tuple[str, int]]) -> None:
-    """Whoever comes, leaves and is given up, in whatever order: large bodies and copies never hold
-    more than their share, everybody who waits comes in once the others are gone, and in the end
-    nothing is charged."""
+    """Bodies come, leave and are cancelled in any order: large bodies and copies never exceed their
+    share, all that wait are admitted once the others are gone, and in the end nothing is
+    charged."""
 
     async def play() -> None:
         budget = MemoryBudget(lambda: LIMIT)
@@ -94,7 +95,7 @@ async def came(budget: MemoryBudget, size: int) -> None:
 
 
 class Trimming:
-    """Counts instead of giving back, and does not wait."""
+    """A double that counts releases, and does not wait."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.given_back = threading.Semaphore(0)
@@ -114,11 +115,9 @@ class Trimming:
 
 
 @pytest.mark.parametrize(("peak", "times"), [(MIN_RELEASED_BYTES - 1, 0), (MIN_RELEASED_BYTES, 2)])
-async def test_what_grew_is_given_back(
-    peak: int, times: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Once most of a large peak is free, now and once more when the work behind it has ended; not
-    after each of many small ones."""
+async def test_a_peak_is_released(peak: int, times: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Once most of a large peak is free, memory is released, and again when the work after it has
+    ended. Many small peaks release nothing."""
     trimming, budget = Trimming(monkeypatch), MemoryBudget(lambda: 1 << 30)
     budget.change(peak)
     assert await trimming.settled() == 0
@@ -129,7 +128,7 @@ async def test_what_grew_is_given_back(
     assert await trimming.settled() == times
 
 
-async def test_nothing_is_given_back_at_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_nothing_is_released_after_close(monkeypatch: pytest.MonkeyPatch) -> None:
     """The loop's threads are gone then."""
     trimming, budget = Trimming(monkeypatch), MemoryBudget(lambda: 1 << 30)
     for _ in range(2):
@@ -139,6 +138,6 @@ async def test_nothing_is_given_back_at_the_end(monkeypatch: pytest.MonkeyPatch)
         assert await trimming.settled() == 0
 
 
-def test_giving_back() -> None:
-    """It can be asked of any system."""
+def test_release_on_any_system() -> None:
+    """The release can be called on any system."""
     release_freed_memory()

@@ -1,4 +1,4 @@
-"""A limit that costs nothing where nothing waits, and is one where something does."""
+"""A limit that costs nothing for work that never waits, and that ends work that waits too long."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ async def test_what_never_waits_has_no_timer(monkeypatch: pytest.MonkeyPatch) ->
     assert await Deadline(0.0).run(at_once()) == 7
 
 
-async def test_what_waits_goes_on() -> None:
-    """In the same task, with what it waited for."""
+async def test_work_that_waits() -> None:
+    """Work that waits continues in the same task, with the result of its wait."""
     later = asyncio.get_running_loop().create_future()
     asyncio.get_running_loop().call_later(0.01, later.set_result, 3)
     assert await Deadline(5.0).run(waiting(later)) == 6
@@ -46,7 +46,7 @@ async def test_what_waits_too_long_is_cancelled() -> None:
 
 @pytest.mark.parametrize("wait_first", [False, True])
 async def test_more_time(wait_first: bool) -> None:
-    """Asked for before the first wait, and after it."""
+    """Work may extend its limit before its first wait, and after it."""
     limit = Deadline(0.05)
 
     async def work() -> str:
@@ -60,7 +60,8 @@ async def test_more_time(wait_first: bool) -> None:
 
 
 async def test_errors_pass() -> None:
-    """From before the first wait and after it, and one that the work is given and answers."""
+    """Errors pass, before the first wait and after it. Work may also catch an error of what it
+    waits for."""
 
     async def fails(wait: bool) -> None:
         if wait:
@@ -85,7 +86,7 @@ async def test_errors_pass() -> None:
 
 
 async def test_cancelled_from_outside() -> None:
-    """That is no timeout, and the work ends."""
+    """A cancellation from outside is no timeout, and ends the work."""
     ended = asyncio.Event()
 
     async def work() -> None:

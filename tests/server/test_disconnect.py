@@ -1,4 +1,4 @@
-"""Leaving clients."""
+"""Clients that leave."""
 
 from __future__ import annotations
 
@@ -41,19 +41,20 @@ class Endless:
 
 
 async def test_result() -> None:
-    """Work that ends first has its result."""
+    """Work that ends first returns its result."""
     assert await run_unless_disconnected(future(), returning(1, turns=3)) == 1
     assert await run_unless_disconnected(None, returning(1, turns=3)) == 1
 
 
 async def test_failure() -> None:
-    """Work that fails, fails."""
+    """Work that fails raises its error."""
     with pytest.raises(LookupError):
         await run_unless_disconnected(future(), failing())
 
 
 async def test_client_leaves() -> None:
-    """When the client leaves, the work is cancelled, its clean-up runs, and the caller goes on."""
+    """When the client leaves, the work is cancelled, its clean-up runs, and the code that started
+    it continues."""
     gone, work = future(), Endless()
     waiting = asyncio.create_task(run_unless_disconnected(gone, work.run()))
     await work.started.wait()
@@ -64,7 +65,7 @@ async def test_client_leaves() -> None:
 
 
 async def test_client_has_left_before() -> None:
-    """Work for a client that has left is not begun."""
+    """Work for a client that has left does not start."""
     gone, work = future(), Endless()
     gone.set_result(None)
     assert await run_unless_disconnected(gone, work.run()) is None
@@ -72,7 +73,7 @@ async def test_client_has_left_before() -> None:
 
 
 async def test_cancelled_from_outside() -> None:
-    """A cancellation that is not ours goes on, even when the client leaves at the same time."""
+    """A cancellation from outside is raised, even if the client leaves at the same time."""
     gone, work = future(), Endless()
     waiting = asyncio.create_task(run_unless_disconnected(gone, work.run()))
     await work.started.wait()
@@ -85,7 +86,7 @@ async def test_cancelled_from_outside() -> None:
 
 @pytest.mark.parametrize("turns", range(6))
 async def test_leaving_as_the_work_ends(turns: int) -> None:
-    """However the two fall together, no cancellation is left over for what comes next."""
+    """In any order of the two events, no cancellation is left for the code after it."""
     gone = future()
 
     async def caller() -> int | None:
@@ -102,8 +103,8 @@ async def test_leaving_as_the_work_ends(turns: int) -> None:
 
 
 async def test_work_that_ends_although_cancelled() -> None:
-    """Work that answers its cancellation with a result keeps it, and the task is clean
-    afterwards."""
+    """Work that catches its cancellation and returns a result keeps it, and the task stays
+    clean."""
     gone = future()
 
     async def stubborn() -> int:
@@ -126,8 +127,7 @@ async def test_work_that_ends_although_cancelled() -> None:
 
 
 async def test_watching() -> None:
-    """The watch passes over what is left of a body, is done at the disconnect, and ends with its
-    block."""
+    """The watch drops the rest of a body, is done at the disconnect, and ends with its block."""
     messages: asyncio.Queue[Message] = asyncio.Queue()
     async with DisconnectWatch({}, messages.get) as gone:
         messages.put_nowait({"type": "http.request", "body": b"", "more_body": False})
@@ -141,8 +141,8 @@ async def test_watching() -> None:
     assert gone.cancelled()
 
 
-async def test_watching_what_the_server_brings() -> None:
-    """Our own server says itself when a connection is gone: nobody waits in `receive`."""
+async def test_watching_the_server_s_future() -> None:
+    """The proxy's own server provides the future, so no task waits in `receive`."""
 
     async def receive() -> Message:
         raise AssertionError("not needed")

@@ -1,5 +1,5 @@
-"""One large piece in a pass of the loop, in the order they came; who leaves is passed over, and a
-crowd lets the loop rest."""
+"""One large piece in each pass of the loop, in order. Cancelled waiters are skipped, and a crowd
+makes the loop rest."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from om_proxy.server.fair_queue import CROWD_PIECES, wait_slot
 
 
 class Passes:
-    """Counts the passes of the running loop while it is open."""
+    """Count the passes of the running loop inside the block."""
 
     def __init__(self) -> None:
         self.now = 0
@@ -47,7 +47,7 @@ async def test_the_only_one_does_not_wait(passes: Passes) -> None:
 
 
 async def test_one_in_a_pass(passes: Passes) -> None:
-    """In the order they came, and never two of them together."""
+    """Pieces run in the order in which they came, and never two in one pass."""
     took: list[tuple[int, int]] = []
 
     async def work(number: int) -> None:
@@ -60,8 +60,8 @@ async def test_one_in_a_pass(passes: Passes) -> None:
     assert at == sorted(set(at))
 
 
-async def test_again_and_again_is_in_turn(passes: Passes) -> None:
-    """Who wants more waits behind those who came meanwhile."""
+async def test_a_second_piece_waits_its_turn(passes: Passes) -> None:
+    """A second piece waits behind those that came before it."""
     took: list[str] = []
 
     async def work(name: str) -> None:
@@ -91,8 +91,8 @@ async def test_who_leaves_is_passed_over(leaving: tuple[int, ...]) -> None:
     assert took == [number for number in range(5) if number not in leaving]
 
 
-async def test_who_leaves_with_the_turn_in_hand() -> None:
-    """The next one has its turn all the same."""
+async def test_cancelled_with_a_slot() -> None:
+    """A waiter that is cancelled with its slot does not block the next one."""
     took: list[int] = []
 
     async def work(number: int) -> None:
@@ -110,7 +110,7 @@ async def test_who_leaves_with_the_turn_in_hand() -> None:
 
 
 async def test_a_crowd_lets_the_loop_rest(passes: Passes, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As long as there are many; the last ones go on without."""
+    """The loop rests while many pieces wait, and no longer for the last ones."""
     monkeypatch.setattr(fair_queue, "MIN_REST_S", 0.005)
     loop, took = asyncio.get_running_loop(), list[float]()
 

@@ -1,4 +1,4 @@
-"""What is read of a request's headers, and which heads are refused."""
+"""Reading request headers, and refusing ambiguous heads."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from om_proxy.server.headers import content_length, find_head_fault
     ("value", "length"), [(b"0", 0), (b"17", 17), (b"x", None), (b"-1", None), (b"", None)]
 )
 def test_content_length(value: bytes, length: int | None) -> None:
-    """Only a number is a length."""
+    """Only digits are a length."""
     assert content_length([(b"content-length", value)]) == length
 
 
@@ -46,7 +46,7 @@ def test_no_length() -> None:
     ],
 )
 def test_host(values: list[bytes], version: str, plain: bool) -> None:
-    """One host, or none where HTTP/1.0 may leave it out."""
+    """There must be one Host header; HTTP/1.0 may leave it out."""
     fault = find_head_fault([(b"accept", b"a,b"), *((b"host", value) for value in values)], version)
     assert (fault is None) is plain
     assert fault is None or (fault.status, fault.code) == (400, "om_bad_host")
@@ -65,7 +65,7 @@ def test_host(values: list[bytes], version: str, plain: bool) -> None:
     ],
 )
 def test_transfer_codings(values: list[bytes], plain: bool) -> None:
-    """Chunks are the framing of a connection; any other coding is one of the body, and would be
+    """Chunks are the framing of a connection. Any other coding belongs to the body, and would be
     lost."""
     fault = find_head_fault(
         [(b"host", b"h"), *((b"transfer-encoding", value) for value in values)], "1.1"
@@ -76,5 +76,5 @@ def test_transfer_codings(values: list[bytes], plain: bool) -> None:
 
 @pytest.mark.parametrize("version", ["0.9", "2.0", "2", "3"])
 def test_versions(version: str) -> None:
-    """Others than HTTP/1.1 and 1.0 are not spoken here."""
+    """Only HTTP/1.1 and 1.0 are accepted."""
     assert find_head_fault([(b"host", b"h")], version) is not None

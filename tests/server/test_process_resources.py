@@ -1,4 +1,4 @@
-"""What a server does to the memory it has freed."""
+"""How a server reuses freed memory."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ print(set_, look().mapped - before)
 )
 @pytest.mark.parametrize(("more", "said"), [({}, "True 0"), ({"MALLOC_ARENA_MAX": "9"}, "False 1")])
 def test_large_blocks_come_from_the_heap(more: dict[str, str], said: str) -> None:
-    """Where nobody has decided otherwise, a body is no mapping of its own, whose pages are new each
-    time."""
+    """Unless the environment decides otherwise, a body is not a mapping of its own, whose pages are
+    new each time."""
     environment = {
         name: value for name, value in os.environ.items() if not name.startswith("MALLOC_")
     } | more

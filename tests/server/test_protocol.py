@@ -1,5 +1,5 @@
-"""The server's protocol: what it takes of a client, for how long, and its word to the application
-when a connection is lost."""
+"""The server's protocol: its bounds on requests, its time limits, and how the application learns
+that a client has left."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ from tests.support.raw_client import RawClient, RawResponse
 
 @pytest.mark.parametrize("size", [0, 1_000, 100_000, 1_000_000])
 async def test_a_client_that_leaves(size: int) -> None:
-    """The watch is done as soon as the client hangs up, however large its body was and though
-    nobody reads from it any more; the next client is another."""
+    """The future is done as soon as the client leaves, even after a large body and while nothing is
+    read. The next connection has a future of its own."""
     arrived: asyncio.Queue[asyncio.Future[None]] = asyncio.Queue()
     left = asyncio.Event()
 
@@ -60,13 +60,13 @@ async def test_a_client_that_leaves(size: int) -> None:
 # ── leaving while nothing is read from it ─────────────────────────────────────────────────────────
 
 
-async def gone(s: Site) -> None:
-    """Until its one connection is."""
-    await s.until(lambda: s.check(0) or not list(s.guard.connections))
+async def wait_until_gone(s: Site) -> None:
+    """Wait until the only connection is gone."""
+    await s.until(lambda: s.check(0) or not list(s.watchdog.connections))
 
 
-async def behind(s: Site, client: RawClient) -> None:
-    """Send another request; while the first one waits it is not served, and no more is read."""
+async def send_behind(s: Site, client: RawClient) -> None:
+    """Send another request. It is not served or read on while the first one waits."""
     client.writer.write(HOLD)
     await s.until(lambda: s.protocol.flow.read_paused)
 
@@ -83,22 +83,21 @@ UPLOAD = b"POST /stall HTTP/1.1\r\nhost: h\r\ncontent-length: 900000\r\n\r\n" + 
 async def test_leaving_behind_another_request(
     paused: bool, leave: Callable[[RawClient], None]
 ) -> None:
-    """While one request waits for another nothing is read, and all the same it is seen that the
-    client has gone, or sends no more: to who is told by the connection, and to who waits in
-    `receive`."""
+    """While a request waits behind another one, nothing is read. Still the server notices that the
+    client has left or ended its side, and tells the application by the future and by `receive`."""
     for ask in (HOLD, WAIT):
         async with site() as s:
             client = await s.client(ask, lambda _: s.waits)
             if paused:
-                await behind(s, client)
+                await send_behind(s, client)
             leave(client)
-            await gone(s)
+            await wait_until_gone(s)
             await s.until(lambda: s.left)
             assert len(s.bodies) == 1
 
 
-async def too_much_behind(s: Site) -> RawClient:
-    """A client with a request that waits, and so much behind it that the system takes no more."""
+async def overfill_behind(s: Site) -> RawClient:
+    """Connect a client with a request that waits, and more data behind it than the system holds."""
     client = await s.client(HOLD, lambda _: s.waits)
     client.writer.write(
         HOLD + b"POST / HTTP/1.1\r\nhost: h\r\ncontent-length: 900000\r\n\r\n" + b"x" * 900_000
@@ -110,19 +109,19 @@ async def too_much_behind(s: Site) -> RawClient:
 
 
 async def test_leaving_behind_more_than_the_system_takes() -> None:
-    """All of it is given up, and so the end behind it is seen."""
+    """All data behind the request is dropped, so the end is noticed."""
     async with site() as s:
-        client = await too_much_behind(s)
+        client = await overfill_behind(s)
         client.leave()
-        await gone(s)
+        await wait_until_gone(s)
         await s.until(lambda: s.left)
         assert len(s.bodies) == 1
 
 
 async def test_staying_behind_more_than_the_system_takes() -> None:
-    """What was asked first is answered, and the connection ends."""
+    """The first request is answered, and the connection ends."""
     async with site() as s:
-        client = await too_much_behind(s)
+        client = await overfill_behind(s)
         await s.until(
             lambda: (
                 not client.writer.transport.get_write_buffer_size()
@@ -135,20 +134,20 @@ async def test_staying_behind_more_than_the_system_takes() -> None:
         assert len(s.bodies) == 1
 
 
-async def test_leaving_in_a_body_that_nobody_takes() -> None:
-    """What was sent of it lies in the system, and the end behind it is seen."""
+async def test_leaving_in_an_unread_body() -> None:
+    """The system holds the unread body, and the end behind it is noticed."""
     async with site() as s:
         client = await s.client(UPLOAD, lambda p: p.flow.read_paused and s.waits)
         client.leave()
-        await gone(s)
+        await wait_until_gone(s)
         await s.until(lambda: s.left)
 
 
 async def test_staying_while_nothing_is_read() -> None:
-    """However often it is looked at."""
+    """No check ends the connection of a client that stays."""
     async with site() as s:
         client = await s.client(HOLD, lambda _: s.waits)
-        await behind(s, client)
+        await send_behind(s, client)
         for _ in range(100):
             assert s.check(60) == []
         s.go.set()
@@ -158,8 +157,8 @@ async def test_staying_while_nothing_is_read() -> None:
 # ── bounds ────────────────────────────────────────────────────────────────────────────────────────
 
 
-class Still(Watchdog):
-    """Looks when a test says so, at a time it says."""
+class ManualWatchdog(Watchdog):
+    """A watchdog without a timer: a test checks the connections, at a time that it chooses."""
 
     connections: Iterable[WatchedConnection] = ()
 
@@ -169,12 +168,12 @@ class Still(Watchdog):
 
 @dataclass
 class Site:
-    """An application that reads each body and answers with its length; `/hold` waits for `go`
+    """An application that reads each body and answers with its length. `/hold` waits for `go`
     first, `/wait` for its client to leave, `/flood` writes for ever, `/early` answers before it has
     read, `/stall` never reads."""
 
     port: int = 0
-    guard: Still = field(default_factory=Still)
+    watchdog: ManualWatchdog = field(default_factory=ManualWatchdog)
     heads: list[list[tuple[bytes, bytes]]] = field(default_factory=list)
     bodies: list[bytes | None] = field(default_factory=list)  # None: its client has left
     waits: int = 0  # requests that have begun to wait
@@ -224,7 +223,7 @@ class Site:
         self.go.set()
 
     async def _wait(self, scope: Scope, receive: Receive) -> bool:
-        """Whether its client is still there."""
+        """Return whether the client is still there."""
         self.waits += 1
         async with DisconnectWatch(scope, receive) as gone:
             there = await run_unless_disconnected(gone, self.go.wait()) is not None
@@ -233,34 +232,38 @@ class Site:
 
     async def _lifespan(self, scope: Scope, receive: Receive, send: Send) -> None:
         await receive()
-        scope["state"][WATCHDOG_STATE_KEY] = self.guard
+        scope["state"][WATCHDOG_STATE_KEY] = self.watchdog
         await send({"type": "lifespan.startup.complete"})
         await receive()
         await send({"type": "lifespan.shutdown.complete"})
 
     @property
     def protocol(self) -> BoundedProtocol:
-        (only,) = self.guard.connections
+        (only,) = self.watchdog.connections
         assert isinstance(only, BoundedProtocol)
         return only
 
     def check(self, seconds: float) -> list[str]:
-        """Look at all connections after so many more seconds; what they were ended for."""
+        """Check all connections this many seconds later, and return the kinds of timeouts."""
         self.now += seconds
         return [
-            late for late in [one.check(self.now) for one in list(self.guard.connections)] if late
+            late
+            for late in [one.check(self.now) for one in list(self.watchdog.connections)]
+            if late
         ]
 
-    async def client(self, sent: bytes, came: Callable[[BoundedProtocol], Any]) -> RawClient:
-        """A new client that has sent this; and the server has seen it, which is when `came` says
-        so."""
+    async def client(self, sent: bytes, has_arrived: Callable[[BoundedProtocol], Any]) -> RawClient:
+        """Connect a client that has sent this, and wait until the server has seen it: `has_arrived`
+        tells."""
         client = await self.connect(sent)
-        await self.until(lambda: bool(list(self.guard.connections)) and came(self.protocol))
+        await self.until(
+            lambda: bool(list(self.watchdog.connections)) and has_arrived(self.protocol)
+        )
         self.check(0)
         return client
 
     async def connect(self, sent: bytes = b"") -> RawClient:
-        """A new client; it is gone at the end of the test."""
+        """Connect a client; it leaves at the end of the test."""
         self.clients.append(client := await RawClient.connect(self.port))
         client.writer.write(sent)
         return client
@@ -298,7 +301,7 @@ def refused(got: RawResponse, status: int, code: str) -> None:
 
 
 async def ended(client: RawClient) -> bytes:
-    """What still comes until the connection's end."""
+    """Read what still comes until the end of the connection."""
     try:
         return await asyncio.wait_for(client.reader.read(), 30)
     except ConnectionResetError:
@@ -306,7 +309,7 @@ async def ended(client: RawClient) -> bytes:
 
 
 def held(count: int) -> Callable[[BoundedProtocol], bool]:
-    """That so many bytes of no body have come."""
+    """A condition: the server has received this many bytes outside of bodies."""
     return lambda protocol: protocol._head_bytes >= count
 
 
@@ -316,7 +319,7 @@ CHUNKED = b"POST / HTTP/1.1\r\nhost: h\r\ntransfer-encoding: chunked\r\n\r\n1\r\
 
 @pytest.mark.parametrize("part", [b"P", b"POST / HTTP/1.1\r\n", PARTIAL, PARTIAL + b"x"])
 async def test_a_slow_head(part: bytes) -> None:
-    """A head that does not come to its end is a 408, and the application hears nothing of it."""
+    """A head that does not end gets a 408, and the application is not called."""
     async with site() as s:
         client = await s.client(part, held(len(part)))
         assert s.check(9.9) == []
@@ -327,7 +330,7 @@ async def test_a_slow_head(part: bytes) -> None:
 
 
 async def test_a_silent_connection() -> None:
-    """One that says nothing at all is closed without a word."""
+    """A connection on which nothing is sent is closed without a response."""
     async with site() as s:
         client = await s.client(b"", lambda _: True)
         assert s.check(10.1) == ["head"]
@@ -336,8 +339,8 @@ async def test_a_silent_connection() -> None:
 
 @pytest.mark.parametrize("sent", [PARTIAL + b"\r\n123", CHUNKED])
 async def test_a_slow_body(sent: bytes) -> None:
-    """A body that stops is a 408, and the application sees its client gone; who then stays is cut
-    off."""
+    """A body that stops gets a 408, and the application learns that its client has left. A client
+    that stays is cut off."""
     async with site() as s:
         client = await s.client(sent, lambda p: p._body_bytes)
         assert s.check(29.9) == []
@@ -351,7 +354,7 @@ async def test_a_slow_body(sent: bytes) -> None:
 
 
 async def test_an_endless_chunk_head() -> None:
-    """What comes with a body and is none of it is no progress."""
+    """Bytes of a chunk's head are no progress of the body."""
     async with site() as s:
         head = b"POST / HTTP/1.1\r\nhost: h\r\ntransfer-encoding: chunked\r\n\r\n1;"
         client = await s.client(head, held(len(head)))
@@ -364,7 +367,7 @@ async def test_an_endless_chunk_head() -> None:
 
 
 async def test_a_large_body_takes_its_time() -> None:
-    """What comes at a kilobyte a second is taken, however long it takes."""
+    """A body at a kilobyte a second is accepted, however long it takes."""
     async with site() as s:
         client = await s.client(
             b"POST / HTTP/1.1\r\nhost: h\r\ncontent-length: 400000\r\n\r\n", held(10)
@@ -377,7 +380,7 @@ async def test_a_large_body_takes_its_time() -> None:
 
 
 async def test_work_is_not_slowness() -> None:
-    """However long a model thinks, and however long a reply goes on, nobody is late."""
+    """No time limit runs while a model works or a reply goes on."""
     async with site() as s:
         client = await s.client(
             b"POST /hold HTTP/1.1\r\nhost: h\r\ncontent-length: 1\r\n\r\nx", lambda _: s.bodies
@@ -389,7 +392,8 @@ async def test_work_is_not_slowness() -> None:
 
 
 async def test_silence_between_requests() -> None:
-    """A kept connection may be silent as long as the server keeps one, and ends without a word."""
+    """A kept connection may be silent for the keep-alive time, and is then closed without a
+    response."""
     async with site() as s:
         client = await s.client(
             b"POST / HTTP/1.1\r\nhost: h\r\ncontent-length: 1\r\n\r\nx", lambda _: s.bodies
@@ -409,20 +413,20 @@ ONE = b"POST / HTTP/1.1\r\nhost: h\r\ncontent-length: 1\r\n\r\nx"
 
 @pytest.mark.parametrize("seconds", [0.5, 75.0, 600.0])
 async def test_how_long_a_silent_connection_is_kept(seconds: float) -> None:
-    """As long as `limits.keep_alive` says when the answer is complete, and never by uvicorn's own
-    five seconds."""
+    """The time is the `limits.keep_alive` in force when the response is complete, never uvicorn's
+    own five seconds."""
     async with site() as s:
-        s.guard.limits = LimitSettings(keep_alive=seconds)
+        s.watchdog.limits = LimitSettings(keep_alive=seconds)
         client = await s.client(ONE, lambda _: s.bodies)
         await client.answer()
         timer: Any = s.protocol.timeout_keep_alive_task
         assert seconds - 10 < timer.when() - asyncio.get_running_loop().time() <= seconds
 
 
-@pytest.mark.parametrize("by", ["timer", "guard"])
+@pytest.mark.parametrize("by", ["timer", "watchdog"])
 async def test_a_request_that_comes_as_the_silence_ends(by: str) -> None:
-    """A POST that has come before the connection is closed is answered: a busy loop has it unread
-    when the time is over."""
+    """A POST that arrived before the time was over is answered, even if a busy loop has not read it
+    yet."""
     async with site() as s:
         client = await s.client(ONE, lambda _: s.bodies)
         await client.answer()
@@ -432,13 +436,13 @@ async def test_a_request_that_comes_as_the_silence_ends(by: str) -> None:
             ONE
         )  # written at once, and read no earlier than the next pass of the loop
         assert sockets.count_unread_bytes(protocol.transport) == len(ONE)
-        if by == "guard":
+        if by == "watchdog":
             assert s.check(76) == []
         else:
             protocol.timeout_keep_alive_handler()
         assert (await client.answer()).status == 200
         assert s.check(0) == []
-        if by == "guard":
+        if by == "watchdog":
             assert s.check(76) == ["idle"]
         else:
             protocol.timeout_keep_alive_handler()
@@ -446,7 +450,7 @@ async def test_a_request_that_comes_as_the_silence_ends(by: str) -> None:
 
 
 async def test_a_head_that_has_begun_is_no_silence() -> None:
-    """Its time is `limits.header_timeout`, on a kept connection too."""
+    """A head that has begun has `limits.header_timeout`, on a kept connection too."""
     async with site() as s:
         client = await s.client(ONE, lambda _: s.bodies)
         await client.answer()
@@ -460,7 +464,7 @@ async def test_a_head_that_has_begun_is_no_silence() -> None:
 
 
 async def test_line_ends_do_not_keep_a_connection() -> None:
-    """They may stand before a request, are none, and are not to be had without end."""
+    """Line ends may stand before a request. They are not a request, and their number is bounded."""
     async with site() as s:
         client = await s.client(
             b"POST / HTTP/1.1\r\nhost: h\r\ncontent-length: 1\r\n\r\nx", lambda _: s.bodies
@@ -476,7 +480,8 @@ async def test_line_ends_do_not_keep_a_connection() -> None:
 
 
 async def test_a_reader_that_stalls() -> None:
-    """What nobody takes is no longer made, then the connection is cut, and the application told."""
+    """For a client that stops reading, the reply stops, the connection is cut, and the application
+    is told."""
     async with site() as s:
         client = await s.client(
             b"POST /flood HTTP/1.1\r\nhost: h\r\ncontent-length: 1\r\n\r\nx",
@@ -492,7 +497,7 @@ async def test_a_reader_that_stalls() -> None:
 
 
 async def test_a_reader_that_takes_its_time() -> None:
-    """One that goes on taking is served on."""
+    """A client that reads slowly but steadily is served to the end."""
     async with site() as s:
         client = await s.client(
             b"POST /flood HTTP/1.1\r\nhost: h\r\ncontent-length: 1\r\n\r\nx",
@@ -515,7 +520,7 @@ FULL = b"GET / HTTP/1.1\r\n" + b"".join(b"x-%d: v\r\n" % n for n in range(MAX_HE
 
 
 def sized(size: int) -> bytes:
-    """A head of so many bytes of address and headers."""
+    """A head of this many bytes of address and headers."""
     return (
         b"GET / HTTP/1.1\r\nhost: h\r\nx: "
         + b"v" * (size - len("/") - len("host: h\r\n") - len("x: \r\n"))
@@ -524,7 +529,7 @@ def sized(size: int) -> bytes:
 
 
 async def test_the_largest_head() -> None:
-    """A hundred headers, and all that is allowed of them."""
+    """A hundred headers of the largest allowed size are accepted."""
     async with site() as s:
         client = await s.connect()
         for head in (FULL, sized(LIMIT - 100)):
@@ -547,19 +552,19 @@ async def test_the_largest_head() -> None:
     ],
 )
 async def test_a_head_that_is_too_large(head: bytes) -> None:
-    """It is refused as soon as that is known, and the parser is not fed on."""
+    """A head that is too large is refused at once, and the parser gets no more of it."""
     async with site() as s:
         client = await s.connect()
         client.writer.write(head)
         got = await client.answer()
         refused(got, *((400, "om_bad_http") if head[:2] == b"GG" else (431, "om_head_too_large")))
         client.writer.close()
-        await s.until(lambda: not list(s.guard.connections))
+        await s.until(lambda: not list(s.watchdog.connections))
         assert s.heads == []
 
 
 async def test_a_large_head_behind_another_request() -> None:
-    """In one packet with the request before, or split, it is measured all the same; that one is
+    """A head behind another request is measured too, in one packet or several. The first request is
     answered."""
     ask = b"POST / HTTP/1.1\r\nhost: h\r\ncontent-length: 1\r\n\r\nx"
     for large in (sized(LIMIT + 1), sized(3 * LIMIT)):
@@ -577,7 +582,7 @@ async def test_a_large_head_behind_another_request() -> None:
 
 
 async def test_a_small_head_behind_a_large_body() -> None:
-    """What one packet holds beside a head is not counted with it."""
+    """Other bytes of a packet are not counted with the head."""
     async with site() as s:
         client = await s.connect()
         body = b"x" * 50_000
@@ -590,7 +595,7 @@ async def test_a_small_head_behind_a_large_body() -> None:
 
 
 async def test_a_refused_client_may_read_why() -> None:
-    """What it sends on is dropped, and the connection is cut when it does not go."""
+    """What a refused client sends is dropped. If it does not leave, the connection is cut."""
     async with site() as s:
         client = await s.client(sized(LIMIT + 1), lambda p: p._is_refused)
         client.writer.write(b"GET / HTTP/1.1\r\nhost: h\r\n\r\n" * 10)
@@ -605,8 +610,7 @@ async def test_a_refused_client_may_read_why() -> None:
 
 
 async def test_trailers_are_no_headers() -> None:
-    """What comes behind a body names no thread and no credential, though it is in the first
-    packet."""
+    """Trailers behind a body name no thread and no credential, even in the first packet."""
     async with site() as s:
         client = await s.connect()
         client.writer.write(CHUNKED + b"0\r\nx-om-thread: t\r\nauthorization: Bearer sk-a\r\n\r\n")
@@ -619,7 +623,7 @@ async def test_trailers_are_no_headers() -> None:
     [b"0\r\nx: " + b"v" * 5_000_000, b"0\r\n" + b"x: y\r\n" * 500_000, b"1;" + b"e" * 5_000_000],
 )
 async def test_trailers_and_extensions_without_end(more: bytes) -> None:
-    """They are bounded as a head is."""
+    """Trailers and chunk extensions are bounded like a head."""
     async with site() as s:
         client = await s.connect()
         client.writer.write(CHUNKED + more)
@@ -630,7 +634,7 @@ async def test_trailers_and_extensions_without_end(more: bytes) -> None:
 
 
 async def test_chunks_of_one_byte() -> None:
-    """A body in the smallest pieces is a body."""
+    """A body may come in chunks of one byte."""
     async with site() as s:
         client = await s.connect()
         client.writer.write(CHUNKED + b"1\r\nx\r\n" * 100_000 + b"0\r\n\r\n")
@@ -638,7 +642,7 @@ async def test_chunks_of_one_byte() -> None:
 
 
 async def test_an_answer_before_the_end_of_the_body() -> None:
-    """The client may send the rest, and ask again on the same connection."""
+    """The client may send the rest of the body, and the next request on the same connection."""
     async with site() as s:
         head = b"POST /early HTTP/1.1\r\nhost: h\r\ncontent-length: 300000\r\n\r\n"
         client = await s.client(head + b"x" * 100_000, lambda p: p._body_bytes == 100_000)
@@ -649,10 +653,10 @@ async def test_an_answer_before_the_end_of_the_body() -> None:
 
 
 async def test_the_rest_of_an_answered_body_that_does_not_end() -> None:
-    """It has the time of a body, and no more than twice the room."""
+    """The rest has the time of a body, and at most twice its size."""
     for sent, seconds in [(100, 30.1), (200_000, 0.0)]:
         async with site() as s:
-            s.guard.limits = LimitSettings(body=100_000)
+            s.watchdog.limits = LimitSettings(body=100_000)
             head = b"POST /early HTTP/1.1\r\nhost: h\r\ncontent-length: 900000000\r\n\r\n"
             client = await s.client(head + b"x" * sent, lambda p: p._body_bytes == sent)  # noqa: B023 - called at once
             assert (await client.answer()).status == 413
@@ -662,9 +666,9 @@ async def test_the_rest_of_an_answered_body_that_does_not_end() -> None:
             assert await ended(client) == b""
 
 
-async def test_waiting_for_the_word_to_go_on() -> None:
-    """A client that asks whether to send its body is not slow before it is told; then it is sent at
-    once."""
+async def test_waiting_for_100_continue() -> None:
+    """A client that asks whether to send its body is not slow before it is told. Then it sends the
+    body."""
     async with site() as s:
         head = b"POST / HTTP/1.1\r\nhost: h\r\nexpect: 100-continue\r\ncontent-length: 3\r\n\r\n"
         client = await s.client(head, held(len(head)))
@@ -689,8 +693,8 @@ async def test_waiting_for_the_word_to_go_on() -> None:
         b"GET http://h HTTP/1.1\r\nhost: h\r\n\r\n",
     ],
 )
-async def test_what_cannot_be_read(sent: bytes) -> None:
-    """It is a 400 in the shape of our errors."""
+async def test_an_unreadable_request(sent: bytes) -> None:
+    """An unreadable request gets a 400 in the shape of our errors."""
     async with site() as s:
         client = await s.connect()
         client.writer.write(sent)
@@ -699,8 +703,8 @@ async def test_what_cannot_be_read(sent: bytes) -> None:
         assert s.heads == []
 
 
-async def test_a_body_that_cannot_be_read() -> None:
-    """So is a chunk without a length; the application sees its client gone."""
+async def test_an_unreadable_body() -> None:
+    """A chunk without a length gets a 400, and the application learns that its client has left."""
     async with site() as s:
         client = await s.connect()
         client.writer.write(CHUNKED + b"zz\r\n")
@@ -711,8 +715,8 @@ async def test_a_body_that_cannot_be_read() -> None:
 
 @pytest.mark.parametrize("nonsense", [b"\x00\x01\x02 nonsense\r\n\r\n", sized(LIMIT + 1)])
 async def test_nonsense_behind_a_request(nonsense: bytes) -> None:
-    """The request is answered, with no word of ours in its answer, and the connection ends with it;
-    whenever the nonsense came."""
+    """The request is answered, and the connection ends without an error in the response, whenever
+    the nonsense arrives."""
     for early in (True, False):
         async with site() as s:
             ask = b"POST /hold HTTP/1.1\r\nhost: h\r\ncontent-length: 1\r\n\r\nx"
@@ -726,8 +730,8 @@ async def test_nonsense_behind_a_request(nonsense: bytes) -> None:
             assert await ended(client) == b"4\r\nheld\r\n0\r\n\r\n"
 
 
-async def test_a_body_that_cannot_be_read_behind_a_request() -> None:
-    """There is nothing to be answered in its turn: the connection breaks off."""
+async def test_an_unreadable_body_behind_a_request() -> None:
+    """It is not this request's turn to be answered, so the connection breaks off."""
     async with site() as s:
         ask = b"POST /hold HTTP/1.1\r\nhost: h\r\ncontent-length: 1\r\n\r\nx"
         client = await s.connect(ask + CHUNKED + b"zz\r\n")
@@ -738,38 +742,46 @@ async def test_a_body_that_cannot_be_read_behind_a_request() -> None:
 
 
 @asynccontextmanager
-async def looking(
+async def watched_site(
     *limits: LimitSettings,
 ) -> AsyncIterator[tuple[Site, Watchdog, list[LimitSettings]]]:
-    """A site whose guard looks by itself; the limits that hold are the last of the list."""
+    """A site whose watchdog runs its own timer. The last limits of the list are in force."""
     made, holding = Site(), list(limits)
-    made.guard = guard = Watchdog(lambda: holding[-1])  # type: ignore[assignment] # no still one
+    made.watchdog = watchdog = Watchdog(lambda: holding[-1])  # type: ignore[assignment] # not a manual one
     async with serve_on_loopback(made, lifespan="on") as base:
         made.port = int(base.rpartition(":")[2])
         try:
-            yield made, guard, holding
+            yield made, watchdog, holding
         finally:
             await made.end()
 
 
-async def test_the_guard_looks_by_itself() -> None:
-    """With a real clock: slow heads and slow bodies by the dozen are ended together, none early,
-    and the timer rests afterwards."""
-    async with looking(LimitSettings(header_timeout=0.2, body_timeout=0.2)) as (s, guard, _):
+async def test_the_watchdog_s_own_timer() -> None:
+    """With a real clock, many slow heads and bodies are ended together, none early, and the timer
+    stops afterwards."""
+    async with watched_site(LimitSettings(header_timeout=0.2, body_timeout=0.2)) as (
+        s,
+        watchdog,
+        _,
+    ):
         begun = time.monotonic()
         clients = [await s.connect(PARTIAL + (b"\r\n1" if n % 2 else b"")) for n in range(40)]
         for client in clients:
             refused(await client.answer(), 408, "om_too_slow")
             assert time.monotonic() - begun >= 0.2
             await client.close()
-        await s.until(lambda: guard._loop is None)
+        await s.until(lambda: watchdog._loop is None)
 
 
 async def test_limits_that_are_changed() -> None:
-    """They hold from the next look on."""
-    async with looking(LimitSettings(headers=1_000, header_timeout=0.1)) as (s, guard, limits):
+    """New limits are in force from the next check on."""
+    async with watched_site(LimitSettings(headers=1_000, header_timeout=0.1)) as (
+        s,
+        watchdog,
+        limits,
+    ):
         client = await s.connect()
         limits.append(LimitSettings(headers=100_000, header_timeout=60))
-        await s.until(lambda: guard.limits.headers == 100_000)
+        await s.until(lambda: watchdog.limits.headers == 100_000)
         client.writer.write(sized(50_000))
         assert (await client.answer()).status == 200

@@ -1,4 +1,4 @@
-"""The body of a request is read whole, up to its limit."""
+"""A request's body is read whole, up to its limit."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from om_proxy.server.request_body import ClientDisconnected, read_body
 
 
 class Client:
-    """The sender of a body in pieces."""
+    """A client that sends a body in pieces."""
 
     def __init__(self, *pieces: bytes, leaves: bool = False) -> None:
         more = [{"type": "http.request", "body": piece, "more_body": True} for piece in pieces]
@@ -28,7 +28,7 @@ class Client:
     [(), (b"",), (b"abc",), (b"a", b"", b"bc"), tuple(b"%d" % (n % 10) for n in range(50))],
 )
 async def test_a_body_in_pieces(pieces: tuple[bytes, ...]) -> None:
-    """The whole body, however it was cut."""
+    """The body is whole, in any pieces."""
     assert await read_body(Client(*pieces).receive, 100) == b"".join(pieces)
 
 
@@ -44,7 +44,7 @@ async def test_a_body_at_its_limit(size: int, fits: bool) -> None:
 
 
 async def test_a_body_beyond_its_limit_is_not_read_on() -> None:
-    """It is refused where the limit is passed, not at its end."""
+    """It is refused when it passes the limit, not at its end."""
     client = Client(*[b"x" * 10] * 1_000)
     with pytest.raises(TooLarge):
         await read_body(client.receive, 25)
@@ -52,6 +52,6 @@ async def test_a_body_beyond_its_limit_is_not_read_on() -> None:
 
 
 async def test_a_client_that_leaves() -> None:
-    """There is nobody left to answer."""
+    """There is no client to answer."""
     with pytest.raises(ClientDisconnected):
         await read_body(Client(b"half", leaves=True).receive, 100)

@@ -23,7 +23,7 @@ from om_proxy.server import responses
 
 
 class Client:
-    """The receiver of a response."""
+    """A client that receives a response."""
 
     def __init__(self) -> None:
         self.got: list[MutableMapping[str, Any]] = []
@@ -63,7 +63,7 @@ class Client:
     ],
 )
 async def test_errors(exc: OmError, status: int, code: str, retry: bytes) -> None:
-    """OpenAI's shape, our own type, and whether trying again can help."""
+    """An error has OpenAI's shape and our own type, and says whether a retry can help."""
     client = Client()
     await responses.send_error(client.send, exc, [(b"x-om-status", b"off")])
     assert client.status == status
@@ -77,7 +77,7 @@ async def test_errors(exc: OmError, status: int, code: str, retry: bytes) -> Non
 
 
 async def test_json() -> None:
-    """Framed by its length, so the connection lives on."""
+    """The response has a length, so the connection stays open."""
     client = Client()
     await responses.send_json(client.send, 200, {"status": "gut · 好"})
     assert orjson.loads(client.body) == {"status": "gut · 好"}

@@ -1,4 +1,5 @@
-"""When a client is too slow: looks at a connection, a second apart unless a case says otherwise."""
+"""When a client is too slow. Connections are checked a second apart unless a case says
+otherwise."""
 
 from __future__ import annotations
 
@@ -20,11 +21,11 @@ IDLE = 5.0
 MANY = 10_000
 
 
-def looks(
+def detect_all(
     seen: Sequence[ConnectionSample], seconds: float = 1.0
 ) -> tuple[TimeoutKind | None, float]:
-    """What ends the connection, and when after the first look; the last look is repeated for ever
-    (three hours)."""
+    """Return what ends the connection, and when after the first check. The last sample is repeated
+    for three hours."""
     detector = TimeoutDetector()
     for n in range(int(MANY / seconds)):
         if kind := detector.detect(seen[min(n, len(seen) - 1)], 100.0 + n * seconds, LIMITS, IDLE):
@@ -55,11 +56,11 @@ def at(
         ("proxy", (None, 0)),
     ],
 )
-def test_one_in_which_nothing_happens(
+def test_a_connection_without_progress(
     stage: ConnectionStage, ends: tuple[TimeoutKind | None, float]
 ) -> None:
-    """Each stage has its time; our own turn has all there is."""
-    assert looks([at(stage)]) == ends
+    """Each stage has its time. The proxy's own turn has no limit."""
+    assert detect_all([at(stage)]) == ends
 
 
 @pytest.mark.parametrize(
@@ -73,31 +74,33 @@ def test_one_in_which_nothing_happens(
     ],
 )
 def test_a_body_at_a_rate(rate: int, ends: tuple[TimeoutKind | None, float]) -> None:
-    """A trickle is cut in the first span; what comes at a kilobyte a second may take three
-    hours."""
-    assert looks([at("body", received=n * rate) for n in range(MANY)]) == ends
+    """A trickle is cut in the first span. A body at a kilobyte a second may take three hours."""
+    assert detect_all([at("body", received=n * rate) for n in range(MANY)]) == ends
 
 
 def test_a_body_that_stops() -> None:
-    """What came before is no credit for later: a span without any ends it."""
-    assert looks([at("body", received=n * 1_000_000) for n in range(45)]) == ("body", 90)
+    """Bytes of one span do not count for the next: a span without bytes ends it."""
+    assert detect_all([at("body", received=n * 1_000_000) for n in range(45)]) == ("body", 90)
 
 
 def test_a_body_we_stop_reading() -> None:
-    """While we do not read, its client is not slow; then it has its whole time again."""
-    assert looks([*[at("body")] * 29, *[at("proxy")] * 100, at("body")]) == ("body", 29 + 100 + 30)
+    """A client is not slow while we do not read. Then it has its whole time again."""
+    assert detect_all([*[at("body")] * 29, *[at("proxy")] * 100, at("body")]) == (
+        "body",
+        29 + 100 + 30,
+    )
 
 
 def test_each_request_has_its_own_time() -> None:
-    """A client that asks again and again, always at the same stage when it is looked at, is never
-    late."""
-    assert looks([at("head", request=n) for n in range(MANY)]) == (None, 0)
-    assert looks([at("idle", request=n) for n in range(MANY)]) == (None, 0)
+    """A client that sends request after request is never late, even if it is always checked at the
+    same stage."""
+    assert detect_all([at("head", request=n) for n in range(MANY)]) == (None, 0)
+    assert detect_all([at("idle", request=n) for n in range(MANY)]) == (None, 0)
 
 
 def test_a_head_after_silence() -> None:
-    """Silence between requests is not held against the head that follows."""
-    assert looks([*[at("idle", request=1)] * 5, at("head", request=1)]) == ("head", 15)
+    """The silence between requests does not count for the head that follows."""
+    assert detect_all([*[at("idle", request=1)] * 5, at("head", request=1)]) == ("head", 15)
 
 
 @pytest.mark.parametrize(
@@ -106,8 +109,8 @@ def test_a_head_after_silence() -> None:
 def test_a_reader_that_takes_nothing(
     stage: ConnectionStage, ends: tuple[TimeoutKind | None, float]
 ) -> None:
-    """A reply nobody takes is given up; whatever else ends the connection may do so before."""
-    assert looks([*[at("proxy")] * 5, at(stage, unsent=70_000)]) == ends
+    """A reply that is not read ends the connection. Another limit may end it sooner."""
+    assert detect_all([*[at("proxy")] * 5, at(stage, unsent=70_000)]) == ends
 
 
 @pytest.mark.parametrize(
@@ -115,24 +118,28 @@ def test_a_reader_that_takes_nothing(
     [(1, ("write", 60)), (1_000, ("write", 60)), (1_024, (None, 0)), (9_000, (None, 0))],
 )
 def test_a_reader_at_a_rate(taken: int, ends: tuple[TimeoutKind | None, float]) -> None:
-    """One reply of many megabytes that is written at once."""
-    assert looks([at("proxy", unsent=MANY * 9_000 - n * taken) for n in range(MANY)]) == ends
+    """A reply of many megabytes is written at once, and read at this rate."""
+    assert detect_all([at("proxy", unsent=MANY * 9_000 - n * taken) for n in range(MANY)]) == ends
 
 
 def test_a_reader_that_is_slower_than_the_model() -> None:
-    """Whenever it has made room it is filled up again: that there was room is what counts."""
-    assert looks([at("proxy", unsent=65_000, resumed=n // 40) for n in range(MANY)]) == (None, 0)
-    assert looks([at("proxy", unsent=65_000, resumed=n // 40) for n in range(200)]) == (
+    """The write buffer is filled again whenever it has room, so having had room counts as
+    reading."""
+    assert detect_all([at("proxy", unsent=65_000, resumed=n // 40) for n in range(MANY)]) == (
+        None,
+        0,
+    )
+    assert detect_all([at("proxy", unsent=65_000, resumed=n // 40) for n in range(200)]) == (
         "write",
         160 + 60,
     )
 
 
 def test_a_reader_that_keeps_up() -> None:
-    """Nothing unsent now and then is taking all of it."""
-    assert looks([at("proxy", unsent=(n % 50) * 100) for n in range(MANY)]) == (None, 0)
+    """An empty write buffer now and then counts as reading all of it."""
+    assert detect_all([at("proxy", unsent=(n % 50) * 100) for n in range(MANY)]) == (None, 0)
 
 
-def test_looks_far_apart() -> None:
-    """A late check ends what is late, not what is new."""
-    assert looks([at("head"), at("body", received=1)], seconds=40) == ("body", 80)
+def test_checks_far_apart() -> None:
+    """A late check ends what is late, and not what is new."""
+    assert detect_all([at("head"), at("body", received=1)], seconds=40) == ("body", 80)

@@ -18,7 +18,8 @@ NEXT = b"GET /next HTTP/1.1\r\nHost: h\r\n\r\n"
 
 
 async def echo(scope: Scope, receive: Receive, send: Send) -> None:
-    """Answers method, path and body, so that whoever asks sees what arrived as one request."""
+    """An application that answers with method, path and body, to show what arrived as one
+    request."""
     body = await read_body(receive, 1 << 24)
     await responses.send_json(
         send, 200, [scope["method"], scope["path"], len(body), body[:100].decode()]
@@ -70,8 +71,8 @@ REQUESTS = [
 async def test_the_body_is_the_request_s(
     client: RawClient, start: bytes, body: bytes, answer: bytes, cut: str
 ) -> None:
-    """Whatever is offered and however it is cut, the body arrives as this request's, and the next
-    request as the next."""
+    """With any offer, and in any packets, the body arrives with its request, and the next request
+    as the next."""
     wire = start + body
     pieces = {
         "together": [wire],
@@ -88,7 +89,7 @@ async def test_the_body_is_the_request_s(
 
 
 async def test_requests_in_one_packet(client: RawClient) -> None:
-    """None is lost, whichever of them offer an upgrade."""
+    """No request is lost, whichever of them offer an upgrade."""
     offer = head(b"Content-Length: 1")
     client.writer.write(offer + b"a" + offer + b"b" + head() + NEXT)
     assert [(await client.answer()).body for _ in range(4)] == [
@@ -97,7 +98,7 @@ async def test_requests_in_one_packet(client: RawClient) -> None:
 
 
 async def test_a_large_body(client: RawClient) -> None:
-    """It comes in many packets."""
+    """The body comes in many packets."""
     client.writer.write(head(b"Content-Length: 3000000") + b"x" * 3_000_000)
     assert (await client.answer()).body.startswith(b'["POST","/first",3000000,"xxx')
 
@@ -107,8 +108,8 @@ async def test_a_large_body(client: RawClient) -> None:
     [b"zz\r\n\r\n", b"ffffffffffffffffff\r\n", b"1\r\nabc"],
     ids=["no size", "too large a size", "too long a chunk"],
 )
-async def test_a_body_that_is_none(client: RawClient, rest: bytes) -> None:
-    """It is refused as it would be without the offer."""
+async def test_a_malformed_body(client: RawClient, rest: bytes) -> None:
+    """A malformed body is refused as it is without the offer."""
     client.writer.write(head(b"Transfer-Encoding: chunked") + rest)
     got = await client.answer()
     assert got.status == 400
@@ -116,6 +117,6 @@ async def test_a_body_that_is_none(client: RawClient, rest: bytes) -> None:
 
 
 async def test_two_lengths(client: RawClient) -> None:
-    """An offer does not make a request good that is ambiguous."""
+    """With an offer, an ambiguous request is still refused."""
     client.writer.write(head(b"Content-Length: 5", b"Transfer-Encoding: chunked") + b"0\r\n\r\n")
     assert (await client.answer()).status == 400

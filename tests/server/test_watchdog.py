@@ -1,4 +1,4 @@
-"""The guard looks at each connection once a round, at a part of them at a time, and gives up few
+"""The watchdog checks each connection once a round, a part of them at a time, and resets few
 readers at once."""
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from om_proxy.server.watchdog import (
 from om_proxy.settings.service import LimitSettings
 
 
-class Turned:
-    """A timer whose time passes when a test turns it."""
+class ManualTimer:
+    """A timer that a test moves."""
 
     def __init__(self) -> None:
         self.now = 0.0
@@ -56,8 +56,8 @@ class Connection:
 
 @pytest.mark.parametrize("count", [1, 7, 8, 9, 1_000])
 def test_a_round(count: int) -> None:
-    """Each is looked at once a second, however many there are."""
-    guard, timer, connections = Watchdog(), Turned(), [Connection() for _ in range(count)]
+    """Each connection is checked once a second, however many there are."""
+    guard, timer, connections = Watchdog(), ManualTimer(), [Connection() for _ in range(count)]
     guard.watch(connections, timer)
     guard.watch(connections, timer)  # with each new connection
     while timer.now < 10 * ROUND_S:
@@ -72,16 +72,16 @@ def test_a_round(count: int) -> None:
 
 
 def test_a_slice() -> None:
-    """An eighth of them at a time."""
-    guard, timer, connections = Watchdog(), Turned(), [Connection() for _ in range(800)]
+    """An eighth of the connections is checked at a time."""
+    guard, timer, connections = Watchdog(), ManualTimer(), [Connection() for _ in range(800)]
     guard.watch(connections, timer)
     timer.turn()
     assert sum(len(connection.looks) for connection in connections) == 100
 
 
 def test_readers_that_stall_together() -> None:
-    """A few are given up at a time; all others are looked at meanwhile, and in the end all are."""
-    guard, timer = Watchdog(), Turned()
+    """A few are reset at a time. All others are still checked, and in the end all are reset."""
+    guard, timer = Watchdog(), ManualTimer()
     connections = [Connection("write") for _ in range(100)]
     guard.watch(connections, timer)
     while timer.next and connections:
@@ -96,9 +96,9 @@ def test_readers_that_stall_together() -> None:
     )
 
 
-def test_nothing_to_look_at() -> None:
-    """The timer rests without connections, and begins anew with the next."""
-    guard, timer, connections = Watchdog(), Turned(), {Connection()}
+def test_no_connections() -> None:
+    """The timer stops without connections, and starts again with the next one."""
+    guard, timer, connections = Watchdog(), ManualTimer(), {Connection()}
     guard.watch(connections, timer)
     connections.clear()
     for _ in range(2 * SLICES_PER_ROUND):
@@ -112,14 +112,14 @@ def test_nothing_to_look_at() -> None:
 
 
 def test_short_limits() -> None:
-    """Are looked at more often."""
-    guard, timer = Watchdog(lambda: LimitSettings(body_timeout=0.4)), Turned()
+    """Shorter limits are checked more often."""
+    guard, timer = Watchdog(lambda: LimitSettings(body_timeout=0.4)), ManualTimer()
     guard.watch([Connection()], timer)
     assert timer.delay == pytest.approx(0.1 / SLICES_PER_ROUND)
 
 
-def test_of_a_state() -> None:
-    """An application's own, or one for the whole server."""
+def test_get_or_create() -> None:
+    """The application's own watchdog, or one for the whole server."""
     own = Watchdog()
     assert Watchdog.get_or_create({WATCHDOG_STATE_KEY: own}) is own
     state: dict[str, Any] = {}
