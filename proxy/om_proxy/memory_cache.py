@@ -37,9 +37,8 @@ _T = TypeVar("_T")
 DEFAULT_CACHE_BYTES = (
     64 * 2**20
 )  # in CPython's objects: a default thread takes 0.2 MB, and 0.9 MB with a full log
-MAX_REMEMBERED_FORGETS = (
-    10_000  # threads; only a turn of which nothing was stored yet depends on it
-)
+# threads; only a turn of which nothing was stored yet depends on it
+MAX_REMEMBERED_FORGETS = 10_000
 # a commit is lost only when another turn of the thread has won
 MAX_COMMIT_ATTEMPTS = 20
 

@@ -46,9 +46,8 @@ THINKING = 215  # tokens a memory model writes beside each answer, as measured
 DEVIATION = 0.15  # from the recorded bill, at most
 SHORT = 1.02  # times the cost without memory, at most, for short conversations with `economy: auto`
 SERVED = 0.95  # of a prompt after an unbroken one, from the cache
-MAX_WRITTEN_PER_NEW = (
-    1.0  # tokens of a reflector for each of new notes, where it writes as much as it is asked for
-)
+# tokens of a reflector for each of new notes, where it writes as much as it is asked for
+MAX_WRITTEN_PER_NEW = 1.0
 CODING, SERVICE = 12, 6  # tokens of messages for one of notes
 FLASH, LITE = "gemini-2.5-flash", "gemini-2.5-flash-lite"
 TOOLS = 2_500  # tokens of the service chats' tools, which the file leaves out, as measured
@@ -64,9 +63,8 @@ class Setting:
     settings: str = ""
     ratio: float = CODING
     tools: float | None = None  # as `ratio`, of what tools returned; None: as all else
-    paused: bool = (
-        False  # the calls that found their cache gone come after a pause as long as its life
-    )
+    # the calls that found their cache gone come after a pause as long as its life
+    paused: bool = False
 
 
 TUNED = "observation: {buffer_tokens: 0.4, previous_observer_tokens: 2000}, reflection: {observation_tokens: 20000}"

@@ -69,9 +69,8 @@ class Voice:
     memory: Memory
     rows: dict[int, Message] = field(default_factory=dict)
     live: list[int] = field(default_factory=list)
-    blurred: bool = (
-        False  # it has left, and what stands only in a reflection over several threads stayed there
-    )
+    # it has left, and what stands only in a reflection over several threads stayed there
+    blurred: bool = False
 
     @property
     def messages(self) -> list[Message]:

@@ -23,9 +23,8 @@ from om_proxy.server.protocol import DISCONNECT_EXTENSION
 from om_proxy.settings.service import LimitSettings
 
 HELD = 16  # of the largest bodies that have room together here
-BODY_IN_MEMORY = (
-    4  # times its bytes: large ones have three quarters, and each is charged three times
-)
+# times its bytes: large ones have three quarters, and each is charged three times
+BODY_IN_MEMORY = 4
 
 
 def admission(**limits: float) -> Admission:

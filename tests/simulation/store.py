@@ -135,9 +135,8 @@ class Disk:
     leases: dict[Key, tuple[str, float]] = field(default_factory=dict)
     versions: int = 0
     watch: Watch | None = None  # is told of every commit, in the moment it happens
-    watch_together: WatchTogether | None = (
-        None  # is told of every commit of a thread with its shared log, once both are there
-    )
+    # is told of every commit of a thread with its shared log, once both are there
+    watch_together: WatchTogether | None = None
     checks_version: bool = True  # False: the planted bug
     recent: int = RECENT_MARKS  # marks before coverage that a memory is loaded with
 

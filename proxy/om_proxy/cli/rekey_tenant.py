@@ -84,5 +84,5 @@ def find_credential_tenant(
         raise ConfigError("a credential is empty; give the old one, then the new one")
     headers = [(b"authorization", b"Bearer " + credential.encode())]
     found = find_tenant(headers, IdentityRules(keys=keys), secret)
-    assert found is not None  # noqa: S101 - every request with a credential has a tenant
+    assert found is not None  # every request with a credential has a tenant
     return found

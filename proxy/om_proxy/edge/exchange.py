@@ -115,8 +115,8 @@ def read_hints(exchange: Exchange) -> Hints:
 
 def build_memory_context(exchange: Exchange, config: EdgeConfig) -> MemoryContext:
     """Return the context of this request's memory work. The credential is never stored."""
-    assert exchange.request is not None  # noqa: S101 — unreadable bodies have no memory
-    assert exchange.caller.key is not None  # noqa: S101 — no thread, no memory
+    assert exchange.request is not None  # unreadable bodies have no memory
+    assert exchange.caller.key is not None  # no thread, no memory
     credential = tuple((n, v) for n, v in exchange.headers if n in CALLER_CREDENTIAL_HEADERS)
     return config.policy.context_of_request(
         exchange.request.model, exchange.caller.key.resource, exchange.upstream, credential

@@ -71,7 +71,7 @@ class TurnClosing:
 
         async def before_end() -> None:
             nonlocal is_settled, closing
-            assert reader is not None  # noqa: S101 — passed to `relay` only with a reader
+            assert reader is not None  # passed to `relay` only with a reader
             # the client may leave meanwhile: then the turn is settled below
             reply = await read_reply(reader)
             is_settled = True
@@ -171,9 +171,9 @@ class TurnClosing:
         return None
 
     async def _close_missed(self, exchange: Exchange, reply: Reply | None) -> None:
-        assert exchange.request is not None  # noqa: S101 — an unreadable request is not stored
-        assert exchange.context is not None  # noqa: S101 — see `_mark_missed`
-        assert exchange.missed_at is not None  # noqa: S101 — see `_mark_missed`
+        assert exchange.request is not None  # an unreadable request is not stored
+        assert exchange.context is not None  # see `_mark_missed`
+        assert exchange.missed_at is not None  # see `_mark_missed`
         await self._engine.close_missed(
             exchange.caller,
             exchange.request,

@@ -34,9 +34,8 @@ _PATCH_FACTORS = {
 }
 _MAX_PATCHES = 1_536
 
-_MAX_JPEG_STEPS = (
-    1_000  # through a JPEG's segments and padding; 300 kB of nothing else would take 100 ms
-)
+# through a JPEG's segments and padding; 300 kB of nothing else would take 100 ms
+_MAX_JPEG_STEPS = 1_000
 _FRAME_MARKERS = frozenset(
     {*range(0xC0, 0xD0)} - {0xC4, 0xC8, 0xCC}
 )  # JPEG markers of a frame, which tells the size

@@ -6,9 +6,8 @@ import re
 
 from om_proxy.models.price_list import find_abilities, find_price
 
-EXPENSIVE_INPUT_PRICE = (
-    2.5e-6  # dollars an input token: GPT-4o's, known to be too expensive for this work
-)
+# dollars an input token: GPT-4o's, known to be too expensive for this work
+EXPENSIVE_INPUT_PRICE = 2.5e-6
 # a reflector's window, as a share of R: its prompt, the log beyond R and an answer must fit too
 REFLECTOR_WINDOW_FACTOR = 1.5
 

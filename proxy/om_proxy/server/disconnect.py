@@ -35,7 +35,7 @@ class DisconnectWatch:
         self._gone = gone or self._task
 
     async def __aenter__(self) -> asyncio.Future[None]:
-        assert self._gone is not None  # noqa: S101 - one of the two
+        assert self._gone is not None  # one of the two
         return self._gone
 
     async def __aexit__(self, *exc_info: object) -> None:
@@ -64,7 +64,7 @@ async def run_unless_disconnected(
         work.close()
         return None
     task = asyncio.current_task()
-    assert task is not None  # noqa: S101 - a running coroutine runs in a task
+    assert task is not None  # a running coroutine runs in a task
     cancellations_before = task.cancelling()
     is_watching, has_left = True, False
 

@@ -258,7 +258,7 @@ class BoundedProtocol(NoUpgradeProtocol):
         """Drop the requests behind the one that is served, and all further bytes, so that we notice
         when the client leaves. A client that stays gets its response and repeats the other
         requests, as it must when a connection ends (RFC 9112 9.3.2)."""
-        assert self._served is not None  # noqa: S101 - other requests wait for it
+        assert self._served is not None  # other requests wait for it
         self.pipeline.clear()
         self.cycle = self._served
         self.cycle.keep_alive = False

@@ -103,7 +103,7 @@ class Reconciler:
         forgets: int,
     ) -> OpenedTurn:
         key, should_store = caller.key, caller.mode != "read"
-        assert key is not None  # noqa: S101 — only requests with a thread get here
+        assert key is not None  # only requests with a thread get here
         scope = caller.scope or context.effective.memory.scope
         memory = await self._memories.load(key, scope)
         if memory.scope != scope:
@@ -250,7 +250,7 @@ class Reconciler:
     async def _roll_back_to_branch(self, memory: Memory, verdict: Verdict, timezone: str) -> Memory:
         """Roll the memory back, because the request forks behind coverage: memory follows the
         branch (docs/spec/behaviour.md#branch)."""
-        assert verdict.cut is not None  # noqa: S101 — a fork has a cut
+        assert verdict.cut is not None  # a fork has a cut
         older, live = (
             await self._load_generations(memory),
             (await self._memories.store.outline(memory.key)).live,

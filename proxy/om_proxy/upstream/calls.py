@@ -116,7 +116,7 @@ class Upstream:
             method, url, headers=list(headers), content=content, extensions=extensions
         )
         response = await self._transport.handle_async_request(request)
-        assert isinstance(response.stream, httpx.AsyncByteStream)  # noqa: S101 - it is async
+        assert isinstance(response.stream, httpx.AsyncByteStream)  # it is async
         return RawResponse(response.status_code, response.headers.raw, response.stream)
 
     async def aclose(self) -> None:

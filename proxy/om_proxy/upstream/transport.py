@@ -231,7 +231,7 @@ def _read_content(request: httpx.Request) -> bytes | AsyncIterable[bytes]:
     try:
         return request.content
     except httpx.RequestNotRead:
-        assert isinstance(request.stream, AsyncIterable)  # noqa: S101 - not read
+        assert isinstance(request.stream, AsyncIterable)  # not read
         return request.stream
 
 

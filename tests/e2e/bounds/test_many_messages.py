@@ -16,9 +16,8 @@ from tests.e2e.raw_upstream import chat_body, read_reason, run_with_raw_upstream
 from tests.support.upstream_server import script_answer
 
 COUNT = 30_000
-LEAST_SLICES = (
-    12  # that the work is cut into on the event loop; it was held for a third of all work at once
-)
+# that the work is cut into on the event loop; it was held for a third of all work at once
+LEAST_SLICES = 12
 
 
 @pytest.fixture(autouse=True)

@@ -138,9 +138,8 @@ class Fault:
     streams_only: bool = False
     place: Place = "server"
     stored: Stored = "question"  # what the thread holds after the actor's answer
-    acknowledged: bool = (
-        False  # as a stream: the client saw `[DONE]`, so the reply is held, whatever came behind it
-    )
+    # as a stream: the client saw `[DONE]`, so the reply is held, whatever came behind it
+    acknowledged: bool = False
     harmless: bool = False  # a memory model's answer is usable all the same
 
     def __str__(self) -> str:

@@ -47,9 +47,8 @@ LIMITS = "{header_timeout: 500ms, body_timeout: 500ms, write_timeout: 2s}"
 HANG = 30.0  # seconds; the limits take one, and a machine may be slow
 AT_ONCE = 64
 EPOCH = 500  # cases with the same threads: these get long, and are forked at every turn
-WARM = (
-    0.2  # of the cases, before memory is measured: what is remembered at all is remembered by then
-)
+# of the cases, before memory is measured: what is remembered at all is remembered by then
+WARM = 0.2
 GROWN = 32  # MiB, of a proxy that is warm
 CHUNK = re.compile(rb"([0-9a-fA-F]+)(?:;[^\r\n]*)?\r\n")  # its size, and what follows that is data
 NOTES = orjson.dumps(

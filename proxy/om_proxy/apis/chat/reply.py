@@ -38,9 +38,8 @@ class ChatReplyReader:
         most errors are not streamed."""
         self._stream = stream
         self._left_bytes = limit
-        self._reading: _StreamedReply | _WholeReply | None = (
-            None  # nothing but white space came yet
-        )
+        # nothing but white space came yet
+        self._reading: _StreamedReply | _WholeReply | None = None
 
     def feed(self, data: bytes) -> None:
         if self._reading is None:

@@ -26,9 +26,8 @@ from om_proxy.memory.model import Observation
 
 MIN_STRETCH_SHARE = 0.2  # of R: less would free too little for a call
 ACCEPTED_SHARE = 0.55  # of the stretch; the prompt asks for a tenth less
-MAX_PRODUCTIVE_SHARE = (
-    0.8  # of the stretch: a reflector that leaves more would be asked again at every request
-)
+# of the stretch: a reflector that leaves more would be asked again at every request
+MAX_PRODUCTIVE_SHARE = 0.8
 
 
 @dataclass(frozen=True, slots=True)

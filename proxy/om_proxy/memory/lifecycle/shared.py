@@ -62,7 +62,7 @@ def is_consistent(memory: Memory) -> bool:
 def detach_log(memory: Memory) -> tuple[Memory, Memory]:
     """The thread and the shared log, as the store keeps them."""
     ref = memory.shared_log
-    assert ref is not None  # noqa: S101 — asked for only where a shared log is in use
+    assert ref is not None  # asked for only where a shared log is in use
     shared_log = Memory(
         key=resource_key(memory.key),
         version=ref.version,
@@ -185,7 +185,7 @@ def take_entry_ids(memory: Memory, count: int) -> Memory:
 
 def append_entries(memory: Memory, entries: Sequence[Observation]) -> Memory:
     """Append the thread's entries to the shared log."""
-    assert memory.shared_log is not None  # noqa: S101 — asked for only where a shared log is in use
+    assert memory.shared_log is not None  # asked for only where a shared log is in use
     label, first = memory.shared_log.label, memory.shared_log.next_id
     given = tuple(
         replace(

@@ -27,9 +27,8 @@ class Limits:
     """Token counts unless said otherwise. Defaults are those of docs/spec/config.md#thresholds."""
 
     observe_at: int = 30_000  # T: pending from which the oldest chunks become active
-    interval: int | None = (
-        6_000  # new tokens that are worth a chunk; None: no buffering, observation is synchronous
-    )
+    # new tokens that are worth a chunk; None: no buffering, observation is synchronous
+    interval: int | None = 6_000
     keep: int = 6_000  # F: raw tokens an activation aims to leave
     block_at: int = 36_000  # pending from which a request waits for an observation
     block_timeout: float = 20.0  # seconds it waits at most
@@ -39,15 +38,13 @@ class Limits:
         None
     )
     reflect_at: int = 40_000  # R: log tokens at which a reflection is swapped in
-    reflect_from: int | None = (
-        20_000  # log tokens from which one is made in the background; None: never
-    )
+    # log tokens from which one is made in the background; None: never
+    reflect_from: int | None = 20_000
     reflect_block_at: int = 48_000  # log tokens from which a request waits for one
     activate_after_idle: float | None = None  # seconds since the last turn
     activate_on_provider_change: bool = False
-    cache_lives: float = (
-        3_600.0  # seconds after which the provider's prompt cache is certainly cold
-    )
+    # seconds after which the provider's prompt cache is certainly cold
+    cache_lives: float = 3_600.0
     tail_limit: int | None = None
     shared: bool = False  # messages may use what the log does not, and the other way round
     prices: Prices | None = (

@@ -362,7 +362,7 @@ class AlignmentTable:
 
     def _pair_predecessor(self, i: int, j: int, state: int) -> Place:
         fit = self._match(i, j)
-        assert fit is not None  # noqa: S101 - it is a pair
+        assert fit is not None  # it is a pair
         ways = ways_into_pair(fit, self.origin and i == j == 1, self.window and i == 1)[state]
         score = self._line(i, state)[j] + self.skip_sent[i - 1] + self.skip_stored[j - 1]
         lines = ((at, gain, self.rows[i - 1][at]) for at, gain in ways)
@@ -379,7 +379,7 @@ class AlignmentTable:
 
     def _line(self, i: int, state: int) -> Line:
         line = self.rows[i][state]
-        assert line is not None  # noqa: S101 - the way leads through it
+        assert line is not None  # the way leads through it
         return line
 
 

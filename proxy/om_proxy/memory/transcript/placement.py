@@ -266,7 +266,7 @@ def match_other_branch(
     if other is None:
         return None
     there = place_history(other, sent)
-    assert not isinstance(there, NeedOutline)  # noqa: S101 - `other` is complete
+    assert not isinstance(there, NeedOutline)  # `other` is complete
     fork = last_shared_seq(transcript.live, other.live)
     kept = other.end if there.cut is None else there.cut
     # where both branches hold the certain prefix, only what follows it tells them apart

@@ -66,9 +66,8 @@ class Hints(Struct, frozen=True):
 
     history: History = "auto"
     sdk_retry: bool = False  # x-stainless-retry-count above 0
-    undelivered: bool = (
-        False  # the newest reply is known not to have gone out to its last byte, a moment ago
-    )
+    # the newest reply is known not to have gone out to its last byte, a moment ago
+    undelivered: bool = False
 
 
 DEFAULT_HINTS = Hints()

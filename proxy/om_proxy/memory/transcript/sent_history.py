@@ -58,9 +58,8 @@ class SentHistory(Struct, frozen=True):
     item: Callable[[int], Item]
     digest: bytes
     seen: View | None
-    digests: Digests = (
-        NO_DIGESTS  # for the next request of the thread, which mostly goes on from this one
-    )
+    # for the next request of the thread, which mostly goes on from this one
+    digests: Digests = NO_DIGESTS
 
     @classmethod
     def of(

@@ -35,9 +35,8 @@ class Verdict(Struct, frozen=True, kw_only=True):
     complete."""
 
     case: str  # a word of the table in docs/spec/reconcile.md#cases
-    cut: int | None = (
-        None  # live messages with seq > cut are superseded when the turn commits; None: nothing is
-    )
+    # live messages with seq > cut are superseded when the turn commits; None: nothing is
+    cut: int | None = None
     end: int  # the end of the transcript it was computed against
     at: int  # seq of the message the first new one, or the reply, follows
     new: tuple[int, ...] = ()  # indices of sent messages to append, in order
@@ -50,9 +49,8 @@ class Verdict(Struct, frozen=True, kw_only=True):
     style: Style
     repeats: View | None = None  # the recorded attempt this request repeats
     certain: int = 0  # leading sent messages that were recognised without a guess
-    answered: bool = (
-        False  # the turn has its reply and the thread went on: this one's reply is not recorded
-    )
+    # the turn has its reply and the thread went on: this one's reply is not recorded
+    answered: bool = False
 
     @classmethod
     def at_end(cls, transcript: StoredTranscript, case: str) -> Verdict:

@@ -31,7 +31,7 @@ def _build_upsert(table: str, key: Sequence[str], columns: Sequence[str]) -> str
     change. Parameters: key, then columns."""
     row = ", ".join(columns)
     return (
-        f"INSERT INTO {table} ({', '.join(key)}, {row}) VALUES ({_placeholders(len(key) + len(columns))}) "  # noqa: S608 - our own names
+        f"INSERT INTO {table} ({', '.join(key)}, {row}) VALUES ({_placeholders(len(key) + len(columns))}) "
         f"ON CONFLICT ({', '.join(key)}) DO UPDATE SET ({row}) = ({', '.join(f'excluded.{c}' for c in columns)}) "
         f"WHERE ({', '.join(f'{table}.{c}' for c in columns)}) IS NOT ({', '.join(f'excluded.{c}' for c in columns)})"
     )
@@ -42,13 +42,13 @@ _MESSAGE_COLUMNS = ["live", "parent", *_split_columns(rows.MESSAGE_COLUMNS)[1:]]
 
 INSERT_THREAD = f"""INSERT INTO thread (id, version, created_at, tenant, resource, thread, {rows.THREAD_COLUMNS})
     VALUES ({NEXT_VERSION}, {NEXT_VERSION}, {UNIX_NOW}, {_placeholders(3 + len(_THREAD_COLUMNS))})
-    ON CONFLICT DO NOTHING RETURNING id, version"""  # noqa: S608 - our own text
+    ON CONFLICT DO NOTHING RETURNING id, version"""
 UPDATE_THREAD = f"""UPDATE thread SET (version, {rows.THREAD_COLUMNS}) = ({NEXT_VERSION}, {_placeholders(len(_THREAD_COLUMNS))})
-    WHERE tenant = ? AND resource = ? AND thread = ? AND version = ? RETURNING id, version"""  # noqa: S608 - our own text
+    WHERE tenant = ? AND resource = ? AND thread = ? AND version = ? RETURNING id, version"""
 INCREMENT_SEQUENCE = "UPDATE sequence SET value = value + 1"
 UPSERT_MESSAGES = _build_upsert("message", ("thread_id", "seq"), _MESSAGE_COLUMNS)
 INSERT_INTERRUPTED = f"""INSERT INTO message (thread_id, seq, {", ".join(_MESSAGE_COLUMNS)})
-    VALUES ({_placeholders(2 + len(_MESSAGE_COLUMNS))})"""  # noqa: S608 - our own text
+    VALUES ({_placeholders(2 + len(_MESSAGE_COLUMNS))})"""
 SUPERSEDE_MISSING = """UPDATE message SET live = 0
     WHERE thread_id = ? AND live = 1 AND seq > ? AND seq NOT IN (SELECT value FROM json_each(?))"""
 UPSERT_OBSERVATIONS = _build_upsert(
@@ -75,7 +75,7 @@ _SUM_UNOBSERVED = "SELECT sum(fresh) FROM thread WHERE tenant = ?1 AND resource 
 # is due already, at a later time.
 WAKE_RESOURCE = f"""UPDATE thread SET due = ?3
     WHERE tenant = ?1 AND resource = ?2 AND thread = '{RESOURCE_THREAD}' AND ifnull(due > ?3, 1)
-    AND ({_SUM_UNOBSERVED}) >= ?4 AND (due IS NULL OR ({_SUM_UNOBSERVED} AND parked = 0 AND retry_at <= ?3) >= ?4)"""  # noqa: S608 - our own text
+    AND ({_SUM_UNOBSERVED}) >= ?4 AND (due IS NULL OR ({_SUM_UNOBSERVED} AND parked = 0 AND retry_at <= ?3) >= ?4)"""
 
 Statement = tuple[str, list[tuple[Any, ...]]]  # SQL, and the rows of parameters to run it with
 

@@ -16,24 +16,24 @@ from om_proxy.storage.sqlite import rows
 # The machine's clock, taken inside SQL; `unixepoch('subsec')` needs SQLite 3.42.
 UNIX_NOW = "((julianday('now') - 2440587.5) * 86400.0)"
 IS_THREAD = "tenant = ? AND resource = ? AND thread = ?"
-OF_THREAD = f"thread_id = (SELECT id FROM thread WHERE {IS_THREAD})"  # noqa: S608 - our own text
+OF_THREAD = f"thread_id = (SELECT id FROM thread WHERE {IS_THREAD})"
 
 
 async def select_memory(db: aiosqlite.Connection, key: Key) -> Memory:
-    thread = f"SELECT id, version, {rows.THREAD_COLUMNS} FROM thread WHERE {IS_THREAD}"  # noqa: S608 - our own text
+    thread = f"SELECT id, version, {rows.THREAD_COLUMNS} FROM thread WHERE {IS_THREAD}"
     found = await select_rows(db, thread, key)
     if not found:
         return Memory(key=key)
     id_, version, *columns = found[0]
     memory = rows.decode_memory(key, version, id_, tuple(columns))
     recent = f"""SELECT {rows.MARK_COLUMNS} FROM message WHERE thread_id = ? AND live = 1 AND seq <= ?
-        ORDER BY seq DESC LIMIT {RECENT_MARKS}"""  # noqa: S608 - our own text
-    tail = f"SELECT {rows.MESSAGE_COLUMNS} FROM message WHERE thread_id = ? AND live = 1 AND seq > ? ORDER BY seq"  # noqa: S608 - our own text
+        ORDER BY seq DESC LIMIT {RECENT_MARKS}"""
+    tail = f"SELECT {rows.MESSAGE_COLUMNS} FROM message WHERE thread_id = ? AND live = 1 AND seq > ? ORDER BY seq"
     log = f"""SELECT {rows.OBSERVATION_COLUMNS} FROM entry JOIN observation
         ON observation.thread_id = entry.thread_id AND observation.id = observation_id
-        WHERE entry.thread_id = ? AND generation = ? ORDER BY position"""  # noqa: S608 - our own text
-    chunks = f"SELECT {rows.OBSERVATION_COLUMNS} FROM observation WHERE thread_id = ? AND state = 'chunk' ORDER BY last_seq, id"  # noqa: S608 - our own text
-    reflection = f"SELECT {rows.REFLECTION_COLUMNS} FROM reflection WHERE thread_id = ?"  # noqa: S608 - our own text
+        WHERE entry.thread_id = ? AND generation = ? ORDER BY position"""
+    chunks = f"SELECT {rows.OBSERVATION_COLUMNS} FROM observation WHERE thread_id = ? AND state = 'chunk' ORDER BY last_seq, id"
+    reflection = f"SELECT {rows.REFLECTION_COLUMNS} FROM reflection WHERE thread_id = ?"
     pending = await select_rows(db, reflection, (id_,))
     return replace(
         memory,
@@ -62,7 +62,7 @@ async def select_other_tails(
     latest = """SELECT id, tenant, resource, thread, coverage FROM thread
         WHERE tenant = ? AND resource = ? AND shared = 1 AND pending > 0 AND thread <> ? ORDER BY turn_at DESC, id DESC LIMIT ?"""
     tail = f"""SELECT {rows.MESSAGE_COLUMNS} FROM message
-        WHERE thread_id = ? AND live = 1 AND seq > ? ORDER BY seq DESC LIMIT ?"""  # noqa: S608 - our own text
+        WHERE thread_id = ? AND live = 1 AND seq > ? ORDER BY seq DESC LIMIT ?"""
     found = []
     for id_, tenant, resource, thread, coverage in await select_rows(db, latest, (*key, threads)):
         newest = await select_rows(db, tail, (id_, coverage, messages))
@@ -89,7 +89,7 @@ async def select_due(
                 SELECT 1 FROM lease WHERE (lease.tenant, lease.resource, lease.thread)
                     = (thread.tenant, thread.resource, thread.thread) AND until > {UNIX_NOW}
             )
-        ) ORDER BY turn, due, id LIMIT ?"""  # noqa: S608 - our own text
+        ) ORDER BY turn, due, id LIMIT ?"""
     return tuple(Key(*row) for row in await select_rows(db, sql, (now, json.dumps([*skip]), limit)))
 
 
@@ -105,7 +105,7 @@ async def select_generations(
     """Return `Store.generations`. Generations with an empty log have no rows, and are left out."""
     sql = f"""SELECT generation, {rows.OBSERVATION_COLUMNS} FROM entry JOIN observation
         ON observation.thread_id = entry.thread_id AND observation.id = observation_id
-        WHERE entry.{OF_THREAD} AND generation < ? ORDER BY generation DESC, position"""  # noqa: S608 - our own text
+        WHERE entry.{OF_THREAD} AND generation < ? ORDER BY generation DESC, position"""
     logs = groupby(await select_rows(db, sql, (*key, before)), key=lambda row: int(row[0]))
     return tuple(
         (number, tuple(rows.decode_observation(row[1:]) for row in log)) for number, log in logs

@@ -27,23 +27,23 @@ SELECT_SHARERS = (
     "SELECT thread FROM thread WHERE tenant = ? AND resource = ? AND shared = 1 ORDER BY id"
 )
 CLEAR_OTHERS = f"""UPDATE thread SET others = '', version = {NEXT_VERSION}
-    WHERE tenant = ? AND resource = ? AND others <> ''"""  # noqa: S608 - our own text
-SET_DUE_NOW = f"UPDATE thread SET due = {UNIX_NOW} WHERE {IS_THREAD}"  # noqa: S608 - our own text
+    WHERE tenant = ? AND resource = ? AND others <> ''"""
+SET_DUE_NOW = f"UPDATE thread SET due = {UNIX_NOW} WHERE {IS_THREAD}"
 DELETE_ENTRIES = (
-    f"DELETE FROM entry WHERE {OF_THREAD} AND observation_id IN (SELECT value FROM json_each(?))"  # noqa: S608 - our own text
+    f"DELETE FROM entry WHERE {OF_THREAD} AND observation_id IN (SELECT value FROM json_each(?))"
 )
 DELETE_OBSERVATIONS = (
-    f"DELETE FROM observation WHERE {OF_THREAD} AND id IN (SELECT value FROM json_each(?))"  # noqa: S608 - our own text
+    f"DELETE FROM observation WHERE {OF_THREAD} AND id IN (SELECT value FROM json_each(?))"
 )
-SELECT_TAIL = f"SELECT {rows.MESSAGE_COLUMNS} FROM message WHERE {OF_THREAD} AND live = 1 AND seq > ? ORDER BY seq"  # noqa: S608 - our own text
+SELECT_TAIL = f"SELECT {rows.MESSAGE_COLUMNS} FROM message WHERE {OF_THREAD} AND live = 1 AND seq > ? ORDER BY seq"
 SELECT_RECENT = f"""SELECT {rows.MARK_COLUMNS} FROM message WHERE {OF_THREAD} AND live = 1 AND seq <= ?
-    ORDER BY seq DESC LIMIT {RECENT_MARKS}"""  # noqa: S608 - our own text
-COUNT_BEFORE = f"SELECT count(*), ifnull(sum(tokens), 0) FROM message WHERE {OF_THREAD} AND live = 1 AND seq <= ?"  # noqa: S608 - our own text
+    ORDER BY seq DESC LIMIT {RECENT_MARKS}"""
+COUNT_BEFORE = f"SELECT count(*), ifnull(sum(tokens), 0) FROM message WHERE {OF_THREAD} AND live = 1 AND seq <= ?"
 COUNT_ROWS = f"""SELECT (SELECT count(*) FROM thread WHERE {IS_THREAD}),
     (SELECT count(*) FROM message WHERE {OF_THREAD}),
     (SELECT count(*) FROM observation WHERE {OF_THREAD}),
     (SELECT count(DISTINCT generation) FROM entry WHERE {OF_THREAD}),
-    (SELECT count(*) FROM reflection WHERE {OF_THREAD})"""  # noqa: S608 - our own text
+    (SELECT count(*) FROM reflection WHERE {OF_THREAD})"""
 
 
 async def remove_thread(db: aiosqlite.Connection, key: Key, labels: LabelThread) -> ForgetResult:
@@ -51,8 +51,8 @@ async def remove_thread(db: aiosqlite.Connection, key: Key, labels: LabelThread)
     [row] = await select_rows(db, COUNT_ROWS, key * 5)
     removed = ForgetResult(*row)
     await db.execute(REQUEST_ERASURE)
-    await db.execute(f"DELETE FROM thread WHERE {IS_THREAD}", key)  # noqa: S608 - its other tables cascade
-    await db.execute(f"DELETE FROM lease WHERE {IS_THREAD}", key)  # noqa: S608 - our own text
+    await db.execute(f"DELETE FROM thread WHERE {IS_THREAD}", key)  # its other tables cascade
+    await db.execute(f"DELETE FROM lease WHERE {IS_THREAD}", key)
     shared_log = await select_memory(db, resource_key(key))
     if shared_log.version and shared_log.key != key:
         return await _remove_from_log(db, shared_log, key, labels, removed)
@@ -69,7 +69,8 @@ async def _remove_from_log(
     ]
     if not others:
         [row] = await select_rows(db, COUNT_ROWS, log.key * 5)
-        await db.execute(f"DELETE FROM thread WHERE {IS_THREAD}", log.key)  # noqa: S608 - its other tables cascade
+        # its other tables cascade
+        await db.execute(f"DELETE FROM thread WHERE {IS_THREAD}", log.key)
         return removed._replace(
             observations=removed.observations + row[2],
             generations=removed.generations + row[3],

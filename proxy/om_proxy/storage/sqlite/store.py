@@ -54,7 +54,7 @@ READER_PRAGMAS = (*COMMON_PRAGMAS, "query_only = ON", "wal_autocheckpoint = 0")
 
 TAKE_LEASE = f"""INSERT INTO lease VALUES (?, ?, ?, ?, {UNIX_NOW} + ?) ON CONFLICT DO UPDATE
     SET (holder, until) = (excluded.holder, excluded.until)
-    WHERE lease.holder = excluded.holder OR lease.until <= {UNIX_NOW} RETURNING holder"""  # noqa: S608 - our own text
+    WHERE lease.holder = excluded.holder OR lease.until <= {UNIX_NOW} RETURNING holder"""
 
 
 class SqliteStore:
@@ -149,12 +149,12 @@ class SqliteStore:
     async def version(self, key: Key) -> int:
         if self._probe and (version := self._probe.version(key)) is not None:
             return version
-        found = await self._read(f"SELECT version FROM thread WHERE {IS_THREAD}", key)  # noqa: S608 - our own text
+        found = await self._read(f"SELECT version FROM thread WHERE {IS_THREAD}", key)
         return int(found[0][0]) if found else 0
 
     async def outline(self, key: Key) -> Outline:
         found = await self._read(
-            f"SELECT {rows.MARK_COLUMNS}, live, parent FROM message WHERE {OF_THREAD} ORDER BY seq",  # noqa: S608 - our own text
+            f"SELECT {rows.MARK_COLUMNS}, live, parent FROM message WHERE {OF_THREAD} ORDER BY seq",
             key,
         )
         marks = [(rows.decode_mark(row[:7]), row[7], row[8]) for row in found]
@@ -167,14 +167,14 @@ class SqliteStore:
         self, key: Key, after: int, through: int | None = None, limit: int | None = None
     ) -> tuple[Message, ...]:
         sql = f"""SELECT {rows.MESSAGE_COLUMNS} FROM message
-            WHERE {OF_THREAD} AND live = 1 AND seq > ? AND seq <= ifnull(?, seq) ORDER BY seq LIMIT ifnull(?, -1)"""  # noqa: S608 - our own text
+            WHERE {OF_THREAD} AND live = 1 AND seq > ? AND seq <= ifnull(?, seq) ORDER BY seq LIMIT ifnull(?, -1)"""
         return tuple(
             rows.decode_message(row) for row in await self._read(sql, (*key, after, through, limit))
         )
 
     async def messages_by_seq(self, key: Key, seqs: Sequence[int]) -> tuple[Message, ...]:
         sql = f"""SELECT {rows.MESSAGE_COLUMNS} FROM message
-            WHERE {OF_THREAD} AND seq IN (SELECT value FROM json_each(?)) ORDER BY seq"""  # noqa: S608 - our own text
+            WHERE {OF_THREAD} AND seq IN (SELECT value FROM json_each(?)) ORDER BY seq"""
         return tuple(
             rows.decode_message(row)
             for row in await self._read(sql, (*key, json.dumps(list(seqs))))
@@ -188,7 +188,7 @@ class SqliteStore:
 
     async def resource_backlog(self, shared_log: Key) -> Backlog:
         sql = f"""SELECT {rows.BACKLOG_COLUMNS} FROM thread
-            WHERE tenant = ? AND resource = ? AND shared = 1 AND pending > 0 ORDER BY turn_at, id"""  # noqa: S608 - our own text
+            WHERE tenant = ? AND resource = ? AND shared = 1 AND pending > 0 ORDER BY turn_at, id"""
         return rows.decode_backlog(await self._read(sql, (shared_log.tenant, shared_log.resource)))
 
     async def other_thread_tails(
@@ -225,7 +225,7 @@ class SqliteStore:
         if cursor is not None:
             conditions.append(("(tenant, resource, thread) > (?, ?, ?)", cursor))
         where = " AND ".join(condition for condition, _ in conditions)
-        sql = f"SELECT {rows.INFO_COLUMNS} FROM thread WHERE {where} ORDER BY tenant, resource, thread LIMIT ?"  # noqa: S608 - our own text
+        sql = f"SELECT {rows.INFO_COLUMNS} FROM thread WHERE {where} ORDER BY tenant, resource, thread LIMIT ?"
         values = [value for _, given in conditions for value in given]
         return tuple(rows.decode_info(row) for row in await self._read(sql, (*values, limit)))
 
@@ -261,7 +261,7 @@ class SqliteStore:
 
     async def set_due(self, key: Key, at: float | None) -> None:
         await self._write(
-            f"UPDATE thread SET due = ? WHERE {IS_THREAD} AND due IS NOT ?",  # noqa: S608 - our own text
+            f"UPDATE thread SET due = ? WHERE {IS_THREAD} AND due IS NOT ?",
             (at, *key, at),
         )
 
@@ -269,11 +269,11 @@ class SqliteStore:
         await self._writer.run(lambda db: _update_delivered(db, replies))
 
     async def delivered_reply(self, key: Key) -> int | None:
-        found = await self._read(f"SELECT delivered FROM thread WHERE {IS_THREAD}", key)  # noqa: S608 - our own text
+        found = await self._read(f"SELECT delivered FROM thread WHERE {IS_THREAD}", key)
         return found[0][0] if found else None
 
     async def release(self, key: Key, holder: str) -> None:
-        await self._write(f"DELETE FROM lease WHERE {IS_THREAD} AND holder = ?", (*key, holder))  # noqa: S608 - our own text
+        await self._write(f"DELETE FROM lease WHERE {IS_THREAD} AND holder = ?", (*key, holder))
 
     async def secret(self, proposed: bytes | None = None) -> bytes:
         made = proposed or os.urandom(SECRET_BYTES)
@@ -334,7 +334,7 @@ async def _lease_due(
 
 
 async def _update_delivered(db: aiosqlite.Connection, replies: Mapping[Key, int]) -> None:
-    sql = f"UPDATE thread SET delivered = max(?, ifnull(delivered, 0)) WHERE {IS_THREAD}"  # noqa: S608 - our own text
+    sql = f"UPDATE thread SET delivered = max(?, ifnull(delivered, 0)) WHERE {IS_THREAD}"
     await db.executemany(sql, [(reply_seq, *key) for key, reply_seq in replies.items()])
 
 
@@ -347,7 +347,7 @@ async def _update_parked(db: aiosqlite.Connection, key: Key, parked: bool) -> bo
         if parked
         else f"parked = 0, failures = 0, retry_at = 0, due = {UNIX_NOW}, {rows.WITHOUT_CAUSE}"
     )
-    sql = f"UPDATE thread SET version = ?, {trouble} WHERE {IS_THREAD} RETURNING id"  # noqa: S608 - our own text
+    sql = f"UPDATE thread SET version = ?, {trouble} WHERE {IS_THREAD} RETURNING id"
     return bool(await queries.select_rows(db, sql, (version, *key)))
 
 

@@ -25,12 +25,12 @@ SELECT_MESSAGES = (
     "SELECT seq, parent, live, fp, chain, raw FROM message WHERE thread_id = ? ORDER BY seq"
 )
 UPDATE_MESSAGE = "UPDATE message SET (fp, chain) = (?, ?) WHERE thread_id = ? AND seq = ?"
-SELECT_OBSERVATIONS = f"SELECT {rows.OBSERVATION_COLUMNS} FROM observation WHERE thread_id = ?"  # noqa: S608 - our own text
+SELECT_OBSERVATIONS = f"SELECT {rows.OBSERVATION_COLUMNS} FROM observation WHERE thread_id = ?"
 UPDATE_OBSERVATION = "UPDATE observation SET (chain, text, task, suggestion, parts) = (?, ?, ?, ?, ?) WHERE thread_id = ? AND id = ?"
-SELECT_REFLECTION = f"SELECT {rows.REFLECTION_COLUMNS} FROM reflection WHERE thread_id = ?"  # noqa: S608 - our own text
+SELECT_REFLECTION = f"SELECT {rows.REFLECTION_COLUMNS} FROM reflection WHERE thread_id = ?"
 UPDATE_REFLECTION = "UPDATE reflection SET (text, task, suggestion) = (?, ?, ?) WHERE thread_id = ?"
 UPDATE_THREAD = (
-    f"UPDATE thread SET (tenant, version, others, state) = (?, {NEXT_VERSION}, ?, ?) WHERE id = ?"  # noqa: S608 - our own text
+    f"UPDATE thread SET (tenant, version, others, state) = (?, {NEXT_VERSION}, ?, ?) WHERE id = ?"
 )
 DELETE_LEASES = "DELETE FROM lease WHERE tenant = ? AND resource = ?"
 
