@@ -22,25 +22,20 @@ from om_proxy.background.performers.work_guard import WorkGuard
 from om_proxy.background.scheduler import Background
 from om_proxy.background.worker import MemoryWorker
 from om_proxy.edge.admin.admin_api import AdminApi
-from om_proxy.edge.base_url import take_names_from_path
 from om_proxy.edge.chat import ChatRoute
 from om_proxy.edge.edge_config import EdgeConfig
-from om_proxy.edge.own_pages import ABOUT_PAGE, ADMIN_PATH, find_own_page
-from om_proxy.edge.passthrough import CLIENT_LEFT, RequestEnd, passthrough, send_refusal
-from om_proxy.edge.routing import choose_upstream, find_protocol_fault, needs_body_to_route
+from om_proxy.edge.own_pages import ABOUT_PAGE
+from om_proxy.edge.router import Router
 from om_proxy.edge.unreached import UnreachedRequests
 from om_proxy.errors import ConfigError, OmError, StorageError
 from om_proxy.facts import Facts
 from om_proxy.identity.keyed_hashes import label_thread
-from om_proxy.identity.tenants import check_access
 from om_proxy.memory_cache import Memories
 from om_proxy.models import TokenCounter, find_abilities
 from om_proxy.permanent_tasks import keep_running
 from om_proxy.policy import PolicyInForce
 from om_proxy.server import responses
-from om_proxy.server.admission import Admission, BufferedBodyPermit, StreamedBodyPermit
-from om_proxy.server.headers import Header, find_head_fault
-from om_proxy.server.request_body import ClientDisconnected, read_body
+from om_proxy.server.admission import Admission
 from om_proxy.server.watchdog import WATCHDOG_STATE_KEY, Watchdog
 from om_proxy.settings import Settings, StorageSettings, WatchedSettings
 from om_proxy.storage.base import Store
@@ -58,7 +53,6 @@ from om_proxy.turns.deliveries import Deliveries
 from om_proxy.turns.engine import Engine
 from om_proxy.upstream import AiohttpTransport, Upstream
 
-CHAT_PATHS = (b"/v1/chat/completions", b"/chat/completions")
 MAX_CHAT_CONNECTIONS = 1_000  # to model servers
 
 
@@ -89,6 +83,7 @@ class App:
         self.chat: ChatRoute
         self.admin: AdminApi
         self.unreached: UnreachedRequests
+        self._router: Router
         self._deliveries: Deliveries
         self._tasks: list[asyncio.Task[None]] = []
         self._warm_up: asyncio.Task[None] | None = None
@@ -196,6 +191,15 @@ class App:
         self.admin = AdminApi(
             ThreadAdmin(memories, self._policies, clock=self._clock), secret, self._clock
         )
+        self._router = Router(
+            self.chat,
+            self.admin,
+            self.unreached,
+            self.upstream,
+            self.admission,
+            self._current_config,
+            {"/": self.about, "/healthz": self.alive, "/readyz": self.ready},
+        )
         self._memory_tasks = [
             _start_permanent("deliveries", engine.deliveries.write_forever),
             _start_permanent("deferred", self._deferred.retry_forever),
@@ -224,93 +228,16 @@ class App:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         match scope["type"]:
             case "http":
-                await self._serve_http(scope, receive, send)
+                await self._router.serve(scope, receive, send)
             case "lifespan":
                 await self._run_lifespan(scope, receive, send)
             case kind:
                 raise RuntimeError(f"served without support for {kind}: run uvicorn with ws='none'")
 
-    async def _serve_http(self, scope: Scope, receive: Receive, send: Send) -> None:
-        try:
-            scope = take_names_from_path(scope)
-            if fault := find_head_fault(scope["headers"], scope["http_version"]):
-                raise fault
-            refusal = find_protocol_fault(scope)
-            # the raw path: a path in disguise (`/v1/chat%2fcompletions`) is none of these routes,
-            # and `_pass` refuses it
-            is_chat = scope["raw_path"] in CHAT_PATHS and scope["method"] == "POST" and not refusal
-            page = None if is_chat or refusal else find_own_page(scope)
-        except OmError as exc:
-            await responses.send_error(send, exc)
-            return
-        config = self._current_config()
-        if is_chat:
-            with BufferedBodyPermit(self.admission, scope, receive) as permit:
-                await self.chat(scope, permit.receive, send, config, permit.set_weight)
-        elif page == ADMIN_PATH:
-            await self.admin(scope, receive, send, config)
-        elif page is not None:
-            await OWN_PAGES[page](self, send)
-        else:
-            await self._pass(scope, receive, send, config, refusal)
-
     def _current_config(self) -> EdgeConfig:
         if self._config.settings is not self._watched.current:
             self._config = EdgeConfig.of(self._watched.current, self._policies.current)
         return self._config
-
-    async def _pass(
-        self,
-        scope: Scope,
-        receive: Receive,
-        send: Send,
-        config: EdgeConfig,
-        refusal: OmError | None,
-    ) -> None:
-        unreached = self.unreached.find(scope, config)
-        receipt = unreached.base_receipt if unreached else ()
-        passed = await self._relay_route(scope, receive, send, config, refusal, receipt)
-        if unreached:
-            self.unreached.log_request(unreached, passed)
-
-    async def _relay_route(
-        self,
-        scope: Scope,
-        receive: Receive,
-        send: Send,
-        config: EdgeConfig,
-        refusal: OmError | None,
-        receipt: Sequence[Header],
-    ) -> RequestEnd:
-        needs_body = needs_body_to_route(scope, config)
-        try:
-            if refusal:
-                raise refusal
-            check_access(scope["headers"], config.identity)
-            permit = (
-                BufferedBodyPermit(self.admission, scope, receive)
-                if needs_body
-                else StreamedBodyPermit(self.admission, receive)
-            )
-        except OmError as exc:
-            return await send_refusal(send, exc, receipt)
-        with permit:
-            try:
-                body = (
-                    await read_body(permit.receive, config.settings.limits.body)
-                    if needs_body
-                    else None
-                )
-                upstream = choose_upstream(scope, config, body)
-            except OmError as exc:
-                return await send_refusal(send, exc, receipt)
-            except ClientDisconnected:
-                return CLIENT_LEFT
-            headers = config.upstream_headers(scope["headers"], upstream)
-            relay = partial(
-                passthrough, upstream=self.upstream, settings=upstream, headers=headers, body=body
-            )
-            return await relay(scope, permit.receive, send, receipt=receipt)
 
     async def _run_lifespan(self, scope: Scope, receive: Receive, send: Send) -> None:
         await receive()
@@ -355,9 +282,6 @@ def may_remember(settings: Settings) -> bool:
 
 def _start_permanent(name: str, work: Callable[[], Awaitable[None]]) -> asyncio.Task[None]:
     return asyncio.create_task(keep_running(name, work))
-
-
-OWN_PAGES = {"/": App.about, "/healthz": App.alive, "/readyz": App.ready}
 
 
 async def _cancel_tasks(tasks: Sequence[asyncio.Task[None]]) -> None:

@@ -1,0 +1,125 @@
+"""Send each request where its path belongs: to chat, to a page of the proxy, or to a model server."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from functools import partial
+
+from starlette.types import Receive, Scope, Send
+
+from om_proxy.edge.admin.admin_api import AdminApi
+from om_proxy.edge.base_url import take_names_from_path
+from om_proxy.edge.chat import ChatRoute
+from om_proxy.edge.edge_config import EdgeConfig
+from om_proxy.edge.own_pages import ADMIN_PATH, find_own_page
+from om_proxy.edge.passthrough import CLIENT_LEFT, RequestEnd, passthrough, send_refusal
+from om_proxy.edge.routing import choose_upstream, find_protocol_fault, needs_body_to_route
+from om_proxy.edge.unreached import UnreachedRequests
+from om_proxy.errors import OmError
+from om_proxy.identity.tenants import check_access
+from om_proxy.server import responses
+from om_proxy.server.admission import Admission, BufferedBodyPermit, StreamedBodyPermit
+from om_proxy.server.headers import Header, find_head_fault
+from om_proxy.server.request_body import ClientDisconnected, read_body
+from om_proxy.upstream import Upstream
+
+CHAT_PATHS = (b"/v1/chat/completions", b"/chat/completions")
+
+
+class Router:
+    """The routes. `pages` are the proxy's own pages by path, without the admin API."""
+
+    def __init__(
+        self,
+        chat: ChatRoute,
+        admin: AdminApi,
+        unreached: UnreachedRequests,
+        upstream: Upstream,
+        admission: Admission,
+        current_config: Callable[[], EdgeConfig],
+        pages: Mapping[str, Callable[[Send], Awaitable[None]]],
+    ) -> None:
+        self._chat = chat
+        self._admin = admin
+        self._unreached = unreached
+        self._upstream = upstream
+        self._admission = admission
+        self._current_config = current_config
+        self._pages = pages
+
+    async def serve(self, scope: Scope, receive: Receive, send: Send) -> None:
+        try:
+            scope = take_names_from_path(scope)
+            if fault := find_head_fault(scope["headers"], scope["http_version"]):
+                raise fault
+            refusal = find_protocol_fault(scope)
+            # the raw path: a path in disguise (`/v1/chat%2fcompletions`) is none of these routes,
+            # and `_pass` refuses it
+            is_chat = scope["raw_path"] in CHAT_PATHS and scope["method"] == "POST" and not refusal
+            page = None if is_chat or refusal else find_own_page(scope)
+        except OmError as exc:
+            await responses.send_error(send, exc)
+            return
+        config = self._current_config()
+        if is_chat:
+            with BufferedBodyPermit(self._admission, scope, receive) as permit:
+                await self._chat(scope, permit.receive, send, config, permit.set_weight)
+        elif page == ADMIN_PATH:
+            await self._admin(scope, receive, send, config)
+        elif page is not None:
+            await self._pages[page](send)
+        else:
+            await self._pass(scope, receive, send, config, refusal)
+
+    async def _pass(
+        self,
+        scope: Scope,
+        receive: Receive,
+        send: Send,
+        config: EdgeConfig,
+        refusal: OmError | None,
+    ) -> None:
+        unreached = self._unreached.find(scope, config)
+        receipt = unreached.base_receipt if unreached else ()
+        passed = await self._relay_route(scope, receive, send, config, refusal, receipt)
+        if unreached:
+            self._unreached.log_request(unreached, passed)
+
+    async def _relay_route(
+        self,
+        scope: Scope,
+        receive: Receive,
+        send: Send,
+        config: EdgeConfig,
+        refusal: OmError | None,
+        receipt: Sequence[Header],
+    ) -> RequestEnd:
+        needs_body = needs_body_to_route(scope, config)
+        try:
+            if refusal:
+                raise refusal
+            check_access(scope["headers"], config.identity)
+            permit = (
+                BufferedBodyPermit(self._admission, scope, receive)
+                if needs_body
+                else StreamedBodyPermit(self._admission, receive)
+            )
+        except OmError as exc:
+            return await send_refusal(send, exc, receipt)
+        with permit:
+            try:
+                body = (
+                    await read_body(permit.receive, config.settings.limits.body)
+                    if needs_body
+                    else None
+                )
+                upstream = choose_upstream(scope, config, body)
+            except OmError as exc:
+                return await send_refusal(send, exc, receipt)
+            except ClientDisconnected:
+                return CLIENT_LEFT
+            headers = config.upstream_headers(scope["headers"], upstream)
+            relay = partial(
+                passthrough, upstream=self._upstream, settings=upstream, headers=headers, body=body
+            )
+            return await relay(scope, permit.receive, send, receipt=receipt)
