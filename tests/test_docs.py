@@ -32,7 +32,7 @@ from om_proxy.settings import Settings, UpstreamSettings, list_warnings, parse, 
 from om_proxy.settings.report import NOT_IN_EFFECT
 from om_proxy.settings.watching import RESTART_PREFIXES
 from tests.docs import reference
-from tests.memory.clients import chat, raw, told
+from tests.memory.clients import build_thread, chat, raw
 
 ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -368,7 +368,7 @@ def test_a_fork_is_recognised_by_what_stands_before_it() -> None:
 
 
 def transcript(before: str, sent: str, history: History) -> str:
-    thread = told(before)
+    thread = build_thread(before)
     thread.turn(chat(sent), raw("assistant", "R"), Hints(history))
     return " ".join(f"{m.item.role[0]}{orjson.loads(m.item.raw)['content']}" for m in thread.live())
 

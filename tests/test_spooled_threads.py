@@ -21,7 +21,15 @@ from om_proxy.turns.engine import Engine
 from tests.memory.building import KEY, chat
 from tests.support.faulty_store import Faulty
 from tests.support.performing import SMALL, open_parts
-from tests.turns.test_engine import UNBUFFERED, Turns, assistant, request, said, talk, user
+from tests.turns.test_engine import (
+    UNBUFFERED,
+    Turns,
+    assistant,
+    make_chat,
+    make_reply,
+    request,
+    user,
+)
 
 SHARED = SMALL.replace("memory:", "memory:\n  scope: resource")
 
@@ -68,13 +76,13 @@ async def test_nobody_waits_for_an_observation() -> None:
     async with spooling(UNBUFFERED) as (t, _, faulty):
         await t.turn([user("hello")], "hi")
         faulty.refuses = True
-        sent = [user("hello"), assistant("hi"), *talk(4)]
+        sent = [user("hello"), assistant("hi"), *make_chat(4)]
         first = await t.open(sent)  # that this thread cannot be stored is found out while it waits
         assert (first.status, first.reason) == ("degraded", "storage")
         second = await t.open(sent)
         assert (second.status, second.reason) == ("degraded", "storage")
         assert t.parts.models.asked == []
-        await t.engine.close_turn(second, said("now"), accepted=True)
+        await t.engine.close_turn(second, make_reply("now"), accepted=True)
         assert t.parts.models.asked == []
 
 
@@ -86,7 +94,7 @@ async def test_a_prompt_that_is_too_long_is_not_shortened() -> None:
         faulty,
     ):
         await t.turn([user("hello")], "hi")
-        opened = await t.open([user("hello"), assistant("hi"), *talk(4)])
+        opened = await t.open([user("hello"), assistant("hi"), *make_chat(4)])
         assert t.engine.overflow_recovery.can_shorten(opened, accepted=True)
         faulty.refuses = True
         assert (await t.engine.overflow_recovery.shorten(opened)).body is None
@@ -104,11 +112,11 @@ async def test_threads_that_share_a_log() -> None:
             opened = await t.engine.open_turn(
                 caller, request([user(text)]), t.parts.context(), Hints()
             )
-            await t.engine.close_turn(opened, said(text), accepted=True)
+            await t.engine.close_turn(opened, make_reply(text), accepted=True)
             await t.parts.background.wait_idle()
 
         assert await store.lease(shared_log, "another process", 100)
-        for message in talk(1)[:-1]:
+        for message in make_chat(1)[:-1]:
             await says("a", message["content"])
         await store.release(shared_log, "another process")
         faulty.refuses = True
@@ -126,7 +134,7 @@ async def test_threads_that_share_a_log() -> None:
 async def thin(t: Turns, text: str, reply: str, *, delivered: bool) -> str:
     """One turn of a client that sends only its newest message; how it was recognised."""
     opened = await t.open([user(text)])
-    committed = await t.engine.close_turn(opened, said(reply), accepted=True)
+    committed = await t.engine.close_turn(opened, make_reply(reply), accepted=True)
     if delivered:
         t.engine.record_delivery(opened, committed.reply_seq)
         await t.engine.deliveries.write()

@@ -38,7 +38,16 @@ from tests.e2e.running import running
 from tests.e2e.test_triggers import ACTOR, OWN_REFLECTOR, Minds, client, minds, observation
 from tests.memory.building import KEY, chat, chunk, memory, transcript
 from tests.support.performing import NOTES, SMALL, HeldAnswer, Parts, Step, open_parts
-from tests.turns.test_engine import LONG, Turns, assistant, forwarded, said, texts, turns, user
+from tests.turns.test_engine import (
+    LONG,
+    Turns,
+    assistant,
+    make_reply,
+    open_turns,
+    read_forwarded,
+    texts,
+    user,
+)
 
 SIX = Observe(after=0, last=6, tokens=300)
 UNBUFFERED = SMALL.replace("buffer_tokens: 200", "buffer_tokens: false")
@@ -195,7 +204,7 @@ async def test_observing_nothing_moves_the_cursor_to_now() -> None:
     """H4. The cursor stands behind what was read, never at the moment it was written; a trigger
     that finds nothing left asks nobody."""
     held = HeldAnswer()
-    async with turns(held) as t:
+    async with open_turns(held) as t:
         history = [user(f"question 0: {LONG}")]
         await t.turn(history, LONG)
         await under_way(held)
@@ -221,7 +230,7 @@ async def test_observing_nothing_moves_the_cursor_to_now() -> None:
 async def test_messages_older_than_the_cursor(jump: float) -> None:
     """F1, and open in theirs: what comes while the clock stands before an observation is shown raw
     and observed all the same."""
-    async with turns() as t:
+    async with open_turns() as t:
         history: list[dict[str, Any]] = []
         for number in range(8):
             history.append(user(f"question {number}: {LONG}"))
@@ -230,8 +239,8 @@ async def test_messages_older_than_the_cursor(jump: float) -> None:
             assert len(t.parts.models.asked) == asked_before, (
                 "what is due is done before, so no request waits"
             )
-            await t.engine.close_turn(opened, said(f"answer {number}: {LONG}"), accepted=True)
-            raw = texts(forwarded(opened) if opened.body else history)
+            await t.engine.close_turn(opened, make_reply(f"answer {number}: {LONG}"), accepted=True)
+            raw = texts(read_forwarded(opened) if opened.body else history)
             shown = [text for text in texts(history) if text in raw]
             assert shown == texts(history)[opened.opened.reconciled.virtual.covered_count :]
             history.append(assistant(f"answer {number}: {LONG}"))
@@ -252,7 +261,7 @@ async def test_a_third_that_waits_observes_again() -> None:
     """Their lock lets the third one through: here three requests that must wait pay for one
     observation together."""
     held = HeldAnswer()
-    async with turns(held, settings=UNBUFFERED) as t:
+    async with open_turns(held, settings=UNBUFFERED) as t:
         await t.turn([user("hello")], "hi")
         history = [user("hello"), assistant("hi"), user(LONG * 3), assistant(LONG * 3)]
         opening = [asyncio.create_task(t.open([*history, user(f"and {who}?")])) for who in "abc"]
@@ -281,7 +290,7 @@ async def test_many_first_requests_at_once(tmp_path: Path) -> None:
         opened = [(t, name, await t.open([user(f"question {name}")])) for t, name in first]
         await asyncio.gather(
             *(
-                t.engine.close_turn(turn, said(f"answer {name}"), accepted=True)
+                t.engine.close_turn(turn, make_reply(f"answer {name}"), accepted=True)
                 for t, name, turn in opened
             )
         )
@@ -299,7 +308,7 @@ async def test_many_first_requests_at_once(tmp_path: Path) -> None:
 async def test_what_is_added_to_a_message_later() -> None:
     """H7. A reply that was observed is gone on with: what is added is a message of its own, and is
     observed too."""
-    async with turns() as t:
+    async with open_turns() as t:
         history = (await t.history(1, LONG * 2))[:-1]
         assert (await t.parts.memory()).chunked_to == 2
         added = f"and moreover {LONG * 3}"
@@ -344,18 +353,18 @@ def test_twice_as_many_observations_as_intervals(T: int, interval: int, grows: i
 
 async def test_the_message_that_crosses_the_threshold() -> None:
     """2.5. Theirs decides by what was pending before it: here it shortens its own prompt."""
-    async with turns() as t:
+    async with open_turns() as t:
         history = await t.history(2)
         assert (await t.open(history)).status == "raw"
         opened = await t.open([*history[:-1], user(LONG * 3)])
         assert opened.status == "applied"
-        assert texts(forwarded(opened))[-1] == LONG * 3
+        assert texts(read_forwarded(opened))[-1] == LONG * 3
 
 
 async def test_a_partial_activation_leaves_the_tail_too_long() -> None:
     """#19767. What is left is measured again: the same request activates until it is below the
     threshold, or nothing is made ahead."""
-    async with turns() as t:
+    async with open_turns() as t:
         sizes = [150] * 2 + [750] * 2 + [40] * 2
         made = await t.parts.stored(transcript(*zip(["user", "assistant"] * 3, sizes, strict=True)))
         for last in (2, 4):
@@ -390,7 +399,7 @@ async def test_an_activation_waits_for_an_observation_under_way() -> None:
     """2.5. Theirs waits up to a minute: here a request takes the chunks there are, and never asks
     how the observer is doing."""
     held = HeldAnswer()
-    async with turns(NOTES, NOTES, held) as t:
+    async with open_turns(NOTES, NOTES, held) as t:
         history = (await t.history(2))[:-1]
         await t.turn([*history, user(LONG)], LONG)
         await under_way(held)
@@ -405,14 +414,14 @@ async def test_an_activation_waits_for_an_observation_under_way() -> None:
 async def test_one_large_message_is_never_observed() -> None:
     """#16523. A message of many thresholds leaves the prompt like any other, clipped for the
     observer."""
-    async with turns() as t:
+    async with open_turns() as t:
         huge = " ".join(f"line{n}" for n in range(4_000))
         history = [user("hello"), assistant("hi"), user(huge)]
         await t.turn(history, "read")
         await t.parts.background.wait_idle()
         opened = await t.open([*history, assistant("read"), user("so?")])
         assert opened.status == "applied"
-        assert huge not in texts(forwarded(opened))
+        assert huge not in texts(read_forwarded(opened))
         assert opened.receipt["tokens-sent"] < 1_000
         assert opened.receipt["tokens-received"] > 10_000
 
@@ -420,7 +429,7 @@ async def test_one_large_message_is_never_observed() -> None:
 async def test_an_agent_that_only_calls_tools() -> None:
     """#24207, #24224. One question and then steps without a word, some results empty: observed,
     bounded, no call without its result."""
-    async with turns() as t:
+    async with open_turns() as t:
         history: list[dict[str, Any]] = [user("Count the crates.")]
         await t.turn([user("hello")], "hi")
         history = [user("hello"), assistant("hi"), *history]
@@ -428,7 +437,7 @@ async def test_an_agent_that_only_calls_tools() -> None:
             asked = len(t.parts.models.asked)
             opened = await t.open(history)
             assert (opened.reason, len(t.parts.models.asked)) == (None, asked), "no step waits"
-            prompt = forwarded(opened) if opened.body else history
+            prompt = read_forwarded(opened) if opened.body else history
             made = {call["id"] for m in prompt for call in m.get("tool_calls", ())}
             assert {m["tool_call_id"] for m in prompt if m["role"] == "tool"} == made
             assert opened.receipt["pending-tokens"] < 1_200 + 250
@@ -452,7 +461,7 @@ async def test_an_agent_that_only_calls_tools() -> None:
 async def test_a_poison_thread_is_tried_for_ever() -> None:
     """Another port failed 383 times in two days: here eight tries, further and further apart, and
     then none until it is revived."""
-    async with turns(*[ModelError("no")] * 500) as t:
+    async with open_turns(*[ModelError("no")] * 500) as t:
         history = await t.history(2)
         for _ in range(2 * 24 * 12):
             t.parts.clock.now += 300
@@ -488,10 +497,10 @@ async def test_a_batch_that_is_always_too_long() -> None:
 async def test_hints_are_wiped_at_activation() -> None:
     """#19809. What a chunk says of the task is in the prompt once it is active, and stays when the
     next one says nothing."""
-    async with turns(NOTES, *[bullets(f"fact {n}") for n in range(9)]) as t:
+    async with open_turns(NOTES, *[bullets(f"fact {n}") for n in range(9)]) as t:
         opened = await t.open(await t.history(8))
         assert len((await t.parts.memory()).log.entries) > 1
-        assert ">\nplan the vans\n</current-task>" in "\n".join(texts(forwarded(opened)))
+        assert ">\nplan the vans\n</current-task>" in "\n".join(texts(read_forwarded(opened)))
 
 
 ODD = """\
@@ -505,9 +514,11 @@ ODD = """\
 
 async def test_brackets_arrows_and_indentation_are_lost() -> None:
     """2.14. What is noted stands in the actor's prompt to the letter."""
-    async with turns(*[f"<observations>\nDate: May 22, 2023\n{ODD}\n</observations>"] * 9) as t:
+    async with open_turns(
+        *[f"<observations>\nDate: May 22, 2023\n{ODD}\n</observations>"] * 9
+    ) as t:
         opened = await t.open(await t.history(4))
-        assert ODD in "\n".join(texts(forwarded(opened)))
+        assert ODD in "\n".join(texts(read_forwarded(opened)))
         assert {o.text for o in (await t.parts.memory()).log.entries} == {
             f"Date: May 22, 2023\n{ODD}"
         }

@@ -9,7 +9,7 @@ from om_proxy.edge.turn_closing import TurnClosing
 from om_proxy.facts import Facts
 from om_proxy.server.budget import MemoryBudget
 from tests.turns.test_deliveries import thin
-from tests.turns.test_engine import Turns, said, turns, user
+from tests.turns.test_engine import Turns, make_reply, open_turns, user
 
 
 def closing_of(t: Turns) -> TurnClosing:
@@ -22,12 +22,12 @@ def closing_of(t: Turns) -> TurnClosing:
 async def test_either_may_end_first(commit_ends_first: bool, is_end_sent: bool) -> None:
     """A reply is held for its commit only so long. Where the commit ends later, the delivery is
     remembered then: the same words again are a new message. Without a delivery they are a retry."""
-    async with turns() as t:
+    async with open_turns() as t:
         await thin(t, "a", "b", delivered=True)
         turn, delivery, closing = await t.open([user("ok")]), Delivery(), closing_of(t)
 
         async def commit() -> None:
-            await closing._commit_turn(turn, said("c"), delivery, broke_off=False)
+            await closing._commit_turn(turn, make_reply("c"), delivery, broke_off=False)
 
         if commit_ends_first:
             await commit()

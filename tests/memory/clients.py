@@ -90,7 +90,7 @@ class Thread:
     def live(self) -> list[Message]:
         return [message for _, (message, live, _) in sorted(self.rows.items()) if live]
 
-    def known(self, complete: bool = False) -> StoredTranscript:
+    def stored_transcript(self, complete: bool = False) -> StoredTranscript:
         if not complete:
             return StoredTranscript.of(self.memory)
         live = tuple(message.mark for message in self.live())
@@ -101,14 +101,14 @@ class Thread:
         )
         return StoredTranscript.of(self.memory, live=live, superseded=superseded)
 
-    def sent(self, raws: Sequence[bytes]) -> SentHistory:
+    def read_sent(self, raws: Sequence[bytes]) -> SentHistory:
         return SentHistory.of(tuple(raws), parse, self.memory.views)
 
     def reconcile(self, sent: SentHistory, hints: Hints = Hints()) -> Verdict:
-        found = reconcile(self.known(), sent, hints)
+        found = reconcile(self.stored_transcript(), sent, hints)
         if isinstance(found, NeedOutline):
             self.outlines += 1
-            found = reconcile(self.known(complete=True), sent, hints)
+            found = reconcile(self.stored_transcript(complete=True), sent, hints)
         assert not isinstance(found, NeedOutline)
         return found
 
@@ -128,7 +128,7 @@ class Thread:
         self, raws: Sequence[bytes], hints: Hints = Hints()
     ) -> tuple[Verdict, SentHistory, tuple[Piece, ...]]:
         self.now += 1
-        sent = self.sent(raws)
+        sent = self.read_sent(raws)
         verdict = self.reconcile(sent, hints)
         self.cases.append(verdict.case)
         return verdict, sent, build_tail(self.virtual(verdict, sent), verdict, sent)
@@ -246,7 +246,7 @@ def message(kind: str, text: str) -> bytes:
     return raw({"u": "user", "a": "assistant", "s": "system"}[kind], text)
 
 
-def told(words: str, recent: int = 256) -> Thread:
+def build_thread(words: str, recent: int = 256) -> Thread:
     """A thread that a whole-history client filled, a turn at every reply."""
     thread, so_far = Thread(recent), list[bytes]()
     for sent in chat(words):
@@ -258,9 +258,9 @@ def told(words: str, recent: int = 256) -> Thread:
     return thread
 
 
-def covered(words: str, observed: int, chunked: int = 0) -> Thread:
+def build_covered_thread(words: str, observed: int, chunked: int = 0) -> Thread:
     """Told, then the first `observed` messages in the log and the next `chunked` in a chunk."""
-    thread = told(words)
+    thread = build_thread(words)
     thread.observe(observed)
     thread.activate(1)
     if chunked:
@@ -268,7 +268,7 @@ def covered(words: str, observed: int, chunked: int = 0) -> Thread:
     return thread
 
 
-def transcript(thread: Thread) -> str:
+def render_live_words(thread: Thread) -> str:
     """The live messages, in the words of `chat`."""
     return " ".join(word(m.item.raw) for m in thread.live())
 

@@ -111,7 +111,7 @@ class Resource:
     def log(self) -> tuple[Observation, ...]:
         return self.shared_log.log.entries
 
-    def joint(self, name: str) -> Memory:
+    def load_joined(self, name: str) -> Memory:
         voice = self.voices[name]
         return shared.attach_log(voice.memory, self.shared_log, voice.label)
 
@@ -121,9 +121,9 @@ class Resource:
     def commit(self, name: str, after: Memory) -> None:
         thread, shared_log = shared.detach_log(after)
         self.voices[name].memory = thread
-        self.written(shared_log)
+        self.store_log(shared_log)
 
-    def written(self, shared_log: Memory) -> None:
+    def store_log(self, shared_log: Memory) -> None:
         if (
             shared_log.log.generation != self.shared_log.log.generation
             and self.shared_log.log.entries
@@ -151,7 +151,7 @@ class Resource:
             )
 
     def observe(self, name: str, number: int, task: str | None = None) -> None:
-        memory = self.joint(name)
+        memory = self.load_joined(name)
         messages = [m for m in memory.tail if m.seq > memory.chunked_to][:number]
         if messages:
             self.commit(name, transitions.add_chunk(memory, self.chunk(memory, messages, task)))
@@ -173,7 +173,7 @@ class Resource:
         return replace(made, source_tokens=sum_framed_tokens(messages), task=task)
 
     def activate(self, name: str, number: int = 1) -> None:
-        memory = self.joint(name)
+        memory = self.load_joined(name)
         self.commit(
             name, transitions.activate_chunks(memory, [c.id for c in memory.chunks[:number]], NOW)
         )
@@ -189,7 +189,7 @@ class Resource:
         beside the log."""
         sources = self.shared_log.log.entries[start:][:number]
         if sources:
-            self.written(transitions.keep_reflection(self.shared_log, self.reflection(sources)))
+            self.store_log(transitions.keep_reflection(self.shared_log, self.reflection(sources)))
 
     def reflection(self, sources: tuple[Observation, ...]) -> Reflection:
         labels = {part.label for o in sources for part in o.parts}
@@ -211,12 +211,12 @@ class Resource:
         )
 
     def swap(self, name: str) -> None:
-        self.commit(name, transitions.swap_reflection(self.joint(name), NOW))
+        self.commit(name, transitions.swap_reflection(self.load_joined(name), NOW))
 
     def fork(self, name: str, cut: int) -> None:
         """The client goes back to the message `cut` and goes on from there, as turns/engine.py has
         it."""
-        voice, memory = self.voices[name], self.joint(name)
+        voice, memory = self.voices[name], self.load_joined(name)
         if cut < memory.coverage:
             log, forgotten = branch.rollback_target(memory, cut, self.past, voice.chains)
             if forgotten:
@@ -224,7 +224,7 @@ class Resource:
                 log = branch.add_rollback_note(
                     memory, log, at, datetime.fromtimestamp(NOW, UTC), tokens
                 )
-            memory = self.rolled_back(voice, memory, cut, log)
+            memory = self.roll_back(voice, memory, cut, log)
         chunks = tuple(c for c in memory.chunks if c.last <= cut)
         self.commit(
             name, replace(memory, tail=tuple(m for m in memory.tail if m.seq <= cut), chunks=chunks)
@@ -232,7 +232,7 @@ class Resource:
         voice.live = [seq for seq in voice.live if seq <= cut]
 
     @staticmethod
-    def rolled_back(voice: Voice, memory: Memory, cut: int, log: tuple[Observation, ...]) -> Memory:
+    def roll_back(voice: Voice, memory: Memory, cut: int, log: tuple[Observation, ...]) -> Memory:
         reach = branch.covered_until(log, voice.label if memory.shared_log else None)
         covered, tail = voice.said(0, reach), voice.said(reach, 10**9)
         marks = [m.mark for m in covered]
@@ -242,12 +242,12 @@ class Resource:
 
     def leave(self, name: str) -> None:
         """Its log is its own from now on."""
-        voice, memory = self.voices[name], self.joint(name)
+        voice, memory = self.voices[name], self.load_joined(name)
         own, shared_log = shared.leave_shared(memory, self.past)
         thread, _ = shared.detach_log(memory)
         alone = shared.take_own_log(thread, own)
-        voice.memory = self.rolled_back(voice, alone, memory.end, own)
-        self.written(shared_log)
+        voice.memory = self.roll_back(voice, alone, memory.end, own)
+        self.store_log(shared_log)
         voice.blurred = voice.blurred or any(
             p.label == voice.label for o in shared_log.log.entries for p in o.parts
         )
@@ -289,7 +289,7 @@ class Resource:
         assert len({o.id for o in self.log}) == len(self.log)
         assert all(o.id < self.shared_log.next_id for o in self.log)
         for name, voice in self.voices.items():
-            memory = self.joint(name) if self.shares(name) else voice.memory
+            memory = self.load_joined(name) if self.shares(name) else voice.memory
             self._check_ranges(voice, memory)
             self._check_notes(voice, memory)
             if self.shares(name):
@@ -337,7 +337,7 @@ class Resource:
     def _check_notes(self, voice: Voice, memory: Memory) -> None:
         """What is covered is noted, under the thread's own name, and nothing else of it is: no
         entry of an abandoned branch."""
-        noted = self.noted(
+        noted = self.list_noted_words(
             memory.log.entries, {voice.label, None} if memory.shared_log else {None}, voice.name
         )
         covered = words(" ".join(m.item.raw.decode() for m in voice.said(0, memory.coverage)))
@@ -354,7 +354,9 @@ class Resource:
         return o.kind == "reflection" and "taken back" in o.text
 
     @staticmethod
-    def noted(log: tuple[Observation, ...], labels: Collection[str | None], name: str) -> set[str]:
+    def list_noted_words(
+        log: tuple[Observation, ...], labels: Collection[str | None], name: str
+    ) -> set[str]:
         said = [s.text for o in log for s in sections.split_entry(o) if s.label in labels]
         return {word for word in words(" ".join(said)) if word[0] == name}
 
@@ -363,7 +365,7 @@ class Resource:
         return {
             other: (
                 shared.thread_coverage(self.log, v.label),
-                self.noted(self.log, {v.label, None}, other),
+                self.list_noted_words(self.log, {v.label, None}, other),
             )
             for other, v in self.voices.items()
             if other != name and self.shares(other)

@@ -135,7 +135,7 @@ def test_the_other_tab_goes_on_when_only_this_ones_attempt_is_remembered() -> No
     thread, first = two_tabs()
     thread.memory = replace(
         thread.memory,
-        views=tuple(v for v in thread.memory.views if v.digest != thread.sent(first).digest),
+        views=tuple(v for v in thread.memory.views if v.digest != thread.read_sent(first).digest),
     )
     going_on = [*first, assistant("a2"), user("u4")]
     verdict, sent, pieces = thread.ask(going_on)

@@ -62,7 +62,7 @@ TEXTS = {
 }
 
 
-async def seen(store: Store, key: Key) -> tuple[Any, ...]:
+async def read_everything(store: Store, key: Key) -> tuple[Any, ...]:
     """Everything a store tells about a thread."""
     outline = await store.outline(key)
     every = await store.messages_by_seq(key, range(1, 200))
@@ -75,25 +75,25 @@ async def seen(store: Store, key: Key) -> tuple[Any, ...]:
     )
 
 
-def moved_print(raw: bytes) -> bytes:
+def moved_fingerprint(raw: bytes) -> bytes:
     """The fingerprint of a message under another tenant."""
     return hashlib.blake2b(raw, key=b"moved", digest_size=16).digest()
 
 
 def moved_item(text: str, role: str = "user", **more: Any) -> Item:
     one = item(text, role, **more)
-    return replace(one, fp=moved_print(one.raw))
+    return replace(one, fp=moved_fingerprint(one.raw))
 
 
 Step = Callable[[MemoryBuilder], object]
 MOVES: dict[str, Sequence[Step]] = {
     "a tail": (lambda t: t.chat(5),),
     "a log and chunks": (lambda t: t.chat(9), lambda t: t.cover(3).cover(2).chunk(2)),
-    "a reflection in the making": (lambda t: t.chat(9), lambda t: t.cover(3).reflecting()),
+    "a reflection in the making": (lambda t: t.chat(9), lambda t: t.cover(3).keep_reflection()),
     "a reflection": (
         lambda t: t.chat(9),
         lambda t: t.cover(3).cover(2),
-        lambda t: t.swapped().chunk(2),
+        lambda t: t.swap_reflection().chunk(2),
     ),
     "a fork": (lambda t: t.chat(6), lambda t: t.supersede([4, 5, 6]).chat(3, "instead")),
     "a fork of what was observed": (
@@ -114,13 +114,13 @@ MOVES: dict[str, Sequence[Step]] = {
     "an undo": (
         lambda t: t.chat(8),
         lambda t: t.cover(4),
-        lambda t: t.swapped(),
-        lambda t: t.undone(0),
+        lambda t: t.swap_reflection(),
+        lambda t: t.undo_reflection(0),
     ),
 }
 
 
-def attempted(thread: MemoryBuilder) -> dict[str, Any]:
+def small_things_with_attempt(thread: MemoryBuilder) -> dict[str, Any]:
     """Small things, with an attempt that showed the whole transcript."""
     more, memory = small_things(), thread.memory()
     whole = replace(more["views"][0], count=memory.count, chain=memory.chain)
@@ -183,7 +183,7 @@ class StoreContract:
 
     async def test_load_gives_what_was_committed(self, store: Store) -> None:
         """The loaded memory equals the one the commit returned, in every field."""
-        thread = MemoryBuilder().chat(9).cover(3).chunk(2).reflecting()
+        thread = MemoryBuilder().chat(9).cover(3).chunk(2).keep_reflection()
         first = await store.commit(
             Memory(key=KEY), replace(MemoryBuilder().chat(9).memory(), turn_at=1.0)
         )
@@ -236,12 +236,12 @@ class StoreContract:
         first = await store.commit(Memory(key=KEY), MemoryBuilder().chat(4).memory())
         await store.commit(first, replace(first, turns=1))
         before = first if known else Memory(key=KEY)
-        stood = await seen(store, KEY)
+        stood = await read_everything(store, KEY)
         thread = MemoryBuilder().chat(6, "others").chunk(2)
-        interrupted = thread.interrupted(item("broken off", "assistant"))
+        interrupted = thread.interrupt_reply(item("broken off", "assistant"))
         with pytest.raises(Conflict):
             await store.commit(before, thread.memory(), [interrupted])
-        assert await seen(store, KEY) == stood
+        assert await read_everything(store, KEY) == stood
 
     async def test_one_of_two_simultaneous_commits_wins(self, store: Store) -> None:
         """Of commits on one version exactly one succeeds; the others conflict."""
@@ -318,7 +318,7 @@ class StoreContract:
         """An interrupted reply can be read by seq and stands in the outline, superseded, after the live
         message before it."""
         thread = MemoryBuilder().chat(3)
-        interrupted = thread.interrupted(item("I was say", "assistant"))
+        interrupted = thread.interrupt_reply(item("I was say", "assistant"))
         thread.chat(1)
         await store.commit(Memory(key=KEY), thread.memory(), [interrupted])
         assert await store.outline(KEY) == thread.outline()
@@ -329,7 +329,7 @@ class StoreContract:
     async def test_aside_can_become_live(self, store: Store) -> None:
         """An interrupted reply the client sends back is live like any superseded message."""
         thread = MemoryBuilder().chat(3)
-        interrupted = thread.interrupted(item("I was say", "assistant"))
+        interrupted = thread.interrupt_reply(item("I was say", "assistant"))
         first = await store.commit(Memory(key=KEY), thread.memory(), [interrupted])
         second = await store.commit(first, thread.revive(interrupted.seq).memory())
         assert await store.load(KEY) == second
@@ -388,10 +388,10 @@ class StoreContract:
         shared past included."""
         thread = MemoryBuilder().chat(12)
         memory = await store.commit(Memory(key=KEY), thread.memory())
-        memory = await store.commit(memory, thread.cover(2).cover(2).reflecting().memory())
-        memory = await store.commit(memory, thread.swapped().memory())
+        memory = await store.commit(memory, thread.cover(2).cover(2).keep_reflection().memory())
+        memory = await store.commit(memory, thread.swap_reflection().memory())
         memory = await store.commit(memory, thread.cover(3).chunk(1).memory())
-        memory = await store.commit(memory, thread.undone(0).memory())
+        memory = await store.commit(memory, thread.undo_reflection(0).memory())
         memory = await store.commit(memory, thread.cover(6).memory())
         assert await store.load(KEY) == memory
         assert await store.generations(KEY, memory.log.generation) == thread.generations(
@@ -429,7 +429,7 @@ class StoreContract:
         """A pending reflection is stored, replaced and cleared with the commit that says so."""
         thread = MemoryBuilder().chat(4)
         memory = await store.commit(Memory(key=KEY), thread.memory())
-        memory = await store.commit(memory, thread.cover(2).reflecting().memory())
+        memory = await store.commit(memory, thread.cover(2).keep_reflection().memory())
         assert (await store.load(KEY)).log.reflection == thread.reflection is not None
         made = replace(thread.reflection, text="another")
         memory = await store.commit(memory, replace_log(memory, reflection=made))
@@ -454,7 +454,7 @@ class StoreContract:
             .chat(3)
         )
         first = await store.commit(Memory(key=KEY), thread.memory())
-        thread.cover(1).chunk(1).reflecting()
+        thread.cover(1).chunk(1).keep_reflection()
         odd = {"text": text, "task": text, "suggestion": text, "model": text}
         after = replace(
             replace_log(
@@ -670,14 +670,14 @@ class StoreContract:
         s = SharedStore(store, names, resource_key(KEY), lambda key: label_thread(secret, key))
         for name in [*names, *reversed(names)]:
             s.led.say(name, 3)
-            await s.committed(name)
+            await s.commit(name)
             s.led.observe(name, 2)
             s.led.activate(name)
-            await s.committed(name)
+            await s.commit(name)
         if reflected:
             s.led.reflect()
             s.led.swap("A")
-            await s.committed("A")
+            await s.commit("A")
         return s
 
     async def test_a_thread_and_its_shared_log_are_written_together(self, store: Store) -> None:
@@ -695,7 +695,10 @@ class StoreContract:
         thread, shared_log = s.stored["A"], s.stored[RESOURCE_THREAD]
         where = s.stored[moved]
         await store.commit(where, replace(where, turns=9))
-        stood = await seen(store, thread.key), await seen(store, shared_log.key)
+        stood = (
+            await read_everything(store, thread.key),
+            await read_everything(store, shared_log.key),
+        )
         for after in (replace_log(shared_log, entries=shared_log.log.entries[:1]), shared_log):
             with pytest.raises(Conflict):
                 await store.commit_shared(
@@ -703,7 +706,10 @@ class StoreContract:
                     Change(shared_log, after),
                     ResourceWakeup(1.0, 0),
                 )
-        assert (await seen(store, thread.key), await seen(store, shared_log.key)) == stood
+        assert (
+            await read_everything(store, thread.key),
+            await read_everything(store, shared_log.key),
+        ) == stood
 
     async def test_of_two_threads_that_change_the_log_at_once_one_conflicts(
         self, store: Store
@@ -794,9 +800,9 @@ class StoreContract:
         contributes."""
         s = await self._shared(store, "ABC")
         s.led.observe("C", 1)
-        await s.committed("C")
+        await s.commit("C")
         s.led.leave("A")
-        await s.committed("A")
+        await s.commit("A")
         waiting = await store.resource_backlog(resource_key(KEY))
         assert [
             (w.key.thread, w.pending_tokens, w.unobserved_tokens, w.chunked_tokens) for w in waiting
@@ -817,7 +823,7 @@ class StoreContract:
         never another resource's."""
         s = await self._shared(store, "ABC")
         s.led.say("B", 3)
-        await s.committed("B")
+        await s.commit("B")
         found = await store.other_thread_tails(s.stored["A"].key, 9, 2)
         assert [(key.thread, messages) for key, messages in found] == [
             ("B", s.stored["B"].tail[-2:]),
@@ -846,7 +852,7 @@ class StoreContract:
         theirs, who lose nothing."""
         s = await self._shared(store, reflected=reflected)
         gone, before = s.led.voices["A"].label, s.stored["B"].coverage
-        await s.forgotten("A")
+        await s.forget("A")
         shared_log = await store.load(resource_key(KEY))
         logs = [
             shared_log.log.entries,
@@ -933,8 +939,8 @@ class StoreContract:
         s = await self._shared(store)
         made = s.led.reflection(s.led.log)
         s.led.reflect()
-        await s.shared_log_committed()
-        await s.forgotten("A")
+        await s.commit_shared_log()
+        await s.forget("A")
         shared_log = await store.load(resource_key(KEY))
         assert shared_log.log.reflection is None
         assert transitions.keep_reflection(shared_log, made) == shared_log
@@ -949,7 +955,7 @@ class StoreContract:
         s.stored[RESOURCE_THREAD] = await store.commit(s.stored[RESOURCE_THREAD], shared_log)
         s.led.shared_log, s.led.past = replace(shared_log, version=0), []
         s.led.leave("A")
-        await s.committed("A")
+        await s.commit("A")
         await store.forget(s.stored["A"].key)
         assert (await store.load(resource_key(KEY))).log.entries == ()
         assert (await store.load(s.stored["B"].key)).coverage == 0
@@ -969,8 +975,8 @@ class StoreContract:
             store, "AB", resource_key(OTHER), lambda key: label_thread(secret, key)
         )
         theirs.led.say("A", 3)
-        await theirs.committed("A")
-        await s.forgotten("A")
+        await theirs.commit("A")
+        await s.forget("A")
         assert await store.load(theirs.stored["A"].key) == theirs.stored["A"]
         assert await store.load(resource_key(OTHER)) == theirs.stored[RESOURCE_THREAD]
 
@@ -1050,7 +1056,7 @@ class StoreContract:
         )
         assert (row_id.failures, row_id.parked, row_id.cause) == (0, False, "")
         thread.cover(2).supersede([6]).more = small_things()
-        await store.commit(first, thread.swapped().memory())
+        await store.commit(first, thread.swap_reflection().memory())
         [info] = await store.threads(KEY.tenant)
         assert info == (
             KEY,
@@ -1071,16 +1077,16 @@ class StoreContract:
         """After forgetting, the thread is unknown to every method, and the number of its messages
         was told."""
         thread = MemoryBuilder().chat(8)
-        interrupted = thread.interrupted(item("broken"))
+        interrupted = thread.interrupt_reply(item("broken"))
         memory = await store.commit(Memory(key=KEY), thread.memory(), [interrupted])
-        memory = await store.commit(memory, thread.cover(2).cover(1).reflecting().memory())
-        thread.swapped().cover(2).chunk(1).reflecting().supersede([8])
+        memory = await store.commit(memory, thread.cover(2).cover(1).keep_reflection().memory())
+        thread.swap_reflection().cover(2).chunk(1).keep_reflection().supersede([8])
         await store.commit(memory, replace(thread.memory(), due=1.0))
         await store.lease(KEY, "me", 60)
         assert await store.forget(KEY) == ForgetResult(
             1, 9, observations=5, generations=2, reflections=1
         )
-        assert await seen(store, KEY) == (Memory(key=KEY), ((), ()), (), (), ())
+        assert await read_everything(store, KEY) == (Memory(key=KEY), ((), ()), (), (), ())
         assert (
             await store.version(KEY),
             await store.messages(KEY, 0),
@@ -1118,8 +1124,8 @@ class StoreContract:
         for step in steps:
             step(old)
             before = await store.commit(before, old.memory())
-        interrupted = old.interrupted(memory_builder.item("broken", "assistant"))
-        old.more = attempted(old)
+        interrupted = old.interrupt_reply(memory_builder.item("broken", "assistant"))
+        old.more = small_things_with_attempt(old)
         before = await store.commit(before, old.memory(), [interrupted])
         await store.lease(KEY, "me", 60)
         third = Key("third", KEY.resource, KEY.thread)
@@ -1130,9 +1136,9 @@ class StoreContract:
         new = MemoryBuilder(OTHER)
         for step in steps:
             step(new)
-        new.interrupted(moved_item("broken", "assistant"))
-        new.more = attempted(new)
-        assert await store.move_tenant(KEY.tenant, OTHER.tenant, moved_print) == MoveResult(
+        new.interrupt_reply(moved_item("broken", "assistant"))
+        new.more = small_things_with_attempt(new)
+        assert await store.move_tenant(KEY.tenant, OTHER.tenant, moved_fingerprint) == MoveResult(
             1, len(old.every)
         )
         after = await store.load(OTHER)
@@ -1143,14 +1149,14 @@ class StoreContract:
             new.every[seq] for seq in sorted(new.every)
         )
         assert await store.generations(OTHER, new.generation) == new.generations(new.generation)
-        assert await seen(store, KEY) == (Memory(key=KEY), ((), ()), (), (), ())
+        assert await read_everything(store, KEY) == (Memory(key=KEY), ((), ()), (), (), ())
         assert await store.load(third) == theirs
         assert not await store.lease(third, "you", 60)
         assert await store.lease(OTHER, "you", 60)
         assert await store.lease(KEY, "you", 60)
         with pytest.raises(Conflict):
             await store.commit(before, replace(before, turns=9))
-        assert await store.move_tenant(KEY.tenant, OTHER.tenant, moved_print) == MoveResult()
+        assert await store.move_tenant(KEY.tenant, OTHER.tenant, moved_fingerprint) == MoveResult()
 
     @pytest.mark.parametrize("reflected", [False, True], ids=["entries", "a reflection over both"])
     async def test_a_moved_log_calls_its_threads_as_the_new_tenant_does(
@@ -1167,7 +1173,7 @@ class StoreContract:
         monkeypatch.setattr(
             sharing,
             "item",
-            lambda *said: replace(item_of(*said), fp=moved_print(item_of(*said).raw)),
+            lambda *said: replace(item_of(*said), fp=moved_fingerprint(item_of(*said).raw)),
         )
         expected = sharing.Resource(
             "AB", key=shared_log, label=lambda key: label_thread(secret, key)
@@ -1179,7 +1185,7 @@ class StoreContract:
         if reflected:
             expected.reflect()
             expected.swap("A")
-        moved = await store.move_tenant(KEY.tenant, OTHER.tenant, moved_print)
+        moved = await store.move_tenant(KEY.tenant, OTHER.tenant, moved_fingerprint)
         assert moved == MoveResult(2, sum(len(voice.rows) for voice in s.led.voices.values()))
         log = await store.load(shared_log)
         assert log == replace(
@@ -1206,7 +1212,7 @@ class StoreContract:
         theirs = key._replace(tenant=OTHER.tenant)
         await store.commit(Memory(key=theirs), Memory(key=theirs, turns=1))
         stood = [await store.load(memory.key) for memory in s.stored.values()]
-        assert await store.move_tenant(KEY.tenant, OTHER.tenant, moved_print) == MoveResult(
+        assert await store.move_tenant(KEY.tenant, OTHER.tenant, moved_fingerprint) == MoveResult(
             name_conflicts=1
         )
         assert [await store.load(memory.key) for memory in s.stored.values()] == stood
@@ -1217,7 +1223,7 @@ class StoreContract:
         await store.commit(Memory(key=KEY), thread.memory())
         odd = thread.every[2].item.raw
         await store.move_tenant(
-            KEY.tenant, OTHER.tenant, lambda raw: None if raw == odd else moved_print(raw)
+            KEY.tenant, OTHER.tenant, lambda raw: None if raw == odd else moved_fingerprint(raw)
         )
         moved = (await store.load(OTHER)).tail
         assert [m.item.fp == thread.every[m.seq].item.fp for m in moved] == [False, True, False]
@@ -1237,10 +1243,10 @@ class StoreContract:
         thread = MemoryBuilder().chat(6)
         first = await store.commit(Memory(key=KEY), thread.memory())
         memory = await store.commit(
-            first, replace(thread.cover(2).swapped().cover(1).memory(), due=5.0)
+            first, replace(thread.cover(2).swap_reflection().cover(1).memory(), due=5.0)
         )
         await store.lease(KEY, "me", 60)
-        stood = await seen(store, KEY)
+        stood = await read_everything(store, KEY)
 
         assert await store.load(stranger) == Memory(key=stranger)
         assert await store.version(stranger) == 0
@@ -1260,7 +1266,7 @@ class StoreContract:
             await store.commit(
                 replace(memory, key=stranger), replace(memory, key=stranger, turns=9)
             )
-        assert await seen(store, KEY) == stood
+        assert await read_everything(store, KEY) == stood
 
         theirs = await store.commit(
             Memory(key=stranger), MemoryBuilder(stranger).chat(3, "theirs").memory()
@@ -1268,7 +1274,7 @@ class StoreContract:
         assert await store.load(KEY) == memory
         assert await store.load(stranger) == theirs
         assert await store.forget(stranger) == ForgetResult(1, 3)
-        assert await seen(store, KEY) == stood
+        assert await read_everything(store, KEY) == stood
         assert not await store.lease(KEY, "you", 60)
 
     async def test_lists_are_a_tenants_own(self, store: Store) -> None:

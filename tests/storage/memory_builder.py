@@ -112,17 +112,17 @@ class MemoryBuilder:
 
     def say(self, *items: Item) -> MemoryBuilder:
         for one in items:
-            self._stand([*self.live, self._store(one)])
+            self._set_live([*self.live, self._store(one)])
         return self
 
     def chat(self, count: int, text: str = "word") -> MemoryBuilder:
         """`count` different messages, user and assistant in turns."""
         roles = ("user", "assistant")
         new = [self._store(item(f"{text} {i} {self.next_seq}", roles[i % 2])) for i in range(count)]
-        self._stand([*self.live, *new])
+        self._set_live([*self.live, *new])
         return self
 
-    def interrupted(self, one: Item) -> Message:
+    def interrupt_reply(self, one: Item) -> Message:
         """A reply that broke off: stored, never live. It goes into a commit as `interrupted`."""
         parent = self.live[-1] if self.live else 0
         seq = self._store(one)
@@ -134,7 +134,7 @@ class MemoryBuilder:
         """Taken back by the client; the log returns to what covers none of them."""
         gone = set(seqs)
         self._fall_back(min(gone) - 1)
-        self._stand([seq for seq in self.live if seq not in gone])
+        self._set_live([seq for seq in self.live if seq not in gone])
         return self
 
     def revive(self, seq: int) -> MemoryBuilder:
@@ -145,14 +145,14 @@ class MemoryBuilder:
         branch = path[::-1]
         common = [a for a, b in zip(self.live, branch, strict=False) if a == b]
         self._fall_back(common[-1] if common else 0)
-        self._stand(branch)
+        self._set_live(branch)
         return self
 
     def swap(self, seq: int, one: Item) -> MemoryBuilder:
         """The client's version of a message of the tail replaces ours."""
         self._fall_back(seq - 1)
         self.every[seq] = replace(self.every[seq], item=one, tokens=len(one.raw))
-        self._stand(self.live)
+        self._set_live(self.live)
         return self
 
     def chunk(self, count: int, text: str = "* 🔴 noted") -> MemoryBuilder:
@@ -171,7 +171,7 @@ class MemoryBuilder:
     def cover(self, count: int) -> MemoryBuilder:
         return self.chunk(count).activate(1)
 
-    def reflecting(self, start: int = 0) -> MemoryBuilder:
+    def keep_reflection(self, start: int = 0) -> MemoryBuilder:
         """A reflection of the log from the index `start` on, kept beside it."""
         sources = tuple(o.id for o in self.log[start:])
         self.reflection = Reflection(
@@ -186,7 +186,7 @@ class MemoryBuilder:
         )
         return self
 
-    def swapped(self) -> MemoryBuilder:
+    def swap_reflection(self) -> MemoryBuilder:
         """The reflection in place of what it was made from."""
         replaced = self.reflection.sources if self.reflection else ()
         earlier = tuple(takewhile(lambda o: o.id not in replaced, self.log))
@@ -201,7 +201,7 @@ class MemoryBuilder:
         self._next_generation((*earlier, made))
         return self
 
-    def undone(self, generation: int) -> MemoryBuilder:
+    def undo_reflection(self, generation: int) -> MemoryBuilder:
         """The log of an older generation again, in a new one; what it does not cover is raw."""
         self._next_generation(self.past[generation])
         self.chunks = ()
@@ -223,7 +223,7 @@ class MemoryBuilder:
     def _chain(self, seq: int) -> bytes:
         return self.every[seq].chain if seq else EMPTY_CHAIN
 
-    def _stand(self, live: Sequence[int]) -> None:
+    def _set_live(self, live: Sequence[int]) -> None:
         """These are live now; those before coverage must not have changed."""
         self.live = list(live)
         previous = 0

@@ -39,7 +39,7 @@ class SharedStore:
         stored = self.stored.get(name) or Memory(key=memory.key)
         return replace(memory, version=stored.version, row_id=stored.row_id)
 
-    async def committed(self, name: str) -> None:
+    async def commit(self, name: str) -> None:
         """What has changed of this thread and of the shared log, in one transaction."""
         before, shared_log = self._before(name), self._before(RESOURCE_THREAD)
         after, shared_log_after = self.wanted(name), self.wanted(RESOURCE_THREAD)
@@ -63,13 +63,13 @@ class SharedStore:
             key=key, scope="thread" if name == RESOURCE_THREAD else "resource"
         )
 
-    async def shared_log_committed(self) -> None:
+    async def commit_shared_log(self) -> None:
         if self.wanted(RESOURCE_THREAD) != self.stored[RESOURCE_THREAD]:
             self.stored[RESOURCE_THREAD] = await self.store.commit(
                 self.stored[RESOURCE_THREAD], self.wanted(RESOURCE_THREAD)
             )
 
-    async def too_late(self, number: int) -> None:
+    async def commit_too_late(self, number: int) -> None:
         """Either of the two has moved on: nothing of either is written."""
         thread, shared_log = self.stale[number % len(self.stale)]
         now = self._before(thread.key.thread), self._before(RESOURCE_THREAD)
@@ -86,7 +86,7 @@ class SharedStore:
                 replace(await self.store.load(memory.key), due=None, scope=memory.scope) == memory
             )
 
-    async def forgotten(self, name: str) -> None:
+    async def forget(self, name: str) -> None:
         rows = len(self.led.voices[name].rows)
         self.led.forget(name)
         forgotten = await self.store.forget(self.led.voices[name].memory.key)
@@ -144,7 +144,7 @@ class SharedMachine(RuleBasedStateMachine):
 
     def _step(self, name: str) -> None:
         self.s.led.check()
-        self.runner.run(self.s.committed(name))
+        self.runner.run(self.s.commit(name))
 
     def _knows(self, name: str) -> bool:
         return name in self.s.stored and self.s.led.shares(name)
@@ -180,7 +180,7 @@ class SharedMachine(RuleBasedStateMachine):
     def reflect(self, number: int, start: int = 0) -> None:
         if RESOURCE_THREAD in self.s.stored:
             self.s.led.reflect(number, start)
-            self.runner.run(self.s.shared_log_committed())
+            self.runner.run(self.s.commit_shared_log())
 
     @rule(name=names, number=st.integers(1, 9), start=st.integers(0, 3))
     def reflect_at_once(self, name: str, number: int, start: int = 0) -> None:
@@ -204,12 +204,12 @@ class SharedMachine(RuleBasedStateMachine):
 
     @rule(name=names)
     def forget(self, name: str) -> None:
-        self.runner.run(self.s.forgotten(name))
+        self.runner.run(self.s.forget(name))
 
     @precondition(lambda self: self.s.stale)
     @rule(number=st.integers(0, 9))
     def commit_too_late(self, number: int) -> None:
-        self.runner.run(self.s.too_late(number))
+        self.runner.run(self.s.commit_too_late(number))
 
     def teardown(self) -> None:
         self.runner.run(self.s.compare())

@@ -86,7 +86,7 @@ class StoreMachine(RuleBasedStateMachine):
 
     @rule(text=texts)
     def be_interrupted(self, text: str) -> None:
-        self.commit(self.thread.interrupted(item(text, "assistant")))
+        self.commit(self.thread.interrupt_reply(item(text, "assistant")))
 
     @precondition(lambda self: self.thread.live)
     @rule(count=counts, then=st.integers(0, 2))
@@ -135,13 +135,13 @@ class StoreMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.thread.log)
     @rule()
     def reflect(self) -> None:
-        self.thread.reflecting(start=len(self.thread.log) // 2)
+        self.thread.keep_reflection(start=len(self.thread.log) // 2)
         self.commit()
 
     @precondition(lambda self: self.thread.reflection)
     @rule(together=st.booleans())
     def swap_in(self, together: bool) -> None:
-        self.thread.swapped()
+        self.thread.swap_reflection()
         if together:
             self.thread.chat(1)
         self.commit()
@@ -160,7 +160,7 @@ class StoreMachine(RuleBasedStateMachine):
             fitting
             and self.thread.past[n := fitting[pick % len(fitting)]][-1].last <= self.thread.coverage
         ):
-            self.thread.undone(n)
+            self.thread.undo_reflection(n)
             self.commit()
 
     @rule(title=st.none() | texts, due=st.none() | st.floats(0, 1e10), turns=st.integers(0, 9))

@@ -55,8 +55,11 @@ STEPS: dict[str, tuple[Callable[[MemoryBuilder], Any], dict[str, Any]]] = {
         lambda t: t.swap(9, item("theirs")),
         {"messages": ((9, 8), (10, 9))},
     ),
-    "reflection begun": (lambda t: t.reflecting(), {"has_new_reflection": True}),
-    "swapped in": (lambda t: t.swapped(), {"observations": ((5, "log"),), "entries": ((0, 5),)}),
+    "reflection begun": (lambda t: t.keep_reflection(), {"has_new_reflection": True}),
+    "swapped in": (
+        lambda t: t.swap_reflection(),
+        {"observations": ((5, "log"),), "entries": ((0, 5),)},
+    ),
     "fork inside the log": (
         lambda t: t.supersede([4, 5, 6, 7, 8, 9, 10]),
         {
@@ -96,14 +99,14 @@ def test_aside_has_the_live_message_before_it_as_parent() -> None:
     """Also where that message is covered, and where later ones are live."""
     thread = MemoryBuilder().chat(2)
     before = thread.memory()
-    interrupted = thread.interrupted(item("broken"))
+    interrupted = thread.interrupt_reply(item("broken"))
     after = thread.chat(1).memory()
     assert summary(compute_difference(before, after, [interrupted])) == {
         "messages": ((4, 2),),
         "interrupted": ((3, 2),),
     }
     covered = thread.cover(2).cover(1).memory()
-    late = thread.interrupted(item("broken too"))
+    late = thread.interrupt_reply(item("broken too"))
     assert summary(compute_difference(covered, covered, [late])) == {"interrupted": ((5, 4),)}
 
 

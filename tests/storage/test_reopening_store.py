@@ -44,7 +44,7 @@ class Clock:
 
 
 @asynccontextmanager
-async def reopening(file: Path, clock: Clock) -> AsyncIterator[ReopeningStore]:
+async def open_reopening_store(file: Path, clock: Clock) -> AsyncIterator[ReopeningStore]:
     store = ReopeningStore(
         lambda: SqliteStore.open(file), file, clock=clock, reopen_interval_s=0.01
     )
@@ -56,7 +56,7 @@ async def reopening(file: Path, clock: Clock) -> AsyncIterator[ReopeningStore]:
         await store.close()
 
 
-async def back(store: ReopeningStore, clock: Clock) -> None:
+async def bring_back(store: ReopeningStore, clock: Clock) -> None:
     clock.now += 1.0
     async with asyncio.timeout(30):
         while True:  # bounded by the time-out above
@@ -69,7 +69,7 @@ async def test_a_file_that_is_deleted(tmp_path: Path) -> None:
     """Within a second nothing is written into what has no name; then there is a new file, with the
     secret of the old one."""
     clock, file = Clock(), tmp_path / "om.db"
-    async with reopening(file, clock) as store:
+    async with open_reopening_store(file, clock) as store:
         await store.open()
         secret = store.known_secret
         before = await store.commit(Memory(key=KEY), MemoryBuilder().chat(2).memory())
@@ -78,7 +78,7 @@ async def test_a_file_that_is_deleted(tmp_path: Path) -> None:
         with heard() as events, pytest.raises(StorageError):
             await store.commit(before, before)
         assert [event["event"] for event in events] == ["storage.file_deleted"]
-        await back(store, clock)
+        await bring_back(store, clock)
         assert await store.load(KEY) == Memory(key=KEY)
         assert await store.secret() == store.known_secret == secret
         with pytest.raises(Conflict):
@@ -95,12 +95,12 @@ async def test_a_file_that_is_replaced(tmp_path: Path) -> None:
     other = await SqliteStore.open(tmp_path / "backup.db")
     await other.commit(Memory(key=KEY), MemoryBuilder().chat(5).memory())
     await other.close()
-    async with reopening(file, clock) as store:
+    async with open_reopening_store(file, clock) as store:
         await store.open()
         before = await store.commit(Memory(key=KEY), MemoryBuilder().chat(2).memory())
         os.replace(tmp_path / "backup.db", file)  # and the log of the old one stays beside it
         assert (await store.load(KEY)).count == 2, "it is looked at once a second at most"
-        await back(store, clock)
+        await bring_back(store, clock)
         found = await store.load(KEY)
         assert found.count == 5
         assert found.version != before.version != await store.version(KEY)
@@ -117,7 +117,7 @@ async def test_a_file_that_cannot_be_used_yet(tmp_path: Path, how: str) -> None:
     file.write_bytes(b"no database at all" * 100 if how == "no database" else b"")
     with enforce_permission_bits(tmp_path), heard() as events:
         file.chmod(0o600 if how == "no database" else 0o400)
-        async with reopening(file, clock) as store:
+        async with open_reopening_store(file, clock) as store:
             with pytest.raises(StorageError):
                 await store.open()
             assert not store.has_opened
@@ -132,6 +132,6 @@ async def test_a_file_that_cannot_be_used_yet(tmp_path: Path, how: str) -> None:
                         break
                     await asyncio.sleep(0.01)
             file.unlink()
-            await back(store, clock)
+            await bring_back(store, clock)
             assert store.has_opened
             assert await store.load(KEY) == Memory(key=KEY)

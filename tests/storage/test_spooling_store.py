@@ -41,7 +41,7 @@ class TestSpoolInFront(StoreContract):
 
 
 @asynccontextmanager
-async def opened(folder: Path, **options: Any) -> AsyncIterator[tuple[SpoolingStore, Faulty]]:
+async def open_spool(folder: Path, **options: Any) -> AsyncIterator[tuple[SpoolingStore, Faulty]]:
     faulty = Faulty(await SqliteStore.open(folder / "memory.db"))
     store = SpoolingStore(faulty, **options)
     yield store, faulty
@@ -49,7 +49,7 @@ async def opened(folder: Path, **options: Any) -> AsyncIterator[tuple[SpoolingSt
     await store.close()
 
 
-def said(memory: Memory, *texts: str) -> Memory:
+def add_messages(memory: Memory, *texts: str) -> Memory:
     """The memory after these messages."""
     for text in texts:
         told = item(text, "user" if text.startswith("u") else "assistant")
@@ -66,10 +66,10 @@ def texts(messages: Sequence[Message]) -> list[str]:
 
 async def say(store: Store, key: Key, *more: str) -> Memory:
     before = await store.load(key)
-    return await store.commit(before, said(before, *more))
+    return await store.commit(before, add_messages(before, *more))
 
 
-async def stored(store: Faulty, key: Key = KEY) -> list[str]:
+async def list_stored_texts(store: Faulty, key: Key = KEY) -> list[str]:
     """As somebody else finds it in the file."""
     return texts(await store._store.messages(key, 0))
 
@@ -77,7 +77,7 @@ async def stored(store: Faulty, key: Key = KEY) -> list[str]:
 async def test_a_turn_that_cannot_be_written_is_read_all_the_same(tmp_path: Path) -> None:
     """Store and spool together are what the next turn is built on; the file knows of the first turn
     alone."""
-    async with opened(tmp_path) as (store, faulty):
+    async with open_spool(tmp_path) as (store, faulty):
         await say(store, KEY, "u1", "a1")
         faulty.refuses = True
         first = await say(store, KEY, "u2", "a2")
@@ -87,14 +87,14 @@ async def test_a_turn_that_cannot_be_written_is_read_all_the_same(tmp_path: Path
         assert texts(await store.messages(KEY, 2)) == ["u2", "a2", "u3", "a3"]
         assert texts(await store.messages_by_seq(KEY, [1, 4])) == ["u1", "a2"]
         assert [m.seq for m in (await store.outline(KEY)).live] == [1, 2, 3, 4, 5, 6]
-        assert await stored(faulty) == ["u1", "a1"]
+        assert await list_stored_texts(faulty) == ["u1", "a1"]
         assert store.is_degraded(KEY)
         assert not store.is_degraded(OTHER)
 
 
 async def test_it_is_stored_once_and_in_order_when_the_store_is_back(tmp_path: Path) -> None:
     """Then nothing waits, and what is read is what is stored."""
-    async with opened(tmp_path) as (store, faulty):
+    async with open_spool(tmp_path) as (store, faulty):
         faulty.refuses = True
         for n in range(3):
             await say(store, KEY, f"u{n}", f"a{n}")
@@ -103,17 +103,17 @@ async def test_it_is_stored_once_and_in_order_when_the_store_is_back(tmp_path: P
         faulty.refuses = False
         assert await store.flusher.flush()
         told = ["u0", "a0", "u1", "a1", "u2", "a2"]
-        assert await stored(faulty) == await stored(faulty, OTHER) == told
+        assert await list_stored_texts(faulty) == await list_stored_texts(faulty, OTHER) == told
         assert not store.is_degraded(KEY)
         assert await store.version(KEY) > 0
         await say(store, KEY, "u3")
-        assert await stored(faulty) == [*told, "u3"]
+        assert await list_stored_texts(faulty) == [*told, "u3"]
 
 
 async def test_a_commit_whose_end_nobody_heard(tmp_path: Path) -> None:
     """An error in the middle leaves unknown whether it was written: it was, and is not written
     again."""
-    async with opened(tmp_path) as (store, faulty):
+    async with open_spool(tmp_path) as (store, faulty):
         await say(store, KEY, "u1", "a1")
         faulty.forgets_to_say = True
         await say(store, KEY, "u2", "a2")
@@ -121,12 +121,12 @@ async def test_a_commit_whose_end_nobody_heard(tmp_path: Path) -> None:
         assert not await store.flusher.flush()
         faulty.forgets_to_say = False
         assert await store.flusher.flush()
-        assert await stored(faulty) == ["u1", "a1", "u2", "a2", "u2", "a2"]
+        assert await list_stored_texts(faulty) == ["u1", "a1", "u2", "a2", "u2", "a2"]
 
 
 async def test_somebody_else_wrote_meanwhile(tmp_path: Path) -> None:
     """What waited goes behind it; what the other told of it already is not told twice."""
-    async with opened(tmp_path) as (store, faulty):
+    async with open_spool(tmp_path) as (store, faulty):
         await say(store, KEY, "u1", "a1")
         faulty.refuses = True
         await say(store, KEY, "u2", "a2")
@@ -134,14 +134,14 @@ async def test_somebody_else_wrote_meanwhile(tmp_path: Path) -> None:
         await say(faulty._store, KEY, "u2", "a2", "u9")
         faulty.refuses = False
         assert await store.flusher.flush()
-        assert await stored(faulty) == ["u1", "a1", "u2", "a2", "u9", "u3", "a3"]
+        assert await list_stored_texts(faulty) == ["u1", "a1", "u2", "a2", "u9", "u3", "a3"]
         assert (await store.load(KEY)).count == 7
 
 
 async def test_a_thread_that_was_forgotten_meanwhile(tmp_path: Path) -> None:
     """By this process or another: nothing brings it back."""
     for here in (True, False):
-        async with opened(tmp_path) as (store, faulty):
+        async with open_spool(tmp_path) as (store, faulty):
             await say(store, KEY, "u1", "a1")
             faulty.refuses = True
             await say(store, KEY, "u2", "a2")
@@ -154,12 +154,12 @@ async def test_a_thread_that_was_forgotten_meanwhile(tmp_path: Path) -> None:
 async def test_a_fork_that_waits(tmp_path: Path) -> None:
     """What was taken back while nothing could be written is superseded, before the flush and after
     it."""
-    async with opened(tmp_path) as (store, faulty):
+    async with open_spool(tmp_path) as (store, faulty):
         builder = MemoryBuilder().chat(2)
         whole = await store.commit(Memory(key=KEY), builder.memory())
         faulty.refuses = True
-        longer = await store.commit(whole, said(whole, "u3", "a3"))
-        forked = said(replace(longer, tail=longer.tail[:1]), "u4")
+        longer = await store.commit(whole, add_messages(whole, "u3", "a3"))
+        forked = add_messages(replace(longer, tail=longer.tail[:1]), "u4")
         await store.commit(longer, forked)
         waiting = await store.outline(KEY)
         faulty.refuses = False
@@ -172,17 +172,18 @@ async def test_a_fork_that_waits(tmp_path: Path) -> None:
 async def test_a_log_that_is_shared(tmp_path: Path) -> None:
     """Thread and shared log wait together, and are written together; another thread of the resource
     tells of what waits."""
-    async with opened(tmp_path) as (store, faulty):
+    async with open_spool(tmp_path) as (store, faulty):
         shared_log = Memory(key=resource_key(KEY))
         thread = replace(Memory(key=KEY), scope="resource")
         faulty.refuses = True
         written, log = await store.commit_shared(
-            Change(Memory(key=KEY), said(thread, "u1", "a1")), Change(shared_log, shared_log)
+            Change(Memory(key=KEY), add_messages(thread, "u1", "a1")),
+            Change(shared_log, shared_log),
         )
         assert log is not None
         assert log.version < 0 > written.version
         again, _ = await store.commit_shared(
-            Change(written, said(written, "u2", "a2")), Change(log, log)
+            Change(written, add_messages(written, "u2", "a2")), Change(log, log)
         )
         other = KEY._replace(thread="other")
         assert [(k, texts(m)) for k, m in await store.other_thread_tails(other, 3, 2)] == [
@@ -194,26 +195,26 @@ async def test_a_log_that_is_shared(tmp_path: Path) -> None:
         assert store.is_degraded(other)
         faulty.refuses = False
         assert await store.flusher.flush()
-        assert await stored(faulty) == ["u1", "a1", "u2", "a2"]
+        assert await list_stored_texts(faulty) == ["u1", "a1", "u2", "a2"]
         assert await store.version(resource_key(KEY)) > 0 < await store.version(KEY)
         with pytest.raises(Conflict):
-            await store.commit_shared(Change(again, said(again, "u3")), None)
+            await store.commit_shared(Change(again, add_messages(again, "u3")), None)
 
 
 async def test_a_change_from_a_state_that_stands_no_more(tmp_path: Path) -> None:
     """It is a Conflict, as in the store."""
-    async with opened(tmp_path) as (store, faulty):
+    async with open_spool(tmp_path) as (store, faulty):
         first = await say(store, KEY, "u1")
         faulty.refuses = True
-        await store.commit(first, said(first, "u2"))
+        await store.commit(first, add_messages(first, "u2"))
         with pytest.raises(Conflict):
-            await store.commit(first, said(first, "u3"))
+            await store.commit(first, add_messages(first, "u3"))
 
 
 async def test_five_failures_open_the_breaker(tmp_path: Path) -> None:
     """From then on nobody tries but the flush, and nobody waits; before, a reply waits until its
     turn is stored."""
-    async with opened(tmp_path) as (store, faulty):
+    async with open_spool(tmp_path) as (store, faulty):
         faulty.refuses = True
         for n in range(5):
             await say(store, KEY._replace(resource=f"r{n}"), "u1")
@@ -228,12 +229,12 @@ async def test_five_failures_open_the_breaker(tmp_path: Path) -> None:
         faulty.refuses = False
         assert await store.flusher.flush()
         assert not store.is_degraded(OTHER)
-        assert await stored(faulty, KEY._replace(resource="s19")) == ["u1"]
+        assert await list_stored_texts(faulty, KEY._replace(resource="s19")) == ["u1"]
 
 
 async def test_a_reply_waits_for_the_second_try(tmp_path: Path) -> None:
     """One failure is soon over: its turn is in the file before its reply ends."""
-    async with opened(tmp_path, retry_s=0.01) as (store, faulty):
+    async with open_spool(tmp_path, retry_s=0.01) as (store, faulty):
         flushing = asyncio.create_task(store.flusher.flush_forever())
         faulty.refuses = True
         await say(store, KEY, "u1")
@@ -242,28 +243,28 @@ async def test_a_reply_waits_for_the_second_try(tmp_path: Path) -> None:
         assert not waiting.done()
         faulty.refuses = False
         await waiting
-        assert await stored(faulty) == ["u1"]
+        assert await list_stored_texts(faulty) == ["u1"]
         flushing.cancel()
 
 
 async def test_a_commit_that_hangs(tmp_path: Path) -> None:
     """It is given up in time, and its turn waits; that it was written late does not store it
     twice."""
-    async with opened(tmp_path, commit_timeout_s=0.05) as (store, faulty):
+    async with open_spool(tmp_path, commit_timeout_s=0.05) as (store, faulty):
         faulty.hangs = True
         await say(store, KEY, "u1", "a1")
         await say(store, KEY, "u2", "a2")
         faulty.hangs = False
         late = await faulty._store.load(KEY)
-        await faulty._store.commit(late, said(late, "u1", "a1"))
+        await faulty._store.commit(late, add_messages(late, "u1", "a1"))
         assert await store.flusher.flush()
-        assert await stored(faulty) == ["u1", "a1", "u2", "a2"]
+        assert await list_stored_texts(faulty) == ["u1", "a1", "u2", "a2"]
 
 
 async def test_a_store_that_cannot_be_read(tmp_path: Path) -> None:
     """It is degraded from the first failure until the next success; what waits can be read
     nevertheless."""
-    async with opened(tmp_path) as (store, faulty):
+    async with open_spool(tmp_path) as (store, faulty):
         faulty.refuses = True
         await say(store, KEY, "u1")
         faulty.cannot_be_read = True
@@ -280,7 +281,7 @@ async def test_the_oldest_give_way(tmp_path: Path) -> None:
     """Beyond the budget the oldest resource loses its turns, and the log says whose; the others are
     kept."""
     budget = SpoolBudget(30_000)
-    async with opened(tmp_path, budget=budget) as (store, faulty):
+    async with open_spool(tmp_path, budget=budget) as (store, faulty):
         named: list[Key] = []
 
         def label(key: Key) -> str:
@@ -296,8 +297,8 @@ async def test_the_oldest_give_way(tmp_path: Path) -> None:
         assert budget.held_bytes <= 30_000
         faulty.refuses = False
         assert await store.flusher.flush()
-        assert len(await stored(faulty)) == 4
-        assert await stored(faulty, OTHER) == []
+        assert len(await list_stored_texts(faulty)) == 4
+        assert await list_stored_texts(faulty, OTHER) == []
         assert budget.held_bytes == 0
 
 
@@ -305,7 +306,7 @@ async def test_one_that_is_given_up_while_all_are_stored(tmp_path: Path) -> None
     """The others are stored all the same: an error here would end the task that stores them, and
     nobody would hear of it."""
     late = Key("tenant", "late", "thread")
-    async with opened(tmp_path) as (store, faulty):
+    async with open_spool(tmp_path) as (store, faulty):
         faulty.refuses = True
         for key in (KEY, OTHER, late):
             await say(store, key, "u1")
@@ -322,12 +323,16 @@ async def test_one_that_is_given_up_while_all_are_stored(tmp_path: Path) -> None
 
         faulty._fail_before = before_writing  # type: ignore[method-assign]  # a step put before every write
         assert await store.flusher.flush()
-        assert [await stored(faulty, key) for key in (KEY, OTHER, late)] == [["u1"], ["u1"], []]
+        assert [await list_stored_texts(faulty, key) for key in (KEY, OTHER, late)] == [
+            ["u1"],
+            ["u1"],
+            [],
+        ]
 
 
 async def test_the_end_of_the_process(tmp_path: Path) -> None:
     """What can be written then is."""
-    async with opened(tmp_path) as (store, faulty):
+    async with open_spool(tmp_path) as (store, faulty):
         faulty.refuses = True
         await say(store, KEY, "u1")
         faulty.refuses = False
@@ -348,7 +353,7 @@ def test_whatever_happens_each_turn_is_stored_once_and_in_order(
     """For any run of faults, flushes and turns of another process."""
 
     async def run() -> None:
-        async with opened(tmp_path_factory.mktemp(os.urandom(4).hex())) as (store, faulty):
+        async with open_spool(tmp_path_factory.mktemp(os.urandom(4).hex())) as (store, faulty):
             meant: list[str] = []
             for n, what in enumerate(plan):
                 faulty.refuses, faulty.forgets_to_say = what == "refuses", what == "forgets_to_say"
@@ -367,9 +372,11 @@ def test_whatever_happens_each_turn_is_stored_once_and_in_order(
                     ] == meant
             faulty.refuses = faulty.forgets_to_say = False
             assert await store.flusher.flush()
-            assert [t for t in await stored(faulty) if not t.startswith("other")] == meant
-            assert sum(t.startswith("other") for t in await stored(faulty)) == plan.count(
-                "other writes"
-            )
+            assert [
+                t for t in await list_stored_texts(faulty) if not t.startswith("other")
+            ] == meant
+            assert sum(
+                t.startswith("other") for t in await list_stored_texts(faulty)
+            ) == plan.count("other writes")
 
     asyncio.run(run())

@@ -5,29 +5,29 @@ from __future__ import annotations
 import asyncio
 
 from tests.support.performing import HeldAnswer
-from tests.turns.test_engine import LONG, assistant, said, talk, turns, user
+from tests.turns.test_engine import LONG, assistant, make_chat, make_reply, open_turns, user
 
 
 async def test_overlapping_turns_are_both_stored() -> None:
     """Two questions asked at once on the same history: both stand, with their answers, one after
     the other."""
-    async with turns() as t:
+    async with open_turns() as t:
         await t.turn([user("a")], "b")
         both = [
             await t.open([user("a"), assistant("b"), user(text)]) for text in ("first", "second")
         ]
         for opened, reply in zip(both, ("one", "two"), strict=True):
-            await t.engine.close_turn(opened, said(reply), accepted=True)
+            await t.engine.close_turn(opened, make_reply(reply), accepted=True)
         assert await t.live() == ["a", "b", "first", "one", "second", "two"]
 
 
 async def test_turns_closed_at_the_same_moment() -> None:
     """However their commits meet, every turn is stored once."""
-    async with turns() as t:
+    async with open_turns() as t:
         opened = [await t.open([user(f"question {n}")]) for n in range(5)]
         await asyncio.gather(
             *(
-                t.engine.close_turn(one, said(f"answer {n}"), accepted=True)
+                t.engine.close_turn(one, make_reply(f"answer {n}"), accepted=True)
                 for n, one in enumerate(opened)
             )
         )
@@ -41,23 +41,23 @@ async def test_turns_closed_at_the_same_moment() -> None:
 
 async def test_a_retry_that_overtakes_its_first_attempt() -> None:
     """The same request twice at once: one question, and the later answer stands."""
-    async with turns() as t:
+    async with open_turns() as t:
         first, again = await t.open([user("a")]), await t.open([user("a")])
-        await t.engine.close_turn(again, said("of the retry"), accepted=True)
-        await t.engine.close_turn(first, said("of the first"), accepted=True)
+        await t.engine.close_turn(again, make_reply("of the retry"), accepted=True)
+        await t.engine.close_turn(first, make_reply("of the first"), accepted=True)
         assert await t.live() == ["a", "of the first"]
 
 
 async def test_an_observation_committed_while_the_model_answers() -> None:
     """A chunk that arrives between opening and closing stays, and so does the turn."""
     held = HeldAnswer()
-    async with turns(held) as t:
-        await t.turn(talk(1)[:1], LONG)
+    async with open_turns(held) as t:
+        await t.turn(make_chat(1)[:1], LONG)
         await held.asked.wait()
-        opened = await t.open([*talk(1)[:1], assistant(LONG), user("more")])
+        opened = await t.open([*make_chat(1)[:1], assistant(LONG), user("more")])
         held.go.set()
         await t.parts.background.wait_idle()
-        await t.engine.close_turn(opened, said("more"), accepted=True)
+        await t.engine.close_turn(opened, make_reply("more"), accepted=True)
         memory = await t.parts.memory()
         assert [c.last for c in memory.chunks] == [2]
         assert memory.count == 4

@@ -16,7 +16,7 @@ from om_proxy.turns.deliveries import RETRY_WINDOW_S, Deliveries
 from om_proxy.turns.engine import Engine
 from tests.memory.building import KEY
 from tests.support.performing import Parts
-from tests.turns.test_engine import Turns, said, turns, user
+from tests.turns.test_engine import Turns, make_reply, open_turns, user
 
 
 def restarted(p: Parts) -> Turns:
@@ -30,7 +30,7 @@ def restarted(p: Parts) -> Turns:
 async def thin(t: Turns, text: str, reply: str, *, delivered: bool) -> str:
     """One turn of a client that sends only its newest message; how it was recognised."""
     opened = await t.open([user(text)])
-    committed = await t.engine.close_turn(opened, said(reply), accepted=True)
+    committed = await t.engine.close_turn(opened, make_reply(reply), accepted=True)
     if delivered:
         t.engine.record_delivery(opened, committed.reply_seq)
         await t.engine.deliveries.write()
@@ -42,7 +42,7 @@ async def thin(t: Turns, text: str, reply: str, *, delivered: bool) -> str:
 async def test_the_same_bytes_again(delivered: bool, after_a_restart: bool) -> None:
     """A reply that never went out whole is answered in its place; behind one that did, the same
     words are a new message."""
-    async with turns() as t:
+    async with open_turns() as t:
         await thin(t, "a", "b", delivered=True)
         await thin(t, "ok", "unseen", delivered=delivered)
         again = restarted(t.parts) if after_a_restart else t
@@ -56,7 +56,7 @@ async def test_the_same_bytes_again(delivered: bool, after_a_restart: bool) -> N
 async def test_a_thread_made_anew_counts_from_the_start() -> None:
     """What went out of a thread that was forgotten says nothing of the one that follows under its
     name."""
-    async with turns() as t:
+    async with open_turns() as t:
         for word in ("a", "b", "c", "d"):
             await thin(t, word, "so", delivered=True)
         await t.parts.memories.forget(KEY)
@@ -67,7 +67,7 @@ async def test_a_thread_made_anew_counts_from_the_start() -> None:
 
 async def test_something_said_since() -> None:
     """Behind another message the same words are new, whatever became of the reply."""
-    async with turns() as t:
+    async with open_turns() as t:
         await thin(t, "a", "b", delivered=True)
         await thin(t, "ok", "unseen", delivered=False)
         await thin(t, "go on", "c", delivered=True)
@@ -77,7 +77,7 @@ async def test_something_said_since() -> None:
 
 async def test_a_minute_later() -> None:
     """Nobody retries a request a minute after its reply: the same words are a new message then."""
-    async with turns() as t:
+    async with open_turns() as t:
         await thin(t, "a", "b", delivered=True)
         await thin(t, "ok", "unseen", delivered=False)
         t.parts.clock.now += RETRY_WINDOW_S + 1
@@ -86,7 +86,7 @@ async def test_a_minute_later() -> None:
 
 async def test_a_thread_from_before() -> None:
     """Where nobody has ever said what went out, nothing is known, and nothing superseded."""
-    async with turns() as t:
+    async with open_turns() as t:
         for text in ("a", "ok"):
             await thin(t, text, f"{text}!", delivered=False)
         assert await thin(restarted(t.parts), "ok", "c", delivered=False) == "delta"

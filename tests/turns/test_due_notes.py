@@ -14,12 +14,12 @@ from tests.turns.test_engine import (
     LONG,
     UNBUFFERED,
     assistant,
-    forwarded,
+    make_chat,
+    make_reply,
+    open_turns,
+    read_forwarded,
     request,
-    said,
-    talk,
     texts,
-    turns,
     user,
 )
 
@@ -40,9 +40,9 @@ async def test_a_call_that_hangs_is_waited_for_once() -> None:
     raw at once, and commit nothing before."""
     held = HeldAnswer()
     patient = UNBUFFERED.replace("block_timeout: 5s", "block_timeout: 20ms")
-    async with turns(held, settings=patient) as t:
+    async with open_turns(held, settings=patient) as t:
         await t.turn([user("hello")], "hi")
-        history, waits = [user("hello"), assistant("hi"), *talk(4)], list[float]()
+        history, waits = [user("hello"), assistant("hi"), *make_chat(4)], list[float]()
         for number in range(8):
             opened = await t.engine.open_turn(
                 Caller(KEY, KEY.tenant, "on"),
@@ -52,7 +52,7 @@ async def test_a_call_that_hangs_is_waited_for_once() -> None:
                 RecordedDeadline(waits),
             )
             assert (opened.status, opened.reason) == ("raw", "observer-late")
-            await t.engine.close_turn(opened, said(f"answer {number}"), accepted=True)
+            await t.engine.close_turn(opened, make_reply(f"answer {number}"), accepted=True)
             history += [assistant(f"answer {number}"), user(f"and {number}?")]
         assert waits == [0.02]
         await asyncio.wait_for(held.asked.wait(), 30)  # a busy machine asks later
@@ -66,9 +66,9 @@ async def test_what_is_waited_for_is_stored_first() -> None:
     """A request that must wait for an observation has its own messages stored before, since an
     observation names stored ones."""
     held = HeldAnswer()
-    async with turns(held, settings=UNBUFFERED) as t:
+    async with open_turns(held, settings=UNBUFFERED) as t:
         await t.turn([user("hello")], "hi")
-        history = [user("hello"), assistant("hi"), *talk(4)]
+        history = [user("hello"), assistant("hi"), *make_chat(4)]
         opening = asyncio.create_task(t.open(history))
         await held.asked.wait()
         assert len(await t.live()) == 11
@@ -76,16 +76,16 @@ async def test_what_is_waited_for_is_stored_first() -> None:
         opened = await opening
         assert opened.status == "applied"
         assert (await t.parts.memory()).coverage == 10
-        assert texts(forwarded(opened))[-1] == "and now?"
-        await t.engine.close_turn(opened, said("now"), accepted=True)
+        assert texts(read_forwarded(opened))[-1] == "and now?"
+        await t.engine.close_turn(opened, make_reply("now"), accepted=True)
         assert await t.live() == [*texts(history), "now"]
 
 
 async def test_a_first_request_is_not_waited_for() -> None:
     """Nobody has accepted its credential yet: nothing is stored and no model is asked on its
     word."""
-    async with turns(settings=UNBUFFERED) as t:
-        opened = await t.open(talk(4))
+    async with open_turns(settings=UNBUFFERED) as t:
+        opened = await t.open(make_chat(4))
         assert (opened.status, opened.reason, opened.body) == ("raw", None, None)
         assert t.parts.models.asked == []
         assert await t.live() == []
@@ -94,11 +94,11 @@ async def test_a_first_request_is_not_waited_for() -> None:
 async def test_an_observation_that_is_late() -> None:
     """At the deadline the raw history goes out, and the receipt says why."""
     held = HeldAnswer()
-    async with turns(
+    async with open_turns(
         held, settings=UNBUFFERED.replace("block_timeout: 5s", "block_timeout: 20ms")
     ) as t:
         await t.turn([user("hello")], "hi")
-        opened = await t.open([user("hello"), assistant("hi"), *talk(4)])
+        opened = await t.open([user("hello"), assistant("hi"), *make_chat(4)])
         assert (opened.status, opened.reason, opened.body) == ("raw", "observer-late", None)
         held.go.set()
         await t.parts.background.wait_idle()
@@ -107,9 +107,9 @@ async def test_an_observation_that_is_late() -> None:
 
 async def test_a_fork_does_not_wait() -> None:
     """A fork's new messages are not stored before its reply, so nothing of them can be observed."""
-    async with turns(settings=UNBUFFERED) as t:
+    async with open_turns(settings=UNBUFFERED) as t:
         await t.turn([user("a")], "b")
-        opened = await t.open([user("edited"), *talk(4)[1:]], hints=Hints("full"))
+        opened = await t.open([user("edited"), *make_chat(4)[1:]], hints=Hints("full"))
         assert opened.reason == "fork-not-waited"
         assert t.parts.models.asked == []
         assert await t.live() == ["a", "b"]
@@ -117,6 +117,6 @@ async def test_a_fork_does_not_wait() -> None:
 
 async def test_a_thread_in_trouble_is_said_to_be() -> None:
     """While the observer fails, the raw history is sent and the receipt names it."""
-    async with turns("", "") as t:
+    async with open_turns("", "") as t:
         opened = await t.open(await t.history(1, LONG * 2))
         assert (opened.status, opened.reason) == ("raw", "observer-failing")

@@ -43,7 +43,7 @@ def assistant(text: str) -> Message:
     return {"role": "assistant", "content": text}
 
 
-def talk(turns: int, text: str = LONG) -> list[Message]:
+def make_chat(turns: int, text: str = LONG) -> list[Message]:
     """A history that ends with its newest question."""
     said = [
         m
@@ -58,7 +58,7 @@ def request(messages: Iterable[Message], instructions: Iterable[Message] = (SYST
     return CHAT.parse_request(orjson.dumps(body))
 
 
-def said(text: str, *, complete: bool = True) -> Reply:
+def make_reply(text: str, *, complete: bool = True) -> Reply:
     return Reply(
         message=orjson.dumps(assistant(text)),
         complete=complete,
@@ -82,7 +82,7 @@ class Turns:
 
     async def turn(self, messages: list[Message], reply: str, mode: Mode = "on") -> PreparedTurn:
         opened = await self.open(messages, mode)
-        await self.engine.close_turn(opened, said(reply), accepted=True)
+        await self.engine.close_turn(opened, make_reply(reply), accepted=True)
         return opened
 
     async def history(self, turns: int, text: str = LONG) -> list[Message]:
@@ -105,7 +105,7 @@ class Turns:
 
 
 @asynccontextmanager
-async def turns(*steps: Step, settings: str = SMALL) -> AsyncIterator[Turns]:
+async def open_turns(*steps: Step, settings: str = SMALL) -> AsyncIterator[Turns]:
     async with open_parts(*steps, settings=settings) as p:
         yield Turns(
             p,
@@ -115,7 +115,7 @@ async def turns(*steps: Step, settings: str = SMALL) -> AsyncIterator[Turns]:
         )
 
 
-def forwarded(turn: PreparedTurn) -> list[Message]:
+def read_forwarded(turn: PreparedTurn) -> list[Message]:
     assert turn.body is not None
     messages: list[Message] = orjson.loads(turn.body)["messages"]
     return messages
@@ -131,11 +131,11 @@ def texts(messages: Iterable[Message]) -> list[str]:
 async def test_a_first_turn() -> None:
     """The client's bytes go upstream as they came; with the reply, question and answer are
     stored."""
-    async with turns() as t:
+    async with open_turns() as t:
         opened = await t.open([user("hello")])
         assert (opened.status, opened.reason, opened.body) == ("raw", None, None)
         assert await t.live() == []
-        await t.engine.close_turn(opened, said("hi"), accepted=True)
+        await t.engine.close_turn(opened, make_reply("hi"), accepted=True)
         assert await t.live() == ["hello", "hi"]
         memory = await t.parts.memory()
         assert (memory.turns, memory.turn_at, memory.model) == (1, t.parts.clock.now, "actor")
@@ -143,7 +143,7 @@ async def test_a_first_turn() -> None:
 
 async def test_the_conversation_goes_on() -> None:
     """Of a whole history only what is new is stored, in order; instructions never are."""
-    async with turns() as t:
+    async with open_turns() as t:
         history = [user("a"), assistant("b"), user("c")]
         await t.turn(history[:1], "b")
         opened = await t.turn(history, "d")
@@ -160,13 +160,15 @@ async def test_a_turn_under_way_does_not_bring_its_thread_back(
 ) -> None:
     """Nothing of it is written; the receipt stands, and what begins afterwards is a thread of its
     own."""
-    async with turns() as t:
+    async with open_turns() as t:
         sent = await t.history(turns_before)
         opened = await t.open(sent)
         receipt = dict(opened.receipt)
         await t.parts.memories.forget(KEY)
         with capture_logs() as logs:
-            await t.engine.close_turn(opened, said("too late", complete=complete), accepted=True)
+            await t.engine.close_turn(
+                opened, make_reply("too late", complete=complete), accepted=True
+            )
             await t.engine.store_unanswered(opened)
         assert [entry["event"] for entry in logs] == ["memory.forgotten_meanwhile"] * 2
         assert await t.parts.memory() == Memory(key=KEY)
@@ -177,24 +179,24 @@ async def test_a_turn_under_way_does_not_bring_its_thread_back(
 
 async def test_a_turn_under_way_stays_out_of_the_thread_that_follows() -> None:
     """Its client may have begun anew before the old reply came."""
-    async with turns() as t:
+    async with open_turns() as t:
         opened = await t.open(await t.history(2))
         await t.parts.memories.forget(KEY)
         await t.turn([user("hello again")], "hi")
-        await t.engine.close_turn(opened, said("too late"), accepted=True)
+        await t.engine.close_turn(opened, make_reply("too late"), accepted=True)
         assert await t.live() == ["hello again", "hi"]
 
 
 async def test_a_thread_that_another_process_has_forgotten() -> None:
     """The store alone says so: the row it stood on is gone, or another stands in its place."""
-    async with turns() as t:
+    async with open_turns() as t:
         history = await t.history(2)
         opened, other = await t.open(history), await t.open(history)
         await t.parts.store.forget(KEY)
-        await t.engine.close_turn(opened, said("too late"), accepted=True)
+        await t.engine.close_turn(opened, make_reply("too late"), accepted=True)
         assert await t.parts.memory() == Memory(key=KEY)
         await t.turn([user("hello again")], "hi")
-        await t.engine.close_turn(other, said("too late"), accepted=True)
+        await t.engine.close_turn(other, make_reply("too late"), accepted=True)
         assert await t.live() == ["hello again", "hi"]
 
 
@@ -202,7 +204,7 @@ async def test_a_thread_that_could_not_be_forgotten_goes_on(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Who asked for it was told so: a turn under way is stored as any other."""
-    async with turns() as t:
+    async with open_turns() as t:
         opened = await t.open([user("hello")])
 
         async def fail(_: Key) -> int:
@@ -212,7 +214,7 @@ async def test_a_thread_that_could_not_be_forgotten_goes_on(
             patched.setattr(t.parts.store, "version", fail)
             with pytest.raises(StorageError):
                 await t.parts.memories.forget(KEY)
-        await t.engine.close_turn(opened, said("hi"), accepted=True)
+        await t.engine.close_turn(opened, make_reply("hi"), accepted=True)
         assert await t.live() == ["hello", "hi"]
 
 
@@ -220,24 +222,24 @@ async def test_a_turn_that_waits_while_its_thread_is_forgotten() -> None:
     """It goes on with what its client sent: nothing of what was forgotten is told to the model, and
     nothing is stored."""
     held = HeldAnswer()
-    async with turns(*[NOTES] * 9, settings=UNBUFFERED) as t:
-        sent = talk(3)
+    async with open_turns(*[NOTES] * 9, settings=UNBUFFERED) as t:
+        sent = make_chat(3)
         await t.turn(sent[:1], "ok")
         t.parts.models.steps[:] = [held]
-        opening = asyncio.create_task(t.open(talk(12)))
+        opening = asyncio.create_task(t.open(make_chat(12)))
         await held.asked.wait()
         await t.parts.memories.forget(KEY)
         held.go.set()
         opened = await opening
         assert (opened.status, opened.body) == ("raw", None)
-        await t.engine.close_turn(opened, said("too late"), accepted=True)
+        await t.engine.close_turn(opened, make_reply("too late"), accepted=True)
         await t.parts.background.wait_idle()
         assert await t.parts.memory() == Memory(key=KEY)
 
 
 async def test_the_receipt_counts() -> None:
     """Tokens as the client sent them and as they go on, and the state of the memory."""
-    async with turns() as t:
+    async with open_turns() as t:
         opened = await t.open([user("hello")])
         assert opened.receipt["tokens-received"] == opened.receipt["tokens-sent"]
         assert opened.receipt["pending-tokens"] == 5  # a word and its framing
@@ -249,7 +251,7 @@ async def test_the_receipt_counts() -> None:
 
 async def test_a_retry_writes_nothing() -> None:
     """The very same request with the very same reply leaves the store as it is."""
-    async with turns() as t:
+    async with open_turns() as t:
         await t.turn([user("a")], "b")
         version = await t.parts.store.version(KEY)
         opened = await t.turn([user("a")], "b")
@@ -260,23 +262,23 @@ async def test_a_retry_writes_nothing() -> None:
 async def test_nothing_to_close() -> None:
     """Only a retry with the very reply that stands there, and only while nobody has committed
     since, has nothing to close."""
-    async with turns() as t:
+    async with open_turns() as t:
         first = await t.open([user("a")])
-        assert not t.engine.find_stored_reply(first, said("b"))  # nothing stands there
-        await t.engine.close_turn(first, said("b"), accepted=True)
+        assert not t.engine.find_stored_reply(first, make_reply("b"))  # nothing stands there
+        await t.engine.close_turn(first, make_reply("b"), accepted=True)
         again = await t.open([user("a")])
-        assert t.engine.find_stored_reply(again, said("b")) == 2
-        assert not t.engine.find_stored_reply(again, said("another"))
-        assert not t.engine.find_stored_reply(again, said("b", complete=False))
+        assert t.engine.find_stored_reply(again, make_reply("b")) == 2
+        assert not t.engine.find_stored_reply(again, make_reply("another"))
+        assert not t.engine.find_stored_reply(again, make_reply("b", complete=False))
         more = await t.open([user("a"), assistant("b"), user("c")])
-        assert not t.engine.find_stored_reply(more, said("b"))  # the same words, elsewhere
-        await t.engine.close_turn(more, said("d"), accepted=True)
-        assert not t.engine.find_stored_reply(again, said("b"))  # the thread has gone on
+        assert not t.engine.find_stored_reply(more, make_reply("b"))  # the same words, elsewhere
+        await t.engine.close_turn(more, make_reply("d"), accepted=True)
+        assert not t.engine.find_stored_reply(again, make_reply("b"))  # the thread has gone on
 
 
 async def test_another_reply_to_the_same_request() -> None:
     """Regenerated: the later answer stands, the earlier one is kept but no longer live."""
-    async with turns() as t:
+    async with open_turns() as t:
         await t.turn([user("a")], "b")
         await t.turn([user("a")], "another b")
         assert await t.live() == ["a", "another b"]
@@ -286,9 +288,9 @@ async def test_another_reply_to_the_same_request() -> None:
 
 async def test_an_interrupted_reply_is_set_aside() -> None:
     """What arrived is kept but not live; the question stays as unanswered."""
-    async with turns() as t:
+    async with open_turns() as t:
         opened = await t.open([user("a")])
-        await t.engine.close_turn(opened, said("half an ans", complete=False), accepted=True)
+        await t.engine.close_turn(opened, make_reply("half an ans", complete=False), accepted=True)
         assert await t.live() == ["a"]
         ((mark, parent),) = (await t.parts.store.outline(KEY)).superseded
         assert (mark.role, parent) == ("assistant", 1)
@@ -298,9 +300,9 @@ async def test_an_interrupted_reply_is_set_aside() -> None:
 
 async def test_an_interrupted_reply_that_the_client_sends_back() -> None:
     """A client that kept the half reply makes it part of the conversation."""
-    async with turns() as t:
+    async with open_turns() as t:
         opened = await t.open([user("a")])
-        await t.engine.close_turn(opened, said("half an ans", complete=False), accepted=True)
+        await t.engine.close_turn(opened, make_reply("half an ans", complete=False), accepted=True)
         await t.turn([user("a"), assistant("half an ans"), user("go on")], "wer")
         assert await t.live() == ["a", "half an ans", "go on", "wer"]
 
@@ -311,7 +313,7 @@ async def test_an_interrupted_reply_that_the_client_sends_back() -> None:
 @pytest.mark.parametrize("reply", [None, Reply(error=True)], ids=["nothing", "an error"])
 async def test_a_reply_that_says_nothing(reply: Reply | None) -> None:
     """What the client said is kept as unanswered."""
-    async with turns() as t:
+    async with open_turns() as t:
         opened = await t.open([user("a")])
         await t.engine.close_turn(opened, reply, accepted=True)
         assert await t.live() == ["a"]
@@ -319,7 +321,7 @@ async def test_a_reply_that_says_nothing(reply: Reply | None) -> None:
 
 async def test_a_refused_request_leaves_nothing() -> None:
     """A caller the upstream refuses cannot fill the store."""
-    async with turns() as t:
+    async with open_turns() as t:
         opened = await t.open([user("a")])
         await t.engine.close_turn(opened, None, accepted=False)
         assert await t.live() == []
@@ -327,7 +329,7 @@ async def test_a_refused_request_leaves_nothing() -> None:
 
 async def test_an_unreachable_upstream_keeps_the_question() -> None:
     """It is answered when the client tries again, and stored once."""
-    async with turns() as t:
+    async with open_turns() as t:
         await t.engine.store_unanswered(await t.open([user("a")]))
         assert await t.live() == ["a"]
         await t.turn([user("a")], "b")
@@ -335,11 +337,11 @@ async def test_an_unreachable_upstream_keeps_the_question() -> None:
 
 
 @pytest.mark.parametrize(
-    "reply", [None, said("half", complete=False)], ids=["no reply", "half a reply"]
+    "reply", [None, make_reply("half", complete=False)], ids=["no reply", "half a reply"]
 )
 async def test_a_fork_that_fails_leaves_nothing(reply: Reply | None) -> None:
     """What an edit would supersede is superseded with its complete reply only."""
-    async with turns() as t:
+    async with open_turns() as t:
         history = await t.history(2, "short")
         edited = [user("question 0: edited")]
         opened = await t.open(edited, hints=Hints("full"))
@@ -347,7 +349,7 @@ async def test_a_fork_that_fails_leaves_nothing(reply: Reply | None) -> None:
         await t.engine.close_turn(opened, reply, accepted=True)
         await t.engine.store_unanswered(opened)
         assert await t.live() == texts(history[:-1])
-        await t.engine.close_turn(opened, said("edited"), accepted=True)
+        await t.engine.close_turn(opened, make_reply("edited"), accepted=True)
         assert await t.live() == ["question 0: edited", "edited"]
 
 
@@ -356,7 +358,7 @@ async def test_a_fork_that_fails_leaves_nothing(reply: Reply | None) -> None:
 
 async def test_read_stores_nothing() -> None:
     """`read`: the memory is shown, and nothing of the turn is kept."""
-    async with turns() as t:
+    async with open_turns() as t:
         history = await t.history(4)
         await t.turn(history, "now")
         await t.parts.background.wait_idle()
@@ -372,7 +374,7 @@ async def test_read_stores_nothing() -> None:
 
 async def test_write_injects_nothing() -> None:
     """`write`: the turn is stored and observed, the client's bytes go upstream."""
-    async with turns() as t:
+    async with open_turns() as t:
         history = await t.history(4)
         opened = await t.turn(history, "now", mode="write")
         assert (opened.status, opened.reason, opened.body) == ("raw", "write-only", None)
@@ -382,7 +384,7 @@ async def test_write_injects_nothing() -> None:
 
 async def test_shadow_is_write_for_all() -> None:
     """`memory.mode: shadow` observes and stores, and sends prompts on unchanged."""
-    async with turns(settings=SHADOW) as t:
+    async with open_turns(settings=SHADOW) as t:
         opened = await t.open(await t.history(4))
         assert (opened.reason, opened.body) == ("write-only", None)
         assert (await t.parts.memory()).log.entries
@@ -393,7 +395,7 @@ async def test_shadow_is_write_for_all() -> None:
 
 async def test_an_edit_behind_coverage_takes_the_notes_back() -> None:
     """What the client took back leaves the log with it; what that uncovers is raw again."""
-    async with turns(*[NOTES.replace("2.85 m", f"2.85 m, note {n}") for n in range(9)]) as t:
+    async with open_turns(*[NOTES.replace("2.85 m", f"2.85 m, note {n}") for n in range(9)]) as t:
         history = await t.history(4)
         await t.turn(history, "now")
         await t.parts.background.wait_idle()
@@ -402,7 +404,7 @@ async def test_an_edit_behind_coverage_takes_the_notes_back() -> None:
         edited = [*history[:2], user("question 1: edited")]
         opened = await t.open(edited)
         assert opened.opened.reconciled.verdict.case == "edit"
-        await t.engine.close_turn(opened, said("answer to the edit"), accepted=True)
+        await t.engine.close_turn(opened, make_reply("answer to the edit"), accepted=True)
         after = await t.parts.memory()
         assert await t.live() == [*texts(edited), "answer to the edit"]
         assert after.coverage <= 2
@@ -411,7 +413,7 @@ async def test_an_edit_behind_coverage_takes_the_notes_back() -> None:
 
 async def test_the_abandoned_branch_can_be_gone_back_to() -> None:
     """Nothing superseded is lost: sent again, it is live again."""
-    async with turns() as t:
+    async with open_turns() as t:
         history = [user("a"), assistant("b"), user("c")]
         await t.turn(history[:1], "b")
         await t.turn(history, "d")

@@ -12,10 +12,10 @@ from tests.turns.test_engine import (
     SYSTEM,
     Message,
     assistant,
-    forwarded,
-    said,
+    make_reply,
+    open_turns,
+    read_forwarded,
     texts,
-    turns,
     user,
 )
 
@@ -25,7 +25,7 @@ LIMITED = SMALL + "context: {tail_limit: 400}\n"
 async def test_beyond_the_threshold_notes_stand_for_the_oldest() -> None:
     """Instructions first and unchanged, then what memory holds, then the newest messages byte for
     byte; the rest of the body stays."""
-    async with turns() as t:
+    async with open_turns() as t:
         history = await t.history(4)
         opened = await t.open(history)
         assert (opened.status, opened.reason) == ("applied", None)
@@ -42,31 +42,31 @@ async def test_beyond_the_threshold_notes_stand_for_the_oldest() -> None:
 async def test_the_prefix_stays_between_activations() -> None:
     """Time alone moves nothing, not even past midnight: the next prompt begins with the bytes of
     the one before."""
-    async with turns() as t:
+    async with open_turns() as t:
         history = await t.history(4)
-        before = forwarded(await t.turn(history, "now"))
+        before = read_forwarded(await t.turn(history, "now"))
         for number in range(3):  # from 22:13 to 00:43, never an hour without a turn
             t.parts.clock.now += 3_000
             history += [assistant("now"), user(f"next {number}")]
-            prompt = forwarded(await t.turn(history, "now"))
+            prompt = read_forwarded(await t.turn(history, "now"))
             assert prompt[: len(before)] == before
             before = prompt
 
 
 async def test_a_cold_cache_renews_the_date() -> None:
     """After an hour the provider's cache is cold anyway, so dates are rendered anew."""
-    async with turns() as t:
+    async with open_turns() as t:
         history = await t.history(4)
         first = await t.turn(history, "now")
         t.parts.clock.now += 5 * 86_400
         second = await t.open([*history, assistant("now"), user("next")])
-        assert forwarded(second)[0] != forwarded(first)[0]
+        assert read_forwarded(second)[0] != read_forwarded(first)[0]
 
 
 async def test_tail_limit() -> None:
     """The oldest raw messages are left out of the prompt and nothing else, and the receipt says
     so."""
-    async with turns(*[HeldAnswer() for _ in range(9)], settings=LIMITED) as t:
+    async with open_turns(*[HeldAnswer() for _ in range(9)], settings=LIMITED) as t:
         sent: list[Message] = []
         for number in range(3):
             sent += [user(f"question {number}: {LONG}")]
@@ -76,7 +76,7 @@ async def test_tail_limit() -> None:
         assert opened.opened.reconciled.verdict.case == "trimmed"
         assert opened.status == "degraded"
         assert opened.reason == "tail-limit"
-        shown = texts(forwarded(opened))
+        shown = texts(read_forwarded(opened))
         assert shown[-1] == "window?"
         assert sent[0]["content"] not in shown
         assert (await t.live()) == texts(sent)
@@ -86,7 +86,7 @@ async def test_tail_limit_while_there_are_no_notes() -> None:
     """Inspection M2: an observer that fails from the first call on must not leave a small window
     with a prompt too long for it."""
     failing = [ModelError("refused") for _ in range(9)]
-    async with turns(*failing, settings=LIMITED) as t:
+    async with open_turns(*failing, settings=LIMITED) as t:
         sent: list[Message] = []
         for number in range(3):
             sent += [user(f"question {number}: {LONG}")]
@@ -96,17 +96,17 @@ async def test_tail_limit_while_there_are_no_notes() -> None:
         assert (await t.parts.memory()).log.entries == ()
         opened = await t.open([*sent, user("and now?")])
         assert (opened.status, opened.reason) == ("degraded", "tail-limit")
-        instructions, *shown = texts(forwarded(opened))
+        instructions, *shown = texts(read_forwarded(opened))
         assert instructions.startswith("Be brief.")
         assert "does not fit and is not shown" in instructions
         assert (shown[-1], sent[0]["content"] in shown) == ("and now?", False)
         assert opened.receipt["tokens-sent"] < opened.receipt["tokens-received"]
-        await t.engine.close_turn(opened, said("done"), accepted=True)
+        await t.engine.close_turn(opened, make_reply("done"), accepted=True)
         assert await t.live() == [*texts(sent), "and now?", "done"]
 
 
 async def test_a_tail_within_its_limit_goes_as_it_came() -> None:
     """Until notes exist, and while all of it fits, the client's bytes are left alone."""
-    async with turns(settings=LIMITED) as t:
+    async with open_turns(settings=LIMITED) as t:
         opened = await t.open([user("hello"), assistant("hi"), user("and now?")])
         assert (opened.status, opened.body) == ("raw", None)

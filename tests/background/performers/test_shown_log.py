@@ -26,7 +26,7 @@ def test_who_is_spoken_of_is_said_in_words() -> None:
     """Section by section, the reflection's too in place of what it was made from; what is buffered
     is the thread's own."""
     r = shared()
-    assert list_known_notes(r.joint("A")) == [
+    assert list_known_notes(r.load_joined("A")) == [
         f"In conversation {A}:\n* 🔴 A1",
         f"In conversation {B}:\n* 🔴 B2",
         f"In conversation {A}:\n* 🔴 A3",

@@ -26,7 +26,7 @@ def texts(r: Resource) -> list[set[str]]:
 
 
 def reach(r: Resource, name: str) -> int:
-    return r.joint(name).coverage
+    return r.load_joined(name).coverage
 
 
 def mixed(keep: int | None = None) -> Resource:
@@ -56,9 +56,11 @@ def test_what_is_laid_together_comes_apart_as_it_was() -> None:
 
 def test_a_thread_sees_the_log_of_all() -> None:
     r = mixed()
-    assert r.joint("A").log.entries == r.joint("B").log.entries == r.shared_log.log.entries
-    assert r.joint("A").log.generation == r.shared_log.log.generation
-    assert r.joint("A").shared_log.label == A  # type: ignore[union-attr] # it shares the log
+    assert (
+        r.load_joined("A").log.entries == r.load_joined("B").log.entries == r.shared_log.log.entries
+    )
+    assert r.load_joined("A").log.generation == r.shared_log.log.generation
+    assert r.load_joined("A").shared_log.label == A  # type: ignore[union-attr] # it shares the log
     assert r.voices["A"].memory.log.entries == ()
 
 
@@ -84,8 +86,8 @@ def test_hints_are_a_threads_own() -> None:
         r.observe(name, 2, task)
         r.activate(name)
     for _ in range(2):
-        assert active_hints(r.joint("A")).task == "plan the vans"
-        assert active_hints(r.joint("B")).task == "order apples"
+        assert active_hints(r.load_joined("A")).task == "plan the vans"
+        assert active_hints(r.load_joined("B")).task == "order apples"
         r.reflect()
         r.swap("B")
     assert len(r.log) == 1
@@ -164,7 +166,7 @@ def test_a_note_that_was_reflected_forgives_only_what_it_stood_behind() -> None:
     r.fork("A", r.voices["A"].live[-3])
     r.check()
     assert [o.kind for o in r.log] == ["reflection", "observation", "note"]
-    assert [m.seq for m in r.joint("A").tail] == r.voices["A"].live[-2:]
+    assert [m.seq for m in r.load_joined("A").tail] == r.voices["A"].live[-2:]
 
 
 def test_going_back_twice_is_noted_twice() -> None:
@@ -183,7 +185,7 @@ def test_a_reflection_in_the_making_goes_with_a_fork_that_reaches_it() -> None:
     r.reflect(2)
     r.fork("B", 4)
     assert r.shared_log.log.reflection is not None
-    assert transitions.is_made_from(r.joint("A").log, r.shared_log.log.reflection)
+    assert transitions.is_made_from(r.load_joined("A").log, r.shared_log.log.reflection)
     r.fork("A", 4)
     assert r.shared_log.log.reflection is None
 
@@ -199,7 +201,7 @@ def test_revised_at_the_very_beginning() -> None:
     """A reflection over several threads stays, although nothing of this one stands: the note covers
     nothing of it."""
     r = mixed(keep=0)
-    m = r.joint("A")
+    m = r.load_joined("A")
     log, forgotten = branch.rollback_target(m, 0, (), r.voices["A"].chains)
     assert forgotten
     note = branch.add_rollback_note(m, log, EMPTY_MARK, datetime.fromtimestamp(NOW, UTC), tokens)[

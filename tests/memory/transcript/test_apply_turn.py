@@ -8,14 +8,14 @@ from om_proxy.memory.model import MAX_VIEWS, Reflection, extend_chain, replace_l
 from om_proxy.memory.transcript.reconcile import StoredTranscript, Verdict, reconcile
 from tests.memory.clients import (
     Thread,
+    build_covered_thread,
+    build_thread,
     chat,
-    covered,
     message,
     parse,
     raw,
+    render_live_words,
     reply,
-    told,
-    transcript,
     word,
 )
 
@@ -25,7 +25,7 @@ LONG = "u1 a1 u2 a2 u3 a3"
 def test_a_turn_is_numbered_chained_and_remembered() -> None:
     """New messages and the reply get the next numbers; the view says where the request stands and
     what answered it."""
-    thread = told("u1 a1")
+    thread = build_thread("u1 a1")
     thread.turn(chat("u1 a1 u2"), reply("2"))
     memory = thread.memory
     assert [m.seq for m in memory.tail] == [1, 2, 3, 4]
@@ -77,22 +77,22 @@ def test_what_came_together_has_no_times(first: str, undated: int) -> None:
 def test_a_failed_turn_stays_unanswered_and_is_answered_in_place() -> None:
     """Upstream failed: the message is kept; the same request again adds the reply and nothing
     else."""
-    thread = told("u1 a1")
+    thread = build_thread("u1 a1")
     thread.turn(chat("u1 a1 u2"), None)
-    assert (transcript(thread), thread.memory.views[-1].reply, thread.memory.turns) == (
+    assert (render_live_words(thread), thread.memory.views[-1].reply, thread.memory.turns) == (
         "u1 a1 u2",
         0,
         1,
     )
     verdict = thread.turn(chat("u1 a1 u2"), reply("2"))
-    assert (verdict.case, transcript(thread)) == ("retry", "u1 a1 u2 a2")
+    assert (verdict.case, render_live_words(thread)) == ("retry", "u1 a1 u2 a2")
     assert len(thread.memory.views) == 2
     assert thread.memory.views[-1].reply == 4
 
 
 def test_a_retry_is_no_turn_of_its_own() -> None:
     """Two replies to one request count once."""
-    thread = told("u1 a1 u2 a2")
+    thread = build_thread("u1 a1 u2 a2")
     turns = thread.memory.turns
     thread.turn(chat("u1 a1 u2"), reply("other"))
     assert thread.memory.turns == turns
@@ -100,9 +100,9 @@ def test_a_retry_is_no_turn_of_its_own() -> None:
 
 def test_an_altered_text_replaces_ours() -> None:
     """While nobody observed it; the chain behind it follows."""
-    thread = told("u1 a1")
+    thread = build_thread("u1 a1")
     thread.turn(chat("u1 aX u2"), reply("2"))
-    assert transcript(thread) == "u1 aX u2 a2"
+    assert render_live_words(thread) == "u1 aX u2 a2"
     assert thread.memory.tail[2].chain == extend_chain(
         thread.memory.tail[1].chain, parse(message("u", "2")).fp
     )
@@ -113,19 +113,19 @@ def test_an_altered_text_replaces_ours() -> None:
 def test_an_altered_text_never_replaces_what_is_observed(observed: int, chunked: int) -> None:
     """What stands in the log or in a chunk keeps the text it was made from; the client's is
     forwarded."""
-    thread = told("u1 a1 u2 a2")
+    thread = build_thread("u1 a1 u2 a2")
     thread.observe(observed or chunked)
     thread.activate(1 if observed else 0)
     _, sent, pieces = thread.ask(chat("u1 aX u2 a2 u3"))
     thread.turn(list(sent.raws), reply("3"))
-    assert transcript(thread) == "u1 a1 u2 a2 u3 a3"
+    assert render_live_words(thread) == "u1 a1 u2 a2 u3 a3"
     assert ("aX" in [word(p.raw) for p in pieces]) == (not observed)
 
 
 def test_a_range_being_observed_is_fixed_too() -> None:
     """An observation under way reads the text as it stands; nothing changes under it."""
-    thread = told("u1 a1")
-    sent = thread.sent(chat("u1 aX u2"))
+    thread = build_thread("u1 a1")
+    sent = thread.read_sent(chat("u1 aX u2"))
     verdict = reconcile(StoredTranscript.of(thread.memory, fixed=2), sent)
     assert isinstance(verdict, Verdict)
     assert (verdict.case, verdict.swaps) == ("altered_reply", ())
@@ -133,27 +133,27 @@ def test_a_range_being_observed_is_fixed_too() -> None:
 
 def test_the_clients_spelling_replaces_our_reconstruction() -> None:
     """Equal by fingerprint, other bytes: unknown keys matter to whoever sent them."""
-    thread = told("u1 a1")
+    thread = build_thread("u1 a1")
     spelled = raw("assistant", "1", reasoning_content="hm")
     thread.turn([message("u", "1"), spelled, message("u", "2")], reply("2"))
     assert thread.memory.tail[1].item.raw == spelled
-    assert transcript(thread) == "u1 a1 u2 a2"
+    assert render_live_words(thread) == "u1 a1 u2 a2"
 
 
 def test_a_fork_drops_what_was_made_of_it() -> None:
     """Chunks before the fork stay, chunks that reach beyond it go."""
-    thread = told(LONG)
+    thread = build_thread(LONG)
     thread.observe(2)
     thread.observe(2)
     kept = thread.memory.chunks[0]
     thread.turn(chat("u1 a1 u4"), reply("4"))
     assert thread.memory.chunks == (kept,)
-    assert transcript(thread) == "u1 a1 u4 a4"
+    assert render_live_words(thread) == "u1 a1 u4 a4"
 
 
 def test_a_pending_reflection_survives_a_fork_behind_its_range() -> None:
     """Its sources are all still in the log."""
-    thread = covered(LONG, 2)
+    thread = build_covered_thread(LONG, 2)
     pending = Reflection(
         generation=0,
         sources=(thread.memory.log.entries[0].id,),
@@ -169,7 +169,7 @@ def test_a_pending_reflection_survives_a_fork_behind_its_range() -> None:
 
 def test_what_only_moves_keeps_its_time() -> None:
     """Adopting an insertion renumbers what follows it; it was first seen when it was first seen."""
-    thread = told("u1 u2 a2")
+    thread = build_thread("u1 u2 a2")
     before = {m.item.fp: m.at for m in thread.memory.tail}
     thread.turn(chat("u1 a1 u2 a2 u3"), reply("3"))
     after = {m.item.fp: m.at for m in thread.memory.tail}
@@ -181,7 +181,7 @@ def test_what_only_moves_keeps_its_time() -> None:
 def test_views_are_bounded_and_questions_outlive_steps() -> None:
     """People come back to their own messages: of a long run of tool steps the attempts inside go
     first."""
-    thread = told("u1 a1 u2 a2 u3")
+    thread = build_thread("u1 a1 u2 a2 u3")
     so_far = chat("u1 a1 u2 a2 u3")
     for step in range(12):
         so_far += [message("c", f"c{step}"), message("r", f"c{step}")]

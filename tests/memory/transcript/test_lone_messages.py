@@ -13,7 +13,7 @@ from om_proxy.memory.model import EMPTY_CHAIN, Mark
 from om_proxy.memory.transcript import lone_messages
 from om_proxy.memory.transcript.lone_messages import match_tool_results
 from om_proxy.memory.transcript.reconcile import SentHistory, StoredTranscript
-from tests.memory.clients import Thread, parse, raw, told
+from tests.memory.clients import Thread, build_thread, parse, raw
 from tests.support.counting import TIMES, count_lines_run
 
 IDS = st.sampled_from(["", "a", "b", "c", "d"])
@@ -80,8 +80,8 @@ def test_the_newest_that_names_a_call_tells(
 @pytest.mark.parametrize("stored", ["u1 a1", "u1 cx rx a1"])
 def test_results_of_calls_nobody_knows(stored: str) -> None:
     """They are new, as in a thread whose older part is not loaded."""
-    thread = told(stored)
-    found = match_tool_results(thread.known(), results("y", "z"))
+    thread = build_thread(stored)
+    found = match_tool_results(thread.stored_transcript(), results("y", "z"))
     assert found is not None
     assert (found.case, found.new, found.cut) == ("delta", (0, 1), None)
 

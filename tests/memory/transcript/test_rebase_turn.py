@@ -12,14 +12,14 @@ from om_proxy.memory.transcript.rebase_turn import rebase_turn
 from om_proxy.memory.transcript.reconcile import Hints, SentHistory, Verdict
 from tests.memory.clients import (
     Thread,
+    build_covered_thread,
+    build_thread,
     chat,
-    covered,
     forwarded_words,
     message,
     parse,
+    render_live_words,
     reply,
-    told,
-    transcript,
     word,
 )
 
@@ -27,7 +27,7 @@ LONG = "u1 a1 u2 a2 u3 a3"
 
 
 def opened(thread: Thread, sent: str, hints: Hints = Hints()) -> tuple[Verdict, SentHistory]:
-    request = thread.sent(chat(sent))
+    request = thread.read_sent(chat(sent))
     return thread.reconcile(request, hints), request
 
 
@@ -47,7 +47,7 @@ def live(memory: Memory) -> str:
 
 def test_nothing_came_between() -> None:
     """The turn is what it was."""
-    thread = told("u1 a1")
+    thread = build_thread("u1 a1")
     verdict, sent = opened(thread, "u1 a1 u2")
     assert rebase_turn(thread.memory, verdict, sent) is verdict
 
@@ -87,7 +87,7 @@ def test_nothing_came_between() -> None:
 def test_turns_that_overlap(stored: str, one: str, other: str, after: str) -> None:
     """The second commits on top of the first: nothing of the first is superseded, nothing is stored
     twice."""
-    thread = told(stored)
+    thread = build_thread(stored)
     first, second = opened(thread, one), opened(thread, other)
     memory = apply_turn(thread.memory, *first, {}, 8.0, answer("A"), 1)
     memory = closed(memory, *second, "B")
@@ -97,7 +97,7 @@ def test_turns_that_overlap(stored: str, one: str, other: str, after: str) -> No
 
 def test_the_ground_is_gone() -> None:
     """Whoever came first took back what this turn stood on: it must be reconciled again."""
-    thread = told("u1 a1")
+    thread = build_thread("u1 a1")
     first, second = opened(thread, "u1"), opened(thread, "u1 a1 u2")
     memory = apply_turn(thread.memory, *first, {}, 8.0, answer("A"), 1)
     assert rebase_turn(memory, *second) is None
@@ -105,18 +105,18 @@ def test_the_ground_is_gone() -> None:
 
 def test_two_regenerations_leave_one_reply() -> None:
     """The second finds the first's reply in its place, and replaces it."""
-    thread = told("u1 a1")
+    thread = build_thread("u1 a1")
     first, second = opened(thread, "u1"), opened(thread, "u1")
     thread.commit(apply_turn(thread.memory, *first, {}, 8.0, answer("A"), 1))
     assert rebase_turn(thread.memory, *second) is None
     thread.turn(chat("u1"), reply("B"))
-    assert transcript(thread) == "u1 aB"
+    assert render_live_words(thread) == "u1 aB"
 
 
 def test_a_late_reply_to_a_turn_that_went_on_is_not_recorded() -> None:
     """The retried request was answered and the user wrote on; a second answer has no place any
     more."""
-    thread = told("u1 a1")
+    thread = build_thread("u1 a1")
     second = opened(thread, "u1 a1 u2")
     thread.turn(chat("u1 a1 u2"), reply("A"))
     thread.turn(chat("u1 a1 u2 aA u3"), reply("3"))
@@ -130,7 +130,7 @@ def test_a_late_reply_to_a_turn_that_went_on_is_not_recorded() -> None:
 
 def test_a_request_whose_turn_went_on_while_it_waited_shows_itself() -> None:
     """Its prompt is its own view, not that of the newest request."""
-    thread = covered("u1 a1", 2)
+    thread = build_covered_thread("u1 a1", 2)
     waiting, sent = opened(thread, "u1 a1 u2")
     thread.turn(chat("u1 a1 u2"), reply("A"))
     thread.turn(chat("u1 a1 u2 aA u3"), reply("3"))
@@ -149,14 +149,14 @@ def behind_another() -> tuple[Thread, tuple[Verdict, SentHistory]]:
     """u2 is asked again because its reply was lost, u3 is stored ahead of its own, and the second
     reply to u2 comes first: the thread as it stands then, and the turn of u3 as it was opened
     before."""
-    thread = told("u1 a1")
+    thread = build_thread("u1 a1")
     thread.turn(chat("u2"), reply("2"), NEW)
     again = opened(thread, "u2", AGAIN)
     thread.turn(chat("u3"), None, NEW)
     waiting = opened(thread, "u3", NEW)
     assert (again[0].case, waiting[0].case) == ("retry", "retry")
     thread.commit(closed(thread.memory, *again, "A"))
-    assert transcript(thread) == "u1 a1 u2 a2 u3 aA"
+    assert render_live_words(thread) == "u1 a1 u2 a2 u3 aA"
     return thread, waiting
 
 
@@ -172,15 +172,15 @@ def test_a_retry_behind_others_takes_back_its_own_reply_alone(text: str) -> None
     thread, waiting = behind_another()
     if text == "u3":
         thread.commit(closed(thread.memory, *waiting, "B"))
-    before = transcript(thread)
+    before = render_live_words(thread)
     thread.turn(chat(text), reply("C"), AGAIN)
-    assert transcript(thread) == before.rpartition(" ")[0] + " aC"
+    assert render_live_words(thread) == before.rpartition(" ")[0] + " aC"
 
 
 def test_two_retries_behind_others_leave_one_reply() -> None:
     """Both were overtaken by another question; the later one's reply replaces the earlier one's,
     and nothing else."""
-    thread = told("u1 a1")
+    thread = build_thread("u1 a1")
     thread.turn(chat("u2"), reply("2"), NEW)
     first, second = opened(thread, "u2", AGAIN), opened(thread, "u2", AGAIN)
     thread.turn(chat("u3"), None, NEW)
@@ -191,7 +191,7 @@ def test_two_retries_behind_others_leave_one_reply() -> None:
 def test_two_that_edit_alike_behind_others_are_one() -> None:
     """The edit was asked twice, and another tab's turn came first: it stands behind that once, with
     the later reply."""
-    thread = told("u1 a1 u2 a2")
+    thread = build_thread("u1 a1 u2 a2")
     first, second, other = (
         opened(thread, "u1 a1 u4"),
         opened(thread, "u1 a1 u4"),
@@ -205,7 +205,7 @@ def test_two_that_edit_alike_behind_others_are_one() -> None:
 def test_a_result_that_came_meanwhile_stays() -> None:
     """A question and another client's tool result wait side by side: the reply to the question
     takes nothing of it back."""
-    thread = told("u1 cx")
+    thread = build_thread("u1 cx")
     thread.turn(chat("u2"), None, NEW)
     waiting = opened(thread, "u2", NEW)
     thread.turn(chat("rx"), None, NEW)
@@ -215,7 +215,7 @@ def test_a_result_that_came_meanwhile_stays() -> None:
 def test_a_reply_nobody_has_shown_is_no_reason_to_drop_the_next_one() -> None:
     """The first reply was lost on its way and others spoke since: the client that asked again has
     the second one alone."""
-    thread = told("u1 a1")
+    thread = build_thread("u1 a1")
     thread.turn(chat("u2"), None, NEW)
     second = opened(thread, "u2", NEW)
     thread.turn(chat("u2"), reply("A"), NEW)
@@ -229,7 +229,7 @@ def test_a_reply_nobody_has_shown_is_no_reason_to_drop_the_next_one() -> None:
 
 def test_a_reply_that_stands_is_not_recorded_again_behind_others() -> None:
     """A commit was written, its confirmation was lost, others spoke, and it is tried again."""
-    thread = told("u1 a1")
+    thread = build_thread("u1 a1")
     first = opened(thread, "u2", NEW)
     thread.commit(closed(thread.memory, *first, "A"))
     thread.turn(chat("u3"), reply("3"), NEW)
@@ -242,7 +242,7 @@ def test_a_reply_that_stands_is_not_recorded_again_behind_others() -> None:
 def test_a_late_reply_to_calls_that_have_their_results_is_not_recorded(shown: str) -> None:
     """The client has gone on with the first reply, whether it shows the calls or their results
     alone."""
-    thread = told("u1 a1")
+    thread = build_thread("u1 a1")
     second = opened(thread, "u1 a1 u2")
     thread.turn(chat("u1 a1 u2"), message("c", "x"))
     thread.turn(chat(shown), None)
@@ -251,7 +251,7 @@ def test_a_late_reply_to_calls_that_have_their_results_is_not_recorded(shown: st
 
 def test_a_reply_that_its_client_has_stored_already_is_not_recorded_again() -> None:
     """A commit was held up until the next turn had brought the question and its reply as well."""
-    thread = told("u1 a1")
+    thread = build_thread("u1 a1")
     late = opened(thread, "u1 a1 u2")
     thread.turn(chat("u1 a1 u2 aA u3"), reply("3"))
     assert live(closed(thread.memory, *late, "A")) == "u1 a1 u2 aA u3 a3"
@@ -260,7 +260,7 @@ def test_a_reply_that_its_client_has_stored_already_is_not_recorded_again() -> N
 def test_a_reply_that_no_attempt_accounts_for_is_never_superseded() -> None:
     """Another question's reply, its attempt forgotten, right behind a question that waits: its
     place is no proof of what it answers."""
-    thread = told("u1 a1")
+    thread = build_thread("u1 a1")
     thread.turn(chat("u2"), None, NEW)
     other = opened(thread, "u2", NEW)
     thread.turn(chat("u3"), None, NEW)
@@ -273,7 +273,7 @@ def test_a_reply_that_no_attempt_accounts_for_is_never_superseded() -> None:
 def test_what_others_said_in_turns_that_overlap_twice_stays_in_the_prompt() -> None:
     """Others speak once and again while a question waits: all of it is shown, in its order, before
     what is asked."""
-    thread = told("u1 a1")
+    thread = build_thread("u1 a1")
     thread.turn(chat("u2"), None, NEW)
     verdict, sent = opened(thread, "u2", NEW)
     for text in ("3", "4"):
@@ -288,19 +288,19 @@ def test_what_others_said_in_turns_that_overlap_twice_stays_in_the_prompt() -> N
 def test_the_next_request_of_a_reminding_client_whose_reply_came_behind_others() -> None:
     """Its attempt ends where others spoke; without its reminder it is a prefix all the same, and is
     told once."""
-    thread = told("u1 a1")
+    thread = build_thread("u1 a1")
     thread.turn(chat("u1 a1 u2 s0"), None)
     waiting = opened(thread, "u1 a1 u2 s0")
     thread.turn(chat("u3"), reply("3"), NEW)
     thread.commit(closed(thread.memory, *waiting, "2"))
     assert forwarded_words(thread.ask(chat("u1 a1 u2 a2 u4 s0"))[2]) == "u1 a1 u2 a2 u4 s0"
     thread.turn(chat("u1 a1 u2 a2 u4 s0"), reply("4"))
-    assert transcript(thread) == "u1 a1 u2 s0 u3 a3 a2 u4 a4"
+    assert render_live_words(thread) == "u1 a1 u2 s0 u3 a3 a2 u4 a4"
 
 
 def test_background_work_in_between_changes_nothing() -> None:
     """Coverage may move while a turn runs: what it means stays."""
-    thread = told(LONG)
+    thread = build_thread(LONG)
     verdict, sent = opened(thread, LONG + " u4")
     thread.observe(4)
     thread.activate(1)

@@ -20,7 +20,7 @@ from om_proxy.memory.transcript.reconcile import (
     recognise,
     reconcile,
 )
-from tests.memory.clients import Thread, chat, parse, raw, told, transcript
+from tests.memory.clients import Thread, build_thread, chat, parse, raw, render_live_words
 
 LONG = "u1 a1 u2 a2 u3 a3"
 
@@ -64,25 +64,25 @@ CASES = [
 @pytest.mark.parametrize(("stored", "sent", "case", "after"), CASES)
 def test_the_table(stored: str, sent: str, case: str, after: str) -> None:
     """What the client sent has the name, and the effect, the specification's table gives it."""
-    thread = told(stored)
+    thread = build_thread(stored)
     verdict = thread.turn(chat(sent), raw("assistant", "R") if sent else None)
     assert verdict.case == case
-    assert transcript(thread) == after
+    assert render_live_words(thread) == after
 
 
 def test_first() -> None:
     """Into an unknown thread everything goes as it was sent."""
     thread = Thread()
     assert thread.turn(chat("u1 a1 u2"), raw("assistant", "R")).case == "first"
-    assert transcript(thread) == "u1 a1 u2 aR"
+    assert render_live_words(thread) == "u1 a1 u2 aR"
 
 
 def test_an_altered_text_between_two_folded_stretches_is_one_with_both() -> None:
     """Told by its position alone between two stretches nobody can tell: the three are one stretch,
     never two that touch."""
-    thread = told("u1 cx rx aw cy ry u2 a2")
+    thread = build_thread("u1 cx rx aw cy ry u2 a2")
     seqs = [m.seq for m in thread.live()]
-    verdict = thread.reconcile(thread.sent(chat("u1 aX u2 a2 u3")))
+    verdict = thread.reconcile(thread.read_sent(chat("u1 aX u2 a2 u3")))
     assert [c for c in verdict.cells if c.kind == "folded"] == [
         Cell("folded", 1, 2, seqs[1], seqs[5])
     ]
@@ -90,31 +90,31 @@ def test_an_altered_text_between_two_folded_stretches_is_one_with_both() -> None
 
 def test_an_older_branch_lives_again() -> None:
     """Messages that match a superseded branch revive it under their own numbers."""
-    thread = told(LONG)
+    thread = build_thread(LONG)
     seqs = [m.seq for m in thread.live()]
     thread.turn(chat("u1 a1 u9"), raw("assistant", "9"))
     verdict = thread.turn(chat(LONG + " u4"), raw("assistant", "R"))
     assert (verdict.case, verdict.cut, verdict.revive) == ("switch", seqs[1], tuple(seqs[2:]))
-    assert transcript(thread) == LONG + " u4 aR"
+    assert render_live_words(thread) == LONG + " u4 aR"
     assert [m.seq for m in thread.live()][:6] == seqs
 
 
 def test_a_reply_we_never_had_on_an_older_branch_is_taken_for_ours_folded_and_altered() -> None:
     """A limit: whether a client altered the reply we hold and folds its steps away, or shows
     another one, nobody can tell."""
-    thread = told(LONG + " u4 cx rx a4")
+    thread = build_thread(LONG + " u4 cx rx a4")
     thread.turn(chat("u1 a1 u2 a2 u9"), raw("assistant", "9"))
     verdict = thread.turn(chat(LONG + " u4 aX u5"), raw("assistant", "R"))
     assert verdict.case == "switch"
     assert [cell.kind for cell in verdict.cells] == ["same", "folded"]
-    assert transcript(thread) == LONG + " u4 cx rx a4 u5 aR"
+    assert render_live_words(thread) == LONG + " u4 cx rx a4 u5 aR"
 
 
 def test_nothing_changes_before_the_turn_is_complete() -> None:
     """A fork whose upstream failed leaves the transcript as it was."""
-    thread = told(LONG)
+    thread = build_thread(LONG)
     thread.turn(chat("u1 a1 u9"), None)
-    assert transcript(thread) == LONG
+    assert render_live_words(thread) == LONG
 
 
 # ── proof ─────────────────────────────────────────────────────────────────────────────────────────
@@ -131,44 +131,44 @@ def test_nothing_changes_before_the_turn_is_complete() -> None:
 def test_destructive_needs_proof(stored: str, sent: str, after: str) -> None:
     """Without a match from the start, or through a text unique in the thread, nothing is
     superseded."""
-    thread = told(stored)
+    thread = build_thread(stored)
     verdict = thread.turn(chat(sent), raw("assistant", "R"))
     assert verdict.cut is None
-    assert transcript(thread) == after
+    assert render_live_words(thread) == after
 
 
 def test_repeated_texts_align_by_their_neighbours() -> None:
     """Five times "ok" is no riddle while replies differ."""
     words = "u1 a1 uok a2 uok a3 uok a4"
-    thread = told(words)
+    thread = build_thread(words)
     assert thread.turn(chat("uok a3 uok a4 uok"), raw("assistant", "R")).cut is None
-    assert transcript(thread) == words + " uok aR"
+    assert render_live_words(thread) == words + " uok aR"
 
 
 def test_a_reply_seen_before_is_not_taken_for_an_altered_one() -> None:
     """An assistant text may match by position only if it was never seen in this thread."""
-    thread = told("u1 a1 u2 a2")
+    thread = build_thread("u1 a1 u2 a2")
     verdict = thread.turn(chat("u1 a1 u2 a1 u3"), raw("assistant", "R"))
     assert (verdict.case, verdict.swaps) == ("edit", ())
-    assert transcript(thread) == "u1 a1 u2 a1 u3 aR"
+    assert render_live_words(thread) == "u1 a1 u2 a1 u3 aR"
 
 
 def test_ids_counted_from_zero_in_every_step_prove_nothing() -> None:
     """Some servers call every call `0`; the newest open one is meant."""
-    thread = told("u1 c0 r0 a1 u2 c0")
+    thread = build_thread("u1 c0 r0 a1 u2 c0")
     assert thread.turn(chat("r0=other"), raw("assistant", "R")).case == "delta"
-    assert transcript(thread) == "u1 c0 r0 a1 u2 c0 r0 aR"
+    assert render_live_words(thread) == "u1 c0 r0 a1 u2 c0 r0 aR"
 
 
 def test_what_cannot_be_aligned_is_appended() -> None:
     """Above the cap nothing is guessed: a duplicate can be repaired."""
-    thread = told("u1 a1")
+    thread = build_thread("u1 a1")
     thread.turn(
         chat("u1 a1 " + " ".join(f"u{i} a{i}" for i in range(2, 300)) + " uend"),
         raw("assistant", "end"),
     )
     unmatched = " ".join(f"ux{i} ay{i}" for i in range(300)) + " u299 s1 uR"
-    verdict = thread.reconcile(thread.sent(chat(unmatched)))
+    verdict = thread.reconcile(thread.read_sent(chat(unmatched)))
     assert (verdict.case, verdict.cut, len(verdict.new)) == ("delta", None, 603)
 
 
@@ -185,17 +185,17 @@ def thin(words: str) -> Thread:
 
 def test_style_is_learnt() -> None:
     """Whole histories, windows and lone messages each prove what their client does."""
-    assert told("u1 a1").memory.style == "unknown"
-    assert told(LONG).memory.style == "full"
+    assert build_thread("u1 a1").memory.style == "unknown"
+    assert build_thread(LONG).memory.style == "full"
     assert thin("u1 u2").memory.style == "thin"
-    thread = told(LONG)
+    thread = build_thread(LONG)
     thread.turn(chat("a3 u4"), raw("assistant", "4"))
     assert thread.memory.style == "window"
 
 
 def windowed() -> Thread:
     """A window client inside its first turn: its window has left the question behind."""
-    thread = told("u1 cx rx cy ry a1")
+    thread = build_thread("u1 cx rx cy ry a1")
     thread.memory = replace(thread.memory, style="window")
     return thread
 
@@ -206,13 +206,16 @@ def windowed() -> Thread:
         pytest.param(thin("u1"), "u1", "retry", id="the same in the first two turns: retry"),
         pytest.param(thin("u1 uok"), "uok", "delta", id="the same from a thin client: new"),
         pytest.param(
-            told("u1 a1 u2 a2"), "u1", "rewind", id="the first of a whole-history client: rewind"
+            build_thread("u1 a1 u2 a2"),
+            "u1",
+            "rewind",
+            id="the first of a whole-history client: rewind",
         ),
         pytest.param(
-            told("u1 a1 u2 a2"), "u2", "delta", id="the last of a whole-history client: new"
+            build_thread("u1 a1 u2 a2"), "u2", "delta", id="the last of a whole-history client: new"
         ),
-        pytest.param(told("u1 a1 u2"), "u2", "retry", id="the last, unanswered: retry"),
-        pytest.param(told("u1 a1 u2 a2"), "u3", "delta", id="an unknown one: new"),
+        pytest.param(build_thread("u1 a1 u2"), "u2", "retry", id="the last, unanswered: retry"),
+        pytest.param(build_thread("u1 a1 u2 a2"), "u3", "delta", id="an unknown one: new"),
         pytest.param(
             windowed(), "u1", "retry", id="a recorded one of a window client, still the last: retry"
         ),
@@ -220,43 +223,43 @@ def windowed() -> Thread:
 )
 def test_a_lone_message(thread: Thread, sent: str, case: str) -> None:
     """A lone message has rules of its own, by the thread's style."""
-    assert thread.reconcile(thread.sent(chat(sent))).case == case
+    assert thread.reconcile(thread.read_sent(chat(sent))).case == case
 
 
 def test_the_sdk_retry_header_counts_against_the_recorded_attempt() -> None:
     """It makes a retry of the same bytes while nothing came since, and of nothing else."""
     thread = thin("u1 u2 uok")
     retried = Hints(sdk_retry=True)
-    assert thread.reconcile(thread.sent(chat("uok")), retried).case == "retry"
-    assert thread.reconcile(thread.sent(chat("u2")), retried).case == "delta"
+    assert thread.reconcile(thread.read_sent(chat("uok")), retried).case == "retry"
+    assert thread.reconcile(thread.read_sent(chat("u2")), retried).case == "delta"
     thread.turn(chat("u4"), raw("assistant", "4"))
-    assert thread.reconcile(thread.sent(chat("uok")), retried).case == "delta"
+    assert thread.reconcile(thread.read_sent(chat("uok")), retried).case == "delta"
 
 
 def test_history_full_deletes_what_is_not_sent() -> None:
     """The client's word that it sends everything settles deletions and lone edits."""
-    thread = told(LONG)
+    thread = build_thread(LONG)
     thread.turn(chat("u1 a1 u3 a3 u4"), raw("assistant", "R"), Hints("full"))
-    assert transcript(thread) == "u1 a1 u3 a3 u4 aR"
+    assert render_live_words(thread) == "u1 a1 u3 a3 u4 aR"
     thread.turn(chat("uedited"), raw("assistant", "E"), Hints("full"))
-    assert transcript(thread) == "uedited aE"
+    assert render_live_words(thread) == "uedited aE"
     assert thread.memory.style == "full"
 
 
 def test_history_new_appends_everything() -> None:
     """Known words are new messages, but a recorded attempt stays one."""
-    thread = told("u1 a1")
+    thread = build_thread("u1 a1")
     assert thread.turn(chat("u1 a1"), raw("assistant", "R"), Hints("new")).case == "delta"
-    assert transcript(thread) == "u1 a1 u1 a1 aR"
+    assert render_live_words(thread) == "u1 a1 u1 a1 aR"
     thread.turn(chat("u5"), None, Hints("new"))
-    assert thread.reconcile(thread.sent(chat("u5")), Hints("new")).case == "retry"
+    assert thread.reconcile(thread.read_sent(chat("u5")), Hints("new")).case == "retry"
 
 
 def test_history_window_takes_no_prefix_for_a_rewind() -> None:
     """A window may begin like the thread does without taking anything back."""
-    thread = told("uok a1 u2 a2 uok a3")
+    thread = build_thread("uok a1 u2 a2 uok a3")
     assert thread.turn(chat("uok a3 u4"), raw("assistant", "R"), Hints("window")).cut is None
-    assert transcript(thread) == "uok a1 u2 a2 uok a3 u4 aR"
+    assert render_live_words(thread) == "uok a1 u2 a2 uok a3 u4 aR"
 
 
 # ── views ─────────────────────────────────────────────────────────────────────────────────────────
@@ -287,7 +290,7 @@ def test_no_two_lists_share_a_digest(one: list[bytes], other: list[bytes]) -> No
 def counted(thread: Thread, raws: Sequence[bytes]) -> tuple[SentHistory, list[int]]:
     """A request that tells which of its messages were looked at."""
     touched: list[int] = []
-    sent = thread.sent(raws)
+    sent = thread.read_sent(raws)
 
     def item(index: int) -> object:
         touched.append(index)
@@ -300,12 +303,12 @@ def test_the_known_prefix_is_not_parsed() -> None:
     """A request that goes on from a recorded one costs what is new in it, however long the
     thread."""
     words = " ".join(f"u{i} a{i}" for i in range(400))
-    thread = told("u0 a0", recent=16)
+    thread = build_thread("u0 a0", recent=16)
     thread.turn(chat(words + " uend"), raw("assistant", "end"))
     thread.observe(600)
     thread.activate(1)
     sent, touched = counted(thread, chat(words + " uend aend unew"))
-    verdict = reconcile(thread.known(), sent)
+    verdict = reconcile(thread.stored_transcript(), sent)
     assert isinstance(verdict, Verdict)
     assert (verdict.case, verdict.new) == ("extend", (802,))
     assert min(touched) >= 801
@@ -314,57 +317,59 @@ def test_the_known_prefix_is_not_parsed() -> None:
 
 def test_old_forks_ask_for_the_outline() -> None:
     """What lies before the loaded marks is not guessed at."""
-    thread = told(" ".join(f"u{i} a{i}" for i in range(20)), recent=4)
+    thread = build_thread(" ".join(f"u{i} a{i}" for i in range(20)), recent=4)
     thread.observe(30)
     thread.activate(1)
-    sent = thread.sent(chat("u0 a0 u1 a1 uother"))
+    sent = thread.read_sent(chat("u0 a0 u1 a1 uother"))
     thread.memory = replace(thread.memory, views=())
-    assert isinstance(reconcile(thread.known(), SentHistory.of(sent.raws, parse)), NeedOutline)
-    verdict = reconcile(thread.known(complete=True), SentHistory.of(sent.raws, parse))
+    assert isinstance(
+        reconcile(thread.stored_transcript(), SentHistory.of(sent.raws, parse)), NeedOutline
+    )
+    verdict = reconcile(thread.stored_transcript(complete=True), SentHistory.of(sent.raws, parse))
     assert isinstance(verdict, Verdict)
     assert (verdict.case, verdict.cut) == ("edit", 4)
 
 
 def test_a_window_needs_no_outline() -> None:
     """Where the window ends where ours ends, the loaded marks say enough."""
-    thread = told(" ".join(f"u{i} a{i}" for i in range(20)), recent=4)
+    thread = build_thread(" ".join(f"u{i} a{i}" for i in range(20)), recent=4)
     thread.observe(30)
     thread.activate(1)
-    verdict = reconcile(thread.known(), SentHistory.of(chat("u19 a19 u20"), parse))
+    verdict = reconcile(thread.stored_transcript(), SentHistory.of(chat("u19 a19 u20"), parse))
     assert isinstance(verdict, Verdict)
     assert (verdict.case, verdict.new) == ("trimmed", (2,))
 
 
 def test_altered_views_stay_recognised() -> None:
     """A client that altered a covered reply still extends by its own earlier request."""
-    thread = told("u1 a1 u2 a2")
+    thread = build_thread("u1 a1 u2 a2")
     thread.observe(4)
     thread.activate(1)
     thread.turn(chat("u1 aX u2 a2 u3"), raw("assistant", "3"))
     verdict = thread.turn(chat("u1 aX u2 a2 u3 a3 u4"), raw("assistant", "R"))
     assert (verdict.case, verdict.swaps) == ("extend", ())
-    assert transcript(thread) == "u1 a1 u2 a2 u3 a3 u4 aR"
+    assert render_live_words(thread) == "u1 a1 u2 a2 u3 a3 u4 aR"
 
 
 def test_an_edit_under_an_altering_client_keeps_what_stood_before() -> None:
     """All but the last message of a recorded attempt is known, though the chain is the client's
     own."""
-    thread = told("u1 a1 u2 a2")
+    thread = build_thread("u1 a1 u2 a2")
     thread.observe(4)
     thread.activate(1)
     thread.turn(chat("u1 aX u2 aY u3"), raw("assistant", "3"))
     verdict = thread.turn(chat("u1 aX u2 aY u4"), raw("assistant", "R"))
     assert verdict.case == "edit"
-    assert transcript(thread) == "u1 a1 u2 a2 u4 aR"
+    assert render_live_words(thread) == "u1 a1 u2 a2 u4 aR"
 
 
 def test_known_of_a_bounded_memory() -> None:
     """What is not loaded is counted, and everything up to the newest chunk is fixed."""
-    thread = told(LONG, recent=2)
+    thread = build_thread(LONG, recent=2)
     thread.observe(4)
     thread.activate(1)
     thread.observe(2)
-    known = thread.known()
+    known = thread.stored_transcript()
     assert (known.missing, len(known.live), known.coverage, known.fixed, known.complete) == (
         2,
         4,

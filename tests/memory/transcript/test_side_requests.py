@@ -11,25 +11,25 @@ from om_proxy.memory.model import Memory, Style
 from om_proxy.memory.transcript.reconcile import Hints, History
 from om_proxy.memory.transcript.side_requests import may_be_side_request, repeats_nothing
 from om_proxy.memory.transcript.stored_transcript import NEED_OUTLINE
-from tests.memory.clients import Thread, chat, told
+from tests.memory.clients import Thread, build_thread, chat
 
 STORY = "u1 cx rx a1 u2 a2"
 
 
 def agent(story: str = STORY) -> Thread:
     """A thread whose client resends its history and offers tools."""
-    thread = told(story)
+    thread = build_thread(story)
     thread.memory = replace(thread.memory, style="full", offers_tools=True)
     return thread
 
 
 def is_side(thread: Thread, sent: str, hints: Hints = Hints()) -> bool:
-    asked = thread.sent(chat(sent))
+    asked = thread.read_sent(chat(sent))
     if not may_be_side_request(thread.memory, asked, hints):
         return False
-    found = repeats_nothing(thread.known(), asked)
+    found = repeats_nothing(thread.stored_transcript(), asked)
     return (
-        repeats_nothing(thread.known(complete=True), asked) is True
+        repeats_nothing(thread.stored_transcript(complete=True), asked) is True
         if found is NEED_OUTLINE
         else found is True
     )
@@ -85,15 +85,15 @@ def test_the_client_says_what_its_messages_are(history: History) -> None:
 def test_an_empty_thread_has_no_side_requests() -> None:
     """Its first request is one like any other."""
     thread = Thread()
-    assert not may_be_side_request(thread.memory, thread.sent(chat("u1")), Hints())
+    assert not may_be_side_request(thread.memory, thread.read_sent(chat("u1")), Hints())
 
 
 def test_what_was_taken_back_is_known() -> None:
     """Going back to a superseded branch is no side request; for that the outline is asked."""
-    thread = told("u1 a1 u2 a2")
+    thread = build_thread("u1 a1 u2 a2")
     thread.turn(chat("u1 a1 uedited"), chat("aedited")[0])
     thread.memory = replace(thread.memory, style="full", offers_tools=True)
-    assert repeats_nothing(thread.known(), thread.sent(chat("u2"))) is NEED_OUTLINE
+    assert repeats_nothing(thread.stored_transcript(), thread.read_sent(chat("u2"))) is NEED_OUTLINE
     assert not is_side(thread, "u2")
     assert is_side(thread, "utitle")
 
@@ -101,9 +101,9 @@ def test_what_was_taken_back_is_known() -> None:
 def test_what_is_not_loaded_is_asked_for() -> None:
     """Of a long thread only the newest messages are at hand."""
     thread = agent()
-    known = replace(thread.known(), live=thread.known().live[2:], missing=2)
-    assert repeats_nothing(known, thread.sent(chat("u1"))) is NEED_OUTLINE
-    assert repeats_nothing(known, thread.sent(chat("u2"))) is False
+    known = replace(thread.stored_transcript(), live=thread.stored_transcript().live[2:], missing=2)
+    assert repeats_nothing(known, thread.read_sent(chat("u1"))) is NEED_OUTLINE
+    assert repeats_nothing(known, thread.read_sent(chat("u2"))) is False
     assert not is_side(thread, "u1")
 
 
@@ -120,4 +120,4 @@ def test_a_known_message_is_proof(known: list[str], more: list[str]) -> None:
 
 def test_a_new_memory_offers_none() -> None:
     """Threads stored before this was kept are as they were until their client's next turn."""
-    assert Memory(key=told("u1").memory.key).offers_tools is False
+    assert Memory(key=build_thread("u1").memory.key).offers_tools is False

@@ -116,7 +116,7 @@ async def test_older_generations_go(path: Path) -> None:
         memory = await store.commit(Memory(key=KEY), thread.memory())
         for _ in range(5):
             memory = await store.commit(memory, thread.cover(4).memory())
-            memory = await store.commit(memory, thread.swapped().memory())
+            memory = await store.commit(memory, thread.swap_reflection().memory())
         memory = await store.commit(memory, thread.chunk(2).memory())
         assert [number for number, _ in await store.generations(KEY, memory.log.generation)] == [
             4,
@@ -152,11 +152,14 @@ async def test_each_step_writes_its_own_rows(store: SqliteStore) -> None:
     steps: list[tuple[Callable[[], Any], int]] = [
         (lambda: thread.chunk(100), 1),
         (lambda: thread.activate(1), 2),  # the chunk's state, its place in the log
-        (thread.reflecting, 1),
-        (thread.swapped, 3),  # its entry and place come, the pending one goes
-        (lambda: thread.undone(0), 1),  # the entry's new place; the generation it leaves stays
+        (thread.keep_reflection, 1),
+        (thread.swap_reflection, 3),  # its entry and place come, the pending one goes
+        (
+            lambda: thread.undo_reflection(0),
+            1,
+        ),  # the entry's new place; the generation it leaves stays
         (lambda: thread.cover(100), 2),
-        (lambda: thread.undone(0), 1),  # the messages this uncovers are stored as they are
+        (lambda: thread.undo_reflection(0), 1),  # the messages this uncovers are stored as they are
         (lambda: thread.swap(1_000, item("theirs", "assistant")), 1),
         (lambda: thread.supersede([1_000]), 1),
         (lambda: thread.revive(1_000), 1),
@@ -454,15 +457,15 @@ async def test_forgotten_bytes_are_gone_from_the_shared_log_too(
     s = SharedStore(store, "AB", resource_key(KEY), lambda key: label_thread(secret, key))
     for name in "ABA":
         s.led.say(name, 2)
-        await s.committed(name)
+        await s.commit(name)
         s.led.observe(name, 2, "canary task" if name == "A" else None)
         s.led.activate(name)
-        await s.committed(name)
+        await s.commit(name)
     s.led.reflect()
     s.led.swap("A")
-    await s.committed("A")
+    await s.commit("A")
     s.led.reflect()
-    await s.shared_log_committed()
+    await s.commit_shared_log()
     await store.commit_shared(
         Change(s.stored["B"], replace(s.stored["B"], other_threads_text="canary task said")), None
     )
