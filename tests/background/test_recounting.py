@@ -89,7 +89,7 @@ async def talk() -> AsyncIterator[Talk]:
 
 
 async def recounted(talk: Talk, model: str) -> list[tuple[str, int]]:
-    """What the tail counts by this model's encoding."""
+    """Return the counts of the tail by this model's encoding."""
     encoding, tail = talk.catalogue.encoding(model), (await talk.p.memory()).tail
     found = await TokenCounter().count({m.seq: m.item.raw for m in tail}, model)
     return [(encoding, found[m.seq]) for m in tail]
@@ -210,7 +210,7 @@ async def test_a_store_that_fails_costs_the_recount_alone(
 
 
 async def test_chunks_stand_for_as_much_as_they_cover() -> None:
-    """What activating a chunk takes off is what its messages cost now."""
+    """Activating a chunk takes off what its messages cost now."""
     async with open_parts() as p:
         talk = Talk(p)
         while not (await p.memory()).chunks:

@@ -108,8 +108,8 @@ async def test_threads_do_not_wait_for_each_other_but_for_a_place() -> None:
 
 
 async def test_a_failure_ends_the_run() -> None:
-    """After a failure the thread is left alone until its back-off has passed; a wake before then
-    asks nobody."""
+    """A failing thread is left alone until its back-off has passed; a wake before then asks no
+    model."""
     async with open_parts(ModelError("refused")) as p:
         await due_thread(p)
         p.background.wake(KEY)
@@ -124,7 +124,7 @@ async def test_a_failure_ends_the_run() -> None:
 
 
 async def test_a_parked_thread_is_left_alone() -> None:
-    """What was given up is nobody's work until it is revived."""
+    """No work is done for a suspended thread until it is revived."""
     async with open_parts() as p:
         await due_thread(p)
         await p.memories.update(
@@ -180,7 +180,7 @@ async def test_what_a_request_waits_for_comes_first() -> None:
 
 
 async def test_a_request_joins_the_observation_under_way() -> None:
-    """What is observed already is not paid for twice."""
+    """The same observation is not paid for twice."""
     async with thread_under_observation() as (p, held):
         joining = asyncio.create_task(p.background.wait_for_work(KEY, FIRST_TWO, p.context(), 5.0))
         await asyncio.sleep(0)
@@ -280,7 +280,7 @@ async def test_what_an_observation_reads_is_known_while_it_reads() -> None:
 
 
 async def test_a_reflection_reads_no_messages() -> None:
-    """While a log is condensed, every message may still change."""
+    """Every message may still change while a log is condensed."""
     held = HeldAnswer(bullets("all in all"))
     async with open_parts(held) as p:
         await logged_thread(p)
@@ -566,8 +566,7 @@ async def test_what_is_due_no_longer_hides_nobody() -> None:
 
 
 async def test_a_back_off_delays_nobody_else() -> None:
-    """While a failing thread is left alone it holds no place: its neighbour and another tenant go
-    on at once."""
+    """A failing thread holds no slot: its neighbour and another tenant go on at once."""
     async with open_parts(ModelError("refused"), concurrency=1) as p:
         failing, neighbour = threads_of("a", 2)
         (other,) = threads_of("b", 1)
@@ -593,7 +592,7 @@ async def test_a_back_off_delays_nobody_else() -> None:
 
 
 async def test_a_thread_another_process_works_on() -> None:
-    """While its lease holds, nobody else pays for the same."""
+    """No other process pays for the same work while a lease holds."""
     async with open_parts() as p:
         await due_thread(p)
         assert await p.store.lease(KEY, "another process", 60)
@@ -700,8 +699,7 @@ async def test_a_thread_with_nothing_to_do_costs_no_lease() -> None:
 
 
 async def test_a_wake_at_the_very_end_of_a_run_is_not_lost() -> None:
-    """What becomes due after the last look, while the run is ending, is looked at by another
-    run."""
+    """Work that becomes due after the last look of a run is done by another run."""
     async with open_parts(opened=Leases) as p:
         assert isinstance(p.store, Leases)
         await due_thread(p)
@@ -720,7 +718,8 @@ async def test_a_wake_at_the_very_end_of_a_run_is_not_lost() -> None:
 
 
 async def test_closing_gives_up_model_calls_and_finishes_commits() -> None:
-    """What has been said is written; what a model thinks about is due again at the next start."""
+    """Closing finishes commits. The work of an unfinished model call is due again at the next
+    start."""
     async with thread_under_observation() as (p, held):
         committed = asyncio.Event()
 

@@ -13,7 +13,7 @@ def threads_of(tenant: str, count: int) -> list[Key]:
 
 
 def drained(queue: ThreadQueue) -> str:
-    """Who comes when, if every place is given back at once."""
+    """List the threads in the order they come, if every slot is given back at once."""
     order = []
     while key := queue.take_next(Counter()):
         order.append(key.thread)
@@ -29,7 +29,7 @@ def test_tenants_take_turns() -> None:
 
 
 def test_the_tenant_served_last_is_not_next() -> None:
-    """Not even if the other one came only now."""
+    """The other tenant is next, even if it came only now."""
     queue = ThreadQueue()
     for key in threads_of("a", 3):
         queue.join(key)
@@ -73,7 +73,7 @@ def test_a_full_queue_drops_the_newest_of_the_longest() -> None:
 
 
 def test_a_queue_full_of_single_threads_drops_the_newest() -> None:
-    """Who waits already is not the one to go."""
+    """A thread that waits already is not dropped."""
     queue = ThreadQueue(max_threads=2)
     for tenant in "abc":
         queue.join(*threads_of(tenant, 1))

@@ -31,7 +31,7 @@ async def test_a_decision_whose_ground_is_gone(decision: Observe | Reflect | Swa
 
 
 async def test_no_word_reaches_the_log() -> None:
-    """Neither what was observed nor what was noted stands in the program's log."""
+    """The program's log holds neither messages nor notes."""
     async with open_parts(ModelError("prompt: user 1", "set a key"), NOTES) as p:
         await p.stored(chat(4, 50))
         with capture_logs() as logs:

@@ -101,7 +101,7 @@ def test_headers_win() -> None:
 
 
 def test_an_unfilled_template_names_nothing() -> None:
-    """As in a header."""
+    """An unfilled template is ignored, as in a header."""
     request = take_names_from_path(scope(b"/t/%7B%7BCHAT_ID%7D%7D/v1"))
     assert identify(request["headers"], IdentityRules(), b"s").reason == "no-thread"
 

@@ -99,7 +99,7 @@ async def test_who_waits_for_the_body_leaves() -> None:
 
 
 async def test_a_body_in_many_pieces() -> None:
-    """What came is counted as it comes, not again with every piece."""
+    """Bytes are counted as they come, not again with every piece."""
     counted = 0
 
     class Piece(bytes):

@@ -1,4 +1,4 @@
-"""What the edge needs of the settings, made once per configuration."""
+"""The values that the edge needs of the settings, made once per configuration."""
 
 from __future__ import annotations
 
@@ -109,8 +109,8 @@ def test_a_key_of_ours_stays_here(sent: list[tuple[bytes, bytes]]) -> None:
 
 
 def test_without_keys_the_caller_s_own_is_sent() -> None:
-    """Unless the upstream has a key of its own; and a key for another gateway is not passed
-    around."""
+    """The caller's key is sent unless the upstream has its own; a key for another gateway is not
+    passed around."""
     sent = [
         OWN,
         (b"x-memory-gateway-authorization", b"Bearer sk-gateway"),

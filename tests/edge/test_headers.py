@@ -41,7 +41,7 @@ def test_request() -> None:
 
 
 def test_response() -> None:
-    """Of a response all but the hop-by-hop headers reaches the client, its length included."""
+    """All headers of a response but the hop-by-hop ones reach the client, its length included."""
     assert response_headers([*HOP, (b"Content-Length", b"1"), *ENDS]) == [
         (b"content-length", b"1"),
         *ENDS,
@@ -49,8 +49,7 @@ def test_response() -> None:
 
 
 def test_response_without_another_s_receipt() -> None:
-    """What an upstream says of a memory of its own is not this proxy's word
-    (docs/spec/http.md#replies)."""
+    """An upstream's own receipt is not sent on as this proxy's (docs/spec/http.md#replies)."""
     theirs = [(b"X-OM-Status", b"applied"), (b"x-om-anything", b"1")]
     assert response_headers([*theirs, (b"x-omega", b"2")]) == [(b"x-omega", b"2")]
 

@@ -164,7 +164,7 @@ async def test_unsafe_paths(both: Both, path: str) -> None:
     [b"", b"*", b"http://evil/v1", b"evil:443", b"/a\xff", b"/a b", b"/a\nb", b"/a?b", b"/a#b"],
 )
 def test_paths_that_are_none(raw: bytes) -> None:
-    """What is not a plain path is refused whatever a server in front lets through."""
+    """A target that is no plain path is refused, whatever a server in front lets through."""
     with pytest.raises(BadRequest):
         check_path(raw)
 
@@ -372,7 +372,7 @@ async def test_leaving_while_waiting(both: Both, upload: bool, head: bytes) -> N
 
 
 async def test_draining(both: Both) -> None:
-    """With `on_disconnect: drain` the upstream may finish although the client has left."""
+    """The upstream may finish with `on_disconnect: drain` although the client has left."""
     both.configure(on_disconnect="drain")
     seen, gone, whole = asyncio.Event(), asyncio.Event(), asyncio.Event()
 

@@ -146,7 +146,7 @@ async def test_gzip_is_read_and_relayed_as_it_is() -> None:
 
 @pytest.mark.parametrize("broken", [b"\x1f\x8b\x08\x00no gzip", b"nothing like it"])
 async def test_broken_compression_touches_nothing(broken: bytes) -> None:
-    """What cannot be unpacked is relayed all the same."""
+    """An answer that cannot be decompressed is relayed all the same."""
     recorder = Recorder()
     answer = await answer_of(Chunks(broken, broken), SSE, (b"content-encoding", b"gzip"))
     assert (
@@ -226,7 +226,7 @@ async def test_bodiless_statuses_announce_no_length(status: int) -> None:
 async def test_truncation(
     headers: list[tuple[bytes, bytes]], chunks: list[bytes], story: list[Any]
 ) -> None:
-    """What broke off is sent as far as it came, and gets no end."""
+    """A truncated answer is sent as far as it came, and gets no end."""
     recorder, body = Recorder(), Chunks(*chunks, httpx.RemoteProtocolError(""))
     relayed = await relay(
         await answer_of(body, *headers),
@@ -582,8 +582,7 @@ LEAVING = [
 
 @pytest.mark.parametrize(("script", "until"), LEAVING)
 async def test_leaving(both: Both, script: Callable[[Call], Awaitable[None]], until: bytes) -> None:
-    """When a client leaves, the upstream's connection is closed within a second, whatever it was
-    waiting for."""
+    """The upstream's connection is closed within a second of the client's leaving, in any phase."""
     both.server.script = script
     client = await RawClient.connect(both.port)
     client.send()
@@ -598,8 +597,8 @@ async def test_leaving(both: Both, script: Callable[[Call], Awaitable[None]], un
 
 
 async def test_two_hundred_leave(both: Both) -> None:
-    """After 200 hang-ups in every phase, ten connections serve as on the first day: no place and no
-    task is lost."""
+    """Ten connections serve as before after 200 hang-ups in every phase: no slot and no task is
+    lost."""
     for number in range(200):
         both.server.script, until = LEAVING[number % len(LEAVING)]
         client = await RawClient.connect(both.port)

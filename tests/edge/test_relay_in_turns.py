@@ -51,7 +51,7 @@ async def test_a_small_one_passes_between(large: list[tuple[tuple[bytes, bytes],
 
 
 async def test_leaving_in_the_queue() -> None:
-    """Who leaves while others have their turns gets no more, and its answer is closed."""
+    """A client that leaves while others have their turns gets no more, and its answer is closed."""
     gone: asyncio.Future[None] = asyncio.get_running_loop().create_future()
     bodies = [Chunks(*[BODY] * 3) for _ in range(5)]
     answers = [await answer_of(body, JSON) for body in bodies]

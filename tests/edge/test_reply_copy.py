@@ -29,8 +29,8 @@ async def test_a_small_reply_is_free() -> None:
 
 @pytest.mark.parametrize("piece", [1_000, 100_000, 2_000_000])
 async def test_a_large_reply_is_charged_until_it_is_stored(piece: int) -> None:
-    """As it comes, and until `release`, which may be said twice; what it says is what a reader
-    says."""
+    """A large reply is charged as it comes and until `release`, which may be called twice. The copy
+    reads the same as a plain reader."""
     budget = MemoryBudget(lambda: 1 << 30)
     copy, reader = ReplyCopy(ChatReplyReader(False), budget), ChatReplyReader(False)
     for start in range(0, len(BODY), piece):

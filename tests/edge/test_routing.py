@@ -199,7 +199,8 @@ async def test_too_large_to_look_into(tmp_path: Path, announced: bool) -> None:
 
 
 async def test_what_is_read_is_counted(tmp_path: Path) -> None:
-    """As the bodies of chat, until it is answered: so they are bounded together."""
+    """The bodies of all routes are counted until they are answered, so they are bounded
+    together."""
     body, held = b'{"input": "%b", "model": "qwen"}' % (b"x" * 3_000_000), []
 
     async def script(call: Call) -> None:

@@ -91,7 +91,7 @@ async def test_one_at_a_time() -> None:
 
 
 async def test_one_that_is_refused_holds_nobody_up() -> None:
-    """Between its tries the others are kept."""
+    """The other replies are stored between its tries."""
     engine = Engine()
     engine.go_on.set()
     turns = TurnClosing(

@@ -247,7 +247,7 @@ def message(kind: str, text: str) -> bytes:
 
 
 def build_thread(words: str, recent: int = 256) -> Thread:
-    """A thread that a whole-history client filled, a turn at every reply."""
+    """Build a thread that a client with a whole history filled, a turn at every reply."""
     thread, so_far = Thread(recent), list[bytes]()
     for sent in chat(words):
         if parse(sent).role == "assistant":
@@ -259,7 +259,8 @@ def build_thread(words: str, recent: int = 256) -> Thread:
 
 
 def build_covered_thread(words: str, observed: int, chunked: int = 0) -> Thread:
-    """Told, then the first `observed` messages in the log and the next `chunked` in a chunk."""
+    """Build a thread with its first `observed` messages in the log and the next `chunked` in a
+    chunk."""
     thread = build_thread(words)
     thread.observe(observed)
     thread.activate(1)
@@ -281,7 +282,7 @@ def word(raw_message: bytes) -> str:
 
 
 def forwarded_words(pieces: tuple[Piece, ...]) -> str:
-    """What is forwarded, in words; what comes from the store in brackets."""
+    """Render the forwarded messages in words; those that come from the store stand in brackets."""
     return " ".join(word(p.raw) if p.sent else f"[{word(p.raw)}]" for p in pieces)
 
 
@@ -316,7 +317,7 @@ class Node:
 
 @dataclass
 class Client:
-    """What a kind of client does to its history before sending it; the flags mix freely."""
+    """A kind of client: how it changes its history before it sends it. The flags mix freely."""
 
     rng: random.Random
     window: int = 0  # newest messages it sends; 0: all
@@ -446,7 +447,7 @@ class Client:
 
 @dataclass
 class Meeting:
-    """One client and one thread, turn by turn; everything random comes from `rng`."""
+    """One client and one thread, turn by turn. Everything random comes from `rng`."""
 
     client: Client
     thread: Thread
@@ -615,8 +616,8 @@ def check_memory(thread: Thread, story: str) -> None:
 def check_tail(
     client: Client, memory: Memory, pieces: Sequence[Piece], shown: Sequence[bytes], story: str
 ) -> None:
-    """What is forwarded ends with what was asked, holds no orphan of our making, and every
-    uncovered message the client shows."""
+    """The tail ends with what the request asks, holds no orphan of ours, and holds every uncovered
+    message that the client shows."""
     raws = [p.raw for p in pieces]
     assert raws, story
     assert raws[-1] == shown[-1], story

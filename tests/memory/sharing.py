@@ -135,7 +135,7 @@ class Resource:
     # ── steps ──
 
     def say(self, name: str, times: int = 1) -> None:
-        """Messages of ten tokens, the user and the assistant in turn."""
+        """Say messages of ten tokens, the user and the assistant in turn."""
         voice = self.voices[name]
         for _ in range(times):
             memory = voice.memory
@@ -179,14 +179,14 @@ class Resource:
         )
 
     def cover(self, name: str, number: int) -> None:
-        """So many messages said, observed and in the log."""
+        """Let this many messages be said, observed and in the log."""
         self.say(name, number)
         self.observe(name, number)
         self.activate(name)
 
     def reflect(self, number: int | None = None, start: int = 0) -> None:
-        """A reflection of `number` entries from the index `start` on, which says all they say, kept
-        beside the log."""
+        """Keep a reflection of `number` entries from the index `start` on beside the log. It says
+        all they say."""
         sources = self.shared_log.log.entries[start:][:number]
         if sources:
             self.store_log(transitions.keep_reflection(self.shared_log, self.reflection(sources)))
@@ -214,8 +214,8 @@ class Resource:
         self.commit(name, transitions.swap_reflection(self.load_joined(name), NOW))
 
     def fork(self, name: str, cut: int) -> None:
-        """The client goes back to the message `cut` and goes on from there, as turns/engine.py has
-        it."""
+        """Let the client go back to the message `cut` and go on from there, as turns/engine.py
+        does."""
         voice, memory = self.voices[name], self.load_joined(name)
         if cut < memory.coverage:
             log, forgotten = branch.rollback_target(memory, cut, self.past, voice.chains)
@@ -241,7 +241,7 @@ class Resource:
         )
 
     def leave(self, name: str) -> None:
-        """Its log is its own from now on."""
+        """Give the thread a log of its own."""
         voice, memory = self.voices[name], self.load_joined(name)
         own, shared_log = shared.leave_shared(memory, self.past)
         thread, _ = shared.detach_log(memory)
@@ -257,7 +257,7 @@ class Resource:
         self.commit(name, shared.join_shared(voice.memory, self.shared_log, voice.label))
 
     def forget(self, name: str) -> None:
-        """As a store does it; the thread begins anew, under its old name."""
+        """Forget the thread as a store does. It begins anew, under its old name."""
         gone, before = self.voices[name].label, self.shared_log
         self.shared_log = forgetting.remove_thread(before, self.past, gone)
         older = [(before.log.generation, before.log.entries), *self.past]
@@ -299,8 +299,8 @@ class Resource:
                 )
 
     def _check_ranges(self, voice: Voice, memory: Memory) -> None:
-        """Coverage is the reach of its parts, which follow one another from the beginning; the
-        chunks go on from there, the rest is raw."""
+        """The thread's coverage is the reach of its parts, which follow one another from the
+        beginning. The chunks go on from there, the rest is raw."""
         end, chain = 0, EMPTY_CHAIN
         for after, last, at, is_note in self._ranges(voice, memory):
             assert after <= end if is_note or not last else after == end, (voice.name, self.log)
@@ -335,8 +335,8 @@ class Resource:
                     yield p.after, p.last, p.chain, o.kind == "note"
 
     def _check_notes(self, voice: Voice, memory: Memory) -> None:
-        """What is covered is noted, under the thread's own name, and nothing else of it is: no
-        entry of an abandoned branch."""
+        """The notes name every covered message of the thread, and nothing of an abandoned
+        branch."""
         noted = self.list_noted_words(
             memory.log.entries, {voice.label, None} if memory.shared_log else {None}, voice.name
         )
@@ -361,7 +361,7 @@ class Resource:
         return {word for word in words(" ".join(said)) if word[0] == name}
 
     def others(self, name: str) -> dict[str, tuple[int, set[str]]]:
-        """Of each other thread, what the log covers and notes."""
+        """Return what the log covers and notes of each other thread."""
         return {
             other: (
                 shared.thread_coverage(self.log, v.label),

@@ -135,7 +135,8 @@ def test_buffer(
 def test_activate(
     made: Memory, limits: Limits, asked: RequestState, expected: tuple[int, str] | None
 ) -> None:
-    """From T on, no model call: the smallest prefix that leaves F, unless it takes too much."""
+    """From T on, without a model call: the smallest prefix that leaves F, unless it takes too
+    much."""
     decision = decisions.decide_before_forwarding(made, limits, asked, waited=True)
     assert decision == (expected and Activate(*expected))
 
@@ -168,8 +169,8 @@ FULL = tail(*[6] * 6)  # 36 000, nothing made ahead
 def test_block(
     made: Memory, limits: Limits, waited: bool, expected: tuple[int, int] | None
 ) -> None:
-    """When pending ≥ block_after and nothing made ahead helps: oldest first, once, and never for
-    the observer's trouble."""
+    """A request waits when pending ≥ block_after and no chunk helps: oldest first, once, and never
+    for a failing observer."""
     decision = decisions.decide_before_forwarding(made, limits, ASKED, waited=waited)
     assert (isinstance(decision, Observe) and (decision.after, decision.last)) == (
         expected or False

@@ -1,4 +1,4 @@
-"""Where a conversation may be cut, as tables and as properties of any conversation."""
+"""The places where a conversation may be cut, as tables and as properties of any conversation."""
 
 import json
 from collections.abc import Sequence
@@ -113,7 +113,7 @@ def test_safe_cut(conversation: str, limit: int, least: int, count: int) -> None
     ],
 )
 def test_asked(conversation: str, first: int) -> None:
-    """What the request asks is never covered in its own prompt."""
+    """A prompt never covers what its own request asks."""
     assert first_asked_index(marks(*conversation.split())) == first
 
 
@@ -142,7 +142,7 @@ def separated(messages: Sequence[Mark], count: int) -> bool:
 
 @given(conversations())
 def test_no_closed_end_separates(messages: list[Mark]) -> None:
-    """Whatever the conversation, no closed end stands between a call and a result of it."""
+    """No closed end of any conversation stands between a call and a result of it."""
     assert not any(separated(messages, end + 1) for end in find_closed_ends(messages))
 
 

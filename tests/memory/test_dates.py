@@ -263,8 +263,7 @@ def test_a_whole_log() -> None:
     ],
 )
 def test_a_bound(line: str, shown: str) -> None:
-    """What was said on a day or before was said so long ago or longer; it is no heading of that
-    day."""
+    """A line "on or before" a day tells a least age, and is no heading of that day."""
     assert annotate(line, TODAY) == line + shown
     assert read_heading(line) is None
 
@@ -308,6 +307,6 @@ PIECES = st.sampled_from(
 
 @given(st.one_of(st.text(), st.lists(PIECES, max_size=20).map("".join)), st.dates())
 def test_nothing_raises_and_nothing_is_lost(text: str, today: date) -> None:
-    """Whatever the text, annotating only adds."""
+    """Annotating any text only adds to it."""
     shown = iter(annotate(text, today))
     assert all(c in shown for c in "\n".join(line.rstrip() for line in text.split("\n")).rstrip())

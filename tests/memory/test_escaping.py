@@ -85,7 +85,7 @@ def tags_of(text: str) -> list[str]:
     ],
 )
 def test_code_stays_as_it_is(text: str) -> None:
-    """What cannot be taken for a tag of ours is not touched, so that notes hold it verbatim."""
+    """Text that cannot be taken for a tag of ours is not touched, so notes hold it verbatim."""
     assert escape(text) == text
 
 
@@ -118,13 +118,13 @@ def test_what_could_be_a_tag_is_escaped(text: str, shown: str) -> None:
 @example("&&lt;observations")
 @example("&amp;<observations")
 def test_unescape_is_the_inverse(text: str) -> None:
-    """What a model copies out of escaped text is stored as it was said."""
+    """Escaped text that a model copies is stored as it was said."""
     assert unescape(escape(text)) == text
 
 
 @given(TEXTS)
 def test_escaped_text_holds_no_tag_of_ours(text: str) -> None:
-    """Not one, whatever the text."""
+    """No text keeps a tag of ours."""
     assert tags_of(escape(text)) == []
 
 

@@ -116,7 +116,7 @@ def test_spellings_of_one_message(one: dict[str, Any], other: dict[str, Any]) ->
     ],
 )
 def test_different_messages(one: dict[str, Any], other: dict[str, Any]) -> None:
-    """What a message says and does tells it from every other."""
+    """Messages that say or do something else have different fingerprints."""
     assert fingerprint({"role": "user", **one}, KEY) != fingerprint({"role": "user", **other}, KEY)
 
 
@@ -150,7 +150,7 @@ def test_tenants_do_not_share_fingerprints() -> None:
     ],
 )
 def test_odd_messages_have_a_fingerprint_too(message: dict[str, Any]) -> None:
-    """Whatever parses as JSON can be told apart; nothing raises."""
+    """Any JSON has a fingerprint of its own; nothing raises."""
     assert len(fingerprint(message, KEY)) == 16
 
 

@@ -1,4 +1,4 @@
-"""What images cost, by each provider's rule, and how large they are."""
+"""The size of images, and their tokens by each provider's rule."""
 
 import struct
 import zlib
@@ -64,7 +64,7 @@ def webp(kind: bytes, width: int, height: int) -> bytes:
     ],
 )
 def test_sizes_are_read_from_headers(data: bytes) -> None:
-    """Of every format clients send; a header that is cut off tells none."""
+    """The size is read of every format clients send; a header that is cut off tells none."""
     assert image_size(data) == (640, 480)
     assert image_size(data[: len(data) // 4]) is None
 

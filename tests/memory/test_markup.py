@@ -62,7 +62,7 @@ def test_markup_is_made_harmless(text: str, shown: str) -> None:
     ],
 )
 def test_code_is_not_touched(text: str) -> None:
-    """What no model takes for its template stays to the letter."""
+    """Text that no model takes for its template stays to the letter."""
     assert escape(text) == text
 
 
@@ -73,7 +73,7 @@ PIECES = st.sampled_from([*WORDS.split(), " ", "\u200b", "\n"])
 @settings(deadline=None)
 @given(st.lists(PIECES, max_size=12).map("".join))
 def test_no_markup_is_left_and_nothing_lost(text: str) -> None:
-    """Whatever the text: nothing in what is rendered is markup, and the text can be had back."""
+    """The rendering of any text holds no markup, and the text can be had back."""
     shown = escape(text)
     assert unescape(shown) == text
     assert [found[0] for found in MARKUP_PATTERN.finditer(shown) if found[0] in "<["] == []

@@ -44,8 +44,8 @@ STEPS = st.lists(
 
 @given(SEQS, STEPS)
 def test_cut_and_grown_it_tells_the_same(seqs: list[int], steps: list[tuple[str, int]]) -> None:
-    """Whatever is cut off and added, and whenever somebody asked, the sums are those of the
-    messages that are there."""
+    """The cached sums are those of the messages that are there, whatever was cut off, added and
+    asked before."""
     plain, tail = numbered(seqs), MessageList(numbered(seqs))
     for step, number in steps:
         if step == "through":
@@ -62,7 +62,7 @@ def test_cut_and_grown_it_tells_the_same(seqs: list[int], steps: list[tuple[str,
 
 @given(SEQS, st.integers(0, 45), st.integers(0, 45))
 def test_a_part_of_it(seqs: list[int], first: int, last: int) -> None:
-    """By seq, whether such messages are there or not."""
+    """A range of seqs works, whether such messages are there or not."""
     plain, tail = numbered(seqs), MessageList(numbered(seqs))
     inside = tuple(m for m in plain if first <= m.seq <= last)
     assert tail.messages_between(first, last) == inside

@@ -1,4 +1,4 @@
-"""What a message's payload counts."""
+"""The tokens of a message's payload."""
 
 import json
 from base64 import b64encode

@@ -192,8 +192,7 @@ class StoreContract:
         assert await store.load(KEY) == after == thread.memory(after.version, after.row_id)
 
     async def test_load_is_bounded(self, store: Store) -> None:
-        """Of the covered messages only the newest RECENT_MARKS are loaded, whoever wrote how
-        many."""
+        """Only the newest RECENT_MARKS of the covered messages are loaded."""
         thread = MemoryBuilder().chat(RECENT_MARKS + 44)
         first = await store.commit(Memory(key=KEY), thread.memory())
         await store.commit(first, thread.cover(RECENT_MARKS + 40).memory())
@@ -244,7 +243,7 @@ class StoreContract:
         assert await read_everything(store, KEY) == stood
 
     async def test_one_of_two_simultaneous_commits_wins(self, store: Store) -> None:
-        """Of commits on one version exactly one succeeds; the others conflict."""
+        """Exactly one of several commits on one version succeeds; the others conflict."""
         first = await store.commit(Memory(key=KEY), MemoryBuilder().chat(1).memory())
         tries = [store.commit(first, replace(first, turns=turns)) for turns in range(1, 9)]
         results = await asyncio.gather(*tries, return_exceptions=True)
@@ -279,8 +278,8 @@ class StoreContract:
         assert [parent for _, parent in thread.outline().superseded] == [4, 5]
 
     async def test_superseding_inside_the_tail_moves_parents(self, store: Store) -> None:
-        """What follows a message taken out of the middle has the message before that as its parent
-        from then on."""
+        """The message behind a superseded one has the message before that as its parent from then
+        on."""
         thread = MemoryBuilder().chat(5)
         first = await store.commit(Memory(key=KEY), thread.memory())
         second = await store.commit(first, thread.supersede([3]).memory())
@@ -336,8 +335,8 @@ class StoreContract:
         assert (await store.outline(KEY)).superseded == ()
 
     async def test_rolled_back_coverage_uncovers(self, store: Store) -> None:
-        """When coverage falls, the live messages behind it are raw again and those the fork dropped
-        are superseded."""
+        """The live messages behind a lower coverage are raw again, and those the fork dropped are
+        superseded."""
         thread = MemoryBuilder().chat(10)
         first = await store.commit(Memory(key=KEY), thread.memory())
         second = await store.commit(first, thread.cover(4).cover(4).memory())
@@ -384,8 +383,8 @@ class StoreContract:
         assert await store.generations(KEY, 1) == ((0, third.log.entries),)
 
     async def test_older_generations_stay_as_they_were(self, store: Store) -> None:
-        """After reflections and an undo every older log can be read, newest first, entries of a
-        shared past included."""
+        """Every older log can be read after reflections and an undo, newest first, with the entries
+        of a shared past."""
         thread = MemoryBuilder().chat(12)
         memory = await store.commit(Memory(key=KEY), thread.memory())
         memory = await store.commit(memory, thread.cover(2).cover(2).keep_reflection().memory())
@@ -574,8 +573,8 @@ class StoreContract:
         assert await store.due_threads(9.0, 9) == (KEY,)
 
     async def test_claim_leases_what_is_due(self, store: Store) -> None:
-        """As `due` lists it, in one step; the lease is the holder's, to prolong and to give
-        back."""
+        """A claim leases the due threads in one step, in the order of `due`. Its holder may prolong
+        the lease and give it back."""
         for name, due in {"late": 30.0, "early": 10.0, "later": 40.5, "never": None}.items():
             await self._due_at(store, Key("t", "r", name), due)
         claimed = await store.claim(30.0, 9, "me", 60)
@@ -609,7 +608,7 @@ class StoreContract:
         assert [key.thread for key in await store.claim(99.0, 9, "you", 60)] == ["b2", "q1", "b3"]
 
     async def test_claim_skips(self, store: Store) -> None:
-        """What a holder cannot work on does not fill the limit, and stays free for others."""
+        """Threads that a holder cannot work on do not fill the limit, and stay free for others."""
         keys = [Key(f"t{n}", 'r "quoted"', "x") for n in range(4)]
         for n, key in enumerate(keys):
             await self._due_at(store, key, float(n))
@@ -649,7 +648,7 @@ class StoreContract:
         assert await store.lease(KEY, "me", 60)
 
     async def test_one_of_many_gets_the_lease(self, store: Store) -> None:
-        """Of holders asking at the same moment exactly one succeeds."""
+        """Exactly one of several holders that ask at the same moment succeeds."""
         assert (
             sum(await asyncio.gather(*(store.lease(KEY, f"holder {n}", 60) for n in range(9)))) == 1
         )
@@ -740,7 +739,7 @@ class StoreContract:
         assert await store.load(thread.key) == thread
 
     async def test_a_thread_alone_may_be_written(self, store: Store) -> None:
-        """Where nothing about the shared log changes, it need not stand as it was."""
+        """The shared log need not stand as it was where nothing about it changes."""
         s = await self._shared(store)
         await store.commit(
             s.stored[RESOURCE_THREAD], replace_log(s.stored[RESOURCE_THREAD], unproductive_at=1)
@@ -890,8 +889,8 @@ class StoreContract:
         assert await store.forget(s.stored["B"].key) == ForgetResult()
 
     async def test_forgetting_uncovers_what_cannot_be_told_apart(self, store: Store) -> None:
-        """Where the sources are not kept, the reflection goes: the other thread's messages are raw
-        again, and due to be observed."""
+        """A reflection goes whose sources are not kept: the other thread's messages are raw again,
+        and due to be observed."""
         s = await self._shared(store, reflected=True)
         shared_log = replace_log(
             s.stored[RESOURCE_THREAD],
@@ -946,7 +945,7 @@ class StoreContract:
         assert transitions.keep_reflection(shared_log, made) == shared_log
 
     async def test_forgetting_a_thread_that_has_left(self, store: Store) -> None:
-        """What the log says of it goes as well."""
+        """The shared log's notes about it go as well."""
         s = await self._shared(store, reflected=True)
         shared_log = replace_log(
             s.stored[RESOURCE_THREAD],
@@ -1074,8 +1073,8 @@ class StoreContract:
     # ── forget ──
 
     async def test_forget_removes_every_row(self, store: Store) -> None:
-        """After forgetting, the thread is unknown to every method, and the number of its messages
-        was told."""
+        """A forgotten thread is unknown to every method, and the number of its messages was
+        returned."""
         thread = MemoryBuilder().chat(8)
         interrupted = thread.interrupt_reply(item("broken"))
         memory = await store.commit(Memory(key=KEY), thread.memory(), [interrupted])
@@ -1206,7 +1205,7 @@ class StoreContract:
 
     @pytest.mark.parametrize("what", ["a thread", "a shared log"])
     async def test_nothing_moves_onto_what_is_there(self, store: Store, what: str) -> None:
-        """Not the others either: whoever moves them decides first what becomes of both."""
+        """No thread of the tenant moves: the operator decides first what becomes of both."""
         s = await self._shared(store)
         key = s.stored["A"].key if what == "a thread" else resource_key(KEY)
         theirs = key._replace(tenant=OTHER.tenant)
@@ -1294,7 +1293,7 @@ class StoreContract:
         assert await store.load(KEY) == memory
 
     async def test_secret_is_made_once(self, another: Opener) -> None:
-        """All who ask get the same 32 bytes, however many ask first and however the store is opened
+        """All callers get the same 32 bytes, however many ask first and however the store is opened
         again."""
         stores = [await another() for _ in range(3 if self.durable else 1)]
         secrets = await asyncio.gather(*(store.secret() for store in stores * 2))
@@ -1304,7 +1303,7 @@ class StoreContract:
         assert len(set(secrets[0])) > 8  # 32 random bytes repeat too rarely for fewer
 
     async def test_closed_store_raises(self, another: Opener) -> None:
-        """After close every use is a StorageError; closing twice is nothing."""
+        """Every use after close is a StorageError; closing twice is allowed."""
         store = await another()
         await store.close()
         await store.close()
@@ -1317,7 +1316,7 @@ class StoreContract:
                 await use
 
     async def test_two_stores_share_one_truth(self, another: Opener) -> None:
-        """What one store committed another sees at once, and a commit on what it has overtaken
+        """Another store sees a commit at once, and its own commit on the overtaken version
         conflicts."""
         if not self.durable:
             pytest.skip("lives in one store only")
@@ -1358,8 +1357,7 @@ class StoreContract:
         assert sorted(said) == sorted(f"{who}.{n}" for who in range(4) for n in range(5))
 
     def test_shared_logs_are_as_the_rules_have_them(self, opener: Opener) -> None:
-        """Whatever threads of a resource do to the log they share, the store tells what the pure
-        functions make of it."""
+        """The store agrees with the pure functions on any steps of threads that share a log."""
         with asyncio.Runner() as runner:
             store = [runner.run(opener())]
             numbers = itertools.count()
@@ -1371,8 +1369,7 @@ class StoreContract:
                 runner.run(store[0].close())
 
     def test_store_is_a_dictionary(self, opener: Opener) -> None:
-        """Whatever is done in whatever order, the store tells what a dictionary of threads
-        would."""
+        """The store agrees with a dictionary of threads on any steps in any order."""
         with asyncio.Runner() as runner:
             store = [runner.run(opener())]
             numbers = itertools.count()

@@ -40,7 +40,7 @@ class SharedStore:
         return replace(memory, version=stored.version, row_id=stored.row_id)
 
     async def commit(self, name: str) -> None:
-        """What has changed of this thread and of the shared log, in one transaction."""
+        """Commit the changes of this thread and of the shared log in one transaction."""
         before, shared_log = self._before(name), self._before(RESOURCE_THREAD)
         after, shared_log_after = self.wanted(name), self.wanted(RESOURCE_THREAD)
         if name in self.stored and RESOURCE_THREAD in self.stored:

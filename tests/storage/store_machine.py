@@ -197,7 +197,7 @@ class StoreMachine(RuleBasedStateMachine):
         self.place[0] = self.runner.run(_awaited(self.opener()))
 
     def teardown(self) -> None:
-        """All threads, read by every method, then removed for the next example."""
+        """Read all threads by every method, then remove them for the next example."""
         for key in self.keys:
             self.runner.run(self.compare(key))
         listed = [

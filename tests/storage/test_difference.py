@@ -27,7 +27,7 @@ NOTHING = Difference(
 
 
 def summary(d: Difference) -> dict[str, Any]:
-    """What is not as in NOTHING; messages as (seq, parent), observations as (id, standing)."""
+    """List what differs from NOTHING; messages as (seq, parent), observations as (id, standing)."""
     said: dict[str, Any] = {f.name: getattr(d, f.name) for f in fields(d)}
     said["messages"] = tuple((placed.message.seq, placed.parent) for placed in d.messages)
     said["interrupted"] = tuple((placed.message.seq, placed.parent) for placed in d.interrupted)
@@ -88,7 +88,7 @@ def test_same_state_differs_in_nothing() -> None:
 
 
 def test_first_commit_writes_the_whole_tail() -> None:
-    """From nothing, everything is new; the first message has parent 0."""
+    """Everything is new in a first commit; the first message has parent 0."""
     thread = MemoryBuilder().chat(3)
     assert summary(compute_difference(Memory(key=KEY), thread.memory())) == {
         "messages": ((1, 0), (2, 1), (3, 2))
@@ -96,7 +96,7 @@ def test_first_commit_writes_the_whole_tail() -> None:
 
 
 def test_aside_has_the_live_message_before_it_as_parent() -> None:
-    """Also where that message is covered, and where later ones are live."""
+    """The parent may be covered, and later messages may be live."""
     thread = MemoryBuilder().chat(2)
     before = thread.memory()
     interrupted = thread.interrupt_reply(item("broken"))

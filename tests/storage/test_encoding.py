@@ -1,4 +1,4 @@
-"""What every backend stores alike comes back as it was."""
+"""Values that every backend stores alike come back as they were."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ HALVES = "\ud83d", "\ude00"  # two lone surrogates; joined they would be one cha
 
 @pytest.mark.parametrize("text", ["", "plain", "żółw 🐢", HALVES[0], "".join(HALVES), "a\x00b"])
 def test_text_comes_back(text: str) -> None:
-    """Also a lone surrogate, which JSON may carry and UTF-8 may not."""
+    """A lone surrogate comes back too: JSON may carry it and UTF-8 may not."""
     assert encoding.decode_text(encoding.encode_text(text)) == text
 
 

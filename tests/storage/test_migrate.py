@@ -20,7 +20,7 @@ ONE, TWO = Migration(1, "one", "CREATE TABLE a (x);"), Migration(2, "two", "CREA
     ids=["new", "older", "current"],
 )
 def test_lacking(applied: dict[int, str], expected: tuple[Migration, ...]) -> None:
-    """What was not applied yet, in order."""
+    """The steps that were not applied yet are listed in order."""
     assert list_missing_migrations((ONE, TWO), applied) == expected
 
 

@@ -89,7 +89,7 @@ async def test_a_file_that_is_deleted(tmp_path: Path) -> None:
 
 
 async def test_a_file_that_is_replaced(tmp_path: Path) -> None:
-    """By a backup of it: a version that both have names two states, and what was made of one is not
+    """A version that a database and its backup both have names two states; changes to one are not
     laid over the other."""
     clock, file = Clock(), tmp_path / "om.db"
     other = await SqliteStore.open(tmp_path / "backup.db")

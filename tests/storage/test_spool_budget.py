@@ -1,4 +1,4 @@
-"""Who loses turns where too many bytes wait."""
+"""The resource that loses turns where too many bytes wait."""
 
 from __future__ import annotations
 

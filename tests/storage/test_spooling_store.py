@@ -1,4 +1,4 @@
-"""What cannot be written waits in order, is read like what is stored, and is stored once when the
+"""Turns that cannot be written wait in order, are read as if stored, and are stored once when the
 store is back."""
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ async def say(store: Store, key: Key, *more: str) -> Memory:
 
 
 async def list_stored_texts(store: Faulty, key: Key = KEY) -> list[str]:
-    """As somebody else finds it in the file."""
+    """List the texts that another process finds in the file."""
     return texts(await store._store.messages(key, 0))
 
 
@@ -93,7 +93,7 @@ async def test_a_turn_that_cannot_be_written_is_read_all_the_same(tmp_path: Path
 
 
 async def test_it_is_stored_once_and_in_order_when_the_store_is_back(tmp_path: Path) -> None:
-    """Then nothing waits, and what is read is what is stored."""
+    """Nothing waits afterwards, and reads return what is stored."""
     async with open_spool(tmp_path) as (store, faulty):
         faulty.refuses = True
         for n in range(3):
@@ -125,7 +125,7 @@ async def test_a_commit_whose_end_nobody_heard(tmp_path: Path) -> None:
 
 
 async def test_somebody_else_wrote_meanwhile(tmp_path: Path) -> None:
-    """What waited goes behind it; what the other told of it already is not told twice."""
+    """Waiting turns go behind it, and messages that it stored already are not stored twice."""
     async with open_spool(tmp_path) as (store, faulty):
         await say(store, KEY, "u1", "a1")
         faulty.refuses = True
@@ -139,7 +139,7 @@ async def test_somebody_else_wrote_meanwhile(tmp_path: Path) -> None:
 
 
 async def test_a_thread_that_was_forgotten_meanwhile(tmp_path: Path) -> None:
-    """By this process or another: nothing brings it back."""
+    """Nothing brings back a thread that this process or another forgot."""
     for here in (True, False):
         async with open_spool(tmp_path) as (store, faulty):
             await say(store, KEY, "u1", "a1")
@@ -152,7 +152,7 @@ async def test_a_thread_that_was_forgotten_meanwhile(tmp_path: Path) -> None:
 
 
 async def test_a_fork_that_waits(tmp_path: Path) -> None:
-    """What was taken back while nothing could be written is superseded, before the flush and after
+    """Messages taken back while nothing could be written are superseded, before the flush and after
     it."""
     async with open_spool(tmp_path) as (store, faulty):
         builder = MemoryBuilder().chat(2)
@@ -212,8 +212,8 @@ async def test_a_change_from_a_state_that_stands_no_more(tmp_path: Path) -> None
 
 
 async def test_five_failures_open_the_breaker(tmp_path: Path) -> None:
-    """From then on nobody tries but the flush, and nobody waits; before, a reply waits until its
-    turn is stored."""
+    """Only the flush tries the store from then on, and no reply waits. Before, a reply waits until
+    its turn is stored."""
     async with open_spool(tmp_path) as (store, faulty):
         faulty.refuses = True
         for n in range(5):
@@ -278,7 +278,7 @@ async def test_a_store_that_cannot_be_read(tmp_path: Path) -> None:
 
 
 async def test_the_oldest_give_way(tmp_path: Path) -> None:
-    """Beyond the budget the oldest resource loses its turns, and the log says whose; the others are
+    """The oldest resource loses its turns beyond the budget, and the log says whose; the others are
     kept."""
     budget = SpoolBudget(30_000)
     async with open_spool(tmp_path, budget=budget) as (store, faulty):
@@ -331,7 +331,7 @@ async def test_one_that_is_given_up_while_all_are_stored(tmp_path: Path) -> None
 
 
 async def test_the_end_of_the_process(tmp_path: Path) -> None:
-    """What can be written then is."""
+    """Turns that can be written at the end are."""
     async with open_spool(tmp_path) as (store, faulty):
         faulty.refuses = True
         await say(store, KEY, "u1")
@@ -350,7 +350,7 @@ FAULTS = st.sampled_from(["refuses", "forgets_to_say", "well", "flush", "other w
 def test_whatever_happens_each_turn_is_stored_once_and_in_order(
     plan: list[str], tmp_path_factory: pytest.TempPathFactory
 ) -> None:
-    """For any run of faults, flushes and turns of another process."""
+    """The promise holds for any run of faults, flushes and turns of another process."""
 
     async def run() -> None:
         async with open_spool(tmp_path_factory.mktemp(os.urandom(4).hex())) as (store, faulty):

@@ -1,1 +1,1 @@
-"""What tests of several rooms share: servers, clients, counters."""
+"""Helpers for tests of several rooms: servers, clients, counters."""

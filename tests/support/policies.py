@@ -33,7 +33,7 @@ def build_answering_policies(
     due: Callable[[Memory], float | None] = lambda memory: None,
     wakeup: Callable[[Memory], ResourceWakeup | None] = lambda memory: None,
 ) -> PolicyInForce:
-    """By default nothing is ever due."""
+    """Build policies whose answers a test gives; by default nothing is ever due."""
     policies = build_policies(parse(""))
     policies._policy = AnsweredPolicy(
         policies.current.settings, due_answer=due, wakeup_answer=wakeup

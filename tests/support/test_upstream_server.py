@@ -1,4 +1,4 @@
-"""What the pretended model server promises its tests."""
+"""The scripted upstream server keeps its promises to its tests."""
 
 from __future__ import annotations
 

@@ -61,7 +61,7 @@ class Call:
         self._connection.transport.resume_reading()
 
     async def wait_for_body(self, size: int) -> None:
-        """Until so many bytes of it have come, for scripts that begin before it has."""
+        """Wait until so many bytes of the body have come, for scripts that begin before it has."""
         while self.waiting < size and await self._connection._fill():
             pass
 

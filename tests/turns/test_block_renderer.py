@@ -73,7 +73,7 @@ def test_without_a_log_nothing_is_added() -> None:
 
 
 def test_rendered_once_per_state() -> None:
-    """Between two activations nothing is rendered, whatever the tail."""
+    """Nothing is rendered between two activations, whatever the tail."""
     prompts, of = BlockRenderer(), noted(10)
     first = assembled(prompts, of)
     ((_, block),) = prompts._rendered.items()
@@ -106,7 +106,7 @@ def test_rendered_once_per_state() -> None:
     ],
 )
 def test_rendered_anew(after: Memory, how: MemoryContext) -> None:
-    """What the block depends on makes another block."""
+    """A change of what the block depends on makes another block."""
     prompts = BlockRenderer()
     assembled(prompts, noted(10))
     assembled(prompts, after, how)
@@ -159,7 +159,7 @@ def test_the_date_is_the_user_s(zone: str, day: str) -> None:
 
 
 def test_merged() -> None:
-    """For strict templates, notes and hint stand at the end of the client's own system message."""
+    """Notes and hint stand at the end of the client's own system message, for strict templates."""
     first, *tail = contents(assembled(BlockRenderer(), noted(10), call(layout="merged")))
     assert first.startswith("Be brief.")
     assert "entry 1" in first

@@ -54,8 +54,7 @@ async def test_the_same_bytes_again(delivered: bool, after_a_restart: bool) -> N
 
 
 async def test_a_thread_made_anew_counts_from_the_start() -> None:
-    """What went out of a thread that was forgotten says nothing of the one that follows under its
-    name."""
+    """A delivery of a forgotten thread says nothing of the thread that follows under its name."""
     async with open_turns() as t:
         for word in ("a", "b", "c", "d"):
             await thin(t, word, "so", delivered=True)
@@ -66,7 +65,7 @@ async def test_a_thread_made_anew_counts_from_the_start() -> None:
 
 
 async def test_something_said_since() -> None:
-    """Behind another message the same words are new, whatever became of the reply."""
+    """The same words behind another message are new, whether the reply arrived or not."""
     async with open_turns() as t:
         await thin(t, "a", "b", delivered=True)
         await thin(t, "ok", "unseen", delivered=False)
@@ -76,7 +75,8 @@ async def test_something_said_since() -> None:
 
 
 async def test_a_minute_later() -> None:
-    """Nobody retries a request a minute after its reply: the same words are a new message then."""
+    """No client retries a request a minute after its reply: the same words are a new message
+    then."""
     async with open_turns() as t:
         await thin(t, "a", "b", delivered=True)
         await thin(t, "ok", "unseen", delivered=False)
@@ -85,7 +85,7 @@ async def test_a_minute_later() -> None:
 
 
 async def test_a_thread_from_before() -> None:
-    """Where nobody has ever said what went out, nothing is known, and nothing superseded."""
+    """Nothing is known and nothing superseded where no delivery was ever recorded."""
     async with open_turns() as t:
         for text in ("a", "ok"):
             await thin(t, text, f"{text}!", delivered=False)

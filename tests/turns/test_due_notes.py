@@ -82,8 +82,7 @@ async def test_what_is_waited_for_is_stored_first() -> None:
 
 
 async def test_a_first_request_is_not_waited_for() -> None:
-    """Nobody has accepted its credential yet: nothing is stored and no model is asked on its
-    word."""
+    """The upstream has not accepted its credential yet: nothing is stored and no model is asked."""
     async with open_turns(settings=UNBUFFERED) as t:
         opened = await t.open(make_chat(4))
         assert (opened.status, opened.reason, opened.body) == ("raw", None, None)
@@ -92,7 +91,7 @@ async def test_a_first_request_is_not_waited_for() -> None:
 
 
 async def test_an_observation_that_is_late() -> None:
-    """At the deadline the raw history goes out, and the receipt says why."""
+    """The raw history goes out at the deadline, and the receipt says why."""
     held = HeldAnswer()
     async with open_turns(
         held, settings=UNBUFFERED.replace("block_timeout: 5s", "block_timeout: 20ms")
@@ -116,7 +115,7 @@ async def test_a_fork_does_not_wait() -> None:
 
 
 async def test_a_thread_in_trouble_is_said_to_be() -> None:
-    """While the observer fails, the raw history is sent and the receipt names it."""
+    """The raw history is sent while the observer fails, and the receipt names it."""
     async with open_turns("", "") as t:
         opened = await t.open(await t.history(1, LONG * 2))
         assert (opened.status, opened.reason) == ("raw", "observer-failing")

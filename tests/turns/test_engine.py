@@ -142,7 +142,7 @@ async def test_a_first_turn() -> None:
 
 
 async def test_the_conversation_goes_on() -> None:
-    """Of a whole history only what is new is stored, in order; instructions never are."""
+    """Only the new messages of a whole history are stored, in order; instructions never are."""
     async with open_turns() as t:
         history = [user("a"), assistant("b"), user("c")]
         await t.turn(history[:1], "b")
@@ -203,7 +203,7 @@ async def test_a_thread_that_another_process_has_forgotten() -> None:
 async def test_a_thread_that_could_not_be_forgotten_goes_on(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Who asked for it was told so: a turn under way is stored as any other."""
+    """The caller was told that forgetting failed: a turn under way is stored as any other."""
     async with open_turns() as t:
         opened = await t.open([user("hello")])
 
@@ -260,8 +260,8 @@ async def test_a_retry_writes_nothing() -> None:
 
 
 async def test_nothing_to_close() -> None:
-    """Only a retry with the very reply that stands there, and only while nobody has committed
-    since, has nothing to close."""
+    """Only a retry with the very reply that is stored has nothing to close, and only if no other
+    turn committed since."""
     async with open_turns() as t:
         first = await t.open([user("a")])
         assert not t.engine.find_stored_reply(first, make_reply("b"))  # nothing stands there
@@ -287,7 +287,7 @@ async def test_another_reply_to_the_same_request() -> None:
 
 
 async def test_an_interrupted_reply_is_set_aside() -> None:
-    """What arrived is kept but not live; the question stays as unanswered."""
+    """An interrupted reply is kept but not live; the question stays unanswered."""
     async with open_turns() as t:
         opened = await t.open([user("a")])
         await t.engine.close_turn(opened, make_reply("half an ans", complete=False), accepted=True)
@@ -312,7 +312,7 @@ async def test_an_interrupted_reply_that_the_client_sends_back() -> None:
 
 @pytest.mark.parametrize("reply", [None, Reply(error=True)], ids=["nothing", "an error"])
 async def test_a_reply_that_says_nothing(reply: Reply | None) -> None:
-    """What the client said is kept as unanswered."""
+    """The client's message is kept as unanswered."""
     async with open_turns() as t:
         opened = await t.open([user("a")])
         await t.engine.close_turn(opened, reply, accepted=True)
@@ -340,7 +340,7 @@ async def test_an_unreachable_upstream_keeps_the_question() -> None:
     "reply", [None, make_reply("half", complete=False)], ids=["no reply", "half a reply"]
 )
 async def test_a_fork_that_fails_leaves_nothing(reply: Reply | None) -> None:
-    """What an edit would supersede is superseded with its complete reply only."""
+    """An edit supersedes messages only with its complete reply."""
     async with open_turns() as t:
         history = await t.history(2, "short")
         edited = [user("question 0: edited")]
@@ -394,7 +394,8 @@ async def test_shadow_is_write_for_all() -> None:
 
 
 async def test_an_edit_behind_coverage_takes_the_notes_back() -> None:
-    """What the client took back leaves the log with it; what that uncovers is raw again."""
+    """Notes about messages that the client took back leave the log; the uncovered messages are raw
+    again."""
     async with open_turns(*[NOTES.replace("2.85 m", f"2.85 m, note {n}") for n in range(9)]) as t:
         history = await t.history(4)
         await t.turn(history, "now")

@@ -1,5 +1,5 @@
-"""What goes upstream: notes in place of the oldest messages, a stable prefix, and a tail that
-fits."""
+"""The prompt that goes upstream: notes in place of the oldest messages, a stable prefix, and a tail
+that fits."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ async def test_the_prefix_stays_between_activations() -> None:
 
 
 async def test_a_cold_cache_renews_the_date() -> None:
-    """After an hour the provider's cache is cold anyway, so dates are rendered anew."""
+    """The provider's cache is cold after an hour, so dates are rendered anew."""
     async with open_turns() as t:
         history = await t.history(4)
         first = await t.turn(history, "now")
@@ -106,7 +106,7 @@ async def test_tail_limit_while_there_are_no_notes() -> None:
 
 
 async def test_a_tail_within_its_limit_goes_as_it_came() -> None:
-    """Until notes exist, and while all of it fits, the client's bytes are left alone."""
+    """The client's bytes are left alone until notes exist, and while all of it fits."""
     async with open_turns(settings=LIMITED) as t:
         opened = await t.open([user("hello"), assistant("hi"), user("and now?")])
         assert (opened.status, opened.body) == ("raw", None)

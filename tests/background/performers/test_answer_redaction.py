@@ -1,5 +1,4 @@
-"""What a memory model says of somebody's keys is kept without them; the transcript keeps what was
-said."""
+"""A memory model's answer is stored without secrets; the transcript keeps what was said."""
 
 from __future__ import annotations
 
@@ -27,7 +26,7 @@ KEPT = SMALL.replace("observation: {", "observation: {redact: false, ")
     ("settings", "kept"), [(SMALL, False), (KEPT, True)], ids=["default", "switched off"]
 )
 async def test_notes(settings: str, kept: bool) -> None:
-    """Of every shape, in notes and hints; unless somebody wants them there."""
+    """Secrets of every shape leave notes and hints, unless `redact` is off."""
     async with open_parts(NOTES, settings=settings) as p:
         before = await p.stored(chat(8, 400))
         assert await p.worker.perform(KEY, SIX, p.context())

@@ -90,7 +90,7 @@ def more(memory: Memory, count: int) -> tuple[Message, ...]:
 
 
 async def test_the_request_s_own_model_observes() -> None:
-    """With `inherit`, the model and credential of the request that made the work due are used."""
+    """`inherit` takes the model and the credential of the request that made the work due."""
     async with open_parts(settings=INHERITED) as p:
         await p.stored(chat(4, 50))
         own = Target(
@@ -144,8 +144,8 @@ async def test_messages_that_come_meanwhile_do_not_matter() -> None:
 @pytest.mark.parametrize("anew", [False, True], ids=["gone", "made anew, word for word"])
 @pytest.mark.parametrize("answer", [NOTES, ModelError("no")], ids=["notes", "a failure"])
 async def test_a_thread_that_is_forgotten_meanwhile(answer: str | ModelError, anew: bool) -> None:
-    """Neither its notes nor a failure bring it back; nor do they enter a thread that was made anew
-    with the same words."""
+    """Neither its notes nor a failure bring it back, and they do not enter a new thread of the same
+    name."""
     held = HeldAnswer()
     async with open_parts(held, *([answer] if isinstance(answer, ModelError) else [])) as p:
         before = await p.stored(chat(4, 50))
@@ -248,8 +248,7 @@ async def test_what_came_to_no_end_is_tried_smaller(
 
 
 async def test_observations_are_immutable_text() -> None:
-    """What was noted is stored as it was parsed: an entry's text is never rewritten by what
-    follows."""
+    """Notes are stored as they were parsed: nothing rewrites an entry's text later."""
     async with open_parts(NOTES, bullets("second")) as p:
         await p.stored(chat(6, 50))
         await p.worker.perform(KEY, SIX, p.context())
@@ -276,8 +275,8 @@ SUGGESTING = bullets(
 async def test_a_suggestion_is_asked_for_where_it_is_not_stale(
     last: int, wait: bool, asked: bool
 ) -> None:
-    """In coding, hints made ahead stood a median 17 700 tokens behind the newest message; what
-    nobody asked for is not kept."""
+    """Hints made ahead in coding stood a median 17 700 tokens behind the newest message. A
+    suggestion that was not asked for is not kept."""
     async with open_parts(SUGGESTING) as p:
         await p.stored(chat(4, 50))
         assert await p.worker.perform(KEY, Observe(0, last, 50 * last, wait=wait), p.context())
@@ -287,7 +286,7 @@ async def test_a_suggestion_is_asked_for_where_it_is_not_stale(
 
 
 async def test_an_idle_thread_is_asked_for_a_suggestion() -> None:
-    """All that was said is observed then (`buffer_on_idle`)."""
+    """Everything said is observed then (`buffer_on_idle`)."""
     idle = SMALL.replace("block_timeout", "buffer_on_idle: true, block_timeout")
     async with open_parts(SUGGESTING, settings=idle) as p:
         memory = await p.stored(chat(4, 50))

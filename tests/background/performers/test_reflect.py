@@ -41,8 +41,8 @@ async def test_a_reflection_of_a_thread_that_is_forgotten_meanwhile() -> None:
 
 
 async def test_a_reflection_is_kept_beside_the_log() -> None:
-    """What is shorter than asked is kept with the entries it stands for, and the log stays until it
-    is swapped in."""
+    """A reflection that is short enough is kept with the entries it stands for. The log stays until
+    it is swapped in."""
     async with open_parts(bullets("all in all")) as p:
         memory = await store_logged_thread(p, 200, 200)
         assert await p.worker.perform(KEY, Reflect(2, 300), p.context())

@@ -1,4 +1,4 @@
-"""What an observer is reminded of where several threads share a log."""
+"""The notes that an observer is shown where several threads share a log."""
 
 from __future__ import annotations
 

@@ -33,8 +33,8 @@ SIX = Observe(after=0, last=6, tokens=300)
     ids=["nothing", "refusal", "prose", "loop", "error", "busy"],
 )
 async def test_a_failure_is_recorded(steps: list[str | ModelError], asked: int, cause: str) -> None:
-    """Whatever fails backs the thread off, with its cause, and moves nothing: no chunk, no
-    coverage, no message lost."""
+    """Any failure backs the thread off, with its cause, and moves nothing: no chunk, no coverage,
+    no message lost."""
     async with open_parts(*steps) as p:
         memory = await p.stored(chat(4, 50))
         assert not await p.worker.perform(KEY, SIX, p.context())
@@ -71,7 +71,7 @@ async def test_a_reflection_has_its_deadline_by_its_length(size: int, deadlines:
 
 
 async def test_a_success_ends_the_trouble() -> None:
-    """After a success the thread is as good as any."""
+    """A success clears the thread's failures."""
     async with open_parts() as p:
         memory = await p.stored(chat(4, 50))
         await p.memories.update(KEY, lambda _: replace(memory, failures=Failures(7, 5.0)))

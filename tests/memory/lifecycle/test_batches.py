@@ -1,4 +1,5 @@
-"""When a resource's threads are observed together, and when their notes enter the shared log."""
+"""The threads of a resource are observed together, and their notes enter the shared log, when it is
+worth it."""
 
 from __future__ import annotations
 
@@ -122,7 +123,8 @@ def test_without_buffering_it_is_due_at_t() -> None:
     ],
 )
 def test_batches_hold_whole_threads(sizes: list[int], most: int, expected: list[str]) -> None:
-    """As many as fit, in their order; one that alone is too much is a batch of its own."""
+    """A batch holds as many whole threads as fit, in their order. A thread that alone is too much
+    is a batch of its own."""
     found = batches.split_batches(
         [waits(name, size) for name, size in zip("abc", sizes, strict=False)], most
     )
@@ -153,13 +155,14 @@ def test_every_thread_is_in_one_batch(sizes: list[int], most: int) -> None:
 def test_what_enters_the_log_together(
     waiting: tuple[ThreadBacklog, ...], expected: str | None
 ) -> None:
-    """From T on, the notes of those left alone longest, until no more than F is raw."""
+    """From T on, the notes of the threads idle longest enter the log, until no more than F is
+    raw."""
     found = due(*waiting)
     assert found == (ActivateIdle(tuple(map(key, expected))) if expected else None)
 
 
 def test_a_shared_budget_moves_all_thresholds() -> None:
-    """What the log leaves free the tails may use."""
+    """The tails may use what the log leaves free."""
     shared = dataclasses.replace(LIMITS, shared=True, reflect_at=1_000)
     assert due(waits("a", 300), limits=shared) is None
     assert due(waits("a", 300), limits=shared, log=900) == ["a"]
@@ -192,7 +195,7 @@ def test_a_shared_budget_moves_all_thresholds() -> None:
     ],
 )
 def test_when_to_look_again(waiting: tuple[ThreadBacklog, ...], at: float | None) -> None:
-    """Never at a time that is past: the work would be taken up again and again, and nothing be
+    """The next look is never in the past: the work would be taken up again and again, with nothing
     due."""
     assert batches.decide_for_resource(waiting, LIMITS, 0, 10_000, NOW) is None
     assert batches.next_look_at(waiting, LIMITS, 0, NOW) == at
@@ -209,8 +212,8 @@ def test_looking_again_knows_the_shared_budget() -> None:
 
 
 def test_everything_is_observed_up_to_a_batch() -> None:
-    """What closed blocks there are, below an interval too; nothing of what waits for its tool's
-    result."""
+    """All closed blocks are observed, below an interval too; nothing that waits for its tool's
+    result is."""
     told = memory(chat(2, 50))
     assert decisions.observe_everything(told, 1_000) == decisions.Observe(0, 4, 200)
     assert decisions.observe_everything(told, 150) == decisions.Observe(0, 2, 100)
@@ -234,8 +237,8 @@ def test_everything_is_observed_up_to_a_batch() -> None:
 def test_what_stands_unanswered_does_not_settle(
     roles: tuple[str, ...], chunks: tuple[int, ...], count: int
 ) -> None:
-    """Whoever asks it again must find it in the prompt (docs/spec/behaviour.md#safe-cut: buffered,
-    never activated)."""
+    """An unanswered question stays in the prompt, for the client may ask it again
+    (docs/spec/behaviour.md#safe-cut: buffered, never activated)."""
     told = memory(transcript(*[(role, 50) for role in roles]))
     for last in chunks:
         told = transitions.add_chunk(told, chunk(told, last))
@@ -279,13 +282,13 @@ def test_when_all_are_left_alone() -> None:
 def test_notes_of_who_is_cold_enter_the_log(
     waiting: tuple[ThreadBacklog, ...], expected: str | None
 ) -> None:
-    """Whatever is raw: nobody loses a prompt cache by it, and other threads are told
-    (docs/spec/behaviour.md#scopes)."""
+    """Notes of cold threads enter the log, however much is raw: no thread loses a prompt cache by
+    it, and other threads read them (docs/spec/behaviour.md#scopes)."""
     assert due(*waiting) == (ActivateIdle(tuple(map(key, expected))) if expected else None)
 
 
 def test_looking_again_when_notes_may_enter_the_log() -> None:
-    """As soon as the first of those with notes is cold."""
+    """The next look comes as soon as the first thread with notes is cold."""
     waiting = (
         waits("a", chunked=9, at=-3_000),
         waits("b", chunked=9),

@@ -51,8 +51,8 @@ def test_a_pending_reflection_survives_a_fork_behind_its_range() -> None:
 
 
 def test_rolling_back_uncovers_what_the_fork_took_back() -> None:
-    """What the dropped entries covered is raw again, under a new generation; nothing is left of the
-    abandoned branch."""
+    """The messages of the dropped entries are raw again, under a new generation. Nothing is left of
+    the abandoned branch."""
     whole = chunked(8, 1_000, 4, 8)
     active = transitions.activate_chunks(whole, [c.id for c in whole.chunks], 1.0)
     log, _ = branch.rollback_target(active, 6, (), {m.seq: m.chain for m in whole.tail})

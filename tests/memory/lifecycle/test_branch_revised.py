@@ -89,8 +89,8 @@ def test_a_fork_through_a_stretch_in_the_middle() -> None:
 
 
 def test_the_log_stays_and_says_so() -> None:
-    """What covers anything that stays is kept, what covers only what was taken back goes, and a
-    dated note comes last."""
+    """Entries that cover a message that stays are kept, the others go, and a dated note comes
+    last."""
     kept, note = revised(LONGER, 8)
     assert kept is LONGER.log.entries[0]
     assert (note.kind, note.after, note.last, note.chain, note.source_tokens) == (
@@ -122,8 +122,8 @@ def test_the_memory_after_it() -> None:
 
 
 def test_a_later_fork_keeps_what_the_note_stands_behind() -> None:
-    """Up to the newest note that still stands, the log is forgiven what it covers; entries after it
-    follow the branch as ever."""
+    """The log keeps its entries up to the newest note that still stands; entries after it follow
+    the branch as ever."""
     log = revised(PAST, 8)
     rolled = branch.roll_back(PAST, 8, log, [], WHOLE.tail[8:], (8, 800), 5_000.0)
     later = observed(rolled, 12)

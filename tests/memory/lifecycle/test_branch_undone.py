@@ -49,7 +49,7 @@ def test_what_it_was_made_from_stands_again() -> None:
 
 
 def test_it_is_not_made_again_at_once() -> None:
-    """Only when the log has grown: whoever took it back did not want it."""
+    """A reflection that somebody undid is made again only when the log has grown."""
     limits = Limits(reflect_from=1, reflect_at=2, reflect_block_at=3)
     back = branch.undo_reflection(SHORT, KEPT, 9_000.0)
     assert back is not None

@@ -77,8 +77,8 @@ LOGS = st.lists(st.tuples(st.integers(1, 600), st.integers(0, 5)), min_size=1, m
 
 @given(LOGS, st.integers(1, 5_000))
 def test_a_stretch_is_part_of_the_log(found: list[tuple[int, int]], most: int) -> None:
-    """Whatever the log is: side by side and counted right, never much more than R; reflections of
-    half bring it below R."""
+    """For any log the chosen entries are neighbours, counted right, and never much more than R.
+    Reflections of half bring the log below R."""
     log = entries(*found)
     stretch = choose_stretch(log, most)
     taken = log[stretch.start : stretch.start + stretch.count]

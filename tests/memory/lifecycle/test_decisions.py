@@ -84,7 +84,7 @@ def test_chunks_to_activate(sizes: list[int], pending: int, limits: Limits, coun
 def test_an_activation_takes_at_least_one_and_never_more_than_there_are(
     sizes: list[int], rest: int, keep: int
 ) -> None:
-    """Whatever the sizes, an activation makes progress and stays within what is buffered."""
+    """For any sizes, an activation makes progress and stays within what is buffered."""
     assert 1 <= chunks_to_activate(sizes, sum(sizes) + rest, Limits(keep=keep)) <= len(sizes)
 
 
@@ -102,7 +102,7 @@ def test_activation_begins_at_the_threshold(size: int, expected: Activate | None
 
 
 def test_activation_repeats_while_the_tail_is_too_long() -> None:
-    """After an activation the remaining tail is measured again: still ≥ T, and the next chunk
+    """The tail is measured again after an activation. If it is still ≥ T, the next chunk
     follows."""
     sizes = (
         ("user", 5_000),
@@ -232,8 +232,8 @@ def test_a_message_larger_than_the_threshold() -> None:
 
 
 def test_a_wait_reads_no_more_than_the_threshold() -> None:
-    """Of a long tail the oldest T tokens are observed while a request waits, the rest afterwards;
-    all of it where nothing comes after."""
+    """A request waits for the oldest T tokens of a long tail; the rest is observed afterwards.
+    Without buffering it waits for all."""
     for limits in (LIMITS, dataclasses.replace(LIMITS, shared=True)):
         decision = decisions.decide_before_forwarding(memory(chat(60, 2_000)), limits, ANY)
         assert decision == Observe(0, 14, 28_000, wait=True)
@@ -258,7 +258,8 @@ def test_a_wait_reads_no_more_than_the_threshold() -> None:
     ],
 )
 def test_a_wait_cuts_at_a_user_s_message(parts: list[tuple[str, int]], last: int) -> None:
-    """If that yields at least half an interval; F stays raw."""
+    """The cut stands before a user's message if that yields at least half an interval; F stays
+    raw."""
     decision = decisions.decide_before_forwarding(memory(transcript(*parts)), LIMITS, ANY)
     assert isinstance(decision, Observe)
     assert decision.last == last
@@ -305,7 +306,7 @@ def test_a_troubled_thread_is_not_waited_for(change: dict[str, Failures]) -> Non
 
 
 def test_a_request_waits_once() -> None:
-    """At most one bounded wait a request."""
+    """A request waits at most once."""
     assert (
         decisions.decide_before_forwarding(memory(chat(20, 3_000)), LIMITS, ANY, waited=True)
         is None
@@ -326,7 +327,7 @@ def test_without_buffering_observation_is_synchronous_at_the_threshold() -> None
 
 
 def test_without_buffering_reflection_is_synchronous_too() -> None:
-    """None is prepared in the background, at any size; at R a request waits for one."""
+    """No reflection is prepared in the background, at any size. At R a request waits for one."""
     short, long = (with_log(memory(chat(1, 100)), 20_000, size) for size in (19_999, 20_000))
     assert decisions.decide_after_reply(long, UNBUFFERED) is None
     assert decisions.decide_before_forwarding(short, UNBUFFERED, ANY) is None
@@ -392,13 +393,13 @@ def test_an_interval_is_buffered(size: int, turns: int, expected: Observe | None
 
 
 def test_the_boundary_is_where_the_newest_chunk_ends() -> None:
-    """What is chunked does not count again: only an interval beyond it is due."""
+    """Chunked messages do not count again: only an interval beyond them is due."""
     made = chunked(5, 1_000, 6)
     assert decisions.decide_after_reply(made, LIMITS) is None
 
 
 def test_half_an_interval_is_enough_near_the_threshold() -> None:
-    """From T − 1.1 intervals on, 3000 new tokens are buffered."""
+    """3000 new tokens are buffered from T − 1.1 intervals on."""
     made = chunked(12, 1_000, 20)
     near = Limits(observe_at=30_000)
     assert observable_tokens(made.tail) == 24_000
@@ -447,7 +448,7 @@ def test_idle_work_is_due_at_its_time(change: dict[str, object], due: float | No
 
 
 def test_due_and_done_agree_to_the_last_bit() -> None:
-    """At the very moment that the store was told, the work is due: sums and differences of seconds
+    """The work is due at the very moment that the store was told: sums and differences of seconds
     do not mix."""
     made = replace(memory(chat(2, 750)), turn_at=1_700_000_000.1)
     limits = Limits(buffer_after_idle=0.3)
@@ -462,7 +463,7 @@ def test_due_and_done_agree_to_the_last_bit() -> None:
     st.booleans(),
 )
 def test_never_less_than_half_an_interval(sizes: list[int], limits: Limits, shared: bool) -> None:
-    """Whatever stands beside it, what is sent to the observer in the background is worth it."""
+    """The background sends the observer at least half an interval."""
     parts = [(role, size) for size in sizes for role in ("user", "assistant")]
     made = replace(memory(transcript(*[(role, size + 4) for role, size in parts])), turn_at=0.0)
     decision = decisions.decide_after_reply(
@@ -505,27 +506,27 @@ def test_an_open_tool_call_is_never_cut() -> None:
 def test_a_reflection_is_prepared_from_half_of_the_threshold(
     sizes: list[int], expected: Reflect | None
 ) -> None:
-    """From R × 0.5 on the oldest entries are condensed in the background, accepted at little more
+    """The oldest entries are condensed in the background from R × 0.5 on, accepted at little more
     than half of their size."""
     assert decisions.decide_after_reply(with_log(memory(chat(1, 100)), *sizes), LIMITS) == expected
 
 
 def test_one_reflection_is_prepared_at_a_time() -> None:
-    """While one is kept beside the log, no other is made."""
+    """No other reflection is made while one is kept beside the log."""
     made = with_log(memory(chat(1, 100)), 25_000)
     made = transitions.keep_reflection(made, reflection(made, 8_000))
     assert decisions.decide_after_reply(made, LIMITS) is None
 
 
 def test_at_the_threshold_without_one_it_is_made_in_the_background() -> None:
-    """From R to 1.2 R no request waits: one is started after the reply."""
+    """No request waits from R to 1.2 R: a reflection is started after the reply."""
     made = with_log(memory(chat(1, 100)), 24_000, 23_999)
     assert decisions.decide_before_forwarding(made, LIMITS, ANY) is None
     assert decisions.decide_after_reply(made, LIMITS) == Reflect(1, 13_201)
 
 
 def test_an_unproductive_reflection_is_not_waited_for_again() -> None:
-    """Nor does a request wait for it while the log has not grown."""
+    """No request waits for an unproductive reflection again while the log has not grown."""
     made = with_log(memory(chat(1, 100)), 50_000)
     assert decisions.decide_before_forwarding(made, LIMITS, ANY) == Reflect(1, 27_501, wait=True)
     assert (
@@ -544,8 +545,8 @@ def test_an_unproductive_reflection_waits_for_growth() -> None:
 
 @pytest.mark.parametrize(("left", "waits"), [(16_000, False), (16_001, True)])
 def test_after_a_reflection_that_freed_little_the_log_has_to_grow(left: int, waits: bool) -> None:
-    """Else a reflector that hardly shrinks would be asked at every request, and each swap breaks
-    the prompt cache."""
+    """A reflector that hardly shrinks the log is not asked at every request: each swap breaks the
+    prompt cache."""
     made = with_log(memory(chat(1, 100)), 20_000, 30_000)
     after = transitions.swap_reflection(
         transitions.keep_reflection(made, reflection(made, left, 1)), 9.0
@@ -555,7 +556,8 @@ def test_after_a_reflection_that_freed_little_the_log_has_to_grow(left: int, wai
 
 
 def test_a_request_waits_for_a_reflection_from_its_block() -> None:
-    """At 1.2 R, with none ready, it is waited for; the log comes below R with what is accepted."""
+    """A request waits at 1.2 R if no reflection is ready. The log comes below R with what is
+    accepted."""
     made = with_log(memory(chat(1, 100)), *[4_000] * 12)
     assert decisions.decide_before_forwarding(made, LIMITS, ANY) == Reflect(5, 11_001, wait=True)
 

@@ -1,4 +1,4 @@
-"""When notes pay back: short conversations on cheap actors wait, long and dear ones do not."""
+"""Notes pay back in long conversations on expensive actors, not in short ones on cheap actors."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def test_cases(made, prices: Prices, pays: bool) -> None:
 
 
 def test_expected_calls() -> None:
-    """None before half the threshold, as many as there were at it."""
+    """No calls are expected before half the threshold, as many as there were at the threshold."""
     assert economy.expected_calls(thread(10, 100, 0), LIMITS) == 0
     assert economy.expected_calls(memory(()), LIMITS) == 0
     assert economy.expected_calls(thread(150, 100, 75), LIMITS) == 0

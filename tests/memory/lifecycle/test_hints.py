@@ -66,7 +66,7 @@ def test_the_current_task(
 def test_a_suggestion_is_shown_until_the_user_speaks(
     hints: tuple[tuple[str | None, str | None], ...], roles: tuple[str, ...], shown: str | None
 ) -> None:
-    """For 94 requests running an actor was told to do what the user had done himself
+    """An actor was told for 94 requests to do what the user had done himself
     (docs/spec/behaviour.md#hints)."""
     assert active_hints(hinted(*hints, roles=roles)).suggestion == shown
 
@@ -75,7 +75,7 @@ def test_a_suggestion_is_shown_until_the_user_speaks(
 def test_a_suggestion_is_never_older_than_the_user_s_newest_message(
     roles: list[str], last: int
 ) -> None:
-    """Neither where it is asked for nor where it is shown."""
+    """An older suggestion is neither asked for nor shown."""
     of = hinted((None, "say"), roles=tuple(roles))
     of = replace_log(of, entries=(replace(of.log.entries[0], last=last),))
     newest = max((m.seq for m in of.tail if m.item.role == "user"), default=0)
@@ -100,7 +100,7 @@ def test_a_reflection_keeps_task_and_time_of_what_it_was_made_from() -> None:
 
 
 def test_a_fork_takes_hints_back_with_their_entry() -> None:
-    """What an abandoned branch was about is no task any more (docs/spec/behaviour.md#hints)."""
+    """The task of an abandoned branch is no task any more (docs/spec/behaviour.md#hints)."""
     made = hinted(("t1", None), ("t2", "s2"))
     assert active_hints(replace_log(made, entries=made.log.entries[:1])) == ActiveHints(
         "t1", 10.0, None

@@ -53,6 +53,5 @@ def test_moved(before: str | None, now: str | None, expected: bool) -> None:
     ],
 )
 def test_cache_lifetime(host: str, model: str, retention: str | None, seconds: int) -> None:
-    """By the host, where it is known, else by the model's provider; five minutes where neither
-    is."""
+    """The host decides where it is known, else the model's provider; else it is five minutes."""
     assert cache_lifetime(host, model, retention) == seconds

@@ -1,4 +1,4 @@
-"""What is keyed by a thread's tenant, made anew for another one."""
+"""Values that are keyed by a thread's tenant are made anew for another tenant."""
 
 from __future__ import annotations
 
@@ -131,7 +131,7 @@ def test_what_a_client_showed_is_known_by_its_words(attempt: View, texts: list[s
     ids=["altered", "folded", "not what stands there", "too few"],
 )
 def test_what_only_the_client_had_is_known_by_its_bytes(attempt: View) -> None:
-    """Nobody can tell its fingerprint any more: the chain keeps a value that matches nothing, the
+    """Its fingerprint cannot be computed again: the chain keeps a value that matches nothing, the
     digest still matches."""
     chains = chains_by_value(FORKED, chains_by_seq(FORKED))
     assert rekey_view(attempt, FORKED, chains) == attempt

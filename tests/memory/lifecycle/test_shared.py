@@ -45,7 +45,7 @@ def mixed(keep: int | None = None) -> Resource:
 
 
 def test_what_is_laid_together_comes_apart_as_it_was() -> None:
-    """Neither the thread nor the shared log has changed by having been one Memory."""
+    """Attaching and detaching the shared log changes neither it nor the thread."""
     r = mixed()
     for voice in r.voices.values():
         assert shared.detach_log(shared.attach_log(voice.memory, r.shared_log, voice.label)) == (
@@ -180,7 +180,7 @@ def test_going_back_twice_is_noted_twice() -> None:
 
 
 def test_a_reflection_in_the_making_goes_with_a_fork_that_reaches_it() -> None:
-    """And stays where the fork reaches only what came later."""
+    """The reflection stays where the fork reaches only later messages."""
     r = mixed()
     r.reflect(2)
     r.fork("B", 4)
@@ -253,7 +253,7 @@ def test_what_stands_only_in_a_mixture_is_raw_again() -> None:
 
 
 def test_a_thread_that_comes_back_covers_nothing_twice() -> None:
-    """What a mixture kept of it covers nothing any more."""
+    """The parts that a reflection over several threads kept of it cover nothing any more."""
     r = mixed(keep=0)
     r.leave("A")
     r.join("A")
@@ -424,8 +424,8 @@ TestSharing.settings = settings(
 def test_a_warm_thread_keeps_what_it_shows(
     shown: tuple[int, int], added: tuple[str, ...], keeps: bool
 ) -> None:
-    """Until its prefix changes anyway: by its own notes, or by a log that is not the same from the
-    beginning on."""
+    """A warm thread keeps its view until its prefix changes anyway: by its own notes, or by a log
+    that differs from the beginning on."""
     log = tuple(entry("B", n, n + 1, parts=(Part(LABELS["B"], n, n + 1, b"c"),)) for n in range(2))
     log += tuple(entry(name, 5, 6, parts=(Part(LABELS[name], 5, 6, b"c"),)) for name in added)
     laid = shared.attach_log(

@@ -23,7 +23,7 @@ limits = st.builds(
 
 
 def test_alone_nothing_moves() -> None:
-    """Without `share_token_budget` the thresholds are what was set."""
+    """The thresholds are what was set without `share_token_budget`."""
     assert Limits().for_memory(log_tokens=0, pending_tokens=0) == Limits()
 
 
@@ -62,7 +62,7 @@ def test_shares_follow_their_threshold() -> None:
 
 
 def test_tokens_stay_what_they_are() -> None:
-    """What was set in tokens does not grow; a `block_after` in tokens that T has overtaken counts
+    """Thresholds set in tokens do not grow. A `block_after` in tokens that T has overtaken counts
     as T."""
     fixed = frozenset({"interval", "keep", "block_at", "reflect_block_at"})
     found = dataclasses.replace(SHARED, fixed=fixed, reflect_block_at=80_000).for_memory(

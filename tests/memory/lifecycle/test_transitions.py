@@ -27,7 +27,7 @@ ANY = RequestState(last_observable=10**9)
 
 
 def test_a_reflection_is_swapped_in_at_the_threshold() -> None:
-    """At R the finished reflection takes the place of its sources; what came later stays byte for
+    """The finished reflection takes the place of its sources at R. Later entries stay byte for
     byte."""
     made = with_log(memory(chat(1, 100)), 20_000)
     made = transitions.keep_reflection(made, reflection(made, 8_000))
@@ -207,8 +207,8 @@ def test_back_off_doubles_to_six_hours_and_parks_after_eight(
 
 
 def test_activation_takes_chunks_by_id() -> None:
-    """Only the chunks that were decided on, only as far as they still are the oldest: activating
-    twice is activating once."""
+    """An activation takes only the chunks that were decided on, as far as they still are the
+    oldest. Activating twice is activating once."""
     made = chunked(4, 1_000, 2, 4)
     ids = [c.id for c in made.chunks]
     once = transitions.activate_chunks(made, ids[:1], 7.0)
@@ -225,7 +225,7 @@ def test_activation_takes_chunks_by_id() -> None:
 def test_each_message_is_in_the_tail_or_in_exactly_one_entry(
     steps: list[int], data: st.DataObject
 ) -> None:
-    """Whatever is buffered and activated, in whatever order: never lost, never twice
+    """No order of buffering and activating loses or doubles a message
     (docs/spec/behaviour.md#never-lost)."""
     made = memory(chat(12, 500))
     everything = [m.seq for m in made.tail]

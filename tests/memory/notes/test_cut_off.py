@@ -75,8 +75,7 @@ def test_reasons(reason: object, finish: Finish) -> None:
     ],
 )
 def test_answers(answer: str, finish: Finish, cut: bool) -> None:
-    """Without a normal stop the closing tag decides; with one, what can be seen at the last
-    line."""
+    """The closing tag decides without a normal stop; with one, the last line does."""
     assert is_cut_off(answer, finish) is cut
 
 

@@ -1,4 +1,4 @@
-"""What the observer is reminded of fits its budget and keeps what matters."""
+"""The excerpt that the observer reads fits its budget and keeps what matters."""
 
 import pytest
 from hypothesis import given
@@ -43,7 +43,7 @@ def test_newest_lines_and_what_matters() -> None:
 
 
 def test_the_newest_part_keeps_its_date() -> None:
-    """When the cut falls inside a day, the day's heading comes along."""
+    """The day's heading comes along when the cut falls inside a day."""
     entry = "Date: May 1, 2023\n" + "\n".join(f"* 🟢 note {i}" for i in range(50))
     assert excerpt_log([entry], 26, words).split("\n")[:2] == [
         "Date: May 1, 2023",
@@ -52,7 +52,7 @@ def test_the_newest_part_keeps_its_date() -> None:
 
 
 def test_newer_lines_that_matter_come_first() -> None:
-    """Where not all of them fit, it is the older ones that go."""
+    """The older lines go where not all of them fit."""
     entry = "\n".join(
         [*(f"* 🔴 rule {i}" for i in range(40)), *(f"* 🟢 talk {i}" for i in range(40))]
     )
@@ -79,8 +79,8 @@ LINES = st.sampled_from(
     st.lists(st.lists(LINES, min_size=1, max_size=8).map("\n".join), max_size=6), st.integers(0, 60)
 )
 def test_it_fits_and_is_true(entries: list[str], budget: int) -> None:
-    """Never above the budget; the kept lines stand in their order, and gaps account for every line
-    left out."""
+    """The excerpt never exceeds the budget. Kept lines stand in their order, and gaps count every
+    line left out."""
     text = excerpt_log(entries, budget, words)
     assert words(text) <= budget
     if not text:

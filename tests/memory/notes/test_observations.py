@@ -1,4 +1,4 @@
-"""What a memory model answers is read leniently, and what may not enter a memory is named."""
+"""A memory model's answer is read leniently, and a refused one is named."""
 
 import random
 import re
@@ -167,7 +167,7 @@ def test_what_is_kept(answer: str, text: str) -> None:
     ],
 )
 def test_substance_is_strict(answer: str, reason: str) -> None:
-    """What may not enter a memory is refused with its reason, and without its text."""
+    """An answer that may not enter a memory is refused with its reason, and without its text."""
     with pytest.raises(Unusable) as caught:
         read(answer)
     assert re.findall("empty|refusal|prose|loop|oversized", str(caught.value)) == [reason]
@@ -301,7 +301,7 @@ def test_long_hints_are_cut() -> None:
 
 
 def test_a_reflection_is_read_alike() -> None:
-    """But a reflection names no thread."""
+    """A reflection is read like an observation, but names no thread."""
     answer = f"<observations>\n{NOTES}\n</observations><current-task>Prune</current-task><thread-title>T</thread-title>"
     assert parse_reflection(answer, source_tokens=100, tokens=words) == ParsedNotes(NOTES, "Prune")
     with pytest.raises(Unusable, match="prose"):

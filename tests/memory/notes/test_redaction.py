@@ -118,7 +118,7 @@ def test_what_is_issued(kind: str) -> None:
 
 
 def test_there_are_forty() -> None:
-    """As many kinds as the common services make."""
+    """There are as many kinds as the common services make."""
     assert len(ISSUED_SECRETS) >= 40
     assert set(SHAPES) == {kind for kind, _ in ISSUED_SECRETS}
 
@@ -185,7 +185,7 @@ PLACED = [
 
 @pytest.mark.parametrize(("kind", "place", "values"), PLACED)
 def test_what_a_place_tells(kind: str, place: str, values: list[str]) -> None:
-    """Where only a secret stands, whatever stands there goes, and the place stays."""
+    """Any value at a place where only secrets stand is redacted; the place stays."""
     rng = Random(place)
     for value in values * 10:
         text = place.format(filled(value, rng))
@@ -304,8 +304,7 @@ PIECES = [
 
 @given(st.lists(st.sampled_from(PIECES), max_size=12).map("".join) | st.text())
 def test_done_twice_is_done_once(text: str) -> None:
-    """What stands in a secret's place is none itself: notes are redacted again with every
-    reflection."""
+    """A placeholder is no secret: notes are redacted again with every reflection."""
     assert redact_secrets(redact_secrets(text)) == redact_secrets(text)
 
 
@@ -328,7 +327,7 @@ def test_several_in_one_command() -> None:
 
 
 def test_hints_and_title_too() -> None:
-    """All that is kept of an answer, and nothing else of it."""
+    """Everything that is kept of an answer is redacted."""
     key = "ghp_" + "a1B2" * 9
     made = redact_notes(Made(f"* 🔴 token {key}", f"revoke {key}", None, 2))
     assert made == Made(

@@ -57,8 +57,8 @@ def unlike(count: int) -> list[str]:
 @pytest.mark.parametrize("period", [1, 2, 3, 7, 20, 49, 50])
 @pytest.mark.parametrize("before", [False, True], ids=["from the start", "after honest notes"])
 def test_a_loop_of_lines_is_found(lines: object, period: int, before: bool) -> None:
-    """Whatever its period, up to 50 lines, once it has run three times and long enough to
-    matter."""
+    """A loop of any period up to 50 lines is found, once it has run three times and is long enough
+    to matter."""
     assert callable(lines)
     once = "\n".join(lines(period)) + "\n"
     loop = once * max(3, 1 + 1_000 // len(once))
@@ -106,7 +106,7 @@ def test_other_loops_are_found(text: str) -> None:
     ],
 )
 def test_repetition_that_is_no_loop(text: str) -> None:
-    """What merely resembles a loop is kept."""
+    """Text that only resembles a loop is kept."""
     assert not is_repetition_loop(text)
 
 
@@ -117,7 +117,7 @@ def test_honest_logs_are_kept(times: bool) -> None:
 
 
 def test_logs_written_by_models_are_kept() -> None:
-    """None of LoCoMo's observations is refused."""
+    """No observation of LoCoMo is refused."""
     if not LOCOMO.exists():
         pytest.skip("needs shared/data/locomo10.json beside the repository")
     sessions = [

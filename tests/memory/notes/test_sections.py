@@ -162,7 +162,7 @@ def test_blanks_before_a_tag_are_the_tag_s(blanks: str) -> None:
 
 
 def kept(answer: str, labels: set[str] = ALL) -> list[Section]:
-    """As the reflector takes it, and as it is read again."""
+    """Return the sections of an answer as they are stored and read again."""
     parsed = parse_reflection(mark_tags(answer, labels), source_tokens=9_999, tokens=tokens)
     return [
         s._replace(text=s.text.strip())
@@ -237,8 +237,7 @@ bodies = (
 
 @given(st.lists(st.tuples(st.sampled_from([A, B, None]), bodies), min_size=1, max_size=4))
 def test_what_is_stored_is_read_as_it_was(told: list[tuple[str | None, str]]) -> None:
-    """Whatever the notes say, they stay their thread's own: no text passes from one section into
-    another."""
+    """Notes stay those of their own thread: no text passes from one section into another."""
     assume(all(one[0] or other[0] for one, other in pairwise(told)))
     text = "\n\n".join(sections.wrap_in_tag(label, sections.escape(body)) for label, body in told)
     read = split_reflection(text, ALL)

@@ -1,4 +1,4 @@
-"""What the actor reads about the messages it no longer sees."""
+"""The block that the actor reads in place of messages."""
 
 import re
 from datetime import UTC, date, datetime
@@ -237,7 +237,7 @@ def test_entries_are_verbatim(entries: list[str]) -> None:
 def test_no_content_opens_or_closes_a_tag(
     entries: list[str], hint: str, options: ContextOptions
 ) -> None:
-    """Whatever was noted, the block holds exactly our six tags, and the text can be had back."""
+    """The block holds exactly our six tags for any notes, and the text can be had back."""
     shown = block(entries, task=hint, suggestion=hint, options=options)
     tags = re.findall(
         r"<\W*(observations|current\W*task|suggested\W*response)", shown, re.IGNORECASE

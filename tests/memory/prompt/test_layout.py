@@ -24,5 +24,5 @@ from om_proxy.memory.prompt.layout import SEPARATE_BLOCKS, Layout, layout_for
     ],
 )
 def test_layout_for(host: str, configured: str, layout: Layout) -> None:
-    """What is configured holds; `auto` separates only for hosts known to take it."""
+    """The configured layout holds; `auto` separates only for hosts known to take it."""
     assert layout_for(host, configured) == layout

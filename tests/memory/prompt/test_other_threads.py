@@ -1,5 +1,5 @@
-"""What a thread's actor is told of the resource's other conversations: short, escaped, and nobody's
-own words but in their place."""
+"""The text about a resource's other threads is short and escaped, and every word stands in its
+place."""
 
 from __future__ import annotations
 
@@ -108,7 +108,7 @@ excerpts = st.tuples(texts.map(lambda name: name[:40]), st.lists(texts, max_size
 
 @given(st.lists(st.tuples(st.sampled_from([A, B]), st.lists(excerpts, max_size=4)), max_size=3))
 def test_any_text_is_told_in_short(threads: list[tuple[str, list[tuple[str, list[str]]]]]) -> None:
-    """Whatever it holds, it closes no block, and each line is a message or indented under one."""
+    """No text closes the block. Each line is a message or indented under one."""
     text = render_other_threads(threads)
     assert text.count("<other-conversation") == text.count("\n</other-conversation>")
     assert len(text) <= MAX_MESSAGES_CHARS + 200 * len(threads)

@@ -1,4 +1,4 @@
-"""What may leave a prompt that did not fit."""
+"""The messages that may leave a prompt that did not fit."""
 
 from __future__ import annotations
 
@@ -68,8 +68,8 @@ def test_a_call_stays_with_its_result() -> None:
 
 
 def test_a_thread_in_trouble_is_not_waited_for() -> None:
-    """Not before its back-off is over, and never while it is parked; what is buffered may leave all
-    the same."""
+    """A failing thread is not observed before its back-off is over, and never while it is
+    suspended. Buffered notes may still be activated."""
     failing = replace(memory(chat(4, 50)), failures=Failures(1, 60.0))
     assert next_batch(failing, 6, MOST, 59.0) is None
     assert next_batch(failing, 6, MOST, 60.0) == Observe(0, 6, 300, wait=True)
@@ -95,5 +95,5 @@ def test_what_is_ready() -> None:
     ("received", "shrinks"), [(400, True), (101, True), (100, False), (50, False)]
 )
 def test_what_the_client_sent_must_hold_more(received: int, shrinks: bool) -> None:
-    """Of a client that sends its newest message only, nothing can be taken away."""
+    """Nothing can be taken away from a client that sends its newest message only."""
     assert can_shrink(memory(chat(4, 50)), received, 6) is shrinks

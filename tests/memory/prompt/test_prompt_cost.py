@@ -1,4 +1,4 @@
-"""What a prompt costs, told from what is stored."""
+"""The tokens of a prompt, computed from what is stored."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def test_covered_messages_that_are_sent_count_too(last: int) -> None:
 
 
 def test_a_window_counts_what_it_shows() -> None:
-    """What the client left out was not received."""
+    """Messages that the client left out are not counted as received."""
     of, sent = activated(3, 4), sent_of(3)
     cells = (Cell("unsent", 0, 0, 1, 3), Cell("same", 0, 3, 4, 6))
     assert prompt_cost.received_tokens(viewed(of, sent, *cells), sent) == 150
@@ -104,8 +104,7 @@ def test_nothing_sent() -> None:
 
 
 def test_a_reconciled_turn() -> None:
-    """As it comes out of reconciling: what is known at its stored cost, what is new as it was
-    counted just now."""
+    """Known messages count at their stored cost, new ones as they were counted just now."""
     of = Memory(key=memory(()).key)
     sent = sent_of(3)
     verdict = reconcile(StoredTranscript.of(of), sent)
@@ -153,13 +152,13 @@ def test_a_call_leaves_with_its_results() -> None:
 
 
 def test_a_call_that_waits_for_its_results_stays_with_them() -> None:
-    """What the request itself asks is one block, and stays whole."""
+    """The request's own question is one block, and stays whole."""
     pieces = [piece(1, 96), piece(2, 96, "assistant", ["x"]), piece(3, 96, "tool", answers="x")]
     assert prompt_cost.limit_tail(pieces, 50) == (pieces[1:], True)
 
 
 def told(pieces: Sequence[Piece], limit: int) -> tuple[Sequence[Piece], bool]:
-    """As the rule is told: each place it may start at, summed anew."""
+    """The rule in plain steps: each place the tail may start at, summed anew."""
     if prompt_cost.forwarded_tokens(pieces) <= limit:
         return pieces, False
     marks = [Mark(p.seq, b"", b"", p.role, p.calls, p.answers, 1) for p in pieces]

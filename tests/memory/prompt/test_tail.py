@@ -1,4 +1,4 @@
-"""What of the tail the actor is sent."""
+"""The part of the tail that the actor is sent."""
 
 from __future__ import annotations
 

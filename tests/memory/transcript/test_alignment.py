@@ -40,7 +40,7 @@ def marks(items: Sequence[Item]) -> tuple[Mark, ...]:
 
 @st.composite
 def altered(draw: st.DrawFn, stored: Sequence[Item]) -> list[Item]:
-    """What a client makes of it: messages left out, changed, put in."""
+    """Alter the messages as clients do: leave some out, change some, put some in."""
     sent: list[Item] = []
     for i, one in enumerate(stored):
         match draw(st.integers(0, 9)):
@@ -76,7 +76,7 @@ def test_it_is_aligned_as_the_rule_is_told(
     closed: bool,
     window: bool,
 ) -> None:
-    """Whatever both sides hold, and of equals the same."""
+    """The fast table agrees with the slow rule on any two lists, and picks the same of equals."""
     sent = data.draw(altered(stored) if own else HISTORIES)
     counts = TextCounts.of(marks(stored), marks(superseded))
     told = Table(sent, marks(stored), counts, joined, origin, closed, window).pairs()

@@ -1,4 +1,4 @@
-"""What a reconciled turn does to the memory."""
+"""Applying a reconciled turn to the memory."""
 
 from __future__ import annotations
 
@@ -64,8 +64,8 @@ def test_what_moves_is_not_dated_by_that() -> None:
     ],
 )
 def test_what_came_together_has_no_times(first: str, undated: int) -> None:
-    """Of a thread's first request all but its newest turn was said at some time before; later
-    requests change nothing of that."""
+    """The messages of a thread's first request have no known time, except its newest turn. Later
+    requests do not change that."""
     thread = Thread()
     thread.turn(chat(first), None)
     assert thread.memory.undated_to == undated
@@ -99,7 +99,7 @@ def test_a_retry_is_no_turn_of_its_own() -> None:
 
 
 def test_an_altered_text_replaces_ours() -> None:
-    """While nobody observed it; the chain behind it follows."""
+    """The client's text replaces ours while it is not observed; the chain behind it follows."""
     thread = build_thread("u1 a1")
     thread.turn(chat("u1 aX u2"), reply("2"))
     assert render_live_words(thread) == "u1 aX u2 a2"
@@ -111,7 +111,7 @@ def test_an_altered_text_replaces_ours() -> None:
 
 @pytest.mark.parametrize(("observed", "chunked"), [(2, 0), (0, 2)])
 def test_an_altered_text_never_replaces_what_is_observed(observed: int, chunked: int) -> None:
-    """What stands in the log or in a chunk keeps the text it was made from; the client's is
+    """A message in the log or in a chunk keeps the text it was noted from; the client's text is
     forwarded."""
     thread = build_thread("u1 a1 u2 a2")
     thread.observe(observed or chunked)

@@ -36,7 +36,7 @@ def results(*calls: str) -> SentHistory:
 
 
 def answered(thread: StoredTranscript, call: str) -> int | None:
-    """Where a call has its result, one call at a time: as the rule is told."""
+    """Find the index of this call's result, by the plain rule; None: it has none."""
     for index in reversed(range(len(thread.live))):
         mark = thread.live[index]
         if mark.answers == call:
@@ -47,7 +47,7 @@ def answered(thread: StoredTranscript, call: str) -> int | None:
 
 
 def verdict(thread: StoredTranscript, sent: SentHistory) -> str | None:
-    """What `match_tool_results` must say, from the places of all calls."""
+    """Compute what `match_tool_results` must say, from the places of all calls."""
     places = [answered(thread, item.answers or "") for item in sent.items()]
     found = [place for place in places if place is not None]
     if not found:
@@ -109,7 +109,8 @@ def test_places_are_found_in_one_pass(name: str) -> None:
 
 
 def test_the_newest_call_is_found_at_the_end() -> None:
-    """Whatever the length of its thread: the usual request of a client that sends results alone."""
+    """The length of the thread does not matter: this is the usual request of a client that sends
+    results alone."""
     talk = [("user", [], None)] * 1_000
     short, long = (known(*talk[:length], ("assistant", ["x"], None)) for length in (10, 1_000))
     look = [

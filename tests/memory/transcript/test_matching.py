@@ -1,4 +1,4 @@
-"""Where the end of a thread is found in what was sent."""
+"""Finding the end of a thread in what was sent."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def users(texts: str) -> list[Item]:
 
 
 def told(sent: Sequence[Item], stored: Sequence[Mark]) -> tuple[int, int]:
-    """As the rule is told: each place of what was sent, tried from there backwards."""
+    """The rule in plain steps: each place of what was sent, tried from there backwards."""
     best, last = (0, 0), len(stored) - 1
     for end in range(len(sent)):
         length = 0
@@ -58,7 +58,8 @@ def test_runs_are_found_in_steps_in_proportion(stored: str, sent: str) -> None:
 
 
 def test_leading_pairs_are_found_in_steps_in_proportion() -> None:
-    """Also of a client that changes every reply and then asks a great deal."""
+    """The steps stay in proportion for a client that changes every reply and then asks a great
+    deal."""
 
     def work(count: int) -> partial[list[object]]:
         ours = [item(role, f"{i}") for i in range(count) for role in ("user", "assistant")]

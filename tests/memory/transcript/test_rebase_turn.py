@@ -96,7 +96,7 @@ def test_turns_that_overlap(stored: str, one: str, other: str, after: str) -> No
 
 
 def test_the_ground_is_gone() -> None:
-    """Whoever came first took back what this turn stood on: it must be reconciled again."""
+    """A turn is reconciled again if an earlier commit took back what it stood on."""
     thread = build_thread("u1 a1")
     first, second = opened(thread, "u1"), opened(thread, "u1 a1 u2")
     memory = apply_turn(thread.memory, *first, {}, 8.0, answer("A"), 1)
@@ -168,7 +168,7 @@ def test_a_reply_that_came_behind_another_question_is_not_its_answer() -> None:
 
 @pytest.mark.parametrize("text", ["u2", "u3"])
 def test_a_retry_behind_others_takes_back_its_own_reply_alone(text: str) -> None:
-    """What others had said before that reply came is not the retry's to supersede."""
+    """A retry does not supersede what others said before its reply came."""
     thread, waiting = behind_another()
     if text == "u3":
         thread.commit(closed(thread.memory, *waiting, "B"))

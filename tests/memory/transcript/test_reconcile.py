@@ -63,7 +63,7 @@ CASES = [
 
 @pytest.mark.parametrize(("stored", "sent", "case", "after"), CASES)
 def test_the_table(stored: str, sent: str, case: str, after: str) -> None:
-    """What the client sent has the name, and the effect, the specification's table gives it."""
+    """Each request has the name and the effect that the specification's table gives it."""
     thread = build_thread(stored)
     verdict = thread.turn(chat(sent), raw("assistant", "R") if sent else None)
     assert verdict.case == case
@@ -129,8 +129,8 @@ def test_nothing_changes_before_the_turn_is_complete() -> None:
     ],
 )  # fmt: skip
 def test_destructive_needs_proof(stored: str, sent: str, after: str) -> None:
-    """Without a match from the start, or through a text unique in the thread, nothing is
-    superseded."""
+    """Nothing is superseded without a match from the start or through a text unique in the
+    thread."""
     thread = build_thread(stored)
     verdict = thread.turn(chat(sent), raw("assistant", "R"))
     assert verdict.cut is None
@@ -270,8 +270,7 @@ def view(count: int, digest: bytes) -> View:
 
 
 def test_recognise_finds_the_longest_view() -> None:
-    """Of the recorded attempts the longest one that the request begins with; the newest of
-    equals."""
+    """The longest recorded attempt that the request begins with is found; the newest of equals."""
     raws = chat("u1 a1 u2")
     digests = [recognise((), raws[:n]).digest for n in range(4)]
     views = [view(1, digests[1]), view(2, digests[2]), view(2, b"other"), view(9, digests[3])]
@@ -283,7 +282,7 @@ def test_recognise_finds_the_longest_view() -> None:
 
 @given(st.lists(st.binary(max_size=6), max_size=5), st.lists(st.binary(max_size=6), max_size=5))
 def test_no_two_lists_share_a_digest(one: list[bytes], other: list[bytes]) -> None:
-    """Where one message ends and the next begins is part of what is hashed."""
+    """The digest includes where one message ends and the next begins."""
     assert (recognise((), one).digest == recognise((), other).digest) == (one == other)
 
 
@@ -316,7 +315,7 @@ def test_the_known_prefix_is_not_parsed() -> None:
 
 
 def test_old_forks_ask_for_the_outline() -> None:
-    """What lies before the loaded marks is not guessed at."""
+    """A fork before the loaded marks is not guessed at."""
     thread = build_thread(" ".join(f"u{i} a{i}" for i in range(20)), recent=4)
     thread.observe(30)
     thread.activate(1)
@@ -331,7 +330,7 @@ def test_old_forks_ask_for_the_outline() -> None:
 
 
 def test_a_window_needs_no_outline() -> None:
-    """Where the window ends where ours ends, the loaded marks say enough."""
+    """The loaded marks suffice where the window ends where the transcript ends."""
     thread = build_thread(" ".join(f"u{i} a{i}" for i in range(20)), recent=4)
     thread.observe(30)
     thread.activate(1)
@@ -364,7 +363,7 @@ def test_an_edit_under_an_altering_client_keeps_what_stood_before() -> None:
 
 
 def test_known_of_a_bounded_memory() -> None:
-    """What is not loaded is counted, and everything up to the newest chunk is fixed."""
+    """Messages that are not loaded are counted, and everything up to the newest chunk is fixed."""
     thread = build_thread(LONG, recent=2)
     thread.observe(4)
     thread.activate(1)

@@ -57,7 +57,7 @@ def is_side(thread: Thread, sent: str, hints: Hints = Hints()) -> bool:
     ],
 )
 def test_what_repeats_nothing_is_a_side_request(sent: str, side: bool) -> None:
-    """Only where it asks and nothing of it is known."""
+    """A side request asks, and nothing of it is known."""
     assert is_side(agent(), sent) is side
 
 
@@ -78,7 +78,7 @@ def test_clients_without_tools() -> None:
 
 @pytest.mark.parametrize("history", ["full", "window", "new"])
 def test_the_client_says_what_its_messages_are(history: History) -> None:
-    """Then nothing is guessed: another device says `new` and has its memory."""
+    """Nothing is guessed with a hint: another device says `new` and has its memory."""
     assert not is_side(agent(), "unew", Hints(history=history))
 
 
@@ -99,7 +99,7 @@ def test_what_was_taken_back_is_known() -> None:
 
 
 def test_what_is_not_loaded_is_asked_for() -> None:
-    """Of a long thread only the newest messages are at hand."""
+    """Only the newest messages of a long thread are loaded."""
     thread = agent()
     known = replace(thread.stored_transcript(), live=thread.stored_transcript().live[2:], missing=2)
     assert repeats_nothing(known, thread.read_sent(chat("u1"))) is NEED_OUTLINE
@@ -113,8 +113,7 @@ def test_what_is_not_loaded_is_asked_for() -> None:
     st.lists(st.sampled_from(["utitle", "unew"])),
 )
 def test_a_known_message_is_proof(known: list[str], more: list[str]) -> None:
-    """Whatever stands around it: a main request is never taken for a side request while it shows
-    anything of the thread."""
+    """A main request is never taken for a side request while it shows anything of the thread."""
     assert not is_side(agent(), " ".join([*more, *known, *more]))
 
 

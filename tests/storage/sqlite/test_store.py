@@ -109,8 +109,8 @@ async def work_of_load(store: SqliteStore, key: Key) -> int:
 
 
 async def test_older_generations_go(path: Path) -> None:
-    """Of the older generations the newest two are kept; entries that stand in none of them leave
-    the file, chunks stay."""
+    """The newest two older generations are kept. Entries that stand in none of them leave the file,
+    chunks stay."""
     async with opened(path, generations=2) as store:
         thread = MemoryBuilder().chat(40)
         memory = await store.commit(Memory(key=KEY), thread.memory())
@@ -137,7 +137,7 @@ async def test_older_generations_go(path: Path) -> None:
 
 
 async def test_turn_writes_what_is_new(store: SqliteStore) -> None:
-    """On a thread of 5 000 messages a turn of two writes four rows: both messages, the thread's
+    """A turn of two on a thread of 5 000 messages writes four rows: both messages, the thread's
     own, the counter."""
     thread = MemoryBuilder().chat(5_000)
     memory = await store.commit(Memory(key=KEY), thread.memory())
@@ -210,7 +210,7 @@ async def test_load_does_not_grow_with_the_thread(store: SqliteStore) -> None:
 
 
 async def test_load_does_not_wait_for_a_writer(store: SqliteStore, path: Path) -> None:
-    """While another connection holds the write lock, loads see the last committed state."""
+    """Loads see the last committed state while another connection holds the write lock."""
     memory = await store.commit(Memory(key=KEY), MemoryBuilder().chat(2).memory())
     with closing(sqlite3.connect(path, isolation_level=None)) as other:
         other.execute("BEGIN IMMEDIATE")
@@ -273,7 +273,7 @@ async def test_commits_share_a_transaction_with_other_work(store: SqliteStore) -
 
 
 async def test_one_bad_commit_does_not_spoil_its_companions(store: SqliteStore) -> None:
-    """Of commits in one transaction the one that breaks a rule of the database fails alone."""
+    """A commit that breaks a rule of the database fails alone among those of one transaction."""
     thread = MemoryBuilder().chat(2)
     memory = await store.commit(Memory(key=KEY), thread.memory())
     twice = thread.every[1]  # an interrupted reply under a seq that is taken
@@ -328,7 +328,7 @@ async def test_full_disk_fails_the_commit_and_nothing_else(store: SqliteStore, p
 async def test_write_protected_database_is_an_error_until_it_no_longer_is(
     store: SqliteStore,
 ) -> None:
-    """Where nothing can be written, commit and ping raise StorageError and loads go on; a new
+    """Commit and ping raise StorageError where nothing can be written, and loads go on; a new
     connection writes again."""
     memory = await store.commit(Memory(key=KEY), MemoryBuilder().chat(2).memory())
     for use in (store.ping, lambda: store.commit(memory, replace(memory, turns=1))):
@@ -395,8 +395,7 @@ async def test_file_of_another_program_version_is_refused(
 
 
 async def test_failed_migration_leaves_nothing(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """If one statement of a migration fails, none of them has happened, and the right one can
-    follow."""
+    """A failing statement undoes its whole migration, and the right one can follow."""
     broken = (
         Migration(1, "broken", "CREATE TABLE first (a); CREATE TABLE second (nonsense nonsense"),
     )
@@ -435,7 +434,7 @@ async def test_files_are_their_owners(path: Path) -> None:
 
 
 async def test_forgotten_bytes_are_gone(store: SqliteStore, path: Path) -> None:
-    """After `forget` no byte of a message or observation is left in the file or its WAL."""
+    """No byte of a message or observation is left in the file or its WAL after `forget`."""
     thread = MemoryBuilder().chat(60, "canary " * 30)
     memory = await store.commit(Memory(key=KEY), thread.memory())
     await store.commit(memory, thread.cover(20).chunk(9, "* 🔴 canary").supersede([60]).memory())
@@ -542,7 +541,7 @@ async def test_bytes_that_a_reader_holds_are_pending(store: SqliteStore, path: P
 
 
 async def test_a_reader_holds_up_nobody(store: SqliteStore, path: Path) -> None:
-    """While the bytes are pending, a commit waits no longer than one try takes."""
+    """A commit waits no longer than one try takes while the bytes are pending."""
     await canary(store)
     with snapshot(path):
         await store.forget(KEY)
@@ -644,7 +643,7 @@ def acknowledged_until_killed(path: Path, least: int) -> int:
 
 
 async def test_killed_process_loses_nothing_acknowledged(path: Path) -> None:
-    """Over 20 kills of a committing process every acknowledged message is stored, once, and the
+    """Every acknowledged message is stored once after 20 kills of a committing process, and the
     file stays sound."""
     random = Random(20)
     for _ in range(20):

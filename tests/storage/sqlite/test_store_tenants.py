@@ -47,7 +47,7 @@ async def test_who_waits(store: SqliteStore) -> None:
 
 
 async def test_who_speaks_elsewhere(store: SqliteStore) -> None:
-    """What is said in a resource's other threads is never another tenant's."""
+    """The tails of a resource's other threads are never another tenant's."""
     for tenant in ("a", "b"):
         await shared(store, tenant, "t")
     mine = await shared(store, "a", "u")
@@ -58,7 +58,7 @@ async def test_who_speaks_elsewhere(store: SqliteStore) -> None:
 
 
 async def test_who_makes_whose_shared_log_due(store: SqliteStore) -> None:
-    """What is unobserved counts for its own tenant's shared log, and makes no other one due."""
+    """Unobserved messages count for their own tenant's shared log, and make no other one due."""
     first = await shared(store, "a", "t", ResourceWakeup(NOW, 1))
     assert await store.due_threads(NOW, 9) == (resource_key(first.key),)
     tokens = sum(m.framed_tokens for m in first.tail)
@@ -72,7 +72,7 @@ async def test_who_makes_whose_shared_log_due(store: SqliteStore) -> None:
 
 
 async def test_whose_shared_log_is_made_due(store: SqliteStore) -> None:
-    """Not that of another tenant, which is stirred by its own threads only."""
+    """Only a tenant's own threads wake its shared log."""
     await shared(store, "b", "t")
     mine = await shared(store, "a", "t", ResourceWakeup(NOW, 1))
     assert await store.due_threads(NOW, 9) == (resource_key(mine.key),)
@@ -101,8 +101,8 @@ async def test_whose_lease(store: SqliteStore) -> None:
 
 
 async def test_whose_shared_log_goes(store: SqliteStore) -> None:
-    """With a tenant's last thread its shared log is forgotten, and nobody else's: another tenant's
-    thread neither keeps it nor loses its own."""
+    """A tenant's shared log is forgotten with its last thread. Another tenant's thread neither
+    keeps it nor loses its own."""
     mine, theirs = [await shared(store, tenant, "t") for tenant in ("a", "b")]
     shared_log = await store.load(resource_key(theirs.key))
     assert (await store.forget(mine.key)).messages == 4
@@ -112,7 +112,8 @@ async def test_whose_shared_log_goes(store: SqliteStore) -> None:
 
 
 async def test_who_is_told_no_more(store: SqliteStore) -> None:
-    """What prompts tell of a forgotten thread goes from its own tenant's threads only."""
+    """Prompts of its own tenant's threads lose the text about a forgotten thread; others keep
+    theirs."""
     told = {}
     for tenant in ("a", "b"):
         await shared(store, tenant, "t")

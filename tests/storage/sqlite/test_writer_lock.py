@@ -1,4 +1,4 @@
-"""Between processes, one at a time writes or checkpoints a file."""
+"""One process at a time writes or checkpoints a file."""
 
 from __future__ import annotations
 
@@ -75,8 +75,7 @@ async def test_it_is_let_go_after_an_error(tmp_path: Path) -> None:
 
 
 async def test_a_busy_one_lets_the_next_in(tmp_path: Path) -> None:
-    """Who writes without a pause stands behind who waits: within two of its turns the other one has
-    had its own."""
+    """A waiting process gets its turn within two turns of one that writes without a pause."""
     busy, quiet = WriterLock(f"{tmp_path}/om.db", 5.0), WriterLock(f"{tmp_path}/om.db", 5.0)
     turns, waited = 0, asyncio.Event()
 
@@ -142,8 +141,8 @@ async def test_files_in_use_stay(tmp_path: Path) -> None:
 
 
 async def test_a_lock_on_a_removed_file_is_none(tmp_path: Path) -> None:
-    """Who waited for a file that its holder removed at its end does not write beside who has opened
-    the new one."""
+    """A process that waited for a file that its holder removed does not write beside the process
+    that opened the new one."""
     ended, waiting, new = (WriterLock(f"{tmp_path}/om.db", 5.0) for _ in range(3))
     for one in (waiting, ended):
         async with one:  # both have the first file open
