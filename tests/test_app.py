@@ -18,7 +18,7 @@ from om_proxy.models import encodings
 from om_proxy.settings import Settings, parse
 from om_proxy.testing.loopback import serve_on_loopback
 from om_proxy.testing.scripted import ScriptedServer
-from tests.e2e.running import Running, running
+from tests.e2e.running import Running, run_with_scripted_models
 
 
 def settings_in(
@@ -67,7 +67,7 @@ async def until(seen: Callable[[], bool]) -> None:
 
 async def test_alive_and_ready(tmp_path: Path) -> None:
     """Both say ok while everything works."""
-    async with running(tmp_path) as run:
+    async with run_with_scripted_models(tmp_path) as run:
         assert await ready(run) == {"status": "ok"}
         answer = await run.http.get(f"{run.base}/healthz")
         assert (answer.status_code, answer.json()) == (200, {"status": "ok"})
@@ -91,7 +91,7 @@ async def test_ready_when_the_first_count_is_quick(
     """Ranks are loaded from the start on, and until they are here it is not ready; chat without
     memory is served at once, and with memory as soon as they are."""
     ranks = Ranks(monkeypatch)
-    async with running(tmp_path) as run:
+    async with run_with_scripted_models(tmp_path) as run:
         answer = await run.http.get(f"{run.base}/readyz")
         assert (answer.status_code, answer.json(), answer.headers["retry-after"]) == (
             503,
@@ -116,7 +116,7 @@ async def test_ready_without_anything_to_count(
 ) -> None:
     """Where no request has memory nothing is loaded, and nothing waited for."""
     ranks = Ranks(monkeypatch)
-    async with running(tmp_path, "enabled: false") as run:
+    async with run_with_scripted_models(tmp_path, "enabled: false") as run:
         assert (await run.http.get(f"{run.base}/readyz")).json() == {"status": "ok"}
         assert ranks.asked == 0
 
@@ -130,7 +130,7 @@ async def test_ready_though_ranks_cannot_be_loaded(
         raise MemoryError
 
     monkeypatch.setattr(encodings, "load_ranks", failing)
-    async with running(tmp_path) as run:
+    async with run_with_scripted_models(tmp_path) as run:
         assert (await ready(run)) == {"status": "ok"}
         _, receipt = await run.chat().say("The dock is 2.85 m high.")
         assert (receipt["status"], receipt["reason"]) == ("degraded", "memory-error")
@@ -141,13 +141,13 @@ async def test_ending_while_ranks_are_loaded(
 ) -> None:
     """The end does not wait for them."""
     Ranks(monkeypatch)
-    async with asyncio.timeout(10), running(tmp_path):
+    async with asyncio.timeout(10), run_with_scripted_models(tmp_path):
         pass
 
 
 async def test_ready_without_memory(tmp_path: Path) -> None:
     """Chat can be served without a store: ready, and the answer says what is degraded."""
-    async with running(tmp_path) as run:
+    async with run_with_scripted_models(tmp_path) as run:
         await ready(run)
         await run.app.store.close()
         answer = await run.http.get(f"{run.base}/readyz")
@@ -160,7 +160,7 @@ async def test_ready_without_memory(tmp_path: Path) -> None:
 
 async def test_chat_without_a_store(tmp_path: Path) -> None:
     """A store that fails costs the memory, never the call (docs/spec/behaviour.md#fail-open)."""
-    async with running(tmp_path) as run:
+    async with run_with_scripted_models(tmp_path) as run:
         await run.app.store.close()
         for stream in (False, True):
             reply, receipt = await run.chat().say("The dock is 2.85 m high.", stream=stream)
@@ -170,7 +170,7 @@ async def test_chat_without_a_store(tmp_path: Path) -> None:
 
 async def test_websocket(tmp_path: Path) -> None:
     """A WebSocket is refused with a clear 501, on every path, before anything goes upstream."""
-    async with running(tmp_path) as run:
+    async with run_with_scripted_models(tmp_path) as run:
         upgrade = {"connection": "upgrade", "upgrade": "websocket", "sec-websocket-version": "13"}
         for path in (
             "/v1/realtime",
@@ -194,7 +194,9 @@ async def test_websocket(tmp_path: Path) -> None:
 async def test_a_websocket_with_http_to_fall_back_to(tmp_path: Path, path: str) -> None:
     """Codex tries one first, and goes on with HTTP at once when it is told 426 (RFC 9110
     15.5.22)."""
-    async with running(tmp_path, more="auth: {keys: [{tenant: acme, key: sk-acme}]}") as run:
+    async with run_with_scripted_models(
+        tmp_path, more="auth: {keys: [{tenant: acme, key: sk-acme}]}"
+    ) as run:
         upgrade = {"connection": "Upgrade", "upgrade": "WebSocket", "sec-websocket-version": "13"}
         answer = await run.http.get(
             run.base + path, headers=upgrade | {"sec-websocket-key": "eA=="}
@@ -209,7 +211,9 @@ async def test_a_websocket_with_http_to_fall_back_to(tmp_path: Path, path: str) 
 async def test_what_this_is(tmp_path: Path) -> None:
     """Whoever opens the address sees what answers there, without a key; a body sent there is told
     that the API stands elsewhere."""
-    async with running(tmp_path, more="auth: {keys: [{tenant: acme, key: sk-acme}]}") as run:
+    async with run_with_scripted_models(
+        tmp_path, more="auth: {keys: [{tenant: acme, key: sk-acme}]}"
+    ) as run:
         for path in ("/", "/t/kitchen", "/t/kitchen/"):
             answer = await run.http.get(run.base + path)
             assert (answer.status_code, answer.json()["service"]) == (200, "om-proxy")
@@ -244,7 +248,7 @@ BELOW_A_THREAD = [
 async def test_our_own_paths_are_never_forwarded(tmp_path: Path, path: str) -> None:
     """A model server behind us does not answer for them, and a prefix is no way past a rule for
     `/om/`."""
-    async with running(tmp_path) as run:
+    async with run_with_scripted_models(tmp_path) as run:
         for method in ("GET", "POST"):
             answer = await run.http.request(method, run.base + path)
             assert (answer.status_code, answer.json()["error"]["code"]) == (404, "om_not_found")
@@ -254,7 +258,7 @@ async def test_our_own_paths_are_never_forwarded(tmp_path: Path, path: str) -> N
 @pytest.mark.parametrize("path", ["/v1/chat/completions", "/chat/completions"])
 async def test_the_intercepted_route(tmp_path: Path, path: str) -> None:
     """With and without /v1."""
-    async with running(tmp_path) as run:
+    async with run_with_scripted_models(tmp_path) as run:
         body = {"model": "scripted-actor", "messages": [{"role": "user", "content": "hello"}]}
         answer = await run.http.post(run.base + path, json=body, headers={"x-om-thread": "t"})
         assert (answer.status_code, answer.headers["x-om-status"]) == (200, "raw")
@@ -263,7 +267,7 @@ async def test_the_intercepted_route(tmp_path: Path, path: str) -> None:
 
 async def test_every_other_route_passes(tmp_path: Path) -> None:
     """It reaches the upstream, and nothing of ours is added."""
-    async with running(tmp_path) as run:
+    async with run_with_scripted_models(tmp_path) as run:
         answer = await run.http.get(f"{run.base}/v1/models")
         assert answer.json()["object"] == "list"
         assert [name for name in answer.headers if name.startswith("x-om-")] == []
@@ -272,7 +276,7 @@ async def test_every_other_route_passes(tmp_path: Path) -> None:
 async def test_keys_of_ours_guard_every_route(tmp_path: Path) -> None:
     """With `auth.keys`, nobody without one reaches the upstream; the health routes stay open."""
     keys = "auth: {keys: [{tenant: acme, key: sk-acme}]}"
-    async with running(tmp_path, more=keys) as run:
+    async with run_with_scripted_models(tmp_path, more=keys) as run:
         assert (await run.http.get(f"{run.base}/v1/models")).status_code == 401
         allowed = await run.http.get(
             f"{run.base}/v1/models", headers={"authorization": "Bearer sk-acme"}
@@ -283,7 +287,7 @@ async def test_keys_of_ours_guard_every_route(tmp_path: Path) -> None:
 
 async def test_changed_settings_hold_for_the_next_request(tmp_path: Path) -> None:
     """A valid change of the file needs no restart."""
-    async with running(tmp_path) as run:
+    async with run_with_scripted_models(tmp_path) as run:
         assert (await run.chat().say("hello"))[1]["status"] == "raw"
         watched = run.app._watched
         watched.current = parse(
@@ -339,16 +343,19 @@ async def test_a_store_there_is_none_for(url: str) -> None:
 
 async def test_stopping_keeps_what_was_said(tmp_path: Path) -> None:
     """What a client was told is there at the next start."""
-    async with running(tmp_path) as run:
+    async with run_with_scripted_models(tmp_path) as run:
         await run.chat().say("The dock is 2.85 m high.")
-    async with running(tmp_path) as run:
+    async with run_with_scripted_models(tmp_path) as run:
         assert (await run.memory()).count == 2
 
 
 async def test_two_processes_on_one_store(tmp_path: Path) -> None:
     """Both see what either stored: a conversation may go on in the other."""
     models = ScriptedServer()
-    async with running(tmp_path, models=models) as one, running(tmp_path, models=models) as two:
+    async with (
+        run_with_scripted_models(tmp_path, models=models) as one,
+        run_with_scripted_models(tmp_path, models=models) as two,
+    ):
         chat = one.chat()
         await chat.say("first")
         chat.running = two
@@ -411,7 +418,7 @@ def test_an_encryption_key_is_not_taken_in_silence(tmp_path: Path) -> None:
 async def test_overrides_of_a_model(tmp_path: Path, more: str, status: str, reason: str) -> None:
     """What a model's own settings switch off is off, and settings that cannot hold cost no call
     (docs/spec/behaviour.md#fail-open)."""
-    async with running(tmp_path, more=more) as run:
+    async with run_with_scripted_models(tmp_path, more=more) as run:
         reply, receipt = await run.chat().say("hello")
         assert reply.startswith("Noted")
         assert (receipt["status"], receipt["reason"]) == (status, reason)

@@ -16,7 +16,7 @@ import yaml
 from om_proxy.demo.trial import serve_trial
 from om_proxy.settings import parse
 from om_proxy.testing.scripted import ScriptedServer
-from tests.e2e.running import running
+from tests.e2e.running import run_with_scripted_models
 
 EXAMPLES = Path(__file__).parents[1] / "examples"
 DOCKERFILE = EXAMPLES.parent / "Dockerfile"
@@ -53,7 +53,7 @@ def test_every_example_is_run() -> None:
 async def test_openai_sdk(tmp_path: Path) -> None:
     """Three turns, answered, stored under the names the example gives, and each told with its
     receipt."""
-    async with running(tmp_path) as proxy:
+    async with run_with_scripted_models(tmp_path) as proxy:
         out = await run(proxy.base, sys.executable, EXAMPLES / "openai_sdk.py")
         assert re.findall(r"^you: (.+)$", out, flags=re.M) == [
             "The worktop is 312 cm long.",
@@ -76,7 +76,7 @@ async def test_openai_sdk(tmp_path: Path) -> None:
 
 async def test_openai_sdk_without_memory(tmp_path: Path) -> None:
     """Where memory is off there is less of a receipt, and the conversation goes on all the same."""
-    async with running(tmp_path, "enabled: false") as proxy:
+    async with run_with_scripted_models(tmp_path, "enabled: false") as proxy:
         out = await run(proxy.base, sys.executable, EXAMPLES / "openai_sdk.py")
         assert re.findall(r"memory (.+)$", out, flags=re.M) == ["off, uncounted tokens sent"] * 3
 
@@ -92,7 +92,7 @@ async def test_readme_s_own(tmp_path: Path) -> None:
     (asked,) = re.findall(r'"(Plan [^"]+)"', text)
     plan = "Day one: the castle, the tram, an early supper by the river. " * 20
     models = ScriptedServer({asked: {"role": "assistant", "content": plan}})
-    async with running(
+    async with run_with_scripted_models(
         tmp_path, f"observation: {{message_tokens: {threshold}}}", models=models
     ) as proxy:
         out = await run(
@@ -122,7 +122,7 @@ async def test_readme_s_own_without_a_key() -> None:
 async def test_quickstart_s_own(tmp_path: Path) -> None:
     """The program in the quick start runs as it stands there, its address aside."""
     (text,) = re.findall(r"```python\n(.*?)```", QUICKSTART.read_text(encoding="utf-8"), flags=re.S)
-    async with running(tmp_path) as proxy:
+    async with run_with_scripted_models(tmp_path) as proxy:
         out = await run(
             proxy.base, sys.executable, "-c", text.replace("http://127.0.0.1:8400", proxy.base)
         )
@@ -150,7 +150,7 @@ def test_no_two_share_a_thread() -> None:
 
 async def test_openai_sdk_stream(tmp_path: Path) -> None:
     """The reply is printed as it comes, and the turns are stored when the streams have ended."""
-    async with running(tmp_path) as proxy:
+    async with run_with_scripted_models(tmp_path) as proxy:
         out = await run(
             proxy.base, sys.executable, EXAMPLES / "openai_sdk_stream.py", "scripted-actor"
         )
@@ -162,7 +162,7 @@ async def test_openai_sdk_stream(tmp_path: Path) -> None:
 
 async def test_curl(tmp_path: Path) -> None:
     """One turn; the receipt stands among the headers, the reply in the body."""
-    async with running(tmp_path) as proxy:
+    async with run_with_scripted_models(tmp_path) as proxy:
         try:
             out = await run(proxy.base, EXAMPLES / "curl.sh")
         except AssertionError as exc:
@@ -178,7 +178,7 @@ async def test_curl(tmp_path: Path) -> None:
 
 async def test_curl_without_a_key(tmp_path: Path) -> None:
     """It says what is missing, and asks nobody."""
-    async with running(tmp_path) as proxy:
+    async with run_with_scripted_models(tmp_path) as proxy:
         env = {name: value for name, value in os.environ.items() if name != "OPENAI_API_KEY"}
         process = await asyncio.create_subprocess_exec(
             EXAMPLES / "curl.sh",

@@ -22,9 +22,9 @@ from om_proxy.testing.scripted import ScriptedServer
 from tests.clients import recipes
 from tests.clients.conversation import conversation, script
 from tests.clients.judging import KEY, Verdict, judged
-from tests.e2e.playing import Stories, stories
+from tests.e2e.playing import TurnEvents, collect_turn_events
 from tests.e2e.process import free_port
-from tests.e2e.running import running
+from tests.e2e.running import run_with_scripted_models
 
 PROGRAMS = Path(__file__).parent / "programs"
 SMALL = "observation: {message_tokens: 1200, buffer_tokens: 300, block_timeout: 10s}"
@@ -98,14 +98,18 @@ async def played(name: str, folder: Path, installed: Path, **changes: Any) -> Ve
     served = f"127.0.0.1:{free_port()}"
     places = {}
 
-    def between(models: str) -> str:
+    def find_upstream_url(models: str) -> str:
         places[PROVIDER] = models
         return f"http://{served}" if client.behind else models
 
-    with stories() as told:
+    with collect_turn_events() as turn_events:
         more = recipe.files.get("om-proxy.yaml", "").replace("\n", "\n" + " " * 12)
-        async with running(
-            folder, SMALL, models=ScriptedServer(script(turns)), more=more, between=between
+        async with run_with_scripted_models(
+            folder,
+            SMALL,
+            models=ScriptedServer(script(turns)),
+            more=more,
+            upstream_url=find_upstream_url,
         ) as run:
             places[recipes.ADDRESS] = run.base
             if client.serves:
@@ -138,14 +142,14 @@ async def played(name: str, folder: Path, installed: Path, **changes: Any) -> Ve
             names: dict[str, Any] = next((line for line in lines if "thread" in line), written)
             answers = [line["answer"] for line in lines if "answer" in line]
             verdict = await judged(
-                run, _all(told), turns, answers, names["thread"], names["resource"]
+                run, _all(turn_events), turns, answers, names["thread"], names["resource"]
             )
     assert verdict.aside == client.aside
     return verdict
 
 
-def _all(told: Stories) -> list[EventDict]:
-    return [dict(told.told.get_nowait()) for _ in range(told.told.qsize())]
+def _all(turn_events: TurnEvents) -> list[EventDict]:
+    return [dict(turn_events.queue.get_nowait()) for _ in range(turn_events.queue.qsize())]
 
 
 async def _lines(client: Client, folder: Path, env: Mapping[str, str]) -> list[dict[str, Any]]:

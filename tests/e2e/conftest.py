@@ -8,8 +8,8 @@ from itertools import count
 import pytest
 import pytest_asyncio
 
-from tests.e2e.playing import Model, Play, Stories, stories
-from tests.e2e.running import Running, running
+from tests.e2e.playing import Model, Play, TurnEvents, collect_turn_events
+from tests.e2e.running import Running, run_with_scripted_models
 
 numbers = count(1)
 
@@ -17,19 +17,19 @@ numbers = count(1)
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def run(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Running]:
     """With default thresholds, which no test of cases reaches."""
-    async with running(
+    async with run_with_scripted_models(
         tmp_path_factory.mktemp("cases"), memory="scope: thread", models=Model()
     ) as run:
         yield run
 
 
 @pytest.fixture(scope="module")
-def told() -> Iterator[Stories]:
-    with stories() as found:
+def turn_events() -> Iterator[TurnEvents]:
+    with collect_turn_events() as found:
         yield found
 
 
 @pytest.fixture(params=[False, True], ids=["whole", "stream"])
-def play(run: Running, told: Stories, request: pytest.FixtureRequest) -> Play:
+def play(run: Running, turn_events: TurnEvents, request: pytest.FixtureRequest) -> Play:
     """A client with a new thread that asks for whole answers, and one that asks for streams."""
-    return Play(run, told, f"case-{next(numbers)}", stream=request.param)
+    return Play(run, turn_events, f"case-{next(numbers)}", stream=request.param)

@@ -1,4 +1,4 @@
-"""Five hundred texts that would be more than data: tags of ours, fences, speakers, terminal
+"""Five hundred texts that pretend to be more than data: tags of ours, fences, speakers, terminal
 sequences, markup, direction marks."""
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ def _simple() -> Iterator[str]:
 
 
 def payloads() -> list[str]:
-    """All of them, the rest put together of two or three others; the same at every call."""
+    """Return the texts, the same at every call. The last ones combine two or three others."""
     simple, rng = list(dict.fromkeys(_simple())), Random(17)
     while len(simple) < COUNT:
         simple.append("".join(rng.choices(simple, k=rng.randint(2, 3))))

@@ -1,5 +1,5 @@
-"""Conversations in words, played through a live proxy: what to send, what the model answers, and
-what came of it.
+"""Play conversations in words through a live proxy: what to send, what the model answers, and what
+came of it.
 
 The words are those of tests/memory/clients.py: `u1 a1 cx rx` is a question, its answer, a call of
 tool x and its result.
@@ -22,7 +22,7 @@ from om_proxy.identity.tenants import LOCAL_TENANT
 from om_proxy.memory.model import Key, Memory
 from om_proxy.testing.faults import Fault
 from om_proxy.testing.scripted import RecordedRequest, ScriptedServer, cue
-from tests.e2e.running import Running, streamed
+from tests.e2e.running import Running, read_streamed_text
 from tests.memory.clients import chat, message
 
 INSTRUCTIONS = {"role": "system", "content": "Be brief."}
@@ -57,25 +57,25 @@ class Model(ScriptedServer):
 
 
 @dataclass
-class Stories:
+class TurnEvents:
     """The `turn` events, one a request, in the order in which the requests ended."""
 
-    told: asyncio.Queue[EventDict] = field(default_factory=asyncio.Queue)
+    queue: asyncio.Queue[EventDict] = field(default_factory=asyncio.Queue)
 
     def __call__(self, _: Any, __: str, event: EventDict) -> EventDict:
         if event["event"] == "turn":
-            self.told.put_nowait(dict(event))
+            self.queue.put_nowait(dict(event))
         raise structlog.DropEvent
 
     async def next(self) -> EventDict:
-        """The story is told after the client has its answer, so it is waited for."""
-        return await asyncio.wait_for(self.told.get(), 30)
+        """Wait for the next event: it is logged after the client has its answer."""
+        return await asyncio.wait_for(self.queue.get(), 30)
 
 
 @contextmanager
-def stories() -> Iterator[Stories]:
-    """While the block lasts, log events go here and nowhere else."""
-    found, processors = Stories(), structlog.get_config()["processors"]
+def collect_turn_events() -> Iterator[TurnEvents]:
+    """Collect the log events until the block ends. They go nowhere else."""
+    found, processors = TurnEvents(), structlog.get_config()["processors"]
     before = processors[:]
     processors[:] = [found]  # in place: loggers that are bound already have this very list
     try:
@@ -102,7 +102,7 @@ class Play:
     """One thread of one client. It has no credential, so its tenant is the local one."""
 
     running: Running
-    stories: Stories
+    turn_events: TurnEvents
     thread: str
     stream: bool = False
 
@@ -110,30 +110,30 @@ class Play:
     def key(self) -> Key:
         return Key(LOCAL_TENANT, self.thread, self.thread)
 
-    async def told(self, conversation: str) -> None:
-        """Let this have happened: steps `sent > reply; …`, or words that a client with a whole
-        history sent turn by turn."""
-        for sent, reply in steps(conversation):
+    async def play_turns(self, conversation: str) -> None:
+        """Play steps `sent > reply; …`, or words that a client with a whole history sends turn by
+        turn."""
+        for sent, reply in split_steps(conversation):
             await self.turn(sent, reply)
             await self.running.app.background.wait_idle()
 
     async def turn(self, sent: str, reply: str = REPLY, **headers: str) -> Turn:
-        """One request with these words, answered so."""
+        """Send one request with these words, answered with this reply."""
         return await self.send(chat(sent), reply, **headers)
 
     async def send(self, raws: Sequence[bytes], reply: str = REPLY, **headers: str) -> Turn:
         self._prepare(raws, reply)
         before = len(self.running.models.requests)
-        body = body_of(raws, stream=self.stream)
+        body = write_body(raws, stream=self.stream)
         status, receipt, arrived, whole = await self._post(
             body, {"x-om-thread": self.thread, **headers}
         )
-        answer = heard(arrived, self.stream) if status == 200 and whole else None
-        story = await self.stories.next()
+        answer = read_reply_words(arrived, self.stream) if status == 200 and whole else None
+        story = await self.turn_events.next()
         if answer is None:
-            await self.running.app.background.wait_idle()  # nobody waited for its commit
+            await self.running.app.background.wait_idle()  # no client waited for its commit
         asked = [seen for seen in self.running.models.requests[before:] if seen.model == ACTOR]
-        prompt = words_of(asked[-1]) if asked else None
+        prompt = read_prompt_words(asked[-1]) if asked else None
         return Turn(
             story["case"],
             status,
@@ -154,7 +154,9 @@ class Play:
         if reply.endswith(CUT) and self.stream:
             models.faults.switch(Fault(kind="cut", model=ACTOR))
         if reply != FAILED:
-            models.script[cue(orjson.loads(raws[-1])) if raws else ""] = reply_of(reply.rstrip(CUT))
+            models.script[cue(orjson.loads(raws[-1])) if raws else ""] = write_reply(
+                reply.rstrip(CUT)
+            )
 
     async def _post(
         self, body: bytes, headers: dict[str, str]
@@ -184,7 +186,7 @@ class Play:
         return len((await self.running.app.store.outline(self.key)).superseded)
 
 
-def steps(conversation: str) -> Iterator[tuple[str, str]]:
+def split_steps(conversation: str) -> Iterator[tuple[str, str]]:
     if ">" in conversation:
         for step in conversation.split(";"):
             sent, _, reply = step.partition(">")
@@ -198,7 +200,7 @@ def steps(conversation: str) -> Iterator[tuple[str, str]]:
         yield conversation, FAILED
 
 
-def body_of(raws: Sequence[bytes], *, stream: bool, model: str = ACTOR) -> bytes:
+def write_body(raws: Sequence[bytes], *, stream: bool, model: str = ACTOR) -> bytes:
     messages = b",".join([orjson.dumps(INSTRUCTIONS), *raws])
     return b'{"model": "%s", "messages": [%s], "stream": %s}' % (
         model.encode(),
@@ -207,13 +209,13 @@ def body_of(raws: Sequence[bytes], *, stream: bool, model: str = ACTOR) -> bytes
     )
 
 
-def reply_of(reply: str) -> dict[str, Any]:
+def write_reply(reply: str) -> dict[str, Any]:
     made: dict[str, Any] = orjson.loads(message(reply[0], reply[1:]))
     return made
 
 
-def words_of(seen: RecordedRequest) -> str:
-    """What the actor was sent; its instructions come first, unchanged, and are left out."""
+def read_prompt_words(seen: RecordedRequest) -> str:
+    """Read what the actor was sent, without its instructions, which come first and unchanged."""
     assert seen.messages[0] == INSTRUCTIONS
     return " ".join(word(m) for m in seen.messages[1:])
 
@@ -231,19 +233,22 @@ def word(told: Mapping[str, Any]) -> str:
     return f"{told['role'][0]}{content}"
 
 
-def heard(content: bytes, stream: bool) -> str:
-    """A whole reply, in words."""
+def read_reply_words(content: bytes, stream: bool) -> str:
+    """Read a whole reply, in words."""
     if not stream:
         return word(orjson.loads(content)["choices"][0]["message"])
-    text = streamed(content)
+    text = read_streamed_text(content)
     calls = [
-        c["id"] for delta in deltas(content) for c in delta.get("tool_calls") or () if c.get("id")
+        c["id"]
+        for delta in read_deltas(content)
+        for c in delta.get("tool_calls") or ()
+        if c.get("id")
     ]
     return "c" + "+".join(calls) if calls else f"a{text}"
 
 
-def deltas(content: bytes) -> Iterator[dict[str, Any]]:
-    """Of as much of a stream as there is."""
+def read_deltas(content: bytes) -> Iterator[dict[str, Any]]:
+    """Read the deltas of as much of a stream as there is."""
     for line in content.split(b"\n"):
         if line.startswith(b"data: {"):
             yield from (choice["delta"] for choice in orjson.loads(line[6:])["choices"])

@@ -22,7 +22,7 @@ SMALL = "observation: {message_tokens: 1200, buffer_tokens: 300, block_timeout: 
 
 
 class Clock:
-    """Time that passes when a test says so."""
+    """A clock that a test sets."""
 
     def __init__(self, now: float = 1_700_000_000.0) -> None:
         self.now = now
@@ -61,7 +61,7 @@ class Chat:
     )
 
     async def say(self, text: str, *, stream: bool = False) -> tuple[str, dict[str, str]]:
-        """One turn: the reply's text and the receipt."""
+        """Perform one turn. Returns the reply's text and the receipt."""
         self.history.append({"role": "user", "content": text})
         reply, receipt = await self.send(self.history, stream=stream)
         self.history.append({"role": "assistant", "content": reply})
@@ -77,13 +77,13 @@ class Chat:
         assert answer.status_code == 200, answer.text
         receipt = {n[5:]: v for n, v in answer.headers.items() if n.startswith("x-om-")}
         return (
-            streamed(answer.content)
+            read_streamed_text(answer.content)
             if stream
             else orjson.loads(answer.content)["choices"][0]["message"]["content"]
         ), receipt
 
 
-def streamed(content: bytes) -> str:
+def read_streamed_text(content: bytes) -> str:
     events = [line[6:] for line in content.split(b"\n") if line.startswith(b"data: ")]
     assert events[-1] == b"[DONE]"
     return "".join(
@@ -92,22 +92,22 @@ def streamed(content: bytes) -> str:
 
 
 @asynccontextmanager
-async def running(
+async def run_with_scripted_models(
     tmp_path: Path,
     memory: str = SMALL,
     *,
     models: ScriptedServer | None = None,
     more: str = "",
     model_timeout_s: float = 5.0,
-    between: Callable[
-        [str], str
-    ] = str,  # the model server's address → what the proxy is told to send to
+    upstream_url: Callable[[str], str] = str,
 ) -> AsyncIterator[Running]:
+    """Run the proxy until the block ends. `memory`: keys of that section; `more`: further sections;
+    `upstream_url`: from the model server's address, the address that the proxy sends to."""
     models, clock = models or ScriptedServer(), Clock()
     async with serve_on_loopback(models, lifespan="off") as upstream:
         settings = parse(
             f"""
-            upstream: [{{name: scripted, base_url: "{between(upstream)}/v1", layout: blocks}}]
+            upstream: [{{name: scripted, base_url: "{upstream_url(upstream)}/v1", layout: blocks}}]
             storage: {{url: "sqlite:///{tmp_path}/om.db"}}
             memory: {{model: openai/scripted-observer, api_base: "{upstream}/v1", api_key: sk-observer, {memory}}}
             telemetry: {{log: "off"}}

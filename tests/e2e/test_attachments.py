@@ -13,7 +13,7 @@ import pytest
 from om_proxy.testing import asgi
 from om_proxy.testing.asgi import Receive, Scope, Send
 from om_proxy.testing.scripted import ACTOR, OBSERVER, Message, ScriptedServer
-from tests.e2e.running import Running, running
+from tests.e2e.running import Running, run_with_scripted_models
 
 PICTURE = "data:image/png;base64,iVBORw0KGgo" + "A" * 400
 SCAN = "data:image/jpeg;base64,/9j/" + "B" * 400
@@ -81,7 +81,7 @@ def parts_of(messages: Sequence[Message], role: str = "user") -> list[dict[str, 
 async def test_the_observer_sees_images(tmp_path: Path) -> None:
     """Each as itself behind its number, which stands in the transcript too; an image sent as a file
     is one; files are named alone."""
-    async with running(tmp_path, SMALL) as run:
+    async with run_with_scripted_models(tmp_path, SMALL) as run:
         await talk(run)
         asked = run.models.requests_to(OBSERVER)[0]
         parts = parts_of(asked.messages)
@@ -103,7 +103,7 @@ async def test_the_observer_sees_images(tmp_path: Path) -> None:
 async def test_an_attachment_leaves_the_prompt_once_observed(tmp_path: Path, thin: bool) -> None:
     """Until its message is covered the actor gets every part of it as the client sent it, and none
     of it afterwards."""
-    async with running(tmp_path, SMALL) as run:
+    async with run_with_scripted_models(tmp_path, SMALL) as run:
         await talk(run, turns=9, thin=thin)
         memory = await run.memory()
         assert memory.coverage >= 2
@@ -119,7 +119,7 @@ async def test_an_attachment_leaves_the_prompt_once_observed(tmp_path: Path, thi
 async def test_an_observer_that_takes_no_images(tmp_path: Path) -> None:
     """It is asked once more with the placeholders alone: no failure, and nothing is skipped."""
     models = Blind()
-    async with running(tmp_path, SMALL, models=models) as run:
+    async with run_with_scripted_models(tmp_path, SMALL, models=models) as run:
         await talk(run)
         memory = await run.memory()
         assert (memory.failures.count, memory.chunked_to >= 2) == (0, True)
@@ -155,7 +155,7 @@ async def test_whatever_is_attached_is_named(
     tmp_path: Path, part: dict[str, Any], placeholder: str
 ) -> None:
     """No kind of part stops a turn or an observation, and none goes without a trace."""
-    async with running(tmp_path, SMALL) as run:
+    async with run_with_scripted_models(tmp_path, SMALL) as run:
         await talk(run, first=[{"type": "text", "text": "This one:"}, part])
         memory = await run.memory()
         assert (memory.failures.count, memory.chunked_to >= 2) == (0, True)

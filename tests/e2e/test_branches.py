@@ -11,7 +11,7 @@ import pytest
 
 from om_proxy.memory.model import Memory
 from om_proxy.testing.faults import Fault
-from tests.e2e.running import Chat, Running, running
+from tests.e2e.running import Chat, Running, run_with_scripted_models
 
 REFLECTING = "observation: {message_tokens: 1200, buffer_tokens: 300}, reflection: {observation_tokens: 1800}"
 
@@ -50,7 +50,7 @@ def remembered(memory: Memory) -> set[int]:
 async def test_a_fork_behind_coverage(tmp_path: Path, stream: bool) -> None:
     """Notes of what was taken back are gone with it, from the log and from every later prompt; what
     stood before stays."""
-    async with running(tmp_path) as run:
+    async with run_with_scripted_models(tmp_path) as run:
         chat = run.chat()
         await converse(run, chat, 0, 12, stream)
         before = await run.memory()
@@ -76,7 +76,7 @@ async def test_a_fork_behind_coverage(tmp_path: Path, stream: bool) -> None:
 
 async def test_a_fork_behind_a_reflection(tmp_path: Path) -> None:
     """A reflection that swallowed what is taken back is undone to the generation before it."""
-    async with running(tmp_path, memory=REFLECTING) as run:
+    async with run_with_scripted_models(tmp_path, memory=REFLECTING) as run:
         chat, n = run.chat(), 0
         while (
             not any(o.kind == "reflection" for o in (await run.memory()).log.entries) if n else True
@@ -103,7 +103,7 @@ async def test_a_fork_behind_a_reflection(tmp_path: Path) -> None:
 async def test_back_to_the_branch_that_was_left(tmp_path: Path) -> None:
     """The old branch lives again with its words, and those of the other one are gone from the
     prompts."""
-    async with running(tmp_path) as run:
+    async with run_with_scripted_models(tmp_path) as run:
         chat = run.chat()
         await converse(run, chat, 0, 12, stream=False)
         old = list(chat.history)
@@ -125,7 +125,7 @@ async def test_back_to_the_branch_that_was_left(tmp_path: Path) -> None:
 )
 async def test_a_fork_behind_coverage_that_fails(tmp_path: Path, fault: Fault) -> None:
     """Until the new reply is complete, the memory of the old branch stands as it did."""
-    async with running(tmp_path) as run:
+    async with run_with_scripted_models(tmp_path) as run:
         chat = run.chat()
         await converse(run, chat, 0, 12, stream=False)
         before = await run.memory()

@@ -9,8 +9,8 @@ from itertools import count
 import pytest
 import pytest_asyncio
 
-from tests.e2e.playing import Model, Play, Stories
-from tests.e2e.running import Running, running
+from tests.e2e.playing import Model, Play, TurnEvents
+from tests.e2e.running import Running, run_with_scripted_models
 
 pytestmark = pytest.mark.asyncio(
     loop_scope="module"
@@ -120,7 +120,7 @@ async def test_the_table(
 ) -> None:
     """What was sent has the name, the transcript and the prompt that the specification's table
     gives it."""
-    await play.told(before)
+    await play.play_turns(before)
     turn = await play.turn(sent)
     assert turn.answer == "aR"
     assert turn.case == case
@@ -230,13 +230,15 @@ REMEMBERED = [
 async def small(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Running]:
     """A proxy whose every threshold is a handful of words."""
     memory = "scope: thread, observation: {message_tokens: 60, buffer_tokens: 20}"
-    async with running(tmp_path_factory.mktemp("small"), memory=memory, models=Model()) as run:
+    async with run_with_scripted_models(
+        tmp_path_factory.mktemp("small"), memory=memory, models=Model()
+    ) as run:
         yield run
 
 
 @pytest.fixture(params=[False, True], ids=["whole", "stream"])
-def remembered(small: Running, told: Stories, request: pytest.FixtureRequest) -> Play:
-    return Play(small, told, f"small-{next(numbers)}", stream=request.param)
+def remembered(small: Running, turn_events: TurnEvents, request: pytest.FixtureRequest) -> Play:
+    return Play(small, turn_events, f"small-{next(numbers)}", stream=request.param)
 
 
 @pytest.mark.parametrize(
@@ -248,7 +250,7 @@ async def test_the_table_where_a_part_is_remembered(
 ) -> None:
     """The notes stand for what they cover, the tail is the client's own, and a fork takes back what
     was noted of the other branch."""
-    await remembered.told(SEVEN)
+    await remembered.play_turns(SEVEN)
     before = await remembered.memory()
     assert (before.coverage, before.chunked_to, before.count) == (10, 12, 14)
     turn = await remembered.turn(sent)
@@ -281,7 +283,7 @@ async def test_the_history_header(
     play: Play, before: str, history: str, sent: str, case: str, live: str, prompt: str
 ) -> None:
     """X-OM-History says outright what guessing would get wrong."""
-    await play.told(before)
+    await play.play_turns(before)
     turn = await play.turn(sent, **{"X-OM-History": history})
     assert (turn.case, await play.live()) == (case, live)
     assert (turn.prompt == sent and turn.exact) if prompt == SAME else turn.prompt == prompt
@@ -305,14 +307,14 @@ async def test_the_history_header(
 async def test_the_retry_header(play: Play, headers: dict[str, str], case: str, live: str) -> None:
     """To a client that sends only its newest message, the SDK's header tells a retry from the same
     words said again."""
-    await play.told("u1 > a1; u2 > a2; uok > a3")
+    await play.play_turns("u1 > a1; u2 > a2; uok > a3")
     turn = await play.turn("uok", **headers)
     assert (turn.case, await play.live()) == (case, live)
 
 
 async def test_the_retry_header_counts_for_the_newest_attempt_only(play: Play) -> None:
     """Once the thread has gone on, the same words are said again, whatever the header says."""
-    await play.told("u1 > a1; u2 > a2; uok > a3; u4 > a4")
+    await play.play_turns("u1 > a1; u2 > a2; uok > a3; u4 > a4")
     turn = await play.turn("uok", **{"x-stainless-retry-count": "2"})
     assert (turn.case, await play.live()) == ("delta", "u1 a1 u2 a2 uok a3 u4 a4 uok aR")
 

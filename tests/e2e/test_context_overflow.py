@@ -16,8 +16,8 @@ import pytest
 from om_proxy.testing.faults import Fault
 from om_proxy.testing.scripted import RecordedRequest, ScriptedServer
 from tests.e2e.raw_upstream import COMPLETION, chat_body, read_reason, run_with_raw_upstream
-from tests.e2e.running import Chat, Running, running, streamed
-from tests.e2e.trouble import in_front_of_the_store
+from tests.e2e.running import Chat, Running, read_streamed_text, run_with_scripted_models
+from tests.e2e.trouble import wrap_opened_stores
 from tests.support.upstream_server import Call, script_answer
 
 WINDOW = 2_000
@@ -77,7 +77,7 @@ def told(answer: httpx.Response) -> str:
 
 def said(answer: httpx.Response) -> str:
     if answer.headers["content-type"].startswith("text/event-stream"):
-        return streamed(answer.content)
+        return read_streamed_text(answer.content)
     return str(answer.json()["choices"][0]["message"]["content"])
 
 
@@ -123,7 +123,7 @@ async def begun(run: Running) -> Chat:
 async def test_a_raw_history_beyond_the_window(tmp_path: Path, stream: bool) -> None:
     """It is observed up to the question, sent once more, and answered from what was observed; so is
     the next turn, at once."""
-    async with running(tmp_path, FAR, models=models()) as run:
+    async with run_with_scripted_models(tmp_path, FAR, models=models()) as run:
         chat = await begun(run)
         messages = asking(24)
         answer = await post(chat, messages, stream=stream)
@@ -152,7 +152,7 @@ async def test_a_raw_history_beyond_the_window(tmp_path: Path, stream: bool) -> 
 async def test_a_long_history_first_seen(tmp_path: Path) -> None:
     """An upstream that has counted a first request's tokens knows its caller: its history is stored
     and observed."""
-    async with running(tmp_path, FAR, models=models()) as run:
+    async with run_with_scripted_models(tmp_path, FAR, models=models()) as run:
         answer = await post(run.chat(), asking(24))
         assert (answer.status_code, told(answer)) == (200, "applied/context-overflow")
         assert "333" in answer.text
@@ -162,7 +162,7 @@ async def test_a_long_history_first_seen(tmp_path: Path) -> None:
 
 async def test_a_rewritten_prompt_beyond_the_window(tmp_path: Path) -> None:
     """Rewritten, original, shortened, and never more: what was not observed yet is observed too."""
-    async with running(tmp_path, FAR, models=models()) as run:
+    async with run_with_scripted_models(tmp_path, FAR, models=models()) as run:
         chat = await begun(run)
         messages = asking(24)
         messages.append(reply(await post(chat, messages)))
@@ -183,7 +183,7 @@ async def test_a_rewritten_prompt_beyond_the_window(tmp_path: Path) -> None:
 
 async def test_a_refusal_of_another_kind_and_then_the_window(tmp_path: Path) -> None:
     """A rewritten prompt may be refused for anything; the original's refusal decides."""
-    async with running(tmp_path, FAR, models=models()) as run:
+    async with run_with_scripted_models(tmp_path, FAR, models=models()) as run:
         chat = await begun(run)
         messages = asking(24)
         messages += [
@@ -204,7 +204,7 @@ async def test_what_is_buffered_needs_no_observation(tmp_path: Path) -> None:
     """Chunks become active below the threshold, for the request fails otherwise; their rest is
     observed."""
     buffering = "observation: {message_tokens: 9000, buffer_tokens: 500, block_timeout: 5s}"
-    async with running(tmp_path, buffering, models=models()) as run:
+    async with run_with_scripted_models(tmp_path, buffering, models=models()) as run:
         chat = run.chat()
         for turns in range(2, 16, 2):
             assert (await post(chat, asking(turns, STORY.format(n=turns + 1)))).status_code == 200
@@ -221,7 +221,7 @@ async def test_what_is_buffered_needs_no_observation(tmp_path: Path) -> None:
 async def test_a_backlog_of_several_batches(tmp_path: Path) -> None:
     """An observation reads no more than the threshold; one follows another as long as the deadline
     allows."""
-    async with running(tmp_path, BATCHES, models=models()) as run:
+    async with run_with_scripted_models(tmp_path, BATCHES, models=models()) as run:
         answer = await post(await begun(run), asking(40))
         assert (answer.status_code, told(answer)) == (200, "applied/context-overflow")
         memory = await run.memory()
@@ -232,7 +232,7 @@ async def test_a_backlog_of_several_batches(tmp_path: Path) -> None:
 
 async def test_an_observer_with_the_same_window(tmp_path: Path) -> None:
     """A batch that is too long for it is halved, and the other half follows."""
-    async with running(tmp_path, FAR, models=models(observer=2 * WINDOW)) as run:
+    async with run_with_scripted_models(tmp_path, FAR, models=models(observer=2 * WINDOW)) as run:
         answer = await post(await begun(run), asking(24))
         assert (answer.status_code, told(answer)) == (200, "applied/context-overflow")
         assert "333" in said(answer)
@@ -243,7 +243,7 @@ async def test_an_observer_with_the_same_window(tmp_path: Path) -> None:
 async def test_a_fork_beyond_the_window(tmp_path: Path) -> None:
     """What lies before an edit is observed for it; what the edit takes back stands until its reply
     has come."""
-    async with running(tmp_path, FAR, models=models()) as run:
+    async with run_with_scripted_models(tmp_path, FAR, models=models()) as run:
         chat = await begun(run)
         assert (await post(chat, asking(18))).status_code == 200
         run.models.requests.clear()
@@ -271,7 +271,7 @@ async def test_an_agent_s_long_turn(tmp_path: Path) -> None:
             {"role": "tool", "tool_call_id": f"c{n}", "content": STORY.format(n=n)},
         ]
 
-    async with running(tmp_path, FAR, models=models()) as run:
+    async with run_with_scripted_models(tmp_path, FAR, models=models()) as run:
         chat = await begun(run)
         messages = [
             *asking(1, "Read all of my lockers."),
@@ -291,7 +291,7 @@ async def test_an_agent_s_long_turn(tmp_path: Path) -> None:
 
 async def test_two_requests_at_once(tmp_path: Path) -> None:
     """They wait for the same observation, and both are answered."""
-    async with running(tmp_path, FAR, models=models()) as run:
+    async with run_with_scripted_models(tmp_path, FAR, models=models()) as run:
         chat = await begun(run)
         both = await asyncio.gather(
             post(chat, asking(24)), post(chat, asking(24, "What is the code of locker 5?"))
@@ -306,7 +306,7 @@ async def test_two_requests_at_once(tmp_path: Path) -> None:
 async def test_a_fork_of_several_messages_beyond_the_window(tmp_path: Path) -> None:
     """None of them is stored yet, nor is what they take back observed for them: only what lies
     before both."""
-    async with running(tmp_path, FAR, models=models()) as run:
+    async with run_with_scripted_models(tmp_path, FAR, models=models()) as run:
         chat = await begun(run)
         assert (await post(chat, asking(18))).status_code == 200
         edited = [
@@ -334,7 +334,9 @@ async def test_a_fork_of_several_messages_beyond_the_window(tmp_path: Path) -> N
 async def test_an_observer_that_never_answers(tmp_path: Path, stream: bool) -> None:
     """At the deadline the client gets the upstream's error byte for byte; what it said is stored
     and a later try succeeds."""
-    async with running(tmp_path, SOON, models=models(), model_timeout_s=1.0) as run:
+    async with run_with_scripted_models(
+        tmp_path, SOON, models=models(), model_timeout_s=1.0
+    ) as run:
         chat = await begun(run)
         run.models.faults.switch(Fault(kind="hang", model="scripted-observer", times=1))
         started = time.perf_counter()
@@ -358,7 +360,7 @@ async def test_an_observer_that_never_answers(tmp_path: Path, stream: bool) -> N
 async def test_an_observation_that_is_late(tmp_path: Path) -> None:
     """It goes on without the client, and the next try is shortened by it at once."""
     slow = Fault(kind="slow", model="scripted-observer", seconds=0.8, times=1)
-    async with running(tmp_path, SOON, models=models()) as run:
+    async with run_with_scripted_models(tmp_path, SOON, models=models()) as run:
         chat = await begun(run)
         run.models.faults.switch(slow)
         answer = await post(chat, asking(24))
@@ -372,7 +374,7 @@ async def test_an_observation_that_is_late(tmp_path: Path) -> None:
 
 async def test_an_observer_that_fails(tmp_path: Path) -> None:
     """The client is told at once, and while the thread is in back-off nothing is waited for."""
-    async with running(tmp_path, FAR, models=models()) as run:
+    async with run_with_scripted_models(tmp_path, FAR, models=models()) as run:
         chat = await begun(run)
         run.models.faults.switch(Fault(kind="http", model="scripted-observer", status=401))
         for status in ("degraded/context-overflow", "raw/observer-failing"):
@@ -386,7 +388,7 @@ async def test_an_observer_that_fails(tmp_path: Path) -> None:
 async def test_a_question_beyond_the_window(tmp_path: Path) -> None:
     """Where the shortened prompt is refused as well, the first refusal is what the client gets;
     nothing more is tried."""
-    async with running(tmp_path, FAR, models=models()) as run:
+    async with run_with_scripted_models(tmp_path, FAR, models=models()) as run:
         chat = await begun(run)
         answer = await post(chat, asking(8, "What is it? " * 800))
         raw, shortened = to_actor(run)
@@ -398,7 +400,7 @@ async def test_a_question_beyond_the_window(tmp_path: Path) -> None:
 
 async def test_a_client_that_sends_its_newest_message_only(tmp_path: Path) -> None:
     """Nothing can be taken away from what it sent: it is told at once."""
-    async with running(tmp_path, FAR, models=models()) as run:
+    async with run_with_scripted_models(tmp_path, FAR, models=models()) as run:
         chat = run.chat(**{"x-om-history": "new"})
         for message in talk(4)[::2]:
             assert (await post(chat, [message])).status_code == 200
@@ -421,7 +423,7 @@ async def test_a_client_that_sends_its_newest_message_only(tmp_path: Path) -> No
 )
 async def test_modes(tmp_path: Path, mode: str, config: str, status: str) -> None:
     """Where nothing may be stored, or nothing rewritten, the refusal is the answer."""
-    async with running(tmp_path, config, models=models()) as run:
+    async with run_with_scripted_models(tmp_path, config, models=models()) as run:
         chat = await begun(run)
         answer = await post(chat, asking(24), **{"x-om-mode": mode})
         (raw,) = to_actor(run)
@@ -433,7 +435,7 @@ async def test_modes(tmp_path: Path, mode: str, config: str, status: str) -> Non
 async def test_another_failure_of_the_shortened_prompt(tmp_path: Path, status: int) -> None:
     """It says nothing against the prompt: the client is told to try again, and then it is short
     from the start."""
-    async with running(tmp_path, FAR, models=models()) as run:
+    async with run_with_scripted_models(tmp_path, FAR, models=models()) as run:
         chat = await begun(run)
         run.models.faults.switch(
             Fault(
@@ -449,8 +451,8 @@ async def test_another_failure_of_the_shortened_prompt(tmp_path: Path, status: i
 
 async def test_a_store_that_hangs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Memory fails open here, too: the refusal, one second after the deadline at the latest."""
-    stores = in_front_of_the_store(monkeypatch)
-    async with running(tmp_path, SOON, models=models()) as run:
+    stores = wrap_opened_stores(monkeypatch)
+    async with run_with_scripted_models(tmp_path, SOON, models=models()) as run:
         chat = await begun(run)
         run.models.faults.switch(Fault(kind="slow", model="scripted-actor", seconds=0.2, times=1))
         asked = asyncio.create_task(post(chat, asking(24)))
@@ -467,7 +469,7 @@ async def test_a_store_that_hangs(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 
 async def test_a_client_that_leaves_while_it_is_waited(tmp_path: Path) -> None:
     """Nothing more is asked of the actor; the observation goes on, for what was said is stored."""
-    async with running(tmp_path, FAR, models=models()) as run:
+    async with run_with_scripted_models(tmp_path, FAR, models=models()) as run:
         chat = await begun(run)
         run.models.faults.switch(
             Fault(kind="slow", model="scripted-observer", seconds=0.5, times=1)
@@ -567,7 +569,7 @@ async def test_a_log_beyond_the_reflector_s_window(tmp_path: Path) -> None:
         STORY
         + "My budget for it is {n} coins a day. Should I rent locker {n} for another day, or for the week?"
     )
-    async with running(
+    async with run_with_scripted_models(
         tmp_path, models=ScriptedServer(window={"scripted-reflector": window}), more=TWO_MODELS
     ) as run:
         chat = run.chat()

@@ -5,13 +5,13 @@ from __future__ import annotations
 from itertools import product
 from pathlib import Path
 
-from tests.e2e.running import running
+from tests.e2e.running import run_with_scripted_models
 
 
 async def test_the_same_thread_under_two_credentials(tmp_path: Path) -> None:
     """Two credentials with the same thread and resource never see each other's words, in prompts,
     replies or the store."""
-    async with running(tmp_path) as run:
+    async with run_with_scripted_models(tmp_path) as run:
         chats = {
             key: run.chat("shared", key=key, **{"x-om-resource": "r"}) for key in ("sk-a", "sk-b")
         }
@@ -41,7 +41,7 @@ async def test_the_same_thread_under_two_credentials(tmp_path: Path) -> None:
 
 async def test_two_resources_and_two_threads(tmp_path: Path) -> None:
     """In thread scope a memory belongs to one thread of one resource."""
-    async with running(tmp_path) as run:
+    async with run_with_scripted_models(tmp_path) as run:
         for resource, thread in product(("r1", "r2"), ("t1", "t2")):
             await run.chat(thread, **{"x-om-resource": resource}).say(f"I am {resource} {thread}")
         memories = await run.memories()

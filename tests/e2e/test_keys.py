@@ -18,7 +18,7 @@ from om_proxy.settings import parse
 from om_proxy.testing.loopback import serve_on_loopback
 from om_proxy.testing.scripted import ScriptedServer
 from tests.e2e.running import Clock, Running
-from tests.e2e.written import written
+from tests.e2e.written import collect_log_lines
 from tests.memory.notes.test_redaction import SHAPES, filled
 
 KEYS = "keys: [{tenant: acme, key: sk-acme}, {tenant: globex, key: sk-globex}]"
@@ -55,7 +55,9 @@ async def house(
             yield Running(app, base, models, app._clock, http), models  # type: ignore[arg-type] # it is the Clock given
 
 
-async def asked(run: Running, route: tuple[str, str], headers: dict[str, str]) -> httpx.Response:
+async def send_route(
+    run: Running, route: tuple[str, str], headers: dict[str, str]
+) -> httpx.Response:
     method, path = route
     return await run.http.request(
         method, run.base + path, headers=headers, json=BODY if method == "POST" else None
@@ -90,7 +92,7 @@ async def test_whose_key_goes_upstream(
             ),
             ({"x-om-authorization": "sk-acme", "authorization": "Bearer sk-globex"}, theirs),
         ):
-            assert (await asked(run, route, {**sent, "x-om-thread": "t"})).status_code == 200
+            assert (await send_route(run, route, {**sent, "x-om-thread": "t"})).status_code == 200
             assert credential(models.heard[-1]) == expected
             assert not [
                 name for name in models.heard[-1] if name.startswith(b"x-om-") or b"gateway" in name
@@ -114,7 +116,7 @@ async def test_who_may_not(
     """Nobody without a key of ours, with or without a thread; nothing of it goes anywhere."""
     async with house(tmp_path, KEYS, "sk-upstream") as (run, models):
         for thread in ({}, {"x-om-thread": "t"}):
-            answer = await asked(run, route, {**sent, **thread})
+            answer = await send_route(run, route, {**sent, **thread})
             assert answer.status_code == status
             assert answer.headers["x-should-retry"] == "false"
             assert answer.json()["error"]["type"] == "om_error"
@@ -143,7 +145,7 @@ async def test_a_user_with_a_token(tmp_path: Path) -> None:
             ({**token(tenant="globex"), "x-om-thread": "t"}, 401),
             ({**token(exp=time.time() - 60), "x-om-thread": "t"}, 401),
         ):
-            answer = await asked(run, CHAT, key | sent)
+            answer = await send_route(run, CHAT, key | sent)
             assert answer.status_code == status, (sent, answer.text)
         await run.app.background.wait_idle()
         assert {m.key for m in await run.memories()} == {("acme", "ada", "t"), ("acme", "ada", "u")}
@@ -169,18 +171,18 @@ async def test_no_answer_and_no_log_repeats_a_key(tmp_path: Path) -> None:
         "x-om-resource": "told-resource",
         "x-om-timezone": "Antarctica/Vostok",
     }
-    with written() as out:
+    with collect_log_lines() as out:
         async with house(tmp_path, f"{KEYS}, token_secret: {SIGNING}") as (run, _):
             texts = []
             for n, secret in enumerate(secrets):
                 name = names[n % len(names)]
                 key = {} if n % len(names) < 4 else {"authorization": "Bearer sk-acme"}
-                answer = await asked(run, CHAT, {**said, **key, name: secret})
+                answer = await send_route(run, CHAT, {**said, **key, name: secret})
                 assert answer.status_code in (400, 401), answer.text
                 texts.append(answer.text + str(answer.headers))
             for more in ({}, {"x-om-task": "told-task"}):
                 (
-                    await asked(run, CHAT, {"authorization": "Bearer sk-acme", **said, **more})
+                    await send_route(run, CHAT, {"authorization": "Bearer sk-acme", **said, **more})
                 ).raise_for_status()
         text = out.text
     assert text.count('"turn"') == 2

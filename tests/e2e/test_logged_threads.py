@@ -14,9 +14,9 @@ import pytest
 from om_proxy.errors import StorageError
 from om_proxy.storage.sqlite.store import SqliteStore
 from om_proxy.testing.faults import Fault
-from tests.e2e.running import SMALL, Chat, Running, running
+from tests.e2e.running import SMALL, Chat, Running, run_with_scripted_models
 from tests.e2e.tenancy.world import Minds
-from tests.e2e.written import Written, written
+from tests.e2e.written import LogLines, collect_log_lines
 
 THREAD, RESOURCE = "alice@example.com/divorce-lawyer", "alice@example.com"
 ZONE = "Antarctica/Vostok"
@@ -30,10 +30,10 @@ REFLECTS = "observation: {message_tokens: 1200, buffer_tokens: 300, block_timeou
 @asynccontextmanager
 async def talking(
     tmp_path: Path, memory: str = SMALL
-) -> AsyncIterator[tuple[Running, Chat, Written]]:
+) -> AsyncIterator[tuple[Running, Chat, LogLines]]:
     """A thread whose names tell something, and all that is logged while it talks."""
-    with written() as out:
-        async with running(tmp_path, memory, models=Minds()) as run:
+    with collect_log_lines() as out:
+        async with run_with_scripted_models(tmp_path, memory, models=Minds()) as run:
             yield run, run.chat(THREAD, **{"x-om-resource": RESOURCE, "x-om-timezone": ZONE}), out
     assert not [canary for canary in CANARIES if canary in out.text]
 

@@ -10,8 +10,8 @@ import pytest
 
 from om_proxy.edge.exchange import MIN_WEIGHED_BODY_BYTES
 from om_proxy.errors import StorageError
-from tests.e2e.running import Chat, Running, running
-from tests.e2e.trouble import in_front_of_the_store
+from tests.e2e.running import Chat, Running, run_with_scripted_models
+from tests.e2e.trouble import wrap_opened_stores
 
 
 async def thin(chat: Chat, text: str) -> str:
@@ -33,8 +33,8 @@ async def said(run: Running, count: int) -> list[str]:
 
 async def test_a_large_message(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Nothing else holds it: what its request needs is not let go when the answer begins."""
-    opened, large = in_front_of_the_store(monkeypatch), "x" * (MIN_WEIGHED_BODY_BYTES + 1)
-    async with running(tmp_path) as run:
+    opened, large = wrap_opened_stores(monkeypatch), "x" * (MIN_WEIGHED_BODY_BYTES + 1)
+    async with run_with_scripted_models(tmp_path) as run:
         chat = run.chat()
         await thin(chat, "one")
         opened[0].raising(StorageError("the disk is gone"))
@@ -46,8 +46,8 @@ async def test_a_large_message(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
 
 async def test_the_same_words_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its reply was seen, so they are a new message and no retry."""
-    opened = in_front_of_the_store(monkeypatch)
-    async with running(tmp_path) as run:
+    opened = wrap_opened_stores(monkeypatch)
+    async with run_with_scripted_models(tmp_path) as run:
         chat = run.chat()
         await thin(chat, "one")
         await thin(chat, "two")

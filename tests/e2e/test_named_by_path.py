@@ -13,7 +13,7 @@ import pytest
 from om_proxy.identity.tenants import LOCAL_TENANT
 from om_proxy.memory.model import Key
 from tests.e2e.raw_upstream import ProxyUnderTest, chat_body, read_reason, run_with_raw_upstream
-from tests.e2e.running import running
+from tests.e2e.running import run_with_scripted_models
 
 NAME = "Küche & Bad 100% / 対話 👩\u200d🚀"
 SPELLED = quote(NAME, safe="")
@@ -153,7 +153,7 @@ async def test_the_sdk_with_nothing_but_a_base_url(tmp_path: Path) -> None:
     """OpenAI's own client, whole and streamed."""
     from openai import AsyncOpenAI
 
-    async with running(tmp_path) as run:
+    async with run_with_scripted_models(tmp_path) as run:
         async with AsyncOpenAI(
             base_url=f"{run.base}/r/ada/t/kitchen%20plans/v1", api_key="sk-a"
         ) as client:
@@ -174,7 +174,7 @@ async def test_the_sdk_with_nothing_but_a_base_url(tmp_path: Path) -> None:
 
 async def test_the_admin_api_finds_such_names(tmp_path: Path) -> None:
     """Listed as they are, asked for percent-encoded, in either spelling of their letters."""
-    async with running(tmp_path) as run:
+    async with run_with_scripted_models(tmp_path) as run:
         await run.chat(SPELLED, **{"x-om-resource": quote("Ada Müller")}).say("Hello.")
         key = {"authorization": "Bearer sk-a"}
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from om_proxy.testing.faults import Fault
-from tests.e2e.running import running
+from tests.e2e.running import run_with_scripted_models
 
 STORY = "The deploy window for service {n} is {n} minutes wide, and the ticket is OPS-{n}. " * 6
 
@@ -28,7 +28,7 @@ FAULTS = [
 async def test_a_failing_observer(tmp_path: Path, fault: Fault, stream: bool) -> None:
     """Every call succeeds with the upstream's answer, the receipt says so, coverage stays, and it
     recovers by itself."""
-    async with running(tmp_path, model_timeout_s=0.4) as run:
+    async with run_with_scripted_models(tmp_path, model_timeout_s=0.4) as run:
         run.models.faults.switch(fault)
         chat, receipts = run.chat(), []
         for n in range(12):
@@ -60,7 +60,7 @@ async def test_an_observer_that_hangs_is_waited_for_no_longer_than_the_deadline(
     """From `block_after` on one request waits, and at the deadline it goes on with the raw history;
     while the same call hangs, the requests that follow do not wait for it again (8 of 8 waited
     once)."""
-    async with running(tmp_path) as run:
+    async with run_with_scripted_models(tmp_path) as run:
         run.models.faults.switch(Fault(kind="hang", model="scripted-observer"))
         chat = run.chat()
         receipts = [(await chat.say(STORY.format(n=n)))[1] for n in range(12)]

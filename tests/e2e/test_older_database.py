@@ -19,7 +19,7 @@ import pytest
 
 from om_proxy.memory.message_list import MessageList
 from om_proxy.storage.sqlite.store import SqliteStore
-from tests.e2e.running import running
+from tests.e2e.running import run_with_scripted_models
 
 OLDER = Path(__file__).parents[1] / "storage" / "older"
 SMALL = "observation: {message_tokens: 300, buffer_tokens: 60, block_timeout: 2s}, reflection: {observation_tokens: 150}"
@@ -54,7 +54,7 @@ async def test_it_goes_on(folder: Path) -> None:
     the older program told."""
     older = json.loads((OLDER / "0002.json").read_text())
     for name, scope in SCOPES.items():
-        async with running(folder, f"{SMALL}, scope: {scope}") as run:
+        async with run_with_scripted_models(folder, f"{SMALL}, scope: {scope}") as run:
             talk = run.chat(name, **({"x-om-resource": "ada"} if scope == "resource" else {}))
             talk.history = older["histories"][name]
             run.clock.now += 60

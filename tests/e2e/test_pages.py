@@ -7,14 +7,14 @@ from pathlib import Path
 import pytest
 
 from om_proxy.identity.tenants import LOCAL_TENANT
-from tests.e2e.running import Chat, running
+from tests.e2e.running import Chat, run_with_scripted_models
 
 
 @pytest.mark.parametrize("origin", ["https://evil.example", "null"])
 async def test_a_page_of_another_site_has_no_memory(tmp_path: Path, origin: str) -> None:
     """It knows the address and guesses the thread of a program here: it reads nothing of it and
     leaves nothing in it."""
-    async with running(tmp_path) as run:
+    async with run_with_scripted_models(tmp_path) as run:
         await Chat(run, {"x-om-thread": "t"}).say("A secret.")
         page = Chat(run, {"x-om-thread": "t", "origin": origin, "sec-fetch-mode": "cors"})
         for _ in range(2):
@@ -34,7 +34,7 @@ async def test_a_page_that_tells_no_origin_has_no_memory(
     tmp_path: Path, page: dict[str, str]
 ) -> None:
     """A browser sends none with what a link or an image asks for. Its chat goes on all the same."""
-    async with running(tmp_path) as run:
+    async with run_with_scripted_models(tmp_path) as run:
         await Chat(run, {"x-om-thread": "t"}).say("A secret.")
         reply, receipt = await Chat(run, {"x-om-thread": "t", **page}).say("Which?")
         assert reply
@@ -45,7 +45,7 @@ async def test_a_page_that_tells_no_origin_has_no_memory(
 
 async def test_a_page_of_this_machine_has_its_memory(tmp_path: Path) -> None:
     """A chat page that somebody runs here is as good as any other program here."""
-    async with running(tmp_path) as run:
+    async with run_with_scripted_models(tmp_path) as run:
         chat = Chat(run, {"x-om-thread": "t", "origin": "http://localhost:3000"})
         await chat.say("A secret.")
         _, receipt = await chat.send([{"role": "user", "content": "Which?"}])

@@ -34,9 +34,9 @@ from tests.agents.messages import assistant, messages, result, user
 from tests.agents.scripted_llm import ScriptedLLM, Waits, texts, words
 from tests.agents.test_observer import Settings
 from tests.e2e.payloads import COUNT, LABEL, payloads
-from tests.e2e.running import running
+from tests.e2e.running import run_with_scripted_models
 from tests.e2e.tenancy.world import Minds
-from tests.e2e.written import written
+from tests.e2e.written import collect_log_lines
 from tests.memory.test_escaping import tags_of
 
 UTC = ZoneInfo("UTC")
@@ -197,8 +197,8 @@ async def test_through_the_whole_house(tmp_path: Path) -> None:
     models = Minds()
     told = {"x-om-resource": "told-resource", "x-om-timezone": "Antarctica/Vostok"}
     small = "observation: {message_tokens: 6000, buffer_tokens: 1500, block_timeout: 5s}, reflection: {observation_tokens: 3000}"
-    with written() as out:
-        async with running(tmp_path, small, models=models) as run:
+    with collect_log_lines() as out:
+        async with run_with_scripted_models(tmp_path, small, models=models) as run:
             talk = run.chat("told-thread", key="sk-told", **told)
             for text in pieces(10):
                 _, receipt = await talk.say(text.replace("\x00", ""))

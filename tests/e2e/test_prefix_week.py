@@ -27,7 +27,7 @@ from om_proxy.memory.model import Memory
 from om_proxy.memory.prompt.context import continuation_hint
 from om_proxy.testing.faults import Fault
 from om_proxy.testing.scripted import ACTOR, ScriptedServer
-from tests.e2e.running import Clock, Running, running, streamed
+from tests.e2e.running import Clock, Running, read_streamed_text, run_with_scripted_models
 
 HOUR = 3_600.0  # seconds the provider's prompt cache lives
 ANSWERING = 20.0  # seconds an answer takes: some are asked for on one day and come on the next
@@ -384,7 +384,7 @@ class Client:
         assert answer.status_code == 200, answer.text
         assert answer.headers["x-om-status"] in ("raw", "applied"), answer.headers
         if stream:
-            return {"role": "assistant", "content": streamed(answer.content)}
+            return {"role": "assistant", "content": read_streamed_text(answer.content)}
         reply: dict[str, Any] = orjson.loads(answer.content)["choices"][0]["message"]
         return reply
 
@@ -411,7 +411,7 @@ def layout(request: pytest.FixtureRequest) -> str:
 @asynccontextmanager
 async def packing_house(tmp_path: Path, layout: str) -> AsyncIterator[Running]:
     models = Slow(Clock())
-    async with running(
+    async with run_with_scripted_models(
         tmp_path, memory=THRESHOLDS, models=models, more=f"{layout}\n            {REFLECTOR}"
     ) as run:
         models.time = run.clock

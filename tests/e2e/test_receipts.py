@@ -15,7 +15,7 @@ from om_proxy.identity.tenants import LOCAL_TENANT
 from om_proxy.memory.model import Key
 from om_proxy.testing.faults import Fault
 from om_proxy.testing.scripted import ScriptedServer
-from tests.e2e.playing import Model, Play, stories
+from tests.e2e.playing import Model, Play, collect_turn_events
 from tests.e2e.raw_upstream import (
     COMPLETION,
     ProxyUnderTest,
@@ -23,9 +23,9 @@ from tests.e2e.raw_upstream import (
     read_reason,
     run_with_raw_upstream,
 )
-from tests.e2e.running import running
-from tests.e2e.trouble import in_front_of_the_store
-from tests.e2e.written import written
+from tests.e2e.running import run_with_scripted_models
+from tests.e2e.trouble import wrap_opened_stores
+from tests.e2e.written import collect_log_lines
 from tests.support.raw_client import RawClient, ask
 from tests.support.upstream_server import Call, Script, script_answer
 
@@ -135,12 +135,12 @@ async def test_no_credential(tmp_path: Path) -> None:
 async def test_observer_late_and_failing(tmp_path: Path) -> None:
     """A request that waits in vain is late. So is one that would wait, were its thread not in
     back-off. Of a parked thread the observer fails."""
-    async with running(tmp_path, memory=TINY) as run:
+    async with run_with_scripted_models(tmp_path, memory=TINY) as run:
         chat = run.chat()
         run.models.faults.switch(Fault(kind="hang", model="scripted-observer", times=1))
         first = [(await chat.say(f"My budget is {n} coins, and so it stays."))[1] for n in range(8)]
         assert "observer-late" in {receipt.get("reason") for receipt in first}
-    async with running(tmp_path / "..", memory=TINY) as run:
+    async with run_with_scripted_models(tmp_path / "..", memory=TINY) as run:
         chat = run.chat("other")
         run.models.faults.switch(Fault(kind="refusal", model="scripted-observer"))
         for n in range(4):
@@ -158,10 +158,10 @@ async def test_observer_late_and_failing(tmp_path: Path) -> None:
 
 async def test_fork_not_waited(tmp_path: Path) -> None:
     """What only a fork would store cannot be observed before its reply is there: it goes raw."""
-    with stories() as told:
-        async with running(tmp_path, memory=TINY, models=Model()) as run:
-            play = Play(run, told, "t")
-            await play.told("u1 a1")
+    with collect_turn_events() as turn_events:
+        async with run_with_scripted_models(tmp_path, memory=TINY, models=Model()) as run:
+            play = Play(run, turn_events, "t")
+            await play.play_turns("u1 a1")
             turn = await play.turn(
                 " ".join(f"ux{n} ay{n}" for n in range(12)) + " uz", **{"X-OM-History": "full"}
             )
@@ -177,7 +177,7 @@ async def test_context_overflow(tmp_path: Path) -> None:
     """A prompt beyond the model's window is shortened while the request waits
     (tests/e2e/test_context_overflow.py has the rest)."""
     models = ScriptedServer(window={"scripted-actor": 1_200})
-    async with running(
+    async with run_with_scripted_models(
         tmp_path, memory="observation: {buffer_tokens: false}", models=models
     ) as run:
         chat = run.chat()
@@ -295,7 +295,7 @@ async def test_memory_fails(
 ) -> None:
     """Whatever happens to the store, the client's original bytes are answered, and memory is there
     again after it."""
-    opened = in_front_of_the_store(monkeypatch)
+    opened = wrap_opened_stores(monkeypatch)
     async with run_with_raw_upstream(
         tmp_path, memory=", observation: {block_timeout: 100ms}"
     ) as site:
@@ -318,8 +318,8 @@ async def test_memory_fails(
 
 async def test_conflict(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A thread that others write to faster than a change can be committed."""
-    opened = in_front_of_the_store(monkeypatch)
-    async with running(tmp_path, memory=TINY) as run:
+    opened = wrap_opened_stores(monkeypatch)
+    async with run_with_scripted_models(tmp_path, memory=TINY) as run:
         chat = run.chat()
         for _ in range(2):
             await chat.say("My budget is 5 coins.")
@@ -393,7 +393,7 @@ async def test_a_reply_beyond_the_budget(tmp_path: Path) -> None:
     reply = orjson.dumps(
         {"choices": [{"index": 0, "message": {"role": "assistant", "content": content}}]}
     )
-    with written() as out:
+    with collect_log_lines() as out:
         async with run_with_raw_upstream(tmp_path, "limits: {body: 1MiB, memory: 4MiB}") as site:
             got = await site.ask(
                 chat_body("hi"), T, script=script_answer(reply, b"Content-Type: application/json")

@@ -34,7 +34,7 @@ from om_proxy.turns.block_renderer import BlockRenderer
 from om_proxy.turns.engine import Engine
 from tests.agents.scripted_llm import bullets
 from tests.agents.scripted_llm import texts as shown_in
-from tests.e2e.running import running
+from tests.e2e.running import run_with_scripted_models
 from tests.e2e.test_triggers import ACTOR, OWN_REFLECTOR, Minds, client, minds, observation
 from tests.memory.building import KEY, chat, chunk, memory, transcript
 from tests.support.performing import NOTES, SMALL, HeldAnswer, Parts, Step, open_parts
@@ -528,7 +528,9 @@ async def test_memory_observes_its_own_words(tmp_path: Path) -> None:
     """#22195, #21961. Neither what the observer is told nor what the actor is told of memory ever
     stands in what is observed."""
     reflecting = f"{observation()}, reflection: {{observation_tokens: 300}}"
-    async with running(tmp_path, reflecting, models=Minds(), more=OWN_REFLECTOR) as run:
+    async with run_with_scripted_models(
+        tmp_path, reflecting, models=Minds(), more=OWN_REFLECTOR
+    ) as run:
         talk = client(run)
         await talk.turns(24)
         assert (await run.memory()).log.generation > 0
@@ -553,7 +555,7 @@ async def test_memory_observes_its_own_words(tmp_path: Path) -> None:
 
 async def test_a_title_nobody_asked_for(tmp_path: Path) -> None:
     """With `thread_title` off, one that an observer volunteers is not kept."""
-    async with running(tmp_path, observation(), models=Minds()) as run:
+    async with run_with_scripted_models(tmp_path, observation(), models=Minds()) as run:
         minds(run).title = "Crates for Quarry Steps"
         await client(run).turns(3)
         made = await run.memory()
@@ -564,7 +566,7 @@ async def test_a_title_nobody_asked_for(tmp_path: Path) -> None:
 async def test_a_rate_limit_of_the_observer(tmp_path: Path) -> None:
     """#14742, #21849. It costs the conversation nothing: no request waits for the minutes the
     observer asks for, none fails."""
-    async with running(tmp_path, models=Minds()) as run:
+    async with run_with_scripted_models(tmp_path, models=Minds()) as run:
         run.models.faults.switch(Fault(kind="http", model=OBSERVER, status=429, retry_after=600))
         receipts = await client(run).turns(12)
         assert {r["status"] for r in receipts} == {"raw"}
@@ -578,7 +580,7 @@ async def test_a_rate_limit_of_the_observer(tmp_path: Path) -> None:
 async def test_a_missing_thread_falls_back_to_the_resource(tmp_path: Path) -> None:
     """#13436. A request that names whose it is, but no conversation, passes as it is: nothing is
     read or written for the resource."""
-    async with running(tmp_path, models=Minds()) as run:
+    async with run_with_scripted_models(tmp_path, models=Minds()) as run:
         kept = run.chat("user-42", **{"x-om-resource": "user-42"})
         await kept.say("The dock takes no van above 2.85 m.")
         before = await run.memory()

@@ -17,7 +17,7 @@ from om_proxy.cli.rekey_tenant import rekey_tenant
 from om_proxy.identity.keyed_hashes import label_thread
 from om_proxy.memory.model import RESOURCE_THREAD, Key
 from om_proxy.storage.sqlite.store import SqliteStore
-from tests.e2e.running import Running, running
+from tests.e2e.running import Running, run_with_scripted_models
 
 OLD, NEW = "sk-old", "sk-new"
 SMALL = "observation: {message_tokens: 600, buffer_tokens: 150, block_timeout: 2s}, reflection: {observation_tokens: 700}"
@@ -77,7 +77,7 @@ async def talk(run: Running, thread: str, turns: int, key: str = OLD) -> History
 
 
 async def prepared(folder: Path, scope: str) -> Told:
-    async with running(folder, f"{SMALL}, scope: {scope}") as run:
+    async with run_with_scripted_models(folder, f"{SMALL}, scope: {scope}") as run:
         await talk(run, "other", 5)
         history = await talk(run, "t", 14)
         memories = {memory.key.thread: memory for memory in await run.memories()}
@@ -108,7 +108,7 @@ def copied(told: Told, to: Path) -> Path:
 async def after(told: Told, folder: Path, key: str, sent: History) -> tuple[Any, ...]:
     """What the actor is sent for this request, and what is stored then; threads by name, whatever
     their labels."""
-    async with running(folder, told.memory) as run:
+    async with run_with_scripted_models(folder, told.memory) as run:
         run.clock.now += 100
         reply, receipt = await run.chat("t", key=key, **{"x-om-resource": "ada"}).send(sent)
         await run.app.background.wait_idle()
@@ -157,7 +157,7 @@ async def test_beside_a_running_server(told: Told, tmp_path: Path) -> None:
     """Its caches hold the old key's threads, and that the new key has none: both are found to be
     otherwise."""
     folder = copied(told, tmp_path / "om")
-    async with running(folder, told.memory) as run:
+    async with run_with_scripted_models(folder, told.memory) as run:
         ada = {"x-om-resource": "ada"}
         before = {
             info.key.thread: (await run.app.store.load(info.key)).count
@@ -191,7 +191,7 @@ async def test_what_is_in_the_way(
     """A client has used the new key already: nothing moves, and it is said how many, and what to
     do."""
     folder = copied(told, tmp_path / "om")
-    async with running(folder, told.memory) as run:
+    async with run_with_scripted_models(folder, told.memory) as run:
         await talk(run, "t", 1, NEW)
         theirs = [info.key for info in await run.app.store.threads(None) if info.messages == 2]
         assert await moved(folder) == 5

@@ -9,7 +9,7 @@ import pytest
 
 from om_proxy.memory.model import Memory, resource_key
 from om_proxy.testing.scripted import OBSERVER, message_text
-from tests.e2e.running import Chat, Running, running
+from tests.e2e.running import Chat, Running, run_with_scripted_models
 
 SHARED = """scope: resource, observation: {message_tokens: 6000, buffer_tokens: 150, block_timeout: 2s}"""
 LONG = (
@@ -60,7 +60,7 @@ async def test_a_new_thread_after_a_pause_knows_what_was_noted(
 ) -> None:
     """Far below T, where before nothing of it was told until all tails together reached T; also
     where no process ran meanwhile."""
-    async with running(tmp_path, SHARED) as run:
+    async with run_with_scripted_models(tmp_path, SHARED) as run:
         await say(run, chat(run, "monday"))
         assert (len((await thread(run, "monday")).chunks), (await shared_log(run)).log.entries) == (
             1,
@@ -81,7 +81,7 @@ async def test_a_new_thread_after_a_pause_knows_what_was_noted(
 async def test_notes_of_a_warm_thread_are_told_beside_the_log(tmp_path: Path) -> None:
     """Its prompt cache would be lost if they left its tail, so a new thread reads them among the
     other conversations."""
-    async with running(tmp_path, SHARED) as run:
+    async with run_with_scripted_models(tmp_path, SHARED) as run:
         monday = chat(run, "monday")
         await say(run, monday)
         await say(run, monday)
@@ -99,7 +99,7 @@ async def test_notes_of_a_warm_thread_are_told_beside_the_log(tmp_path: Path) ->
 
 async def test_a_warm_thread_goes_on_while_the_log_grows(tmp_path: Path) -> None:
     """What of others enters the log meanwhile stands in its prompt once that changes anyway."""
-    async with running(tmp_path, SHARED) as run:
+    async with run_with_scripted_models(tmp_path, SHARED) as run:
         await say(run, chat(run, "monday"))
         run.clock.now += HOUR - 30
         warm = chat(run, "warm")
@@ -123,7 +123,7 @@ async def test_what_is_left_is_observed_when_all_are_idle(tmp_path: Path) -> Non
     """`buffer_on_idle`: less than half an interval, too, so that a question in a new thread finds
     everything in notes."""
     wide = SHARED.replace("buffer_tokens: 150", "buffer_tokens: 2000, buffer_on_idle: true")
-    async with running(tmp_path, wide) as run:
+    async with run_with_scripted_models(tmp_path, wide) as run:
         await say(run, chat(run, "monday"), LONG * 2)
         assert run.models.requests_to(OBSERVER) == []
         await passes(run, HOUR)
@@ -135,7 +135,7 @@ async def test_what_is_left_is_observed_when_all_are_idle(tmp_path: Path) -> Non
 async def test_a_thread_that_comes_back_finds_its_own_notes_active(tmp_path: Path) -> None:
     """Its prompt cache is cold, so what is noted leaves its tail; an edit of what is noted takes it
     back."""
-    async with running(tmp_path, SHARED) as run:
+    async with run_with_scripted_models(tmp_path, SHARED) as run:
         monday = chat(run, "monday")
         await say(run, monday)
         await say(run, monday)
@@ -151,7 +151,7 @@ async def test_a_thread_that_comes_back_finds_its_own_notes_active(tmp_path: Pat
 async def test_a_fork_after_a_pause_settles_nothing_it_takes_back(tmp_path: Path) -> None:
     """The first request after the pause edits what the notes are about: they never stand in the
     log."""
-    async with running(tmp_path, SHARED) as run:
+    async with run_with_scripted_models(tmp_path, SHARED) as run:
         monday = chat(run, "monday")
         await say(run, monday)
         await say(run, monday)

@@ -20,9 +20,9 @@ from om_proxy.upstream import AiohttpTransport
 from tests.e2e.raw_upstream import serve_app
 from tests.e2e.soak.__main__ import SETTINGS, wrong
 from tests.e2e.soak.clients import WAYS, Clients
-from tests.e2e.soak.containers import grown, sizes, unbounded_caches, weight
-from tests.e2e.soak.growth import Sample, fitted, warm
-from tests.e2e.soak.growth import grown as beyond
+from tests.e2e.soak.containers import count_bytes, list_grown, measure_sizes, unbounded_caches
+from tests.e2e.soak.growth import Sample, drop_warm_up, fit_line
+from tests.e2e.soak.growth import find_growth as beyond
 from tests.e2e.soak.models import FAULTS, Models
 from tests.support.raw_client import ask
 
@@ -66,8 +66,8 @@ async def soaking(
                 yield app, listening
 
 
-async def asked(app: App, clients: Clients) -> None:
-    """And everything done that follows from it."""
+async def send_all_requests(app: App, clients: Clients) -> None:
+    """Send the requests, and wait for all work that follows from them."""
     before = asyncio.all_tasks()
     await clients.ask(clients.requests)
     await clients.close()
@@ -98,12 +98,12 @@ async def test_nothing_grows(tmp_path: Path) -> None:
     async with soaking(tmp_path, models) as (app, port):
         begin, rest = REQUESTS * 3 // 10, REQUESTS * 7 // 10
         first, more = Clients(port, FIRST, begin), Clients(port, MORE, rest, seed=1, first=FIRST)
-        await asked(app, first)
-        tasks, open_ones, held = len(asyncio.all_tasks()), descriptors(app), sizes(app)
-        await asked(app, more)
+        await send_all_requests(app, first)
+        tasks, open_ones, held = len(asyncio.all_tasks()), descriptors(app), measure_sizes(app)
+        await send_all_requests(app, more)
         assert len(asyncio.all_tasks()) <= tasks
         assert descriptors(app) <= open_ones + STRAY
-        assert not (found := grown(held, sizes(app), NOISE)), "\n".join(found)
+        assert not (found := list_grown(held, measure_sizes(app), NOISE)), "\n".join(found)
         assert unbounded_caches("om_proxy", NOISE) == []
     told = first.told + more.told
     assert (
@@ -119,9 +119,9 @@ async def test_the_cache_holds_as_many_bytes_as_it_says(tmp_path: Path) -> None:
     async with soaking(tmp_path, Models(), cache_bytes=1 << 30) as (app, port):
         young, old = Clients(port, 12, 20), Clients(port, 12, 180)
         for clients in (young, old):
-            await asked(app, clients)
+            await send_all_requests(app, clients)
             memories = app.background._memories
-            really = weight([memory for _, memory in memories._cached.items()])
+            really = count_bytes([memory for _, memory in memories._cached.items()])
             assert really <= memories._cached.held_bytes <= 1.5 * really
         assert old.told["memory applied"]
 
@@ -148,15 +148,15 @@ async def test_a_container_that_grows_is_named() -> None:
     task = asyncio.create_task(inbox.get())
     await asyncio.sleep(0)
     root = {"holding": holding, "keep": [keep], "task": task}
-    before = sizes(root)
-    assert grown(before, sizes(root), 0) == []
+    before = measure_sizes(root)
+    assert list_grown(before, measure_sizes(root), 0) == []
     for n in range(5):
         holding.kept[n] = "thread"
         holding.later(n)
         keep(n)
     inbox._queue.extend(range(5))  # type: ignore[attr-defined] # its deque, which the waiting task alone leads to
     root["new"] = [*range(5)]
-    assert grown(before, sizes(root), 4) == [
+    assert list_grown(before, measure_sizes(root), 4) == [
         "/Holding/partial: list 0 → 5",
         "/Holding: dict 0 → 5",
         "/Task/coroutine/Queue: deque 0 → 5",
@@ -175,7 +175,7 @@ def test_the_line_is_that_of_the_samples_after_the_warm_up() -> None:
     """Two MiB in 10⁵ requests are more than the bound, however much the warm-up took."""
     warming = [100.0, 150.0, 190.0]
     steady = samples(*warming, *(200 + 0.02 * n for n in range(7)))
-    assert fitted(warm(steady)).slope == pytest.approx(0.4)
+    assert fit_line(drop_warm_up(steady)).slope == pytest.approx(0.4)
     assert beyond(steady) == []
     steep = samples(*warming, *(200 + 0.1 * n for n in range(7)))
     assert beyond(steep) == ["resident memory grows by 2.00 MiB per 10⁵ requests"]

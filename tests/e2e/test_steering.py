@@ -12,7 +12,7 @@ import pytest
 
 from om_proxy.testing.scripted import OBSERVER, REFLECTOR, ScriptedServer, message_text
 from tests.e2e.playing import Model
-from tests.e2e.running import Chat, Running, running
+from tests.e2e.running import Chat, Running, run_with_scripted_models
 
 T = "observation: {message_tokens: 1200, buffer_tokens: 300, block_timeout: 2s, thread_title: true}"
 LONG = (
@@ -64,7 +64,7 @@ async def test_a_reflection_is_taken_back(tmp_path: Path, scope: str) -> None:
     """What it was made from stands again, later entries stay, and it is not made anew before the
     log has grown."""
     memory = f"scope: {scope}, {T}, reflection: {{observation_tokens: 1800}}"
-    async with running(tmp_path, memory, models=Minds()) as run:
+    async with run_with_scripted_models(tmp_path, memory, models=Minds()) as run:
         talk = run.chat(**{"x-om-resource": "ada"})
         while (
             not (await ask(run, "GET", "/t?resource=ada"))
@@ -98,7 +98,7 @@ async def test_a_reflection_is_taken_back(tmp_path: Path, scope: str) -> None:
 async def test_a_thread_has_thresholds_of_its_own(tmp_path: Path) -> None:
     """From the next request on, in place of the configured ones; they are kept with it, and taken
     back by null."""
-    async with running(tmp_path, T) as run:
+    async with run_with_scripted_models(tmp_path, T) as run:
         mine, other = run.chat("mine"), run.chat("other")
         await turns(run, mine, 1)
         answer = await ask(
@@ -139,7 +139,7 @@ async def test_a_thread_has_thresholds_of_its_own(tmp_path: Path) -> None:
     ],
 )
 async def test_what_is_no_threshold_is_refused(tmp_path: Path, wanted: Any, told: str) -> None:
-    async with running(tmp_path, T) as run:
+    async with run_with_scripted_models(tmp_path, T) as run:
         await turns(run, run.chat(), 1)
         answer = await ask(run, "PATCH", "/t/settings", wanted)
         assert (answer.status_code, answer.json()["error"]["code"]) == (400, "om_bad_setting")
@@ -149,7 +149,7 @@ async def test_what_is_no_threshold_is_refused(tmp_path: Path, wanted: Any, told
 
 async def test_a_pinned_title_stays(tmp_path: Path) -> None:
     """The observer names a thread until a person does; and again once the title is let go."""
-    async with running(tmp_path, T, models=Minds()) as run:
+    async with run_with_scripted_models(tmp_path, T, models=Minds()) as run:
         talk = run.chat()
         await turns(run, talk, 3)
         assert (await ask(run, "GET", "/t")).json()["title"] == "Crates"
@@ -167,7 +167,7 @@ async def test_a_pinned_title_stays(tmp_path: Path) -> None:
 
 
 async def test_a_title_nobody_asked_for_is_not_kept(tmp_path: Path) -> None:
-    async with running(
+    async with run_with_scripted_models(
         tmp_path, T.replace("thread_title: true", "thread_title: false"), models=Minds()
     ) as run:
         await turns(run, run.chat(), 3)
@@ -178,7 +178,7 @@ async def test_a_title_nobody_asked_for_is_not_kept(tmp_path: Path) -> None:
 async def test_who_may_see_what(tmp_path: Path) -> None:
     """A caller sees its own tenant's threads; what is another's looks like what is nobody's. The
     admin token sees all."""
-    async with running(tmp_path, T, more=TOKEN) as run:
+    async with run_with_scripted_models(tmp_path, T, more=TOKEN) as run:
         await run.chat("a/b.c").say("Hello.")
         foreign = await ask(run, "GET", "/a%2Fb.c", authorization="Bearer sk-b")
         unknown = await ask(run, "GET", "/nothing")
@@ -238,7 +238,7 @@ def within(folder: Path, word: bytes) -> int:
 async def test_a_thread_is_forgotten(tmp_path: Path, scope: str) -> None:
     """Its owner is told what went; no byte is left, a shared log tells nothing of it, and its
     client begins anew."""
-    async with running(tmp_path, f"scope: {scope}, {T}", models=Minds()) as run:
+    async with run_with_scripted_models(tmp_path, f"scope: {scope}, {T}", models=Minds()) as run:
         talk = run.chat(**{"x-om-resource": "ada"})
         other = run.chat("other", **{"x-om-resource": "ada"})
         await turns(run, other, 2)
@@ -274,7 +274,7 @@ async def test_a_reply_that_comes_after_its_thread_was_forgotten(tmp_path: Path)
     """The client has its reply and its receipt; the thread stays forgotten (6 of 6 messages came
     back once)."""
     model = Waiting()
-    async with running(tmp_path, T, models=model) as run:
+    async with run_with_scripted_models(tmp_path, T, models=model) as run:
         talk = run.chat()
         await turns(run, talk, 3)
         asked, model.together = asyncio.Event(), asyncio.Barrier(2)
@@ -294,7 +294,7 @@ async def test_a_reply_that_comes_after_its_thread_was_forgotten(tmp_path: Path)
 async def test_who_may_forget(tmp_path: Path) -> None:
     """What is another's is 404, as what is nobody's; a shared log is no thread; a page of another
     site is refused."""
-    async with running(tmp_path, T, more=TOKEN) as run:
+    async with run_with_scripted_models(tmp_path, T, more=TOKEN) as run:
         await run.chat("a/b").say("Hello.")
         (line,) = (await ask(run, "GET", "")).json()["threads"]
         refused = {

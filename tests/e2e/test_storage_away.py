@@ -15,7 +15,7 @@ from structlog.testing import capture_logs
 from om_proxy.app import create_app
 from om_proxy.errors import StorageError
 from om_proxy.settings import parse
-from tests.e2e.running import Running, running
+from tests.e2e.running import Running, run_with_scripted_models
 from tests.support.permissions import enforce_permission_bits
 
 
@@ -59,7 +59,7 @@ async def test_a_file_that_is_bad_at_the_start(tmp_path: Path, how: str) -> None
     the next start."""
     file = tmp_path / "om.db"
     spoil(file, how)
-    async with running(tmp_path) as run:
+    async with run_with_scripted_models(tmp_path) as run:
         chat = run.chat()
         reply, receipt = await chat.say("hello")
         assert reply
@@ -70,7 +70,7 @@ async def test_a_file_that_is_bad_at_the_start(tmp_path: Path, how: str) -> None
         _, receipt = await chat.say("and now")
         assert receipt["status"] == "raw"
         kept = await run.memory()
-    async with running(tmp_path) as run:
+    async with run_with_scripted_models(tmp_path) as run:
         assert await run.memory() == kept
 
 
@@ -80,12 +80,12 @@ async def test_a_place_that_is_read_only_at_the_start(tmp_path: Path, what: str)
     written, memory goes on where it was."""
     folder = tmp_path / "data"
     folder.mkdir()
-    async with running(folder) as run:
+    async with run_with_scripted_models(folder) as run:
         await run.chat().say("The dock is 2.85 m high.")
     place, mode = (folder, 0o700) if what == "folder" else (folder / "om.db", 0o600)
     with enforce_permission_bits(tmp_path), capture_logs() as events:
         place.chmod(mode & 0o500)
-        async with running(folder) as run:
+        async with run_with_scripted_models(folder) as run:
             for text in ("Is it?", "And now?"):
                 reply, receipt = await run.chat("other").say(text)
                 assert reply
@@ -116,11 +116,11 @@ async def test_a_read_only_place_refuses_the_start_where_memory_is_required(tmp_
 async def test_a_file_with_a_secret_of_its_own(tmp_path: Path) -> None:
     """A backup put in a bad file's place: its threads are found again, since what they are keyed
     with comes with it."""
-    async with running(tmp_path) as run:
+    async with run_with_scripted_models(tmp_path) as run:
         await run.chat().say("The dock is 2.85 m high.")
     (tmp_path / "om.db").rename(tmp_path / "backup.db")
     spoil(tmp_path / "om.db", "corrupt")
-    async with running(tmp_path) as run:
+    async with run_with_scripted_models(tmp_path) as run:
         await run.chat().say("Is it?")
         (tmp_path / "backup.db").replace(tmp_path / "om.db")
         await until(lambda: ready(run))
@@ -132,7 +132,7 @@ async def test_a_file_with_a_secret_of_its_own(tmp_path: Path) -> None:
 async def test_a_file_that_is_deleted_while_serving(tmp_path: Path) -> None:
     """Noticed within a second: a new file takes its place, and what is said from then on is in it,
     also for a thin client."""
-    async with running(tmp_path) as run:
+    async with run_with_scripted_models(tmp_path) as run:
         chat = run.chat()
         await chat.say("one")
         remove(tmp_path / "om.db")

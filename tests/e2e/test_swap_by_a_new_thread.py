@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.e2e.running import running
+from tests.e2e.running import run_with_scripted_models
 from tests.e2e.test_resource_scope import LONG, Minds, chat, shared_log
 
 LATE = """scope: resource, observation: {message_tokens: 1200, buffer_tokens: 300, block_timeout: 2s},
@@ -36,7 +36,7 @@ async def test_a_new_thread_swaps(tmp_path: Path) -> None:
     """Its first request is answered with the shorter log. (Decided on the shared log and looked for
     in its own, which a new thread does not have yet, the swap was tried again without end, and
     nobody else was served.)"""
-    async with running(tmp_path, LATE, models=Minds()) as run:
+    async with run_with_scripted_models(tmp_path, LATE, models=Minds()) as run:
         talk = chat(run, "monday")
         for turn in range(60):
             await talk.say(LONG.format(n=turn, who="monday"))

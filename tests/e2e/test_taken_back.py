@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from tests.e2e.running import running
+from tests.e2e.running import run_with_scripted_models
 from tests.e2e.test_branches import REFLECTING, canary, converse, cut_back, words
 
 
 async def test_taken_back_behind_what_was_kept(tmp_path: Path) -> None:
     """The log stays, gains one dated entry, and the prompt stays small; what was taken back is raw
     nowhere."""
-    async with running(tmp_path, REFLECTING, more="retention: {generations: 1}") as run:
+    async with run_with_scripted_models(
+        tmp_path, REFLECTING, more="retention: {generations: 1}"
+    ) as run:
         chat = run.chat()
         await converse(run, chat, 0, 45, stream=False)
         before = await run.memory()

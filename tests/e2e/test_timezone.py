@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import UTC, datetime
 from pathlib import Path
 
-from tests.e2e.running import SMALL, Running, running
+from tests.e2e.running import SMALL, Running, run_with_scripted_models
 
 EVENING = datetime(2026, 1, 1, 23, 30, tzinfo=UTC).timestamp()  # in Tokyo the second has begun
 TOKYO = "Asia/Tokyo"
@@ -20,7 +20,7 @@ def hint(run: Running) -> str:
 async def test_the_clients_time_zone(tmp_path: Path) -> None:
     """A thread's dates are those of the zone its client names; one that names none later on keeps
     it."""
-    async with running(tmp_path, memory=SMALL) as run:
+    async with run_with_scripted_models(tmp_path, memory=SMALL) as run:
         run.clock.now = EVENING
         chat = run.chat(**{"x-om-timezone": TOKYO})
         while (await chat.say("My budget is 40 coins, and so it stays. " * 8))[1][
@@ -40,7 +40,7 @@ async def test_the_clients_time_zone(tmp_path: Path) -> None:
 
 async def test_without_one_the_configured_zone_holds(tmp_path: Path) -> None:
     """No header: `memory.timezone`."""
-    async with running(tmp_path, memory=f"{SMALL}, timezone: America/Lima") as run:
+    async with run_with_scripted_models(tmp_path, memory=f"{SMALL}, timezone: America/Lima") as run:
         run.clock.now = datetime(2026, 1, 2, 3, 0, tzinfo=UTC).timestamp()
         chat = run.chat()
         while (await chat.say("My budget is 40 coins, and so it stays. " * 8))[1][

@@ -15,7 +15,7 @@ import pytest
 from om_proxy.memory.model import Memory
 from om_proxy.testing.faults import Fault
 from om_proxy.testing.scripted import OBSERVER, REFLECTOR, Message, ScriptedServer
-from tests.e2e.running import Chat, Running, running
+from tests.e2e.running import Chat, Running, run_with_scripted_models
 
 ACTOR = "scripted-actor"
 SCANNING = "background: {observer_interval: 20ms}"
@@ -115,7 +115,7 @@ async def test_what_is_left_over_is_buffered_once_idle(
     """Half an interval waits until the prompt cache is cold, then is found without a request, and
     used by the next one."""
     memory = f"{observation(', buffer_on_idle: true')}, activate_after_idle: {idle}"
-    async with running(tmp_path, memory, models=Minds(), more=SCANNING) as run:
+    async with run_with_scripted_models(tmp_path, memory, models=Minds(), more=SCANNING) as run:
         talk, start = client(run, model), run.clock.now
         await talk.turns(1)
         made = await run.memory()
@@ -134,10 +134,10 @@ async def test_what_is_left_over_is_buffered_once_idle(
 async def test_it_is_found_after_a_restart(tmp_path: Path) -> None:
     """The store knows when it is due: no request is needed in the process that does it."""
     memory = observation(", buffer_on_idle: true")
-    async with running(tmp_path, memory, models=Minds()) as run:
+    async with run_with_scripted_models(tmp_path, memory, models=Minds()) as run:
         await client(run).turns(1)
         assert (await run.memory()).chunks == ()
-    async with running(tmp_path, memory, models=Minds(), more=SCANNING) as run:
+    async with run_with_scripted_models(tmp_path, memory, models=Minds(), more=SCANNING) as run:
         run.clock.now += 300
         await asyncio.wait_for(minds(run).asked.wait(), 30)
         await run.app.background.wait_idle()
@@ -151,7 +151,7 @@ async def test_nothing_is_due_when_idle(tmp_path: Path, switched_on: str, text: 
     """Less than half an interval is never sent; without `buffer_on_idle` nothing below an interval
     is."""
     memory = observation(f", buffer_on_idle: {switched_on}")
-    async with running(tmp_path, memory, models=Minds()) as run:
+    async with run_with_scripted_models(tmp_path, memory, models=Minds()) as run:
         await client(run).turns(1, text)
         assert (await run.memory()).due is None
 
@@ -176,7 +176,7 @@ async def test_a_pause_activates(
 ) -> None:
     """Below the threshold, what is buffered becomes active with the first request after the pause:
     no observer is asked for it."""
-    async with running(
+    async with run_with_scripted_models(
         tmp_path, f"{observation()}, activate_after_idle: {idle}", models=Minds()
     ) as run:
         talk = client(run, model)
@@ -196,7 +196,7 @@ async def test_a_pause_leaves_as_much_raw_as_the_threshold_does(tmp_path: Path) 
     """It activates once: what it does not take stays buffered, and the next turn finds the prompt
     as it is."""
     memory = f"{observation(T=6_000, interval=300)}, activate_after_idle: 5m"
-    async with running(tmp_path, memory, models=Minds()) as run:
+    async with run_with_scripted_models(tmp_path, memory, models=Minds()) as run:
         talk = client(run)
         await talk.turns(12)
         chunks = len((await run.memory()).chunks)
@@ -222,7 +222,7 @@ async def test_another_model_activates(
 ) -> None:
     """Its prompt cache never saw the conversation, so shortening the prompt costs nothing."""
     memory = f"{observation()}, activate_on_provider_change: {switched_on}"
-    async with running(tmp_path, memory, models=Minds()) as run:
+    async with run_with_scripted_models(tmp_path, memory, models=Minds()) as run:
         talk = client(run)
         await talk.turns(3)
         run.clock.now += 1
@@ -240,7 +240,9 @@ async def test_a_shared_budget(tmp_path: Path) -> None:
     """Messages use what observations leave free, and together they stay within T + R and a turn;
     buffering goes on."""
     memory = f"{observation(T=600, interval=0.25)}, reflection: {{observation_tokens: 900}}, share_token_budget: true"
-    async with running(tmp_path, memory, models=Minds(), more=OWN_REFLECTOR) as run:
+    async with run_with_scripted_models(
+        tmp_path, memory, models=Minds(), more=OWN_REFLECTOR
+    ) as run:
         receipts = await client(run).turns(60, ASKED)
         pending = [int(r["pending-tokens"]) for r in receipts]
         both = [p + int(r["observation-tokens"]) for p, r in zip(pending, receipts, strict=True)]
@@ -258,7 +260,9 @@ async def test_without_buffering_requests_wait(tmp_path: Path) -> None:
     """`buffer_tokens: false`: nothing in the background; at T a request has all but its own
     question observed, at R it has the log condensed."""
     memory = f"{observation(T=600, interval='false')}, reflection: {{observation_tokens: 400}}"
-    async with running(tmp_path, memory, models=Minds(), more=OWN_REFLECTOR) as run:
+    async with run_with_scripted_models(
+        tmp_path, memory, models=Minds(), more=OWN_REFLECTOR
+    ) as run:
         talk, models, seen = client(run), minds(run), []
         for _ in range(40):
             before = len(models.requests)
@@ -278,7 +282,9 @@ async def test_without_buffering_requests_wait(tmp_path: Path) -> None:
 
 async def test_without_buffering_a_failure_is_not_the_end(tmp_path: Path) -> None:
     """In its back-off the thread goes raw; after it the next request tries again."""
-    async with running(tmp_path, observation(T=600, interval="false"), models=Minds()) as run:
+    async with run_with_scripted_models(
+        tmp_path, observation(T=600, interval="false"), models=Minds()
+    ) as run:
         talk = client(run)
         run.models.faults.switch(Fault(kind="http", model=OBSERVER, status=401))
         receipts = await talk.turns(5)
@@ -302,7 +308,7 @@ async def test_without_buffering_a_failure_is_not_the_end(tmp_path: Path) -> Non
 )
 async def test_block_after(tmp_path: Path, block_after: str, waits: bool) -> None:
     """A multiple of T, or tokens from 100 on: from there on a request waits for its observation."""
-    async with running(
+    async with run_with_scripted_models(
         tmp_path, observation(f", block_after: {block_after}", T=600, interval=150), models=Minds()
     ) as run:
         talk = client(run)
@@ -349,7 +355,7 @@ async def test_previous_observer_tokens(tmp_path: Path, previous: str) -> None:
     """0: the observer sees nothing of what was noted, false: all of it, a number: the newest so
     many tokens, the gap marked."""
     memory = observation(f", previous_observer_tokens: {previous}")
-    async with running(tmp_path, memory, models=Minds()) as run:
+    async with run_with_scripted_models(tmp_path, memory, models=Minds()) as run:
         await observed(run)
         shown, lines = known(run), noted(run)
         kept = [line for line in lines if line in shown]
@@ -370,7 +376,9 @@ async def test_instructions_and_their_prompts(tmp_path: Path) -> None:
         f"{observation(', instruction: Mind the weights of crates.', T=600)}, "
         "reflection: {observation_tokens: 400, instruction: Forget the docks.}"
     )
-    async with running(tmp_path, memory, models=Minds(), more=OWN_REFLECTOR) as run:
+    async with run_with_scripted_models(
+        tmp_path, memory, models=Minds(), more=OWN_REFLECTOR
+    ) as run:
         await client(run).turns(20)
         for model, own, other in (
             (OBSERVER, "Mind the weights of crates.", "Forget the docks."),
@@ -385,7 +393,9 @@ async def test_instructions_and_their_prompts(tmp_path: Path) -> None:
 async def test_thread_title(tmp_path: Path) -> None:
     """Asked for where it is wanted, kept with the thread; an answer without one keeps it, the
     observer is told it."""
-    async with running(tmp_path, observation(", thread_title: true"), models=Minds()) as run:
+    async with run_with_scripted_models(
+        tmp_path, observation(", thread_title: true"), models=Minds()
+    ) as run:
         talk = client(run)
         minds(run).title = "Crates for Quarry Steps"
         await talk.turns(3)
@@ -404,7 +414,7 @@ async def test_thread_title(tmp_path: Path) -> None:
 
 async def test_no_title_is_asked_for_by_default(tmp_path: Path) -> None:
     """Its tokens are spent by those who show it."""
-    async with running(tmp_path, observation(), models=Minds()) as run:
+    async with run_with_scripted_models(tmp_path, observation(), models=Minds()) as run:
         await client(run).turns(3)
         (asked,) = run.models.requests_to(OBSERVER)
         assert "thread-title" not in str(asked.messages)
@@ -421,7 +431,9 @@ def asking(model: str) -> str:
 async def test_the_second_model_answers_for_the_first(tmp_path: Path) -> None:
     """A list is tried in order; what came is told with the note."""
     listed = "[{model: openai/first-observer, max_retries: 0}, openai/second-observer]"
-    async with running(tmp_path, observation(), models=Minds(), more=asking(listed)) as run:
+    async with run_with_scripted_models(
+        tmp_path, observation(), models=Minds(), more=asking(listed)
+    ) as run:
         run.models.faults.switch(Fault(kind="http", model="first-observer", status=503))
         await client(run).turns(3)
         assert [m for m in minds(run).work if m != ACTOR] == ["first-observer", "second-observer"]
@@ -431,7 +443,7 @@ async def test_the_second_model_answers_for_the_first(tmp_path: Path) -> None:
 
 async def test_all_models_fail(tmp_path: Path) -> None:
     """Each is asked once, and the thread backs off."""
-    async with running(
+    async with run_with_scripted_models(
         tmp_path,
         observation(),
         models=Minds(),
@@ -446,7 +458,9 @@ async def test_all_models_fail(tmp_path: Path) -> None:
 async def test_the_input_chooses_the_tier(tmp_path: Path) -> None:
     """`up_to`: by the tokens to be observed, inclusive; beyond the largest the largest is asked."""
     tiers = "{up_to: {450: openai/small-observer, 800: [openai/broken-observer, openai/large-observer]}}"
-    async with running(tmp_path, observation(T=3_000), models=Minds(), more=asking(tiers)) as run:
+    async with run_with_scripted_models(
+        tmp_path, observation(T=3_000), models=Minds(), more=asking(tiers)
+    ) as run:
         run.models.faults.switch(Fault(kind="http", model="broken-observer", status=401))
         talk, models = client(run), minds(run)
         for size, asked in (
@@ -464,7 +478,9 @@ async def test_the_input_chooses_the_tier(tmp_path: Path) -> None:
 async def test_what_is_observed_is_shown_whole(tmp_path: Path) -> None:
     """Only one block larger than T is clipped for the observer; a waited-for backlog of many is
     read as it is."""
-    async with running(tmp_path, observation(T=600, interval="false"), models=Minds()) as run:
+    async with run_with_scripted_models(
+        tmp_path, observation(T=600, interval="false"), models=Minds()
+    ) as run:
         talk = client(run)
         await talk.turns(1, "hi")
         talk.history += [
@@ -497,7 +513,7 @@ async def test_economy(tmp_path: Path, actor: str) -> None:
     they are made all the same. Where a price is not known, nothing waits."""
     priced = "openai/gpt-4.1-mini"
     memory = f"{observation()}, economy: auto"
-    async with running(
+    async with run_with_scripted_models(
         tmp_path, memory, models=Listed(), more=f'models: {{"*": {{model: {priced}}}}}'
     ) as run:
         talk = client(run, actor)

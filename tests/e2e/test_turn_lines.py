@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from om_proxy.testing.faults import Fault
-from tests.e2e.running import running
-from tests.e2e.written import written
+from tests.e2e.running import run_with_scripted_models
+from tests.e2e.written import collect_log_lines
 
 LONG = (
     "Crate {n} weighs {n} kilos, is painted red and goes to dock {n} at Quarry Steps. " * 8
@@ -18,8 +18,8 @@ AT_ONCE = "observation: {message_tokens: 1000, buffer_tokens: false, block_timeo
 
 async def test_model_and_tokens(tmp_path: Path) -> None:
     """A line says which model was asked and what the prompt came to, as the receipt says it."""
-    with written() as out:
-        async with running(tmp_path) as run:
+    with collect_log_lines() as out:
+        async with run_with_scripted_models(tmp_path) as run:
             _, receipt = await run.chat("t").say("hello")
     (line,) = out.events("turn")
     assert line["model"] == "scripted-actor"
@@ -33,8 +33,8 @@ async def test_model_and_tokens(tmp_path: Path) -> None:
 async def test_a_request_that_waited_is_no_retry(tmp_path: Path) -> None:
     """What a request brought is stored before it waits for an observation; the line says how it
     stood when it came."""
-    with written() as out:
-        async with running(tmp_path, AT_ONCE) as run:
+    with collect_log_lines() as out:
+        async with run_with_scripted_models(tmp_path, AT_ONCE) as run:
             talk = run.chat("t")
             for n in range(8):
                 await talk.say(LONG.format(n=n))
@@ -52,8 +52,10 @@ async def test_a_failure_of_ours_is_a_warning(
     tmp_path: Path, upstream: str | None, status: int, level: str
 ) -> None:
     """A 502 that we answer is a warning; a 500 that the model server answers is its own."""
-    with written() as out:
-        async with running(tmp_path, between=lambda found: upstream or found) as run:
+    with collect_log_lines() as out:
+        async with run_with_scripted_models(
+            tmp_path, upstream_url=lambda found: upstream or found
+        ) as run:
             run.models.faults.switch(Fault(kind="http", model="scripted-actor", status=500))
             answer = await run.http.post(
                 f"{run.base}/v1/chat/completions",

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from om_proxy.testing.faults import Fault
 from om_proxy.testing.scripted import OBSERVER, message_text
-from tests.e2e.running import Running, running
+from tests.e2e.running import Running, run_with_scripted_models
 
 LONG = (
     "Crate {n} weighs {n} kilos, was painted last Friday and goes to dock {n} at Quarry Steps. " * 8
@@ -40,14 +40,14 @@ def told(run: Running) -> dict[str, str]:
 async def test_a_conversation_that_comes_whole(tmp_path: Path) -> None:
     """Its messages are told as said on that day or before, without times, in every batch and after
     a restart; the turn that brought them, and all that follow, are told with theirs."""
-    async with running(tmp_path) as run:
+    async with run_with_scripted_models(tmp_path) as run:
         run.models.faults.switch(Fault(kind="http", model=OBSERVER))
         chat = run.chat()
         chat.history += led_elsewhere(30)
         await chat.say(LONG.format(n=31))
         await run.app.background.wait_idle()
         assert run.models.requests_to(OBSERVER) == [] or not (await run.memory()).chunks
-    async with running(tmp_path) as run:
+    async with run_with_scripted_models(tmp_path) as run:
         run.clock.now += 86_400
         chat.running = run
         for n in (33, 35, 37, 39):
@@ -63,7 +63,7 @@ async def test_a_conversation_that_comes_whole(tmp_path: Path) -> None:
 
 async def test_a_conversation_from_its_beginning(tmp_path: Path) -> None:
     """A thread that is led through the proxy from its first message on is dated throughout."""
-    async with running(tmp_path) as run:
+    async with run_with_scripted_models(tmp_path) as run:
         chat = run.chat()
         for n in range(1, 24, 2):
             await chat.say(LONG.format(n=n))

@@ -13,7 +13,7 @@ from om_proxy.edge import unreached
 from om_proxy.identity.tenants import LOCAL_TENANT
 from om_proxy.memory.model import Key
 from tests.e2e.raw_upstream import chat_body, read_reason, run_with_raw_upstream
-from tests.e2e.written import Written, written
+from tests.e2e.written import LogLines, collect_log_lines
 from tests.support.upstream_server import Call, script_answer
 
 T = b"X-OM-Thread: secret-thread"
@@ -21,7 +21,7 @@ KEYS = "auth: {keys: [{tenant: acme, key: sk-acme}]}"
 CANARIES = ("secret", "sk-", "resp_123", "Agent-Words")
 
 
-def events(out: Written, name: str) -> list[dict[str, Any]]:
+def events(out: LogLines, name: str) -> list[dict[str, Any]]:
     return [line for line in map(orjson.loads, out.text.splitlines()) if line["event"] == name]
 
 
@@ -47,7 +47,7 @@ async def test_every_route_says_that_memory_is_off(
     """The receipt and one line in the log; one warning that names the route and what to do. The
     bytes are untouched."""
     body = b'{ "model":"m", "input":"hi" }'
-    with written() as out:
+    with collect_log_lines() as out:
         async with run_with_raw_upstream(tmp_path) as site:
             for _ in range(2):
                 got = await site.ask(
@@ -72,7 +72,7 @@ async def test_every_route_says_that_memory_is_off(
 
 async def test_the_label_is_the_thread_s(tmp_path: Path) -> None:
     """The same that chat's lines have, so that an operator sees both of one client."""
-    with written() as out:
+    with collect_log_lines() as out:
         async with run_with_raw_upstream(tmp_path) as site:
             await site.ask(chat_body("hi"), T)
             await site.ask(b"{}", T, path="/v1/responses")
@@ -82,7 +82,7 @@ async def test_the_label_is_the_thread_s(tmp_path: Path) -> None:
 async def test_each_client_is_warned_of_once(tmp_path: Path) -> None:
     """By its credential and its program, told by words of ours; no more of a header reaches the
     log."""
-    with written() as out:
+    with collect_log_lines() as out:
         async with run_with_raw_upstream(tmp_path) as site:
             for _ in range(2):
                 for key in (b"sk-a", b"sk-b"):
@@ -104,7 +104,7 @@ async def test_what_is_remembered_of_clients_is_bounded(
 ) -> None:
     """The one that came longest ago is forgotten, and warned of again."""
     monkeypatch.setattr(unreached, "MAX_WARNED_CLIENTS", 2)
-    with written() as out:
+    with collect_log_lines() as out:
         async with run_with_raw_upstream(tmp_path) as site:
             for key in (b"a", b"b", b"a", b"c", b"a", b"b"):
                 await site.ask(b"{}", T, b"x-api-key: " + key, path="/v1/responses")
@@ -143,7 +143,7 @@ async def test_however_the_thread_is_named(tmp_path: Path, named: bytes) -> None
 )
 async def test_without_a_thread_nothing_is_told(tmp_path: Path, named: bytes) -> None:
     """No receipt, no line."""
-    with written() as out:
+    with collect_log_lines() as out:
         async with run_with_raw_upstream(tmp_path) as site:
             got = await site.ask(b"{}", named, path="/v1/responses")
             assert read_reason(got) == ""
@@ -155,7 +155,7 @@ async def test_refusals_are_told_too(tmp_path: Path) -> None:
     not there."""
     websocket = (b"Upgrade: websocket", b"Connection: Upgrade")
     bearer = b"Authorization: Bearer sk-acme"
-    with written() as out:
+    with collect_log_lines() as out:
         async with run_with_raw_upstream(tmp_path, KEYS, base_url="http://127.0.0.1:9/v1") as site:
             refused = [
                 await site.ask(b"{}", T, path="/v1/responses"),
@@ -178,7 +178,7 @@ async def test_an_answer_that_breaks_off(tmp_path: Path) -> None:
         call.send(b"HTTP/1.1 200 OK\r\nContent-Length: 10\r\n\r\nhalf")
         call.close()
 
-    with written() as out:
+    with collect_log_lines() as out:
         async with run_with_raw_upstream(tmp_path) as site:
             got = await site.ask(b"{}", T, path="/v1/responses", script=script)
             assert (got.body, got.whole) == (b"half", False)
@@ -188,7 +188,7 @@ async def test_an_answer_that_breaks_off(tmp_path: Path) -> None:
 async def test_the_client_s_unreadable_chat_is_no_error_of_ours(tmp_path: Path) -> None:
     """It is passed on and told without alarm."""
     body = b'{"model":"m","messages":[{"role":"user","content":"hi"},17]}'
-    with written() as out:
+    with collect_log_lines() as out:
         async with run_with_raw_upstream(tmp_path) as site:
             assert read_reason(await site.ask(body, T)) == "degraded/unreadable"
             assert (
@@ -218,7 +218,7 @@ async def test_a_stranger_who_invents_credentials(tmp_path: Path) -> None:
         await site.ask(b"{}", T, b"Authorization: Bearer sk-%d" % client, path="/v1/responses")
 
     now, most = 0.0, unreached.MAX_WARNINGS_A_MINUTE
-    with written() as out:
+    with collect_log_lines() as out:
         async with run_with_raw_upstream(tmp_path) as site:
             await site.ask(b"", method="GET", path="/v1/models")  # it has started then
             site.app.unreached._clock = lambda: now

@@ -76,13 +76,13 @@ async def conversation(base: str, name: str) -> list[str]:
     statuses = []
     for n in range(TURNS):
         history.append({"role": "user", "content": TOLD.format(n=n, who=name)})
-        answer = await asked(base, name, history)
+        answer = await send_history(base, name, history)
         history.append(answer.json()["choices"][0]["message"])
         statuses.append(answer.headers["x-om-status"])
     return statuses
 
 
-async def asked(base: str, name: str, history: list[dict[str, str]]) -> httpx.Response:
+async def send_history(base: str, name: str, history: list[dict[str, str]]) -> httpx.Response:
     for _ in range(5):
         try:
             async with httpx.AsyncClient(trust_env=False, timeout=30) as http:

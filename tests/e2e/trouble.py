@@ -11,9 +11,8 @@ from om_proxy.app import open_store
 from om_proxy.storage.base import Store
 
 
-class Troubled:
-    """Every call of `method` (any, where None) waits for ever, or raises, while there is
-    trouble."""
+class FailingStore:
+    """A store whose calls of `method` (None: of any) hang or raise until `well`."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
@@ -43,12 +42,12 @@ class Troubled:
         return troubled
 
 
-def in_front_of_the_store(monkeypatch: pytest.MonkeyPatch) -> list[Troubled]:
-    """From now on every app opens its store behind one of these; the list holds them."""
-    opened: list[Troubled] = []
+def wrap_opened_stores(monkeypatch: pytest.MonkeyPatch) -> list[FailingStore]:
+    """Let every app open its store behind a FailingStore from now on. The list holds them."""
+    opened: list[FailingStore] = []
 
-    async def opening(url: str, generations: int | None = None) -> Troubled:
-        opened.append(Troubled(await open_store(url, generations)))
+    async def opening(url: str, generations: int | None = None) -> FailingStore:
+        opened.append(FailingStore(await open_store(url, generations)))
         return opened[-1]
 
     monkeypatch.setattr("om_proxy.app.open_store", opening)

@@ -1,4 +1,4 @@
-"""All that is logged while something goes on, as the lines that an operator would read."""
+"""Collect what is logged, as the lines that an operator would read."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import structlog
 from om_proxy.telemetry.logs import BufferedLineWriter, json_line
 
 
-class Written:
+class LogLines:
     def __init__(self) -> None:
         self._out = io.BytesIO()
         self.lines = BufferedLineWriter(self._out)
@@ -24,19 +24,19 @@ class Written:
         return self._out.getvalue().decode()
 
     def events(self, *names: str) -> list[dict[str, Any]]:
-        """The lines about these events, in order."""
+        """List the lines about these events, in order."""
         told: list[dict[str, Any]] = [orjson.loads(line) for line in self.text.splitlines()]
         return [line for line in told if line["event"] in names]
 
     def threads(self, *events: str) -> dict[str, set[str | None]]:
-        """What lines about these events call their threads."""
+        """Return the thread names in the lines about each of these events."""
         return {event: {line["thread"] for line in self.events(event)} for event in events}
 
 
 @contextmanager
-def written() -> Iterator[Written]:
-    """While the block lasts, log events go here and nowhere else."""
-    found = Written()
+def collect_log_lines() -> Iterator[LogLines]:
+    """Collect the log lines until the block ends. They go nowhere else."""
+    found = LogLines()
     structlog.configure(
         processors=[json_line],
         logger_factory=lambda *_: found.lines,

@@ -69,7 +69,7 @@ async def site(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[ProxyU
         yield site
 
 
-async def asked(
+async def send_target(
     site: ProxyUnderTest, method: str, target: str, *headers: bytes, body: bytes = b""
 ) -> Heard:
     site.server.seen.clear()
@@ -84,7 +84,7 @@ async def test_where_it_leads(site: ProxyUnderTest, start: str, method: str) -> 
     """To exactly what it says below the upstream's base, unless it could be taken for something
     else: that is refused."""
     for target in TRICKS[start]:
-        heard = await asked(site, method, target, b"X-OM-Thread: t", ADMIN, body=BODY)
+        heard = await send_target(site, method, target, b"X-OM-Thread: t", ADMIN, body=BODY)
         went = [seen.line.decode("latin-1") for seen in site.server.seen]
         if target in OWN or (target in CHAT and method == "POST"):
             continue  # it is that route, by its own name
@@ -102,7 +102,7 @@ async def test_where_it_leads(site: ProxyUnderTest, start: str, method: str) -> 
 
 async def test_the_admin_api_by_its_name(site: ProxyUnderTest) -> None:
     """It answers: the tests above would notice."""
-    heard = await asked(site, "GET", "/om/v1/threads", ADMIN)
+    heard = await send_target(site, "GET", "/om/v1/threads", ADMIN)
     assert (heard.status, list(orjson.loads(heard.body))) == (200, ["threads", "cursor"])
 
 
@@ -123,7 +123,7 @@ async def test_they_are_many() -> None:
 )  # fmt: skip
 async def test_the_chat_route_in_disguise(site: ProxyUnderTest, target: str) -> None:
     """It is refused: neither has it a memory, nor does it pass without one."""
-    heard = await asked(site, "POST", target, b"X-OM-Thread: t", body=BODY)
+    heard = await send_target(site, "POST", target, b"X-OM-Thread: t", body=BODY)
     assert (heard.status, orjson.loads(heard.body)["error"]["code"], site.server.seen) == (
         400,
         "om_bad_path",
@@ -143,7 +143,7 @@ async def test_the_chat_route_in_disguise(site: ProxyUnderTest, target: str) -> 
 )
 async def test_what_only_looks_like_the_chat_route(site: ProxyUnderTest, target: str) -> None:
     """It passes as any other path, without a memory."""
-    heard = await asked(site, "POST", target, b"X-OM-Thread: t", body=BODY)
+    heard = await send_target(site, "POST", target, b"X-OM-Thread: t", body=BODY)
     assert (heard.status, heard.all(b"x-om-reason"), site.seen.body) == (200, [b"route"], BODY)
     assert await site.threads() == 0
 
@@ -216,7 +216,7 @@ async def test_nothing_in_a_request_names_a_server(
     )
     own = [f"X-OM-Thread: server-{target[4:]}".replace("/", "-").encode()] if named else []
     query = "&".join(f"{name}={url}" for name in names)
-    heard = await asked(
+    heard = await send_target(
         site, "POST", f"{target}?{query}", *(h.encode() for h in headers), *own, body=body
     )
     await site.app.background.wait_idle()

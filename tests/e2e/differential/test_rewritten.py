@@ -210,7 +210,7 @@ async def test_a_strict_server_takes_them(
             said = [question(turn)]
             while said:
                 history += said
-                body = asked([*opening, *(said if newest else history)])
+                body = write_request([*opening, *(said if newest else history)])
                 headers = (JSON, b"Authorization: Bearer sk-a", b"X-OM-Thread: t")
                 heard = await spoken(
                     site.port,
@@ -242,7 +242,7 @@ async def test_a_strict_server_takes_them(
     assert all(sum(role in LEADING for role in roles) == most for roles in strict.layouts)
 
 
-def asked(messages: list[dict[str, Any]]) -> bytes:
+def write_request(messages: list[dict[str, Any]]) -> bytes:
     """A body as a client of another language writes it."""
     tools = b'"tools" : ' + json.dumps(TOOLS, indent=1).encode()
     return (

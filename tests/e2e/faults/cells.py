@@ -325,7 +325,7 @@ async def memory_cells(folder: Path, role: str) -> tuple[dict[str, Remembered], 
 
 
 class Talk:
-    """A client that keeps its history, on the thread of one cell."""
+    """A client that keeps its history in the thread of one cell."""
 
     def __init__(self, here: Site, cell: Cell) -> None:
         self.cell = cell
@@ -340,14 +340,14 @@ class Talk:
         self.longest = max(self.longest, took)
 
     async def grow(self) -> None:
-        """A further entry of 300 tokens in the log, over the messages there are, as an observer
-        would have made it."""
+        """Add an entry of 300 tokens to the log, over the messages there are, as an observer would
+        have made it."""
         await self._here.app.chat._engine._memories.update(
-            self._here.key(self.cell), partial(grown, self._here.clock())
+            self._here.key(self.cell), partial(add_log_entry, self._here.clock())
         )
 
 
-def grown(now: float, memory: Memory) -> Memory:
+def add_log_entry(now: float, memory: Memory) -> Memory:
     newest: Message = memory.tail[-1]
     entry = Observation(
         id=0, after=memory.coverage, last=newest.seq, chain=newest.chain, text="* 🔴 (10:00) " + "paid five times " * 99,

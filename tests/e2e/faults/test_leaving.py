@@ -19,7 +19,7 @@ from om_proxy.memory.model import Key
 from om_proxy.server.protocol import BoundedProtocol
 from tests.e2e.faults.cells import notes
 from tests.e2e.faults.faults import DONE, JSON, Content, well
-from tests.e2e.playing import stories
+from tests.e2e.playing import collect_turn_events
 from tests.e2e.raw_upstream import ProxyUnderTest, run_with_raw_upstream, script_completion
 from tests.support.raw_client import RawClient, RawResponse
 from tests.support.upstream_server import SSE_HEAD, Call, chunk, script_answer
@@ -296,7 +296,7 @@ async def test_drain(tmp_path: Path, stream: bool) -> None:
     stands in the thread."""
     async with scene(tmp_path, ", on_disconnect: drain") as at:
         before = await beginning(at)
-        with stories() as told:
+        with collect_turn_events() as told:
             await at.leave([*before, user("And now?")], stream=stream)
             await at.site.app.background.wait_idle()
             at.go_on.set()
@@ -332,7 +332,7 @@ async def test_leaving_before_anybody_was_asked(
         monkeypatch.setattr(engine, "open_turn", slowly)
         monkeypatch.setattr(BoundedProtocol, "_report_disconnect", leave)
         at.hold = False
-        with stories() as told:
+        with collect_turn_events() as told:
             client = await RawClient.connect(at.site.port)
             client.send(
                 at._body([*before, user("And now?")], stream=False), headers=(b"X-OM-Thread: t",)

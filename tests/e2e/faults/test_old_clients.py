@@ -11,7 +11,7 @@ from pathlib import Path
 import orjson
 import pytest
 
-from tests.e2e.playing import stories
+from tests.e2e.playing import collect_turn_events
 from tests.e2e.raw_upstream import (
     COMPLETION,
     EVENTS,
@@ -169,7 +169,7 @@ async def test_leaving_what_is_drained(tmp_path: Path) -> None:
 
     async with run_with_raw_upstream(tmp_path, upstream=drained) as site, asyncio.timeout(20):
         site.server.script = in_two
-        with stories() as told:
+        with collect_turn_events() as told:
             client = await RawClient.connect(site.port)
             client.writer.write(ask(CHAT, b"X-OM-Thread: t"))
             await client.until(EVENTS[1])

@@ -17,7 +17,7 @@ import orjson
 
 from tests.e2e.bounds.serving import Proxy
 from tests.e2e.process import free_port
-from tests.e2e.soak.growth import BOUND, Sample, fitted, grown, warm
+from tests.e2e.soak.growth import BOUND, Sample, drop_warm_up, find_growth, fit_line
 
 STAGE = 600.0  # seconds that the requests between two samples may take
 SETTLES = 20.0  # seconds given to the work after the replies
@@ -140,11 +140,11 @@ def main() -> int:
             soaked(Path(folder), asked.requests, asked.threads, asked.every)
         )
     print(*(f"{what}: {count}" for what, count in sorted(told.items())), sep=", ")
-    found = fitted(warm(samples))
+    found = fit_line(drop_warm_up(samples))
     print(
         f"resident memory after warm-up: {found.slope:+.2f} ± {found.error:.2f} MiB per 10⁵ requests (bound {BOUND:g})"
     )
-    broken = grown(samples) + wrong(told, asked.requests)
+    broken = find_growth(samples) + wrong(told, asked.requests)
     print(*(broken or ["nothing grows"]), sep="\n")
     return 1 if broken else 0
 

@@ -42,8 +42,8 @@ class Held:
 Sizes = Mapping[int, Held]  # by id
 
 
-def sizes(root: object) -> Sizes:
-    """Of every container below `root`."""
+def measure_sizes(root: object) -> Sizes:
+    """Measure every container below `root`."""
     return {
         id(here): Held(here, f"{path}: {type(here).__name__}", len(here))
         for path, here in _reached(root)
@@ -51,13 +51,13 @@ def sizes(root: object) -> Sizes:
     }
 
 
-def weight(root: object) -> int:
-    """Bytes of `root` and of everything below it, each once."""
+def count_bytes(root: object) -> int:
+    """Count the bytes of `root` and of everything below it, each once."""
     return sum(sys.getsizeof(here) for _, here in _reached(root))
 
 
 def _reached(root: object) -> Iterator[tuple[str, Any]]:
-    """Everything below `root`, and by which objects it is held."""
+    """Walk everything below `root`, with the objects that hold it."""
     seen, waiting = {id(root)}, [("", root)]
     while waiting:
         path, here = waiting.pop()
@@ -76,8 +76,8 @@ def _below(here: object) -> Iterator[Any]:
         yield from gc.get_referents(here)
 
 
-def grown(before: Sizes, after: Sizes, most: int) -> list[str]:
-    """The containers that hold more than `most` things more than before."""
+def list_grown(before: Sizes, after: Sizes, most: int) -> list[str]:
+    """List the containers that hold over `most` more things than before."""
     were = {at: held.size for at, held in before.items()}
     return sorted(
         f"{h.path} {were.get(at, 0)} → {h.size}"
@@ -87,8 +87,7 @@ def grown(before: Sizes, after: Sizes, most: int) -> list[str]:
 
 
 def unbounded_caches(package: str, most: int) -> list[str]:
-    """Functions of a package's modules that remember more than `most` things, and without a
-    bound."""
+    """List the package's functions that cache more than `most` things without a bound."""
     return [
         f"{name}.{attribute}"
         for name, module in list(sys.modules.items())

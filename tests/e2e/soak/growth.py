@@ -29,13 +29,13 @@ class Line:
     error: float  # its standard error
 
 
-def warm(samples: Sequence[Sample]) -> Sequence[Sample]:
-    """Those after the warm-up."""
+def drop_warm_up(samples: Sequence[Sample]) -> Sequence[Sample]:
+    """Drop the samples of the warm-up."""
     return samples[int(WARM_UP * len(samples)) :]
 
 
-def fitted(samples: Sequence[Sample]) -> Line:
-    """The line through resident memory; of three samples at least."""
+def fit_line(samples: Sequence[Sample]) -> Line:
+    """Fit a line through the resident memory of at least three samples."""
     x, y = [s.requests / 1e5 for s in samples], [s.resident for s in samples]
     slope, intercept = linear_regression(x, y)
     rest = sum((b - slope * a - intercept) ** 2 for a, b in zip(x, y, strict=True)) / (len(x) - 2)
@@ -43,11 +43,11 @@ def fitted(samples: Sequence[Sample]) -> Line:
     return Line(slope, float((rest / sum((a - mean) ** 2 for a in x)) ** 0.5))
 
 
-def grown(samples: Sequence[Sample]) -> list[str]:
-    """What grew beyond its bound, in words."""
-    late = warm(samples)
+def find_growth(samples: Sequence[Sample]) -> list[str]:
+    """List what grew beyond its bound, in words."""
+    late = drop_warm_up(samples)
     early = samples[: len(samples) - len(late)]
-    line = fitted(late)
+    line = fit_line(late)
     found = (
         [f"resident memory grows by {line.slope:.2f} MiB per 10⁵ requests"]
         if line.slope > BOUND
