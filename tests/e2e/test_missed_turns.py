@@ -8,7 +8,7 @@ from pathlib import Path
 import orjson
 import pytest
 
-from om_proxy.edge.exchange import MIN_WEIGHED_BODY_BYTES
+from om_proxy.edge.exchange import MIN_REPORTED_BODY_BYTES
 from om_proxy.errors import StorageError
 from tests.e2e.running import Chat, Running, run_with_scripted_models
 from tests.e2e.trouble import wrap_opened_stores
@@ -33,7 +33,7 @@ async def said(run: Running, count: int) -> list[str]:
 
 async def test_a_large_message(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Nothing else holds it: what its request needs is not let go when the answer begins."""
-    opened, large = wrap_opened_stores(monkeypatch), "x" * (MIN_WEIGHED_BODY_BYTES + 1)
+    opened, large = wrap_opened_stores(monkeypatch), "x" * (MIN_REPORTED_BODY_BYTES + 1)
     async with run_with_scripted_models(tmp_path) as run:
         chat = run.chat()
         await thin(chat, "one")

@@ -336,7 +336,7 @@ class Announcing(Crowd):
             ) as held:
                 while (await held.receive()).get("more_body"):
                     pass
-                held.set_weight(3)
+                held.set_copies(3)
                 await self._leave.wait()
                 return "served"
         except Overloaded as exc:
@@ -522,9 +522,9 @@ async def test_what_a_body_weighs() -> None:
     site = admission(body=BODY)
     with BufferedBodyPermit(site, scope(), Client(b"x" * BODY).receive) as held:
         await held.receive()
-        for weight in (3, 2, 1, 0, 2):
-            held.set_weight(weight)
-            assert site.budget.held_bytes == weight * BODY
+        for copies in (3, 2, 1, 0, 2):
+            held.set_copies(copies)
+            assert site.budget.held_bytes == copies * BODY
     assert site.budget.held_bytes == 0
 
 

@@ -20,7 +20,7 @@ from om_proxy.background.scheduler import Background
 from om_proxy.edge.attempts import Attempts
 from om_proxy.edge.edge_config import EdgeConfig
 from om_proxy.edge.exchange import (
-    MIN_WEIGHED_BODY_BYTES,
+    MIN_REPORTED_BODY_BYTES,
     Exchange,
     build_memory_context,
     describe_bypass,
@@ -86,13 +86,13 @@ class ChatRoute:
         receive: Receive,
         send: Send,
         config: EdgeConfig,
-        weigh: Callable[[int], None] = lambda weight: None,
+        report_copies: Callable[[int], None] = lambda copies: None,
     ) -> None:
-        """Serve one request. `weigh` reports how many copies of the request's body are held, once
+        """Serve one request. `report_copies` reports how many copies of the request's body are held, once
         that is known (server/admission.py)."""
         try:
             exchange = await self._accept(scope, receive, config)
-            exchange.weigh = weigh
+            exchange.report_copies = report_copies
             await self._open_memory(exchange, config)
         except OmError as exc:
             await responses.send_error(send, exc, NO_MEMORY_RECEIPT)
@@ -100,8 +100,8 @@ class ChatRoute:
         except ClientDisconnected:
             return
         exchange.overhead_ms = (time.perf_counter() - exchange.started) * 1_000
-        if len(exchange.body) > MIN_WEIGHED_BODY_BYTES:
-            exchange.weigh_before_sending()
+        if len(exchange.body) > MIN_REPORTED_BODY_BYTES:
+            exchange.report_copies_before_sending()
         await self._send_upstream(exchange, receive, send)
 
     async def _accept(self, scope: Scope, receive: Receive, config: EdgeConfig) -> Exchange:
@@ -219,8 +219,8 @@ class ChatRoute:
                     self._closing.start(exchange, None, NO_ANSWER_STATUS)
                 self._report_end(exchange, NO_ANSWER_STATUS, "disconnected")
                 return
-            if len(exchange.body) > MIN_WEIGHED_BODY_BYTES:
-                exchange.weigh_after_answer()
+            if len(exchange.body) > MIN_REPORTED_BODY_BYTES:
+                exchange.report_copies_after_answer()
             outcome = await self._closing.relay(exchange, answer, send, gone)
             self._report_end(exchange, answer.status, outcome)
 

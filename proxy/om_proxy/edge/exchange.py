@@ -28,7 +28,7 @@ CALLER_CREDENTIAL_HEADERS = (
     b"openai-project",
 )
 
-MIN_WEIGHED_BODY_BYTES = 1 << 16
+MIN_REPORTED_BODY_BYTES = 1 << 16
 
 
 @dataclass(slots=True)
@@ -60,25 +60,25 @@ class Exchange:
     delivery: Delivery = field(default_factory=Delivery)
     upstream_contacted: bool = False  # a model server, or a place to ask it from
     # reports how many copies of its body are held (server/admission.py)
-    weigh: Callable[[int], None] = lambda weight: None
+    report_copies: Callable[[int], None] = lambda copies: None
 
-    def weigh_before_sending(self) -> None:
+    def report_copies_before_sending(self) -> None:
         """Report the copies held before sending: the body; with memory also its messages, cut out
         of it; and the rewritten prompt if there is one."""
-        self.weigh(1 if self.turn is None else 2 if self.turn.body is None else 3)
+        self.report_copies(1 if self.turn is None else 2 if self.turn.body is None else 3)
 
-    def weigh_after_answer(self) -> None:
+    def report_copies_after_answer(self) -> None:
         """Report the copies held after the answer: the body will not be sent again. Without a turn
         to close, nothing needs the body, and the reply may take minutes."""
         if self.turn is not None:
             self.turn = replace(self.turn, body=None)
         if self.turn is not None or self.missed_at is not None:
-            self.weigh(2)
+            self.report_copies(2)
             return
         self.body = b""
         if self.request is not None:
             self.request = self.request.without_content()
-        self.weigh(0)
+        self.report_copies(0)
 
 
 def find_off_reason(exchange: Exchange, config: EdgeConfig) -> Reason | None:

@@ -63,7 +63,7 @@ class Router:
         config = self._current_config()
         if is_chat:
             with BufferedBodyPermit(self._admission, scope, receive) as permit:
-                await self._chat(scope, permit.receive, send, config, permit.set_weight)
+                await self._chat(scope, permit.receive, send, config, permit.set_copies)
         elif page == ADMIN_PATH:
             await self._admin(scope, receive, send, config)
         elif page is not None:

@@ -13,7 +13,7 @@ because it holds a connection to the model server. Forwarded bodies of more than
 half of the slots.
 
 Room: a body is charged to the budget of all memory (budget.py) with `BODY_WEIGHT` times its bytes,
-and less once its need is known (`set_weight`). A large body with an announced length waits in
+and less once its need is known (`set_copies`). A large body with an announced length waits in
 order, before any of it is read, until all of it has room. A whole body keeps its room.
 
 While others wait, a body that comes too slowly (`MAX_CHECKS_PER_BODY`) loses the room for its rest.
@@ -216,9 +216,9 @@ class BufferedBodyPermit:
             self._add_piece(len(message.get("body", b"")), is_whole=is_whole)
         return message
 
-    def set_weight(self, weight: int) -> None:
+    def set_copies(self, copies: int) -> None:
         """Charge this many times the bytes of a whole body from now on."""
-        self._set_charge(weight * self._bytes)
+        self._set_charge(copies * self._bytes)
 
     def evict(self) -> None:
         """Release the room for another body. A `receive` that waits raises Overloaded."""
