@@ -62,19 +62,19 @@ class Caller:
     reason: Reason | None = None
     history: History = "auto"
     timezone: str | None = None  # IANA name
-    # the scope that the request chose, where it may; None: the configured one holds
+    # the scope that the request chose, where it may; None: the configured scope
     scope: Scope | None = None
-    # else `key.resource` is the thread itself, and resource scope cannot be meant
+    # if False, `key.resource` is the thread itself, and resource scope is impossible
     has_named_resource: bool = False
 
 
 def identify(
     headers: Headers, rules: IdentityRules, secret: bytes, now: float = math.inf
 ) -> Caller:
-    """The caller of a request. Raises BadRequest for a header that cannot be meant, Unauthorized
-    for a key or token that does not fit.
+    """Identify the caller of a request. Raises BadRequest for an invalid header, Unauthorized for
+    an invalid key or token.
 
-    `now`: unix seconds. Without it every token has ended.
+    `now`: unix seconds. Without it every token has expired.
     """
     # lists: generators take twice as long
     read = tuple([header for header in headers if header[0] in rules.identity_headers])
@@ -89,8 +89,8 @@ def identify(
 def identify_off_route(
     headers: Headers, rules: IdentityRules, secret: bytes, now: float
 ) -> Caller | None:
-    """The caller on a route that has no memory; None where the request names no thread. Raises
-    nothing: there, only the receipt tells of bad names."""
+    """Identify the caller on a route without memory; None if the request names no thread. Raises
+    nothing: on such a route only the receipt reports bad names."""
     try:
         caller = identify(headers, rules, secret, now)
     except (BadRequest, Unauthorized):
@@ -99,8 +99,8 @@ def identify_off_route(
     return None if caller.reason == Reason.NO_THREAD else caller
 
 
-# 25 µs, and callers come again. The cache holds credentials: it is bounded in items and bytes, and
-# never leaves the process.
+# 25 µs, and the same callers return. The cache holds credentials: it is bounded in items and bytes,
+# and never leaves the process.
 @lru_cache(maxsize=MAX_CACHED_CALLERS)
 def _identify(
     headers: tuple[tuple[bytes, bytes], ...], rules: IdentityRules, secret: bytes

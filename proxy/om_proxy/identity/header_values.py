@@ -30,7 +30,7 @@ def group_by_name(headers: Headers) -> dict[str, list[str]]:
 
 
 def read_value(value: str) -> str:
-    """Remove white space around a value; a template that nobody filled in (`{{…}}`) is empty."""
+    """Remove white space around a value. A template that was not filled in (`{{…}}`) is empty."""
     value = value.strip(HTTP_WHITESPACE)
     # `find`, because a regular expression would search for the end again at every brace
     opened = value.find("{{")

@@ -1,4 +1,4 @@
-"""The configuration's rules about identity, and the names of the headers that they read."""
+"""The configuration's rules about identity, and the names of the headers that they use."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Hashes under the server's secret: none of them tells what it was made of."""
+"""Hashes under the server's secret: none of them reveals its input."""
 
 from __future__ import annotations
 
@@ -21,16 +21,17 @@ def hash_credential(secret: bytes, credential: str) -> str:
 
 @lru_cache(maxsize=4_096)
 def fingerprint_key(secret: bytes, tenant: str) -> bytes:
-    """The key of a tenant's message fingerprints: no message of another tenant looks equal."""
+    """Return the key of a tenant's message fingerprints, so that equal messages of two tenants have
+    different ones."""
     return hmac.new(secret, b"fingerprint\0" + tenant.encode(), hashlib.sha256).digest()
 
 
 def hash_seed(secret: bytes) -> int:
-    """64 bits for hashes that only this server compares."""
+    """Return 64 bits for hashes that only this server compares."""
     return int.from_bytes(hmac.new(secret, b"seed", hashlib.sha256).digest()[:8], "big")
 
 
 def label_thread(secret: bytes, key: Key) -> str:
-    """A thread's name for the readers of its resource's other threads: 16 hexadecimal digits that
-    tell nothing."""
+    """Return a thread's name for the readers of its resource's other threads: 16 hexadecimal digits
+    that reveal nothing."""
     return hmac.new(secret, b"label\0" + "\0".join(key).encode(), hashlib.sha256).hexdigest()[:16]

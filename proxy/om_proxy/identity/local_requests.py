@@ -19,8 +19,8 @@ _FORWARDED_FOR = re.compile(
 
 
 def is_local_request(values_by_name: ValuesByName) -> bool:
-    """Whether a program of this machine asks, and asks for itself. The caller knows already that
-    the connection came over loopback."""
+    """Whether the request comes from a program of this machine, and is not forwarded for another
+    one. The caller already knows that the connection came over loopback."""
     return not (_is_cross_site(values_by_name) or _is_forwarded(values_by_name))
 
 
@@ -34,11 +34,12 @@ def is_loopback_host(host: str) -> bool:
 
 
 def _is_cross_site(values_by_name: ValuesByName) -> bool:
-    """Whether a web page of another site asks, or one whose host name only resolves to this machine
-    (DNS rebinding). Its visitor's own programs have access; the page has none.
+    """Whether the request comes from a web page of another site, or from one whose host name merely
+    resolves to this machine (DNS rebinding). The user's own programs have access; the page has
+    none.
 
     A browser sends the origin with every POST, but not for a link or an image; a program need not
-    send it. So the host counts by itself, and so does the site that a browser names.
+    send it. So the host is checked on its own, and so is the site that a browser names.
     """
     origins = values_by_name.get("origin", [])
     sites = values_by_name.get(SITE_HEADER, [])
@@ -50,20 +51,21 @@ def _is_cross_site(values_by_name: ValuesByName) -> bool:
 
 
 def _is_own_host(host: str) -> bool:
-    """Whether a Host header names this machine. Some programs spell it 0.0.0.0; no name can be made
+    """Whether a Host header names this machine. Some programs send 0.0.0.0; no name can be made
     to resolve to that."""
     return is_loopback_host(host) or host.partition(":")[0] == "0.0.0.0"  # noqa: S104 - compared
 
 
 def _is_loopback_origin(origins: Sequence[str]) -> bool:
-    """Whether there is one origin, on this machine; `null` and unreadable origins are not."""
+    """Whether there is one origin, and it is on this machine. `null` and unreadable origins are
+    not."""
     origin = _WEB_ORIGIN.fullmatch(origins[0]) if len(origins) == 1 else None
     return origin is not None and is_loopback_host(origin[1])
 
 
 def _is_forwarded(values_by_name: ValuesByName) -> bool:
-    """Whether a proxy on this machine forwards the request of another machine: all its requests
-    come from loopback. A client that lies in such a header only loses by it."""
+    """Whether a proxy on this machine forwards the request of another machine: its requests all
+    come from loopback. A client that lies in such a header only loses its access."""
     *plain, standard = (",".join(values_by_name.get(name, [])) for name in FORWARDING_HEADERS)
     addresses = [address for value in plain if value for address in value.split(",")]
     addresses += _FORWARDED_FOR.findall(standard)
@@ -75,4 +77,4 @@ def _is_loopback_address(address: str) -> bool:
     try:
         return ipaddress.ip_address(address).is_loopback
     except ValueError:
-        return is_loopback_host(address)  # with a port, or in brackets; an obfuscated name is not
+        return is_loopback_host(address)  # with a port or in brackets; False for an obfuscated name

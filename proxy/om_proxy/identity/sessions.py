@@ -1,8 +1,9 @@
-"""Sessions that clients name by themselves: threads without a line of code (docs/clients).
+"""Find the session that a client names itself: its conversation gets a thread without configuration
+(docs/clients).
 
-A session counts only beside the client's own mark: many programs send `x-session-id` and mean other
-things by it. opencode's mark is the same id in two headers; the other two programs put their name
-into the header's name. A session is ignored where it is no valid name, or where two headers
+A session counts only if the headers are certainly this client's: many programs send `x-session-id`
+and mean other things by it. opencode sends the same id in two headers; the other two programs put
+their name into the header's name. A session is ignored if it is not a valid name, or if two headers
 disagree. No request is refused for a header that was not written for this proxy.
 """
 
@@ -19,7 +20,7 @@ from om_proxy.identity.naming import decode_name
 class SessionHeaders:
     """The headers in which one program sends its sessions, in lower case."""
 
-    ids: tuple[str, ...]  # each is sent once, with the same value
+    ids: tuple[str, ...]  # the program sends each of them once, with the same value
     parent: str | None = None  # sent by a sub-agent only, whose conversation is a thread of its own
     users: tuple[str, ...] = ()  # whose session it is: two users of one key may choose the same id
 
@@ -66,7 +67,7 @@ def _read_session(
     users = [value for name in headers.users for value in values_by_name.get(name, ())]
     user = _read_name(users[0]) if len(set(users)) == 1 else None
     if not thread or (users and not user):
-        return None  # where the owner is in doubt, there is no memory
+        return None  # without a certain owner there is no memory
     is_sub_agent = headers.parent is not None and headers.parent in values_by_name
     return ClientSession(thread, user, is_sub_agent)
 

@@ -19,14 +19,14 @@ LOCAL_TENANT = "local"  # the tenant of callers without a credential on a loopba
 
 
 def find_tenant(headers: Headers, rules: IdentityRules, secret: bytes) -> str | None:
-    """The tenant of the caller's credential; None where a credential is needed and absent. Raises
+    """Find the tenant of the caller's credential; None if a credential is needed and absent. Raises
     like `identify`."""
     read = (header for header in headers if header[0] in rules.identity_headers)
     return select_tenant(group_by_name(read), rules, secret)
 
 
 def select_tenant(values_by_name: ValuesByName, rules: IdentityRules, secret: bytes) -> str | None:
-    """The same as `find_tenant`, for headers that are grouped already."""
+    """Do the same as `find_tenant`, for headers that are grouped already."""
     if rules.keys:
         return _find_key_owner(_read_gateway_key(values_by_name), rules)
     credential = _read_credential(values_by_name, CREDENTIAL_HEADERS)
@@ -60,13 +60,14 @@ def has_provider_credential(headers: Headers, rules: IdentityRules) -> bool:
 
 
 def _read_gateway_key(values_by_name: ValuesByName) -> str | None:
-    """The key to look up in `auth.keys`: one in a gateway header, else the one credential."""
+    """Return the key to look up in `auth.keys`: one in a gateway header, else the one
+    credential."""
     credential = _read_credential(values_by_name, CREDENTIAL_HEADERS)
     return _read_credential(values_by_name, GATEWAY_KEY_HEADERS) or credential
 
 
 def _read_credential(values_by_name: ValuesByName, headers: Sequence[str]) -> str | None:
-    """The credential in these headers, without its scheme. Raises BadRequest where two headers
+    """Return the credential in these headers, without its scheme. Raises BadRequest if two headers
     carry different ones (CVE-2026-45339)."""
     values = (value for header in headers for value in values_by_name.get(header, []))
     credentials = {credential for value in values if (credential := _strip_scheme(value))}
@@ -88,14 +89,14 @@ def _find_key_owner(key: str | None, rules: IdentityRules) -> str:
     owner = _match_key(key, rules) if key else None
     if owner is None:
         raise Unauthorized(
-            "no known key was sent; send one of auth.keys as `Authorization: Bearer …`"
+            "the request has no known key; send one of auth.keys as `Authorization: Bearer …`"
         )
     return owner
 
 
 def _match_key(key: str, rules: IdentityRules) -> str | None:
-    """The tenant of a configured key. The key is compared with every one, hash with hash, so that
-    the time taken tells nothing."""
+    """Return the tenant of a configured key. Its hash is compared with every configured one, so
+    that the time taken reveals nothing."""
     sent = hash_key(key.encode("latin-1"))
     owner = None
     for tenant, known in rules.key_hashes:

@@ -36,8 +36,8 @@ class RequestNames(NamedTuple):
 def read_names(
     values_by_name: ValuesByName, rules: IdentityRules, tenant: str | None
 ) -> RequestNames:
-    """The names a request gives. Raises BadRequest for a header that cannot be a name, Unauthorized
-    for a token that does not fit or is missing."""
+    """Return the names that a request gives. Raises BadRequest for a header that is not a valid
+    name, Unauthorized for an invalid or missing token."""
     # headers win over the path
     thread = read_first_name(values_by_name, (*rules.thread_headers, PATH_THREAD))
     session = find_session(values_by_name, rules.sessions)
@@ -50,13 +50,13 @@ def read_names(
         if thread is None:  # a session does not count either: its client sends it unasked
             return RequestNames(None)
         raise Unauthorized(
-            f"a thread can be named here with {TOKEN_HEADER} only; have your application make one"
+            f"this server accepts a thread only in {TOKEN_HEADER}; have your application make a token"
         )
     return _add_session(thread, _read_resource(values_by_name, rules), session)
 
 
 def has_thread_name(values_by_name: ValuesByName, rules: IdentityRules) -> bool:
-    """Whether a request tries to name a thread, well or badly."""
+    """Whether a request tries to name a thread, with a valid name or not."""
     token_headers = (TOKEN_HEADER,) if rules.token_secret else ()
     headers = (*rules.thread_headers, PATH_THREAD, *token_headers)
     if any(read_value(value) for name in headers for value in values_by_name.get(name, [])):
@@ -65,14 +65,14 @@ def has_thread_name(values_by_name: ValuesByName, rules: IdentityRules) -> bool:
 
 
 def check_times(names: RequestNames, now: float) -> None:
-    """Raise Unauthorized where a token vouches for the names, and is not valid now."""
+    """Raise Unauthorized if a token vouches for the names and is not valid now."""
     if names.expires is None:
         return
     if not user_token.is_still_valid(names.expires, now):
-        raise Unauthorized(f"{TOKEN_HEADER} has ended; have your application make a new one")
+        raise Unauthorized(f"{TOKEN_HEADER} has expired; have your application make a new one")
     if user_token.is_too_early(names.not_before, now):
         raise Unauthorized(
-            f"{TOKEN_HEADER} does not count yet (`nbf`); send it later, or set the clocks right"
+            f"{TOKEN_HEADER} is not valid yet (`nbf`); send it later, or correct the clocks"
         )
 
 
@@ -83,10 +83,10 @@ def _read_resource(values_by_name: ValuesByName, rules: IdentityRules) -> str | 
 def _add_session(
     thread: str | None, resource: str | None, session: ClientSession | None
 ) -> RequestNames:
-    """Take the names of the client's own session where there are no others.
+    """Take the names of the client's own session if there are no others.
 
     A sub-agent's conversation is never the named thread, which belongs to its parent: these clients
-    send the same header for all.
+    send the same header for all their agents.
     """
     if session is None:
         return RequestNames(thread, resource if thread else None)
@@ -105,20 +105,20 @@ def _read_token(
     claims: user_token.Claims,
     session: ClientSession | None,
 ) -> RequestNames:
-    """The names in the token. Headers may repeat them, and choose where the token leaves a
-    choice."""
+    """Return the names in the token. Headers may repeat them, and name the thread if the token
+    names none."""
     owner, claimed_thread = normalize_name(claims.resource), normalize_name(claims.thread or "")
     if owner is None or (claimed_thread is None and claims.thread is not None):
         raise Unauthorized(
-            f"{TOKEN_HEADER} names what no header could name:"
-            f" 1 to {MAX_NAME_BYTES} bytes of printable UTF-8"
+            f"{TOKEN_HEADER} contains an invalid name:"
+            f" a name has 1 to {MAX_NAME_BYTES} bytes of printable UTF-8"
         )
     sent_and_claimed = ((resource, owner), (thread, claimed_thread))
     if any(sent is not None and claimed not in (None, sent) for sent, claimed in sent_and_claimed):
         raise Unauthorized(
-            f"{TOKEN_HEADER} does not speak for the thread or resource that the headers name"
+            f"{TOKEN_HEADER} is not for the thread or resource that the headers name"
         )
-    if claimed_thread is not None:  # the token speaks for this thread alone
+    if claimed_thread is not None:  # the token is for this thread alone
         is_sub_agent = session is not None and session.is_sub_agent
         names = RequestNames(None if is_sub_agent else claimed_thread)
     else:

@@ -1,4 +1,4 @@
-"""Sign and verify X-OM-Token: with it one user of an application speaks for one resource, and for
+"""Sign and verify X-OM-Token, which gives one user of an application access to one resource, or to
 one thread of it if the token names one.
 
 A token is a JSON Web Token (RFC 7519) signed with HMAC-SHA256, so any application's own library can
@@ -39,8 +39,8 @@ class Claims(msgspec.Struct, frozen=True, omit_defaults=True):
     resource: str
     exp: float  # unix seconds, when it ends
     thread: str | None = None  # None: any thread of the resource
-    tenant: str | None = None  # the user's tenant; must be there where `auth.keys` names tenants
-    nbf: float = -math.inf  # unix seconds before which it does not count (RFC 7519 4.1.5)
+    tenant: str | None = None  # the user's tenant; required if `auth.keys` names tenants
+    nbf: float = -math.inf  # unix seconds before which it is not valid (RFC 7519 4.1.5)
 
 
 class _TokenHeader(msgspec.Struct, frozen=True):
@@ -52,14 +52,14 @@ _claims_decoder = msgspec.json.Decoder(Claims)
 
 
 def sign_claims(claims: Claims, secret: bytes) -> str:
-    """The token with these claims."""
+    """Make the token with these claims."""
     payload = msgspec.json.encode(claims)
     return _load_signer().encode(payload, secret, algorithm=_SIGNATURE_ALGORITHM)
 
 
 def is_usable_secret(secret: bytes) -> bool:
-    """Whether PyJWT signs with it. It refuses one shorter than `MIN_SECRET_BYTES`, or a key in PEM,
-    SSH or JWK form."""
+    """Whether PyJWT signs with this secret. It refuses a secret shorter than `MIN_SECRET_BYTES`,
+    and a key in PEM, SSH or JWK form."""
     from jwt import InvalidKeyError  # noqa: PLC0415 - see _load_signer
 
     try:
@@ -70,7 +70,7 @@ def is_usable_secret(secret: bytes) -> bool:
 
 
 def verify_token(token: str, secret: bytes, *, tenant: str | None) -> Claims:
-    """The claims of a token; its times are still to be checked (`is_still_valid`, `is_too_early`).
+    """Return the claims of a token. The caller checks its times (`is_still_valid`, `is_too_early`).
     Raises Unauthorized for a token that another key signed, or that is for another tenant."""
     payload = _verify_signature(token, secret)
     try:
@@ -89,7 +89,7 @@ def verify_token(token: str, secret: bytes, *, tenant: str | None) -> Claims:
 
 
 def _verify_signature(token: str, secret: bytes) -> bytes:
-    """The bytes of the claims of a token that the secret signed."""
+    """Return the claims' bytes of a token that the secret signed."""
     from jwt import (  # noqa: PLC0415 - see _load_signer
         InvalidAlgorithmError,
         InvalidSignatureError,
@@ -115,7 +115,7 @@ def _verify_signature(token: str, secret: bytes) -> bytes:
 
 @cache
 def _load_signer() -> PyJWS:
-    """A signer that knows this one algorithm, and `none` not at all."""
+    """Return a signer that knows only this algorithm, and not `none`."""
     from jwt import PyJWS  # noqa: PLC0415 - 25 to 80 ms, needed only where a secret is set
 
     return PyJWS(algorithms=[_SIGNATURE_ALGORITHM], options={"enforce_minimum_key_length": True})
@@ -127,7 +127,7 @@ def is_still_valid(exp: float, now: float) -> bool:
 
 
 def is_too_early(nbf: float, now: float) -> bool:
-    """Whether a token that counts from `nbf` on does not count yet."""
+    """Whether a token that is valid from `nbf` on is not valid yet."""
     return now < nbf - _MAX_CLOCK_SKEW_S
 
 

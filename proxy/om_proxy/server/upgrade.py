@@ -86,8 +86,8 @@ class _ParserCallbacks:
 
 
 class _BodyCallbacks:
-    """The callbacks of a parser that gets a head again so that it reads the body. The protocol knows
-    that head already, so only the body and the requests behind it are passed on."""
+    """The callbacks of a parser that gets a head again so that it reads the body. The protocol
+    knows that head already, so only the body and the requests behind it are passed on."""
 
     def __init__(self, protocol: NoUpgradeProtocol) -> None:
         self._callbacks = _ParserCallbacks(protocol)

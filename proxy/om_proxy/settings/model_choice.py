@@ -10,7 +10,7 @@ from pydantic import PlainValidator, SecretStr
 
 from om_proxy.settings.section import normalize_base_url
 
-# the request's own model, upstream and credential; the same as unset (docs/spec/behaviour.md#models)
+# the request's own model, upstream and credential; means unset (docs/spec/behaviour.md#models)
 INHERIT_MODEL = "inherit"
 
 Agent = Literal["observation", "reflection"]

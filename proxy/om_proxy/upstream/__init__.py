@@ -1,5 +1,4 @@
-"""The way to the model servers: a request goes out unchanged, its response comes back as raw
-bytes."""
+"""Send requests to the model servers unchanged, and return their responses as raw bytes."""
 
 from om_proxy.upstream.address import join_url
 from om_proxy.upstream.calls import Upstream, UpstreamResponse

@@ -9,10 +9,10 @@ QUERY_SAFE_BYTES = bytes(range(0x21, 0x7F))  # printable ASCII, which needs no q
 
 
 def join_url(base_url: str, path: str, query: bytes) -> str:
-    """The upstream address of a client's path. One leading `/v1` of it is dropped, because the base
-    has its own (`/v1`, `/v1beta/openai`, …).
+    """Return the upstream address of a client's path. One leading `/v1` of the path is dropped,
+    because the base has its own (`/v1`, `/v1beta/openai`, …).
 
-    A query in the base (Azure's `?api-version=…`) stays, before the client's own.
+    A query in the base (Azure's `?api-version=…`) stays, before the client's query.
     """
     origin, base_query = _split_base_url(base_url)
     rest = path[3:] if path == "/v1" or path.startswith("/v1/") else path

@@ -1,9 +1,9 @@
-"""Call the model servers. Every call ends when it should, also when its caller is cancelled.
+"""Call the model servers. Every call ends in time, even if its caller is cancelled.
 
-The interface is httpx's, so an `httpx.MockTransport` (over a router of respx's) stands in for a
-model server in tests. A caller may be cancelled at any moment. A request in one piece
-(single_write.py) is over at once, and its slot free. Any other call runs in a task of its own: we
-end that task, and free its slot only when it has ended.
+The interface is httpx's, so an `httpx.MockTransport` (over respx's router) can replace a model
+server in tests. A caller may be cancelled at any moment. A request in one piece (single_write.py)
+then ends at once, and its slot is free. Any other call runs in a task of its own: we cancel that
+task, and free its slot only when it has ended.
 """
 
 from __future__ import annotations
@@ -18,13 +18,10 @@ from om_proxy.errors import Overloaded, UpstreamError
 from om_proxy.upstream.causes import make_interrupted_error, make_unreachable_error
 from om_proxy.upstream.transport import AiohttpTransport, RawResponse, is_single_write
 
-CLOSE_TIMEOUT_S = 1.0  # until an abandoned connection is gone; docs/spec/http.md#leaving
-METHODS_WITH_BODY = (
-    "POST",
-    "PUT",
-    "PATCH",
-)  # whose meaning it is to bring a body: without one they say so (RFC 9110 8.6)
-FINAL_STATUSES = range(200, 600)  # of a final response
+CLOSE_TIMEOUT_S = 1.0  # until an abandoned connection is closed; docs/spec/http.md#leaving
+# methods that expect a body: without one, they send `content-length: 0` (RFC 9110 8.6)
+METHODS_WITH_BODY = ("POST", "PUT", "PATCH")
+FINAL_STATUSES = range(200, 600)
 
 # The errors of httpx and of its transports; ValueError: a header that cannot be written.
 TRANSPORT_ERRORS = (httpx.HTTPError, httpx.InvalidURL, httpx.StreamError, ValueError)
@@ -58,11 +55,12 @@ class Upstream:
         `read_timeout` bounds the whole head, and each wait between two pieces of the bodies
         (connection.py).
 
-        It adds no headers but host and the body's framing, follows no redirect, repeats nothing.
-        (On a kept connection that the server closes in that very moment, an idempotent method is
-        sent once more, as RFC 9110 9.2.2 allows; no POST.) Raises UpstreamError or UpstreamTimeout,
-        which name the server's origin and the key to check below `setting`, the server's place in
-        the settings. Raises Overloaded when no connection is free within `connect_timeout`.
+        It adds only the host header and the body's framing, follows no redirect and retries
+        nothing. (An idempotent method is sent once more if the server closes a kept connection at
+        that moment, as RFC 9110 9.2.2 allows; a POST is not.) Raises UpstreamError or
+        UpstreamTimeout, which name the server's origin and the key to check below `setting`, the
+        server's path in the settings. Raises Overloaded if no connection is free within
+        `connect_timeout`.
         """
         if self._slots.locked():
             await self._wait_for_slot(connect_timeout)
@@ -79,7 +77,7 @@ class Upstream:
         if response.status not in FINAL_STATUSES:
             await response.aclose()
             raise UpstreamError(
-                f"the model server answered with a status that is none ({response.status})"
+                f"the model server answered with an invalid status ({response.status})"
             )
         return response
 
@@ -99,9 +97,9 @@ class Upstream:
         except asyncio.CancelledError:
             self._start_task(self._abandon(call))
             raise
-        if call.cancelled():  # but its caller was not: we are closing
+        if call.cancelled():  # its caller was not cancelled, so `aclose` did it
             self._slots.release()
-            raise UpstreamError("the call to the model server was given up: the proxy is stopping")
+            raise UpstreamError("the call to the model server was cancelled: the proxy is stopping")
         return await self._finish_call(call, url)
 
     async def _send_once(
@@ -120,7 +118,7 @@ class Upstream:
         return RawResponse(response.status_code, response.headers.raw, response.stream)
 
     async def aclose(self) -> None:
-        """End all calls and close every connection. A call that still connects ends with its
+        """Cancel all calls and close every connection. A call that is connecting ends at its
         connect timeout."""
         for task in self._tasks:
             task.cancel()
@@ -138,7 +136,7 @@ class Upstream:
             ) from exc
 
     def _start_task(self, work: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
-        """Start a task that outlives its caller: the event loop itself keeps only weak
+        """Start a task that outlives its caller, and hold it: the event loop keeps only weak
         references."""
         task = asyncio.create_task(work)
         self._tasks.add(task)
@@ -154,7 +152,8 @@ class Upstream:
             await self._end(call.result())
 
     async def _close(self, response: RawResponse, is_read: bool) -> None:
-        """Close a response. One that was read to its end needs no waiting: no task, no limit."""
+        """Close a response. If it was read to its end, this needs no wait, so no task and no
+        limit."""
         if not is_read:
             await wait_until_done(self._start_task(self._end(response)))
             return
@@ -168,13 +167,13 @@ class Upstream:
             async with asyncio.timeout(CLOSE_TIMEOUT_S):
                 await response.body.aclose()
         except (TimeoutError, *TRANSPORT_ERRORS):
-            return  # the connection is gone either way, and nobody waits for this
+            return  # the connection is closed either way, and no caller waits for it
         finally:
             self._slots.release()
 
 
 class UpstreamResponse:
-    """A model server's response, its body still to be read. Its holder must `aclose` it."""
+    """A model server's response with an unread body. The caller must `aclose` it."""
 
     __slots__ = (
         "_body",
@@ -203,8 +202,8 @@ class UpstreamResponse:
         self._is_read = False  # to its end
 
     def chunks(self) -> AsyncIterator[bytes]:
-        """The body as it arrives: raw, not decompressed. Where it breaks off, all received bytes
-        come first, and then UpstreamError is raised."""
+        """Iterate over the body as it arrives: raw, not decompressed. If it breaks off, all
+        received bytes come first, and then UpstreamError is raised."""
         return self
 
     def __aiter__(self) -> AsyncIterator[bytes]:
@@ -220,12 +219,12 @@ class UpstreamResponse:
             raise make_interrupted_error(exc, self._url) from exc
 
     async def read(self) -> bytes:
-        """The whole body, for short responses."""
+        """Return the whole body. For short responses."""
         return b"".join([chunk async for chunk in self.chunks()])
 
     async def aclose(self) -> None:
-        """Return the connection to the pool, or cut it if the body was not read to its end. It may
-        be repeated, and is done even if cancelled."""
+        """Return the connection to the pool, or close it if the body was not read to its end. It
+        may be called again, and completes even if cancelled."""
         if not self._is_closed:
             self._is_closed = True
             await self._close(self._response, self._is_read)
@@ -235,7 +234,7 @@ class UpstreamResponse:
 
 
 async def wait_until_done(task: asyncio.Task[Any]) -> None:
-    """Wait for a task to end, in whatever way. A cancelled waiter does not cancel the task.
+    """Wait until a task has ended, in any way. A cancelled waiter does not cancel the task.
     asyncio.wait costs three times as much."""
     ended = asyncio.get_running_loop().create_future()
 

@@ -1,4 +1,4 @@
-"""Name the cause of a failed call to a model server in words that an operator can act on.
+"""Name the cause of a failed call to a model server so that an operator can act on it.
 
 A message names the server's origin (scheme, host, port), never its path or query: either may hold a
 key. It names the class of the exception and never its text, which may quote an address or a header.
@@ -22,23 +22,23 @@ CAUSES_BY_ERRNO = {
 
 
 def make_unreachable_error(exc: Exception, url: str, setting: str) -> UpstreamError:
-    """The error for a request that got no response. `setting`: the server's place in the settings,
-    as `upstream[0]`."""
+    """Make the error for a request that got no response. `setting`: the server's path in the
+    settings, such as `upstream[0]`."""
     kind = UpstreamTimeout if isinstance(exc, httpx.TimeoutException) else UpstreamError
     below = exc.__cause__ or exc
     cause, key = find_cause(exc, below)
-    said = f"{cause} ({type(below).__name__})" if cause else type(below).__name__
-    return kind(f"could not reach {url_origin(url)}: {said}; check {setting}.{key}")
+    description = f"{cause} ({type(below).__name__})" if cause else type(below).__name__
+    return kind(f"could not reach {url_origin(url)}: {description}; check {setting}.{key}")
 
 
 def make_interrupted_error(exc: Exception, url: str) -> UpstreamError:
-    """The error for a response that broke off."""
+    """Make the error for a response that broke off."""
     kind = UpstreamTimeout if isinstance(exc, httpx.TimeoutException) else UpstreamError
     return kind(f"{url_origin(url)} broke off its answer ({type(exc.__cause__ or exc).__name__})")
 
 
 def find_cause(exc: Exception, below: BaseException) -> tuple[str, str]:
-    """The cause in plain words, "" where the class says it best; and the setting to check."""
+    """Return the cause in plain words ("" if the class says it best), and the setting to check."""
     if isinstance(exc, httpx.ConnectTimeout):
         return "no connection in time", "connect_timeout"
     if isinstance(exc, httpx.TimeoutException):
@@ -54,7 +54,7 @@ def find_cause(exc: Exception, below: BaseException) -> tuple[str, str]:
 
 
 def url_origin(url: str) -> str:
-    """Scheme, host and port of an address, without user, path and query."""
+    """Return scheme, host and port of an address, without user, path and query."""
     try:
         parts = urlsplit(url)
     except ValueError:  # `http://[::1/`

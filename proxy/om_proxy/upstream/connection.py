@@ -1,17 +1,17 @@
-"""One connection to a model server: aiohttp's, with stricter rules. Every response was asked for,
-and every wait ends.
+"""One connection to a model server: aiohttp's, with stricter rules. Every response belongs to a
+request, and every wait ends.
 
-aiohttp 3.14 lacks this, point by point with a test in tests/upstream:
+These are the faults of aiohttp 3.14 without the rules; each has a test in tests/upstream:
 
-- a server's bytes on an idle connection (a second response, a gateway's 408) became the response to
-  the next caller's request;
-- such bytes behind a response, in the same packet, made that response unreadable. Where they were
-  incomplete, the connection went to the next caller all the same, and their rest became his
-  response. So they did behind TLS, which hands nothing over while its reader is slow;
-- after an interim response (1xx), or in a body that stopped making sense, the read timeout was off:
-  the caller waited for ever;
-- a head that trickles, and a request that the server does not take, had no limit at all;
-- closing waited until a server that reads nothing had taken all written bytes.
+- bytes that a server sent on an idle connection (a second response, a gateway's 408) became the
+  response to the next caller's request;
+- such bytes behind a response, in the same packet, made that response unreadable. If they were
+  incomplete, the next caller still got the connection, and their rest became its response. The same
+  happened with TLS, which passes nothing on while its reader is slow;
+- after an interim response (1xx), or in a malformed body, the read timeout was off: the caller
+  waited for ever;
+- a head that trickles, and a request that the server does not read, had no time limit at all;
+- closing waited until a server that reads nothing had read all written bytes.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ from aiohttp.http_exceptions import HttpProcessingError
 
 END_OF_HEAD = b"\r\n\r\n"
 NO_DEADLINE = float("inf")
-READ_FIRST_S = 0.01  # the loop reads in between
-MAX_CUT_END_BYTES = len(END_OF_HEAD) - 1  # of the end of a head that is cut in two
+READ_GRACE_S = 0.01  # for the loop to read bytes that have arrived
+MAX_CUT_END_BYTES = len(END_OF_HEAD) - 1  # of an END_OF_HEAD that is cut in two
 
 
 class Connection(ResponseHandler):
@@ -38,19 +38,19 @@ class Connection(ResponseHandler):
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         super().__init__(loop=loop)
-        # a response is due; a full server's error before the first request counts as its response
+        # a response is due; an overloaded server may send an error before the first request
         self._is_response_due = True
         self._head_end = b""  # the last bytes of an incomplete head: its end may be cut in two
         # the loop's times by which the whole head, and the next bytes, must be here
         self._head_deadline = self._read_deadline = NO_DEADLINE
         self._deadline_timer: asyncio.TimerHandle | None = None
         self._deadline_timer_at = NO_DEADLINE
-        self._has_read_first = False  # before it declared the server late
+        self._is_in_read_grace = False  # a deadline has passed, and the loop may still read
         self._write_timer: asyncio.TimerHandle | None = None
         self._poll: Callable[[int], object] | None = None
         # the response's time begins when the server has taken the request
         self._is_timeout_pending = False
-        self._may_hold_back = False  # TLS may have bytes that it did not hand over yet
+        self._may_hold_back = False  # TLS may have bytes that it has not passed on yet
 
     # ── the owner of a response ───────────────────────────────────────────────────────────────────
 
@@ -60,14 +60,14 @@ class Connection(ResponseHandler):
         super().set_response_params(**params)
 
     def is_connected(self) -> bool:
-        """Whether the next request may use the connection. It may not where something is there to
-        read: the end, or a response nobody asked for. Nor where such a response has begun already:
-        its rest would be taken for the next one's."""
+        """Whether the next request may use the connection. It may not if there is something to
+        read: the end, or an unsolicited response. Nor if such a response has begun already: its
+        rest would be taken for the next response."""
         if self._should_close or not super().is_connected():
             return False
-        return not (self._is_idle() and self._has_unasked_bytes())
+        return not (self._is_idle() and self._has_unsolicited_bytes())
 
-    def _has_unasked_bytes(self) -> bool:
+    def _has_unsolicited_bytes(self) -> bool:
         return (
             self._is_readable()
             or self._has_begun_response()
@@ -76,17 +76,17 @@ class Connection(ResponseHandler):
 
     def _has_begun_response(self) -> bool:
         """Whether the packet that ended the response also held the beginning of another head. The
-        parser tells it when its input ends."""
+        parser reports it when its input ends."""
         try:
             return self._parser is not None and self._parser.feed_eof() is not None
         except HttpProcessingError:
             return True
 
     def feed_data(self, data: Any, size: int = 0) -> None:
-        """Take a head from the parser. The final one is the response's; another behind it is
-        nobody's."""
+        """Take a head from the parser. The final head is the response's; a head behind it belongs
+        to no request."""
         if not self._is_response_due:
-            self._close_unasked()
+            self._close_unsolicited()
             return
         super().feed_data(data, size)
         if data[0].code >= 200 or data[0].code == 101:
@@ -94,8 +94,8 @@ class Connection(ResponseHandler):
             self._head_deadline = NO_DEADLINE
 
     def data_received(self, data: bytes) -> None:
-        """Parse heads by themselves: where the bytes behind a head are broken, the parser would
-        return nothing of both."""
+        """Parse heads on their own: if the bytes behind a head are malformed, the parser would
+        return neither."""
         start = 0
         while self._is_response_due and (end := self._find_head_end(data, start)):
             self._parse(data[start:end])
@@ -103,38 +103,38 @@ class Connection(ResponseHandler):
         if start and start == len(data):
             return
         if data and self._is_idle() and self.transport is not None:
-            self._close_unasked()
+            self._close_unsolicited()
             return
         self._parse(data[start:] if start else data)
 
     def pause_reading(self) -> None:
-        """Pause for a slow reader. The server's bytes now wait in the socket, where they are seen,
-        or behind TLS, where they are not."""
+        """Pause for a slow reader. The server's bytes now wait in the socket, where we can see
+        them, or in TLS, where we cannot."""
         super().pause_reading()
         self._may_hold_back = True
 
     def _has_held_back_bytes(self) -> bool:
-        """Whether TLS has bytes that it did not hand over while reading was paused. One pass of the
-        loop later it will have handed them over."""
+        """Whether TLS has bytes that it did not pass on while reading was paused. One pass of the
+        loop later it will have passed them on."""
         secured = self.transport.get_extra_info("ssl_object") if self.transport else None
         try:
-            return secured is not None and secured.read(1) is not None  # these bytes are nobody's
+            return secured is not None and secured.read(1) is not None  # they belong to no request
         except ssl.SSLWantReadError:
             self._may_hold_back = False
             return False
         except ssl.SSLError:  # its end, or worse
             return True
 
-    def _close_unasked(self) -> None:
-        """Close the connection: nobody asked for these bytes. It may be idle in the pool, so a mark
+    def _close_unsolicited(self) -> None:
+        """Close the connection because of unsolicited bytes. It may be idle in the pool, so a flag
         alone is not enough."""
         self._should_close = True
         if self.transport is not None and not self.transport.is_closing():
             self.transport.abort()
 
     def _find_head_end(self, data: bytes, start: int) -> int:
-        """The place in these bytes where the head ends that goes on, or begins, at `start`; 0 if it
-        does not end."""
+        """Return where the head ends that continues, or begins, at `start`; 0 if it does not end in
+        these bytes."""
         kept, self._head_end = self._head_end, b""
         cut = (kept + data[start : start + MAX_CUT_END_BYTES]).find(END_OF_HEAD) if kept else -1
         if cut >= 0:
@@ -157,7 +157,7 @@ class Connection(ResponseHandler):
             and payload.exception() is None
         ):
             payload.set_exception(
-                aiohttp.ClientPayloadError("not the body of an HTTP answer"), broken
+                aiohttp.ClientPayloadError("not the body of an HTTP response"), broken
             )
 
     def _is_idle(self) -> bool:
@@ -165,7 +165,7 @@ class Connection(ResponseHandler):
 
     def _is_readable(self) -> bool:
         """Whether the socket has bytes to read. Only the event loop reads them, and it may not have
-        had its turn yet."""
+        done so yet."""
         if self._poll is None:
             self._poll = _make_poll(
                 self.transport.get_extra_info("socket") if self.transport else None
@@ -175,8 +175,8 @@ class Connection(ResponseHandler):
     # ── a request in one piece (single_write.py) ──────────────────────────────────────────────────
 
     def write(self, *parts: bytes) -> None:
-        """Write all of a request. The response is due from now on, or from the moment when the
-        server has taken the request."""
+        """Write a whole request. The response's time starts now, or when the server has taken the
+        request."""
         if self.transport is None or self.transport.is_closing():
             raise aiohttp.ServerDisconnectedError
         # in some versions `writelines` does not pause writing (CVE-2024-12254)
@@ -192,8 +192,8 @@ class Connection(ResponseHandler):
         return self._parser is not None
 
     def count_unwritten(self) -> int:
-        """The bytes that the server has not taken yet, as far as we see: asyncio's TLS does not
-        tell once it is closed."""
+        """Return the bytes that the server has not taken yet; 0 if asyncio's TLS is closed, which
+        does not tell."""
         try:
             return self.transport.get_write_buffer_size() if self.transport else 0
         except AttributeError:
@@ -202,22 +202,21 @@ class Connection(ResponseHandler):
     # ── deadlines ─────────────────────────────────────────────────────────────────────────────────
 
     def start_timeout(self) -> None:
-        """Start the time of the whole head, its read timeout: the request is written."""
+        """Start the read timeout of the whole head: the request is written."""
         if self._is_idle():
-            return  # it was answered before it was written; nobody waits for an idle connection
+            return  # it was answered before it was written, so no response is awaited
         super().start_timeout()
         if self._is_response_due and self._read_timeout and self._head_deadline == NO_DEADLINE:
             self._head_deadline = self._read_deadline
 
     def _reschedule_timeout(self) -> None:
-        """Move the deadline of the next bytes, and not a timer: a timer for every piece costs more
-        than reading it."""
+        """Move the deadline of the next bytes. The timer stays: a timer for every piece would cost
+        more than reading it."""
         self._read_deadline = (
             self._loop.time() + self._read_timeout if self._read_timeout else NO_DEADLINE
         )
-        if (
-            self._read_deadline < self._deadline_timer_at
-        ):  # mostly not, and every piece of a stream comes here twice
+        # rarely true; every piece of a stream comes here twice
+        if self._read_deadline < self._deadline_timer_at:
             self._set_timer()
 
     # A reader has taken all bytes and waits for more: the server's time begins here. The proxy's
@@ -238,14 +237,14 @@ class Connection(ResponseHandler):
 
     def _check_deadlines(self) -> None:
         self._deadline_timer, self._deadline_timer_at = None, NO_DEADLINE
-        now, is_again = self._loop.time(), self._has_read_first
-        self._has_read_first = False
+        now, was_in_grace = self._loop.time(), self._is_in_read_grace
+        self._is_in_read_grace = False
         if self._read_deadline <= now and self._is_unread():
             self._read_deadline = NO_DEADLINE  # until `begin_wait`
         if now < min(self._head_deadline, self._read_deadline):
             self._set_timer()
-        elif not is_again and self._is_readable():
-            self._read_first(now)
+        elif not was_in_grace and self._is_readable():
+            self._grant_read_grace(now)
         elif self._head_deadline <= now:
             self._end_late_request()
         else:
@@ -255,11 +254,11 @@ class Connection(ResponseHandler):
         """Whether no reader waits for the body's next bytes."""
         return not self._is_response_due and getattr(self._payload, "_waiter", None) is None
 
-    def _read_first(self, now: float) -> None:
+    def _grant_read_grace(self, now: float) -> None:
         """Wait until the loop has read: the bytes are here, but a busy loop runs its timers before
         it reads them."""
-        self._has_read_first = True
-        self._deadline_timer_at = now + READ_FIRST_S
+        self._is_in_read_grace = True
+        self._deadline_timer_at = now + READ_GRACE_S
         self._deadline_timer = self._loop.call_at(self._deadline_timer_at, self._check_deadlines)
 
     def _cancel_timer(self) -> None:
@@ -268,8 +267,8 @@ class Connection(ResponseHandler):
             self._deadline_timer, self._deadline_timer_at = None, NO_DEADLINE
 
     def pause_writing(self) -> None:
-        """Start a timer: the server takes no more for now. It has one read timeout to take some
-        bytes, however few."""
+        """Start a timer: the server takes no more bytes for now. Within one read timeout it must
+        take some, however few."""
         super().pause_writing()
         self._check_write()
 
@@ -314,8 +313,8 @@ class Connection(ResponseHandler):
 
 
 def _make_poll(sock: Any) -> Callable[[int], object]:
-    """A function that waits so many milliseconds for something to read. Without a socket there is
-    never anything."""
+    """Return a function that waits the given milliseconds for something to read. Without a socket
+    it finds nothing."""
     if sock is None:
         return lambda _: ()
     if not hasattr(select, "poll"):  # Windows, whose select takes any descriptor

@@ -1,15 +1,15 @@
 """Send a request in one piece on one of aiohttp's connections: write it at once, and read its
 response as aiohttp parses it.
 
-For every request aiohttp's session above the same connections makes a task that writes it, a new
-address, timers and cookies. With the task that we held it in, that was a third of the instructions
-of forwarding a request. And it writes headers as text, which changes bytes that are no UTF-8. This
-module does what is left for a request; finding, opening, securing, keeping and parsing stay
-aiohttp's (its connector, its protocol).
+aiohttp's session, on the same connections, makes for every request a task that writes it, a new
+address, timers and cookies. Together with our own task around it, that was a third of the
+instructions of forwarding a request. The session also writes headers as text, which changes bytes
+that are not UTF-8. This module does only what a request needs. Name lookup, connecting, TLS, the
+pool and parsing stay aiohttp's (its connector, its protocol).
 
-The parser is stricter than some clients and has no switch for it. It cannot read a response with a
+The parser is stricter than some clients and cannot be made lenient. It refuses a response with a
 length given twice or beside chunks, with another transfer coding than chunks, or with odd bytes in
-a header's name (502). calls.py takes no status above 599.
+a header's name (502). calls.py refuses a status above 599.
 """
 
 from __future__ import annotations
@@ -37,22 +37,21 @@ READ_OPTIONS: dict[str, Any] = {  # the session's too
     "max_field_size": MAX_HEADER_LINE_BYTES,
     "max_headers": MAX_HEADER_LINES,
 }
-MAX_CACHED_ROUTES = 256  # a client's query may make as many as it likes
+MAX_CACHED_ROUTES = 256  # bounded, because each query of a client makes a new one
 MAX_CACHED_URL_CHARS = 2_048
-# bytes of a body that may lie unsent below TLS, where nobody tells how many do
+# bytes of a body that may be unsent below TLS, which does not tell their number
 MAX_HIDDEN_UNSENT_BYTES = 1 << 16
 # a repeated request means the same as one (RFC 9110 9.2.2)
 IDEMPOTENT_METHODS = frozenset(("GET", "HEAD", "OPTIONS", "TRACE", "PUT", "DELETE"))
 # the connection broke before a response's head had come
 BROKEN_CONNECTION_ERRORS = (aiohttp.ClientOSError, aiohttp.ServerDisconnectedError)
-# besides line breaks, which are counted; removing them is three times as fast as a search for a
-# pattern
+# without line breaks, which are counted; `translate` is three times as fast as a regular expression
 _CONTROL_CHARACTERS = bytes([*range(0x09), 0x0B, 0x0C, *range(0x0E, 0x20), 0x7F])
 
 
 class OpenResponse(NamedTuple):
-    """A response whose head is read. `close` ends the connection, or does nothing once the
-    response's end has returned it."""
+    """A response whose head is read. `close` closes the connection, or does nothing if the
+    connection went back to the pool at the response's end."""
 
     status: int
     headers: list[tuple[bytes, bytes]]
@@ -79,7 +78,7 @@ class RouteCache:
         self._routes: dict[tuple[str, str], Route] = {}
 
     def get(self, method: str, url: str) -> Route:
-        """The route. Raises aiohttp.InvalidURL, NonHttpUrlClientError for another scheme, or
+        """Return the route. Raises aiohttp.InvalidURL, NonHttpUrlClientError for another scheme, or
         ValueError for an invalid method."""
         key = (method, url)
         route = self._routes.get(key)
@@ -115,9 +114,9 @@ def _make_route(method: str, url: str) -> Route:
 
 
 def tls_context(url: str) -> ssl.SSLContext | bool:
-    """The certificates to trust: by httpx's rules (SSL_CERT_FILE, else certifi's list), not the
-    system's, which an image may lack. They are read for the first address that needs them: 35 ms
-    and 1 MB."""
+    """Return the certificates to trust, by httpx's rules (SSL_CERT_FILE, else certifi's list). A
+    container image may lack the system's. They are read for the first address that needs them: 35
+    ms and 1 MB."""
     return _load_tls_context() if url.startswith("https:") else True
 
 
@@ -133,11 +132,13 @@ async def send_request(
     content: bytes,
     timeouts: aiohttp.ClientTimeout,
 ) -> OpenResponse:
-    """The response, its head read; `headers` announce the content's length.
+    """Send a request, and return its response when the head is read. `headers` announce the
+    content's length.
 
     Raises what aiohttp raises, HttpProcessingError, and ValueError for a header that cannot be
-    written. A cancelled caller has no connection left. An idempotent request is sent once more
-    where a kept connection broke before the response's head: its end may have crossed the request.
+    written. If the caller is cancelled, the connection is closed. An idempotent request is sent
+    once more if a kept connection broke before the response's head: the server may have closed it
+    while the request was on its way.
     """
     head = encode_head(route, headers)
     may_repeat = route.is_idempotent
@@ -153,7 +154,7 @@ async def send_request(
             connection.close()
             if not (may_repeat and isinstance(exc, BROKEN_CONNECTION_ERRORS)):
                 raise
-        may_repeat = False  # once
+        may_repeat = False  # it is repeated only once
 
 
 async def _exchange(
@@ -185,8 +186,8 @@ async def _exchange(
 
 
 def _return_connection(connection: aiohttp.connector.Connection, protocol: Any) -> None:
-    """Return the connection to the pool. A response that came before its request was written closes
-    it: the rest of that request would be read as the next one."""
+    """Return the connection to the pool. Close it if the response came before its request was
+    written: the rest of that request would be read as the next one."""
     if protocol.count_unwritten():
         connection.close()
     else:
@@ -194,7 +195,7 @@ def _return_connection(connection: aiohttp.connector.Connection, protocol: Any) 
 
 
 def encode_head(route: Route, headers: Sequence[tuple[bytes, bytes]]) -> bytes:
-    """The request's head. Raises ValueError where a header holds a line break or a control
+    """Encode the request's head. Raises ValueError if a header holds a line break or a control
     character."""
     lines = [b"%s: %s\r\n" % header for header in headers]
     head = b"%s%s\r\n" % (route.first_lines, b"".join(lines))

@@ -1,4 +1,4 @@
-"""httpx requests over aiohttp's connections.
+"""Send httpx requests over aiohttp's connections.
 
 httpx's own pool wedges for good under cancelled calls (1 000 hang-ups: 0 of 5 later requests
 succeed) and costs 2.1 ms of CPU a request at 16 at once, against 0.12 ms here.
@@ -19,19 +19,16 @@ from yarl import URL
 from om_proxy.upstream import single_write
 from om_proxy.upstream.connection import Connection
 
-# an idle connection is kept so long; a server that closes earlier is noticed at once
-KEEP_ALIVE_S = 15.0
-MAX_SINGLE_WRITE_BYTES = (
-    1 << 20
-)  # a body up to this size is joined to its head, and written at once
-BODY_PIECE_BYTES = 1 << 18  # written at once of a larger body
+KEEP_ALIVE_S = 15.0  # of an idle connection; a server that closes it earlier is noticed at once
+MAX_SINGLE_WRITE_BYTES = 1 << 20  # of a body that is joined to its head and written at once
+BODY_PIECE_BYTES = 1 << 18  # of a larger body
 
 # The errors of aiohttp and of the system; RuntimeError: its session was closed meanwhile.
 AIOHTTP_ERRORS = (aiohttp.ClientError, HttpProcessingError, OSError, RuntimeError)
 
 
 class RawResponse(NamedTuple):
-    """The head of a response, its body still to be read."""
+    """The head of a response, with the unread body."""
 
     status: int
     headers: list[tuple[bytes, bytes]]  # order and duplicates kept
@@ -39,12 +36,12 @@ class RawResponse(NamedTuple):
 
 
 class AiohttpTransport(httpx.AsyncBaseTransport):
-    """httpx requests over an aiohttp session: no cookies, no proxies from the environment, no
+    """Send httpx requests over an aiohttp session, without cookies, proxies from the environment or
     headers of its own.
 
-    A request in one piece takes the session's connections without the session (single_write.py). A
-    larger one, or one in pieces, takes the session, which writes headers as text: there, bytes that
-    are no UTF-8 are read as Latin-1 and arrive as UTF-8.
+    A request in one piece uses the session's connections without the session (single_write.py). A
+    larger one, or one in pieces, uses the session, which writes headers as text: bytes that are not
+    UTF-8 are read as Latin-1 and arrive as UTF-8.
     """
 
     def __init__(self) -> None:
@@ -79,7 +76,7 @@ class AiohttpTransport(httpx.AsyncBaseTransport):
     ) -> RawResponse:
         """Send a request without httpx's objects, which cost 50 µs a request. `url` goes out as it
         is given. Raises httpx's errors."""
-        if self._session is None:  # made here because it belongs to the running loop
+        if self._session is None:  # opened here because it belongs to the running loop
             self._session = _open_session()
         if is_single_write(content):
             return await self._send_in_one_piece(
@@ -137,11 +134,11 @@ def is_single_write(content: bytes | AsyncIterable[bytes]) -> TypeGuard[bytes]:
 
 
 class _ResponseBody(httpx.AsyncByteStream):
-    """The body of a response. `close` ends the connection, and does nothing for one that went back
-    to the pool at the body's end.
+    """The body of a response. `close` closes the connection, or does nothing if it went back to the
+    pool at the body's end.
 
-    It is an iterator of its own: the loop keeps a list of asynchronous generators, which costs more
-    than a chunk does.
+    It is an iterator and not an asynchronous generator: the loop keeps a list of those, which costs
+    more than a chunk does.
     """
 
     def __init__(self, content: aiohttp.StreamReader, close: Callable[[], None]) -> None:
@@ -167,9 +164,9 @@ class _ResponseBody(httpx.AsyncByteStream):
         return chunk
 
     def _take_received(self, exc: Exception) -> bytes:
-        """The bytes that came before the break: aiohttp raises ahead of them, but they belong to
-        the client. aiohttp has no public way to get them; tests/test_upstream.py fails when this
-        one goes."""
+        """Return the bytes that came before the error: aiohttp raises ahead of them, but they
+        belong to the client. aiohttp has no public way to get them; tests/test_upstream.py fails if
+        this way stops working."""
         self._error = _convert_error(exc)
         self._error.__cause__ = exc
         if rest := self._content._read_nowait(-1):
@@ -211,7 +208,7 @@ def _open_session() -> aiohttp.ClientSession:
 
 
 def _encode_headers(headers: Sequence[tuple[bytes, bytes]]) -> CIMultiDict[str]:
-    """The headers in their order, duplicates kept. They are in lower case, because aiohttp keeps
+    """Encode headers in their order, with duplicates. They are in lower case, because aiohttp keeps
     only the last of two that differ in case."""
     try:
         return CIMultiDict([(name.decode().lower(), value.decode()) for name, value in headers])
@@ -236,8 +233,8 @@ def _read_content(request: httpx.Request) -> bytes | AsyncIterable[bytes]:
 
 
 def _decode_header(header: bytes) -> str:
-    """The text of a header. aiohttp writes it as UTF-8; other bytes are read as Latin-1, HTTP's
-    old encoding."""
+    """Decode a header. aiohttp writes text as UTF-8; other bytes are read as Latin-1, HTTP's old
+    encoding."""
     try:
         return header.decode()
     except UnicodeDecodeError:
