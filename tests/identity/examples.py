@@ -1,4 +1,4 @@
-"""Requests and rules that the tests of identity share."""
+"""Requests and rules for the tests of identity."""
 
 import hashlib
 import hmac

@@ -1,4 +1,4 @@
-"""A caller is identified by headers alone: docs/spec/behaviour.md#identity."""
+"""A caller is identified by headers alone (docs/spec/behaviour.md#identity)."""
 
 import pytest
 
@@ -11,7 +11,7 @@ from tests.identity.examples import CHOOSING, RULES, SECRET, headers, tenant_of
 
 
 def test_thread_and_resource_name_the_memory() -> None:
-    """The key is tenant, resource and thread, the tenant an HMAC of the credential."""
+    """The key is tenant, resource and thread. The tenant is an HMAC of the credential."""
     caller = identify(
         headers(authorization="Bearer k", x_om_thread="t", x_om_resource="r"), RULES, SECRET
     )
@@ -20,7 +20,7 @@ def test_thread_and_resource_name_the_memory() -> None:
 
 
 def test_a_resource_left_out_is_the_thread_itself() -> None:
-    """A thread without a resource stands alone."""
+    """Without a resource, the thread is its own resource."""
     caller = identify(headers(x_om_thread="t"), RULES, SECRET)
     assert caller.key == (LOCAL_TENANT, "t", "t")
 
@@ -36,7 +36,7 @@ def test_a_resource_left_out_is_the_thread_itself() -> None:
     ],
 )
 def test_no_memory_and_why(rules: IdentityRules, sent: dict[str, str], reason: str) -> None:
-    """Whoever gets no memory is told in one word."""
+    """A caller without memory gets the reason in one word."""
     caller = identify(headers(**sent), rules, SECRET)
     assert (caller.key, caller.reason) == (None, reason)
 
@@ -58,16 +58,15 @@ def test_no_memory_and_why(rules: IdentityRules, sent: dict[str, str], reason: s
     ],
 )
 def test_a_task_is_a_side_request(values: list[str], reason: str | None) -> None:
-    """Whatever it is called and wherever it stands. A template that nobody filled in says nothing,
-    as in any other header: else a client that fills it for side requests alone would never have a
-    memory."""
+    """A task header with any value makes a side request. A template that was not filled in counts
+    as absent: a client that fills it for side requests only would otherwise never have memory."""
     sent = headers(x_om_thread="t") + [(b"x-om-task", value.encode("latin-1")) for value in values]
     assert identify(sent, RULES, SECRET).reason == reason
 
 
 @pytest.mark.parametrize("mode", ["on", "read", "write"])
-def test_modes_that_keep_a_memory(mode: str) -> None:
-    """Every mode but off has a memory."""
+def test_modes_with_memory(mode: str) -> None:
+    """Every mode except off has memory."""
     caller = identify(headers(x_om_thread="t", x_om_mode=mode.upper()), RULES, SECRET)
     assert caller.mode == mode
     assert caller.key
@@ -87,15 +86,14 @@ def test_modes_that_keep_a_memory(mode: str) -> None:
 def test_a_scope_is_chosen_where_that_is_allowed(
     rules: IdentityRules, sent: dict[str, str], scope: str | None
 ) -> None:
-    """X-OM-Scope counts with `identity.scope_override` only; without it the header says nothing,
-    whatever it says."""
+    """X-OM-Scope counts only with `identity.scope_override`. Otherwise any value is ignored."""
     assert identify(headers(x_om_thread="t", **sent), rules, SECRET).scope == scope
 
 
 @pytest.mark.parametrize("values", [["sometimes"], ["thread", "resource"]])
-def test_a_scope_that_cannot_be_meant(values: list[str]) -> None:
-    """Where the choice is allowed, a word that is no scope is refused: a guess could show a memory
-    to others."""
+def test_an_invalid_scope(values: list[str]) -> None:
+    """Where the choice is allowed, an unknown word is refused: a guess could show a memory to
+    others."""
     sent = headers(x_om_thread="t") + [(b"x-om-scope", value.encode()) for value in values]
     with pytest.raises(BadRequest, match="must be one of: thread, resource"):
         identify(sent, CHOOSING, SECRET)
@@ -111,14 +109,13 @@ def test_a_scope_that_cannot_be_meant(values: list[str]) -> None:
     ],
 )
 def test_whether_a_resource_was_named(sent: dict[str, str], named: bool) -> None:
-    """A resource that only stands in for the thread is told from one that was named, even by the
-    same word."""
+    """A named resource is distinguished from one that merely stands in for the thread, even if the
+    words are equal."""
     assert identify(headers(x_om_thread="r", **sent), RULES, SECRET).has_named_resource == named
 
 
-def test_long_headers_are_not_remembered() -> None:
-    """Anybody can send them: they would stay in memory by the thousand, with a credential in
-    each."""
+def test_long_headers_are_not_cached() -> None:
+    """Any client can send them: thousands would stay in memory, each with a credential."""
     rules = IdentityRules()
     callers._identify.cache_clear()
     for size, kept in ((200, 1), (callers.MAX_CACHED_HEADER_CHARS, 1), (60_000, 1)):

@@ -31,7 +31,8 @@ def test_an_unknown_word_is_refused(name: str) -> None:
     ],
 )
 def test_a_word_that_is_nearly_one_is_refused(name: str, values: list[str]) -> None:
-    """White space is what HTTP calls so, and of a header sent twice no value is passed over."""
+    """Only HTTP's white space is removed, and every value of a header that was sent twice is
+    read."""
     sent = headers(x_om_thread="t") + [(name.encode(), value.encode("latin-1")) for value in values]
     with pytest.raises(BadRequest, match=name):
         identify(sent, RULES, SECRET)
@@ -42,7 +43,7 @@ def test_a_word_that_is_nearly_one_is_refused(name: str, values: list[str]) -> N
     [("Europe/Berlin", "Europe/Berlin"), (" UTC ", "UTC"), ("", None), ("{{TIMEZONE}}", None)],
 )
 def test_timezone(sent: str, zone: str | None) -> None:
-    """An IANA name; an empty value or an unfilled template is absent."""
+    """An IANA name. An empty value or an unfilled template counts as absent."""
     assert identify(headers(x_om_thread="t", x_om_timezone=sent), RULES, SECRET).timezone == zone
 
 
@@ -60,7 +61,7 @@ def test_timezone(sent: str, zone: str | None) -> None:
     ],
 )
 def test_a_bad_timezone(sent: str) -> None:
-    """What no clock knows is refused, and never looked for outside the zone table."""
+    """A name outside the zone table is refused, and is not looked up anywhere else."""
     with pytest.raises(BadRequest, match="IANA") as caught:
         identify(headers(x_om_thread="t", x_om_timezone=sent), RULES, SECRET)
     assert sent not in str(caught.value)
@@ -68,15 +69,15 @@ def test_a_bad_timezone(sent: str) -> None:
 
 @given(st.text(alphabet="{}a ", max_size=12))
 def test_a_template_is_two_pairs_of_braces(value: str) -> None:
-    """In this order, whatever stands around and between them."""
+    """A template is `{{` and a later `}}`, with any text around and between them."""
     says = value.strip(" \t")
     assert read_value(value) == ("" if re.search(r"\{\{.*\}\}", says) else says)
 
 
 @pytest.mark.parametrize("value", ["{{" * 30_000, "{{" * 30_000 + "}", "{{{}" * 15_000])
 def test_many_braces(value: str) -> None:
-    """64 kB of them once took seven seconds, in which nobody else was served; now it is a
-    thousandth of one."""
+    """64 kB of braces once took seven seconds, in which no other request was served. Now it takes a
+    thousandth of a second."""
     began = time.process_time()
     assert read_value(value) == value
     assert time.process_time() - began < 1

@@ -22,7 +22,8 @@ def asked(host: str, *origins: str) -> list[tuple[bytes, bytes]]:
 def assert_known(
     sent: list[tuple[bytes, bytes]], known: bool, rules: IdentityRules = RULES
 ) -> None:
-    """As `local`, or as nobody; a caller with a credential is known in either case."""
+    """Assert that the caller is `local`, or has no tenant. With a credential it has a tenant in
+    either case."""
     caller = identify(sent, rules, SECRET)
     assert (caller.tenant, caller.reason) == (
         (LOCAL_TENANT, None) if known else (None, "no-credential")
@@ -49,9 +50,9 @@ def assert_known(
         ("[x", "http://localhost", False),
     ],
 )
-def test_a_page_under_another_name_is_nobody(host: str, origin: str | None, known: bool) -> None:
-    """On loopback a caller without a credential is `local`, but no page whose name only resolves
-    there (DNS rebinding)."""
+def test_a_page_under_another_name_is_not_local(host: str, origin: str | None, known: bool) -> None:
+    """On loopback, a caller without a credential is `local`, but not a page whose name merely
+    resolves there (DNS rebinding)."""
     assert_known(asked(host, *([origin] if origin else [])), known)
 
 
@@ -66,9 +67,9 @@ def test_a_page_under_another_name_is_nobody(host: str, origin: str | None, know
         ("", False),
     ],
 )
-def test_what_a_browser_says_of_the_page(site: str, known: bool) -> None:
-    """A request of another site's page is nobody's also where no origin is told; what we do not
-    know, neither."""
+def test_the_site_that_a_browser_names(site: str, known: bool) -> None:
+    """A request from another site's page is not local, even without an origin. An unknown value is
+    not local either."""
     assert_known([*asked(HERE), (b"sec-fetch-site", site.encode())], known)
 
 
@@ -81,7 +82,8 @@ def test_what_a_browser_says_of_the_page(site: str, known: bool) -> None:
     ],
 )
 def test_a_page_of_this_machine_is_local(origin: str) -> None:
-    """Whoever serves pages on loopback runs programs here, and those may ask as well."""
+    """A page on loopback is served by a program of this machine, which may call the proxy as
+    well."""
     assert_known(asked(HERE, origin), True)
 
 
@@ -128,22 +130,22 @@ UNREADABLE = (
 
 
 @pytest.mark.parametrize("origin", [*ELSEWHERE, *UNREADABLE])
-def test_a_page_of_another_site_is_nobody(origin: str) -> None:
-    """It may ask for our address, and the model server may allow it to, but what is remembered here
-    is none of its own. Nor is it anybody whose origin cannot be read."""
+def test_a_page_of_another_site_is_not_local(origin: str) -> None:
+    """The page may call our address, and the model server may allow it, but it gets no memory. The
+    same holds for an unreadable origin."""
     assert_known(asked(HERE, origin), False)
 
 
 @pytest.mark.parametrize("second", ["https://evil.example", "http://localhost", ""])
-def test_two_origins_are_nobody_s(second: str) -> None:
-    """No browser sends two; which of them would count is not ours to guess."""
+def test_two_origins_are_not_local(second: str) -> None:
+    """No browser sends two origins, and the proxy does not guess which one counts."""
     for origins in (("http://localhost", second), (second, "http://localhost")):
         assert_known(asked(HERE, *origins), False)
 
 
-def test_a_page_is_no_known_program() -> None:
-    """Whoever asks alike but for the origin is another caller, also when one of them is known
-    already."""
+def test_a_page_is_not_the_cached_program() -> None:
+    """A request that differs only in its origin is another caller, even if the first one is
+    cached."""
     rules = IdentityRules()
     for _ in range(2):
         assert_known(asked(HERE), True, rules)
@@ -151,9 +153,8 @@ def test_a_page_is_no_known_program() -> None:
         assert_known(asked(HERE, "http://localhost"), True, rules)
 
 
-def test_a_token_makes_no_page_somebody() -> None:
-    """It says whose user asks, and not who the owner of the memory is: only a credential says
-    that."""
+def test_a_token_is_no_credential() -> None:
+    """A token names a user, and not the owner of the memory: only a credential does."""
     sent = [*asked(HERE, "https://evil.example"), (b"x-om-token", token().encode())]
     assert identify(sent, SIGNED, SECRET, NOW).reason == "no-credential"
     assert identify([*sent, (b"authorization", b"Bearer k")], SIGNED, SECRET, NOW).key == (
@@ -181,14 +182,14 @@ FROM_ELSEWHERE = [
     ("name", "value", "known"),
     [*((*of, True) for of in FROM_HERE), *((*of, False) for of in FROM_ELSEWHERE)],
 )
-def test_who_a_proxy_asks_for(name: str, value: str, known: bool) -> None:
-    """A proxy on this machine comes from loopback whoever asks it; where it says that somebody
-    elsewhere does, nobody is local."""
+def test_a_forwarded_request_is_not_local(name: str, value: str, known: bool) -> None:
+    """Every request of a proxy on this machine comes from loopback. If it forwards another
+    machine's request, the request is not local."""
     assert_known([*asked(HERE), (name.encode(), value.encode())], known)
 
 
-def test_a_credential_is_no_matter_of_place() -> None:
-    """Nor is a key of ours: both are known wherever they come from."""
+def test_a_credential_counts_from_everywhere() -> None:
+    """A credential and a key of auth.keys count wherever the request comes from."""
     sent = [
         *headers(x_om_thread="t", authorization="Bearer key-a"),
         (b"x-forwarded-for", b"8.8.8.8"),
@@ -198,8 +199,7 @@ def test_a_credential_is_no_matter_of_place() -> None:
 
 
 def test_with_keys_the_origin_says_nothing() -> None:
-    """A key says who asks, wherever the page comes from that sends it; without one there is no
-    memory for anybody."""
+    """With auth.keys, the key decides, whatever page sends it. Without a key there is no memory."""
     page = asked("proxy.example", "https://app.example")
     assert identify([*page, (b"authorization", b"Bearer key-a")], KEYED, SECRET).key == (
         "acme",

@@ -1,4 +1,5 @@
-"""How a thread may be called: each name has one spelling in a header, and is read back from it."""
+"""The names of threads and resources: each has one spelling in a header, and is read back from
+it."""
 
 from __future__ import annotations
 
@@ -25,8 +26,8 @@ NAMES = st.text(min_size=1, max_size=100).map(normalize_name).filter(lambda name
 
 
 def test_no_stored_name_can_be_read_as_an_encoded_one() -> None:
-    """Names of the first release hold no `%`: decoding changes none of them, and no two names
-    become one by it."""
+    """Names of the first release hold no `%`, so decoding changes none of them, and no two names
+    become one."""
     assert "%" not in PLAIN
     assert decode_name(PLAIN) == encode_name(PLAIN) == normalize_name(PLAIN) == PLAIN
 
@@ -34,15 +35,15 @@ def test_no_stored_name_can_be_read_as_an_encoded_one() -> None:
 @settings(deadline=None)
 @given(st.text(alphabet=PLAIN, min_size=1, max_size=MAX_NAME_BYTES))
 def test_a_plain_name_stands_for_itself(name: str) -> None:
-    """As it did before names could be encoded."""
+    """It is the same as before names could be encoded."""
     assert decode_name(name) == encode_name(name) == name
 
 
 @settings(deadline=None)
 @given(NAMES)
 def test_what_is_encoded_is_read_back(name: str) -> None:
-    """Once: a name that looks encoded itself stays what it is. Its spelling is a valid header value
-    and a valid segment."""
+    """A name is decoded once, so a name that looks encoded stays as it is. Its spelling is a valid
+    header value and a valid path segment."""
     spelled = encode_name(name)
     assert spelled.isascii()
     assert spelled.isprintable()
@@ -52,9 +53,9 @@ def test_what_is_encoded_is_read_back(name: str) -> None:
     assert normalize_name(name) == name
 
 
-def test_a_name_beyond_all_measure_is_not_composed() -> None:
-    """Composing sorts marks in quadratic time: a head full of them would hold the server up.
-    Letters with their marks apart have room."""
+def test_a_very_long_name_is_not_composed() -> None:
+    """Composing sorts marks in quadratic time: a head full of them would block the server. A name
+    with decomposed letters still fits."""
     with patch("om_proxy.identity.naming.normalize", side_effect=AssertionError):
         assert decode_name(quote("a" + "\u0301\u0323" * 2_500)) is None
     assert normalize_name("u\u031b\u0323" * 85) == "ự" * 85
@@ -63,7 +64,7 @@ def test_a_name_beyond_all_measure_is_not_composed() -> None:
 @settings(deadline=None)
 @given(st.text(max_size=30))
 def test_reading_never_fails(text: str) -> None:
-    """Whatever a header or a path holds, it is a name as it is stored, nothing, or none."""
+    """Any header or path gives a name in its stored form, an empty name, or None."""
     for read in (decode_name(text), decode_path_segment(text)):
         assert read in (None, "") or normalize_name(read) == read
 
@@ -88,8 +89,8 @@ def test_reading_never_fails(text: str) -> None:
     ],
 )
 def test_an_encoded_name(text: str, name: str) -> None:
-    """Blanks, letters of every script and signs are part of a name; the blanks around it are
-    not."""
+    """White space, letters of every script and signs are part of a name. White space around it is
+    removed."""
     assert decode_name(text) == decode_path_segment(text) == name
 
 
@@ -116,24 +117,26 @@ def test_an_encoded_name(text: str, name: str) -> None:
     ],
 )
 def test_what_is_no_name(text: str) -> None:
-    """Controls, halves of characters, other encodings than UTF-8, and more than 256 bytes."""
+    """Control characters, half characters, other encodings than UTF-8, and more than 256 bytes."""
     assert decode_name(text) is None
     assert decode_path_segment(text) is None
 
 
 @pytest.mark.parametrize("text", ["a b", "ü", "a,b", "a;b", "<t>", "a~b", "it's", "a%20 b", ""])
 def test_a_header_spells_every_other_character(text: str) -> None:
-    """A comma or a blank may come of two headers that a server before us joined."""
+    """A comma or a space must be encoded, because a server before us may have joined two
+    headers."""
     assert decode_name(text) is None
 
 
 @pytest.mark.parametrize("text", ["it's", "a~b", "(x)!*", "a,b", "a;b", "a&b"])
 def test_a_path_may_hold_more(text: str) -> None:
-    """What JavaScript's encodeURIComponent leaves as it is, and other characters of a segment."""
+    """A path may contain what JavaScript's encodeURIComponent leaves as it is, and other characters
+    of a segment."""
     assert decode_path_segment(text) == text
 
 
 def test_the_length_counts_in_bytes() -> None:
-    """Of UTF-8, as stored."""
+    """The length counts in bytes of UTF-8, as stored."""
     assert normalize_name("ü" * 128) == "ü" * 128
     assert normalize_name("ü" * 129) is None

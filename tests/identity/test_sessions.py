@@ -1,4 +1,4 @@
-"""Threads that a client's own session names."""
+"""Threads that are named by a client's own session."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def headers(named: dict[str, str]) -> list[Header]:
 
 
 def test_every_program_can_be_configured() -> None:
-    """By default all count."""
+    """All programs are on by default."""
     assert (
         set(get_args(SessionProgram))
         == set(CLIENT_SESSIONS)
@@ -68,8 +68,8 @@ def test_every_program_can_be_configured() -> None:
     ],
 )
 def test_a_session_names_a_thread(sent: dict[str, str], resource: str, thread: str) -> None:
-    """The session's id; the resource is the user that the same program names, so that two users'
-    sessions never meet."""
+    """The thread is the session's id. The resource is the user that the same program names, so that
+    two users' sessions never share a thread."""
     assert identify(headers(sent), RULES, SECRET).key == (LOCAL_TENANT, resource, thread)
 
 
@@ -93,23 +93,23 @@ def test_a_session_names_a_thread(sent: dict[str, str], resource: str, thread: s
     ],
 )
 def test_what_is_no_session(sent: dict[str, str]) -> None:
-    """Without the client's mark, or where it cannot be a name, or in doubt whose it is: no memory,
-    and never a refusal."""
+    """Without the client's mark, with an invalid name, or with an uncertain owner there is no
+    memory, and never an error."""
     caller = identify(headers(sent), RULES, SECRET)
     assert (caller.key, caller.reason) == (None, "no-thread")
     assert identify_off_route(headers(sent), RULES, SECRET, 0.0) is None
 
 
 def test_a_session_twice_is_none() -> None:
-    """Of two the proxy guesses neither."""
+    """The proxy does not guess between two sessions."""
     twice = [(b"helicone-session-id", b"a"), (b"helicone-session-id", b"b")]
     assert identify(twice, RULES, SECRET).reason == "no-thread"
 
 
 @pytest.mark.parametrize("name", ["x-om-thread", "x-thread-id", ":om-thread"])
 def test_a_named_thread_wins(name: str) -> None:
-    """By header or by path: somebody chose it. A sub-agent's conversation is never that thread, but
-    one of its own beside it."""
+    """A thread named by header or path wins. A sub-agent's conversation is never that thread, but a
+    thread of its own beside it."""
     assert identify(headers(OPENCODE | {name: "mine"}), RULES, SECRET).key == (
         LOCAL_TENANT,
         "mine",
@@ -122,14 +122,14 @@ def test_a_named_thread_wins(name: str) -> None:
 
 
 def test_a_configured_alias_stays_what_it_was() -> None:
-    """Where `x-session-id` is a thread header of the operator's, a sub-agent's threads keep their
-    names."""
+    """If the operator configured `x-session-id` as a thread header, a sub-agent's threads keep
+    their names."""
     rules = IdentityRules(thread_headers=("x-om-thread", "x-session-id"))
     assert identify(headers(SUB_AGENT), rules, SECRET).key == (LOCAL_TENANT, "ses_2", "ses_2")
 
 
 def test_switched_off() -> None:
-    """`identity.sessions: []`: only named threads."""
+    """With `identity.sessions: []`, only headers and paths name threads."""
     rules = IdentityRules(sessions=())
     for sent in (OPENCODE, {"x-litellm-session-id": "abc"}, {"helicone-session-id": "abc"}):
         assert identify(headers(sent), rules, SECRET).reason == "no-thread"
@@ -141,8 +141,9 @@ def test_switched_off() -> None:
     )
 
 
-def test_sessions_travel_on() -> None:
-    """They are the provider's; what names a thread for this proxy alone stays here."""
+def test_session_headers_are_forwarded() -> None:
+    """Session headers are the provider's, too. Headers that only this proxy reads are not
+    forwarded."""
     sent = headers(
         OPENCODE | {"x-litellm-session-id": "a", "helicone-session-id": "b", "x-om-thread": "t"}
     )
@@ -153,9 +154,8 @@ SIGNING = b"0123456789abcdef0123456789abcdef"
 
 
 def test_sessions_beside_tokens() -> None:
-    """A token that names no thread leaves that to the session; one that does speaks for this thread
-    alone. Where tokens are required, a client that names its session without being asked to is
-    served as ever, without memory."""
+    """If a token names no thread, the session does. If it names one, it is for that thread alone.
+    Where tokens are required, a client that only sends its session is served without memory."""
     rules, required = (
         IdentityRules(token_secret=SIGNING),
         IdentityRules(token_secret=SIGNING, token_required=True),

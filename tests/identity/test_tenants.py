@@ -38,7 +38,7 @@ def test_two_credentials_never_share_a_tenant() -> None:
     ["sk-proj-" + "a" * 150 + "b", "sk-proj-" + "a" * 149, "SK-PROJ-" + "a" * 150, "sk-proj-"],
 )
 def test_a_credential_counts_whole(other: str) -> None:
-    """One that begins like another's is another (CVE-2026-35030)."""
+    """Two credentials with the same beginning are two tenants (CVE-2026-35030)."""
     one = headers(authorization=f"Bearer sk-proj-{'a' * 150}", x_om_thread="t")
     assert (
         identify(one, RULES, SECRET).tenant
@@ -47,7 +47,7 @@ def test_a_credential_counts_whole(other: str) -> None:
 
 
 def test_one_credential_is_one_tenant_in_whatever_header() -> None:
-    """Authorization, x-api-key and api-key are three spellings of the same credential."""
+    """Authorization, x-api-key and api-key carry the same credential."""
     spellings = [
         headers(authorization="Bearer k"),
         headers(x_api_key="k"),
@@ -58,7 +58,7 @@ def test_one_credential_is_one_tenant_in_whatever_header() -> None:
 
 
 def test_two_different_credentials_are_refused() -> None:
-    """Which of them would own the memory is not ours to guess."""
+    """The proxy does not guess which of them owns the memory."""
     with pytest.raises(BadRequest) as caught:
         identify(headers(authorization="Bearer a", x_api_key="b", x_om_thread="t"), RULES, SECRET)
     assert caught.value.code == "om_two_credentials"
@@ -74,7 +74,8 @@ def test_the_same_credential_twice_is_one() -> None:
 
 @pytest.mark.parametrize("value", ["Bearer k\xa0", "Bearer \x85k", "\xa0k", "k\x0b"])
 def test_a_credential_ends_where_http_says(value: str) -> None:
-    """White space that is none to HTTP is a part of it, so that two callers never meet."""
+    """White space outside HTTP's definition is part of the credential, so that two callers never
+    share a tenant."""
     sent = [(b"authorization", value.encode("latin-1"))]
     assert identify(sent, RULES, SECRET).tenant not in (tenant_of("k"), LOCAL_TENANT)
 
@@ -83,7 +84,7 @@ def test_a_credential_ends_where_http_says(value: str) -> None:
     ("key", "tenant"), [("key-a", "acme"), ("key-b", "globex"), ("key-a2", "acme")]
 )
 def test_configured_keys_name_the_tenant(key: str, tenant: str) -> None:
-    """Several keys may belong to one tenant, so a key can be changed without losing the memory."""
+    """Several keys may belong to one tenant, so a key can be replaced without losing the memory."""
     assert identify(headers(authorization=f"Bearer {key}"), KEYED, SECRET).tenant == tenant
 
 
@@ -92,7 +93,7 @@ def test_configured_keys_name_the_tenant(key: str, tenant: str) -> None:
     [{}, {"authorization": "Bearer wrong"}, {"authorization": "Bearer key-"}, {"x_api_key": ""}],
 )
 def test_an_unknown_key_is_refused(sent: dict[str, str]) -> None:
-    """With keys configured nobody else gets through, and the answer does not echo what was sent."""
+    """With auth.keys, an unknown key is refused, and the answer does not repeat it."""
     with pytest.raises(Unauthorized) as caught:
         identify(headers(**sent), KEYED, SECRET)
     assert "wrong" not in str(caught.value)
@@ -113,8 +114,8 @@ def test_the_time_tells_nothing_of_the_keys(
     ask: Callable[[list[tuple[bytes, bytes]], IdentityRules], object],
     key: str,
 ) -> None:
-    """Whichever key fits, or none: what was sent is compared with all of them, in constant time and
-    as digests of one length."""
+    """With any key, or none, the sent key is compared with all configured ones, in constant time
+    and as digests of one length."""
     compared = []
 
     def compare(sent: bytes, known: bytes) -> bool:
@@ -130,9 +131,9 @@ def test_the_time_tells_nothing_of_the_keys(
 
 @pytest.mark.parametrize("name", ["x_om_authorization", "x_memory_gateway_authorization"])
 @pytest.mark.parametrize("value", ["Bearer key-b", "key-b"])
-def test_a_key_sent_by_name_decides(name: str, value: str) -> None:
-    """It names the tenant; what stands in Authorization is the provider's, even where it is a key
-    of ours too."""
+def test_a_gateway_key_decides(name: str, value: str) -> None:
+    """The key in a gateway header names the tenant. The one in Authorization is the provider's,
+    even if it is also in auth.keys."""
     for own in ({}, {"authorization": "Bearer sk-provider"}, {"x_api_key": "key-a"}):
         sent = headers(**{name: value}, **own)
         assert identify(sent, KEYED, SECRET).tenant == "globex"
@@ -147,14 +148,14 @@ def test_a_key_sent_by_name_decides(name: str, value: str) -> None:
     ],
 )
 def test_two_keys_of_a_kind_are_refused(sent: dict[str, str]) -> None:
-    """Two tenants, or two providers' keys: which is meant is not ours to guess."""
+    """Two gateway keys, or two provider keys: the proxy does not guess which one counts."""
     with pytest.raises(BadRequest) as caught:
         identify(headers(**sent), KEYED, SECRET)
     assert caught.value.code == "om_two_credentials"
 
 
-def test_a_wrong_key_by_name_is_not_made_good_by_a_right_one() -> None:
-    """The header that was meant for us decides alone."""
+def test_a_wrong_gateway_key_is_refused() -> None:
+    """The gateway header decides alone, even if Authorization carries a valid key."""
     sent = headers(x_om_authorization="wrong", authorization="Bearer key-a")
     for ask in (lambda: identify(sent, KEYED, SECRET), lambda: check_access(sent, KEYED)):
         with pytest.raises(Unauthorized):
@@ -162,7 +163,7 @@ def test_a_wrong_key_by_name_is_not_made_good_by_a_right_one() -> None:
 
 
 def test_without_keys_the_header_says_nothing() -> None:
-    """Nobody verified it, so it makes no tenant."""
+    """Without auth.keys, no one verified the gateway header, so it names no tenant."""
     sent = headers(authorization="Bearer k", x_om_authorization="Bearer other", x_om_thread="t")
     assert identify(sent, RULES, SECRET).tenant == tenant_of("k")
     assert not has_provider_credential(sent, RULES)

@@ -36,7 +36,7 @@ from tests.identity.examples import (
     ],
 )
 def test_aliases_in_order(sent: dict[str, str], thread: str | None) -> None:
-    """The first usable header counts; an empty value or an unfilled template is absent."""
+    """The first usable header counts. An empty value or an unfilled template counts as absent."""
     key = identify(headers(**sent), RULES, SECRET).key
     assert (key.thread if key else None) == thread
 
@@ -58,14 +58,14 @@ NO_BLANKS = (
     ["a b", "ü".encode().decode("latin-1"), "x" * 257, "a\tb", "a,b", "a;b", "<t>", *NO_BLANKS],
 )
 def test_a_bad_thread_is_refused(value: str) -> None:
-    """A value outside the character set is a 400 that names the header, never a guess."""
+    """A value outside the character set gets a 400 that names the header."""
     with pytest.raises(BadRequest, match="x-om-thread") as caught:
         identify([(b"x-om-thread", value.encode("latin-1"))], RULES, SECRET)
     assert caught.value.code == "om_bad_header"
 
 
 def test_a_bad_alias_is_refused_beside_a_good_header() -> None:
-    """A bad header is never passed over in silence."""
+    """A bad header is never ignored."""
     with pytest.raises(BadRequest, match="x-thread-id"):
         identify(headers(x_om_thread="t", x_thread_id="a b"), RULES, SECRET)
 
@@ -86,7 +86,7 @@ def test_a_header_sent_twice_is_refused() -> None:
     ],
 )
 def test_a_token_names(claimed: str, sent: dict[str, str], names: tuple[str, str]) -> None:
-    """The resource, and the thread where it says one; headers may repeat it."""
+    """A token names the resource, and may name the thread. Headers may repeat the names."""
     for rules in (SIGNED, REQUIRED):
         caller = identify(headers(x_om_token=claimed, **sent), rules, SECRET, NOW)
         assert caller.key == (LOCAL_TENANT, *names)
@@ -109,20 +109,20 @@ def test_a_token_names(claimed: str, sent: dict[str, str], names: tuple[str, str
     ],
 )
 def test_a_token_that_does_not_fit_is_refused(claimed: str, sent: dict[str, str]) -> None:
-    """No other resource, no other thread, no other tenant, and no guess where it is broken."""
+    """A token for another resource, thread or tenant is refused, and so is a malformed one."""
     with pytest.raises(Unauthorized, match="x-om-token") as caught:
         identify(headers(x_om_token=claimed, **sent), SIGNED, SECRET, NOW)
     assert claimed not in str(caught.value)
 
 
 def test_a_token_is_refused_where_the_headers_alone_would_do() -> None:
-    """A wrong token is never read as none."""
+    """A wrong token is never treated as absent."""
     with pytest.raises(Unauthorized):
         identify(headers(x_om_token="x", x_om_thread="t", x_om_resource="r"), SIGNED, SECRET, NOW)
 
 
-def test_a_token_ends() -> None:
-    """Also for a caller who is known already; without a clock every token has ended."""
+def test_a_token_expires() -> None:
+    """A token expires for a cached caller, too. Without a clock every token has expired."""
     sent = headers(x_om_token=token(thread="t", exp=NOW + 60))
     assert identify(sent, SIGNED, SECRET, NOW).key
     for late in (NOW + 91, math.inf):
@@ -133,8 +133,8 @@ def test_a_token_ends() -> None:
 
 
 def test_a_token_begins() -> None:
-    """Half a minute sooner than it says, because clocks differ; also for a caller who is known
-    already."""
+    """A token is valid half a minute before its `nbf`, because clocks differ. This holds for a
+    cached caller, too."""
     claims = Claims(resource="ada", exp=NOW + 600, thread="t", nbf=NOW + 100)
     sent = headers(x_om_token=sign_claims(claims, SIGNING))
     for early in (NOW, NOW + 69):
@@ -144,7 +144,7 @@ def test_a_token_begins() -> None:
 
 
 def test_a_token_for_one_tenant() -> None:
-    """With keys a token counts beside its own tenant's key only."""
+    """With auth.keys, a token counts only beside a key of its own tenant."""
     rules = IdentityRules(keys=KEYED.keys, token_secret=SIGNING)
     sent = {"x_om_thread": "t", "x_om_token": token(tenant="acme")}
     assert identify(headers(authorization="Bearer key-a", **sent), rules, SECRET, NOW).key == (
@@ -164,7 +164,7 @@ def test_a_token_for_one_tenant() -> None:
     "sent", [{"x_om_thread": "t"}, {"x_thread_id": "t", "x_om_token": "{{TOKEN}}"}]
 )
 def test_where_a_token_is_required(sent: dict[str, str]) -> None:
-    """No thread without one; what names no thread passes through as ever."""
+    """A thread needs a token. A request that names no thread passes through."""
     with pytest.raises(Unauthorized, match="only in x-om-token"):
         identify(headers(**sent), REQUIRED, SECRET, NOW)
     assert identify(headers(x_om_resource="r"), REQUIRED, SECRET, NOW).reason == "no-thread"
@@ -172,13 +172,13 @@ def test_where_a_token_is_required(sent: dict[str, str]) -> None:
 
 
 def test_two_tokens_are_refused() -> None:
-    """As any header that can be meant once."""
+    """Two tokens are refused, like any header that may be sent once."""
     with pytest.raises(BadRequest, match="2 times"):
         identify(headers(x_om_token=token()) * 2, SIGNED, SECRET, NOW)
 
 
 def test_without_a_secret_a_token_says_nothing() -> None:
-    """It cannot be verified: the headers count, as they would without it."""
+    """Without a secret the token cannot be verified, and the headers count as if it were absent."""
     assert identify(headers(x_om_token="x", x_om_thread="t"), RULES, SECRET, NOW).key == (
         LOCAL_TENANT,
         "t",

@@ -1,4 +1,4 @@
-"""Signed names, against tokens put together by hand: what a library of any application makes."""
+"""User tokens, against tokens made by hand, as any application's library makes them."""
 
 from __future__ import annotations
 
@@ -40,14 +40,14 @@ def token(
 
 
 def test_any_library_s_token() -> None:
-    """Whole and fractional times, claims we do not know, and the tenant where one is expected."""
+    """Whole and fractional times, unknown claims, and the tenant where one is expected."""
     full = {"iat": 1, "iss": "app", "resource": "ada", "thread": "t", "tenant": "acme", "exp": 1.5}
     assert verify_token(token(full), SECRET, tenant="acme") == Claims("ada", 1.5, "t", "acme")
     assert verify_token(token(), SECRET, tenant=None) == Claims("ada", 1_700_000_000)
 
 
 def test_what_is_signed_is_verified() -> None:
-    """Ours is such a token too, and reads the same whatever library wrote it."""
+    """A token of our own is such a token too, and reads the same with any library."""
     assert sign_claims(Claims("ada", 1_700_000_000), SECRET) == (
         "eyJhbGciOiJIUzI1NiIsInR5cCI6IkpXVCJ9.eyJyZXNvdXJjZSI6ImFkYSIsImV4cCI6MTcwMDAwMDAwMH0"
         ".DBYo394SzNV1WCEO9FrCw6iPhjvA2jy7QznV07n8TXc"
@@ -105,8 +105,8 @@ WRONG: dict[str, tuple[str, str | None]] = {
 
 
 @pytest.mark.parametrize("name", WRONG)
-def test_no_other_is(name: str) -> None:
-    """And the refusal repeats nothing of it."""
+def test_other_tokens_are_refused(name: str) -> None:
+    """Other tokens are refused, and the error repeats nothing of them."""
     text, tenant = WRONG[name]
     with pytest.raises(Unauthorized, match="x-om-token") as caught:
         verify_token(text, SECRET, tenant=tenant)
@@ -115,7 +115,8 @@ def test_no_other_is(name: str) -> None:
 
 @pytest.mark.parametrize("position", range(0, len(token()), 5))
 def test_no_character_can_be_changed(position: int) -> None:
-    """Not in the header, not in the claims, not in the signature; not even its spare bits."""
+    """No character of header, claims or signature can be changed, not even the spare bits of the
+    last one."""
     good = token()
     changed = good[:position] + ("A" if good[position] != "A" else "B") + good[position + 1 :]
     with pytest.raises(Unauthorized):
@@ -126,8 +127,8 @@ def test_no_character_can_be_changed(position: int) -> None:
 
 
 def test_the_last_of_two_members_counts() -> None:
-    """In claims as in the header (RFC 7519 4 leaves it open): what is signed is read one way
-    only."""
+    """Of two members with one name the last one counts, in claims and header (RFC 7519 4 leaves it
+    open), so that a signed text has one meaning."""
     assert verify_token(
         token(b'{"resource":"eve","exp":1,"resource":"ada"}'), SECRET, tenant=None
     ) == Claims("ada", 1)
@@ -139,9 +140,9 @@ def test_the_last_of_two_members_counts() -> None:
         verify_token(token(header=b'{"alg":"HS256","alg":"none"}'), SECRET, tenant=None)
 
 
-def test_a_token_has_a_longest() -> None:
-    """Nothing of a longer one is read: its parts are decoded before its signature is known to be
-    right."""
+def test_a_token_has_a_maximum_length() -> None:
+    """A longer token is not read at all, because its parts are decoded before its signature is
+    verified."""
     spare = MAX_TOKEN_CHARS - len(token())
     within, beyond = (token(GOOD | {"more": "x" * length}) for length in (spare // 2, spare))
     assert len(within) <= MAX_TOKEN_CHARS < len(beyond)
@@ -155,14 +156,14 @@ def test_a_token_has_a_longest() -> None:
     | st.tuples(st.binary(), st.binary()).map(lambda parts: f"{part(parts[0])}.{part(parts[1])}.x")
 )
 def test_any_other_text_is_refused(text: str) -> None:
-    """In one way, whatever stands in it."""
+    """Any text is refused with Unauthorized."""
     with pytest.raises(Unauthorized):
         verify_token(text, SECRET, tenant=None)
 
 
 @given(st.binary(), st.binary())
 def test_any_signed_bytes_are_read_or_refused(header: bytes, body: bytes) -> None:
-    """Also those that the holder of the secret signs."""
+    """Bytes are read or refused, even if the holder of the secret signed them."""
     for text in (token(body), token(header=header)):
         with suppress(Unauthorized):
             assert isinstance(verify_token(text, SECRET, tenant=None), Claims)
@@ -174,8 +175,8 @@ UNUSABLE = [b"x" * 31, PEM, b"ssh-rsa " + b"A" * 64, b'{"kty":"oct","k":"' + b"A
 
 @pytest.mark.parametrize("secret", UNUSABLE, ids=["short", "PEM", "SSH", "JWK"])
 def test_a_key_of_another_kind_is_no_secret(secret: bytes) -> None:
-    """It may be public, and then anybody could sign: such a secret is refused where it is set, and
-    no token fits it."""
+    """An asymmetric key may be public, and then anyone could sign. Such a secret is refused in the
+    settings, and no token is valid with it."""
     assert is_usable_secret(SECRET)
     assert not is_usable_secret(secret)
     with pytest.raises(Unauthorized):
@@ -183,7 +184,7 @@ def test_a_key_of_another_kind_is_no_secret(secret: bytes) -> None:
 
 
 def test_its_beginning() -> None:
-    """Half a minute sooner than it says; without one it counts at once."""
+    """A token is valid half a minute before its `nbf`, and at once without one."""
     assert verify_token(token(GOOD | {"nbf": 1.5}), SECRET, tenant=None) == Claims(
         "ada", 1_700_000_000, nbf=1.5
     )
@@ -193,6 +194,6 @@ def test_its_beginning() -> None:
 
 
 def test_its_end() -> None:
-    """Half a minute later than it says, because the clocks of two machines differ."""
+    """A token is valid half a minute after its `exp`, because the clocks of two machines differ."""
     assert is_still_valid(100.0, 129.0)
     assert not is_still_valid(100.0, 130.0)
