@@ -1,4 +1,4 @@
-"""The seam to the model servers, against a server that does what it is told."""
+"""The calls to model servers, against a server that follows a script."""
 
 from __future__ import annotations
 
@@ -75,8 +75,8 @@ def test_join(base: str, path: str, query: bytes, url: str) -> None:
 
 
 async def test_request_bytes(upstream: Upstream) -> None:
-    """What goes out are the given headers in their order, with host and length added, and nothing
-    of the library's own."""
+    """The given headers go out in their order, with host and length added, and nothing of the
+    library's own."""
     headers = (
         (b"x-b", b"1"),
         (b"authorization", b"Bearer k"),
@@ -104,8 +104,8 @@ METHODS = ["GET", "HEAD", "OPTIONS", "DELETE", "PATCH", "PUT", "POST", "QUERY"]
 
 @pytest.mark.parametrize("method", METHODS)
 async def test_methods_without_a_body(upstream: Upstream, method: str) -> None:
-    """Every method travels; of a body that is not there, only those speak whose meaning it is to
-    bring one (RFC 9110 8.6)."""
+    """Every method is sent. Without a body, only a method that expects one sends a length (RFC 9110
+    8.6)."""
     length = [b"0"] if method in ("POST", "PUT", "PATCH") else []
     async with run_upstream_server(script_answer(b"")) as server:
         answer = await ask(upstream, server, method=method, content=b"")
@@ -123,8 +123,7 @@ async def test_methods_without_a_body(upstream: Upstream, method: str) -> None:
 @pytest.mark.parametrize("method", METHODS)
 @pytest.mark.parametrize("content", [b"", b"body"])
 async def test_header_bytes(upstream: Upstream, method: str, content: bytes) -> None:
-    """No byte of a header changes, whatever it was meant to be, and neither does the case of its
-    name."""
+    """No byte of a header changes, and neither does the case of its name."""
     headers = ((b"X-Title", b"caf\xe9"), (b"x-utf", "é".encode()), (b"x-title", b"\xff"))
     async with run_upstream_server(script_answer(b"")) as server:
         await (
@@ -137,7 +136,7 @@ async def test_header_bytes(upstream: Upstream, method: str, content: bytes) -> 
 
 
 async def test_an_answer_to_head_has_no_body(upstream: Upstream) -> None:
-    """Whatever length it tells of, and its connection can be used again."""
+    """Whatever length it announces, its connection can be used again."""
     async with run_upstream_server(script_bytes(HEAD + b"Content-Length: 9\r\n\r\n")) as server:
         for _ in range(3):
             answer = await ask(upstream, server, method="HEAD", content=b"")
@@ -147,8 +146,8 @@ async def test_an_answer_to_head_has_no_body(upstream: Upstream) -> None:
 
 
 def closing_the_second_time(find_call: dict[asyncio.Event, int]) -> Script:
-    """A server that closes each connection when a second request comes on it, as one may whose
-    patience with it has just ended."""
+    """A script that closes each connection at its second request, as at the end of its
+    keep-alive."""
 
     async def script(call: Call) -> None:
         find_call[call.closed] = find_call.get(call.closed, 0) + 1
@@ -166,8 +165,8 @@ def closing_the_second_time(find_call: dict[asyncio.Event, int]) -> Script:
 
 @pytest.mark.parametrize("method", ["GET", "HEAD", "OPTIONS", "TRACE", "PUT", "DELETE"])
 async def test_a_kept_connection_that_closes(upstream: Upstream, method: str) -> None:
-    """What may be said twice (RFC 9110 9.2.2) is said once more, when the connection was kept and
-    its end crossed the request."""
+    """An idempotent request (RFC 9110 9.2.2) is sent once more if a kept connection closes while it
+    is on its way."""
     async with run_upstream_server(closing_the_second_time({})) as server:
         for _ in range(2):
             answer = await ask(upstream, server, method=method, content=b"")
@@ -186,7 +185,7 @@ async def test_what_may_not_be_said_twice(upstream: Upstream, method: str) -> No
 
 
 async def test_a_new_connection_that_closes(upstream: Upstream) -> None:
-    """It did not end for its age: nothing is said twice."""
+    """A new connection did not end for its age, so no request is sent again."""
 
     async def script(call: Call) -> None:
         call.close()
@@ -247,7 +246,7 @@ async def test_response_headers_keep_order_and_duplicates(upstream: Upstream) ->
 
 @pytest.mark.parametrize("streams", [False, True], ids=["in one piece", "by the session"])
 async def test_many_and_long_response_headers(upstream: Upstream, streams: bool) -> None:
-    """As many and as long as other clients take."""
+    """As many and as long headers are accepted as by other clients."""
     lines = [*(b"X-%d: %d" % (n, n) for n in range(900)), b"X-Long: " + b"x" * 120_000]
     async with run_upstream_server(script_answer(b"ok", *lines)) as server:
         answer = await ask(upstream, server, content=pieces() if streams else b"{}")
@@ -257,7 +256,7 @@ async def test_many_and_long_response_headers(upstream: Upstream, streams: bool)
 
 
 async def test_cookies_do_not_travel_on(upstream: Upstream) -> None:
-    """A cookie set for one caller is never sent with another's request."""
+    """A cookie that was set for one caller is never sent with another's request."""
     async with run_upstream_server(
         script_answer(b"", b"Set-Cookie: session=alice; Path=/")
     ) as server:
@@ -272,7 +271,7 @@ async def test_cookies_do_not_travel_on(upstream: Upstream) -> None:
 
 @pytest.mark.parametrize("status", [b"301 Moved", b"307 Temporary Redirect"])
 async def test_redirects_are_not_followed(upstream: Upstream, status: bytes) -> None:
-    """A redirect is the client's business: following one could carry a key elsewhere."""
+    """A redirect is passed on to the client: following it could send a key elsewhere."""
     async with run_upstream_server(
         script_answer(b"", b"Location: /elsewhere", status=status)
     ) as server:
@@ -283,7 +282,7 @@ async def test_redirects_are_not_followed(upstream: Upstream, status: bytes) -> 
 
 
 async def test_compressed_bytes_stay_compressed(upstream: Upstream) -> None:
-    """The body is handed over as it came, whatever its encoding says."""
+    """The body is passed on as it came, whatever its encoding is."""
     async with run_upstream_server(
         script_answer(b"no gzip at all", b"Content-Encoding: gzip")
     ) as server:
@@ -293,7 +292,7 @@ async def test_compressed_bytes_stay_compressed(upstream: Upstream) -> None:
 
 
 async def test_interim_responses_are_skipped(upstream: Upstream) -> None:
-    """A flood of 1xx answers before the real one changes nothing."""
+    """Many 1xx responses before the final one change nothing."""
 
     async def script(call: Call) -> None:
         call.send(b"HTTP/1.1 103 Early Hints\r\nLink: </x>\r\n\r\n" * 50)
@@ -306,7 +305,7 @@ async def test_interim_responses_are_skipped(upstream: Upstream) -> None:
 
 
 async def test_chunks_arrive_as_they_are_sent(upstream: Upstream) -> None:
-    """A chunk is there before the next one is sent: nothing is collected."""
+    """A chunk arrives before the next one is sent: nothing is collected."""
     go = asyncio.Event()
 
     async def script(call: Call) -> None:
@@ -344,7 +343,7 @@ async def cut_before_the_last_chunk(call: Call) -> None:
 
 @pytest.mark.parametrize("script", [cut_by_fin, cut_in_a_chunk, cut_before_the_last_chunk])
 async def test_truncation(upstream: Upstream, script: object) -> None:
-    """An answer that breaks off gives all that came, and then an error: never a clean end."""
+    """A response that breaks off gives all that came, and then an error, never a clean end."""
     async with run_upstream_server(script) as server:  # type: ignore[arg-type]  # a script
         answer = await ask(upstream, server)
         chunks = aiter(answer.chunks())
@@ -375,7 +374,7 @@ async def test_reset(upstream: Upstream) -> None:
 
 
 async def test_end_by_closing_is_an_end(upstream: Upstream) -> None:
-    """A body without a length ends with its connection, as HTTP/1.0 had it."""
+    """A body without a length ends with its connection, as in HTTP/1.0."""
 
     async def script(call: Call) -> None:
         call.send(b"HTTP/1.0 200 OK\r\n\r\nall of it")
@@ -397,7 +396,7 @@ async def silent_after_the_head(call: Call) -> None:
 
 
 async def test_no_answer_in_time(upstream: Upstream) -> None:
-    """A server that says nothing costs the read timeout, and the connection is closed."""
+    """A silent server takes the read timeout, and then the connection is closed."""
     async with run_upstream_server(silent) as server:
         with pytest.raises(UpstreamTimeout, match="SocketTimeoutError"):
             await ask(upstream, server, read_timeout=0.05)
@@ -425,7 +424,7 @@ async def test_no_more_in_time(upstream: Upstream) -> None:
     ],
 )
 async def test_unreadable_answers(upstream: Upstream, bytes_: bytes, cause: str) -> None:
-    """What is no HTTP answer is an upstream error that names the cause's class."""
+    """Bytes that are not an HTTP response raise UpstreamError, with the class of the cause."""
 
     async def script(call: Call) -> None:
         call.send(bytes_)
@@ -437,8 +436,8 @@ async def test_unreadable_answers(upstream: Upstream, bytes_: bytes, cause: str)
 
 
 async def test_refused_connection_names_the_server_and_the_setting(upstream: Upstream) -> None:
-    """The error names host, cause and setting; the rest of the address, which may hold a key, is in
-    none of it."""
+    """The error names host, cause and setting. The rest of the address, which may hold a key, is
+    not in it."""
     async with run_upstream_server(silent) as server:
         port = server.port
     with pytest.raises(UpstreamError) as error:
@@ -458,7 +457,7 @@ async def test_refused_connection_names_the_server_and_the_setting(upstream: Ups
     "url", ["ftp://h/v1", "http://", "http://h:99999/", "http://[::1/", "http://127.0.0.1:1/\x00"]
 )
 async def test_impossible_addresses(upstream: Upstream, url: str) -> None:
-    """An address that cannot be used is an upstream error like any other."""
+    """An address that cannot be used raises UpstreamError."""
     with pytest.raises(UpstreamError):
         await upstream.send("GET", url, (), b"", connect_timeout=1, read_timeout=1)
 
@@ -472,8 +471,8 @@ async def test_impossible_header(upstream: Upstream) -> None:
 
 
 async def test_more_calls_than_connections() -> None:
-    """A call that finds no connection free in time is told to try again; a place is given back when
-    its answer is closed."""
+    """A call that gets no connection in time raises Overloaded. Closing a response frees its
+    slot."""
     upstream = Upstream(connections=1)
     async with run_upstream_server(script_answer(b"ok")) as server:
         first = await ask(upstream, server)
@@ -485,7 +484,7 @@ async def test_more_calls_than_connections() -> None:
 
 
 async def test_connections_are_reused(upstream: Upstream) -> None:
-    """An answer read to its end gives its connection back; one that was not is cut."""
+    """A response that was read to its end returns its connection; any other response closes it."""
     async with run_upstream_server(script_answer(b"ok")) as server:
         for _ in range(3):
             answer = await ask(upstream, server)
@@ -496,7 +495,7 @@ async def test_connections_are_reused(upstream: Upstream) -> None:
 
 
 async def test_unread_answer_is_cut(upstream: Upstream) -> None:
-    """Closing an answer in its middle closes the connection at once."""
+    """Closing a response in its middle closes the connection at once."""
     gone = asyncio.Event()
 
     async def script(call: Call) -> None:
@@ -513,8 +512,7 @@ async def test_unread_answer_is_cut(upstream: Upstream) -> None:
 
 @pytest.mark.parametrize("turns", range(6))
 async def test_cancelled_callers(turns: int) -> None:
-    """Whenever its caller is cancelled, a call ends, its connection closes and its place comes
-    back."""
+    """Whenever its caller is cancelled, a call ends, its connection closes and its slot is free."""
     upstream = Upstream(connections=2)
     async with run_upstream_server(silent) as server:
         for _ in range(10):
@@ -534,7 +532,7 @@ async def test_cancelled_callers(turns: int) -> None:
 
 
 async def test_cancelled_while_closing(upstream: Upstream) -> None:
-    """Closing goes on when whoever asked for it is cancelled."""
+    """Closing completes even if its caller is cancelled."""
     async with run_upstream_server(silent_after_the_head) as server:
         answer = await ask(upstream, server)
         closer = asyncio.create_task(answer.aclose())
@@ -559,8 +557,8 @@ async def test_closing_ends_what_is_under_way() -> None:
 
 
 async def test_a_mock_transport_stands_in() -> None:
-    """With httpx at the seam a model server can be a table of routes, and httpx's own errors are
-    translated alike."""
+    """With httpx's interface a model server can be a table of routes, and httpx's own errors are
+    translated in the same way."""
     server = respx.Router(base_url="http://h/v1")
     route = server.post("/x").respond(headers=[("a", "1"), ("a", "2")], content=b"whole")
     server.post("/slow").mock(side_effect=httpx.ReadTimeout("text"))

@@ -1,4 +1,4 @@
-"""What an operator reads where a model server could not be reached."""
+"""The errors that an operator reads if a model server cannot be reached."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ URL = "https://user:s3cret@api.example:8443/v1/s3cret?key=s3cret"
 
 
 def because(raised: type[httpx.HTTPError], cause: Exception) -> httpx.HTTPError:
-    """What the transport raises: httpx's class, from the library's."""
+    """The exception that the transport raises: httpx's class, from the library's."""
     exc = raised("s3cret")
     exc.__cause__ = cause
     return exc
@@ -84,15 +84,15 @@ def because(raised: type[httpx.HTTPError], cause: Exception) -> httpx.HTTPError:
     ],
 )
 def test_unreachable(exc: Exception, kind: type[UpstreamError], said: str) -> None:
-    """Host, cause in plain words, class, and the setting to look at; no text of the exception,
-    path, query or user."""
+    """The error names the host, the cause in plain words, the class and the setting to check. It
+    contains no text of the exception, and no path, query or user."""
     error = make_unreachable_error(exc, URL, "upstream[2]")
     assert type(error) is kind
     assert str(error) == f"could not reach https://api.example:8443: {said}"
 
 
 def test_broken_off() -> None:
-    """An answer that ended too early names its server and the class."""
+    """A response that ended too early is reported with its server and the class."""
     error = make_interrupted_error(
         because(httpx.RemoteProtocolError, aiohttp.ClientPayloadError("s3cret")), URL
     )
@@ -100,6 +100,6 @@ def test_broken_off() -> None:
 
 
 @pytest.mark.parametrize("url", ["", "nonsense", "http://", "http://[::1/v1", "//host"])
-def test_an_address_that_is_none(url: str) -> None:
-    """What cannot be named is described."""
+def test_an_unreadable_address(url: str) -> None:
+    """An unreadable address is described, not repeated."""
     assert url_origin(url) == "the model server"

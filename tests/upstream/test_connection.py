@@ -1,5 +1,5 @@
-"""Connections that a model server misuses: nobody gets another's answer, and nobody waits for
-ever."""
+"""Connections to a model server that breaks the rules: no caller gets another's response, and no
+caller waits for ever."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ UNASKED = [
 
 
 def once(first: Script) -> Script:
-    """The first request is answered so, all others well."""
+    """Serve the first request with these bytes, and all others normally."""
     scripts = [first]
 
     async def script(call: Call) -> None:
@@ -75,8 +75,8 @@ def once(first: Script) -> Script:
 
 
 @pytest.mark.parametrize("unasked", UNASKED)
-async def test_unasked_behind_an_answer(upstream: Upstream, unasked: bytes) -> None:
-    """What follows an answer in the same breath spoils neither it nor the next one."""
+async def test_unsolicited_bytes_behind_a_response(upstream: Upstream, unasked: bytes) -> None:
+    """Bytes behind a response in the same packet change neither it nor the next one."""
 
     async def script(call: Call) -> None:
         call.send(OK + unasked)
@@ -86,9 +86,9 @@ async def test_unasked_behind_an_answer(upstream: Upstream, unasked: bytes) -> N
 
 
 @pytest.mark.parametrize("unasked", UNASKED)
-async def test_unasked_on_an_idle_connection(upstream: Upstream, unasked: bytes) -> None:
-    """What comes later, while the connection waits for its next request, is nobody's answer: the
-    connection is given up."""
+async def test_unsolicited_bytes_on_an_idle_connection(upstream: Upstream, unasked: bytes) -> None:
+    """Bytes that arrive while the connection is idle belong to no request, so the connection is
+    closed."""
     gone = asyncio.Event()
 
     async def script(call: Call) -> None:
@@ -107,9 +107,11 @@ async def test_unasked_on_an_idle_connection(upstream: Upstream, unasked: bytes)
 
 
 @pytest.mark.parametrize("unasked", [*UNASKED, pytest.param(b"", id="the end")])
-async def test_unasked_just_before_the_next_request(upstream: Upstream, unasked: bytes) -> None:
-    """It is recognised even when nobody has read it yet: a connection with something to read is not
-    asked again."""
+async def test_unsolicited_bytes_before_the_next_request(
+    upstream: Upstream, unasked: bytes
+) -> None:
+    """Such bytes are found even before the loop has read them: a connection with something to read
+    gets no request."""
     calls: list[Call] = []
 
     async def script(call: Call) -> None:
@@ -137,14 +139,14 @@ async def streamed() -> AsyncIterator[bytes]:
     "answer", [OK, CHUNKED + chunk(b"ok") + chunk(b"")], ids=["a length", "chunks"]
 )
 @pytest.mark.parametrize("unasked", UNASKED)
-async def test_unasked_in_the_packet_that_ends_an_answer(
+async def test_unsolicited_bytes_in_the_last_packet(
     upstream: Upstream,
     unasked: bytes,
     answer: bytes,
     content: bytes | Callable[[], AsyncIterator[bytes]],
 ) -> None:
-    """However much of it has come by then: the next caller does not get the rest of it, and is not
-    asked to wait for it."""
+    """In any amount, their rest does not become the next caller's response, and the next caller
+    does not wait for it."""
     rest: dict[asyncio.Event, bytes] = {}  # of what nobody asked for, by connection
 
     async def script(call: Call) -> None:
@@ -169,7 +171,7 @@ async def test_unasked_in_the_packet_that_ends_an_answer(
 
 
 async def test_a_longer_body_than_announced(upstream: Upstream) -> None:
-    """The announced bytes are the answer; the others belong to nobody."""
+    """The announced bytes are the response. The others belong to no request."""
 
     async def script(call: Call) -> None:
         call.send(b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\n12345678")
@@ -180,7 +182,7 @@ async def test_a_longer_body_than_announced(upstream: Upstream) -> None:
 
 @pytest.mark.parametrize("cut", range(1, len(OK) - 1))
 async def test_a_head_in_two_packets(upstream: Upstream, cut: int) -> None:
-    """Wherever its head is cut in two, an answer is told from what follows it."""
+    """Wherever the head is cut in two, the end of the response is found."""
 
     async def script(call: Call) -> None:
         call.send(OK[:cut])
@@ -192,8 +194,8 @@ async def test_a_head_in_two_packets(upstream: Upstream, cut: int) -> None:
 
 
 async def test_a_head_byte_by_byte(upstream: Upstream) -> None:
-    """Interim answers and the final one, each byte a packet of its own, and then what nobody asked
-    for."""
+    """Interim responses and the final one, each byte in a packet of its own, and then unsolicited
+    bytes."""
 
     async def script(call: Call) -> None:
         await call.send_slowly(EARLY + EARLY + OK)
@@ -204,8 +206,8 @@ async def test_a_head_byte_by_byte(upstream: Upstream) -> None:
 
 
 async def test_connections_are_still_reused(upstream: Upstream) -> None:
-    """Answers with interim ones before them, bodies of both kinds, and none: one connection serves
-    them all."""
+    """One connection serves responses with interim ones before them, with both kinds of body, and
+    without a body."""
     answers = [
         OK,
         EARLY + OK,
@@ -246,7 +248,7 @@ async def trickling(call: Call) -> None:
 
 @pytest.mark.parametrize("script", [early_then_silent, early_for_ever, trickling])
 async def test_a_head_that_never_ends(upstream: Upstream, script: Script) -> None:
-    """The head of an answer has the read timeout altogether, whatever comes of it meanwhile."""
+    """The whole head has one read timeout, whatever arrives of it meanwhile."""
     async with asyncio.timeout(LIMIT + SLACK), run_upstream_server(script) as server:
         with pytest.raises(UpstreamTimeout, match="SocketTimeoutError"):
             await ask(upstream, server)
@@ -255,8 +257,7 @@ async def test_a_head_that_never_ends(upstream: Upstream, script: Script) -> Non
 
 @pytest.mark.parametrize("first", [2 * LIMIT, 60.0])
 async def test_each_request_has_its_own_limit(upstream: Upstream, first: float) -> None:
-    """A kept connection forgets what was waited for before: neither is a later request given up
-    early, nor late."""
+    """On a kept connection, a later request is ended neither too early nor too late."""
 
     async def script(call: Call) -> None:
         if call.seen.body == b"quick":
@@ -277,7 +278,7 @@ async def test_each_request_has_its_own_limit(upstream: Upstream, first: float) 
 
 @pytest.mark.parametrize("size", [9 << 20, 50])
 async def test_a_server_that_reads_nothing(upstream: Upstream, size: int) -> None:
-    """A request that is not taken ends like one that is not answered, however large it is."""
+    """A request that the server does not read ends at the read timeout, whatever its size."""
 
     async def script(call: Call) -> None:
         call.pause_reading()
@@ -292,7 +293,7 @@ async def test_a_server_that_reads_nothing(upstream: Upstream, size: int) -> Non
 
 
 async def test_leaving_a_server_that_reads_nothing(upstream: Upstream) -> None:
-    """Who gives up a call whose request is half written does not wait for the rest to be taken."""
+    """A cancelled call whose request is half written does not wait for the rest."""
     reading = asyncio.Event()
 
     async def script(call: Call) -> None:
@@ -313,7 +314,7 @@ async def test_leaving_a_server_that_reads_nothing(upstream: Upstream) -> None:
 
 
 async def test_a_server_that_reads_slowly(upstream: Upstream) -> None:
-    """The limit is between two steps forward: a large request may take longer as a whole."""
+    """The limit holds between two steps of progress, so a large request may take longer in all."""
     size, limit = 28 << 20, 1.0
 
     async def script(call: Call) -> None:
@@ -341,7 +342,7 @@ async def test_a_server_that_reads_slowly(upstream: Upstream) -> None:
 @pytest.mark.parametrize("size", [b"zz", b"-1", b"fffffffffffffffff"])
 @pytest.mark.parametrize("at_once", [True, False])
 async def test_a_chunk_without_a_size(upstream: Upstream, size: bytes, at_once: bool) -> None:
-    """A body that stops making sense has broken off: what came before it is given, and nobody waits
+    """A malformed body counts as broken off: the caller gets what came before, and does not wait
     for more."""
     sound = CHUNKED + chunk(b"half")
 
@@ -363,7 +364,7 @@ async def test_a_chunk_without_a_size(upstream: Upstream, size: bytes, at_once: 
 
 
 async def test_a_slow_body_is_no_fault(upstream: Upstream) -> None:
-    """Between two pieces of a body the limit starts anew."""
+    """The limit starts again at each piece of a body."""
 
     async def script(call: Call) -> None:
         call.send(CHUNKED)
@@ -377,8 +378,8 @@ async def test_a_slow_body_is_no_fault(upstream: Upstream) -> None:
 
 
 async def test_a_pause_of_our_own_is_no_fault(upstream: Upstream) -> None:
-    """What the proxy does between two reads (a commit, the turns of other streams) is not counted:
-    the server's time begins with the waiting for it, and then it has all of it."""
+    """The proxy's own work between two reads (a commit, other streams) does not count: the server
+    has its whole time from the moment the proxy waits for it."""
     reading, late = asyncio.Event(), asyncio.Event()
 
     async def script(call: Call) -> None:
@@ -408,8 +409,8 @@ async def test_a_pause_of_our_own_is_no_fault(upstream: Upstream) -> None:
 
 
 def test_a_busy_loop_is_no_fault_of_the_server() -> None:
-    """What has come is read before the server is called late: uvloop comes to its timers before it
-    reads."""
+    """Bytes that have arrived are read before the server counts as late: uvloop runs its timers
+    before it reads."""
     uvloop = pytest.importorskip("uvloop")
 
     async def script(call: Call) -> None:

@@ -1,5 +1,4 @@
-"""What goes out in one piece: its head, the addresses remembered, and connections that can be used
-again or not."""
+"""Requests in one piece: their heads, the cached routes, and which connections can be reused."""
 
 from __future__ import annotations
 
@@ -22,7 +21,7 @@ def route(scheme: str = "http") -> single_write.Route:
 
 
 async def test_head() -> None:
-    """The headers stand there byte for byte, in their order, behind the host; a default port is not
+    """The headers are written byte for byte, in order, after the host. A default port is not
     named."""
     head = single_write.encode_head(
         route(), [(b"x-a", b"\xe9"), (b"X-A", b""), (b"content-length", b"2")]
@@ -37,15 +36,15 @@ async def test_head() -> None:
 
 @pytest.mark.parametrize("bad", [b"a\r\nb: c", b"a\n", b"\r", b"a\0", b"\x1b", b"\x7f"])
 @pytest.mark.parametrize("where", [0, 1])
-async def test_a_header_that_is_more_than_one(bad: bytes, where: int) -> None:
-    """Neither a name nor a value ends its line."""
+async def test_a_header_with_a_line_break(bad: bytes, where: int) -> None:
+    """Neither a name nor a value may contain a line break."""
     item = (bad, b"v") if where == 0 else (b"n", bad)
     with pytest.raises(ValueError, match="line break"):
         single_write.encode_head(route(), [(b"x", b"y"), item])
 
 
 async def test_routes_are_bounded() -> None:
-    """A client's query may make as many addresses as it likes."""
+    """The number of routes is bounded, because each query of a client makes a new one."""
     routes = single_write.RouteCache()
     first = routes.get("POST", "http://h.test/?0")
     assert routes.get("POST", "http://h.test/?0") is first
@@ -62,13 +61,13 @@ async def test_routes_are_bounded() -> None:
     [("http://[broken", aiohttp.InvalidURL), ("ftp://h.test/", aiohttp.NonHttpUrlClientError), ("/v1", aiohttp.ClientError)],
 )  # fmt: skip
 async def test_no_route(url: str, error: type[Exception]) -> None:
-    """What is no address of a model server is aiohttp's own error for it."""
+    """An address that is not a model server's raises aiohttp's own error."""
     with pytest.raises(error):
         single_write.RouteCache().get("POST", url)
 
 
 class Taken:
-    """A connection and its protocol, as far as giving it back goes."""
+    """A double of a connection and its protocol, for its return to the pool."""
 
     def __init__(self, left: int) -> None:
         self.left = left
@@ -86,10 +85,10 @@ class Taken:
 
 
 @pytest.mark.parametrize(("left", "end"), [(0, "released"), (1, "closed")])
-def test_an_answer_ahead_of_the_request(left: int, end: str) -> None:
-    """A server that answers before it has taken the body gets no second request behind the first
-    one's rest. (Loopback sockets hold more than is ever written in one piece, so it is not seen
-    there.)"""
+def test_a_response_before_the_request_is_written(left: int, end: str) -> None:
+    """If a server answers before it has read the body, the connection gets no second request behind
+    the first one's rest. (Loopback sockets hold more than is ever written in one piece, so it is
+    not seen there.)"""
     taken = Taken(left)
     single_write._return_connection(cast("aiohttp.connector.Connection", taken), taken)
     assert taken.ends == [end]
@@ -97,8 +96,8 @@ def test_an_answer_ahead_of_the_request(left: int, end: str) -> None:
 
 @dataclass
 class Answered:
-    """A protocol that has an answer of this status; at its end the connection is given back, or
-    not."""
+    """A double of a protocol that has a response of this status. At its end the connection goes
+    back to the pool, or not."""
 
     code: int
     raw_headers: tuple[tuple[bytes, bytes], ...] = ()
@@ -125,11 +124,9 @@ class Answered:
         (200, 100_000, True, "released"),
     ],
 )
-async def test_a_refusal_ahead_of_the_request_over_tls(
-    code: int, size: int, tls: bool, end: str
-) -> None:
-    """How much of a request lies unsent below TLS cannot be seen: one that was refused may not have
-    been taken."""
+async def test_an_early_refusal_over_tls(code: int, size: int, tls: bool, end: str) -> None:
+    """It cannot be seen how much of a request is unsent below TLS: a request that was refused may
+    not have been read."""
     taken, answered = Taken(0), Answered(code)
     taken.protocol = answered
     connection = cast("aiohttp.connector.Connection", taken)

@@ -1,5 +1,5 @@
-"""Model servers behind TLS, as nearly all are: what holds on a bare socket holds here, on both
-event loops."""
+"""Model servers with TLS, as nearly all have: the same rules hold as without it, on both event
+loops."""
 
 from __future__ import annotations
 
@@ -33,14 +33,14 @@ Running = Callable[[Coroutine[Any, Any, None]], None]
 
 @pytest.fixture(params=[asyncio.new_event_loop, uvloop.new_event_loop], ids=["asyncio", "uvloop"])
 def run(request: pytest.FixtureRequest) -> Iterator[Running]:
-    """uvloop, which serves, has a TLS of its own."""
+    """Run on one of the event loops: uvloop, which serves, has a TLS of its own."""
     with asyncio.Runner(loop_factory=request.param) as runner:
         yield runner.run
 
 
 @pytest.fixture
 def tls(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[ssl.SSLContext]:
-    """A server's, with a certificate for 127.0.0.1 that we trust."""
+    """A server's context, with a certificate for 127.0.0.1 that we trust."""
     authority, made = trustme.CA(), ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     authority.cert_pem.write_to_path(str(tmp_path / "authority.pem"))
     authority.issue_cert("127.0.0.1").configure_cert(made)
@@ -96,8 +96,8 @@ def test_it_is_not_read_before_it_is_needed(tls: ssl.SSLContext) -> None:
 def test_requests_share_a_connection(
     run: Running, tls: ssl.SSLContext, content: bytes, method: str
 ) -> None:
-    """One handshake for all that follow, with what goes out in one piece and with what goes by
-    aiohttp's session."""
+    """All later requests share one handshake, whether they go out in one piece or by aiohttp's
+    session."""
     reply = b"y" * LARGE
 
     async def scene() -> None:
@@ -111,10 +111,10 @@ def test_requests_share_a_connection(
     run(scene())
 
 
-def test_nobody_we_trust(
+def test_an_untrusted_certificate(
     run: Running, tls: ssl.SSLContext, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A certificate of another authority: nothing of the request is shown to whoever has it."""
+    """A server with a certificate of another authority sees nothing of the request."""
 
     async def scene() -> None:
         monkeypatch.delenv("SSL_CERT_FILE")
@@ -129,8 +129,8 @@ def test_nobody_we_trust(
 
 @pytest.mark.parametrize("content", [b"{}", b"x" * LARGE])
 def test_leaving(run: Running, tls: ssl.SSLContext, content: bytes) -> None:
-    """Who leaves before the head, or within an endless body, takes the connection along: the server
-    does not go on for nobody."""
+    """If the caller leaves before the head or in an endless body, the connection is closed, and the
+    server stops."""
 
     async def script(call: Call) -> None:
         if len(server_of) == 1:
@@ -164,7 +164,7 @@ def test_leaving(run: Running, tls: ssl.SSLContext, content: bytes) -> None:
 
 @pytest.mark.parametrize("rest", [b"", b"half"])
 def test_a_body_that_breaks_off(run: Running, tls: ssl.SSLContext, rest: bytes) -> None:
-    """What came is given, and then it is no whole answer."""
+    """The caller gets what arrived, and then an error."""
 
     async def script(call: Call) -> None:
         call.send(b"HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\n" + rest)
@@ -183,7 +183,7 @@ def test_a_body_that_breaks_off(run: Running, tls: ssl.SSLContext, rest: bytes) 
     run(scene())
 
 
-def test_a_refusal_ahead_of_a_large_request(run: Running, tls: ssl.SSLContext) -> None:
+def test_an_early_refusal_of_a_large_request(run: Running, tls: ssl.SSLContext) -> None:
     """The rest of a request that was refused early does not become the beginning of the next
     one."""
 
@@ -210,10 +210,11 @@ async def streamed() -> AsyncIterator[bytes]:
 
 @pytest.mark.parametrize("streams", [False, True], ids=["in one piece", "by the session"])
 @pytest.mark.parametrize("cut", [1, 10, 30, 40, 44, len(UNASKED)])
-def test_unasked_in_the_record_that_ends_an_answer(
+def test_unsolicited_bytes_in_the_last_record(
     run: Running, tls: ssl.SSLContext, cut: int, streams: bool
 ) -> None:
-    """What follows an answer is nobody's, and its rest is not read by the next caller."""
+    """Bytes behind a response belong to no request, and the next caller does not read their
+    rest."""
 
     async def script(call: Call) -> None:
         if call.seen.body != b"first":
@@ -237,9 +238,9 @@ def test_unasked_in_the_record_that_ends_an_answer(
     run(scene())
 
 
-def test_unasked_while_the_answer_waits_to_be_read(run: Running, tls: ssl.SSLContext) -> None:
-    """What TLS holds back for a slow reader is on no socket to be seen: the next caller does not
-    get it as an answer."""
+def test_unsolicited_bytes_behind_an_unread_response(run: Running, tls: ssl.SSLContext) -> None:
+    """What TLS holds back for a slow reader cannot be seen on the socket. The next caller does not
+    get it as a response."""
     # bytes: a little more than are read ahead, all of them come before the reader is slow
     long = 70_000
 
@@ -267,8 +268,8 @@ def test_unasked_while_the_answer_waits_to_be_read(run: Running, tls: ssl.SSLCon
     run(scene())
 
 
-def test_what_is_no_answer(run: Running, tls: ssl.SSLContext) -> None:
-    """It is told as what it is; asyncio's TLS, once closed, does not know any more what lies
+def test_bytes_that_are_no_response(run: Running, tls: ssl.SSLContext) -> None:
+    """The error names the cause. asyncio's TLS, once closed, does not know any more what is
     unsent."""
 
     async def script(call: Call) -> None:
