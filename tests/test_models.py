@@ -304,11 +304,11 @@ def test_a_table_that_is_not_there(monkeypatch: pytest.MonkeyPatch) -> None:
         ("gpt-4o-mini", []),
         ("gpt-5-mini", []),
         ("unknown/model", []),
-        ("gpt-4o", ["dear"]),
+        ("gpt-4o", ["expensive"]),
         ("anthropic/claude-haiku-4-5", ["badly"]),
         ("claude-haiku-4-5-20251001", ["badly"]),
         ("openrouter/anthropic/claude-haiku-4.5", ["badly"]),
-        ("claude-sonnet-4-5", ["badly", "dear"]),
+        ("claude-sonnet-4-5", ["badly", "expensive"]),
     ],
 )
 def test_warnings(model: str, words: list[str]) -> None:

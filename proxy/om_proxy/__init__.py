@@ -3,7 +3,8 @@
 One request, one path, always read downwards:
 
     client ── POST /v1/chat/completions
-      edge/chat.py                 read the body once; without a thread: pass the bytes on
+      edge/router.py               find the route
+      edge/chat.py                 read the body once; without a thread: forward its bytes
         turns/engine.py            open the turn:
           identity/callers.py      whose thread is this?
           memory_cache.py          load the thread's memory (bounded, checked by version)
@@ -11,7 +12,7 @@ One request, one path, always read downwards:
           memory/lifecycle/          what is due before forwarding? (mostly nothing)
           turns/due_notes.py       activate notes, or wait for an observation
           turns/prompt_builder.py  instructions · observation block · hint · tail
-      upstream/calls.py            forward; headers and body stay, but for the messages
+      upstream/calls.py            forward; only the messages of the body change
       edge/turn_closing.py         relay the answer, and store the turn before the last byte goes out:
         edge/relay.py              each chunk to the client first, then a copy to apis/
         turns/committing.py        close the turn: commit it

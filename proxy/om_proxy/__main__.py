@@ -1,4 +1,4 @@
-"""`python -m om_proxy` is `om-proxy`."""
+"""Run `om-proxy` as `python -m om_proxy`."""
 
 import sys
 

@@ -1,5 +1,5 @@
-"""The composition root: settings → store, models, upstream, engine → one ASGI app and its
-lifespan."""
+"""The composition root: make the store, models, upstream and engine from the settings, as one ASGI
+app with a lifespan."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ from om_proxy.storage.spooling_store import SpoolingStore
 from om_proxy.storage.sqlite.store import SqliteStore
 from om_proxy.storage.write_probe import WriteProbe
 from om_proxy.telemetry.fact_lines import FactLines
-from om_proxy.telemetry.logs import start_failed, thread_label
+from om_proxy.telemetry.logs import report_failed_start, thread_label
 from om_proxy.thread_admin import ThreadAdmin
 from om_proxy.turns.block_renderer import BlockRenderer
 from om_proxy.turns.deferred import DeferredTurns
@@ -74,7 +74,7 @@ class App:
         self.store: SpoolingStore
         self._reopening: ReopeningStore
         self._write_probe: WriteProbe
-        self._catalogue: TokenCounter
+        self._token_counter: TokenCounter
         self._deferred: DeferredTurns
         self.upstream: Upstream
         self._memory_transport: AiohttpTransport
@@ -111,13 +111,15 @@ class App:
 
     def _compose(self, settings: Settings, secret: bytes, budget: SpoolBudget) -> None:
         self.upstream = Upstream(connections=MAX_CHAT_CONNECTIONS)
-        self._catalogue = TokenCounter()
+        self._token_counter = TokenCounter()
         # its own transport: observing never takes connections from chat
         self._memory_transport = AiohttpTransport()
         self._litellm = LiteLLM()
         self._compose_memory(settings, secret, budget)
         self._warm_up = (
-            asyncio.create_task(self._catalogue.warm_up()) if may_remember(settings) else None
+            asyncio.create_task(self._token_counter.warm_up())
+            if can_have_memory(settings)
+            else None
         )
         self._tasks = [
             *([self._warm_up] if self._warm_up else []),
@@ -128,8 +130,8 @@ class App:
         self._reopening.on_open = partial(self._take_store, budget)
 
     async def _take_store(self, budget: SpoolBudget, secret: bytes, is_known: bool) -> None:
-        """Take over another database. If it has its own secret, nothing keyed with the old one is
-        valid in it."""
+        """Switch to another database. If it has its own secret, everything keyed with the old one
+        is invalid in it."""
         if is_known:
             self.store.spool.mark_other_database()
             return
@@ -141,7 +143,7 @@ class App:
         await old_background.close()
 
     def _compose_memory(self, settings: Settings, secret: bytes, budget: SpoolBudget) -> None:
-        catalogue = self._catalogue
+        token_counter = self._token_counter
         llm = Routed(Direct(self._memory_transport), self._litellm)
         log_label = partial(thread_label, secret)
         self.store.spool.label = log_label
@@ -157,9 +159,9 @@ class App:
         )
         worker = MemoryWorker(
             memories,
-            Observer(llm, tokens=catalogue.tokens, abilities=find_abilities),
-            Reflector(llm, tokens=catalogue.tokens, abilities=find_abilities),
-            catalogue.tokens,
+            Observer(llm, tokens=token_counter.tokens, abilities=find_abilities),
+            Reflector(llm, tokens=token_counter.tokens, abilities=find_abilities),
+            token_counter.tokens,
             self._policies,
             WorkGuard(memories, self._policies, clock=self._clock),
             clock=self._clock,
@@ -177,7 +179,7 @@ class App:
             memories,
             self.background,
             BlockRenderer(),
-            catalogue,
+            token_counter,
             secret,
             clock=self._clock,
             deferred=self._deferred,
@@ -198,7 +200,7 @@ class App:
             self.upstream,
             self.admission,
             self._current_config,
-            {"/": self.about, "/healthz": self.alive, "/readyz": self.ready},
+            {"/": self.send_about, "/healthz": self.send_alive, "/readyz": self.send_ready},
         )
         self._memory_tasks = [
             _start_permanent("deliveries", engine.deliveries.write_forever),
@@ -246,7 +248,7 @@ class App:
             await self.start()
         except Exception as exc:
             # any exception: one line for the operator, and the server does not begin to serve
-            start_failed(exc)
+            report_failed_start(exc)
             await send({"type": "lifespan.startup.failed"})
             return
         await send({"type": "lifespan.startup.complete"})
@@ -254,10 +256,10 @@ class App:
         await self.stop()
         await send({"type": "lifespan.shutdown.complete"})
 
-    async def alive(self, send: Send) -> None:
+    async def send_alive(self, send: Send) -> None:
         await responses.send_json(send, 200, {"status": "ok"})
 
-    async def ready(self, send: Send) -> None:
+    async def send_ready(self, send: Send) -> None:
         """Answer 200 while chat can be served, with `degraded` while memory fails. Answer 503 while
         the first request with memory would wait for loading; a request that comes anyway is
         served."""
@@ -271,11 +273,11 @@ class App:
             return
         await responses.send_json(send, 200, {"status": "ok"})
 
-    async def about(self, send: Send) -> None:
+    async def send_about(self, send: Send) -> None:
         await responses.send_json(send, 200, ABOUT_PAGE)
 
 
-def may_remember(settings: Settings) -> bool:
+def can_have_memory(settings: Settings) -> bool:
     """Whether any request may have memory: overrides can switch it on."""
     return settings.memory.enabled or bool(settings.models or settings.resources)
 

@@ -1,7 +1,6 @@
-"""A cache of what was used last, bounded by items, by bytes, or by both.
+"""A cache of recently used values, bounded by items, by bytes, or by both.
 
-It stands below all rooms, for pure ones need it too: no clock, no lock, no I/O. It is for one
-thread.
+It has no clock, no lock and no I/O, because pure rooms use it too. It is for one thread.
 """
 
 from __future__ import annotations
@@ -16,10 +15,10 @@ V = TypeVar("V")
 
 
 class BoundedCache(Generic[K, V]):
-    """The entry used longest ago leaves first; `get` and `put` are uses. No value is None.
+    """Evicts the least recently used entry first; `get` and `put` count as uses. No value is None.
 
-    The newest `min_items` stay however many bytes they have: what is in use now must be held.
-    `on_evict` is called for an entry that leaves for want of room, after it has left.
+    The newest `min_items` stay, however many bytes they have: they are in use now. `on_evict` is
+    called after an entry was evicted because a bound was exceeded.
     """
 
     __slots__ = ("_entries", "_max_bytes", "_max_items", "_min_items", "_on_evict", "held_bytes")
@@ -43,11 +42,11 @@ class BoundedCache(Generic[K, V]):
         return len(self._entries)
 
     def __contains__(self, key: K) -> bool:
-        """Whether it is held; no use of it."""
+        """Whether the key is cached. This is no use of the entry."""
         return key in self._entries
 
     def __iter__(self) -> Iterator[K]:
-        """The keys, the one used longest ago first."""
+        """Iterate over the keys, the least recently used first."""
         return iter(self._entries)
 
     def get(self, key: K) -> V | None:
@@ -58,7 +57,7 @@ class BoundedCache(Generic[K, V]):
         return entry[0]
 
     def put(self, key: K, value: V, size: int = 0) -> None:
-        """In place of the value before. `size`: the bytes that key and value hold."""
+        """Store a value, in place of an older one. `size`: the bytes that key and value hold."""
         entries = self._entries
         held = self.held_bytes + size
         if (before := entries.pop(key, None)) is not None:
@@ -74,11 +73,12 @@ class BoundedCache(Generic[K, V]):
                 self._on_evict(oldest, evicted)
 
     def items(self) -> Iterator[tuple[K, V]]:
-        """Keys and values, the one used longest ago first; no use of them."""
+        """Iterate over keys and values, the least recently used first. This is no use of the
+        entries."""
         return ((key, value) for key, (value, _) in self._entries.items())
 
     def pop(self, key: K) -> V | None:
-        """Take it out; `on_evict` is not called."""
+        """Remove an entry and return its value. `on_evict` is not called."""
         entry = self._entries.pop(key, None)
         if entry is None:
             return None

@@ -1,10 +1,10 @@
-"""The tree of our errors, with the status that the edge answers for each.
+"""Define the tree of the proxy's errors, with the status that the edge answers for each.
 
 OmError
 ├── BadRequest            400  the caller can correct it; `code` names the fault
 ├── Unauthorized          401  only where `auth.keys` is configured
-├── NotFound              404  unknown, or another's: both look the same
-├── TooSlow               408  a request that came too slowly
+├── NotFound              404  unknown, or another tenant's: both look the same
+├── TooSlow               408  the request arrived too slowly
 ├── TooLarge              413  a body above its limit
 │   └── HeadTooLarge      431  its headers
 ├── Unsupported           501  a protocol that is not relayed
@@ -18,7 +18,7 @@ OmError
 │   └── Unwritable         –   the store can never take this change
 └── ModelError             –   a memory model failed; never reaches a client
     ├── ModelBusy          –   a retry may succeed (429, 5xx, network)
-    │   ├── BrokenAnswer   –   the connection ended in the midst of its answer
+    │   ├── BrokenAnswer   –   the connection ended in the middle of its answer
     │   └── ModelTimeout   –   the whole call exceeded `background.call_timeout`
     ├── PromptTooLong      –   the prompt must be shorter
     └── Unusable           –   its answer must not enter a memory
@@ -30,7 +30,7 @@ import traceback
 
 
 class OmError(Exception):
-    """The base of our errors. Its text tells the reader what to do next."""
+    """The base of the proxy's errors. Its text tells the reader what to do next."""
 
     status = 500
     code = "om_internal"
@@ -119,11 +119,11 @@ class Unwritable(StorageError):
 
 
 class ModelError(OmError):
-    """A failed call of a memory model. `advice` tells the operator what to do, in our own words, so
-    that a log may hold it; the message may quote a server's code."""
+    """A failed call of a memory model. `advice` tells the operator what to do. It is the proxy's
+    own text, so a log may hold it; the message may quote a server's error code."""
 
     code = "om_model"
-    answered: int | None = None  # the status of its server, where that failed
+    server_status: int | None = None  # of its server, if that failed
 
     def __init__(self, message: str, advice: str = "") -> None:
         super().__init__(f"{message}: {advice}" if advice else message)
@@ -131,9 +131,9 @@ class ModelError(OmError):
 
     @property
     def cause(self) -> str:
-        """Code, status and advice, for a log and for the store: no text of a server or a
+        """The code, status and advice, for a log and for the store: no text of a server or a
         person."""
-        said = f"{self.code} {self.answered}" if self.answered else self.code
+        said = f"{self.code} {self.server_status}" if self.server_status else self.code
         return f"{said}: {self.advice}" if self.advice else said
 
 
@@ -172,7 +172,7 @@ class Oversized(Unusable):
 
 
 def raise_site(exc: BaseException) -> str:
-    """The place where an exception was raised, as `file:line`: the only part of a traceback that
-    never holds a user's text."""
+    """Return the place where an exception was raised, as `file:line`: the only part of a traceback
+    that never holds a user's text."""
     frames = traceback.extract_tb(exc.__traceback__)
     return f"{frames[-1].filename.rpartition('/')[2]}:{frames[-1].lineno}" if frames else ""

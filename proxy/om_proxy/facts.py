@@ -1,8 +1,8 @@
 """Record what happened to turns and memories, as values.
 
-A fact is emitted once, where it happened. Subscribers are attached in app.py: telemetry/
-fact_lines.py writes each as a line of the log. A subscriber runs on the request's path, inside
-`emit`: it must be quick, and must not raise.
+A fact is emitted once, where it happens. app.py attaches the subscribers: telemetry/fact_lines.py
+writes each fact as a line of the log. A subscriber runs on the request's path, inside `emit`: it
+must be quick, and must not raise.
 
 A fact holds no text of a message, a header or an exception. It names a thread by its key, which a
 subscriber replaces by the thread's label before it shows the fact.
@@ -55,7 +55,7 @@ class Bypassed(Struct, frozen=True):
 
 
 class Uncommitted(Struct, frozen=True):
-    """A turn is lost: it could not be stored."""
+    """A turn could not be stored, and is lost."""
 
     key: Key | None
     error: str  # the exception's class, or why turns were given up
@@ -69,7 +69,7 @@ class Observed(Struct, frozen=True):
     key: Key
     source_tokens: int
     tokens: int
-    kept: bool  # False: the memory has moved on, and they are not stored
+    kept: bool  # False: the memory has changed meanwhile, and the notes are not stored
     model: str | None
 
 
@@ -121,7 +121,7 @@ Subscriber = Callable[[Fact], None]
 
 
 class Facts:
-    """Passes each fact to every subscriber, in the order they came, before `emit` returns."""
+    """Passes each fact to every subscriber, in the order of subscription, before `emit` returns."""
 
     __slots__ = ("_subscribers",)
 
@@ -132,5 +132,5 @@ class Facts:
         self._subscribers.append(subscriber)
 
     def emit(self, fact: Fact) -> None:
-        for tell in self._subscribers:
-            tell(fact)
+        for notify in self._subscribers:
+            notify(fact)

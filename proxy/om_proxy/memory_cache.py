@@ -1,5 +1,5 @@
-"""Load, cache and write memories: a memory is loaded once, cached while its version stands, and written
-nowhere but here."""
+"""Load, cache and write memories. A cached memory is valid as long as its version stands in the
+store; no other module writes memories."""
 
 from __future__ import annotations
 
@@ -34,17 +34,16 @@ from om_proxy.storage.base import Change, ForgetResult, Store
 
 _T = TypeVar("_T")
 
-DEFAULT_CACHE_BYTES = (
-    64 * 2**20
-)  # in CPython's objects: a default thread takes 0.2 MB, and 0.9 MB with a full log
-# threads; only a turn of which nothing was stored yet depends on it
+# as CPython objects: a default thread takes 0.2 MB, and 0.9 MB with a full log
+DEFAULT_CACHE_BYTES = 64 * 2**20
+# threads; only a turn of which nothing is stored yet depends on it
 MAX_REMEMBERED_FORGETS = 10_000
-# a commit is lost only when another turn of the thread has won
+# a commit conflicts only if another turn of the thread came first
 MAX_COMMIT_ATTEMPTS = 20
 
 
 async def retry_on_conflict(attempt: Callable[[], Awaitable[_T]]) -> _T:
-    """Run the attempt, again each time another commit came first, and return its result. Raises
+    """Run the attempt, and again each time another commit came first. Return its result, or raise
     Conflict in the end."""
     for _ in range(MAX_COMMIT_ATTEMPTS):
         try:
@@ -52,12 +51,12 @@ async def retry_on_conflict(attempt: Callable[[], Awaitable[_T]]) -> _T:
         except Conflict:
             continue
     raise Conflict(
-        f"gave up after {MAX_COMMIT_ATTEMPTS} attempts: the thread is written to faster than this could be done; try again"
+        f"gave up after {MAX_COMMIT_ATTEMPTS} attempts: other changes to the thread always came first; try again"
     )
 
 
 class Spool(Protocol):
-    """The place where turns wait that cannot be stored (storage/spooling_store.py)."""
+    """The place for turns that wait to be stored (storage/spooling_store.py)."""
 
     def is_degraded(self, key: Key) -> bool: ...
 
@@ -113,17 +112,17 @@ class Memories:
             await self._spool.wait_until_stored(key)
 
     def lock(self, key: Key) -> asyncio.Lock:
-        """The lock that orders this process's commits on a thread. The version keeps them correct; the
-        lock only spares lost attempts."""
+        """Return the lock that orders this process's commits on a thread. The version keeps them
+        correct; the lock only saves lost attempts."""
         lock = self._locks.get(key)
         if lock is None:
             lock = self._locks[key] = asyncio.Lock()
         return lock
 
     async def load(self, key: Key, scope: Scope | None = None) -> Memory:
-        """The memory as committed; from the cache if no other process has committed since. A thread that
-        shares its resource's log comes with that log; for a new thread `scope` says whether it
-        does."""
+        """Return the memory as committed; from the cache if no other process has committed since. A
+        thread that shares its resource's log comes with that log; for a new thread `scope` says
+        whether it does."""
         memory = await self._load(key)
         if not _shares_log(memory, scope):
             return memory
@@ -133,7 +132,7 @@ class Memories:
                 return attached
             memory = await self._load(key)  # both were changed between the two reads
         raise Conflict(
-            f"gave up after {MAX_COMMIT_ATTEMPTS} attempts: the log is written to faster than it can be read"
+            f"gave up after {MAX_COMMIT_ATTEMPTS} attempts: the shared log changed during every read"
         )
 
     async def _load(self, key: Key) -> Memory:
@@ -165,8 +164,8 @@ class Memories:
         return attached[0] is cached and attached[1] is shared_log and attached[2] is memory
 
     async def latest(self, key: Key, scope: Scope | None = None) -> Memory:
-        """The memory as this process knows it, without asking the store. For changes that end in a
-        commit, which asks."""
+        """Return the memory as this process knows it, without asking the store. It is for changes
+        that end in a commit, which asks."""
         memory = await self._latest(key)
         if not _shares_log(memory, scope):
             return memory
@@ -185,8 +184,8 @@ class Memories:
         *,
         row_id: int = 0,
     ) -> Memory:
-        """Apply a pure change to the memory as it stands; compute it again whenever another commit came
-        first. `scope`: see `load`.
+        """Apply a pure change to the current memory, and again whenever another commit came first.
+        `scope`: see `load`.
 
         `row_id`: of the memory that the change was made from. Where that one has been forgotten
         since, nothing is written.
@@ -299,7 +298,8 @@ class Memories:
         return is_forgotten(memory, row_id) or (self._forgotten.get(memory.key) or 0) > forgets
 
     def emit_forgotten(self, key: Key) -> None:
-        """Report that work was dropped because its thread has been forgotten since it began."""
+        """Emit the fact that work was dropped because its thread has been forgotten since it
+        began."""
         self.facts.emit(ForgottenMeanwhile(key))
 
     def drop(self, key: Key) -> None:
@@ -344,7 +344,7 @@ def _with_cached_sums(memory: Memory) -> Memory:
 
 
 def _estimate_bytes(memory: Memory) -> int:
-    """The bytes that a memory holds, roughly. The numbers are what CPython needs around a message, a
+    """Estimate the bytes that a memory holds. The numbers are what CPython needs for a message, a
     mark, a view with its cells, and notes."""
     text = (
         MessageList.of(memory.tail).json_bytes
@@ -364,6 +364,6 @@ def _estimate_bytes(memory: Memory) -> int:
 
 
 def _notes_bytes(notes: Observation | Reflection) -> int:
-    """The bytes of notes, not their characters: in a text with a 🔴 each character takes four
+    """Return the bytes of notes, not their characters: in a text with a 🔴 each character takes four
     bytes."""
     return getsizeof(notes.text) + getsizeof(notes.task) + getsizeof(notes.suggestion)

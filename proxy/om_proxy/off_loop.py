@@ -1,4 +1,4 @@
-"""Runs large pure work in a thread of its own, which gives way to the event loop every few
+"""Run large pure work in a thread of its own, which gives way to the event loop every few
 milliseconds.
 
 100 000 new messages in one request take three seconds altogether, in pieces of half a second that

@@ -1,4 +1,4 @@
-"""Keeps tasks running as long as the process."""
+"""Keep tasks running as long as the process."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""The closed lists of what a receipt says: `x-om-status` and `x-om-reason`.
+"""The closed lists of a receipt's words: `x-om-status` and `x-om-reason`.
 
-The log's `turn` and `memory.bypassed` events say the same words. edge/vocabulary.py tells people
-what each means; tests/test_reasons.py holds every word to a place that says it.
+The log's `turn` and `memory.bypassed` events use the same words. edge/vocabulary.py explains each
+word; tests/test_reasons.py checks that the code uses each.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ class Status(StrEnum):
 
 
 class Reason(StrEnum):
-    """Why, where there is something to explain."""
+    """The reason for the status, if there is something to explain."""
 
     NO_THREAD = "no-thread"
     ROUTE = "route"

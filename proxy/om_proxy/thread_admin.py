@@ -19,12 +19,12 @@ from om_proxy.policy import PolicyInForce
 from om_proxy.settings import Effective, merge_thread_overrides
 from om_proxy.storage.base import ForgetResult, ThreadInfo
 
-MAX_TITLE_CHARS = 200  # characters
+MAX_TITLE_CHARS = 200
 UNKNOWN_THREAD_MESSAGE = "there is no memory of this thread"
 
 
 class ThreadAdmin:
-    """The changes. Every method raises NotFound for a thread without a memory."""
+    """Changes threads' memories. Every method raises NotFound for a thread without a memory."""
 
     def __init__(
         self,
@@ -48,11 +48,12 @@ class ThreadAdmin:
         return memory
 
     def effective_settings(self, memory: Memory) -> Effective:
-        """The settings in force for the thread, its own thresholds included."""
+        """Return the settings in force for the thread, with its own thresholds."""
         return self._policies.current.thread_settings(memory)
 
     async def set_title(self, key: Key, title: str | None) -> Memory:
-        """Pin this title, so that no model changes it; None: let the observer choose titles again."""
+        """Pin this title, so that no model changes it. None lets the observer choose titles
+        again."""
         if title is not None and not 0 < len(title.strip()) <= MAX_TITLE_CHARS:
             raise BadRequest(
                 f"a title has 1 to {MAX_TITLE_CHARS} characters", "om_bad_title", "title"
@@ -65,13 +66,14 @@ class ThreadAdmin:
 
         return await self._memories.update(key, change, row_id=row_id)
 
-    async def set_thresholds(self, key: Key, wanted: Mapping[str, Any]) -> Memory:
-        """Lay these thresholds over those set for the thread already; None takes one back."""
+    async def set_thresholds(self, key: Key, changes: Mapping[str, Any]) -> Memory:
+        """Add these thresholds to those that the thread has already; a None value removes one."""
         known = await self.load_memory(key)
         base = self._policies.current.base_settings(known)
 
         def change(memory: Memory) -> Memory:
-            return replace(memory, overrides=merge_thread_overrides(base, wanted, memory.overrides))
+            overrides = merge_thread_overrides(base, changes, memory.overrides)
+            return replace(memory, overrides=overrides)
 
         try:
             return await self._memories.update(key, change, row_id=known.row_id)
@@ -79,8 +81,8 @@ class ThreadAdmin:
             raise BadRequest(str(exc), "om_bad_setting") from exc
 
     async def forget(self, key: Key) -> ForgetResult:
-        """Remove the thread and everything kept of it, and return what was removed. A turn under way
-        does not bring it back."""
+        """Remove the thread and everything stored about it, and return what was removed. A turn
+        under way does not bring it back."""
         forgotten = await self._memories.forget(key) if key.thread else ForgetResult()
         if not forgotten.threads:
             raise NotFound(UNKNOWN_THREAD_MESSAGE)
@@ -89,7 +91,7 @@ class ThreadAdmin:
         return forgotten
 
     async def undo_reflection(self, key: Key) -> Memory:
-        """Take the newest reflection of the thread's log back to its sources; the log may be a shared
+        """Replace the newest reflection of the thread's log by its sources. The log may be a shared
         one."""
         await retry_on_conflict(
             partial(
@@ -99,12 +101,12 @@ class ThreadAdmin:
         )
         return await self.load_memory(key)
 
-    async def _undo_reflection(self, where: Key) -> None:
-        before = await self._memories.load(where)
-        older = await self._memories.store.generations(where, before.log.generation)
+    async def _undo_reflection(self, log_key: Key) -> None:
+        before = await self._memories.load(log_key)
+        older = await self._memories.store.generations(log_key, before.log.generation)
         after = branch.undo_reflection(before, older, self._clock())
         if after is None:
             raise BadRequest(
-                "the log holds no reflection whose entries are still kept", "om_nothing_to_undo"
+                "the log has no reflection whose sources are still stored", "om_nothing_to_undo"
             )
         await self._memories.commit(before, after)

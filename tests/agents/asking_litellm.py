@@ -47,7 +47,7 @@ def heard() -> Iterator[str]:
     them."""
     for name in sorted(logging.root.manager.loggerDict):
         logger: logging.Logger | None = logging.getLogger(name)
-        while logger and name not in logs.HEARD_LIBRARIES:
+        while logger and name not in logs.LOGGED_LIBRARIES:
             if not all(isinstance(handler, logging.NullHandler) for handler in logger.handlers):
                 yield name
             logger = logger.parent if logger.propagate else None

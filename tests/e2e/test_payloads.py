@@ -28,7 +28,7 @@ from om_proxy.errors import Unusable
 from om_proxy.memory.notes.observations import parse_observation
 from om_proxy.memory.prompt.context import ContextOptions, observation_block
 from om_proxy.memory.prompt.other_threads import render_other_threads
-from om_proxy.telemetry.logs import BufferedLineWriter, json_line
+from om_proxy.telemetry.logs import BufferedLineWriter, render_json_line
 from om_proxy.testing.scripted import OBSERVER, REFLECTOR, message_text
 from tests.agents.messages import assistant, messages, result, user
 from tests.agents.scripted_llm import ScriptedLLM, Waits, texts, words
@@ -173,7 +173,7 @@ def test_what_is_logged() -> None:
     out = io.BytesIO()
     lines = BufferedLineWriter(out)
     for text in PAYLOADS:
-        lines.warning(json_line(None, "warning", {"event": "e", "thread": text}))
+        lines.warning(render_json_line(None, "warning", {"event": "e", "thread": text}))
     written = out.getvalue().decode()
     assert len(written.split("\n")) == COUNT + 1
     assert not re.search(r"[\x00-\x09\x0b-\x1f]", written)

@@ -10,7 +10,7 @@ from typing import Any
 import orjson
 import structlog
 
-from om_proxy.telemetry.logs import BufferedLineWriter, json_line
+from om_proxy.telemetry.logs import BufferedLineWriter, render_json_line
 
 
 class LogLines:
@@ -38,7 +38,7 @@ def collect_log_lines() -> Iterator[LogLines]:
     """Collect the log lines until the block ends. They go nowhere else."""
     found = LogLines()
     structlog.configure(
-        processors=[json_line],
+        processors=[render_json_line],
         logger_factory=lambda *_: found.lines,
         cache_logger_on_first_use=False,
     )

@@ -1,2 +1,2 @@
-"""The two background minds: an observer that turns messages into notes, a reflector that shortens
-the notes."""
+"""The two background agents: an observer that turns messages into notes, and a reflector that
+shortens the notes."""

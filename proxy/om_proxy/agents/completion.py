@@ -59,11 +59,11 @@ def read_completion(completion: Mapping[str, Any], model: str) -> Answer:
 def _read_finish(choice: Mapping[str, Any]) -> Finish:
     """Read how the choice ended. litellm calls every unknown word `stop`, and keeps the word itself
     beside it."""
-    told = choice.get("finish_reason")
+    reported = choice.get("finish_reason")
     native = _mapping(choice.get("provider_specific_fields")).get("native_finish_reason")
-    if native and read_finish(told) == "stop":
+    if native and read_finish(reported) == "stop":
         return read_finish(native)
-    return read_finish(told)
+    return read_finish(reported)
 
 
 def _join_texts(content: Any) -> str:

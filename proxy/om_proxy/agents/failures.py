@@ -28,7 +28,7 @@ def build_model_error(
     seconds, for a Retry-After date. Header names are in lower case.
     """
     error = _choose_error(status, code=code, message=message, headers=headers, now=now)
-    error.answered = status
+    error.server_status = status
     return error
 
 

@@ -132,11 +132,11 @@ class Observer(MemoryAgent):
         self, tasks: Mapping[str, ObserverTask], answer: Answer, spent: CallCost
     ) -> dict[str, Observed]:
         made: dict[str, Observed] = {}
-        told = await asyncio.to_thread(_split_answer, answer, tasks.keys())
-        for label, said in told.items():
+        texts = await asyncio.to_thread(_split_answer, answer, tasks.keys())
+        for label, text in texts.items():
             try:
                 parsed = await self._parse_answer(
-                    tasks[label], replace(answer, text=said, finish="stop")
+                    tasks[label], replace(answer, text=text, finish="stop")
                 )
             except Unusable:
                 continue
@@ -237,13 +237,13 @@ def _render_known(task: ObserverTask) -> Iterator[str]:
 
 
 def _render_blocks(task: ObserverTask, tags: Sequence[str]) -> Iterator[str]:
-    abilities = {
+    texts = {
         "previous-observations": task.previous,
         "current-task": task.task,
         "thread-title": task.title if task.want_title else None,
     }
     for tag in tags:
-        if (text := abilities[tag]) and text.strip():
+        if (text := texts[tag]) and text.strip():
             yield f"<{tag}>\n{escape(text)}\n</{tag}>"
 
 

@@ -236,10 +236,10 @@ def _write_lines(lines: Sequence[Line], timezone: ZoneInfo) -> Iterator[str]:
     for line in lines:
         at = datetime.fromtimestamp(line.at, timezone)
         day = f"{WEEKDAY_NAMES[at.weekday()]}, {at:%b} {at.day}, {at.year}"
-        told = day if line.is_timed else f"on or before {day}, times not known"
-        if told != heading:
-            heading = told
-            yield f"Date: {told}"
+        date = day if line.is_timed else f"on or before {day}, times not known"
+        if date != heading:
+            heading = date
+            yield f"Date: {date}"
         time = f" ({at:%H:%M})" if line.is_timed else ""
         yield f"{_clean_speaker(line.speaker)}{line.number}{time}{line.remark}:{_indent_text(escape(line.text))}"
 

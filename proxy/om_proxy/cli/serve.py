@@ -26,7 +26,7 @@ def run(options: argparse.Namespace) -> int:
         from om_proxy.cli.banner import print_banner
         from om_proxy.cli.uvicorn_server import AnnouncedServer, server_config
         from om_proxy.settings import WatchedSettings, load
-        from om_proxy.telemetry.logs import capture_python_warnings, configure, start_failed
+        from om_proxy.telemetry.logs import capture_python_warnings, configure, report_failed_start
 
         settings = load(options.config)
         configure(settings.telemetry.log, names_threads=settings.server.is_loopback)
@@ -44,7 +44,7 @@ def run(options: argparse.Namespace) -> int:
 
             return serve_with_workers(settings, sockets, path=options.config)
     except OmError as exc:
-        start_failed(exc)
+        report_failed_start(exc)
         return CANNOT_START
     for number in (signal.SIGTERM, signal.SIGINT):
         # uvicorn raises the signal again after a clean stop, which is no failure

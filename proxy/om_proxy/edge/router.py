@@ -1,4 +1,5 @@
-"""Send each request where its path belongs: to chat, to a page of the proxy, or to a model server."""
+"""Send each request where its path belongs: to chat, to a page of the proxy, or to a model
+server."""
 
 from __future__ import annotations
 
@@ -54,7 +55,7 @@ class Router:
                 raise fault
             refusal = find_protocol_fault(scope)
             # the raw path: a path in disguise (`/v1/chat%2fcompletions`) is none of these routes,
-            # and `_pass` refuses it
+            # and `_forward` refuses it
             is_chat = scope["raw_path"] in CHAT_PATHS and scope["method"] == "POST" and not refusal
             page = None if is_chat or refusal else find_own_page(scope)
         except OmError as exc:
@@ -69,9 +70,9 @@ class Router:
         elif page is not None:
             await self._pages[page](send)
         else:
-            await self._pass(scope, receive, send, config, refusal)
+            await self._forward(scope, receive, send, config, refusal)
 
-    async def _pass(
+    async def _forward(
         self,
         scope: Scope,
         receive: Receive,
@@ -81,11 +82,11 @@ class Router:
     ) -> None:
         unreached = self._unreached.find(scope, config)
         receipt = unreached.base_receipt if unreached else ()
-        passed = await self._relay_route(scope, receive, send, config, refusal, receipt)
+        end = await self._route_and_relay(scope, receive, send, config, refusal, receipt)
         if unreached:
-            self._unreached.log_request(unreached, passed)
+            self._unreached.log_request(unreached, end)
 
-    async def _relay_route(
+    async def _route_and_relay(
         self,
         scope: Scope,
         receive: Receive,

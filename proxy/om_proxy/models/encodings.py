@@ -148,7 +148,7 @@ def _split_text(text: str) -> Iterator[str]:
 @lru_cache(maxsize=1024)  # clients name models as they like
 def _choose_encoding(model: str) -> str:
     """Choose by the model's own name, without its providers' prefixes."""
-    from tiktoken.model import encoding_name_for_model  # noqa: PLC0415 - see _read
+    from tiktoken.model import encoding_name_for_model  # noqa: PLC0415 - see _read_encoding
 
     try:
         name = encoding_name_for_model(model.rpartition("/")[2])

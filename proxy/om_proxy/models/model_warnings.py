@@ -26,7 +26,7 @@ def list_model_warnings(model: str, *, reflect_at: int | None = None) -> tuple[s
     if price and price.input >= EXPENSIVE_INPUT_PRICE:
         dollars = price.input * 1e6
         found.append(
-            f"{model} is dear for background work (${dollars:g} per million input tokens); a small model does as well"
+            f"{model} is expensive for background work (${dollars:g} per million input tokens); a small model is good enough"
         )
     window = find_abilities(model).max_input
     if reflect_at and window and window < reflect_at * REFLECTOR_WINDOW_FACTOR:

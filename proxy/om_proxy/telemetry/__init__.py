@@ -1,1 +1,1 @@
-"""What the proxy tells its operator."""
+"""Report events to the operator: the log, on stderr."""

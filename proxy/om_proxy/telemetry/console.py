@@ -1,12 +1,12 @@
-"""Events as lines that a person reads on a terminal.
+"""Render events as lines for a person at a terminal.
 
     10:13:27  200  kitchen-rebuild  gpt-4o-mini  applied  64,672 → 5,873 tokens (−91 %)  10 ms
     (+0.6) 10:13:31  502  kitchen-rebuild  gpt-4o-mini  raw  1,204 tokens  3 ms (+0.4)
     om_upstream_unreachable 10:13:40  warning  observe.failed  thread=9d4d…  error=om_model_busy
 
-A `turn` shows: status, thread, model, what memory did and why, the tokens that came and went, the
-milliseconds in all and (+) those that the proxy took, and how the reply ended unless it ended well.
-Any other event shows its level, name and fields.
+A `turn` shows: status, thread, model, what memory did and why, the tokens received and sent, the
+milliseconds in all and (+) those of the proxy, and how the reply ended if it did not end well. Any
+other event shows its level, name and fields.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ MAX_NAME_CHARS = 40  # of a thread or model in a line of a turn
 
 
 def render_event(event: Mapping[str, Any], clock_time: str, *, colored: bool) -> str:
-    """The line of one event. `clock_time`: when it happened, as the reader's clock shows it
+    """Render the line of one event. `clock_time`: the local time at which it happened
     (HH:MM:SS)."""
     level = str(event.get("level", "info"))
     words = render_turn(event) if event.get("event") == "turn" else render_fields(event, level)
@@ -37,7 +37,7 @@ def render_event(event: Mapping[str, Any], clock_time: str, *, colored: bool) ->
 
 
 def render_turn(event: Mapping[str, Any]) -> list[str]:
-    """The words of a request's line."""
+    """Render the words of a request's line."""
     end = event.get("end")
     return [
         str(event.get("status", "")),
@@ -51,14 +51,14 @@ def render_turn(event: Mapping[str, Any]) -> list[str]:
 
 
 def render_memory(event: Mapping[str, Any]) -> str:
-    """What memory did, with the reason where there is one: `applied`, `degraded: storage`."""
+    """Render what memory did, with the reason if there is one: `applied`, `degraded: storage`."""
     status, reason = event.get("memory"), event.get("reason")
     return f"{status}: {reason}" if status and reason else str(status or "")
 
 
 def render_tokens(received: int | None, sent: int | None) -> str:
-    """`64,672 → 5,873 tokens (−91 %)`; one number where nothing was changed; nothing where nobody
-    counted."""
+    """Render `64,672 → 5,873 tokens (−91 %)`; one number if both are equal; an empty text if
+    nothing was counted."""
     if received is None or sent is None:
         return ""
     if received == sent:
@@ -70,7 +70,7 @@ def render_tokens(received: int | None, sent: int | None) -> str:
 
 
 def render_times(total_ms: float | None, overhead_ms: float | None) -> str:
-    """`10 ms (+0.6)`: the whole request, and what the proxy took of it."""
+    """Render `10 ms (+0.6)`: the time of the whole request, and the proxy's own part of it."""
     if total_ms is None:
         return ""
     total = f"{total_ms:,.0f} ms" if total_ms < 10_000 else f"{total_ms / 1_000:,.1f} s"
@@ -78,7 +78,7 @@ def render_times(total_ms: float | None, overhead_ms: float | None) -> str:
 
 
 def render_fields(event: Mapping[str, Any], level: str) -> list[str]:
-    """Level, name and every field of an event that is no turn."""
+    """Render level, name and every field of an event other than a turn."""
     fields = [
         f"{key}={value}"
         for key, value in event.items()
@@ -88,13 +88,13 @@ def render_fields(event: Mapping[str, Any], level: str) -> list[str]:
 
 
 def clip(name: object) -> str:
-    """A name in at most `MAX_NAME_CHARS` characters."""
+    """Cut a name to `MAX_NAME_CHARS` characters."""
     text = "" if name is None else str(name)
     return text if len(text) <= MAX_NAME_CHARS else f"{text[: MAX_NAME_CHARS - 1]}…"
 
 
 def escape_controls(text: str) -> str:
-    """The text without anything that a terminal would obey: models are named by clients."""
+    """Escape every character that a terminal would obey: clients choose the names of models."""
     return "".join(
         char if char.isprintable() else char.encode("unicode_escape", "backslashreplace").decode()
         for char in text

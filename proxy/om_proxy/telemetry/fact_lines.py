@@ -1,4 +1,4 @@
-"""Facts as lines of the log: the first subscriber."""
+"""Write facts as lines of the log: the first subscriber."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ log = structlog.get_logger("memory")
 
 
 class FactLines:
-    """Writes a line for each fact. `label` names a thread in the log."""
+    """Writes a line for each fact. `label` returns a thread's name in the log."""
 
     def __init__(self, label: Callable[[Key], str | None]) -> None:
         self._label = label
@@ -41,7 +41,7 @@ class FactLines:
             case UnreachedTurnEnded():
                 self._write_unreached_turn(fact)
             case Bypassed(reason=reason):
-                # the client's fault needs nobody's attention
+                # the client's fault needs no operator's attention
                 write = log.info if reason is Reason.UNREADABLE else log.error
                 thread = self._name(fact.key)
                 write("memory.bypassed", error=fact.error, reason=reason, thread=thread, at=fact.at)
@@ -70,9 +70,9 @@ class FactLines:
                 assert_never(fact)
 
     def _write_turn(self, turn: TurnEnded) -> None:
-        """One line a request. A failure of ours is a warning; the model server's own answers are
-        not."""
-        name = thread_name(turn.key)  # where the log may show it
+        """Write one line for each request. A failure of the proxy is a warning; an error from the
+        model server is not."""
+        name = thread_name(turn.key)  # None: the log may not show it
         turn_log = self._turn_log.bind(name=name) if name else self._turn_log
         write = turn_log.warning if is_own_failure(turn) else turn_log.info
         write(

@@ -1,5 +1,5 @@
-"""Events on stderr, as JSON lines or for people: flat fields, and never a text that came from a
-message or a header."""
+"""Write events to stderr, as JSON lines or for people: flat fields, and never a text from a message
+or a header."""
 
 from __future__ import annotations
 
@@ -29,24 +29,19 @@ from om_proxy.memory.notes.redaction import redact_secrets
 from om_proxy.reasons import Reason, Status
 from om_proxy.telemetry.console import render_event
 
-FLUSH_DELAY_S = 0.05  # seconds a line may wait for its neighbours
-MAX_FIELD_CHARS = 300  # characters of a field: an identifier fits, a conversation does not
-MAX_KNOWN_THREADS = 4_096  # whose labels are at hand
-LEVELS_BY_METHOD = {
-    "exception": "error",
-    "warn": "warning",
-}  # methods that are named otherwise than their level
-# written as they are; the receipt's words are strings of a closed list, and short
+FLUSH_DELAY_S = 0.05  # the longest wait of a line for the next ones
+MAX_FIELD_CHARS = 300  # an identifier fits, a conversation does not
+MAX_KNOWN_THREADS = 4_096  # threads whose labels are cached
+LEVELS_BY_METHOD = {"exception": "error", "warn": "warning"}  # if the level has another name
+# written as they are; the receipt's words are short strings of a closed list
 SCALAR_TYPES = frozenset((int, float, bool, type(None), Status, Reason))
-REPORTED_ELSEWHERE = (
-    # a reply that the upstream broke off is broken off here too: the `turn` event says so
+IGNORED_LIBRARY_MESSAGES = (
+    # a reply that ended early at the upstream ends early here too: the `turn` event says so
     "ASGI callable returned without completing",
-    "Application startup failed",  # `start_failed` says why
+    "Application startup failed",  # `report_failed_start` gives the cause
 )
-HEARD_LIBRARIES = (
-    "uvicorn.error",
-    "asyncio",
-)  # the libraries heard; HTTP clients log URLs and bodies, so nobody else is
+# no others: HTTP clients log URLs and bodies
+LOGGED_LIBRARIES = ("uvicorn.error", "asyncio")
 
 
 def configure(
@@ -54,86 +49,86 @@ def configure(
 ) -> None:
     """Set up `telemetry.log`; may be called again. `auto` is console on a terminal, JSON elsewhere.
 
-    `names_threads`: whether a console shows a thread's own name, which is a header's value. Only
-    where nobody but this machine's user is served; JSON lines, which are collected, never hold it.
+    `names_threads`: whether a console shows a thread's own name, which is a header's value. It is
+    for servers of this machine's user only. JSON lines, which are collected, never hold the name.
     """
     console = log == "console" or (log == "auto" and sys.stderr.isatty())
-    processors: list[Processor] = [ConsoleLine()] if console else [json_line]
-    _ShownByLog.thread_names = console and names_threads
+    processors: list[Processor] = [ConsoleLine()] if console else [render_json_line]
+    _Shown.thread_names = console and names_threads
     structlog.configure(
         processors=processors,
         wrapper_class=_EventLogger,
-        logger_factory=_make_logger(log),
+        logger_factory=_create_logger_factory(log),
         cache_logger_on_first_use=log != "off",
     )
     logging.basicConfig(
         handlers=[logging.NullHandler()], force=True
     )  # also silences logging's last resort
-    for name in HEARD_LIBRARIES:
+    for name in LOGGED_LIBRARIES:
         logging.getLogger(name).handlers = [StdlibBridge(logging.WARNING)]
 
 
 def capture_python_warnings() -> None:
-    """What Python itself writes to stderr is an event too: warnings, and errors that end a thread
-    or happen in a finaliser. Their words may hold anything (pydantic's warnings hold the value they
-    are about), so a class and a place are all that is said. For a process of our own, for good."""
+    """Log as events what Python itself would write to stderr: warnings, and errors that end a
+    thread or happen in a finaliser. Their texts may hold anything (pydantic's warnings hold the
+    value they are about), so only class and place are logged. This changes the whole process, for
+    good."""
     warnings.showwarning = lambda message, category, filename, lineno, *_: _log_python_error(
         category, (filename, lineno)
     )
     sys.unraisablehook = lambda told: _log_python_error(
-        told.exc_type, _place_of(told.exc_traceback)
+        told.exc_type, _find_raise_place(told.exc_traceback)
     )
     threading.excepthook = lambda told: _log_python_error(
-        told.exc_type, _place_of(told.exc_traceback)
+        told.exc_type, _find_raise_place(told.exc_traceback)
     )
 
 
-def start_failed(exc: Exception) -> None:
-    """Why a program cannot start, for whoever started it: one line on stderr, whatever
-    `telemetry.log` says, for there will be no other. Of an error that is none of ours its class and
-    place."""
-    unforeseen = (
-        f"it cannot start: {type(exc).__name__} at {_short_place(_place_of(exc.__traceback__))}"
-    )
-    said = str(exc) if isinstance(exc, OmError) else unforeseen
+def report_failed_start(exc: Exception) -> None:
+    """Write one line on stderr that says why the program cannot start, whatever `telemetry.log`
+    says: nothing else would tell the operator. An exception other than OmError is named by class
+    and place only."""
+    unforeseen = f"it cannot start: {type(exc).__name__} at {_render_place(_find_raise_place(exc.__traceback__))}"
+    message = str(exc) if isinstance(exc, OmError) else unforeseen
     with contextlib.suppress(OSError, ValueError):  # as for `BufferedLineWriter`
-        sys.stderr.write(f"om-proxy: {redact_secrets(said)}\n")
+        sys.stderr.write(f"om-proxy: {redact_secrets(message)}\n")
         sys.stderr.flush()
 
 
 def _log_python_error(kind: type[BaseException], at: tuple[str, int | None] | None) -> None:
-    if not issubclass(kind, SystemExit):  # how a thread may end
+    if not issubclass(kind, SystemExit):  # a normal end of a thread
         structlog.get_logger("python").warning(
-            "library", logger="python", error=kind.__name__, at=_short_place(at)
+            "library", logger="python", error=kind.__name__, at=_render_place(at)
         )
 
 
-class _ShownByLog:
-    """What the log that is set up may show."""
+class _Shown:
+    """The private fields that the configured log may show."""
 
     thread_names = False
 
 
 def thread_name(key: Key | None) -> str | None:
-    """The thread's own name, for a console that may show it; else None, and the label stands for
-    it."""
-    return key.thread if key and _ShownByLog.thread_names else None
+    """Return the thread's own name if the configured log may show it; None: show its label
+    instead."""
+    return key.thread if key and _Shown.thread_names else None
 
 
 @lru_cache(maxsize=MAX_KNOWN_THREADS)  # redacting costs 20 µs, and every request names its model
 def model_name(model: str | None) -> str | None:
-    """The model as the client names it: clipped, without what has a credential's shape."""
+    """Return the model as the client names it: cut, and without anything that looks like a
+    credential."""
     return redact_secrets(model[:MAX_FIELD_CHARS]) if model else None
 
 
 @lru_cache(maxsize=MAX_KNOWN_THREADS)  # 10 µs, and every request says it
 def thread_label(secret: bytes, key: Key | None) -> str | None:
-    """What events call a thread, whose name is a header's value: the label that the admin API shows
-    beside the name."""
+    """Return the thread's label, which replaces its name in events, as the name is a header's
+    value. The admin API shows the label beside the name."""
     return label_thread(secret, key) if key else None
 
 
-def _make_logger(log: str) -> Any:
+def _create_logger_factory(log: str) -> Any:
     if log == "off":
         return structlog.ReturnLoggerFactory()
     lines = BufferedLineWriter(sys.stderr.buffer)
@@ -144,16 +139,16 @@ class BufferedLineWriter:
     """Writes warnings and errors at once, with all lines before them. Other lines wait
     FLUSH_DELAY_S and are written together.
 
-    A write for each request's line costs 50 µs, a tenth of the request. A SIGKILL can take the
-    lines of FLUSH_DELAY_S that say all is well. Where nothing can be written (a full disk, a closed
-    pipe) the lines are lost: an error raised here would end the request that logs.
+    A write for each request's line costs 50 µs, a tenth of the request. A SIGKILL can lose the
+    waiting lines, which report no problem. If nothing can be written (a full disk, a closed pipe),
+    the lines are lost: an error raised here would end the request that logs.
     """
 
     def __init__(self, out: BinaryIO) -> None:
         self._out = out
         self._waiting: list[bytes] = []
         self._lock = threading.Lock()
-        self._flushing: asyncio.AbstractEventLoop | None = None  # the loop that will
+        self._flushing: asyncio.AbstractEventLoop | None = None  # the loop that will flush
         atexit.register(self.flush)
 
     def write_now(self, line: bytes | str) -> None:
@@ -163,7 +158,7 @@ class BufferedLineWriter:
     def write_later(self, line: bytes | str) -> None:
         try:
             loop = asyncio.get_running_loop()
-        except RuntimeError:  # nobody there to come back later
+        except RuntimeError:  # no loop that could flush later
             self.write_now(line)
             return
         self._add(line)
@@ -215,10 +210,10 @@ def _flatten_value(value: Any) -> Any:
 
 
 class ConsoleLine:
-    """Renders events for people, in colour where stderr is a terminal (and `NO_COLOR` is not set).
+    """Renders events for people, in colour if stderr is a terminal and `NO_COLOR` is not set.
 
-    What is told of a thread after its turn (`observed`) calls it as the turn's line did, by name
-    where names are shown.
+    Later lines about a thread (`observed`) name it as its turn's line did: by its own name, if
+    names are shown.
     """
 
     def __init__(self) -> None:
@@ -239,13 +234,13 @@ class ConsoleLine:
         return said
 
 
-def json_line(logger: Any, level: str, event: EventDict) -> bytes:
+def render_json_line(logger: Any, level: str, event: EventDict) -> bytes:
     return orjson.dumps(flatten_event(logger, level, event))
 
 
-def _info(self: Any, event: str, **fields: Any) -> None:
-    """structlog's own way to the same end takes four more calls, 40 µs of a busy server's time for
-    every request."""
+def _log_info(self: Any, event: str, **fields: Any) -> None:
+    """Log an event at level info. structlog's own method takes four more calls, 40 µs of a busy
+    server's time for every request."""
     said: Any = {**self._context, **fields, "event": event}
     try:
         for process in self._processors:
@@ -256,31 +251,31 @@ def _info(self: Any, event: str, **fields: Any) -> None:
 
 
 _EventLogger = type(
-    "Events", (structlog.make_filtering_bound_logger(logging.INFO),), {"info": _info}
+    "Events", (structlog.make_filtering_bound_logger(logging.INFO),), {"info": _log_info}
 )
 
 
 class StdlibBridge(logging.Handler):
-    """A library's warning as an event of ours: where it was said, and the exception's class and
-    place. Its words only where the server speaks of itself (a port in use): beside an exception, or
-    from asyncio, they may hold an exception's text."""
+    """Logs a library's warning as an event: its place, and the exception's class and place. The
+    warning's text is logged only if the server speaks of itself (a port in use): beside an
+    exception, or from asyncio, it may hold an exception's text."""
 
     def emit(self, record: logging.LogRecord) -> None:
-        if str(record.msg).startswith(REPORTED_ELSEWHERE):
+        if str(record.msg).startswith(IGNORED_LIBRARY_MESSAGES):
             return
         exc = record.exc_info[1] if record.exc_info else None
-        at = _short_place(_place_of(exc.__traceback__)) if exc else None
-        own = record.name == HEARD_LIBRARIES[0] and exc is None
+        at = _render_place(_find_raise_place(exc.__traceback__)) if exc else None
+        own = record.name == LOGGED_LIBRARIES[0] and exc is None
         said = record.getMessage().strip() if own else f"{record.filename}:{record.lineno}"
         log = structlog.get_logger(record.name)
         log.log(record.levelno, "library", logger=record.name, said=said, error=exc, at=at)
 
 
-def _place_of(trace: TracebackType | None) -> tuple[str, int | None] | None:
-    """The file and line that raised."""
+def _find_raise_place(trace: TracebackType | None) -> tuple[str, int | None] | None:
+    """Find the file and line that raised."""
     last = traceback.extract_tb(trace)[-1:]
     return (last[0].filename, last[0].lineno) if last else None
 
 
-def _short_place(place: tuple[str, int | None] | None) -> str | None:
+def _render_place(place: tuple[str, int | None] | None) -> str | None:
     return f"{place[0].rpartition('/')[2]}:{place[1]}" if place else None
