@@ -1,4 +1,4 @@
-"""The program as a whole: its start and end, its own routes, and what it does not relay."""
+"""The whole program: its start and end, its own routes, and the requests it does not relay."""
 
 from __future__ import annotations
 
@@ -34,9 +34,9 @@ def settings_in(
     )
 
 
-def threads() -> list[str]:
-    """What would keep the process alive, by name: threads about to end get their time, the pool of
-    `to_thread` ends with its loop."""
+def list_live_threads() -> list[str]:
+    """List the threads that would keep the process alive. Threads that are ending get time; the
+    pool of `to_thread` ends with its loop."""
     lasting = [
         t
         for t in threading.enumerate()
@@ -47,8 +47,8 @@ def threads() -> list[str]:
     return [thread.name for thread in lasting if thread.is_alive()]
 
 
-async def ready(run: Running) -> dict[str, str]:
-    """What `/readyz` says once it has started."""
+async def read_readiness(run: Running) -> dict[str, str]:
+    """Return what `/readyz` answers once the proxy has started."""
     async with asyncio.timeout(30):
         while (answer := await run.http.get(f"{run.base}/readyz")).status_code == 503:  # noqa: ASYNC110 - see below
             await asyncio.sleep(
@@ -66,15 +66,15 @@ async def until(seen: Callable[[], bool]) -> None:
 
 
 async def test_alive_and_ready(tmp_path: Path) -> None:
-    """Both say ok while everything works."""
+    """Both answer ok while everything works."""
     async with run_with_scripted_models(tmp_path) as run:
-        assert await ready(run) == {"status": "ok"}
+        assert await read_readiness(run) == {"status": "ok"}
         answer = await run.http.get(f"{run.base}/healthz")
         assert (answer.status_code, answer.json()) == (200, {"status": "ok"})
 
 
 class Ranks:
-    """Loading them takes until a test says so."""
+    """Ranks that load when the test says so."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.asked, self.here = 0, asyncio.Event()
@@ -88,8 +88,8 @@ class Ranks:
 async def test_ready_when_the_first_count_is_quick(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Ranks are loaded from the start on, and until they are here it is not ready; chat without
-    memory is served at once, and with memory as soon as they are."""
+    """Ranks load from the start on. Until then it is not ready; chat without memory is served at
+    once, and chat with memory after they are loaded."""
     ranks = Ranks(monkeypatch)
     async with run_with_scripted_models(tmp_path) as run:
         answer = await run.http.get(f"{run.base}/readyz")
@@ -114,7 +114,7 @@ async def test_ready_when_the_first_count_is_quick(
 async def test_ready_without_anything_to_count(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Where no request has memory nothing is loaded, and nothing waited for."""
+    """If no request has memory, no ranks are loaded, and it is ready at once."""
     ranks = Ranks(monkeypatch)
     async with run_with_scripted_models(tmp_path, "enabled: false") as run:
         assert (await run.http.get(f"{run.base}/readyz")).json() == {"status": "ok"}
@@ -124,14 +124,14 @@ async def test_ready_without_anything_to_count(
 async def test_ready_though_ranks_cannot_be_loaded(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Each request that counts says so itself; the server is no less ready for the others."""
+    """It is ready anyway: each request that needs the ranks reports the failure itself."""
 
     async def failing(model: str = "") -> None:
         raise MemoryError
 
     monkeypatch.setattr(encodings, "load_ranks", failing)
     async with run_with_scripted_models(tmp_path) as run:
-        assert (await ready(run)) == {"status": "ok"}
+        assert (await read_readiness(run)) == {"status": "ok"}
         _, receipt = await run.chat().say("The dock is 2.85 m high.")
         assert (receipt["status"], receipt["reason"]) == ("degraded", "memory-error")
 
@@ -139,16 +139,16 @@ async def test_ready_though_ranks_cannot_be_loaded(
 async def test_ending_while_ranks_are_loaded(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The end does not wait for them."""
+    """A stop does not wait for ranks that are loading."""
     Ranks(monkeypatch)
     async with asyncio.timeout(10), run_with_scripted_models(tmp_path):
         pass
 
 
 async def test_ready_without_memory(tmp_path: Path) -> None:
-    """Chat can be served without a store: ready, and the answer says what is degraded."""
+    """Without a store, chat is served: it is ready, and the answer says what is degraded."""
     async with run_with_scripted_models(tmp_path) as run:
-        await ready(run)
+        await read_readiness(run)
         await run.app.store.close()
         answer = await run.http.get(f"{run.base}/readyz")
         assert (answer.status_code, answer.json()) == (
@@ -159,7 +159,7 @@ async def test_ready_without_memory(tmp_path: Path) -> None:
 
 
 async def test_chat_without_a_store(tmp_path: Path) -> None:
-    """A store that fails costs the memory, never the call (docs/spec/behaviour.md#fail-open)."""
+    """A failing store costs the memory, never the request (docs/spec/behaviour.md#fail-open)."""
     async with run_with_scripted_models(tmp_path) as run:
         await run.app.store.close()
         for stream in (False, True):
@@ -169,7 +169,7 @@ async def test_chat_without_a_store(tmp_path: Path) -> None:
 
 
 async def test_websocket(tmp_path: Path) -> None:
-    """A WebSocket is refused with a clear 501, on every path, before anything goes upstream."""
+    """A WebSocket gets a clear 501 on every path; nothing goes upstream."""
     async with run_with_scripted_models(tmp_path) as run:
         upgrade = {"connection": "upgrade", "upgrade": "websocket", "sec-websocket-version": "13"}
         for path in (
@@ -192,7 +192,7 @@ async def test_websocket(tmp_path: Path) -> None:
     "path", ["/v1/responses", "/responses", "/t/t/v1/responses", "/r/ada/t/t/responses"]
 )
 async def test_a_websocket_with_http_to_fall_back_to(tmp_path: Path, path: str) -> None:
-    """Codex tries one first, and goes on with HTTP at once when it is told 426 (RFC 9110
+    """Codex tries a WebSocket first, and after a 426 goes on with HTTP at once (RFC 9110
     15.5.22)."""
     async with run_with_scripted_models(
         tmp_path, more="auth: {keys: [{tenant: acme, key: sk-acme}]}"
@@ -208,9 +208,9 @@ async def test_a_websocket_with_http_to_fall_back_to(tmp_path: Path, path: str) 
         assert run.models.requests == []
 
 
-async def test_what_this_is(tmp_path: Path) -> None:
-    """Whoever opens the address sees what answers there, without a key; a body sent there is told
-    that the API stands elsewhere."""
+async def test_the_root_page(tmp_path: Path) -> None:
+    """The root shows what answers here, without a key. A body sent there gets an error that names
+    the API's path."""
     async with run_with_scripted_models(
         tmp_path, more="auth: {keys: [{tenant: acme, key: sk-acme}]}"
     ) as run:
@@ -245,8 +245,8 @@ BELOW_A_THREAD = [
 
 
 @pytest.mark.parametrize("path", [*OWN, *BELOW_A_THREAD])
-async def test_our_own_paths_are_never_forwarded(tmp_path: Path, path: str) -> None:
-    """A model server behind us does not answer for them, and a prefix is no way past a rule for
+async def test_own_paths_are_never_forwarded(tmp_path: Path, path: str) -> None:
+    """No model server answers these paths, and a thread's prefix does not bypass a rule for
     `/om/`."""
     async with run_with_scripted_models(tmp_path) as run:
         for method in ("GET", "POST"):
@@ -257,7 +257,7 @@ async def test_our_own_paths_are_never_forwarded(tmp_path: Path, path: str) -> N
 
 @pytest.mark.parametrize("path", ["/v1/chat/completions", "/chat/completions"])
 async def test_the_intercepted_route(tmp_path: Path, path: str) -> None:
-    """With and without /v1."""
+    """The chat route has a path with /v1 and one without."""
     async with run_with_scripted_models(tmp_path) as run:
         body = {"model": "scripted-actor", "messages": [{"role": "user", "content": "hello"}]}
         answer = await run.http.post(run.base + path, json=body, headers={"x-om-thread": "t"})
@@ -266,15 +266,16 @@ async def test_the_intercepted_route(tmp_path: Path, path: str) -> None:
 
 
 async def test_every_other_route_passes(tmp_path: Path) -> None:
-    """It reaches the upstream, and nothing of ours is added."""
+    """Every other route reaches the upstream, and the proxy adds nothing."""
     async with run_with_scripted_models(tmp_path) as run:
         answer = await run.http.get(f"{run.base}/v1/models")
         assert answer.json()["object"] == "list"
         assert [name for name in answer.headers if name.startswith("x-om-")] == []
 
 
-async def test_keys_of_ours_guard_every_route(tmp_path: Path) -> None:
-    """With `auth.keys`, nobody without one reaches the upstream; the health routes stay open."""
+async def test_own_keys_guard_every_route(tmp_path: Path) -> None:
+    """With `auth.keys`, only a request with a key reaches the upstream; the health routes stay
+    open."""
     keys = "auth: {keys: [{tenant: acme, key: sk-acme}]}"
     async with run_with_scripted_models(tmp_path, more=keys) as run:
         assert (await run.http.get(f"{run.base}/v1/models")).status_code == 401
@@ -286,7 +287,7 @@ async def test_keys_of_ours_guard_every_route(tmp_path: Path) -> None:
 
 
 async def test_changed_settings_hold_for_the_next_request(tmp_path: Path) -> None:
-    """A valid change of the file needs no restart."""
+    """A valid change of the file takes effect without a restart."""
     async with run_with_scripted_models(tmp_path) as run:
         assert (await run.chat().say("hello"))[1]["status"] == "raw"
         watched = run.app._watched
@@ -300,30 +301,30 @@ async def test_changed_settings_hold_for_the_next_request(tmp_path: Path) -> Non
 # ── start and end ─────────────────────────────────────────────────────────────────────────────────
 
 
-async def test_a_start_that_fails_leaves_nothing_running(tmp_path: Path) -> None:
-    """The store is closed again, so the process can end; once its cause is gone, the same app
+async def test_a_failed_start_leaves_nothing_running(tmp_path: Path) -> None:
+    """A failed start closes the store, so the process can end. Once the cause is gone, the same app
     starts."""
-    before = threads()
-    await altered(tmp_path, "ALTER TABLE secret RENAME TO lost")
+    before = list_live_threads()
+    await alter_database(tmp_path, "ALTER TABLE secret RENAME TO lost")
     app = create_app(settings_in(tmp_path, required=True))
     with pytest.raises(StorageError):
         await app.start()
-    assert threads() == before
-    await altered(tmp_path, "ALTER TABLE lost RENAME TO secret")
+    assert list_live_threads() == before
+    await alter_database(tmp_path, "ALTER TABLE lost RENAME TO secret")
     await app.start()
     await app.stop()
-    assert threads() == before
+    assert list_live_threads() == before
 
 
-async def altered(folder: Path, sql: str) -> None:
-    """A database of ours, changed while nobody else is on it."""
+async def alter_database(folder: Path, sql: str) -> None:
+    """Change a database of the proxy while nothing else has it open."""
     store = await open_store(f"sqlite:///{folder}/om.db")
     await store.close()
     with contextlib.closing(sqlite3.connect(folder / "om.db", isolation_level=None)) as db:
         db.execute(sql)
 
 
-async def test_a_start_that_fails_is_told_to_the_server(tmp_path: Path) -> None:
+async def test_a_failed_start_does_not_serve(tmp_path: Path) -> None:
     """The server that runs the app does not begin to serve."""
     (tmp_path / "file").touch()
     app = create_app(
@@ -335,14 +336,14 @@ async def test_a_start_that_fails_is_told_to_the_server(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("url", ["postgresql://db/om", "redis://cache"])
-async def test_a_store_there_is_none_for(url: str) -> None:
-    """The error says what to use instead."""
+async def test_a_store_without_a_backend(url: str) -> None:
+    """The error says which store to use instead."""
     with pytest.raises(ConfigError, match="sqlite:///"):
         await open_store(url)
 
 
-async def test_stopping_keeps_what_was_said(tmp_path: Path) -> None:
-    """What a client was told is there at the next start."""
+async def test_a_stop_loses_no_turn(tmp_path: Path) -> None:
+    """A turn whose reply a client got is still stored after a restart."""
     async with run_with_scripted_models(tmp_path) as run:
         await run.chat().say("The dock is 2.85 m high.")
     async with run_with_scripted_models(tmp_path) as run:
@@ -350,7 +351,7 @@ async def test_stopping_keeps_what_was_said(tmp_path: Path) -> None:
 
 
 async def test_two_processes_on_one_store(tmp_path: Path) -> None:
-    """Both see what either stored: a conversation may go on in the other."""
+    """Each process sees what the other stored, so a conversation may go on in the other."""
     models = ScriptedServer()
     async with (
         run_with_scripted_models(tmp_path, models=models) as one,
@@ -367,7 +368,7 @@ async def test_two_processes_on_one_store(tmp_path: Path) -> None:
 
 
 async def test_no_upstream(tmp_path: Path) -> None:
-    """An upstream that is not there is a 502 in OpenAI's shape, and the question is kept."""
+    """An unreachable upstream is a 502 in OpenAI's shape, and the question is stored."""
     app = create_app(settings_in(tmp_path))
     async with (
         serve_on_loopback(app) as base,
@@ -386,8 +387,9 @@ async def test_no_upstream(tmp_path: Path) -> None:
         assert info.messages == 1
 
 
-async def test_a_protocol_nobody_configured(tmp_path: Path) -> None:
-    """A server that hands us a raw WebSocket was started wrongly, and is told how to start."""
+async def test_an_unsupported_protocol(tmp_path: Path) -> None:
+    """A server that passes a raw WebSocket was started wrongly, and the error says how to start
+    it."""
     app = create_app(settings_in(tmp_path))
 
     async def never(*_: object) -> None:
@@ -397,8 +399,8 @@ async def test_a_protocol_nobody_configured(tmp_path: Path) -> None:
         await app({"type": "websocket"}, never, never)  # type: ignore[arg-type]  # it must not even be asked
 
 
-def test_an_encryption_key_is_not_taken_in_silence(tmp_path: Path) -> None:
-    """Who asks for encryption must not believe to have it: the program does not start."""
+def test_an_encryption_key_is_refused(tmp_path: Path) -> None:
+    """With an encryption key, which is not supported, the program does not start."""
     with pytest.raises(ConfigError, match="encryption_key"):
         parse(f'storage: {{url: "sqlite:///{tmp_path}/om.db", encryption_key: "k"}}')
 
@@ -416,7 +418,7 @@ def test_an_encryption_key_is_not_taken_in_silence(tmp_path: Path) -> None:
     ids=["memory off for a model", "overrides that contradict each other"],
 )
 async def test_overrides_of_a_model(tmp_path: Path, more: str, status: str, reason: str) -> None:
-    """What a model's own settings switch off is off, and settings that cannot hold cost no call
+    """A model's own settings can switch memory off, and contradictory settings fail no request
     (docs/spec/behaviour.md#fail-open)."""
     async with run_with_scripted_models(tmp_path, more=more) as run:
         reply, receipt = await run.chat().say("hello")

@@ -1,4 +1,4 @@
-"""What was used last stays, within the bounds."""
+"""Recently used entries stay, within the bounds."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ import pytest
 from om_proxy.bounded_cache import BoundedCache
 
 
-def filled(cache: BoundedCache[str, int], keys: str, size: int = 0) -> BoundedCache[str, int]:
+def fill_cache(cache: BoundedCache[str, int], keys: str, size: int = 0) -> BoundedCache[str, int]:
     for value, key in enumerate(keys):
         cache.put(key, value, size)
     return cache
 
 
-def test_what_was_used_longest_ago_leaves_first() -> None:
-    """To read and to write an entry are uses; to ask whether it is there is none."""
-    cache = filled(BoundedCache(max_items=3), "abc")
+def test_the_least_recently_used_entry_is_evicted() -> None:
+    """Reading and writing an entry are uses; asking whether it is cached is not."""
+    cache = fill_cache(BoundedCache(max_items=3), "abc")
     assert cache.get("a") == 0
     cache.put("b", 9)
     assert "c" in cache
@@ -28,8 +28,8 @@ def test_what_was_used_longest_ago_leaves_first() -> None:
 
 
 def test_bytes_are_bounded() -> None:
-    """As many leave as must, and the size of a value that was replaced no longer counts."""
-    cache = filled(BoundedCache(max_bytes=100), "abcd", size=25)
+    """As many entries are evicted as needed; the size of a replaced value no longer counts."""
+    cache = fill_cache(BoundedCache(max_bytes=100), "abcd", size=25)
     cache.put("d", 4, 30)
     assert (list(cache), cache.held_bytes) == (["b", "c", "d"], 80)
     cache.put("e", 5, 70)
@@ -37,43 +37,43 @@ def test_bytes_are_bounded() -> None:
 
 
 def test_both_bounds_hold() -> None:
-    """Whichever is met first."""
+    """The bound that is exceeded first evicts."""
     cache: BoundedCache[str, int] = BoundedCache(max_items=2, max_bytes=100)
-    assert list(filled(cache, "abc", size=1)) == ["b", "c"]
+    assert list(fill_cache(cache, "abc", size=1)) == ["b", "c"]
     cache.put("d", 4, 100)
     assert list(cache) == ["d"]
 
 
 @pytest.mark.parametrize(("min_items", "held"), [(0, []), (1, ["b"]), (2, ["a", "b"])])
-def test_what_is_larger_than_the_whole(min_items: int, held: list[str]) -> None:
-    """It stays only where the newest have to."""
+def test_a_value_larger_than_the_cache(min_items: int, held: list[str]) -> None:
+    """A value larger than the cache stays only within `min_items`."""
     cache: BoundedCache[str, int] = BoundedCache(max_bytes=100, min_items=min_items)
-    filled(cache, "ab", size=101)
+    fill_cache(cache, "ab", size=101)
     assert (list(cache), cache.held_bytes) == (held, 101 * len(held))
 
 
-def test_what_is_taken_out() -> None:
-    """Its bytes no longer count; what is not there is None."""
-    cache = filled(BoundedCache(max_bytes=100), "ab", size=10)
+def test_pop() -> None:
+    """A removed entry's bytes no longer count; a missing key gives None."""
+    cache = fill_cache(BoundedCache(max_bytes=100), "ab", size=10)
     assert (cache.pop("a"), cache.pop("a"), cache.get("a")) == (0, None, None)
     assert (len(cache), cache.held_bytes) == (1, 10)
 
 
-def test_it_tells_what_leaves_for_want_of_room() -> None:
-    """Once it has left; not what was taken out or replaced."""
+def test_on_evict() -> None:
+    """`on_evict` is called after an eviction, not for removed or replaced entries."""
     told: list[tuple[str, int, bool]] = []
     cache: BoundedCache[str, int] = BoundedCache(
         max_items=2, on_evict=lambda key, value: told.append((key, value, key in cache))
     )
-    filled(cache, "ab")
+    fill_cache(cache, "ab")
     cache.put("a", 7)
     cache.pop("b")
-    filled(cache, "cd")
+    fill_cache(cache, "cd")
     assert told == [("a", 7, False)]
 
 
 def play_list(limits: tuple[int, int, int]) -> Callable[[Random], tuple[list[str], int]]:
-    """The same by a list that is searched from its start."""
+    """The same cache as a plain list, for comparison."""
     max_items, max_bytes, min_items = limits
 
     def play(rng: Random) -> tuple[list[str], int]:
@@ -102,7 +102,7 @@ def plays(rng: Random) -> list[tuple[str, int, bool]]:
 @pytest.mark.parametrize("limits", [(3, 1_000, 0), (9, 60, 0), (9, 30, 1), (4, 60, 2)])
 @pytest.mark.parametrize("seed", range(5))
 def test_many_uses(limits: tuple[int, int, int], seed: int) -> None:
-    """Puts and reads in any order leave what a list would, and the sum of its bytes."""
+    """After any puts and reads, the cache has the entries and bytes of the list."""
     max_items, max_bytes, min_items = limits
     cache: BoundedCache[str, int] = BoundedCache(
         max_items=max_items, max_bytes=max_bytes, min_items=min_items

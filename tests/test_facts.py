@@ -9,7 +9,7 @@ KEY = Key("tenant", "resource", "thread")
 
 
 def test_subscribers_hear_in_order() -> None:
-    """A subscriber that is attached later hears what comes later."""
+    """A subscriber gets the facts that are emitted after it was attached."""
     heard: list[tuple[str, Fact]] = []
     facts = Facts(lambda fact: heard.append(("first", fact)))
     earlier, later = Forgotten(KEY, 3, "gone"), ForgottenMeanwhile(KEY)

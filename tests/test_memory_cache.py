@@ -1,4 +1,4 @@
-"""The cache of memories and the one way to write them."""
+"""The cache of memories, and the only way to write them."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from tests.support.policies import build_answering_policies
 
 
 class Watched(SqliteStore):
-    """The store, telling what was asked of it; `meanwhile` happens inside one such call."""
+    """A store that records its calls; `meanwhile` runs inside one such call."""
 
     asked: list[str]
     meanwhile: Callable[[str], object] = staticmethod(lambda _: None)
@@ -50,11 +50,11 @@ async def store(tmp_path: Path) -> AsyncIterator[Watched]:
     await opened.close()
 
 
-def titled(title: str) -> Callable[[Memory], Memory]:
+def set_title(title: str) -> Callable[[Memory], Memory]:
     return lambda memory: replace(memory, title=title)
 
 
-def said(turns: int) -> Callable[[Memory], Memory]:
+def say_turns(turns: int) -> Callable[[Memory], Memory]:
     tail = chat(turns, 50)
     return lambda memory: replace(memory, tail=tail, next_seq=len(tail) + 1)
 
@@ -64,9 +64,9 @@ def other_key(number: int) -> Key:
 
 
 async def test_a_known_memory_is_not_loaded_again(store: Watched) -> None:
-    """While its version stands, a memory costs one point read."""
+    """A memory whose version stands costs one point read."""
     memories = Memories(store, build_answering_policies())
-    committed = await memories.update(KEY, said(2))
+    committed = await memories.update(KEY, say_turns(2))
     store.asked.clear()
     assert await memories.load(KEY) is committed
     assert store.asked == ["version"]
@@ -75,37 +75,36 @@ async def test_a_known_memory_is_not_loaded_again(store: Watched) -> None:
 
 
 async def test_the_sums_of_a_tail_stay_with_it(store: Watched) -> None:
-    """However it came, a memory in use tells what its tail weighs without looking at every message
-    of it."""
-    committed = await Memories(store, build_answering_policies()).update(KEY, said(2))
+    """A cached memory's tail knows its sums without visiting every message."""
+    committed = await Memories(store, build_answering_policies()).update(KEY, say_turns(2))
     loaded = await Memories(store, build_answering_policies()).load(KEY)
     assert committed.tail == loaded.tail == chat(2, 50)
     assert all(isinstance(memory.tail, MessageList) for memory in (committed, loaded))
 
 
-async def test_another_processes_commit_is_seen(store: Watched) -> None:
-    """A stale version is loaded anew."""
+async def test_another_process_s_commit_is_seen(store: Watched) -> None:
+    """A stale version is loaded again."""
     ours, theirs = (
         Memories(store, build_answering_policies()),
         Memories(store, build_answering_policies()),
     )
-    await ours.update(KEY, said(1))
+    await ours.update(KEY, say_turns(1))
     await theirs.load(KEY)
-    await theirs.update(KEY, titled("theirs"))
+    await theirs.update(KEY, set_title("theirs"))
     assert (await ours.latest(KEY)).title is None
     assert (await ours.load(KEY)).title == "theirs"
     assert (await ours.latest(KEY)).title == "theirs"
 
 
-async def test_what_was_not_used_longest_is_dropped(store: Watched) -> None:
-    """The cache is bounded by bytes, and forgets what was used least lately."""
+async def test_the_least_recently_used_memory_is_evicted(store: Watched) -> None:
+    """The cache is bounded by bytes, and evicts the least recently used memory."""
     memories = Memories(
         store, build_answering_policies(), cache_bytes=9_000
     )  # three memories of one message
     for number in range(3):
-        await memories.update(other_key(number), said(1))
+        await memories.update(other_key(number), say_turns(1))
     await memories.load(other_key(0))
-    await memories.update(other_key(3), said(1))
+    await memories.update(other_key(3), say_turns(1))
     store.asked.clear()
     for number in (0, 2, 3):
         await memories.load(other_key(number))
@@ -115,9 +114,9 @@ async def test_what_was_not_used_longest_is_dropped(store: Watched) -> None:
 
 
 async def test_one_memory_larger_than_the_cache_is_kept(store: Watched) -> None:
-    """The newest one stays, however large: it is the one in use."""
+    """The newest memory stays, however large: it is in use."""
     memories = Memories(store, build_answering_policies(), cache_bytes=1)
-    committed = await memories.update(KEY, said(2))
+    committed = await memories.update(KEY, say_turns(2))
     assert await memories.load(KEY) is committed
     await memories.load(other_key(1))
     store.asked.clear()
@@ -126,22 +125,22 @@ async def test_one_memory_larger_than_the_cache_is_kept(store: Watched) -> None:
 
 
 async def test_a_change_that_changes_nothing_writes_nothing(store: Watched) -> None:
-    """The version stays, so that others keep what they cached."""
+    """The version stays, so that other processes keep their cached memory."""
     memories = Memories(store, build_answering_policies())
-    before = await memories.update(KEY, said(1))
+    before = await memories.update(KEY, say_turns(1))
     assert await memories.update(KEY, lambda m: m) is before
     assert await store.version(KEY) == before.version
 
 
 async def test_a_lost_race_is_computed_again(store: Watched) -> None:
-    """A change is applied to the memory as it stands, also when another process committed between
-    reading and writing."""
+    """A change is applied to the current memory, also if another process committed between read and
+    write."""
     ours, theirs = (
         Memories(store, build_answering_policies()),
         Memories(store, build_answering_policies()),
     )
-    await ours.update(KEY, said(1))
-    await theirs.update(KEY, titled("theirs"))
+    await ours.update(KEY, say_turns(1))
+    await theirs.update(KEY, set_title("theirs"))
     seen: list[str | None] = []
 
     def change(memory: Memory) -> Memory:
@@ -154,19 +153,20 @@ async def test_a_lost_race_is_computed_again(store: Watched) -> None:
     assert await store.load(KEY) == after
 
 
-async def test_two_at_once_both_count(store: Watched) -> None:
-    """Changes of one process that overlap are applied one after the other, none lost."""
+async def test_two_overlapping_changes(store: Watched) -> None:
+    """Overlapping changes of one process are applied one after the other, and none is lost."""
     memories = Memories(store, build_answering_policies())
-    await memories.update(KEY, said(1))
+    await memories.update(KEY, say_turns(1))
     grow = [memories.update(KEY, lambda m: replace(m, turns=m.turns + 1)) for _ in range(8)]
     await asyncio.gather(*grow)
     assert (await store.load(KEY)).turns == 8
 
 
-async def test_two_processes_at_once_both_count(store: Watched) -> None:
-    """Changes of two processes are applied one after the other as well: the version decides."""
+async def test_overlapping_changes_of_two_processes(store: Watched) -> None:
+    """Overlapping changes of two processes are applied one after the other too: the version
+    decides."""
     both = [Memories(store, build_answering_policies()) for _ in range(2)]
-    await both[0].update(KEY, said(1))
+    await both[0].update(KEY, say_turns(1))
     await asyncio.gather(
         *(m.update(KEY, lambda m: replace(m, turns=m.turns + 1)) for m in both * 4)
     )
@@ -174,10 +174,10 @@ async def test_two_processes_at_once_both_count(store: Watched) -> None:
 
 
 async def test_it_gives_up_in_the_end(store: Watched) -> None:
-    """A thread that is always written first by others ends in Conflict after ATTEMPTS tries, not in
-    an endless loop."""
+    """If other commits always come first, the change ends in Conflict after MAX_COMMIT_ATTEMPTS
+    tries."""
     memories = Memories(store, build_answering_policies())
-    await memories.update(KEY, said(1))
+    await memories.update(KEY, say_turns(1))
     tries = 0
 
     def overtaken(memory: Memory) -> Memory:
@@ -198,10 +198,10 @@ async def test_it_gives_up_in_the_end(store: Watched) -> None:
 
 
 async def test_a_drop_while_the_version_is_asked(store: Watched) -> None:
-    """A commit that begins while another request asks for the version takes nothing away under
-    it."""
+    """A commit that begins while another request asks for the version does not drop that request's
+    memory."""
     memories = Memories(store, build_answering_policies())
-    committed = await memories.update(KEY, said(1))
+    committed = await memories.update(KEY, say_turns(1))
     store.meanwhile = lambda what: memories.drop(KEY) if what == "version" else None
     assert await memories.load(KEY) == committed
 
@@ -209,7 +209,7 @@ async def test_a_drop_while_the_version_is_asked(store: Watched) -> None:
 async def test_what_was_read_before_a_commit_does_not_replace_it(store: Watched) -> None:
     """A slow read that ends after a newer commit is not cached over it."""
     memories = Memories(store, build_answering_policies())
-    old = await memories.update(KEY, said(1))
+    old = await memories.update(KEY, say_turns(1))
     memories.drop(KEY)
     newer = replace(old, version=old.version + 1, title="newer")
     store.meanwhile = lambda what: memories._put(newer) if what == "load" else None
@@ -218,29 +218,31 @@ async def test_what_was_read_before_a_commit_does_not_replace_it(store: Watched)
 
 
 async def test_a_failed_commit_leaves_nothing_in_the_cache(store: Watched) -> None:
-    """After an error nobody knows what is stored, so it is read again."""
+    """After an error it is unknown what is stored, so the memory is read again."""
     memories = Memories(store, build_answering_policies())
-    before = await memories.update(KEY, said(1))
+    before = await memories.update(KEY, say_turns(1))
     with pytest.raises(Conflict):
-        await memories.commit(replace(before, version=before.version - 1), titled("never")(before))
+        await memories.commit(
+            replace(before, version=before.version - 1), set_title("never")(before)
+        )
     store.asked.clear()
     assert (await memories.latest(KEY)).title is None
     assert store.asked == ["load"]
 
 
 async def test_every_commit_says_when_the_thread_is_due(store: Watched) -> None:
-    """What is due is stored with the memory, so that it is found after any restart."""
+    """Due times are stored with the memory, so that due work is found after a restart."""
     memories = Memories(
         store, build_answering_policies(lambda memory: 7.0 if memory.title else None)
     )
-    await memories.update(KEY, said(1))
+    await memories.update(KEY, say_turns(1))
     assert await store.due_threads(10.0, 5) == ()
-    await memories.update(KEY, titled("due"))
+    await memories.update(KEY, set_title("due"))
     assert await store.due_threads(10.0, 5) == (KEY,)
 
 
-async def test_a_closed_store_is_an_error_of_ours(store: Watched) -> None:
-    """What storage raises is a StorageError, whatever lies below."""
+async def test_a_closed_store_raises_storage_error(store: Watched) -> None:
+    """Every error of storage is a StorageError."""
     memories = Memories(store, build_answering_policies())
     await store.close()
     with pytest.raises(StorageError):
@@ -257,8 +259,7 @@ def named(key: Key) -> str:
 
 
 async def shared(store: Watched) -> Memories:
-    """Forty tokens nobody has observed, in one thread of a resource whose shared log is due from
-    thirty on."""
+    """A thread with 40 unobserved tokens; its resource's shared log is due from 30 on."""
     memories = Memories(
         store, build_answering_policies(wakeup=lambda _: ResourceWakeup(5.0, 30)), label=named
     )
@@ -269,7 +270,8 @@ async def shared(store: Watched) -> Memories:
 
 
 async def test_the_shared_log_is_made_with_its_first_thread(store: Watched) -> None:
-    """And is due as soon as its threads hold enough."""
+    """The shared log is created with its first thread, and is due once its threads have enough
+    tokens."""
     memories = await shared(store)
     assert (await store.load(RESOURCE_KEY)).version
     assert await store.due_threads(5.0, 9) == (RESOURCE_KEY,)
@@ -277,15 +279,15 @@ async def test_the_shared_log_is_made_with_its_first_thread(store: Watched) -> N
 
 
 async def test_a_change_of_the_shared_log_alone_leaves_it_due(store: Watched) -> None:
-    """A reflection kept beside its log says nothing about what its threads hold."""
+    """A pending reflection does not change when the shared log is due."""
     memories = await shared(store)
     await memories.update(RESOURCE_KEY, lambda m: replace_log(m, unproductive_at=7))
     assert await store.due_threads(5.0, 9) == (RESOURCE_KEY,)
 
 
 async def test_a_thread_that_leaves_is_due_by_itself(store: Watched) -> None:
-    """The commit that takes it out of the shared log says when it is to be looked at; that of one
-    which joins says never."""
+    """The commit that takes a thread out of the shared log sets its due time; the commit of a
+    joining thread removes it."""
     memories = Memories(
         store,
         build_answering_policies(lambda m: None if m.scope == "resource" else 3.0),
@@ -306,8 +308,8 @@ async def test_a_thread_that_leaves_is_due_by_itself(store: Watched) -> None:
 
 
 async def test_the_shared_log_is_cached_apart(store: Watched) -> None:
-    """A thread whose shared log another process has changed is attached anew, and the same pair
-    only once."""
+    """If another process has changed the shared log, it is attached again, once for the same
+    pair."""
     memories = await shared(store)
     before = await memories.load(KEY)
     assert await memories.load(KEY) is before
@@ -319,9 +321,8 @@ async def test_the_shared_log_is_cached_apart(store: Watched) -> None:
     assert not memories.is_current(before)
 
 
-async def test_an_old_log_is_held_by_nobody(store: Watched) -> None:
-    """Threads that were laid over it keep nothing of a shared log that another process has changed:
-    their number would hold as many logs."""
+async def test_an_outdated_log_is_not_held(store: Watched) -> None:
+    """Cached threads hold no part of an outdated shared log: many threads would hold many logs."""
     memories = await shared(store)
     others = [KEY._replace(thread=f"other-{n}") for n in range(5)]
     for key in others:
@@ -336,7 +337,7 @@ async def test_an_old_log_is_held_by_nobody(store: Watched) -> None:
 
 
 async def test_a_conflict_over_the_shared_log_is_computed_again(store: Watched) -> None:
-    """Another thread has changed the log meanwhile: the change is applied to what there is now, and
+    """If another thread has changed the log meanwhile, the change is applied to the new log, and
     neither is lost."""
     memories = await shared(store)
     await memories.load(KEY)
@@ -349,7 +350,7 @@ async def test_a_conflict_over_the_shared_log_is_computed_again(store: Watched) 
 
 
 class Torn(Watched):
-    """Somebody commits right before the shared log is read."""
+    """A store in which another process commits right before the shared log is read."""
 
     before_shared_log: Callable[[], Awaitable[object]] | None = None
 
@@ -361,8 +362,8 @@ class Torn(Watched):
 
 
 async def torn(tmp_path: Path) -> tuple[Torn, Callable[[], Awaitable[Memory]]]:
-    """A store with a thread that has a chunk, and what makes that active as another process
-    would."""
+    """Return a store with a thread that has a chunk, and a function that activates it as another
+    process would."""
     store = await Torn.open(tmp_path / "om.db")
     assert isinstance(store, Torn)
     store.asked = []
@@ -373,7 +374,7 @@ async def torn(tmp_path: Path) -> tuple[Torn, Callable[[], Awaitable[Memory]]]:
 
 
 async def test_a_thread_and_its_shared_log_are_of_one_time(tmp_path: Path) -> None:
-    """Both are changed between the two reads: what is raw in the one must not be observed in the
+    """If both change between the two reads, what is raw in the one is never observed in the
     other."""
     store, meddle = await torn(tmp_path)
     store.before_shared_log = meddle
@@ -389,8 +390,8 @@ async def test_a_thread_and_its_shared_log_are_of_one_time(tmp_path: Path) -> No
 async def test_what_is_cached_of_one_time_goes_with_nothing_newer(
     tmp_path: Path, dropped: Key
 ) -> None:
-    """Another process has changed both; of what this one knew, one half was dropped: the other is
-    not attached to what is read in its place."""
+    """If another process has changed both, and one half was dropped here, the other half is not
+    attached to what is read instead."""
     store, meddle = await torn(tmp_path)
     memories = Memories(store, build_answering_policies(), label=named)
     try:

@@ -1,4 +1,4 @@
-"""What is known of models without asking them."""
+"""Facts about models, known without asking them."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ from om_proxy.models.litellm_files import find_litellm_file
 
 
 @pytest.fixture
-def forgetful() -> Iterator[None]:
-    """What is known of ranks is found out anew, in the test and after it."""
+def clear_caches() -> Iterator[None]:
+    """Clear the caches of ranks, before the test and after it."""
 
     def forget() -> None:
         encodings._encodings.clear()
@@ -55,12 +55,12 @@ def forgetful() -> Iterator[None]:
     ],
 )
 def test_encoding_of_a_model(model: str, name: str) -> None:
-    """By the model's own name; o200k_base for what nobody knows."""
+    """The model's own name determines its encoding; an unknown model has o200k_base."""
     assert models.find_encoding_name(model) == name
 
 
 def test_counts() -> None:
-    """Known counts of the two encodings, without any network."""
+    """The two encodings give known counts, without a network."""
     text = "The upload limit is 40 MB, enforced before parsing."
     assert models.create_encoder("gpt-4o")(text) == 12
     assert models.create_encoder("gpt-4")("こんにちは世界") == 4
@@ -68,34 +68,35 @@ def test_counts() -> None:
 
 
 def test_special_tokens_are_text() -> None:
-    """What a user writes is never a control token, and never an error."""
+    """A user's text is never a control token, and never an error."""
     assert models.create_encoder("gpt-4o")("<|endoftext|>") > 1
 
 
 def test_texts_that_break_the_tokenizer() -> None:
-    """A million blanks make the library panic; a lone surrogate has no UTF-8. Both are counted."""
+    """A million blanks make the library panic, and a lone surrogate has no UTF-8. Both are
+    counted."""
     assert 5_000 < models.create_encoder("gpt-4o")(" " * 1_000_000) < 1_000_000
     assert models.create_encoder("gpt-4o")("a\ud800b") > 1
 
 
 @given(st.text(max_size=200))
 def test_any_text(text: str) -> None:
-    """Never more tokens than UTF-8 bytes, never none for something."""
+    """A text has at most as many tokens as UTF-8 bytes; only an empty text has none."""
     size = models.create_encoder("")(text)
     assert bool(text) <= size <= len(text.encode("utf-8", "surrogatepass"))
 
 
 async def test_count() -> None:
-    """Short and long texts count alike, on the event loop or off it."""
+    """A long text, counted off the event loop, gives the same count."""
     line = "one more line of the log\n"
     long = line * (2 * encodings.OFF_LOOP_CHARS // len(line))
     assert await models.count_tokens("gpt-4o", long) == models.create_encoder("gpt-4o")(long)
     assert await models.count_tokens("gpt-4o", line) == 7
 
 
-def test_ranks_are_held_once(forgetful: None) -> None:
-    """Not as Python objects beside what encodes; and it encodes all the same, what it was asked
-    before as what it was not."""
+def test_ranks_are_held_once(clear_caches: None) -> None:
+    """The ranks are not also held as Python objects, and the encoder still works, for new texts
+    too."""
     encoding = encodings._load_encoding("o200k_base")
     assert encoding is not None
     assert encoding._mergeable_ranks == {}
@@ -104,9 +105,9 @@ def test_ranks_are_held_once(forgetful: None) -> None:
 
 
 def test_own_folder_comes_first(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, forgetful: None
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, clear_caches: None
 ) -> None:
-    """The user's TIKTOKEN_CACHE_DIR is used if it has the ranks whole, and left as it was."""
+    """The user's TIKTOKEN_CACHE_DIR is used if its ranks are complete, and stays unchanged."""
     shipped = find_litellm_file("litellm_core_utils/tokenizers")
     assert shipped is not None
     monkeypatch.setenv("TIKTOKEN_CACHE_DIR", str(tmp_path))
@@ -118,10 +119,9 @@ def test_own_folder_comes_first(
 
 
 def test_damaged_ranks_are_left_alone(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, forgetful: None
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, clear_caches: None
 ) -> None:
-    """A file that is not what it should be is neither used nor deleted, and nothing is downloaded
-    for it."""
+    """A damaged file is neither used nor deleted, and nothing is downloaded."""
     damaged = tmp_path / "fb374d419588a4632f3f557e76b4b70aebbca790"
     damaged.write_bytes(b"half a file")
     monkeypatch.setenv("TIKTOKEN_CACHE_DIR", str(tmp_path))
@@ -129,8 +129,8 @@ def test_damaged_ranks_are_left_alone(
     assert damaged.read_bytes() == b"half a file"
 
 
-def test_no_ranks_at_all(monkeypatch: pytest.MonkeyPatch, forgetful: None) -> None:
-    """Tokens are estimated then, the count says so, and the log says it once."""
+def test_no_ranks_at_all(monkeypatch: pytest.MonkeyPatch, clear_caches: None) -> None:
+    """Without ranks, tokens are estimated. The count says so, and the log says it once."""
     monkeypatch.delenv("TIKTOKEN_CACHE_DIR", raising=False)
     monkeypatch.setattr(encodings, "find_litellm_file", lambda _name: None)
     with structlog.testing.capture_logs() as logs:
@@ -143,14 +143,14 @@ def test_no_ranks_at_all(monkeypatch: pytest.MonkeyPatch, forgetful: None) -> No
 
 
 def test_without_memory_there_is_no_tokenizer() -> None:
-    """What a process makes at its start does not import tiktoken yet."""
+    """A process's start does not import tiktoken."""
     code = "import sys, om_proxy.models as c; c.TokenCounter(); c.create_encoder('gpt-4o'); sys.exit('tiktoken' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 
 def test_loading_is_late() -> None:
-    """Importing, naming and asking for an encoder load neither ranks nor table: the idle server
-    stays small."""
+    """Importing, naming an encoding and creating an encoder load neither ranks nor table: an idle
+    server stays small."""
     code = (
         "import sys, om_proxy.models as c; from om_proxy.models import encodings, price_list;"
         "c.create_encoder('gpt-4o'); c.find_encoding_name('gpt-4o'); c.TokenCounter();"
@@ -160,8 +160,7 @@ def test_loading_is_late() -> None:
 
 
 async def test_loading_leaves_the_event_loop_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Neither the ranks nor tiktoken itself, which naming an encoding imports, are loaded on it;
-    with both here nothing waits."""
+    """Ranks and tiktoken are loaded off the event loop; once they are loaded, nothing waits."""
     monkeypatch.setattr(encodings, "_encodings", {})
     name, threads = encodings._choose_encoding, list[threading.Thread]()
 
@@ -180,7 +179,7 @@ async def test_loading_leaves_the_event_loop_alone(monkeypatch: pytest.MonkeyPat
 
 
 async def test_messages() -> None:
-    """Payload tokens under the keys that were given; instructions with their framing."""
+    """Payload tokens come under the given keys; instructions count with their framing."""
     counter = TokenCounter()
     raw = b'{"role":"user","content":"The upload limit is 40 MB."}'
     encode = models.create_encoder("gpt-4o")
@@ -198,7 +197,7 @@ async def test_messages() -> None:
 
 
 async def test_long_messages() -> None:
-    """Off the event loop they count the same."""
+    """Long messages, counted off the event loop, give the same counts."""
     text = "word " * encodings.OFF_LOOP_CHARS
     raw = b'{"role":"user","content":"%s"}' % text.encode()
     counted = await TokenCounter().count({1: raw}, "gpt-4o")
@@ -215,12 +214,13 @@ async def test_long_messages() -> None:
     "raw", [b"{", b"[1]", b'{"content":"\xff"}', b'{"role":"user","content":' + b"[" * 5_000]
 )
 async def test_unreadable_messages(raw: bytes) -> None:
-    """What cannot be read still costs what its text costs."""
+    """An unreadable message counts as its text."""
     assert (await TokenCounter().count({1: raw}, "gpt-4o"))[1] > 0
 
 
 async def test_parts_that_are_read_and_not_written() -> None:
-    """Some brackets fewer than cannot be read any more cannot be written any more."""
+    """A message with nearly too many brackets can be read but not written again; it is still
+    counted."""
     for depth in range(800, 1_000):
         raw = b'{"role":"user","content":[{"type":"x","x":' + b"[" * depth + b"]" * depth + b"}]}"
         assert (await TokenCounter().count({1: raw}, "gpt-4o"))[1] > 0
@@ -230,8 +230,8 @@ async def test_parts_that_are_read_and_not_written() -> None:
 
 
 def test_prices() -> None:
-    """List prices a token, with the provider's discount for cached input and its surcharge for
-    writing the cache."""
+    """A list price has the provider's discount for cached input, and its surcharge for writing the
+    cache."""
     price = models.find_price("claude-sonnet-4-5")
     assert price is not None
     assert price.input < price.output
@@ -245,19 +245,19 @@ def test_prices() -> None:
     "model", ["openai/gpt-4o", "openrouter/openai/gpt-4o", "some-gateway/gpt-4o"]
 )
 def test_names_with_providers(model: str) -> None:
-    """The longest name the table has, then without one provider after the other."""
+    """The whole name is looked up first, then the name without one provider after the other."""
     assert isinstance(models.find_price(model), Price)
 
 
 @pytest.mark.parametrize("model", ["", "nobody/knows-this", "sample"])
 def test_unknown_models(model: str) -> None:
-    """No price is invented, no limit either."""
+    """An unknown model has no price and no limit."""
     assert models.find_price(model) is None
     assert models.find_abilities(model) == models.Abilities()
 
 
 def test_the_table_s_own_explanation_is_no_model() -> None:
-    """Its first entry explains the fields in words."""
+    """The table's first entry explains the fields, and is no model."""
     assert models.find_abilities("sample_spec").max_input is None
 
 
@@ -275,7 +275,8 @@ def test_the_table_s_own_explanation_is_no_model() -> None:
     ],
 )
 def test_limits(model: str, images: bool | None, temperature: bool | None) -> None:
-    """Window and answer in tokens, images, and whether a temperature of ours is taken."""
+    """A model's abilities: window and answer in tokens, images, and whether it takes a
+    temperature."""
     found = models.find_abilities(model)
     assert (found.takes_images, found.takes_temperature) == (images, temperature)
     if images is not None:
@@ -312,14 +313,14 @@ def test_a_table_that_is_not_there(monkeypatch: pytest.MonkeyPatch) -> None:
     ],
 )
 def test_warnings(model: str, words: list[str]) -> None:
-    """Models known to observe badly, or too dear for background work, and only those."""
+    """Only models that observe badly, or are too expensive for background work, give warnings."""
     found = models.list_model_warnings(model)
     assert len(found) == len(words)
     assert all(word in text for word, text in zip(words, found, strict=True))
 
 
 def test_a_reflector_s_window() -> None:
-    """A reflector must hold what it reflects on, its prompt, and an answer."""
+    """A reflector's window must hold its prompt, the log and an answer."""
     assert models.list_model_warnings("gpt-4o-mini", reflect_at=40_000) == ()
     (warning,) = models.list_model_warnings("gpt-4o-mini", reflect_at=100_000)
     assert "128000" in warning

@@ -1,4 +1,4 @@
-"""Work on many messages leaves the event loop, work on few does not."""
+"""Large work runs off the event loop, small work on it."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from om_proxy.off_loop import MANY_MESSAGES, run_off_loop
     ("messages", "here"), [(0, True), (MANY_MESSAGES, True), (MANY_MESSAGES + 1, False)]
 )
 async def test_where_it_is_done(messages: int, here: bool) -> None:
-    """Few are not worth a thread: each request would pay for it."""
+    """Work on few messages uses no thread: every request would pay for it."""
     assert (
         await run_off_loop(messages, threading.current_thread) is threading.current_thread()
     ) is here
@@ -23,7 +23,7 @@ async def test_where_it_is_done(messages: int, here: bool) -> None:
 
 @pytest.mark.parametrize("messages", [0, MANY_MESSAGES + 1])
 async def test_what_it_raises(messages: int) -> None:
-    """Is raised where it is waited for."""
+    """The caller gets the exception."""
 
     def failing() -> None:
         raise ValueError("of the work")
@@ -33,8 +33,7 @@ async def test_what_it_raises(messages: int) -> None:
 
 
 async def test_one_thread_for_all() -> None:
-    """One piece at a time: the event loop takes turns with one thread, not with many. Who has left
-    is not worked for."""
+    """One thread does all work, one piece at a time. Work of a cancelled caller is skipped."""
     go, begun, done = threading.Event(), threading.Event(), list[int]()
 
     def work(number: int) -> None:

@@ -1,4 +1,4 @@
-"""Work that is to last goes on after what nobody foresaw."""
+"""A permanent task goes on after an unforeseen error."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from om_proxy.permanent_tasks import keep_running
 
 
 async def test_it_begins_again() -> None:
-    """An unforeseen error is logged as class and place, without its words, and the work begins
+    """An unforeseen error is logged as class and place, without its text, and the work starts
     again."""
     begun = 0
 
@@ -32,7 +32,7 @@ async def test_it_begins_again() -> None:
 
 
 async def test_it_ends_when_it_is_cancelled() -> None:
-    """Also while it pauses between two attempts."""
+    """A cancellation ends it, also in the pause between two attempts."""
 
     async def broken() -> None:
         raise ValueError

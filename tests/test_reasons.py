@@ -1,4 +1,5 @@
-"""The closed lists of statuses and reasons: each word is said by the code and told to people."""
+"""The closed lists of statuses and reasons: the code uses each word, and the documentation explains
+it."""
 
 from __future__ import annotations
 
@@ -17,7 +18,7 @@ LISTS = {PACKAGE / "reasons.py", PACKAGE / "edge" / "vocabulary.py"}
 
 
 def find_members(words: type[StrEnum]) -> set[str]:
-    """The members of a list that some module outside the lists names."""
+    """List the members that some module outside the lists names."""
     return {
         node.attr
         for file in set(PACKAGE.rglob("*.py")) - LISTS
@@ -28,12 +29,12 @@ def find_members(words: type[StrEnum]) -> set[str]:
 
 @pytest.mark.parametrize("words", [Status, Reason])
 def test_every_word_is_said(words: type[StrEnum]) -> None:
-    """A word that no code says is taken out of the list."""
+    """Every word of the lists is used by code."""
     assert find_members(words) == set(words.__members__)
 
 
 def test_every_reason_is_described_once() -> None:
-    """docs/reference/reasons.md tells what each reason means."""
+    """docs/reference/reasons.md explains each reason."""
     assert Counter(name for row in REASON_ROWS for name in row.names) == Counter(Reason)
 
 

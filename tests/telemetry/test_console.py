@@ -1,4 +1,4 @@
-"""Lines for a terminal: every shape an event can have, and nothing that a terminal would obey."""
+"""Lines for a terminal: every kind of event, and no character that a terminal would obey."""
 
 from __future__ import annotations
 
@@ -67,13 +67,13 @@ def line(**changed: Any) -> str:
     ids=["applied", "raw, by its label", "no thread", "a failure", "long names"],
 )
 def test_a_turn(changed: dict[str, Any], said: str) -> None:
-    """One line a request: status, thread, model, what memory did, tokens, times, and how it ended
-    unless it ended well."""
+    """A request's line shows status, thread, model, what memory did, tokens, times, and how it
+    ended if it did not end well."""
     assert line(**changed) == said
 
 
 def test_any_other_event() -> None:
-    """Level, name and fields; what is None is left out."""
+    """The line shows level, name and fields, without fields of None."""
     event = {
         "event": "observe.failed",
         "level": "warning",
@@ -104,8 +104,7 @@ def test_colors(level: str, shown: str) -> None:
 
 @given(st.text())
 def test_nothing_that_a_terminal_obeys(text: str) -> None:
-    """A client names its models and threads: no escape sequence, line end or lone surrogate of
-    theirs reaches the terminal."""
+    """No escape sequence, line end or lone surrogate of a client's names reaches the terminal."""
     shown = line(model=text, name=text, end=text)
     assert shown.isprintable()
     shown.encode()
@@ -116,7 +115,7 @@ def test_nothing_that_a_terminal_obeys(text: str) -> None:
     [("ключ café 🔴", "ключ café 🔴"), ("a\x1b[2Jb\n", "a\\x1b[2Jb\\n"), ("\ud800", "\\ud800")],
 )
 def test_escape_controls(text: str, shown: str) -> None:
-    """Letters of any script pass; the rest is written as Python writes it."""
+    """Letters of any script stay; other characters are written as Python writes them."""
     assert escape_controls(text) == shown
 
 
@@ -130,5 +129,5 @@ def test_escape_controls(text: str, shown: str) -> None:
     ],
 )
 def test_tokens(received: int | None, sent: int | None, said: str) -> None:
-    """Counts that are missing are left out, and nothing is divided by zero."""
+    """A missing count gives no text, and nothing is divided by zero."""
     assert render_tokens(received, sent) == said

@@ -1,4 +1,4 @@
-"""Events: flat, one line each, and without texts from outside."""
+"""Events: one flat line each, without text from outside."""
 
 import asyncio
 import logging
@@ -31,7 +31,7 @@ KEY = Key("tenant", "alice@example.com", "divorce-lawyer")
 
 @pytest.fixture(autouse=True)
 def _as_it_was() -> Iterator[None]:
-    """Logging is global: give it back as it was."""
+    """Restore logging, which is global."""
     handlers = {
         name: logging.getLogger(name).handlers[:] for name in (None, "uvicorn.error", "asyncio")
     }
@@ -75,8 +75,8 @@ def test_json(capsys: pytest.CaptureFixture[str]) -> None:
     ],
 )
 def test_only_scalars_pass(value: object, capsys: pytest.CaptureFixture[str]) -> None:
-    """Of an exception only its class, of a container only its type, of a long text only its start
-    is written."""
+    """An exception is written as its class, a container as its type, a long text as its
+    beginning."""
     configure("json")
     structlog.get_logger("x").warning("failed", what=value)
     (event,) = events(capsys)
@@ -85,7 +85,7 @@ def test_only_scalars_pass(value: object, capsys: pytest.CaptureFixture[str]) ->
 
 
 def test_exception(capsys: pytest.CaptureFixture[str]) -> None:
-    """`log.exception` names the class and no more."""
+    """`log.exception` writes only the class."""
     configure("json")
     try:
         raise ValueError("hush")
@@ -99,8 +99,8 @@ def test_exception(capsys: pytest.CaptureFixture[str]) -> None:
 async def test_a_quiet_line_waits_for_its_neighbours(
     capsysbinary: pytest.CaptureFixture[bytes],
 ) -> None:
-    """BufferedLineWriter that say all is well are written together; a warning is written at once, and they
-    before it."""
+    """Lines at level info are written together. A warning is written at once, with the lines before
+    it."""
     lines = BufferedLineWriter(sys.stderr.buffer)
     lines.info(b"1")
     lines.info(b"2")
@@ -117,7 +117,7 @@ async def test_a_quiet_line_waits_for_its_neighbours(
 
 
 def test_a_second_loop_writes_too(capsysbinary: pytest.CaptureFixture[bytes]) -> None:
-    """A line that a closed loop has left behind keeps no later one waiting."""
+    """A line left by a closed loop does not delay later ones."""
     lines = BufferedLineWriter(sys.stderr.buffer)
 
     async def say(line: bytes, seconds: float) -> None:
@@ -131,7 +131,7 @@ def test_a_second_loop_writes_too(capsysbinary: pytest.CaptureFixture[bytes]) ->
 
 @pytest.mark.parametrize("log", ["json", "console"])
 def test_a_full_disk_fails_nobody(log: str, tmp_path: Path) -> None:
-    """Whoever has something to say goes on when it cannot be written."""
+    """A program that logs goes on when its log cannot be written."""
     code = f"import structlog; from om_proxy.telemetry.logs import configure; configure('{log}')\n"
     code += "structlog.get_logger('x').error('failed'); structlog.get_logger('x').info('turn'); print('on')"
     with open("/dev/full", "w") as full:
@@ -146,7 +146,7 @@ def test_a_full_disk_fails_nobody(log: str, tmp_path: Path) -> None:
 
 
 def test_the_last_lines_are_written_at_the_end(tmp_path: Path) -> None:
-    """A program that ends writes what still waits."""
+    """A program's end flushes the waiting lines."""
     code = "import asyncio, structlog; from om_proxy.telemetry.logs import configure; configure('json')\n"
     code += "async def main(): structlog.get_logger('x').info('turn', n=1)\n"
     code += "asyncio.run(main())"
@@ -157,7 +157,7 @@ def test_the_last_lines_are_written_at_the_end(tmp_path: Path) -> None:
 
 
 def test_off(capsys: pytest.CaptureFixture[str]) -> None:
-    """`off` writes nothing at all, not for errors either."""
+    """`off` writes nothing, not even errors."""
     configure("off")
     structlog.get_logger("x").error("failed")
     logging.getLogger("uvicorn.error").error("failed")
@@ -165,14 +165,14 @@ def test_off(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_auto_without_a_terminal_is_json(capsys: pytest.CaptureFixture[str]) -> None:
-    """In a container, events are for machines."""
+    """Without a terminal, `auto` writes JSON."""
     configure("auto")
     structlog.get_logger("x").info("turn")
     assert events(capsys)[0]["event"] == "turn"
 
 
 def test_console(capsys: pytest.CaptureFixture[str]) -> None:
-    """For people: one line, with the time of day and without colours where no terminal is."""
+    """A console line has the time of day, and no colours without a terminal."""
     configure("console")
     structlog.get_logger("x").warning("observe.failed", thread="t", failures=2)
     text = capsys.readouterr().err
@@ -191,15 +191,15 @@ def test_console(capsys: pytest.CaptureFixture[str]) -> None:
 def test_a_thread_s_own_name(
     log: Literal["console", "json", "auto"], names_threads: bool, name: str | None
 ) -> None:
-    """Only a console that is told to shows it: JSON lines are collected."""
+    """Only a console with `names_threads` shows the name: JSON lines are collected."""
     configure(log, names_threads=names_threads)
     assert thread_name(KEY) == name
     assert thread_name(None) is None
 
 
 def test_all_lines_of_a_thread_call_it_alike(capsys: pytest.CaptureFixture[str]) -> None:
-    """On a console the line of an observation names the thread as its turn did; without a name the
-    label stands in both."""
+    """On a console, an observation's line names the thread as its turn's line did; without a name,
+    both show the label."""
     configure("console", names_threads=True)
     log = structlog.get_logger()
     log.info("turn", status=200, thread="9d4d", name="kitchen")
@@ -213,7 +213,7 @@ def test_all_lines_of_a_thread_call_it_alike(capsys: pytest.CaptureFixture[str])
 
 
 def test_names_at_hand_are_bounded() -> None:
-    """Any number of threads may speak."""
+    """The number of remembered names is bounded."""
     line = ConsoleLine()
     for number in range(MAX_KNOWN_THREADS + 2):
         line(None, "info", {"event": "turn", "thread": f"{number:04x}", "name": "kitchen"})
@@ -222,7 +222,7 @@ def test_names_at_hand_are_bounded() -> None:
 
 
 def test_a_model_s_name() -> None:
-    """A key that stands where the model should is not repeated, and a name has an end."""
+    """A key in place of a model's name is not repeated, and a long name is cut."""
     assert model_name("sk-proj-0hush1hush2hush3hush4hush5hush6") is not None
     assert "hush" not in str(model_name("sk-proj-0hush1hush2hush3hush4hush5hush6"))
     assert len(str(model_name("m" * 10_000))) == 300
@@ -230,7 +230,8 @@ def test_a_model_s_name() -> None:
 
 
 def test_libraries(capsys: pytest.CaptureFixture[str]) -> None:
-    """The server's warnings are heard as class and place; HTTP clients, who log URLs, are not."""
+    """The server's warnings are logged as class and place. Those of HTTP clients, which log URLs,
+    are not."""
     configure("json")
     configure("json")
     logging.getLogger("httpx").error("POST https://h/?key=hush")
@@ -275,8 +276,8 @@ for work in (broken, sys.exit):
 
 
 def test_python_s_own_words(tmp_path: Path) -> None:
-    """A warning, an error in a finaliser and one that ends a thread: each an event that tells its
-    class and place, and no more."""
+    """A warning, an error in a finaliser and an error that ends a thread are logged as class and
+    place."""
     ended = subprocess.run(
         [sys.executable, "-c", NOISE], capture_output=True, check=True, cwd=tmp_path
     )
@@ -287,15 +288,14 @@ def test_python_s_own_words(tmp_path: Path) -> None:
 
 
 def test_a_thread_s_label() -> None:
-    """What the rest of the program calls the thread, too; there is none where there is no
-    thread."""
+    """The label is the one that the rest of the program uses; None without a thread."""
     assert thread_label(b"secret", KEY) == label_thread(b"secret", KEY)
     assert thread_label(b"secret", None) is None
 
 
 def test_labels_differ() -> None:
-    """By each part of the key, and by the server's secret: nobody else can try names until one
-    fits."""
+    """The label depends on each part of the key and on the server's secret, so nobody can guess
+    names by trying."""
     others = [
         KEY._replace(tenant="other"),
         KEY._replace(resource="other"),
@@ -308,7 +308,7 @@ def test_labels_differ() -> None:
 
 
 def test_labels_at_hand_are_bounded() -> None:
-    """Names are chosen by clients."""
+    """The number of cached labels is bounded, because clients choose the names."""
     for number in range(MAX_KNOWN_THREADS + 10):
         thread_label(b"secret", KEY._replace(thread=str(number)))
     assert thread_label.cache_info().currsize == MAX_KNOWN_THREADS
