@@ -523,9 +523,9 @@ async def test_a_claim_that_loses_its_place_in_line_is_given_back() -> None:
         await p.stored(chat(3, 50), claimed)
         looking = asyncio.create_task(background.look_for_due(lambda: 3_600.0))
         await wait_until(lambda: background._leases.is_claimed(claimed))
-        before = set(background._held)
+        before = set(background._detached)
         background.wake(threads_of("b", 1)[0])
-        await asyncio.gather(*(background._held - before))
+        await asyncio.gather(*(background._detached - before))
         assert await p.store.claim(p.clock.now, 9, "another process", 60) == (claimed,)
         looking.cancel()
         await background.close()
@@ -727,7 +727,7 @@ async def test_closing_gives_up_model_calls_and_finishes_commits() -> None:
             await p.memories.update(KEY, lambda m: replace(m, title="written at the end"))
             committed.set()
 
-        p.background.hold(commit())
+        p.background.run_detached(commit())
         await p.background.close()
         assert held.given_up
         assert committed.is_set()

@@ -52,7 +52,7 @@ class Engine:
 
 
 class Background:
-    def hold(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+    def run_detached(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         return asyncio.create_task(work)
 
 

@@ -91,10 +91,10 @@ class Api(Protocol):
     @property
     def name(self) -> str: ...
 
-    def parse_request(self, body: bytes, known: Split | None = None) -> Request:
+    def parse_request(self, body: bytes, known_split: Split | None = None) -> Request:
         """Split a request into messages; raises Unreadable.
 
-        `known`: the last split of the same thread. The same body gives the same request, in less
+        `known_split`: the thread's last split. The same body gives the same request, in less
         time.
         """
 

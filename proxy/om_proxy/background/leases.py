@@ -62,24 +62,24 @@ class Leases:
     def is_claimed(self, key: Key) -> bool:
         return key in self._claimed
 
-    async def take(self, key: Key) -> bool:
+    async def acquire(self, key: Key) -> bool:
         return await self._store.lease(key, self._holder, LEASE_S)
 
     async def renew_forever(self, key: Key) -> None:
         while True:
             await asyncio.sleep(LEASE_S / 3)
             try:
-                await self.take(key)
+                await self.acquire(key)
             except OmError as exc:
                 # the next renewal may succeed; losing the lease costs money only
                 log.warning("lease.failed", error=type(exc).__name__)
 
-    def give_back(self, key: Key) -> Coroutine[Any, Any, None]:
+    def release(self, key: Key) -> Coroutine[Any, Any, None]:
         """Drop the claim at once, where the thread was claimed again meanwhile; the lease goes when
         the result is awaited."""
         self._claimed.pop(key, None)
         return self._store.release(key, self._holder)
 
-    async def give_back_claims(self) -> None:
+    async def release_claims(self) -> None:
         for key in self._claimed:
             await self._store.release(key, self._holder)

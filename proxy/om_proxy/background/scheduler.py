@@ -62,16 +62,16 @@ class Background:
         self._due = DueWork(memories, policies, clock)
         self._running: dict[Key, ThreadRun] = {}
         self._run_again: set[Key] = set()  # threads woken during their run
-        self._held: set[asyncio.Task[Any]] = set()
+        self._detached: set[asyncio.Task[Any]] = set()
         self._closing = False
 
     # ── what others ask of it ─────────────────────────────────────────────────────────────────────
 
-    def hold(self, work: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
+    def run_detached(self, work: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
         """Run work that must survive its request, without awaiting it."""
         task = asyncio.create_task(work)
-        self._held.add(task)
-        task.add_done_callback(self._held.discard)
+        self._detached.add(task)
+        task.add_done_callback(self._detached.discard)
         return task
 
     def wake(self, key: Key, context: MemoryContext | None = None) -> None:
@@ -138,7 +138,7 @@ class Background:
 
     async def wait_idle(self) -> None:
         """Wait until no work is under way."""
-        while tasks := {*self._run_tasks(), *self._held}:
+        while tasks := {*self._run_tasks(), *self._detached}:
             await asyncio.wait(tasks)
             await asyncio.sleep(0)  # let their callbacks start what follows
 
@@ -150,8 +150,8 @@ class Background:
             if loop_time() >= next_look:
                 self._leases.begin_look()
                 next_look = loop_time() + interval()
-            # held: a lease that was taken and forgotten would keep others from the thread
-            await asyncio.shield(self.hold(self._claim_due()))
+            # detached: a lease that was taken and forgotten would keep others from the thread
+            await asyncio.shield(self.run_detached(self._claim_due()))
             with suppress(TimeoutError):
                 async with asyncio.timeout_at(next_look):
                     await self._leases.wants_claims.wait()
@@ -163,11 +163,11 @@ class Background:
         tasks = self._run_tasks()
         for task in tasks:
             task.cancel()
-        if tasks := tasks | self._held:
+        if tasks := tasks | self._detached:
             await asyncio.wait(tasks, timeout=grace)
         with suppress(OmError, TimeoutError):
             async with asyncio.timeout(grace):
-                await self._leases.give_back_claims()
+                await self._leases.release_claims()
 
     def _run_tasks(self) -> set[asyncio.Task[Any]]:
         return {run.task for run in self._running.values() if run.task}
@@ -192,7 +192,7 @@ class Background:
     def _join_queue(self, key: Key) -> None:
         dropped = self._queue.join(key)
         if dropped is not None and self._leases.is_claimed(dropped):
-            self.hold(self._leases.give_back(dropped))
+            self.run_detached(self._leases.release(dropped))
 
     def _fill_slots(self) -> None:
         while (
@@ -240,18 +240,18 @@ class Background:
                 if waited_for is None and await self._due.find(key) is None:
                     return  # the usual case: a lease costs two commits, so only work takes one
                 leased = None  # unknown: the lease may be taken while this is cancelled
-                leased = await self._leases.take(key)
+                leased = await self._leases.acquire(key)
                 if not leased and waited_for is None:
                     # only here: a request does not wait for a process that may have crashed, and a
                     # lease only saves money
                     return
-            renewing = self.hold(self._leases.renew_forever(key))
+            renewing = self.run_detached(self._leases.renew_forever(key))
             await self._perform_due(key, run, waited_for)
         finally:
             if renewing is not None:
                 renewing.cancel()
             if leased is not False:
-                await self._leases.give_back(key)
+                await self._leases.release(key)
 
     async def _perform_due(self, key: Key, run: ThreadRun, waited_for: Decision | None) -> None:
         """Perform what is waited for, or else what is due, until nothing is, or a step failed (its

@@ -128,7 +128,7 @@ class TurnClosing:
         """Store the turn in a task that outlives the request. `broke_off`: the client has not seen
         the end of the reply."""
         commit = self._choose_commit(exchange, reply, status, broke_off=broke_off)
-        return self._background.hold(self._close_or_defer(exchange, reply, commit))
+        return self._background.run_detached(self._close_or_defer(exchange, reply, commit))
 
     async def _close_or_defer(
         self, exchange: Exchange, reply: Reply | None, commit: Callable[[], Awaitable[None]] | None

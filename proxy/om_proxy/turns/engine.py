@@ -152,7 +152,9 @@ class Engine:
     def _recount(self, turn: OpenedTurn, memory: Memory) -> None:
         """Count the tail again in the background, if another model's encoding counted it."""
         if self._recounting.is_due(memory):
-            self._background.hold(self._recounting.recount(memory, then=partial(self._wake, turn)))
+            self._background.run_detached(
+                self._recounting.recount(memory, then=partial(self._wake, turn))
+            )
 
     async def close_missed(
         self,

@@ -194,6 +194,6 @@ def test_what_is_deep_is_counted() -> None:
     deep: Any = []
     for _ in range(100_000):
         deep = [deep]
-    JsonValueBudget().keep(deep)
+    JsonValueBudget().spend_nested(deep)
     with pytest.raises(ReplyTooLarge):
-        JsonValueBudget(100_000).keep(deep)
+        JsonValueBudget(100_000).spend_nested(deep)

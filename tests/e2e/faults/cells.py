@@ -132,7 +132,7 @@ class Site:
             "calls": len(upstream._tasks),
             "connections": connections(upstream._transport),
             "connections of memory": connections(self.app._memory_transport),
-            "work": len(self.app.background._running) + len(self.app.background._held),
+            "work": len(self.app.background._running) + len(self.app.background._detached),
         }
 
 

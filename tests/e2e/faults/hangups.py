@@ -208,7 +208,7 @@ def held(app: App | None) -> dict[str, int]:
         "calls": len(upstream._tasks),
         "connections in use": len(session.connector._acquired),
         "waiting for a connection": len(session.connector._waiters),
-        "work": len(app.background._running) + len(app.background._held),
+        "work": len(app.background._running) + len(app.background._detached),
         "tasks": tasks.total()
         - tasks["_Connection._serve"],  # the model server's, one for each connection kept
         "descriptors": descriptors(),

@@ -29,8 +29,8 @@ class ChatApi:
     create_reply_reader = ChatReplyReader
     create_end_finder = DoneFinder
 
-    def parse_request(self, body: bytes, known: Split | None = None) -> Request:
-        return chat_request.parse_request(self, body, known)
+    def parse_request(self, body: bytes, known_split: Split | None = None) -> Request:
+        return chat_request.parse_request(self, body, known_split)
 
     @staticmethod
     def rewrite_body(

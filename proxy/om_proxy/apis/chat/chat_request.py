@@ -71,12 +71,12 @@ def split_members(request: Request) -> dict[str, Raw]:
     return _members.decode(request.readable)
 
 
-def parse_request(api: Api, body: bytes, known: Split | None = None) -> Request:
+def parse_request(api: Api, body: bytes, known_split: Split | None = None) -> Request:
     """Split a request. Raises Unreadable for a body that is no object with a list of messages, or
     has too many values."""
     if len(body) > COUNT_VALUES_ABOVE_BYTES and has_too_many_values(body):
         raise Unreadable("more JSON values than any model reads")
-    if known is not None and (request := _parse_behind(api, body, known)):
+    if known_split is not None and (request := _parse_behind(api, body, known_split)):
         return request
     readable, split = body, _decode_body(body)
     if split is None and (whole := replace_lone_surrogates(body)) is not None:
@@ -158,13 +158,13 @@ def _is_filled_list(raw: Raw) -> bool:
     return text.startswith(b"[") and text[1:].lstrip()[:1] != b"]"
 
 
-def _parse_behind(api: Api, body: bytes, known: Split) -> Request | None:
+def _parse_behind(api: Api, body: bytes, known_split: Split) -> Request | None:
     """Split behind the known messages. None: they do not stand in the body as they stood, or not
     right behind instructions."""
-    start = known.find_in(body)
+    start = known_split.find_in(body)
     if start is None:
         return None
-    frame = b"".join((body[:start], KNOWN_PREFIX_PLACEHOLDER, body[start + known.ends[-1] :]))
+    frame = b"".join((body[:start], KNOWN_PREFIX_PLACEHOLDER, body[start + known_split.ends[-1] :]))
     split = _decode_body(frame) if frame.count(KNOWN_PREFIX_PLACEHOLDER) == 1 else None
     raws = tuple(map(bytes, split.messages)) if split else ()
     if split is None or KNOWN_PREFIX_PLACEHOLDER not in raws:
@@ -173,7 +173,7 @@ def _parse_behind(api: Api, body: bytes, known: Split) -> Request | None:
     roles = tuple(_list_leading_roles(raws[:place]))
     if len(roles) < place:
         return None
-    messages = SlicedMessages(body, start, known, raws[place + 1 :])
+    messages = SlicedMessages(body, start, known_split, raws[place + 1 :])
     return _build_request(api, body, frame, frame, split, raws[:place], roles, messages)
 
 

@@ -45,20 +45,20 @@ class JsonValueBudget:
     def __init__(self, values: int = MAX_JSON_VALUES) -> None:
         self._left = values
 
-    def take(self, values: int) -> None:
+    def spend(self, values: int) -> None:
         """Raises ReplyTooLarge if fewer are left."""
         self._left -= values
         if self._left < 0:
             raise ReplyTooLarge("more JSON values than any model says")
 
-    def keep(self, value: Any) -> None:
-        """Take the values inside, counted as in a request: brackets, and commas between values."""
+    def spend_nested(self, value: Any) -> None:
+        """Spend the values inside, counted as in a request: brackets, and commas between values."""
         found = [value]
         for (
             each
         ) in found:  # grows meanwhile; no recursion: it may be nested as deep as the parser goes
             inner = each.values() if isinstance(each, dict) else each
-            self.take(len(inner) or 1)
+            self.spend(len(inner) or 1)
             found += [one for one in inner if isinstance(one, CONTAINER_TYPES)]
 
 
@@ -122,7 +122,7 @@ class MessageBuilder:
 
     def _add_calls(self, calls: list[Any]) -> None:
         if len(calls) > 1:
-            self._budget.take(len(calls))
+            self._budget.spend(len(calls))
         for call in calls:
             if isinstance(call, dict):
                 self._add_call(call)
@@ -136,7 +136,7 @@ class MessageBuilder:
                 self._first_by_id[id_] = call
 
     def _begin_call(self, delta: Mapping[str, Any]) -> _Call:
-        self._budget.take(CALL_VALUES)
+        self._budget.spend(CALL_VALUES)
         call = _Call(len(self._calls), _read_index(delta))
         self._calls.append(call)
         if call.index is not None:
@@ -183,7 +183,7 @@ def _merge(into: dict[str, Any], delta: Mapping[str, Any], budget: JsonValueBudg
         if value is None or name in ("tool_calls", "index"):
             continue
         if (old := into.get(name)) is None:
-            budget.take(MEMBER_VALUES)
+            budget.spend(MEMBER_VALUES)
         into[name] = _merge_value(name, old, value, budget)
 
 
@@ -196,7 +196,7 @@ def _merge_value(name: str, old: Any, new: Any, budget: JsonValueBudget) -> Any:
         _merge(inner, new, budget)
         return inner
     if isinstance(new, CONTAINER_TYPES):
-        budget.keep(new)
+        budget.spend_nested(new)
     if isinstance(new, list):
         merged = old if isinstance(old, list) else []  # always the builder's own: it grows in place
         merged.extend(new)
