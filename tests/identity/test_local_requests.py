@@ -11,7 +11,7 @@ from tests.identity.examples import KEYED, NOW, RULES, SECRET, SIGNED, headers, 
 HERE = "127.0.0.1:8400"  # what a page of any site can ask for, where its visitor runs us
 
 
-def asked(host: str, *origins: str) -> list[tuple[bytes, bytes]]:
+def make_headers(host: str, *origins: str) -> list[tuple[bytes, bytes]]:
     return [
         (b"host", host.encode()),
         (b"x-om-thread", b"t"),
@@ -53,7 +53,7 @@ def assert_known(
 def test_a_page_under_another_name_is_not_local(host: str, origin: str | None, known: bool) -> None:
     """On loopback, a caller without a credential is `local`, but not a page whose name merely
     resolves there (DNS rebinding)."""
-    assert_known(asked(host, *([origin] if origin else [])), known)
+    assert_known(make_headers(host, *([origin] if origin else [])), known)
 
 
 @pytest.mark.parametrize(
@@ -70,7 +70,7 @@ def test_a_page_under_another_name_is_not_local(host: str, origin: str | None, k
 def test_the_site_that_a_browser_names(site: str, known: bool) -> None:
     """A request from another site's page is not local, even without an origin. An unknown value is
     not local either."""
-    assert_known([*asked(HERE), (b"sec-fetch-site", site.encode())], known)
+    assert_known([*make_headers(HERE), (b"sec-fetch-site", site.encode())], known)
 
 
 @pytest.mark.parametrize(
@@ -84,7 +84,7 @@ def test_the_site_that_a_browser_names(site: str, known: bool) -> None:
 def test_a_page_of_this_machine_is_local(origin: str) -> None:
     """A page on loopback is served by a program of this machine, which may call the proxy as
     well."""
-    assert_known(asked(HERE, origin), True)
+    assert_known(make_headers(HERE, origin), True)
 
 
 ELSEWHERE = (
@@ -133,14 +133,14 @@ UNREADABLE = (
 def test_a_page_of_another_site_is_not_local(origin: str) -> None:
     """The page may call our address, and the model server may allow it, but it gets no memory. The
     same holds for an unreadable origin."""
-    assert_known(asked(HERE, origin), False)
+    assert_known(make_headers(HERE, origin), False)
 
 
 @pytest.mark.parametrize("second", ["https://evil.example", "http://localhost", ""])
 def test_two_origins_are_not_local(second: str) -> None:
     """No browser sends two origins, and the proxy does not guess which one counts."""
     for origins in (("http://localhost", second), (second, "http://localhost")):
-        assert_known(asked(HERE, *origins), False)
+        assert_known(make_headers(HERE, *origins), False)
 
 
 def test_a_page_is_not_the_cached_program() -> None:
@@ -148,14 +148,14 @@ def test_a_page_is_not_the_cached_program() -> None:
     cached."""
     rules = IdentityRules()
     for _ in range(2):
-        assert_known(asked(HERE), True, rules)
-        assert_known(asked(HERE, "https://evil.example"), False, rules)
-        assert_known(asked(HERE, "http://localhost"), True, rules)
+        assert_known(make_headers(HERE), True, rules)
+        assert_known(make_headers(HERE, "https://evil.example"), False, rules)
+        assert_known(make_headers(HERE, "http://localhost"), True, rules)
 
 
 def test_a_token_is_no_credential() -> None:
     """A token names a user, and not the owner of the memory: only a credential does."""
-    sent = [*asked(HERE, "https://evil.example"), (b"x-om-token", token().encode())]
+    sent = [*make_headers(HERE, "https://evil.example"), (b"x-om-token", token().encode())]
     assert identify(sent, SIGNED, SECRET, NOW).reason == "no-credential"
     assert identify([*sent, (b"authorization", b"Bearer k")], SIGNED, SECRET, NOW).key == (
         tenant_of("k"),
@@ -185,7 +185,7 @@ FROM_ELSEWHERE = [
 def test_a_forwarded_request_is_not_local(name: str, value: str, known: bool) -> None:
     """Every request of a proxy on this machine comes from loopback. If it forwards another
     machine's request, the request is not local."""
-    assert_known([*asked(HERE), (name.encode(), value.encode())], known)
+    assert_known([*make_headers(HERE), (name.encode(), value.encode())], known)
 
 
 def test_a_credential_counts_from_everywhere() -> None:
@@ -200,11 +200,11 @@ def test_a_credential_counts_from_everywhere() -> None:
 
 def test_with_keys_the_origin_says_nothing() -> None:
     """With auth.keys, the key decides, whatever page sends it. Without a key there is no memory."""
-    page = asked("proxy.example", "https://app.example")
+    page = make_headers("proxy.example", "https://app.example")
     assert identify([*page, (b"authorization", b"Bearer key-a")], KEYED, SECRET).key == (
         "acme",
         "t",
         "t",
     )
     with pytest.raises(Unauthorized):
-        identify(asked(HERE, "http://localhost"), KEYED, SECRET)
+        identify(make_headers(HERE, "http://localhost"), KEYED, SECRET)

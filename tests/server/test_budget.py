@@ -16,7 +16,7 @@ from om_proxy.server.process_resources import release_freed_memory
 LIMIT = 1_000
 
 
-async def rounds() -> None:
+async def run_until_idle() -> None:
     for _ in range(5):
         await asyncio.sleep(0)
 
@@ -27,7 +27,7 @@ async def test_admitted_as_it_is_cancelled() -> None:
     budget = MemoryBudget(lambda: LIMIT)
     budget.change(700)
     first, second = (asyncio.create_task(budget.wait_and_charge_large(500)) for _ in range(2))
-    await rounds()
+    await run_until_idle()
     budget.change(-600)
     first.cancel()  # in the pass in which its turn came
     await asyncio.wait({first})
@@ -63,7 +63,7 @@ def test_any_order(steps: list[tuple[str, int]]) -> None:
         for what, number in steps:
             match what:
                 case "come":
-                    waiting.append((number, asyncio.create_task(came(budget, number))))
+                    waiting.append((number, asyncio.create_task(has_been_admitted(budget, number))))
                 case "leave" if inside():
                     size, _ = waiting.pop(inside()[number % len(inside())])
                     budget.change(-size)
@@ -74,13 +74,13 @@ def test_any_order(steps: list[tuple[str, int]]) -> None:
                 case "end copy" if copies:
                     budget.change(-copies.pop())
             if number % 2:
-                await rounds()
+                await run_until_idle()
             assert budget.held_bytes <= COPY_SHARE * LIMIT
         while copies:
             budget.change(-copies.pop())
         async with asyncio.timeout(10):
             while waiting:
-                await rounds()
+                await run_until_idle()
                 for n in reversed(inside()):
                     budget.change(-waiting.pop(n)[0])
                 waiting = [each for each in waiting if not each[1].cancelled()]
@@ -89,7 +89,7 @@ def test_any_order(steps: list[tuple[str, int]]) -> None:
     asyncio.run(play())
 
 
-async def came(budget: MemoryBudget, size: int) -> None:
+async def has_been_admitted(budget: MemoryBudget, size: int) -> None:
     if not budget.try_charge_large(size):
         await budget.wait_and_charge_large(size)
 

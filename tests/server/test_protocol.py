@@ -130,7 +130,7 @@ async def test_staying_behind_more_than_the_system_takes() -> None:
         )
         s.go.set()
         assert (await client.answer()).body == b"held"
-        assert await ended(client) == b""
+        assert await read_to_end(client) == b""
         assert len(s.bodies) == 1
 
 
@@ -291,7 +291,7 @@ async def site() -> AsyncIterator[Site]:
             await made.end()
 
 
-def refused(got: RawResponse, status: int, code: str) -> None:
+def assert_refused(got: RawResponse, status: int, code: str) -> None:
     assert (got.status, got.header(b"content-type"), got.header(b"connection")) == (
         status, [b"application/json"], [b"close"]
     )  # fmt: skip
@@ -300,7 +300,7 @@ def refused(got: RawResponse, status: int, code: str) -> None:
     assert got.header(b"x-should-retry") == [b"true" if status == 408 else b"false"]
 
 
-async def ended(client: RawClient) -> bytes:
+async def read_to_end(client: RawClient) -> bytes:
     """Read what still comes until the end of the connection."""
     try:
         return await asyncio.wait_for(client.reader.read(), 30)
@@ -308,7 +308,7 @@ async def ended(client: RawClient) -> bytes:
         return b""
 
 
-def held(count: int) -> Callable[[BoundedProtocol], bool]:
+def has_received(count: int) -> Callable[[BoundedProtocol], bool]:
     """A condition: the server has received this many bytes outside of bodies."""
     return lambda protocol: protocol._head_bytes >= count
 
@@ -321,11 +321,11 @@ CHUNKED = b"POST / HTTP/1.1\r\nhost: h\r\ntransfer-encoding: chunked\r\n\r\n1\r\
 async def test_a_slow_head(part: bytes) -> None:
     """A head that does not end gets a 408, and the application is not called."""
     async with site() as s:
-        client = await s.client(part, held(len(part)))
+        client = await s.client(part, has_received(len(part)))
         assert s.check(9.9) == []
         assert s.check(0.2) == ["head"]
-        refused(await client.answer(), 408, "om_too_slow")
-        assert await ended(client) == b""
+        assert_refused(await client.answer(), 408, "om_too_slow")
+        assert await read_to_end(client) == b""
         assert s.heads == []
 
 
@@ -334,7 +334,7 @@ async def test_a_silent_connection() -> None:
     async with site() as s:
         client = await s.client(b"", lambda _: True)
         assert s.check(10.1) == ["head"]
-        assert await ended(client) == b""
+        assert await read_to_end(client) == b""
 
 
 @pytest.mark.parametrize("sent", [PARTIAL + b"\r\n123", CHUNKED])
@@ -345,32 +345,32 @@ async def test_a_slow_body(sent: bytes) -> None:
         client = await s.client(sent, lambda p: p._body_bytes)
         assert s.check(29.9) == []
         assert s.check(0.2) == ["body"]
-        refused(await client.answer(), 408, "om_too_slow")
+        assert_refused(await client.answer(), 408, "om_too_slow")
         await s.until(lambda: s.bodies)
         assert s.bodies == [None]
         s.check(0)
         assert s.check(REFUSAL_READ_TIMEOUT_S + 0.1) == ["left"]
-        assert await ended(client) == b""
+        assert await read_to_end(client) == b""
 
 
 async def test_an_endless_chunk_head() -> None:
     """Bytes of a chunk's head are no progress of the body."""
     async with site() as s:
         head = b"POST / HTTP/1.1\r\nhost: h\r\ntransfer-encoding: chunked\r\n\r\n1;"
-        client = await s.client(head, held(len(head)))
+        client = await s.client(head, has_received(len(head)))
         for n in range(29):
             client.writer.write(b"x" * 1_000)
             await s.until(lambda n=n: s.protocol._head_bytes == len(head) + 1_000 * (n + 1))  # type: ignore[misc] # binds the loop's n
             assert s.check(1) == []
         assert s.check(1) == ["body"]
-        refused(await client.answer(), 408, "om_too_slow")
+        assert_refused(await client.answer(), 408, "om_too_slow")
 
 
 async def test_a_large_body_takes_its_time() -> None:
     """A body at a kilobyte a second is accepted, however long it takes."""
     async with site() as s:
         client = await s.client(
-            b"POST / HTTP/1.1\r\nhost: h\r\ncontent-length: 400000\r\n\r\n", held(10)
+            b"POST / HTTP/1.1\r\nhost: h\r\ncontent-length: 400000\r\n\r\n", has_received(10)
         )
         for n in range(1, 11):
             client.writer.write(b"x" * 40_000)
@@ -405,7 +405,7 @@ async def test_silence_between_requests() -> None:
         assert (await client.answer()).body == b"2"
         assert s.check(74.9) == []
         assert s.check(75.1) == ["idle"]
-        assert await ended(client) == b""
+        assert await read_to_end(client) == b""
 
 
 ONE = b"POST / HTTP/1.1\r\nhost: h\r\ncontent-length: 1\r\n\r\nx"
@@ -446,7 +446,7 @@ async def test_a_request_that_comes_as_the_silence_ends(by: str) -> None:
             assert s.check(76) == ["idle"]
         else:
             protocol.timeout_keep_alive_handler()
-        assert await ended(client) == b""
+        assert await read_to_end(client) == b""
 
 
 async def test_a_head_that_has_begun_is_no_silence() -> None:
@@ -460,7 +460,7 @@ async def test_a_head_that_has_begun_is_no_silence() -> None:
         await s.until(lambda: s.protocol._head_bytes == len(PARTIAL))
         assert s.check(1) == []
         assert s.check(10.1) == ["head"]
-        refused(await client.answer(), 408, "om_too_slow")
+        assert_refused(await client.answer(), 408, "om_too_slow")
 
 
 async def test_line_ends_do_not_keep_a_connection() -> None:
@@ -476,7 +476,7 @@ async def test_line_ends_do_not_keep_a_connection() -> None:
             await s.until(lambda n=n: s.protocol._head_bytes == 2 * n)  # type: ignore[misc] # binds the loop's n
             assert s.check(18) == []
         assert s.check(3.1) == ["idle"]
-        assert await ended(client) == b""
+        assert await read_to_end(client) == b""
 
 
 async def test_a_reader_that_stalls() -> None:
@@ -519,7 +519,7 @@ LIMIT = LimitSettings().headers
 FULL = b"GET / HTTP/1.1\r\n" + b"".join(b"x-%d: v\r\n" % n for n in range(MAX_HEADERS)) + b"\r\n"
 
 
-def sized(size: int) -> bytes:
+def make_head(size: int) -> bytes:
     """A head of this many bytes of address and headers."""
     return (
         b"GET / HTTP/1.1\r\nhost: h\r\nx: "
@@ -532,7 +532,7 @@ async def test_the_largest_head() -> None:
     """A hundred headers of the largest allowed size are accepted."""
     async with site() as s:
         client = await s.connect()
-        for head in (FULL, sized(LIMIT - 100)):
+        for head in (FULL, make_head(LIMIT - 100)):
             client.writer.write(head)
             assert (await client.answer()).status == 200
         assert len(s.heads[0]) == MAX_HEADERS
@@ -542,7 +542,7 @@ async def test_the_largest_head() -> None:
     "head",
     [
         pytest.param(FULL[:-2] + b"x: y\r\n\r\n", id="one header too many"),
-        pytest.param(sized(LIMIT + 1), id="one byte too many"),
+        pytest.param(make_head(LIMIT + 1), id="one byte too many"),
         pytest.param(b"GET /" + b"a" * LIMIT + b" HTTP/1.1\r\nhost: h\r\n\r\n", id="the address"),
         pytest.param(b"GET / HTTP/1.1\r\nx: " + b"v" * 5_000_000, id="a value without end"),
         pytest.param(b"GET / HTTP/1.1\r\n" + b"v" * 5_000_000, id="a name without end"),
@@ -557,7 +557,9 @@ async def test_a_head_that_is_too_large(head: bytes) -> None:
         client = await s.connect()
         client.writer.write(head)
         got = await client.answer()
-        refused(got, *((400, "om_bad_http") if head[:2] == b"GG" else (431, "om_head_too_large")))
+        assert_refused(
+            got, *((400, "om_bad_http") if head[:2] == b"GG" else (431, "om_head_too_large"))
+        )
         client.writer.close()
         await s.until(lambda: not list(s.watchdog.connections))
         assert s.heads == []
@@ -567,17 +569,17 @@ async def test_a_large_head_behind_another_request() -> None:
     """A head behind another request is measured too, in one packet or several. The first request is
     answered."""
     ask = b"POST / HTTP/1.1\r\nhost: h\r\ncontent-length: 1\r\n\r\nx"
-    for large in (sized(LIMIT + 1), sized(3 * LIMIT)):
+    for large in (make_head(LIMIT + 1), make_head(3 * LIMIT)):
         async with site() as s:
             client = await s.connect(ask + large)
             assert (await client.answer()).status == 200
-            assert await ended(client) == b""
+            assert await read_to_end(client) == b""
             assert len(s.heads) == 1
         async with site() as s:
             client = await s.client(ask + large[:2_000], lambda _: s.bodies)
             assert (await client.answer()).status == 200
             client.writer.write(large[2_000:])
-            refused(await client.answer(), 431, "om_head_too_large")
+            assert_refused(await client.answer(), 431, "om_head_too_large")
             assert len(s.heads) == 1
 
 
@@ -597,9 +599,9 @@ async def test_a_small_head_behind_a_large_body() -> None:
 async def test_a_refused_client_may_read_why() -> None:
     """What a refused client sends is dropped. If it does not leave, the connection is cut."""
     async with site() as s:
-        client = await s.client(sized(LIMIT + 1), lambda p: p._is_refused)
+        client = await s.client(make_head(LIMIT + 1), lambda p: p._is_refused)
         client.writer.write(b"GET / HTTP/1.1\r\nhost: h\r\n\r\n" * 10)
-        refused(await client.answer(), 431, "om_head_too_large")
+        assert_refused(await client.answer(), 431, "om_head_too_large")
         s.check(0)
         assert s.check(REFUSAL_READ_TIMEOUT_S - 0.1) == []
         assert s.check(0.2) == ["left"]
@@ -627,7 +629,7 @@ async def test_trailers_and_extensions_without_end(more: bytes) -> None:
     async with site() as s:
         client = await s.connect()
         client.writer.write(CHUNKED + more)
-        refused(await client.answer(), 431, "om_head_too_large")
+        assert_refused(await client.answer(), 431, "om_head_too_large")
         client.writer.close()
         await s.until(lambda: s.bodies)
         assert s.bodies == [None]
@@ -663,7 +665,7 @@ async def test_the_rest_of_an_answered_body_that_does_not_end() -> None:
             client.writer.write(b"x" * 2_000)
             await s.until(lambda: s.protocol._body_bytes == sent + 2_000)  # noqa: B023 - awaited at once
             assert s.check(seconds) == ["rest"]
-            assert await ended(client) == b""
+            assert await read_to_end(client) == b""
 
 
 async def test_waiting_for_100_continue() -> None:
@@ -671,7 +673,7 @@ async def test_waiting_for_100_continue() -> None:
     body."""
     async with site() as s:
         head = b"POST / HTTP/1.1\r\nhost: h\r\nexpect: 100-continue\r\ncontent-length: 3\r\n\r\n"
-        client = await s.client(head, held(len(head)))
+        client = await s.client(head, has_received(len(head)))
         assert await client.until(b"\r\n\r\n") == b"HTTP/1.1 100 Continue\r\n\r\n"
         client.writer.write(b"xyz")
         assert (await client.answer()).body == b"3"
@@ -698,8 +700,8 @@ async def test_an_unreadable_request(sent: bytes) -> None:
     async with site() as s:
         client = await s.connect()
         client.writer.write(sent)
-        refused(await client.answer(), 400, "om_bad_http")
-        assert await ended(client) == b""
+        assert_refused(await client.answer(), 400, "om_bad_http")
+        assert await read_to_end(client) == b""
         assert s.heads == []
 
 
@@ -708,12 +710,12 @@ async def test_an_unreadable_body() -> None:
     async with site() as s:
         client = await s.connect()
         client.writer.write(CHUNKED + b"zz\r\n")
-        refused(await client.answer(), 400, "om_bad_http")
+        assert_refused(await client.answer(), 400, "om_bad_http")
         await s.until(lambda: s.bodies)
         assert s.bodies == [None]
 
 
-@pytest.mark.parametrize("nonsense", [b"\x00\x01\x02 nonsense\r\n\r\n", sized(LIMIT + 1)])
+@pytest.mark.parametrize("nonsense", [b"\x00\x01\x02 nonsense\r\n\r\n", make_head(LIMIT + 1)])
 async def test_nonsense_behind_a_request(nonsense: bytes) -> None:
     """The request is answered, and the connection ends without an error in the response, whenever
     the nonsense arrives."""
@@ -727,7 +729,7 @@ async def test_nonsense_behind_a_request(nonsense: bytes) -> None:
                 await s.until(lambda: s.protocol._is_refused)
             assert s.check(100) == []
             s.go.set()
-            assert await ended(client) == b"4\r\nheld\r\n0\r\n\r\n"
+            assert await read_to_end(client) == b"4\r\nheld\r\n0\r\n\r\n"
 
 
 async def test_an_unreadable_body_behind_a_request() -> None:
@@ -735,7 +737,7 @@ async def test_an_unreadable_body_behind_a_request() -> None:
     async with site() as s:
         ask = b"POST /hold HTTP/1.1\r\nhost: h\r\ncontent-length: 1\r\n\r\nx"
         client = await s.connect(ask + CHUNKED + b"zz\r\n")
-        assert b"held" not in await ended(client)
+        assert b"held" not in await read_to_end(client)
 
 
 # ── the timer ─────────────────────────────────────────────────────────────────────────────────────
@@ -767,7 +769,7 @@ async def test_the_watchdog_s_own_timer() -> None:
         begun = time.monotonic()
         clients = [await s.connect(PARTIAL + (b"\r\n1" if n % 2 else b"")) for n in range(40)]
         for client in clients:
-            refused(await client.answer(), 408, "om_too_slow")
+            assert_refused(await client.answer(), 408, "om_too_slow")
             assert time.monotonic() - begun >= 0.2
             await client.close()
         await s.until(lambda: watchdog._loop is None)
@@ -783,5 +785,5 @@ async def test_limits_that_are_changed() -> None:
         client = await s.connect()
         limits.append(LimitSettings(headers=100_000, header_timeout=60))
         await s.until(lambda: watchdog.limits.headers == 100_000)
-        client.writer.write(sized(50_000))
+        client.writer.write(make_head(50_000))
         assert (await client.answer()).status == 200

@@ -17,11 +17,11 @@ from om_proxy.settings.admin_token import add_admin_token
 OPEN = {"OM_PROXY__SERVER__HOST": "0.0.0.0"}  # noqa: S104 - nothing listens
 
 
-def named(file: Path, **more: str) -> dict[str, str]:
+def make_env(file: Path, **more: str) -> dict[str, str]:
     return OPEN | {"OM_PROXY_ADMIN_TOKEN_FILE": str(file)} | more
 
 
-def token_in(env: dict[str, str]) -> str:
+def load_token(env: dict[str, str]) -> str:
     token = load(env=env).server.admin_token
     assert token is not None
     return token.get_secret_value()
@@ -31,26 +31,26 @@ def test_a_token_is_made_and_kept(tmp_path: Path) -> None:
     """A new token is long, only its owner can read it, the next start reads the same one, and the
     folder holds no other file."""
     file = tmp_path / "admin-token"
-    token = token_in(named(file))
+    token = load_token(make_env(file))
     assert len(token) == 64
     assert stat.S_IMODE(file.stat().st_mode) == 0o600
     assert file.read_text() == f"{token}\n"
-    assert token_in(named(file)) == token
+    assert load_token(make_env(file)) == token
     assert list(tmp_path.iterdir()) == [file]
 
 
 def test_each_folder_has_its_own(tmp_path: Path) -> None:
     """Tokens are random."""
-    assert token_in(named(tmp_path / "a")) != token_in(named(tmp_path / "b"))
+    assert load_token(make_env(tmp_path / "a")) != load_token(make_env(tmp_path / "b"))
 
 
 @pytest.mark.parametrize("variable", ["OM_PROXY_ADMIN_TOKEN", "OM_PROXY__SERVER__ADMIN_TOKEN"])
 def test_a_given_token_counts(tmp_path: Path, variable: str) -> None:
     """If a token is given, no file is made. An empty variable gives no token."""
     file = tmp_path / "admin-token"
-    assert token_in(named(file, **{variable: "given"})) == "given"
+    assert load_token(make_env(file, **{variable: "given"})) == "given"
     assert not file.exists()
-    assert token_in(named(file, OM_PROXY_ADMIN_TOKEN="")) == file.read_text().strip()
+    assert load_token(make_env(file, OM_PROXY_ADMIN_TOKEN="")) == file.read_text().strip()
 
 
 def test_a_mounted_file_counts(tmp_path: Path) -> None:
@@ -58,7 +58,7 @@ def test_a_mounted_file_counts(tmp_path: Path) -> None:
     file = tmp_path / "secret"
     file.write_text(" of-my-own\n")
     file.chmod(0o444)
-    assert token_in(named(file)) == "of-my-own"
+    assert load_token(make_env(file)) == "of-my-own"
     assert stat.S_IMODE(file.stat().st_mode) == 0o444
 
 
@@ -72,7 +72,7 @@ def test_a_file_without_a_token(tmp_path: Path, content: bytes, why: str) -> Non
     file = tmp_path / "admin-token"
     file.write_bytes(content)
     with pytest.raises(ConfigError, match=why) as caught:
-        load(env=named(file))
+        load(env=make_env(file))
     assert "needs server.admin_token" in str(caught.value)
     assert load(env={"OM_PROXY_ADMIN_TOKEN_FILE": str(file)}).server.admin_token is None
     assert file.read_bytes() == content
@@ -82,15 +82,15 @@ def test_a_folder_that_cannot_be_written(tmp_path: Path) -> None:
     """The same if the file cannot be made. With a given token the file is not needed."""
     file = tmp_path / "absent" / "admin-token"
     with pytest.raises(ConfigError, match="FileNotFoundError") as caught:
-        load(env=named(file))
+        load(env=make_env(file))
     assert "needs server.admin_token" in str(caught.value)
     assert load(env={"OM_PROXY_ADMIN_TOKEN_FILE": str(file)}).server.admin_token is None
-    assert token_in(named(file, OM_PROXY_ADMIN_TOKEN="given")) == "given"
+    assert load_token(make_env(file, OM_PROXY_ADMIN_TOKEN="given")) == "given"
 
 
 def test_servers_that_start_at_once(tmp_path: Path) -> None:
     """Servers that start at once share one file and one token."""
-    env = named(tmp_path / "admin-token")
+    env = make_env(tmp_path / "admin-token")
     for _ in range(20):
         with ThreadPoolExecutor(8) as pool:
             tokens = {
@@ -108,7 +108,7 @@ def test_a_file_system_without_hard_links(tmp_path: Path, monkeypatch: pytest.Mo
 
     monkeypatch.setattr(os, "link", refuse)
     file = tmp_path / "admin-token"
-    assert len(token_in(named(file))) == 64
+    assert len(load_token(make_env(file))) == 64
     assert list(tmp_path.iterdir()) == [file]
 
 
@@ -116,7 +116,7 @@ def test_a_changed_file_of_settings_keeps_the_token(tmp_path: Path) -> None:
     """A reload reads the token too: otherwise every change would be refused."""
     settings = tmp_path / "om.yaml"
     settings.write_text("")
-    env = named(tmp_path / "admin-token")
+    env = make_env(tmp_path / "admin-token")
     watched = WatchedSettings(load(settings, env), settings, env)
     assert watched._apply_text(settings, "memory: {enabled: false}")
     assert not watched.current.memory.enabled
@@ -127,7 +127,7 @@ def test_the_place_of_the_token(tmp_path: Path) -> None:
     """The file is named only if the token in force comes from it. The token itself is never
     shown."""
     file = tmp_path / "admin-token"
-    env = named(file)
+    env = make_env(file)
     settings = load(env=env)
     assert render_admin_token_file(settings, env) == f"admin token: in {file}"
     assert render_admin_token_file(load(env=env | {"OM_PROXY_ADMIN_TOKEN": "given"}), env) is None

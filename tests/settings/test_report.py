@@ -18,7 +18,7 @@ resources:
 """
 
 
-def line(lines: list[str], start: str) -> str:
+def find_line(lines: list[str], start: str) -> str:
     found = [text for text in lines if text.startswith(start)]
     assert len(found) == 1
     return found[0]
@@ -85,7 +85,7 @@ def test_pauses(model: str, idle: str, pause: str | None) -> None:
 def test_a_shared_budget_is_told() -> None:
     """`check` shows how far a shared budget moves the thresholds."""
     lines = render_summary(parse("memory: {share_token_budget: true}"))
-    assert "messages are observed at 70000 and a request waits at 84000" in line(
+    assert "messages are observed at 70000 and a request waits at 84000" in find_line(
         lines, "tokens: messages and observations share"
     )
     assert not [text for text in render_summary(Settings()) if "share one budget" in text]
@@ -174,7 +174,7 @@ def test_warning_of_an_upstream(text: str, warning: str | None) -> None:
 def test_model_without_an_upstream() -> None:
     """`check` says so if no upstream matches the model."""
     lines = render_summary(parse("upstream: [{base_url: 'http://h', match: [a]}]"), "b")
-    assert line(lines, "upstream: ") == "upstream: none: the request is refused"
+    assert find_line(lines, "upstream: ") == "upstream: none: the request is refused"
 
 
 def test_long_instruction_is_cut() -> None:
@@ -182,13 +182,13 @@ def test_long_instruction_is_cut() -> None:
     of_a_page = render_settings(
         parse(f'memory: {{observation: {{instruction: "as http://h/?a=b says: {"x" * 500}"}}}}')
     )
-    assert len(line(of_a_page, "memory.observation.instruction = as http://h/?a=b says")) < 140
+    assert len(find_line(of_a_page, "memory.observation.instruction = as http://h/?a=b says")) < 140
     lines = render_settings(
         parse(
             f'memory: {{observation: {{instruction: {"x" * 500}}}, reflection: {{instruction: "a\\nb"}}}}'
         )
     )
-    assert len(line(lines, "memory.observation.instruction")) < 140
-    assert line(lines, "memory.reflection.instruction").startswith(
+    assert len(find_line(lines, "memory.observation.instruction")) < 140
+    assert find_line(lines, "memory.reflection.instruction").startswith(
         "memory.reflection.instruction = a…"
     )

@@ -16,7 +16,7 @@ Next = Callable[[], Awaitable[bool]]
 
 
 @asynccontextmanager
-async def watching(file: Path, text: str) -> AsyncIterator[tuple[WatchedSettings, Next]]:
+async def watch_file(file: Path, text: str) -> AsyncIterator[tuple[WatchedSettings, Next]]:
     """A watched file, and a function that waits for its next change and returns whether it was
     applied."""
     await asyncio.to_thread(file.write_text, text)
@@ -36,7 +36,7 @@ async def test_a_valid_change_is_applied(tmp_path: Path) -> None:
     what changed."""
     file = tmp_path / "x.yaml"
     with capture_logs() as logs:
-        async with watching(file, "memory: {scope: thread}") as (watched, following):
+        async with watch_file(file, "memory: {scope: thread}") as (watched, following):
             before = watched.current
             file.write_text("memory: {scope: resource, api_key: hush}")
             assert await following()
@@ -52,7 +52,7 @@ async def test_a_faulty_change_is_refused(tmp_path: Path, text: str) -> None:
     be writing it."""
     file = tmp_path / "x.yaml"
     with capture_logs() as logs:
-        async with watching(file, "memory: {scope: resource}") as (watched, following):
+        async with watch_file(file, "memory: {scope: resource}") as (watched, following):
             before = watched.current
             file.write_text(text)
             assert not await following()
@@ -71,7 +71,7 @@ async def test_a_refused_credential_is_not_logged(tmp_path: Path, text: str) -> 
     """The log names the setting, and does not repeat a key that stands in the wrong place."""
     file = tmp_path / "x.yaml"
     with capture_logs() as logs:
-        async with watching(file, "memory: true") as (_, following):
+        async with watch_file(file, "memory: true") as (_, following):
             file.write_text(text)
             assert not await following()
     (entry,) = logs
@@ -82,7 +82,7 @@ async def test_a_refused_credential_is_not_logged(tmp_path: Path, text: str) -> 
 async def test_a_replaced_file_is_still_watched(tmp_path: Path) -> None:
     """Editors and orchestrators replace the file, more than once."""
     file = tmp_path / "x.yaml"
-    async with watching(file, "memory: true") as (watched, following):
+    async with watch_file(file, "memory: true") as (watched, following):
         for scope in ("resource", "thread"):
             other = tmp_path / "other"
             other.write_text(f"memory: {{scope: {scope}}}")
@@ -94,7 +94,7 @@ async def test_a_replaced_file_is_still_watched(tmp_path: Path) -> None:
 async def test_a_deleted_file_is_refused(tmp_path: Path) -> None:
     """Deleting the file does not put the defaults in force. When it is back, it counts."""
     file = tmp_path / "x.yaml"
-    async with watching(file, "memory: {scope: resource}") as (watched, following):
+    async with watch_file(file, "memory: {scope: resource}") as (watched, following):
         file.unlink()
         assert not await following()
         assert watched.current.memory.scope == "resource"
@@ -117,7 +117,7 @@ async def test_what_needs_a_restart_is_named(tmp_path: Path) -> None:
     waiting for a restart."""
     file = tmp_path / "x.yaml"
     with capture_logs() as logs:
-        async with watching(file, "memory: true") as (_, following):
+        async with watch_file(file, "memory: true") as (_, following):
             file.write_text(LATER)
             assert await following()
     assert logs[-1]["event"] == "settings.restart_needed"

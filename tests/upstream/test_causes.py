@@ -17,7 +17,7 @@ KEY: Any = SimpleNamespace(host="s3cret", port=1, ssl=True, is_ssl=True)
 URL = "https://user:s3cret@api.example:8443/v1/s3cret?key=s3cret"
 
 
-def because(raised: type[httpx.HTTPError], cause: Exception) -> httpx.HTTPError:
+def make_transport_error(raised: type[httpx.HTTPError], cause: Exception) -> httpx.HTTPError:
     """The exception that the transport raises: httpx's class, from the library's."""
     exc = raised("s3cret")
     exc.__cause__ = cause
@@ -28,14 +28,14 @@ def because(raised: type[httpx.HTTPError], cause: Exception) -> httpx.HTTPError:
     ("exc", "kind", "said"),
     [
         (
-            because(
+            make_transport_error(
                 httpx.ConnectError, aiohttp.ClientConnectorDNSError(KEY, OSError(-2, "s3cret"))
             ),
             UpstreamError,
             "name not resolved (ClientConnectorDNSError); check upstream[2].base_url",
         ),
         (
-            because(
+            make_transport_error(
                 httpx.ConnectError,
                 aiohttp.ClientConnectorError(KEY, OSError(errno.ECONNREFUSED, "s3cret")),
             ),
@@ -43,7 +43,7 @@ def because(raised: type[httpx.HTTPError], cause: Exception) -> httpx.HTTPError:
             "nothing listens there (ClientConnectorError); check upstream[2].base_url",
         ),
         (
-            because(
+            make_transport_error(
                 httpx.ConnectError,
                 aiohttp.ClientConnectorError(KEY, OSError(errno.EHOSTUNREACH, "s3cret")),
             ),
@@ -51,17 +51,19 @@ def because(raised: type[httpx.HTTPError], cause: Exception) -> httpx.HTTPError:
             "no route to it (ClientConnectorError); check upstream[2].base_url",
         ),
         (
-            because(httpx.ConnectTimeout, aiohttp.ConnectionTimeoutError("s3cret")),
+            make_transport_error(httpx.ConnectTimeout, aiohttp.ConnectionTimeoutError("s3cret")),
             UpstreamTimeout,
             "no connection in time (ConnectionTimeoutError); check upstream[2].connect_timeout",
         ),
         (
-            because(httpx.ReadTimeout, aiohttp.SocketTimeoutError("s3cret")),
+            make_transport_error(httpx.ReadTimeout, aiohttp.SocketTimeoutError("s3cret")),
             UpstreamTimeout,
             "no answer in time (SocketTimeoutError); check upstream[2].read_timeout",
         ),
         (
-            because(httpx.RemoteProtocolError, aiohttp.ServerDisconnectedError("s3cret")),
+            make_transport_error(
+                httpx.RemoteProtocolError, aiohttp.ServerDisconnectedError("s3cret")
+            ),
             UpstreamError,
             "ServerDisconnectedError; check upstream[2].base_url",
         ),
@@ -94,7 +96,7 @@ def test_unreachable(exc: Exception, kind: type[UpstreamError], said: str) -> No
 def test_broken_off() -> None:
     """A response that ended too early is reported with its server and the class."""
     error = make_interrupted_error(
-        because(httpx.RemoteProtocolError, aiohttp.ClientPayloadError("s3cret")), URL
+        make_transport_error(httpx.RemoteProtocolError, aiohttp.ClientPayloadError("s3cret")), URL
     )
     assert str(error) == "https://api.example:8443 broke off its answer (ClientPayloadError)"
 

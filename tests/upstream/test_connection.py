@@ -49,7 +49,7 @@ async def body(upstream: Upstream, server: UpstreamServer) -> bytes:
 
 # ── answers nobody asked for ──────────────────────────────────────────────────────────────────────
 
-UNASKED = [
+UNSOLICITED = [
     pytest.param(b"HTTP/1.1 200 OK\r\nContent-Length: 6\r\n\r\nleaked", id="a whole answer"),
     pytest.param(b"HTTP/1.1 200 OK\r\nContent-Length: 6\r\n\r\nlea", id="half an answer"),
     pytest.param(
@@ -61,7 +61,7 @@ UNASKED = [
 ]
 
 
-def once(first: Script) -> Script:
+def answer_first_with(first: Script) -> Script:
     """Serve the first request with these bytes, and all others normally."""
     scripts = [first]
 
@@ -74,19 +74,21 @@ def once(first: Script) -> Script:
     return script
 
 
-@pytest.mark.parametrize("unasked", UNASKED)
-async def test_unsolicited_bytes_behind_a_response(upstream: Upstream, unasked: bytes) -> None:
+@pytest.mark.parametrize("unsolicited", UNSOLICITED)
+async def test_unsolicited_bytes_behind_a_response(upstream: Upstream, unsolicited: bytes) -> None:
     """Bytes behind a response in the same packet change neither it nor the next one."""
 
     async def script(call: Call) -> None:
-        call.send(OK + unasked)
+        call.send(OK + unsolicited)
 
-    async with asyncio.timeout(30), run_upstream_server(once(script)) as server:
+    async with asyncio.timeout(30), run_upstream_server(answer_first_with(script)) as server:
         assert [await body(upstream, server) for _ in range(3)] == [b"ok"] * 3
 
 
-@pytest.mark.parametrize("unasked", UNASKED)
-async def test_unsolicited_bytes_on_an_idle_connection(upstream: Upstream, unasked: bytes) -> None:
+@pytest.mark.parametrize("unsolicited", UNSOLICITED)
+async def test_unsolicited_bytes_on_an_idle_connection(
+    upstream: Upstream, unsolicited: bytes
+) -> None:
     """Bytes that arrive while the connection is idle belong to no request, so the connection is
     closed."""
     gone = asyncio.Event()
@@ -94,21 +96,21 @@ async def test_unsolicited_bytes_on_an_idle_connection(upstream: Upstream, unask
     async def script(call: Call) -> None:
         call.send(OK)
         await served.wait()
-        call.send(unasked)
+        call.send(unsolicited)
         await call.closed.wait()
         gone.set()
 
     served = asyncio.Event()
-    async with asyncio.timeout(30), run_upstream_server(once(script)) as server:
+    async with asyncio.timeout(30), run_upstream_server(answer_first_with(script)) as server:
         assert await body(upstream, server) == b"ok"
         served.set()
         await asyncio.wait_for(gone.wait(), 30)
         assert [await body(upstream, server) for _ in range(2)] == [b"ok"] * 2
 
 
-@pytest.mark.parametrize("unasked", [*UNASKED, pytest.param(b"", id="the end")])
+@pytest.mark.parametrize("unsolicited", [*UNSOLICITED, pytest.param(b"", id="the end")])
 async def test_unsolicited_bytes_before_the_next_request(
-    upstream: Upstream, unasked: bytes
+    upstream: Upstream, unsolicited: bytes
 ) -> None:
     """Such bytes are found even before the loop has read them: a connection with something to read
     gets no request."""
@@ -120,9 +122,9 @@ async def test_unsolicited_bytes_before_the_next_request(
 
     async with asyncio.timeout(30), run_upstream_server(script) as server:
         assert await body(upstream, server) == b"ok"
-        if unasked:
+        if unsolicited:
             calls[0].send(
-                unasked
+                unsolicited
             )  # written to the socket at once; the loop has had no turn to read it
         else:
             calls[0].close()
@@ -138,10 +140,10 @@ async def streamed() -> AsyncIterator[bytes]:
 @pytest.mark.parametrize(
     "answer", [OK, CHUNKED + chunk(b"ok") + chunk(b"")], ids=["a length", "chunks"]
 )
-@pytest.mark.parametrize("unasked", UNASKED)
+@pytest.mark.parametrize("unsolicited", UNSOLICITED)
 async def test_unsolicited_bytes_in_the_last_packet(
     upstream: Upstream,
-    unasked: bytes,
+    unsolicited: bytes,
     answer: bytes,
     content: bytes | Callable[[], AsyncIterator[bytes]],
 ) -> None:
@@ -155,11 +157,11 @@ async def test_unsolicited_bytes_in_the_last_packet(
             return
         call.send(answer[:-1])
         await heard.wait()
-        call.send(answer[-1:] + unasked[:cut])
-        rest[call.closed] = unasked[cut:]
+        call.send(answer[-1:] + unsolicited[:cut])
+        rest[call.closed] = unsolicited[cut:]
 
     async with asyncio.timeout(SLACK), run_upstream_server(script) as server:
-        for cut in range(1, len(unasked) + 1):
+        for cut in range(1, len(unsolicited) + 1):
             heard = asyncio.Event()
             first = await ask(
                 upstream, server, content if isinstance(content, bytes) else content()
@@ -167,7 +169,7 @@ async def test_unsolicited_bytes_in_the_last_packet(
             heard.set()
             assert await first.read() == b"ok"
             await first.aclose()
-            assert await body(upstream, server) == b"yes", unasked[:cut]
+            assert await body(upstream, server) == b"yes", unsolicited[:cut]
 
 
 async def test_a_longer_body_than_announced(upstream: Upstream) -> None:
@@ -176,7 +178,7 @@ async def test_a_longer_body_than_announced(upstream: Upstream) -> None:
     async def script(call: Call) -> None:
         call.send(b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\n12345678")
 
-    async with asyncio.timeout(30), run_upstream_server(once(script)) as server:
+    async with asyncio.timeout(30), run_upstream_server(answer_first_with(script)) as server:
         assert [await body(upstream, server) for _ in range(2)] == [b"12345", b"ok"]
 
 
@@ -189,7 +191,7 @@ async def test_a_head_in_two_packets(upstream: Upstream, cut: int) -> None:
         await asyncio.sleep(0.005)
         call.send(OK[cut:] + b"garbage")
 
-    async with asyncio.timeout(30), run_upstream_server(once(script)) as server:
+    async with asyncio.timeout(30), run_upstream_server(answer_first_with(script)) as server:
         assert [await body(upstream, server) for _ in range(2)] == [b"ok"] * 2
 
 
@@ -201,7 +203,7 @@ async def test_a_head_byte_by_byte(upstream: Upstream) -> None:
         await call.send_slowly(EARLY + EARLY + OK)
         call.send(b"garbage")
 
-    async with asyncio.timeout(30), run_upstream_server(once(script)) as server:
+    async with asyncio.timeout(30), run_upstream_server(answer_first_with(script)) as server:
         assert [await body(upstream, server) for _ in range(2)] == [b"ok"] * 2
 
 

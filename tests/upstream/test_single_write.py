@@ -66,12 +66,12 @@ async def test_no_route(url: str, error: type[Exception]) -> None:
         single_write.RouteCache().get("POST", url)
 
 
-class Taken:
+class FakeConnection:
     """A double of a connection and its protocol, for its return to the pool."""
 
     def __init__(self, left: int) -> None:
         self.left = left
-        self.protocol: Answered | None = None
+        self.protocol: FakeProtocol | None = None
         self.ends: list[str] = []
 
     def count_unwritten(self) -> int:
@@ -89,13 +89,13 @@ def test_a_response_before_the_request_is_written(left: int, end: str) -> None:
     """If a server answers before it has read the body, the connection gets no second request behind
     the first one's rest. (Loopback sockets hold more than is ever written in one piece, so it is
     not seen there.)"""
-    taken = Taken(left)
+    taken = FakeConnection(left)
     single_write._return_connection(cast("aiohttp.connector.Connection", taken), taken)
     assert taken.ends == [end]
 
 
 @dataclass
-class Answered:
+class FakeProtocol:
     """A double of a protocol that has a response of this status. At its end the connection goes
     back to the pool, or not."""
 
@@ -108,7 +108,7 @@ class Answered:
     def count_unwritten(self) -> int:
         return 0
 
-    async def read(self) -> tuple[Answered, Answered]:
+    async def read(self) -> tuple[FakeProtocol, FakeProtocol]:
         return self, self
 
     def on_eof(self, then: Callable[[], None]) -> None:
@@ -127,7 +127,7 @@ class Answered:
 async def test_an_early_refusal_over_tls(code: int, size: int, tls: bool, end: str) -> None:
     """It cannot be seen how much of a request is unsent below TLS: a request that was refused may
     not have been read."""
-    taken, answered = Taken(0), Answered(code)
+    taken, answered = FakeConnection(0), FakeProtocol(code)
     taken.protocol = answered
     connection = cast("aiohttp.connector.Connection", taken)
     await single_write._exchange(

@@ -201,7 +201,7 @@ def test_an_early_refusal_of_a_large_request(run: Running, tls: ssl.SSLContext) 
     run(scene())
 
 
-UNASKED = b"HTTP/1.1 200 OK\r\nContent-Length: 6\r\n\r\nleaked"
+UNSOLICITED = b"HTTP/1.1 200 OK\r\nContent-Length: 6\r\n\r\nleaked"
 
 
 async def streamed() -> AsyncIterator[bytes]:
@@ -209,7 +209,7 @@ async def streamed() -> AsyncIterator[bytes]:
 
 
 @pytest.mark.parametrize("streams", [False, True], ids=["in one piece", "by the session"])
-@pytest.mark.parametrize("cut", [1, 10, 30, 40, 44, len(UNASKED)])
+@pytest.mark.parametrize("cut", [1, 10, 30, 40, 44, len(UNSOLICITED)])
 def test_unsolicited_bytes_in_the_last_record(
     run: Running, tls: ssl.SSLContext, cut: int, streams: bool
 ) -> None:
@@ -218,11 +218,11 @@ def test_unsolicited_bytes_in_the_last_record(
 
     async def script(call: Call) -> None:
         if call.seen.body != b"first":
-            call.send((UNASKED[cut:] if server_of[0].accepted == 1 else b"") + OK)
+            call.send((UNSOLICITED[cut:] if server_of[0].accepted == 1 else b"") + OK)
             return
         call.send(OK[:-1])
         await heard.wait()
-        call.send(OK[-1:] + UNASKED[:cut])
+        call.send(OK[-1:] + UNSOLICITED[:cut])
 
     server_of: list[UpstreamServer] = []
     heard = asyncio.Event()
@@ -250,7 +250,7 @@ def test_unsolicited_bytes_behind_an_unread_response(run: Running, tls: ssl.SSLC
             return
         call.send(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n" % long + b"x" * long)
         await heard.wait()
-        call.send(UNASKED)
+        call.send(UNSOLICITED)
         sent.set()
 
     heard, sent = asyncio.Event(), asyncio.Event()
