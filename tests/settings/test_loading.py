@@ -129,8 +129,8 @@ def test_fault(text: str, fault: str) -> None:
 
 def test_faults_are_told_together() -> None:
     """One error lists every fault of type, each with its line."""
-    told = faults_of("server:\n  port: x\nmemory:\n  scope: all\nmodells: {}\n")
-    assert [line.split(": ")[0] for line in told] == ["x.yaml:2", "x.yaml:4", "x.yaml:5"]
+    faults = faults_of("server:\n  port: x\nmemory:\n  scope: all\nmodells: {}\n")
+    assert [line.split(": ")[0] for line in faults] == ["x.yaml:2", "x.yaml:4", "x.yaml:5"]
 
 
 def test_a_hidden_name_is_found_by_its_line() -> None:
@@ -142,10 +142,10 @@ def test_a_hidden_name_is_found_by_its_line() -> None:
 
 def test_rules_of_sections_are_told_together() -> None:
     """One error lists all rules that a section breaks."""
-    told = faults_of(
+    faults = faults_of(
         "memory:\n  observation: {message_tokens: 1000, buffer_tokens: 2000,\n    block_after: 500}\n"
     )
-    assert [line.split(" = ")[0] for line in told] == [
+    assert [line.split(" = ")[0] for line in faults] == [
         "x.yaml:2: memory.observation.buffer_tokens",
         "x.yaml:3: memory.observation.block_after",
     ]
@@ -153,10 +153,10 @@ def test_rules_of_sections_are_told_together() -> None:
 
 def test_fault_of_an_override_that_breaks_a_base_key() -> None:
     """An override that makes a value of `memory` invalid is named, with its line."""
-    told = faults_of(
+    faults = faults_of(
         "memory: {observation: {block_after: 40000}}\nmodels:\n  big:\n    observation: {message_tokens: 60000}\n"
     )
-    assert told == [
+    assert faults == [
         "x.yaml:4: models.big.observation.block_after: as 40000 tokens, it must not be below message_tokens (60000)"
     ]
 
@@ -164,12 +164,12 @@ def test_fault_of_an_override_that_breaks_a_base_key() -> None:
 def test_overrides_that_meet_and_contradict() -> None:
     """Overrides of a model and of a resource that are valid alone, but not together, are refused at
     load."""
-    told = faults_of(
+    faults = faults_of(
         "models: {m: {observation: {message_tokens: 10000}}}\nresources: {r: {observation: {buffer_activation: 12000}}}\n"
     )
-    assert len(told) == 1
-    assert told[0].startswith("x.yaml:2: resources.r.observation.buffer_activation = 12000")
-    assert told[0].endswith("where models.m matches too")
+    assert len(faults) == 1
+    assert faults[0].startswith("x.yaml:2: resources.r.observation.buffer_activation = 12000")
+    assert faults[0].endswith("where models.m matches too")
 
 
 EVERYWHERE = "0.0.0.0"  # noqa: S104 - read, never bound

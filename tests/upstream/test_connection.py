@@ -47,7 +47,7 @@ async def body(upstream: Upstream, server: UpstreamServer) -> bytes:
         await answer.aclose()
 
 
-# ── answers nobody asked for ──────────────────────────────────────────────────────────────────────
+# ── unsolicited responses ─────────────────────────────────────────────────────────────────────────
 
 UNSOLICITED = [
     pytest.param(b"HTTP/1.1 200 OK\r\nContent-Length: 6\r\n\r\nleaked", id="a whole answer"),
@@ -149,7 +149,7 @@ async def test_unsolicited_bytes_in_the_last_packet(
 ) -> None:
     """In any amount, their rest does not become the next caller's response, and the next caller
     does not wait for it."""
-    rest: dict[asyncio.Event, bytes] = {}  # of what nobody asked for, by connection
+    rest: dict[asyncio.Event, bytes] = {}  # of unsolicited bytes, by connection
 
     async def script(call: Call) -> None:
         if call.seen.body != b"first":

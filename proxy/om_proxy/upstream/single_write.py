@@ -28,7 +28,7 @@ from yarl import URL
 # httpx takes 100 KiB of all lines together; aiohttp's own 8 190 is less than some cookies
 MAX_HEADER_LINE_BYTES = 1 << 17
 MAX_HEADER_LINES = 1_000  # of a response's head; aiohttp's own are 128
-# reading stops at twice as many bytes that nobody has taken; aiohttp's own are 1 << 18
+# reading stops at twice as many untaken bytes; aiohttp's default is 1 << 18
 READ_AHEAD_BYTES = 1 << 15
 READ_OPTIONS: dict[str, Any] = {  # the session's too
     "read_bufsize": READ_AHEAD_BYTES,
@@ -164,7 +164,7 @@ async def _exchange(
     content: bytes,
     read_timeout: float | None,
 ) -> OpenResponse:
-    protocol: Any = connection.protocol  # a Connection of ours
+    protocol: Any = connection.protocol  # our own Connection
     protocol.set_response_params(
         **READ_OPTIONS,
         skip_payload=route.has_empty_response,

@@ -154,7 +154,7 @@ class _ResponseBody(httpx.AsyncByteStream):
             raise self._error
         content = self._content
         if not content.at_eof() and not content._buffer:
-            content._protocol.begin_wait()  # type: ignore[attr-defined] # a Connection of ours
+            content._protocol.begin_wait()  # type: ignore[attr-defined] # our own Connection
         try:
             chunk = await content.readany()
         except AIOHTTP_ERRORS as exc:
