@@ -49,18 +49,24 @@ def place_history(transcript: StoredTranscript, sent: SentHistory) -> Verdict | 
     )
     if isinstance(found, NeedOutline):
         return found
-    if not transcript.has_superseded or not is_ambiguous(transcript, sent, found):
+    return prefer_other_branch(transcript, sent, prefix, found)
+
+
+def prefer_other_branch(
+    transcript: StoredTranscript, sent: SentHistory, prefix: CertainPrefix, found: Verdict
+) -> Verdict | NeedOutline:
+    """Return the verdict on a superseded branch if the request fits it better than the live one;
+    else `found`."""
+    if not transcript.has_superseded or not _is_ambiguous(transcript, sent, found):
         return found
-    return (
-        (match_other_branch(transcript, sent, prefix, found) or found)
-        if transcript.complete
-        else NEED_OUTLINE
-    )
+    if not transcript.complete:
+        return NEED_OUTLINE
+    return _match_other_branch(transcript, sent, prefix, found) or found
 
 
-def is_ambiguous(transcript: StoredTranscript, sent: SentHistory, found: Verdict) -> bool:
-    """Whether another branch may fit better than the live one, or may hold a text that was taken for
-    altered."""
+def _is_ambiguous(transcript: StoredTranscript, sent: SentHistory, found: Verdict) -> bool:
+    """Return whether another branch may fit better than the live one, or may hold a text that was
+    taken for altered."""
     if found.case == "delta":
         return transcript.style != "thin"
     new = frozenset(found.new)
@@ -256,7 +262,7 @@ def _place_near_end(
     )
 
 
-def match_other_branch(
+def _match_other_branch(
     transcript: StoredTranscript, sent: SentHistory, prefix: CertainPrefix, found: Verdict
 ) -> Verdict | None:
     """Match the request with the superseded branch that holds most of what would be new. None: no

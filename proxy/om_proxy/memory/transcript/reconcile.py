@@ -29,10 +29,9 @@ from om_proxy.memory.transcript.lone_messages import match_single_message, match
 from om_proxy.memory.transcript.matching import Pair, pair_leading
 from om_proxy.memory.transcript.placement import (
     certain_prefix,
-    is_ambiguous,
-    match_other_branch,
     pair_residue,
     place_history,
+    prefer_other_branch,
     shared_prefix_length,
     shift_pairs,
 )
@@ -171,13 +170,7 @@ def _replace_full_history(transcript: StoredTranscript, sent: SentHistory) -> Ve
     found = judge_pairs(transcript, sent, prefix, shift_pairs(pairs, prefix.sent, prefix.stored))
     if not prefix.sent and not pairs:
         return replace(found, case="edit", cut=0, at=0, cells=(), new=tuple(range(sent.count)))
-    if not transcript.has_superseded or not is_ambiguous(transcript, sent, found):
-        return found
-    return (
-        (match_other_branch(transcript, sent, prefix, found) or found)
-        if transcript.complete
-        else NEED_OUTLINE
-    )
+    return prefer_other_branch(transcript, sent, prefix, found)
 
 
 def _is_transcript_itself(transcript: StoredTranscript, prefix: CertainPrefix) -> bool:
