@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from zoneinfo import ZoneInfo
 
 from om_proxy.agents import wording
@@ -79,14 +80,9 @@ class Observer(MemoryAgent):
             want_suggestion=task.want_suggestion,
         )
         shown = await self._render_transcript(task)
-
-        def prompt(target: Target) -> Prompt:
-            abilities = self._abilities(target.model)
-            images = task.images and can_show_images(target, abilities)
-            return clamp_prompt(
-                system, tuple(_write_user_prompt(task, shown, images)), settings, abilities
-            )
-
+        prompt = self._prepare_prompt(
+            system, partial(_write_user_prompt, task, shown), settings, with_images=task.images
+        )
         answer, spent = await self._caller.ask(targets, prompt)
         try:
             return _build_observed(await self._parse_answer(task, answer), answer, spent)
@@ -111,14 +107,12 @@ class Observer(MemoryAgent):
             one.variant, want_title=one.want_title, instruction=one.instruction, threads=True
         )
         shown = {label: await self._render_transcript(task) for label, task in tasks.items()}
-
-        def prompt(target: Target) -> Prompt:
-            abilities = self._abilities(target.model)
-            images = one.images and can_show_images(target, abilities)
-            return clamp_prompt(
-                system, tuple(_write_prompt_of_several(tasks, shown, images)), settings, abilities
-            )
-
+        prompt = self._prepare_prompt(
+            system,
+            partial(_write_prompt_of_several, tasks, shown),
+            settings,
+            with_images=one.images,
+        )
         answer, spent = await self._caller.ask(targets, prompt)
         made = await self._parse_threads(tasks, answer, spent)
         if not made:
@@ -127,6 +121,24 @@ class Observer(MemoryAgent):
         if not made:
             raise Unusable("the answer is no observation: of none of the threads")
         return made
+
+    def _prepare_prompt(
+        self,
+        system: str,
+        write_user_parts: Callable[[bool], Iterator[str | Image]],
+        settings: ModelSettings,
+        *,
+        with_images: bool,
+    ) -> Callable[[Target], Prompt]:
+        """Return the function that writes the prompt for a model. `write_user_parts` is told whether
+        to show images: only if the task has them shown and the model takes them."""
+
+        def write_prompt(target: Target) -> Prompt:
+            abilities = self._abilities(target.model)
+            images = with_images and can_show_images(target, abilities)
+            return clamp_prompt(system, tuple(write_user_parts(images)), settings, abilities)
+
+        return write_prompt
 
     async def _parse_threads(
         self, tasks: Mapping[str, ObserverTask], answer: Answer, spent: CallCost
