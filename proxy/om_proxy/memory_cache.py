@@ -232,7 +232,7 @@ class Memories:
         )
         self.drop(after.key)
         committed = _with_cached_sums(
-            await self.store.commit(before, replace(after, due=due), interrupted)
+            await self.store.commit(before, replace(after, due_at=due), interrupted)
         )
         self._put(committed)
         return committed
@@ -263,7 +263,7 @@ class Memories:
         )
 
     def _with_due(self, change: Change) -> Change:
-        return change._replace(after=replace(change.after, due=self._due_at(change.after)))
+        return change._replace(after=replace(change.after, due_at=self._due_at(change.after)))
 
     def _due_at(self, memory: Memory) -> float | None:
         return self._policies.current.due_at(memory, self._clock())

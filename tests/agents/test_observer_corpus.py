@@ -176,7 +176,7 @@ async def furnished(p: Parts, entry: Entry) -> Memory:
 
 def apart_from_trouble(memory: Memory) -> Memory:
     """What may differ after a failure is that it is noted, and when to look again."""
-    return replace(memory, failures=Memory(key=KEY).failures, version=0, due=None)
+    return replace(memory, failures=Memory(key=KEY).failures, version=0, due_at=None)
 
 
 @every_unusable

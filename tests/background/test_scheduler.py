@@ -553,7 +553,7 @@ async def test_what_is_due_no_longer_hides_nobody() -> None:
     async with open_parts() as p:
         for key in threads_of("a", 100):
             memory = await p.stored(chat(1, 50), key)
-            await p.store.commit(memory, replace(memory, due=1.0))
+            await p.store.commit(memory, replace(memory, due_at=1.0))
         (hidden,) = threads_of("a", 101)[-1:]
         await p.stored(chat(3, 50), hidden)
         looking = asyncio.create_task(p.background.look_for_due(lambda: 0.001))

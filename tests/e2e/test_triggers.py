@@ -119,13 +119,13 @@ async def test_what_is_left_over_is_buffered_once_idle(
         talk, start = client(run, model), run.clock.now
         await talk.turns(1)
         made = await run.memory()
-        assert (made.chunks, made.due) == ((), start + seconds)
+        assert (made.chunks, made.due_at) == ((), start + seconds)
         assert await run.app.store.due_threads(start + seconds - 0.1, 10) == ()
         run.clock.now += seconds
         await asyncio.wait_for(minds(run).asked.wait(), 30)
         await run.app.background.wait_idle()
         made = await run.memory()
-        assert ([c.last for c in made.chunks], made.due) == ([2], None)
+        assert ([c.last for c in made.chunks], made.due_at) == ([2], None)
         (receipt,) = await talk.turns(1, SHORT)
         expected = ("applied", "0") if idle != "off" else ("raw", "1")
         assert (receipt["status"], receipt["chunks"]) == expected
@@ -153,7 +153,7 @@ async def test_nothing_is_due_when_idle(tmp_path: Path, switched_on: str, text: 
     memory = observation(f", buffer_on_idle: {switched_on}")
     async with run_with_scripted_models(tmp_path, memory, models=Minds()) as run:
         await client(run).turns(1, text)
-        assert (await run.memory()).due is None
+        assert (await run.memory()).due_at is None
 
 
 # ── a cold cache ──────────────────────────────────────────────────────────────────────────────────

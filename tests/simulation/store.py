@@ -187,16 +187,16 @@ class Disk:
         committed = self.commit(*thread)
         where = self.threads.get(resource_key(thread.after.key))
         if where and wakeup and self._wakes(where.head, wakeup):
-            where.head = replace(where.head, due=wakeup.now)
+            where.head = replace(where.head, due_at=wakeup.now)
         if where and self.watch_together:
             self.watch_together(committed, where.memory())
         return committed, log
 
     def _wakes(self, shared_log: Memory, wakeup: ResourceWakeup) -> bool:
-        if shared_log.due is not None and shared_log.due <= wakeup.now:
+        if shared_log.due_at is not None and shared_log.due_at <= wakeup.now:
             return False
         waiting = [waiting_of(t.memory()) for t in self.sharing(shared_log.key)]
-        able = [w for w in waiting if shared_log.due is None or w.can_be_observed(wakeup.now)]
+        able = [w for w in waiting if shared_log.due_at is None or w.can_be_observed(wakeup.now)]
         return sum(w.unobserved_tokens for w in able) >= wakeup.tokens
 
     def sharing(self, shared_log: Key) -> list[Thread]:
@@ -246,7 +246,7 @@ class Disk:
             name = label_thread(self.secret, thread.head.key)
             memory = replace(thread.memory(), other_threads_text="")
             if forgetting.covers_less(before.log.entries, after.log.entries, name):
-                shared_log.head = replace(shared_log.head, due=self.clock())
+                shared_log.head = replace(shared_log.head, due_at=self.clock())
                 reach = shared.thread_coverage(after.log.entries, name)
                 covered, tail = (
                     [m for m in thread.live() if m.seq <= reach],
@@ -455,7 +455,7 @@ class SimulatedStore:
             failures = replace(thread.head.failures, suspended=True) if parked else Failures()
             due = None if parked else disk.clock()
             thread.head = replace(
-                thread.head, version=disk.next_version(), failures=failures, due=due
+                thread.head, version=disk.next_version(), failures=failures, due_at=due
             )
         await self._return()
         return thread is not None
@@ -493,7 +493,7 @@ class SimulatedStore:
 
     async def set_due(self, key: Key, at: float | None) -> None:
         if thread := (await self._reach()).threads.get(key):
-            thread.head = replace(thread.head, due=at)
+            thread.head = replace(thread.head, due_at=at)
         await self._return()
 
     async def due_threads(self, now: float, limit: int) -> tuple[Key, ...]:
@@ -574,15 +574,15 @@ def _sum(one: ForgetResult, other: ForgetResult) -> ForgetResult:
 
 
 def _in_turns(disk: Disk, now: float) -> Iterator[Key]:
-    due = [t for t in disk.threads.values() if t.head.due is not None and t.head.due <= now]
+    due = [t for t in disk.threads.values() if t.head.due_at is not None and t.head.due_at <= now]
     due = [t for t in due if not disk.leased(t.head.key)]
-    due.sort(key=lambda t: (t.head.due, t.number))
+    due.sort(key=lambda t: (t.head.due_at, t.number))
     turns: dict[str, int] = {}
     placed = []
     for thread in due:
         tenant = thread.head.key.tenant
         turns[tenant] = turns.get(tenant, 0) + 1
-        placed.append((turns[tenant], thread.head.due, thread.number, thread.head.key))
+        placed.append((turns[tenant], thread.head.due_at, thread.number, thread.head.key))
     return (key for *_, key in sorted(placed))
 
 

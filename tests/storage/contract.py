@@ -530,7 +530,9 @@ class StoreContract:
     # ── due, leases ──
 
     async def _due_at(self, store: Store, key: Key, due: float | None) -> None:
-        await store.commit(Memory(key=key), replace(MemoryBuilder(key).chat(1).memory(), due=due))
+        await store.commit(
+            Memory(key=key), replace(MemoryBuilder(key).chat(1).memory(), due_at=due)
+        )
 
     async def test_due_threads_longest_first(self, store: Store) -> None:
         """Only threads with `due <= now`, the longest due first, at most `limit`."""
@@ -790,7 +792,7 @@ class StoreContract:
         for at in (5.0, 7.0, None):
             await store.set_due(resource_key(KEY), at)
             loaded = await store.load(resource_key(KEY))
-            assert loaded == replace(s.stored[RESOURCE_THREAD], due=at)
+            assert loaded == replace(s.stored[RESOURCE_THREAD], due_at=at)
         await store.set_due(OTHER, 5.0)
         assert await store.load(OTHER) == Memory(key=OTHER)
 
@@ -988,7 +990,7 @@ class StoreContract:
         thread.more = {
             **small_things(),
             "failures": Failures(8, 1e10, cause="observe om_model 401"),
-            "due": 5.0,
+            "due_at": 5.0,
         }
         memory = await store.commit(Memory(key=KEY), thread.memory())
         assert await store.park(KEY, True)
@@ -997,13 +999,13 @@ class StoreContract:
             memory,
             version=parked.version,
             failures=Failures(8, 1e10, True, "observe om_model 401"),
-            due=None,
+            due_at=None,
         )
         assert await store.due_threads(1e11, 9) == ()
         assert await store.park(KEY, False)
         revived = await store.load(KEY)
         assert revived == replace(
-            memory, version=revived.version, failures=Failures(), due=revived.due
+            memory, version=revived.version, failures=Failures(), due_at=revived.due_at
         )
         assert await store.due_threads(1e11, 9) == (KEY,)
         assert memory.version < parked.version < revived.version
@@ -1080,7 +1082,7 @@ class StoreContract:
         memory = await store.commit(Memory(key=KEY), thread.memory(), [interrupted])
         memory = await store.commit(memory, thread.cover(2).cover(1).keep_reflection().memory())
         thread.swap_reflection().cover(2).chunk(1).keep_reflection().supersede([8])
-        await store.commit(memory, replace(thread.memory(), due=1.0))
+        await store.commit(memory, replace(thread.memory(), due_at=1.0))
         await store.lease(KEY, "me", 60)
         assert await store.forget(KEY) == ForgetResult(
             1, 9, observations=5, generations=2, reflections=1
@@ -1188,7 +1190,7 @@ class StoreContract:
         assert moved == MoveResult(2, sum(len(voice.rows) for voice in s.led.voices.values()))
         log = await store.load(shared_log)
         assert log == replace(
-            expected.shared_log, version=log.version, row_id=log.row_id, due=log.due
+            expected.shared_log, version=log.version, row_id=log.row_id, due_at=log.due_at
         )
         older = await store.generations(shared_log, log.log.generation)
         assert older == tuple(expected.past)
@@ -1198,7 +1200,7 @@ class StoreContract:
             others = (
                 f'<other-conversation id="{expected.voices["A"].label}">' if name == "B" else ""
             )
-            stored = {"version": thread.version, "row_id": thread.row_id, "due": thread.due}
+            stored = {"version": thread.version, "row_id": thread.row_id, "due_at": thread.due_at}
             assert thread == replace(voice.memory, **stored, other_threads_text=others)
             assert shared.is_consistent(shared.attach_log(thread, log, voice.label))
         assert await store.load(resource_key(KEY)) == Memory(key=resource_key(KEY))
@@ -1242,7 +1244,7 @@ class StoreContract:
         thread = MemoryBuilder().chat(6)
         first = await store.commit(Memory(key=KEY), thread.memory())
         memory = await store.commit(
-            first, replace(thread.cover(2).swap_reflection().cover(1).memory(), due=5.0)
+            first, replace(thread.cover(2).swap_reflection().cover(1).memory(), due_at=5.0)
         )
         await store.lease(KEY, "me", 60)
         stood = await read_everything(store, KEY)

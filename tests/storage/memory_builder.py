@@ -281,6 +281,6 @@ def small_things() -> dict[str, Any]:
         "turn_at": 1_700_000_001.125,
         "model": "openai/gpt-5",
         "failures": Failures(3, 1_700_000_600.75, True, "observe om_cut_off"),
-        "due": 1_700_000_700.0,
+        "due_at": 1_700_000_700.0,
         "title": "Holidays",
     }

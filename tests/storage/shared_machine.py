@@ -83,7 +83,8 @@ class SharedStore:
             await self.store.commit_shared(*late)
         for memory in now:
             assert (
-                replace(await self.store.load(memory.key), due=None, scope=memory.scope) == memory
+                replace(await self.store.load(memory.key), due_at=None, scope=memory.scope)
+                == memory
             )
 
     async def forget(self, name: str) -> None:
@@ -98,14 +99,16 @@ class SharedStore:
                 del self.stored[RESOURCE_THREAD]  # nobody shares it any more
                 self.led.shared_log, self.led.past = Memory(key=self.led.shared_log.key), []
             else:
-                self.stored[other] = replace(found, due=None)
+                self.stored[other] = replace(found, due_at=None)
                 assert self.stored[other] == self.wanted(other)
 
     async def compare(self) -> None:
         """Everything a store tells of them."""
         for name, memory in self.stored.items():
             assert (
-                replace(await self.store.load(memory.key), due=None) == memory == self.wanted(name)
+                replace(await self.store.load(memory.key), due_at=None)
+                == memory
+                == self.wanted(name)
             )
             assert await self.store.version(memory.key) == memory.version
         led, shared_log = self.led, self.led.shared_log.key

@@ -163,9 +163,9 @@ class StoreMachine(RuleBasedStateMachine):
             self.thread.undo_reflection(n)
             self.commit()
 
-    @rule(title=st.none() | texts, due=st.none() | st.floats(0, 1e10), turns=st.integers(0, 9))
-    def change_small_things(self, title: str | None, due: float | None, turns: int) -> None:
-        self.thread.more = {**small_things(), "title": title, "due": due, "turns": turns}
+    @rule(title=st.none() | texts, due_at=st.none() | st.floats(0, 1e10), turns=st.integers(0, 9))
+    def change_small_things(self, title: str | None, due_at: float | None, turns: int) -> None:
+        self.thread.more = {**small_things(), "title": title, "due_at": due_at, "turns": turns}
         self.commit()
 
     @precondition(lambda self: self.stale)

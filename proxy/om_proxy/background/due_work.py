@@ -68,9 +68,9 @@ class DueWork:
         decide = partial(self._decide, memory, context)
         if decision := decide() if many <= MANY_MESSAGES else await run_off_loop(many, decide):
             return decision
-        if memory.due is not None and memory.due <= self._clock():
+        if memory.due_at is not None and memory.due_at <= self._clock():
             # due by thresholds that have changed since: a commit computes it anew
-            await self._memories.update(memory.key, lambda m: replace(m, due=None))
+            await self._memories.update(memory.key, lambda m: replace(m, due_at=None))
         return None
 
     def _decide(self, memory: Memory, context: MemoryContext) -> Decision | None:

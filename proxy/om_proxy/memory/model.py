@@ -286,7 +286,7 @@ class Memory(Struct, frozen=True, kw_only=True):
     model: str | None = None  # the actor's, of the newest turn
     timezone: str | None = None  # IANA name, as a client last named it
     failures: Failures = field(default_factory=Failures)
-    due: float | None = None  # when background work should look at this thread; None: nothing to do
+    due_at: float | None = None  # unix seconds at which background work looks at it; None: never
     title: str | None = None
     title_pinned: bool = False  # by a person: no model changes it
     offers_tools: bool = False  # whether the client offered tools with the thread's newest turn

@@ -187,6 +187,6 @@ async def _await_all(works: Iterable[Coroutine[Any, Any, None]]) -> None:
 
 def _is_same(one: Memory, other: Memory) -> bool:
     """Whether the two are equal but for what the store itself sets."""
-    return replace(one, version=0, row_id=0, due=None) == replace(
-        other, version=0, row_id=0, due=None
+    return replace(one, version=0, row_id=0, due_at=None) == replace(
+        other, version=0, row_id=0, due_at=None
     )

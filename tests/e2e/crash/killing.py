@@ -194,7 +194,7 @@ class Session:
                 found += await examine(store, conversation, self.models)
             left = leases(copy)
             outcome.lease = max((lease.left for lease in left), default=0.0)
-            due = {lease.key for lease in left if (await store.load(lease.key)).due}
+            due = {lease.key for lease in left if (await store.load(lease.key)).due_at}
             if due & set(await store.due_threads(time.time(), 1_000)):
                 found.other.append("a leased thread was handed out")
             await expired(store, left)
@@ -220,7 +220,7 @@ class Session:
 
     @staticmethod
     async def _due(store: SqliteStore, conversation: Conversation) -> bool:
-        due = (await store.load(conversation.key)).due
+        due = (await store.load(conversation.key)).due_at
         return due is not None and due <= time.time()
 
     async def _examine(self, found: Findings, conversations: Sequence[Conversation]) -> None:

@@ -266,7 +266,7 @@ async def test_commits_share_a_transaction_with_other_work(store: SqliteStore) -
     assert [type(result) for result in results] == [type(None), Conflict, type(None), Memory]
     assert len(begun) == 1
     assert (await store.load(KEY), await store.delivered_reply(KEY)) == (
-        replace(stored, due=5.0),
+        replace(stored, due_at=5.0),
         stored.end,
     )
     assert await store.load(other) == results[3]

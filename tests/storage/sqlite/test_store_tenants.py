@@ -93,7 +93,9 @@ async def test_whose_lease(store: SqliteStore) -> None:
     """A lease on one tenant's thread keeps nobody from the other's."""
     keys = [Key(tenant, "resource", "t") for tenant in ("a", "b")]
     for key in keys:
-        await store.commit(Memory(key=key), replace(MemoryBuilder(key).chat(2).memory(), due=NOW))
+        await store.commit(
+            Memory(key=key), replace(MemoryBuilder(key).chat(2).memory(), due_at=NOW)
+        )
     assert await store.lease(keys[0], "me", 60)
     assert await store.due_threads(NOW, 9) == (keys[1],)
     assert await store.lease(keys[1], "you", 60)

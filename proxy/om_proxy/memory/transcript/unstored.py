@@ -63,6 +63,6 @@ def _append(stood: Memory, spooled: Memory, missing: Sequence[Message]) -> Memor
         turn_at=max(stood.turn_at or 0.0, spooled.turn_at or 0.0) or None,
         style=spooled.style,
         model=spooled.model,
-        due=spooled.due if stood.due is None else stood.due,
+        due_at=spooled.due_at if stood.due_at is None else stood.due_at,
         scope=stood.scope if stood.version else spooled.scope,
     )
