@@ -39,7 +39,11 @@ def test_shorter_reflections_cost_less() -> None:
 def test_small_logs_are_not_reflected() -> None:
     """Nothing before the first swap counts: it happens once."""
     found = play_notes(
-        Limits(reflect_from=None, reflect_at=10_000, reflect_block_at=10_000),
+        Limits(
+            reflect_ahead_from_tokens=None,
+            reflect_from_tokens=10_000,
+            reflect_block_from_tokens=10_000,
+        ),
         lambda *_: ENTRY_TOKENS,
     )
     assert found.new == pytest.approx(NEW_TOKENS, abs=ENTRY_TOKENS)

@@ -169,16 +169,16 @@ def test_thresholds() -> None:
     settings = Settings()
     limits = settings.effective(None).limits
     assert [figure(default) for *_, default in rows("config.md", "Thresholds")] == [
-        limits.observe_at,
-        limits.interval,
-        limits.keep,
-        limits.block_at,
-        limits.block_timeout,
-        limits.previous,
-        limits.reflect_at,
-        limits.reflect_from,
-        limits.reflect_at * decisions.LATER_REFLECTION_SHARE,
-        limits.reflect_block_at,
+        limits.observe_from_tokens,
+        limits.interval_tokens,
+        limits.keep_tokens,
+        limits.block_from_tokens,
+        limits.block_timeout_s,
+        limits.log_excerpt_tokens,
+        limits.reflect_from_tokens,
+        limits.reflect_ahead_from_tokens,
+        limits.reflect_from_tokens * decisions.LATER_REFLECTION_SHARE,
+        limits.reflect_block_from_tokens,
         settings.background.call_timeout,
         settings.retention.generations,
     ]

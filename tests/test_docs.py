@@ -318,7 +318,12 @@ def test_statuses() -> None:
 def test_figures_are_the_defaults() -> None:
     """The thresholds that README and the page on how it works speak of."""
     limits = Settings().effective(None).limits
-    for figure in (limits.observe_at, limits.interval, limits.reflect_from, limits.reflect_at):
+    for figure in (
+        limits.observe_from_tokens,
+        limits.interval_tokens,
+        limits.reflect_ahead_from_tokens,
+        limits.reflect_from_tokens,
+    ):
         for text in (README, (DOCS / "concepts" / "how-it-works.md").read_text(encoding="utf-8")):
             assert f"{figure:,}".replace(",", " ") in " ".join(text.split())
 

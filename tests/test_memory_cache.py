@@ -281,7 +281,7 @@ async def test_the_shared_log_is_made_with_its_first_thread(store: Watched) -> N
 async def test_a_change_of_the_shared_log_alone_leaves_it_due(store: Watched) -> None:
     """A pending reflection does not change when the shared log is due."""
     memories = await shared(store)
-    await memories.update(RESOURCE_KEY, lambda m: replace_log(m, unproductive_at=7))
+    await memories.update(RESOURCE_KEY, lambda m: replace_log(m, unproductive_tokens=7))
     assert await store.due_threads(5.0, 9) == (RESOURCE_KEY,)
 
 
@@ -301,7 +301,7 @@ async def test_a_thread_that_leaves_is_due_by_itself(store: Watched) -> None:
     after = join_shared(replace(left, model="actor"), shared_log, named(KEY))
     await memories.commit_shared(
         Change(left, detach_log(after)[0]),
-        Change(shared_log, replace_log(shared_log, unproductive_at=1)),
+        Change(shared_log, replace_log(shared_log, unproductive_tokens=1)),
     )
     assert KEY not in await store.due_threads(3.0, 9)
     assert (await store.load(RESOURCE_KEY)).model == "actor"
@@ -315,9 +315,9 @@ async def test_the_shared_log_is_cached_apart(store: Watched) -> None:
     assert await memories.load(KEY) is before
     assert memories.is_current(before)
     shared_log = await store.load(RESOURCE_KEY)
-    await store.commit(shared_log, replace_log(shared_log, unproductive_at=9))
+    await store.commit(shared_log, replace_log(shared_log, unproductive_tokens=9))
     after = await memories.load(KEY)
-    assert (before.log.unproductive_at, after.log.unproductive_at) == (0, 9)
+    assert (before.log.unproductive_tokens, after.log.unproductive_tokens) == (0, 9)
     assert not memories.is_current(before)
 
 
@@ -331,7 +331,7 @@ async def test_an_outdated_log_is_not_held(store: Watched) -> None:
         await memories.load(key)
     old = await memories.load(RESOURCE_KEY)
     shared_log = await store.load(RESOURCE_KEY)
-    await store.commit(shared_log, replace_log(shared_log, unproductive_at=9))
+    await store.commit(shared_log, replace_log(shared_log, unproductive_tokens=9))
     await memories.load(others[0])  # one of them has seen the new one
     assert not [holder for holder in gc.get_referrers(old) if isinstance(holder, tuple | dict)]
 

@@ -321,7 +321,7 @@ def test_warnings(model: str, words: list[str]) -> None:
 
 def test_a_reflector_s_window() -> None:
     """A reflector's window must hold its prompt, the log and an answer."""
-    assert models.list_model_warnings("gpt-4o-mini", reflect_at=40_000) == ()
-    (warning,) = models.list_model_warnings("gpt-4o-mini", reflect_at=100_000)
+    assert models.list_model_warnings("gpt-4o-mini", reflect_from_tokens=40_000) == ()
+    (warning,) = models.list_model_warnings("gpt-4o-mini", reflect_from_tokens=100_000)
     assert "128000" in warning
     assert "observation_tokens" in warning

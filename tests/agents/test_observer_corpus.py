@@ -244,7 +244,7 @@ async def test_an_unusable_answer_is_no_reflection(entry: Entry) -> None:
         assert (after.log.entries, after.chunks, after.log.reflection, after.coverage, after.log.generation) == (
             before.log.entries, before.chunks, None, before.coverage, before.log.generation,
         )  # fmt: skip
-        assert after.log.unproductive_at == before.log.tokens
+        assert after.log.unproductive_tokens == before.log.tokens
 
 
 # ── the time it takes ─────────────────────────────────────────────────────────────────────────────

@@ -329,7 +329,12 @@ async def test_what_is_added_to_a_message_later() -> None:
 def test_twice_as_many_observations_as_intervals(T: int, interval: int, grows: int) -> None:  # noqa: N803 - the specification's name
     """2.4. From the third chunk on theirs observes every half interval: ours spans a whole one, but
     near the threshold."""
-    limits = Limits(observe_at=T, interval=interval, keep=interval, block_at=T * 6 // 5)
+    limits = Limits(
+        observe_from_tokens=T,
+        interval_tokens=interval,
+        keep_tokens=interval,
+        block_from_tokens=T * 6 // 5,
+    )
     everything = chat(30 * interval // grows, grows // 2)
     made, sizes = memory(()), list[tuple[int, bool]]()
     for turn in range(0, len(everything), 2):

@@ -22,13 +22,17 @@ from tests.memory.building import chat, chunk, memory, transcript, with_log
 # from 48 000
 DEFAULTS = Limits()
 SYNCHRONOUS = Limits(
-    interval=None, keep=0, block_at=30_000, reflect_from=None, reflect_block_at=40_000
+    interval_tokens=None,
+    keep_tokens=0,
+    block_from_tokens=30_000,
+    reflect_ahead_from_tokens=None,
+    reflect_block_from_tokens=40_000,
 )
-SHARED = Limits(shared=True)
-WIDE = Limits(observe_at=100_000, keep=40_000, block_at=120_000)
-IDLE = Limits(activate_after_idle=300)
+SHARED = Limits(has_shared_budget=True)
+WIDE = Limits(observe_from_tokens=100_000, keep_tokens=40_000, block_from_tokens=120_000)
+IDLE = Limits(activate_after_idle_s=300)
 PROVIDER = Limits(activate_on_provider_change=True)
-ON_IDLE = Limits(buffer_after_idle=300)
+ON_IDLE = Limits(buffer_after_idle_s=300)
 BACKING_OFF, PARKED = Failures(2, 9e9), Failures(8, 0.0, True)
 ASKED = RequestState(last_observable=10**9, now=1_000.0)
 
@@ -151,8 +155,8 @@ FULL = tail(*[6] * 6)  # 36 000, nothing made ahead
     [
         pytest.param(tail(*[6] * 5, 5.999), DEFAULTS, False, None, id="one token below"),
         pytest.param(FULL, DEFAULTS, False, (0, 10), id="at 1.2 T: up to the cut that leaves F"),
-        pytest.param(FULL, Limits(block_at=36_001), False, None, id="set higher"),
-        pytest.param(tail(*[6] * 5), Limits(block_at=30_000), False, (0, 8), id="set to T"),
+        pytest.param(FULL, Limits(block_from_tokens=36_001), False, None, id="set higher"),
+        pytest.param(tail(*[6] * 5), Limits(block_from_tokens=30_000), False, (0, 8), id="set to T"),
         pytest.param(FULL, DEFAULTS, True, None, id="this request has waited"),
         pytest.param(replace(FULL, failures=BACKING_OFF), DEFAULTS, False, None, id="in back-off"),
         pytest.param(replace(FULL, failures=PARKED), DEFAULTS, False, None, id="parked"),
@@ -179,7 +183,7 @@ def test_block(
 
 
 @pytest.mark.parametrize(
-    ("observation", "interval", "keep", "block_at"),
+    ("observation", "interval", "keep", "block_from_tokens"),
     [
         ("{}", 6_000, 6_000, 36_000),
         ("{message_tokens: 10000}", 2_000, 2_000, 12_000),
@@ -195,21 +199,31 @@ def test_block(
     ],
 )
 def test_ratios_and_tokens(
-    observation: str, interval: int | None, keep: int, block_at: int
+    observation: str, interval: int | None, keep: int, block_from_tokens: int
 ) -> None:
     """Ratios resolve on the effective T; without buffering F is 0."""
     limits = parse(f"memory: {{observation: {observation}}}").effective("m").limits
-    assert (limits.interval, limits.keep, limits.block_at) == (interval, keep, block_at)
+    assert (limits.interval_tokens, limits.keep_tokens, limits.block_from_tokens) == (
+        interval,
+        keep,
+        block_from_tokens,
+    )
 
 
 @pytest.mark.parametrize(
-    ("block_at", "log", "expected"), [(36_000, 10_000, 60_000), (100_000, 10_000, 100_000)]
+    ("block_from_tokens", "log", "expected"), [(36_000, 10_000, 60_000), (100_000, 10_000, 100_000)]
 )
-def test_tokens_below_a_threshold_that_has_grown(block_at: int, log: int, expected: int) -> None:
+def test_tokens_below_a_threshold_that_has_grown(
+    block_from_tokens: int, log: int, expected: int
+) -> None:
     """An absolute `block_after` below the effective T counts as T: here T has 60 000 of a shared
     budget."""
-    limits = Limits(shared=True, block_at=block_at, fixed=frozenset({"block_at"}))
-    assert limits.for_memory(log_tokens=log, pending_tokens=0).block_at == expected
+    limits = Limits(
+        has_shared_budget=True,
+        block_from_tokens=block_from_tokens,
+        fixed_thresholds=frozenset({"block_from_tokens"}),
+    )
+    assert limits.for_memory(log_tokens=log, pending_tokens=0).block_from_tokens == expected
 
 
 # ── 6, failure ────────────────────────────────────────────────────────────────────────────────────

@@ -40,7 +40,7 @@ def test_a_policy_is_made_once_for_each_configuration() -> None:
     assert policies.current is first
     watched.current = settings_of("memory: {observation: {message_tokens: 700}}")
     assert policies.current is not first
-    assert policies.current.base_settings(memory_of("m")).limits.observe_at == 700
+    assert policies.current.base_settings(memory_of("m")).limits.observe_from_tokens == 700
 
 
 def test_a_memory_call_has_the_configured_time() -> None:
@@ -177,5 +177,5 @@ def test_a_thread_s_own_thresholds_keep_the_prices_of_its_model() -> None:
     for model in ("unheard-of", PRICED_MODEL, "openai/gpt-4o"):
         memory = memory_of(model, own)
         found = policy.thread_settings(memory).limits
-        assert found.observe_at == 40_000
+        assert found.observe_from_tokens == 40_000
         assert found.prices == policy.base_settings(memory).limits.prices

@@ -22,38 +22,58 @@ def test_default_limits() -> None:
 @pytest.mark.parametrize(
     ("memory", "expected"),
     [
-        ("{observation: {message_tokens: 10000}}", {"observe_at": 10_000, "interval": 2_000, "keep": 2_000, "block_at": 12_000}),
-        ("{observation: {buffer_tokens: 5000}}", {"interval": 5_000}),
-        ("{observation: {buffer_activation: 9000}}", {"keep": 9_000}),
-        ("{observation: {buffer_activation: 1}}", {"keep": 0}),
-        ("{observation: {block_after: 1}}", {"block_at": 30_000}),
-        ("{observation: {block_after: 99.9}}", {"block_at": 2_997_000}),
-        ("{observation: {block_after: 50000}}", {"block_at": 50_000}),
-        ("{observation: {previous_observer_tokens: false}}", {"previous": None}),
-        ("{observation: {previous_observer_tokens: 0}}", {"previous": 0}),
+        (
+            "{observation: {message_tokens: 10000}}",
+            {
+                "observe_from_tokens": 10_000,
+                "interval_tokens": 2_000,
+                "keep_tokens": 2_000,
+                "block_from_tokens": 12_000,
+            },
+        ),
+        ("{observation: {buffer_tokens: 5000}}", {"interval_tokens": 5_000}),
+        ("{observation: {buffer_activation: 9000}}", {"keep_tokens": 9_000}),
+        ("{observation: {buffer_activation: 1}}", {"keep_tokens": 0}),
+        ("{observation: {block_after: 1}}", {"block_from_tokens": 30_000}),
+        ("{observation: {block_after: 99.9}}", {"block_from_tokens": 2_997_000}),
+        ("{observation: {block_after: 50000}}", {"block_from_tokens": 50_000}),
+        ("{observation: {previous_observer_tokens: false}}", {"log_excerpt_tokens": None}),
+        ("{observation: {previous_observer_tokens: 0}}", {"log_excerpt_tokens": 0}),
         (
             "{observation: {buffer_tokens: false}}",
-            {"interval": None, "keep": 0, "block_at": 30_000, "reflect_from": None, "reflect_block_at": 40_000},
+            {
+                "interval_tokens": None,
+                "keep_tokens": 0,
+                "block_from_tokens": 30_000,
+                "reflect_ahead_from_tokens": None,
+                "reflect_block_from_tokens": 40_000,
+            },
         ),
         (
             "{observation: {buffer_tokens: false, block_after: 1.5}, reflection: {block_after: 1.1}}",
-            {"block_at": 45_000, "reflect_block_at": 44_000},
+            {"block_from_tokens": 45_000, "reflect_block_from_tokens": 44_000},
         ),
-        ("{reflection: {observation_tokens: 1000, buffer_activation: 1}}", {"reflect_at": 1_000, "reflect_from": 1_000}),
-        ("{reflection: {block_after: 41000}}", {"reflect_block_at": 41_000}),
-        ("{activate_after_idle: 5m}", {"activate_after_idle": 300.0}),
-        ("{activate_after_idle: auto}", {"activate_after_idle": 3_600.0}),
-        ("{share_token_budget: true, activate_on_provider_change: true}", {"shared": True, "activate_on_provider_change": True}),
-        ("{observation: {block_timeout: 500ms, buffer_on_idle: true}}", {"block_timeout": 0.5, "buffer_after_idle": 3_600.0}),
-        ("{activate_after_idle: 5m, observation: {buffer_on_idle: true}}", {"buffer_after_idle": 300.0}),
-        ("{activate_after_idle: 5m}", {"buffer_after_idle": None}),
-        ("{observation: {message_tokens: 1, buffer_tokens: false}}", {"observe_at": 1, "block_at": 1}),
-        ("{}", {"fixed": frozenset()}),
-        ("{observation: {buffer_tokens: false, block_after: 99.9}}", {"fixed": frozenset()}),
-        ("{observation: {buffer_tokens: 5000, buffer_activation: 9000}}", {"fixed": frozenset({"interval", "keep"})}),
+        (
+            "{reflection: {observation_tokens: 1000, buffer_activation: 1}}",
+            {"reflect_from_tokens": 1_000, "reflect_ahead_from_tokens": 1_000},
+        ),
+        ("{reflection: {block_after: 41000}}", {"reflect_block_from_tokens": 41_000}),
+        ("{activate_after_idle: 5m}", {"activate_after_idle_s": 300.0}),
+        ("{activate_after_idle: auto}", {"activate_after_idle_s": 3_600.0}),
+        ("{share_token_budget: true, activate_on_provider_change: true}", {"has_shared_budget": True, "activate_on_provider_change": True}),
+        ("{observation: {block_timeout: 500ms, buffer_on_idle: true}}", {"block_timeout_s": 0.5, "buffer_after_idle_s": 3_600.0}),
+        ("{activate_after_idle: 5m, observation: {buffer_on_idle: true}}", {"buffer_after_idle_s": 300.0}),
+        ("{activate_after_idle: 5m}", {"buffer_after_idle_s": None}),
+        ("{observation: {message_tokens: 1, buffer_tokens: false}}", {"observe_from_tokens": 1, "block_from_tokens": 1}),
+        ("{}", {"fixed_thresholds": frozenset()}),
+        ("{observation: {buffer_tokens: false, block_after: 99.9}}", {"fixed_thresholds": frozenset()}),
+        (
+            "{observation: {buffer_tokens: 5000, buffer_activation: 9000}}",
+            {"fixed_thresholds": frozenset({"interval_tokens", "keep_tokens"})},
+        ),
         (
             "{observation: {block_after: 40000}, reflection: {block_after: 50000}}",
-            {"fixed": frozenset({"block_at", "reflect_block_at"})},
+            {"fixed_thresholds": frozenset({"block_from_tokens", "reflect_block_from_tokens"})},
         ),
     ],
 )  # fmt: skip
@@ -86,7 +106,7 @@ def test_the_provider_s_cache_lifetime(model: str | None, lives: int, certainly:
     """`auto` is how long the actor's provider keeps a prompt, by its address and the model's name.
     Dates move after an hour at the earliest."""
     found = parse(AUTO).effective(model).limits
-    assert (found.activate_after_idle, found.buffer_after_idle, found.cache_lives) == (
+    assert (found.activate_after_idle_s, found.buffer_after_idle_s, found.cache_lifetime_s) == (
         lives,
         lives,
         certainly,
@@ -97,7 +117,7 @@ def test_known_cache_lifetime() -> None:
     """`auto` takes the given cache lifetime."""
     memory = MemorySettings(activate_after_idle="auto")
     assert (
-        compute_limits(memory, Settings().context, cache_lifetime_s=300.0).activate_after_idle
+        compute_limits(memory, Settings().context, cache_lifetime_s=300.0).activate_after_idle_s
         == 300.0
     )
 
@@ -138,7 +158,7 @@ def test_the_most_specific_wins_key_by_key(
         instruction,
         mode,
     )
-    assert effective.limits.observe_at == tokens
+    assert effective.limits.observe_from_tokens == tokens
     assert effective.context.relative_time == (instruction != "gpt")
 
 
@@ -237,7 +257,7 @@ def test_overrides_that_could_not_be_checked_together() -> None:
     settings = parse(
         "models: {'a*': {observation: {message_tokens: 9000}}, '*b': {observation: {buffer_activation: 9500}}}"
     )
-    assert settings.effective("a").limits.observe_at == 9_000
+    assert settings.effective("a").limits.observe_from_tokens == 9_000
     with pytest.raises(
         ConfigError,
         match=r"models\.a\*, models\.\*b contradict each other: .*message_tokens \(9000\)",
@@ -252,10 +272,10 @@ def test_a_thread_may_not_have_requests_wait_for_hours() -> None:
     with pytest.raises(ConfigError, match="block_timeout of a thread must be at most 2m"):
         merge_thread_overrides(base, {"observation": {"block_timeout": "10000s"}})
     stored = b'{"observation": {"block_timeout": "10000s"}}'
-    assert base.with_overrides(stored).limits.block_timeout == 120
+    assert base.with_overrides(stored).limits.block_timeout_s == 120
     assert merge_thread_overrides(base, {"observation": {"block_timeout": "2m"}})
     patient = parse("memory: {observation: {block_timeout: 5m}}").effective(None)
-    assert patient.with_overrides(stored).limits.block_timeout == 300
+    assert patient.with_overrides(stored).limits.block_timeout_s == 300
 
 
 def test_enabled_stays_off_under_overrides() -> None:

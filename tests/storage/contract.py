@@ -720,7 +720,7 @@ class StoreContract:
         tries = [
             store.commit_shared(
                 Change(s.stored[name], replace(s.stored[name], turns=7)),
-                Change(shared_log, replace_log(shared_log, unproductive_at=n)),
+                Change(shared_log, replace_log(shared_log, unproductive_tokens=n)),
             )
             for n, name in enumerate("AB", 1)
         ]
@@ -728,7 +728,7 @@ class StoreContract:
         assert sum(isinstance(r, Conflict) for r in results) == 1
         turns = [(await store.load(s.stored[name].key)).turns for name in "AB"]
         assert sorted(turns) == [0, 7]
-        assert (await store.load(shared_log.key)).log.unproductive_at == turns.index(7) + 1
+        assert (await store.load(shared_log.key)).log.unproductive_tokens == turns.index(7) + 1
 
     async def test_a_shared_log_that_does_not_differ_is_not_written(self, store: Store) -> None:
         """It must stand, and keeps its version: nobody has to read it again."""
@@ -744,7 +744,7 @@ class StoreContract:
         """The shared log need not stand as it was where nothing about it changes."""
         s = await self._shared(store)
         await store.commit(
-            s.stored[RESOURCE_THREAD], replace_log(s.stored[RESOURCE_THREAD], unproductive_at=1)
+            s.stored[RESOURCE_THREAD], replace_log(s.stored[RESOURCE_THREAD], unproductive_tokens=1)
         )
         thread, log = await store.commit_shared(
             Change(s.stored["A"], replace(s.stored["A"], turns=5)), None

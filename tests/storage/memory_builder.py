@@ -90,7 +90,7 @@ class MemoryBuilder:
                 generation=self.generation,
                 next_generation=self.next_generation,
                 reflection=self.reflection,
-                unproductive_at=41_000,
+                unproductive_tokens=41_000,
             ),
             chunks=self.chunks,
             **self.more,

@@ -77,7 +77,7 @@ class SharedStore:
             return
         late = (
             Change(thread, replace(thread, title="too late")),
-            Change(shared_log, replace_log(shared_log, unproductive_at=7)),
+            Change(shared_log, replace_log(shared_log, unproductive_tokens=7)),
         )
         with pytest.raises(Conflict):
             await self.store.commit_shared(*late)

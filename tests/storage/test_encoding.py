@@ -35,7 +35,7 @@ def test_state_comes_back() -> None:
     failures."""
     memory = Memory(
         key=KEY,
-        log=ObservationLog(unproductive_at=9),
+        log=ObservationLog(unproductive_tokens=9),
         turns=7,
         timezone="Asia/Tokyo",
         overrides=b"{}",

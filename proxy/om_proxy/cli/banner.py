@@ -20,12 +20,14 @@ def print_banner(settings: Settings, port: int) -> None:
     effective = settings.effective(None, None)
     limits = effective.limits
     state = "on" if settings.memory.enabled else "off"
-    buffering = f"buffer every {limits.interval}" if limits.interval else "no buffering"
+    buffering = (
+        f"buffer every {limits.interval_tokens}" if limits.interval_tokens else "no buffering"
+    )
     lines = [
         f"om-proxy {__version__} on http://{settings.server.host}:{port}/v1",
         *render_upstreams(settings),
-        f"memory {state}: observe at {limits.observe_at} tokens ({buffering}, wait at "
-        f"{limits.block_at}), reflect at {limits.reflect_at}; model "
+        f"memory {state}: observe at {limits.observe_from_tokens} tokens ({buffering}, wait at "
+        f"{limits.block_from_tokens}), reflect at {limits.reflect_from_tokens}; model "
         f"{render_value(('model',), effective.observer_model)}; store "
         f"{render_value(('url',), settings.storage.url)}",
     ]

@@ -20,7 +20,7 @@ def model_warnings(effective: Effective, actor: str | None) -> list[str]:
         for text in list_model_warnings(name)
     ]
     for name in _list_names(effective.reflector_model, actor):
-        found += list_model_warnings(name, reflect_at=effective.limits.reflect_at)
+        found += list_model_warnings(name, reflect_from_tokens=effective.limits.reflect_from_tokens)
     for choice in (effective.observer_model, effective.reflector_model):
         if any((model.max_retries or 0) >= MAX_TRIES for model in list_models(choice)):
             found.append(

@@ -88,7 +88,7 @@ class Attempts:
             if not self._engine.overflow_recovery.can_shorten(turn, accepted=accepted):
                 return turn
             exchange.status, exchange.reason = Status.DEGRADED, Reason.CONTEXT_OVERFLOW
-            seconds = turn.opened.context.effective.limits.block_timeout + MAX_SHORTEN_STORE_S
+            seconds = turn.opened.context.effective.limits.block_timeout_s + MAX_SHORTEN_STORE_S
             async with asyncio.timeout(seconds):
                 return await self._engine.overflow_recovery.shorten(turn)
         # docs/spec/behaviour.md#fail-open: the client gets the model server's own word

@@ -219,7 +219,7 @@ class ObservationLog(Struct, frozen=True, kw_only=True):
     generation: int = 0  # a reflection or a rollback starts the next. Never reused
     next_generation: int = 1
     reflection: Reflection | None = None  # pending: made, and not swapped in
-    unproductive_at: int = 0  # tokens of the log at which reflecting last achieved nothing
+    unproductive_tokens: int = 0  # tokens of the log at which reflecting last achieved nothing
 
     @property
     def tokens(self) -> int:

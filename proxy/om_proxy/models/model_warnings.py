@@ -14,8 +14,8 @@ REFLECTOR_WINDOW_FACTOR = 1.5
 _POOR_OBSERVERS = re.compile(r"claude.*4[.-]5(?!\d)")  # the reference implementation's experience
 
 
-def list_model_warnings(model: str, *, reflect_at: int | None = None) -> tuple[str, ...]:
-    """List what an operator should know before this model observes or, with `reflect_at` (R, in
+def list_model_warnings(model: str, *, reflect_from_tokens: int | None = None) -> tuple[str, ...]:
+    """List what an operator should know before this model observes or, with `reflect_from_tokens` (R, in
     tokens), reflects."""
     found = []
     if _POOR_OBSERVERS.search(model.lower()):
@@ -29,9 +29,9 @@ def list_model_warnings(model: str, *, reflect_at: int | None = None) -> tuple[s
             f"{model} is expensive for background work (${dollars:g} per million input tokens); a small model is good enough"
         )
     window = find_abilities(model).max_input
-    if reflect_at and window and window < reflect_at * REFLECTOR_WINDOW_FACTOR:
+    if reflect_from_tokens and window and window < reflect_from_tokens * REFLECTOR_WINDOW_FACTOR:
         found.append(
-            f"{model} takes {window} tokens, too few to reflect on {reflect_at}; lower reflection.observation_tokens, "
+            f"{model} takes {window} tokens, too few to reflect on {reflect_from_tokens}; lower reflection.observation_tokens, "
             "or choose a model with a larger window"
         )
     return tuple(found)

@@ -76,7 +76,7 @@ class Policy:
             limits = self.base_settings(memory).limits
         except ConfigError:
             return None
-        return ResourceWakeup(now, limits.interval or limits.observe_at)
+        return ResourceWakeup(now, limits.interval_tokens or limits.observe_from_tokens)
 
     # ── contexts of memory work ───────────────────────────────────────────────────────────────────
 
@@ -151,7 +151,8 @@ class Policy:
 def add_prices(effective: Effective, actor: str) -> Effective:
     """Add the list prices of actor and observer, if both are known."""
     name = choose_model(
-        effective.observer_model, effective.limits.interval or effective.limits.observe_at
+        effective.observer_model,
+        effective.limits.interval_tokens or effective.limits.observe_from_tokens,
     )
     observer = actor if name == "inherit" else DEFAULT_MODEL if name == "default" else name
     actor_prices, observer_prices = find_price(actor), find_price(observer)

@@ -112,10 +112,12 @@ class Effective:
             )
         except ValidationError:
             return self
-        block_timeout = min(found.limits.block_timeout, get_max_thread_block_timeout(self))
+        block_timeout_s = min(found.limits.block_timeout_s, get_max_thread_block_timeout(self))
         return replace(
             found,
-            limits=replace(found.limits, prices=self.limits.prices, block_timeout=block_timeout),
+            limits=replace(
+                found.limits, prices=self.limits.prices, block_timeout_s=block_timeout_s
+            ),
         )
 
 
@@ -138,7 +140,7 @@ THREAD_THRESHOLDS = {  # the settings that a thread may override
 def get_max_thread_block_timeout(base: Effective) -> float:
     """The longest `block_timeout` in seconds that a thread may set: each waiting request counts
     towards `limits.in_flight`."""
-    return max(base.limits.block_timeout, MAX_THREAD_BLOCK_TIMEOUT_S)
+    return max(base.limits.block_timeout_s, MAX_THREAD_BLOCK_TIMEOUT_S)
 
 
 def merge_thread_overrides(
@@ -177,7 +179,7 @@ def merge_thread_overrides(
         raise ConfigError(
             "; ".join(f"{'.'.join(map(str, path))} {rule}" for path, rule in list_faults(exc))
         ) from None
-    if found.limits.block_timeout > (max_timeout := get_max_thread_block_timeout(base)):
+    if found.limits.block_timeout_s > (max_timeout := get_max_thread_block_timeout(base)):
         raise ConfigError(
             f"observation.block_timeout of a thread must be at most {render_duration(max_timeout)}"
         )
@@ -190,40 +192,45 @@ def compute_limits(
     """Convert the thresholds to plain tokens and seconds. `cache_lifetime_s`: how long the provider
     keeps a prompt, for `auto`."""
     observation, reflection = memory.observation, memory.reflection
-    observe_at, reflect_at = observation.message_tokens, reflection.observation_tokens
+    observe_from_tokens, reflect_from_tokens = (
+        observation.message_tokens,
+        reflection.observation_tokens,
+    )
     is_buffering = observation.buffer_tokens is not False
     idle = cache_lifetime_s if memory.activate_after_idle == "auto" else memory.activate_after_idle
     return Limits(
-        observe_at=observe_at,
-        interval=None
+        observe_from_tokens=observe_from_tokens,
+        interval_tokens=None
         if observation.buffer_tokens is False
-        else convert_share(observation.buffer_tokens, observe_at),
-        keep=count_kept_tokens(observation.buffer_activation, observe_at) if is_buffering else 0,
-        block_at=_compute_block_at(
+        else convert_share(observation.buffer_tokens, observe_from_tokens),
+        keep_tokens=count_kept_tokens(observation.buffer_activation, observe_from_tokens)
+        if is_buffering
+        else 0,
+        block_from_tokens=_compute_block_tokens(
             observation.block_after,
             "block_after" in observation.model_fields_set or is_buffering,
-            observe_at,
+            observe_from_tokens,
         ),
-        block_timeout=observation.block_timeout,
-        previous=None
+        block_timeout_s=observation.block_timeout,
+        log_excerpt_tokens=None
         if observation.previous_observer_tokens is False
         else observation.previous_observer_tokens,
-        buffer_after_idle=(idle or cache_lifetime_s) if observation.buffer_on_idle else None,
-        reflect_at=reflect_at,
-        reflect_from=max(1, round(reflect_at * reflection.buffer_activation))
+        buffer_after_idle_s=(idle or cache_lifetime_s) if observation.buffer_on_idle else None,
+        reflect_from_tokens=reflect_from_tokens,
+        reflect_ahead_from_tokens=max(1, round(reflect_from_tokens * reflection.buffer_activation))
         if is_buffering
         else None,
-        reflect_block_at=_compute_block_at(
+        reflect_block_from_tokens=_compute_block_tokens(
             reflection.block_after,
             "block_after" in reflection.model_fields_set or is_buffering,
-            reflect_at,
+            reflect_from_tokens,
         ),
-        activate_after_idle=idle,
+        activate_after_idle_s=idle,
         activate_on_provider_change=memory.activate_on_provider_change,
-        cache_lives=max(cache_lifetime_s, CERTAINLY_COLD_S),
-        tail_limit=context.tail_limit,
-        shared=memory.share_token_budget,
-        fixed=frozenset(_list_thresholds_in_tokens(memory)),
+        cache_lifetime_s=max(cache_lifetime_s, CERTAINLY_COLD_S),
+        tail_limit_tokens=context.tail_limit,
+        has_shared_budget=memory.share_token_budget,
+        fixed_thresholds=frozenset(_list_thresholds_in_tokens(memory)),
     )
 
 
@@ -231,15 +238,15 @@ def _list_thresholds_in_tokens(memory: MemorySettings) -> Iterator[str]:
     """List the thresholds of `Limits` that the settings give in tokens, not as shares."""
     observation, reflection = memory.observation, memory.reflection
     is_in_tokens = {
-        "interval": observation.buffer_tokens >= 1,
-        "keep": observation.buffer_activation > 1,
-        "block_at": observation.block_after >= MIN_BLOCK_AFTER_TOKENS,
-        "reflect_block_at": reflection.block_after >= MIN_BLOCK_AFTER_TOKENS,
+        "interval_tokens": observation.buffer_tokens >= 1,
+        "keep_tokens": observation.buffer_activation > 1,
+        "block_from_tokens": observation.block_after >= MIN_BLOCK_AFTER_TOKENS,
+        "reflect_block_from_tokens": reflection.block_after >= MIN_BLOCK_AFTER_TOKENS,
     }
     return (name for name, in_tokens in is_in_tokens.items() if in_tokens)
 
 
-def _compute_block_at(block_after: float, is_in_force: bool, threshold: int) -> int:
+def _compute_block_tokens(block_after: float, is_in_force: bool, threshold: int) -> int:
     """The tokens at which a request waits. Without buffering, the default of `block_after` is 1.0:
     requests wait at the threshold (docs/spec/behaviour.md#wait)."""
     return max(threshold, convert_multiple(block_after, threshold)) if is_in_force else threshold

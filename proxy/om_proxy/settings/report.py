@@ -124,15 +124,20 @@ def list_warnings(
 
 def render_thresholds(limits: Limits) -> list[str]:
     """Render the thresholds, with ratios converted to tokens."""
-    observed = f"every {limits.interval} new ones" if limits.interval else "not ahead of time"
+    observed = (
+        f"every {limits.interval_tokens} new ones"
+        if limits.interval_tokens
+        else "not ahead of time"
+    )
     reflected = (
-        f"prepared from {limits.reflect_from}"
-        if limits.reflect_from
+        f"prepared from {limits.reflect_ahead_from_tokens}"
+        if limits.reflect_ahead_from_tokens
         else "not prepared ahead of time"
     )
     return [
-        f"messages are observed at {limits.observe_at}, {observed}; about {limits.keep} stay raw; a request waits at {limits.block_at}",
-        f"observations are reflected at {limits.reflect_at}, {reflected}; a request waits at {limits.reflect_block_at}",
+        f"messages are observed at {limits.observe_from_tokens}, {observed}; "
+        f"about {limits.keep_tokens} stay raw; a request waits at {limits.block_from_tokens}",
+        f"observations are reflected at {limits.reflect_from_tokens}, {reflected}; a request waits at {limits.reflect_block_from_tokens}",
         *_render_shared_budget(limits),
         *_render_idle_thresholds(limits),
     ]
@@ -140,20 +145,20 @@ def render_thresholds(limits: Limits) -> list[str]:
 
 def _render_shared_budget(limits: Limits) -> Iterator[str]:
     """Render how far a shared budget moves the thresholds at most."""
-    if limits.shared:
+    if limits.has_shared_budget:
         alone = limits.for_memory(log_tokens=0, pending_tokens=0)
         yield (
-            f"messages and observations share one budget: without observations, messages are observed at {alone.observe_at} and "
-            f"a request waits at {alone.block_at}; without messages, observations are reflected at {alone.reflect_at}"
+            f"messages and observations share one budget: without observations, messages are observed at {alone.observe_from_tokens} and "
+            f"a request waits at {alone.block_from_tokens}; without messages, observations are reflected at {alone.reflect_from_tokens}"
         )
 
 
 def _render_idle_thresholds(limits: Limits) -> Iterator[str]:
     """Render the pauses that `auto` and unset values mean for this model's provider."""
-    if limits.activate_after_idle is not None:
-        yield f"after a pause of {render_duration(limits.activate_after_idle)}, what was observed ahead becomes active"
-    if limits.buffer_after_idle is not None and limits.interval:
-        pause, tokens = render_duration(limits.buffer_after_idle), limits.interval // 2
+    if limits.activate_after_idle_s is not None:
+        yield f"after a pause of {render_duration(limits.activate_after_idle_s)}, what was observed ahead becomes active"
+    if limits.buffer_after_idle_s is not None and limits.interval_tokens:
+        pause, tokens = render_duration(limits.buffer_after_idle_s), limits.interval_tokens // 2
         yield f"after a pause of {pause}, {tokens} new ones are enough to be observed ahead"
 
 
@@ -161,30 +166,32 @@ def list_memory_warnings(effective: Effective) -> list[str]:
     """List what is allowed under `memory` and `context`, but works badly."""
     limits, memory = effective.limits, effective.memory
     found = []
-    if limits.interval and limits.keep < limits.interval:
+    if limits.interval_tokens and limits.keep_tokens < limits.interval_tokens:
         found.append(
-            f"buffer_activation leaves {limits.keep} tokens raw, less than one buffering interval ({limits.interval}): "
+            f"buffer_activation leaves {limits.keep_tokens} tokens raw, less than one buffering interval ({limits.interval_tokens}): "
             "activations come in quick succession, and each breaks the provider's prompt cache"
         )
-    if limits.interval and limits.keep < MIN_RAW_TOKENS:
+    if limits.interval_tokens and limits.keep_tokens < MIN_RAW_TOKENS:
         found.append(
             f"less than {MIN_RAW_TOKENS} tokens stay raw after an activation: the model sees little except its notes"
         )
-    if not limits.interval and limits.block_at > limits.observe_at:
+    if not limits.interval_tokens and limits.block_from_tokens > limits.observe_from_tokens:
         found.append(
-            f"buffer_tokens is off, and block_after delays observing to {limits.block_at} tokens: leave block_after out"
+            f"buffer_tokens is off, and block_after delays observing to {limits.block_from_tokens} tokens: leave block_after out"
         )
-    if not limits.interval and (
-        limits.activate_after_idle or limits.activate_on_provider_change or limits.buffer_after_idle
+    if not limits.interval_tokens and (
+        limits.activate_after_idle_s
+        or limits.activate_on_provider_change
+        or limits.buffer_after_idle_s
     ):
         found.append(
             "buffer_tokens is off: nothing is observed ahead, so activate_after_idle, activate_on_provider_change and "
             "buffer_on_idle have nothing to work with"
         )
-    waits_at = limits.for_memory(log_tokens=0, pending_tokens=0).block_at
-    if limits.tail_limit is not None and limits.tail_limit < waits_at:
+    waits_at = limits.for_memory(log_tokens=0, pending_tokens=0).block_from_tokens
+    if limits.tail_limit_tokens is not None and limits.tail_limit_tokens < waits_at:
         found.append(
-            f"context.tail_limit ({limits.tail_limit}) is below {waits_at}, where a request waits for an observation: "
+            f"context.tail_limit ({limits.tail_limit_tokens}) is below {waits_at}, where a request waits for an observation: "
             "raw messages are left out of prompts before they are observed"
         )
     if not memory.enabled:

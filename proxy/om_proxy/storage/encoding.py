@@ -22,7 +22,7 @@ class ThreadState:
     views: tuple[View, ...]
     turns: int
     render_date: float | None
-    unproductive_at: int
+    unproductive_at: int  # the stored name of `ObservationLog.unproductive_tokens`
     timezone: str | None = None
     title_pinned: bool = False
     overrides: bytes | None = None
@@ -42,7 +42,7 @@ def encode_state(memory: Memory) -> bytes:
         views=memory.views,
         turns=memory.turns,
         render_date=memory.render_date,
-        unproductive_at=memory.log.unproductive_at,
+        unproductive_at=memory.log.unproductive_tokens,
         timezone=memory.timezone,
         title_pinned=memory.title_pinned,
         overrides=memory.overrides,

@@ -59,7 +59,7 @@ class DueNotes:
         This happens before a thread's first prompt, and after a pause that outlasts its prompt
         cache (docs/spec/behaviour.md#scopes). Mostly the background has done it already."""
         memory, limits, now = turn.reconciled.memory, turn.context.effective.limits, self._clock()
-        if memory.turn_at is not None and now < memory.turn_at + limits.cache_lives:
+        if memory.turn_at is not None and now < memory.turn_at + limits.cache_lifetime_s:
             return turn
         waiting = await self._memories.store.resource_backlog(resource_key(turn.key))
         ready = batches.cold_threads_with_notes(waiting, limits, now)
@@ -174,7 +174,7 @@ class DueNotes:
             return replace(turn, reason=Reason.FORK_NOT_WAITED)
         is_shared = isinstance(decision, Reflect) and reconciled.memory.shared_log
         where = resource_key(turn.key) if is_shared else turn.key
-        timeout = turn.context.effective.limits.block_timeout
+        timeout = turn.context.effective.limits.block_timeout_s
         if not (seconds_left := self._background.remaining_wait(where, timeout)):
             # another request has waited for this very call: none waits for it twice
             return replace(turn, reason=Reason.OBSERVER_LATE)

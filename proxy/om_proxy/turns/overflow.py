@@ -79,7 +79,7 @@ class OverflowRecovery:
         return replace(shortened, body=None)
 
     async def _observe_overflow(self, turn: OpenedTurn) -> OpenedTurn:
-        ends = asyncio.get_running_loop().time() + turn.context.effective.limits.block_timeout
+        ends = asyncio.get_running_loop().time() + turn.context.effective.limits.block_timeout_s
         due = self._find_next_batch(turn)
         if due and turn.reconciled.verdict.cut is None:
             turn = await self._committer.store_unanswered(turn)
@@ -94,7 +94,7 @@ class OverflowRecovery:
         return turn
 
     def _find_next_batch(self, turn: OpenedTurn) -> Observe | None:
-        max_tokens = turn.context.effective.limits.observe_at
+        max_tokens = turn.context.effective.limits.observe_from_tokens
         return overflow.next_batch(
             turn.reconciled.virtual, self._last_leaving_seq(turn), max_tokens, self._clock()
         )

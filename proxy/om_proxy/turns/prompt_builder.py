@@ -41,7 +41,7 @@ class PromptBuilder:
         virtual, sent = turn.reconciled.virtual, turn.reconciled.sent
         shown = shared.limit_log_to_shown(virtual) if virtual.shared_log else virtual
         has_notes = bool(shown.log.entries or virtual.other_threads_text)
-        limit = turn.context.effective.limits.tail_limit
+        limit = turn.context.effective.limits.tail_limit_tokens
         if not has_notes and limit is None and is_everything_sent(virtual, sent):
             return await self.keep_original(turn, turn.reason)
         pieces = build_tail(virtual, turn.reconciled.verdict, sent)
@@ -149,7 +149,7 @@ class PromptBuilder:
         previous = turn.reconciled.memory.turn_at
         if (
             previous is not None
-            and self._clock() - previous > turn.context.effective.limits.cache_lives
+            and self._clock() - previous > turn.context.effective.limits.cache_lifetime_s
         ):
             return False
         return memory.shared_log is None or shared.keeps_view(memory)

@@ -71,7 +71,7 @@ async def test_a_reflection_no_shorter_than_its_entries_is_none() -> None:
         )
         assert not await p.worker.perform(KEY, Reflect(2, 300), p.context())
         after = await p.memory()
-        assert (after.log.reflection, after.log.unproductive_at) == (None, 2)
+        assert (after.log.reflection, after.log.unproductive_tokens) == (None, 2)
 
 
 async def test_entries_that_come_meanwhile_survive() -> None:
@@ -125,7 +125,7 @@ async def test_an_unproductive_reflection_is_not_repeated() -> None:
         assert not await p.worker.perform(KEY, Reflect(2, 300), p.context())
         assert len(p.models.asked) == 4
         after = await p.memory()
-        assert (after.log.entries, after.log.reflection, after.log.unproductive_at) == (
+        assert (after.log.entries, after.log.reflection, after.log.unproductive_tokens) == (
             memory.log.entries,
             None,
             400,
@@ -167,7 +167,7 @@ async def test_one_entry_that_is_too_long_for_the_reflector() -> None:
         assert not await p.worker.perform(KEY, Reflect(3, 600), p.context())
         assert len(p.models.asked) == 3  # three entries, two, and the oldest
         after = await p.memory()
-        assert (after.log.entries, after.log.reflection, after.log.unproductive_at) == (
+        assert (after.log.entries, after.log.reflection, after.log.unproductive_tokens) == (
             memory.log.entries,
             None,
             600,

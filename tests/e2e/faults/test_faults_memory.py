@@ -81,7 +81,7 @@ def remembered(memory: Memory) -> tuple[object, ...]:
 
 def backs_off(role: str, memory: Memory) -> bool:
     if role == "reflector":
-        return memory.log.unproductive_at == memory.log.tokens > 0
+        return memory.log.unproductive_tokens == memory.log.tokens > 0
     return (
         memory.failures == replace(memory.failures, count=1, suspended=False)
         and memory.failures.retry_at > 0

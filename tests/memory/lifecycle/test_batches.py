@@ -17,8 +17,8 @@ from om_proxy.memory.lifecycle.thresholds import Limits
 from om_proxy.memory.model import Failures, Key
 from tests.memory.building import chat, chunk, memory, transcript
 
-LIMITS = Limits(observe_at=1_000, interval=200, keep=200)
-SYNCHRONOUS = Limits(observe_at=1_000, interval=None, keep=0)
+LIMITS = Limits(observe_from_tokens=1_000, interval_tokens=200, keep_tokens=200)
+SYNCHRONOUS = Limits(observe_from_tokens=1_000, interval_tokens=None, keep_tokens=0)
 NOW = 5_000.0
 LATELY = NOW - 50.0  # all prompt caches are warm
 
@@ -163,7 +163,7 @@ def test_what_enters_the_log_together(
 
 def test_a_shared_budget_moves_all_thresholds() -> None:
     """The tails may use what the log leaves free."""
-    shared = dataclasses.replace(LIMITS, shared=True, reflect_at=1_000)
+    shared = dataclasses.replace(LIMITS, has_shared_budget=True, reflect_from_tokens=1_000)
     assert due(waits("a", 300), limits=shared) is None
     assert due(waits("a", 300), limits=shared, log=900) == ["a"]
 
@@ -202,7 +202,7 @@ def test_when_to_look_again(waiting: tuple[ThreadBacklog, ...], at: float | None
 
 
 def test_looking_again_knows_the_shared_budget() -> None:
-    shared = dataclasses.replace(LIMITS, shared=True, reflect_at=1_000)
+    shared = dataclasses.replace(LIMITS, has_shared_budget=True, reflect_from_tokens=1_000)
     waiting = [waits("a", 300), waits("b", 10, until=NOW + 9)]
     assert batches.decide_for_resource(waiting, shared, 0, 10_000, NOW) is None
     assert batches.next_look_at(waiting, shared, 0, NOW) is None
@@ -248,7 +248,7 @@ def test_what_stands_unanswered_does_not_settle(
 def test_when_all_are_left_alone() -> None:
     """`buffer_on_idle`: half an interval is worth a call once the one that spoke last has been
     silent long enough, and not before."""
-    idle = dataclasses.replace(LIMITS, buffer_after_idle=600.0)
+    idle = dataclasses.replace(LIMITS, buffer_after_idle_s=600.0)
     waiting = (waits("a", 60, at=-850.0), waits("b", 50, at=-549.0))
     assert due(*waiting, limits=idle) is None
     assert batches.next_look_at(waiting, idle, 0, NOW) == NOW + 1.0
@@ -294,12 +294,15 @@ def test_looking_again_when_notes_may_enter_the_log() -> None:
         waits("b", chunked=9),
         waits("c", at=-3_500, pending=90),
     )
-    assert batches.next_look_at(waiting, LIMITS, 0, NOW) == waiting[0].turn_at + LIMITS.cache_lives
+    assert (
+        batches.next_look_at(waiting, LIMITS, 0, NOW)
+        == waiting[0].turn_at + LIMITS.cache_lifetime_s
+    )
 
 
 def test_the_rest_is_observed_when_all_are_idle() -> None:
     """Less than half an interval, too, but not what is told word for word anyway."""
-    idle = Limits(buffer_after_idle=600.0)
+    idle = Limits(buffer_after_idle_s=600.0)
     assert due(waits("a", 250, at=-600), limits=idle) == ["a"]
     assert due(waits("a", 249, at=-600), limits=idle) is None
     assert due(waits("a", 250), limits=idle) is None

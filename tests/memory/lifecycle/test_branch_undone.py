@@ -50,7 +50,7 @@ def test_what_it_was_made_from_stands_again() -> None:
 
 def test_it_is_not_made_again_at_once() -> None:
     """A reflection that somebody undid is made again only when the log has grown."""
-    limits = Limits(reflect_from=1, reflect_at=2, reflect_block_at=3)
+    limits = Limits(reflect_ahead_from_tokens=1, reflect_from_tokens=2, reflect_block_from_tokens=3)
     back = branch.undo_reflection(SHORT, KEPT, 9_000.0)
     assert back is not None
     assert decisions.reflection_due(back, limits) is None

@@ -22,9 +22,13 @@ from tests.memory.building import chat, chunk, chunked, memory, reflection, tran
 
 LIMITS = Limits()
 UNBUFFERED = Limits(
-    interval=None, keep=0, block_at=30_000, reflect_from=None, reflect_block_at=40_000
+    interval_tokens=None,
+    keep_tokens=0,
+    block_from_tokens=30_000,
+    reflect_ahead_from_tokens=None,
+    reflect_block_from_tokens=40_000,
 )
-ON_IDLE = Limits(buffer_after_idle=300)
+ON_IDLE = Limits(buffer_after_idle_s=300)
 ANY = RequestState(last_observable=10**9)
 
 
@@ -45,7 +49,7 @@ ANY = RequestState(last_observable=10**9)
         pytest.param(
             [5_000] * 4,
             20_000,
-            Limits(observe_at=20_000, keep=4_000),
+            Limits(observe_from_tokens=20_000, keep_tokens=4_000),
             3,
             id="keep 4000 of 20000: three",
         ),
@@ -57,14 +61,14 @@ ANY = RequestState(last_observable=10**9)
         pytest.param(
             [450, 450],
             1_000,
-            Limits(observe_at=1_000, keep=200),
+            Limits(observe_from_tokens=1_000, keep_tokens=200),
             1,
             id="F below 1000: only an exact fit leaves enough",
         ),
         pytest.param(
             [400, 400],
             1_000,
-            Limits(observe_at=1_000, keep=200),
+            Limits(observe_from_tokens=1_000, keep_tokens=200),
             2,
             id="F below 1000: the exact fit",
         ),
@@ -85,7 +89,7 @@ def test_an_activation_takes_at_least_one_and_never_more_than_there_are(
     sizes: list[int], rest: int, keep: int
 ) -> None:
     """For any sizes, an activation makes progress and stays within what is buffered."""
-    assert 1 <= chunks_to_activate(sizes, sum(sizes) + rest, Limits(keep=keep)) <= len(sizes)
+    assert 1 <= chunks_to_activate(sizes, sum(sizes) + rest, Limits(keep_tokens=keep)) <= len(sizes)
 
 
 # ── before forwarding ─────────────────────────────────────────────────────────────────────────────
@@ -137,8 +141,8 @@ def test_what_the_request_asks_stays_raw() -> None:
 @pytest.mark.parametrize(
     ("limits", "asked", "why"),
     [
-        (Limits(activate_after_idle=300), RequestState(10**9, idle=300), "idle"),
-        (Limits(activate_after_idle=300), RequestState(10**9, idle=299), None),
+        (Limits(activate_after_idle_s=300), RequestState(10**9, idle=300), "idle"),
+        (Limits(activate_after_idle_s=300), RequestState(10**9, idle=299), None),
         (
             Limits(activate_on_provider_change=True),
             RequestState(10**9, provider_changed=True),
@@ -159,7 +163,7 @@ def test_activation_when_the_cache_is_cold_anyway(
 def test_a_pause_is_used_once() -> None:
     """The first request after it activates as much as the threshold would; what is not taken stays
     buffered."""
-    limits = Limits(activate_after_idle=300)
+    limits = Limits(activate_after_idle_s=300)
     made = replace(chunked(12, 1_000, 6, 12, 18, 24), turn_at=1_000.0, model="m")
     idle, _ = decisions.prompt_cache_state(made, "m", 1_300.0)
     assert decisions.decide_before_forwarding(
@@ -198,7 +202,7 @@ def test_how_a_request_finds_its_cache(
 
 def test_an_idle_thread_without_chunks_waits_for_nothing() -> None:
     """Cold cache or not: below the threshold no request pays for an observation."""
-    limits = Limits(activate_after_idle=1, activate_on_provider_change=True)
+    limits = Limits(activate_after_idle_s=1, activate_on_provider_change=True)
     made = memory(chat(4, 3_000))
     assert decisions.is_nothing_due(made, limits, idle=10**6, provider_changed=True)
     assert (
@@ -234,7 +238,7 @@ def test_a_message_larger_than_the_threshold() -> None:
 def test_a_wait_reads_no_more_than_the_threshold() -> None:
     """A request waits for the oldest T tokens of a long tail; the rest is observed afterwards.
     Without buffering it waits for all."""
-    for limits in (LIMITS, dataclasses.replace(LIMITS, shared=True)):
+    for limits in (LIMITS, dataclasses.replace(LIMITS, has_shared_budget=True)):
         decision = decisions.decide_before_forwarding(memory(chat(60, 2_000)), limits, ANY)
         assert decision == Observe(0, 14, 28_000, wait=True)
     assert decisions.decide_before_forwarding(memory(chat(29, 2_000)), UNBUFFERED, ANY) == Observe(
@@ -265,7 +269,7 @@ def test_a_wait_cuts_at_a_user_s_message(parts: list[tuple[str, int]], last: int
     assert decision.last == last
 
 
-def test_a_request_waits_from_block_at() -> None:
+def test_a_request_waits_from_its_threshold() -> None:
     """Nothing buffered and 36 000 pending: the oldest messages are observed, F stays raw, cut
     before a user message."""
     decision = decisions.decide_before_forwarding(memory(chat(6, 3_000)), LIMITS, ANY)
@@ -273,7 +277,7 @@ def test_a_request_waits_from_block_at() -> None:
 
 
 @pytest.mark.parametrize(
-    ("size", "block_at", "waits"),
+    ("size", "block_from_tokens", "waits"),
     [
         pytest.param(2_999, 36_000, False, id="below"),
         pytest.param(3_000, 36_000, True, id="1.2 T"),
@@ -281,10 +285,10 @@ def test_a_request_waits_from_block_at() -> None:
         pytest.param(2_500, 30_000, True, id="at T"),
     ],
 )
-def test_the_wait_begins_at_block_at(size: int, block_at: int, waits: bool) -> None:
+def test_the_wait_begins_at_its_threshold(size: int, block_from_tokens: int, waits: bool) -> None:
     """pending ≥ block_after, inclusive."""
     decision = decisions.decide_before_forwarding(
-        memory(chat(6, size)), Limits(block_at=block_at), ANY
+        memory(chat(6, size)), Limits(block_from_tokens=block_from_tokens), ANY
     )
     assert isinstance(decision, Observe) is waits
 
@@ -401,12 +405,12 @@ def test_the_boundary_is_where_the_newest_chunk_ends() -> None:
 def test_half_an_interval_is_enough_near_the_threshold() -> None:
     """3000 new tokens are buffered from T − 1.1 intervals on."""
     made = chunked(12, 1_000, 20)
-    near = Limits(observe_at=30_000)
+    near = Limits(observe_from_tokens=30_000)
     assert observable_tokens(made.tail) == 24_000
     assert decisions.decide_after_reply(made, near) == Observe(20, 24, 4_000)
     assert (
         decisions.decide_after_reply(
-            made, dataclasses.replace(near, observe_at=40_000, block_at=48_000)
+            made, dataclasses.replace(near, observe_from_tokens=40_000, block_from_tokens=48_000)
         )
         is None
     )
@@ -451,7 +455,7 @@ def test_due_and_done_agree_to_the_last_bit() -> None:
     """The work is due at the very moment that the store was told: sums and differences of seconds
     do not mix."""
     made = replace(memory(chat(2, 750)), turn_at=1_700_000_000.1)
-    limits = Limits(buffer_after_idle=0.3)
+    limits = Limits(buffer_after_idle_s=0.3)
     due = decisions.due_at(made, limits, made.turn_at or 0.0)
     assert due is not None
     assert decisions.decide_after_reply(made, limits, due)
@@ -467,7 +471,7 @@ def test_never_less_than_half_an_interval(sizes: list[int], limits: Limits, shar
     parts = [(role, size) for size in sizes for role in ("user", "assistant")]
     made = replace(memory(transcript(*[(role, size + 4) for role, size in parts])), turn_at=0.0)
     decision = decisions.decide_after_reply(
-        made, dataclasses.replace(limits, shared=shared), 1_000.0
+        made, dataclasses.replace(limits, has_shared_budget=shared), 1_000.0
     )
     if isinstance(decision, Observe):
         assert decision.tokens >= 3_000
@@ -481,7 +485,7 @@ def test_a_backlog_is_observed_in_batches_of_at_most_the_threshold() -> None:
     assert 24_000 <= decision.tokens <= 30_000
     assert (
         decisions.decide_after_reply(
-            memory(chat(50, 2_000)), dataclasses.replace(LIMITS, shared=True)
+            memory(chat(50, 2_000)), dataclasses.replace(LIMITS, has_shared_budget=True)
         )
         == decision
     )
@@ -551,7 +555,7 @@ def test_after_a_reflection_that_freed_little_the_log_has_to_grow(left: int, wai
     after = transitions.swap_reflection(
         transitions.keep_reflection(made, reflection(made, left, 1)), 9.0
     )
-    assert (after.log.unproductive_at == after.log.tokens) is waits
+    assert (after.log.unproductive_tokens == after.log.tokens) is waits
     assert (decisions.reflection_due(after, LIMITS) is None) is waits
 
 

@@ -20,9 +20,13 @@ from tests.memory.building import chat, chunk, chunked, memory, reflection, tran
 
 LIMITS = Limits()
 UNBUFFERED = Limits(
-    interval=None, keep=0, block_at=30_000, reflect_from=None, reflect_block_at=40_000
+    interval_tokens=None,
+    keep_tokens=0,
+    block_from_tokens=30_000,
+    reflect_ahead_from_tokens=None,
+    reflect_block_from_tokens=40_000,
 )
-ON_IDLE = Limits(buffer_after_idle=300)
+ON_IDLE = Limits(buffer_after_idle_s=300)
 ANY = RequestState(last_observable=10**9)
 
 

@@ -11,7 +11,7 @@ from tests.memory.building import chat, memory
 
 LIMITS = Limits()
 NOW = 1_000.0
-LONG, SHORT = 40, 10  # turns of 1 000 tokens a message: above and below `block_at`
+LONG, SHORT = 40, 10  # turns of 1 000 tokens a message: above and below `block_from_tokens`
 
 
 @pytest.mark.parametrize(

@@ -140,7 +140,10 @@ class ObservePerformer:
                     # is shown the same messages
                     continue
                 clip = (
-                    clip or min(sum_framed_tokens(messages), context.effective.limits.observe_at)
+                    clip
+                    or min(
+                        sum_framed_tokens(messages), context.effective.limits.observe_from_tokens
+                    )
                 ) // 2
                 if clip < MIN_CLIP_TOKENS:
                     raise

@@ -158,4 +158,4 @@ class ObserveBatchPerformer:
 
 def _decide_alone(memory: Memory, context: MemoryContext) -> Observe | None:
     """Return what is observed of a thread together with others: all that may be, up to T."""
-    return decisions.observe_everything(memory, context.effective.limits.observe_at)
+    return decisions.observe_everything(memory, context.effective.limits.observe_from_tokens)

@@ -28,7 +28,7 @@ def build_observer_task(
     config, limits = context.effective.memory, context.effective.limits
     return ObserverTask(
         messages=messages,
-        previous=excerpt_log(list_known_notes(memory), limits.previous, count_tokens),
+        previous=excerpt_log(list_known_notes(memory), limits.log_excerpt_tokens, count_tokens),
         task=current_task(memory),
         title=memory.title,
         undated_to=memory.undated_to,
@@ -40,7 +40,7 @@ def build_observer_task(
         want_suggestion=wants_suggestion,
         # only one block is ever clipped: the part cut out of several would be covered, and stand in
         # no note
-        clip_tokens=clip or (None if take_older_half(messages) else limits.observe_at),
+        clip_tokens=clip or (None if take_older_half(messages) else limits.observe_from_tokens),
     )
 
 

@@ -71,7 +71,7 @@ def decide_for_resource(
     limits = limits.for_memory(log_tokens=log_tokens, pending_tokens=pending_tokens)
     observable = [w for w in waiting if w.unobserved_tokens and w.can_be_observed(now)]
     idle = (moment := _idle_from(waiting, limits)) is not None and now >= moment
-    if observable and sum(w.unobserved_tokens for w in observable) >= observe_from_tokens(
+    if observable and sum(w.unobserved_tokens for w in observable) >= compute_observe_threshold(
         limits, pending_tokens, idle=idle
     ):
         return ObserveBatch(
@@ -79,26 +79,27 @@ def decide_for_resource(
         )
     if keys := cold_threads_with_notes(waiting, limits, now):
         return ActivateIdle(keys)
-    if pending_tokens >= limits.observe_at and (
-        keys := _threads_to_activate(waiting, pending_tokens - limits.keep)
+    if pending_tokens >= limits.observe_from_tokens and (
+        keys := _threads_to_activate(waiting, pending_tokens - limits.keep_tokens)
     ):
         return ActivateIdle(keys)
     return None
 
 
-def observe_from_tokens(limits: Limits, pending_tokens: int, *, idle: bool = False) -> int:
+def compute_observe_threshold(limits: Limits, pending_tokens: int, *, idle: bool = False) -> int:
     """The unobserved tokens of all threads at which the observer is asked: an interval, half of one
     near T, and at most the rest that is worth a call when all are idle (`buffer_on_idle`). Without
     buffering it is T."""
-    if limits.interval is None:
-        return limits.observe_at
-    half = max(limits.interval // 2, 1)
+    if limits.interval_tokens is None:
+        return limits.observe_from_tokens
+    half = max(limits.interval_tokens // 2, 1)
     if idle:
         return min(half, IDLE_REST_TOKENS)
     return (
         half
-        if pending_tokens >= limits.observe_at - NEAR_THRESHOLD_INTERVALS * limits.interval
-        else max(limits.interval, 1)
+        if pending_tokens
+        >= limits.observe_from_tokens - NEAR_THRESHOLD_INTERVALS * limits.interval_tokens
+        else max(limits.interval_tokens, 1)
     )
 
 
@@ -108,16 +109,16 @@ def cold_threads_with_notes(
     """The threads whose buffered notes may enter the log at no cost: their own prompt cache is
     certainly cold."""
     return tuple(
-        w.key for w in waiting if w.chunked_tokens and now >= w.turn_at + limits.cache_lives
+        w.key for w in waiting if w.chunked_tokens and now >= w.turn_at + limits.cache_lifetime_s
     )
 
 
 def _idle_from(waiting: Sequence[ThreadBacklog], limits: Limits) -> float | None:
     """The moment from which all threads count as idle, so that half an interval is worth a call; None:
     never."""
-    if limits.buffer_after_idle is None or not waiting:
+    if limits.buffer_after_idle_s is None or not waiting:
         return None
-    return max(w.turn_at for w in waiting) + limits.buffer_after_idle
+    return max(w.turn_at for w in waiting) + limits.buffer_after_idle_s
 
 
 def next_look_at(
@@ -128,7 +129,9 @@ def next_look_at(
     log."""
     moments = [_next_observation_at(waiting, limits, log_tokens, now)]
     moments += [
-        at for w in waiting if w.chunked_tokens and (at := w.turn_at + limits.cache_lives) > now
+        at
+        for w in waiting
+        if w.chunked_tokens and (at := w.turn_at + limits.cache_lifetime_s) > now
     ]
     return min((at for at in moments if at is not None), default=None)
 
@@ -140,12 +143,12 @@ def _next_observation_at(
     limits = limits.for_memory(log_tokens=log_tokens, pending_tokens=pending_tokens)
     not_suspended = [w for w in waiting if w.unobserved_tokens and not w.failures.suspended]
     unobserved_tokens = sum(w.unobserved_tokens for w in not_suspended)
-    if unobserved_tokens < observe_from_tokens(limits, pending_tokens):
+    if unobserved_tokens < compute_observe_threshold(limits, pending_tokens):
         idle_from = _idle_from(waiting, limits)
         later = (
             idle_from is not None
             and idle_from > now
-            and unobserved_tokens >= observe_from_tokens(limits, pending_tokens, idle=True)
+            and unobserved_tokens >= compute_observe_threshold(limits, pending_tokens, idle=True)
         )
         return idle_from if later else None
     return min(

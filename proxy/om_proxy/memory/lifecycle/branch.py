@@ -138,7 +138,7 @@ def roll_back(
     coverage = covered_until(log, memory.shared_log.label if memory.shared_log else None)
     rolled = memory.log if log == memory.log.entries else memory.log.begin_generation(log)
     rolled = replace(
-        rolled, reflection=_carry_reflection(memory.log.reflection, rolled), unproductive_at=0
+        rolled, reflection=_carry_reflection(memory.log.reflection, rolled), unproductive_tokens=0
     )
     given = max([shared.next_entry_id(memory), *(o.id + 1 for o in log)])
     return replace(
@@ -179,7 +179,7 @@ def undo_reflection(
     if at is None or not sources:
         return None
     log = memory.log.begin_generation((*entries[:at], *sources, *entries[at + 1 :]))
-    log = replace(log, reflection=None, unproductive_at=log.tokens)
+    log = replace(log, reflection=None, unproductive_tokens=log.tokens)
     return replace(memory, log=log, render_date=now)
 
 

@@ -20,8 +20,8 @@ is worth a chunk. The log grows likewise: from half of R on, a reflection of a s
 entries is made in the background and swapped in at R; the next ones from 0.9 R on. condensing.py
 chooses the entries and how short they become.
 
-    tail   0 ────────── interval ── … ── T (activate) ── block_at (wait)
-    log    0 ── reflect_from (background) ── R (swap) ── reflect_block_at (wait)
+    tail   0 ────────── interval ── … ── T (activate) ── block_from (wait)
+    log    0 ── reflect_ahead_from (background) ── R (swap) ── reflect_block_from (wait)
 
 Numbers and their meaning: thresholds.py; the contract: docs/spec/behaviour.md#observe and
 docs/spec/behaviour.md#reflect.
@@ -131,11 +131,11 @@ def decide_before_forwarding(
     `memory` is the virtual one, with the request's own messages in its tail; `is_nothing_due` has said
     that something may be due.
     """
-    most = limits.observe_at
+    most = limits.observe_from_tokens
     limits = limits.for_memory(log_tokens=memory.log.tokens, pending_tokens=memory.pending_tokens)
     if activation := _due_activation(memory, limits, asked):
         return activation
-    if memory.log.reflection and memory.log.tokens >= limits.reflect_at:
+    if memory.log.reflection and memory.log.tokens >= limits.reflect_from_tokens:
         return Swap()
     if waited or _skips_waiting(memory.failures, limits, asked.now):
         return None
@@ -149,17 +149,17 @@ def is_nothing_due(memory: Memory, limits: Limits, *, idle: float, provider_chan
     most requests."""
     if (
         memory.chunks
-        and limits.activate_after_idle is not None
-        and idle >= limits.activate_after_idle
+        and limits.activate_after_idle_s is not None
+        and idle >= limits.activate_after_idle_s
     ):
         return False
     if memory.chunks and limits.activate_on_provider_change and provider_changed:
         return False
     pending_tokens, log_tokens = memory.pending_tokens, memory.log.tokens
     limits = limits.for_memory(log_tokens=log_tokens, pending_tokens=pending_tokens)
-    return pending_tokens < min(limits.observe_at, limits.block_at) and log_tokens < min(
-        limits.reflect_at, limits.reflect_block_at
-    )
+    return pending_tokens < min(
+        limits.observe_from_tokens, limits.block_from_tokens
+    ) and log_tokens < min(limits.reflect_from_tokens, limits.reflect_block_from_tokens)
 
 
 def decide_after_reply(memory: Memory, limits: Limits, now: float = 0.0) -> Decision | None:
@@ -168,7 +168,7 @@ def decide_after_reply(memory: Memory, limits: Limits, now: float = 0.0) -> Deci
 
     `now`: unix seconds; without it the thread counts as busy.
     """
-    most = limits.observe_at
+    most = limits.observe_from_tokens
     limits = limits.for_memory(log_tokens=memory.log.tokens, pending_tokens=memory.pending_tokens)
     return _background_observation(memory, limits, most, now) or reflection_due(memory, limits)
 
@@ -180,13 +180,14 @@ def chunks_to_activate(sizes: Sequence[int], pending_tokens: int, limits: Limits
     The smallest prefix that reaches the target, unless it overshoots by too much or leaves too
     little raw; else the largest prefix below the target; else the first chunk.
     """
-    target = max(0, pending_tokens - limits.keep)
+    target = max(0, pending_tokens - limits.keep_tokens)
     removed = list(accumulate(sizes))
     reaching = next((i + 1 for i, total in enumerate(removed) if total >= target), None)
     if reaching is not None:
         total = removed[reaching - 1]
-        if total - target <= MAX_OVERSHOOT_SHARE * limits.keep and pending_tokens - total >= min(
-            MIN_RAW_TOKENS, limits.keep
+        if (
+            total - target <= MAX_OVERSHOOT_SHARE * limits.keep_tokens
+            and pending_tokens - total >= min(MIN_RAW_TOKENS, limits.keep_tokens)
         ):
             return reaching
     below = sum(total < target for total in removed)
@@ -199,9 +200,9 @@ def _due_activation(memory: Memory, limits: Limits, asked: RequestState) -> Acti
         return None
     observable = observable_tokens(memory.tail)
     count = chunks_to_activate(allowed, observable, limits)
-    if observable >= limits.observe_at:
+    if observable >= limits.observe_from_tokens:
         return Activate(count, "threshold")
-    if limits.activate_after_idle is not None and asked.idle >= limits.activate_after_idle:
+    if limits.activate_after_idle_s is not None and asked.idle >= limits.activate_after_idle_s:
         return Activate(count, "idle")
     if limits.activate_on_provider_change and asked.provider_changed:
         return Activate(count, "provider")
@@ -212,7 +213,7 @@ def _skips_waiting(failures: Failures, limits: Limits, now: float) -> bool:
     """Whether no request waits for this thread: it is in back-off or suspended
     (docs/spec/behaviour.md#wait). The background tries next, where there is one."""
     return failures.suspended or (
-        failures.count > 0 and (limits.interval is not None or now < failures.retry_at)
+        failures.count > 0 and (limits.interval_tokens is not None or now < failures.retry_at)
     )
 
 
@@ -222,30 +223,36 @@ def _blocking_observation(
     """`most`: tokens one observation reads, T as set. The background takes the rest of a backlog,
     where there is one."""
     observable = observable_tokens(memory.tail)
-    if observable < limits.block_at or memory.chunks:
+    if observable < limits.block_from_tokens or memory.chunks:
         return None
     marks = [m.mark for m in memory.tail if m.seq <= asked.last_observable]
-    room = max(min(observable - limits.keep, most if limits.interval else MAX_BATCH_TOKENS), 1)
+    room = max(
+        min(observable - limits.keep_tokens, most if limits.interval_tokens else MAX_BATCH_TOKENS),
+        1,
+    )
     return _observe(
-        memory, marks, blocks.find_safe_cut(marks, room, (limits.interval or room) // 2), wait=True
+        memory,
+        marks,
+        blocks.find_safe_cut(marks, room, (limits.interval_tokens or room) // 2),
+        wait=True,
     )
 
 
 def _background_observation(
     memory: Memory, limits: Limits, most: int, now: float
 ) -> Observe | None:
-    if limits.interval is None:
+    if limits.interval_tokens is None:
         return None
     fresh = [m for m in memory.tail if m.seq > memory.chunked_to]
-    least = limits.interval // 2
+    least = limits.interval_tokens // 2
     if sum_framed_tokens(fresh) < least:
         return None
     near = (
         observable_tokens(memory.tail)
-        >= limits.observe_at - NEAR_THRESHOLD_INTERVALS * limits.interval
+        >= limits.observe_from_tokens - NEAR_THRESHOLD_INTERVALS * limits.interval_tokens
     )
     if observable_tokens(fresh) < (
-        least if near or is_idle(memory, limits, now) else limits.interval
+        least if near or is_idle(memory, limits, now) else limits.interval_tokens
     ):
         return None
     marks = [m.mark for m in fresh]
@@ -285,9 +292,9 @@ def is_idle(memory: Memory, limits: Limits, now: float) -> bool:
 
 def idle_from(memory: Memory, limits: Limits) -> float | None:
     """The moment from which the thread counts as idle; None: never."""
-    if limits.buffer_after_idle is None or memory.turn_at is None:
+    if limits.buffer_after_idle_s is None or memory.turn_at is None:
         return None
-    return memory.turn_at + limits.buffer_after_idle
+    return memory.turn_at + limits.buffer_after_idle_s
 
 
 def _extend_cut(marks: Sequence[Mark], count: int, least: int) -> int:
@@ -310,8 +317,8 @@ def _observe(
 
 def _blocking_reflection(memory: Memory, limits: Limits) -> Reflect | None:
     if (
-        memory.log.tokens < limits.reflect_block_at
-        or memory.log.unproductive_at == memory.log.tokens
+        memory.log.tokens < limits.reflect_block_from_tokens
+        or memory.log.unproductive_tokens == memory.log.tokens
     ):
         return None
     return _reflect(memory, limits, wait=True)
@@ -321,22 +328,22 @@ def reflection_due(memory: Memory, limits: Limits) -> Reflect | None:
     """The background reflection that is due."""
     size = memory.log.tokens
     if (
-        limits.reflect_from is None
+        limits.reflect_ahead_from_tokens is None
         or memory.log.reflection
-        or size < limits.reflect_from
-        or memory.log.unproductive_at == size
+        or size < limits.reflect_ahead_from_tokens
+        or memory.log.unproductive_tokens == size
     ):
         return None
     if (
         any(o.kind == "reflection" for o in memory.log.entries)
-        and size < limits.reflect_at * LATER_REFLECTION_SHARE
+        and size < limits.reflect_from_tokens * LATER_REFLECTION_SHARE
     ):
         return None
     return _reflect(memory, limits)
 
 
 def _reflect(memory: Memory, limits: Limits, *, wait: bool = False) -> Reflect:
-    stretch = condensing.choose_stretch(memory.log.entries, limits.reflect_at)
+    stretch = condensing.choose_stretch(memory.log.entries, limits.reflect_from_tokens)
     return Reflect(stretch.count, condensing.acceptance_limit(stretch), wait, stretch.start)
 
 

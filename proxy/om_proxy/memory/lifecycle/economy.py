@@ -28,7 +28,7 @@ OBSERVER_THINKING_TOKENS = 215  # written beside the notes
 def pays_back(memory: Memory, source: int, limits: Limits, prices: Prices) -> bool:
     """Whether notes on `source` tokens of messages are expected to save what they cost, or are
     needed in any case."""
-    if memory.pending_tokens >= limits.observe_at:
+    if memory.pending_tokens >= limits.observe_from_tokens:
         return True
     return expected_saving(memory, source, limits, prices) >= observation_cost(
         source, limits, prices
@@ -50,19 +50,19 @@ def expected_calls(memory: Memory, limits: Limits) -> float:
     said = memory.covered_tokens + memory.pending_tokens
     if not said:
         return 0.0
-    until = max(0, limits.observe_at - memory.pending_tokens) * memory.turns / said
+    until = max(0, limits.observe_from_tokens - memory.pending_tokens) * memory.turns / said
     return max(0.0, memory.turns - until)
 
 
 def observation_cost(source: int, limits: Limits, prices: Prices) -> float:
     """Dollars for one observer call and its share of an activation, after which the provider reads
     the remaining prompt anew."""
-    read = OBSERVER_PROMPT_TOKENS + (limits.previous or 0) + source
+    read = OBSERVER_PROMPT_TOKENS + (limits.log_excerpt_tokens or 0) + source
     written = source * NOTE_TOKENS_PER_MESSAGE_TOKEN + OBSERVER_THINKING_TOKENS
-    share = source / max(limits.observe_at - limits.keep, source)
+    share = source / max(limits.observe_from_tokens - limits.keep_tokens, source)
     broken = (
         share
-        * (limits.keep + limits.observe_at * NOTE_TOKENS_PER_MESSAGE_TOKEN)
+        * (limits.keep_tokens + limits.observe_from_tokens * NOTE_TOKENS_PER_MESSAGE_TOKEN)
         * (prices.actor_fresh - prices.actor_cached)
     )
     return read * prices.observer_input + written * prices.observer_output + broken

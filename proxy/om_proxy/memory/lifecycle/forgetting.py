@@ -45,7 +45,7 @@ def remove_thread(
         _drop_after_gaps(entry for o in shared_log.log.entries for entry in without_thread(o))
     )
     log = shared_log.log.begin_generation(kept)
-    return replace(shared_log, log=replace(log, reflection=None, unproductive_at=0))
+    return replace(shared_log, log=replace(log, reflection=None, unproductive_tokens=0))
 
 
 def _drop_after_gaps(log: Iterable[Observation]) -> Iterator[Observation]:

@@ -76,7 +76,7 @@ def detach_log(memory: Memory) -> tuple[Memory, Memory]:
 def join_shared(thread: Memory, shared_log: Memory, label: str) -> Memory:
     """Append a thread's own log to the shared one, and let the thread share that."""
     own = thread.log.begin_generation(()) if thread.log.entries else thread.log
-    own = replace(own, reflection=None, unproductive_at=0)
+    own = replace(own, reflection=None, unproductive_tokens=0)
     bare = replace(thread, log=own, shown_log_state=NEVER_SHOWN)
     return append_entries(attach_log(bare, shared_log, label), thread.log.entries)
 

@@ -7,7 +7,9 @@ from dataclasses import dataclass, replace
 # intervals before the threshold from where half an interval is worth a chunk;
 # docs/spec/behaviour.md#buffer
 NEAR_THRESHOLD_INTERVALS = 1.1
-MAX_OVERSHOOT_SHARE = 0.95  # of `keep`: how far an activation may remove more than its target
+MAX_OVERSHOOT_SHARE = (
+    0.95  # of `keep_tokens`: how far an activation may remove more than its target
+)
 MIN_RAW_TOKENS = 1_000  # an activation aims to leave them raw
 
 
@@ -24,68 +26,73 @@ class Prices:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
-    """Token counts unless said otherwise. Defaults are those of docs/spec/config.md#thresholds."""
+    """The thresholds of one memory. Defaults are those of docs/spec/config.md#thresholds."""
 
-    observe_at: int = 30_000  # T: pending from which the oldest chunks become active
+    # T: pending tokens from which the oldest chunks become active
+    observe_from_tokens: int = 30_000
     # new tokens that are worth a chunk; None: no buffering, observation is synchronous
-    interval: int | None = 6_000
-    keep: int = 6_000  # F: raw tokens an activation aims to leave
-    block_at: int = 36_000  # pending from which a request waits for an observation
-    block_timeout: float = 20.0  # seconds it waits at most
-    previous: int | None = 2_000  # of the log shown to the observer; None: all of it
-    buffer_after_idle: float | None = (
-        # seconds after the last turn from which half an interval is worth a chunk; None: never
-        None
-    )
-    reflect_at: int = 40_000  # R: log tokens at which a reflection is swapped in
-    # log tokens from which one is made in the background; None: never
-    reflect_from: int | None = 20_000
-    reflect_block_at: int = 48_000  # log tokens from which a request waits for one
-    activate_after_idle: float | None = None  # seconds since the last turn
+    interval_tokens: int | None = 6_000
+    # F: raw tokens that an activation aims to leave
+    keep_tokens: int = 6_000
+    # pending tokens from which a request waits for an observation
+    block_from_tokens: int = 36_000
+    block_timeout_s: float = 20.0  # the longest wait
+    # of the log, shown to the observer; None: all of it
+    log_excerpt_tokens: int | None = 2_000
+    # since the last turn, from when half an interval is worth a chunk; None: never
+    buffer_after_idle_s: float | None = None
+    # R: log tokens from which a finished reflection is swapped in
+    reflect_from_tokens: int = 40_000
+    # log tokens from which a reflection is made in the background; None: never
+    reflect_ahead_from_tokens: int | None = 20_000
+    # log tokens from which a request waits for a reflection
+    reflect_block_from_tokens: int = 48_000
+    # since the last turn, from when chunks become active below T; None: never
+    activate_after_idle_s: float | None = None
     activate_on_provider_change: bool = False
-    # seconds after which the provider's prompt cache is certainly cold
-    cache_lives: float = 3_600.0
-    tail_limit: int | None = None
-    shared: bool = False  # messages may use what the log does not, and the other way round
-    prices: Prices | None = (
-        # `economy: auto`, and both known: notes wait until they are expected to pay back
-        # (economy.py)
-        None
-    )
-    fixed: frozenset[str] = (
-        frozenset()
-    )  # names of the thresholds above that were set in tokens: a shared budget does not move them
+    # the time after which the provider's prompt cache is certainly cold
+    cache_lifetime_s: float = 3_600.0
+    tail_limit_tokens: int | None = None  # raw messages in a prompt; None: all of them
+    # messages may use the tokens that the log does not use, and the log those of the messages
+    has_shared_budget: bool = False
+    # set with `economy: auto` if they are known: notes wait until they are expected to pay back
+    # (economy.py)
+    prices: Prices | None = None
+    # names of the fields above that the settings give in tokens: a shared budget does not move them
+    fixed_thresholds: frozenset[str] = frozenset()
 
     def for_memory(self, *, log_tokens: int, pending_tokens: int) -> Limits:
-        """The thresholds for this log and this tail: moved where messages and log share a budget, else
-        unchanged (docs/spec/behaviour.md#shared-budget).
+        """Return the thresholds for this log and this tail. They move if messages and log share a
+        budget (docs/spec/behaviour.md#shared-budget).
 
-        Shares follow the threshold they are shares of. What was set in tokens stays, but no request
-        waits below the threshold.
+        A share moves with its threshold. A threshold that the settings give in tokens stays, but no
+        request waits before it is reached.
         """
-        if not self.shared:
+        if not self.has_shared_budget:
             return self
-        budget = self.observe_at + self.reflect_at
-        observe_at, reflect_at = (
-            max(self.observe_at, budget - log_tokens),
-            max(self.reflect_at, budget - pending_tokens),
-        )
+        budget = self.observe_from_tokens + self.reflect_from_tokens
+        observe_from = max(self.observe_from_tokens, budget - log_tokens)
+        reflect_from = max(self.reflect_from_tokens, budget - pending_tokens)
+        observe_factor = observe_from / self.observe_from_tokens
+        reflect_factor = reflect_from / self.reflect_from_tokens
 
-        def scale(name: str, tokens: int, by: float) -> int:
-            return tokens if name in self.fixed else round(tokens * by)
+        def scale(name: str, factor: float) -> int:
+            tokens: int = getattr(self, name)
+            return tokens if name in self.fixed_thresholds else round(tokens * factor)
 
-        wider, longer = observe_at / self.observe_at, reflect_at / self.reflect_at
         return replace(
             self,
-            observe_at=observe_at,
-            interval=None if self.interval is None else scale("interval", self.interval, wider),
-            keep=scale("keep", self.keep, wider),
-            block_at=max(observe_at, scale("block_at", self.block_at, wider)),
-            reflect_at=reflect_at,
-            reflect_from=None
-            if self.reflect_from is None
-            else scale("reflect_from", self.reflect_from, longer),
-            reflect_block_at=max(
-                reflect_at, scale("reflect_block_at", self.reflect_block_at, longer)
+            observe_from_tokens=observe_from,
+            interval_tokens=None
+            if self.interval_tokens is None
+            else scale("interval_tokens", observe_factor),
+            keep_tokens=scale("keep_tokens", observe_factor),
+            block_from_tokens=max(observe_from, scale("block_from_tokens", observe_factor)),
+            reflect_from_tokens=reflect_from,
+            reflect_ahead_from_tokens=None
+            if self.reflect_ahead_from_tokens is None
+            else scale("reflect_ahead_from_tokens", reflect_factor),
+            reflect_block_from_tokens=max(
+                reflect_from, scale("reflect_block_from_tokens", reflect_factor)
             ),
         )

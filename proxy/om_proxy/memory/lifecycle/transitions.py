@@ -130,7 +130,7 @@ def swap_reflection(memory: Memory, now: float) -> Memory:
     )
     after = log.begin_generation((*earlier, entry, *later))
     may_go_on = condensing.frees_enough(sum(o.tokens for o in sources), entry.tokens)
-    after = replace(after, reflection=None, unproductive_at=0 if may_go_on else after.tokens)
+    after = replace(after, reflection=None, unproductive_tokens=0 if may_go_on else after.tokens)
     return replace(shared.take_entry_ids(memory, 1), log=after, render_date=now)
 
 
@@ -139,7 +139,7 @@ def mark_unproductive(memory: Memory, size: int, cause: str = "") -> Memory:
     has grown."""
     if memory.log.tokens != size:
         return memory
-    log = replace(memory.log, unproductive_at=size)
+    log = replace(memory.log, unproductive_tokens=size)
     return replace(memory, log=log, failures=replace(memory.failures, cause=cause))
 
 

@@ -252,7 +252,7 @@ def decode_memory(key: Key, version: int, row_id: int, row: Row) -> Memory:
         log=ObservationLog(
             generation=generation,
             next_generation=next_generation,
-            unproductive_at=decoded.unproductive_at,
+            unproductive_tokens=decoded.unproductive_at,
         ),
         style=decoded.style,
         views=decoded.views,
