@@ -32,7 +32,7 @@ PROMPT = Prompt(
 
 
 async def outcome(litellm: LiteLLM, model: str, base: str) -> str:
-    """The class of what came of it."""
+    """Return the class of the outcome."""
     target = Target(
         model, "litellm", base, headers=(("x-h", "CANARY-HEADER"),), api_key="sk-CANARY-KEY"
     )
@@ -43,8 +43,7 @@ async def outcome(litellm: LiteLLM, model: str, base: str) -> str:
 
 
 def heard() -> Iterator[str]:
-    """Loggers, other than those the proxy hears on purpose, whose records reach somebody who writes
-    them."""
+    """List the loggers whose records are written somewhere, other than those the proxy logs."""
     for name in sorted(logging.root.manager.loggerDict):
         logger: logging.Logger | None = logging.getLogger(name)
         while logger and name not in logs.LOGGED_LIBRARIES:
@@ -54,7 +53,7 @@ def heard() -> Iterator[str]:
 
 
 def loud() -> Iterator[str]:
-    """Loggers of litellm's that would write a record down at all."""
+    """List litellm's loggers that would write a record at all."""
     for name in sorted(logging.root.manager.loggerDict):
         if name.lower().startswith("litellm") and logging.getLogger(name).isEnabledFor(
             logging.CRITICAL

@@ -14,7 +14,7 @@ NOON = 1_684_756_800.0  # 2023-05-22 12:00:00 UTC
 def messages(
     *said: dict[str, Any], start: float = NOON, apart: float = 60.0
 ) -> tuple[Message, ...]:
-    """One a minute from noon on."""
+    """Build messages, one a minute from noon on."""
     return tuple(message(one, seq, start + apart * (seq - 1)) for seq, one in enumerate(said, 1))
 
 
@@ -30,7 +30,7 @@ def user(content: Any) -> dict[str, Any]:
 
 
 def assistant(content: Any = None, *calls: tuple[str, str, str]) -> dict[str, Any]:
-    """With tool calls of (id, name, arguments)."""
+    """Build an assistant message with tool calls of (id, name, arguments)."""
     said: dict[str, Any] = {"role": "assistant", "content": content}
     if calls:
         said["tool_calls"] = [

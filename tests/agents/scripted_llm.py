@@ -1,4 +1,4 @@
-"""A model that answers what a test says, in order, and remembers what it was asked."""
+"""A model that gives a test's answers in order, and records its prompts."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class ScriptedLLM:
 
 @dataclass
 class Waits:
-    """Stands for asyncio.sleep: nobody waits, and the seconds are noted."""
+    """Replaces asyncio.sleep: it records the seconds and does not wait."""
 
     seconds: list[float] = field(default_factory=list)
 

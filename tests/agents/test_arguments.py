@@ -44,13 +44,13 @@ from om_proxy.agents.arguments import render_arguments
     ],
 )
 def test_forms(arguments: str, text: str) -> None:
-    """An object is written key by key, long values below it; whatever is no object stands as it
-    came."""
+    """An object is written key by key, with long values below their key; other arguments stay as
+    they came."""
     assert render_arguments(arguments) == text
 
 
 def test_levels_without_end() -> None:
-    """A value nested beyond reading is still shown."""
+    """A value that is nested too deeply to be read is still shown."""
     deep = '{"a":' * 200 + '"1\\n2"' + "}" * 200
     assert '"1\\n2"' in render_arguments(deep)
     deeper = '{"a":' * 100_000 + '"1\\n2"' + "}" * 100_000

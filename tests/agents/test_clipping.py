@@ -11,7 +11,7 @@ from tests.agents.scripted_llm import words
 
 
 def test_head_and_tail_stay() -> None:
-    """Seven tenths of what is kept are the beginning, the rest the end; the gap says how much is
+    """Seven tenths of the kept text are its beginning, the rest its end; the note says how much is
     missing."""
     text = " ".join(f"{n:03}" for n in range(100))
     cut = clip_middle(text, 10, words)
@@ -25,7 +25,7 @@ def test_head_and_tail_stay() -> None:
 
 @pytest.mark.parametrize("most", [None, 3, 4])
 def test_what_fits_stays_whole(most: int | None) -> None:
-    """Nothing is cut from a text within its limit."""
+    """A text within its limit stays whole."""
     assert clip_middle("one two three", most, words) == "one two three"
 
 
@@ -41,7 +41,7 @@ def test_what_fits_stays_whole(most: int | None) -> None:
     ],
 )
 def test_fair_share(sizes: list[int], budget: int, share: int | None) -> None:
-    """The longest give first, and all to the same length."""
+    """The longest texts are cut first, all to the same length."""
     assert fair_share(sizes, budget) == share
 
 

@@ -1,4 +1,4 @@
-"""What a chat completion of a memory model says, or why it says nothing."""
+"""A memory model's chat completion, and bodies that are none."""
 
 from __future__ import annotations
 
@@ -39,24 +39,25 @@ def read(parsed: Any) -> Answer:
     ],
 )
 def test_text(message: Any, text: str) -> None:
-    """A string, parts, a refusal, or nothing: the parser of notes judges what it is worth."""
+    """The text comes from a string, parts or a refusal, or is empty; the parser of notes judges
+    it."""
     assert read(completion(message)).text == text
 
 
 def nested(before: str, after: str, levels: int) -> bytes:
-    """JSON of as many levels, which orjson reads and does not write."""
+    """Return JSON of so many levels that orjson reads it and cannot write it."""
     return (before * levels + '"x"' + after * levels).encode()
 
 
 def test_parts_without_end() -> None:
-    """Parts inside of parts by the hundred say nothing, and are no error of ours."""
+    """Hundreds of nested parts give no text and no error."""
     body = b'{"choices":[{"message":{"content":' + nested('[{"text":', "}]", 400) + b"}}]}"
     assert read_answer(body, "m", {}, 0.0).text == ""
 
 
 @pytest.mark.parametrize("where", ["message", "code", "param", "type"])
 def test_an_error_without_end(where: str) -> None:
-    """A failure told in hundreds of levels is a failure like another."""
+    """An error of hundreds of levels is an error like any other."""
     body = b'{"error":{"type":"odd","' + where.encode() + b'":' + nested("[", "]", 1_015) + b"}}"
     with pytest.raises(ModelBusy):
         read_answer(body, "m", {}, 0.0)
@@ -83,13 +84,13 @@ def test_an_error_without_end(where: str) -> None:
     ],
 )
 def test_usage(usage: Any, counts: tuple[int, int, int]) -> None:
-    """What was reported, 0 for what was not."""
+    """The usage is what the server reports, else 0."""
     answer = read(completion({"content": "x"}, usage=usage))
     assert (answer.input_tokens, answer.output_tokens, answer.cached_tokens) == counts
 
 
 def test_model() -> None:
-    """The server's own name for the model; ours where it names none."""
+    """The model has the server's name for it, else the requested one."""
     assert read(completion({"content": "x"})).model == "m-1"
     assert read(completion({"content": "x"}, model=None)).model == "m"
 
@@ -113,7 +114,7 @@ def test_no_completion(body: bytes) -> None:
     ],
 )
 def test_an_error_wrapped_in_a_200(error: dict[str, Any], kind: type[ModelError]) -> None:
-    """Some routers answer 200 and tell the failure inside."""
+    """Some routers wrap an error in a 200; it is raised."""
     with pytest.raises(ModelError) as raised:
         read({"error": error})
     assert type(raised.value) is kind
@@ -154,15 +155,15 @@ def test_an_error_wrapped_in_a_200(error: dict[str, Any], kind: type[ModelError]
     ],
 )
 def test_how_it_ended(choice: dict[str, Any], finish: str) -> None:
-    """As the server says; litellm says `stop` for every word it does not know, and keeps the
-    word."""
+    """The finish is the server's. litellm says `stop` for every unknown word, and keeps the word
+    beside it."""
     message = {"role": "assistant", "content": "noted"}
     assert read_completion({"choices": [{"message": message, **choice}]}, "m").finish == finish
 
 
 @pytest.mark.parametrize("body", [b'{"choices": [{"mess', b" {"])
 def test_half_a_completion(body: bytes) -> None:
-    """An answer that ends with its connection was cut off; a page of a gateway was not."""
+    """Half a JSON answer was cut off; a gateway's page was not."""
     with pytest.raises(BrokenAnswer):
         read_answer(body, "m", {}, 0.0)
     with pytest.raises(ModelBusy) as raised:

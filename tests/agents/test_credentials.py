@@ -45,8 +45,8 @@ BASE = "http://models.example:8000/v1"
     ],
 )
 def test_a_variable_goes_to_its_own_provider(model: str, base: str | None, key: str | None) -> None:
-    """And to nobody else: not to another server with the same prefix, not to a look-alike, not in
-    the clear."""
+    """A provider's key goes to no other server: none with the same prefix, no look-alike, none
+    without TLS."""
     assert find_key(model, base, ENVIRON) == key
 
 
@@ -65,13 +65,13 @@ def test_a_variable_goes_to_its_own_provider(model: str, base: str | None, key: 
     ],
 )
 def test_what_is_missing(model: str, base: str | None, names: tuple[str, ...]) -> None:
-    """Only where a key is certainly needed: local servers and clouds are not judged."""
+    """A key is missing only if one is certainly needed: local servers and clouds are not judged."""
     assert list_missing_variables(model, base, ENVIRON) == names
 
 
 def test_the_table_is_litellm_s() -> None:
-    """Where litellm tells which variable a provider needs, the table has it. Asked in a process of
-    its own: it changes its process."""
+    """The table has the variables that litellm names. A process of its own asks litellm, because
+    that changes the process."""
     names = {name for names in KEY_VARIABLES.values() for name in names}
     code = (
         "import json, sys; from om_proxy.agents.litellm_adapter import _import_litellm; litellm = _import_litellm(); "
@@ -95,13 +95,13 @@ def test_the_table_is_litellm_s() -> None:
 
 
 def test_every_provider_is_known_to_the_others() -> None:
-    """The tables speak of the same prefixes."""
+    """The tables use the same prefixes."""
     assert set(PROVIDER_HOSTS) <= set(KEY_VARIABLES) <= OPENAI_COMPATIBLE | NATIVE_PROVIDERS
     assert set(KEY_VARIABLES) <= PAID_PROVIDERS
 
 
 def test_every_model_of_a_choice() -> None:
-    """Lists, tiers and lists in tiers."""
+    """Every model is found: in lists, tiers and lists in tiers."""
     own = {"model": "groq/b", "api_base": BASE, "api_key": "k", "max_retries": 1}
     choice: Choice = {"up_to": {10: "a", 20: ["inherit", own]}}
     assert list(list_models(choice)) == [
@@ -122,15 +122,15 @@ def asked(
 
 
 def test_openai_finds_its_variable() -> None:
-    """`memory.model: openai/…` with nothing else; a configured key comes first."""
+    """`memory.model: openai/…` alone uses the variable; a configured key comes first."""
     assert asked("openai/gpt-5-mini") == [("gpt-5-mini", "https://api.openai.com/v1", "openai-key")]
     assert asked("openai/gpt-5-mini", api_key="k")[0][2] == "k"
     assert asked("openai/gpt-5-mini", api_base=BASE)[0][2] is None
 
 
 def test_each_model_has_its_own() -> None:
-    """An address or key beside a model is that model's; a shared key goes to the shared address
-    only."""
+    """A model's own address or key is used for that model only; a shared key goes to the shared
+    address only."""
     choice: Choice = [
         {"model": "openai/a", "api_key": "own"},
         {"model": "qwen3", "api_base": BASE},
@@ -147,7 +147,7 @@ def test_each_model_has_its_own() -> None:
 
 
 def test_a_shared_key_goes_to_the_shared_address() -> None:
-    """Also where the model repeats that address."""
+    """The shared key is also used if the model repeats the shared address."""
     assert asked([{"model": "qwen3", "api_base": BASE}, "qwen4"], api_base=BASE, api_key="k") == [
         ("qwen3", BASE, "k"),
         ("qwen4", BASE, "k"),

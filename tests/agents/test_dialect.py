@@ -1,4 +1,4 @@
-"""The parameters a server takes, learnt from what it refuses."""
+"""The parameters that a server takes, learnt from its refusals."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ NO_IMAGES = "No endpoints found that support image input"
 
 
 def test_body() -> None:
-    """Text and images as content parts, text alone as one string; settings only where there are
-    any."""
+    """Text and images are content parts, text alone is one string; a setting is written only if it
+    is set."""
     assert Dialect().body("m", PROMPT) == {
         "model": "m",
         "messages": [
@@ -53,7 +53,7 @@ def test_body() -> None:
     ],
 )
 def test_first_name_of_the_limit(base: str, name: str) -> None:
-    """OpenAI takes the new name for every model, its imitators the old one."""
+    """OpenAI takes the new name for every model, other servers the old one."""
     assert Dialect.of(base).limit_name == name
 
 
@@ -72,19 +72,20 @@ def test_first_name_of_the_limit(base: str, name: str) -> None:
     ],
 )
 def test_adapted_to(error_text: str, prompt: Prompt, adapted: Dialect | None) -> None:
-    """Only what was sent and is complained of is changed."""
+    """Only a parameter that was sent and is named in the refusal changes."""
     assert Dialect().adapted_to(prompt, error_text) == adapted
 
 
 def test_renamed_back() -> None:
-    """A server that knows only the old name is asked with it."""
+    """A server that knows only the old name gets it."""
     assert Dialect(limit_name=NEW_LIMIT_NAME).adapted_to(TEXT, EXTRA) == Dialect(
         limit_name=OLD_LIMIT_NAME, is_limit_renamed=True
     )
 
 
-def test_nothing_is_mended_twice() -> None:
-    """Refused under both names, the limit is left out; what is left out cannot be refused again."""
+def test_nothing_is_adapted_twice() -> None:
+    """A limit that is refused under both names is left out; what is left out cannot be refused
+    again."""
     dialect = Dialect(limit_name=NEW_LIMIT_NAME, is_limit_renamed=True).adapted_to(TEXT, RENAME)
     assert dialect == Dialect(limit_name=None, is_limit_renamed=True)
     assert dialect.adapted_to(TEXT, RENAME) is None
@@ -92,8 +93,9 @@ def test_nothing_is_mended_twice() -> None:
     assert Dialect(images=False).adapted_to(PROMPT, NO_IMAGES) is None
 
 
-def test_mended_bodies() -> None:
-    """What is left out is not in the body; without images the placeholders' text still stands."""
+def test_adapted_bodies() -> None:
+    """A left-out parameter is not in the body; without images, their placeholders stay in the
+    text."""
     body = Dialect(limit_name=None, temperature=False, images=False).body("m", PROMPT)
     assert set(body) == {"model", "messages"}
     assert body["messages"][1]["content"] == "look\n\nand say"
@@ -123,8 +125,8 @@ def test_mended_bodies() -> None:
     ],
 )
 def test_images_by_their_addresses(url: str, shown: bool) -> None:
-    """Where no addresses may go out, an image that is not its own bytes is told in words, in its
-    place; else it goes as it came."""
+    """If addresses may not be sent, a note replaces each image that is not inline; otherwise it is
+    sent as it came."""
     prompt = Prompt("s", ("Image #1:", Image(url), "and say"))
     content = Dialect(addresses=False).body("m", prompt)["messages"][1]["content"]
     as_it_came = Dialect().body("m", prompt)["messages"][1]["content"]
@@ -134,7 +136,7 @@ def test_images_by_their_addresses(url: str, shown: bool) -> None:
 
 @pytest.mark.parametrize("parameter", [";a", ";base64"])
 def test_an_image_with_parameters_without_end(parameter: str) -> None:
-    """They take no memory: matched one by one, each with a way back, they took a hundred bytes a
+    """Matching many parameters takes no memory. With backtracking it took a hundred bytes a
     character."""
     image = Image("data:image/png" + parameter * 100_000)
     assert measure_peak_bytes(

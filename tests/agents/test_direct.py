@@ -1,4 +1,4 @@
-"""Asking a model over HTTP, against a server that answers as told."""
+"""Asking a model over HTTP, with a scripted server."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ async def direct() -> AsyncIterator[Direct]:
 
 
 def steps(*answers: tuple[int, Any]) -> Script:
-    """Answer one request after the other; the last answer stays."""
+    """Answer each request with the next answer; the last answer is repeated."""
     left = list(answers)
 
     async def script(call: Call) -> None:
@@ -64,7 +64,7 @@ def bodies(server: UpstreamServer) -> list[dict[str, Any]]:
 
 
 async def test_an_answer(direct: Direct) -> None:
-    """One POST with the credential as given; text, model and usage come back."""
+    """The call is one POST with the given credential; text, model and usage are returned."""
     async with run_upstream_server(script_answer(orjson.dumps(FINE))) as server:
         target = Target("m", base_url=server.base + "/", headers=(("api-key", "k1"),))
         answer = await direct.complete(target, PROMPT)
@@ -87,7 +87,7 @@ async def test_an_answer(direct: Direct) -> None:
 
 
 async def test_the_configured_key(direct: Direct) -> None:
-    """A key of the configuration goes out as a bearer token, a query of the base stays."""
+    """A configured key is sent as a bearer token, and a query in the base stays."""
     async with run_upstream_server(script_answer(orjson.dumps(FINE))) as server:
         await direct.complete(
             Target("m", base_url=f"{server.base}?api-version=2", api_key="k2"), PROMPT
@@ -97,15 +97,16 @@ async def test_the_configured_key(direct: Direct) -> None:
 
 
 async def test_a_compressed_answer(direct: Direct) -> None:
-    """Asked for identity, a server that compresses all the same is understood."""
+    """The answer of a server that compresses it anyway is read."""
     zipped = script_answer(gzip.compress(orjson.dumps(FINE)), b"Content-Encoding: gzip")
     async with run_upstream_server(zipped) as server:
         assert (await direct.complete(Target("m", base_url=server.base), PROMPT)).text == "noted"
     assert server.seen[0].header(b"accept-encoding") == [b"identity"]
 
 
-async def test_refusals_are_mended_and_remembered(direct: Direct) -> None:
-    """Limit renamed, then temperature left out; the next call begins with what was learnt."""
+async def test_refusals_are_adapted_to_and_remembered(direct: Direct) -> None:
+    """The limit is renamed, then the temperature is left out; the next call starts with that
+    dialect."""
     refusals = (
         (400, error("Unsupported parameter: 'max_tokens'. Use 'max_completion_tokens' instead.")),
         (400, error("Unsupported value: 'temperature' does not support 0.3 with this model.")),
@@ -127,8 +128,8 @@ async def test_refusals_are_mended_and_remembered(direct: Direct) -> None:
 
 
 async def test_images_are_left_out_once(direct: Direct) -> None:
-    """A server that takes no image is asked without; it may have been that one image, so nothing is
-    remembered."""
+    """A server that refuses images is asked without them. It may have been that image only, so
+    nothing is remembered."""
     prompt = Prompt("s", ("look", Image("data:image/png;base64,AA")))
     refusals = ((500, error("image input is not supported")), (200, FINE), (200, FINE))
     async with run_upstream_server(steps(*refusals)) as server:
@@ -141,8 +142,8 @@ async def test_images_are_left_out_once(direct: Direct) -> None:
 
 
 async def test_an_answer_s_limit_that_crowds_out_the_prompt(direct: Direct) -> None:
-    """A window too small for prompt and answer together is asked without the limit before the
-    prompt is called too long."""
+    """If the window is too small for prompt and answer, the call is repeated without the limit
+    before the prompt counts as too long."""
     both = "maximum context length is 8192 tokens, you requested 101000 (1000 in the messages, 100000 in the completion)"
     async with run_upstream_server(
         steps((400, error(both, "context_length_exceeded")), (200, FINE))
@@ -155,8 +156,8 @@ async def test_an_answer_s_limit_that_crowds_out_the_prompt(direct: Direct) -> N
             await direct.complete(Target("m", base_url=server.base), PROMPT)
 
 
-async def test_an_endless_complaint(direct: Direct) -> None:
-    """A server that refuses everything is given up on."""
+async def test_endless_refusals(direct: Direct) -> None:
+    """A server that refuses everything is not asked again."""
     async with run_upstream_server(
         steps((400, error("bad max_tokens, bad temperature")))
     ) as server:
@@ -167,8 +168,8 @@ async def test_an_endless_complaint(direct: Direct) -> None:
 
 
 @pytest.mark.parametrize("member", ["message", "param", "code"])
-async def test_a_complaint_of_megabytes(direct: Direct, member: str) -> None:
-    """Its beginning is read for what may be mended, whatever the server repeats behind it."""
+async def test_a_refusal_of_megabytes(direct: Direct, member: str) -> None:
+    """Only the beginning of a long refusal is read."""
     told = [
         {"error": {"message": "no", member: text}}
         for text in ("temperature" + "x" * 2_000, "x" * 2_000 + "temperature")
@@ -193,9 +194,9 @@ async def test_a_complaint_of_megabytes(direct: Direct, member: str) -> None:
         '{"message":"x","param":%s}',
     ],
 )
-async def test_a_complaint_without_end(direct: Direct, error: str) -> None:
-    """One in hundreds of levels, which are read and cannot be written, is a complaint like
-    another."""
+async def test_a_refusal_of_many_levels(direct: Direct, error: str) -> None:
+    """A refusal of hundreds of levels, which can be read and not written, is a refusal like any
+    other."""
     body = (error % ("[" * 1_015 + "]" * 1_015)).encode()
     async with run_upstream_server(script_answer(body, status=b"400 X")) as server:
         with pytest.raises(ModelError) as raised:
@@ -206,7 +207,7 @@ async def test_a_complaint_without_end(direct: Direct, error: str) -> None:
 
 @pytest.mark.parametrize("status", [408, 409, 425, 429, 500, 503])
 async def test_busy(direct: Direct, status: int) -> None:
-    """Asked once: trying again is the asker's."""
+    """A busy server is asked once: retries are the caller's."""
     script = script_answer(b'{"error":"x"}', b"Retry-After: 3", status=b"%d X" % status)
     async with run_upstream_server(script) as server:
         with pytest.raises(ModelBusy) as raised:
@@ -216,7 +217,7 @@ async def test_busy(direct: Direct, status: int) -> None:
 
 
 async def test_retry_after_a_date(direct: Direct) -> None:
-    """Against the clock that was given."""
+    """A Retry-After date is read with the given clock."""
     script = script_answer(b"", b"Retry-After: Tue, 14 Nov 2023 22:13:50 GMT", status=b"503 X")
     async with run_upstream_server(script) as server:
         with pytest.raises(ModelBusy) as raised:
@@ -224,7 +225,7 @@ async def test_retry_after_a_date(direct: Direct) -> None:
     assert raised.value.retry_after == 30.0
 
 
-async def test_nobody_listens(direct: Direct) -> None:
+async def test_an_unreachable_server(direct: Direct) -> None:
     """A server that is down is worth another try."""
     async with run_upstream_server(script_answer(b"")) as server:
         base = server.base
@@ -233,7 +234,7 @@ async def test_nobody_listens(direct: Direct) -> None:
 
 
 async def test_a_broken_answer(direct: Direct) -> None:
-    """A body that ends early, or a connection reset, is worth another try."""
+    """A body that ends early, or a reset connection, may be retried."""
 
     async def short(call: Call) -> None:
         call.send(b"HTTP/1.1 200 OK\r\nContent-Length: 1000\r\n\r\n{")
@@ -249,14 +250,14 @@ async def test_a_broken_answer(direct: Direct) -> None:
 
 
 async def test_an_endless_answer(direct: Direct) -> None:
-    """No answer takes more memory than it may."""
+    """An answer above the limit is an error, and takes no more memory."""
     async with run_upstream_server(script_answer(b" " * (MAX_ANSWER_BYTES + 1))) as server:
         with pytest.raises(ModelError, match="larger"):
             await direct.complete(Target("m", base_url=server.base), PROMPT)
 
 
 async def test_cancelled(direct: Direct) -> None:
-    """A deadline ends the call, and its connection."""
+    """A deadline ends the call and closes its connection."""
     closed = asyncio.Event()
 
     async def hang(call: Call) -> None:
@@ -283,17 +284,16 @@ async def test_cancelled(direct: Direct) -> None:
     ],
 )
 async def test_a_configuration_that_cannot_work(direct: Direct, target: Target) -> None:
-    """It fails as what it is, and not with a foreign exception."""
+    """An impossible configuration raises a ModelError, and no foreign exception."""
     with pytest.raises(ModelError):
         await direct.complete(target, PROMPT)
 
 
 @pytest.mark.parametrize("status", [400, 401, 404, 413, 429, 500])
-async def test_nothing_is_told(
+async def test_errors_quote_nothing(
     direct: Direct, status: int, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Neither prompt nor key stands in an error, its causes, or a log line, even where the server
-    repeats them."""
+    """No error, cause or log line holds prompt or key, even if the server repeats them."""
     caplog.set_level(logging.DEBUG)
     async with run_upstream_server(
         steps((status, error("you said: the canary sings, with key k-canary")))

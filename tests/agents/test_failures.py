@@ -1,4 +1,4 @@
-"""An answer that is none: which error of ours it is."""
+"""The error for a model server's failure."""
 
 from __future__ import annotations
 
@@ -22,19 +22,19 @@ def failed(
 
 @pytest.mark.parametrize("status", [408, 409, 425, 429, 500, 502, 503, 504, 529])
 def test_worth_another_try(status: int) -> None:
-    """Time-outs, conflicts, rate limits and the server's own faults pass."""
+    """Time-outs, conflicts, rate limits and the server's own faults may be retried."""
     assert type(failed(status)) is ModelBusy
 
 
 @pytest.mark.parametrize("status", [400, 401, 402, 403, 404, 405, 422, 451])
 def test_not_worth_another_try(status: int) -> None:
-    """What is wrong with the request stays wrong."""
+    """A faulty request is not retried."""
     assert type(failed(status)) is ModelError
 
 
 @pytest.mark.parametrize("code", ["insufficient_quota", "billing_hard_limit_reached"])
 def test_an_unpaid_bill(code: str) -> None:
-    """A quota that is used up is no rate limit, although it comes as one."""
+    """An exhausted quota is no rate limit, although it has the same status."""
     assert type(failed(429, code)) is ModelError
 
 
@@ -58,13 +58,13 @@ def test_an_unpaid_bill(code: str) -> None:
     ],
 )
 def test_too_long(status: int, code: object, message: str) -> None:
-    """However a server says it."""
+    """A too long prompt is recognised in every server's words."""
     assert type(failed(status, code, message)) is PromptTooLong
 
 
 def test_only_the_beginning_is_read() -> None:
-    """A server may repeat megabytes of prompt, and looking through them keeps everybody else
-    waiting."""
+    """Only the beginning of an error is read: a server may repeat megabytes of prompt, and
+    searching them would block other requests."""
     said = "this model's maximum context length is 8192 tokens"
     assert type(failed(400, None, said + " x" * 10_000)) is PromptTooLong
     assert type(failed(400, None, "x " * 1_000 + said)) is ModelError
@@ -80,7 +80,8 @@ def test_only_the_beginning_is_read() -> None:
     ],
 )
 def test_not_too_long(status: int, message: str) -> None:
-    """A rate limit, a fault, a large image: sending less of the transcript would not help."""
+    """A rate limit, a fault and a large image are no too long prompt: a shorter transcript would
+    not help."""
     assert type(failed(status, None, message)) is not PromptTooLong
 
 
@@ -102,7 +103,7 @@ def test_not_too_long(status: int, message: str) -> None:
     ],
 )
 def test_retry_after(headers: dict[str, str], seconds: float | None) -> None:
-    """Seconds, milliseconds, or a date; what makes no sense names no time."""
+    """A wait comes as seconds, milliseconds or a date; an invalid value gives none."""
     assert read_retry_after(headers, NOW) == seconds
     busy = failed(503, headers=headers)
     assert isinstance(busy, ModelBusy)
@@ -111,13 +112,13 @@ def test_retry_after(headers: dict[str, str], seconds: float | None) -> None:
 
 @given(st.text())
 def test_odd_dates(value: str) -> None:
-    """No header breaks us, and none sends us back in time."""
+    """No header raises an exception, and none gives a negative wait."""
     seconds = read_retry_after({"retry-after": value}, NOW)
     assert seconds is None or seconds >= 0
 
 
 def test_the_server_s_words_are_not_passed_on() -> None:
-    """A server may quote the prompt in its message; ours names status and code only."""
+    """The error holds only status and code: the server's message may quote the prompt."""
     for status in (400, 401, 404, 413, 429, 500):
         text = str(failed(status, "some_code", "the user's secret"))
         assert str(status) in text

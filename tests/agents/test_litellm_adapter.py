@@ -1,5 +1,5 @@
-"""One import of litellm (about 5 s) serves all of these; it happens in the adapter's own thread, as
-in life."""
+"""The litellm adapter. One import of litellm (about 5 s), in the adapter's own thread, serves all
+these tests."""
 
 from __future__ import annotations
 
@@ -93,8 +93,8 @@ def failing(status: int, message: str, *headers: bytes, code: str | None = None)
 
 
 async def test_an_answer(litellm: LiteLLM) -> None:
-    """Through litellm to a server of its own base and key; the event loop of the caller is never
-    held up by the import."""
+    """litellm calls a server with its own base and key; its import never blocks the caller's event
+    loop."""
     prompt = Prompt("be exact", ("look", Image("data:image/png;base64,AAAA")), 0.3, 1_000)
     async with run_upstream_server(
         script_answer(orjson.dumps(FINE), b"Content-Type: application/json")
@@ -138,7 +138,7 @@ async def test_an_answer(litellm: LiteLLM) -> None:
     ids=["429", "503", "500", "401", "404", "400", "too long"],
 )
 async def test_failures(litellm: LiteLLM, script: Script, kind: type[ModelError]) -> None:
-    """litellm's exceptions become ours; asked once, and not a word of the prompt in them."""
+    """litellm's exceptions become the proxy's, after one call and without a word of the prompt."""
     async with run_upstream_server(script) as server:
         with pytest.raises(ModelError) as raised:
             await litellm.complete(target(server.base), PROMPT)
@@ -159,8 +159,7 @@ async def test_failures(litellm: LiteLLM, script: Script, kind: type[ModelError]
 async def test_without_a_key(
     litellm: LiteLLM, monkeypatch: pytest.MonkeyPatch, model: str, named: str
 ) -> None:
-    """litellm raises of some providers what it raises of a server that is down; nobody waits for a
-    key to come back."""
+    """A missing key is no busy server, though litellm reports both alike for some providers."""
     for name in ("GEMINI_API_KEY", "GOOGLE_API_KEY", "OPENAI_API_KEY", "ANTHROPIC_API_KEY"):
         monkeypatch.delenv(name, raising=False)
     with pytest.raises(ModelError) as raised:
@@ -170,14 +169,14 @@ async def test_without_a_key(
 
 
 async def test_retry_after(litellm: LiteLLM) -> None:
-    """The server's own time reaches the asker."""
+    """The error has the wait that the server names."""
     async with run_upstream_server(failing(429, "slow down", b"Retry-After: 3")) as server:
         with pytest.raises(ModelBusy) as raised:
             await litellm.complete(target(server.base), PROMPT)
     assert raised.value.retry_after == 3.0
 
 
-async def test_nobody_listens(litellm: LiteLLM) -> None:
+async def test_an_unreachable_server(litellm: LiteLLM) -> None:
     """A server that is down is worth another try."""
     async with run_upstream_server(script_answer(b"")) as server:
         base = server.base
@@ -186,7 +185,7 @@ async def test_nobody_listens(litellm: LiteLLM) -> None:
 
 
 async def test_unknown_provider(litellm: LiteLLM) -> None:
-    """A name litellm does not know is the operator's to mend."""
+    """A name that litellm does not know is an error that the operator can correct."""
     with pytest.raises(ModelError) as raised:
         await litellm.complete(Target("no-such-provider/m", "litellm"), PROMPT)
     assert type(raised.value) is ModelError
@@ -194,7 +193,7 @@ async def test_unknown_provider(litellm: LiteLLM) -> None:
 
 @pytest.fixture
 def looked_up(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """Hosts whose address somebody in this process wants to know. Only this machine's is told."""
+    """Record the hosts whose address is looked up; only this machine's is returned."""
     hosts: list[str] = []
     known = socket.getaddrinfo
 
@@ -209,8 +208,8 @@ def looked_up(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 
 def addressed(base: str) -> list[dict[str, Any]]:
-    """Parts of a message that name an address, in every form a client may write, and one image that
-    is its own bytes."""
+    """Return message parts that name an address, in every form a client may write, and one inline
+    image."""
     return [
         {"type": "image_url", "image_url": {"url": f"{base}/x.png"}},
         {"type": "image_url", "image_url": f"{base}/y.png"},
@@ -230,8 +229,8 @@ def addressed(base: str) -> list[dict[str, Any]]:
 
 @pytest.mark.parametrize("model", IN_THEIR_LANGUAGE)
 async def test_addresses_in_messages(litellm: LiteLLM, looked_up: list[str], model: str) -> None:
-    """Nothing in a message makes us look up a host or connect to one; it is observed all the same,
-    inline images seen."""
+    """No part of a message makes the proxy look up a host or connect to one; the message is
+    observed, with its inline images."""
     observer = Observer(
         litellm,
         tokens=words,
@@ -296,9 +295,9 @@ LOUD = {
 
 
 @pytest.mark.parametrize("wishes", [{}, LOUD], ids=["as it comes", "told to be loud"])
-async def test_nothing_is_said(wishes: dict[str, str]) -> None:
-    """Whatever goes wrong, and whatever the environment wishes: no word of prompt, key, header,
-    address or answer is written by litellm or anybody below it."""
+async def test_nothing_is_written(wishes: dict[str, str]) -> None:
+    """litellm and its libraries write no prompt, key, header, address or answer, whatever fails and
+    whatever the environment says."""
 
     async def script(call: Call) -> None:
         (case,) = (case for case in CASES if f"/{case}".encode() in call.seen.line)
@@ -328,7 +327,7 @@ async def test_nothing_is_said(wishes: dict[str, str]) -> None:
 
 
 async def test_cancelled(litellm: LiteLLM) -> None:
-    """A deadline ends the call in litellm's thread, and its connection."""
+    """A deadline ends the call in litellm's thread, and closes its connection."""
     closed = asyncio.Event()
 
     async def hang(call: Call) -> None:
@@ -346,5 +345,5 @@ async def test_cancelled(litellm: LiteLLM) -> None:
 
 
 def test_close_without_use() -> None:
-    """An adapter that was never asked has nothing to end."""
+    """An unused adapter can be closed."""
     LiteLLM().close()

@@ -1,4 +1,4 @@
-"""Each target is asked the way it names, and nobody pays for litellm before it is needed."""
+"""Each target is asked in its own way, and litellm is imported only when it is needed."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from tests.agents.scripted_llm import ScriptedLLM
 
 
 async def test_routed() -> None:
-    """Each target is asked the way it names."""
+    """Each target is asked in its own way."""
     near, far = ScriptedLLM.of("near"), ScriptedLLM.of("far")
     routed = Routed(near, far)
     prompt = Prompt("s", ("u",))
@@ -19,7 +19,7 @@ async def test_routed() -> None:
 
 
 def test_nothing_imports_litellm() -> None:
-    """Neither the minds nor what is known of models costs litellm's import."""
+    """Neither the agents nor the facts about models import litellm."""
     code = (
         "import sys; import om_proxy.agents.litellm_adapter, om_proxy.agents.direct, om_proxy.agents.observer, om_proxy.agents.reflector,"
         " om_proxy.agents.targets, om_proxy.models as c; c.find_price('gpt-4o'); c.create_encoder('gpt-4o')('x');"

@@ -1,4 +1,4 @@
-"""Messages become notes through one usable answer."""
+"""The observer turns messages into notes, with one usable answer."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def observer(
 async def asked(
     task: ObserverTask, target: Target = A, known: Abilities | None = None
 ) -> tuple[Any, str]:
-    """The prompt that went out, and the text of its user message."""
+    """Return the prompt that was sent, and the text of its user message."""
     llm = ScriptedLLM.of(bullets("noted"))
     await observer(llm, known).observe(task, [target], Settings())
     prompt = llm.asked[0][1]
@@ -50,7 +50,7 @@ async def asked(
 
 
 async def test_an_observation() -> None:
-    """Notes, hints and title come back parsed, with what they cost."""
+    """Notes, hints and title are returned parsed, with their cost."""
     hints = "\n<current-task>raise it</current-task>\n<suggested-response>ask why</suggested-response><thread-title>Limits</thread-title>"
     task = replace(TASK, want_title=True, want_suggestion=True)
     made = await observer(ScriptedLLM.of(bullets("User stated 40 MB", extra=hints))).observe(
@@ -72,8 +72,8 @@ async def test_an_observation() -> None:
 
 
 async def test_the_prompt() -> None:
-    """The system prompt is ours; the user message holds what is known, escaped, then the transcript
-    in its fence."""
+    """The system prompt is the proxy's. The user message holds the known notes, escaped, then the
+    transcript in its fence."""
     task = replace(
         TASK,
         previous="* 🔴 old </previous-observations> note",
@@ -104,8 +104,8 @@ async def test_nothing_known() -> None:
 
 
 async def test_title() -> None:
-    """Where a title is wanted, the one that stands is told; where none is, one that is volunteered
-    is dropped."""
+    """If a title is wanted, the prompt holds the current one; otherwise a title in the answer is
+    dropped."""
     prompt, text = await asked(replace(TASK, want_title=True, title="Limits"))
     assert "thread-title" in prompt.system
     assert "<thread-title>\nLimits\n</thread-title>" in text
@@ -114,7 +114,7 @@ async def test_title() -> None:
 
 
 async def test_settings_are_clamped() -> None:
-    """Output tokens to the model's limit, temperature left out where it is refused."""
+    """Output tokens are limited to the model's limit, and a refused temperature is left out."""
     prompt, _ = await asked(TASK, known=UnknownAbilities(max_output=8_192, takes_temperature=False))
     assert (prompt.temperature, prompt.max_output_tokens) == (None, 8_192)
     prompt, _ = await asked(
@@ -135,8 +135,8 @@ async def test_settings_are_clamped() -> None:
     ],
 )
 async def test_images(known: bool | None, via: Any, wanted: bool, shown: bool) -> None:
-    """Shown to models that take them, and to unknown ones that can be asked again without; the
-    placeholder always stands."""
+    """Images are shown to models that take them, and to unknown models that can be asked again
+    without; the placeholder is always there."""
     content = [{"type": "image_url", "image_url": {"url": PICTURE}}]
     task = ObserverTask(messages=messages(user(content)), images=wanted)
     prompt, text = await asked(task, Target("a", via), UnknownAbilities(takes_images=known))
@@ -147,7 +147,7 @@ async def test_images(known: bool | None, via: Any, wanted: bool, shown: bool) -
 
 
 async def test_clipped() -> None:
-    """A message too long for the observer is shortened for it."""
+    """A message that is too long for the observer is shortened."""
     task = ObserverTask(messages=messages(user("word " * 5_000)), clip_tokens=100)
     _, text = await asked(task)
     assert "about 4900 tokens left out" in text
@@ -158,14 +158,14 @@ async def test_clipped() -> None:
     "bad", ["", "I'm sorry, but I can't help with that.", "The user set a limit."]
 )
 async def test_unusable_is_retried_once(bad: str) -> None:
-    """One retry, then the answer counts; both calls are paid for."""
+    """An unusable answer is retried once, and both calls count in the cost."""
     made = await observer(ScriptedLLM.of(bad, bullets("40 MB"))).observe(TASK, [A], Settings())
     assert made.text.endswith("40 MB")
     assert (made.calls, made.input_tokens) == (2, 200)
 
 
 async def test_unusable_twice() -> None:
-    """After the retry it is a failure."""
+    """A second unusable answer is a failure."""
     llm = ScriptedLLM.of("", "nothing to note", bullets("never asked for"))
     with pytest.raises(Unusable):
         await observer(llm).observe(TASK, [A], Settings())
@@ -173,21 +173,22 @@ async def test_unusable_twice() -> None:
 
 
 async def test_the_retry_asks_another_model() -> None:
-    """Where a list names another model, it gets the second try."""
+    """A list's next model gets the second try."""
     llm = ScriptedLLM.of("", bullets("40 MB"))
     made = await observer(llm).observe(TASK, [A, B], Settings())
     assert (made.model, llm.models) == ("b", ["a", "b"])
 
 
 async def test_more_than_twice_as_long_as_its_source() -> None:
-    """An answer that outgrows what it is about may not enter a memory."""
+    """An answer that is too long for its source is refused."""
     long = bullets(*(f"point {n} of many that nobody made" for n in range(400)))
     with pytest.raises(Unusable, match="oversized"):
         await observer(ScriptedLLM.of(long, long)).observe(TASK, [A], Settings())
 
 
 async def test_busy() -> None:
-    """A busy model is waited for, and the list's next model takes over from one that fails."""
+    """A busy model is asked again after a wait, and the list's next model replaces one that
+    fails."""
     waits = Waits()
     llm = ScriptedLLM.of(ModelBusy("busy"), ModelError("gone"), bullets("40 MB"))
     made = await observer(llm, waits=waits).observe(TASK, [A, B], Settings())
@@ -195,13 +196,13 @@ async def test_busy() -> None:
 
 
 async def test_too_long() -> None:
-    """The caller is told to send less."""
+    """The error makes the caller send less."""
     with pytest.raises(PromptTooLong):
         await observer(ScriptedLLM.of(PromptTooLong("too long"))).observe(TASK, [A, B], Settings())
 
 
 def test_reprs_show_no_text() -> None:
-    """What may stand in a log shows nothing of a conversation."""
+    """A repr, which may be logged, shows no text of a conversation."""
     assert "40 MB" not in repr(TASK)
     assert "secret" not in repr(
         replace(TASK, previous="secret", instruction="secret", task="secret")

@@ -1,4 +1,4 @@
-"""A long log becomes a shorter one, with firmer guidance each time."""
+"""The reflector shortens a long log, with firmer guidance each time."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ async def reflect(
 
 
 async def test_accepted_at_once() -> None:
-    """Smaller than the target: one call."""
+    """An answer below the target takes one call."""
     made, llm = await reflect(sized(39) + "<current-task>ship it</current-task>")
     assert (made.tokens, made.task, made.suggestion, made.calls, made.model) == (
         39,
@@ -51,7 +51,7 @@ async def test_accepted_at_once() -> None:
 
 
 async def test_the_prompt() -> None:
-    """The log stands in a fence that none of its text can close."""
+    """The log is in a fence that its text cannot close."""
     llm = ScriptedLLM.of(sized(4))
     await Reflector(llm, tokens=words, sleep=Waits(), rng=Random(1)).reflect(
         "* a </previous-observations> b c d",
@@ -70,7 +70,7 @@ async def test_the_prompt() -> None:
 
 
 async def test_guidance_rises() -> None:
-    """Each answer that is not small enough brings firmer guidance; the first that is ends it."""
+    """Each answer that is too long gives firmer guidance; the first short enough one ends it."""
     made, llm = await reflect(sized(90), sized(40), sized(30))
     levels: list[wording.Level] = ["none", "gentle", "strong"]
     assert [str(prompt.user[-1]) for _, prompt in llm.asked] == [
@@ -90,14 +90,13 @@ async def test_guidance_rises() -> None:
     [((90, 80, 70, 60), 60), ((60, 80, 70, 90), 60), ((150, 99, 150, 150), 99)],
 )
 async def test_the_smallest_is_kept(sizes: tuple[int, ...], kept: int) -> None:
-    """After four calls the smallest result that is smaller than the log, though above the
-    target."""
+    """After four calls, the smallest result below the log's size is used, even above the target."""
     made, llm = await reflect(*map(sized, sizes))
     assert (made.tokens, made.calls, len(llm.asked)) == (kept, 4, 4)
 
 
 async def test_nothing_smaller() -> None:
-    """A result as long as the log replaces nothing."""
+    """A result as long as the log is not used."""
     with pytest.raises(Unusable):
         await reflect(sized(100), sized(120), "", "prose without a bullet")
 
@@ -108,7 +107,7 @@ CUT = WHOLE[: WHOLE.index(" w20")] + " (from"
 
 
 def levels(llm: ScriptedLLM) -> list[str]:
-    """The level of guidance in each request, told by its lesson."""
+    """List the level of guidance in each request, recognised by its text."""
     lessons = {
         "gentle": "cut words before",
         "strong": "must become clearly",
@@ -127,8 +126,8 @@ def levels(llm: ScriptedLLM) -> list[str]:
     ids=["empty", "loop", "prose", "refusal", "unclosed"],
 )
 async def test_an_unusable_answer_repeats_its_level(bad: str) -> None:
-    """It says nothing about length: no firmer guidance follows, and the model is not told that it
-    wrote too much."""
+    """An unusable answer says nothing about length: the guidance stays, and the model is not told
+    that it wrote too much."""
     made, llm = await reflect(bad, bad, WHOLE)
     assert (made.tokens, made.calls) == (30, 3)
     assert levels(llm) == ["none"] * 3
@@ -136,13 +135,13 @@ async def test_an_unusable_answer_repeats_its_level(bad: str) -> None:
 
 
 async def test_a_too_long_answer_behind_an_unusable_one_climbs_once() -> None:
-    """The two are told apart within one reflection."""
+    """The two faults are distinguished within one reflection."""
     _, llm = await reflect(sized(90), "", sized(60), WHOLE)
     assert levels(llm) == ["none", "gentle", "gentle", "strong"]
 
 
 async def test_an_oversized_answer_climbs() -> None:
-    """More than twice as long as the notes is too long, above all."""
+    """An answer more than twice as long as the notes counts as too long."""
     made, llm = await reflect(f"<observations>\n{wordy(1_200)}\n</observations>", WHOLE)
     assert (made.tokens, levels(llm)) == (30, ["none", "gentle"])
 
@@ -152,7 +151,7 @@ def wordy(size: int) -> str:
 
 
 async def test_the_next_model_is_asked_after_an_unusable_answer() -> None:
-    """Where there is a list, it gets the second try; after the last model the first again."""
+    """A list's next model gets the second try; after the last model comes the first again."""
     llm = ScriptedLLM.of("", "", WHOLE)
     reflector = Reflector(llm, tokens=words, sleep=Waits(), rng=Random(1))
     made = await reflector.reflect(
@@ -167,7 +166,7 @@ async def test_the_next_model_is_asked_after_an_unusable_answer() -> None:
 
 @pytest.mark.parametrize("finish", ["cut", "unknown", "stop"])
 async def test_a_cut_off_reflection_never_counts(finish: Finish) -> None:
-    """However short it is: what follows is missing."""
+    """A cut-off reflection is refused, however short: its end is missing."""
     with pytest.raises(CutOff):
         await reflect(*[Answer(CUT, "a", finish=finish)] * 4)
     with pytest.raises(CutOff):
@@ -175,8 +174,8 @@ async def test_a_cut_off_reflection_never_counts(finish: Finish) -> None:
 
 
 async def test_tries_share_all_but_their_guidance() -> None:
-    """System prompt and notes are the same bytes, so that a second try reads them from the memory
-    model's prompt cache."""
+    """All tries have the same system prompt and notes, byte for byte, so that a second try reads
+    them from the model's prompt cache."""
     _, llm = await reflect(sized(90), "", sized(60), WHOLE)
     first, *others = [Dialect().body("a", prompt)["messages"] for _, prompt in llm.asked]
     notes_end = first[1]["content"].index("</previous-observations>") + len(
@@ -191,8 +190,7 @@ async def test_tries_share_all_but_their_guidance() -> None:
 @given(st.integers(1, 10**6), st.floats(0.001, 2))
 @settings(deadline=None)
 def test_no_level_asks_for_more_than_is_accepted(source: int, share: float) -> None:
-    """What a model writes that keeps to the size asked for is taken; a higher level never asks for
-    more."""
+    """An answer of the requested size is always accepted; a higher level never requests more."""
     accept_below = max(2, int(source * share))
     sizes = [requested_tokens(level, source, accept_below) for level in wording.LEVELS]
     assert all(1 <= size < accept_below for size in sizes)
@@ -200,7 +198,7 @@ def test_no_level_asks_for_more_than_is_accepted(source: int, share: float) -> N
 
 
 def test_a_background_reflection_asks_for_its_shares() -> None:
-    """Accepted at three quarters, the levels ask for 0.65, 0.55, 0.4 and 0.25 of the notes."""
+    """With a target of three quarters, the levels request 0.65, 0.55, 0.4 and 0.25 of the notes."""
     assert [requested_tokens(level, 20_000, 15_001) for level in wording.LEVELS] == [
         13_000,
         11_000,
@@ -210,13 +208,13 @@ def test_a_background_reflection_asks_for_its_shares() -> None:
 
 
 async def test_a_failing_model_leaves_what_there_is() -> None:
-    """With a usable result at hand a failure ends the search, and is no failure."""
+    """With a usable result, a later failure ends the search and is not raised."""
     made, _ = await reflect(sized(80), ModelError("gone"))
     assert made.tokens == 80
 
 
 async def test_a_failing_model_without_any_result() -> None:
-    """Without one, the model's failure is told."""
+    """Without a usable result, the model's failure is raised."""
     with pytest.raises(ModelBusy, match="third"):
         await reflect(ModelBusy("first"), ModelBusy("second"), ModelBusy("third"))
     with pytest.raises(ModelError, match="gone"):

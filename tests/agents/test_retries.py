@@ -1,4 +1,4 @@
-"""Asking a list of models until one answers."""
+"""Ask a list of models until one answers."""
 
 from __future__ import annotations
 
@@ -33,12 +33,12 @@ def asker(llm: ScriptedLLM, waits: Waits) -> ModelCaller:
     ],
 )
 def test_schedule(targets: list[Target], order: str) -> None:
-    """At most three tries in all, each model at least one, in the list's order."""
+    """There are at most three tries in all, at least one for each model, in the list's order."""
     assert "".join(target.model for target in schedule_tries(targets)) == order
 
 
 async def test_first_answer() -> None:
-    """An answer at once costs one call and no wait."""
+    """A first answer costs one call and no wait."""
     llm, waits = ScriptedLLM.of("fine"), Waits()
     answer, spent = await asker(llm, waits).ask([A, B], lambda _: PROMPT)
     assert (answer.text, spent, waits.seconds) == ("fine", CallCost(1, 100, 10, 40), [])
@@ -55,7 +55,7 @@ async def test_a_busy_model_is_asked_three_times_with_growing_jitter() -> None:
 
 
 async def test_retry_after_is_honoured() -> None:
-    """The server's own time is waited for, and a little more, so that not all come back in one
+    """The wait is the server's own, plus jitter, so that threads do not come back in one
     instant."""
     llm, waits = ScriptedLLM.of(ModelBusy("busy", 12.0), "fine"), Waits()
     _, spent = await asker(llm, waits).ask([A], lambda _: PROMPT)
@@ -64,15 +64,15 @@ async def test_retry_after_is_honoured() -> None:
 
 
 async def test_a_long_retry_after_is_not_waited_for() -> None:
-    """A model that wants to be left alone for longer is not asked again now; the next of the list
-    is, at once."""
+    """A model that names a longer wait is not asked again now; the list's next model is asked at
+    once."""
     llm, waits = ScriptedLLM.of(ModelBusy("busy", MAX_WAIT_S + 1), "fine"), Waits()
     answer, _ = await asker(llm, waits).ask([A, B], lambda _: PROMPT)
     assert (answer.model, llm.models, waits.seconds) == ("b", ["a", "b"], [])
 
 
 async def test_another_model_is_asked_without_waiting() -> None:
-    """Waiting is for the model that is busy, not for the next one."""
+    """Only the busy model is asked after a wait, not the next one."""
     llm, waits = ScriptedLLM.of(ModelBusy("busy"), ModelBusy("busy"), "fine"), Waits()
     answer, spent = await asker(llm, waits).ask([A, B], lambda _: PROMPT)
     assert (answer.model, llm.models, len(waits.seconds), spent.calls) == (
@@ -84,21 +84,21 @@ async def test_another_model_is_asked_without_waiting() -> None:
 
 
 async def test_a_failed_model_is_not_asked_again() -> None:
-    """What is not worth another try gets none; the next model does."""
+    """A model with a permanent fault is not asked again; the next one is."""
     llm, waits = ScriptedLLM.of(ModelError("no such model"), "fine"), Waits()
     answer, _ = await asker(llm, waits).ask([A, B], lambda _: PROMPT)
     assert (answer.model, llm.models) == ("b", ["a", "b"])
 
 
 async def test_all_fail() -> None:
-    """The last failure is the one told."""
+    """The last failure is raised."""
     llm = ScriptedLLM.of(ModelBusy("busy", 99), ModelError("refused"))
     with pytest.raises(ModelError, match="refused"):
         await asker(llm, Waits()).ask([A, B], lambda _: PROMPT)
 
 
 async def test_too_long_is_raised_at_once() -> None:
-    """No other model is sent the same too long prompt."""
+    """A too long prompt is not sent to another model."""
     llm = ScriptedLLM.of(PromptTooLong("too long"), "fine")
     with pytest.raises(PromptTooLong):
         await asker(llm, Waits()).ask([A, B], lambda _: PROMPT)
@@ -106,13 +106,13 @@ async def test_too_long_is_raised_at_once() -> None:
 
 
 async def test_no_targets() -> None:
-    """With nobody to ask there is no answer."""
+    """Without a model, it raises."""
     with pytest.raises(ModelError, match="no model to ask"):
         await asker(ScriptedLLM.of(), Waits()).ask([], lambda _: PROMPT)
 
 
 async def test_usage_that_is_not_reported_is_counted() -> None:
-    """Money is spent also where a server does not say how much."""
+    """Usage that a server does not report is counted."""
     llm = ScriptedLLM.of(Answer("four words of text", "a"))
     _, spent = await asker(llm, Waits()).ask([A], lambda _: PROMPT)
     assert spent == CallCost(1, 5, 4, 0)

@@ -1,4 +1,4 @@
-"""Which models are asked, in which order."""
+"""The models to ask, and their order."""
 
 from __future__ import annotations
 
@@ -35,12 +35,12 @@ def chosen(
 
 
 def test_inherit() -> None:
-    """The request's own model, upstream and credential."""
+    """`inherit` means the request's own model, upstream and credential."""
     assert chosen("inherit", api_base=BASE, api_key="k") == (OWN,)
 
 
 def test_inherit_without_a_request() -> None:
-    """With no credential at hand there is no model to ask; in a list, the others are."""
+    """Without a request's credential, `inherit` is skipped in a list; alone it raises."""
     with pytest.raises(ModelError, match="inherit"):
         chosen("inherit", inherited=None)
     assert [t.model for t in chosen(["inherit", "default"], inherited=None)] == [DEFAULT_MODEL]
@@ -70,14 +70,14 @@ def test_inherit_without_a_request() -> None:
     ],
 )
 def test_named(name: str, base: str | None, expected: Target) -> None:
-    """OpenAI's language goes straight over HTTP, every other through litellm, with the configured
+    """Models with OpenAI's API are asked over HTTP, all others through litellm, with the configured
     base and key."""
     assert chosen(name, api_base=base, api_key="k") == (expected,)
 
 
 def test_the_request_s_own_server() -> None:
-    """Another model of the server the request goes to is asked with the request's credential, when
-    no key is configured."""
+    """Without a configured key, another model on the request's own server gets the request's
+    credential."""
     (target,) = chosen("openai/gpt-5-mini", api_base=OWN.base_url)
     assert target == replace(OWN, model="gpt-5-mini")
     (elsewhere,) = chosen("openai/gpt-5-mini", api_base=BASE)
@@ -87,7 +87,7 @@ def test_the_request_s_own_server() -> None:
 
 
 def test_list() -> None:
-    """Tried in order; an item may say how often it is tried again."""
+    """A list's models are tried in order; an item may set its retries."""
     found = chosen(
         ["inherit", {"model": "qwen3", "max_retries": 0}, {"model": "default"}], api_base=BASE
     )
@@ -109,7 +109,8 @@ def test_list() -> None:
     ],
 )
 def test_tiers(size: int, model: str, above: bool) -> None:
-    """Bounds are inclusive and sorted; above the largest it is the largest, and one can tell."""
+    """Bounds are inclusive and sorted; above the largest, the largest tier is used, and the caller
+    can find out."""
     choice = {"up_to": {40_000: "b", 10_000: "a"}}
     assert [t.model for t in chosen(choice, api_base=BASE, size=size)] == [model]
     assert is_above_largest_tier(choice, size) is above
@@ -122,6 +123,6 @@ def test_no_tiers_are_never_exceeded() -> None:
 
 
 def test_repr_shows_no_credential() -> None:
-    """A target may stand in a log."""
+    """A target's repr, which may be logged, shows no credential."""
     assert "secret" not in repr(OWN)
     assert "hidden" not in repr(Target("m", api_key="hidden"))

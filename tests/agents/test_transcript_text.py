@@ -1,4 +1,4 @@
-"""Messages as the observer reads them."""
+"""Messages, rendered for the observer."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def shown(
 
 
 def test_a_tool_exchange() -> None:
-    """Speaker, date and time, tool names, arguments and results, each in its place."""
+    """A tool exchange shows speaker, date, time, tool names, arguments and results."""
     text = shown(
         user("How long is the timeout?"),
         assistant("I'll look.", ("c1", "read_file", '{"path":"a.toml"}'), ("c2", "list_dir", "{}")),
@@ -52,7 +52,7 @@ def test_a_tool_exchange() -> None:
 
 
 def test_the_date_stands_where_it_changes() -> None:
-    """A date line begins each day, and days are those of the user's time zone."""
+    """A date line begins each day of the user's time zone."""
     said = messages(
         user("late"), user("later"), user("next day"), start=NOON + 11.5 * 3600, apart=1200
     )
@@ -70,8 +70,8 @@ def test_the_date_stands_where_it_changes() -> None:
 
 
 def test_messages_that_came_together() -> None:
-    """Of them nobody knows the times: no clock time stands there, and their heading says no more
-    than is true."""
+    """Messages that came together have no known times: they show none, and their heading says
+    so."""
     said = messages(user("last Friday"), assistant("I see."), user("Now."), apart=0)
     assert render_transcript(said, UTC, tokens=words, undated_to=2).text.splitlines()[1:-1] == [
         "Date: on or before Monday, May 22, 2023, times not known",
@@ -83,7 +83,7 @@ def test_messages_that_came_together() -> None:
 
 
 def test_parallel_calls_of_one_tool() -> None:
-    """Each result names the call it answers, in whatever order results come."""
+    """Each result names its call, in any order of results."""
     calls = [(f"c{n}", "read", f'{{"path":"{n}.py"}}') for n in (1, 2, 3)]
     text = shown(
         assistant(None, *calls), result("c3", "three"), result("c1", "one"), result("c2", "two")
@@ -113,7 +113,7 @@ def test_call_ids_that_come_again() -> None:
 
 
 def test_a_call_without_a_result() -> None:
-    """It says so, unless it stands at the end and its result may still come."""
+    """A call without a result says so, except at the end, where its result may still come."""
     text = shown(
         assistant(None, ("a", "bash", '{"command":"sleep 9"}'), ("b", "read", "{}")),
         result("b", "x"),
@@ -134,8 +134,7 @@ def test_a_call_without_a_result() -> None:
 
 
 def test_arguments_are_told_as_text() -> None:
-    """Code in an argument has real line ends and stands below its key; what is no JSON is shown as
-    it came."""
+    """Code in an argument has real line ends, below its key; invalid JSON is shown as it came."""
     edit = '{"path":"a.py","new":"if x:\\n\\treturn \\"y\\"\\n"}'
     text = shown(
         assistant(None, ("c", "edit", edit)), assistant(None, ("d", "edit", edit[:-9])), user("x")
@@ -151,8 +150,8 @@ def test_arguments_are_told_as_text() -> None:
 
 
 def test_content_parts() -> None:
-    """Text parts are joined; images and files become numbered placeholders, and images come
-    along."""
+    """Text parts are joined; images and files become numbered placeholders, and the images are
+    returned."""
     made = shown(
         user(
             [
@@ -196,8 +195,7 @@ def test_content_parts() -> None:
 
 
 def test_an_address_for_a_name() -> None:
-    """A file that is named by its address is told like one that has an address: without host and
-    query, and it is no image."""
+    """A file whose name is an address is shown without host and query, and is no image."""
     content = [{"type": "file", "file": {"file_id": "https://host.example/a/report.pdf?sig=1"}}]
     made = shown(user(content))
     assert made.text.splitlines()[2] == "User (12:00): [File #1: report.pdf]"
@@ -205,7 +203,7 @@ def test_an_address_for_a_name() -> None:
 
 
 def test_bytes_in_a_result() -> None:
-    """A screenshot inside a tool's text is named, not shown."""
+    """A screenshot in a tool's text is replaced by a placeholder."""
     text = shown(
         assistant(None, ("c", "shot", "{}")),
         result("c", f'{{"png":"data:image/png;base64,{"QUJD" * 4096}"}}'),
@@ -251,18 +249,18 @@ def test_bytes_in_a_result() -> None:
     ],
 )
 def test_forms_of_messages(said: dict[str, Any], line: str) -> None:
-    """Whoever speaks in whatever form is named, and what was said is shown."""
+    """Every form of message shows its speaker and its text."""
     assert shown(said).text.splitlines()[2:-1] == [line]
 
 
 @pytest.mark.parametrize("content", ["", None, "  \n", [], [{"type": "text", "text": ""}]])
 def test_nothing_said(content: Any) -> None:
-    """A message that says nothing takes no line."""
+    """An empty message takes no line."""
     assert shown(assistant(content)).text == "<transcript>\n\n</transcript>"
 
 
 def test_thinking_is_not_shown() -> None:
-    """What a model thought before it spoke is not observed."""
+    """A model's reasoning is not shown."""
     assert (
         "hush"
         not in shown({"role": "assistant", "content": "Yes.", "reasoning_content": "hush"}).text
@@ -270,15 +268,15 @@ def test_thinking_is_not_shown() -> None:
 
 
 def test_an_unreadable_message() -> None:
-    """A message whose JSON cannot be read is shown as it is, not lost."""
+    """An unreadable message is shown as it came."""
     bad = Message(1, Item(b'{"role":"user",', "user", b"", ()), EMPTY_CHAIN, 1, NOON)
     assert 'User (12:00): {"role":"user",' in render_transcript([bad], UTC, tokens=words).text
 
 
 @pytest.mark.parametrize("odd", [b"1e999", b"[" * 990 + b"]" * 990], ids=["no number", "no end"])
 def test_an_unreadable_message_with_calls(odd: bytes) -> None:
-    """It is shown as it is too; what its calls are named stays unknown, and the others are observed
-    with it."""
+    """An unreadable message with calls is shown as it came. Its calls' names are unknown, and the
+    other messages are shown."""
     raw = (
         b'{"role":"assistant","x":'
         + odd
@@ -292,7 +290,7 @@ def test_an_unreadable_message_with_calls(odd: bytes) -> None:
 
 
 def test_long_results_and_arguments_are_clipped() -> None:
-    """Long ones keep head and tail, with a note of how much is missing; what people say is shown
+    """Long results and arguments keep head and tail, with a note about the gap; people's texts stay
     whole."""
     long = " ".join(f"w{n}" for n in range(9_000))
     text = shown(user(long), assistant(None, ("c", "f", long)), result("c", long)).text
@@ -305,7 +303,8 @@ def test_long_results_and_arguments_are_clipped() -> None:
 
 
 def test_clipping_the_whole() -> None:
-    """A budget for all is taken from the longest; the short stay whole, and the sum fits about."""
+    """With a budget for all, the longest texts are cut, short ones stay whole, and the sum fits
+    roughly."""
     text = shown(user("short one"), user("a " * 3_000), user("b " * 300), clip=1_000).text
     assert "short one" in text
     assert text.count("left out") == 1
@@ -336,8 +335,8 @@ MAX_ARGUMENT_TOKENS = TEXTS | st.dictionaries(
 @settings(deadline=None)
 @given(st.lists(st.tuples(TEXTS, MAX_ARGUMENT_TOKENS), min_size=1, max_size=3))
 def test_no_argument_passes_for_ours(calls: list[tuple[str, str]]) -> None:
-    """Whatever a tool's name, a key or a value holds: one fence, one date, one line at the left
-    edge for each call."""
+    """Whatever a tool's name, a key or a value holds, there is one fence, one date, and one line at
+    the left edge for each call."""
     said = assistant(
         None, *((f"c{n}", name, arguments) for n, (name, arguments) in enumerate(calls))
     )
@@ -356,8 +355,8 @@ def test_no_argument_passes_for_ours(calls: list[tuple[str, str]]) -> None:
 @settings(deadline=None)
 @given(st.lists(st.tuples(TEXTS, TEXTS, TEXTS), min_size=1, max_size=4))
 def test_no_text_passes_for_ours(said: list[tuple[str, str, str]]) -> None:
-    """Whatever a text or a name holds: one fence, one date, and as many speakers as there are
-    messages."""
+    """Whatever a text or a name holds, there is one fence, one date, and one speaker for each
+    message."""
     sent = [
         message({"role": "user", "name": name, "content": text + tail}, seq)
         for seq, (name, text, tail) in enumerate(said, 1)

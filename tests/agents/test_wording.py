@@ -1,4 +1,4 @@
-"""The prompts of the two background minds."""
+"""The prompts of observer and reflector."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ REFLECTING = {
 @pytest.mark.parametrize("variant", ["default", "condensed"])
 @pytest.mark.parametrize("lesson", LESSONS)
 def test_the_observer_is_taught(variant: str, lesson: str) -> None:
-    """Each lesson stands in both shipped prompts."""
+    """Both shipped prompts hold each lesson."""
     assert re.search(
         LESSONS[lesson],
         wording.write_observer_prompt(variant, want_title=False, instruction=None),
@@ -102,13 +102,13 @@ def test_the_observer_is_taught(variant: str, lesson: str) -> None:
 
 @pytest.mark.parametrize("lesson", REFLECTING)
 def test_the_reflector_is_told(lesson: str) -> None:
-    """Each lesson stands in the prompt, which is the same at every level."""
+    """The prompt holds each lesson, and is the same at every level."""
     assert re.search(REFLECTING[lesson], wording.write_reflector_prompt(instruction=None))
 
 
 def test_the_observer_s_prompt_is_bounded() -> None:
-    """At most 2,300 tokens: it is paid for with every call. The reflector's is long enough for a
-    provider's prompt cache."""
+    """The observer's prompt has at most 2,300 tokens, because every call pays for it. The
+    reflector's is long enough for a provider's prompt cache."""
     count = TokenCounter().tokens
     assert (
         count(wording.write_observer_prompt("default", want_title=False, instruction=None)) <= 2_300
@@ -117,8 +117,8 @@ def test_the_observer_s_prompt_is_bounded() -> None:
 
 
 def test_findings_and_advice_are_not_minor() -> None:
-    """No example marks what the assistant said or a tool found as uncertain or minor: that is what
-    goes first."""
+    """No example marks an assistant's words or a tool's finding as uncertain or minor: such notes
+    are dropped first."""
     for variant in ("default", "condensed"):
         text = wording.write_observer_prompt(variant, want_title=False, instruction=None)
         green = [
@@ -130,7 +130,7 @@ def test_findings_and_advice_are_not_minor() -> None:
 
 
 def test_condensed_is_shorter() -> None:
-    """Principles instead of rules: less than two thirds of the default."""
+    """The condensed prompt is shorter than two thirds of the default."""
     lengths = [
         len(wording.write_observer_prompt(v, want_title=False, instruction=None))
         for v in ("default", "condensed")
@@ -139,7 +139,7 @@ def test_condensed_is_shorter() -> None:
 
 
 def test_title_only_when_asked() -> None:
-    """The title costs words only where it is wanted."""
+    """The prompt mentions a title only if one is wanted."""
     assert "thread-title" not in wording.write_observer_prompt(
         "default", want_title=False, instruction=None
     )
@@ -149,7 +149,7 @@ def test_title_only_when_asked() -> None:
 
 
 def test_levels_differ() -> None:
-    """Each level has guidance of its own, and all of them name both sizes."""
+    """Each level has its own guidance, with both sizes."""
     told = [
         wording.write_guidance(level, source_tokens=21_000, most_tokens=13_000)
         for level in wording.LEVELS
@@ -161,7 +161,7 @@ def test_levels_differ() -> None:
 
 @pytest.mark.parametrize("earlier", [None, *wording.EARLIER_FAULTS])
 def test_only_what_was_too_long_is_called_so(earlier: wording.EarlierFault | None) -> None:
-    """A model is told what was wrong with its answer, and nothing that was not."""
+    """A model is told the fault of its earlier answer, and no other."""
     text = wording.write_guidance("gentle", source_tokens=100, most_tokens=55, earlier=earlier)
     assert ("too long" in text) is (earlier == "too-long")
     assert ("cut off" in text) is (earlier == "cut-off")
@@ -169,16 +169,16 @@ def test_only_what_was_too_long_is_called_so(earlier: wording.EarlierFault | Non
 
 
 def test_strong_keeps_what_the_assistant_told() -> None:
-    """It drops what is minor or closed, but neither the assistant's words nor the only line about a
-    matter."""
+    """The strong level drops what is minor or closed, but not the assistant's words or the only
+    line about a subject."""
     text = wording.write_guidance("strong", source_tokens=100, most_tokens=40)
     assert "drop 🟢, but for one that is the only line" in text
     assert "drop 🟡 whose matter is closed; what the assistant advised" in text
 
 
 def test_a_suggestion_is_asked_for_where_it_is_wanted() -> None:
-    """Made ahead, it would be stale when it is shown: buffered calls ask for the task only
-    (docs/spec/behaviour.md#hints)."""
+    """A suggestion that is made ahead is stale when it is shown, so buffered calls ask for the task
+    only (docs/spec/behaviour.md#hints)."""
     assert "suggested-response" not in wording.write_observer_prompt(
         "default", want_title=True, instruction=None
     )
@@ -193,8 +193,7 @@ def test_a_suggestion_is_asked_for_where_it_is_wanted() -> None:
 
 
 def test_instruction() -> None:
-    """The operator's instruction stands at the end, under a heading of its own; blank ones leave no
-    heading."""
+    """The operator's instruction comes last, under its own heading; a blank one adds no heading."""
     text = wording.write_observer_prompt(
         "default", want_title=False, instruction=" Note every allergy.\n"
     )
@@ -208,8 +207,8 @@ def test_instruction() -> None:
 
 
 def test_the_operator_s_own_file(tmp_path: Path) -> None:
-    """A file replaces the lessons and is read anew each time; format and fence are told all the
-    same."""
+    """The operator's file replaces the lessons and is read for every call; format and fence
+    stay."""
     file = tmp_path / "own.md"
     file.write_text("Only note numbers.", encoding="utf-8")
     text = wording.write_observer_prompt(str(file), want_title=False, instruction=None)
@@ -225,7 +224,7 @@ def test_the_operator_s_own_file(tmp_path: Path) -> None:
 
 
 def test_a_file_that_is_gone(tmp_path: Path) -> None:
-    """Without its prompt the observer fails, and the message says which setting to look at."""
+    """Without its prompt file, the observer fails, and the message names the setting."""
     with pytest.raises(ModelError, match=r"observation\.prompt"):
         wording.write_observer_prompt(str(tmp_path / "gone.md"), want_title=False, instruction=None)
 
@@ -239,13 +238,12 @@ def test_a_file_that_is_gone(tmp_path: Path) -> None:
     ],
 )
 def test_tags_of_the_prompts_are_escaped_in_texts(text: str) -> None:
-    """Every tag the prompts speak of is one that no text from outside can write."""
+    """Text from outside can write no tag that the prompts mention."""
     assert set(re.findall(r"</?([a-z-]+)>", text)) <= set(PROMPT_TAGS)
 
 
 def test_the_example_is_what_we_read() -> None:
-    """The format the prompt shows is the format the parser takes, hints and anchored dates
-    included."""
+    """The parser reads the format in the prompt, with hints and anchored dates."""
     text = wording.write_observer_prompt("default", want_title=False, instruction=None)
     example = text[
         text.index("\n<observations>") : text.index("</current-task>") + len("</current-task>")
@@ -264,7 +262,7 @@ def test_the_example_is_what_we_read() -> None:
 
 
 def test_the_anchors_are_what_we_read() -> None:
-    """Each anchored time the prompts show is one that relative dates are computed from."""
+    """Each anchored time in the prompts can be used for relative dates."""
     texts = [
         wording.write_observer_prompt(v, want_title=False, instruction=None)
         for v in ("default", "condensed")
