@@ -19,9 +19,8 @@ def read_answer(body: bytes, model: str, headers: Mapping[str, str], now: float)
     try:
         parsed = orjson.loads(body)
     except orjson.JSONDecodeError as exc:
-        if body.lstrip().startswith(
-            b"{"
-        ):  # the connection ended, and no length told that it was early
+        # the connection ended early, and no content-length showed it
+        if body.lstrip().startswith(b"{"):
             raise BrokenAnswer("the memory model's answer broke off") from exc
         raise ModelBusy("the memory model's server answered something that is no JSON") from exc
     completion = _mapping(parsed)

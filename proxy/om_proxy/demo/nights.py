@@ -43,7 +43,7 @@ GOODS = (
 
 def create_dice(*seed: object) -> random.Random:
     """Create dice with a seed for each question, so that one answer never changes another."""
-    return random.Random(repr(seed))  # noqa: S311 — a story's dice, nobody's secret
+    return random.Random(repr(seed))  # noqa: S311 — a story's dice, no secret
 
 
 def draw_drops(night: date) -> Iterator[tuple[Any, ...]]:

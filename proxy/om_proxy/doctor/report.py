@@ -94,7 +94,7 @@ def find_database(settings: Settings) -> Path:
     if not file.is_file():
         where = settings.origin(("storage", "url")) or "the default"
         raise ConfigError(
-            f"storage.url ({where}) names {file}, which does not exist: either no server has run yet, or its folder or "
-            "configuration is another one"
+            f"storage.url ({where}) names {file}, which does not exist: either no server has run yet, or the server uses "
+            "another folder or configuration than this command"
         )
     return file

@@ -76,11 +76,11 @@ def capture_python_warnings() -> None:
     warnings.showwarning = lambda message, category, filename, lineno, *_: _log_python_error(
         category, (filename, lineno)
     )
-    sys.unraisablehook = lambda told: _log_python_error(
-        told.exc_type, _find_raise_place(told.exc_traceback)
+    sys.unraisablehook = lambda raised: _log_python_error(
+        raised.exc_type, _find_raise_place(raised.exc_traceback)
     )
-    threading.excepthook = lambda told: _log_python_error(
-        told.exc_type, _find_raise_place(told.exc_traceback)
+    threading.excepthook = lambda raised: _log_python_error(
+        raised.exc_type, _find_raise_place(raised.exc_traceback)
     )
 
 

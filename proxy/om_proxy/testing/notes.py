@@ -201,13 +201,13 @@ def note_user_text(said: TranscriptMessage) -> Iterator[tuple[str, str]]:
 
 
 def note_assistant_text(said: TranscriptMessage) -> Iterator[tuple[str, str]]:
-    told = [
+    candidates = [
         s
         for s in split_sentences(said.text)
         if len(s) >= MIN_SENTENCE_CHARS and not s.endswith("?")
     ]
-    done = [s for s in told if _FINISHED.search(s)]
-    found = [s for s in told if s not in done and _FINDING.search(s)]
+    done = [s for s in candidates if _FINISHED.search(s)]
+    found = [s for s in candidates if s not in done and _FINDING.search(s)]
     yield from (("✅", clip(s)) for s in done[:1])
     yield from (("🟢", f"Assistant: {clip(s)}") for s in found[: 2 - len(done[:1])])
 

@@ -243,10 +243,10 @@ def cue(message: Message) -> str:
 def improvise(messages: Sequence[Message]) -> str:
     """Answer a message that is not in the script: a question from the prompt alone; anything else
     is noted."""
-    told = message_text(messages[-1]).strip() if messages else ""
-    questions = [s for s in notes.split_sentences(told) if s.endswith("?")]
+    text = message_text(messages[-1]).strip() if messages else ""
+    questions = [s for s in notes.split_sentences(text) if s.endswith("?")]
     if not questions:
-        return f"Noted: {notes.clip(told, 80)}"
+        return f"Noted: {notes.clip(text, 80)}"
     found = recollect.find_answer(questions[-1], [message_text(m) for m in messages[:-1]])
     if found is None:
         return UNKNOWN_ANSWER
