@@ -146,7 +146,7 @@ class App:
         token_counter = self._token_counter
         llm = Routed(Direct(self._memory_transport), self._litellm)
         log_label = partial(thread_label, secret)
-        self.store.spool.label = log_label
+        self.store.spool.name_for_log = log_label
         facts = Facts(FactLines(log_label))
         self._deferred = DeferredTurns(budget, facts, lambda: not self._reopening.has_opened)
         memories = Memories(

@@ -288,7 +288,7 @@ async def test_the_oldest_give_way(tmp_path: Path) -> None:
             named.append(key)
             return "label"
 
-        store.spool.label = label
+        store.spool.name_for_log = label
         faulty.refuses = True
         await say(store, OTHER, "u" * 5_000)
         for n in range(4):
@@ -318,7 +318,7 @@ async def test_one_that_is_given_up_while_all_are_stored(tmp_path: Path) -> None
                 resource_key(KEY) not in store.spool.resources
                 and resource_key(late) in store.spool.resources
             ):
-                store.spool.drop(resource_key(late))
+                store.spool.drop(resource_key(late), "Stopped")
             await before()
 
         faulty._fail_before = before_writing  # type: ignore[method-assign]  # a step put before every write

@@ -1,5 +1,5 @@
-"""Bounds the bytes of turns that wait outside the store. When there are too many, the oldest owner
-loses its turns."""
+"""Limits the bytes of turns that wait outside the store. Above the limit, the owner that has waited
+longest loses its turns."""
 
 from __future__ import annotations
 
@@ -10,31 +10,34 @@ MAX_SPOOLED_BYTES = 64 * 2**20  # for each process
 
 
 class SpoolBudget:
-    """Several queues share one budget. `owner` says whose turns they are, `drop` gives them up. An
-    owner larger than the whole budget loses only its own turns."""
+    """A byte budget that several queues share. Turns are charged to an owner, such as a resource.
+    An owner larger than the whole budget loses only its own turns."""
 
     def __init__(self, max_bytes: int = MAX_SPOOLED_BYTES) -> None:
         self._max_bytes = max_bytes
-        # the oldest first
+        # the bytes that each owner holds, and the call that drops its turns; oldest first
         self._owners: OrderedDict[Hashable, tuple[int, Callable[[], None]]] = OrderedDict()
         self.held_bytes = 0
 
-    def charge(self, owner: Hashable, size: int, drop: Callable[[], None]) -> None:
-        """`drop` is called at most once, for all that its owner holds; it need not call
-        `release`."""
-        before, _ = self._owners.get(owner, (0, drop))
-        self._owners[owner] = (before + size, drop)
-        self.held_bytes += size
-        if before + size > self._max_bytes:  # it would not fit even alone
-            self.release(owner)
+    def charge(self, owner: Hashable, size_bytes: int, drop: Callable[[], None]) -> None:
+        """Charge the owner, and drop owners until the rest fits.
+
+        `drop` is called at most once, for all that the owner holds. It need not call `refund`.
+        """
+        held_before, _ = self._owners.get(owner, (0, drop))
+        owner_bytes = held_before + size_bytes
+        self._owners[owner] = (owner_bytes, drop)
+        self.held_bytes += size_bytes
+        if owner_bytes > self._max_bytes:  # it would not fit even alone
+            self.refund(owner)
             drop()
             return
         while self.held_bytes > self._max_bytes and self._owners:
-            oldest, (_, give_up) = next(iter(self._owners.items()))
-            self.release(oldest)
-            give_up()
+            oldest_owner, (_, drop_oldest) = next(iter(self._owners.items()))
+            self.refund(oldest_owner)
+            drop_oldest()
 
-    def release(self, owner: Hashable) -> None:
-        """Take the owner out: it holds no turns any more."""
-        size, _ = self._owners.pop(owner, (0, None))
-        self.held_bytes -= size
+    def refund(self, owner: Hashable) -> None:
+        """Remove the owner: it holds no turns any more."""
+        held_bytes, _ = self._owners.pop(owner, (0, None))
+        self.held_bytes -= held_bytes

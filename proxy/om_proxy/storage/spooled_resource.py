@@ -18,11 +18,11 @@ from om_proxy.memory.model import RESOURCE_THREAD, Key, Mark, Memory, Message, O
 from om_proxy.storage.base import Change, Outline, ResourceWakeup, Store
 from om_proxy.storage.difference import Difference, PlacedMessage, compute_difference
 
-STEP_OVERHEAD_BYTES = 4_096  # of a step beyond its texts, in CPython
+TURN_OVERHEAD_BYTES = 4_096  # of a turn beyond its texts, in CPython
 MESSAGE_OVERHEAD_BYTES = 500  # of a message beyond its text
 
 
-class Step(NamedTuple):
+class SpooledTurn(NamedTuple):
     """One commit, with the arguments that the store was called with."""
 
     thread: Change
@@ -41,76 +41,78 @@ class Step(NamedTuple):
 
 
 class SpooledResource:
-    """`base`: each thread as the store held it before the oldest step that waits. `current`: each
-    thread with all steps applied.
+    """The waiting turns of one resource, and two states of each thread: `base`, as the store held
+    it before the oldest waiting turn, and `current`, with all turns applied.
 
     A spooled memory has a negative version, which no stored memory has; each is unique.
     """
 
     def __init__(self) -> None:
-        self.steps: deque[Step] = deque()
+        self.turns: deque[SpooledTurn] = deque()
         self.base: dict[Key, Memory] = {}
         self.current: dict[Key, Memory] = {}
-        # another writer came first: only the messages are appended to what stands in the store
-        self.must_append = False
-        # what was stored before the steps may be missing in the store
+        # another writer came first: only the messages are appended to what is stored now
+        self.is_append_only = False
+        # the store may lack what was stored before the turns
         self.is_other_database = False
-        self.released = asyncio.Event()  # no reply waits for these turns any more
+        self.replies_released = asyncio.Event()  # no reply waits for these turns any more
         self._placed: dict[Key, dict[int, PlacedMessage]] = {}
-        self._older: dict[Key, dict[int, tuple[Observation, ...]]] = {}
+        self._older_generations: dict[Key, dict[int, tuple[Observation, ...]]] = {}
 
-    def add(self, step: Step, version: int) -> tuple[Memory, Memory | None, int]:
-        """Return the thread and the shared log as the store would return them, with this version,
-        and the step's size in bytes.
+    def add(self, turn: SpooledTurn, version: int) -> tuple[Memory, Memory | None, int]:
+        """Add a turn. Return the thread and the shared log as the store would return them, with
+        this version, and the turn's size in bytes.
 
         Raise Conflict if a change was computed from another state than the current one, and
-        StorageError if it cannot be written.
+        StorageError if the change cannot be written.
         """
-        for change in step.changes:
+        for change in turn.changes:
             self._check_base(change.before)
-        differences = [compute_difference(*change) for change in step.changes]
-        after = [
-            self._apply(*pair, version) for pair in zip(step.changes, differences, strict=True)
+        differences = [compute_difference(*change) for change in turn.changes]
+        memories = [
+            self._apply(change, difference, version)
+            for change, difference in zip(turn.changes, differences, strict=True)
         ]
-        self.steps.append(step)
-        return after[0], after[1] if len(after) > 1 else None, _measure_step(step, differences)
+        self.turns.append(turn)
+        shared_log = memories[1] if len(memories) > 1 else None
+        return memories[0], shared_log, _measure_turn(turn, differences)
 
     def _check_base(self, before: Memory) -> None:
-        known = self.current.get(before.key)
-        if before.version != known.version if known else before.version < 0:
+        current = self.current.get(before.key)
+        if before.version != current.version if current else before.version < 0:
             raise Conflict("the thread has changed since; load it again")
 
-    def _apply(self, change: Change, changed: Difference, version: int) -> Memory:
+    def _apply(self, change: Change, difference: Difference, version: int) -> Memory:
         before, after, _ = change
         key = after.key
         if key.thread == RESOURCE_THREAD and after == before and before.version:
             return after  # its version is checked, and nothing is written
         self.base.setdefault(key, before)
         placed = self._placed.setdefault(key, {})
-        placed.update({p.message.seq: p for p in (*changed.messages, *changed.interrupted)})
+        placed.update({p.message.seq: p for p in (*difference.messages, *difference.interrupted)})
         if after.log.generation != before.log.generation and before.log.entries:
-            self._older.setdefault(key, {})[before.log.generation] = before.log.entries
+            older = self._older_generations.setdefault(key, {})
+            older[before.log.generation] = before.log.entries
         self.current[key] = replace(after, version=version)
         return self.current[key]
 
-    def rebase_oldest(self, step: Step) -> Step:
-        """Return the oldest step, based on the versions that the store has given since."""
-        return step._replace(
-            thread=self._rebase_change(step.thread),
-            shared_log=self._rebase_change(step.shared_log) if step.shared_log else None,
+    def rebase_oldest(self, turn: SpooledTurn) -> SpooledTurn:
+        """Return the oldest turn, based on the versions that the store has given since."""
+        return turn._replace(
+            thread=self._rebase_change(turn.thread),
+            shared_log=self._rebase_change(turn.shared_log) if turn.shared_log else None,
         )
 
     def _rebase_change(self, change: Change) -> Change:
         if change.before.version >= 0:
             return change
-        version = self.base[change.before.key].version
-        same = change.after == change.before
-        before = replace(change.before, version=version)
-        return change._replace(before=before, after=before if same else change.after)
+        before = replace(change.before, version=self.base[change.before.key].version)
+        is_unchanged = change.after == change.before
+        return change._replace(before=before, after=before if is_unchanged else change.after)
 
     def remove_oldest(self, committed: Iterable[Memory | None]) -> None:
-        """Remove the oldest step, which the store has committed as these memories."""
-        self.steps.popleft()
+        """Remove the oldest turn, which the store has committed as these memories."""
+        self.turns.popleft()
         for memory in committed:
             if memory is not None and memory.key in self.base:
                 self.base[memory.key] = memory
@@ -120,24 +122,24 @@ class SpooledResource:
         return [key for key in self.current if key.thread != RESOURCE_THREAD]
 
     def forget(self, key: Key) -> None:
-        """Take a thread's turns out. The other steps no longer build on what they were computed
-        from."""
+        """Remove a thread's turns. The other turns were computed after them, and can only be
+        appended now."""
         if key not in self.current:
             return
         self.remove_thread(key)
-        self.must_append = True
+        self.is_append_only = True
 
     def remove_thread(self, key: Key) -> None:
         """Remove all that waits of this thread."""
-        self.steps = deque(step for step in self.steps if step.thread.after.key != key)
-        for held in (self.base, self.current, self._placed, self._older):
-            held.pop(key, None)
+        self.turns = deque(turn for turn in self.turns if turn.thread.after.key != key)
+        for by_thread in (self.base, self.current, self._placed, self._older_generations):
+            by_thread.pop(key, None)
 
-    def remove_rest(self) -> None:
-        """Remove all steps if no thread waits: they would change only the log, from a state that is
+    def clear_without_threads(self) -> None:
+        """Remove all turns if no thread waits: they would change only the log, from a state that is
         gone."""
         if not self.threads:
-            self.steps.clear()
+            self.turns.clear()
             self.current.clear()
             self.base.clear()
 
@@ -146,37 +148,43 @@ class SpooledResource:
     def merge_outline(self, key: Key, stored: Outline) -> Outline:
         current, placed = self.current[key], self._placed[key]
         live = (
-            *(m for m in stored.live if m.seq <= current.coverage),
-            *(m.mark for m in current.tail),
+            *(mark for mark in stored.live if mark.seq <= current.coverage),
+            *(message.mark for message in current.tail),
         )
         marks: dict[int, tuple[Mark, int]] = {
             mark.seq: (mark, parent) for mark, parent in stored.superseded
         }
-        marks |= {mark.seq: (mark, parent) for mark, parent in _with_parents(stored.live)}
+        marks |= {mark.seq: (mark, parent) for mark, parent in _pair_with_parents(stored.live)}
         marks |= {seq: (p.message.mark, p.parent) for seq, p in placed.items()}
-        alive = {mark.seq for mark in live}
-        return Outline(live, tuple(marks[seq] for seq in sorted(marks) if seq not in alive))
+        live_seqs = {mark.seq for mark in live}
+        return Outline(live, tuple(marks[seq] for seq in sorted(marks) if seq not in live_seqs))
 
-    def merge_messages(self, key: Key, found: Mapping[int, Message]) -> dict[int, Message]:
-        """Return the messages that were found and those that wait, live or not, by seq."""
-        return {**found, **{seq: p.message for seq, p in self._placed[key].items()}}
+    def merge_messages(self, key: Key, stored: Mapping[int, Message]) -> dict[int, Message]:
+        """Return the stored messages and those that wait, live or not, by seq."""
+        return {**stored, **{seq: p.message for seq, p in self._placed[key].items()}}
 
     def merge_generations(
         self, key: Key, before: int, stored: tuple[tuple[int, tuple[Observation, ...]], ...]
     ) -> tuple[tuple[int, tuple[Observation, ...]], ...]:
-        known = dict(stored) | {n: log for n, log in self._older.get(key, {}).items() if n < before}
-        return tuple(sorted(known.items(), reverse=True))
+        entries_by_number = dict(stored)
+        for number, entries in self._older_generations.get(key, {}).items():
+            if number < before:
+                entries_by_number[number] = entries
+        return tuple(sorted(entries_by_number.items(), reverse=True))
 
 
-def _with_parents(live: tuple[Mark, ...]) -> Iterable[tuple[Mark, int]]:
+def _pair_with_parents(live: tuple[Mark, ...]) -> Iterable[tuple[Mark, int]]:
     return zip(live, (0, *(mark.seq for mark in live)), strict=False)
 
 
-def _measure_step(step: Step, differences: Iterable[Difference]) -> int:
-    messages = sum(
-        len(p.message.item.raw) + MESSAGE_OVERHEAD_BYTES
-        for d in differences
-        for p in (*d.messages, *d.interrupted)
+def _measure_turn(turn: SpooledTurn, differences: Iterable[Difference]) -> int:
+    """Return the bytes that the turn holds, roughly."""
+    message_bytes = sum(
+        len(placed.message.item.raw) + MESSAGE_OVERHEAD_BYTES
+        for difference in differences
+        for placed in (*difference.messages, *difference.interrupted)
     )
-    notes = sum(4 * len(o.text) for d in differences for o, _ in d.observations)
-    return STEP_OVERHEAD_BYTES + 8 * len(step.thread.after.tail) + messages + notes
+    note_bytes = sum(
+        4 * len(entry.text) for difference in differences for entry, _ in difference.observations
+    )
+    return TURN_OVERHEAD_BYTES + 8 * len(turn.thread.after.tail) + message_bytes + note_bytes

@@ -1,4 +1,5 @@
-"""The turns that wait for the store, by resource, within a budget of bytes."""
+"""Turns that could not be written because the store is unavailable. They are kept in memory, by
+resource and within a byte budget, and written later."""
 
 from __future__ import annotations
 
@@ -9,72 +10,85 @@ import structlog
 
 from om_proxy.memory.model import Key, Memory, resource_key
 from om_proxy.storage.spool_budget import SpoolBudget
-from om_proxy.storage.spooled_resource import SpooledResource, Step
+from om_proxy.storage.spooled_resource import SpooledResource, SpooledTurn
 
-log = structlog.get_logger("storage")
+logger = structlog.get_logger("storage")
 
 
 class SpooledTurns:
+    """The waiting turns of all resources. Only this class adds and removes resources; the flusher
+    writes the turns of one resource and removes them from it."""
+
     def __init__(self, budget: SpoolBudget) -> None:
         self._budget = budget
+        # spooled versions are negative and count down: no stored memory has one
         self._last_version = 0
-        self.resources: dict[Key, SpooledResource] = {}  # by shared log, the oldest first
-        self.label: Callable[[Key], str | None] = lambda _: None  # names a thread in a log
+        # by the key of the shared log; oldest first
+        self.resources: dict[Key, SpooledResource] = {}
+        # the name of a thread in the service's log lines; set again with each new secret
+        self.name_for_log: Callable[[Key], str | None] = lambda _: None
 
     @property
-    def turns(self) -> int:
-        return sum(len(resource.steps) for resource in self.resources.values())
+    def turn_count(self) -> int:
+        return sum(len(resource.turns) for resource in self.resources.values())
 
     def find_resource(self, key: Key) -> SpooledResource | None:
+        # usually nothing waits: then no key is built
         return self.resources.get(resource_key(key)) if self.resources else None
 
     def find_thread(self, key: Key) -> SpooledResource | None:
-        """Return the resource of this thread, if the thread itself has turns that wait."""
+        """Return the resource of this thread if this very thread has waiting turns."""
         resource = self.find_resource(key)
         return resource if resource and key in resource.current else None
 
-    def add(self, step: Step) -> tuple[Memory, Memory | None]:
-        """Return what the store would have returned, with versions of the spool."""
-        shared_log = resource_key(step.thread.after.key)
-        resource = self.resources.get(shared_log) or SpooledResource()
+    def add(self, turn: SpooledTurn) -> tuple[Memory, Memory | None]:
+        """Add a turn. Return the thread and its shared log as the store would return them, but with
+        negative versions."""
+        shared_log_key = resource_key(turn.thread.after.key)
+        resource = self.resources.get(shared_log_key) or SpooledResource()
         self._last_version -= 1
-        thread, log_after, size = resource.add(step, self._last_version)
-        self.resources[shared_log] = resource
-        self._budget.charge(shared_log, size, partial(self.drop, shared_log))
-        return thread, log_after
+        thread, shared_log, size_bytes = resource.add(turn, self._last_version)
+        self.resources[shared_log_key] = resource
+        # this may drop the resource at once, with the turn just added; the caller does not notice
+        self._budget.charge(
+            shared_log_key, size_bytes, partial(self.drop, shared_log_key, "SpoolFull")
+        )
+        return thread, shared_log
 
     def forget(self, key: Key) -> None:
-        """Take this thread's turns out."""
+        """Remove the waiting turns of a forgotten thread."""
         if resource := self.find_resource(key):
             resource.forget(key)
             if not resource.threads:
-                self.release(resource_key(key))
+                self.remove_resource(resource_key(key))
 
-    def drop(self, shared_log: Key, cause: str = "SpoolFull") -> None:
-        """Give up the turns of this resource: only the log still tells of them."""
-        resource = self.resources[shared_log]
+    def drop(self, shared_log_key: Key, cause: str) -> None:
+        """Discard the waiting turns of this resource. One error line per thread is all that remains
+        of them. `cause`: a word for that line, or the name of an error."""
+        resource = self.resources[shared_log_key]
         for key in resource.threads:
-            turns = sum(step.thread.after.key == key for step in resource.steps)
-            log.error("memory.uncommitted", error=cause, thread=self.label(key), turns=turns)
-        self.release(shared_log)
+            turns = sum(turn.thread.after.key == key for turn in resource.turns)
+            thread = self.name_for_log(key)
+            logger.error("memory.uncommitted", error=cause, thread=thread, turns=turns)
+        self.remove_resource(shared_log_key)
 
     def drop_all(self, cause: str) -> None:
-        for shared_log in list(self.resources):
-            self.drop(shared_log, cause)
+        for shared_log_key in list(self.resources):
+            self.drop(shared_log_key, cause)
 
-    def release(self, shared_log: Key) -> None:
-        """Nothing of this resource waits any more."""
-        if resource := self.resources.pop(shared_log, None):
-            resource.released.set()
-        self._budget.release(shared_log)
+    def remove_resource(self, shared_log_key: Key) -> None:
+        """Remove the resource and let the replies that wait for it continue."""
+        if resource := self.resources.pop(shared_log_key, None):
+            resource.replies_released.set()
+        self._budget.refund(shared_log_key)
 
-    def release_waiters(self) -> None:
-        """Let every reply go on whose turn is not stored yet."""
+    def release_replies(self) -> None:
+        """Let all waiting replies continue although their turns are not stored yet."""
         for resource in self.resources.values():
-            resource.released.set()
+            resource.replies_released.set()
 
     def mark_other_database(self) -> None:
-        """The store behind is another database: what was stored before the turns that wait may be
-        missing there."""
+        """Note that the store now opens another database. It may lack what was stored before the
+        waiting turns."""
         for resource in self.resources.values():
-            resource.must_append = resource.is_other_database = True
+            resource.is_append_only = resource.is_other_database = True

@@ -1,8 +1,8 @@
-"""A store in front of one that may be unable to write: a turn that was acknowledged is not lost
-while the process lives.
+"""A store in front of one that may be unable to write. It loses no acknowledged turn while the
+process lives.
 
-The first commit of a thread that fails goes into a bounded spool in memory, and so do all that
-follow it, in order. From then on a read of the thread sees store *and* spool. In the background the
+The first commit of a thread that fails goes into a bounded spool in memory, and so do all later
+commits, in order. From then on a read of the thread sees store *and* spool. In the background the
 flusher tries the oldest change again, once a second.
 """
 
@@ -19,10 +19,10 @@ from om_proxy.storage.breaker import Breaker
 from om_proxy.storage.forwarding_store import ForwardingStore
 from om_proxy.storage.spool_budget import SpoolBudget
 from om_proxy.storage.spool_flusher import RETRY_S, SpoolFlusher
-from om_proxy.storage.spooled_resource import Step
+from om_proxy.storage.spooled_resource import SpooledTurn
 from om_proxy.storage.spooled_turns import SpooledTurns
 
-# below the 5 s for which the end of a reply waits: after them the turn is in the spool
+# below the 5 s that the end of a reply waits: by then the turn is in the spool
 COMMIT_TIMEOUT_S = 4.5
 LAST_FLUSH_S = 3.0  # at the end of the process
 
@@ -51,7 +51,7 @@ class SpoolingStore(ForwardingStore):
 
     @property
     def is_failing(self) -> bool:
-        """Whether the newest attempt failed, or anything waits."""
+        """True if the newest attempt failed, or any turn waits."""
         return (
             self._is_closed
             or self._cannot_read
@@ -60,35 +60,36 @@ class SpoolingStore(ForwardingStore):
         )
 
     def is_degraded(self, key: Key) -> bool:
-        """Whether a new turn of this thread waits in memory, or cannot be compared with what is
-        stored."""
+        """Return whether a new turn of this thread waits in memory, or cannot be compared with what
+        is stored."""
         return (
             self._cannot_read or self._breaker.is_open or self.spool.find_resource(key) is not None
         )
 
     async def wait_until_stored(self, key: Key) -> None:
-        """Return at once while the breaker is open: the reply goes on then."""
+        """Wait until no turn of this resource is spooled. Return at once while the breaker is open,
+        so that the reply continues."""
         while not (self._is_ending or self._breaker.is_open):
             if not (resource := self.spool.find_resource(key)):
                 return
-            await resource.released.wait()
+            await resource.replies_released.wait()
 
     async def ping(self) -> None:
         """Raise StorageError also while any turn waits."""
         if self.spool.resources or self._breaker.has_failed:
             raise StorageError(
-                f"the store cannot be written; {self.spool.turns} turns wait in memory"
+                f"the store cannot be written; {self.spool.turn_count} turns wait in memory"
             )
         await super().ping()
         self._cannot_read = False
 
     def release_replies(self) -> None:
-        """Release every reply that waits for its turn to be stored: the process ends."""
+        """Let every reply that waits for its turn continue: the process ends."""
         self._is_ending = True
-        self.spool.release_waiters()
+        self.spool.release_replies()
 
     async def close(self) -> None:
-        """Try once more to write all that waits. The rest is lost with the process, and logged."""
+        """Try once more to write the waiting turns. Log those that are lost with the process."""
         with suppress(TimeoutError):
             async with asyncio.timeout(LAST_FLUSH_S):
                 if self.spool.resources:
@@ -102,31 +103,31 @@ class SpoolingStore(ForwardingStore):
     async def load(self, key: Key) -> Memory:
         if not (spooled := self.spool.find_thread(key)):
             try:
-                found = await self._inner.load(key)
+                stored = await self._inner.load(key)
             except StorageError:
                 self._cannot_read = True
                 raise
             self._cannot_read = False
             spooled = self.spool.find_thread(key)  # a turn may have come during the read
             if not spooled:
-                return found
+                return stored
         return spooled.current[key]
 
     async def version(self, key: Key) -> int:
         if self.spool.resources and (spooled := self.spool.find_thread(key)):
             return spooled.current[key].version
         try:
-            found = await self._inner.version(key)
+            version = await self._inner.version(key)
         except StorageError:
             self._cannot_read = True
             raise
         self._cannot_read = False
-        return found
+        return version
 
     async def outline(self, key: Key) -> Outline:
-        found = await super().outline(key)
+        stored = await super().outline(key)
         spooled = self.spool.find_thread(key)
-        return spooled.merge_outline(key, found) if spooled else found
+        return spooled.merge_outline(key, stored) if spooled else stored
 
     async def messages(
         self, key: Key, after: int, through: int | None = None, limit: int | None = None
@@ -140,71 +141,71 @@ class SpoolingStore(ForwardingStore):
         return (*older, *newer)[:limit]
 
     async def messages_by_seq(self, key: Key, seqs: Sequence[int]) -> tuple[Message, ...]:
-        found = await super().messages_by_seq(key, seqs)
+        stored = await super().messages_by_seq(key, seqs)
         if not (spooled := self.spool.find_thread(key)):
-            return found
-        held = spooled.merge_messages(key, {m.seq: m for m in found})
-        return tuple(held[seq] for seq in sorted(set(seqs)) if seq in held)
+            return stored
+        by_seq = spooled.merge_messages(key, {m.seq: m for m in stored})
+        return tuple(by_seq[seq] for seq in sorted(set(seqs)) if seq in by_seq)
 
     async def generations(
         self, key: Key, before: int
     ) -> tuple[tuple[int, tuple[Observation, ...]], ...]:
-        found = await super().generations(key, before)
+        stored = await super().generations(key, before)
         spooled = self.spool.find_thread(key)
-        return spooled.merge_generations(key, before, found) if spooled else found
+        return spooled.merge_generations(key, before, stored) if spooled else stored
 
     async def other_thread_tails(
         self, key: Key, threads: int, messages: int
     ) -> tuple[tuple[Key, tuple[Message, ...]], ...]:
-        found = await super().other_thread_tails(key, threads, messages)
+        stored_tails = await super().other_thread_tails(key, threads, messages)
         if not (resource := self.spool.find_resource(key)):
-            return found
+            return stored_tails
         memories = [resource.current[k] for k in resource.threads if k != key]
-        latest = sorted(
+        latest_first = sorted(
             (m for m in memories if m.tail), key=lambda m: m.turn_at or 0.0, reverse=True
         )
-        spooled = [(m.key, m.tail[-messages:]) for m in latest if m.scope == "resource"]
-        known = {m.key for m in memories}
-        return (*spooled, *((other, tail) for other, tail in found if other not in known))[:threads]
+        spooled_tails = [(m.key, m.tail[-messages:]) for m in latest_first if m.scope == "resource"]
+        spooled_keys = {m.key for m in memories}
+        other_tails = [(other, tail) for other, tail in stored_tails if other not in spooled_keys]
+        return (*spooled_tails, *other_tails)[:threads]
 
     # ── writing ───────────────────────────────────────────────────────────────────────────────────
 
     async def commit(
         self, before: Memory, after: Memory, interrupted: Sequence[Message] = ()
     ) -> Memory:
-        return (await self._write_or_spool(Step(Change(before, after, interrupted))))[0]
+        turn = SpooledTurn(Change(before, after, interrupted))
+        return (await self._write_or_spool(turn))[0]
 
     async def commit_shared(
         self, thread: Change, shared_log: Change | None, wakeup: ResourceWakeup | None = None
     ) -> tuple[Memory, Memory | None]:
-        return await self._write_or_spool(Step(thread, shared_log, wakeup, is_shared=True))
+        return await self._write_or_spool(SpooledTurn(thread, shared_log, wakeup, is_shared=True))
 
     async def forget(self, key: Key) -> ForgetResult:
-        """Remove what waits first, so that it cannot bring the thread back."""
+        """Forget the waiting turns first, so that they cannot bring the thread back."""
         self.spool.forget(key)
         return await super().forget(key)
 
-    async def _write_or_spool(self, step: Step) -> tuple[Memory, Memory | None]:
+    async def _write_or_spool(self, turn: SpooledTurn) -> tuple[Memory, Memory | None]:
         if self._is_closed:
             raise StorageError("the store is closed")
-        if self._breaker.is_open or self.spool.find_resource(step.thread.after.key):
-            return self._spool_step(step)
-        if step.thread.before.version < 0 or (
-            step.shared_log and step.shared_log.before.version < 0
-        ):
-            raise Conflict("what waited has been stored since; load it again")
+        if self._breaker.is_open or self.spool.find_resource(turn.thread.after.key):
+            return self._spool_turn(turn)
+        if any(change.before.version < 0 for change in turn.changes):
+            raise Conflict("the waiting turns have been stored since; load the thread again")
         try:
             async with asyncio.timeout(self._commit_timeout_s):
-                written = await step.commit_to(self._inner)
+                written = await turn.commit_to(self._inner)
         except (Conflict, Unwritable):
             raise
         except (StorageError, TimeoutError) as exc:
             self.flusher.record_failure(exc)
-            return self._spool_step(step)
+            return self._spool_turn(turn)
         self._breaker.record_success()
         return written
 
-    def _spool_step(self, step: Step) -> tuple[Memory, Memory | None]:
-        spooled = self.spool.add(step)
+    def _spool_turn(self, turn: SpooledTurn) -> tuple[Memory, Memory | None]:
+        memories = self.spool.add(turn)
         self.flusher.request_flush()
-        return spooled
+        return memories

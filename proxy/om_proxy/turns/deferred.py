@@ -165,4 +165,4 @@ class DeferredTurns:
 
     def _forget(self, key: Key) -> None:
         self._threads.pop(key, None)
-        self._budget.release(("deferred", key))
+        self._budget.refund(("deferred", key))
