@@ -130,7 +130,7 @@ def _drop_rank_objects(encoding: Encoding) -> Encoding:
 
 
 def _trim_heap() -> None:
-    """Return freed memory to the system, 13 MB. glibc does so by itself, unless it is set to keep it (see
+    """Return freed memory to the system, 13 MB. glibc does so itself, unless it is set not to (see
     the Dockerfile)."""
     import ctypes  # noqa: PLC0415 - once in a process's life
 
