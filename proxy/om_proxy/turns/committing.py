@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import partial
 
 from msgspec.structs import replace
@@ -28,20 +29,14 @@ from om_proxy.turns.turn import (
 WARM_CACHE_S = 60.0
 
 
+@dataclass(frozen=True, slots=True, eq=False)
 class Committer:
     """The only place that writes a turn."""
 
-    def __init__(
-        self,
-        memories: Memories,
-        reconciler: Reconciler,
-        token_counter: TokenCounter,
-        clock: Callable[[], float],
-    ) -> None:
-        self._memories = memories
-        self._reconciler = reconciler
-        self._token_counter = token_counter
-        self._clock = clock
+    memories: Memories
+    reconciler: Reconciler
+    token_counter: TokenCounter
+    clock: Callable[[], float]
 
     async def commit(
         self,
@@ -57,7 +52,7 @@ class Committer:
         Engine.close_turn.
         """
         attempt = partial(self._try_commit, turn, reply, interrupted, broke_off=broke_off)
-        async with self._memories.lock(turn.key):
+        async with self.memories.lock(turn.key):
             return await retry_on_conflict(attempt)
 
     async def store_unanswered(self, turn: OpenedTurn) -> OpenedTurn:
@@ -68,13 +63,13 @@ class Committer:
         stored = (await self.commit(turn)).memory
         if stored is not None:
             turn = replace(turn, row_id=turn.row_id or stored.row_id)
-        return await self._reconciler.refresh_until_stable(turn)
+        return await self.reconciler.refresh_until_stable(turn)
 
     def find_stored_reply(self, turn: OpenedTurn, reply: Reply) -> int:
         """Return the seq of this reply if it is stored already, else 0. A retry that was answered
         with the stored reply has nothing to commit."""
         reconciled = turn.reconciled
-        if not reply.complete or not self._memories.is_current(reconciled.memory):
+        if not reply.complete or not self.memories.is_current(reconciled.memory):
             return 0
         recorded = find_recorded_reply(reconciled)
         is_stored = (
@@ -87,9 +82,9 @@ class Committer:
     async def _try_commit(
         self, turn: OpenedTurn, reply: Item | None, interrupted: Item | None, *, broke_off: bool
     ) -> CommittedTurn:
-        reconciled = await self._reconciler.refresh(turn)
-        if self._reconciler.is_forgotten(turn, reconciled.memory):
-            self._memories.emit_forgotten(turn.key)
+        reconciled = await self.reconciler.refresh(turn)
+        if self.reconciler.is_forgotten(turn, reconciled.memory):
+            self.memories.emit_forgotten(turn.key)
             return NOTHING_COMMITTED
         overtaken = reconciled.memory.end != turn.reconciled.memory.end
         if reconciled.verdict.cut is not None and (reply is None or (broke_off and overtaken)):
@@ -108,7 +103,7 @@ class Committer:
             model=turn.request.model,
             offers_tools=turn.request.offers_tools,
         )
-        committed = await self._memories.commit(reconciled.memory, after, numbered)
+        committed = await self.memories.commit(reconciled.memory, after, numbered)
         is_reply_last = (
             reply is not None and bool(after.tail) and after.tail[-1].item.fp == reply.fp
         )
@@ -122,9 +117,9 @@ class Committer:
         interrupted: Item | None,
     ) -> tuple[Memory, list[Message]]:
         """Return the memory with the turn in it, and the interrupted reply, numbered."""
-        item, now, model = reply or interrupted, self._clock(), turn.request.model or ""
-        counted = await self._token_counter.count({0: item.raw} if item else {}, model)
-        encoding = self._token_counter.encoding(model) if counted or reconciled.tokens else ""
+        item, now, model = reply or interrupted, self.clock(), turn.request.model or ""
+        counted = await self.token_counter.count({0: item.raw} if item else {}, model)
+        encoding = self.token_counter.encoding(model) if counted or reconciled.tokens else ""
         verdict = reconciled.verdict
         changed_count = len(verdict.new) + len(verdict.swaps)
         apply = partial(
@@ -150,15 +145,15 @@ class Committer:
     def _is_warm(self, turn: OpenedTurn, memory: Memory) -> bool:
         """Whether the memory says already that the provider's prompt cache is warm, and which day
         the prompt told."""
-        is_recent = memory.turn_at is not None and self._clock() - memory.turn_at <= WARM_CACHE_S
+        is_recent = memory.turn_at is not None and self.clock() - memory.turn_at <= WARM_CACHE_S
         return is_recent and copy_rendered_values(turn, memory).render_date == memory.render_date
 
     async def _note_retry(self, turn: OpenedTurn, memory: Memory) -> None:
         """Store the time of a retry, unless the memory says as much already. A retry has nothing
         else to add."""
         if not self._is_warm(turn, memory):
-            await self._memories.commit(
-                memory, replace(copy_rendered_values(turn, memory), turn_at=self._clock())
+            await self.memories.commit(
+                memory, replace(copy_rendered_values(turn, memory), turn_at=self.clock())
             )
 
 

@@ -4,6 +4,7 @@ observation."""
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import partial
 
 from msgspec.structs import replace
@@ -28,22 +29,15 @@ from om_proxy.turns.turn import OpenedTurn, is_stored_through
 MAX_ACTIVATED_BY_REQUEST = 32
 
 
+@dataclass(frozen=True, slots=True, eq=False)
 class DueNotes:
     """Performs for an opened turn what memory/lifecycle/ decides to be due."""
 
-    def __init__(
-        self,
-        memories: Memories,
-        background: Background,
-        reconciler: Reconciler,
-        committer: Committer,
-        clock: Callable[[], float],
-    ) -> None:
-        self._memories = memories
-        self._background = background
-        self._reconciler = reconciler
-        self._committer = committer
-        self._clock = clock
+    memories: Memories
+    background: Background
+    reconciler: Reconciler
+    committer: Committer
+    clock: Callable[[], float]
 
     async def apply(self, turn: OpenedTurn, deadline: Deadline | None) -> OpenedTurn:
         """Perform the work that is due. The turn then says why expected notes are missing.
@@ -58,15 +52,15 @@ class DueNotes:
         """Activate the resource's ready notes where no other thread loses its prompt cache by that.
         This happens before a thread's first prompt, and after a pause that outlasts its prompt
         cache (docs/spec/behaviour.md#scopes). Mostly the background has done it already."""
-        memory, limits, now = turn.reconciled.memory, turn.context.effective.limits, self._clock()
+        memory, limits, now = turn.reconciled.memory, turn.context.effective.limits, self.clock()
         if memory.turn_at is not None and now < memory.turn_at + limits.cache_lifetime_s:
             return turn
-        waiting = await self._memories.store.resource_backlog(resource_key(turn.key))
+        waiting = await self.memories.store.resource_backlog(resource_key(turn.key))
         ready = batches.cold_threads_with_notes(waiting, limits, now)
         # a fork may take back the messages that its own notes are about
         keys = [key for key in ready if key != turn.key or turn.reconciled.verdict.cut is None]
-        if await activate_ready_notes(self._memories, keys[:MAX_ACTIVATED_BY_REQUEST], now):
-            return await self._reconciler.refresh_until_stable(turn)
+        if await activate_ready_notes(self.memories, keys[:MAX_ACTIVATED_BY_REQUEST], now):
+            return await self.reconciler.refresh_until_stable(turn)
         return turn
 
     async def _perform_due(self, turn: OpenedTurn, deadline: Deadline | None) -> OpenedTurn:
@@ -78,8 +72,8 @@ class DueNotes:
             match decision:
                 case Activate(count=count):
                     ids = tuple(c.id for c in turn.reconciled.virtual.chunks[:count])
-                    activated = partial(transitions.activate_chunks, ids=ids, now=self._clock())
-                    await self._memories.update(turn.key, activated, turn.scope, row_id=turn.row_id)
+                    activated = partial(transitions.activate_chunks, ids=ids, now=self.clock())
+                    await self.memories.update(turn.key, activated, turn.scope, row_id=turn.row_id)
                 case Swap():
                     # In the shared log itself: a new thread gets no row before the upstream
                     # accepts its credential.
@@ -89,17 +83,17 @@ class DueNotes:
                         if shared_log
                         else (turn.key, turn.row_id)
                     )
-                    await self._memories.update(
+                    await self.memories.update(
                         where,
-                        partial(transitions.swap_reflection, now=self._clock()),
+                        partial(transitions.swap_reflection, now=self.clock()),
                         row_id=row_id,
                     )
                 case Observe() | Reflect():
-                    if self._memories.is_degraded(turn.key):
+                    if self.memories.is_degraded(turn.key):
                         break  # the notes could not be stored, so no model is paid for them
                     waited = True
                     turn = await self._wait_for(turn, decision, deadline)
-            turn = await self._reconciler.refresh_until_stable(turn)
+            turn = await self.reconciler.refresh_until_stable(turn)
             if turn.reconciled is before and not isinstance(decision, Observe | Reflect):
                 break  # it changed nothing: the same decision would follow for ever
         return await self._explain_missing_notes(turn, waited=waited)
@@ -142,7 +136,7 @@ class DueNotes:
     def _prompt_cache_state(self, turn: OpenedTurn) -> tuple[float, bool]:
         """The state in which the request found its prompt cache."""
         return decisions.prompt_cache_state(
-            turn.reconciled.memory, turn.request.model, self._clock()
+            turn.reconciled.memory, turn.request.model, self.clock()
         )
 
     def _request_state(self, turn: OpenedTurn) -> RequestState:
@@ -151,7 +145,7 @@ class DueNotes:
             last_observable_seq(turn.reconciled.virtual),
             idle,
             provider_changed=changed,
-            now=self._clock(),
+            now=self.clock(),
         )
 
     async def _wait_for(
@@ -175,13 +169,13 @@ class DueNotes:
         is_shared = isinstance(decision, Reflect) and reconciled.memory.shared_log
         where = resource_key(turn.key) if is_shared else turn.key
         timeout = turn.context.effective.limits.block_timeout_s
-        if not (seconds_left := self._background.remaining_wait(where, timeout)):
+        if not (seconds_left := self.background.remaining_wait(where, timeout)):
             # another request has waited for this very call: none waits for it twice
             return replace(turn, reason=Reason.OBSERVER_LATE)
         if isinstance(decision, Observe) and reconciled.verdict.cut is None:
-            turn = await self._committer.store_unanswered(turn)
+            turn = await self.committer.store_unanswered(turn)
         if deadline is not None:
             deadline.extend(seconds_left)
-        if await self._background.wait_for_work(where, decision, turn.work_context, timeout):
+        if await self.background.wait_for_work(where, decision, turn.work_context, timeout):
             return turn
         return replace(turn, reason=Reason.OBSERVER_LATE)

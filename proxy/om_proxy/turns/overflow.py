@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import partial
 
 from msgspec.structs import replace
@@ -20,24 +21,16 @@ from om_proxy.turns.reconciling import Reconciler
 from om_proxy.turns.turn import OpenedTurn, PreparedTurn
 
 
+@dataclass(frozen=True, slots=True, eq=False)
 class OverflowRecovery:
     """Observes messages that may leave the prompt, and builds the prompt anew."""
 
-    def __init__(
-        self,
-        memories: Memories,
-        background: Background,
-        reconciler: Reconciler,
-        committer: Committer,
-        builder: PromptBuilder,
-        clock: Callable[[], float],
-    ) -> None:
-        self._memories = memories
-        self._background = background
-        self._reconciler = reconciler
-        self._committer = committer
-        self._builder = builder
-        self._clock = clock
+    memories: Memories
+    background: Background
+    reconciler: Reconciler
+    committer: Committer
+    builder: PromptBuilder
+    clock: Callable[[], float]
 
     def can_shorten(self, turn: PreparedTurn, *, accepted: bool) -> bool:
         """Whether memory might make the client's own prompt shorter.
@@ -68,12 +61,12 @@ class OverflowRecovery:
         before = turn.opened.reconciled.virtual.coverage
         opened = await self._observe_overflow(turn.opened)
         if ids := overflow.ready_chunks(opened.reconciled.virtual, self._last_leaving_seq(opened)):
-            activated = partial(transitions.activate_chunks, ids=ids, now=self._clock())
-            await self._memories.update(opened.key, activated, row_id=opened.row_id)
-            opened = await self._reconciler.refresh_until_stable(opened)
+            activated = partial(transitions.activate_chunks, ids=ids, now=self.clock())
+            await self.memories.update(opened.key, activated, row_id=opened.row_id)
+            opened = await self.reconciler.refresh_until_stable(opened)
         if opened.reconciled.virtual.coverage <= before:
             return replace(turn, opened=opened, body=None)
-        shortened = await self._builder.build(opened)
+        shortened = await self.builder.build(opened)
         if shortened.receipt["tokens-sent"] < shortened.receipt["tokens-received"]:
             return shortened
         return replace(shortened, body=None)
@@ -82,13 +75,13 @@ class OverflowRecovery:
         ends = asyncio.get_running_loop().time() + turn.context.effective.limits.block_timeout_s
         due = self._find_next_batch(turn)
         if due and turn.reconciled.verdict.cut is None:
-            turn = await self._committer.store_unanswered(turn)
+            turn = await self.committer.store_unanswered(turn)
         while due and (seconds_left := ends - asyncio.get_running_loop().time()) > 0:
-            if not await self._background.wait_for_work(
+            if not await self.background.wait_for_work(
                 turn.key, due, turn.work_context, seconds_left
             ):
                 return turn
-            turn = await self._reconciler.refresh_until_stable(turn)
+            turn = await self.reconciler.refresh_until_stable(turn)
             next_due = self._find_next_batch(turn)
             due = next_due if next_due and next_due.after > due.after else None
         return turn
@@ -96,7 +89,7 @@ class OverflowRecovery:
     def _find_next_batch(self, turn: OpenedTurn) -> Observe | None:
         max_tokens = turn.context.effective.limits.observe_from_tokens
         return overflow.next_batch(
-            turn.reconciled.virtual, self._last_leaving_seq(turn), max_tokens, self._clock()
+            turn.reconciled.virtual, self._last_leaving_seq(turn), max_tokens, self.clock()
         )
 
     def _last_leaving_seq(self, turn: OpenedTurn) -> int:

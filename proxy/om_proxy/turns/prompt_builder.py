@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 
 from msgspec.structs import replace
 
@@ -19,20 +20,14 @@ from om_proxy.turns.block_renderer import BlockRenderer
 from om_proxy.turns.turn import OpenedTurn, PreparedTurn, is_everything_sent, replace_virtual
 
 
+@dataclass(frozen=True, slots=True, eq=False)
 class PromptBuilder:
     """Prepares an opened turn: its prompt, its render date, and the figures of its receipt."""
 
-    def __init__(
-        self,
-        memories: Memories,
-        renderer: BlockRenderer,
-        token_counter: TokenCounter,
-        clock: Callable[[], float],
-    ) -> None:
-        self._memories = memories
-        self._renderer = renderer
-        self._token_counter = token_counter
-        self._clock = clock
+    memories: Memories
+    renderer: BlockRenderer
+    token_counter: TokenCounter
+    clock: Callable[[], float]
 
     async def build(self, turn: OpenedTurn) -> PreparedTurn:
         """Rewrite the prompt, if the memory has notes or the tail does not fit."""
@@ -54,7 +49,7 @@ class PromptBuilder:
             return await self.keep_original(turn, turn.reason)
         virtual = self._set_render_date(turn)
         turn = replace_virtual(turn, virtual)
-        prompt = self._renderer.render(
+        prompt = self.renderer.render(
             turn.request, shared.limit_log_to_shown(virtual), kept, turn.context, left_out=left_out
         )
         return PreparedTurn(
@@ -81,10 +76,10 @@ class PromptBuilder:
             for memory in await self._threads_with_notes(turn.key)
         }
         observed_to = {key: chunks[-1].last for key, chunks in noted.items() if chunks}
-        found = await self._memories.store.other_thread_tails(
+        found = await self.memories.store.other_thread_tails(
             turn.key, other_threads.MAX_THREADS, other_threads.MAX_THREAD_MESSAGES
         )
-        label = self._memories.label
+        label = self.memories.label
         others = other_threads.render_other_threads(
             [
                 (
@@ -105,18 +100,18 @@ class PromptBuilder:
             virtual,
             other_threads_text=others,
             shown_log_state=virtual.log.state,
-            render_date=self._clock(),
+            render_date=self.clock(),
         )
         return replace_virtual(turn, virtual)
 
     async def _threads_with_notes(self, key: Key) -> list[Memory]:
         """Load the resource's other threads whose notes are ready but not in the log yet. The
         thread that spoke last comes first."""
-        waiting = await self._memories.store.resource_backlog(resource_key(key))
+        waiting = await self.memories.store.resource_backlog(resource_key(key))
         found = sorted(
             (w for w in waiting if w.chunked_tokens and w.key != key), key=lambda w: -w.turn_at
         )
-        return [await self._memories.load(w.key) for w in found[: other_threads.MAX_NOTED_THREADS]]
+        return [await self.memories.load(w.key) for w in found[: other_threads.MAX_NOTED_THREADS]]
 
     def _set_render_date(self, turn: OpenedTurn) -> Memory:
         """Return the virtual memory with the render date, to which relative dates refer. The user's
@@ -134,7 +129,7 @@ class PromptBuilder:
         return (
             memory.render_date
             if memory.render_date is not None and self._is_date_kept(turn)
-            else self._clock()
+            else self.clock()
         )
 
     def _is_date_kept(self, turn: OpenedTurn) -> bool:
@@ -149,7 +144,7 @@ class PromptBuilder:
         previous = turn.reconciled.memory.turn_at
         if (
             previous is not None
-            and self._clock() - previous > turn.context.effective.limits.cache_lifetime_s
+            and self.clock() - previous > turn.context.effective.limits.cache_lifetime_s
         ):
             return False
         return memory.shared_log is None or shared.keeps_view(memory)
@@ -160,7 +155,7 @@ class PromptBuilder:
         """Count the figures of the receipt. `pieces`: the part of the conversation that goes
         upstream, beside `block` tokens of notes; None: the client's own prompt."""
         virtual, request = turn.reconciled.virtual, turn.request
-        instructions = await self._token_counter.count_instructions(
+        instructions = await self.token_counter.count_instructions(
             request.instructions, request.model or ""
         )
         received = instructions + prompt_cost.received_tokens(virtual, turn.reconciled.sent)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from datetime import datetime
 from functools import partial
 
@@ -65,31 +66,23 @@ def is_lone_repeat(memory: Memory, sent: SentHistory) -> bool:
     return view is not None and view.count == 1 == sent.count and 0 < view.reply == memory.end
 
 
+@dataclass(frozen=True, slots=True, eq=False)
 class Reconciler:
     """Reconciles requests. `last_seq_being_read` returns the seq up to which an observation under
     way reads a thread: the text of these messages may not change."""
 
-    def __init__(
-        self,
-        memories: Memories,
-        token_counter: TokenCounter,
-        secret: bytes,
-        clock: Callable[[], float],
-        last_seq_being_read: Callable[[Key], int],
-        deliveries: Deliveries,
-    ) -> None:
-        self._memories = memories
-        self._token_counter = token_counter
-        self._secret = secret
-        self._clock = clock
-        self._last_seq_being_read = last_seq_being_read
-        self._deliveries = deliveries
+    memories: Memories
+    token_counter: TokenCounter
+    secret: bytes = field(repr=False)
+    clock: Callable[[], float]
+    last_seq_being_read: Callable[[Key], int]
+    deliveries: Deliveries
 
     async def reconcile(
         self, caller: Caller, request: Request, context: MemoryContext, hints: Hints
     ) -> OpenedTurn:
         """Open the turn of this request. `caller.key` is set. Raises TakenForSideRequest."""
-        forgets = self._memories.forgets
+        forgets = self.memories.forgets
         return await retry_on_conflict(
             partial(self._load_and_reconcile, caller, request, context, hints, forgets)
         )
@@ -105,7 +98,7 @@ class Reconciler:
         key, should_store = caller.key, caller.mode != "read"
         assert key is not None  # only requests with a thread get here
         scope = caller.scope or context.effective.memory.scope
-        memory = await self._memories.load(key, scope)
+        memory = await self.memories.load(key, scope)
         if memory.scope != scope:
             memory = await self._change_scope(memory, scope, should_store=should_store)
         context = context.with_overrides(memory.overrides)
@@ -141,7 +134,7 @@ class Reconciler:
         )
 
     def _fingerprint_key(self, key: Key) -> bytes:
-        return fingerprint_key(self._secret, key.tenant)
+        return fingerprint_key(self.secret, key.tenant)
 
     async def _apply_request(
         self,
@@ -155,7 +148,7 @@ class Reconciler:
         """Compare with the memory, or take `verdict`, which is rebased on it already."""
         if verdict is None:
             if is_lone_repeat(memory, sent):
-                hints = replace(hints, undelivered=await self._deliveries.is_undelivered(memory))
+                hints = replace(hints, undelivered=await self.deliveries.is_undelivered(memory))
             verdict = await self._compare(memory, sent, hints)
         is_behind_coverage = verdict.cut is not None and verdict.cut < memory.coverage
         base = (
@@ -166,7 +159,7 @@ class Reconciler:
         revived = (
             {
                 m.seq: m
-                for m in await self._memories.store.messages_by_seq(memory.key, verdict.revive)
+                for m in await self.memories.store.messages_by_seq(memory.key, verdict.revive)
             }
             if verdict.revive
             else {}
@@ -177,15 +170,15 @@ class Reconciler:
             uncounted = await run_off_loop(changed_count, partial(find_uncounted, verdict, sent))
         elif changed_count:
             uncounted = find_uncounted(verdict, sent)
-        tokens = await self._token_counter.count(uncounted, model or "") if uncounted else {}
-        encoding = self._token_counter.encoding(model or "") if tokens else ""
+        tokens = await self.token_counter.count(uncounted, model or "") if uncounted else {}
+        encoding = self.token_counter.encoding(model or "") if tokens else ""
         apply = partial(
             apply_turn,
             base,
             verdict,
             sent,
             tokens,
-            self._clock(),
+            self.clock(),
             revived=revived,
             encoding=encoding,
         )
@@ -202,7 +195,7 @@ class Reconciler:
             sent_count, lambda: repeats_nothing(StoredTranscript.of(memory), sent)
         )
         if isinstance(found, NeedOutline):
-            outline = await self._memories.store.outline(memory.key)
+            outline = await self.memories.store.outline(memory.key)
             build_transcript = partial(
                 StoredTranscript.of, memory, live=outline.live, superseded=outline.superseded
             )
@@ -212,7 +205,7 @@ class Reconciler:
         return found is True
 
     async def _compare(self, memory: Memory, sent: SentHistory, hints: Hints) -> Verdict:
-        fixed = max(memory.chunked_to, self._last_seq_being_read(memory.key))
+        fixed = max(memory.chunked_to, self.last_seq_being_read(memory.key))
         new_count = sent.count - (sent.seen.count if sent.seen else 0)
         build_transcript = partial(StoredTranscript.of, memory, fixed=fixed)
         if new_count <= MANY_MESSAGES:
@@ -222,7 +215,7 @@ class Reconciler:
                 new_count, lambda: reconcile(build_transcript(), sent, hints)
             )
         if isinstance(verdict, NeedOutline):
-            outline = await self._memories.store.outline(memory.key)
+            outline = await self.memories.store.outline(memory.key)
             await self._check_versions(memory)
             build_transcript = partial(
                 build_transcript, live=outline.live, superseded=outline.superseded
@@ -243,8 +236,8 @@ class Reconciler:
         if memory.shared_log:
             versions[resource_key(memory.key)] = memory.shared_log.version
         for key, version in versions.items():
-            if await self._memories.store.version(key) != version:
-                self._memories.drop(key)
+            if await self.memories.store.version(key) != version:
+                self.memories.drop(key)
                 raise Conflict("the thread changed while more of it was read")
 
     async def _roll_back_to_branch(self, memory: Memory, verdict: Verdict, timezone: str) -> Memory:
@@ -253,24 +246,22 @@ class Reconciler:
         assert verdict.cut is not None  # a fork has a cut
         older, live = (
             await self._load_generations(memory),
-            (await self._memories.store.outline(memory.key)).live,
+            (await self.memories.store.outline(memory.key)).live,
         )
         entries, forgotten = branch.rollback_target(
             memory, verdict.cut, older, {m.seq: m.chain for m in live}
         )
         if forgotten:
-            when = datetime.fromtimestamp(self._clock(), find_zone(memory.timezone, timezone))
+            when = datetime.fromtimestamp(self.clock(), find_zone(memory.timezone, timezone))
             at = next((m for m in reversed(live) if m.seq <= verdict.cut), EMPTY_MARK)
-            entries = branch.add_rollback_note(
-                memory, entries, at, when, self._token_counter.tokens
-            )
+            entries = branch.add_rollback_note(memory, entries, at, when, self.token_counter.tokens)
         return await self._roll_back(memory, verdict.cut, entries, live)
 
     async def _load_generations(
         self, memory: Memory
     ) -> Sequence[tuple[int, tuple[Observation, ...]]]:
         where = resource_key(memory.key) if memory.shared_log else memory.key
-        return await self._memories.store.generations(where, memory.log.generation)
+        return await self.memories.store.generations(where, memory.log.generation)
 
     async def _roll_back(
         self, memory: Memory, cut: int, entries: tuple[Observation, ...], live: Sequence[Mark]
@@ -279,26 +270,26 @@ class Reconciler:
             entries, memory.shared_log.label if memory.shared_log else None
         )
         covered = [m for m in live if m.seq <= reach]
-        tail = await self._memories.store.messages(memory.key, reach)
+        tail = await self.memories.store.messages(memory.key, reach)
         await self._check_versions(memory)
         before = (
             len(covered),
             sum(m.tokens for m in covered) + MESSAGE_FRAMING_TOKENS * len(covered),
         )
-        return branch.roll_back(memory, cut, entries, covered, tail, before, self._clock())
+        return branch.roll_back(memory, cut, entries, covered, tail, before, self.clock())
 
     async def _change_scope(self, memory: Memory, scope: Scope, *, should_store: bool) -> Memory:
         """Let the thread share its resource's log instead of its own, or the other way round."""
         if scope == "resource":
-            shared_log = await self._memories.load(resource_key(memory.key))
-            after = shared.join_shared(memory, shared_log, self._memories.label(memory.key))
+            shared_log = await self.memories.load(resource_key(memory.key))
+            after = shared.join_shared(memory, shared_log, self.memories.label(memory.key))
             if not should_store:
                 return after
             bare, log = shared.detach_log(after)
-            return await self._memories.commit_shared(Change(memory, bare), Change(shared_log, log))
+            return await self.memories.commit_shared(Change(memory, bare), Change(shared_log, log))
         own, shared_log_after = shared.leave_shared(memory, await self._load_generations(memory))
         thread, shared_log_before = shared.detach_log(memory)
-        live = (await self._memories.store.outline(memory.key)).live
+        live = (await self.memories.store.outline(memory.key)).live
         after = await self._roll_back(shared.take_own_log(thread, own), memory.end, own, live)
         if not should_store:
             return after
@@ -307,11 +298,11 @@ class Reconciler:
             if shared_log_after != shared_log_before
             else None
         )
-        return await self._memories.commit_shared(Change(thread, after), changed)
+        return await self.memories.commit_shared(Change(thread, after), changed)
 
     async def refresh(self, turn: OpenedTurn) -> ReconciledTurn:
         """Compare the turn with the memory as it is now."""
-        memory = await self._memories.latest(turn.key, turn.scope)
+        memory = await self.memories.latest(turn.key, turn.scope)
         reconciled = turn.reconciled
         if (
             memory.version == reconciled.memory.version
@@ -336,7 +327,7 @@ class Reconciler:
 
     def is_forgotten(self, turn: OpenedTurn, memory: Memory) -> bool:
         """Whether the thread was forgotten since the turn began. `memory`: as it is now."""
-        return self._memories.is_forgotten_since(memory, turn.row_id, turn.forgets)
+        return self.memories.is_forgotten_since(memory, turn.row_id, turn.forgets)
 
     async def refresh_until_stable(self, turn: OpenedTurn) -> OpenedTurn:
         """Return the turn compared with the newest memory, also while others commit."""

@@ -177,7 +177,7 @@ OTHERS = (
         "key = (model, resource, upstream.name)",
     ),
     Mutant(
-        "proxy", "fingerprint_key(self._secret, key.tenant)", 'fingerprint_key(self._secret, "")'
+        "proxy", "fingerprint_key(self.secret, key.tenant)", 'fingerprint_key(self._secret, "")'
     ),
     Mutant(
         _DUE_WORK,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 
 from msgspec import structs
 
@@ -29,26 +30,19 @@ CAUSES_THAT_SHRINK_THE_BATCH = frozenset(
 MIN_CLIP_TOKENS = 500
 
 
+@dataclass(frozen=True, slots=True, eq=False)
 class ObservePerformer:
-    def __init__(
-        self,
-        memories: Memories,
-        observer: Observer,
-        count_tokens: Callable[[str], int],
-        clock: Callable[[], float],
-        environ: Mapping[str, str],
-    ) -> None:
-        self._memories = memories
-        self._observer = observer
-        self._count_tokens = count_tokens
-        self._clock = clock
-        self._environ = environ
+    memories: Memories
+    observer: Observer
+    count_tokens: Callable[[str], int]
+    clock: Callable[[], float]
+    environ: Mapping[str, str] = field(repr=False)
 
     async def perform(self, memory: Memory, decision: Observe, context: MemoryContext) -> None:
         messages = messages_between(memory, decision.after, decision.last)
         if not messages or decision.after != memory.chunked_to:
             return  # the memory has changed since; what is due now is decided anew
-        is_idle = decisions.is_idle(memory, context.effective.limits, self._clock())
+        is_idle = decisions.is_idle(memory, context.effective.limits, self.clock())
         shrunk = _shrink_after_failures(messages, memory.failures)
         messages, notes = await self._ask(
             memory, shrunk, context, may_suggest=decision.wait or is_idle
@@ -70,7 +64,7 @@ class ObservePerformer:
             last=messages[-1].seq,
             chain=messages[-1].chain,
             text=notes.text,
-            tokens=await asyncio.to_thread(self._count_tokens, notes.text),
+            tokens=await asyncio.to_thread(self.count_tokens, notes.text),
             source_tokens=sum_framed_tokens(messages),
             at=messages[-1].at,
             task=notes.task,
@@ -87,9 +81,9 @@ class ObservePerformer:
             )
             return transitions.add_chunk(now, counted)
 
-        now = await self._memories.update(memory.key, add_chunk, row_id=memory.row_id)
+        now = await self.memories.update(memory.key, add_chunk, row_id=memory.row_id)
         kept = bool(now.chunks) and now.chunks[-1].last == chunk.last
-        self._memories.facts.emit(
+        self.memories.facts.emit(
             facts.Observed(memory.key, chunk.source_tokens, chunk.tokens, kept, notes.model)
         )
 
@@ -113,7 +107,7 @@ class ObservePerformer:
                 memory,
                 messages,
                 context,
-                self._count_tokens,
+                self.count_tokens,
                 clip,
                 wants_suggestion,
             )
@@ -121,10 +115,10 @@ class ObservePerformer:
                 context.effective.observer_model,
                 context,
                 sum_framed_tokens(messages),
-                self._environ,
+                self.environ,
             )
             try:
-                return messages, await self._observer.observe(
+                return messages, await self.observer.observe(
                     task,
                     _rotate(models, answers_cut_off),
                     context.effective.memory.observation.model_settings,

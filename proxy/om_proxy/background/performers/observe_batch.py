@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Protocol
 
 import structlog
@@ -38,25 +39,15 @@ class CallProgress(Protocol):
         """The call for these threads has ended."""
 
 
+@dataclass(frozen=True, slots=True, eq=False)
 class ObserveBatchPerformer:
-    def __init__(
-        self,
-        memories: Memories,
-        observer: Observer,
-        count_tokens: Callable[[str], int],
-        policies: PolicyInForce,
-        environ: Mapping[str, str],
-        alone: ObservePerformer,
-        guard: WorkGuard,
-    ) -> None:
-        """`alone` observes one thread by itself; it also stores the notes of a batch."""
-        self._memories = memories
-        self._observer = observer
-        self._count_tokens = count_tokens
-        self._policies = policies
-        self._environ = environ
-        self._alone = alone
-        self._guard = guard
+    memories: Memories
+    observer: Observer
+    count_tokens: Callable[[str], int]
+    policies: PolicyInForce
+    environ: Mapping[str, str] = field(repr=False)
+    alone: ObservePerformer
+    guard: WorkGuard
 
     async def perform(
         self, decision: ObserveBatch, context: MemoryContext, progress: CallProgress | None
@@ -97,19 +88,19 @@ class ObserveBatchPerformer:
         failure."""
         found = [
             (memory, due)
-            for memory in [await self._memories.load(key) for key in keys]
+            for memory in [await self.memories.load(key) for key in keys]
             if (due := _decide_alone(memory, context))
         ]
         if len(found) < 2:
             return bool(found) and await self._observe_alone(*found[0], context)
         try:
-            async with asyncio.timeout(self._policies.current.call_timeout_s):
+            async with asyncio.timeout(self.policies.current.call_timeout_s):
                 await self._observe_together(found, context)
             return True
         except TimeoutError:
             # next time each is asked about alone (batches.split_batches)
             for memory, due in found:
-                await self._guard.record_failure(memory, due, ModelBusy(TIMEOUT_MESSAGE))
+                await self.guard.record_failure(memory, due, ModelBusy(TIMEOUT_MESSAGE))
             raise
         except OmError as exc:
             if not isinstance(exc, ModelError):
@@ -121,8 +112,8 @@ class ObserveBatchPerformer:
         return any([await self._observe_alone(memory, due, context) for memory, due in found])
 
     async def _observe_alone(self, memory: Memory, due: Observe, context: MemoryContext) -> bool:
-        return await self._guard.run(
-            memory, due, self._alone.perform(memory, due, context), raise_timeout=True
+        return await self.guard.run(
+            memory, due, self.alone.perform(memory, due, context), raise_timeout=True
         )
 
     async def _observe_together(
@@ -131,27 +122,25 @@ class ObserveBatchPerformer:
         """A thread missing from the answer stays unobserved, and is asked about again after a
         pause."""
         parts = {
-            self._memories.label(m.key): (m, due, messages_between(m, due.after, due.last))
+            self.memories.label(m.key): (m, due, messages_between(m, due.after, due.last))
             for m, due in found
         }
         tasks = {
             label: await asyncio.to_thread(
-                build_observer_task, memory, messages, context, self._count_tokens
+                build_observer_task, memory, messages, context, self.count_tokens
             )
             for label, (memory, _, messages) in parts.items()
         }
         size = sum(sum_framed_tokens(messages) for _, _, messages in parts.values())
-        models = choose_memory_models(
-            context.effective.observer_model, context, size, self._environ
-        )
-        made = await self._observer.observe_together(
+        models = choose_memory_models(context.effective.observer_model, context, size, self.environ)
+        made = await self.observer.observe_together(
             tasks, models, context.effective.memory.observation.model_settings
         )
         for label, (memory, due, messages) in parts.items():
             if label in made:
-                await self._alone.store_notes(memory, due.after, messages, made[label], context)
+                await self.alone.store_notes(memory, due.after, messages, made[label], context)
             else:
-                await self._guard.record_failure(
+                await self.guard.record_failure(
                     memory, due, Unusable("the answer left this thread out")
                 )
 

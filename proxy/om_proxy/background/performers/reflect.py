@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 
 from om_proxy import facts
 from om_proxy.agents.reflector import Reflected, Reflector
@@ -19,20 +20,13 @@ from om_proxy.memory_cache import Memories
 from om_proxy.policy import MemoryContext
 
 
+@dataclass(frozen=True, slots=True, eq=False)
 class ReflectPerformer:
-    def __init__(
-        self,
-        memories: Memories,
-        reflector: Reflector,
-        count_tokens: Callable[[str], int],
-        clock: Callable[[], float],
-        environ: Mapping[str, str],
-    ) -> None:
-        self._memories = memories
-        self._reflector = reflector
-        self._count_tokens = count_tokens
-        self._clock = clock
-        self._environ = environ
+    memories: Memories
+    reflector: Reflector
+    count_tokens: Callable[[str], int]
+    clock: Callable[[], float]
+    environ: Mapping[str, str] = field(repr=False)
 
     async def perform(self, memory: Memory, decision: Reflect, context: MemoryContext) -> None:
         sources = find_sources(memory, decision)
@@ -41,7 +35,7 @@ class ReflectPerformer:
         sources, answer = await self._condense(sources, decision.accept_below, context)
         answer = await redact_answer(answer, context)
         size = sum(o.tokens for o in sources)
-        tokens = await asyncio.to_thread(self._count_tokens, answer.text)
+        tokens = await asyncio.to_thread(self.count_tokens, answer.text)
         # possible: of a shared log the reflector also sees the marks of threads, which no entry
         # holds
         if tokens >= size:
@@ -52,17 +46,15 @@ class ReflectPerformer:
             text=answer.text,
             tokens=tokens,
             source_tokens=size,
-            at=self._clock(),
+            at=self.clock(),
             task=answer.task,
             suggestion=answer.suggestion,
             model=answer.model,
         )
-        await self._memories.update(
+        await self.memories.update(
             memory.key, lambda m: transitions.keep_reflection(m, reflection), row_id=memory.row_id
         )
-        self._memories.facts.emit(
-            facts.Reflected(memory.key, size, reflection.tokens, answer.model)
-        )
+        self.memories.facts.emit(facts.Reflected(memory.key, size, reflection.tokens, answer.model))
 
     async def _condense(
         self, sources: tuple[Observation, ...], accept_below: int, context: MemoryContext
@@ -78,12 +70,12 @@ class ReflectPerformer:
         while True:
             size = sum(o.tokens for o in sources)
             try:
-                return sources, await self._reflector.reflect(
+                return sources, await self.reflector.reflect(
                     render_sources(sources),
                     target_tokens=accept_below * size // max(whole, 1),
                     instruction=config.instruction,
                     targets=choose_memory_models(
-                        context.effective.reflector_model, context, size, self._environ
+                        context.effective.reflector_model, context, size, self.environ
                     ),
                     settings=config.model_settings,
                     labels=find_thread_labels(sources),
