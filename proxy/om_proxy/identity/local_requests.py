@@ -19,13 +19,13 @@ _FORWARDED_FOR = re.compile(
 
 
 def is_local_request(values_by_name: ValuesByName) -> bool:
-    """Whether the request comes from a program of this machine, and is not forwarded for another
-    one. The caller already knows that the connection came over loopback."""
+    """Return whether the request comes from a program of this machine, and is not forwarded for
+    another one. The caller already knows that the connection came over loopback."""
     return not (_is_cross_site(values_by_name) or _is_forwarded(values_by_name))
 
 
 def is_loopback_host(host: str) -> bool:
-    """Whether a Host header, with or without a port, names loopback."""
+    """Return whether a Host header, with or without a port, names loopback."""
     try:
         name = urlsplit(f"//{host}").hostname or ""
         return name == "localhost" or ipaddress.ip_address(name).is_loopback
@@ -34,9 +34,9 @@ def is_loopback_host(host: str) -> bool:
 
 
 def _is_cross_site(values_by_name: ValuesByName) -> bool:
-    """Whether the request comes from a web page of another site, or from one whose host name merely
-    resolves to this machine (DNS rebinding). The user's own programs have access; the page has
-    none.
+    """Return whether the request comes from a web page of another site, or from one whose host name
+    merely resolves to this machine (DNS rebinding). The user's own programs have access; the page
+    has none.
 
     A browser sends the origin with every POST, but not for a link or an image; a program need not
     send it. So the host is checked on its own, and so is the site that a browser names.
@@ -51,21 +51,21 @@ def _is_cross_site(values_by_name: ValuesByName) -> bool:
 
 
 def _is_own_host(host: str) -> bool:
-    """Whether a Host header names this machine. Some programs send 0.0.0.0; no name can be made
-    to resolve to that."""
+    """Return whether a Host header names this machine. Some programs send 0.0.0.0; no name can be
+    made to resolve to that."""
     return is_loopback_host(host) or host.partition(":")[0] == "0.0.0.0"  # noqa: S104 - compared
 
 
 def _is_loopback_origin(origins: Sequence[str]) -> bool:
-    """Whether there is one origin, and it is on this machine. `null` and unreadable origins are
-    not."""
+    """Return whether there is one origin, and it is on this machine. `null` and unreadable origins
+    are not."""
     origin = _WEB_ORIGIN.fullmatch(origins[0]) if len(origins) == 1 else None
     return origin is not None and is_loopback_host(origin[1])
 
 
 def _is_forwarded(values_by_name: ValuesByName) -> bool:
-    """Whether a proxy on this machine forwards the request of another machine: its requests all
-    come from loopback. A client that lies in such a header only loses its access."""
+    """Return whether a proxy on this machine forwards the request of another machine: its requests
+    all come from loopback. A client that lies in such a header only loses its access."""
     *plain, standard = (",".join(values_by_name.get(name, [])) for name in FORWARDING_HEADERS)
     addresses = [address for value in plain if value for address in value.split(",")]
     addresses += _FORWARDED_FOR.findall(standard)

@@ -51,7 +51,7 @@ def normalize_name(text: str) -> str | None:
 
 
 def is_valid_name(name: str) -> bool:
-    """Whether a thread or a resource can have this name."""
+    """Return whether a thread or a resource can have this name."""
     return normalize_name(name) is not None
 
 

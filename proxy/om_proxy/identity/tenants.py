@@ -43,7 +43,7 @@ def check_access(headers: Headers, rules: IdentityRules) -> None:
 
 
 def has_provider_credential(headers: Headers, rules: IdentityRules) -> bool:
-    """Whether `Authorization` is meant for the model server: a gateway key stands beside it.
+    """Return whether `Authorization` is meant for the model server: a gateway key stands beside it.
 
     False for a gateway key in `Authorization`: a model server that received it could read the
     memories it opens.

@@ -56,7 +56,7 @@ def read_names(
 
 
 def has_thread_name(values_by_name: ValuesByName, rules: IdentityRules) -> bool:
-    """Whether a request tries to name a thread, with a valid name or not."""
+    """Return whether a request tries to name a thread, with a valid name or not."""
     token_headers = (TOKEN_HEADER,) if rules.token_secret else ()
     headers = (*rules.thread_headers, PATH_THREAD, *token_headers)
     if any(read_value(value) for name in headers for value in values_by_name.get(name, [])):

@@ -58,8 +58,8 @@ def sign_claims(claims: Claims, secret: bytes) -> str:
 
 
 def is_usable_secret(secret: bytes) -> bool:
-    """Whether PyJWT signs with this secret. It refuses a secret shorter than `MIN_SECRET_BYTES`,
-    and a key in PEM, SSH or JWK form."""
+    """Return whether PyJWT signs with this secret. It refuses a secret shorter than
+    `MIN_SECRET_BYTES`, and a key in PEM, SSH or JWK form."""
     from jwt import InvalidKeyError  # noqa: PLC0415 - see _load_signer
 
     try:
@@ -122,12 +122,12 @@ def _load_signer() -> PyJWS:
 
 
 def is_still_valid(exp: float, now: float) -> bool:
-    """Whether a token that ends at `exp` still counts."""
+    """Return whether a token that ends at `exp` still counts."""
     return now < exp + _MAX_CLOCK_SKEW_S
 
 
 def is_too_early(nbf: float, now: float) -> bool:
-    """Whether a token that is valid from `nbf` on is not valid yet."""
+    """Return whether a token that is valid from `nbf` on is not valid yet."""
     return now < nbf - _MAX_CLOCK_SKEW_S
 
 

@@ -17,7 +17,7 @@ from om_proxy.memory import tokens
 from om_proxy.memory.model import MESSAGE_FRAMING_TOKENS
 from om_proxy.models import encodings
 
-log = structlog.get_logger("tokens")
+logger = structlog.get_logger("tokens")
 
 MIN_SLOT_BYTES = 1 << 20  # they take 0.2 s to count; a smaller count waits for no slot
 # their counts are kept: they come again with every request of an application
@@ -40,7 +40,7 @@ class TokenCounter:
         try:
             await encodings.load_ranks()
         except Exception as exc:  # the first count tries again, and its request says what failed
-            log.warning("tokens.unloaded", error=type(exc).__name__)
+            logger.warning("tokens.unloaded", error=type(exc).__name__)
 
     def tokens(self, text: str) -> int:
         """Count a text of the proxy's own, for any model. The first call blocks while the ranks

@@ -23,7 +23,7 @@ from om_proxy.models.litellm_files import find_litellm_file
 if TYPE_CHECKING:
     from tiktoken import Encoding
 
-log = structlog.get_logger("tokens")
+logger = structlog.get_logger("tokens")
 
 DEFAULT_ENCODING = "o200k_base"  # of unknown models
 ESTIMATE_NAME = "estimate"  # stored beside an estimated count
@@ -102,7 +102,7 @@ def _load_encoding(name: str) -> Encoding | None:
 def _read_encoding(name: str) -> Encoding | None:
     folder = _find_ranks_folder(name)
     if folder is None:
-        log.warning(
+        logger.warning(
             "tokens.estimated",
             encoding=name,
             reason="no ranks found; set TIKTOKEN_CACHE_DIR to a folder that has them",

@@ -149,7 +149,7 @@ class Admission:
             self._schedule_check()
 
     def is_busy(self) -> bool:
-        """Whether the server has so many requests that background work should wait."""
+        """Return whether the server has so many requests that background work should wait."""
         return self.in_flight >= BUSY_SHARE * self.limits().in_flight
 
     def check_capacity(self) -> None:

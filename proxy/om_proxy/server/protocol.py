@@ -272,7 +272,7 @@ class BoundedProtocol(NoUpgradeProtocol):
         self.transport.abort()
 
     def _is_answered(self) -> bool:
-        """Whether all requests are answered. The last one may still be incomplete."""
+        """Return whether all requests are answered. The last one may still be incomplete."""
         return self.cycle is None or self.cycle.response_complete
 
     def _report_disconnect(self) -> None:

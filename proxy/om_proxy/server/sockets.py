@@ -18,8 +18,8 @@ def set_reset_at_close(transport: asyncio.Transport, on: bool) -> None:
 
 
 def has_client_ended(transport: asyncio.Transport) -> bool:
-    """Whether the client has ended its side (only Linux can tell), has left, or has reset the
-    connection."""
+    """Return whether the client has ended its side (only Linux can tell), has left, or has reset
+    the connection."""
     if (sock := _get_socket(transport)) is None or sys.platform == "win32":
         return False
     poll = select.poll()

@@ -104,8 +104,8 @@ class TimeoutDetector:
         return sample.stage
 
     def _is_write_stalled(self, sample: ConnectionSample, now: float, timeout: float) -> bool:
-        """Whether the client has stopped reading our response. More may have been written between
-        two samples, so an emptied write buffer also counts as reading."""
+        """Return whether the client has stopped reading our response. More may have been written
+        between two samples, so an emptied write buffer also counts as reading."""
         if not sample.unsent or not self._unsent or sample.resumed != self._resumed:
             self._unsent, self._resumed, self._unsent_since = sample.unsent, sample.resumed, now
         if not sample.unsent or now - self._unsent_since < timeout:

@@ -23,7 +23,7 @@ SLICES_PER_ROUND = 8
 # each reset frees a reply of some hundred kilobytes, which takes 5 to 10 ms
 MAX_RESETS_PER_SLICE = 2
 
-log = structlog.get_logger("server")
+logger = structlog.get_logger("server")
 
 
 class WatchedConnection(Protocol):
@@ -94,7 +94,7 @@ class Watchdog:
         """Start a round. Return whether there is any connection to check."""
         self._ended.pop("idle", None)
         if self._ended:
-            log.info("connections.ended", **self._ended)
+            logger.info("connections.ended", **self._ended)
             self._ended.clear()
         self.limits = self._source()
         self._unchecked = list(self._connections)

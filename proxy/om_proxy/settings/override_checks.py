@@ -64,8 +64,8 @@ def _list_merged_faults(
 
 
 def _can_match_together(first: Layer, second: Layer) -> bool:
-    """Whether one request can match both. A model and a resource always can; two of a kind can if
-    one glob matches the other."""
+    """Return whether one request can match both. A model and a resource always can; two of a kind
+    can if one glob matches the other."""
     if first.kind != second.kind:
         return True
     return fnmatch.fnmatchcase(first.glob, second.glob) or fnmatch.fnmatchcase(
@@ -74,7 +74,7 @@ def _can_match_together(first: Layer, second: Layer) -> bool:
 
 
 def _have_common_section(first: Layer, second: Layer) -> bool:
-    """Whether both set keys of one section. No rule compares keys of two sections."""
+    """Return whether both set keys of one section. No rule compares keys of two sections."""
     return any(
         isinstance(value, Mapping) and key in second.level for key, value in first.level.items()
     )

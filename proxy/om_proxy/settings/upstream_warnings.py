@@ -28,17 +28,19 @@ def list_upstream_warnings(settings: Settings) -> Iterator[str]:
 
 
 def is_unreachable(upstream: UpstreamSettings, earlier: Sequence[UpstreamSettings]) -> bool:
-    """Whether earlier upstreams match every model that this one matches. False if in doubt."""
+    """Return whether earlier upstreams match every model that this one matches. False if in
+    doubt."""
     earlier_globs = [glob for other in earlier for glob in other.match]
     return all(any(_covers(wide, glob) for wide in earlier_globs) for glob in upstream.match)
 
 
 def _covers(wide: str, glob: str) -> bool:
-    """Whether `wide` matches every name that `glob` matches. False if in doubt.
+    """Return whether `wide` matches every name that `glob` matches. False if in doubt.
 
     If `*` is the only wildcard in `wide`, it does so when it matches the text of `glob` itself: its
     stars stand for the wildcards there. For a class in brackets that proves nothing, because the
-    class is one character of a name, and more of the text."""
+    class is one character of a name, and more of the text.
+    """
     return wide in {glob, "*"} or (
         not set("?[]") & set(wide) and "[" not in glob and fnmatch.fnmatchcase(glob, wide)
     )

@@ -146,7 +146,8 @@ def _get_field_types(model: type[BaseModel]) -> dict[str, Any]:
 
 
 def _can_be_credential(path: Key) -> bool:
-    """Whether an unknown key may be a credential itself, as in `auth: {keys: [{sk-…: acme}]}`."""
+    """Return whether an unknown key may be a credential itself, as in `auth: {keys: [{sk-…:
+    acme}]}`."""
     return path[0] == "auth" or has_credential_shape(str(path[-1]))
 
 
@@ -166,8 +167,8 @@ def _render_value(document: Document, path: Key, rule: str) -> str:
 
 
 def _can_be_secret(path: Key, value: str, rule: str) -> bool:
-    """Whether a value may be a secret: because of its section, because it stands in place of a
-    section or list, because of its form, or because of the setting's name."""
+    """Return whether a value may be a secret: because of its section, because it stands in place of
+    a section or list, because of its form, or because of the setting's name."""
     names = [part for part in path if isinstance(part, str)]
     if (
         names[:1] == ["auth"]
@@ -181,7 +182,7 @@ def _can_be_secret(path: Key, value: str, rule: str) -> bool:
 
 
 def has_credential_shape(text: str) -> bool:
-    """Whether the text contains something with the form of a credential."""
+    """Return whether the text contains something with the form of a credential."""
     return redact_credentials(text) != text
 
 

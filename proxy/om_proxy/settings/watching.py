@@ -17,7 +17,7 @@ from om_proxy.settings.admin_token import add_admin_token
 from om_proxy.settings.loading import parse, read_file
 from om_proxy.settings.snapshot import Settings
 
-log = structlog.get_logger("settings")
+logger = structlog.get_logger("settings")
 
 # the file is also read without an event: bind mounts do not always deliver events
 FILE_CHECK_INTERVAL_S = 5.0
@@ -81,15 +81,15 @@ class WatchedSettings:
             return self._log_refusal(file, ["the file is empty or cannot be read"])
         changed = list_changed_keys(self.current, settings)
         self.current = settings
-        log.info("settings.reloaded", file=str(file), changed=changed)
+        logger.info("settings.reloaded", file=str(file), changed=changed)
         if not_live := [
             key for key in changed if key.startswith(RESTART_PREFIXES) and key not in LIVE_SETTINGS
         ]:
-            log.warning("settings.restart_needed", changed=not_live)
+            logger.warning("settings.restart_needed", changed=not_live)
         return True
 
     def _log_refusal(self, file: Path, faults: list[str]) -> bool:
-        log.error("settings.refused", file=str(file), faults=faults)
+        logger.error("settings.refused", file=str(file), faults=faults)
         return False
 
 

@@ -60,8 +60,8 @@ class Connection(ResponseHandler):
         super().set_response_params(**params)
 
     def is_connected(self) -> bool:
-        """Whether the next request may use the connection. It may not if there is something to
-        read: the end, or an unsolicited response. Nor if such a response has begun already: its
+        """Return whether the next request may use the connection. It may not if there is something
+        to read: the end, or an unsolicited response. Nor if such a response has begun already: its
         rest would be taken for the next response."""
         if self._should_close or not super().is_connected():
             return False
@@ -75,8 +75,8 @@ class Connection(ResponseHandler):
         )
 
     def _has_begun_response(self) -> bool:
-        """Whether the packet that ended the response also held the beginning of another head. The
-        parser reports it when its input ends."""
+        """Return whether the packet that ended the response also held the beginning of another
+        head. The parser reports it when its input ends."""
         try:
             return self._parser is not None and self._parser.feed_eof() is not None
         except HttpProcessingError:
@@ -114,8 +114,8 @@ class Connection(ResponseHandler):
         self._may_hold_back = True
 
     def _has_held_back_bytes(self) -> bool:
-        """Whether TLS has bytes that it did not pass on while reading was paused. One pass of the
-        loop later it will have passed them on."""
+        """Return whether TLS has bytes that it did not pass on while reading was paused. One pass
+        of the loop later it will have passed them on."""
         secured = self.transport.get_extra_info("ssl_object") if self.transport else None
         try:
             return secured is not None and secured.read(1) is not None  # they belong to no request
@@ -164,8 +164,8 @@ class Connection(ResponseHandler):
         return not self._is_response_due and (self._payload is None or self._payload.is_eof())
 
     def _is_readable(self) -> bool:
-        """Whether the socket has bytes to read. Only the event loop reads them, and it may not have
-        done so yet."""
+        """Return whether the socket has bytes to read. Only the event loop reads them, and it may
+        not have done so yet."""
         if self._poll is None:
             self._poll = _make_poll(
                 self.transport.get_extra_info("socket") if self.transport else None
@@ -251,7 +251,7 @@ class Connection(ResponseHandler):
             self._on_read_timeout()
 
     def _is_unread(self) -> bool:
-        """Whether no reader waits for the body's next bytes."""
+        """Return whether no reader waits for the body's next bytes."""
         return not self._is_response_due and getattr(self._payload, "_waiter", None) is None
 
     def _grant_read_grace(self, now: float) -> None:

@@ -129,7 +129,7 @@ class AiohttpTransport(httpx.AsyncBaseTransport):
 
 
 def is_single_write(content: bytes | AsyncIterable[bytes]) -> TypeGuard[bytes]:
-    """Whether a request with this body needs no session (single_write.py)."""
+    """Return whether a request with this body needs no session (single_write.py)."""
     return isinstance(content, bytes) and len(content) <= MAX_SINGLE_WRITE_BYTES
 
 
