@@ -541,7 +541,7 @@ def test_each_upstream_knows_its_setting() -> None:
     two = parse(
         "upstream: [{base_url: 'http://a', match: [a]}, {name: b, base_url: 'http://b'}]"
     ).upstream
-    assert [server.setting for server in (*two, *Settings().upstream)] == [
+    assert [server.path_in_settings for server in (*two, *Settings().upstream)] == [
         "upstream[0]",
         "upstream[1]",
         "upstream[0]",

@@ -55,7 +55,7 @@ async def _examine_upstream(client: Upstream, upstream: UpstreamSettings) -> Fin
             b"",
             connect_timeout=min(upstream.connect_timeout, ANSWER_TIMEOUT_S),
             read_timeout=min(upstream.read_timeout, ANSWER_TIMEOUT_S),
-            setting=upstream.setting,
+            path_in_settings=upstream.path_in_settings,
         )
     except (UpstreamError, Overloaded) as exc:
         return Finding(False, f"{_describe_upstream(upstream)}: {exc}")
@@ -67,17 +67,20 @@ def judge_answer(upstream: UpstreamSettings, answer: HasStatus) -> Finding:
     """Judge from the status whether the server and its settings work."""
     status, said = answer.status, f"{_describe_upstream(upstream)} answers ({answer.status})"
     if status in CREDENTIAL_STATUSES and upstream.api_key:
-        return Finding(False, f"{said}, but refuses the key: check {upstream.setting}.api_key")
+        return Finding(
+            False, f"{said}, but refuses the key: check {upstream.path_in_settings}.api_key"
+        )
     if status in CREDENTIAL_STATUSES:
         return Finding(True, f"{said}; it wants a credential, which clients send")
     if status in REDIRECT_STATUSES:
         return Finding(
             False,
-            f"{said} with a redirect, which requests do not follow: check {upstream.setting}.base_url",
+            f"{said} with a redirect, which requests do not follow: check {upstream.path_in_settings}.base_url",
         )
     if status >= 500:
         return Finding(
-            False, f"{said}: it is failing, or {upstream.setting}.base_url names another server"
+            False,
+            f"{said}: it is failing, or {upstream.path_in_settings}.base_url names another server",
         )
     return Finding(True, said)
 
@@ -87,4 +90,4 @@ def _describe_upstream(upstream: UpstreamSettings) -> str:
         render_value(("name",), upstream.name),
         render_value(("base_url",), upstream.base_url),
     )
-    return f"{upstream.setting} {name} at {address}"
+    return f"{upstream.path_in_settings} {name} at {address}"

@@ -118,7 +118,7 @@ class Attempts:
             body,
             connect_timeout=upstream.connect_timeout,
             read_timeout=upstream.read_timeout,
-            setting=upstream.setting,
+            path_in_settings=upstream.path_in_settings,
         )
 
 

@@ -69,7 +69,7 @@ async def passthrough(
             content,
             connect_timeout=settings.connect_timeout,
             read_timeout=settings.read_timeout,
-            setting=settings.setting,
+            path_in_settings=settings.path_in_settings,
         )
         try:
             answer = await run_unless_disconnected(watched, sending)

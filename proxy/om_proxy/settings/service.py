@@ -87,19 +87,20 @@ class UpstreamSettings(Section):
     read_timeout: Duration = 600.0
     on_disconnect: Literal["close", "drain"] = "close"
 
-    _setting: str = PrivateAttr(default="upstream")
+    _path_in_settings: str = PrivateAttr(default="upstream")
 
     @cached_property
-    def setting(self) -> str:
-        """The upstream's path in the settings, as errors name it: `upstream[0]`. It is cached
-        because every request needs it, and pydantic takes 3 µs to find a private attribute."""
-        return self._setting
+    def path_in_settings(self) -> str:
+        """The upstream's path in the settings, as error messages name it: `upstream[0]`. It is
+        cached because every request needs it, and pydantic takes 3 µs to find a private
+        attribute."""
+        return self._path_in_settings
 
     def with_index(self, index: int) -> Self:
-        """Return a copy that is the `index`-th of the list, counted from 0."""
+        """Return a copy whose path is that of item `index` of the list, counted from 0."""
         copy = self.model_copy()
-        copy.__dict__.pop("setting", None)
-        copy._setting = f"upstream[{index}]"
+        copy.__dict__.pop("path_in_settings", None)
+        copy._path_in_settings = f"upstream[{index}]"
         return copy
 
 

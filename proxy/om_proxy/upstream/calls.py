@@ -49,18 +49,19 @@ class Upstream:
         *,
         connect_timeout: float,
         read_timeout: float,
-        setting: str = "upstream",
+        path_in_settings: str = "upstream",
     ) -> UpstreamResponse:
-        """Send a request and wait for the head of its response. Times are in seconds.
+        """Send a request, and wait for the head of its response. Times are in seconds.
         `read_timeout` bounds the whole head, and each wait between two pieces of the bodies
         (connection.py).
 
-        It adds only the host header and the body's framing, follows no redirect and retries
-        nothing. (An idempotent method is sent once more if the server closes a kept connection at
-        that moment, as RFC 9110 9.2.2 allows; a POST is not.) Raises UpstreamError or
-        UpstreamTimeout, which name the server's origin and the key to check below `setting`, the
-        server's path in the settings. Raises Overloaded if no connection is free within
-        `connect_timeout`.
+        `send` adds only the host header and the body's framing. It follows no redirect and retries
+        nothing, except that an idempotent method is sent once more if the server closes a kept
+        connection at that moment, as RFC 9110 9.2.2 allows; a POST is not.
+
+        Raises UpstreamError or UpstreamTimeout, which name the server's origin and the setting to
+        check. `path_in_settings` is the server's path in the settings, such as `upstream[0]`.
+        Raises Overloaded if no connection is free within `connect_timeout`.
         """
         if self._slots.locked():
             await self._wait_for_slot(connect_timeout)
@@ -73,7 +74,7 @@ class Upstream:
                 self._finish_call(sending, url) if direct else self._run_in_task(sending, url)
             )
         except TRANSPORT_ERRORS as exc:
-            raise make_unreachable_error(exc, url, setting) from exc
+            raise make_unreachable_error(exc, url, path_in_settings) from exc
         if response.status not in FINAL_STATUSES:
             await response.aclose()
             raise UpstreamError(

@@ -21,14 +21,14 @@ CAUSES_BY_ERRNO = {
 }
 
 
-def make_unreachable_error(exc: Exception, url: str, setting: str) -> UpstreamError:
-    """Make the error for a request that got no response. `setting`: the server's path in the
-    settings, such as `upstream[0]`."""
+def make_unreachable_error(exc: Exception, url: str, path_in_settings: str) -> UpstreamError:
+    """Make the error for a request that got no response. `path_in_settings`: the path of the server
+    in the settings, such as `upstream[0]`."""
     kind = UpstreamTimeout if isinstance(exc, httpx.TimeoutException) else UpstreamError
     below = exc.__cause__ or exc
     cause, key = find_cause(exc, below)
     description = f"{cause} ({type(below).__name__})" if cause else type(below).__name__
-    return kind(f"could not reach {url_origin(url)}: {description}; check {setting}.{key}")
+    return kind(f"could not reach {url_origin(url)}: {description}; check {path_in_settings}.{key}")
 
 
 def make_interrupted_error(exc: Exception, url: str) -> UpstreamError:
