@@ -40,16 +40,16 @@ async def ask(
     path: str = "/chat/completions",
     headers: tuple[tuple[bytes, bytes], ...] = (),
     content: bytes | AsyncIterator[bytes] = b"{}",
-    connect_timeout: float = 5.0,
-    read_timeout: float = 5.0,
+    connect_timeout_s: float = 5.0,
+    read_timeout_s: float = 5.0,
 ) -> UpstreamResponse:
     return await upstream.send(
         method,
         server.base + path,
         headers,
         content,
-        connect_timeout=connect_timeout,
-        read_timeout=read_timeout,
+        connect_timeout_s=connect_timeout_s,
+        read_timeout_s=read_timeout_s,
     )
 
 
@@ -264,7 +264,7 @@ async def test_cookies_do_not_travel_on(upstream: Upstream) -> None:
             # an address of numbers gets no cookies in any case
             url = f"http://localhost:{server.port}/v1"
             await (
-                await upstream.send("GET", url, (), b"", connect_timeout=30, read_timeout=30)
+                await upstream.send("GET", url, (), b"", connect_timeout_s=30, read_timeout_s=30)
             ).aclose()
     assert server.seen[1].header(b"cookie") == []
 
@@ -399,14 +399,14 @@ async def test_no_answer_in_time(upstream: Upstream) -> None:
     """A silent server takes the read timeout, and then the connection is closed."""
     async with run_upstream_server(silent) as server:
         with pytest.raises(UpstreamTimeout, match="SocketTimeoutError"):
-            await ask(upstream, server, read_timeout=0.05)
+            await ask(upstream, server, read_timeout_s=0.05)
         await asyncio.wait_for(asyncio.gather(*(c.closed.wait() for c in server.connections)), 30)
 
 
 async def test_no_more_in_time(upstream: Upstream) -> None:
     """A stream that falls silent ends in a timeout."""
     async with run_upstream_server(silent_after_the_head) as server:
-        answer = await ask(upstream, server, read_timeout=0.05)
+        answer = await ask(upstream, server, read_timeout_s=0.05)
         with pytest.raises(UpstreamTimeout):
             await answer.read()
         await answer.aclose()
@@ -446,8 +446,8 @@ async def test_refused_connection_names_the_server_and_the_setting(upstream: Ups
             f"http://127.0.0.1:{port}/v1?key=s3cret",
             (),
             b"",
-            connect_timeout=1,
-            read_timeout=1,
+            connect_timeout_s=1,
+            read_timeout_s=1,
         )
     said = "nothing listens there (ClientConnectorError); check upstream.base_url"
     assert str(error.value) == f"could not reach http://127.0.0.1:{port}: {said}"
@@ -459,7 +459,7 @@ async def test_refused_connection_names_the_server_and_the_setting(upstream: Ups
 async def test_impossible_addresses(upstream: Upstream, url: str) -> None:
     """An address that cannot be used raises UpstreamError."""
     with pytest.raises(UpstreamError):
-        await upstream.send("GET", url, (), b"", connect_timeout=1, read_timeout=1)
+        await upstream.send("GET", url, (), b"", connect_timeout_s=1, read_timeout_s=1)
 
 
 async def test_impossible_header(upstream: Upstream) -> None:
@@ -477,9 +477,9 @@ async def test_more_calls_than_connections() -> None:
     async with run_upstream_server(script_answer(b"ok")) as server:
         first = await ask(upstream, server)
         with pytest.raises(Overloaded):
-            await ask(upstream, server, connect_timeout=0.02)
+            await ask(upstream, server, connect_timeout_s=0.02)
         await first.aclose()
-        await (await ask(upstream, server, connect_timeout=0.02)).aclose()
+        await (await ask(upstream, server, connect_timeout_s=0.02)).aclose()
         await upstream.aclose()
 
 
@@ -523,7 +523,7 @@ async def test_cancelled_callers(turns: int) -> None:
             with pytest.raises(asyncio.CancelledError):
                 await caller
         server.script = script_answer(b"ok")
-        answers = [await ask(upstream, server, connect_timeout=30) for _ in range(2)]
+        answers = [await ask(upstream, server, connect_timeout_s=30) for _ in range(2)]
         assert [await answer.read() for answer in answers] == [b"ok", b"ok"]
         for answer in answers:
             await answer.aclose()
@@ -568,7 +568,7 @@ async def test_a_mock_transport_stands_in() -> None:
     async def post(path: str) -> UpstreamResponse:
         url = f"http://h/v1/{path}"
         return await upstream.send(
-            "POST", url, ((b"b", b"3"),), b"abc", connect_timeout=1, read_timeout=1
+            "POST", url, ((b"b", b"3"),), b"abc", connect_timeout_s=1, read_timeout_s=1
         )
 
     answer = await post("x")

@@ -66,7 +66,7 @@ async def answer_of(
         lambda _: httpx.Response(status, headers=list(headers), stream=body)
     )
     return await Upstream(transport=transport).send(
-        "POST", "http://h", (), b"", connect_timeout=1, read_timeout=1
+        "POST", "http://h", (), b"", connect_timeout_s=1, read_timeout_s=1
     )
 
 
@@ -308,8 +308,8 @@ class Proxy:
                 f"{self.base}/chat/completions",
                 (),
                 body,
-                connect_timeout=30,
-                read_timeout=30,
+                connect_timeout_s=30,
+                read_timeout_s=30,
             )
             answer = await run_unless_disconnected(gone, asking)
             relayed = answer and await relay(

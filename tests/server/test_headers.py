@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from om_proxy.server.headers import content_length, find_head_fault
+from om_proxy.server.headers import find_head_ambiguity, parse_content_length
 
 
 @pytest.mark.parametrize(
@@ -12,12 +12,12 @@ from om_proxy.server.headers import content_length, find_head_fault
 )
 def test_content_length(value: bytes, length: int | None) -> None:
     """Only digits are a length."""
-    assert content_length([(b"content-length", value)]) == length
+    assert parse_content_length([(b"content-length", value)]) == length
 
 
 def test_no_length() -> None:
     """Headers without a length have none."""
-    assert content_length([]) is None
+    assert parse_content_length([]) is None
 
 
 @pytest.mark.parametrize(
@@ -47,7 +47,9 @@ def test_no_length() -> None:
 )
 def test_host(values: list[bytes], version: str, plain: bool) -> None:
     """There must be one Host header; HTTP/1.0 may leave it out."""
-    fault = find_head_fault([(b"accept", b"a,b"), *((b"host", value) for value in values)], version)
+    fault = find_head_ambiguity(
+        [(b"accept", b"a,b"), *((b"host", value) for value in values)], version
+    )
     assert (fault is None) is plain
     assert fault is None or (fault.status, fault.code) == (400, "om_bad_host")
 
@@ -67,7 +69,7 @@ def test_host(values: list[bytes], version: str, plain: bool) -> None:
 def test_transfer_codings(values: list[bytes], plain: bool) -> None:
     """Chunks are the framing of a connection. Any other coding belongs to the body, and would be
     lost."""
-    fault = find_head_fault(
+    fault = find_head_ambiguity(
         [(b"host", b"h"), *((b"transfer-encoding", value) for value in values)], "1.1"
     )
     assert (fault is None) is plain
@@ -77,4 +79,4 @@ def test_transfer_codings(values: list[bytes], plain: bool) -> None:
 @pytest.mark.parametrize("version", ["0.9", "2.0", "2", "3"])
 def test_versions(version: str) -> None:
     """Only HTTP/1.1 and 1.0 are accepted."""
-    assert find_head_fault([(b"host", b"h")], version) is not None
+    assert find_head_ambiguity([(b"host", b"h")], version) is not None

@@ -11,7 +11,7 @@ import httpx
 import pytest
 
 from om_proxy.errors import UpstreamError, UpstreamTimeout
-from om_proxy.upstream.causes import make_interrupted_error, make_unreachable_error, url_origin
+from om_proxy.upstream.causes import get_origin, make_interrupted_error, make_unreachable_error
 
 KEY: Any = SimpleNamespace(host="s3cret", port=1, ssl=True, is_ssl=True)
 URL = "https://user:s3cret@api.example:8443/v1/s3cret?key=s3cret"
@@ -104,4 +104,4 @@ def test_broken_off() -> None:
 @pytest.mark.parametrize("url", ["", "nonsense", "http://", "http://[::1/v1", "//host"])
 def test_an_unreadable_address(url: str) -> None:
     """An unreadable address is described, not repeated."""
-    assert url_origin(url) == "the model server"
+    assert get_origin(url) == "the model server"

@@ -35,7 +35,7 @@ async def ask(
     read: float = LIMIT,
 ) -> UpstreamResponse:
     return await upstream.send(
-        "POST", server.base + "/x", (), content, connect_timeout=LIMIT, read_timeout=read
+        "POST", server.base + "/x", (), content, connect_timeout_s=LIMIT, read_timeout_s=read
     )
 
 

@@ -67,7 +67,7 @@ async def ask(
     method: str = "POST",
 ) -> UpstreamResponse:
     return await upstream.send(
-        method, f"{server.base}/x", (), content, connect_timeout=SLACK, read_timeout=SLACK
+        method, f"{server.base}/x", (), content, connect_timeout_s=SLACK, read_timeout_s=SLACK
     )
 
 
@@ -84,9 +84,9 @@ async def read_into(got: list[bytes], answer: UpstreamResponse) -> None:
 
 
 def test_it_is_not_read_before_it_is_needed(tls: ssl.SSLContext) -> None:
-    assert single_write.tls_context("http://127.0.0.1/v1") is True
+    assert single_write.get_tls_context("http://127.0.0.1/v1") is True
     assert single_write._load_tls_context.cache_info().currsize == 0
-    assert isinstance(single_write.tls_context("https://127.0.0.1/v1"), ssl.SSLContext)
+    assert isinstance(single_write.get_tls_context("https://127.0.0.1/v1"), ssl.SSLContext)
 
 
 @pytest.mark.parametrize(

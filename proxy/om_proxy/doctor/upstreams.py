@@ -53,8 +53,8 @@ async def _examine_upstream(client: Upstream, upstream: UpstreamSettings) -> Fin
             f"{upstream.base_url}/models",
             headers,
             b"",
-            connect_timeout=min(upstream.connect_timeout, ANSWER_TIMEOUT_S),
-            read_timeout=min(upstream.read_timeout, ANSWER_TIMEOUT_S),
+            connect_timeout_s=min(upstream.connect_timeout, ANSWER_TIMEOUT_S),
+            read_timeout_s=min(upstream.read_timeout, ANSWER_TIMEOUT_S),
             path_in_settings=upstream.path_in_settings,
         )
     except (UpstreamError, Overloaded) as exc:

@@ -116,8 +116,8 @@ class Attempts:
             join_url(upstream.base_url, scope["raw_path"].decode("latin-1"), scope["query_string"]),
             exchange.headers,
             body,
-            connect_timeout=upstream.connect_timeout,
-            read_timeout=upstream.read_timeout,
+            connect_timeout_s=upstream.connect_timeout,
+            read_timeout_s=upstream.read_timeout,
             path_in_settings=upstream.path_in_settings,
         )
 

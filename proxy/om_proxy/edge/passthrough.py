@@ -12,7 +12,11 @@ from starlette.types import Message, Receive, Scope, Send
 from om_proxy.edge.relay import relay
 from om_proxy.errors import BadRequest, OmError
 from om_proxy.server import responses
-from om_proxy.server.disconnect import DisconnectWatch, disconnect_future, run_unless_disconnected
+from om_proxy.server.disconnect import (
+    DisconnectWatch,
+    get_disconnect_future,
+    run_unless_disconnected,
+)
 from om_proxy.server.headers import Header, find_header
 from om_proxy.server.request_body import ClientDisconnected
 from om_proxy.settings import UpstreamSettings
@@ -67,8 +71,8 @@ async def passthrough(
             url,
             headers,
             content,
-            connect_timeout=settings.connect_timeout,
-            read_timeout=settings.read_timeout,
+            connect_timeout_s=settings.connect_timeout,
+            read_timeout_s=settings.read_timeout,
             path_in_settings=settings.path_in_settings,
         )
         try:
@@ -83,7 +87,7 @@ async def passthrough(
     if first.get("more_body"):
         length = find_header(scope["headers"], b"content-length")
         headers = [*headers, (b"content-length", length)] if length is not None else headers
-        async with _Upload(first, receive, disconnect_future(scope)) as upload:
+        async with _Upload(first, receive, get_disconnect_future(scope)) as upload:
             return await relay_content(upload, upload.gone)
     else:
         async with DisconnectWatch(scope, receive) as gone:

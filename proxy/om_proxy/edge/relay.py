@@ -32,7 +32,7 @@ from om_proxy.edge.headers import is_event_stream, response_headers
 from om_proxy.errors import UpstreamError
 from om_proxy.server.disconnect import run_unless_disconnected
 from om_proxy.server.fair_queue import LARGE_PIECE_BYTES, wait_slot
-from om_proxy.server.headers import Header, content_length, find_header
+from om_proxy.server.headers import Header, find_header, parse_content_length
 from om_proxy.upstream import UpstreamResponse
 
 # RFC 9110 6.4.1; their Content-Length does not describe the bytes that follow
@@ -106,7 +106,7 @@ class _ReplyRelay:
         self._decode = create_decoder(find_header(self._headers, b"content-encoding"))
         self._streaming = is_event_stream(self._headers)
         self._end_finder = end_finder if self._streaming else None
-        self._remaining_bytes = content_length(self._headers)
+        self._remaining_bytes = parse_content_length(self._headers)
         self._held_bytes = b""
         self.sent = 0
         self.is_end_sent = False

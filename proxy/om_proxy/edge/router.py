@@ -20,7 +20,7 @@ from om_proxy.errors import OmError
 from om_proxy.identity.tenants import check_access
 from om_proxy.server import responses
 from om_proxy.server.admission import Admission, BufferedBodyPermit, StreamedBodyPermit
-from om_proxy.server.headers import Header, find_head_fault
+from om_proxy.server.headers import Header, find_head_ambiguity
 from om_proxy.server.request_body import ClientDisconnected, read_body
 from om_proxy.upstream import Upstream
 
@@ -51,7 +51,7 @@ class Router:
     async def serve(self, scope: Scope, receive: Receive, send: Send) -> None:
         try:
             scope = take_names_from_path(scope)
-            if fault := find_head_fault(scope["headers"], scope["http_version"]):
+            if fault := find_head_ambiguity(scope["headers"], scope["http_version"]):
                 raise fault
             refusal = find_protocol_fault(scope)
             # the raw path: a path in disguise (`/v1/chat%2fcompletions`) is none of these routes,

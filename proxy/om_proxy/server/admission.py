@@ -37,8 +37,8 @@ from starlette.types import Message, Receive, Scope
 
 from om_proxy.errors import Overloaded, TooLarge
 from om_proxy.server.budget import BODY_WEIGHT, MemoryBudget
-from om_proxy.server.disconnect import disconnect_future, run_unless_disconnected
-from om_proxy.server.headers import content_length
+from om_proxy.server.disconnect import get_disconnect_future, run_unless_disconnected
+from om_proxy.server.headers import parse_content_length
 from om_proxy.server.request_body import make_too_large
 
 BUSY_SHARE = 0.8  # of the slots
@@ -244,7 +244,7 @@ class BufferedBodyPermit:
 
     def _read_announced_size(self) -> int:
         """Return the announced bytes; 0 without a length."""
-        size = content_length(self._scope["headers"]) or 0
+        size = parse_content_length(self._scope["headers"]) or 0
         if size > (limit := self._admission.limits().body):
             raise make_too_large(limit)
         return size
@@ -253,7 +253,7 @@ class BufferedBodyPermit:
         """Wait until all of the body has room. Return False if its client left meanwhile."""
         charge = BODY_WEIGHT * size
         waiting = self._wait_for_room(charge)
-        if await run_unless_disconnected(disconnect_future(self._scope), waiting) is None:
+        if await run_unless_disconnected(get_disconnect_future(self._scope), waiting) is None:
             return False
         self._charged, self._pool = charge, self._admission.large_bodies
         self._evicted = asyncio.get_running_loop().create_future()

@@ -13,7 +13,7 @@ from om_proxy.server.protocol import DISCONNECT_EXTENSION
 T = TypeVar("T")
 
 
-def disconnect_future(scope: Scope) -> asyncio.Future[None] | None:
+def get_disconnect_future(scope: Scope) -> asyncio.Future[None] | None:
     """Return a future that is done once the client has left; None under any server but the proxy's
     own (server/protocol.py)."""
     extension = scope.get("extensions", {}).get(DISCONNECT_EXTENSION, {})
@@ -30,7 +30,7 @@ class DisconnectWatch:
     """
 
     def __init__(self, scope: Scope, receive: Receive) -> None:
-        gone = disconnect_future(scope)
+        gone = get_disconnect_future(scope)
         self._task = None if gone else asyncio.create_task(wait_for_disconnect(receive))
         self._gone = gone or self._task
 

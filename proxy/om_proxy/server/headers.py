@@ -28,7 +28,7 @@ ACCEPTED_HTTP_VERSIONS = ("1.1", "1.0")
 _HOST_VALUE = re.compile(rb"([A-Za-z0-9._-]*|\[[0-9A-Fa-f:.]+\])(:[0-9]*)?")
 
 
-def find_head_fault(headers: Sequence[Header], http_version: str) -> OmError | None:
+def find_head_ambiguity(headers: Sequence[Header], http_version: str) -> OmError | None:
     """Return the error for a request that could mean one thing here and another to a server before
     or behind us; None if it is safe."""
     hosts = []
@@ -57,7 +57,7 @@ def find_header(headers: Sequence[Header], name: bytes) -> bytes | None:
     return None
 
 
-def content_length(headers: Sequence[Header]) -> int | None:
+def parse_content_length(headers: Sequence[Header]) -> int | None:
     """Return the announced length of the body; None if it is absent or not a number. Names are in
     lower case."""
     value = find_header(headers, b"content-length")

@@ -60,7 +60,7 @@ def parse(text: str, name: str = "om-proxy.yaml", env: Mapping[str, str] | None 
     document = read_document(text, name, env or {})
     try:
         settings = Settings.model_validate(document.data)
-        broken = list(settings.override_faults())
+        broken = list(settings.list_override_faults())
     except ValidationError as exc:
         broken = list(list_faults(exc))
         settings = Settings()

@@ -137,7 +137,7 @@ class Settings(Section):
         """The source of a setting, as `file:line` or `env NAME`; None for a default."""
         return self._origins.get(path)
 
-    def override_faults(self) -> Iterator[tuple[Key, str]]:
+    def list_override_faults(self) -> Iterator[tuple[Key, str]]:
         """List each rule that `models` and `resources` break, with the path of the key that breaks
         it."""
         return list_override_faults(self.memory, self.context, self._layers)

@@ -3,7 +3,7 @@
 The interface is httpx's, so an `httpx.MockTransport` (over respx's router) can replace a model
 server in tests. A caller may be cancelled at any moment. A request in one piece (single_write.py)
 then ends at once, and its slot is free. Any other call runs in a task of its own: we cancel that
-task, and free its slot only when it has ended.
+task, and free its slot only when the task has ended.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ CLOSE_TIMEOUT_S = 1.0  # until an abandoned connection is closed; docs/spec/http
 METHODS_WITH_BODY = ("POST", "PUT", "PATCH")
 FINAL_STATUSES = range(200, 600)
 
-# The errors of httpx and of its transports; ValueError: a header that cannot be written.
+# the errors of httpx and of its transports; ValueError: a header that cannot be written
 TRANSPORT_ERRORS = (httpx.HTTPError, httpx.InvalidURL, httpx.StreamError, ValueError)
 
 Headers = Sequence[tuple[bytes, bytes]]
@@ -37,7 +37,7 @@ class Upstream:
         self, *, connections: int = 1000, transport: httpx.AsyncBaseTransport | None = None
     ) -> None:
         self._transport = transport or AiohttpTransport()
-        self._slots = asyncio.Semaphore(connections)  # calls wait here and not in the pool
+        self._slots = asyncio.Semaphore(connections)  # calls wait for a slot, not in the pool
         self._tasks: set[asyncio.Task[Any]] = set()
 
     async def send(
@@ -47,13 +47,12 @@ class Upstream:
         headers: Headers,
         content: Content,
         *,
-        connect_timeout: float,
-        read_timeout: float,
+        connect_timeout_s: float,
+        read_timeout_s: float,
         path_in_settings: str = "upstream",
     ) -> UpstreamResponse:
-        """Send a request, and wait for the head of its response. Times are in seconds.
-        `read_timeout` bounds the whole head, and each wait between two pieces of the bodies
-        (connection.py).
+        """Send a request, and wait for the head of its response. `read_timeout_s` bounds the whole
+        head, and each wait between two pieces of the bodies (connection.py).
 
         `send` adds only the host header and the body's framing. It follows no redirect and retries
         nothing, except that an idempotent method is sent once more if the server closes a kept
@@ -61,18 +60,19 @@ class Upstream:
 
         Raises UpstreamError or UpstreamTimeout, which name the server's origin and the setting to
         check. `path_in_settings` is the server's path in the settings, such as `upstream[0]`.
-        Raises Overloaded if no connection is free within `connect_timeout`.
+        Raises Overloaded if no connection is free within `connect_timeout_s`.
         """
         if self._slots.locked():
-            await self._wait_for_slot(connect_timeout)
+            await self._wait_for_slot(connect_timeout_s)
         else:
             await self._slots.acquire()
-        sending = self._send_once(method, url, headers, content, connect_timeout, read_timeout)
-        direct = isinstance(self._transport, AiohttpTransport) and is_single_write(content)
+        sending = self._send_once(method, url, headers, content, connect_timeout_s, read_timeout_s)
+        needs_no_task = isinstance(self._transport, AiohttpTransport) and is_single_write(content)
         try:
-            response = await (
-                self._finish_call(sending, url) if direct else self._run_in_task(sending, url)
-            )
+            if needs_no_task:
+                response = await self._finish_call(sending, url)
+            else:
+                response = await self._run_in_task(sending, url)
         except TRANSPORT_ERRORS as exc:
             raise make_unreachable_error(exc, url, path_in_settings) from exc
         if response.status not in FINAL_STATUSES:
@@ -98,24 +98,32 @@ class Upstream:
         except asyncio.CancelledError:
             self._start_task(self._abandon(call))
             raise
-        if call.cancelled():  # its caller was not cancelled, so `aclose` did it
+        if call.cancelled():  # by `aclose`, because the caller was not cancelled
             self._slots.release()
             raise UpstreamError("the call to the model server was cancelled: the proxy is stopping")
         return await self._finish_call(call, url)
 
     async def _send_once(
-        self, method: str, url: str, headers: Headers, content: Content, connect: float, read: float
+        self,
+        method: str,
+        url: str,
+        headers: Headers,
+        content: Content,
+        connect_timeout_s: float,
+        read_timeout_s: float,
     ) -> RawResponse:
         if isinstance(self._transport, AiohttpTransport):
             if isinstance(content, bytes) and (content or method in METHODS_WITH_BODY):
                 headers = [*headers, (b"content-length", b"%d" % len(content))]
-            return await self._transport.send(method, url, headers, content, connect, read)
-        extensions = {"timeout": {"connect": connect, "read": read}}
+            return await self._transport.send(
+                method, url, headers, content, connect_timeout_s, read_timeout_s
+            )
+        extensions = {"timeout": {"connect": connect_timeout_s, "read": read_timeout_s}}
         request = httpx.Request(
             method, url, headers=list(headers), content=content, extensions=extensions
         )
         response = await self._transport.handle_async_request(request)
-        assert isinstance(response.stream, httpx.AsyncByteStream)  # it is async
+        assert isinstance(response.stream, httpx.AsyncByteStream)  # the transport is asynchronous
         return RawResponse(response.status_code, response.headers.raw, response.stream)
 
     async def aclose(self) -> None:
@@ -127,9 +135,9 @@ class Upstream:
             await asyncio.wait(self._tasks)
         await self._transport.aclose()
 
-    async def _wait_for_slot(self, seconds: float) -> None:
+    async def _wait_for_slot(self, timeout_s: float) -> None:
         try:
-            async with asyncio.timeout(seconds):
+            async with asyncio.timeout(timeout_s):
                 await self._slots.acquire()
         except TimeoutError as exc:
             raise Overloaded(
@@ -137,8 +145,8 @@ class Upstream:
             ) from exc
 
     def _start_task(self, work: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
-        """Start a task that outlives its caller, and hold it: the event loop keeps only weak
-        references."""
+        """Start a task that outlives its caller, and keep a reference to the task, because the
+        event loop keeps only weak ones."""
         task = asyncio.create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
@@ -153,8 +161,8 @@ class Upstream:
             await self._end(call.result())
 
     async def _close(self, response: RawResponse, is_read: bool) -> None:
-        """Close a response. If it was read to its end, this needs no wait, so no task and no
-        limit."""
+        """Close a response. Closing a response that was read to its end needs no wait, so it needs
+        no task and no time limit."""
         if not is_read:
             await wait_until_done(self._start_task(self._end(response)))
             return
@@ -168,7 +176,7 @@ class Upstream:
             async with asyncio.timeout(CLOSE_TIMEOUT_S):
                 await response.body.aclose()
         except (TimeoutError, *TRANSPORT_ERRORS):
-            return  # the connection is closed either way, and no caller waits for it
+            return  # the connection is closed all the same, and no caller waits for the end
         finally:
             self._slots.release()
 
@@ -200,7 +208,7 @@ class UpstreamResponse:
         self._close = close
         self._url = url  # for an error's message
         self._is_closed = False
-        self._is_read = False  # to its end
+        self._is_read = False  # whether the body was read to its end
 
     def chunks(self) -> AsyncIterator[bytes]:
         """Iterate over the body as it arrives: raw, not decompressed. If it breaks off, all
@@ -220,12 +228,12 @@ class UpstreamResponse:
             raise make_interrupted_error(exc, self._url) from exc
 
     async def read(self) -> bytes:
-        """Return the whole body. For short responses."""
+        """Return the whole body. Use it for short responses."""
         return b"".join([chunk async for chunk in self.chunks()])
 
     async def aclose(self) -> None:
-        """Return the connection to the pool, or close it if the body was not read to its end. It
-        may be called again, and completes even if cancelled."""
+        """Return the connection to the pool, or close it if the body was not read to its end.
+        `aclose` may be called again, and completes even if it is cancelled."""
         if not self._is_closed:
             self._is_closed = True
             await self._close(self._response, self._is_read)
@@ -236,7 +244,7 @@ class UpstreamResponse:
 
 async def wait_until_done(task: asyncio.Task[Any]) -> None:
     """Wait until a task has ended, in any way. A cancelled waiter does not cancel the task.
-    asyncio.wait costs three times as much."""
+    `asyncio.wait` would cost three times as much."""
     ended = asyncio.get_running_loop().create_future()
 
     def set_ended(_: asyncio.Task[Any]) -> None:

@@ -1,7 +1,8 @@
 """Name the cause of a failed call to a model server so that an operator can act on it.
 
-A message names the server's origin (scheme, host, port), never its path or query: either may hold a
-key. It names the class of the exception and never its text, which may quote an address or a header.
+A message names the server's origin (scheme, host, port), never its path or query, because either
+may hold a key. A message names the class of the exception, never its text, which may quote an
+address or a header.
 """
 
 from __future__ import annotations
@@ -24,36 +25,42 @@ CAUSES_BY_ERRNO = {
 def make_unreachable_error(exc: Exception, url: str, path_in_settings: str) -> UpstreamError:
     """Make the error for a request that got no response. `path_in_settings`: the path of the server
     in the settings, such as `upstream[0]`."""
-    kind = UpstreamTimeout if isinstance(exc, httpx.TimeoutException) else UpstreamError
-    below = exc.__cause__ or exc
-    cause, key = find_cause(exc, below)
-    description = f"{cause} ({type(below).__name__})" if cause else type(below).__name__
-    return kind(f"could not reach {url_origin(url)}: {description}; check {path_in_settings}.{key}")
+    error_class = UpstreamTimeout if isinstance(exc, httpx.TimeoutException) else UpstreamError
+    source = exc.__cause__ or exc
+    cause, key = find_cause(exc, source)
+    class_name = type(source).__name__
+    description = f"{cause} ({class_name})" if cause else class_name
+    return error_class(
+        f"could not reach {get_origin(url)}: {description}; check {path_in_settings}.{key}"
+    )
 
 
 def make_interrupted_error(exc: Exception, url: str) -> UpstreamError:
     """Make the error for a response that broke off."""
-    kind = UpstreamTimeout if isinstance(exc, httpx.TimeoutException) else UpstreamError
-    return kind(f"{url_origin(url)} broke off its answer ({type(exc.__cause__ or exc).__name__})")
+    error_class = UpstreamTimeout if isinstance(exc, httpx.TimeoutException) else UpstreamError
+    return error_class(
+        f"{get_origin(url)} broke off its answer ({type(exc.__cause__ or exc).__name__})"
+    )
 
 
-def find_cause(exc: Exception, below: BaseException) -> tuple[str, str]:
-    """Return the cause in plain words ("" if the class says it best), and the setting to check."""
+def find_cause(exc: Exception, source: BaseException) -> tuple[str, str]:
+    """Return the cause in plain words, and the setting to check. The words are "" if the class of
+    the error says it best. `source`: the exception that `exc` was made from, or `exc` itself."""
     if isinstance(exc, httpx.ConnectTimeout):
         return "no connection in time", "connect_timeout"
     if isinstance(exc, httpx.TimeoutException):
         return "no answer in time", "read_timeout"
-    if isinstance(below, aiohttp.ClientConnectorDNSError):
+    if isinstance(source, aiohttp.ClientConnectorDNSError):
         return "name not resolved", "base_url"
-    if isinstance(below, aiohttp.ClientConnectorCertificateError):
+    if isinstance(source, aiohttp.ClientConnectorCertificateError):
         return "its TLS certificate is not trusted", "base_url"
-    if isinstance(below, aiohttp.ClientSSLError):
+    if isinstance(source, aiohttp.ClientSSLError):
         return "TLS failed", "base_url"
-    number = below.errno if isinstance(below, OSError) else None
+    number = source.errno if isinstance(source, OSError) else None
     return CAUSES_BY_ERRNO.get(number or 0, ""), "base_url"
 
 
-def url_origin(url: str) -> str:
+def get_origin(url: str) -> str:
     """Return scheme, host and port of an address, without user, path and query."""
     try:
         parts = urlsplit(url)

@@ -5,9 +5,9 @@ These are the faults of aiohttp 3.14 without the rules; each has a test in tests
 
 - bytes that a server sent on an idle connection (a second response, a gateway's 408) became the
   response to the next caller's request;
-- such bytes behind a response, in the same packet, made that response unreadable. If they were
-  incomplete, the next caller still got the connection, and their rest became its response. The same
-  happened with TLS, which passes nothing on while its reader is slow;
+- such bytes after a response, in the same packet, made that response unreadable. If the bytes were
+  incomplete, the next caller still got the connection, and the remaining bytes became its response.
+  The same happened with TLS, which passes nothing on while its reader is slow;
 - after an interim response (1xx), or in a malformed body, the read timeout was off: the caller
   waited for ever;
 - a head that trickles, and a request that the server does not read, had no time limit at all;
@@ -28,41 +28,46 @@ from aiohttp.http_exceptions import HttpProcessingError
 
 END_OF_HEAD = b"\r\n\r\n"
 NO_DEADLINE = float("inf")
-READ_GRACE_S = 0.01  # for the loop to read bytes that have arrived
-MAX_CUT_END_BYTES = len(END_OF_HEAD) - 1  # of an END_OF_HEAD that is cut in two
+READ_GRACE_S = 0.01  # the time that the loop gets to read bytes that have arrived
+# the most bytes of END_OF_HEAD that one packet can end with, if the next packet has the others
+MAX_CUT_END_BYTES = len(END_OF_HEAD) - 1
 
 
 class Connection(ResponseHandler):
-    """The protocol in place of aiohttp's own. `connector._factory` makes it; there is no public way
-    to set it."""
+    """The protocol in place of aiohttp's own. It is made by `connector._factory`, because aiohttp
+    has no public way to set its protocol."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         super().__init__(loop=loop)
-        # a response is due; an overloaded server may send an error before the first request
+        # true from the start: an overloaded server may send an error before the first request
         self._is_response_due = True
-        self._head_end = b""  # the last bytes of an incomplete head: its end may be cut in two
-        # the loop's times by which the whole head, and the next bytes, must be here
-        self._head_deadline = self._read_deadline = NO_DEADLINE
+        # the last bytes of an incomplete head: END_OF_HEAD may be cut in two
+        self._head_end = b""
+        # deadlines are times of the loop
+        self._head_deadline = NO_DEADLINE  # of the whole head
+        self._read_deadline = NO_DEADLINE  # of the next bytes
         self._deadline_timer: asyncio.TimerHandle | None = None
         self._deadline_timer_at = NO_DEADLINE
-        self._is_in_read_grace = False  # a deadline has passed, and the loop may still read
+        self._is_in_read_grace = False  # a deadline has passed, but the loop may still read
         self._write_timer: asyncio.TimerHandle | None = None
         self._poll: Callable[[int], object] | None = None
-        # the response's time begins when the server has taken the request
+        # whether the read timeout starts only when the server has taken the request
         self._is_timeout_pending = False
-        self._may_hold_back = False  # TLS may have bytes that it has not passed on yet
+        self._may_tls_hold_bytes = False  # bytes that TLS has not passed on yet
 
     # ── the owner of a response ───────────────────────────────────────────────────────────────────
 
     def set_response_params(self, **params: Any) -> None:
         """Prepare for a request that is about to go out."""
-        self._is_response_due, self._head_end, self._head_deadline = True, b"", NO_DEADLINE
+        self._is_response_due = True
+        self._head_end = b""
+        self._head_deadline = NO_DEADLINE
         super().set_response_params(**params)
 
     def is_connected(self) -> bool:
-        """Return whether the next request may use the connection. It may not if there is something
-        to read: the end, or an unsolicited response. Nor if such a response has begun already: its
-        rest would be taken for the next response."""
+        """Return whether the next request may use the connection. It must not if there are bytes to
+        read (the server's end, or a response without a request), or if such a response has begun:
+        the remaining bytes would be taken for the next response."""
         if self._should_close or not super().is_connected():
             return False
         return not (self._is_idle() and self._has_unsolicited_bytes())
@@ -71,7 +76,7 @@ class Connection(ResponseHandler):
         return (
             self._is_readable()
             or self._has_begun_response()
-            or (self._may_hold_back and self._has_held_back_bytes())
+            or (self._may_tls_hold_bytes and self._does_tls_hold_bytes())
         )
 
     def _has_begun_response(self) -> bool:
@@ -83,8 +88,8 @@ class Connection(ResponseHandler):
             return True
 
     def feed_data(self, data: Any, size: int = 0) -> None:
-        """Take a head from the parser. The final head is the response's; a head behind it belongs
-        to no request."""
+        """Take a head from the parser. The first final head is the response's. A head after it
+        belongs to no request."""
         if not self._is_response_due:
             self._close_unsolicited()
             return
@@ -94,7 +99,7 @@ class Connection(ResponseHandler):
             self._head_deadline = NO_DEADLINE
 
     def data_received(self, data: bytes) -> None:
-        """Parse heads on their own: if the bytes behind a head are malformed, the parser would
+        """Parse each head on its own: if the bytes after a head were malformed, the parser would
         return neither."""
         start = 0
         while self._is_response_due and (end := self._find_head_end(data, start)):
@@ -111,61 +116,58 @@ class Connection(ResponseHandler):
         """Pause for a slow reader. The server's bytes now wait in the socket, where we can see
         them, or in TLS, where we cannot."""
         super().pause_reading()
-        self._may_hold_back = True
+        self._may_tls_hold_bytes = True
 
-    def _has_held_back_bytes(self) -> bool:
-        """Return whether TLS has bytes that it did not pass on while reading was paused. One pass
-        of the loop later it will have passed them on."""
-        secured = self.transport.get_extra_info("ssl_object") if self.transport else None
+    def _does_tls_hold_bytes(self) -> bool:
+        """Return whether TLS holds bytes that it did not pass on while reading was paused. One pass
+        of the loop later, it will have passed them on."""
+        tls = self.transport.get_extra_info("ssl_object") if self.transport else None
         try:
-            return secured is not None and secured.read(1) is not None  # they belong to no request
+            # the byte that is read is lost, but it belongs to no request
+            return tls is not None and tls.read(1) is not None
         except ssl.SSLWantReadError:
-            self._may_hold_back = False
+            self._may_tls_hold_bytes = False
             return False
-        except ssl.SSLError:  # its end, or worse
+        except ssl.SSLError:  # the end of the connection, or a fault
             return True
 
     def _close_unsolicited(self) -> None:
-        """Close the connection because of unsolicited bytes. It may be idle in the pool, so a flag
-        alone is not enough."""
+        """Close the connection because of unsolicited bytes. A flag alone is not enough, because
+        the connection may be idle in the pool."""
         self._should_close = True
         if self.transport is not None and not self.transport.is_closing():
             self.transport.abort()
 
     def _find_head_end(self, data: bytes, start: int) -> int:
-        """Return where the head ends that continues, or begins, at `start`; 0 if it does not end in
-        these bytes."""
-        kept, self._head_end = self._head_end, b""
-        cut = (kept + data[start : start + MAX_CUT_END_BYTES]).find(END_OF_HEAD) if kept else -1
-        if cut >= 0:
-            return start + cut + len(END_OF_HEAD) - len(kept)
-        found = data.find(END_OF_HEAD, start)
-        if found >= 0:
-            return found + len(END_OF_HEAD)
-        self._head_end = (kept + data[max(start, len(data) - MAX_CUT_END_BYTES) :])[
-            -MAX_CUT_END_BYTES:
-        ]
+        """Return the index in `data` at which the current head ends; 0 if the head does not end in
+        these bytes. The head continues, or begins, at `start`."""
+        earlier = self._head_end  # the last bytes of the packet before
+        self._head_end = b""
+        seam = earlier + data[start : start + MAX_CUT_END_BYTES]
+        index = seam.find(END_OF_HEAD) if earlier else -1
+        if index >= 0:
+            return start + index + len(END_OF_HEAD) - len(earlier)
+        index = data.find(END_OF_HEAD, start)
+        if index >= 0:
+            return index + len(END_OF_HEAD)
+        last_bytes = data[max(start, len(data) - MAX_CUT_END_BYTES) :]
+        self._head_end = (earlier + last_bytes)[-MAX_CUT_END_BYTES:]
         return 0
 
     def _parse(self, data: bytes) -> None:
         super().data_received(data)
-        payload, broken = self._payload, self._exception
-        if (
-            broken is not None
-            and payload is not None
-            and not payload.is_eof()
-            and payload.exception() is None
-        ):
-            payload.set_exception(
-                aiohttp.ClientPayloadError("not the body of an HTTP response"), broken
-            )
+        payload = self._payload
+        if self._exception is None or payload is None:
+            return
+        if not payload.is_eof() and payload.exception() is None:
+            error = aiohttp.ClientPayloadError("not the body of an HTTP response")
+            payload.set_exception(error, self._exception)
 
     def _is_idle(self) -> bool:
         return not self._is_response_due and (self._payload is None or self._payload.is_eof())
 
     def _is_readable(self) -> bool:
-        """Return whether the socket has bytes to read. Only the event loop reads them, and it may
-        not have done so yet."""
+        """Return whether the socket has bytes that the event loop has not read yet."""
         if self._poll is None:
             self._poll = _make_poll(
                 self.transport.get_extra_info("socket") if self.transport else None
@@ -175,7 +177,7 @@ class Connection(ResponseHandler):
     # ── a request in one piece (single_write.py) ──────────────────────────────────────────────────
 
     def write(self, *parts: bytes) -> None:
-        """Write a whole request. The response's time starts now, or when the server has taken the
+        """Write a whole request. The read timeout starts now, or when the server has taken the
         request."""
         if self.transport is None or self.transport.is_closing():
             raise aiohttp.ServerDisconnectedError
@@ -192,8 +194,8 @@ class Connection(ResponseHandler):
         return self._parser is not None
 
     def count_unwritten(self) -> int:
-        """Return the bytes that the server has not taken yet; 0 if asyncio's TLS is closed, which
-        does not tell."""
+        """Return the number of bytes that the server has not taken yet; 0 if asyncio's TLS is
+        closed, because it does not tell the number."""
         try:
             return self.transport.get_write_buffer_size() if self.transport else 0
         except AttributeError:
@@ -202,7 +204,7 @@ class Connection(ResponseHandler):
     # ── deadlines ─────────────────────────────────────────────────────────────────────────────────
 
     def start_timeout(self) -> None:
-        """Start the read timeout of the whole head: the request is written."""
+        """Start the read timeout of the whole head, when the request is written."""
         if self._is_idle():
             return  # it was answered before it was written, so no response is awaited
         super().start_timeout()
@@ -210,8 +212,8 @@ class Connection(ResponseHandler):
             self._head_deadline = self._read_deadline
 
     def _reschedule_timeout(self) -> None:
-        """Move the deadline of the next bytes. The timer stays: a timer for every piece would cost
-        more than reading it."""
+        """Move the deadline of the next bytes, but keep the timer: a timer for every piece would
+        cost more than reading the piece."""
         self._read_deadline = (
             self._loop.time() + self._read_timeout if self._read_timeout else NO_DEADLINE
         )
@@ -219,25 +221,25 @@ class Connection(ResponseHandler):
         if self._read_deadline < self._deadline_timer_at:
             self._set_timer()
 
-    # A reader has taken all bytes and waits for more: the server's time begins here. The proxy's
-    # work between two reads (a commit, other streams' turns) is not the server's delay.
+    # called when a reader has taken all bytes and waits for more: the server's time begins here,
+    # because the proxy's work between two reads (a commit, other streams) is not the server's delay
     begin_wait = _reschedule_timeout
 
     def _drop_timeout(self) -> None:
         self._read_deadline = NO_DEADLINE
 
     def _set_timer(self) -> None:
-        due = min(self._read_deadline, self._head_deadline)
-        if due < self._deadline_timer_at:
+        deadline = min(self._read_deadline, self._head_deadline)
+        if deadline < self._deadline_timer_at:
             self._cancel_timer()
-            self._deadline_timer, self._deadline_timer_at = (
-                self._loop.call_at(due, self._check_deadlines),
-                due,
-            )
+            self._deadline_timer = self._loop.call_at(deadline, self._check_deadlines)
+            self._deadline_timer_at = deadline
 
     def _check_deadlines(self) -> None:
-        self._deadline_timer, self._deadline_timer_at = None, NO_DEADLINE
-        now, was_in_grace = self._loop.time(), self._is_in_read_grace
+        self._deadline_timer = None
+        self._deadline_timer_at = NO_DEADLINE
+        now = self._loop.time()
+        was_in_grace = self._is_in_read_grace
         self._is_in_read_grace = False
         if self._read_deadline <= now and self._is_unread():
             self._read_deadline = NO_DEADLINE  # until `begin_wait`
@@ -255,8 +257,8 @@ class Connection(ResponseHandler):
         return not self._is_response_due and getattr(self._payload, "_waiter", None) is None
 
     def _grant_read_grace(self, now: float) -> None:
-        """Wait until the loop has read: the bytes are here, but a busy loop runs its timers before
-        it reads them."""
+        """Give the loop time to read: the bytes have arrived, but a busy loop runs its timers
+        before it reads."""
         self._is_in_read_grace = True
         self._deadline_timer_at = now + READ_GRACE_S
         self._deadline_timer = self._loop.call_at(self._deadline_timer_at, self._check_deadlines)
@@ -264,20 +266,23 @@ class Connection(ResponseHandler):
     def _cancel_timer(self) -> None:
         if self._deadline_timer is not None:
             self._deadline_timer.cancel()
-            self._deadline_timer, self._deadline_timer_at = None, NO_DEADLINE
+            self._deadline_timer = None
+            self._deadline_timer_at = NO_DEADLINE
 
     def pause_writing(self) -> None:
-        """Start a timer: the server takes no more bytes for now. Within one read timeout it must
-        take some, however few."""
+        """Start a timer, because the server takes no more bytes for now. The server must take some
+        bytes, however few, within each read timeout."""
         super().pause_writing()
         self._check_write()
 
-    def _check_write(self, left_before: float = float("inf")) -> None:
-        left = self.count_unwritten()
-        if left >= left_before:
+    def _check_write(self, unwritten_before: float = float("inf")) -> None:
+        unwritten = self.count_unwritten()
+        if unwritten >= unwritten_before:
             self._end_late_request()
         elif self._read_timeout:
-            self._write_timer = self._loop.call_later(self._read_timeout, self._check_write, left)
+            self._write_timer = self._loop.call_later(
+                self._read_timeout, self._check_write, unwritten
+            )
 
     def resume_writing(self) -> None:
         super().resume_writing()
@@ -299,7 +304,7 @@ class Connection(ResponseHandler):
     # ── the end ───────────────────────────────────────────────────────────────────────────────────
 
     def close(self) -> None:
-        """Close at once, without waiting for a server that reads nothing."""
+        """Close at once: do not wait for a server that reads nothing."""
         self._cancel_timer()
         self._cancel_write_timer()
         if self.transport is not None and self.count_unwritten():
@@ -313,12 +318,12 @@ class Connection(ResponseHandler):
 
 
 def _make_poll(sock: Any) -> Callable[[int], object]:
-    """Return a function that waits the given milliseconds for something to read. Without a socket
-    it finds nothing."""
+    """Return a function that waits the given milliseconds until there is something to read. Without
+    a socket, there never is."""
     if sock is None:
         return lambda _: ()
     if not hasattr(select, "poll"):  # Windows, whose select takes any descriptor
-        return lambda wait: select.select([sock], [], [], wait / 1_000)[0]
+        return lambda wait_ms: select.select([sock], [], [], wait_ms / 1_000)[0]
     polling = select.poll()
     polling.register(sock.fileno(), select.POLLIN)
     return polling.poll

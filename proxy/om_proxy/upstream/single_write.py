@@ -5,11 +5,11 @@ aiohttp's session, on the same connections, makes for every request a task that 
 address, timers and cookies. Together with our own task around it, that was a third of the
 instructions of forwarding a request. The session also writes headers as text, which changes bytes
 that are not UTF-8. This module does only what a request needs. Name lookup, connecting, TLS, the
-pool and parsing stay aiohttp's (its connector, its protocol).
+pool and parsing remain aiohttp's (its connector, its protocol).
 
-The parser is stricter than some clients and cannot be made lenient. It refuses a response with a
-length given twice or beside chunks, with another transfer coding than chunks, or with odd bytes in
-a header's name (502). calls.py refuses a status above 599.
+The parser is stricter than some clients, and cannot be made lenient. It refuses a response (502)
+with a length given twice or beside chunks, with another transfer coding than chunks, or with odd
+bytes in the name of a header. calls.py refuses a status above 599.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ import aiohttp
 import httpx
 from yarl import URL
 
-# httpx takes 100 KiB of all lines together; aiohttp's own 8 190 is less than some cookies
+# httpx accepts 100 KiB of all lines together; aiohttp's default, 8 190, is less than some cookies
 MAX_HEADER_LINE_BYTES = 1 << 17
-MAX_HEADER_LINES = 1_000  # of a response's head; aiohttp's own are 128
+MAX_HEADER_LINES = 1_000  # of a response's head; aiohttp's default is 128
 # reading stops at twice as many untaken bytes; aiohttp's default is 1 << 18
 READ_AHEAD_BYTES = 1 << 15
-READ_OPTIONS: dict[str, Any] = {  # the session's too
+READ_OPTIONS: dict[str, Any] = {  # the session has the same
     "read_bufsize": READ_AHEAD_BYTES,
     "auto_decompress": False,
     "max_line_size": MAX_HEADER_LINE_BYTES,
@@ -45,13 +45,13 @@ MAX_HIDDEN_UNSENT_BYTES = 1 << 16
 IDEMPOTENT_METHODS = frozenset(("GET", "HEAD", "OPTIONS", "TRACE", "PUT", "DELETE"))
 # the connection broke before a response's head had come
 BROKEN_CONNECTION_ERRORS = (aiohttp.ClientOSError, aiohttp.ServerDisconnectedError)
-# without line breaks, which are counted; `translate` is three times as fast as a regular expression
+# without line breaks, which `encode_head` counts
 _CONTROL_CHARACTERS = bytes([*range(0x09), 0x0B, 0x0C, *range(0x0E, 0x20), 0x7F])
 
 
 class OpenResponse(NamedTuple):
-    """A response whose head is read. `close` closes the connection, or does nothing if the
-    connection went back to the pool at the response's end."""
+    """A response whose head was read. `close` closes the connection, or does nothing if the
+    connection returned to the pool at the end of the response."""
 
     status: int
     headers: list[tuple[bytes, bytes]]
@@ -61,14 +61,13 @@ class OpenResponse(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Route:
-    """A method and an address, prepared: the connector's own request, the first lines of the head,
-    and the properties of the method."""
+    """A method and an address, prepared for sending."""
 
-    connect_request: aiohttp.ClientRequest
-    first_lines: bytes
+    connect_request: aiohttp.ClientRequest  # the request that the connector wants
+    first_lines: bytes  # of the head: the request line and the host
     is_tls: bool
     is_idempotent: bool
-    has_empty_response: bool  # whatever length its head announces
+    has_empty_response: bool  # whatever length the response's head announces
 
 
 class RouteCache:
@@ -78,8 +77,8 @@ class RouteCache:
         self._routes: dict[tuple[str, str], Route] = {}
 
     def get(self, method: str, url: str) -> Route:
-        """Return the route. Raises aiohttp.InvalidURL, NonHttpUrlClientError for another scheme, or
-        ValueError for an invalid method."""
+        """Return the route. Raises aiohttp.InvalidURL, aiohttp.NonHttpUrlClientError for another
+        scheme, or ValueError for an invalid method."""
         key = (method, url)
         route = self._routes.get(key)
         if route is None and len(url) > MAX_CACHED_URL_CHARS:
@@ -99,24 +98,24 @@ def _make_route(method: str, url: str) -> Route:
     if address.scheme not in ("http", "https"):
         raise aiohttp.NonHttpUrlClientError(url)
     connect_request = aiohttp.ClientRequest(
-        method, address, loop=asyncio.get_running_loop(), ssl=tls_context(url)
+        method, address, loop=asyncio.get_running_loop(), ssl=get_tls_context(url)
     )
-    lines = (
+    first_lines = (
         f"{method} {address.raw_path_qs} HTTP/1.1\r\nhost: {connect_request.headers['Host']}\r\n"
     )
     return Route(
         connect_request,
-        lines.encode(),
+        first_lines.encode(),
         is_tls=address.scheme == "https",
         is_idempotent=method in IDEMPOTENT_METHODS,
         has_empty_response=method == "HEAD",
     )
 
 
-def tls_context(url: str) -> ssl.SSLContext | bool:
-    """Return the certificates to trust, by httpx's rules (SSL_CERT_FILE, else certifi's list). A
-    container image may lack the system's. They are read for the first address that needs them: 35
-    ms and 1 MB."""
+def get_tls_context(url: str) -> ssl.SSLContext | bool:
+    """Return the certificates to trust, by httpx's rules: SSL_CERT_FILE, else certifi's list,
+    because a container image may lack the system's list. They are read for the first address that
+    needs them, which takes 35 ms and 1 MB."""
     return _load_tls_context() if url.startswith("https:") else True
 
 
@@ -132,13 +131,13 @@ async def send_request(
     content: bytes,
     timeouts: aiohttp.ClientTimeout,
 ) -> OpenResponse:
-    """Send a request, and return its response when the head is read. `headers` announce the
-    content's length.
+    """Send a request, and return its response when the head was read. `headers` announce the length
+    of the content.
 
     Raises what aiohttp raises, HttpProcessingError, and ValueError for a header that cannot be
     written. If the caller is cancelled, the connection is closed. An idempotent request is sent
-    once more if a kept connection broke before the response's head: the server may have closed it
-    while the request was on its way.
+    once more if a kept connection broke before the response's head: the server may have closed the
+    connection while the request was on its way.
     """
     head = encode_head(route, headers)
     may_repeat = route.is_idempotent
@@ -154,7 +153,7 @@ async def send_request(
             connection.close()
             if not (may_repeat and isinstance(exc, BROKEN_CONNECTION_ERRORS)):
                 raise
-        may_repeat = False  # it is repeated only once
+        may_repeat = False  # the request is repeated only once
 
 
 async def _exchange(
@@ -162,14 +161,14 @@ async def _exchange(
     route: Route,
     head: bytes,
     content: bytes,
-    read_timeout: float | None,
+    read_timeout_s: float | None,
 ) -> OpenResponse:
-    protocol: Any = connection.protocol  # our own Connection
+    protocol: Any = connection.protocol  # our own Connection (connection.py)
     protocol.set_response_params(
         **READ_OPTIONS,
         skip_payload=route.has_empty_response,
         read_until_eof=True,
-        read_timeout=read_timeout,
+        read_timeout=read_timeout_s,
     )
     protocol.write(head, content)
     message, payload = await protocol.read()
@@ -186,8 +185,8 @@ async def _exchange(
 
 
 def _return_connection(connection: aiohttp.connector.Connection, protocol: Any) -> None:
-    """Return the connection to the pool. Close it if the response came before its request was
-    written: the rest of that request would be read as the next one."""
+    """Return the connection to the pool. Close the connection instead if the response came before
+    all of its request was written: the remaining bytes would be read as the next request."""
     if protocol.count_unwritten():
         connection.close()
     else:
@@ -195,12 +194,14 @@ def _return_connection(connection: aiohttp.connector.Connection, protocol: Any) 
 
 
 def encode_head(route: Route, headers: Sequence[tuple[bytes, bytes]]) -> bytes:
-    """Encode the request's head. Raises ValueError if a header holds a line break or a control
-    character."""
+    """Return the request's head in bytes. Raises ValueError if a header holds a line break or a
+    control character."""
     lines = [b"%s: %s\r\n" % header for header in headers]
     head = b"%s%s\r\n" % (route.first_lines, b"".join(lines))
-    # the two first lines, the headers, and the empty one
-    is_intact = head.count(b"\r") == head.count(b"\n") == len(lines) + 3
-    if not is_intact or head.translate(None, _CONTROL_CHARACTERS) != head:
+    # the first two lines, the headers, and the empty line at the end
+    has_only_own_breaks = head.count(b"\r") == head.count(b"\n") == len(lines) + 3
+    # three times as fast as a regular expression
+    has_control_character = head.translate(None, _CONTROL_CHARACTERS) != head
+    if not has_only_own_breaks or has_control_character:
         raise ValueError("a header holds a line break or a control character")
     return head
