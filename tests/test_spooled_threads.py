@@ -95,7 +95,7 @@ async def test_a_prompt_that_is_too_long_is_not_shortened() -> None:
     ):
         await t.turn([user("hello")], "hi")
         opened = await t.open([user("hello"), assistant("hi"), *make_chat(4)])
-        assert t.engine.overflow_recovery.can_shorten(opened, accepted=True)
+        assert t.engine.overflow_recovery.can_shorten(opened, is_caller_verified=True)
         faulty.refuses = True
         assert (await t.engine.overflow_recovery.shorten(opened)).body is None
         assert t.parts.models.asked == []

@@ -84,7 +84,7 @@ async def test_a_fault_of_ours_as_a_reply_ends(
         held.append(site.app.admission.budget.held_bytes)
         raise ZeroDivisionError
 
-    monkeypatch.setattr(Engine, "find_stored_reply", fail)
+    monkeypatch.setattr(Engine, "find_stored_reply_seq", fail)
     async with run_with_raw_upstream(tmp_path) as site:
         got = await site.ask(
             chat_body("hi"), T, script=script_answer(REPLY, b"Content-Type: application/json")

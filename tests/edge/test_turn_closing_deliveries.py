@@ -27,7 +27,7 @@ async def test_either_may_end_first(commit_ends_first: bool, is_end_sent: bool) 
         turn, delivery, closing = await t.open([user("ok")]), Delivery(), closing_of(t)
 
         async def commit() -> None:
-            await closing._commit_turn(turn, make_reply("c"), delivery, broke_off=False)
+            await closing._commit_turn(turn, make_reply("c"), delivery, is_end_unseen=False)
 
         if commit_ends_first:
             await commit()

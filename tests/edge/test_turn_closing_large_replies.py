@@ -39,7 +39,7 @@ class Engine:
             await asyncio.Event().wait()  # it waits for another try
 
     async def close_turn(
-        self, turn: Any, reply: Reply, *, accepted: bool, broke_off: bool
+        self, turn: Any, reply: Reply, *, accepted: bool, is_end_unseen: bool
     ) -> CommittedTurn:
         if turn.name == "refused":
             raise StorageError("locked")

@@ -163,12 +163,12 @@ async def opened(p: Parts, messages: list[bytes], hints: Hints = Hints()) -> Pre
     return await engine(p).open_turn(Caller(KEY, KEY.tenant), request, p.context(), hints)
 
 
-async def answered(p: Parts, turn: PreparedTurn, text: str, *, broke_off: bool = False) -> None:
+async def answered(p: Parts, turn: PreparedTurn, text: str, *, is_end_unseen: bool = False) -> None:
     await engine(p).close_turn(
         turn,
         Reply(message=assistant(text), complete=True, finish_reason="stop"),
         accepted=True,
-        broke_off=broke_off,
+        is_end_unseen=is_end_unseen,
     )
 
 
@@ -251,5 +251,5 @@ async def test_an_answer_that_broke_off_behind_its_last_word_takes_nothing_from_
         await answered(p, await opened(p, BASE[:1]), "a1")
         first = await opened(p, [user("u2")])
         await answered(p, await opened(p, [user("u2")]), "a2")
-        await answered(p, first, "seen by nobody", broke_off=True)
+        await answered(p, first, "seen by nobody", is_end_unseen=True)
         assert texts(await p.store.messages(KEY, 0)) == ["u1", "a1", "u2", "a2"]

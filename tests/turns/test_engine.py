@@ -264,16 +264,18 @@ async def test_nothing_to_close() -> None:
     turn committed since."""
     async with open_turns() as t:
         first = await t.open([user("a")])
-        assert not t.engine.find_stored_reply(first, make_reply("b"))  # nothing stands there
+        assert not t.engine.find_stored_reply_seq(first, make_reply("b"))  # nothing stands there
         await t.engine.close_turn(first, make_reply("b"), accepted=True)
         again = await t.open([user("a")])
-        assert t.engine.find_stored_reply(again, make_reply("b")) == 2
-        assert not t.engine.find_stored_reply(again, make_reply("another"))
-        assert not t.engine.find_stored_reply(again, make_reply("b", complete=False))
+        assert t.engine.find_stored_reply_seq(again, make_reply("b")) == 2
+        assert not t.engine.find_stored_reply_seq(again, make_reply("another"))
+        assert not t.engine.find_stored_reply_seq(again, make_reply("b", complete=False))
         more = await t.open([user("a"), assistant("b"), user("c")])
-        assert not t.engine.find_stored_reply(more, make_reply("b"))  # the same words, elsewhere
+        assert not t.engine.find_stored_reply_seq(
+            more, make_reply("b")
+        )  # the same words, elsewhere
         await t.engine.close_turn(more, make_reply("d"), accepted=True)
-        assert not t.engine.find_stored_reply(again, make_reply("b"))  # the thread has gone on
+        assert not t.engine.find_stored_reply_seq(again, make_reply("b"))  # the thread has gone on
 
 
 async def test_another_reply_to_the_same_request() -> None:

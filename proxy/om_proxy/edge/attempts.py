@@ -48,8 +48,11 @@ class Attempts:
         answer, error = await buffer_body(answer, refusals.MAX_ERROR_BODY_BYTES)
         if error is None or not refusals.is_prompt_too_long(answer.status, error):
             return answer
-        accepted = refusals.has_too_long_text(error)
-        return await self._send_shortened(exchange, turn, accepted=accepted) or answer
+        is_caller_verified = refusals.has_too_long_text(error)
+        return (
+            await self._send_shortened(exchange, turn, is_caller_verified=is_caller_verified)
+            or answer
+        )
 
     async def _send_rewritten_or_original(self, exchange: Exchange) -> UpstreamResponse:
         turn = exchange.turn
@@ -64,12 +67,14 @@ class Attempts:
         return await self._send(exchange, exchange.body)
 
     async def _send_shortened(
-        self, exchange: Exchange, turn: PreparedTurn, *, accepted: bool
+        self, exchange: Exchange, turn: PreparedTurn, *, is_caller_verified: bool
     ) -> UpstreamResponse | None:
         """The answer to a prompt that is shorter than the client's own. None: the refusal of that
         one stands."""
         started = time.perf_counter()
-        exchange.turn = turn = await self._shorten(exchange, turn, accepted=accepted)
+        exchange.turn = turn = await self._shorten(
+            exchange, turn, is_caller_verified=is_caller_verified
+        )
         exchange.overhead_ms += (time.perf_counter() - started) * 1_000
         if turn.body is not None:
             answer = await self._send_unless_refused(exchange, turn.body)
@@ -80,12 +85,14 @@ class Attempts:
         return None
 
     async def _shorten(
-        self, exchange: Exchange, turn: PreparedTurn, *, accepted: bool
+        self, exchange: Exchange, turn: PreparedTurn, *, is_caller_verified: bool
     ) -> PreparedTurn:
         """The turn with a shorter prompt, or without a body."""
         turn = replace(turn, body=None)  # the original was refused as well
         try:
-            if not self._engine.overflow_recovery.can_shorten(turn, accepted=accepted):
+            if not self._engine.overflow_recovery.can_shorten(
+                turn, is_caller_verified=is_caller_verified
+            ):
                 return turn
             exchange.status, exchange.reason = Status.DEGRADED, Reason.CONTEXT_OVERFLOW
             seconds = turn.opened.context.effective.limits.block_timeout_s + MAX_SHORTEN_STORE_S

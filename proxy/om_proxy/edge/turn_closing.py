@@ -77,7 +77,7 @@ class TurnClosing:
             is_settled = True
             try:
                 if turn is not None:
-                    delivery.reply_seq = self._engine.find_stored_reply(turn, reply)
+                    delivery.reply_seq = self._engine.find_stored_reply_seq(turn, reply)
                 if delivery.reply_seq:
                     reader.release()
                     return
@@ -105,7 +105,7 @@ class TurnClosing:
                 # the client saw it break off: stored as interrupted, even if it looks complete
                 if relayed.outcome == "truncated":
                     reply = replace(reply, complete=False)
-                closing = self.start(exchange, reply, answer.status, broke_off=True)
+                closing = self.start(exchange, reply, answer.status, is_end_unseen=True)
                 closing.add_done_callback(reader.release)
         # on any exception: budget that is not released is lost until the process ends
         finally:
@@ -123,11 +123,11 @@ class TurnClosing:
         await asyncio.wait([self.start(exchange, None, status)], timeout=MAX_COMMIT_WAIT_S)
 
     def start(
-        self, exchange: Exchange, reply: Reply | None, status: int, *, broke_off: bool = False
+        self, exchange: Exchange, reply: Reply | None, status: int, *, is_end_unseen: bool = False
     ) -> asyncio.Task[None]:
-        """Store the turn in a task that outlives the request. `broke_off`: the client has not seen
-        the end of the reply."""
-        commit = self._choose_commit(exchange, reply, status, broke_off=broke_off)
+        """Store the turn in a task that outlives the request. `is_end_unseen`: the client has not
+        seen the end of the reply."""
+        commit = self._choose_commit(exchange, reply, status, is_end_unseen=is_end_unseen)
         return self._background.run_detached(self._close_or_defer(exchange, reply, commit))
 
     async def _close_or_defer(
@@ -152,7 +152,7 @@ class TurnClosing:
         self._facts.emit(Uncommitted(exchange.caller.key, error, at=raise_site(exc)))
 
     def _choose_commit(
-        self, exchange: Exchange, reply: Reply | None, status: int, *, broke_off: bool
+        self, exchange: Exchange, reply: Reply | None, status: int, *, is_end_unseen: bool
     ) -> Callable[[], Awaitable[None]] | None:
         """Return the call that stores the turn; None: nothing of it is stored."""
         turn, accepted = exchange.turn, 200 <= status < 300
@@ -163,7 +163,9 @@ class TurnClosing:
                 else None
             )
         if accepted:
-            return partial(self._commit_turn, turn, reply, exchange.delivery, broke_off=broke_off)
+            return partial(
+                self._commit_turn, turn, reply, exchange.delivery, is_end_unseen=is_end_unseen
+            )
         # the upstream has accepted this caller's thread before
         known = turn.opened.reconciled.memory.turns > 0
         if status not in UNVERIFIED_STATUSES and (known or status != NO_ANSWER_STATUS):
@@ -185,12 +187,12 @@ class TurnClosing:
         )
 
     async def _commit_turn(
-        self, turn: PreparedTurn, reply: Reply | None, delivery: Delivery, *, broke_off: bool
+        self, turn: PreparedTurn, reply: Reply | None, delivery: Delivery, *, is_end_unseen: bool
     ) -> None:
         large = reply is not None and len(reply.message or b"") > LARGE_PIECE_BYTES
         async with self._large_reply_slots if large else nullcontext():
             committed = await self._engine.close_turn(
-                turn, reply, accepted=True, broke_off=broke_off
+                turn, reply, accepted=True, is_end_unseen=is_end_unseen
             )
         delivery.reply_seq = committed.reply_seq
         self._record_delivery(turn, delivery)

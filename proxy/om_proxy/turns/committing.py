@@ -1,4 +1,5 @@
-"""Commits turns: each on top of whatever was committed while its reply was awaited."""
+"""Commit turns. A turn is computed again on top of the turns that were committed while it waited for
+its reply."""
 
 from __future__ import annotations
 
@@ -24,14 +25,14 @@ from om_proxy.turns.turn import (
     number_interrupted_reply,
 )
 
-# Seconds after a turn in which a retry tells nothing new about the provider's prompt cache. The
-# cache lives for minutes.
+# The time of a retry this soon after the turn is not stored: the provider's prompt cache lives for
+# minutes, so it is warm anyway.
 WARM_CACHE_S = 60.0
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Committer:
-    """The only place that writes a turn."""
+    """Writes turns to the store. No other class does."""
 
     memories: Memories
     reconciler: Reconciler
@@ -44,20 +45,24 @@ class Committer:
         reply: Item | None = None,
         interrupted: Item | None = None,
         *,
-        broke_off: bool = False,
+        is_end_unseen: bool = False,
     ) -> CommittedTurn:
-        """Commit the turn. The turn is computed again each time another commit came first.
+        """Commit the turn. If another commit came first, compute the turn again.
 
-        `reply`: the complete reply; `interrupted`: the part of one that came. `broke_off`: see
-        Engine.close_turn.
+        `reply`: the complete reply. `interrupted`: what came of a reply that broke off.
+        `is_end_unseen`: the client has not seen the end of the reply, and may have asked again
+        since.
         """
-        attempt = partial(self._try_commit, turn, reply, interrupted, broke_off=broke_off)
+        attempt = partial(self._try_commit, turn, reply, interrupted, is_end_unseen=is_end_unseen)
         async with self.memories.lock(turn.key):
             return await retry_on_conflict(attempt)
 
     async def store_unanswered(self, turn: OpenedTurn) -> OpenedTurn:
-        """Store the new messages of the request before it has a reply. Not for a fork: what it
-        supersedes stands until its reply has come."""
+        """Store the new messages of the request before it has a reply.
+
+        Do not call this for a fork: the messages that a fork supersedes stay live until its reply
+        has come.
+        """
         if turn.reconciled.virtual == turn.reconciled.memory:
             return turn
         stored = (await self.commit(turn)).memory
@@ -65,7 +70,7 @@ class Committer:
             turn = replace(turn, row_id=turn.row_id or stored.row_id)
         return await self.reconciler.refresh_until_stable(turn)
 
-    def find_stored_reply(self, turn: OpenedTurn, reply: Reply) -> int:
+    def find_stored_reply_seq(self, turn: OpenedTurn, reply: Reply) -> int:
         """Return the seq of this reply if it is stored already, else 0. A retry that was answered
         with the stored reply has nothing to commit."""
         reconciled = turn.reconciled
@@ -75,35 +80,37 @@ class Committer:
         is_stored = (
             recorded is not None
             and recorded.raw == reply.message
-            and self._is_warm(turn, reconciled.memory)
+            and self._is_retry_recorded(turn, reconciled.memory)
         )
         return reconciled.memory.end if is_stored else 0
 
     async def _try_commit(
-        self, turn: OpenedTurn, reply: Item | None, interrupted: Item | None, *, broke_off: bool
+        self, turn: OpenedTurn, reply: Item | None, interrupted: Item | None, *, is_end_unseen: bool
     ) -> CommittedTurn:
         reconciled = await self.reconciler.refresh(turn)
         if self.reconciler.is_forgotten(turn, reconciled.memory):
             self.memories.emit_forgotten(turn.key)
             return NOTHING_COMMITTED
-        overtaken = reconciled.memory.end != turn.reconciled.memory.end
-        if reconciled.verdict.cut is not None and (reply is None or (broke_off and overtaken)):
-            # Another attempt's reply stands. Only a reply that the client has seen to its end
-            # supersedes messages.
+        is_overtaken = reconciled.memory.end != turn.reconciled.memory.end
+        # Another attempt's reply stays: only a reply that the client has seen to its end supersedes
+        # messages.
+        keeps_other_reply = reply is None or (is_end_unseen and is_overtaken)
+        if reconciled.verdict.cut is not None and keeps_other_reply:
             return NOTHING_COMMITTED
         recorded = find_recorded_reply(reconciled)
         if reply is not None and recorded is not None and recorded.fp == reply.fp:
-            await self._note_retry(turn, reconciled.memory)
+            await self._store_retry_time(turn, reconciled.memory)
             return CommittedTurn(reply_seq=reconciled.memory.end)
-        after, numbered = await self._apply_turn(turn, reconciled, reply, interrupted)
-        if not numbered and replace(after, turn_at=reconciled.memory.turn_at) == reconciled.memory:
-            return NOTHING_COMMITTED  # a retry: all of it is stored
+        after, interrupted_messages = await self._apply_turn(turn, reconciled, reply, interrupted)
+        is_stored = replace(after, turn_at=reconciled.memory.turn_at) == reconciled.memory
+        if is_stored and not interrupted_messages:
+            return NOTHING_COMMITTED  # a retry
         after = replace(
             copy_rendered_values(turn, after),
             model=turn.request.model,
             offers_tools=turn.request.offers_tools,
         )
-        committed = await self.memories.commit(reconciled.memory, after, numbered)
+        committed = await self.memories.commit(reconciled.memory, after, interrupted_messages)
         is_reply_last = (
             reply is not None and bool(after.tail) and after.tail[-1].item.fp == reply.fp
         )
@@ -116,10 +123,14 @@ class Committer:
         reply: Item | None,
         interrupted: Item | None,
     ) -> tuple[Memory, list[Message]]:
-        """Return the memory with the turn in it, and the interrupted reply, numbered."""
-        item, now, model = reply or interrupted, self.clock(), turn.request.model or ""
-        counted = await self.token_counter.count({0: item.raw} if item else {}, model)
-        encoding = self.token_counter.encoding(model) if counted or reconciled.tokens else ""
+        """Return the memory with the turn in it, and the interrupted reply, if there is one, with its
+        seq."""
+        now = self.clock()
+        model = turn.request.model or ""
+        item = reply or interrupted
+        reply_tokens = await self._count_tokens(item, model) if item else 0
+        # no message was counted: its encoding stays unknown
+        encoding = self.token_counter.encoding(model) if item or reconciled.tokens else ""
         verdict = reconciled.verdict
         changed_count = len(verdict.new) + len(verdict.swaps)
         apply = partial(
@@ -131,7 +142,7 @@ class Committer:
             now,
             revived=reconciled.revived,
             reply=reply,
-            reply_tokens=counted.get(0, 0),
+            reply_tokens=reply_tokens,
             encoding=encoding,
         )
         after = (
@@ -139,37 +150,42 @@ class Committer:
         )
         if not interrupted:
             return after, []
-        after, message = number_interrupted_reply(after, interrupted, counted[0], now, encoding)
+        after, message = number_interrupted_reply(after, interrupted, reply_tokens, now, encoding)
         return after, [message]
 
-    def _is_warm(self, turn: OpenedTurn, memory: Memory) -> bool:
-        """Whether the memory says already that the provider's prompt cache is warm, and which day
-        the prompt told."""
+    async def _count_tokens(self, item: Item, model: str) -> int:
+        return (await self.token_counter.count({0: item.raw}, model))[0]
+
+    def _is_retry_recorded(self, turn: OpenedTurn, memory: Memory) -> bool:
+        """Return whether storing the time of this retry would change nothing: the last turn is
+        recent, and its prompt had the same date."""
         is_recent = memory.turn_at is not None and self.clock() - memory.turn_at <= WARM_CACHE_S
         return is_recent and copy_rendered_values(turn, memory).render_date == memory.render_date
 
-    async def _note_retry(self, turn: OpenedTurn, memory: Memory) -> None:
-        """Store the time of a retry, unless the memory says as much already. A retry has nothing
-        else to add."""
-        if not self._is_warm(turn, memory):
-            await self.memories.commit(
-                memory, replace(copy_rendered_values(turn, memory), turn_at=self.clock())
-            )
+    async def _store_retry_time(self, turn: OpenedTurn, memory: Memory) -> None:
+        """Store the time of a retry and the values that its prompt was built with, unless that would
+        change nothing."""
+        if not self._is_retry_recorded(turn, memory):
+            after = replace(copy_rendered_values(turn, memory), turn_at=self.clock())
+            await self.memories.commit(memory, after)
 
 
-def copy_rendered_values(turn: OpenedTurn, after: Memory) -> Memory:
-    """Copy into the memory what the prompt was built with: the render date, the zone, and the text
-    about other threads. Not if the prompt had no notes, or its prefix has changed since."""
+def copy_rendered_values(turn: OpenedTurn, memory: Memory) -> Memory:
+    """Return the memory with the values that the prompt was built with: the render date, the time
+    zone, and the text about other threads. If the prompt had no notes, or the log has changed since,
+    set only the time zone."""
     built = turn.reconciled.virtual
-    # An equal log is not enough for the text about other threads: one of them may have been
-    # forgotten since.
-    is_same = after.log.entries == built.log.entries and after.shared_log == built.shared_log
-    if not is_same or not (built.log.entries or built.shared_log):
-        return replace(after, timezone=turn.timezone or after.timezone)
-    if after.shared_log:
-        after = replace(
-            after,
+    # Compare `shared_log` too: one of the other threads may have been forgotten since, and their
+    # text with it.
+    is_log_unchanged = (
+        memory.log.entries == built.log.entries and memory.shared_log == built.shared_log
+    )
+    if not is_log_unchanged or not (built.log.entries or built.shared_log):
+        return replace(memory, timezone=turn.timezone or memory.timezone)
+    if memory.shared_log:
+        memory = replace(
+            memory,
             other_threads_text=built.other_threads_text,
             shown_log_state=built.shown_log_state,
         )
-    return replace(after, render_date=built.render_date, timezone=built.timezone)
+    return replace(memory, render_date=built.render_date, timezone=built.timezone)

@@ -110,12 +110,18 @@ class Engine:
     # ── closing ───────────────────────────────────────────────────────────────────────────────────
 
     async def close_turn(
-        self, turn: PreparedTurn, reply: Reply | None, *, accepted: bool, broke_off: bool = False
+        self,
+        turn: PreparedTurn,
+        reply: Reply | None,
+        *,
+        accepted: bool,
+        is_end_unseen: bool = False,
     ) -> CommittedTurn:
         """Commit the turn.
 
-        `reply`: None if nothing usable came. `accepted`: the upstream answered 2xx. `broke_off`:
-        the client has not seen the end of the answer, and may have asked again since.
+        `reply`: None if nothing usable came. `accepted`: the upstream answered 2xx.
+        `is_end_unseen`: the client has not seen the end of the reply, and may have asked again
+        since.
 
         A failed request that forks leaves no trace. The new messages of any other failed request
         are stored as unanswered. If the upstream refused the caller, nothing is stored: an
@@ -123,10 +129,10 @@ class Engine:
         """
         if not accepted:
             return NOTHING_COMMITTED
-        return await self._close(turn.opened, reply, broke_off=broke_off)
+        return await self._close(turn.opened, reply, is_end_unseen=is_end_unseen)
 
     async def _close(
-        self, turn: OpenedTurn, reply: Reply | None, *, broke_off: bool = False
+        self, turn: OpenedTurn, reply: Reply | None, *, is_end_unseen: bool = False
     ) -> CommittedTurn:
         if not turn.should_store:
             return NOTHING_COMMITTED
@@ -138,7 +144,7 @@ class Engine:
             turn,
             item if complete else None,
             None if complete else item,
-            broke_off=broke_off,
+            is_end_unseen=is_end_unseen,
         )
         if committed.memory is not None:
             self._wake(turn)
@@ -216,10 +222,10 @@ class Engine:
         """Try the commit until it succeeds."""
         return self._deferred.defer(key, commit, held_bytes)
 
-    def find_stored_reply(self, turn: PreparedTurn, reply: Reply) -> int:
+    def find_stored_reply_seq(self, turn: PreparedTurn, reply: Reply) -> int:
         """Return the seq of this reply if it is stored already, else 0. A retry that was answered
         with the stored reply needs no close_turn."""
-        return self._committer.find_stored_reply(turn.opened, reply)
+        return self._committer.find_stored_reply_seq(turn.opened, reply)
 
     def record_delivery(self, turn: PreparedTurn, reply_seq: int) -> None:
         """Remember that the reply went out to its last byte. This matters after a lone message

@@ -1,8 +1,7 @@
-"""Shortens a prompt that the upstream refused as too long, while the request waits."""
+"""Shorten a prompt that the upstream refused as too long, while the request waits."""
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
@@ -10,6 +9,7 @@ from functools import partial
 from msgspec.structs import replace
 
 from om_proxy.background.scheduler import Background
+from om_proxy.background.thread_run import loop_time
 from om_proxy.memory.lifecycle import transitions
 from om_proxy.memory.lifecycle.decisions import Observe
 from om_proxy.memory.lifecycle.observable import last_observable_seq
@@ -23,7 +23,7 @@ from om_proxy.turns.turn import OpenedTurn, PreparedTurn
 
 @dataclass(frozen=True, slots=True, eq=False)
 class OverflowRecovery:
-    """Observes messages that may leave the prompt, and builds the prompt anew."""
+    """The way to a shorter prompt: more messages are observed, then the prompt is built again."""
 
     memories: Memories
     background: Background
@@ -32,39 +32,42 @@ class OverflowRecovery:
     builder: PromptBuilder
     clock: Callable[[], float]
 
-    def can_shorten(self, turn: PreparedTurn, *, accepted: bool) -> bool:
-        """Whether memory might make the client's own prompt shorter.
+    def can_shorten(self, turn: PreparedTurn, *, is_caller_verified: bool) -> bool:
+        """Return whether memory can make the client's own prompt shorter.
 
-        `accepted`: the refusal shows that the upstream knows the caller. Then also a thread's first
-        request may be stored and observed.
+        `is_caller_verified`: the refusal shows that the upstream knows the caller. Then the first
+        request of a thread may be stored and observed too.
         """
-        opened, reconciled = turn.opened, turn.opened.reconciled
-        virtual, through = reconciled.virtual, self._last_leaving_seq(opened)
-        if not (
-            opened.should_store and opened.can_rewrite and (accepted or reconciled.memory.turns)
+        opened = turn.opened
+        reconciled = opened.reconciled
+        may_store = is_caller_verified or reconciled.memory.turns > 0
+        if not (may_store and opened.should_store and opened.can_rewrite):
+            return False
+        virtual = reconciled.virtual
+        last_leaving_seq = self._last_leaving_seq(opened)
+        if not overflow.ready_chunks(virtual, last_leaving_seq) and not self._find_next_batch(
+            opened
         ):
             return False
-        if not (overflow.ready_chunks(virtual, through) or self._find_next_batch(opened)):
-            return False
-        return overflow.can_shrink(
-            virtual, prompt_cost.received_tokens(virtual, reconciled.sent), through
-        )
+        received_tokens = prompt_cost.received_tokens(virtual, reconciled.sent)
+        return overflow.can_shrink(virtual, received_tokens, last_leaving_seq)
 
     async def shorten(self, turn: PreparedTurn) -> PreparedTurn:
-        """Have messages observed that may leave the prompt, activate the notes, and build the
-        prompt anew. The turn has no body if the new prompt is not shorter than the client's.
+        """Observe the messages that may leave the prompt, activate their notes, and build the
+        prompt again. The turn has no body if the new prompt is not shorter than the client's.
 
-        Observing takes `block_timeout` at most. It goes on in the background: its messages are
-        stored, so a later request finds the notes. A fork's new messages cannot be observed before
-        its reply has come, messages before the fork can.
+        This waits at most `block_timeout_s` for the observation. After that, the observation
+        continues in the background. Its messages are stored, so a later request finds the notes.
+        The new messages of a fork cannot be observed before the reply has come, but the messages
+        before the fork can.
         """
-        before = turn.opened.reconciled.virtual.coverage
+        coverage_before = turn.opened.reconciled.virtual.coverage
         opened = await self._observe_overflow(turn.opened)
         if ids := overflow.ready_chunks(opened.reconciled.virtual, self._last_leaving_seq(opened)):
             activated = partial(transitions.activate_chunks, ids=ids, now=self.clock())
             await self.memories.update(opened.key, activated, row_id=opened.row_id)
             opened = await self.reconciler.refresh_until_stable(opened)
-        if opened.reconciled.virtual.coverage <= before:
+        if opened.reconciled.virtual.coverage <= coverage_before:
             return replace(turn, opened=opened, body=None)
         shortened = await self.builder.build(opened)
         if shortened.receipt["tokens-sent"] < shortened.receipt["tokens-received"]:
@@ -72,18 +75,24 @@ class OverflowRecovery:
         return replace(shortened, body=None)
 
     async def _observe_overflow(self, turn: OpenedTurn) -> OpenedTurn:
-        ends = asyncio.get_running_loop().time() + turn.context.effective.limits.block_timeout_s
-        due = self._find_next_batch(turn)
-        if due and turn.reconciled.verdict.cut is None:
+        """Have the messages observed that may leave the prompt, batch by batch, until the deadline
+        (in the event loop's time)."""
+        deadline = loop_time() + turn.context.effective.limits.block_timeout_s
+        batch = self._find_next_batch(turn)
+        # the messages of a fork are stored only with its reply
+        if batch and turn.reconciled.verdict.cut is None:
             turn = await self.committer.store_unanswered(turn)
-        while due and (seconds_left := ends - asyncio.get_running_loop().time()) > 0:
-            if not await self.background.wait_for_work(
-                turn.key, due, turn.work_context, seconds_left
+        while batch:
+            seconds_left = deadline - loop_time()
+            if seconds_left <= 0 or not await self.background.wait_for_work(
+                turn.key, batch, turn.work_context, seconds_left
             ):
                 return turn
             turn = await self.reconciler.refresh_until_stable(turn)
-            next_due = self._find_next_batch(turn)
-            due = next_due if next_due and next_due.after > due.after else None
+            next_batch = self._find_next_batch(turn)
+            if next_batch is None or next_batch.after <= batch.after:
+                return turn  # nothing is left, or the last batch made no progress
+            batch = next_batch
         return turn
 
     def _find_next_batch(self, turn: OpenedTurn) -> Observe | None:
@@ -93,9 +102,10 @@ class OverflowRecovery:
         )
 
     def _last_leaving_seq(self, turn: OpenedTurn) -> int:
-        """The seq through which messages may be observed now and leave this prompt."""
+        """Return the seq of the newest message that may be observed now and leave this prompt; 0:
+        none may."""
         reconciled = turn.reconciled
-        if reconciled.base is not reconciled.memory:
-            return 0  # a fork behind coverage is written with its reply
+        if reconciled.forks_before_coverage:
+            return 0  # nothing of the request is stored until its reply comes
         last = last_observable_seq(reconciled.virtual)
         return last if reconciled.verdict.cut is None else min(last, reconciled.verdict.cut)

@@ -21,12 +21,17 @@ class ReconciledTurn(Struct, frozen=True):
     """A request compared with a memory."""
 
     memory: Memory  # as committed
-    base: Memory  # rolled back if the request forks behind coverage; else the same
+    base: Memory  # `memory`, rolled back if the request forks before coverage
     sent: SentHistory  # as recognised by the views of this memory
     verdict: Verdict
     revived: Mapping[int, Message]  # superseded messages that are live again, by seq
     tokens: Mapping[int, int]  # payload tokens of new messages, by their index in `sent`
     virtual: Memory  # with everything the request implies
+
+    @property
+    def forks_before_coverage(self) -> bool:
+        """Whether the request forks at a message that the notes cover."""
+        return self.base is not self.memory
 
 
 class OpenedTurn(Struct, frozen=True):
@@ -93,7 +98,7 @@ def replace_virtual(turn: OpenedTurn, virtual: Memory) -> OpenedTurn:
 def is_stored_through(reconciled: ReconciledTurn, last: int) -> bool:
     """Whether the messages up to this seq are stored, and the request's fork leaves them live."""
     cut = reconciled.verdict.cut
-    return reconciled.base is reconciled.memory and (cut is None or last <= cut)
+    return not reconciled.forks_before_coverage and (cut is None or last <= cut)
 
 
 def is_everything_sent(memory: Memory, sent: SentHistory) -> bool:
