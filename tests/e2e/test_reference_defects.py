@@ -242,7 +242,7 @@ async def test_messages_older_than_the_cursor(jump: float) -> None:
             await t.engine.close_turn(opened, make_reply(f"answer {number}: {LONG}"), accepted=True)
             raw = texts(read_forwarded(opened) if opened.body else history)
             shown = [text for text in texts(history) if text in raw]
-            assert shown == texts(history)[opened.opened.reconciled.virtual.covered_count :]
+            assert shown == texts(history)[opened.opened.reconciled.projected.covered_count :]
             history.append(assistant(f"answer {number}: {LONG}"))
             await t.parts.background.wait_idle()
             t.parts.clock.now += jump

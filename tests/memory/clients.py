@@ -114,7 +114,7 @@ class Thread:
 
     # a turn
 
-    def virtual(self, verdict: Verdict, sent: SentHistory) -> Memory:
+    def projected(self, verdict: Verdict, sent: SentHistory) -> Memory:
         return apply_turn(
             self._ground(verdict),
             verdict,
@@ -131,7 +131,7 @@ class Thread:
         sent = self.read_sent(raws)
         verdict = self.reconcile(sent, hints)
         self.cases.append(verdict.case)
-        return verdict, sent, build_tail(self.virtual(verdict, sent), verdict, sent)
+        return verdict, sent, build_tail(self.projected(verdict, sent), verdict, sent)
 
     def close(self, verdict: Verdict, sent: SentHistory, reply: bytes | None) -> None:
         """Commit the turn; without a reply only if nothing would be superseded."""
@@ -537,7 +537,7 @@ class Meeting:
         self.story.append(
             f"{what}: {verdict.case} cut {verdict.cut} new {verdict.new} of {len(shown)}"
         )
-        check_tail(self.client, self.thread.virtual(verdict, sent), pieces, shown, self.told)
+        check_tail(self.client, self.thread.projected(verdict, sent), pieces, shown, self.told)
         for node in self.client.nodes:
             node.heard = node.heard or not self.client.thin
         return verdict, sent, pieces

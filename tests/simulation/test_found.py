@@ -125,7 +125,7 @@ def test_what_others_said_meanwhile_stands_before_what_is_asked() -> None:
     thread.turn([user("u3")], assistant("a3"))
     rebased = rebase_turn(thread.memory, verdict, sent)
     assert rebased is not None
-    pieces = build_tail(thread.virtual(rebased, sent), rebased, sent)
+    pieces = build_tail(thread.projected(rebased, sent), rebased, sent)
     assert [piece.raw for piece in pieces] == [*BASE, user("u3"), assistant("a3"), user("u2")]
 
 
@@ -224,7 +224,7 @@ async def test_a_turn_stored_while_the_outline_is_read() -> None:
         assert isinstance(p.store, Meddled)
         p.store.before_outline = lambda: engine(p).store_unanswered(earlier)
         turn = await opened(p, [*told, user("u5")])
-        assert texts(turn.opened.reconciled.virtual.tail) == ["u1", "a1", "u3", "a3", "u4", "u5"]
+        assert texts(turn.opened.reconciled.projected.tail) == ["u1", "a1", "u3", "a3", "u4", "u5"]
         await answered(p, turn, "a5")
         assert texts(await p.store.messages(KEY, 0)) == ["u1", "a1", "u3", "a3", "u4", "u5", "a5"]
 

@@ -63,7 +63,7 @@ class Committer:
         Do not call this for a fork: the messages that a fork supersedes stay live until its reply
         has come.
         """
-        if turn.reconciled.virtual == turn.reconciled.memory:
+        if turn.reconciled.projected == turn.reconciled.memory:
             return turn
         stored = (await self.commit(turn)).memory
         if stored is not None:
@@ -174,7 +174,7 @@ def copy_rendered_values(turn: OpenedTurn, memory: Memory) -> Memory:
     """Return the memory with the values that the prompt was built with: the render date, the time
     zone, and the text about other threads. If the prompt had no notes, or the log has changed since,
     set only the time zone."""
-    built = turn.reconciled.virtual
+    built = turn.reconciled.projected
     # Compare `shared_log` too: one of the other threads may have been forgotten since, and their
     # text with it.
     is_log_unchanged = (

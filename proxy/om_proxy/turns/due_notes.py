@@ -42,7 +42,7 @@ class DueNotes:
     async def apply(self, turn: OpenedTurn, deadline: Deadline | None) -> OpenedTurn:
         """Perform the work that is due. The turn then says why expected notes are missing.
         `deadline` is extended while the request waits for an observation."""
-        if turn.can_rewrite and turn.reconciled.virtual.shared_log:
+        if turn.can_rewrite and turn.reconciled.projected.shared_log:
             turn = await self._activate_cold_notes(turn)
         if self._is_nothing_due(turn):
             return await self._explain_missing_notes(turn)
@@ -71,13 +71,13 @@ class DueNotes:
             before = turn.reconciled
             match decision:
                 case Activate(count=count):
-                    ids = tuple(c.id for c in turn.reconciled.virtual.chunks[:count])
+                    ids = tuple(c.id for c in turn.reconciled.projected.chunks[:count])
                     activated = partial(transitions.activate_chunks, ids=ids, now=self.clock())
                     await self.memories.update(turn.key, activated, turn.scope, row_id=turn.row_id)
                 case Swap():
                     # In the shared log itself: a new thread gets no row before the upstream
                     # accepts its credential.
-                    shared_log = turn.reconciled.virtual.shared_log
+                    shared_log = turn.reconciled.projected.shared_log
                     where, row_id = (
                         (resource_key(turn.key), shared_log.row_id)
                         if shared_log
@@ -101,11 +101,11 @@ class DueNotes:
     async def _decide(
         self, turn: OpenedTurn, limits: Limits, *, waited: bool
     ) -> Activate | Swap | Observe | Reflect | None:
-        virtual = turn.reconciled.virtual
+        projected = turn.reconciled.projected
         return await run_off_loop(
-            len(virtual.tail),
+            len(projected.tail),
             lambda: decisions.decide_before_forwarding(
-                virtual, limits, self._request_state(turn), waited=waited
+                projected, limits, self._request_state(turn), waited=waited
             ),
         )
 
@@ -113,7 +113,7 @@ class DueNotes:
         """Whether certainly nothing is due, as for most requests."""
         idle, changed = self._prompt_cache_state(turn)
         return decisions.is_nothing_due(
-            turn.reconciled.virtual,
+            turn.reconciled.projected,
             turn.context.effective.limits,
             idle=idle,
             provider_changed=changed,
@@ -121,15 +121,15 @@ class DueNotes:
 
     async def _explain_missing_notes(self, turn: OpenedTurn, *, waited: bool = False) -> OpenedTurn:
         """Set the reason why expected notes are missing."""
-        virtual, limits = turn.reconciled.virtual, turn.context.effective.limits
-        if virtual.failures.count:
+        projected, limits = turn.reconciled.projected, turn.context.effective.limits
+        if projected.failures.count:
             state = self._request_state(turn)
             reason = await run_off_loop(
-                len(virtual.tail),
-                lambda: missing_notes.explain_failure(virtual, limits, state, waited=waited),
+                len(projected.tail),
+                lambda: missing_notes.explain_failure(projected, limits, state, waited=waited),
             )
             return replace(turn, reason=reason)
-        if decisions.waits_to_pay_back(virtual, limits):
+        if decisions.waits_to_pay_back(projected, limits):
             return replace(turn, reason=Reason.ECONOMY)
         return turn
 
@@ -142,7 +142,7 @@ class DueNotes:
     def _request_state(self, turn: OpenedTurn) -> RequestState:
         idle, changed = self._prompt_cache_state(turn)
         return RequestState(
-            last_observable_seq(turn.reconciled.virtual),
+            last_observable_seq(turn.reconciled.projected),
             idle,
             provider_changed=changed,
             now=self.clock(),

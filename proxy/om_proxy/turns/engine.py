@@ -1,7 +1,7 @@
 """Opens a turn before the request goes upstream, and closes it when the reply has come.
 
 `open_turn` compares the request with the thread's memory, performs due work and builds the prompt.
-`close_turn` commits the turn. Until then a fork and new messages exist only in a *virtual* memory.
+`close_turn` commits the turn. Until then a fork and new messages exist only in a *projected* memory.
 So a turn that fails leaves no trace but what the client really said.
 """
 

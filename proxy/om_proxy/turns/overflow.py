@@ -43,14 +43,14 @@ class OverflowRecovery:
         may_store = is_caller_verified or reconciled.memory.turns > 0
         if not (may_store and opened.should_store and opened.can_rewrite):
             return False
-        virtual = reconciled.virtual
+        projected = reconciled.projected
         last_leaving_seq = self._last_leaving_seq(opened)
-        if not overflow.ready_chunks(virtual, last_leaving_seq) and not self._find_next_batch(
+        if not overflow.ready_chunks(projected, last_leaving_seq) and not self._find_next_batch(
             opened
         ):
             return False
-        received_tokens = prompt_cost.received_tokens(virtual, reconciled.sent)
-        return overflow.can_shrink(virtual, received_tokens, last_leaving_seq)
+        received_tokens = prompt_cost.received_tokens(projected, reconciled.sent)
+        return overflow.can_shrink(projected, received_tokens, last_leaving_seq)
 
     async def shorten(self, turn: PreparedTurn) -> PreparedTurn:
         """Observe the messages that may leave the prompt, activate their notes, and build the
@@ -61,13 +61,15 @@ class OverflowRecovery:
         The new messages of a fork cannot be observed before the reply has come, but the messages
         before the fork can.
         """
-        coverage_before = turn.opened.reconciled.virtual.coverage
+        coverage_before = turn.opened.reconciled.projected.coverage
         opened = await self._observe_overflow(turn.opened)
-        if ids := overflow.ready_chunks(opened.reconciled.virtual, self._last_leaving_seq(opened)):
+        if ids := overflow.ready_chunks(
+            opened.reconciled.projected, self._last_leaving_seq(opened)
+        ):
             activated = partial(transitions.activate_chunks, ids=ids, now=self.clock())
             await self.memories.update(opened.key, activated, row_id=opened.row_id)
             opened = await self.reconciler.refresh_until_stable(opened)
-        if opened.reconciled.virtual.coverage <= coverage_before:
+        if opened.reconciled.projected.coverage <= coverage_before:
             return replace(turn, opened=opened, body=None)
         shortened = await self.builder.build(opened)
         if shortened.receipt["tokens-sent"] < shortened.receipt["tokens-received"]:
@@ -98,7 +100,7 @@ class OverflowRecovery:
     def _find_next_batch(self, turn: OpenedTurn) -> Observe | None:
         max_tokens = turn.context.effective.limits.observe_from_tokens
         return overflow.next_batch(
-            turn.reconciled.virtual, self._last_leaving_seq(turn), max_tokens, self.clock()
+            turn.reconciled.projected, self._last_leaving_seq(turn), max_tokens, self.clock()
         )
 
     def _last_leaving_seq(self, turn: OpenedTurn) -> int:
@@ -107,5 +109,5 @@ class OverflowRecovery:
         reconciled = turn.reconciled
         if reconciled.forks_before_coverage:
             return 0  # nothing of the request is stored until its reply comes
-        last = last_observable_seq(reconciled.virtual)
+        last = last_observable_seq(reconciled.projected)
         return last if reconciled.verdict.cut is None else min(last, reconciled.verdict.cut)

@@ -17,7 +17,7 @@ from om_proxy.memory_cache import Memories
 from om_proxy.models import TokenCounter
 from om_proxy.reasons import Reason, Status
 from om_proxy.turns.block_renderer import BlockRenderer
-from om_proxy.turns.turn import OpenedTurn, PreparedTurn, is_everything_sent, replace_virtual
+from om_proxy.turns.turn import OpenedTurn, PreparedTurn, is_everything_sent, replace_projected
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -31,15 +31,15 @@ class PromptBuilder:
 
     async def build(self, turn: OpenedTurn) -> PreparedTurn:
         """Rewrite the prompt, if the memory has notes or the tail does not fit."""
-        if turn.reconciled.virtual.shared_log:
+        if turn.reconciled.projected.shared_log:
             turn = await self._add_other_threads(turn)
-        virtual, sent = turn.reconciled.virtual, turn.reconciled.sent
-        shown = shared.limit_log_to_shown(virtual) if virtual.shared_log else virtual
-        has_notes = bool(shown.log.entries or virtual.other_threads_text)
+        projected, sent = turn.reconciled.projected, turn.reconciled.sent
+        shown = shared.limit_log_to_shown(projected) if projected.shared_log else projected
+        has_notes = bool(shown.log.entries or projected.other_threads_text)
         limit = turn.context.effective.limits.tail_limit_tokens
-        if not has_notes and limit is None and is_everything_sent(virtual, sent):
+        if not has_notes and limit is None and is_everything_sent(projected, sent):
             return await self.keep_original(turn, turn.reason)
-        pieces = build_tail(virtual, turn.reconciled.verdict, sent)
+        pieces = build_tail(projected, turn.reconciled.verdict, sent)
         kept, left_out = prompt_cost.limit_tail(pieces, limit)
         if (
             not has_notes
@@ -47,10 +47,14 @@ class PromptBuilder:
             and [p.raw for p in pieces] == list(turn.request.messages)
         ):
             return await self.keep_original(turn, turn.reason)
-        virtual = self._set_render_date(turn)
-        turn = replace_virtual(turn, virtual)
+        projected = self._set_render_date(turn)
+        turn = replace_projected(turn, projected)
         prompt = self.renderer.render(
-            turn.request, shared.limit_log_to_shown(virtual), kept, turn.context, left_out=left_out
+            turn.request,
+            shared.limit_log_to_shown(projected),
+            kept,
+            turn.context,
+            left_out=left_out,
         )
         return PreparedTurn(
             turn,
@@ -68,7 +72,7 @@ class PromptBuilder:
         """Add the messages of the resource's other threads that their notes do not cover. They are
         rendered again only when the prefix changes anyway, so that another thread does not break
         this one's prompt cache (docs/spec/behaviour.md#stable-prefix)."""
-        virtual = turn.reconciled.virtual
+        projected = turn.reconciled.projected
         if self._is_date_kept(turn):
             return turn
         noted = {
@@ -96,13 +100,13 @@ class PromptBuilder:
         )
         # An empty text is kept as well: else the first word of another thread would change this
         # one's prefix.
-        virtual = replace(
-            virtual,
+        projected = replace(
+            projected,
             other_threads_text=others,
-            shown_log_state=virtual.log.state,
+            shown_log_state=projected.log.state,
             render_date=self.clock(),
         )
-        return replace_virtual(turn, virtual)
+        return replace_projected(turn, projected)
 
     async def _threads_with_notes(self, key: Key) -> list[Memory]:
         """Load the resource's other threads whose notes are ready but not in the log yet. The
@@ -114,18 +118,18 @@ class PromptBuilder:
         return [await self.memories.load(w.key) for w in found[: other_threads.MAX_NOTED_THREADS]]
 
     def _set_render_date(self, turn: OpenedTurn) -> Memory:
-        """Return the virtual memory with the render date, to which relative dates refer. The user's
+        """Return the projected memory with the render date, to which relative dates refer. The user's
         time zone changes together with it, never alone."""
-        virtual, date = turn.reconciled.virtual, self._render_date(turn)
+        projected, date = turn.reconciled.projected, self._render_date(turn)
         is_moved = date != turn.previous_render_date
         return replace(
-            virtual,
+            projected,
             render_date=date,
-            timezone=(turn.timezone if is_moved else None) or virtual.timezone,
+            timezone=(turn.timezone if is_moved else None) or projected.timezone,
         )
 
     def _render_date(self, turn: OpenedTurn) -> float:
-        memory = turn.reconciled.virtual
+        memory = turn.reconciled.projected
         return (
             memory.render_date
             if memory.render_date is not None and self._is_date_kept(turn)
@@ -136,7 +140,7 @@ class PromptBuilder:
         """Whether the prompt keeps its render date and its text about other threads. They change
         only when the prefix changes anyway, or when the prompt cache is certainly cold
         (docs/spec/behaviour.md#render-date)."""
-        memory = turn.reconciled.virtual
+        memory = turn.reconciled.projected
         if memory.render_date is None:
             return False
         if not turn.should_store:
@@ -154,11 +158,11 @@ class PromptBuilder:
     ) -> Mapping[str, int]:
         """Count the figures of the receipt. `pieces`: the part of the conversation that goes
         upstream, beside `block` tokens of notes; None: the client's own prompt."""
-        virtual, request = turn.reconciled.virtual, turn.request
+        projected, request = turn.reconciled.projected, turn.request
         instructions = await self.token_counter.count_instructions(
             request.instructions, request.model or ""
         )
-        received = instructions + prompt_cost.received_tokens(virtual, turn.reconciled.sent)
+        received = instructions + prompt_cost.received_tokens(projected, turn.reconciled.sent)
         sent = (
             received
             if pieces is None
@@ -167,8 +171,8 @@ class PromptBuilder:
         return {
             "tokens-received": received,
             "tokens-sent": sent,
-            "pending-tokens": virtual.pending_tokens,
-            "observation-tokens": virtual.log.tokens,
-            "chunks": len(virtual.chunks),
-            "generation": virtual.log.generation,
+            "pending-tokens": projected.pending_tokens,
+            "observation-tokens": projected.log.tokens,
+            "chunks": len(projected.chunks),
+            "generation": projected.log.generation,
         }

@@ -182,10 +182,10 @@ class Reconciler:
             revived=revived,
             encoding=encoding,
         )
-        virtual = (
+        projected = (
             apply() if changed_count <= MANY_MESSAGES else await run_off_loop(changed_count, apply)
         )
-        return ReconciledTurn(memory, base, sent, verdict, revived, tokens, virtual)
+        return ReconciledTurn(memory, base, sent, verdict, revived, tokens, projected)
 
     async def _is_side_request(self, memory: Memory, sent: SentHistory, request: Request) -> bool:
         if request.offers_tools:

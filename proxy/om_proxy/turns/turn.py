@@ -26,7 +26,7 @@ class ReconciledTurn(Struct, frozen=True):
     verdict: Verdict
     revived: Mapping[int, Message]  # superseded messages that are live again, by seq
     tokens: Mapping[int, int]  # payload tokens of new messages, by their index in `sent`
-    virtual: Memory  # with everything the request implies
+    projected: Memory  # the memory as it will be if this request is answered
 
     @property
     def forks_before_coverage(self) -> bool:
@@ -90,9 +90,9 @@ class TakenForSideRequest(Exception):
     nothing of it is stored."""
 
 
-def replace_virtual(turn: OpenedTurn, virtual: Memory) -> OpenedTurn:
-    """Return the turn with another virtual memory."""
-    return replace(turn, reconciled=replace(turn.reconciled, virtual=virtual))
+def replace_projected(turn: OpenedTurn, projected: Memory) -> OpenedTurn:
+    """Return the turn with another projected memory."""
+    return replace(turn, reconciled=replace(turn.reconciled, projected=projected))
 
 
 def is_stored_through(reconciled: ReconciledTurn, last: int) -> bool:

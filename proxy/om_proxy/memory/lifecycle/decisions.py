@@ -128,7 +128,7 @@ def decide_before_forwarding(
     """The next thing due before this request's prompt is built; ask again after performing it.
     `waited`: the request has waited already.
 
-    `memory` is the virtual one, with the request's own messages in its tail; `is_nothing_due` has said
+    `memory` is the projected one, with the request's own messages in its tail; `is_nothing_due` has said
     that something may be due.
     """
     most = limits.observe_from_tokens

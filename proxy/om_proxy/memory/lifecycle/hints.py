@@ -29,7 +29,7 @@ def active_hints(memory: Memory) -> ActiveHints:
     """The newest current task with its time, and the suggested response as long as the user has not
     spoken since it was made.
 
-    In a log that several threads share, these are this thread's own. `memory` is the virtual one,
+    In a log that several threads share, these are this thread's own. `memory` is the projected one,
     with the request's own messages."""
     given = (
         [(p.last, p.at, p.task, p.suggestion) for p in shared.own_parts(memory)]

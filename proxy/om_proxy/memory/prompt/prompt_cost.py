@@ -15,7 +15,7 @@ BYTES_PER_TOKEN = 4  # of an uncounted message: for a receipt's figure, never fo
 
 
 def received_tokens(memory: Memory, sent: SentHistory) -> int:
-    """Tokens of the history as the client sent it. `memory` is the virtual one, whose newest view
+    """Tokens of the history as the client sent it. `memory` is the projected one, whose newest view
     is this request's."""
     cells = memory.views[-1].cells if memory.views and sent.count else ()
     return sum(_cell_tokens(memory, sent, cell) for cell in cells)

@@ -26,7 +26,7 @@ class Piece(Struct, frozen=True):
 
 
 def build_tail(memory: Memory, verdict: Verdict, sent: SentHistory) -> tuple[Piece, ...]:
-    """`memory` is the virtual one: after `apply_turn(…, verdict, sent, …)` without a reply, which left this
+    """`memory` is the projected one: after `apply_turn(…, verdict, sent, …)` without a reply, which left this
     request's view as its newest.
 
     A covered stretch is skipped, one that was not sent comes from the store, and everything else is
