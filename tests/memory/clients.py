@@ -135,7 +135,7 @@ class Thread:
 
     def close(self, verdict: Verdict, sent: SentHistory, reply: bytes | None) -> None:
         """Commit the turn; without a reply only if nothing would be superseded."""
-        if reply is None and (verdict.cut is not None or verdict.revive):
+        if reply is None and (verdict.forks or verdict.revive):
             return
         item = parse(reply) if reply is not None else None
         self.commit(
@@ -164,16 +164,16 @@ class Thread:
 
     def _ground(self, verdict: Verdict) -> Memory:
         memory = self.memory
-        if verdict.cut is None or verdict.cut >= memory.coverage:
+        if verdict.cut_seq is None or verdict.cut_seq >= memory.coverage:
             return memory
         live = self.live()
         chains = {m.seq: m.chain for m in live}
-        log, _ = branch.rollback_target(memory, verdict.cut, self.generations, chains)
+        log, _ = branch.rollback_target(memory, verdict.cut_seq, self.generations, chains)
         reach = branch.covered_until(log)
         before = [m for m in live if m.seq <= reach]
         return branch.roll_back(
             memory,
-            verdict.cut,
+            verdict.cut_seq,
             log,
             [m.mark for m in before][-self.recent :],
             [m for m in live if m.seq > reach],
@@ -511,7 +511,7 @@ class Meeting:
             )
         elif luck < 0.22 and not self.client.thin and not self.client.folds:
             verdict, sent, _ = self._open(what + ", we miss the reply")
-            forks = verdict.cut is not None or bool(verdict.revive)
+            forks = verdict.forks or bool(verdict.revive)
             self.thread.close(verdict, sent, reply if forks else None)
             self._check() if not forks else None
             return self.client.take(reply, heard=forks)
@@ -526,7 +526,7 @@ class Meeting:
     ) -> None:
         verdict, sent, _ = self._open(what, hints)
         self.thread.close(verdict, sent, reply)
-        if check and reply is None and verdict.cut is None and not verdict.revive:
+        if check and reply is None and not verdict.forks and not verdict.revive:
             self._check()
 
     def _open(
@@ -535,7 +535,7 @@ class Meeting:
         shown = self.client.shows()
         verdict, sent, pieces = self.thread.ask(shown, hints)
         self.story.append(
-            f"{what}: {verdict.case} cut {verdict.cut} new {verdict.new} of {len(shown)}"
+            f"{what}: {verdict.case} cut {verdict.cut_seq} new {verdict.new} of {len(shown)}"
         )
         check_tail(self.client, self.thread.projected(verdict, sent), pieces, shown, self.told)
         for node in self.client.nodes:

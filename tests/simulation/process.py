@@ -195,7 +195,7 @@ class WatchedEngine(Engine):
     async def open_turn(self, *args: Any, **more: Any) -> PreparedTurn:
         turn: PreparedTurn = await self._watched(super().open_turn(*args, **more))
         verdict = turn.opened.reconciled.verdict
-        self.world.told(f"case {verdict.case} cut {verdict.cut} {turn.status} {turn.reason}")
+        self.world.told(f"case {verdict.case} cut {verdict.cut_seq} {turn.status} {turn.reason}")
         self.world.cases[verdict.case] = self.world.cases.get(verdict.case, 0) + 1
         return turn
 

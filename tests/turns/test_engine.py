@@ -347,7 +347,7 @@ async def test_a_fork_that_fails_leaves_nothing(reply: Reply | None) -> None:
         history = await t.history(2, "short")
         edited = [user("question 0: edited")]
         opened = await t.open(edited, hints=Hints("full"))
-        assert opened.opened.reconciled.verdict.cut == 0
+        assert opened.opened.reconciled.verdict.cut_seq == 0
         await t.engine.close_turn(opened, reply, accepted=True)
         await t.engine.store_unanswered(opened)
         assert await t.live() == texts(history[:-1])

@@ -95,7 +95,7 @@ class Committer:
         # Another attempt's reply stays: only a reply that the client has seen to its end supersedes
         # messages.
         keeps_other_reply = reply is None or (is_end_unseen and is_overtaken)
-        if reconciled.verdict.cut is not None and keeps_other_reply:
+        if reconciled.verdict.forks and keeps_other_reply:
             return NOTHING_COMMITTED
         recorded = find_recorded_reply(reconciled)
         if reply is not None and recorded is not None and recorded.fp == reply.fp:

@@ -58,7 +58,7 @@ class DueNotes:
         waiting = await self.memories.store.resource_backlog(resource_key(turn.key))
         ready = batches.cold_threads_with_notes(waiting, limits, now)
         # a fork may take back the messages that its own notes are about
-        keys = [key for key in ready if key != turn.key or turn.reconciled.verdict.cut is None]
+        keys = [key for key in ready if key != turn.key or not turn.reconciled.verdict.forks]
         if await activate_ready_notes(self.memories, keys[:MAX_ACTIVATED_BY_REQUEST], now):
             return await self.reconciler.refresh_until_stable(turn)
         return turn
@@ -162,7 +162,7 @@ class DueNotes:
             return turn
         if (
             isinstance(decision, Observe)
-            and reconciled.verdict.cut is not None
+            and reconciled.verdict.forks
             and not is_stored_through(reconciled, decision.last)
         ):
             return replace(turn, reason=Reason.FORK_NOT_WAITED)
@@ -172,7 +172,7 @@ class DueNotes:
         if not (seconds_left := self.background.remaining_wait(where, timeout)):
             # another request has waited for this very call: none waits for it twice
             return replace(turn, reason=Reason.OBSERVER_LATE)
-        if isinstance(decision, Observe) and reconciled.verdict.cut is None:
+        if isinstance(decision, Observe) and not reconciled.verdict.forks:
             turn = await self.committer.store_unanswered(turn)
         if deadline is not None:
             deadline.extend(seconds_left)

@@ -138,7 +138,7 @@ class Engine:
             return NOTHING_COMMITTED
         item = await self._reconciler.read_reply_item(turn, reply)
         complete = item is not None and reply is not None and reply.complete
-        if not complete and turn.reconciled.verdict.cut is not None:
+        if not complete and turn.reconciled.verdict.forks:
             return NOTHING_COMMITTED
         committed = await self._committer.commit(
             turn,
@@ -186,7 +186,7 @@ class Engine:
         except TakenForSideRequest:
             return
         turn_at = turn.reconciled.memory.turn_at
-        if turn.reconciled.verdict.cut is not None and turn_at is not None and turn_at >= came_at:
+        if turn.reconciled.verdict.forks and turn_at is not None and turn_at >= came_at:
             return
         committed = await self._close(turn, reply)
         if delivered:
@@ -240,5 +240,5 @@ class Engine:
         """Store the new messages of a request that the upstream could not answer, unless it
         forks."""
         opened = turn.opened
-        if opened.should_store and opened.reconciled.verdict.cut is None:
+        if opened.should_store and not opened.reconciled.verdict.forks:
             await self._committer.commit(opened)

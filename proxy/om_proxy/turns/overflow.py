@@ -82,7 +82,7 @@ class OverflowRecovery:
         deadline = loop_time() + turn.context.effective.limits.block_timeout_s
         batch = self._find_next_batch(turn)
         # the messages of a fork are stored only with its reply
-        if batch and turn.reconciled.verdict.cut is None:
+        if batch and not turn.reconciled.verdict.forks:
             turn = await self.committer.store_unanswered(turn)
         while batch:
             seconds_left = deadline - loop_time()
@@ -110,4 +110,5 @@ class OverflowRecovery:
         if reconciled.forks_before_coverage:
             return 0  # nothing of the request is stored until its reply comes
         last = last_observable_seq(reconciled.projected)
-        return last if reconciled.verdict.cut is None else min(last, reconciled.verdict.cut)
+        cut_seq = reconciled.verdict.cut_seq
+        return last if cut_seq is None else min(last, cut_seq)

@@ -150,10 +150,10 @@ class Reconciler:
             if is_lone_repeat(memory, sent):
                 hints = replace(hints, undelivered=await self.deliveries.is_undelivered(memory))
             verdict = await self._compare(memory, sent, hints)
-        is_behind_coverage = verdict.cut is not None and verdict.cut < memory.coverage
+        forks_before_coverage = verdict.cut_seq is not None and verdict.cut_seq < memory.coverage
         base = (
             await self._roll_back_to_branch(memory, verdict, context.effective.memory.timezone)
-            if is_behind_coverage
+            if forks_before_coverage
             else memory
         )
         revived = (
@@ -241,21 +241,21 @@ class Reconciler:
                 raise Conflict("the thread changed while more of it was read")
 
     async def _roll_back_to_branch(self, memory: Memory, verdict: Verdict, timezone: str) -> Memory:
-        """Roll the memory back, because the request forks behind coverage: memory follows the
+        """Roll the memory back, because the request forks before coverage: memory follows the
         branch (docs/spec/behaviour.md#branch)."""
-        assert verdict.cut is not None  # a fork has a cut
+        assert verdict.cut_seq is not None  # a fork has a cut
         older, live = (
             await self._load_generations(memory),
             (await self.memories.store.outline(memory.key)).live,
         )
         entries, forgotten = branch.rollback_target(
-            memory, verdict.cut, older, {m.seq: m.chain for m in live}
+            memory, verdict.cut_seq, older, {m.seq: m.chain for m in live}
         )
         if forgotten:
             when = datetime.fromtimestamp(self.clock(), find_zone(memory.timezone, timezone))
-            at = next((m for m in reversed(live) if m.seq <= verdict.cut), EMPTY_MARK)
+            at = next((m for m in reversed(live) if m.seq <= verdict.cut_seq), EMPTY_MARK)
             entries = branch.add_rollback_note(memory, entries, at, when, self.token_counter.tokens)
-        return await self._roll_back(memory, verdict.cut, entries, live)
+        return await self._roll_back(memory, verdict.cut_seq, entries, live)
 
     async def _load_generations(
         self, memory: Memory
@@ -264,7 +264,7 @@ class Reconciler:
         return await self.memories.store.generations(where, memory.log.generation)
 
     async def _roll_back(
-        self, memory: Memory, cut: int, entries: tuple[Observation, ...], live: Sequence[Mark]
+        self, memory: Memory, cut_seq: int, entries: tuple[Observation, ...], live: Sequence[Mark]
     ) -> Memory:
         reach = branch.covered_until(
             entries, memory.shared_log.label if memory.shared_log else None
@@ -276,7 +276,7 @@ class Reconciler:
             len(covered),
             sum(m.tokens for m in covered) + MESSAGE_FRAMING_TOKENS * len(covered),
         )
-        return branch.roll_back(memory, cut, entries, covered, tail, before, self.clock())
+        return branch.roll_back(memory, cut_seq, entries, covered, tail, before, self.clock())
 
     async def _change_scope(self, memory: Memory, scope: Scope, *, should_store: bool) -> Memory:
         """Let the thread share its resource's log instead of its own, or the other way round."""

@@ -97,8 +97,8 @@ def replace_projected(turn: OpenedTurn, projected: Memory) -> OpenedTurn:
 
 def is_stored_through(reconciled: ReconciledTurn, last: int) -> bool:
     """Whether the messages up to this seq are stored, and the request's fork leaves them live."""
-    cut = reconciled.verdict.cut
-    return not reconciled.forks_before_coverage and (cut is None or last <= cut)
+    cut_seq = reconciled.verdict.cut_seq
+    return not reconciled.forks_before_coverage and (cut_seq is None or last <= cut_seq)
 
 
 def is_everything_sent(memory: Memory, sent: SentHistory) -> bool:

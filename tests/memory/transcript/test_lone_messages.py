@@ -83,7 +83,7 @@ def test_results_of_calls_nobody_knows(stored: str) -> None:
     thread = build_thread(stored)
     found = match_tool_results(thread.stored_transcript(), results("y", "z"))
     assert found is not None
-    assert (found.case, found.new, found.cut) == ("delta", (0, 1), None)
+    assert (found.case, found.new, found.cut_seq) == ("delta", (0, 1), None)
 
 
 def shape(name: str, count: int) -> tuple[StoredTranscript, SentHistory]:

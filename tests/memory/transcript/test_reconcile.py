@@ -94,7 +94,7 @@ def test_an_older_branch_lives_again() -> None:
     seqs = [m.seq for m in thread.live()]
     thread.turn(chat("u1 a1 u9"), raw("assistant", "9"))
     verdict = thread.turn(chat(LONG + " u4"), raw("assistant", "R"))
-    assert (verdict.case, verdict.cut, verdict.revive) == ("switch", seqs[1], tuple(seqs[2:]))
+    assert (verdict.case, verdict.cut_seq, verdict.revive) == ("switch", seqs[1], tuple(seqs[2:]))
     assert render_live_words(thread) == LONG + " u4 aR"
     assert [m.seq for m in thread.live()][:6] == seqs
 
@@ -133,7 +133,7 @@ def test_destructive_needs_proof(stored: str, sent: str, after: str) -> None:
     thread."""
     thread = build_thread(stored)
     verdict = thread.turn(chat(sent), raw("assistant", "R"))
-    assert verdict.cut is None
+    assert verdict.cut_seq is None
     assert render_live_words(thread) == after
 
 
@@ -141,7 +141,7 @@ def test_repeated_texts_align_by_their_neighbours() -> None:
     """Five times "ok" is no riddle while replies differ."""
     words = "u1 a1 uok a2 uok a3 uok a4"
     thread = build_thread(words)
-    assert thread.turn(chat("uok a3 uok a4 uok"), raw("assistant", "R")).cut is None
+    assert thread.turn(chat("uok a3 uok a4 uok"), raw("assistant", "R")).cut_seq is None
     assert render_live_words(thread) == words + " uok aR"
 
 
@@ -169,7 +169,7 @@ def test_what_cannot_be_aligned_is_appended() -> None:
     )
     unmatched = " ".join(f"ux{i} ay{i}" for i in range(300)) + " u299 s1 uR"
     verdict = thread.reconcile(thread.read_sent(chat(unmatched)))
-    assert (verdict.case, verdict.cut, len(verdict.new)) == ("delta", None, 603)
+    assert (verdict.case, verdict.cut_seq, len(verdict.new)) == ("delta", None, 603)
 
 
 # ── lone messages, styles, hints ──────────────────────────────────────────────────────────────────
@@ -258,7 +258,7 @@ def test_history_new_appends_everything() -> None:
 def test_history_window_takes_no_prefix_for_a_rewind() -> None:
     """A window may begin like the thread does without taking anything back."""
     thread = build_thread("uok a1 u2 a2 uok a3")
-    assert thread.turn(chat("uok a3 u4"), raw("assistant", "R"), Hints("window")).cut is None
+    assert thread.turn(chat("uok a3 u4"), raw("assistant", "R"), Hints("window")).cut_seq is None
     assert render_live_words(thread) == "uok a1 u2 a2 uok a3 u4 aR"
 
 
@@ -326,7 +326,7 @@ def test_old_forks_ask_for_the_outline() -> None:
     )
     verdict = reconcile(thread.stored_transcript(complete=True), SentHistory.of(sent.raws, parse))
     assert isinstance(verdict, Verdict)
-    assert (verdict.case, verdict.cut) == ("edit", 4)
+    assert (verdict.case, verdict.cut_seq) == ("edit", 4)
 
 
 def test_a_window_needs_no_outline() -> None:

@@ -26,16 +26,16 @@ from om_proxy.memory.model import (
 
 
 def valid_prefix(
-    log: Sequence[Observation], cut: int, live: Mapping[int, bytes]
+    log: Sequence[Observation], cut_seq: int, live: Mapping[int, bytes]
 ) -> tuple[Observation, ...]:
-    """The first entries of a log, as far as they cover nothing after `cut` and nothing of another
+    """The first entries of a log, as far as they cover nothing after `cut_seq` and nothing of another
     branch.
 
     `live`: the chain at each live message. An older generation may cover an abandoned branch whose
     seqs lie below the cut: only the chain tells. Entries before a rollback note stay with the note,
     whatever they cover (`add_rollback_note`).
     """
-    stands = [o.last <= cut and (not o.last or live.get(o.last) == o.chain) for o in log]
+    stands = [o.last <= cut_seq and (not o.last or live.get(o.last) == o.chain) for o in log]
     forgiven = max((i + 1 for i, o in enumerate(log) if o.kind == "note" and stands[i]), default=0)
     rest = takewhile(itemgetter(1), zip(log[forgiven:], stands[forgiven:], strict=True))
     return (*log[:forgiven], *(o for o, _ in rest))
@@ -50,34 +50,36 @@ def covered_until(log: Sequence[Observation], label: str | None = None) -> int:
 
 def rollback_target(
     memory: Memory,
-    cut: int,
+    cut_seq: int,
     older: Sequence[tuple[int, tuple[Observation, ...]]],
     live: Mapping[int, bytes],
 ) -> tuple[tuple[Observation, ...], bool]:
-    """The newest state of the log that covers nothing after `cut`, and whether a better one existed
+    """The newest state of the log that covers nothing after `cut_seq`, and whether a better one existed
     that was not kept.
 
     A reflection that holds what the client took back gives way to the generation before it. `live`
     as in `valid_prefix`. In a shared log only what this thread said goes back (shared.py).
     """
     if memory.shared_log:
-        return shared.remove_taken_back(memory, cut, older, live)
+        return shared.remove_taken_back(memory, cut_seq, older, live)
     logs = (memory.log.entries, *(log for _, log in older))
-    states = [valid_prefix(log, cut, live) for log in logs]
+    states = [valid_prefix(log, cut_seq, live) for log in logs]
     found = max(states, key=covered_until)  # max keeps the first of equals: the newest generation
-    is_forgotten = cut > 0 and all(
-        _is_torn(log, len(state), cut, live)
+    is_forgotten = cut_seq > 0 and all(
+        _is_torn(log, len(state), cut_seq, live)
         for log, state in zip(logs, states, strict=True)
         if covered_until(state) == covered_until(found)
     )
     return found, is_forgotten
 
 
-def _is_torn(log: Sequence[Observation], stands: int, cut: int, live: Mapping[int, bytes]) -> bool:
+def _is_torn(
+    log: Sequence[Observation], stands: int, cut_seq: int, live: Mapping[int, bytes]
+) -> bool:
     """Whether the fork goes through a reflection, the first entry that does not stand: only its
     sources could say where."""
     torn = log[stands] if stands < len(log) else None
-    return torn is not None and torn.kind == "reflection" and torn.after < cut
+    return torn is not None and torn.kind == "reflection" and torn.after < cut_seq
 
 
 ROLLBACK_NOTE = (
@@ -121,19 +123,19 @@ def add_rollback_note(
 
 def roll_back(
     memory: Memory,
-    cut: int,
+    cut_seq: int,
     log: tuple[Observation, ...],
     recent: Sequence[Mark],
     tail: Sequence[Message],
     before: tuple[int, int],
     now: float,
 ) -> Memory:
-    """The memory of the branch that ends at `cut`, with `log` from `rollback_target`: what that
+    """The memory of the branch that ends at `cut_seq`, with `log` from `rollback_target`: what that
     uncovers is raw again.
 
     `recent`: the newest live marks up to the log's reach. `tail`: the live messages after it,
-    through `cut` or further. `before`: count and framed tokens of all live messages up to the reach. The
-    messages after `cut` stay in the tail: `apply_turn` supersedes them.
+    through `cut_seq` or further. `before`: count and framed tokens of all live messages up to the reach. The
+    messages after `cut_seq` stay in the tail: `apply_turn` supersedes them.
     """
     coverage = covered_until(log, memory.shared_log.label if memory.shared_log else None)
     rolled = memory.log if log == memory.log.entries else memory.log.begin_generation(log)
@@ -150,7 +152,7 @@ def roll_back(
         recent=tuple(recent)[-RECENT_MARKS:],
         tail=tuple(tail),
         # behind a coverage that fell, chunks leave a gap, which would be lost when they become active
-        chunks=tuple(c for c in memory.chunks if c.last <= cut)
+        chunks=tuple(c for c in memory.chunks if c.last <= cut_seq)
         if coverage == memory.coverage
         else (),
         render_date=now,

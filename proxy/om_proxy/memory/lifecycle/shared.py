@@ -254,11 +254,11 @@ def thread_coverage(log: Sequence[Observation], label: str) -> int:
 
 def remove_taken_back(
     memory: Memory,
-    cut: int,
+    cut_seq: int,
     older: Sequence[tuple[int, tuple[Observation, ...]]],
     live: Mapping[int, bytes],
 ) -> tuple[tuple[Observation, ...], bool]:
-    """The shared log without what this thread took back after `cut`, and whether an entry had to stay
+    """The shared log without what this thread took back after `cut_seq`, and whether an entry had to stay
     that covers some of it.
 
     `live`: the chain at each live message of the thread. A reflection that holds what was taken back
@@ -273,7 +273,7 @@ def remove_taken_back(
 
     def still_stands(o: Observation) -> bool:
         return all(
-            p.last <= cut and (not p.last or live.get(p.last) == p.chain)
+            p.last <= cut_seq and (not p.last or live.get(p.last) == p.chain)
             for p in parts_of_thread(o)
         )
 
@@ -282,7 +282,7 @@ def remove_taken_back(
             yield o
         elif o.kind == "reflection" and o.sources and all(s in found for s in o.sources):
             yield from chain.from_iterable(take_back(found[s]) for s in o.sources)
-        elif o.kind == "reflection" and (len(o.parts) > 1 or parts_of_thread(o)[0].after < cut):
+        elif o.kind == "reflection" and (len(o.parts) > 1 or parts_of_thread(o)[0].after < cut_seq):
             yield o
 
     rest = tuple(chain.from_iterable(map(take_back, memory.log.entries)))

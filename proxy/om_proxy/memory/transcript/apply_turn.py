@@ -30,14 +30,14 @@ def apply_turn(
     """The memory after this turn: superseded messages gone, the new ones and the reply in their
     place, the view remembered.
 
-    Where `verdict.cut` lies before coverage, the memory must be rolled back first
+    Where `verdict.cut_seq` lies before coverage, the memory must be rolled back first
     (branch.roll_back). `tokens`: payload tokens per sent index, for new and replaced messages,
     by `encoding`. `revived`: the messages of `verdict.revive`, by seq. Without `reply` the new
     messages stand unanswered; that is also the projected memory that a prompt is built from.
     """
-    cut = memory.end if verdict.cut is None else verdict.cut
-    chunks = tuple(chunk for chunk in memory.chunks if chunk.last <= cut)
-    kept = MessageList.of(memory.tail).messages_through(cut)
+    cut_seq = memory.end if verdict.cut_seq is None else verdict.cut_seq
+    chunks = tuple(chunk for chunk in memory.chunks if chunk.last <= cut_seq)
+    kept = MessageList.of(memory.tail).messages_through(cut_seq)
     if verdict.revive:
         kept = MessageList((*kept, *((revived or {})[seq] for seq in verdict.revive)))
     fixed = chunks[-1].last if chunks else memory.coverage
@@ -45,16 +45,16 @@ def apply_turn(
     if verdict.swaps or verdict.revive:
         kept = _rechain(memory.chain_at_coverage, kept)
     answered = verdict.answered or (
-        reply is not None and _is_reply_stored(memory, verdict, reply, cut)
+        reply is not None and _is_reply_stored(memory, verdict, reply, cut_seq)
     )
     answer = [(reply, reply_tokens, now)] if reply is not None and not answered else []
     chain = kept[-1].chain if kept else memory.chain_at_coverage
-    added = [*_new_messages(memory, verdict, sent, tokens, now, cut), *answer]
+    added = [*_new_messages(memory, verdict, sent, tokens, now, cut_seq), *answer]
     fresh = tuple(_number_messages(memory.next_seq, chain, added, encoding))
     after = replace(
         memory,
         tail=kept.append_messages(fresh),
-        undated_to=_carry_undated_to(memory, fresh[: len(verdict.new)], cut)
+        undated_to=_carry_undated_to(memory, fresh[: len(verdict.new)], cut_seq)
         if memory.next_seq > 1
         else _find_undated_to(fresh),
         next_seq=memory.next_seq + len(fresh),
@@ -81,22 +81,23 @@ def _find_undated_to(fresh: Sequence[Message]) -> int:
     )
 
 
-def _carry_undated_to(memory: Memory, fresh: Sequence[Message], cut: int) -> int:
+def _carry_undated_to(memory: Memory, fresh: Sequence[Message], cut_seq: int) -> int:
     """`undated_to` of a thread that goes on. An undated message that only moves, behind an inserted
     one, stays undated."""
-    if not fresh or cut >= memory.undated_to:
+    if not fresh or cut_seq >= memory.undated_to:
         return memory.undated_to
     undated = {
-        m.item.fp for m in MessageList.of(memory.tail).messages_between(cut + 1, memory.undated_to)
+        m.item.fp
+        for m in MessageList.of(memory.tail).messages_between(cut_seq + 1, memory.undated_to)
     }
     return next((m.seq for m in reversed(fresh) if m.item.fp in undated), memory.undated_to)
 
 
-def _is_reply_stored(memory: Memory, verdict: Verdict, reply: Item, cut: int) -> bool:
+def _is_reply_stored(memory: Memory, verdict: Verdict, reply: Item, cut_seq: int) -> bool:
     """Whether this very reply is stored and stays: its commit seemed to fail, was written, and is
     tried again."""
     seq = verdict.repeats.reply if verdict.repeats else 0
-    return 0 < seq <= cut and any(m.seq == seq and m.fp == reply.fp for m in memory.marks)
+    return 0 < seq <= cut_seq and any(m.seq == seq and m.fp == reply.fp for m in memory.marks)
 
 
 def _new_messages(
@@ -105,11 +106,11 @@ def _new_messages(
     sent: SentHistory,
     tokens: Mapping[int, int],
     now: float,
-    cut: int,
+    cut_seq: int,
 ) -> Iterator[tuple[Item, int, float]]:
     """The new messages with their tokens and times. A message that only moves keeps its time."""
     seen_at = (
-        {m.item.fp: m.at for m in MessageList.of(memory.tail).messages_after(cut)}
+        {m.item.fp: m.at for m in MessageList.of(memory.tail).messages_after(cut_seq)}
         if verdict.new
         else {}
     )

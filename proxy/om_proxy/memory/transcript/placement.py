@@ -71,7 +71,7 @@ def _is_ambiguous(transcript: StoredTranscript, sent: SentHistory, found: Verdic
         return transcript.style != "thin"
     new = frozenset(found.new)
     odd = [sent.item(i).role for i in list_unmatched(found) if i not in new]
-    if found.cut is not None:
+    if found.forks:
         return bool(odd or found.new)
     if any(role in ("user", "assistant") for role in odd):
         return (
@@ -274,7 +274,7 @@ def _match_other_branch(
     there = place_history(other, sent)
     assert not isinstance(there, NeedOutline)  # `other` is complete
     fork = last_shared_seq(transcript.live, other.live)
-    kept = other.end if there.cut is None else there.cut
+    kept = other.end if there.cut_seq is None else there.cut_seq
     # where both branches hold the certain prefix, only what follows it tells them apart
     start = prefix.sent if fork >= transcript.seq_before(prefix.stored) else 0
     if kept <= fork or sum(i >= start for i in list_unmatched(there)) >= len(list_unmatched(found)):
@@ -282,7 +282,7 @@ def _match_other_branch(
     return replace(
         there,
         case="switch",
-        cut=fork if transcript.end != fork else None,
+        cut_seq=fork if transcript.end != fork else None,
         end=transcript.end,
         at=kept,
         revive=tuple(m.seq for m in other.live if fork < m.seq <= kept),

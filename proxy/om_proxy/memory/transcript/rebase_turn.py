@@ -30,15 +30,14 @@ def rebase_turn(memory: Memory, verdict: Verdict, sent: SentHistory) -> Verdict 
     since = transcript.marks_after(verdict.end)
     equal = _find_equal_view(memory, sent)
     if equal and (
-        equal.seq > verdict.end
-        or (verdict.cut is not None and verdict.repeats and equal.reply > verdict.end)
+        equal.seq > verdict.end or (verdict.forks and verdict.repeats and equal.reply > verdict.end)
     ):
         return _rebase_onto_same_turn(memory, verdict, sent, equal.cells, equal.seq)
-    if verdict.cut is not None:
+    if verdict.forks:
         unseen = Cell("unsent", sent.count, sent.count, since[0].seq, since[-1].seq)
         return replace(
             verdict,
-            cut=None,
+            cut_seq=None,
             end=memory.end,
             at=memory.end,
             cells=_insert_unsent(verdict.cells, unseen, verdict.new),
@@ -87,14 +86,14 @@ def _rebase_onto_same_turn(
     unaccounted = [m for m in since if not replies.get(m.seq)]
     follows = bool(unaccounted) and since[0].role == "assistant" and replies.get(since[0].seq, True)
     answered = follows and _is_shown(memory.views, since[0], unaccounted)
-    cut = at if since and not unaccounted else None
+    cut_seq = at if since and not unaccounted else None
     if unaccounted and not answered:
         cells = (*cells, Cell("unsent", sent.count, sent.count, unaccounted[0].seq, since[-1].seq))
         at = memory.end
     return replace(
         verdict,
         case="retry",
-        cut=cut,
+        cut_seq=cut_seq,
         end=memory.end,
         at=at,
         new=(),

@@ -142,10 +142,10 @@ def _match_recorded_request(
     users_since = any(m.role == "user" for m in transcript.marks_after(view.seq))
     if users_since and not transcript.is_prefix_view(view):
         return None  # a window of repeated texts looks the same
-    cut = view.seq if transcript.end != view.seq else None
+    cut_seq = view.seq if transcript.end != view.seq else None
     return Verdict(
         case="rewind" if users_since else "retry",
-        cut=cut,
+        cut_seq=cut_seq,
         end=transcript.end,
         at=view.seq,
         cells=view.cells,
@@ -169,7 +169,7 @@ def _replace_full_history(transcript: StoredTranscript, sent: SentHistory) -> Ve
     pairs = _pair_one_to_one(transcript, sent, prefix)
     found = judge_pairs(transcript, sent, prefix, shift_pairs(pairs, prefix.sent, prefix.stored))
     if not prefix.sent and not pairs:
-        return replace(found, case="edit", cut=0, at=0, cells=(), new=tuple(range(sent.count)))
+        return replace(found, case="edit", cut_seq=0, at=0, cells=(), new=tuple(range(sent.count)))
     return prefer_other_branch(transcript, sent, prefix, found)
 
 

@@ -35,22 +35,26 @@ class Verdict(Struct, frozen=True, kw_only=True):
     complete."""
 
     case: str  # a word of the table in docs/spec/reconcile.md#cases
-    # live messages with seq > cut are superseded when the turn commits; None: nothing is
-    cut: int | None = None
+    # live messages with a higher seq are superseded when the turn commits; None: none is
+    cut_seq: int | None = None
     end: int  # the end of the transcript it was computed against
     at: int  # seq of the message the first new one, or the reply, follows
     new: tuple[int, ...] = ()  # indices of sent messages to append, in order
     # (seq, sent index): the client's version replaces the stored one
     swaps: tuple[tuple[int, int], ...] = ()
-    revive: tuple[int, ...] = ()  # superseded messages that become live again, after `cut`
-    cells: tuple[
-        Cell, ...
-    ] = ()  # the client's view against the transcript; new messages are in none yet
+    revive: tuple[int, ...] = ()  # superseded messages that become live again, after `cut_seq`
+    # the client's view against the transcript; new messages are in none yet
+    cells: tuple[Cell, ...] = ()
     style: Style
     repeats: View | None = None  # the recorded attempt this request repeats
     certain: int = 0  # leading sent messages that were recognised without a guess
     # the turn has its reply and the thread went on: this one's reply is not recorded
     answered: bool = False
+
+    @property
+    def forks(self) -> bool:
+        """Whether the request supersedes live messages."""
+        return self.cut_seq is not None
 
     @classmethod
     def at_end(cls, transcript: StoredTranscript, case: str) -> Verdict:
@@ -120,12 +124,12 @@ def judge_pairs(
     cells = [*prefix.cells, *judged]
     moved = _find_moved_reminders(transcript, sent, prefix, cells, next_sent)
     new = tuple(i for i in range(next_sent, sent.count) if i not in moved)
-    cut = transcript.seq_before(next_stored) if superseded else None
+    cut_seq = transcript.seq_before(next_stored) if superseded else None
     return Verdict(
         case=case or _name_case(transcript, sent, cells, judged, superseded, new),
-        cut=cut,
+        cut_seq=cut_seq,
         end=transcript.end,
-        at=transcript.end if cut is None else cut,
+        at=transcript.end if cut_seq is None else cut_seq,
         new=new,
         swaps=swaps,
         cells=merge_neighbours([*cells, *(Cell("extra", i, i + 1, 1, 0) for i in moved)]),
@@ -283,7 +287,7 @@ def _adopt_inserted(
         at = before.to_seq
         return Verdict(
             case="inserted",
-            cut=at,
+            cut_seq=at,
             end=transcript.end,
             at=at,
             new=tuple(range(cell.sent_from, sent.count)),
