@@ -12,7 +12,7 @@ from itertools import pairwise
 import pytest
 
 from om_proxy.server import fair_queue
-from om_proxy.server.fair_queue import CROWD_PIECES, wait_slot
+from om_proxy.server.fair_queue import MAX_PIECES_WITHOUT_REST, wait_slot
 
 
 class Passes:
@@ -54,8 +54,8 @@ async def test_one_in_a_pass(passes: Passes) -> None:
         await wait_slot()
         took.append((number, passes.now))
 
-    await asyncio.gather(*(work(number) for number in range(CROWD_PIECES)))
-    assert [number for number, _ in took] == list(range(CROWD_PIECES))
+    await asyncio.gather(*(work(number) for number in range(MAX_PIECES_WITHOUT_REST)))
+    assert [number for number, _ in took] == list(range(MAX_PIECES_WITHOUT_REST))
     at = [now for _, now in took]
     assert at == sorted(set(at))
 
@@ -119,10 +119,10 @@ async def test_a_crowd_lets_the_loop_rest(passes: Passes, monkeypatch: pytest.Mo
         took.append(loop.time())
 
     passes.close()
-    await asyncio.gather(*(work() for _ in range(CROWD_PIECES + 6)))
+    await asyncio.gather(*(work() for _ in range(MAX_PIECES_WITHOUT_REST + 6)))
     rests = [after - before >= 0.004 for before, after in pairwise(took)]
     assert sum(rests[:6]) >= 4
-    assert sum(rests[8:]) <= CROWD_PIECES // 4
+    assert sum(rests[8:]) <= MAX_PIECES_WITHOUT_REST // 4
 
 
 def test_a_loop_is_let_go() -> None:

@@ -31,11 +31,11 @@ class ManualTimer:
         return self.now
 
     def call_later(
-        self, delay: float, callback: Callable[[TimerLoop], None], timer: TimerLoop, /
+        self, delay: float, callback: Callable[[TimerLoop], None], loop: TimerLoop, /
     ) -> None:
         assert self.next is None, "one timer for all"
         self.delay = delay
-        self.next = lambda: callback(timer)
+        self.next = lambda: callback(loop)
 
     def turn(self) -> None:
         assert self.next is not None
@@ -45,27 +45,29 @@ class ManualTimer:
 
 
 class Connection:
-    def __init__(self, late: TimeoutKind | None = None) -> None:
-        self.late = late
-        self.looks: list[float] = []
+    def __init__(self, kind: TimeoutKind | None = None) -> None:
+        self.kind = kind
+        self.check_times: list[float] = []
 
     def check(self, now: float) -> TimeoutKind | None:
-        self.looks.append(now)
-        return self.late
+        self.check_times.append(now)
+        return self.kind
 
 
 @pytest.mark.parametrize("count", [1, 7, 8, 9, 1_000])
 def test_a_round(count: int) -> None:
     """Each connection is checked once a second, however many there are."""
-    guard, timer, connections = Watchdog(), ManualTimer(), [Connection() for _ in range(count)]
-    guard.watch(connections, timer)
-    guard.watch(connections, timer)  # with each new connection
+    watchdog, timer, connections = Watchdog(), ManualTimer(), [Connection() for _ in range(count)]
+    watchdog.watch(connections, timer)
+    watchdog.watch(connections, timer)  # with each new connection
     while timer.now < 10 * ROUND_S:
         timer.turn()
     for connection in connections:
         gaps = [
             after - before
-            for before, after in zip(connection.looks, connection.looks[1:], strict=False)
+            for before, after in zip(
+                connection.check_times, connection.check_times[1:], strict=False
+            )
         ]
         assert len(gaps) >= 7
         assert max(gaps) <= ROUND_S * (1 + 2 / SLICES_PER_ROUND)
@@ -73,22 +75,22 @@ def test_a_round(count: int) -> None:
 
 def test_a_slice() -> None:
     """An eighth of the connections is checked at a time."""
-    guard, timer, connections = Watchdog(), ManualTimer(), [Connection() for _ in range(800)]
-    guard.watch(connections, timer)
+    watchdog, timer, connections = Watchdog(), ManualTimer(), [Connection() for _ in range(800)]
+    watchdog.watch(connections, timer)
     timer.turn()
-    assert sum(len(connection.looks) for connection in connections) == 100
+    assert sum(len(connection.check_times) for connection in connections) == 100
 
 
 def test_readers_that_stall_together() -> None:
     """A few are reset at a time. All others are still checked, and in the end all are reset."""
-    guard, timer = Watchdog(), ManualTimer()
+    watchdog, timer = Watchdog(), ManualTimer()
     connections = [Connection("write") for _ in range(100)]
-    guard.watch(connections, timer)
+    watchdog.watch(connections, timer)
     while timer.next and connections:
         timer.turn()
-        looked_at = [connection for connection in connections if connection.looks]
-        assert len(looked_at) <= MAX_RESETS_PER_SLICE
-        for connection in looked_at:
+        checked = [connection for connection in connections if connection.check_times]
+        assert len(checked) <= MAX_RESETS_PER_SLICE
+        for connection in checked:
             connections.remove(connection)
     assert connections == []
     assert timer.now == pytest.approx(
@@ -98,23 +100,23 @@ def test_readers_that_stall_together() -> None:
 
 def test_no_connections() -> None:
     """The timer stops without connections, and starts again with the next one."""
-    guard, timer, connections = Watchdog(), ManualTimer(), {Connection()}
-    guard.watch(connections, timer)
+    watchdog, timer, connections = Watchdog(), ManualTimer(), {Connection()}
+    watchdog.watch(connections, timer)
     connections.clear()
     for _ in range(2 * SLICES_PER_ROUND):
         if timer.next:
             timer.turn()
     assert timer.next is None
     connections.add(newcomer := Connection())
-    guard.watch(connections, timer)
+    watchdog.watch(connections, timer)
     timer.turn()
-    assert newcomer.looks
+    assert newcomer.check_times
 
 
 def test_short_limits() -> None:
     """Shorter limits are checked more often."""
-    guard, timer = Watchdog(lambda: LimitSettings(body_timeout=0.4)), ManualTimer()
-    guard.watch([Connection()], timer)
+    watchdog, timer = Watchdog(lambda: LimitSettings(body_timeout=0.4)), ManualTimer()
+    watchdog.watch([Connection()], timer)
     assert timer.delay == pytest.approx(0.1 / SLICES_PER_ROUND)
 
 

@@ -1,4 +1,5 @@
-"""A time limit that costs nothing if the work never waits, which is most of the time."""
+"""Limit the time of a piece of work. The limit costs nothing if the work never waits, as most work
+does."""
 
 from __future__ import annotations
 
@@ -12,18 +13,18 @@ T = TypeVar("T")
 
 
 class Deadline:
-    """A limit for one piece of work, which may ask for more time while it runs."""
+    """A time limit for one piece of work, which may ask for more time while it runs."""
 
-    def __init__(self, seconds: float) -> None:
-        self._seconds = seconds
+    def __init__(self, limit_s: float) -> None:
+        self._limit_s = limit_s
         self._timeout: asyncio.Timeout | None = None
 
-    def extend(self, seconds: float) -> None:
-        """Give the work more seconds."""
+    def extend(self, extension_s: float) -> None:
+        """Give the work more time."""
         if self._timeout is None:
-            self._seconds += seconds
+            self._limit_s += extension_s
         else:
-            self._timeout.reschedule((self._timeout.when() or 0.0) + seconds)
+            self._timeout.reschedule((self._timeout.when() or 0.0) + extension_s)
 
     async def run(self, work: Coroutine[Any, Any, T]) -> T:
         """Return the result of the work. Raises TimeoutError if it takes longer than its limit."""
@@ -32,13 +33,13 @@ class Deadline:
         except StopIteration as done:
             result: T = done.value
             return result
-        async with asyncio.timeout(self._seconds) as self._timeout:
+        async with asyncio.timeout(self._limit_s) as self._timeout:
             return await _continue_coroutine(work, awaited)
 
 
 @types.coroutine
 def _continue_coroutine(work: Coroutine[Any, Any, T], awaited: Any) -> Generator[Any, Any, T]:
-    """Run a coroutine to its end. It has begun already, and now waits for `awaited`."""
+    """Run a coroutine to its end. The coroutine has begun already, and now waits for `awaited`."""
     step: Callable[[], Any]
     while True:
         try:
@@ -46,9 +47,8 @@ def _continue_coroutine(work: Coroutine[Any, Any, T], awaited: Any) -> Generator
         except GeneratorExit:
             work.close()
             raise
-        except (
-            BaseException
-        ) as exc:  # a cancellation, by the limit or from outside, reaches the work
+        except BaseException as exc:
+            # a cancellation, by the limit or from outside, reaches the work
             step = partial(work.throw, exc)
         try:
             awaited = step()

@@ -2,19 +2,19 @@
 
 The time limits:
 
-- the head of a request: `header_timeout` from the connection's first moment, or from the end of the
-  request before;
-- its body: at least `MIN_BYTES_PER_S` over each `body_timeout`, so that a large file may take its
-  time and a trickle may not. The rest of a body that was answered before its end has the same time;
-- our response: in each `write_timeout` the client takes all of it, or `MIN_BYTES_PER_S`;
-- the next request on a kept connection: `keep_alive`. This is silence and not slowness, so the
-  connection is closed without an error;
-- the end of one request while so much lies unread behind it that the client could have left
-  unnoticed: `UNREAD_REQUEST_TIMEOUT_S`. That request is still served, but the requests behind it
-  are dropped.
+- the head of a request must come within `header_timeout`, from the connection's first moment, or
+  from the end of the request before;
+- a body must come with at least `MIN_BYTES_PER_S` over each `body_timeout`, so that a large file
+  may take its time, but a trickle may not. The same holds for the remaining part of a body that was
+  answered before its end;
+- of our response, the client must take all or `MIN_BYTES_PER_S` in each `write_timeout`;
+- the next request on a kept connection must begin within `keep_alive`. A silent client is not slow,
+  so the connection is closed without an error;
+- a request must end within `UNREAD_REQUEST_TIMEOUT_S` if so many bytes of the next requests are
+  unread that the client could have left unnoticed. That request is still served, but the requests
+  after it are dropped.
 
-No time runs while it is the proxy's turn. A client is not slow while the proxy does not read from
-it.
+No time runs while the proxy has to act: a client is not slow while the proxy does not read from it.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ from typing import Literal, NamedTuple, Protocol
 
 MIN_BYTES_PER_S = 1_024  # a GPRS modem of the year 2000 sent twice as much
 REFUSAL_READ_TIMEOUT_S = 2.0  # for a refused client to read the error
-UNREAD_REQUEST_TIMEOUT_S = 0.5  # that is at the second check
+UNREAD_REQUEST_TIMEOUT_S = 0.5  # it ends at the second check
 
-# `rest`: the rest of a body that was answered early; `left`: after a refusal; `behind`: too much of
-# the next request is unread; `proxy`: the proxy's turn
+# `rest`: the remaining part of a body that was answered early; `left`: after a refusal; `behind`:
+# too much of the next request is unread; `proxy`: the proxy has to act
 ConnectionStage = Literal["head", "body", "rest", "idle", "left", "behind", "proxy"]
 TimeoutKind = Literal["head", "body", "rest", "idle", "left", "behind", "write"]
 
@@ -65,8 +65,8 @@ class ConnectionSample(NamedTuple):
     """The state of a connection at one check."""
 
     stage: ConnectionStage
-    request: int  # its number on the connection
-    received: int  # bytes of its body so far
+    request: int  # number of the request on the connection
+    received: int  # bytes of the request's body so far
     unsent: int  # bytes that wait for the client to take them
     resumed: int  # how often the write buffer was full and then emptied again
 
@@ -74,54 +74,78 @@ class ConnectionSample(NamedTuple):
 class TimeoutDetector:
     """The history of one connection. `detect` is called at each check."""
 
-    __slots__ = ("_at", "_received", "_resumed", "_since", "_unsent", "_unsent_since")
+    __slots__ = (
+        "_received_at_start",
+        "_resumed_at_start",
+        "_stage",
+        "_stage_start",
+        "_unsent_at_start",
+        "_unsent_start",
+    )
 
     def __init__(self) -> None:
-        self._at: tuple[ConnectionStage, int] = ("proxy", -1)
-        self._since = 0.0
-        self._received = 0
-        self._unsent = self._resumed = 0
-        self._unsent_since = 0.0
+        # the stage and the request's number; the time when they began, and the bytes received then
+        self._stage: tuple[ConnectionStage, int] = ("proxy", -1)
+        self._stage_start = 0.0
+        self._received_at_start = 0
+        # the time since which the client has taken too few bytes, and the two figures then
+        self._unsent_start = 0.0
+        self._unsent_at_start = 0
+        self._resumed_at_start = 0
 
     def detect(
-        self, sample: ConnectionSample, now: float, limits: ConnectionLimits, idle: float
+        self, sample: ConnectionSample, now: float, limits: ConnectionLimits, idle_timeout_s: float
     ) -> TimeoutKind | None:
-        """Return the wait that took too long, or None. `idle`: the seconds that a connection may be
-        silent between requests."""
+        """Return what the client was too slow at, or None. `now` is the loop's time.
+        `idle_timeout_s` is the time that a connection may be silent between requests."""
         if self._is_write_stalled(sample, now, limits.write_timeout):
             return "write"
-        if (at := (sample.stage, sample.request)) != self._at:
-            self._at, self._since, self._received = at, now, sample.received
+        stage = (sample.stage, sample.request)
+        if stage != self._stage:
+            self._stage = stage
+            self._start_stage(sample, now)
         if sample.stage == "proxy":
             return None
-        timeout = _stage_timeout(sample.stage, limits, idle)
-        if now - self._since < timeout:
+        timeout_s = _get_stage_timeout(sample.stage, limits, idle_timeout_s)
+        if now - self._stage_start < timeout_s:
             return None
-        received = sample.received - self._received
-        if sample.stage in ("body", "rest") and received >= MIN_BYTES_PER_S * timeout:
-            self._since, self._received = now, sample.received
+        received = sample.received - self._received_at_start
+        if sample.stage in ("body", "rest") and received >= MIN_BYTES_PER_S * timeout_s:
+            self._start_stage(sample, now)
             return None
         return sample.stage
 
-    def _is_write_stalled(self, sample: ConnectionSample, now: float, timeout: float) -> bool:
-        """Return whether the client has stopped reading our response. More may have been written
-        between two samples, so an emptied write buffer also counts as reading."""
-        if not sample.unsent or not self._unsent or sample.resumed != self._resumed:
-            self._unsent, self._resumed, self._unsent_since = sample.unsent, sample.resumed, now
-        if not sample.unsent or now - self._unsent_since < timeout:
+    def _start_stage(self, sample: ConnectionSample, now: float) -> None:
+        self._stage_start = now
+        self._received_at_start = sample.received
+
+    def _is_write_stalled(self, sample: ConnectionSample, now: float, timeout_s: float) -> bool:
+        """Return whether the client has stopped reading our response. A write buffer that was
+        emptied counts as reading, because more may have been written between two samples."""
+        has_taken_all = not sample.unsent or sample.resumed != self._resumed_at_start
+        if has_taken_all or not self._unsent_at_start:
+            self._resumed_at_start = sample.resumed
+            self._start_unsent(sample, now)
+        if not sample.unsent or now - self._unsent_start < timeout_s:
             return False
-        if self._unsent - sample.unsent < MIN_BYTES_PER_S * timeout:
+        if self._unsent_at_start - sample.unsent < MIN_BYTES_PER_S * timeout_s:
             return True
-        self._unsent, self._unsent_since = sample.unsent, now
+        self._start_unsent(sample, now)
         return False
 
+    def _start_unsent(self, sample: ConnectionSample, now: float) -> None:
+        self._unsent_start = now
+        self._unsent_at_start = sample.unsent
 
-def _stage_timeout(stage: ConnectionStage, limits: ConnectionLimits, idle: float) -> float:
+
+def _get_stage_timeout(
+    stage: ConnectionStage, limits: ConnectionLimits, idle_timeout_s: float
+) -> float:
     match stage:
         case "head":
             return limits.header_timeout
         case "idle":
-            return idle
+            return idle_timeout_s
         case "left":
             return REFUSAL_READ_TIMEOUT_S
         case "behind":
