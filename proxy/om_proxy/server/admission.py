@@ -1,27 +1,34 @@
-"""Limit what is served at once: slots for requests, and memory for their bodies. As load grows:
+"""Limit what is served at once: slots for requests, and memory for their bodies.
 
-- from `BUSY_SHARE` of `limits.in_flight` on, no memory is made, and none is waited for
+As load grows:
+
+- from `BUSY_SHARE` of `limits.in_flight` on, no memory is made, and no request waits for memory
   (background/scheduler.py asks). Turns are still stored, and prompts are still shortened by the
   stored memory: both are quick, and a model may refuse the raw prompt;
-- at the limit a request is answered 503: before its body if no slot is free then, else after it;
+- at the limit, a request is answered 503: before its body if no slot is free then, else after it;
 - where bodies are read before they are served, a request is also answered 503 if there is no room
   for its body, or if its body is evicted for another one.
 
-Slots: a request that is read first takes its slot at the end of its body, so a thousand bodies that
-trickle in take no slots. A body that is forwarded as it comes takes its slot at its first piece,
-because it holds a connection to the model server. Forwarded bodies of more than one piece may take
-half of the slots.
+Slots: a request whose body is read first takes its slot at the end of the body, so a thousand
+bodies that trickle in take no slots. A request whose body is forwarded as it comes takes its slot
+at the first piece, because it holds a connection to the model server. Forwarded bodies of more than
+one piece may take half of the slots.
 
 Room: a body is charged to the budget of all memory (budget.py) with `BODY_WEIGHT` times its bytes,
-and less once its need is known (`set_copies`). A large body with an announced length waits in
-order, before any of it is read, until all of it has room. A whole body keeps its room.
+and with less once its need is known (`set_copies`). A large body with an announced length waits in
+order, before any of it is read, until all of it has room. A complete body keeps its room.
 
-While others wait, a body that comes too slowly (`MAX_CHECKS_PER_BODY`) loses the room for its rest.
-If that is not enough, a body without progress for `MAX_STALLED_CHECKS` is evicted: its request is
-refused. Any other charge may find too little room. Then, of the unfinished bodies of its kind, the
-one is evicted that has not grown by a small body's size for longest. So a large body that stops
-short keeps out no large body that makes progress. Small bodies (at most
-limits.body / `SMALL_BODY_DIVISOR`) have room beside all large ones, one for every slot.
+An unfinished body can lose its room:
+
+- while others wait, a body that comes too slowly (`MAX_CHECKS_PER_BODY`) loses the room for its
+  missing part. If that is not enough, a body without progress for `MAX_STALLED_CHECKS` is evicted:
+  its request is refused;
+- if any other charge finds too little room, one unfinished body of the same kind is evicted: the
+  one that has not grown by a small body's size for longest. So a large body that stops short keeps
+  out no large body that makes progress.
+
+Small bodies (at most limits.body / `SMALL_BODY_DIVISOR`) have room beside all large ones, one for
+every slot.
 
 Nothing is counted by client: behind another proxy all clients have one address, and only the model
 server knows whose credential is valid.
@@ -46,9 +53,9 @@ UPLOAD_SHARE = 0.5  # of the slots
 SMALL_BODY_DIVISOR = 64  # so many small bodies are as large as limits.body
 CHECK_INTERVAL_S = 0.25  # between checks of unfinished large bodies, while others wait
 MAX_STALLED_CHECKS = 4  # without progress
-# a body that keeps its room would be whole after so many checks: half a minute
+# at its present speed, a body that keeps its room is complete after so many checks: half a minute
 MAX_CHECKS_PER_BODY = 128
-# progress at a check is this part of a small body's size: 16 KiB a second with the shipped limits
+# progress means this part of a small body's size: 16 KiB a second with the shipped limits
 MIN_PROGRESS_DIVISOR = 256
 NO_ROOM_MESSAGE = "too many request bodies are held at once (limits.memory); try again shortly"
 
@@ -67,18 +74,18 @@ class AdmissionLimits(Protocol):
 
 
 class BodyPool:
-    """The bodies of one kind, large or small. `is_over`: whether they hold too much now."""
+    """The bodies of one kind, large or small. `is_overfull`: whether they hold too much now."""
 
-    def __init__(self, is_over: Callable[[BodyPool], bool]) -> None:
-        self._is_over = is_over
+    def __init__(self, is_overfull: Callable[[BodyPool], bool]) -> None:
+        self._is_overfull = is_overfull
         self.held_bytes = 0
         # unfinished bodies; the first is the one that made no progress for longest
         self.unfinished: dict[BufferedBodyPermit, None] = {}
 
     def make_room(self, newcomer: BufferedBodyPermit) -> None:
-        """Evict other bodies for this one, which is counted already. Raises Overloaded if this one
-        is the first to evict."""
-        while self._is_over(self):
+        """Evict other bodies until the newcomer, which is counted already, has room. Raises
+        Overloaded if the newcomer is the first to evict."""
+        while self._is_overfull(self):
             first = next(iter(self.unfinished), newcomer)
             if first is newcomer:
                 raise Overloaded(NO_ROOM_MESSAGE)
@@ -91,7 +98,7 @@ class Admission:
     def __init__(self, limits: Callable[[], AdmissionLimits]) -> None:
         self.limits = limits
         self.in_flight = 0
-        self.uploads = 0  # of them: forwarded bodies that are unfinished
+        self.uploads = 0  # those of `in_flight` whose forwarded body is unfinished
         self.budget = MemoryBudget(lambda: limits().memory)
         self.large_bodies = BodyPool(lambda _: self.budget.held_bytes > self.budget.max_large_bytes)
         self.small_bodies = BodyPool(self._has_too_many_small)
@@ -113,12 +120,12 @@ class Admission:
             or self.budget.held_bytes > limits.memory
         )
 
-    async def wait_for_room(self, size: int) -> None:
+    async def wait_for_room(self, charge: int) -> None:
         """Charge a large body before it is read. Raises TooLarge if it can never have room, and
         Overloaded if it has none in time."""
-        if self.budget.try_charge_large(size):
+        if self.budget.try_charge_large(charge):
             return
-        if size > self.budget.max_large_bytes:
+        if charge > self.budget.max_large_bytes:
             raise TooLarge(
                 "the request body needs more memory than limits.memory allows;"
                 " send less or raise it"
@@ -126,7 +133,7 @@ class Admission:
         self._schedule_check()
         try:
             async with asyncio.timeout(self.limits().body_timeout):
-                await self.budget.wait_and_charge_large(size)
+                await self.budget.wait_and_charge_large(charge)
         except TimeoutError:
             raise Overloaded(NO_ROOM_MESSAGE) from None
 
@@ -139,12 +146,9 @@ class Admission:
         self._check_timer = None
         for permit in list(self.large_bodies.unfinished):
             permit.check_progress()
-        while self.budget.has_waiters and (
-            stalled := next(
-                filter(BufferedBodyPermit.is_stalled, self.large_bodies.unfinished), None
-            )
-        ):
-            stalled.evict()
+        for permit in list(self.large_bodies.unfinished):
+            if self.budget.has_waiters and permit.is_stalled():
+                permit.evict()
         if self.budget.has_waiters:
             self._schedule_check()
 
@@ -154,7 +158,8 @@ class Admission:
 
     def check_capacity(self) -> None:
         """Raise Overloaded if no slot is free."""
-        if self.in_flight >= (limit := self.limits().in_flight):
+        limit = self.limits().in_flight
+        if self.in_flight >= limit:
             raise Overloaded(
                 f"{limit} requests are being served (limits.in_flight); try again shortly"
             )
@@ -163,22 +168,23 @@ class Admission:
 class BufferedBodyPermit:
     """The slot and the room of a request whose body is read before it is served. Use it in `with`.
 
-    Call `receive` in place of the request's own. It raises Overloaded. For an announced body above
-    limits.body it raises TooLarge before it reads any of it.
+    Call `receive` in place of the request's own. It raises Overloaded. It raises TooLarge, before
+    it reads any of the body, if the announced length is above limits.body.
     """
 
     __slots__ = (
         "_admission",
         "_bytes",
         "_charged",
+        "_checked_bytes",
         "_evicted",
         "_has_begun",
         "_has_slot",
-        "_last_check",
-        "_max_small",
+        "_max_small_bytes",
         "_pool",
         "_receive",
         "_scope",
+        "_stalled_checks",
     )
 
     def __init__(self, admission: Admission, scope: Scope, receive: Receive) -> None:
@@ -186,11 +192,14 @@ class BufferedBodyPermit:
         self._scope = scope
         self._receive = receive
         self._pool = admission.small_bodies
-        self._bytes = self._charged = 0
-        self._max_small = 0  # bytes of the largest small body, from the first `receive` on
-        self._last_check = (-1, 0)  # the bytes then, and how many checks saw no progress
+        self._bytes = 0
+        self._charged = 0
+        self._max_small_bytes = 0  # read at the first `receive`
+        self._checked_bytes: int | None = None  # at the last check; None before the first one
+        self._stalled_checks = 0  # the last checks, one after another, that saw no progress
         self._evicted: asyncio.Future[None] | None = None  # None: the body comes in one piece
-        self._has_begun = self._has_slot = False
+        self._has_begun = False
+        self._has_slot = False
 
     def __enter__(self) -> BufferedBodyPermit:
         return self
@@ -203,21 +212,22 @@ class BufferedBodyPermit:
         if not self._has_begun:
             self._has_begun = True
             self._admission.check_capacity()
-            self._max_small = self._admission.max_small_bytes
+            self._max_small_bytes = self._admission.max_small_bytes
             size = self._read_announced_size()
-            if size > self._max_small and not await self._reserve_room(size):
+            is_large = size > self._max_small_bytes
+            if is_large and not await self._reserve_room(size):
                 return {"type": "http.disconnect"}
         if self._evicted is None:
             message = await self._receive()
         else:
             message = await self._receive_unless_evicted(self._evicted)
         if message["type"] == "http.request" and not self._has_slot:
-            is_whole = not message.get("more_body")
-            self._add_piece(len(message.get("body", b"")), is_whole=is_whole)
+            is_complete = not message.get("more_body")
+            self._add_piece(len(message.get("body", b"")), is_complete=is_complete)
         return message
 
     def set_copies(self, copies: int) -> None:
-        """Charge this many times the bytes of a whole body from now on."""
+        """Charge this many times the bytes of a complete body from now on."""
         self._set_charge(copies * self._bytes)
 
     def evict(self) -> None:
@@ -227,23 +237,25 @@ class BufferedBodyPermit:
             self._evicted.set_result(None)
 
     def check_progress(self) -> None:
-        """Release the room for the rest of this body if it comes too slowly, because others wait. A
-        byte now and then does not keep the room."""
-        size, stalled_checks = self._last_check
-        is_first = size < 0
-        received = self._bytes - size
+        """Release the room for the missing part of this body if the body comes too slowly, because
+        others wait. A byte now and then does not keep the room."""
+        bytes_before = self._checked_bytes
+        self._checked_bytes = self._bytes
+        if bytes_before is None:
+            return
+        received = self._bytes - bytes_before
         min_progress = max(1, self._admission.max_small_bytes // MIN_PROGRESS_DIVISOR)
-        is_stalled = not is_first and received < min_progress
-        self._last_check = (self._bytes, stalled_checks + 1 if is_stalled else 0)
-        min_received = self._charged // (BODY_WEIGHT * MAX_CHECKS_PER_BODY)
-        if is_stalled or (not is_first and received < min_received):
+        has_progress = received >= min_progress
+        self._stalled_checks = 0 if has_progress else self._stalled_checks + 1
+        is_fast_enough = received >= self._charged // (BODY_WEIGHT * MAX_CHECKS_PER_BODY)
+        if not (has_progress and is_fast_enough):
             self._set_charge(BODY_WEIGHT * self._bytes)
 
     def is_stalled(self) -> bool:
-        return self._last_check[1] >= MAX_STALLED_CHECKS
+        return self._stalled_checks >= MAX_STALLED_CHECKS
 
     def _read_announced_size(self) -> int:
-        """Return the announced bytes; 0 without a length."""
+        """Return the announced length in bytes; 0 if none is announced."""
         size = parse_content_length(self._scope["headers"]) or 0
         if size > (limit := self._admission.limits().body):
             raise make_too_large(limit)
@@ -255,7 +267,8 @@ class BufferedBodyPermit:
         waiting = self._wait_for_room(charge)
         if await run_unless_disconnected(get_disconnect_future(self._scope), waiting) is None:
             return False
-        self._charged, self._pool = charge, self._admission.large_bodies
+        self._charged = charge
+        self._pool = self._admission.large_bodies
         self._evicted = asyncio.get_running_loop().create_future()
         self._pool.unfinished[self] = None
         return True
@@ -273,32 +286,38 @@ class BufferedBodyPermit:
     async def _receive_next(self) -> Message:
         return await self._receive()
 
-    def _add_piece(self, size: int, *, is_whole: bool) -> None:
-        """Take room for a piece, and a slot for a whole body."""
-        if is_whole:
+    def _add_piece(self, piece_bytes: int, *, is_complete: bool) -> None:
+        """Take room for a piece, and a slot for a complete body."""
+        if is_complete:
             self._admission.check_capacity()  # first: a refused body must not evict another one
-        self._charge_piece(size, is_whole=is_whole)
-        if is_whole:
+        self._charge_piece(piece_bytes, is_complete=is_complete)
+        if is_complete:
             self._admission.in_flight += 1
             self._has_slot = True
 
-    def _charge_piece(self, size: int, *, is_whole: bool) -> None:
-        before, now, max_small = self._bytes, self._bytes + size, self._max_small
+    def _charge_piece(self, piece_bytes: int, *, is_complete: bool) -> None:
         admission = self._admission
-        is_large = now > max_small or (self._pool is admission.large_bodies and not is_whole)
+        max_small = self._max_small_bytes
+        size_before = self._bytes
+        size = size_before + piece_bytes
+        is_counted_large = self._pool is admission.large_bodies and not is_complete
+        is_large = size > max_small or is_counted_large
         pool = admission.large_bodies if is_large else admission.small_bodies
-        if is_whole or pool is not self._pool or now // max_small > before // max_small:
+        has_grown = size // max_small > size_before // max_small
+        if is_complete or has_grown or pool is not self._pool:
             # progress: if the body is unfinished, it is now the last to be evicted
             self._pool.unfinished.pop(self, None)
-        self._pool.held_bytes -= before
-        pool.held_bytes += now
-        self._pool, self._bytes = pool, now
-        charge, charged = BODY_WEIGHT * now, self._charged
-        self._set_charge(charge if is_whole else max(charge, charged))
-        if not is_whole:
+        self._pool.held_bytes -= size_before
+        pool.held_bytes += size
+        self._pool = pool
+        self._bytes = size
+        charge_before = self._charged
+        charge = BODY_WEIGHT * size
+        self._set_charge(charge if is_complete else max(charge, charge_before))
+        if not is_complete:
             self._evicted = self._evicted or asyncio.get_running_loop().create_future()
             pool.unfinished.setdefault(self)
-        if charge > charged:
+        if charge > charge_before:
             pool.make_room(self)
 
     def _set_charge(self, charge: int) -> None:
@@ -325,7 +344,8 @@ class StreamedBodyPermit:
     def __init__(self, admission: Admission, receive: Receive) -> None:
         self._admission = admission
         self._receive = receive
-        self._has_slot = self._is_uploading = False
+        self._has_slot = False
+        self._is_uploading = False
         admission.check_capacity()
 
     def __enter__(self) -> StreamedBodyPermit:
@@ -350,7 +370,8 @@ class StreamedBodyPermit:
             raise Overloaded("too many uploads are under way; try again shortly")
         admission.in_flight += 1
         admission.uploads += is_uploading
-        self._has_slot, self._is_uploading = True, is_uploading
+        self._has_slot = True
+        self._is_uploading = is_uploading
 
     def _end_upload(self) -> None:
         self._admission.uploads -= self._is_uploading

@@ -1,13 +1,13 @@
 """One budget of bytes for the memory that requests and replies hold: `limits.memory`.
 
-It is charged with request bodies and the values made of them, and with copies of replies until they
-are stored. It has three shares:
+Request bodies and the values made of them are charged to the budget, and so are copies of replies
+until they are stored. The budget has three shares:
 
-- large bodies wait, before any of them is read, while the total is beyond `LARGE_SHARE`; a body
-  that waits holds nothing, so no two can wait for each other;
-- the copy of a reply is dropped if the total is beyond `COPY_SHARE`; the client still gets the
+- a large body waits, before any of it is read, while the total is above `LARGE_SHARE`. A body that
+  waits holds nothing, so no two bodies can wait for each other;
+- the copy of a reply is dropped if the total is above `COPY_SHARE`. The client still gets the
   reply;
-- small bodies, and the first `FREE_COPY_BYTES` of each reply, can always use the rest.
+- small bodies, and the first `FREE_COPY_BYTES` of each reply, can always use the remaining share.
 
 Memory is returned to the system once most of a peak is free again and stays free.
 """
@@ -20,17 +20,18 @@ from collections.abc import Callable
 
 from om_proxy.server.process_resources import release_freed_memory
 
-# a body, its messages cut out of it, and the prompt that is made of them or the copy for counting
+# a body is held three times: its bytes, its messages, and the prompt made of them (or the copy for
+# counting)
 BODY_WEIGHT = 3
 LARGE_SHARE = 0.75
 COPY_SHARE = 0.875
-# a reply's bytes, its message made of them, that as text while it is recognised and counted, and
-# the store's copy
+# a reply is held four times: its bytes, its message, the message's text while it is recognised and
+# counted, and the store's copy
 COPY_WEIGHT = 4
 FREE_COPY_BYTES = 1 << 16  # of each reply: most are shorter, and 1 000 of them are 64 MiB
-MIN_RELEASED_BYTES = 64 << 20  # below it the process keeps what it will need again
-# waits before each release: large bodies that come again and again keep their pages, and the work
-# after replies ends later
+MIN_RELEASED_BYTES = 64 << 20  # the process will need a smaller amount again
+# the wait before each release: large bodies that come again and again keep their pages at first, and
+# the last release comes after the work that follows replies
 RELEASE_DELAYS_S = (2.0, 8.0, 50.0)
 
 
@@ -51,7 +52,7 @@ class MemoryBudget:
         return int(LARGE_SHARE * self._limit())
 
     def change(self, size: int) -> None:
-        """Add to the charge; a negative size reduces it."""
+        """Add these bytes to the total; a negative number reduces it."""
         self.held_bytes += size
         if size > 0:
             self._peak = max(self._peak, self.held_bytes)
@@ -75,33 +76,34 @@ class MemoryBudget:
         """Whether a large body waits for room."""
         return bool(self._waiting)
 
-    def try_charge_large(self, size: int) -> bool:
-        """Charge a large body if there is room now, and no other one waits."""
-        if self._waiting or self.held_bytes + size > self.max_large_bytes:
+    def try_charge_large(self, charge: int) -> bool:
+        """Charge a large body if there is room now and no other one waits. Return whether it was
+        charged."""
+        if self._waiting or self.held_bytes + charge > self.max_large_bytes:
             return False
-        self.change(size)
+        self.change(charge)
         return True
 
-    async def wait_and_charge_large(self, size: int) -> None:
+    async def wait_and_charge_large(self, charge: int) -> None:
         """Wait in order until there is room for a large body of this charge, and charge it."""
         admitted = asyncio.get_running_loop().create_future()
-        self._waiting.append((size, admitted))
+        self._waiting.append((charge, admitted))
         try:
             await admitted
         except asyncio.CancelledError:
             if admitted.done() and not admitted.cancelled():
-                self.held_bytes -= size  # it was admitted as its client left
+                self.held_bytes -= charge  # the body was admitted while its client left
             raise
         finally:
             self._admit_waiting()
 
     def _admit_waiting(self) -> None:
         while self._waiting:
-            size, admitted = self._waiting[0]
+            charge, admitted = self._waiting[0]
             if not admitted.done():
-                if self.held_bytes + size > self.max_large_bytes:
+                if self.held_bytes + charge > self.max_large_bytes:
                     return
-                self.change(size)
+                self.change(charge)
                 admitted.set_result(None)
             self._waiting.popleft()
 
@@ -119,14 +121,15 @@ class MemoryBudget:
                 RELEASE_DELAYS_S[0], self._release, 0
             )
 
-    def _release(self, times: int) -> None:
+    def _release(self, releases_before: int) -> None:
         self._release_timer = None
         if self.held_bytes > self._peak // 4:
-            return  # it has grown again, and the next fall schedules a release
+            return  # the total has grown again, and its next fall schedules a release
         loop = asyncio.get_running_loop()
         loop.run_in_executor(None, release_freed_memory)
-        if times + 1 < len(RELEASE_DELAYS_S):
-            delay = RELEASE_DELAYS_S[times + 1]
-            self._release_timer = loop.call_later(delay, self._release, times + 1)
+        releases = releases_before + 1
+        if releases < len(RELEASE_DELAYS_S):
+            delay_s = RELEASE_DELAYS_S[releases]
+            self._release_timer = loop.call_later(delay_s, self._release, releases)
         else:
             self._peak = self.held_bytes

@@ -1,5 +1,5 @@
-"""End the connection of a client that asks before it sends its body (`Expect: 100-continue`), and
-gets a response instead.
+"""End the connection of a client that waits for `100 Continue` before it sends its body (`Expect:
+100-continue`), and gets a response instead.
 
 The next bytes could be that body or the next request, and a request could be read as a body (RFC
 9110 10.1.1).
@@ -12,7 +12,7 @@ from uvicorn.protocols.http.httptools_impl import RequestResponseCycle
 
 
 class ExpectContinueApp:
-    """Wrap an application whose client waits for `100 Continue`."""
+    """An application whose client waits for `100 Continue`."""
 
     def __init__(self, app: ASGIApp, cycle: RequestResponseCycle) -> None:
         self._app = app

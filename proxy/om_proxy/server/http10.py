@@ -10,11 +10,11 @@ from om_proxy.server.headers import find_header
 
 
 class Http10App:
-    """Wrap an application whose client speaks HTTP/1.0: a body without a length is sent without
-    chunks, and ends with the connection (RFC 9112 6.3).
+    """An application whose client speaks HTTP/1.0. A body without a length is sent without chunks,
+    and ends with the connection (RFC 9112 6.3).
 
     Until the body is complete, closing resets the connection, even if the process dies: after a
-    clean end, a part of the body would look complete.
+    clean end, part of a body would look complete.
     """
 
     def __init__(self, app: ASGIApp, cycle: RequestResponseCycle) -> None:
@@ -39,12 +39,12 @@ class Http10App:
             self._set_reset_at_close(True)
 
     def _continue_body(self, message: Message) -> None:
-        # uvicorn compares each piece with the expected length: this piece is all of it
+        # uvicorn compares each piece with the expected length, so each piece is all that is expected
         self._cycle.expected_content_length = len(message.get("body", b""))
         if not message.get("more_body"):
             self._set_reset_at_close(False)
 
-    def _set_reset_at_close(self, on: bool) -> None:
+    def _set_reset_at_close(self, is_on: bool) -> None:
         # the transport is closing if the response is drained after its client has left
         if not self._cycle.transport.is_closing():
-            sockets.set_reset_at_close(self._cycle.transport, on)
+            sockets.set_reset_at_close(self._cycle.transport, is_on)

@@ -9,20 +9,20 @@ from typing import Any
 
 from om_proxy.errors import ConfigError
 
-# `localhost` is ::1 too, also where there is no IPv6
+# `localhost` includes ::1, even on a machine without IPv6
 _ABSENT_ADDRESS_ERRNOS = {errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT}
 
 
 def open_listeners(host: str, port: int) -> list[socket.socket]:
-    """Open a socket for each address of this host, bound as asyncio does it. Raises ConfigError,
-    which names the setting."""
+    """Open a socket for each address of this host, bound as asyncio does. Raises ConfigError, which
+    names the setting."""
     host = host.strip("[]")
     try:
-        found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+        addresses = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
     except OSError:
-        found = []
+        addresses = []
     listeners = []
-    for family, kind, protocol, _, address in dict.fromkeys(found):
+    for family, kind, protocol, _, address in dict.fromkeys(addresses):
         try:
             listeners.append(_open_listener(family, kind, protocol, address))
         except OSError as exc:
@@ -38,14 +38,14 @@ def open_listeners(host: str, port: int) -> list[socket.socket]:
 
 
 def _open_listener(family: int, kind: int, protocol: int, address: Any) -> socket.socket:
-    """Open a socket that workers inherit. It can be bound while an old server's last connections
-    still use the port. Raises OSError."""
-    # with its protocol named: asyncio sets TCP_NODELAY on such sockets only
+    """Open a socket that workers inherit. It can be bound while the last connections of an old
+    server still use the port. Raises OSError."""
+    # asyncio sets TCP_NODELAY only on sockets whose protocol is named
     listener = socket.socket(family, kind, protocol)
     try:
-        if os.name == "posix":  # elsewhere it would let two servers have one port
+        if os.name == "posix":  # elsewhere two servers could bind one port
             listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        if family == socket.AF_INET6:  # IPv4 has a socket of its own
+        if family == socket.AF_INET6:  # an IPv4 address gets its own socket
             listener.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
         listener.bind(address)
     except OSError:
@@ -56,7 +56,8 @@ def _open_listener(family: int, kind: int, protocol: int, address: Any) -> socke
 
 
 def _describe_bind_failure(exc: OSError) -> str:
-    """Return the end of a sentence about a port: why it cannot be used, and what to do."""
+    """Return the end of a sentence about a port that says why the port cannot be used, and what to
+    do."""
     if exc.errno == errno.EADDRINUSE:
         return "is in use: stop the other program, or set another port (OM_PROXY__SERVER__PORT)"
     if exc.errno in {errno.EACCES, errno.EPERM}:

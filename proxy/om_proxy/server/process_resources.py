@@ -14,21 +14,21 @@ MALLOC_OPTIONS = {-3: 32 << 20, -1: 512 << 20, -2: 64 << 20}
 
 
 def raise_open_file_limit() -> None:
-    """Allow as many open files as the system permits. Each connection is one, and the usual 1 024
-    are too few for slow clients."""
+    """Allow as many open files as the system permits. Each connection is a file, and the usual 1
+    024 are too few for slow clients."""
     try:
         import resource  # noqa: PLC0415 - Windows has none
 
         _, hard_limit = resource.getrlimit(resource.RLIMIT_NOFILE)
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard_limit, hard_limit))
     except (ImportError, ValueError):
-        # Windows has no such limit; macOS names an infinite one, and does not let it be set
+        # Windows has no such limit; macOS reports an infinite limit, and refuses to set it
         return
 
 
 def keep_freed_memory() -> bool:
-    """Keep freed memory in the process, so that a body of a megabyte needs no fresh pages: half the
-    time of such a request, for 20 MB of memory. Return whether it is kept.
+    """Keep freed memory in the process, and return whether it is kept. A request with a body of a
+    megabyte then needs no fresh pages, which halves its time and costs 20 MB of memory.
 
     MALLOC_* in the environment takes precedence. Only glibc's allocator has these options.
     """
@@ -40,8 +40,8 @@ def keep_freed_memory() -> bool:
 
 def release_freed_memory() -> None:
     """Return free pages to the system. `keep_freed_memory` lets malloc keep up to half a gigabyte,
-    which must not stay after a peak. It takes about 0.1 ms a megabyte, outside of the interpreter's
-    lock."""
+    which must not remain after a peak. The call takes about 0.1 ms a megabyte, and does not hold
+    the interpreter's lock."""
     trim = getattr(ctypes.CDLL(None) if os.name == "posix" else None, "malloc_trim", None)
     if trim:  # only glibc has it
         trim(0)

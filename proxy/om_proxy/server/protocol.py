@@ -1,15 +1,15 @@
 """uvicorn's HTTP/1.1 protocol with bounds on the size and the speed of requests, and with a future
 that tells the application when the client has left.
 
-- ASGI reports a client's leaving only to a task that waits in `receive`: one for every request,
-  which costs as much as reading it. Here each connection has a future.
+- ASGI reports that a client has left only to a task that waits in `receive`. One such task for
+  every request would cost as much as reading the request. Here each connection has a future.
 - Neither uvicorn nor its parser bounds heads, or the time that anything takes: the parser collects
-  a header of a gigabyte. Here a connection only counts; the watchdog checks it (server/watchdog.py)
+  a header of a gigabyte. Here a connection only counts: the watchdog checks it (server/watchdog.py),
   and server/timeouts.py decides what is too slow.
-- The system does not report a client that leaves while we read nothing from it. That happens when a
-  request waits behind another one, or when the application does not read a body. There the
-  watchdog's check asks the system. It cannot see an end behind more unread data than the system
-  holds.
+- The system does not report a client that leaves while we read nothing from it. That happens while
+  a request waits for an earlier one, or while the application does not read a body. The watchdog's
+  check then asks the system, which does not see the end of a connection if it holds too many unread
+  bytes.
 - uvicorn answers in chunks, which clients of HTTP/1.0 cannot read (server/http10.py).
 """
 
@@ -35,15 +35,15 @@ DISCONNECT_EXTENSION = "om.gone"
 MAX_HEADERS = 100  # of a request; SDKs send about twenty
 # the socket option that limits unsent bytes; Linux and macOS have it
 UNSENT_LIMIT_OPTION: int | None = getattr(socket, "TCP_NOTSENT_LOWAT", None)
-# bytes of a reply that the system holds beyond the client's window; its default is 4 MiB
+# bytes of a reply that the system holds beyond the client's window; the system's default is 4 MiB
 MAX_UNSENT_BYTES = 1 << 17
-# at two to four times as many, the system accepts no more, and hides the end of the connection
+# at two to four times as many, the system accepts no more bytes, and hides the connection's end
 MAX_UNREAD_BYTES = 1 << 15
 HTTP_1_0 = "1.0"  # the version without chunks
 
 
 class ReadState(Enum):
-    HEAD = 1  # or the connection's first request has not begun
+    HEAD = 1  # of a request, or no request has begun on the connection
     BODY = 2
     NOTHING = 3  # a request is complete, and the next one has not begun
 
@@ -56,23 +56,25 @@ STAGE_AFTER_RESPONSE: dict[ReadState, ConnectionStage] = {
 
 
 class BoundedProtocol(NoUpgradeProtocol):
-    """The class to name as `http` in a uvicorn.Config."""
+    """The protocol of one connection. Name this class as `http` in a uvicorn.Config."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        self._gone: asyncio.Future[None] = self.loop.create_future()
+        self._disconnect: asyncio.Future[None] = self.loop.create_future()
         self._watchdog = Watchdog.get_or_create(self.app_state)
-        # the request that is served, or was served last; `cycle` is the newest, and may wait for it
+        # the request that is served, or was served last; `cycle` is the newest request, and may wait
+        # for this one
         self._served: RequestResponseCycle | None = None
-        # made at the first check: most connections are gone before it
+        # made at the first check, because most connections end before it
         self._timeouts: TimeoutDetector | None = None
         self._reading = ReadState.HEAD
-        self._requests = 0  # complete ones
-        # bytes outside of a body, since the last body or the end of the last request
+        self._requests = 0  # the number of complete requests
+        # bytes outside of bodies, since the last body or the end of the last request
         self._head_bytes = 0
-        self._is_pipelined = False  # the head began in the packet that ended another request
+        # whether the head began in the packet that ended another request
+        self._is_pipelined = False
         self._body_bytes = 0
-        self._resumed = 0  # how often writing could go on
+        self._resumed = 0  # how often a full write buffer was emptied
         self._head_fault: OmError | None = None  # why a head is refused
         self._is_refused = False  # all further bytes are dropped
 
@@ -82,10 +84,8 @@ class BoundedProtocol(NoUpgradeProtocol):
         self, transport: asyncio.Transport
     ) -> None:
         super().connection_made(transport)
-        if (
-            UNSENT_LIMIT_OPTION is not None
-            and (sock := transport.get_extra_info("socket")) is not None
-        ):
+        sock = transport.get_extra_info("socket")
+        if UNSENT_LIMIT_OPTION is not None and sock is not None:
             sock.setsockopt(socket.IPPROTO_TCP, UNSENT_LIMIT_OPTION, MAX_UNSENT_BYTES)
         connections: Any = self.connections  # all are of this class
         self._watchdog.watch(connections, self.loop)
@@ -102,23 +102,24 @@ class BoundedProtocol(NoUpgradeProtocol):
         super().on_message_begin()
         self._reading = ReadState.HEAD
         self._is_pipelined = not self._head_bytes
-        self.scope["extensions"] = {DISCONNECT_EXTENSION: {"future": self._gone}}
+        self.scope["extensions"] = {DISCONNECT_EXTENSION: {"future": self._disconnect}}
         keep_alive: Any = self._watchdog.limits.keep_alive  # uvicorn declares whole seconds
         self.timeout_keep_alive = keep_alive
 
     def on_headers_complete(self) -> None:
         limit = self._watchdog.limits.headers
-        # if not, all received bytes, the head among them, are within the limit
+        # otherwise all received bytes, the head among them, are within the limit
         needs_measuring = self._is_pipelined or self._head_bytes > limit
-        if len(self.headers) > MAX_HEADERS or (needs_measuring and self._measure_head() > limit):
+        is_too_long = needs_measuring and self._measure_head() > limit
+        if is_too_long or len(self.headers) > MAX_HEADERS:
             self._head_fault = self._make_head_too_large()
             raise self._head_fault  # the parser stops, and uvicorn calls `send_400_response`
         if self.parser.get_http_version() == HTTP_1_0:
-            self.expect_100_continue = False  # RFC 9110 10.1.1: it has no interim answers
-        # raises for an address without a path: then no body of this request comes
+            self.expect_100_continue = False  # RFC 9110 10.1.1: HTTP/1.0 has no interim answers
+        # raises for an address without a path; no body of such a request comes
         super().on_headers_complete()
         self._reading = ReadState.BODY
-        # trailers come now; the application keeps the request's own list of headers
+        # a new list for trailers: the application keeps the list of the request's headers
         self.headers = []
 
     def on_body(self, body: bytes) -> None:
@@ -127,8 +128,8 @@ class BoundedProtocol(NoUpgradeProtocol):
         super().on_body(body)
 
     def on_message_complete(self) -> None:
-        """Resume reading. A large body has paused it until the application asks for more, which it
-        will not do, and without reading we do not notice that the client leaves."""
+        """Resume reading. A large body has paused reading until the application asks for more,
+        which it will not do. Without reading, we would not notice that the client leaves."""
         super().on_message_complete()
         self._reading = ReadState.NOTHING
         self._requests += 1
@@ -137,9 +138,9 @@ class BoundedProtocol(NoUpgradeProtocol):
             self.flow.resume_reading()
 
     def timeout_keep_alive_handler(self) -> None:
-        """Close the connection, unless the system already holds the next request. It came in time,
-        but a busy loop runs its timers before it reads. Closing now would lose the request, and the
-        client could not know whether it was served."""
+        """Close the connection, unless the system already holds the next request: it came in time,
+        but a busy loop runs its timers before it reads. If the connection were closed, the request
+        would be lost, and the client could not know whether it was served."""
         if not self._has_unread():
             super().timeout_keep_alive_handler()
 
@@ -151,8 +152,8 @@ class BoundedProtocol(NoUpgradeProtocol):
         self._resumed += 1
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Report the end to the request that is served. uvicorn reports it to the newest request,
-        which may be another one."""
+        """Report the end to the request that is served. uvicorn reports the end to the newest
+        request, which may be another one."""
         super().connection_lost(exc)
         if self._served is not None and not self._served.response_complete:
             self._served.disconnected = True
@@ -170,13 +171,9 @@ class BoundedProtocol(NoUpgradeProtocol):
     # ── bounds ────────────────────────────────────────────────────────────────────────────────────
 
     def check(self, now: float) -> TimeoutKind | None:
-        """End this connection if its client is too slow, and return the kind of timeout. End it
-        quietly if its client has left unnoticed."""
-        if (
-            self.flow.read_paused
-            and not self.transport.is_closing()
-            and sockets.has_client_ended(self.transport)
-        ):
+        """End this connection if its client is too slow. Return what the client was too slow at, or
+        None. If the client has left unnoticed, end the connection and return None."""
+        if self._has_left_unnoticed():
             self.transport.close()  # as if we had read the end
             return None
         limits = self._watchdog.limits
@@ -188,7 +185,7 @@ class BoundedProtocol(NoUpgradeProtocol):
         if kind == "idle" and self._has_unread():
             return None
         if stage == "rest" and self._body_bytes > 2 * limits.body:
-            kind = "rest"  # it was answered long ago, and the client still sends
+            kind = "rest"  # the request was answered long ago, and the client still sends
         match kind:
             case "head" if self._head_bytes:
                 self._refuse(
@@ -207,6 +204,11 @@ class BoundedProtocol(NoUpgradeProtocol):
                 self._drop_pipelined()
         return kind
 
+    def _has_left_unnoticed(self) -> bool:
+        if not self.flow.read_paused or self.transport.is_closing():
+            return False
+        return sockets.has_client_ended(self.transport)
+
     def _find_stage(self) -> ConnectionStage:
         is_answered = self._is_answered()
         if self._is_refused:
@@ -214,16 +216,14 @@ class BoundedProtocol(NoUpgradeProtocol):
         if self.transport.is_closing():
             return "proxy"
         if self.flow.read_paused:
-            is_hidden = self.pipeline and (
-                sockets.count_unread_bytes(self.transport) > MAX_UNREAD_BYTES
-            )
-            return "behind" if is_hidden else "proxy"
+            unread_bytes = sockets.count_unread_bytes(self.transport) if self.pipeline else 0
+            return "behind" if unread_bytes > MAX_UNREAD_BYTES else "proxy"
         if self.pipeline:
             return "proxy"
         if is_answered:
             return STAGE_AFTER_RESPONSE[self._reading]
-        waits = self._reading is ReadState.BODY and not self.cycle.waiting_for_100_continue
-        return "body" if waits else "proxy"
+        is_body_due = self._reading is ReadState.BODY and not self.cycle.waiting_for_100_continue
+        return "body" if is_body_due else "proxy"
 
     def send_400_response(self, msg: str) -> None:
         """Refuse a request that uvicorn cannot read."""
@@ -232,9 +232,9 @@ class BoundedProtocol(NoUpgradeProtocol):
         )
 
     def _refuse(self, exc: OmError) -> None:
-        """Stop reading, and send the error if it is this request's turn. If earlier requests are
-        still to be answered, the connection ends after them without the error, which must not get
-        into the middle of a response."""
+        """Stop reading, and send the error if this request's turn has come. If earlier requests are
+        not answered yet, the connection ends after their answers without the error, which must not
+        get into the middle of a response."""
         self._is_refused = True
         if self._is_answered():
             if self._reading is ReadState.BODY:
@@ -244,21 +244,22 @@ class BoundedProtocol(NoUpgradeProtocol):
             self.cycle.keep_alive = False
             return
         elif self.cycle.response_started or self.pipeline:
-            self._reset()  # after a clean end, a part looks complete to a client of HTTP/1.0
+            # a clean end would make part of a body look complete to an HTTP/1.0 client
+            self._reset()
             return
         else:
             self.cycle.disconnected = True
             self.cycle.message_event.set()
             self._report_disconnect()
         self.transport.write(responses.encode_error(exc))
-        # not `close`: with bytes unread it resets the connection, and the error is lost
+        # not `close`, which resets the connection if bytes are unread, so that the error is lost
         self.transport.write_eof()
 
     def _drop_pipelined(self) -> None:
-        """Drop the requests behind the one that is served, and all further bytes, so that we notice
+        """Drop the requests after the one that is served, and all further bytes, so that we notice
         when the client leaves. A client that stays gets its response and repeats the other
         requests, as it must when a connection ends (RFC 9112 9.3.2)."""
-        assert self._served is not None  # other requests wait for it
+        assert self._served is not None  # because other requests wait for it
         self.pipeline.clear()
         self.cycle = self._served
         self.cycle.keep_alive = False
@@ -266,8 +267,8 @@ class BoundedProtocol(NoUpgradeProtocol):
         self.flow.resume_reading()
 
     def _reset(self) -> None:
-        """Close the connection, and drop what the system still holds for the client: otherwise it
-        would offer that for minutes."""
+        """Close the connection, and drop the bytes that the system still holds for the client. The
+        system would otherwise offer them for minutes."""
         sockets.set_reset_at_close(self.transport, True)
         self.transport.abort()
 
@@ -276,11 +277,11 @@ class BoundedProtocol(NoUpgradeProtocol):
         return self.cycle is None or self.cycle.response_complete
 
     def _report_disconnect(self) -> None:
-        if not self._gone.done():
-            self._gone.set_result(None)
+        if not self._disconnect.done():
+            self._disconnect.set_result(None)
 
     def _measure_head(self) -> int:
-        """Return the bytes of the head, apart from what the parser drops."""
+        """Return the size of the head in bytes, without what the parser drops."""
         return len(self.url) + sum(len(name) + len(value) + 4 for name, value in self.headers)
 
     def _make_head_too_large(self) -> OmError:

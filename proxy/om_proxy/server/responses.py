@@ -44,7 +44,7 @@ def _error_headers(exc: OmError) -> list[Header]:
     match exc:
         case Overloaded():
             return [retry, (b"retry-after", b"1")]
-        case HttpInstead():  # RFC 9110 15.5.22: it must name the protocol that is spoken here
+        case HttpInstead():  # RFC 9110 15.5.22: the response must name the protocol to use
             return [retry, (b"upgrade", b"HTTP/1.1"), (b"connection", b"Upgrade")]
         case _:
             return [retry]

@@ -1,4 +1,5 @@
-"""Ask the system about a client's connection. If the system cannot tell, the answer is no."""
+"""Ask the system about a client's connection. If the system cannot tell, a check returns False and
+a count 0."""
 
 from __future__ import annotations
 
@@ -10,11 +11,11 @@ import sys
 from typing import Any
 
 
-def set_reset_at_close(transport: asyncio.Transport, on: bool) -> None:
-    """Set whether closing resets the connection, which drops what the system still holds for the
-    client."""
+def set_reset_at_close(transport: asyncio.Transport, is_on: bool) -> None:
+    """Set whether closing resets the connection, which drops the bytes that the system still holds
+    for the client."""
     if (sock := _get_socket(transport)) is not None:
-        sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", on, 0))
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", is_on, 0))
 
 
 def has_client_ended(transport: asyncio.Transport) -> bool:
@@ -28,7 +29,7 @@ def has_client_ended(transport: asyncio.Transport) -> bool:
 
 
 def count_unread_bytes(transport: asyncio.Transport) -> int:
-    """Return how many of the client's bytes the system holds, and we have not read."""
+    """Return the number of the client's bytes that the system holds and that we have not read."""
     if (sock := _get_socket(transport)) is None or sys.platform == "win32":
         return 0
     import fcntl  # noqa: PLC0415 - Windows has none

@@ -1,9 +1,9 @@
-"""Serve a request that offers another protocol as the HTTP/1.1 request it is, with its body.
+"""Serve a request that offers another protocol as the HTTP/1.1 request that it is, with its body.
 
 Java's HttpClient offers HTTP/2 (`Upgrade: h2c`) with every first request without TLS, and a server
-may ignore the offer (RFC 9110 7.8). httptools takes the offer as accepted: it calls the request
+may ignore the offer (RFC 9110 7.8). httptools treats the offer as accepted: it calls the request
 complete at the end of its head. The body would be lost, and its later packets would be read as the
-next request: a way to smuggle one past a server in front.
+next request, which is a way to smuggle a request past a server in front of the proxy.
 """
 
 from __future__ import annotations
@@ -34,11 +34,11 @@ class NoUpgradeProtocol(HttpToolsProtocol):
 
     def _set_parser(self, callbacks: object) -> None:
         self.parser = httptools.HttpRequestParser(callbacks)
-        self.parser.set_dangerous_leniencies(lenient_data_after_close=True)  # as uvicorn's own
+        self.parser.set_dangerous_leniencies(lenient_data_after_close=True)  # as in uvicorn
 
     def _unsupported_upgrade_warning(self) -> None:
-        """Continue to parse HTTP/1.1. uvicorn calls this when the parser has stopped for another
-        protocol."""
+        """Continue to parse HTTP/1.1. uvicorn calls this method when the parser has stopped for
+        another protocol."""
         upgrade = sys.exception()
         while isinstance(upgrade, httptools.HttpParserUpgrade):
             self._packet = self._packet[upgrade.args[0] :]
@@ -60,8 +60,8 @@ class NoUpgradeProtocol(HttpToolsProtocol):
 
 
 class _ParserCallbacks:
-    """A parser's callbacks: the protocol's own, except the end of a request whose body is still
-    expected."""
+    """The callbacks of a parser. They are the protocol's own, except that a request does not end
+    while its body is expected."""
 
     def __init__(self, protocol: NoUpgradeProtocol) -> None:
         self._protocol = protocol
@@ -86,8 +86,8 @@ class _ParserCallbacks:
 
 
 class _BodyCallbacks:
-    """The callbacks of a parser that gets a head again so that it reads the body. The protocol
-    knows that head already, so only the body and the requests behind it are passed on."""
+    """The callbacks of a second parser, which gets the head again so that it reads the body. The
+    protocol knows that head already, so only the body and the later requests are passed on."""
 
     def __init__(self, protocol: NoUpgradeProtocol) -> None:
         self._callbacks = _ParserCallbacks(protocol)
