@@ -119,7 +119,7 @@ def test_what_cannot_be_read(body: bytes, kind: bytes) -> None:
 def test_a_compressed_body_that_cannot_be_read(body: bytes, encoding: bytes) -> None:
     """No more is uncompressed than is taken of a body."""
     with pytest.raises(UnreadableModelName):
-        read_model_name(body, JSON, encoding, limit=1_000)
+        read_model_name(body, JSON, encoding, max_bytes=1_000)
 
 
 HOSTILE = [

@@ -6,7 +6,6 @@ from __future__ import annotations
 import json
 import re
 import zlib
-from typing import Never
 from urllib.parse import parse_qs, unquote_to_bytes
 
 import msgspec
@@ -15,125 +14,152 @@ from om_proxy.apis.compression import DecompressedTooLarge, create_decoder
 from om_proxy.apis.json_text import MAX_MODEL_NAME_CHARS
 from om_proxy.apis.lone_surrogates import replace_lone_surrogates
 
+DEFAULT_MAX_BODY_BYTES = 1 << 26
 MAX_CONTENT_TYPE_BYTES = 1_024
 MAX_PART_HEAD_BYTES = 1_024
-MAX_FORM_PARTS = 200  # providers take fewer
-# of fields, and of JSON that strict parsers refuse: Python's own parsers read them
-MAX_LAX_BYTES = 1 << 20
+MAX_FORM_PARTS = 200  # more than any provider accepts
+# Largest urlencoded form, or JSON that strict parsers refuse, that is parsed: both need the slow
+# parsers of the standard library.
+MAX_SLOW_PARSE_BYTES = 1 << 20
 BOM = b"\xef\xbb\xbf"
-JSON_BEGINNINGS = (b"{", b"\0{", b"\xff\xfe", b"\xfe\xff")  # of JSON, in UTF-16 too
+JSON_PREFIXES = (b"{", b"\0{", b"\xff\xfe", b"\xfe\xff")  # also of UTF-16: a `{`, or a BOM
+CRLF = b"\r\n"
+HEAD_END = b"\r\n\r\n"
 
 _DISPOSITION = re.compile(rb"^content-disposition[ \t]*:([^\r\n]*)", re.IGNORECASE | re.MULTILINE)
 _FOLD = re.compile(rb"\r\n[ \t]+")
-# A quoted text is taken whole: a file's name may look like another parameter. An unclosed text goes
-# on to the end.
+# A quoted string is matched as a whole, because a file name may look like a parameter. An unclosed
+# one extends to the end.
 _PARAMETER = re.compile(rb';[ \t]*+([^=;"\s]+)[ \t]*+=[ \t]*+(?:"((?:[^"\\]|\\.)*+)"?|([^;"\s]*+))')
 
 
 class UnreadableModelName(ValueError):
-    """The body may hold a name that the proxy cannot read and a server can."""
+    """The body may name a model that the proxy cannot read but an upstream could."""
 
 
-class _ModelMember(msgspec.Struct):
+class _ModelOnly(msgspec.Struct):
     model: object = None
 
 
-_DECODER = msgspec.json.Decoder(_ModelMember)
+_MODEL_DECODER = msgspec.json.Decoder(_ModelOnly)
 
 
 def read_model_name(
-    body: bytes, content_type: bytes, content_encoding: bytes = b"", *, limit: int = 1 << 26
+    body: bytes,
+    content_type: bytes,
+    content_encoding: bytes = b"",
+    *,
+    max_bytes: int = DEFAULT_MAX_BODY_BYTES,
 ) -> str | None:
-    """None: the request names no model. Raises UnreadableModelName. `limit`: bytes of the body
-    uncompressed."""
+    """Return the model that the request names, or None if it names none.
+
+    Raise UnreadableModelName if the body may name one that cannot be read. `max_bytes`: of the
+    decompressed body.
+    """
     if len(content_type) > MAX_CONTENT_TYPE_BYTES:
         raise UnreadableModelName
-    body, media_type = (
-        _decompress(body, content_encoding, limit),
-        content_type.split(b";", 1)[0].strip().lower(),
-    )
+    body = _decompress(body, content_encoding, max_bytes)
+    media_type = content_type.split(b";", 1)[0].strip().lower()
     if media_type.startswith(b"multipart/"):
         return _read_form(body, _parse_parameters(content_type).get(b"boundary", b""))
     if media_type == b"application/x-www-form-urlencoded":
         return _read_fields(body)
-    found = _read_json(body, media_type) if body.strip() else None
-    if not isinstance(found, str | None) or len(found or "") > MAX_MODEL_NAME_CHARS:
+    model = _read_json(body, media_type) if body.strip() else None
+    if model is None:
+        return None
+    if not isinstance(model, str):
         raise UnreadableModelName
-    return found
+    return _check_length(model)
 
 
-def _decompress(body: bytes, encoding: bytes, limit: int) -> bytes:
-    decode = create_decoder(encoding, limit)
+def _decompress(body: bytes, encoding: bytes, max_bytes: int) -> bytes:
+    decode = create_decoder(encoding, max_bytes)
+    if decode is None:
+        raise UnreadableModelName
     try:
-        plain = decode(body) if decode else _refuse()
+        plain = decode(body)
     except (zlib.error, DecompressedTooLarge):
         raise UnreadableModelName from None
-    return plain if plain or not body else _refuse()
+    if body and not plain:
+        raise UnreadableModelName  # the compressed data is cut off
+    return plain
 
 
 def _read_json(body: bytes, media_type: bytes) -> object:
-    """Read JSON also where the Content-Type does not say so: lax clients send such embeddings."""
+    """Return the model. Try JSON even if the Content-Type is another: some clients send embeddings
+    requests without it."""
     try:
         return _decode_model(body.removeprefix(BOM))
     except (ValueError, RecursionError):
-        if b"json" in media_type or body.lstrip().startswith(JSON_BEGINNINGS):
+        if b"json" in media_type or body.lstrip().startswith(JSON_PREFIXES):
             raise UnreadableModelName from None
         return None
 
 
 def _decode_model(body: bytes) -> object:
     try:
-        return _DECODER.decode(body).model
+        return _MODEL_DECODER.decode(body).model
     except msgspec.ValidationError:
-        return None  # a list, or a text
+        return None  # valid JSON, but not an object
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-        if (whole := replace_lone_surrogates(body)) is not None:
-            return _DECODER.decode(whole).model
-        found = json.loads(body, strict=False) if len(body) <= MAX_LAX_BYTES else _refuse()
-        return found.get("model") if isinstance(found, dict) else None
+        repaired = replace_lone_surrogates(body)
+    if repaired is not None:
+        return _MODEL_DECODER.decode(repaired).model
+    if len(body) > MAX_SLOW_PARSE_BYTES:
+        raise UnreadableModelName
+    value = json.loads(body, strict=False)  # as lax as an upstream may be
+    return value.get("model") if isinstance(value, dict) else None
 
 
 def _read_fields(body: bytes) -> str | None:
+    if len(body) > MAX_SLOW_PARSE_BYTES:
+        raise UnreadableModelName
     try:
-        found = (
-            _refuse()
-            if len(body) > MAX_LAX_BYTES
-            else parse_qs(body.decode(), max_num_fields=MAX_FORM_PARTS).get("model", [""])[0]
-        )
+        fields = parse_qs(body.decode(), max_num_fields=MAX_FORM_PARTS)
     except ValueError:
         raise UnreadableModelName from None
-    return _decode_name(found.encode()) or None
+    return _check_length(fields.get("model", [""])[0].strip()) or None
 
 
 def _read_form(body: bytes, boundary: bytes) -> str | None:
-    """Search the form by `find`: it may have 64 MiB and is read between two events of the loop. The
-    libraries for forms read heads byte by byte."""
-    delimiter = b"\r\n--" + boundary
-    at = 0 if body.startswith(delimiter[2:]) else body.find(delimiter) + 2
-    for _ in range(MAX_FORM_PARTS if boundary and at != 1 else 0):
-        at += len(delimiter) - 2
-        if body.startswith(b"--", at):
+    """Search the form with bytes.find. A form may have 64 MiB and is read on the event loop, where a
+    byte-by-byte multipart parser would block it."""
+    delimiter = b"--" + boundary
+    position = 0
+    if not body.startswith(delimiter):
+        line_end = body.find(CRLF + delimiter)
+        if line_end < 0:
+            raise UnreadableModelName
+        position = line_end + len(CRLF)
+    if not boundary:
+        raise UnreadableModelName
+    for _ in range(MAX_FORM_PARTS):
+        position += len(delimiter)
+        if body.startswith(b"--", position):
             return None
-        end = body.find(b"\r\n\r\n", at, at + MAX_PART_HEAD_BYTES)
-        following = body.find(delimiter, max(end, at))
-        if end < 0 or following < 0:
+        head_end = body.find(HEAD_END, position, position + MAX_PART_HEAD_BYTES)
+        if head_end < 0:
             break
-        if _read_part_name(body[at:end]) == b"model":
-            return _decode_name(body[end + 4 : following])
-        at = following + 2
+        # the delimiter after an empty part begins with the last CRLF of the head
+        next_delimiter = body.find(CRLF + delimiter, head_end)
+        if next_delimiter < 0:
+            break
+        if _read_part_name(body[position:head_end]) == b"model":
+            return _decode_name(body[head_end + len(HEAD_END) : next_delimiter])
+        position = next_delimiter + len(CRLF)
     raise UnreadableModelName
 
 
 def _read_part_name(head: bytes) -> bytes:
-    """Read the name of a form's part from its head."""
-    said = _DISPOSITION.search(_FOLD.sub(b" ", head))
-    known = _parse_parameters(said[1]) if said else {}
-    _, _, extended = known.get(b"name*", b"").rpartition(b"'")  # RFC 8187: UTF-8''model
-    return known.get(b"name") or unquote_to_bytes(extended)
+    """Return the name of a form's part. `name` wins over the extended `name*`."""
+    disposition = _DISPOSITION.search(_FOLD.sub(b" ", head))
+    parameters = _parse_parameters(disposition[1]) if disposition else {}
+    _, _, extended = parameters.get(b"name*", b"").rpartition(b"'")  # RFC 8187: UTF-8''model
+    return parameters.get(b"name") or unquote_to_bytes(extended)
 
 
 def _parse_parameters(value: bytes) -> dict[bytes, bytes]:
-    """Parse a header's parameters; of two with one name, the first counts."""
+    """Return a header's parameters by name; if a name occurs twice, the first one counts."""
     return {
         name.lower(): quoted or plain for name, quoted, plain in reversed(_PARAMETER.findall(value))
     }
@@ -141,11 +167,12 @@ def _parse_parameters(value: bytes) -> dict[bytes, bytes]:
 
 def _decode_name(value: bytes) -> str:
     try:
-        name = value.decode().strip()
+        return _check_length(value.decode().strip())
     except UnicodeDecodeError:
         raise UnreadableModelName from None
-    return name if len(name) <= MAX_MODEL_NAME_CHARS else _refuse()
 
 
-def _refuse() -> Never:
-    raise UnreadableModelName
+def _check_length(name: str) -> str:
+    if len(name) > MAX_MODEL_NAME_CHARS:
+        raise UnreadableModelName
+    return name

@@ -64,7 +64,7 @@ def choose_upstream(scope: Scope, config: EdgeConfig, body: bytes | None) -> Ups
         for name in (b"content-type", b"content-encoding")
     )
     try:
-        named = read_model_name(body, kind, encoding, limit=config.settings.limits.body)
+        named = read_model_name(body, kind, encoding, max_bytes=config.settings.limits.body)
     except UnreadableModelName:
         raise BadRequest(UNREADABLE_MODEL_MESSAGE, "om_no_upstream", "model") from None
     return fallback if named is None else config.require_upstream(named)
