@@ -38,7 +38,7 @@ def test_unknown(encoding: bytes) -> None:
 
 def test_bomb() -> None:
     """Plain text beyond the limit is refused before it is made."""
-    decode = create_decoder(b"gzip", limit=1_000)
+    decode = create_decoder(b"gzip", max_bytes=1_000)
     assert decode is not None
     with pytest.raises(DecompressedTooLarge):
         decode(gzip.compress(bytes(50_000_000)))

@@ -1,4 +1,4 @@
-"""Decompress a copy of a reply that came compressed although the proxy asked for it plain."""
+"""Decompress a body: a copy of a reply, or a request whose model is read."""
 
 from __future__ import annotations
 
@@ -9,28 +9,27 @@ MAX_DECOMPRESSED_BYTES = 32 << 20  # a megabyte of gzip can hold two gigabytes
 
 
 class DecompressedTooLarge(ValueError):
-    """The plain text outgrew the limit."""
+    """The decompressed body is larger than the limit."""
 
 
 class _Inflater:
-    def __init__(self, limit: int) -> None:
-        self._inflate = zlib.decompressobj(
-            wbits=47
-        )  # recognises gzip and zlib by their first bytes
-        self._left = limit
+    def __init__(self, max_bytes: int) -> None:
+        # 47 recognises gzip and zlib by their first bytes
+        self._inflate = zlib.decompressobj(wbits=47)
+        self._left_bytes = max_bytes
 
     def feed(self, data: bytes) -> bytes:
-        plain = self._inflate.decompress(data, self._left + 1)
-        self._left -= len(plain)
-        if self._left < 0:
-            raise DecompressedTooLarge("the reply is larger than what is read of one")
+        plain = self._inflate.decompress(data, self._left_bytes + 1)
+        self._left_bytes -= len(plain)
+        if self._left_bytes < 0:
+            raise DecompressedTooLarge("the decompressed body is larger than the proxy reads")
         return plain
 
 
 def create_decoder(
-    content_encoding: bytes | None, limit: int = MAX_DECOMPRESSED_BYTES
+    content_encoding: bytes | None, max_bytes: int = MAX_DECOMPRESSED_BYTES
 ) -> Callable[[bytes], bytes] | None:
-    """Create the function that decompresses a body chunk by chunk; None: the encoding is unknown.
+    """Return a function that decompresses a body chunk by chunk; None: the encoding is unknown.
 
     The function raises `zlib.error` for a damaged body, `DecompressedTooLarge` for a large one.
     """
@@ -38,6 +37,6 @@ def create_decoder(
         case b"" | b"identity":
             return bytes
         case b"gzip" | b"x-gzip" | b"deflate":
-            return _Inflater(limit).feed
+            return _Inflater(max_bytes).feed
         case _:
             return None

@@ -1,4 +1,4 @@
-"""Find a member's value in the text of a JSON object: it can be replaced, and every other byte
+"""Find the bytes of a member's value in a JSON object: they can be replaced while every other byte
 stays."""
 
 from __future__ import annotations
@@ -10,7 +10,8 @@ import msgspec
 from msgspec import Raw
 
 _WS = rb"[ \t\n\r]*"
-# possessive: the engine would keep 140 bytes to go back to each escape, and never needs them
+# Possessive: the engine would otherwise keep 140 bytes to go back to each escape, and never use
+# them.
 _NAME = re.compile(
     _WS + rb"[{,]" + _WS + rb'("[^"\\]*+(?:\\.[^"\\]*+)*+")' + _WS + rb":" + _WS, re.DOTALL
 )
@@ -19,19 +20,20 @@ _name = msgspec.json.Decoder(str)
 
 
 def find_value_span(name: str, members: Mapping[str, Raw], text: bytes) -> slice | None:
-    """Return the span of the value of `name`; `members` are all top-level members of `text`, in
+    """Return the span of the value of `name`. `members` are all top-level members of `text`, in
     order.
 
-    None where a member occurs twice: it has two places, and only its last value is known.
+    Return None if a member occurs twice: it has two places, and only its last value is known.
     """
-    at, found = 0, None
+    position = 0
+    span: slice | None = None
     for member, raw in members.items():
-        head = _NAME.match(text, at)
+        head = _NAME.match(text, position)
         if head is None or _name.decode(head[1]) != member:
             return None
-        at = head.end() + len(raw)
+        position = head.end() + len(raw)
         if member == name:
-            found = slice(head.end(), at)
-    if found is None or not _END.match(text, at):
+            span = slice(head.end(), position)
+    if span is None or not _END.match(text, position):
         return None
-    return found if text.startswith(bytes(members[name]), found.start) else None
+    return span if text.startswith(bytes(members[name]), span.start) else None

@@ -13,29 +13,34 @@ import orjson
 
 MAX_MODEL_NAME_CHARS = 512  # caches are keyed by model names
 COUNT_VALUES_ABOVE_BYTES = 4 << 20  # a smaller body is not counted
-# No model reads as many, and 64 MiB of `{},` would become 3 GB of objects.
+# No model reads so many values, and 64 MiB of `{},` would become 3 GB of objects.
 MAX_JSON_VALUES = 1_000_000
 
 QUOTE = ord('"')
-# An unclosed text ends with the body: otherwise each quote in it would be tried as another
+# An unclosed string ends with the body: otherwise each quote in it would be tried as another
 # beginning.
 _TEXT_OR_VALUE = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"?|[,\[{]', re.DOTALL)
 
-# a value read from JSON holds no cycle
+# A value that was read from JSON holds no cycle.
 write_ascii = json.JSONEncoder(check_circular=False).encode
 
 
 def has_too_many_values(body: bytes) -> bool:
-    """Whether the body has more values than MAX_JSON_VALUES. The first count takes every comma for
-    one between values: prose and code have fewer, tables in a text more."""
+    """Return whether the body has more values than MAX_JSON_VALUES.
+
+    The first, fast count takes every comma for one between values: prose and code have fewer commas
+    than the limit, but tables inside a string may have more.
+    """
     if sum(map(body.count, (b",", b"[", b"{"))) <= MAX_JSON_VALUES:
         return False
-    found = _TEXT_OR_VALUE.finditer(body)
-    between = (each for each in islice(found, 3 * MAX_JSON_VALUES) if body[each.start()] != QUOTE)
-    # JSON has at most two texts to a value: the search in `""""""` ends there
+    matches = _TEXT_OR_VALUE.finditer(body)
+    # JSON has at most two strings to a value: the search in `""""""` ends there
+    separators = (
+        match for match in islice(matches, 3 * MAX_JSON_VALUES) if body[match.start()] != QUOTE
+    )
     return (
-        next(islice(between, MAX_JSON_VALUES, None), None) is not None
-        or next(found, None) is not None
+        next(islice(separators, MAX_JSON_VALUES, None), None) is not None
+        or next(matches, None) is not None
     )
 
 
@@ -53,8 +58,8 @@ def write_canonical(value: object) -> bytes:
 
 
 def parse_arguments(arguments: Any) -> Any:
-    """Parse a tool call's arguments: spacing and key order are the serializer's. A text that is no
-    JSON stays a text; no arguments are `{}`."""
+    """Parse a tool call's arguments, whose spacing and key order depend on the serializer. A text
+    that is no JSON stays a text; no arguments are `{}`."""
     if not isinstance(arguments, str):
         return {} if arguments is None else arguments
     try:
@@ -64,8 +69,8 @@ def parse_arguments(arguments: Any) -> Any:
 
 
 def parse_lax(raw: bytes) -> Mapping[str, Any] | None:
-    """Parse what strict parsers refuse and clients send: numbers beyond a double, NaN. None: it is
-    no JSON object."""
+    """Parse JSON that clients send and strict parsers refuse: numbers beyond a double, NaN. Return
+    None if it is no JSON object."""
     try:
         value = json.loads(raw)
     except (ValueError, RecursionError):

@@ -13,8 +13,8 @@ MAX_SPEAKER_CHARS = 40
 
 
 def summarize_message(raw: bytes) -> tuple[str, tuple[str, ...]]:
-    """Return speaker and texts; a part that is no text is named by its type. An unreadable message
-    has no parts."""
+    """Return the speaker and the texts. A part that is no text is named by its type. An unreadable
+    message has no parts."""
     message = view_message(raw)
     if message is None:
         return "Unknown", ()

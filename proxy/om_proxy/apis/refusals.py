@@ -1,8 +1,9 @@
 """Recognise a refusal that says the prompt is too long for the model.
 
-There is no standard for it. OpenAI's `context_length_exceeded` is a code, most others say it in a
-sentence, some answer 413. The proxy reads only the members where an error speaks, never those where
-it quotes: a validation error repeats the user's words, and they may be about context windows.
+There is no standard for such refusals. OpenAI sends the code `context_length_exceeded`, most others
+write a sentence, some answer 413. The proxy reads only the members with the error's own words,
+never the ones that quote: a validation error repeats the user's words, and they may be about
+context windows.
 """
 
 from __future__ import annotations
@@ -13,8 +14,8 @@ from typing import Any
 
 import msgspec
 
-MAX_ERROR_BODY_BYTES = 65_536  # real errors have a few hundred
-MAX_ERROR_TEXT_CHARS = 2_000  # an HTML page of a gateway says it at its beginning
+MAX_ERROR_BODY_BYTES = 65_536  # a real error has a few hundred bytes
+MAX_ERROR_TEXT_CHARS = 2_000  # the HTML page of a gateway names the error at its beginning
 MAX_ERROR_NESTING = 6  # levels: a router wraps its provider's error, which wraps its server's
 ERROR_TEXT_MEMBERS = (
     "error",
@@ -56,7 +57,7 @@ _TOO_LONG = re.compile(
             r"prompt tokens too long|tokens_too_long",  # Qianfan
             # TGI, Together
             r"tokens \+ \W?max_new_tokens\W? must be <=|inputs\W? must have less than \d+ tokens",
-            # OpenAI: more than it takes, tokens aside
+            # OpenAI: too many messages or too long a string, whatever their tokens
             r"'messages(?:\[\d+\]\S{0,40})?': (?:array|string) too long",
         )
     ),
@@ -65,20 +66,22 @@ _TOO_LONG = re.compile(
 
 
 def is_prompt_too_long(status: int, body: bytes) -> bool:
-    """Whether the prompt did not fit the model. `body`: the error's, uncompressed, at most
-    `MAX_ERROR_BODY_BYTES`."""
+    """Return whether the upstream refused the prompt as too long for the model. `body`: the
+    error's, uncompressed, at most `MAX_ERROR_BODY_BYTES`."""
     return status == 413 or (status in (400, 422) and has_too_long_text(body))
 
 
 def has_too_long_text(body: bytes) -> bool:
-    """Whether the error's text says so: then its server has measured the prompt. A bare 413 may
-    come from a gateway that did not look at the credential yet."""
+    """Return whether the error's text says that the prompt is too long. In that case the server has
+    measured the prompt. A bare 413 may come from a gateway that has not checked the credential
+    yet."""
     return any(map(is_too_long_text, _list_texts(body)))
 
 
-def is_too_long_text(said: str) -> bool:
-    """Whether one of an error's texts says so: its code, its type or its message."""
-    return bool(_TOO_LONG.search(said))
+def is_too_long_text(text: str) -> bool:
+    """Return whether one text of an error says that the prompt is too long: its code, its type or
+    its message."""
+    return bool(_TOO_LONG.search(text))
 
 
 def _list_texts(body: bytes) -> Iterator[str]:

@@ -1,7 +1,7 @@
-"""The APIs that have memory: chat, so far the only one.
+"""List the APIs that have memory. So far, chat is the only one.
 
-Nothing else imports `apis/<name>/`. A second API stands beside a message's raw bytes as a field of
-`Item`, and is looked up here.
+No other module imports `apis/<name>/`. For a second API, `Item` needs a field with the API's name
+beside the raw bytes, and the lookup is done here.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from om_proxy.memory.model import Item
 
 __all__ = ["CHAT", "read_item", "view_message"]
 
-STORED_API: Api = CHAT  # which the store's messages came by
+STORED_API: Api = CHAT  # the API of all stored messages
 
 view_message: Callable[[bytes], MessageView | None] = STORED_API.view_message
 read_item: Callable[[bytes, bytes], Item] = STORED_API.read_item

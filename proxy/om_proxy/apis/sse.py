@@ -20,22 +20,22 @@ class Event(NamedTuple):
 
 
 class EventDecoder:
-    """Decodes bytes that are cut anywhere; an event is complete when its closing blank line has
-    begun."""
+    """A decoder for bytes that are cut anywhere. An event is complete when its closing blank line
+    has begun."""
 
     def __init__(self) -> None:
-        # pieces of the unfinished line: joined once, however long it grows
+        # pieces of the unfinished line; they are joined once, however long it grows
         self._line: list[bytes] = []
-        self._after_cr = False  # the last byte was a CR: an LF now belongs to it
-        # before the end of the first line, which may begin with a byte order mark
+        self._after_cr = False  # whether the last byte was a CR: an LF now belongs to it
+        # the first line may begin with a byte order mark
         self._is_first_line = True
         self._type = b""
-        # the lines, each with an LF: a list of short ones would take five times the memory
+        # the data lines, each with an LF; a list of short lines would take five times the memory
         self._data = bytearray()
 
     def feed(self, data: bytes) -> Iterator[Event]:
-        """Yield the events that these bytes complete. By the standard, an event that is open when
-        the stream ends is none."""
+        """Yield the events that these bytes complete. By the standard, an event that is still open
+        at the end of the stream is dropped."""
         if b"\r" in data:
             yield from self._feed_lines(data)
             return
@@ -49,7 +49,7 @@ class EventDecoder:
         yield from self._feed_lines(blocks[-1])
 
     def _is_between_events(self) -> bool:
-        """Whether the next byte begins an event."""
+        """Return whether the next byte begins an event."""
         return not (self._line or self._data or self._type or self._after_cr or self._is_first_line)
 
     def _feed_lines(self, data: bytes) -> Iterator[Event]:
