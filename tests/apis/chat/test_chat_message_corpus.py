@@ -16,7 +16,7 @@ import pytest
 
 from om_proxy.agents.transcript_text import render_transcript
 from om_proxy.apis.api import Unreadable
-from om_proxy.apis.chat.chat_request import prompt_text, read_item
+from om_proxy.apis.chat.chat_request import read_item, read_text
 from om_proxy.apis.message_summary import summarize_message
 from om_proxy.memory.model import EMPTY_CHAIN, Item, Message
 from om_proxy.models.counting import count_message
@@ -44,7 +44,7 @@ def describe(raw: bytes) -> dict[str, Any]:
         "calls": list(read.calls),
         "answers": read.answers,
         "tokens": [count_message(raw, count_bytes, model) for model in MODELS],
-        "text": shorten(prompt_text(raw)),
+        "text": shorten(read_text(raw)),
         "summary": shorten(repr(summarize_message(raw))) if is_stored else None,
         "observed": shorten(repr((observed.text, images))),
     }

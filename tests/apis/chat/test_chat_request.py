@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from om_proxy.apis.api import Unreadable
 from om_proxy.apis.chat.chat_request import (
     asking_text,
-    prompt_text,
     read_item,
+    read_text,
     replace_messages,
     split_members,
 )
@@ -261,9 +261,9 @@ def test_no_item(raw: bytes) -> None:
         ([], ""),
     ],
 )  # fmt: skip
-def test_prompt_text(message: Any, text: str) -> None:
+def test_read_text(message: Any, text: str) -> None:
     """A message's text, or nothing; never an error."""
-    assert prompt_text(json.dumps(message).encode()) == text
+    assert read_text(json.dumps(message).encode()) == text
 
 
 @pytest.mark.parametrize("odd", [b"1e400", b"-1e400", b"NaN"])

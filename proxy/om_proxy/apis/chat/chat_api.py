@@ -15,7 +15,7 @@ from om_proxy.memory.prompt.tail import Piece
 
 
 class ChatApi:
-    """The functions of this room, by the names of `Api`."""
+    """The functions of this room, under the names of `Api`."""
 
     name = "chat"
 

@@ -1,7 +1,7 @@
-"""A chat message as a neutral view.
+"""View a chat message without the words of its API.
 
-Clients send odd messages. Nothing here raises on a JSON value: a value of another type than it
-should have is skipped, or compared and counted as JSON.
+Clients send odd messages. No function here raises on a JSON value: a value of another type than
+expected is skipped, or compared and counted as JSON.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from om_proxy.memory.message_view import (
 UNCOMPARED_PART_KEYS = frozenset({"cache_control", "annotations"})
 URL_FIELDS = ("url", "image_url", "file_data", "file_url")
 NAME_FIELDS = ("filename", "name", "file_id", "format")
-# of unknown kinds, each written alone; no ordinary message has as many
+# Parts of unknown kinds that are written one by one; no ordinary message has more.
 MAX_PARTS_ONE_BY_ONE = 32
 MAX_PARTS_A_PIECE = 16_384
 
@@ -36,7 +36,7 @@ _object = msgspec.json.Decoder(dict[str, Any])
 
 
 def view_message(raw: bytes) -> ChatMessage | None:
-    """None for a message that a strict parser refuses."""
+    """Return a view of the message; None if a strict parser refuses it."""
     try:
         return view_parsed(_object.decode(raw))
     except (ValueError, RecursionError):
@@ -44,7 +44,7 @@ def view_message(raw: bytes) -> ChatMessage | None:
 
 
 def read_message(raw: bytes) -> ChatMessage:
-    """View any message that clients send. Raises Unreadable if it is no JSON object."""
+    """Return a view of any message that clients send. Raise Unreadable if it is no JSON object."""
     message: Mapping[str, Any] | None
     try:
         message = _object.decode(raw)
@@ -56,7 +56,7 @@ def read_message(raw: bytes) -> ChatMessage:
 
 
 def view_parsed(message: Mapping[str, Any]) -> ChatMessage:
-    """View a message whose JSON is parsed."""
+    """Return a view of a message whose JSON is parsed."""
     get = message.get
     return ChatMessage(
         get("role"),
@@ -95,20 +95,20 @@ class ChatPart(msgspec.Struct, frozen=True):
         if isinstance(text, str):
             return text
         kind = str(part.get("type") or "file")
-        held = part.get(kind)
-        fields = {"url": held} if isinstance(held, str) else part
-        fields = held if isinstance(held, dict) else fields
-        url = _first_text(fields, URL_FIELDS)
+        content = part.get(kind)
+        fields = {"url": content} if isinstance(content, str) else part
+        fields = content if isinstance(content, dict) else fields
+        url = _find_first_text(fields, URL_FIELDS)
         return Attachment(
             url=url,
-            name=_first_text(fields, NAME_FIELDS),
+            name=_find_first_text(fields, NAME_FIELDS),
             type_name=kind,
             is_image="image" in kind or url.startswith("data:image/"),
         )
 
 
 class ChatMessage(msgspec.Struct, frozen=True):
-    """The members of a message that say something, as they stood."""
+    """The members of a message that memory reads, as they were sent."""
 
     role: Any
     name: Any
@@ -117,7 +117,7 @@ class ChatMessage(msgspec.Struct, frozen=True):
     refusal: Any
     audio: Any
     tool_calls: Any
-    function_call: Any  # what a call was until 2023
+    function_call: Any  # the form of a call until 2023
 
     @property
     def has_list(self) -> bool:
@@ -130,7 +130,7 @@ class ChatMessage(msgspec.Struct, frozen=True):
         if not isinstance(calls, list):
             return ()
         ids = [call.get("id") for call in calls if isinstance(call, dict)]
-        return tuple([one for one in ids if isinstance(one, str)])
+        return tuple([call_id for call_id in ids if isinstance(call_id, str)])
 
     def parts(self) -> Sequence[str | Part]:
         content = self.content
@@ -141,18 +141,19 @@ class ChatMessage(msgspec.Struct, frozen=True):
         return (ChatPart(content),) if isinstance(content, dict) else ()
 
     def write_parts(self, parts: Sequence[Part]) -> Iterator[str]:
-        """Write a few parts alone and more in pieces: a body of `{},` would take seconds
-        otherwise."""
+        """Write a few parts one by one, and more parts in pieces: a body of `{},` would take
+        seconds otherwise."""
         values = [part.value for part in parts if isinstance(part, ChatPart)]
         yield from map(write_ascii, values[:MAX_PARTS_ONE_BY_ONE])
-        for at in range(MAX_PARTS_ONE_BY_ONE, len(values), MAX_PARTS_A_PIECE):
-            yield write_ascii(values[at : at + MAX_PARTS_A_PIECE])
+        for start in range(MAX_PARTS_ONE_BY_ONE, len(values), MAX_PARTS_A_PIECE):
+            yield write_ascii(values[start : start + MAX_PARTS_A_PIECE])
 
     def calls(self) -> Sequence[ToolCall]:
-        listed, legacy = self.tool_calls, self.function_call
+        listed = self.tool_calls
+        legacy = self.function_call
         calls = _read_calls(listed) if isinstance(listed, list) else []
         if legacy and isinstance(legacy, dict):
-            calls.append(_tool_call("legacy", "", legacy))
+            calls.append(_build_tool_call("legacy", "", legacy))
         return calls
 
     def compared_content(self) -> tuple[str, list[object]]:
@@ -161,7 +162,7 @@ class ChatMessage(msgspec.Struct, frozen=True):
         if isinstance(content, str):
             text = content
         elif isinstance(content, list):
-            text = _compare_parts(content, others)
+            text = _split_parts(content, others)
         else:
             text = ""
         if self.refusal:
@@ -172,9 +173,9 @@ class ChatMessage(msgspec.Struct, frozen=True):
 
     def compared_calls(self) -> list[object]:
         calls = self.tool_calls
-        compared = [_comparable_call(call) for call in calls] if isinstance(calls, list) else []
+        compared = [_make_comparable(call) for call in calls] if isinstance(calls, list) else []
         if self.function_call:
-            compared.append(_comparable_call({"function": self.function_call}))
+            compared.append(_make_comparable({"function": self.function_call}))
         return compared
 
 
@@ -184,7 +185,7 @@ def _read_parts(content: list[Any]) -> list[str | Part]:
         if isinstance(part, str):
             parts.append(part)
         elif isinstance(part, dict):
-            text = None if isinstance(part.get("refusal"), str) else _plain_text(part)
+            text = None if isinstance(part.get("refusal"), str) else _read_plain_text(part)
             parts.append(ChatPart(part) if text is None else text)
     return parts
 
@@ -199,12 +200,12 @@ def _read_calls(listed: list[Any]) -> list[ToolCall]:
                 calls.append(ToolCall("empty", "", UNSET))
             if isinstance(called, dict):
                 kind: CallKind = "function" if function else "custom"
-                calls.append(_tool_call(kind, call.get("id", ""), called))
+                calls.append(_build_tool_call(kind, call.get("id", ""), called))
     return calls
 
 
-def _plain_text(part: Any) -> str | None:
-    """None for a part that is no text."""
+def _read_plain_text(part: Any) -> str | None:
+    """Return the text of a part; None if the part is no text."""
     if isinstance(part, str):
         return part
     if not isinstance(part, dict) or part.get("type", "text") != "text":
@@ -213,19 +214,19 @@ def _plain_text(part: Any) -> str | None:
     return text if isinstance(text, str) else None
 
 
-def _compare_parts(content: list[Any], others: list[object]) -> str:
-    """Return the texts of the parts; a part that is no text goes to `others`."""
+def _split_parts(content: list[Any], others: list[object]) -> str:
+    """Return the texts of the parts, and append the parts that are no text to `others`."""
     texts = []
     for part in content:
-        text = _plain_text(part)
+        text = _read_plain_text(part)
         if text is None:
-            others.append(_without_marks(part))
+            others.append(_drop_uncompared_keys(part))
         else:
             texts.append(text)
     return "\n".join(texts)
 
 
-def _without_marks(part: Any) -> Any:
+def _drop_uncompared_keys(part: Any) -> Any:
     if not isinstance(part, dict):
         return part
     return {
@@ -235,26 +236,27 @@ def _without_marks(part: Any) -> Any:
     }
 
 
-def _comparable_call(call: Any) -> Any:
+def _make_comparable(call: Any) -> Any:
     if not isinstance(call, dict):
         return call
     function = call.get("function") or call.get("custom")
     if not isinstance(function, dict):
-        return _without_marks(call)
+        return _drop_uncompared_keys(call)
     arguments = function.get("arguments", function.get("input"))
     return [call.get("id"), function.get("name"), parse_arguments(arguments)]
 
 
-def _tool_call(kind: CallKind, call_id: object, function: Mapping[str, Any]) -> ToolCall:
-    name, given = function.get("name", UNSET), function.get("input")
+def _build_tool_call(kind: CallKind, call_id: object, function: Mapping[str, Any]) -> ToolCall:
+    name = function.get("name", UNSET)
+    custom_input = function.get("input")
     if "arguments" not in function:
-        return ToolCall(kind, call_id, name, given)
-    return ToolCall(kind, call_id, name, function["arguments"], given)
+        return ToolCall(kind, call_id, name, custom_input)
+    return ToolCall(kind, call_id, name, function["arguments"], custom_input)
 
 
 def _read_texts(part: Mapping[str, Any]) -> tuple[str, ...] | None:
-    found = (part.get("text"), part.get("refusal"))
-    return tuple([text for text in found if isinstance(text, str)]) or None
+    texts = (part.get("text"), part.get("refusal"))
+    return tuple([text for text in texts if isinstance(text, str)]) or None
 
 
 def _read_reasoning(part: Mapping[str, Any]) -> tuple[str, ...]:
@@ -262,8 +264,9 @@ def _read_reasoning(part: Mapping[str, Any]) -> tuple[str, ...]:
 
 
 def _read_image(part: Mapping[str, Any]) -> ImageData:
-    """An address, or an object that holds `url` and perhaps `detail`."""
-    source, detail = part.get("image_url"), part.get("detail")
+    """Read an image: its address, or an object that holds `url` and perhaps `detail`."""
+    source = part.get("image_url")
+    detail = part.get("detail")
     url = source
     if isinstance(source, dict):
         url, detail = source.get("url"), source.get("detail", detail)
@@ -274,9 +277,11 @@ def _read_sound(part: Mapping[str, Any]) -> SoundData:
     sound = part.get("input_audio")
     if not isinstance(sound, dict):
         return SoundData(0, "")
-    data, form = sound.get("data"), sound.get("format")
+    data = sound.get("data")
+    file_format = sound.get("format")
     return SoundData(
-        len(data) if isinstance(data, str) else 0, form if isinstance(form, str) else ""
+        len(data) if isinstance(data, str) else 0,
+        file_format if isinstance(file_format, str) else "",
     )
 
 
@@ -297,5 +302,5 @@ PAYLOAD_READERS: dict[str, Callable[[Mapping[str, Any]], Payload | None]] = {
 }
 
 
-def _first_text(fields: Mapping[str, Any], names: Sequence[str]) -> str:
+def _find_first_text(fields: Mapping[str, Any], names: Sequence[str]) -> str:
     return next((text for name in names if isinstance(text := fields.get(name), str)), "")

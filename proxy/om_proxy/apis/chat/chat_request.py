@@ -1,9 +1,9 @@
 """Split a chat completion request into its messages, and write it again with other messages.
 
-A request is split, not parsed: a thread's known messages come again with every call, so they stay
-raw slices until one is read. msgspec finds the slices at about 0.3 ms/MB; parsing
-everything takes three times that, and writing it back would change numbers and keys we do not know.
-Behind a known split (apis/split.py) the parser reads only what follows.
+A request is split, not parsed: a thread's known messages come again with every request, so they
+stay raw slices until one is read. msgspec finds the slices at about 0.3 ms/MB; parsing everything
+takes three times that, and writing it back would change numbers and keys that the proxy does not
+know. After a known split (apis/split.py), only the bytes after it are parsed.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from om_proxy.memory.model import Item
 from om_proxy.memory.transcript.digests import Digests
 from om_proxy.memory.transcript.side_requests import ANSWERING_ROLES
 
-# a client says no more at once: a question, or the results of all its calls
+# No client sends more new messages at once: a question, or the results of all its calls.
 MAX_MESSAGES_OF_ONE_TURN = 64
 INSTRUCTION_ROLES = frozenset({"system", "developer"})
 
@@ -43,7 +43,7 @@ class _Body(msgspec.Struct):
     model: Raw = _NULL
     stream: Raw = _NULL
     tools: Raw = _NULL
-    functions: Raw = _NULL  # what tools were called until 2023
+    functions: Raw = _NULL  # the name of `tools` until 2023
 
 
 class _Speaker(msgspec.Struct):
@@ -57,56 +57,57 @@ _any = msgspec.json.Decoder()
 
 
 def has_replies(request: Request) -> bool:
-    """Whether a reply stands in the request: its client repeats what was said before."""
+    """Return whether the request contains a reply: its client repeats the earlier messages."""
     if len(request.messages) > MAX_MESSAGES_OF_ONE_TURN:
         return True
     try:
         return any(_speaker.decode(message).role == "assistant" for message in request.messages)
     except (msgspec.MsgspecError, UnicodeDecodeError):
-        return True  # an unknown kind of message: nothing of it is kept
+        return True  # a message of an unknown kind: it is not stored
 
 
 def split_members(request: Request) -> dict[str, Raw]:
-    """The top-level members in order, each as its raw JSON."""
+    """Return the top-level members in order, each as its raw JSON."""
     return _members.decode(request.readable)
 
 
 def parse_request(api: Api, body: bytes, known_split: Split | None = None) -> Request:
-    """Split a request. Raises Unreadable for a body that is no object with a list of messages, or
+    """Split a request. Raise Unreadable for a body that is no object with a list of messages, or
     has too many values."""
     if len(body) > COUNT_VALUES_ABOVE_BYTES and has_too_many_values(body):
         raise Unreadable("more JSON values than any model reads")
-    if known_split is not None and (request := _parse_behind(api, body, known_split)):
+    if known_split is not None and (request := _parse_after_split(api, body, known_split)):
         return request
-    readable, split = body, _decode_body(body)
-    if split is None and (whole := replace_lone_surrogates(body)) is not None:
-        readable, split = whole, _decode_body(whole)
-    if split is None:
+    readable = body
+    members = _decode_body(body)
+    if members is None and (repaired := replace_lone_surrogates(body)) is not None:
+        readable = repaired
+        members = _decode_body(repaired)
+    if members is None:
         raise Unreadable("not a JSON object with a list of messages")
-    raws = tuple(map(bytes, split.messages))
+    raws = tuple(map(bytes, members.messages))
     roles = tuple(_list_leading_roles(raws))
     return _build_request(
-        api, body, body, readable, split, raws[: len(roles)], roles, raws[len(roles) :]
+        api, body, body, readable, members, raws[: len(roles)], roles, raws[len(roles) :]
     )
 
 
 def build_request_split(request: Request, digests: Digests, seed: int = 0) -> Split | None:
-    """Build the split behind which the thread's next request is split."""
+    """Build the split that the thread's next request is compared with."""
     if request.readable is not request.frame:
-        return None  # half characters: the messages are not the bytes that were sent
+        return None  # half characters were replaced: the messages are not the bytes that were sent
     return build_split(request.body, request.instructions, request.messages, digests, seed)
 
 
 def replace_messages(request: Request, messages: Sequence[bytes]) -> bytes:
-    """Write the body with these messages, instructions included; every other byte stays.
+    """Return the body with these messages, instructions included. Every other byte stays.
 
-    Of a member that was sent twice, the last value counts, as for parsers.
+    If a member was sent twice, the last value counts, as for parsers.
     """
-    members, frame = split_members(request), request.frame
-    if place := find_value_span("messages", members, request.readable):
-        return b"".join(
-            (frame[: place.start], b"[", b",".join(messages), b"]", frame[place.stop :])
-        )
+    members = split_members(request)
+    frame = request.frame
+    if span := find_value_span("messages", members, request.readable):
+        return b"".join((frame[: span.start], b"[", b",".join(messages), b"]", frame[span.stop :]))
     parts: list[bytes | Raw] = []
     separator = b"{"
     for name, raw in members.items():
@@ -118,9 +119,10 @@ def replace_messages(request: Request, messages: Sequence[bytes]) -> bytes:
 
 
 def read_item(raw: bytes, key: bytes) -> Item:
-    """Read a message as the memory knows it. Raises Unreadable if it is no message."""
+    """Return a message as the memory stores it. Raise Unreadable if it is no message."""
     message = read_message(raw)
-    role, answers = message.role, message.answers
+    role = message.role
+    answers = message.answers
     if not isinstance(role, str):
         raise Unreadable("a message without a role")
     return Item(
@@ -132,7 +134,7 @@ def read_item(raw: bytes, key: bytes) -> Item:
     )
 
 
-def prompt_text(raw: bytes) -> str:
+def read_text(raw: bytes) -> str:
     """Return a message's text parts, joined by newlines; empty for a message that has none or
     cannot be read."""
     try:
@@ -145,36 +147,39 @@ def prompt_text(raw: bytes) -> str:
 
 
 def asking_text(raw: bytes) -> str:
-    """Return the text of a message that asks for something. Empty for a message of a model or a
-    tool, which may quote anything."""
-    return "" if _read_role(raw) in ANSWERING_ROLES else prompt_text(raw)
+    """Return the text of a message that asks for something; empty for a message of a model or a
+    tool, because it may quote anything."""
+    return "" if _read_role(raw) in ANSWERING_ROLES else read_text(raw)
 
 
 def _is_filled_list(raw: Raw) -> bool:
-    """Look at the first characters only: tools may take 100 kB."""
+    """Return whether the value is a list with items. Read its first characters only: tools may take
+    100 kB."""
     if raw is _NULL:
         return False
     text = bytes(memoryview(raw)[:64]).lstrip()
     return text.startswith(b"[") and text[1:].lstrip()[:1] != b"]"
 
 
-def _parse_behind(api: Api, body: bytes, known_split: Split) -> Request | None:
-    """Split behind the known messages. None: they do not stand in the body as they stood, or not
-    right behind instructions."""
+def _parse_after_split(api: Api, body: bytes, known_split: Split) -> Request | None:
+    """Split the messages after the known ones. Return None if the known messages are not in the
+    body unchanged, or not right after instructions."""
     start = known_split.find_in(body)
     if start is None:
         return None
     frame = b"".join((body[:start], KNOWN_PREFIX_PLACEHOLDER, body[start + known_split.ends[-1] :]))
-    split = _decode_body(frame) if frame.count(KNOWN_PREFIX_PLACEHOLDER) == 1 else None
-    raws = tuple(map(bytes, split.messages)) if split else ()
-    if split is None or KNOWN_PREFIX_PLACEHOLDER not in raws:
+    if frame.count(KNOWN_PREFIX_PLACEHOLDER) != 1:
         return None
-    place = raws.index(KNOWN_PREFIX_PLACEHOLDER)
-    roles = tuple(_list_leading_roles(raws[:place]))
-    if len(roles) < place:
+    members = _decode_body(frame)
+    raws = tuple(map(bytes, members.messages)) if members else ()
+    if members is None or KNOWN_PREFIX_PLACEHOLDER not in raws:
         return None
-    messages = SlicedMessages(body, start, known_split, raws[place + 1 :])
-    return _build_request(api, body, frame, frame, split, raws[:place], roles, messages)
+    index = raws.index(KNOWN_PREFIX_PLACEHOLDER)
+    roles = tuple(_list_leading_roles(raws[:index]))
+    if len(roles) < index:
+        return None
+    messages = SlicedMessages(body, start, known_split, raws[index + 1 :])
+    return _build_request(api, body, frame, frame, members, raws[:index], roles, messages)
 
 
 def _build_request(
@@ -182,22 +187,21 @@ def _build_request(
     body: bytes,
     frame: bytes,
     readable: bytes,
-    split: _Body,
+    members: _Body,
     instructions: tuple[bytes, ...],
     roles: tuple[str, ...],
     messages: Sequence[bytes],
 ) -> Request:
+    model = _decode_value(members.model)
+    is_readable_model = isinstance(model, str) and len(model) <= MAX_MODEL_NAME_CHARS
     return Request(
         api=api,
         body=body,
         frame=frame,
         readable=readable,
-        model=model
-        if isinstance(model := _decode_value(split.model), str)
-        and len(model) <= MAX_MODEL_NAME_CHARS
-        else None,
-        stream=_decode_value(split.stream) is True,
-        offers_tools=_is_filled_list(split.tools) or _is_filled_list(split.functions),
+        model=model if is_readable_model else None,
+        stream=_decode_value(members.stream) is True,
+        offers_tools=_is_filled_list(members.tools) or _is_filled_list(members.functions),
         instructions=instructions,
         instruction_roles=roles,
         messages=messages,
@@ -207,10 +211,8 @@ def _build_request(
 def _decode_body(body: bytes) -> _Body | None:
     try:
         return _body.decode(body)
-    except (
-        ValueError,
-        RecursionError,
-    ):  # a few thousand nested brackets raise RecursionError, not ValueError
+    # a few thousand nested brackets raise RecursionError, not ValueError
+    except (ValueError, RecursionError):
         return None
 
 
@@ -231,7 +233,7 @@ def _read_role(raw: bytes) -> str:
 
 
 def _decode_value(raw: Raw) -> Any:
-    """None for a value that cannot be decoded: the upstream says what is wrong with it."""
+    """Decode a value. Return None if it cannot be decoded: the upstream reports the fault."""
     if raw is _NULL:
         return None
     try:
