@@ -1,1 +1,1 @@
-"""Keeps memories. `base` is the contract, each folder a backend; each `…_store` stands in front."""
+"""Keep memories. `base` is the contract, each folder is a backend, and each `…_store` wraps one."""

@@ -21,7 +21,7 @@ class Outline(NamedTuple):
 
 
 class Change(NamedTuple):
-    """Two states of one thread, as `Store.commit` takes them."""
+    """Two states of one thread: the arguments of `Store.commit`."""
 
     before: Memory
     after: Memory
@@ -29,8 +29,9 @@ class Change(NamedTuple):
 
 
 class ResourceWakeup(NamedTuple):
-    """Makes the shared log of a resource due at `now` if its threads hold `tokens` unobserved
-    tokens. If the log is due later already, only threads that are not in back-off count."""
+    """The condition that makes the shared log of a resource due at `now`: its threads hold at least
+    `tokens` unobserved tokens. If the log is due later already, only threads that are not in
+    back-off count."""
 
     now: float
     tokens: int
@@ -50,7 +51,7 @@ class ThreadInfo(NamedTuple):
     cause: str = ""  # of the last failure, as in `Failures`
 
 
-# of forgotten bytes: overwritten, or kept until a reader lets go of them
+# forgotten bytes are overwritten, or kept until a reader ends
 ErasureState = Literal["gone", "pending"]
 
 
@@ -63,8 +64,8 @@ class ForgetResult(NamedTuple):
     observations: int = 0
     generations: int = 0  # of its own log and the shared one, that held any of these
     reflections: int = 0  # made and not yet swapped in
-    database: ErasureState = "gone"  # bytes in the database itself
-    log: ErasureState = "gone"  # bytes in the write-ahead log
+    database: ErasureState = "gone"  # the bytes in the database itself
+    log: ErasureState = "gone"  # the bytes in the write-ahead log
 
 
 class MoveResult(NamedTuple):
@@ -76,19 +77,19 @@ class MoveResult(NamedTuple):
 
 
 class Store(Protocol):
-    """Durable memories. Every method may raise `StorageError`; none blocks the event loop.
+    """The durable memories. Every method may raise `StorageError`; none blocks the event loop.
 
     Every row is keyed by the whole Key, tenant first: no method reaches another tenant's rows.
     """
 
     async def load(self, key: Key) -> Memory:
         """Return the memory as last committed; `Memory(key=key)` with version 0 for an unknown
-        thread. It is bounded: `recent` holds at most RECENT_MARKS, and earlier messages are not
-        read."""
+        thread. The memory is bounded: `recent` holds at most RECENT_MARKS, and earlier messages are
+        not read."""
 
     async def version(self, key: Key) -> int:
-        """Return the committed version, 0 for an unknown thread. One point read, to check a cached
-        memory."""
+        """Return the committed version, 0 for an unknown thread. This is one point read, to check a
+        cached memory."""
 
     async def commit(
         self, before: Memory, after: Memory, interrupted: Sequence[Message] = ()
@@ -96,9 +97,9 @@ class Store(Protocol):
         """Write the difference between two states of one thread, in one durable transaction, and
         return `after` with its new version.
 
-        Raises `Conflict`, having written nothing, unless the stored version still is
-        `before.version`. Durable means: once this returns, neither a killed process nor a power cut
-        loses it. The returned `row_id` is that of the row, whatever `after` says.
+        Raise `Conflict`, and write nothing, unless the stored version still is `before.version`.
+        Durable means: after this returns, neither a killed process nor a power cut loses the
+        commit. The returned `row_id` is that of the row, whatever `after` says.
 
         The difference: messages of `after.tail` unknown to the store are inserted; changed items
         are replaced. Live messages with `seq > after.coverage` that are missing from `after.tail`
@@ -113,7 +114,7 @@ class Store(Protocol):
     async def commit_shared(
         self, thread: Change, shared_log: Change | None, wakeup: ResourceWakeup | None = None
     ) -> tuple[Memory, Memory | None]:
-        """Commit a thread that shares its resource's log and, if it changes too, the shared log:
+        """Commit a thread that shares its resource's log and, if that changes too, the shared log:
         both in one transaction, or neither. Raise `Conflict` if the version of either has changed.
         A shared log that does not differ is not written, but its version is checked."""
 
@@ -129,7 +130,7 @@ class Store(Protocol):
         tail are left out."""
 
     async def outline(self, key: Key) -> Outline:
-        """Return all marks of the thread. The answer grows with the thread, so it is read only if
+        """Return all marks of the thread. The outline grows with the thread, so it is read only if
         the bounded memory does not suffice."""
 
     async def messages(
@@ -138,7 +139,7 @@ class Store(Protocol):
         """Return the live messages with `after < seq <= through`, by seq."""
 
     async def messages_by_seq(self, key: Key, seqs: Sequence[int]) -> tuple[Message, ...]:
-        """Return these messages, live or not, by seq; unknown ones are left out."""
+        """Return these messages, live or not, by seq. Unknown seqs are left out."""
 
     async def generations(
         self, key: Key, before: int
@@ -162,19 +163,19 @@ class Store(Protocol):
         """
 
     async def set_due(self, key: Key, at: float | None) -> None:
-        """Set when this thread is due; None: not until it is set again. No new version."""
+        """Set when this thread is due; None: not until it is set again. The version stays."""
 
     async def mark_delivered(self, replies: Mapping[Key, int]) -> None:
-        """Record, in one transaction, the seq of each thread's newest reply that went out to its
-        last byte. The recorded seq only grows; unknown threads are left out. No new version."""
+        """Record, in one transaction, the seq of each thread's newest reply that was sent to its
+        last byte. The recorded seq only grows; unknown threads are left out. The version stays."""
 
     async def delivered_reply(self, key: Key) -> int | None:
         """Return the seq of the newest reply that `mark_delivered` recorded; None if there is
         none."""
 
     async def lease(self, key: Key, holder: str, seconds: float) -> bool:
-        """Take or prolong the right to work on a thread; False while another holder has it. It
-        expires by itself. A lease only saves money: `commit` keeps the memory correct."""
+        """Take or prolong the right to work on a thread. Return False while another holder has it.
+        The lease expires by itself. It only saves money: `commit` keeps the memory correct."""
 
     async def release(self, key: Key, holder: str) -> None:
         """Give a lease back; do nothing if another holder has it."""
@@ -187,17 +188,18 @@ class Store(Protocol):
         limit: int = 100,
     ) -> tuple[ThreadInfo, ...]:
         """Return threads in key order, beginning after `cursor`, without shared logs.
-        `tenant=None`: of all tenants (the operator's view)."""
+        `tenant=None`: the threads of all tenants (the operator's view)."""
 
     async def forget(self, key: Key) -> ForgetResult:
-        """Remove every row of the thread. Return what was removed. Work in flight on it conflicts
-        and cannot bring it back: a new thread under the same key has another `row_id`.
+        """Remove every row of the thread. Return what was removed. Work in flight on the thread
+        conflicts and cannot bring it back: a new thread under the same key has another `row_id`.
 
         The same transaction removes what mentions the thread: its part of the log it shared, in
         every generation (`forgetting.remove_thread`), and what other threads' prompts tell of it
-        (`Memory.other_threads_text`). If the log then covers less of another thread, those messages
-        are in its tail again. The shared log goes with the last thread that shares it. A thread's
-        name in the log is its `label_thread` under the store's own secret.
+        (`Memory.other_threads_text`). If the log then covers less of another thread, the messages
+        that are no longer covered are in that thread's tail again. The shared log is removed with
+        the last thread that shares it. A thread's name in the log is its `label_thread` under the
+        store's own secret.
 
         The bytes leave the storage too. If a reader still holds them (a backup, a shell), the rows
         are gone at once and the bytes are `pending`: the store tries again by itself until none are
@@ -210,19 +212,19 @@ class Store(Protocol):
     async def move_tenant(
         self, old: str, new: str, fingerprint: Callable[[bytes], bytes | None]
     ) -> MoveResult:
-        """Make all rows of the tenant `old` rows of `new`, as if they had been from the start: with
-        new fingerprints, chains, recorded attempts, and labels under the store's own secret.
-        `fingerprint` takes a message's JSON; None keeps the old fingerprint.
+        """Move all rows of the tenant `old` to the tenant `new`, as if they had been there from the
+        start: with new fingerprints, chains, recorded attempts, and labels under the store's own
+        secret. `fingerprint` takes a message's JSON; if it returns None, the old fingerprint stays.
 
         If both tenants have a thread or a shared log of the same name, nothing moves. Otherwise one
         resource moves after the other, each as a whole or not at all, so that a second call
-        finishes a move that was cut off. Work in flight on a moved thread finds it gone.
+        finishes a move that was interrupted. Work in flight on a moved thread finds it gone.
         """
 
     async def secret(self, proposed: bytes | None = None) -> bytes:
-        """Return the 32 random bytes that tenants and fingerprints are keyed with. They are made
-        once (`proposed`, if given) and kept with the data. Every caller gets the same bytes, also
-        when two processes ask first at the same time."""
+        """Return the 32 random bytes that tenants and fingerprints are keyed with. The bytes are
+        made once (`proposed`, if given) and kept with the data. Every caller gets the same bytes,
+        also when two processes ask first at the same time."""
 
     async def park(self, key: Key, parked: bool) -> bool:
         """Mark a thread as given up, or revive it with 0 failures and due now. Return False for an

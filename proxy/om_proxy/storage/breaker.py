@@ -1,5 +1,5 @@
-"""A circuit breaker. After five failures in a row no request waits for the store; the flusher tries
-it once a second."""
+"""The circuit breaker of the store. After five failures in a row no request waits for the store,
+and the flusher tries it once a second."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ MAX_FAILURES_IN_A_ROW = 5
 
 
 class Breaker:
-    """Counts the store's failures in a row. It knows no time."""
+    """The number of the store's failures in a row. The breaker uses no clock."""
 
     def __init__(self) -> None:
         self._failures = 0
@@ -18,7 +18,7 @@ class Breaker:
 
     @property
     def has_failed(self) -> bool:
-        """Whether the newest attempt failed."""
+        """True if the newest attempt failed."""
         return self._failures > 0
 
     def record_failure(self) -> None:

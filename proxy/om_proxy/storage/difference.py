@@ -1,4 +1,4 @@
-"""Computes the rows that a commit has to write, as plain values: the difference between two states
+"""Compute the rows that a commit has to write, as plain values: the difference between two states
 of one thread."""
 
 from __future__ import annotations
@@ -64,16 +64,16 @@ def compute_difference(
 
 def count_kept_generations(before: Memory, after: Memory, generations: int | None) -> int | None:
     """Return how many of the newest generations of the log this commit keeps, with the current one;
-    None: all. `generations`: how many older ones of a thread's log are kept."""
+    None: all. `generations`: how many older generations of a thread's log are kept."""
     if generations is None or after.log.generation == before.log.generation:
         return None
-    shared = after.key.thread == RESOURCE_THREAD
-    return generations * (SHARED_LOG_GENERATIONS_FACTOR if shared else 1) + 1
+    is_shared_log = after.key.thread == RESOURCE_THREAD
+    return generations * (SHARED_LOG_GENERATIONS_FACTOR if is_shared_log else 1) + 1
 
 
 def _check_messages_stay(before: Memory, after: Memory) -> None:
-    """Raise `Unwritable` if coverage moves over a message that is new in the same step: it would
-    never reach the store (docs/spec/behaviour.md#never-lost)."""
+    """Raise `Unwritable` if coverage moves over a message that is new in the same step: that
+    message would never be stored (docs/spec/behaviour.md#never-lost)."""
     if after.coverage > before.coverage and all(m.seq != after.coverage for m in before.tail):
         raise Unwritable(
             "coverage moved past the stored messages; commit the messages first, then cover them"
@@ -81,70 +81,74 @@ def _check_messages_stay(before: Memory, after: Memory) -> None:
 
 
 def _place_tail(memory: Memory) -> list[PlacedMessage]:
-    parents = [_before_tail(memory), *(m.seq for m in memory.tail)]
+    parents = [_find_seq_before_tail(memory), *(m.seq for m in memory.tail)]
     return [PlacedMessage(m, parent) for m, parent in zip(memory.tail, parents, strict=False)]
 
 
-def _before_tail(memory: Memory) -> int:
+def _find_seq_before_tail(memory: Memory) -> int:
     return memory.recent[-1].seq if memory.recent else memory.coverage
 
 
 def _find_parent(memory: Memory, seq: int) -> int:
     """Return the seq of the live message before `seq`."""
-    return next((m.seq for m in reversed(memory.tail) if m.seq < seq), _before_tail(memory))
+    earlier_seqs = (m.seq for m in reversed(memory.tail) if m.seq < seq)
+    return next(earlier_seqs, _find_seq_before_tail(memory))
 
 
 def _has_superseded(before: Memory, after: Memory) -> bool:
     if _is_growing(before, after):
         return False
-    kept = {m.seq for m in after.tail}
-    return any(m.seq not in kept and m.seq > after.coverage for m in before.tail)
+    kept_seqs = {m.seq for m in after.tail}
+    return any(m.seq not in kept_seqs and m.seq > after.coverage for m in before.tail)
 
 
 def _is_growing(before: Memory, after: Memory) -> bool:
-    """Whether the tail has only grown at its end, as in nearly every turn."""
+    """Return whether the tail has only grown at its end, as in nearly every turn."""
     return (
-        _before_tail(before) == _before_tail(after)
+        _find_seq_before_tail(before) == _find_seq_before_tail(after)
         and after.tail[: len(before.tail)] == before.tail
     )
 
 
 def _find_changed_messages(before: Memory, after: Memory) -> tuple[PlacedMessage, ...]:
     if _is_growing(before, after):
-        first = before.tail[-1].seq if before.tail else _before_tail(before)
-        fresh = after.tail[len(before.tail) :]
-        return tuple(map(PlacedMessage, fresh, [first, *(m.seq for m in fresh)]))
-    known = {placed.message.seq: placed for placed in _place_tail(before)}
-    return tuple(placed for placed in _place_tail(after) if known.get(placed.message.seq) != placed)
+        first_parent = before.tail[-1].seq if before.tail else _find_seq_before_tail(before)
+        new_messages = after.tail[len(before.tail) :]
+        return tuple(
+            map(PlacedMessage, new_messages, [first_parent, *(m.seq for m in new_messages)])
+        )
+    stored = {placed.message.seq: placed for placed in _place_tail(before)}
+    return tuple(
+        placed for placed in _place_tail(after) if stored.get(placed.message.seq) != placed
+    )
 
 
 def _list_observation_states(memory: Memory) -> dict[int, tuple[Observation, ObservationState]]:
     chunks: dict[int, tuple[Observation, ObservationState]] = {
-        o.id: (o, "chunk") for o in memory.chunks
+        chunk.id: (chunk, "chunk") for chunk in memory.chunks
     }
-    return chunks | {o.id: (o, "log") for o in memory.log.entries}
+    return chunks | {entry.id: (entry, "log") for entry in memory.log.entries}
 
 
 def _find_changed_observations(
     before: Memory, after: Memory
 ) -> tuple[tuple[Observation, ObservationState], ...]:
-    known = _list_observation_states(before)
+    stored = _list_observation_states(before)
     return tuple(
-        now for id_, now in _list_observation_states(after).items() if known.get(id_) != now
+        row for id_, row in _list_observation_states(after).items() if stored.get(id_) != row
     )
 
 
 def _find_dropped_chunks(before: Memory, after: Memory) -> tuple[int, ...]:
-    kept = _list_observation_states(after)
-    return tuple(o.id for o in before.chunks if o.id not in kept)
+    kept_ids = _list_observation_states(after).keys()
+    return tuple(chunk.id for chunk in before.chunks if chunk.id not in kept_ids)
 
 
 def _find_changed_entries(before: Memory, after: Memory) -> tuple[tuple[int, int], ...]:
-    stored = (
-        [o.id for o in before.log.entries] if after.log.generation == before.log.generation else []
-    )
+    is_same_generation = after.log.generation == before.log.generation
+    stored_ids = [entry.id for entry in before.log.entries] if is_same_generation else []
     return tuple(
-        (position, o.id)
-        for position, o in enumerate(after.log.entries)
-        if position >= len(stored) or stored[position] != o.id
+        (position, entry.id)
+        for position, entry in enumerate(after.log.entries)
+        if position >= len(stored_ids) or stored_ids[position] != entry.id
     )

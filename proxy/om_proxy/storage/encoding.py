@@ -1,4 +1,4 @@
-"""Encodes what every backend stores alike: the state column, parts, calls, text with lone
+"""Encode what every backend stores in the same form: the state column, parts, calls, text with lone
 surrogates, and the sums of a thread that shares its resource's log."""
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ def decode_state(column: bytes) -> ThreadState:
 
 
 def replace_views(state: ThreadState, views: tuple[View, ...]) -> bytes:
-    """Return the column of this state with other views."""
+    """Return the state column with other views."""
     return msgspec.json.encode(replace(state, views=views))
 
 
@@ -99,10 +99,10 @@ class ResourceSums(NamedTuple):
 
 
 def sum_for_resource(memory: Memory) -> ResourceSums:
-    """Return the sums that every commit writes beside the thread's row; 0 if it has its own log."""
+    """Return the sums that every commit writes in the thread's row; 0 if it has its own log."""
     if memory.scope == "thread":
         return ResourceSums(0, 0, 0)
-    chunked = sum(o.source_tokens for o in answered_chunks(memory))
+    chunked = sum(chunk.source_tokens for chunk in answered_chunks(memory))
     return ResourceSums(memory.pending_tokens, unobserved_tokens(memory), chunked)
 
 

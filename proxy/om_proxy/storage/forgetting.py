@@ -1,5 +1,5 @@
-"""Plans what forgetting a thread changes beside its own rows. Each backend carries the plan, plain
-values, out in its transaction."""
+"""Plan what forgetting a thread changes besides its own rows. The plan is plain values; each
+backend carries it out in its transaction."""
 
 from __future__ import annotations
 
@@ -12,24 +12,25 @@ from om_proxy.memory.lifecycle import forgetting, shared
 from om_proxy.memory.model import MESSAGE_FRAMING_TOKENS, Key, Mark, Memory, Message, Observation
 from om_proxy.storage.base import ForgetResult
 
-LabelThread = Callable[[Key], str]  # gives the name of a thread in a shared log
+LabelThread = Callable[[Key], str]  # returns the name of a thread in a shared log
 
 
-def create_labels(secret: bytes) -> LabelThread:
+def create_thread_labeler(secret: bytes) -> LabelThread:
     return partial(label_thread, secret)
 
 
 class LogRemoval(NamedTuple):
-    """The removal of a thread's part from the log it shared."""
+    """The plan that removes a thread's part from the log it shared."""
 
     log: Memory  # the shared log afterwards
     observations: tuple[int, ...]  # ids of the removed entries of all generations
-    generations: int  # that held any of those
+    generations: int  # number of generations that held any of those
     reflections: int
-    # threads of which the log covers less afterwards, each with the seq it still covers
+    # threads of which the log covers less afterwards, each with the last seq that stays covered
     uncovered: tuple[tuple[Key, int], ...]
 
     def add_to(self, removed: ForgetResult) -> ForgetResult:
+        """Return the result with this removal counted in."""
         return removed._replace(
             observations=removed.observations + len(self.observations),
             generations=removed.generations + self.generations,
@@ -42,20 +43,20 @@ def plan_log_removal(
     older: Sequence[tuple[int, tuple[Observation, ...]]],
     key: Key,
     others: Sequence[Key],
-    labels: LabelThread,
+    label_of: LabelThread,
 ) -> LogRemoval:
-    """`older`: the older generations of the shared log; `others`: the threads that go on sharing
-    it."""
-    label = labels(key)
+    """Plan the removal of the thread `key`. `older`: the older generations of the shared log;
+    `others`: the threads that keep sharing it."""
+    label = label_of(key)
     after = forgetting.remove_thread(shared_log, older, label)
     mentions = [
-        [o.id for o in entries if forgetting.mentions_thread(o, label)]
+        [entry.id for entry in entries if forgetting.mentions_thread(entry, label)]
         for entries in (shared_log.log.entries, *(entries for _, entries in older))
     ]
-    fallen = [
-        key
-        for key in others
-        if forgetting.covers_less(shared_log.log.entries, after.log.entries, labels(key))
+    uncovered = [
+        other
+        for other in others
+        if forgetting.covers_less(shared_log.log.entries, after.log.entries, label_of(other))
     ]
     return LogRemoval(
         log=after,
@@ -63,7 +64,8 @@ def plan_log_removal(
         generations=sum(map(bool, mentions)),
         reflections=int(shared_log.log.reflection is not None),
         uncovered=tuple(
-            (key, shared.thread_coverage(after.log.entries, labels(key))) for key in fallen
+            (other, shared.thread_coverage(after.log.entries, label_of(other)))
+            for other in uncovered
         ),
     )
 
@@ -74,11 +76,11 @@ def uncover_thread(
     label: str,
     recent: Sequence[Mark],
     tail: Sequence[Message],
-    before: tuple[int, int],
+    covered: tuple[int, int],
 ) -> Memory:
     """Return a thread of `LogRemoval.uncovered` as it is to be stored. `recent`: its newest live
-    marks up to the seq given there; `tail`: its live messages after it; `before`: the count and
-    payload tokens of all live messages up to it."""
-    count, tokens = before
+    marks up to the last covered seq; `tail`: its live messages after that seq; `covered`: the count
+    and payload tokens of all live messages up to that seq."""
+    count, tokens = covered
     framed_tokens = tokens + MESSAGE_FRAMING_TOKENS * count
     return forgetting.uncover_thread(thread, log, label, recent, tail, (count, framed_tokens))

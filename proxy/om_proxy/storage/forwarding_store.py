@@ -1,4 +1,4 @@
-"""A store that forwards every call to another one. A subclass overrides what it does differently.
+"""A store that forwards every call to another store. A subclass overrides what it does differently.
 
 Each method is written out, so that type checkers compare it with the protocol."""
 
@@ -21,12 +21,12 @@ from om_proxy.storage.base import (
 
 
 class ForwardingStore(ABC):
-    """Forwards each method of the `Store` protocol to `inner`."""
+    """The `Store` protocol, with each method forwarded to `inner`."""
 
     @property
     @abstractmethod
     def inner(self) -> Store:
-        """Raise StorageError if there is no store at the moment."""
+        """The store that is used now. Raise StorageError if there is none at the moment."""
 
     async def load(self, key: Key) -> Memory:
         return await self.inner.load(key)

@@ -1,4 +1,4 @@
-"""Finds the numbered SQL files of a backend that a database still lacks."""
+"""Find the numbered SQL files of a backend that a database still lacks."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from om_proxy.errors import StorageError
 
 
 class Migration(NamedTuple):
-    """A step of the schema. Its text never changes once it is released."""
+    """A step of the schema. After a release its text never changes."""
 
     number: int
     name: str
@@ -25,13 +25,16 @@ class Migration(NamedTuple):
 def list_migrations(backend: str) -> tuple[Migration, ...]:
     """Return a backend's steps, `<backend>/migrations/NNNN_name.sql`, by number."""
     folder = files("om_proxy.storage") / backend / "migrations"
-    found = [
-        (file.name.removesuffix(".sql"), file)
+    files_by_stem = {
+        file.name.removesuffix(".sql"): file
         for file in folder.iterdir()
         if file.name.endswith(".sql")
-    ]
+    }
     return tuple(
-        sorted(Migration(int(stem[:4]), stem[5:], file.read_text("utf-8")) for stem, file in found)
+        sorted(
+            Migration(int(stem[:4]), stem[5:], file.read_text("utf-8"))
+            for stem, file in files_by_stem.items()
+        )
     )
 
 
@@ -40,16 +43,17 @@ def list_missing_migrations(
 ) -> tuple[Migration, ...]:
     """Return the steps still to apply, given the checksums of those a database has. Raise
     `StorageError` if the database belongs to another program or version."""
-    known = {step.number: step for step in shipped}
+    shipped_by_number = {step.number: step for step in shipped}
     for number, checksum in sorted(applied.items()):
-        if number not in known:
+        if number not in shipped_by_number:
             raise StorageError(
                 f"the database is newer than this program (it has migration {number}); "
                 "run a newer om-proxy"
             )
-        if known[number].checksum != checksum:
+        step = shipped_by_number[number]
+        if step.checksum != checksum:
             raise StorageError(
-                f"migration {number} ({known[number].name}) differs from the one "
+                f"migration {number} ({step.name}) differs from the one "
                 "this database was made with; "
                 "run the om-proxy that made it, or export there and import here"
             )

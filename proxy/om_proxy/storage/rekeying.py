@@ -1,4 +1,4 @@
-"""Computes a resource's rows under another tenant, as plain values. A backend reads the rows, and
+"""Compute a resource's rows under another tenant, as plain values. A backend reads the rows and
 writes the results (memory/lifecycle/rekeying.py has the rules)."""
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ MessageIdentity = rekeying.Row
 
 
 class ResourceRekeying:
-    """Rekeys one resource. Call `rekey_thread` thread by thread, with the shared log last: its
-    entries name the chains of the other threads."""
+    """The new keys of one resource. Call `rekey_thread` thread by thread, with the shared log last:
+    its entries name the chains of the other threads."""
 
     def __init__(
         self,
@@ -28,21 +28,21 @@ class ResourceRekeying:
     ) -> None:
         names = [name for name in threads if name != RESOURCE_THREAD]
         self._old_labels = {name: label(Key(old, resource, name)) for name in names}
-        self._labels = {self._old_labels[n]: label(Key(new, resource, n)) for n in names}
+        self._labels = {self._old_labels[name]: label(Key(new, resource, name)) for name in names}
         self._chains_by_label: dict[str, Chains] = {}
 
     def rekey_thread(self, name: str, messages: Sequence[MessageIdentity]) -> ThreadRekeying:
-        moved = ThreadRekeying(messages, self._labels, self._chains_by_label)
+        thread = ThreadRekeying(messages, self._labels, self._chains_by_label)
         if name != RESOURCE_THREAD:
-            self._chains_by_label[self._old_labels[name]] = moved.chains
-        return moved
+            self._chains_by_label[self._old_labels[name]] = thread.chains
+        return thread
 
     def relabel(self, text: str) -> str:
         return rekeying.replace_labels(text, self._labels)
 
 
 class ThreadRekeying:
-    """Rekeys the rows of one thread."""
+    """The new keys of one thread's rows."""
 
     def __init__(
         self,
@@ -56,20 +56,20 @@ class ThreadRekeying:
         self._chains_by_seq = rekeying.chains_by_seq(messages)
         self.chains = rekeying.chains_by_value(messages, self._chains_by_seq)
 
-    def message_keys(self) -> list[tuple[int, bytes, bytes]]:
-        """Return the seq, fingerprint and chain of each message."""
+    def list_message_keys(self) -> list[tuple[int, bytes, bytes]]:
+        """Return the seq, new fingerprint and new chain of each message."""
         return [(row.seq, row.moved, self._chains_by_seq[row.seq]) for row in self._messages]
 
     def rekey_views(self, views: Iterable[View]) -> tuple[View, ...]:
         return tuple(rekeying.rekey_view(view, self._messages, self.chains) for view in views)
 
-    def rekey_observation(self, o: Observation) -> Observation:
-        return rekeying.rekey_entry(o, self.chains, self._labels, self._chains_by_label)
+    def rekey_observation(self, observation: Observation) -> Observation:
+        return rekeying.rekey_entry(observation, self.chains, self._labels, self._chains_by_label)
 
-    def rekey_reflection(self, made: Reflection) -> Reflection:
-        """Replace the threads' labels in its texts. Its sources are ids, which stay."""
-        texts = [
+    def rekey_reflection(self, reflection: Reflection) -> Reflection:
+        """Return the reflection with new labels in its texts. Its sources are ids, which stay."""
+        text, task, suggestion = (
             text and rekeying.replace_labels(text, self._labels)
-            for text in (made.text, made.task, made.suggestion)
-        ]
-        return replace(made, text=texts[0] or "", task=texts[1], suggestion=texts[2])
+            for text in (reflection.text, reflection.task, reflection.suggestion)
+        )
+        return replace(reflection, text=text or "", task=task, suggestion=suggestion)

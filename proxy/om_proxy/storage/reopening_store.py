@@ -1,9 +1,9 @@
 """A store that may be away: it cannot be opened yet, or its file was deleted or replaced during
 use.
 
-A process that goes on writing would then write into a file without a name, which is never read
-again. So each call checks the name, at most once a second. Another file counts its versions from
-the start, so that one number may mean two states. So versions get an offset for each file, and a
+After that, a process that continued to write would write into a file without a name, which is never
+read again. So each call checks the name, at most once a second. Another file counts its versions
+from the start, and one number could mean two states. So versions get an offset for each file, and a
 commit computed from an earlier file is a Conflict.
 """
 
@@ -24,7 +24,7 @@ from om_proxy.memory.model import Key, Memory, Message
 from om_proxy.storage.base import Change, ResourceWakeup, Store
 from om_proxy.storage.forwarding_store import ForwardingStore
 
-log = structlog.get_logger("storage")
+logger = structlog.get_logger("storage")
 
 CHECK_INTERVAL_S = 1.0
 REOPEN_INTERVAL_S = 1.0
@@ -36,10 +36,11 @@ FileId = tuple[int, int]  # device and inode
 
 
 class ReopeningStore(ForwardingStore):
-    """Call `open` once, then run `reopen_forever` beside it. `file`: None if the store has no file.
+    """The store that is open now, if any. Call `open` once, then keep `reopen_forever` running.
+    `file`: None if the store has no file.
 
     `on_open` is called for each store opened after the start, with its secret, and whether an
-    earlier store had the same one.
+    earlier store had the same secret.
     """
 
     def __init__(
@@ -56,11 +57,11 @@ class ReopeningStore(ForwardingStore):
         self._reopen_interval_s = reopen_interval_s
         self._store: Store | None = None
         self._earlier_store: Store | None = None  # its file no longer has that name
-        # of the file and of its write-ahead log
+        # the ids of the file and of its write-ahead log
         self._ids: tuple[FileId | None, FileId | None] = (None, None)
-        self._checked_at = clock()
-        self._files = 0  # opened so far
-        self._offset = 0  # of versions in the file that is open
+        self._checked_at = clock()  # by `clock`, as is `_error_logged_at`
+        self._opened_files = 0
+        self._version_offset = 0  # added to the versions in the file that is open
         self._error_logged_at = float("-inf")
         self._away = asyncio.Event()
         # random until a store was opened: then nothing is keyed with it yet
@@ -69,8 +70,8 @@ class ReopeningStore(ForwardingStore):
 
     @property
     def has_opened(self) -> bool:
-        """Whether a store was ever opened. Before that, memory is off."""
-        return self._files > 0
+        """True if a store was ever opened. Before that, memory is off."""
+        return self._opened_files > 0
 
     @property
     def is_away(self) -> bool:
@@ -87,7 +88,7 @@ class ReopeningStore(ForwardingStore):
         return self._store
 
     async def open(self) -> None:
-        """Raise StorageError if the store cannot be opened; then `reopen_forever` tries again and
+        """Open the store. Raise StorageError if that fails; then `reopen_forever` tries again and
         logs the reason."""
         try:
             await self._adopt(await self._open_store())
@@ -96,7 +97,7 @@ class ReopeningStore(ForwardingStore):
             raise
 
     async def reopen_forever(self) -> None:
-        """Whenever the store is away, try to open it once a second."""
+        """Try to open the store once a second whenever it is away."""
         while True:
             await self._away.wait()
             try:
@@ -121,16 +122,14 @@ class ReopeningStore(ForwardingStore):
         if file == self._ids[0]:
             self._ids = (file, wal)
             return
-        log.error("storage.file_replaced" if file else "storage.file_deleted")
+        logger.error("storage.file_replaced" if file else "storage.file_deleted")
         self._earlier_store, self._store = self._store, None
         self._away.set()
 
     def _read_ids(self) -> tuple[FileId | None, FileId | None]:
-        return (
-            (_identify(self._file), _identify(Path(f"{self._file}-wal")))
-            if self._file
-            else (None, None)
-        )
+        if self._file is None:
+            return None, None
+        return _identify(self._file), _identify(Path(f"{self._file}-wal"))
 
     async def _reopen(self) -> None:
         if self._earlier_store is not None:
@@ -140,10 +139,10 @@ class ReopeningStore(ForwardingStore):
                     await earlier.close()
             self._remove_earlier_log()
         store = await self._open_store()
-        earlier_secret, had_opened = self.known_secret, self.has_opened
+        earlier_secret = self.known_secret if self.has_opened else None
         await self._adopt(store)
-        log.warning("storage.reopened")
-        await self.on_open(self.known_secret, had_opened and self.known_secret == earlier_secret)
+        logger.warning("storage.reopened")
+        await self.on_open(self.known_secret, self.known_secret == earlier_secret)
 
     def _remove_earlier_log(self) -> None:
         """Remove the write-ahead log: SQLite would replay it into the new file."""
@@ -159,59 +158,61 @@ class ReopeningStore(ForwardingStore):
         except BaseException:
             await store.close()
             raise
-        self._offset = self._files * VERSIONS_PER_FILE
-        self._files += 1
-        self._ids, self._checked_at = self._read_ids(), self._clock()
+        self._version_offset = self._opened_files * VERSIONS_PER_FILE
+        self._opened_files += 1
+        self._ids = self._read_ids()
+        self._checked_at = self._clock()
         self._store = store
         self._away.clear()
 
     def _log_error(self, exc: Exception) -> None:
         if self._clock() - self._error_logged_at >= ERROR_LOG_INTERVAL_S:
             self._error_logged_at = self._clock()
-            said = str(exc) if isinstance(exc, OmError) else None
-            log.error("storage.unavailable", error=type(exc).__name__, said=said)
+            message = str(exc) if isinstance(exc, OmError) else None
+            logger.error("storage.unavailable", error=type(exc).__name__, said=message)
 
     # ── versions ──────────────────────────────────────────────────────────────────────────────────
 
     async def load(self, key: Key) -> Memory:
-        inner, offset = self.inner, self._offset
+        inner, offset = self.inner, self._version_offset
         return _add_offset(await inner.load(key), offset)
 
     async def version(self, key: Key) -> int:
-        inner, offset = self.inner, self._offset
+        inner, offset = self.inner, self._version_offset
         version = await inner.version(key)
         return version + offset if version else 0
 
     async def commit(
         self, before: Memory, after: Memory, interrupted: Sequence[Message] = ()
     ) -> Memory:
-        inner, offset = self.inner, self._offset
-        return _add_offset(
-            await inner.commit(*_subtract_offset(Change(before, after, interrupted), offset)),
-            offset,
-        )
+        inner, offset = self.inner, self._version_offset
+        change = _subtract_offset(Change(before, after, interrupted), offset)
+        return _add_offset(await inner.commit(*change), offset)
 
     async def commit_shared(
         self, thread: Change, shared_log: Change | None, wakeup: ResourceWakeup | None = None
     ) -> tuple[Memory, Memory | None]:
-        inner, offset = self.inner, self._offset
+        inner, offset = self.inner, self._version_offset
         shared_log = _subtract_offset(shared_log, offset) if shared_log else None
-        written, log_after = await inner.commit_shared(
+        thread_after, log_after = await inner.commit_shared(
             _subtract_offset(thread, offset), shared_log, wakeup
         )
-        return _add_offset(written, offset), _add_offset(log_after, offset) if log_after else None
+        return (
+            _add_offset(thread_after, offset),
+            _add_offset(log_after, offset) if log_after else None,
+        )
 
 
 async def _ignore(_secret: bytes, _is_known: bool) -> None:
     return
 
 
-def _identify(file: Path | None) -> FileId | None:
+def _identify(file: Path) -> FileId | None:
     try:
-        found = os.stat(file) if file else None
+        status = os.stat(file)
     except OSError:
         return None
-    return (found.st_dev, found.st_ino) if found else None
+    return status.st_dev, status.st_ino
 
 
 def _add_offset(memory: Memory, offset: int) -> Memory:
@@ -219,7 +220,8 @@ def _add_offset(memory: Memory, offset: int) -> Memory:
 
 
 def _subtract_offset(change: Change, offset: int) -> Change:
-    """Raise Conflict for a change that was computed from another file."""
+    """Return the change with the versions of the open file. Raise Conflict if it was computed from
+    another file."""
     if not change.before.version:
         return change
     version = change.before.version - offset

@@ -1,4 +1,4 @@
-"""Checks for readiness probes whether the store can be written: at most one write in five seconds,
+"""Check for readiness probes whether the store can be written: at most one write in five seconds,
 however many probes come."""
 
 from __future__ import annotations
@@ -11,13 +11,13 @@ from om_proxy.errors import StorageError
 from om_proxy.storage.base import Store
 
 MIN_WRITE_INTERVAL_S = 5.0
-# a load balancer's probe waits no longer; a store that takes longer is failing
+# a load balancer's probe waits no longer than this; a slower store is failing
 WRITE_TIMEOUT_S = 2.0
 
 
 class WriteProbe:
-    """Keeps a success for five seconds. After a failure each check asks again: while turns wait,
-    the store answers without a write."""
+    """The newest successful write, which counts for five seconds. After a failure each check asks
+    again: while turns wait, the store answers without a write."""
 
     def __init__(self, store: Store, clock: Callable[[], float] = time.monotonic) -> None:
         self._store = store
@@ -49,7 +49,7 @@ class WriteProbe:
 
 
 def _take_outcome(task: asyncio.Task[None]) -> None:
-    """Read the failure, so that asyncio does not report it: no check waits for this write any
+    """Read the failure, so that asyncio does not report it. No check waits for this write any
     more."""
     if not task.cancelled():
         task.exception()

@@ -1,1 +1,1 @@
-"""Keeps memories in one SQLite file."""
+"""Keep memories in one SQLite file."""
