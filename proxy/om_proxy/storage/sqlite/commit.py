@@ -1,4 +1,4 @@
-"""Writes a commit as SQL: the rows of one difference, inside the transaction of the writer
+"""Write a commit as SQL: the rows of one difference, inside the transaction of the writer
 connection."""
 
 from __future__ import annotations
@@ -22,18 +22,22 @@ def _split_columns(text: str) -> list[str]:
     return [name.strip().removeprefix("observation.") for name in text.split(",")]
 
 
-def _placeholders(count: int) -> str:
+def _list_placeholders(count: int) -> str:
     return ", ".join("?" * count)
 
 
 def _build_upsert(table: str, key: Sequence[str], columns: Sequence[str]) -> str:
     """Return SQL that inserts a row, or replaces one that differs: an equal row counts as no
     change. Parameters: key, then columns."""
-    row = ", ".join(columns)
+    key_names = ", ".join(key)
+    names = ", ".join(columns)
+    stored_values = ", ".join(f"{table}.{column}" for column in columns)
+    new_values = ", ".join(f"excluded.{column}" for column in columns)
+    placeholders = _list_placeholders(len(key) + len(columns))
     return (
-        f"INSERT INTO {table} ({', '.join(key)}, {row}) VALUES ({_placeholders(len(key) + len(columns))}) "
-        f"ON CONFLICT ({', '.join(key)}) DO UPDATE SET ({row}) = ({', '.join(f'excluded.{c}' for c in columns)}) "
-        f"WHERE ({', '.join(f'{table}.{c}' for c in columns)}) IS NOT ({', '.join(f'excluded.{c}' for c in columns)})"
+        f"INSERT INTO {table} ({key_names}, {names}) VALUES ({placeholders}) "
+        f"ON CONFLICT ({key_names}) DO UPDATE SET ({names}) = ({new_values}) "
+        f"WHERE ({stored_values}) IS NOT ({new_values})"
     )
 
 
@@ -41,20 +45,20 @@ _THREAD_COLUMNS = _split_columns(rows.THREAD_COLUMNS)
 _MESSAGE_COLUMNS = ["live", "parent", *_split_columns(rows.MESSAGE_COLUMNS)[1:]]
 
 INSERT_THREAD = f"""INSERT INTO thread (id, version, created_at, tenant, resource, thread, {rows.THREAD_COLUMNS})
-    VALUES ({NEXT_VERSION}, {NEXT_VERSION}, {UNIX_NOW}, {_placeholders(3 + len(_THREAD_COLUMNS))})
+    VALUES ({NEXT_VERSION}, {NEXT_VERSION}, {UNIX_NOW}, {_list_placeholders(3 + len(_THREAD_COLUMNS))})
     ON CONFLICT DO NOTHING RETURNING id, version"""
-UPDATE_THREAD = f"""UPDATE thread SET (version, {rows.THREAD_COLUMNS}) = ({NEXT_VERSION}, {_placeholders(len(_THREAD_COLUMNS))})
+UPDATE_THREAD = f"""UPDATE thread SET (version, {rows.THREAD_COLUMNS}) = ({NEXT_VERSION}, {_list_placeholders(len(_THREAD_COLUMNS))})
     WHERE tenant = ? AND resource = ? AND thread = ? AND version = ? RETURNING id, version"""
 INCREMENT_SEQUENCE = "UPDATE sequence SET value = value + 1"
 UPSERT_MESSAGES = _build_upsert("message", ("thread_id", "seq"), _MESSAGE_COLUMNS)
 INSERT_INTERRUPTED = f"""INSERT INTO message (thread_id, seq, {", ".join(_MESSAGE_COLUMNS)})
-    VALUES ({_placeholders(2 + len(_MESSAGE_COLUMNS))})"""
+    VALUES ({_list_placeholders(2 + len(_MESSAGE_COLUMNS))})"""
 SUPERSEDE_MISSING = """UPDATE message SET live = 0
     WHERE thread_id = ? AND live = 1 AND seq > ? AND seq NOT IN (SELECT value FROM json_each(?))"""
 UPSERT_OBSERVATIONS = _build_upsert(
     "observation", ("thread_id", "id"), ["state", *_split_columns(rows.OBSERVATION_COLUMNS)[1:]]
 )
-# A dropped chunk that an older generation holds stays, as an entry of that log.
+# A dropped chunk that an older generation holds is kept as an entry of that generation.
 MARK_AS_LOG = "UPDATE observation SET state = 'log' WHERE thread_id = ? AND id = ?"
 DROP_CHUNK = """DELETE FROM observation WHERE thread_id = ? AND id = ? AND NOT EXISTS (
     SELECT 1 FROM entry WHERE entry.thread_id = observation.thread_id AND observation_id = observation.id)"""
@@ -63,7 +67,8 @@ UPSERT_ENTRIES = _build_upsert("entry", ("thread_id", "generation", "position"),
 UPSERT_REFLECTION = _build_upsert(
     "reflection", ("thread_id",), _split_columns(rows.REFLECTION_COLUMNS)
 )
-# Keeps the newest ?2 generations that have a log, with this one; then deletes what no log holds.
+# Keep the newest ?2 generations that have entries, with this one. Then delete the observations that
+# no generation holds.
 PRUNE_ENTRIES = """DELETE FROM entry WHERE thread_id = ?1 AND generation NOT IN (
     SELECT DISTINCT generation FROM entry WHERE thread_id = ?1 ORDER BY generation DESC LIMIT ?2)"""
 PRUNE_OBSERVATIONS = """DELETE FROM observation WHERE thread_id = ?1 AND state = 'log' AND NOT EXISTS (
@@ -71,8 +76,8 @@ PRUNE_OBSERVATIONS = """DELETE FROM observation WHERE thread_id = ?1 AND state =
 DELETE_REFLECTION = "DELETE FROM reflection WHERE thread_id = ?"
 SELECT_VERSION = "SELECT version FROM thread WHERE tenant = ? AND resource = ? AND thread = ?"
 _SUM_UNOBSERVED = "SELECT sum(fresh) FROM thread WHERE tenant = ?1 AND resource = ?2 AND shared = 1"
-# The index alone mostly answers this. Which threads are in back-off matters only if the shared log
-# is due already, at a later time.
+# The index alone usually answers this. Only if the shared log is due already, at a later time, must
+# the query know which threads are in back-off.
 WAKE_RESOURCE = f"""UPDATE thread SET due = ?3
     WHERE tenant = ?1 AND resource = ?2 AND thread = '{RESOURCE_THREAD}' AND ifnull(due > ?3, 1)
     AND ({_SUM_UNOBSERVED}) >= ?4 AND (due IS NULL OR ({_SUM_UNOBSERVED} AND parked = 0 AND retry_at <= ?3) >= ?4)"""
@@ -88,8 +93,8 @@ class WrittenRow(NamedTuple):
 
 
 class Commit:
-    """Everything a commit writes, encoded before the transaction begins: an encoding error then
-    disturbs no other commit."""
+    """Everything a commit writes. It is encoded before the transaction begins, so that an encoding
+    error disturbs no other commit."""
 
     def __init__(
         self,
@@ -98,37 +103,39 @@ class Commit:
         interrupted: Sequence[Message],
         generations: int | None = None,
     ) -> None:
-        """`generations`: how many older ones stay when a new one begins; None: all."""
+        """Encode the rows. `generations`: how many older ones stay when a new one begins; None:
+        all."""
         self._before = before
-        self._thread = rows.encode_thread(after)
+        self._thread_row = rows.encode_thread(after)
         self._statements = _build_statements(after, compute_difference(before, after, interrupted))
-        kept = count_kept_generations(before, after, generations)
-        if kept is not None:
-            self._statements += [(PRUNE_ENTRIES, [(kept,)]), (PRUNE_OBSERVATIONS, [()])]
+        kept_count = count_kept_generations(before, after, generations)
+        if kept_count is not None:
+            self._statements += [(PRUNE_ENTRIES, [(kept_count,)]), (PRUNE_OBSERVATIONS, [()])]
 
     def write(self, db: sqlite3.Connection) -> WrittenRow:
         """Write the rows, in the connection's thread. Raise `Conflict` before anything is
         written."""
         thread_id, version = self._write_thread(db)
         db.execute(INCREMENT_SEQUENCE)
-        for sql, parameters in self._statements:
-            db.executemany(sql, ((thread_id, *row) for row in parameters))
+        for sql, parameter_rows in self._statements:
+            db.executemany(sql, ((thread_id, *row) for row in parameter_rows))
         return WrittenRow(thread_id, version)
 
     def _write_thread(self, db: sqlite3.Connection) -> tuple[int, int]:
         key, version = self._before.key, self._before.version
         if version == 0:
-            found = db.execute(INSERT_THREAD, (*key, *self._thread)).fetchall()
+            written = db.execute(INSERT_THREAD, (*key, *self._thread_row)).fetchall()
         else:
-            found = db.execute(UPDATE_THREAD, (*self._thread, *key, version)).fetchall()
-        for thread_id, new in found:
-            return thread_id, new
-        raise _conflict(self._before)
+            written = db.execute(UPDATE_THREAD, (*self._thread_row, *key, version)).fetchall()
+        if not written:
+            raise _create_conflict(self._before)
+        [(thread_id, new_version)] = written
+        return thread_id, new_version
 
 
 class SharedCommit:
-    """Commits a thread and the shared log of its resource, both or neither. The version of a shared
-    log that does not differ is checked, and nothing is written."""
+    """A commit of a thread and the shared log of its resource, both or neither. A shared log that
+    does not differ is not written, but its version is checked."""
 
     def __init__(
         self,
@@ -139,7 +146,7 @@ class SharedCommit:
     ) -> None:
         self._key = thread.before.key
         changes = [change for change in (thread, shared_log) if change is not None]
-        self._expected = [change.before for change in changes]
+        self._expected_memories = [change.before for change in changes]
         self._commits = [
             Commit(*change, generations)
             for change in changes
@@ -149,7 +156,7 @@ class SharedCommit:
 
     def write(self, db: sqlite3.Connection) -> list[WrittenRow]:
         """Write the rows. Raise `Conflict` before anything is written."""
-        for memory in self._expected:
+        for memory in self._expected_memories:
             check_version(db, memory)
         written = [commit.write(db) for commit in self._commits]
         if self._wakeup:
@@ -166,41 +173,49 @@ def _is_changed(change: Change) -> bool:
 
 def check_version(db: sqlite3.Connection, memory: Memory) -> None:
     """Raise `Conflict` unless this is the stored version."""
-    found = db.execute(SELECT_VERSION, memory.key).fetchall()
-    if (int(found[0][0]) if found else 0) != memory.version:
-        raise _conflict(memory)
+    row = db.execute(SELECT_VERSION, memory.key).fetchone()
+    if (int(row[0]) if row else 0) != memory.version:
+        raise _create_conflict(memory)
 
 
-def _conflict(memory: Memory) -> Conflict:
+def _create_conflict(memory: Memory) -> Conflict:
     return Conflict(
         f"thread {memory.key.thread}: version {memory.version} is no longer the stored one; load it again"
     )
 
 
-def _build_statements(after: Memory, d: Difference) -> list[Statement]:
-    """Return the statements with all parameters but the first, the thread's id: it is known only
-    inside the transaction."""
+def _build_statements(after: Memory, difference: Difference) -> list[Statement]:
+    """Return the statements with all parameters but the first. That is the thread's id, which is
+    known only inside the transaction."""
+    log = after.log
     statements: list[Statement] = [
         (
             SUPERSEDE_MISSING,
-            [(after.coverage, json.dumps([m.seq for m in after.tail]))] if d.may_supersede else [],
+            [(after.coverage, json.dumps([m.seq for m in after.tail]))]
+            if difference.may_supersede
+            else [],
         ),
-        (UPSERT_MESSAGES, [rows.encode_message(placed, live=True) for placed in d.messages]),
-        (INSERT_INTERRUPTED, [rows.encode_message(placed, live=False) for placed in d.interrupted]),
+        (
+            UPSERT_MESSAGES,
+            [rows.encode_message(placed, live=True) for placed in difference.messages],
+        ),
+        (
+            INSERT_INTERRUPTED,
+            [rows.encode_message(placed, live=False) for placed in difference.interrupted],
+        ),
         (
             UPSERT_OBSERVATIONS,
-            [rows.encode_observation(o, state) for o, state in d.observations],
+            [rows.encode_observation(entry, state) for entry, state in difference.observations],
         ),
-        (SHORTEN_LOG, [(after.log.generation, len(after.log.entries))] if d.is_shortened else []),
-        (UPSERT_ENTRIES, [(after.log.generation, position, id_) for position, id_ in d.entries]),
-        (MARK_AS_LOG, [(id_,) for id_ in d.dropped_chunks]),
-        (DROP_CHUNK, [(id_,) for id_ in d.dropped_chunks]),
+        (SHORTEN_LOG, [(log.generation, len(log.entries))] if difference.is_shortened else []),
+        (UPSERT_ENTRIES, [(log.generation, position, id_) for position, id_ in difference.entries]),
+        (MARK_AS_LOG, [(id_,) for id_ in difference.dropped_chunks]),
+        (DROP_CHUNK, [(id_,) for id_ in difference.dropped_chunks]),
     ]
-    if d.has_new_reflection:
-        made = after.log.reflection
+    if difference.has_new_reflection:
         statements.append(
-            (UPSERT_REFLECTION, [rows.encode_reflection(made)])
-            if made
+            (UPSERT_REFLECTION, [rows.encode_reflection(log.reflection)])
+            if log.reflection
             else (DELETE_REFLECTION, [()])
         )
-    return [(sql, parameters) for sql, parameters in statements if parameters]
+    return [(sql, parameter_rows) for sql, parameter_rows in statements if parameter_rows]

@@ -1,9 +1,9 @@
-"""Runs units of work, which wait in a queue, on one SQLite connection.
+"""Run units of work from a queue on one SQLite connection.
 
 Units that arrive while a transaction runs share the next one, and with it one fsync: group commit.
-The transaction runs in a task of the worker's own. So a cancelled caller only stops waiting: its
-unit still commits or rolls back as a whole. After an error the connection is rolled back, closed
-and never used again; the next unit opens another.
+The worker runs the transaction in its own task. So a cancelled caller only stops waiting: its unit
+still commits or rolls back as a whole. After an error the connection is rolled back, closed and
+never used again; the next unit opens another.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ import aiosqlite
 
 from om_proxy.errors import Conflict, StorageError, Unwritable
 
-# in one transaction: bounds how long the first unit waits for its fsync
+# in one transaction; it limits how long the first unit waits for its fsync
 MAX_GROUP_UNITS = 64
 
 T = TypeVar("T")
@@ -31,17 +31,18 @@ SyncWork = Callable[[sqlite3.Connection], Any]
 
 @dataclass(slots=True)
 class WorkUnit:
-    """A piece of work and the future of its outcome, which is done early if its caller was
-    cancelled."""
+    """A piece of work and the future of its outcome. If the caller is cancelled, the future is done
+    before the work."""
 
     work: AsyncWork
     outcome: asyncio.Future[Any] = field(
         default_factory=lambda: asyncio.get_running_loop().create_future()
     )
-    without_transaction: bool = False
+    needs_no_transaction: bool = False
     sync_work: SyncWork | None = None  # the same work, to be run in the connection's thread
 
-    def settle(self, result: Any) -> None:
+    def set_outcome(self, result: Any) -> None:
+        """Give the caller the result, or raise it there if it is an exception."""
         if self.outcome.done():
             return
         if isinstance(result, BaseException):
@@ -51,55 +52,50 @@ class WorkUnit:
 
 
 class ConnectionWorker:
-    """`connect` opens a connection in autocommit mode. `keeps_open`: never close it after an error,
-    which would lose the data (`:memory:`)."""
+    """The queue of one connection. `connect` opens the connection in autocommit mode.
+    `is_kept_open`: never close it after an error, which would lose the data (`:memory:`). `lock` is
+    held while any unit runs, and while the connection closes."""
 
     def __init__(
         self,
         connect: Callable[[], Awaitable[aiosqlite.Connection]],
         begin_sql: Literal["BEGIN", "BEGIN IMMEDIATE"],
         *,
-        keeps_open: bool = False,
+        is_kept_open: bool = False,
         max_units: int = MAX_GROUP_UNITS,
         lock: AbstractAsyncContextManager[None] | None = None,
     ) -> None:
-        """`lock`: held while any unit runs, and while the connection closes."""
         self._connect = connect
         self._begin_sql = begin_sql
-        self._keeps_open = keeps_open
+        self._is_kept_open = is_kept_open
         self._max_units = max_units
         self._lock = lock or nullcontext()
         self._waiting: deque[WorkUnit] = deque()
         self._task: asyncio.Task[None] | None = None
-        self._closed = False
+        self._is_closed = False
         self.connection: aiosqlite.Connection | None = None
 
     async def run(self, work: Callable[[aiosqlite.Connection], Awaitable[T]]) -> T:
-        """Return the work's result once its transaction is committed. A `Conflict` leaves the other
-        units of the transaction untouched."""
-        return cast(T, await self._hand_over(WorkUnit(work)))
+        """Run the work, and return its result once its transaction is committed. A `Conflict`
+        leaves the other units of the transaction untouched."""
+        return cast(T, await self._enqueue(WorkUnit(work)))
 
     async def write(self, work: Callable[[sqlite3.Connection], T]) -> T:
-        """Like `run`, for work that runs in the connection's thread. A hop there and back costs 100
-        µs of CPU. If all units of a transaction are such work, one hop runs it from BEGIN to
-        COMMIT."""
-        return cast(
-            T,
-            await self._hand_over(
-                WorkUnit(
-                    lambda connection: run_in_connection_thread(connection, work), sync_work=work
-                )
-            ),
+        """Run work like `run`, but in the connection's thread. A hop there and back costs 100 µs of
+        CPU. If all units of a transaction are such work, one hop runs it from BEGIN to COMMIT."""
+        unit = WorkUnit(
+            lambda connection: run_in_connection_thread(connection, work), sync_work=work
         )
+        return cast(T, await self._enqueue(unit))
 
     async def run_alone(self, work: Callable[[aiosqlite.Connection], Awaitable[T]]) -> T:
-        """Return the result of work that needs no transaction (a single statement) or cannot have
-        one (a checkpoint)."""
-        return cast(T, await self._hand_over(WorkUnit(work, without_transaction=True)))
+        """Run work that needs no transaction (a single statement) or cannot have one (a
+        checkpoint)."""
+        return cast(T, await self._enqueue(WorkUnit(work, needs_no_transaction=True)))
 
     async def close(self) -> None:
-        """Finish the units in the queue, then close; later work is refused."""
-        self._closed = True
+        """Finish the units in the queue, then close. Later work is refused."""
+        self._is_closed = True
         if self._task is not None:
             await asyncio.wait([self._task])
         if self.connection is not None:
@@ -110,8 +106,8 @@ class ConnectionWorker:
             except sqlite3.Error as exc:
                 raise as_storage_error(exc) from exc
 
-    def _hand_over(self, unit: WorkUnit) -> asyncio.Future[Any]:
-        if self._closed:
+    def _enqueue(self, unit: WorkUnit) -> asyncio.Future[Any]:
+        if self._is_closed:
             raise StorageError("the store is closed")
         self._waiting.append(unit)
         if self._task is None or self._task.done():
@@ -120,19 +116,20 @@ class ConnectionWorker:
 
     async def _drain(self) -> None:
         while self._waiting:
-            group = self._next_group()
+            group = self._take_group()
             await self._perform(group)
-            # many callers commit: let those of this pass of the event loop share the next fsync
+            # many callers commit: let those of this event-loop pass share the next fsync
             if len(group) > 1:
                 await asyncio.sleep(0)
 
-    def _next_group(self) -> list[WorkUnit]:
+    def _take_group(self) -> list[WorkUnit]:
+        """Take the next units from the queue that may share a transaction."""
         group = [self._waiting.popleft()]
-        while (
-            self._waiting
-            and len(group) < self._max_units
-            and not (group[0].without_transaction or self._waiting[0].without_transaction)
-        ):
+        if group[0].needs_no_transaction:
+            return group
+        while self._waiting and len(group) < self._max_units:
+            if self._waiting[0].needs_no_transaction:
+                break
             group.append(self._waiting.popleft())
         return group
 
@@ -141,7 +138,7 @@ class ConnectionWorker:
             async with self._lock:
                 results = await (
                     self._run_without_transaction(group[0])
-                    if group[0].without_transaction
+                    if group[0].needs_no_transaction
                     else self._run_transaction(group)
                 )
         except asyncio.CancelledError:  # the loop is shutting down
@@ -149,11 +146,11 @@ class ConnectionWorker:
                 unit.outcome.cancel()
             raise
         except Exception as exc:
-            await self._discard()
-            await self._settle_failed(group, exc)
+            await self._discard_connection()
+            await self._fail_or_retry(group, exc)
         else:
             for unit, result in zip(group, results, strict=True):
-                unit.settle(result)
+                unit.set_outcome(result)
 
     async def _run_transaction(self, group: list[WorkUnit]) -> list[Any]:
         connection = await self._open()
@@ -175,7 +172,7 @@ class ConnectionWorker:
             self.connection = await self._connect()
         return self.connection
 
-    async def _discard(self) -> None:
+    async def _discard_connection(self) -> None:
         connection = self.connection
         if connection is None:
             return
@@ -183,17 +180,17 @@ class ConnectionWorker:
         with suppress(sqlite3.Error):
             if connection.in_transaction:
                 await connection.execute("ROLLBACK")
-        if not self._keeps_open:
+        if not self._is_kept_open:
             self.connection = None
-            with suppress(sqlite3.Error):  # it is given up either way
+            with suppress(sqlite3.Error):  # it is never used again, whether it closes or not
                 await connection.close()
 
-    async def _settle_failed(self, group: list[WorkUnit], exc: Exception) -> None:
+    async def _fail_or_retry(self, group: list[WorkUnit], exc: Exception) -> None:
         """Fail all units for a full disk or a lock. Any other error may come from one unit, so run
-        each in a transaction of its own."""
+        each unit in its own transaction."""
         if len(group) == 1 or isinstance(exc, sqlite3.OperationalError | StorageError):
             for unit in group:
-                unit.settle(as_storage_error(exc))
+                unit.set_outcome(as_storage_error(exc))
         else:
             for unit in group:
                 await self._perform([unit])
@@ -202,15 +199,16 @@ class ConnectionWorker:
 async def run_in_connection_thread(
     connection: aiosqlite.Connection, work: Callable[[sqlite3.Connection], T]
 ) -> T:
-    """Return the result of work of several statements, run in the connection's thread. aiosqlite's
-    own methods hop there for each statement, and it has no public way to do otherwise."""
-    result: T = await connection._execute(work, connection._conn)  # type: ignore[no-untyped-call] # as all of aiosqlite below its methods
+    """Run work of several statements in the connection's thread. aiosqlite's own methods hop there
+    for each statement, and it has no public way to do otherwise."""
+    # aiosqlite's private methods have no types
+    result: T = await connection._execute(work, connection._conn)  # type: ignore[no-untyped-call]
     return result
 
 
 async def _run_unit(unit: WorkUnit, connection: aiosqlite.Connection) -> Any:
-    """Return the work's result, or its `Conflict`: that is raised before anything is written, so
-    the transaction may go on."""
+    """Run the work, and return its result or its `Conflict`. A Conflict is raised before anything
+    is written, so the transaction may continue."""
     try:
         return await unit.work(connection)
     except Conflict as conflict:
@@ -220,8 +218,8 @@ async def _run_unit(unit: WorkUnit, connection: aiosqlite.Connection) -> Any:
 def _run_sync_works(
     begin_sql: str, works: Sequence[SyncWork], connection: sqlite3.Connection
 ) -> list[Any]:
-    """Run one transaction; see `_run_unit`. An error leaves it open: closing the connection rolls
-    it back."""
+    """Run one transaction; see `_run_unit`. An error leaves the transaction open, and closing the
+    connection rolls it back."""
     connection.execute(begin_sql)
     results = [_run_sync_work(work, connection) for work in works]
     connection.execute("COMMIT")
@@ -240,8 +238,8 @@ def as_storage_error(exc: Exception) -> StorageError:
     values; other errors' texts might hold values."""
     if isinstance(exc, StorageError):
         return exc
-    kind = Unwritable if _is_caused_by_work(exc) else StorageError
-    error = kind(
+    error_class = Unwritable if _is_caused_by_work(exc) else StorageError
+    error = error_class(
         f"SQLite: {type(exc).__name__}: {exc}"
         if isinstance(exc, sqlite3.Error)
         else f"SQLite: {type(exc).__name__}"
@@ -251,8 +249,8 @@ def as_storage_error(exc: Exception) -> StorageError:
 
 
 def _is_caused_by_work(exc: Exception) -> bool:
-    """Whether the written values caused the error, not the disk or the file: then trying again does
-    not help."""
+    """Return whether the written values caused the error, and not the disk or the file. If so,
+    another try does not help."""
     return isinstance(
         exc,
         sqlite3.IntegrityError

@@ -1,12 +1,12 @@
-"""Erases forgotten bytes from an SQLite file and its WAL.
+"""Erase forgotten bytes from an SQLite file and its WAL.
 
 `secure_delete` overwrites removed rows, but in the WAL first: the old pages stay in the file until
 a checkpoint, and the frames stay in the WAL until it is truncated. `PRAGMA
 wal_checkpoint(TRUNCATE)` does both, unless a reader holds a snapshot: a backup, a shell,
-Litestream. Then the first column of its answer says so, without an error (measured: 881 canaries in
-the WAL, 270 in the file, also after that reader had left).
+Litestream. In that case the first column of its result is 1, and no error is raised (measured: 881
+canaries in the WAL, 270 in the file, also after that reader had ended).
 
-The transaction that forgets also writes to the table `erasure` that bytes must go, so that this
+The transaction that forgets also requests the erasure in the table `erasure`, so that the request
 survives the end of the process. Every process that uses the file reads that table whenever it looks
 for work.
 """
@@ -22,19 +22,19 @@ import structlog
 from om_proxy.errors import StorageError
 from om_proxy.storage.sqlite.connection_worker import ConnectionWorker
 
-log = structlog.get_logger("store")
+logger = structlog.get_logger("store")
 
 REQUEST_ERASURE = "UPDATE erasure SET asked = asked + 1"  # in the transaction that forgets
 IS_ERASURE_PENDING = "SELECT asked > done FROM erasure"
 
 RETRY_INTERVAL_S = 1.0
-# the proxy's own readers end within milliseconds; all writers of the file wait as long as this
+# the proxy's own readers end within milliseconds; all writers of the file wait this long
 READER_WAIT_MS = 100
 
 
 class Eraser:
-    """Tries `erase` again every second until it succeeds. `busy_timeout_s`: the connection's own
-    wait for locks."""
+    """The erasure of one file, tried every second until it succeeds. `busy_timeout_s`: the
+    connection's own wait for locks."""
 
     def __init__(self, writer: ConnectionWorker, busy_timeout_s: float) -> None:
         self._writer = writer
@@ -42,7 +42,7 @@ class Eraser:
         self._task: asyncio.Task[None] | None = None
 
     async def erase(self) -> bool:
-        """Return whether the bytes are gone; if not, it tries again by itself."""
+        """Try now. Return whether the bytes are gone; if not, try again every second."""
         if await self._try_erase():
             return True
         self.start()
@@ -61,7 +61,7 @@ class Eraser:
             await asyncio.wait([self._task])
 
     async def close(self) -> None:
-        """Stop trying: another process goes on, or the next one."""
+        """Stop trying: another process continues, or this one after its next start."""
         if self._task is not None:
             self._task.cancel()
             with suppress(asyncio.CancelledError):
@@ -72,25 +72,27 @@ class Eraser:
         while not await self._try_erase():
             tries += 1
             if tries == 1:
-                log.info("erasure.pending")
+                logger.info("erasure.pending")
             await asyncio.sleep(RETRY_INTERVAL_S)
         if tries:
-            log.info("erasure.done", tries=tries)
+            logger.info("erasure.done", tries=tries)
 
     async def _try_erase(self) -> bool:
         try:
             return await self._writer.run_alone(self._truncate_wal)
-        except StorageError as exc:  # the rows are gone all the same; the bytes are tried again
-            log.warning("erasure.failed", error=type(exc).__name__)
+        except StorageError as exc:  # the rows are gone anyway; the bytes are tried again
+            logger.warning("erasure.failed", error=type(exc).__name__)
             return False
 
     async def _truncate_wal(self, db: aiosqlite.Connection) -> bool:
+        """Checkpoint and truncate the WAL. Return False if a reader prevents that."""
         [(asked,)] = await db.execute_fetchall("SELECT asked FROM erasure")
         await db.execute_fetchall(f"PRAGMA busy_timeout = {READER_WAIT_MS}")
         try:
-            [(busy, *_)] = await db.execute_fetchall("PRAGMA wal_checkpoint(TRUNCATE)")
+            [(is_busy, *_)] = await db.execute_fetchall("PRAGMA wal_checkpoint(TRUNCATE)")
         finally:
             await db.execute_fetchall(f"PRAGMA busy_timeout = {self._busy_ms}")
-        if not busy:
-            await db.execute_fetchall("UPDATE erasure SET done = max(done, ?)", (asked,))
-        return not busy
+        if is_busy:
+            return False
+        await db.execute_fetchall("UPDATE erasure SET done = max(done, ?)", (asked,))
+        return True

@@ -1,4 +1,4 @@
-"""Reads an SQLite file on a given connection, alone or inside a transaction that then writes."""
+"""Read an SQLite file on a given connection, alone or inside a transaction that then writes."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ OF_THREAD = f"thread_id = (SELECT id FROM thread WHERE {IS_THREAD})"
 
 async def select_memory(db: aiosqlite.Connection, key: Key) -> Memory:
     thread = f"SELECT id, version, {rows.THREAD_COLUMNS} FROM thread WHERE {IS_THREAD}"
-    found = await select_rows(db, thread, key)
-    if not found:
+    thread_rows = await select_rows(db, thread, key)
+    if not thread_rows:
         return Memory(key=key)
-    id_, version, *columns = found[0]
+    id_, version, *columns = thread_rows[0]
     memory = rows.decode_memory(key, version, id_, tuple(columns))
     recent = f"""SELECT {rows.MARK_COLUMNS} FROM message WHERE thread_id = ? AND live = 1 AND seq <= ?
         ORDER BY seq DESC LIMIT {RECENT_MARKS}"""
@@ -34,7 +34,7 @@ async def select_memory(db: aiosqlite.Connection, key: Key) -> Memory:
         WHERE entry.thread_id = ? AND generation = ? ORDER BY position"""
     chunks = f"SELECT {rows.OBSERVATION_COLUMNS} FROM observation WHERE thread_id = ? AND state = 'chunk' ORDER BY last_seq, id"
     reflection = f"SELECT {rows.REFLECTION_COLUMNS} FROM reflection WHERE thread_id = ?"
-    pending = await select_rows(db, reflection, (id_,))
+    reflection_rows = await select_rows(db, reflection, (id_,))
     return replace(
         memory,
         recent=tuple(
@@ -50,7 +50,7 @@ async def select_memory(db: aiosqlite.Connection, key: Key) -> Memory:
                 rows.decode_observation(row)
                 for row in await select_rows(db, log, (id_, memory.log.generation))
             ),
-            reflection=rows.decode_reflection(pending[0]) if pending else None,
+            reflection=rows.decode_reflection(reflection_rows[0]) if reflection_rows else None,
         ),
         chunks=tuple(rows.decode_observation(row) for row in await select_rows(db, chunks, (id_,))),
     )
@@ -63,16 +63,12 @@ async def select_other_tails(
         WHERE tenant = ? AND resource = ? AND shared = 1 AND pending > 0 AND thread <> ? ORDER BY turn_at DESC, id DESC LIMIT ?"""
     tail = f"""SELECT {rows.MESSAGE_COLUMNS} FROM message
         WHERE thread_id = ? AND live = 1 AND seq > ? ORDER BY seq DESC LIMIT ?"""
-    found = []
+    tails = []
     for id_, tenant, resource, thread, coverage in await select_rows(db, latest, (*key, threads)):
-        newest = await select_rows(db, tail, (id_, coverage, messages))
-        found.append(
-            (
-                Key(tenant, resource, thread),
-                tuple(rows.decode_message(row) for row in reversed(newest)),
-            )
-        )
-    return tuple(found)
+        newest_first = await select_rows(db, tail, (id_, coverage, messages))
+        newest = tuple(rows.decode_message(row) for row in reversed(newest_first))
+        tails.append((Key(tenant, resource, thread), newest))
+    return tuple(tails)
 
 
 async def select_due(

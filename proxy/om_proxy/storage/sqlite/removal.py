@@ -1,5 +1,5 @@
-"""Removes a thread from an SQLite file: its rows, and what the shared log and the resource's other
-threads say of it."""
+"""Remove a thread from an SQLite file: its rows, and what the shared log and the resource's other
+threads say about it."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ DELETE_OBSERVATIONS = (
 SELECT_TAIL = f"SELECT {rows.MESSAGE_COLUMNS} FROM message WHERE {OF_THREAD} AND live = 1 AND seq > ? ORDER BY seq"
 SELECT_RECENT = f"""SELECT {rows.MARK_COLUMNS} FROM message WHERE {OF_THREAD} AND live = 1 AND seq <= ?
     ORDER BY seq DESC LIMIT {RECENT_MARKS}"""
-COUNT_BEFORE = f"SELECT count(*), ifnull(sum(tokens), 0) FROM message WHERE {OF_THREAD} AND live = 1 AND seq <= ?"
+COUNT_COVERED = f"SELECT count(*), ifnull(sum(tokens), 0) FROM message WHERE {OF_THREAD} AND live = 1 AND seq <= ?"
 COUNT_ROWS = f"""SELECT (SELECT count(*) FROM thread WHERE {IS_THREAD}),
     (SELECT count(*) FROM message WHERE {OF_THREAD}),
     (SELECT count(*) FROM observation WHERE {OF_THREAD}),
@@ -46,7 +46,7 @@ COUNT_ROWS = f"""SELECT (SELECT count(*) FROM thread WHERE {IS_THREAD}),
     (SELECT count(*) FROM reflection WHERE {OF_THREAD})"""
 
 
-async def remove_thread(db: aiosqlite.Connection, key: Key, labels: LabelThread) -> ForgetResult:
+async def remove_thread(db: aiosqlite.Connection, key: Key, label_of: LabelThread) -> ForgetResult:
     """Remove a thread, inside a transaction. Return what was removed."""
     [row] = await select_rows(db, COUNT_ROWS, key * 5)
     removed = ForgetResult(*row)
@@ -55,49 +55,63 @@ async def remove_thread(db: aiosqlite.Connection, key: Key, labels: LabelThread)
     await db.execute(f"DELETE FROM lease WHERE {IS_THREAD}", key)
     shared_log = await select_memory(db, resource_key(key))
     if shared_log.version and shared_log.key != key:
-        return await _remove_from_log(db, shared_log, key, labels, removed)
+        return await _remove_from_log(db, shared_log, key, label_of, removed)
     return removed
 
 
 async def _remove_from_log(
-    db: aiosqlite.Connection, log: Memory, key: Key, labels: LabelThread, removed: ForgetResult
+    db: aiosqlite.Connection,
+    shared_log: Memory,
+    key: Key,
+    label_of: LabelThread,
+    removed: ForgetResult,
 ) -> ForgetResult:
-    """Remove the thread's part from the shared log. Return `removed` with what went there."""
+    """Remove the thread's part from the shared log. Return `removed` with that part added."""
     others = [
         Key(key.tenant, key.resource, name)
         for (name,) in await select_rows(db, SELECT_SHARERS, key[:2])
     ]
     if not others:
-        [row] = await select_rows(db, COUNT_ROWS, log.key * 5)
+        [row] = await select_rows(db, COUNT_ROWS, shared_log.key * 5)
         # its other tables cascade
-        await db.execute(f"DELETE FROM thread WHERE {IS_THREAD}", log.key)
+        await db.execute(f"DELETE FROM thread WHERE {IS_THREAD}", shared_log.key)
+        _, _, observations, generations, reflections = row
         return removed._replace(
-            observations=removed.observations + row[2],
-            generations=removed.generations + row[3],
-            reflections=removed.reflections + row[4],
+            observations=removed.observations + observations,
+            generations=removed.generations + generations,
+            reflections=removed.reflections + reflections,
         )
-    older = await select_generations(db, log.key, log.log.generation)
-    plan = plan_log_removal(log, older, key, others, labels)
-    await run_in_connection_thread(db, Commit(log, plan.log, ()).write)
+    older_generations = await select_generations(db, shared_log.key, shared_log.log.generation)
+    plan = plan_log_removal(shared_log, older_generations, key, others, label_of)
+    await run_in_connection_thread(db, Commit(shared_log, plan.log, ()).write)
     for sql in (DELETE_ENTRIES, DELETE_OBSERVATIONS):
-        await db.execute(sql, (*log.key, json.dumps(plan.observations)))
-    for other, covered_until in plan.uncovered:
-        await _uncover(db, await select_memory(db, other), plan.log, labels(other), covered_until)
+        await db.execute(sql, (*shared_log.key, json.dumps(plan.observations)))
+    for other, coverage in plan.uncovered:
+        await _uncover_thread(
+            db, await select_memory(db, other), plan.log, label_of(other), coverage
+        )
     if plan.uncovered:
-        await db.execute(SET_DUE_NOW, log.key)  # messages in a tail again may be due
+        # messages that are in a tail again may be due
+        await db.execute(SET_DUE_NOW, shared_log.key)
     await db.execute(CLEAR_OTHERS, key[:2])
     await db.execute(INCREMENT_SEQUENCE)
     return plan.add_to(removed)
 
 
-async def _uncover(
-    db: aiosqlite.Connection, thread: Memory, log: Memory, label: str, covered_until: int
+async def _uncover_thread(
+    db: aiosqlite.Connection, thread: Memory, shared_log: Memory, label: str, coverage: int
 ) -> None:
-    at = (*thread.key, covered_until)
-    recent = tuple(
-        rows.decode_mark(row) for row in reversed(await select_rows(db, SELECT_RECENT, at))
+    """Write a thread of which the log now covers less, up to the seq `coverage`."""
+    parameters = (*thread.key, coverage)
+    recent_rows = await select_rows(db, SELECT_RECENT, parameters)
+    tail_rows = await select_rows(db, SELECT_TAIL, parameters)
+    [(count, tokens)] = await select_rows(db, COUNT_COVERED, parameters)
+    after = uncover_thread(
+        thread,
+        shared_log,
+        label,
+        tuple(rows.decode_mark(row) for row in reversed(recent_rows)),
+        tuple(rows.decode_message(row) for row in tail_rows),
+        (count, tokens),
     )
-    tail = tuple(rows.decode_message(row) for row in await select_rows(db, SELECT_TAIL, at))
-    [(count, tokens)] = await select_rows(db, COUNT_BEFORE, at)
-    after = uncover_thread(thread, log, label, recent, tail, (count, tokens))
     await run_in_connection_thread(db, Commit(thread, after, ()).write)

@@ -1,4 +1,4 @@
-"""Encodes the nouns of a memory as rows of SQLite, and decodes them."""
+"""Encode the parts of a memory as rows of SQLite, and decode them."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from om_proxy.storage.encoding import (
     sum_for_resource,
 )
 
-Row = tuple[Any, ...]  # with the columns that the SQL beside its reader names
+Row = tuple[Any, ...]  # the columns that its SQL names, in that order
 
 THREAD_COLUMNS = """next_seq, next_id, generation, next_generation, coverage, covered_count, covered_tokens, live_count,
     turn_at, due, failures, retry_at, parked, model, title, shared, pending, fresh, chunked, others, state"""
@@ -50,8 +50,8 @@ BACKLOG_COLUMNS = (
 
 
 def encode_text(text: str | None) -> str | bytes | None:
-    """Return the text as SQLite can hold it. TEXT cannot hold a lone surrogate: then it is a
-    BLOB."""
+    """Return the text as SQLite can hold it. TEXT cannot hold a lone surrogate, so a text with one
+    is a BLOB."""
     if text is None:
         return None
     try:
@@ -90,63 +90,72 @@ def encode_thread(memory: Memory) -> Row:
         memory.failures.suspended,
         encode_text(memory.model),
         encode_text(memory.title),
-        *_sharing_columns(memory),
+        *_encode_sharing(memory),
         encode_state(memory),
     )
 
 
-def _sharing_columns(memory: Memory) -> Row:
-    """Return whether the thread shares its resource's log, its sums, and `others`."""
-    others = encode_text(memory.other_threads_text) if memory.scope == "resource" else ""
-    return (memory.scope == "resource", *sum_for_resource(memory), others)
+def _encode_sharing(memory: Memory) -> Row:
+    """Return the columns `shared`, `pending`, `fresh`, `chunked` and `others`."""
+    is_shared = memory.scope == "resource"
+    others = encode_text(memory.other_threads_text) if is_shared else ""
+    return (is_shared, *sum_for_resource(memory), others)
 
 
 def encode_message(placed: PlacedMessage, *, live: bool) -> Row:
     """Return seq, live, parent, then the columns after `seq` of `MESSAGE_COLUMNS`."""
     message, item = placed.message, placed.message.item
-    calls = encode_text(encode_calls(item.calls))
-    head = (
+    return (
         message.seq,
         live,
         placed.parent,
         item.fp,
         message.chain,
         encode_text(item.role),
-        calls,
+        encode_text(encode_calls(item.calls)),
         encode_text(item.answers),
+        message.tokens,
+        message.at,
+        message.encoding,
+        item.raw,
     )
-    return (*head, message.tokens, message.at, message.encoding, item.raw)
 
 
-def encode_observation(o: Observation, state: ObservationState) -> Row:
+def encode_observation(entry: Observation, state: ObservationState) -> Row:
     """Return id, state, then the columns after `id` of `OBSERVATION_COLUMNS`."""
-    hints = (encode_text(o.task), encode_text(o.suggestion), encode_text(o.title))
-    head = (
-        o.id,
-        state,
-        o.after,
-        o.last,
-        o.chain,
-        encode_text(o.text),
-        o.tokens,
-        o.source_tokens,
-        o.at,
-    )
-    sources = json.dumps(o.sources) if o.sources else None
-    return (*head, *hints, o.kind, encode_text(o.model), encode_parts(o.parts), sources, o.depth)
-
-
-def encode_reflection(r: Reflection) -> Row:
-    """Return the columns `REFLECTION_COLUMNS`."""
-    sizes = (r.tokens, r.source_tokens, r.at)
     return (
-        r.generation,
-        json.dumps(r.sources),
-        encode_text(r.text),
-        *sizes,
-        encode_text(r.task),
-        encode_text(r.suggestion),
-        encode_text(r.model),
+        entry.id,
+        state,
+        entry.after,
+        entry.last,
+        entry.chain,
+        encode_text(entry.text),
+        entry.tokens,
+        entry.source_tokens,
+        entry.at,
+        encode_text(entry.task),
+        encode_text(entry.suggestion),
+        encode_text(entry.title),
+        entry.kind,
+        encode_text(entry.model),
+        encode_parts(entry.parts),
+        json.dumps(entry.sources) if entry.sources else None,
+        entry.depth,
+    )
+
+
+def encode_reflection(reflection: Reflection) -> Row:
+    """Return the columns `REFLECTION_COLUMNS`."""
+    return (
+        reflection.generation,
+        json.dumps(reflection.sources),
+        encode_text(reflection.text),
+        reflection.tokens,
+        reflection.source_tokens,
+        reflection.at,
+        encode_text(reflection.task),
+        encode_text(reflection.suggestion),
+        encode_text(reflection.model),
     )
 
 
@@ -194,8 +203,10 @@ def decode_observation(row: Row) -> Observation:
         title,
         kind,
         model,
-    ) = row[:13]
-    parts, sources, depth = row[13:]
+        parts,
+        sources,
+        depth,
+    ) = row
     return Observation(
         id=id_,
         after=after,
@@ -303,11 +314,11 @@ def decode_info(row: Row) -> ThreadInfo:
     )
 
 
-def decode_backlog(found: Iterable[Row]) -> Backlog:
+def decode_backlog(backlog_rows: Iterable[Row]) -> Backlog:
     """Decode the columns `BACKLOG_COLUMNS`."""
     return tuple(
         encoding.decode_backlog(
             Key(*row[:3]), row[3], ResourceSums(*row[4:7]), row[7], row[8], bool(row[9])
         )
-        for row in found
+        for row in backlog_rows
     )

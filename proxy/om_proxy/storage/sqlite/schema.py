@@ -1,4 +1,4 @@
-"""Makes a SQLite file ready: opens connections, and brings its schema up to date."""
+"""Open connections to a SQLite file, and bring its schema up to date."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ CREATE_MIGRATION_TABLE = """CREATE TABLE IF NOT EXISTS migration (
 
 
 def ensure_private_file(path: Path) -> None:
-    """Create the file if it is missing, readable by its owner only: it will hold conversations.
-    SQLite gives its WAL the same mode."""
+    """Create the file if it is missing. Only its owner can read it, because it will hold
+    conversations. SQLite gives its WAL the same mode."""
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
 
@@ -32,8 +32,8 @@ def ensure_private_file(path: Path) -> None:
 async def open_connection(
     database: str, busy_timeout_s: float, pragmas: Iterable[str]
 ) -> aiosqlite.Connection:
-    """Open a connection in autocommit mode: every BEGIN is written out. `busy_timeout_s`: how long
-    to wait for another process's lock."""
+    """Open a connection in autocommit mode: the code writes every BEGIN itself. `busy_timeout_s`:
+    how long to wait for another process's lock."""
     connection = await aiosqlite.connect(database, timeout=busy_timeout_s, isolation_level=None)
     try:
         for pragma in pragmas:
@@ -45,28 +45,28 @@ async def open_connection(
 
 
 async def _set_pragma(connection: aiosqlite.Connection, pragma: str, busy_timeout_s: float) -> None:
-    """Set a pragma, waiting for locks. SQLite waits for a lock by itself, but not to change the
-    journal mode: two processes that open a new file at once meet there."""
-    until = time.monotonic() + busy_timeout_s
+    """Set a pragma, and wait for locks. SQLite waits for most locks by itself, but not for the one
+    that changes the journal mode. Two processes that open a new file at once compete for it."""
+    deadline = time.monotonic() + busy_timeout_s
     while True:
         try:
             await connection.execute_fetchall(f"PRAGMA {pragma}")
             return
         except sqlite3.OperationalError as exc:
-            if exc.sqlite_errorcode != sqlite3.SQLITE_BUSY or time.monotonic() > until:
+            if exc.sqlite_errorcode != sqlite3.SQLITE_BUSY or time.monotonic() > deadline:
                 raise
         await asyncio.sleep(0.01)
 
 
 async def apply_migrations(connection: aiosqlite.Connection) -> None:
     """Apply the migrations that the file lacks, all or none. Raise `StorageError` if the file is
-    newer than this program, or was made by another."""
+    newer than this program, or another program made it."""
     shipped = list_migrations("sqlite")
     if not list_missing_migrations(shipped, await _read_applied(connection)):
         return
     await connection.execute("BEGIN EXCLUSIVE")
     try:
-        # Read again under the lock: another process may have applied them first.
+        # read again under the lock: another process may have applied them first
         for step in list_missing_migrations(shipped, await _read_applied(connection)):
             await _apply_step(connection, step)
         await connection.execute("COMMIT")
@@ -76,13 +76,13 @@ async def apply_migrations(connection: aiosqlite.Connection) -> None:
 
 
 async def _read_applied(connection: aiosqlite.Connection) -> dict[int, str]:
-    there = "SELECT 1 FROM sqlite_schema WHERE type = 'table' AND name = 'migration'"
-    if not list(await connection.execute_fetchall(there)):
+    find_table = "SELECT 1 FROM sqlite_schema WHERE type = 'table' AND name = 'migration'"
+    if not list(await connection.execute_fetchall(find_table)):
         return {}
-    found: Iterable[Any] = await connection.execute_fetchall(
+    checksums: Iterable[Any] = await connection.execute_fetchall(
         "SELECT number, checksum FROM migration"
     )
-    return dict(found)
+    return dict(checksums)
 
 
 async def _apply_step(connection: aiosqlite.Connection, step: Migration) -> None:
@@ -96,8 +96,8 @@ async def _apply_step(connection: aiosqlite.Connection, step: Migration) -> None
 
 
 def split_statements(script: str) -> Iterator[str]:
-    """Yield the script's statements one by one: `executescript` would commit the transaction it is
-    called in."""
+    """Yield the script's statements one by one. `executescript` would commit the transaction that
+    it is called in."""
     statement = ""
     for line in script.splitlines(keepends=True):
         statement += line

@@ -1,8 +1,8 @@
-"""Keeps memories in one SQLite file.
+"""Keep memories in one SQLite file.
 
 There is a writer connection and a reader connection (connection_worker.py), so that a load never
-waits behind a commit's fsync: in WAL mode readers see the last committed state while a writer
-works. `synchronous=FULL`, because under NORMAL a power cut takes acknowledged commits back
+waits for a commit's fsync: in WAL mode readers see the last committed state while a writer works.
+The writer uses `synchronous=FULL`, because under NORMAL a power cut takes acknowledged commits back
 (measured: in 24 of 60 cuts). Only the writer checkpoints: two connections that do so at once can
 corrupt a file under SQLite before 3.51.3.
 """
@@ -31,7 +31,7 @@ from om_proxy.storage.base import (
     ResourceWakeup,
     ThreadInfo,
 )
-from om_proxy.storage.forgetting import create_labels
+from om_proxy.storage.forgetting import create_thread_labeler
 from om_proxy.storage.sqlite import queries, rows
 from om_proxy.storage.sqlite.commit import Commit, SharedCommit
 from om_proxy.storage.sqlite.connection_worker import MAX_GROUP_UNITS, ConnectionWorker
@@ -58,8 +58,8 @@ TAKE_LEASE = f"""INSERT INTO lease VALUES (?, ?, ?, ?, {UNIX_NOW} + ?) ON CONFLI
 
 
 class SqliteStore:
-    """The `Store` protocol over one file, which several processes may share. Call `await
-    SqliteStore.open(path)`, later `close()`."""
+    """The `Store` protocol on one file, which several processes may share. Call `await
+    SqliteStore.open(path)`, and `close()` at the end."""
 
     def __init__(
         self,
@@ -88,36 +88,36 @@ class SqliteStore:
         `:memory:` lives until `close`.
 
         `busy_timeout_s`: how long to wait for another process's lock. `max_group_units`: how many
-        commits may share a transaction. `generations`: how many older ones of a log are kept; None:
-        all.
+        commits may share a transaction. `generations`: how many older generations of a log are
+        kept; None: all.
         """
         database = str(path)
-        in_memory = database == IN_MEMORY
-        # In memory one connection does both: a second one would open another database.
-        lock = None if in_memory else WriterLock(database, busy_timeout_s)
+        is_in_memory = database == IN_MEMORY
+        # In memory one connection reads and writes: a second one would open another database.
+        lock = None if is_in_memory else WriterLock(database, busy_timeout_s)
         writer = ConnectionWorker(
             lambda: open_connection(database, busy_timeout_s, WRITER_PRAGMAS),
             "BEGIN IMMEDIATE",
-            keeps_open=in_memory,
+            is_kept_open=is_in_memory,
             max_units=max_group_units,
             lock=lock,
         )
         reader = (
             writer
-            if in_memory
+            if is_in_memory
             else ConnectionWorker(
                 lambda: open_connection(database, busy_timeout_s, READER_PRAGMAS), "BEGIN"
             )
         )
         store = cls(writer, reader, generations, lock)
         try:
-            if not in_memory:
+            if not is_in_memory:
                 store._eraser = Eraser(writer, busy_timeout_s)
                 ensure_private_file(Path(database))
             await writer.run_alone(apply_migrations)
             await reader.run_alone(_read_sequence)
-            store._probe = None if in_memory else VersionProbe(database)
-            await store._look_for_erasures()
+            store._probe = None if is_in_memory else VersionProbe(database)
+            await store._resume_erasure()
         except OSError as exc:
             raise StorageError(f"cannot use {database} as a database: {exc.strerror}") from exc
         except BaseException:
@@ -149,19 +149,18 @@ class SqliteStore:
     async def version(self, key: Key) -> int:
         if self._probe and (version := self._probe.version(key)) is not None:
             return version
-        found = await self._read(f"SELECT version FROM thread WHERE {IS_THREAD}", key)
-        return int(found[0][0]) if found else 0
+        version_rows = await self._read(f"SELECT version FROM thread WHERE {IS_THREAD}", key)
+        return int(version_rows[0][0]) if version_rows else 0
 
     async def outline(self, key: Key) -> Outline:
-        found = await self._read(
+        mark_rows = await self._read(
             f"SELECT {rows.MARK_COLUMNS}, live, parent FROM message WHERE {OF_THREAD} ORDER BY seq",
             key,
         )
-        marks = [(rows.decode_mark(row[:7]), row[7], row[8]) for row in found]
+        marks = [(rows.decode_mark(row[:7]), row[7], row[8]) for row in mark_rows]
         live = tuple(mark for mark, is_live, _ in marks if is_live)
-        return Outline(
-            live, tuple((mark, parent) for mark, is_live, parent in marks if not is_live)
-        )
+        superseded = tuple((mark, parent) for mark, is_live, parent in marks if not is_live)
+        return Outline(live, superseded)
 
     async def messages(
         self, key: Key, after: int, through: int | None = None, limit: int | None = None
@@ -204,11 +203,11 @@ class SqliteStore:
     async def claim(
         self, now: float, limit: int, holder: str, seconds: float, *, skip: Collection[Key] = ()
     ) -> tuple[Key, ...]:
-        await self._look_for_erasures()  # left by processes that have ended
-        select = partial(queries.select_due, now=now, limit=limit, skip=skip)
-        if not await self._reader.run_alone(select):
+        await self._resume_erasure()  # left by processes that have ended
+        select_due = partial(queries.select_due, now=now, limit=limit, skip=skip)
+        if not await self._reader.run_alone(select_due):
             return ()  # without disturbing the writer
-        return await self._writer.run(lambda db: _lease_due(db, select, holder, seconds))
+        return await self._writer.run(lambda db: _lease_due(db, select_due, holder, seconds))
 
     async def threads(
         self,
@@ -217,44 +216,49 @@ class SqliteStore:
         cursor: Key | None = None,
         limit: int = 100,
     ) -> tuple[ThreadInfo, ...]:
-        conditions: list[tuple[str, tuple[str, ...]]] = [("thread <> ?", (RESOURCE_THREAD,))]
+        conditions = ["thread <> ?"]
+        parameters = [RESOURCE_THREAD]
         if tenant is not None:
-            conditions.append(("tenant = ?", (tenant,)))
+            conditions.append("tenant = ?")
+            parameters.append(tenant)
         if resource is not None:
-            conditions.append(("resource = ?", (resource,)))
+            conditions.append("resource = ?")
+            parameters.append(resource)
         if cursor is not None:
-            conditions.append(("(tenant, resource, thread) > (?, ?, ?)", cursor))
-        where = " AND ".join(condition for condition, _ in conditions)
+            conditions.append("(tenant, resource, thread) > (?, ?, ?)")
+            parameters.extend(cursor)
+        where = " AND ".join(conditions)
         sql = f"SELECT {rows.INFO_COLUMNS} FROM thread WHERE {where} ORDER BY tenant, resource, thread LIMIT ?"
-        values = [value for _, given in conditions for value in given]
-        return tuple(rows.decode_info(row) for row in await self._read(sql, (*values, limit)))
+        return tuple(rows.decode_info(row) for row in await self._read(sql, (*parameters, limit)))
 
     async def _read(self, sql: str, parameters: Iterable[Any]) -> list[rows.Row]:
-        return await self._reader.run_alone(
-            lambda db: queries.select_rows(db, sql, parameters)
-        )  # one statement is its own snapshot
+        # one statement is its own snapshot, so it needs no transaction
+        return await self._reader.run_alone(lambda db: queries.select_rows(db, sql, parameters))
 
     # ── writing ──
 
     async def commit(
         self, before: Memory, after: Memory, interrupted: Sequence[Message] = ()
     ) -> Memory:
-        work = partial(Commit, before, after, interrupted, self._generations)
-        many = len(after.tail) - len(before.tail)
-        commit = work() if many <= MANY_MESSAGES else await run_off_loop(many, work)
+        encode = partial(Commit, before, after, interrupted, self._generations)
+        new_count = len(after.tail) - len(before.tail)
+        commit = encode() if new_count <= MANY_MESSAGES else await run_off_loop(new_count, encode)
         written = await self._writer.write(commit.write)
         return replace(after, version=written.version, row_id=written.row_id)
 
     async def commit_shared(
         self, thread: Change, shared_log: Change | None, wakeup: ResourceWakeup | None = None
     ) -> tuple[Memory, Memory | None]:
-        work = partial(SharedCommit, thread, shared_log, wakeup, self._generations)
-        many = len(thread.after.tail) - len(thread.before.tail)
-        first, *second = await self._writer.write((await run_off_loop(many, work)).write)
-        log = shared_log.after if shared_log else None
-        if log and second:
-            log = replace(log, version=second[0].version, row_id=second[0].row_id)
-        return replace(thread.after, version=first.version, row_id=first.row_id), log
+        encode = partial(SharedCommit, thread, shared_log, wakeup, self._generations)
+        new_count = len(thread.after.tail) - len(thread.before.tail)
+        commit = await run_off_loop(new_count, encode)
+        thread_row, *log_rows = await self._writer.write(commit.write)
+        log_after = shared_log.after if shared_log else None
+        if log_after and log_rows:
+            [log_row] = log_rows
+            log_after = replace(log_after, version=log_row.version, row_id=log_row.row_id)
+        thread_after = replace(thread.after, version=thread_row.version, row_id=thread_row.row_id)
+        return thread_after, log_after
 
     async def lease(self, key: Key, holder: str, seconds: float) -> bool:
         return bool(await self._write(TAKE_LEASE, (*key, holder, seconds)))
@@ -269,27 +273,27 @@ class SqliteStore:
         await self._writer.run(lambda db: _update_delivered(db, replies))
 
     async def delivered_reply(self, key: Key) -> int | None:
-        found = await self._read(f"SELECT delivered FROM thread WHERE {IS_THREAD}", key)
-        return found[0][0] if found else None
+        seq_rows = await self._read(f"SELECT delivered FROM thread WHERE {IS_THREAD}", key)
+        return seq_rows[0][0] if seq_rows else None
 
     async def release(self, key: Key, holder: str) -> None:
         await self._write(f"DELETE FROM lease WHERE {IS_THREAD} AND holder = ?", (*key, holder))
 
     async def secret(self, proposed: bytes | None = None) -> bytes:
-        made = proposed or os.urandom(SECRET_BYTES)
-        await self._write("INSERT INTO secret VALUES (1, ?) ON CONFLICT DO NOTHING", (made,))
+        new_secret = proposed or os.urandom(SECRET_BYTES)
+        await self._write("INSERT INTO secret VALUES (1, ?) ON CONFLICT DO NOTHING", (new_secret,))
         [(value,)] = await self._write("SELECT value FROM secret", ())
         return bytes(value)
 
     async def park(self, key: Key, parked: bool) -> bool:
-        """Park or revive. A revived thread gets a new version, so that caches read it again."""
+        """Park or revive a thread. It gets a new version, so that caches read it again."""
         return await self._writer.run(lambda db: _update_parked(db, key, parked))
 
     async def forget(self, key: Key) -> ForgetResult:
-        """Forget, also in the file: deleted content is overwritten, and the write-ahead log is
-        truncated."""
-        labels = create_labels(await self.secret())
-        removed = await self._writer.run(lambda db: remove_thread(db, key, labels))
+        """Remove the thread, also from the file: deleted content is overwritten, and the
+        write-ahead log is truncated."""
+        label_of = create_thread_labeler(await self.secret())
+        removed = await self._writer.run(lambda db: remove_thread(db, key, label_of))
         if self._eraser is None or await self._eraser.erase():
             return removed
         return removed._replace(database="pending", log="pending")
@@ -297,17 +301,19 @@ class SqliteStore:
     async def move_tenant(
         self, old: str, new: str, fingerprint: Callable[[bytes], bytes | None]
     ) -> MoveResult:
-        labels = create_labels(await self.secret())
+        label_of = create_thread_labeler(await self.secret())
         [(name_conflicts,)] = await self._read(COUNT_NAME_CONFLICTS, (old, new))
         if name_conflicts:
             return MoveResult(name_conflicts=name_conflicts)
         threads = messages = 0
         for (resource,) in await self._read(SELECT_RESOURCES, (old,)):
-            moved = await self._writer.run(ResourceMove(old, new, resource, fingerprint, labels))
-            threads, messages = threads + moved.threads, messages + moved.messages
+            moved = await self._writer.run(ResourceMove(old, new, resource, fingerprint, label_of))
+            threads += moved.threads
+            messages += moved.messages
         return MoveResult(threads, messages)
 
-    async def _look_for_erasures(self) -> None:
+    async def _resume_erasure(self) -> None:
+        """Start the eraser if forgotten bytes are pending."""
         [(is_pending,)] = await self._read(IS_ERASURE_PENDING, ())
         if is_pending and self._eraser:
             self._eraser.start()
@@ -322,12 +328,12 @@ class SqliteStore:
 
 async def _lease_due(
     db: aiosqlite.Connection,
-    select: Callable[[aiosqlite.Connection], Awaitable[tuple[Key, ...]]],
+    select_due: Callable[[aiosqlite.Connection], Awaitable[tuple[Key, ...]]],
     holder: str,
     seconds: float,
 ) -> tuple[Key, ...]:
-    """Select due threads again and lease them: no other writer comes between the two."""
-    keys = await select(db)
+    """Select due threads again and lease them. No other writer comes between the two."""
+    keys = await select_due(db)
     for key in keys:
         await db.execute_fetchall(TAKE_LEASE, (*key, holder, seconds))
     return keys
@@ -342,18 +348,18 @@ async def _update_parked(db: aiosqlite.Connection, key: Key, parked: bool) -> bo
     [(version,)] = await queries.select_rows(
         db, "UPDATE sequence SET value = value + 1 RETURNING value", ()
     )
-    trouble = (
+    failure_columns = (
         "parked = 1, due = NULL"
         if parked
         else f"parked = 0, failures = 0, retry_at = 0, due = {UNIX_NOW}, {rows.WITHOUT_CAUSE}"
     )
-    sql = f"UPDATE thread SET version = ?, {trouble} WHERE {IS_THREAD} RETURNING id"
+    sql = f"UPDATE thread SET version = ?, {failure_columns} WHERE {IS_THREAD} RETURNING id"
     return bool(await queries.select_rows(db, sql, (version, *key)))
 
 
 async def _write_sequence(db: aiosqlite.Connection) -> None:
-    # SQLite does not write a page that would not change, and a full disk would stay unnoticed. So
-    # this changes one; versions may skip.
+    # SQLite does not write a page that would not change, and a full disk would go unnoticed. So this
+    # changes one; versions may have gaps.
     await db.execute_fetchall("UPDATE sequence SET value = value + 1")
 
 

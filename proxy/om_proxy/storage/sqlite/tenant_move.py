@@ -1,4 +1,4 @@
-"""Moves a resource to another tenant inside an SQLite file: its threads, their shared log, and all
+"""Move a resource to another tenant inside an SQLite file: its threads, their shared log, and all
 that is keyed by tenant."""
 
 from __future__ import annotations
@@ -8,9 +8,10 @@ from collections.abc import Callable
 import aiosqlite
 
 from om_proxy.errors import StorageError
-from om_proxy.memory.model import RESOURCE_THREAD, Key
+from om_proxy.memory.model import RESOURCE_THREAD
 from om_proxy.storage.base import MoveResult
 from om_proxy.storage.encoding import decode_state, encode_parts, replace_views
+from om_proxy.storage.forgetting import LabelThread
 from om_proxy.storage.rekeying import MessageIdentity, ResourceRekeying, ThreadRekeying
 from om_proxy.storage.sqlite import rows
 from om_proxy.storage.sqlite.commit import INCREMENT_SEQUENCE, NEXT_VERSION
@@ -38,7 +39,7 @@ Fingerprint = Callable[[bytes], bytes | None]
 
 
 class ResourceMove:
-    """Moves one resource, as work for the writer. The result counts what moved."""
+    """The move of one resource, as work for the writer. The result counts what moved."""
 
     def __init__(
         self,
@@ -46,45 +47,48 @@ class ResourceMove:
         new: str,
         resource: str,
         fingerprint: Fingerprint,
-        label: Callable[[Key], str],
+        label_of: LabelThread,
     ) -> None:
-        self._old, self._new, self._resource = old, new, resource
+        self._old = old
+        self._new = new
+        self._resource = resource
         self._fingerprint = fingerprint
-        self._label = label
+        self._label_of = label_of
 
     async def __call__(self, db: aiosqlite.Connection) -> MoveResult:
         threads = await select_rows(db, SELECT_THREADS, (self._old, self._resource))
-        [(taken,)] = await select_rows(
+        [(name_conflicts,)] = await select_rows(
             db, f"{COUNT_NAME_CONFLICTS} AND resource = ?", (self._old, self._new, self._resource)
         )
-        if taken:
+        if name_conflicts:
             raise StorageError(
                 "a thread of the same name was made while the tenant was moved; run it again"
             )
         names = [name for _, name, _, _ in threads]
-        rekeying = ResourceRekeying(self._old, self._new, self._resource, names, self._label)
-        messages = 0
+        rekeying = ResourceRekeying(self._old, self._new, self._resource, names, self._label_of)
+        message_count = 0
         for row in threads:
-            messages += await self._move_thread(db, rekeying, row)
+            message_count += await self._move_thread(db, rekeying, row)
         await db.execute(DELETE_LEASES, (self._old, self._resource))
-        return MoveResult(sum(name != RESOURCE_THREAD for name in names), messages)
+        thread_count = sum(name != RESOURCE_THREAD for name in names)
+        return MoveResult(thread_count, message_count)
 
     async def _move_thread(
         self, db: aiosqlite.Connection, rekeying: ResourceRekeying, row: rows.Row
     ) -> int:
         """Move one thread. Return the number of its messages."""
-        id_, name, others, column = row
-        found = [self._identify(row) for row in await select_rows(db, SELECT_MESSAGES, (id_,))]
-        thread = rekeying.rekey_thread(name, found)
-        keys = [(fp, chain, id_, seq) for seq, fp, chain in thread.message_keys()]
-        await db.executemany(UPDATE_MESSAGE, keys)
+        id_, name, others, state_column = row
+        messages = [self._identify(row) for row in await select_rows(db, SELECT_MESSAGES, (id_,))]
+        thread = rekeying.rekey_thread(name, messages)
+        new_keys = [(fp, chain, id_, seq) for seq, fp, chain in thread.list_message_keys()]
+        await db.executemany(UPDATE_MESSAGE, new_keys)
         await _move_notes(db, id_, thread)
-        state = decode_state(column)
-        views = replace_views(state, thread.rekey_views(state.views))
-        others_text = rows.encode_text(rekeying.relabel(rows.decode_text(others)))
-        await db.execute(UPDATE_THREAD, (self._new, others_text, views, id_))
+        state = decode_state(state_column)
+        new_state = replace_views(state, thread.rekey_views(state.views))
+        new_others = rows.encode_text(rekeying.relabel(rows.decode_text(others)))
+        await db.execute(UPDATE_THREAD, (self._new, new_others, new_state, id_))
         await db.execute(INCREMENT_SEQUENCE)
-        return len(found)
+        return len(messages)
 
     def _identify(self, row: rows.Row) -> MessageIdentity:
         seq, parent, live, fp, chain, raw = row
@@ -93,11 +97,14 @@ class ResourceMove:
 
 async def _move_notes(db: aiosqlite.Connection, id_: int, thread: ThreadRekeying) -> None:
     for row in await select_rows(db, SELECT_OBSERVATIONS, (id_,)):
-        o = thread.rekey_observation(rows.decode_observation(row))
-        texts = [rows.encode_text(text) for text in (o.text, o.task, o.suggestion)]
-        parts = encode_parts(o.parts)
-        await db.execute(UPDATE_OBSERVATION, (o.chain, *texts, parts, id_, o.id))
+        entry = thread.rekey_observation(rows.decode_observation(row))
+        texts = [rows.encode_text(text) for text in (entry.text, entry.task, entry.suggestion)]
+        parts = encode_parts(entry.parts)
+        await db.execute(UPDATE_OBSERVATION, (entry.chain, *texts, parts, id_, entry.id))
     for row in await select_rows(db, SELECT_REFLECTION, (id_,)):
-        made = thread.rekey_reflection(rows.decode_reflection(row))
-        texts = [rows.encode_text(text) for text in (made.text, made.task, made.suggestion)]
+        reflection = thread.rekey_reflection(rows.decode_reflection(row))
+        texts = [
+            rows.encode_text(text)
+            for text in (reflection.text, reflection.task, reflection.suggestion)
+        ]
         await db.execute(UPDATE_REFLECTION, (*texts, id_))

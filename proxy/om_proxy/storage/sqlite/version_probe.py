@@ -1,9 +1,9 @@
-"""Reads a thread's committed version on the event loop: every request checks whether the cached
+"""Read a thread's committed version on the event loop: every request checks whether the cached
 memory is still the newest.
 
 A hop to aiosqlite's thread and back costs 100 µs of CPU and, with the interpreter lock contended,
 far more time; the read itself takes 7 µs on cached pages. In WAL mode a reader waits for no writer.
-This one never waits: when anything is in its way (a recovery, a locked file), it returns None, and
+The probe never waits at all: if a recovery or a locked file prevents the read, it returns None, and
 the caller reads through the worker.
 """
 

@@ -1,13 +1,13 @@
-"""Lets one process at a time write or checkpoint a SQLite file.
+"""Let one process at a time write or checkpoint a SQLite file.
 
 SQLite before 3.51.3 can corrupt a file when two connections write and checkpoint at the same
 instant (its WAL-reset bug, in every version from 3.7.0 on), and Python ships the SQLite it was
-built with. The connection worker keeps the connections of one process apart, this lock those of
-several processes. It also waits better: SQLite polls its own lock with growing pauses.
+built with. The connection worker separates the connections of one process, and this lock those of
+several processes. The lock also waits better: SQLite polls its own lock with growing pauses.
 
 A clean end removes the two files, also while other processes still use them. Two rules make that
 safe. Only a process that holds a lock removes its file. A lock counts only if the path still names
-the locked file: a process that waited for a file which was removed meanwhile opens the new one.
+the locked file: a process that waited for a file which was removed meanwhile opens the new file.
 """
 
 from __future__ import annotations
@@ -31,29 +31,29 @@ RETRY_PAUSE_S = 0.002  # between two tries; a commit holds the lock for about as
 
 
 class WriterLock:
-    """`async with`: only this process writes. Raises StorageError after waiting `busy_timeout_s`.
-    Without file locks (Windows) it lets every process through."""
+    """The lock of a file's writer, for `async with`. Entering raises StorageError after
+    `busy_timeout_s`. On Windows, which has no such file locks, nothing is locked."""
 
     def __init__(self, database: str, busy_timeout_s: float) -> None:
-        self._writer = LockFile(Path(f"{database}-writer"))
-        self._next = LockFile(Path(f"{database}-next"))
+        self._writer_file = LockFile(Path(f"{database}-writer"))
+        self._next_writer_file = LockFile(Path(f"{database}-next"))
         self._busy_timeout_s = busy_timeout_s
 
     async def __aenter__(self) -> None:
-        """Take the lock of the next writer, then that of the writer: so a process that has just
+        """Take the lock of the next writer, then that of the writer. So a process that has just
         written comes after one that waits."""
         if fcntl is None:
             return
-        until = time.monotonic() + self._busy_timeout_s
-        await self._lock(self._next, until)
+        deadline = time.monotonic() + self._busy_timeout_s
+        await self._lock(self._next_writer_file, deadline)
         try:
-            await self._lock(self._writer, until)
+            await self._lock(self._writer_file, deadline)
         finally:
-            self._next.unlock()
+            self._next_writer_file.unlock()
 
-    async def _lock(self, file: LockFile, until: float) -> None:
+    async def _lock(self, file: LockFile, deadline: float) -> None:
         while not file.try_lock():
-            if time.monotonic() > until:
+            if time.monotonic() > deadline:
                 raise StorageError(
                     "another process has been writing to the database for too long; is it stopped?"
                 )
@@ -66,13 +66,13 @@ class WriterLock:
         trace: TracebackType | None,
     ) -> None:
         if fcntl is not None:
-            self._writer.unlock()
+            self._writer_file.unlock()
 
     def close(self) -> None:
         """Remove both files, unless another process is writing: it removes them at its own end."""
         if fcntl is not None:
-            self._next.remove_if_free()
-            self._writer.remove_if_free()
+            self._next_writer_file.remove_if_free()
+            self._writer_file.remove_if_free()
 
 
 class LockFile:
@@ -81,50 +81,51 @@ class LockFile:
     def __init__(self, path: Path) -> None:
         # a string: every commit looks the path up, and pathlib takes as long as the system call
         self._path = str(path)
-        self._file: int | None = None
+        self._descriptor: int | None = None
         self._identity: tuple[int, int] | None = None  # device and inode of the open file
 
     def try_lock(self) -> bool:
-        """Return whether this process has the lock now. False also if the path names another file
-        now: the next try locks that one."""
-        file = self._open()
+        """Try to lock the file. Return False if another process holds the lock, or if the path now
+        names another file: the next try locks that file."""
+        descriptor = self._open()
         try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             return False
-        if self._is_current():
+        if self._is_at_path():
             return True
         self._close()
         return False
 
     def unlock(self) -> None:
-        if self._file is not None:
-            fcntl.flock(self._file, fcntl.LOCK_UN)
+        if self._descriptor is not None:
+            fcntl.flock(self._descriptor, fcntl.LOCK_UN)
 
     def remove_if_free(self) -> None:
-        """Remove the open file unless another process holds its lock; close it in any case."""
-        if self._file is not None and self.try_lock():
+        """Remove the open file unless another process holds its lock. Close it in any case."""
+        if self._descriptor is not None and self.try_lock():
             # a folder that became read-only keeps an empty file: nothing is lost
             with suppress(OSError):
                 Path(self._path).unlink()
         self._close()
 
     def _open(self) -> int:
-        if self._file is None:
-            self._file = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-            found = os.fstat(self._file)
-            self._identity = found.st_dev, found.st_ino
-        return self._file
+        if self._descriptor is None:
+            self._descriptor = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            status = os.fstat(self._descriptor)
+            self._identity = status.st_dev, status.st_ino
+        return self._descriptor
 
-    def _is_current(self) -> bool:
+    def _is_at_path(self) -> bool:
+        """Return whether the path still names the open file."""
         try:
-            found = os.stat(self._path)
+            status = os.stat(self._path)
         except FileNotFoundError:
             return False
-        return (found.st_dev, found.st_ino) == self._identity
+        return (status.st_dev, status.st_ino) == self._identity
 
     def _close(self) -> None:
-        """Close the file, which gives the lock back."""
-        if self._file is not None:
-            os.close(self._file)
-        self._file = self._identity = None
+        """Close the file, which also releases the lock."""
+        if self._descriptor is not None:
+            os.close(self._descriptor)
+        self._descriptor = self._identity = None
