@@ -201,8 +201,7 @@ async def run_in_connection_thread(
 ) -> T:
     """Run work of several statements in the connection's thread. aiosqlite's own methods hop there
     for each statement, and it has no public way to do otherwise."""
-    # aiosqlite's private methods have no types
-    result: T = await connection._execute(work, connection._conn)  # type: ignore[no-untyped-call]
+    result: T = await connection._execute(work, connection._conn)  # type: ignore[no-untyped-call] # aiosqlite's private methods have no types
     return result
 
 
