@@ -30,7 +30,7 @@ class TestReopeningInFront(StoreContract):
         async def opened() -> Store:
             store = ReopeningStore(lambda: SqliteStore.open(tmp_path / "om.db"), tmp_path / "om.db")
             await store.open()
-            store._files = request.param
+            store._opened_files = request.param
             return store
 
         return opened
