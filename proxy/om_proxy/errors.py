@@ -4,7 +4,9 @@ OmError
 ├── BadRequest            400  the caller can correct it; `code` names the fault
 ├── Unauthorized          401  only where `auth.keys` is configured
 ├── NotFound              404  unknown, or another tenant's: both look the same
+├── BadMethod             405  the path has other methods; `Allow` names them
 ├── TooSlow               408  the request arrived too slowly
+├── StaleVersion          409  the thread has changed since the version that a change names
 ├── TooLarge              413  a body above its limit
 │   └── HeadTooLarge      431  its headers
 ├── Unsupported           501  a protocol that is not relayed
@@ -13,8 +15,8 @@ OmError
 ├── UpstreamError         502  the model server could not be reached or read
 │   └── UpstreamTimeout   504
 ├── ConfigError            –   at load; names key, value, rule and line
-├── StorageError           –   memory fails, chat does not (fail open)
-│   ├── Conflict           –   another commit came first: load and change again
+├── StorageError          503  memory fails, chat does not (fail open); the status is the admin API's
+│   ├── Conflict          409  another commit came first: load and change again
 │   └── Unwritable         –   the store can never take this change
 └── ModelError             –   a memory model failed; never reaches a client
     ├── ModelBusy          –   a retry may succeed (429, 5xx, network)
@@ -59,6 +61,26 @@ class NotFound(OmError):
     status = 404
     code = "om_not_found"
     retryable = False
+
+
+class BadMethod(OmError):
+    status = 405
+    code = "om_bad_method"
+    retryable = False
+
+    def __init__(self) -> None:
+        super().__init__("this path has other methods; the header Allow names them")
+
+
+class StaleVersion(OmError):
+    status = 409
+    code = "om_conflict"
+    retryable = False
+
+    def __init__(self) -> None:
+        super().__init__(
+            "the thread has changed since this version: read it again, then repeat the change"
+        )
 
 
 class TooSlow(OmError):
@@ -107,10 +129,12 @@ class ConfigError(OmError):
 
 
 class StorageError(OmError):
+    status = 503
     code = "om_storage"
 
 
 class Conflict(StorageError):
+    status = 409
     code = "om_conflict"
 
 

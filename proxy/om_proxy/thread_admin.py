@@ -11,7 +11,7 @@ from typing import Any
 from msgspec.structs import replace
 
 from om_proxy import facts
-from om_proxy.errors import BadRequest, ConfigError, NotFound
+from om_proxy.errors import BadRequest, ConfigError, NotFound, StaleVersion
 from om_proxy.memory.lifecycle import branch
 from om_proxy.memory.model import Key, Memory, resource_key
 from om_proxy.memory_cache import Memories, retry_on_conflict
@@ -23,8 +23,18 @@ MAX_TITLE_CHARS = 200
 UNKNOWN_THREAD_MESSAGE = "there is no memory of this thread"
 
 
+def check_version(memory: Memory, expected: int | None) -> None:
+    """Raise StaleVersion if the memory is not of the expected version; None expects none."""
+    if expected is not None and memory.version != expected:
+        raise StaleVersion
+
+
 class ThreadAdmin:
-    """Changes threads' memories. Every method raises NotFound for a thread without a memory."""
+    """Changes threads' memories. Every method raises NotFound for a thread without a memory.
+
+    `expected_version`: if the thread has changed since this version, a method raises StaleVersion
+    and changes nothing.
+    """
 
     def __init__(
         self,
@@ -51,7 +61,9 @@ class ThreadAdmin:
         """Return the settings in force for the thread, with its own thresholds."""
         return self._policies.current.thread_settings(memory)
 
-    async def set_title(self, key: Key, title: str | None) -> Memory:
+    async def set_title(
+        self, key: Key, title: str | None, *, expected_version: int | None = None
+    ) -> Memory:
         """Pin this title, so that no model changes it. None lets the observer choose titles
         again."""
         if title is not None and not 0 < len(title.strip()) <= MAX_TITLE_CHARS:
@@ -61,17 +73,21 @@ class ThreadAdmin:
         row_id = (await self.load_memory(key)).row_id
 
         def change(memory: Memory) -> Memory:
+            check_version(memory, expected_version)
             kept = memory.title if title is None else " ".join(title.split())
             return replace(memory, title=kept, title_pinned=title is not None)
 
         return await self._memories.update(key, change, row_id=row_id)
 
-    async def set_thresholds(self, key: Key, changes: Mapping[str, Any]) -> Memory:
+    async def set_thresholds(
+        self, key: Key, changes: Mapping[str, Any], *, expected_version: int | None = None
+    ) -> Memory:
         """Add these thresholds to those that the thread has already; a None value removes one."""
         known = await self.load_memory(key)
         base = self._policies.current.base_settings(known)
 
         def change(memory: Memory) -> Memory:
+            check_version(memory, expected_version)
             overrides = merge_thread_overrides(base, changes, memory.overrides)
             return replace(memory, overrides=overrides)
 
@@ -80,9 +96,11 @@ class ThreadAdmin:
         except ConfigError as exc:
             raise BadRequest(str(exc), "om_bad_setting") from exc
 
-    async def forget(self, key: Key) -> ForgetResult:
+    async def forget(self, key: Key, *, expected_version: int | None = None) -> ForgetResult:
         """Remove the thread and everything stored about it, and return what was removed. A turn
         under way does not bring it back."""
+        if expected_version is not None:
+            check_version(await self.load_memory(key), expected_version)
         forgotten = await self._memories.forget(key) if key.thread else ForgetResult()
         if not forgotten.threads:
             raise NotFound(UNKNOWN_THREAD_MESSAGE)
@@ -90,15 +108,13 @@ class ThreadAdmin:
         self._memories.facts.emit(fact)
         return forgotten
 
-    async def undo_reflection(self, key: Key) -> Memory:
+    async def undo_reflection(self, key: Key, *, expected_version: int | None = None) -> Memory:
         """Replace the newest reflection of the thread's log by its sources. The log may be a shared
         one."""
-        await retry_on_conflict(
-            partial(
-                self._undo_reflection,
-                resource_key(key) if (await self.load_memory(key)).shared_log else key,
-            )
-        )
+        memory = await self.load_memory(key)
+        check_version(memory, expected_version)
+        log_key = resource_key(key) if memory.shared_log else key
+        await retry_on_conflict(partial(self._undo_reflection, log_key))
         return await self.load_memory(key)
 
     async def _undo_reflection(self, log_key: Key) -> None:

@@ -10,11 +10,13 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import yaml
 
 from om_proxy.cli import exit_status
 from om_proxy.cli.parser import build_parser
+from om_proxy.edge.admin.openapi import build_openapi
 from om_proxy.edge.vocabulary import (
     ERROR_CODE_ROWS,
     REASON_ROWS,
@@ -38,6 +40,7 @@ def pages() -> dict[str, str]:
         "reasons.md": reasons_page(),
         "errors.md": errors_page(),
         "cli.md": cli_page(),
+        "admin-api.md": admin_api_page(),
     }
 
 
@@ -216,6 +219,91 @@ All other errors are the model server's own.""",
             ((code(row.names), row.sent_with, row.meaning) for row in ERROR_CODE_ROWS),
         ),
     )
+
+
+# ── admin API ────────────────────────────────────────────────────────────────────────────────────
+
+
+def admin_api_page() -> str:
+    document = build_openapi()
+    operations = [
+        (method.upper(), path, operation)
+        for path, methods in document["paths"].items()
+        for method, operation in methods.items()
+    ]
+    return joined(
+        "# Admin API",
+        MADE_BY,
+        """\
+The API is below `/om/v1` and speaks JSON. Times are Unix seconds. `GET /om/v1/openapi.json` answers
+its OpenAPI document, from which this page is made.
+
+- Your own credential reaches your own threads. With `auth.token_required` it reaches nothing: then
+  only the admin token counts.
+- The admin token (`server.admin_token`, sent as `X-OM-Admin`) reaches all threads, with `?tenant=`.
+- Add `?resource=` where the thread has a resource. Percent-encode names, slashes too.
+- Pages of other sites are refused and, on a loopback bind, any public `Host`.
+- A change has the header `Content-Type: application/json`. With `If-Match: <ETag>` it is refused with
+  409 if the thread has changed since; without it, it is made on what is stored. `If-None-Match`
+  answers 304 where nothing has changed.
+- Unknown names in a query or a body are refused with 400. [Errors](errors.md) lists the codes.""",
+        "## Routes",
+        table(
+            ("route", "what it does"),
+            (
+                (f"`{method} {path}`", operation["summary"])
+                for method, path, operation in operations
+            ),
+        ),
+        "See [erase](../guides/erase.md) for what forgetting removes, and when.",
+        "## Queries",
+        table(("name", "routes", "meaning"), _query_rows(operations)),
+        *(
+            part
+            for name, schema in document["components"]["schemas"].items()
+            for part in _schema_section(name, schema)
+        ),
+    )
+
+
+def _query_rows(
+    operations: Iterable[tuple[str, str, dict[str, Any]]],
+) -> list[tuple[str, str, str]]:
+    """One row a name and meaning, with the routes that take it."""
+    routes: dict[tuple[str, str], list[str]] = {}
+    for method, path, operation in operations:
+        for parameter in operation.get("parameters", ()):
+            if parameter["in"] != "path":
+                row = (parameter["name"], parameter["description"])
+                routes.setdefault(row, []).append(f"{method} {path.removeprefix('/om/v1')}")
+    return [(f"`{name}`", code(paths), text) for (name, text), paths in routes.items()]
+
+
+def _schema_section(name: str, schema: dict[str, Any]) -> Iterator[str]:
+    if not (properties := schema.get("properties")):
+        return
+    yield f"## {name}"
+    yield schema.get("description", "")
+    yield table(
+        ("field", "type", "meaning"),
+        (
+            (f"`{field}`", _type_of(part), part.get("description", ""))
+            for field, part in properties.items()
+        ),
+    )
+
+
+def _type_of(schema: dict[str, Any]) -> str:
+    if reference := schema.get("$ref"):
+        name = reference.rpartition("/")[2]
+        return f"[{name}](#{name.lower()})"
+    if choices := schema.get("anyOf"):
+        return " or ".join(map(_type_of, choices))
+    if values := schema.get("enum"):
+        return code(f'"{value}"' for value in values)
+    if schema.get("type") == "array":
+        return f"list of {_type_of(schema['items'])}"
+    return str(schema.get("type", "any"))
 
 
 # ── commands ─────────────────────────────────────────────────────────────────────────────────────

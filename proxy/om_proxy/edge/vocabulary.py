@@ -285,15 +285,28 @@ ERROR_CODE_ROWS = (
         "502, 504",
     ),
     _row(
-        "om_not_found om_bad_request om_bad_method om_bad_title om_bad_setting om_nothing_to_undo",
+        "om_not_found om_bad_request om_bad_title om_bad_setting om_nothing_to_undo",
         "Below `/om`, `/metrics` and `/docs` only, which are never forwarded. Nothing there is "
         "yours, or the request cannot be done",
         "404, else 400",
     ),
     _row(
-        "om_storage om_conflict om_config",
-        "Below `/om` only; chat goes on. The store fails, others keep changing the thread, or "
-        "the thread's own thresholds contradict the file's",
+        "om_bad_method", "Below `/om` only. The path has other methods: `Allow` names them", "405"
+    ),
+    _row(
+        "om_storage",
+        "Below `/om` only; chat goes on. The store fails. Try again",
+        "503",
+    ),
+    _row(
+        "om_conflict",
+        "Below `/om` only. The thread has changed since the version of `If-Match`, or others keep "
+        "changing it. Read it again, then repeat the change",
+        "409",
+    ),
+    _row(
+        "om_config",
+        "Below `/om` only. The thread's own thresholds contradict the file's",
         "500",
     ),
 )

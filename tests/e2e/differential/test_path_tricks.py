@@ -103,7 +103,7 @@ async def test_where_it_leads(site: ProxyUnderTest, start: str, method: str) -> 
 async def test_the_admin_api_by_its_name(site: ProxyUnderTest) -> None:
     """It answers: the tests above would notice."""
     heard = await send_target(site, "GET", "/om/v1/threads", ADMIN)
-    assert (heard.status, list(orjson.loads(heard.body))) == (200, ["threads", "cursor"])
+    assert (heard.status, list(orjson.loads(heard.body))) == (200, ["items", "threads", "cursor"])
 
 
 async def test_they_are_many() -> None:

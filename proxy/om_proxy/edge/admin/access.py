@@ -8,7 +8,6 @@ anything.
 from __future__ import annotations
 
 import hmac
-from collections.abc import Mapping
 from urllib.parse import urlsplit
 
 from starlette.types import Scope
@@ -36,14 +35,15 @@ def require_same_site(scope: Scope, config: EdgeConfig) -> None:
 
 
 def find_visible_tenant(
-    scope: Scope, config: EdgeConfig, query: Mapping[str, str], secret: bytes
+    scope: Scope, config: EdgeConfig, query_tenant: str | None, secret: bytes
 ) -> str | None:
-    """Return the tenant whose threads the caller may see; None means all tenants."""
+    """Return the tenant whose threads the caller may see; None means all tenants. `query_tenant`:
+    the one that the query names, which counts with the admin token only."""
     sent, known = _find_admin_token(scope), config.settings.server.admin_token
     if sent is not None:
         if known is None or not hmac.compare_digest(sent, known.get_secret_value().encode()):
             raise Unauthorized("X-OM-Admin is not the admin token (server.admin_token)")
-        return query.get("tenant")
+        return query_tenant
     own = find_tenant(scope["headers"], config.identity, secret)
     if own is None or config.identity.token_required:
         # with tokens required, the users of one application share its credential

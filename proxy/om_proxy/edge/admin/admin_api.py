@@ -1,180 +1,167 @@
-"""The admin API under `/om/v1`: JSON about threads, and what people change about them
+"""Serve the admin API under `/om/v1`: JSON about threads, and what people change about them
 (docs/spec/http.md#admin-api).
 
 The admin token names a tenant with `tenant=` (access.py). An unknown thread and another caller's
 thread look the same. Every change needs a JSON body or the method DELETE, so a browser sends a
-preflight first.
+preflight before it asks from another site.
 """
 
 from __future__ import annotations
 
-import re
 import time
+from collections import defaultdict
 from collections.abc import Callable, Mapping
 from typing import Any
-from urllib.parse import parse_qs, unquote
+from urllib.parse import unquote
 
-import orjson
+import msgspec
+from msgspec import Struct
+from starlette.exceptions import HTTPException
+from starlette.routing import Route, Router
 from starlette.types import Receive, Scope, Send
 
 from om_proxy.edge.admin.access import find_visible_tenant, require_same_site
-from om_proxy.edge.admin.descriptions import (
-    build_forget_receipt,
-    describe_status,
-    describe_thread,
+from om_proxy.edge.admin.handlers import AdminHandlers, normalize_stored_name
+from om_proxy.edge.admin.openapi import build_openapi
+from om_proxy.edge.admin.requests import (
+    MAX_ADMIN_BODY_BYTES,
+    AdminCall,
+    parse_body,
+    parse_etag,
+    parse_query,
+)
+from om_proxy.edge.admin.route_table import (
+    ADMIN_ROOT,
+    ADMIN_ROUTES,
+    OPENAPI_PATH,
+    AdminRoute,
 )
 from om_proxy.edge.edge_config import EdgeConfig
-from om_proxy.errors import BadRequest, NotFound, OmError
-from om_proxy.identity.naming import normalize_name
+from om_proxy.errors import BadMethod, BadRequest, NotFound, OmError
 from om_proxy.memory.model import Key
 from om_proxy.server import responses
-from om_proxy.server.headers import find_header
+from om_proxy.server.headers import Header
 from om_proxy.server.request_body import ClientDisconnected, read_body
 from om_proxy.thread_admin import ThreadAdmin
 
-MAX_ADMIN_BODY_BYTES = 64 * 2**10
-DEFAULT_THREADS_LISTED, MAX_THREADS_LISTED = 100, 1_000
-THREADS_PATH_SEGMENTS = ["", "om", "v1", "threads"]
+_CONFIG_KEY = "om.edge_config"  # in a request's scope, on its way through the router
 
 
 class AdminApi:
-    """`GET /threads`; `GET`, `PATCH`, `DELETE /threads/{thread}`; `PATCH …/settings`; `POST
-    …/undo`. A thread's name is percent-encoded."""
+    """The routes of `ADMIN_ROUTES`, behind the checks of access."""
 
     def __init__(
         self, thread_admin: ThreadAdmin, secret: bytes, clock: Callable[[], float] = time.time
     ) -> None:
-        self._thread_admin = thread_admin
+        self._handlers = AdminHandlers(thread_admin, secret, clock)
         self._secret = secret
-        self._clock = clock
+        routes: defaultdict[str, dict[str, AdminRoute]] = defaultdict(dict)
+        for route in ADMIN_ROUTES:
+            routes[route.path][route.method] = route
+        self._router = Router(
+            [
+                *(self._serve_path(path, by_method) for path, by_method in routes.items()),
+                Route(ADMIN_ROOT + OPENAPI_PATH, _OpenApiPage(), methods=["GET"]),
+            ],
+            redirect_slashes=False,
+            default=_refuse_path,
+        )
 
     async def __call__(
         self, scope: Scope, receive: Receive, send: Send, config: EdgeConfig
     ) -> None:
+        # names are decoded behind the router: `%2F` in a name ends no part of the path
+        path = scope["raw_path"].decode("latin-1")
+        routed = {**scope, "path": path, "root_path": "", "app": self, _CONFIG_KEY: config}
         try:
-            status, body = 200, await self._answer_request(scope, receive, config)
+            require_same_site(scope, config)
+            await self._router(routed, receive, send)
+        except HTTPException as exc:  # the router's 405
+            await responses.send_error(send, BadMethod(), _encode_headers(exc.headers))
         except OmError as exc:
             await responses.send_error(send, exc)
         except ClientDisconnected:
             return
+
+    def _serve_path(self, path: str, by_method: Mapping[str, AdminRoute]) -> Route:
+        return Route(ADMIN_ROOT + path, _Endpoint(by_method, self._answer), methods=list(by_method))
+
+    async def _answer(self, route: AdminRoute, scope: Scope, receive: Receive, send: Send) -> None:
+        config: EdgeConfig = scope[_CONFIG_KEY]
+        headers = scope["headers"]
+        query = parse_query(route.query, scope["query_string"])
+        tenant = find_visible_tenant(scope, config, query.tenant, self._secret)
+        call = AdminCall(
+            tenant=tenant,
+            query=query,
+            key=_find_key(route, scope, tenant, query),
+            body=await _read_body(route, scope, receive),
+            expected_version=parse_etag(headers, b"if-match"),
+        )
+        answer = await route.handler(self._handlers, call)
+        version: int | None = getattr(answer, "version", None)
+        if version is None:
+            await _send_answer(send, answer, [])
+            return
+        etag = (b"etag", b'"%d"' % version)
+        if route.method == "GET" and parse_etag(headers, b"if-none-match") == version:
+            await _send_not_modified(send, etag)
         else:
-            await responses.send_json(send, status, body)
-
-    async def _answer_request(self, scope: Scope, receive: Receive, config: EdgeConfig) -> object:
-        require_same_site(scope, config)
-        path = [unquote(part) for part in scope["raw_path"].decode("latin-1").split("/")]
-        if path[:4] != THREADS_PATH_SEGMENTS or len(path) > 6:
-            raise NotFound("there is no such page; the admin API is at /om/v1/threads")
-        query = _parse_query(scope)
-        tenant = find_visible_tenant(scope, config, query, self._secret)
-        if len(path) == 4:
-            _require_method(scope, "GET")
-            return await self._list_threads(tenant, query)
-        if tenant is None:
-            raise BadRequest(
-                "with the admin token, say whose thread: "
-                "add ?tenant=… as the list of threads shows it"
-            )
-        thread = _normalize_stored_name(path[4])
-        key = Key(tenant, _normalize_stored_name(query.get("resource", "")) or thread, thread)
-        return await self._answer_for_thread(scope, receive, key, path[5] if len(path) == 6 else "")
-
-    async def _list_threads(self, tenant: str | None, query: Mapping[str, str]) -> object:
-        limit = query.get("limit", str(DEFAULT_THREADS_LISTED))
-        if not re.fullmatch(r"[0-9]{1,4}", limit) or not 0 < int(limit) <= MAX_THREADS_LISTED:
-            raise BadRequest(
-                f"limit must be a number from 1 to {MAX_THREADS_LISTED}", param="limit"
-            )
-        resource = _normalize_stored_name(query["resource"]) if "resource" in query else None
-        found = await self._thread_admin.list_threads(
-            tenant, resource, _parse_cursor(query, tenant), int(limit)
-        )
-        more = len(found) == int(limit)
-        last = "\t".join(found[-1].key) if more else None
-        return {
-            "threads": [describe_thread(info, self._secret) for info in found],
-            "cursor": last,
-        }
-
-    async def _answer_for_thread(
-        self, scope: Scope, receive: Receive, key: Key, what: str
-    ) -> object:
-        match scope["method"], what:
-            case "GET", "":
-                memory = await self._thread_admin.load_memory(key)
-            case "PATCH", "":
-                memory = await self._thread_admin.set_title(
-                    key, _parse_title(await _read_json_object(scope, receive))
-                )
-            case "DELETE", "":
-                forgotten = await self._thread_admin.forget(key)
-                return build_forget_receipt(key, forgotten, self._clock(), self._secret)
-            case "PATCH", "settings":
-                memory = await self._thread_admin.set_thresholds(
-                    key, await _read_json_object(scope, receive)
-                )
-            case "POST", "undo":
-                await _read_json_object(scope, receive)
-                memory = await self._thread_admin.undo_reflection(key)
-            case _, "" | "settings" | "undo":
-                raise BadRequest("not with this method", "om_bad_method")
-            case _:
-                raise NotFound("there is no such page")
-        limits = self._thread_admin.effective_settings(memory).limits
-        return describe_status(memory, limits, self._secret)
+            await _send_answer(send, answer, [etag])
 
 
-def _normalize_stored_name(name: str) -> str:
-    """Normalize a name. An invalid name is looked up unchanged, and is not found."""
-    return normalize_name(name) or name
+class _Endpoint:
+    """One path as an ASGI app; its methods share it, so the router's 405 can name them all."""
+
+    def __init__(self, by_method: Mapping[str, AdminRoute], answer: Callable[..., Any]) -> None:
+        self._by_method = by_method
+        self._answer = answer
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        method = "GET" if scope["method"] == "HEAD" else scope["method"]
+        await self._answer(self._by_method[method], scope, receive, send)
 
 
-def _require_method(scope: Scope, method: str) -> None:
-    if scope["method"] != method:
-        raise BadRequest("not with this method", "om_bad_method")
+class _OpenApiPage:
+    """The OpenAPI document. It holds nothing about any thread, so everybody may read it."""
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        await responses.send_json(send, 200, build_openapi())
 
 
-def _parse_query(scope: Scope) -> dict[str, str]:
-    """Return the query's values by name; the last value of a repeated name counts."""
-    return {
-        name: values[-1]
-        for name, values in parse_qs(scope["query_string"].decode("latin-1")).items()
-    }
+async def _refuse_path(scope: Scope, receive: Receive, send: Send) -> None:
+    raise NotFound(f"there is no such page; {ADMIN_ROOT}{OPENAPI_PATH} lists those there are")
 
 
-def _parse_cursor(query: Mapping[str, str], tenant: str | None) -> Key | None:
-    parts = query.get("cursor", "").split("\t")
-    if parts == [""]:
+def _find_key(route: AdminRoute, scope: Scope, tenant: str | None, query: Struct) -> Key | None:
+    """Return the thread that the path names; None on a route about no single thread."""
+    if not route.names_thread:
         return None
-    if len(parts) != 3 or tenant not in (None, parts[0]):
-        raise BadRequest("cursor is none that a list gave", param="cursor")
-    return Key(*parts)
-
-
-async def _read_json_object(scope: Scope, receive: Receive) -> dict[str, Any]:
-    """Read the body, a JSON object. `Content-Type` must say so: then a browser sends a preflight
-    before it posts from another site."""
-    kind = (
-        (find_header(scope["headers"], b"content-type") or b"").partition(b";")[0].strip().lower()
-    )
-    if kind != b"application/json":
+    if tenant is None:
         raise BadRequest(
-            "send a JSON object with Content-Type: application/json", param="Content-Type"
+            "with the admin token, say whose thread: add ?tenant=… as the list of threads shows it",
+            param="tenant",
         )
-    try:
-        found = orjson.loads(await read_body(receive, MAX_ADMIN_BODY_BYTES) or b"{}")
-    except orjson.JSONDecodeError as exc:
-        raise BadRequest("the body is no JSON") from exc
-    if not isinstance(found, dict):
-        raise BadRequest("the body must be a JSON object")
-    return found
+    thread = normalize_stored_name(unquote(scope["path_params"]["thread"]))
+    resource: str | None = getattr(query, "resource", None)
+    return Key(tenant, normalize_stored_name(resource or "") or thread, thread)
 
 
-def _parse_title(body: Mapping[str, Any]) -> str | None:
-    title = body.get("title", "")
-    if set(body) != {"title"} or not (title is None or isinstance(title, str)):
-        raise BadRequest(
-            'send {"title": "…"} to pin a title, {"title": null} to leave titles to the observer',
-            param="title",
-        )
-    return title
+async def _read_body(route: AdminRoute, scope: Scope, receive: Receive) -> Any:
+    if route.body is None:
+        return None
+    body = await read_body(receive, MAX_ADMIN_BODY_BYTES)
+    return parse_body(route.body, body, scope["headers"])
+
+
+async def _send_answer(send: Send, answer: Struct, headers: list[Header]) -> None:
+    await responses.send_json(send, 200, msgspec.to_builtins(answer), headers)
+
+
+async def _send_not_modified(send: Send, etag: Header) -> None:
+    await send({"type": "http.response.start", "status": 304, "headers": [etag]})
+    await send({"type": "http.response.body", "body": b""})
+
+
+def _encode_headers(headers: Mapping[str, str] | None) -> list[Header]:
+    return [(name.lower().encode(), value.encode()) for name, value in (headers or {}).items()]

@@ -1,0 +1,133 @@
+"""Build the OpenAPI document of the admin API from its table of routes."""
+
+from __future__ import annotations
+
+import re
+from functools import cache
+from typing import Any
+
+import msgspec
+
+from om_proxy import __version__
+from om_proxy.edge.admin.requests import Query
+from om_proxy.edge.admin.route_table import ADMIN_ROOT, ADMIN_ROUTES, OPENAPI_PATH, AdminRoute
+
+SCHEMA_REFERENCE = "#/components/schemas/{name}"
+COMMON_STATUSES = {
+    "400": "The request cannot be meant; `param` names the part.",
+    "401": "The caller may not ask this.",
+    "404": "Unknown, or another tenant's: both look the same.",
+    "405": "The path has other methods; `Allow` names them.",
+    "503": "The store cannot be reached.",
+}
+BODY_STATUSES = {"413": "The body is longer than 64 KiB."}
+CHANGE_STATUSES = {"409": "`If-Match` names an older version: the thread has changed since."}
+
+
+class ErrorBody(msgspec.Struct, frozen=True):
+    """The body of every error, in OpenAI's shape."""
+
+    error: ErrorDetail
+
+
+class ErrorDetail(msgspec.Struct, frozen=True):
+    """What is wrong. `code` is stable; `message` says what to do."""
+
+    message: str
+    type: str
+    param: str | None
+    code: str
+
+
+@cache
+def build_openapi() -> dict[str, Any]:
+    """Return the document, OpenAPI 3.1."""
+    types = [ErrorBody, *(route.answer for route in ADMIN_ROUTES)]
+    types += [route.body for route in ADMIN_ROUTES if route.body is not None]
+    schemas, components = msgspec.json.schema_components(types, ref_template=SCHEMA_REFERENCE)
+    schema_by_type = dict(zip(map(repr, types), schemas, strict=True))
+    paths: dict[str, dict[str, Any]] = {}
+    for route in ADMIN_ROUTES:
+        operations = paths.setdefault(ADMIN_ROOT + route.path, {})
+        operations[route.method.lower()] = _describe_route(route, schema_by_type)
+    paths[ADMIN_ROOT + OPENAPI_PATH] = {
+        "get": {
+            "summary": "This document.",
+            "operationId": "show_openapi",
+            "responses": {"200": {"description": "The document."}},
+            "security": [{}],
+        }
+    }
+    return {
+        "openapi": "3.1.0",
+        "info": {"title": "om-proxy admin API", "version": __version__},
+        "paths": paths,
+        "components": {
+            "schemas": components,
+            "securitySchemes": {
+                "admin": {"type": "apiKey", "in": "header", "name": "X-OM-Admin"},
+                "caller": {"type": "http", "scheme": "bearer"},
+            },
+        },
+        "security": [{"admin": []}, {"caller": []}],
+    }
+
+
+def list_query_parameters(query: type[Query]) -> list[dict[str, Any]]:
+    """Return the parameters of a query, as OpenAPI writes them."""
+    schema = msgspec.json.schema(query)
+    properties = schema["$defs"][query.__name__]["properties"]
+    return [
+        {
+            "name": name,
+            "in": "query",
+            "required": False,
+            "description": part.get("description", ""),
+            "schema": {key: value for key, value in part.items() if key != "description"},
+        }
+        for name, part in properties.items()
+    ]
+
+
+def _describe_route(route: AdminRoute, schema_by_type: dict[str, Any]) -> dict[str, Any]:
+    parameters: list[dict[str, Any]] = [
+        {"name": name, "in": "path", "required": True, "schema": {"type": "string"}}
+        for name in re.findall(r"{(\w+)}", route.path)
+    ]
+    parameters += list_query_parameters(route.query)
+    is_change = route.method != "GET"
+    if is_change and route.names_thread:
+        parameters.append(
+            {
+                "name": "If-Match",
+                "in": "header",
+                "required": False,
+                "description": "The ETag of an earlier answer: nothing is changed if it is old.",
+                "schema": {"type": "string"},
+            }
+        )
+    statuses = dict(COMMON_STATUSES)
+    statuses |= CHANGE_STATUSES if is_change else {}
+    statuses |= BODY_STATUSES if route.body is not None else {}
+    error = {"application/json": {"schema": schema_by_type[repr(ErrorBody)]}}
+    answer = {"application/json": {"schema": schema_by_type[repr(route.answer)]}}
+    operation: dict[str, Any] = {
+        "summary": route.summary,
+        "operationId": route.handler.__name__,
+        "parameters": parameters,
+        "responses": {
+            "200": {"description": "Done.", "content": answer},
+            **{
+                status: {"description": text, "content": error}
+                for status, text in sorted(statuses.items())
+            },
+        },
+    }
+    if route.method == "GET" and route.names_thread:
+        operation["responses"]["304"] = {"description": "`If-None-Match` names this version."}
+    if route.body is not None:
+        operation["requestBody"] = {
+            "required": True,
+            "content": {"application/json": {"schema": schema_by_type[repr(route.body)]}},
+        }
+    return operation

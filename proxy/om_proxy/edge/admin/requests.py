@@ -1,0 +1,141 @@
+"""Parse what a request of the admin API sends: its query, its body, and the version it expects."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import Annotated, Any, TypeVar
+from urllib.parse import parse_qs
+
+import msgspec
+from msgspec import Meta, Struct
+
+from om_proxy.errors import BadRequest
+from om_proxy.memory.model import Key
+from om_proxy.server.headers import Header, find_header
+
+MAX_ADMIN_BODY_BYTES = 64 * 2**10
+MAX_LISTED = 1_000
+_PLACE_PATTERN = re.compile(r" - at `\$\.?(?P<path>[^`]*)`")
+_NAME_PATTERN = re.compile(r"field `(?P<name>[^`]*)`")
+_T = TypeVar("_T", bound=Struct)
+
+
+class Query(Struct, forbid_unknown_fields=True, kw_only=True, frozen=True):
+    """The names that every route's query may hold."""
+
+    tenant: Annotated[
+        str | None, Meta(description="With the admin token: whose threads. Ignored without it.")
+    ] = None
+
+
+class ThreadQuery(Query, frozen=True):
+    """The query of a route about one thread."""
+
+    resource: Annotated[
+        str | None, Meta(description="The thread's resource; without it, the thread is its own.")
+    ] = None
+
+
+class ThreadListQuery(Query, frozen=True):
+    """The query of the list of threads."""
+
+    resource: Annotated[str | None, Meta(description="Only threads of this resource.")] = None
+    limit: Annotated[
+        int, Meta(ge=1, le=MAX_LISTED, description="How many threads one answer holds at most.")
+    ] = 100
+    cursor: Annotated[
+        str | None, Meta(description="`cursor` of the answer before, to read on.")
+    ] = None
+
+
+class TitleChange(Struct, forbid_unknown_fields=True, frozen=True):
+    """A title that a person chooses."""
+
+    title: Annotated[
+        str | None, Meta(description="Pinned; `null` leaves titles to the observer again.")
+    ]
+
+
+class NoChange(Struct, forbid_unknown_fields=True, frozen=True):
+    """A body that says nothing: `{}`."""
+
+
+class AdminCall(Struct, frozen=True, kw_only=True):
+    """A parsed request of the admin API."""
+
+    tenant: str | None  # whose threads the caller sees; None: those of all tenants
+    query: Query
+    body: Any = None  # of the route's type
+    # the thread that the path names; None on a route about no single thread
+    key: Key | None = None
+    expected_version: int | None = None  # of `If-Match`
+
+    @property
+    def thread_key(self) -> Key:
+        assert self.key is not None  # the route's path names a thread
+        return self.key
+
+
+def parse_query(query_type: type[_T], query_string: bytes) -> _T:
+    """Parse the query; the last value of a repeated name counts. Raises BadRequest."""
+    values = {
+        name: values[-1]
+        for name, values in parse_qs(query_string.decode("latin-1"), keep_blank_values=True).items()
+    }
+    try:
+        return msgspec.convert(values, query_type, strict=False)
+    except msgspec.ValidationError as exc:
+        raise _describe_fault(exc, "the query") from exc
+
+
+def parse_body(body_type: Any, body: bytes, headers: Sequence[Header]) -> Any:
+    """Parse the body, a JSON object. `Content-Type` must say that it is JSON, because a browser
+    then sends a preflight before it posts from another site. Raises BadRequest."""
+    content_type = find_header(headers, b"content-type") or b""
+    if content_type.partition(b";")[0].strip().lower() != b"application/json":
+        raise BadRequest(
+            "send a JSON object with Content-Type: application/json", param="Content-Type"
+        )
+    try:
+        return msgspec.json.decode(body or b"{}", type=body_type)
+    except msgspec.ValidationError as exc:
+        raise _describe_fault(exc, "the body") from exc
+    except msgspec.DecodeError as exc:
+        raise BadRequest("the body is not JSON") from exc
+
+
+def _describe_fault(exc: msgspec.ValidationError, where: str) -> BadRequest:
+    """Return the error that names the faulty part. The library's text holds no value."""
+    text = str(exc)
+    place = _PLACE_PATTERN.search(text)
+    name = _NAME_PATTERN.search(text)
+    param = (place and place["path"]) or (name and name["name"]) or None
+    return BadRequest(f"{where}: {_PLACE_PATTERN.sub('', text)}", param=param)
+
+
+def parse_etag(headers: Sequence[Header], name: bytes) -> int | None:
+    """Return the version that an `If-Match` or `If-None-Match` header names; None without one, or
+    for `*`. Raises BadRequest for what is no ETag of ours."""
+    value = find_header(headers, name)
+    if value is None or value.strip() == b"*":
+        return None
+    number = re.fullmatch(rb'(?:W/)?"(-?[0-9]{1,18})"', value.strip())
+    if number is None:
+        raise BadRequest("send the ETag of an earlier answer, with its quotes", param=name.decode())
+    return int(number[1])
+
+
+def parse_cursor(cursor: str | None, tenant: str | None) -> Key | None:
+    """Return the key after which a list continues. Raises BadRequest for the cursor of another
+    list."""
+    if not cursor:
+        return None
+    parts = cursor.split("\t")
+    if len(parts) != 3 or tenant not in (None, parts[0]):
+        raise BadRequest("cursor is not one that this list gave", param="cursor")
+    return Key(*parts)
+
+
+def write_cursor(key: Key) -> str:
+    return "\t".join(key)

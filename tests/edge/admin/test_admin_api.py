@@ -1,0 +1,202 @@
+"""The admin API over HTTP: who may ask which route, versions, and what is refused. The permissions
+are read from the table of routes, so that a new route has them too."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from om_proxy.edge.admin.openapi import build_openapi
+from om_proxy.edge.admin.route_table import ADMIN_ROUTES, AdminRoute
+from om_proxy.errors import Conflict, StorageError
+from tests.e2e.running import Running, run_with_scripted_models
+
+ADMIN_TOKEN = "a-long-admin-token"
+OWN, FOREIGN = {"authorization": "Bearer sk-a"}, {"authorization": "Bearer sk-b"}
+CREDENTIALS: dict[str, dict[str, str]] = {
+    "none": {},
+    "wrong": {"x-om-admin": "not-the-admin-token"},
+    "foreign": FOREIGN,
+    "own": OWN,
+    "admin": {"x-om-admin": ADMIN_TOKEN},
+}
+# of each route: a body that changes something, or may be refused for what is stored
+BODIES: dict[tuple[str, str], Any] = {
+    ("PATCH", "/threads/{thread}"): {"title": "Crates"},
+    ("PATCH", "/threads/{thread}/settings"): {"observation": {"message_tokens": 9000}},
+    ("POST", "/threads/{thread}/undo"): {},
+}
+
+
+@pytest.fixture
+async def run(tmp_path: Path) -> AsyncIterator[Running]:
+    more = f"server: {{admin_token: {ADMIN_TOKEN}}}"
+    async with run_with_scripted_models(tmp_path, more=more) as running:
+        await running.chat("crates").say("Where is crate 7?")
+        yield running
+
+
+async def ask(
+    run: Running, method: str, path: str, headers: dict[str, str] = OWN, body: Any = None
+) -> httpx.Response:
+    url = f"{run.base}/om/v1{path}"
+    return await run.http.request(method, url, headers=headers, json=body)
+
+
+async def ask_route(
+    run: Running, route: AdminRoute, headers: dict[str, str], query: str = ""
+) -> httpx.Response:
+    path = route.path.replace("{thread}", "crates") + query
+    body = BODIES[route.method, route.path] if route.body is not None else None
+    return await ask(run, route.method, path, headers, body)
+
+
+@pytest.mark.parametrize("route", ADMIN_ROUTES, ids=lambda r: f"{r.method} {r.path}")
+async def test_who_may_ask(run: Running, route: AdminRoute) -> None:
+    """Foreign and unknown look the same. A refused request changes nothing. On a loopback bind, a
+    caller without a credential is a tenant of its own."""
+    tenant = (await ask(run, "GET", "/threads")).json()["items"][0]["tenant"]
+    version = (await ask(run, "GET", "/threads/crates")).headers["etag"]
+    assert (await ask_route(run, route, CREDENTIALS["wrong"])).status_code == 401
+    for name in ("none", "foreign"):
+        answer = await ask_route(run, route, CREDENTIALS[name])
+        if route.names_thread:
+            assert answer.status_code == 404
+        else:
+            assert answer.json()["items"] == []
+    if route.names_thread:
+        nameless = await ask_route(run, route, CREDENTIALS["admin"])
+        assert (nameless.status_code, nameless.json()["error"]["param"]) == (400, "tenant")
+    assert (await ask(run, "GET", "/threads/crates")).headers["etag"] == version
+    allowed = {200, 400} if route.codes else {200}
+    admin = await ask_route(run, route, CREDENTIALS["admin"], f"?tenant={tenant}")
+    assert admin.status_code in allowed
+    if admin.status_code == 400:
+        assert admin.json()["error"]["code"] in route.codes
+
+
+async def test_the_own_credential_needs_no_tenant(run: Running) -> None:
+    """Another tenant that it names is not looked at."""
+    for query in ("", "?tenant=other"):
+        assert (await ask(run, "GET", f"/threads/crates{query}")).status_code == 200
+
+
+async def test_a_known_path_names_its_methods(run: Running) -> None:
+    answer = await ask(run, "PUT", "/threads/crates")
+    assert (answer.status_code, answer.json()["error"]["code"]) == (405, "om_bad_method")
+    assert set(answer.headers["allow"].split(", ")) == {"GET", "HEAD", "PATCH", "DELETE"}
+
+
+@pytest.mark.parametrize(
+    "path", ["", "/", "/thread", "/threads/", "/threads/a/b", "/threads//undo"]
+)
+async def test_there_is_no_other_page(run: Running, path: str) -> None:
+    answer = await ask(run, "GET", path)
+    assert (answer.status_code, answer.json()["error"]["code"]) == (404, "om_not_found")
+
+
+async def test_a_name_is_decoded_once(run: Running) -> None:
+    """A slash or a percent sign in a name is part of the name."""
+    for name in ("a/b", "a%2Fb", "ä ö", "..", "undo"):
+        encoded = "".join(f"%{byte:02X}" for byte in name.encode())
+        talk = run.chat(encoded)
+        await talk.say("Hello.")
+        answer = await ask(run, "GET", f"/threads/{encoded}")
+        assert (answer.status_code, answer.json()["thread"]) == (200, name)
+
+
+async def test_an_unchanged_thread_is_not_sent_again(run: Running) -> None:
+    answer = await ask(run, "GET", "/threads/crates")
+    etag = answer.headers["etag"]
+    assert etag == f'"{answer.json()["version"]}"'
+    again = await ask(run, "GET", "/threads/crates", OWN | {"if-none-match": etag})
+    assert (again.status_code, again.content, again.headers["etag"]) == (304, b"", etag)
+    await run.chat("crates").say("And crate 8?")
+    newer = await ask(run, "GET", "/threads/crates", OWN | {"if-none-match": etag})
+    assert (newer.status_code, newer.headers["etag"] != etag) == (200, True)
+
+
+CHANGES = [route for route in ADMIN_ROUTES if route.method != "GET"]
+
+
+@pytest.mark.parametrize("route", CHANGES, ids=lambda r: f"{r.method} {r.path}")
+async def test_an_old_version_is_not_changed(run: Running, route: AdminRoute) -> None:
+    old = (await ask(run, "GET", "/threads/crates")).headers["etag"]
+    changed = await ask(run, "PATCH", "/threads/crates", OWN | {"if-match": old}, {"title": "One"})
+    assert changed.status_code == 200
+    refused = await ask_route(run, route, OWN | {"if-match": old})
+    assert (refused.status_code, refused.json()["error"]["code"]) == (409, "om_conflict")
+    now = await ask(run, "GET", "/threads/crates")
+    assert (now.json()["title"], now.headers["etag"]) == ("One", changed.headers["etag"])
+    fitting = await ask_route(run, route, OWN | {"if-match": now.headers["etag"]})
+    assert fitting.status_code in ({200, 400} if route.codes else {200})
+
+
+async def test_of_two_changes_at_once_one_is_refused(run: Running) -> None:
+    etag = (await ask(run, "GET", "/threads/crates")).headers["etag"]
+    answers = await asyncio.gather(
+        *(
+            ask(run, "PATCH", "/threads/crates", OWN | {"if-match": etag}, {"title": str(number)})
+            for number in range(8)
+        )
+    )
+    assert sorted(answer.status_code for answer in answers) == [200, *[409] * 7]
+
+
+async def test_lists_say_more_than_they_hold(run: Running) -> None:
+    for name in ("b", "c"):
+        await run.chat(name).say("Hello.")
+    names, cursor = [], ""
+    while cursor is not None:
+        query = f"?limit=1&cursor={cursor}".replace("\t", "%09")
+        page = (await ask(run, "GET", f"/threads{query}")).json()
+        assert page["items"] == page["threads"]
+        names += [line["thread"] for line in page["items"]]
+        cursor = page["cursor"]
+    assert names == ["b", "c", "crates"]
+
+
+async def test_the_document_is_served(run: Running) -> None:
+    answer = await ask(run, "GET", "/openapi.json", {})
+    assert (answer.status_code, answer.json()) == (200, build_openapi())
+
+
+@pytest.mark.parametrize(
+    ("fault", "status", "code"),
+    [(StorageError("gone"), 503, "om_storage"), (Conflict("busy"), 409, "om_conflict")],
+)
+async def test_a_store_that_fails(
+    run: Running, monkeypatch: pytest.MonkeyPatch, fault: Exception, status: int, code: str
+) -> None:
+    """The answer says that a retry may help."""
+
+    async def fail(*_: object) -> None:
+        raise fault
+
+    monkeypatch.setattr(run.app.store, "threads", fail)
+    answer = await ask(run, "GET", "/threads")
+    assert (answer.status_code, answer.json()["error"]["code"]) == (status, code)
+    assert answer.headers["x-should-retry"] == "true"
+
+
+@pytest.mark.parametrize("route", CHANGES, ids=lambda r: f"{r.method} {r.path}")
+async def test_a_page_of_another_site_changes_nothing(run: Running, route: AdminRoute) -> None:
+    etag = (await ask(run, "GET", "/threads/crates")).headers["etag"]
+    refused = await ask_route(run, route, OWN | {"origin": "https://elsewhere.example"})
+    assert refused.status_code == 401
+    if route.body is not None:
+        url = f"{run.base}/om/v1{route.path.replace('{thread}', 'crates')}"
+        simple = OWN | {"content-type": "text/plain"}
+        plain = await run.http.request(route.method, url, headers=simple, content=b"{}")
+        assert plain.status_code == 400
+    assert (await ask(run, "GET", "/threads/crates")).headers["etag"] == etag
+
+
+async def test_a_body_is_bounded(run: Running) -> None:
+    answer = await ask(run, "PATCH", "/threads/crates", OWN, {"title": "x" * 70_000})
+    assert (answer.status_code, answer.json()["error"]["code"]) == (413, "om_too_large")
