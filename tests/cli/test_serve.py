@@ -33,13 +33,15 @@ def test_serve(tmp_path: Path, number: signal.Signals) -> None:
         process.send_signal(number)
         out, err = process.communicate(timeout=60)
     assert process.returncode == 0
-    address, upstream, memory = out.splitlines()
+    address, upstream, *memory = out.splitlines()
     assert address == f"om-proxy {__version__} on {base}/v1"
     assert upstream == "upstream: upstream at http://127.0.0.1:9/v1, for every model"
-    assert memory == (
-        "memory on: observe at 30000 tokens (buffer every 6000, wait at 36000), reflect at 40000; "
-        "model inherit; store sqlite:///om.db"
-    )
+    assert memory == [
+        "memory: on, scope thread, observer inherit, reflector inherit",
+        "store: sqlite:///om.db",
+        "tokens: messages are observed at 30000, every 6000 new ones; about 6000 stay raw; a request waits at 36000",
+        "tokens: observations are reflected at 40000, prepared from 20000; a request waits at 48000",
+    ]
     assert "Traceback" not in err
     assert took < START
 

@@ -8,7 +8,7 @@ import pytest
 
 from om_proxy.cli import main
 from om_proxy.cli.banner import print_banner
-from om_proxy.doctor.models import missing_credentials, model_warnings
+from om_proxy.doctor.models import list_memory_model_warnings, list_missing_credentials
 from om_proxy.settings import load, parse
 
 VARIABLES = (
@@ -28,7 +28,7 @@ def no_keys(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def list_missing(text: str, **environ: str) -> list[str]:
     settings = parse(text)
-    return missing_credentials(settings, settings.effective(None), environ)
+    return list_missing_credentials(settings, settings.effective(None), environ)
 
 
 @pytest.mark.parametrize(
@@ -88,9 +88,10 @@ def test_models_in_lists_are_warned_of() -> None:
     names = ["anthropic/claude-opus-4-1", "openai/gpt-4.1-nano"]
     settings = parse(f"memory: {{model: [{', '.join(names)}]}}")
     alone = [
-        model_warnings(parse(f"memory: {{model: {name}}}").effective(None), None) for name in names
+        list_memory_model_warnings(parse(f"memory: {{model: {name}}}").effective(None), None)
+        for name in names
     ]
-    assert model_warnings(settings.effective(None), None) == list(
+    assert list_memory_model_warnings(settings.effective(None), None) == list(
         dict.fromkeys(text for found in alone for text in found)
     )
 
@@ -100,7 +101,10 @@ def test_retries_that_do_nothing_are_told(retries: int, told: bool) -> None:
     """A model whose `max_retries` exceeds the three tries in all gets a warning."""
     settings = parse(f"memory: {{model: [{{model: openai/a, max_retries: {retries}}}]}}")
     assert (
-        any("max_retries" in text for text in model_warnings(settings.effective(None), None))
+        any(
+            "max_retries" in text
+            for text in list_memory_model_warnings(settings.effective(None), None)
+        )
         is told
     )
 

@@ -7,13 +7,14 @@ import os
 
 from om_proxy.cli.exit_status import DONE
 from om_proxy.cli.terminal import print_report
-from om_proxy.doctor.models import missing_credentials, model_warnings
+from om_proxy.doctor.models import list_memory_model_warnings, list_missing_credentials
 from om_proxy.settings import list_warnings, load, render_settings, render_summary
 
 
 def run(options: argparse.Namespace) -> int:
     """Print a summary of the settings, with `--all` every setting too, and the warnings last."""
-    settings, model_and_resource = load(options.config), (options.model, options.resource)
+    settings = load(options.config)
+    model_and_resource = (options.model, options.resource)
     effective = settings.effective(*model_and_resource)
     lines = render_summary(settings, *model_and_resource)
     if options.all:
@@ -21,9 +22,9 @@ def run(options: argparse.Namespace) -> int:
     else:
         lines += ["every setting and where it comes from: om-proxy check --all"]
     warnings = [
-        *missing_credentials(settings, effective, os.environ),
+        *list_missing_credentials(settings, effective, os.environ),
         *list_warnings(settings, *model_and_resource),
-        *model_warnings(effective, options.model),
+        *list_memory_model_warnings(effective, options.model),
     ]
     warning_lines = [f"warning: {text}" for text in warnings]
     lines += ["", *(warning_lines or ["nothing needs attention"])]

@@ -37,7 +37,7 @@ _UNPRINTABLE = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202
 
 @dataclass
 class SingleCall:
-    """Asks the model once, and repeats that answer or failure for every further call."""
+    """A model that is asked once. It repeats that answer or failure for every further call."""
 
     llm: LLM
     outcome: Answer | ModelError | None = None
@@ -56,12 +56,13 @@ class SingleCall:
 async def try_observer(
     settings: Settings, effective: Effective, actor: str | None, environ: Mapping[str, str]
 ) -> list[Finding]:
-    """Ask the first observer model for notes of two messages. Report its answer, usable or not."""
+    """Ask the first observer model for notes of two messages. Return its answer as a finding,
+    usable or not."""
     if actor is None and choose_model(effective.observer_model, 0) == "inherit":
         return [Finding(False, NEEDS_MODEL_MESSAGE)]
     transport, litellm = AiohttpTransport(), LiteLLM()
     call = SingleCall(Routed(Direct(transport), litellm))
-    began = time.monotonic()
+    start = time.monotonic()
     try:
         target, *_ = _choose_targets(settings, effective, actor, environ)
         async with asyncio.timeout(CALL_TIMEOUT_S):
@@ -78,8 +79,8 @@ async def try_observer(
     finally:
         await transport.aclose()
         litellm.close()
-    seconds = time.monotonic() - began
-    cost = f"{notes.input_tokens} tokens in, {notes.output_tokens} out, {seconds:.1f} s"
+    duration_s = time.monotonic() - start
+    cost = f"{notes.input_tokens} tokens in, {notes.output_tokens} out, {duration_s:.1f} s"
     model, text = _clean_for_terminal(notes.model), _clean_for_terminal(notes.text)
     return [Finding(True, f"the observer call to {model} returned notes ({cost}):\n{text}")]
 
@@ -91,7 +92,7 @@ def _choose_targets(
     memory = effective.memory
     return choose_targets(
         effective.observer_model,
-        inherited=_inherited_target(settings, actor, environ),
+        inherited=_build_inherited_target(settings, actor, environ),
         api_base=memory.api_base,
         api_key=memory.api_key.get_secret_value() if memory.api_key else None,
         input_tokens=0,
@@ -99,11 +100,11 @@ def _choose_targets(
     )
 
 
-def _inherited_target(
+def _build_inherited_target(
     settings: Settings, actor: str | None, environ: Mapping[str, str]
 ) -> Target | None:
-    """Return the target that a request for this model would give, with the upstream's key, or the
-    key in its provider's variable."""
+    """Return the target that a request for this model would have. Its key is the upstream's, or
+    that of the provider's variable."""
     upstream = settings.upstream_for(actor)
     if actor is None or upstream is None:
         return None
@@ -142,7 +143,9 @@ def _create_message(seq: int, role: str, text: str) -> Message:
 
 
 def _clean_for_terminal(text: str) -> str:
-    """Remove control characters and credentials from a model's text, and cut it to
+    """Remove control characters and credentials from a model's text, and cut the text to
     MAX_SHOWN_CHARS."""
-    clean = redact_credentials(_UNPRINTABLE.sub("", text))
-    return clean if len(clean) <= MAX_SHOWN_CHARS else f"{clean[:MAX_SHOWN_CHARS]}…"
+    clean_text = redact_credentials(_UNPRINTABLE.sub("", text))
+    if len(clean_text) <= MAX_SHOWN_CHARS:
+        return clean_text
+    return f"{clean_text[:MAX_SHOWN_CHARS]}…"

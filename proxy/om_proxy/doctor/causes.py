@@ -17,11 +17,11 @@ UNKNOWN_CAUSE = "its cause was not recorded"
 
 
 def explain_cause(stored: str) -> str:
-    """Turn a stored cause (`Failures.cause`, as `observe om_model 401: check memory.api_key`) into
-    a sentence."""
+    """Explain a stored cause (`Failures.cause`), such as
+    `observe om_model 401: check memory.api_key`."""
     head, _, advice = stored.partition(": ")
-    work, _, rest = head.partition(" ")
-    code, _, status = rest.partition(" ")
+    work, _, code_and_status = head.partition(" ")
+    code, _, status = code_and_status.partition(" ")
     if code not in CAUSES_BY_CODE:
         return UNKNOWN_CAUSE
     cause = f"the memory model's server answered {status}" if status else CAUSES_BY_CODE[code]

@@ -11,44 +11,48 @@ from om_proxy.models import list_model_warnings
 from om_proxy.settings import Effective, Settings, render_value
 
 
-def model_warnings(effective: Effective, actor: str | None) -> list[str]:
-    """Return the warnings about the models that observe and reflect
-    (docs/spec/behaviour.md#models). `inherit` stands for the actor's model, if it is given."""
-    found = [
+def list_memory_model_warnings(effective: Effective, actor: str | None) -> list[str]:
+    """List the warnings about the models that observe and reflect (docs/spec/behaviour.md#models).
+    `inherit` means the actor's model, if it is given."""
+    warnings = [
         text
         for name in _list_names(effective.observer_model, actor)
         for text in list_model_warnings(name)
     ]
     for name in _list_names(effective.reflector_model, actor):
-        found += list_model_warnings(name, reflect_from_tokens=effective.limits.reflect_from_tokens)
+        warnings += list_model_warnings(
+            name, reflect_from_tokens=effective.limits.reflect_from_tokens
+        )
     for choice in (effective.observer_model, effective.reflector_model):
         if any((model.max_retries or 0) >= MAX_TRIES for model in list_models(choice)):
-            found.append(
+            warnings.append(
                 f"max_retries above {MAX_TRIES - 1} has no further effect: a call is tried at most {MAX_TRIES} times"
             )
-    return list(dict.fromkeys(found))
+    return list(dict.fromkeys(warnings))
 
 
 def _list_names(choice: object, actor: str | None) -> Iterator[str]:
     for name in (model.name for model in list_models(choice)):
-        named = actor if name == "inherit" else name
-        if named is not None and named != "default":
-            yield named
+        resolved_name = actor if name == "inherit" else name
+        if resolved_name is not None and resolved_name != "default":
+            yield resolved_name
 
 
-def missing_credentials(
+def list_missing_credentials(
     settings: Settings, effective: Effective, environ: Mapping[str, str]
 ) -> list[str]:
-    """Return a line for each memory model without a key; it names the variable to set, and no
-    value."""
+    """Return a line for each memory model without a key. The line names the variable to set, and
+    no value."""
     if not effective.memory.enabled:
         return []
     choices = {"observer": effective.observer_model, "reflector": effective.reflector_model}
-    missed: dict[str, list[str]] = {}
+    agents_by_text: dict[str, list[str]] = {}
     for agent, choice in choices.items():
         for text in _describe_missing(choice, settings, effective, environ):
-            missed.setdefault(text, []).append(agent)
-    return [f"{' and '.join(dict.fromkeys(agents))} {text}" for text, agents in missed.items()]
+            agents_by_text.setdefault(text, []).append(agent)
+    return [
+        f"{' and '.join(dict.fromkeys(agents))} {text}" for text, agents in agents_by_text.items()
+    ]
 
 
 def _describe_missing(
@@ -58,8 +62,10 @@ def _describe_missing(
     for name, own_base, has_key, _ in list_models(choice):
         base = own_base or memory.api_base
         shares_key = memory.api_key is not None and own_base in (None, memory.api_base)
+        if name == "inherit" or has_key or shares_key:
+            continue
         variables = list_missing_variables(name, base, environ)
-        if name == "inherit" or has_key or shares_key or not variables:
+        if not variables:
             continue
         remedy = f"set {' or '.join(variables)} where the proxy runs, or memory.api_key"
         model = render_value(("model",), name)
@@ -67,8 +73,8 @@ def _describe_missing(
 
 
 def _describe_fallback(name: str, base: str | None, settings: Settings) -> str:
-    """Describe the credential that is used until then: a model on the server that requests go to is
-    called with a request's credential, while the proxy has one."""
+    """Describe the credential that is used until the variable is set. A model on the server that
+    requests go to is called with a request's credential, while the proxy has one."""
     address = base or (OPENAI_BASE_URL if name.startswith("openai/") else None)
     if address in {upstream.base_url for upstream in settings.upstream}:
         return "; until then it is called with the credential of the request, and after a restart only from the next request on"

@@ -1,4 +1,4 @@
-"""The report of `om-proxy doctor`: what needs attention first, then what works."""
+"""Write the report of `om-proxy doctor`: what needs attention first, then what works."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 from om_proxy.agents.credentials import list_models
 from om_proxy.app import open_store
 from om_proxy.doctor.call import try_observer
-from om_proxy.doctor.models import missing_credentials
+from om_proxy.doctor.models import list_missing_credentials
 from om_proxy.doctor.threads import find_failing_threads
 from om_proxy.doctor.upstreams import Finding, examine_upstreams
 from om_proxy.errors import ConfigError
@@ -31,10 +31,10 @@ async def examine(
 def examine_credentials(
     settings: Settings, effective: Effective, environ: Mapping[str, str]
 ) -> list[Finding]:
-    """Find out whether each memory model has its credential."""
+    """Examine whether each memory model has its credential."""
     if not effective.memory.enabled:
         return [Finding(True, "memory is off: no memory model is called")]
-    if missing := missing_credentials(settings, effective, environ):
+    if missing := list_missing_credentials(settings, effective, environ):
         return [Finding(False, text) for text in missing]
     choices = (effective.observer_model, effective.reflector_model)
     names = dict.fromkeys(model.name for choice in choices for model in list_models(choice))
@@ -49,10 +49,10 @@ def examine_credentials(
 
 
 async def examine_threads(settings: Settings, *, revive: bool) -> list[Finding]:
-    """Find the threads whose memory work fails. A revived thread needs no attention any more."""
+    """Examine the threads whose memory work fails. A revived thread needs no attention any more."""
     try:
         find_database(settings)
-    except ConfigError as exc:  # perhaps no server has run yet; the report goes on
+    except ConfigError as exc:  # no server may have run yet; the report goes on
         return [Finding(False, str(exc))]
     store = await open_store(settings.storage.url)
     try:
@@ -60,23 +60,19 @@ async def examine_threads(settings: Settings, *, revive: bool) -> list[Finding]:
     finally:
         await store.close()
     findings = [Finding(thread.is_revived, thread.line) for thread in failing]
-    if parked := sum(thread.info.parked and not thread.is_revived for thread in failing):
-        findings.append(
-            Finding(False, f"{parked} parked: remove the cause, then run om-proxy doctor --revive")
-        )
+    parked_count = sum(thread.info.parked and not thread.is_revived for thread in failing)
+    if parked_count:
+        advice = "remove the cause, then run om-proxy doctor --revive"
+        findings.append(Finding(False, f"{parked_count} parked: {advice}"))
     return findings or [Finding(True, "no thread has failing memory work")]
 
 
 def render_findings(findings: Iterable[Finding]) -> list[str]:
-    """Render the report's lines; what does not work comes first."""
-    broken = [finding.text for finding in findings if not finding.works]
-    working = [finding.text for finding in findings if finding.works]
-    lines = (
-        ["", "needs attention:", *map(_render_item, broken)]
-        if broken
-        else ["", "nothing needs attention"]
-    )
-    return [*lines, "", "works:", *map(_render_item, working)] if working else lines
+    """Render the report's lines. What does not work comes first."""
+    broken = [_render_item(finding.text) for finding in findings if not finding.works]
+    working = [_render_item(finding.text) for finding in findings if finding.works]
+    lines = ["", "needs attention:", *broken] if broken else ["", "nothing needs attention"]
+    return [*lines, "", "works:", *working] if working else lines
 
 
 def _render_item(text: str) -> str:
@@ -84,8 +80,10 @@ def _render_item(text: str) -> str:
 
 
 def find_database(settings: Settings) -> Path:
-    """Find the file that storage.url names. Raises ConfigError if there is none: opening the store
-    would create an empty one, in which everything is well."""
+    """Find the file that storage.url names.
+
+    Raises ConfigError if the file does not exist: opening the store would create an empty file,
+    in which nothing fails."""
     if settings.storage.file is None:
         raise ConfigError(
             "storage.url names no file, but a store in the server's own memory: this command cannot reach it"

@@ -11,7 +11,7 @@ from om_proxy.storage.base import Store, ThreadInfo
 
 @dataclass(frozen=True, slots=True)
 class FailingThread:
-    """A thread whose memory work fails, and whether this command has just revived it."""
+    """A thread whose memory work fails. `is_revived`: this command has just revived it."""
 
     info: ThreadInfo
     is_revived: bool
@@ -27,14 +27,14 @@ class FailingThread:
 
 
 async def find_failing_threads(store: Store, *, revive: bool) -> list[FailingThread]:
-    """Find the threads, the parked ones first. `revive` clears their failures, so that their work
-    is due again."""
-    found = []
+    """Find the threads, the parked ones first. With `revive`, clear their failures, so that their
+    work is due again."""
+    failing = []
     async for info in _read_threads(store):
         if info.failures or info.cause:
             is_revived = revive and bool(info.failures) and await store.park(info.key, False)
-            found.append(FailingThread(info, is_revived))
-    return sorted(found, key=lambda thread: (-thread.info.parked, -thread.info.failures))
+            failing.append(FailingThread(info, is_revived))
+    return sorted(failing, key=lambda thread: (-thread.info.parked, -thread.info.failures))
 
 
 async def _read_threads(store: Store) -> AsyncIterator[ThreadInfo]:

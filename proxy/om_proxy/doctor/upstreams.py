@@ -17,7 +17,7 @@ REDIRECT_STATUSES = range(300, 400)
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One line of the report; `works` is False where something needs attention."""
+    """One line of the report. `works` is False if something needs attention."""
 
     works: bool
     text: str
@@ -41,8 +41,8 @@ async def examine_upstreams(settings: Settings) -> list[Finding]:
 
 
 async def _examine_upstream(client: Upstream, upstream: UpstreamSettings) -> Finding:
-    """Send `GET /models`, which every server of this API should know; a server that does not know
-    it answers too."""
+    """Send `GET /models`, which every server of this API should know. A server that does not know
+    the path answers too."""
     key = upstream.api_key.get_secret_value() if upstream.api_key else None
     headers = [(b"accept", b"application/json")]
     if key:
@@ -65,29 +65,28 @@ async def _examine_upstream(client: Upstream, upstream: UpstreamSettings) -> Fin
 
 def judge_answer(upstream: UpstreamSettings, answer: HasStatus) -> Finding:
     """Judge from the status whether the server and its settings work."""
-    status, said = answer.status, f"{_describe_upstream(upstream)} answers ({answer.status})"
+    status = answer.status
+    answers = f"{_describe_upstream(upstream)} answers ({status})"
     if status in CREDENTIAL_STATUSES and upstream.api_key:
         return Finding(
-            False, f"{said}, but refuses the key: check {upstream.path_in_settings}.api_key"
+            False, f"{answers}, but refuses the key: check {upstream.path_in_settings}.api_key"
         )
     if status in CREDENTIAL_STATUSES:
-        return Finding(True, f"{said}; it wants a credential, which clients send")
+        return Finding(True, f"{answers}; it wants a credential, which clients send")
     if status in REDIRECT_STATUSES:
         return Finding(
             False,
-            f"{said} with a redirect, which requests do not follow: check {upstream.path_in_settings}.base_url",
+            f"{answers} with a redirect, which requests do not follow: check {upstream.path_in_settings}.base_url",
         )
     if status >= 500:
         return Finding(
             False,
-            f"{said}: it is failing, or {upstream.path_in_settings}.base_url names another server",
+            f"{answers}: it is failing, or {upstream.path_in_settings}.base_url names another server",
         )
-    return Finding(True, said)
+    return Finding(True, answers)
 
 
 def _describe_upstream(upstream: UpstreamSettings) -> str:
-    name, address = (
-        render_value(("name",), upstream.name),
-        render_value(("base_url",), upstream.base_url),
-    )
+    name = render_value(("name",), upstream.name)
+    address = render_value(("base_url",), upstream.base_url)
     return f"{upstream.path_in_settings} {name} at {address}"

@@ -6,6 +6,7 @@ from om_proxy.settings.loading import find_config_file, load, parse
 from om_proxy.settings.memory import ContextSettings, MemorySettings
 from om_proxy.settings.report import (
     list_warnings,
+    render_memory_summary,
     render_settings,
     render_summary,
     render_upstreams,
@@ -30,6 +31,7 @@ __all__ = [
     "merge_thread_overrides",
     "parse",
     "render_admin_token_file",
+    "render_memory_summary",
     "render_settings",
     "render_summary",
     "render_upstreams",

@@ -59,15 +59,7 @@ def render_summary(
 ) -> list[str]:
     """Render what a reader wants to know first: the file, the servers, the memory models, the
     thresholds."""
-    effective, upstream = settings.effective(model, resource), settings.upstream_for(model)
-    memory = effective.memory
-    models = ", ".join(
-        f"{agent} {render_value(('model',), choice)}"
-        for agent, choice in (
-            ("observer", effective.observer_model),
-            ("reflector", effective.reflector_model),
-        )
-    )
+    upstream = settings.upstream_for(model)
     return [
         f"settings: {settings.file or 'the built-in defaults; om-proxy init writes a file to edit'}",
         f"listens on: {settings.server.host}:{settings.server.port}",
@@ -77,6 +69,25 @@ def render_summary(
             if model is None
             else (f"upstream: {_render_upstream(upstream) if upstream else NO_UPSTREAM}",)
         ),
+        *render_memory_summary(settings, model, resource),
+    ]
+
+
+def render_memory_summary(
+    settings: Settings, model: str | None = None, resource: str | None = None
+) -> list[str]:
+    """Render the memory models, the store and the thresholds, for the summary and for what a
+    starting server prints."""
+    effective = settings.effective(model, resource)
+    memory = effective.memory
+    models = ", ".join(
+        f"{agent} {render_value(('model',), choice)}"
+        for agent, choice in (
+            ("observer", effective.observer_model),
+            ("reflector", effective.reflector_model),
+        )
+    )
+    return [
         f"memory: {'on' if memory.enabled else 'off'}, scope {memory.scope}, {models}",
         f"store: {render_value(('url',), settings.storage.url)}",
         *(f"tokens: {line}" for line in render_thresholds(effective.limits)),
