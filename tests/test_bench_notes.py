@@ -457,7 +457,7 @@ def test_command(
 ) -> None:
     """The report as text, and as JSON where it is asked for; errors are one line and status 1."""
     monkeypatch.setattr(
-        "tests.bench.notes.__main__.logs.configure", lambda _: None
+        "tests.bench.notes.__main__.logs.configure_log", lambda _: None
     )  # later tests read the log
     given = chosen(
         tmp_path,

@@ -45,7 +45,7 @@ from om_proxy.storage.spooling_store import SpoolingStore
 from om_proxy.storage.sqlite.store import SqliteStore
 from om_proxy.storage.write_probe import WriteProbe
 from om_proxy.telemetry.fact_lines import FactLines
-from om_proxy.telemetry.logs import report_failed_start, thread_label
+from om_proxy.telemetry.logs import report_start_failure, thread_label
 from om_proxy.thread_admin import ThreadAdmin
 from om_proxy.turns.block_renderer import BlockRenderer
 from om_proxy.turns.deferred import DeferredTurns
@@ -248,7 +248,7 @@ class App:
             await self.start()
         except Exception as exc:
             # any exception: one line for the operator, and the server does not begin to serve
-            report_failed_start(exc)
+            report_start_failure(exc)
             await send({"type": "lifespan.startup.failed"})
             return
         await send({"type": "lifespan.startup.complete"})

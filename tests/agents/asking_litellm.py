@@ -62,7 +62,7 @@ def loud() -> Iterator[str]:
 
 
 async def main(places: list[str]) -> None:
-    logs.configure("json")
+    logs.configure_log("json")
     litellm = LiteLLM()
     outcomes = [await outcome(litellm, *place.split("@", 1)) for place in places]
     litellm.close()

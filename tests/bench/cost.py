@@ -502,7 +502,7 @@ def main() -> int:
     )
     options.add_argument("--only", choices=["coding", "service", "written", "steady"])
     chosen = options.parse_args()
-    logs.configure("off")
+    logs.configure_log("off")
     parts: dict[str, tuple[Callable[[Path], Any], Path]] = {
         "coding": (coding, chosen.data / "coding-session.jsonl"),
         "service": (service, chosen.data / "airline-service.jsonl"),

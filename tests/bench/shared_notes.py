@@ -306,7 +306,7 @@ def main() -> int:
     )
     options.add_argument("--most", type=int, default=10, help="conversations")
     chosen = options.parse_args()
-    logs.configure("off")
+    logs.configure_log("off")
     path = chosen.data / "locomo10.json"
     if not path.exists():
         raise SystemExit(

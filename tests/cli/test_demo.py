@@ -28,7 +28,7 @@ def test_command_prints_table_sums_and_prompt(
     """Without a terminal it prints plain lines: rows, sums, prices, answers, and on request the
     prompt."""
     monkeypatch.setattr(demo, "load_story", lambda: short)
-    monkeypatch.setattr(demo.logs, "configure", lambda _: None)
+    monkeypatch.setattr(demo.logs, "configure_log", lambda _: None)
     assert main(["demo", "--show-prompt"]) == 0
     out = capsys.readouterr().out
     for part in (
@@ -52,7 +52,7 @@ def test_command_tells_of_a_failure(
         raise OmError("no stage")
 
     monkeypatch.setattr(demo, "load_story", broken)
-    monkeypatch.setattr(demo.logs, "configure", lambda _: None)
+    monkeypatch.setattr(demo.logs, "configure_log", lambda _: None)
     assert main(["demo"]) == 1
     assert capsys.readouterr().err == "om-proxy demo: no stage\n"
 

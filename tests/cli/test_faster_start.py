@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from om_proxy.cli.serve_imports import hide_modules
+from om_proxy.cli.faster_start import hide_modules
 from tests.cli.commands import clean_environment
 
 
@@ -17,8 +17,8 @@ def test_a_start_skips_unused_imports() -> None:
     """No unused library is imported, and it can be imported later. The imported objects are frozen,
     and the collector's thresholds are restored."""
     code = (
-        "import gc, sys; from om_proxy.cli.serve_imports import import_for_serving; before = gc.get_threshold()\n"
-        "with import_for_serving(): import om_proxy.app, uvicorn\n"
+        "import gc, sys; from om_proxy.cli.faster_start import start_up_faster; before = gc.get_threshold()\n"
+        "with start_up_faster(): import om_proxy.app, uvicorn\n"
         "found = {'rich', 'pygments', 'jwt', 'frozenlist._frozenlist'} & set(sys.modules); assert not found, found\n"
         "assert gc.get_freeze_count() > 10_000 and gc.get_threshold() == before\n"
         "import rich.console, frozenlist._frozenlist"

@@ -67,7 +67,7 @@ def draw(played: Performance) -> str:
 
 
 def main() -> None:
-    logs.configure("off")
+    logs.configure_log("off")
     played = asyncio.run(perform(load_story(), Console(file=io.StringIO(), width=WIDTH_COLUMNS)))
     PICTURE.write_text(draw(played), encoding="utf-8")
 

@@ -11,14 +11,14 @@ import pytest
 
 MAPPED = """
 import ctypes, sys
-from om_proxy.server.process_resources import keep_freed_memory
+from om_proxy.server.process_resources import keep_freed_heap
 
 class Info(ctypes.Structure):
     _fields_ = [(name, ctypes.c_size_t) for name in "arena ordblks smblks mapped rest1 rest2 rest3 rest4 rest5 rest6".split()]
 
 look = ctypes.CDLL(None).mallinfo2
 look.restype = Info
-set_ = keep_freed_memory()
+set_ = keep_freed_heap()
 before = look().mapped
 block = bytearray(4 << 20)
 print(set_, look().mapped - before)

@@ -20,7 +20,7 @@ from om_proxy.telemetry.logs import (
     MAX_KNOWN_THREADS,
     BufferedLineWriter,
     ConsoleLine,
-    configure,
+    configure_log,
     model_name,
     thread_label,
     thread_name,
@@ -37,7 +37,7 @@ def _as_it_was() -> Iterator[None]:
     }
     yield
     structlog.reset_defaults()
-    configure("off")
+    configure_log("off")
     structlog.reset_defaults()
     for name, kept in handlers.items():
         logging.getLogger(name).handlers = kept
@@ -49,7 +49,7 @@ def events(capsys: pytest.CaptureFixture[str]) -> list[dict[str, object]]:
 
 def test_json(capsys: pytest.CaptureFixture[str]) -> None:
     """One event is one JSON line on stderr with its level and time."""
-    configure("json")
+    configure_log("json")
     structlog.get_logger("x").info("turn", thread="t", new=3, observed=None, parts=("a", 1))
     (event,) = events(capsys)
     assert event.pop("timestamp")
@@ -77,7 +77,7 @@ def test_json(capsys: pytest.CaptureFixture[str]) -> None:
 def test_only_scalars_pass(value: object, capsys: pytest.CaptureFixture[str]) -> None:
     """An exception is written as its class, a container as its type, a long text as its
     beginning."""
-    configure("json")
+    configure_log("json")
     structlog.get_logger("x").warning("failed", what=value)
     (event,) = events(capsys)
     assert "hush" not in str(event)
@@ -86,7 +86,7 @@ def test_only_scalars_pass(value: object, capsys: pytest.CaptureFixture[str]) ->
 
 def test_exception(capsys: pytest.CaptureFixture[str]) -> None:
     """`log.exception` writes only the class."""
-    configure("json")
+    configure_log("json")
     try:
         raise ValueError("hush")
     except ValueError:
@@ -132,7 +132,7 @@ def test_a_second_loop_writes_too(capsysbinary: pytest.CaptureFixture[bytes]) ->
 @pytest.mark.parametrize("log", ["json", "console"])
 def test_a_full_disk_fails_nobody(log: str, tmp_path: Path) -> None:
     """A program that logs goes on when its log cannot be written."""
-    code = f"import structlog; from om_proxy.telemetry.logs import configure; configure('{log}')\n"
+    code = f"import structlog; from om_proxy.telemetry.logs import configure_log; configure_log('{log}')\n"
     code += "structlog.get_logger('x').error('failed'); structlog.get_logger('x').info('turn'); print('on')"
     with open("/dev/full", "w") as full:
         ended = subprocess.run(
@@ -147,7 +147,7 @@ def test_a_full_disk_fails_nobody(log: str, tmp_path: Path) -> None:
 
 def test_the_last_lines_are_written_at_the_end(tmp_path: Path) -> None:
     """A program's end flushes the waiting lines."""
-    code = "import asyncio, structlog; from om_proxy.telemetry.logs import configure; configure('json')\n"
+    code = "import asyncio, structlog; from om_proxy.telemetry.logs import configure_log; configure_log('json')\n"
     code += "async def main(): structlog.get_logger('x').info('turn', n=1)\n"
     code += "asyncio.run(main())"
     ended = subprocess.run(
@@ -158,7 +158,7 @@ def test_the_last_lines_are_written_at_the_end(tmp_path: Path) -> None:
 
 def test_off(capsys: pytest.CaptureFixture[str]) -> None:
     """`off` writes nothing, not even errors."""
-    configure("off")
+    configure_log("off")
     structlog.get_logger("x").error("failed")
     logging.getLogger("uvicorn.error").error("failed")
     assert capsys.readouterr().err == ""
@@ -166,21 +166,21 @@ def test_off(capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_auto_without_a_terminal_is_json(capsys: pytest.CaptureFixture[str]) -> None:
     """Without a terminal, `auto` writes JSON."""
-    configure("auto")
+    configure_log("auto")
     structlog.get_logger("x").info("turn")
     assert events(capsys)[0]["event"] == "turn"
 
 
 def test_console(capsys: pytest.CaptureFixture[str]) -> None:
     """A console line has the time of day, and no colours without a terminal."""
-    configure("console")
+    configure_log("console")
     structlog.get_logger("x").warning("observe.failed", thread="t", failures=2)
     text = capsys.readouterr().err
     assert re.fullmatch(r"\d\d:\d\d:\d\d  warning  observe.failed  thread=t  failures=2\n", text)
 
 
 @pytest.mark.parametrize(
-    ("log", "names_threads", "name"),
+    ("log", "show_thread_names", "name"),
     [
         ("console", True, "divorce-lawyer"),
         ("console", False, None),
@@ -189,10 +189,10 @@ def test_console(capsys: pytest.CaptureFixture[str]) -> None:
     ],
 )
 def test_a_thread_s_own_name(
-    log: Literal["console", "json", "auto"], names_threads: bool, name: str | None
+    log: Literal["console", "json", "auto"], show_thread_names: bool, name: str | None
 ) -> None:
-    """Only a console with `names_threads` shows the name: JSON lines are collected."""
-    configure(log, names_threads=names_threads)
+    """Only a console with `show_thread_names` shows the name: JSON lines are collected."""
+    configure_log(log, show_thread_names=show_thread_names)
     assert thread_name(KEY) == name
     assert thread_name(None) is None
 
@@ -200,7 +200,7 @@ def test_a_thread_s_own_name(
 def test_all_lines_of_a_thread_call_it_alike(capsys: pytest.CaptureFixture[str]) -> None:
     """On a console, an observation's line names the thread as its turn's line did; without a name,
     both show the label."""
-    configure("console", names_threads=True)
+    configure_log("console", show_thread_names=True)
     log = structlog.get_logger()
     log.info("turn", status=200, thread="9d4d", name="kitchen")
     log.info("observed", thread="9d4d")
@@ -232,8 +232,8 @@ def test_a_model_s_name() -> None:
 def test_libraries(capsys: pytest.CaptureFixture[str]) -> None:
     """The server's warnings are logged as class and place. Those of HTTP clients, which log URLs,
     are not."""
-    configure("json")
-    configure("json")
+    configure_log("json")
+    configure_log("json")
     logging.getLogger("httpx").error("POST https://h/?key=hush")
     logging.getLogger("uvicorn.error").info("Started")
     try:
@@ -253,9 +253,9 @@ def test_libraries(capsys: pytest.CaptureFixture[str]) -> None:
 
 NOISE = """
 import sys, threading, warnings
-from om_proxy.telemetry.logs import configure, capture_python_warnings
+from om_proxy.telemetry.logs import configure_log, capture_python_warnings
 
-configure("json")
+configure_log("json")
 capture_python_warnings()
 warnings.simplefilter("always")
 warnings.warn("input_value='hush'", UserWarning, stacklevel=1)

@@ -33,7 +33,7 @@ def run(options: argparse.Namespace) -> int:
 
 def serve(port: int) -> int:
     """Serve until SIGINT or SIGTERM."""
-    logs.configure("console", names_threads=True)
+    logs.configure_log("console", show_thread_names=True)
 
     async def serve_until_stopped() -> None:
         stopped = asyncio.Event()
@@ -55,7 +55,7 @@ def serve(port: int) -> int:
 def play(options: argparse.Namespace) -> int:
     """Play the conversation on stdout."""
     # log lines would break up the live table, which shows failures itself
-    logs.configure("off")
+    logs.configure_log("off")
     has_width = sys.stdout.isatty() or "COLUMNS" in os.environ
     console = Console() if has_width else Console(width=PIPE_WIDTH_COLUMNS)
     try:

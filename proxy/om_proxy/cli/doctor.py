@@ -14,8 +14,8 @@ from om_proxy.settings import load
 
 
 def run(options: argparse.Namespace) -> int:
-    """Examine servers, credentials and threads. Return DONE if all of it works, else
-    NOT_WORKING."""
+    """Examine servers, credentials and threads, and print the findings. Return DONE if everything
+    works, else NOT_WORKING."""
     settings = load(options.config)
     if settings.storage.file:
         print(f"examining {Path(settings.storage.file).resolve()}", flush=True)

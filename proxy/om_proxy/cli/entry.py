@@ -13,14 +13,16 @@ from om_proxy.errors import OmError
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run a command and return its exit status. An error of the proxy is one line on stderr that
-    says what to do."""
+    """Run a command and return its exit status. Print an error of the proxy as one line on stderr,
+    which says what to do."""
     arguments = list(sys.argv[1:] if argv is None else argv)
     try:
         try:
             return run_command(arguments)
-        finally:  # also after help, where argparse raises SystemExit
-            sys.stdout.flush()  # a closed pipe raises here, where it is caught
+        finally:
+            # also after the help, when argparse raises SystemExit; a closed pipe raises here, so
+            # that the error is caught below
+            sys.stdout.flush()
     except BrokenPipeError:  # `om-proxy check | head`: the reader has seen enough
         discard_output()
         return DONE
@@ -41,8 +43,8 @@ def run_command(arguments: list[str]) -> int:
 
 
 def discard_output() -> None:
-    """Send the rest of stdout to the null device: Python flushes stdout again when it exits, and
-    would fail again."""
+    """Send the rest of stdout to the null device. Python flushes stdout again when it exits, and
+    that would fail too."""
     null_device = os.open(os.devnull, os.O_WRONLY)
     os.dup2(null_device, sys.stdout.fileno())
     os.close(null_device)

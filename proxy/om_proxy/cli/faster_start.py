@@ -1,4 +1,4 @@
-"""Import what a server needs faster, and with less memory."""
+"""Start a server faster, and with less memory."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ SKIPPED_OPTIONAL_IMPORTS = ("rich", "pygments", "frozenlist._frozenlist")
 
 
 @contextmanager
-def import_for_serving() -> Iterator[None]:
-    """Wrap imports, and the creation of objects that live as long as the process. Almost none of
-    them become garbage.
+def start_up_faster() -> Iterator[None]:
+    """Collect garbage seldom, and skip optional imports, while a server imports its modules and
+    creates its app. Almost none of these objects become garbage.
 
     With fewer garbage collections, a start takes a tenth less time. `gc.freeze` leaves these
     objects out of later collections, each of which would delay a request by 30 ms."""
@@ -33,10 +33,10 @@ def import_for_serving() -> Iterator[None]:
 def hide_modules(names: Sequence[str]) -> Iterator[None]:
     """Make imports of these modules fail, as if they were not installed. A module that is already
     imported stays."""
-    absent = [name for name in names if name not in sys.modules]
-    sys.modules.update(dict.fromkeys(absent))  # type: ignore[arg-type]  # None is how Python spells "cannot be imported"
+    hidden_names = [name for name in names if name not in sys.modules]
+    sys.modules.update(dict.fromkeys(hidden_names))  # type: ignore[arg-type]  # None is how Python spells "cannot be imported"
     try:
         yield
     finally:
-        for name in absent:
+        for name in hidden_names:
             del sys.modules[name]

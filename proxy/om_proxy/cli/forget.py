@@ -26,13 +26,12 @@ def run(options: argparse.Namespace) -> int:
         raise ConfigError(
             "stdin is no terminal, so the command cannot ask for confirmation: add --yes"
         )
-    thread, resource = options.thread, options.resource
-    names = normalize_name(thread) or thread, normalize_name(resource or "") or resource
+    thread = normalize_name(options.thread) or options.thread
+    resource = normalize_name(options.resource or "") or options.resource
+    confirm = (lambda: True) if options.yes else ask_operator
     return run_with_store(
         options.config,
-        lambda store: forget_thread(
-            store, *names, options.tenant, confirm=(lambda: True) if options.yes else ask_operator
-        ),
+        lambda store: forget_thread(store, thread, resource, options.tenant, confirm=confirm),
     )
 
 
@@ -57,31 +56,31 @@ async def forget_thread(
     """Forget the one thread of this name, print what was removed, and return the exit status.
 
     `confirm` is called before anything is removed."""
-    found = [
+    matches = [
         info async for info in read_threads(store, tenant, resource) if info.key.thread == thread
     ]
-    if not found:
+    if not matches:
         print_error(
             f"there is no memory of a thread {escape_unprintable(thread)} "
             f"{render_owner(resource, tenant)}"
         )
         return NOT_FOUND
-    if len(found) > 1:
+    if len(matches) > 1:
         print_error("several threads have this name; choose one with --resource and --tenant:")
-        for info in found:
+        for info in matches:
             print(f"  {render_thread(info)}", file=sys.stderr)
         return WRONG_USE
-    print(render_thread(found[0]))
+    print(render_thread(matches[0]))
     if not confirm():
         print("nothing was forgotten")
         return DECLINED
-    forgotten = await store.forget(found[0].key)
+    forgotten = await store.forget(matches[0].key)
     if not forgotten.threads:
         print_error("another program has forgotten this thread in the meantime")
         return NOT_FOUND
     print(render_forgotten(forgotten))
     if forgotten.log == "pending":
-        await wait_erased(store, erase_timeout_s)
+        await wait_until_erased(store, erase_timeout_s)
     return DONE
 
 
@@ -95,7 +94,7 @@ async def read_threads(
         cursor = page[-1].key
 
 
-async def wait_erased(store: Store, timeout_s: float) -> None:
+async def wait_until_erased(store: Store, timeout_s: float) -> None:
     """Wait until no other program reads the removed bytes any more."""
     print(
         "its bytes are still in the database's files: another program is reading them; "
@@ -116,14 +115,14 @@ async def wait_erased(store: Store, timeout_s: float) -> None:
 
 def render_thread(info: ThreadInfo) -> str:
     """Describe a thread so that an operator recognises it."""
-    last = time.strftime("%Y-%m-%d %H:%M", time.localtime(info.turn_at or info.created_at))
+    last_use = time.strftime("%Y-%m-%d %H:%M", time.localtime(info.turn_at or info.created_at))
     thread, resource, tenant = (
         escape_unprintable(name) for name in (info.key.thread, info.key.resource, info.key.tenant)
     )
     title = f", {escape_unprintable(info.title)}" if info.title else ""
     return (
         f"thread {thread} of resource {resource}, tenant {tenant}: "
-        f"{info.messages} messages, last used {last}{title}"
+        f"{info.messages} messages, last used {last_use}{title}"
     )
 
 
@@ -136,9 +135,9 @@ def render_forgotten(forgotten: ForgetResult) -> str:
 
 
 def render_owner(resource: str | None, tenant: str | None) -> str:
-    named = [
-        f"{word} {escape_unprintable(name)}"
-        for word, name in (("resource", resource), ("tenant", tenant))
+    owners = [
+        f"{kind} {escape_unprintable(name)}"
+        for kind, name in (("resource", resource), ("tenant", tenant))
         if name
     ]
-    return f"of {' and '.join(named)}" if named else "in this store"
+    return f"of {' and '.join(owners)}" if owners else "in this store"

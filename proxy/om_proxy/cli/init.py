@@ -11,8 +11,9 @@ from om_proxy.settings.shipped import read_annotated_file
 
 
 def run(options: argparse.Namespace) -> int:
-    """Write the file. Never overwrite one: somebody may have edited it."""
-    text, path = read_annotated_file(), Path(options.path)
+    """Write the file. Never overwrite a file, which somebody may have edited."""
+    text = read_annotated_file()
+    path = Path(options.path)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         with path.open("x", encoding="utf-8") as file:

@@ -8,7 +8,7 @@ from om_proxy import __version__
 
 
 def build_parser() -> argparse.ArgumentParser:
-    """Build the parser of every command. It imports no command, so that every start is fast."""
+    """Build the parser of every command, without importing any command: so every start is fast."""
     top = argparse.ArgumentParser(
         prog="om-proxy", description="Observational memory for every LLM client, as a proxy."
     )

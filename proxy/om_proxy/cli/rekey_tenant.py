@@ -20,18 +20,19 @@ from om_proxy.storage.base import Store
 
 
 def run(options: argparse.Namespace) -> int:
-    """Move a tenant to another credential. The credentials are no arguments: a process list and a
-    shell history would show them."""
-    keys = tuple((k.tenant, k.key.get_secret_value()) for k in load(options.config).auth.keys)
-    old, new = (read_credential(which) for which in ("old", "new"))
+    """Move a tenant to another credential. The credentials are not arguments: a process list and
+    a shell history would show them."""
+    keys = tuple((key.tenant, key.key.get_secret_value()) for key in load(options.config).auth.keys)
+    old = read_credential("old")
+    new = read_credential("new")
     return run_with_store(options.config, lambda store: rekey_tenant(store, old, new, keys))
 
 
 def read_credential(which: str) -> str:
     """Read the old or the new credential from the environment, the terminal or the next line of
     standard input."""
-    if found := os.environ.get(f"OM_PROXY_{which.upper()}_CREDENTIAL"):
-        return found.strip()
+    if credential := os.environ.get(f"OM_PROXY_{which.upper()}_CREDENTIAL"):
+        return credential.strip()
     if sys.stdin.isatty():
         return getpass.getpass(f"{which} API key: ").strip()
     return sys.stdin.readline().strip()
@@ -44,14 +45,15 @@ async def rekey_tenant(
 
     `keys`: tenant and key of each of `auth.keys`; the new credential may be one of them."""
     secret = await store.secret()
-    source, target = find_credential_tenant(old, secret), find_credential_tenant(new, secret, keys)
+    source = find_credential_tenant(old, secret)
+    target = find_credential_tenant(new, secret, keys)
     if source == target:
         raise ConfigError("the two credentials are the same; there is nothing to move")
-    key = fingerprint_key(secret, target)
+    target_key = fingerprint_key(secret, target)
 
     def fingerprint(raw: bytes) -> bytes | None:
         try:
-            return read_item(raw, key).fp
+            return read_item(raw, target_key).fp
         except Unreadable:
             return None
 
@@ -83,6 +85,6 @@ def find_credential_tenant(
     if not credential:
         raise ConfigError("a credential is empty; give the old one, then the new one")
     headers = [(b"authorization", b"Bearer " + credential.encode())]
-    found = find_tenant(headers, IdentityRules(keys=keys), secret)
-    assert found is not None  # every request with a credential has a tenant
-    return found
+    tenant = find_tenant(headers, IdentityRules(keys=keys), secret)
+    assert tenant is not None  # every request with a credential has a tenant
+    return tenant

@@ -8,35 +8,31 @@ import signal
 from typing import TYPE_CHECKING
 
 from om_proxy.cli.exit_status import CANNOT_START, DONE
-from om_proxy.cli.serve_imports import import_for_serving
+from om_proxy.cli.faster_start import start_up_faster
 from om_proxy.errors import OmError
 from om_proxy.server.listeners import open_listeners
-from om_proxy.server.process_resources import keep_freed_memory, raise_open_file_limit
+from om_proxy.server.process_resources import keep_freed_heap, raise_open_file_limit
 
 if TYPE_CHECKING:
     from om_proxy.app import App
+    from om_proxy.cli.uvicorn_server import AnnouncedServer
+    from om_proxy.settings import Settings
 
 
 def run(options: argparse.Namespace) -> int:
-    """Serve until a signal comes, then let running streams end."""
-    set_address(options)
-    keep_freed_memory()
-    with import_for_serving():
-        from om_proxy.app import create_app
-        from om_proxy.cli.banner import print_banner
-        from om_proxy.cli.uvicorn_server import AnnouncedServer, server_config
-        from om_proxy.settings import WatchedSettings, load
-        from om_proxy.telemetry.logs import capture_python_warnings, configure, report_failed_start
+    """Serve until SIGTERM or SIGINT, let running streams end, and return the exit status."""
+    export_address_options(options)
+    keep_freed_heap()
+    # the imports are here so that they run without garbage collection
+    with start_up_faster():
+        from om_proxy.settings import load
+        from om_proxy.telemetry.logs import report_start_failure
 
         settings = load(options.config)
-        configure(settings.telemetry.log, names_threads=settings.server.is_loopback)
-        capture_python_warnings()
+        set_up_log(settings)
         raise_open_file_limit()
         if settings.server.workers == 1:
-            app = create_app(WatchedSettings(settings, path=options.config))
-            server = AnnouncedServer(
-                server_config(app, settings), lambda port: print_banner(settings, port)
-            )
+            server = create_server(settings, options.config)
     try:
         sockets = open_listeners(settings.server.host, settings.server.port)
         if settings.server.workers > 1:
@@ -44,34 +40,55 @@ def run(options: argparse.Namespace) -> int:
 
             return serve_with_workers(settings, sockets, path=options.config)
     except OmError as exc:
-        report_failed_start(exc)
+        report_start_failure(exc)
         return CANNOT_START
-    for number in (signal.SIGTERM, signal.SIGINT):
-        # uvicorn raises the signal again after a clean stop, which is no failure
-        signal.signal(number, lambda *_: None)
-    server.run(sockets)  # exits with CANNOT_START if the app could not start; the app says why
+    for signal_number in (signal.SIGTERM, signal.SIGINT):
+        # uvicorn raises the signal again after a clean stop, which would end the process with a
+        # failure status
+        signal.signal(signal_number, lambda *_: None)
+    server.run(sockets)  # exits with CANNOT_START if the app cannot start; the app says why
     return DONE
 
 
+def create_server(settings: Settings, path: str | None) -> AnnouncedServer:
+    """Create the server of a single process. `path`: the file that --config names."""
+    from om_proxy.app import create_app
+    from om_proxy.cli.banner import print_banner
+    from om_proxy.cli.uvicorn_server import AnnouncedServer, create_server_config
+    from om_proxy.settings import WatchedSettings
+
+    app = create_app(WatchedSettings(settings, path=path))
+    return AnnouncedServer(
+        create_server_config(app, settings), lambda port: print_banner(settings, port)
+    )
+
+
 def create_worker_app() -> App:
-    """Create the app of one of several processes. uvicorn calls this function by its name."""
-    keep_freed_memory()
-    with import_for_serving():
+    """Create the app of a worker process. uvicorn calls this function by its name
+    (cli/workers.py)."""
+    keep_freed_heap()
+    with start_up_faster():
         from om_proxy.app import create_app
         from om_proxy.settings import WatchedSettings, load
-        from om_proxy.telemetry.logs import capture_python_warnings, configure
 
-        settings = load(None)
-        configure(settings.telemetry.log, names_threads=settings.server.is_loopback)
-        capture_python_warnings()
+        settings = load(None)  # the path is in OM_PROXY_CONFIG, set by serve_with_workers
+        set_up_log(settings)
         return create_app(WatchedSettings(settings))
 
 
-def set_address(options: argparse.Namespace) -> None:
+def set_up_log(settings: Settings) -> None:
+    """Set up the log, and log Python's own warnings."""
+    from om_proxy.telemetry.logs import capture_python_warnings, configure_log
+
+    configure_log(settings.telemetry.log, show_thread_names=settings.server.is_loopback)
+    capture_python_warnings()
+
+
+def export_address_options(options: argparse.Namespace) -> None:
     """Put --host and --port into the environment, where this process and its workers read settings.
 
-    So they are settings like all others: whatever depends on the address (who counts as local)
-    uses them too."""
+    So they override the file as any variable does, and everything that depends on the address uses
+    them, such as the check for local callers."""
     for name in ("host", "port"):
         if (value := getattr(options, name)) is not None:
             os.environ[f"OM_PROXY__SERVER__{name.upper()}"] = value

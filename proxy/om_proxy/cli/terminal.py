@@ -17,16 +17,17 @@ _ROW_PATTERN = re.compile(
 
 
 def print_report(lines: Sequence[str]) -> None:
-    """Print the lines; a pipe and a narrow terminal get them unchanged."""
+    """Print the lines. A pipe and a narrow terminal get the lines unchanged."""
     is_wide = shutil.get_terminal_size().columns >= MIN_TABLE_COLUMNS
-    if sys.stdout.isatty() and "NO_COLOR" not in os.environ and is_wide:
+    can_show_columns = sys.stdout.isatty() and "NO_COLOR" not in os.environ and is_wide
+    if can_show_columns:
         _print_columns(lines)
     else:
         print("\n".join(lines), flush=True)
 
 
 def _print_columns(lines: Sequence[str]) -> None:
-    """Print rows in columns; a long row wraps within its column. Text is never read as markup."""
+    """Print rows in columns. A long row wraps within its column. Text is never read as markup."""
     from rich.console import Console  # noqa: PLC0415 - only a terminal needs it
     from rich.table import Column, Table  # noqa: PLC0415 - as above: only a terminal needs it
     from rich.text import Text  # noqa: PLC0415 - as above: only a terminal needs it
@@ -34,7 +35,8 @@ def _print_columns(lines: Sequence[str]) -> None:
     def make_table() -> Table:
         return Table.grid(Column(no_wrap=True), Column(overflow="fold"), padding=(0, 2, 0, 0))
 
-    console, table = Console(), make_table()
+    console = Console()
+    table = make_table()
     for line in [*lines, None]:
         if line is not None and (row := _ROW_PATTERN.fullmatch(line)):
             style = "yellow" if row["name"] == "warning" else "bold"

@@ -21,9 +21,8 @@ def run(options: argparse.Namespace) -> int:
         raise ConfigError(
             "auth.token_secret is not set: set it to the output of `openssl rand -hex 32`"
         )
-    if not all(
-        is_valid_name(name) for name in (options.resource, options.thread) if name is not None
-    ):
+    names = [name for name in (options.resource, options.thread) if name is not None]
+    if not all(map(is_valid_name, names)):
         raise ConfigError(
             "--resource and --thread must be 1 to 256 bytes of printable text, "
             "without blanks around it"
@@ -40,12 +39,13 @@ def run(options: argparse.Namespace) -> int:
     return DONE
 
 
-def choose_tenant(named: str | None, known: Sequence[str]) -> str | None:
-    """Return the tenant of the token: the named one, or the only one; None if there are no keys."""
-    if named is None and len(known) < 2:
-        return known[0] if known else None
-    if named not in known:
+def choose_tenant(requested: str | None, tenants: Sequence[str]) -> str | None:
+    """Return the tenant of the token: the requested one, or the only one; None if there are no
+    keys."""
+    if requested is None and len(tenants) < 2:
+        return tenants[0] if tenants else None
+    if requested not in tenants:
         raise ConfigError(
-            f"--tenant must be one of auth.keys: {', '.join(known) or 'there are none'}"
+            f"--tenant must be one of auth.keys: {', '.join(tenants) or 'there are none'}"
         )
-    return named
+    return requested

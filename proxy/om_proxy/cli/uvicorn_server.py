@@ -18,7 +18,8 @@ GRACEFUL_SHUTDOWN_S = 30  # after SIGTERM, running streams have this long to end
 
 
 class AnnouncedServer(uvicorn.Server):
-    """A server that calls `announce` with its port once it listens: a printed address answers."""
+    """A server that calls `announce` with its port once it listens, so that a printed address
+    answers."""
 
     def __init__(self, config: uvicorn.Config, announce: Callable[[int], None]) -> None:
         super().__init__(config)
@@ -30,13 +31,15 @@ class AnnouncedServer(uvicorn.Server):
             self._announce(self.servers[0].sockets[0].getsockname()[1])
 
 
-def server_config(app: App | str, settings: Settings, **more: Any) -> uvicorn.Config:
-    """Return uvicorn's configuration. `app`: the application, or the name of its factory."""
+def create_server_config(
+    app: App | str, settings: Settings, **worker_options: Any
+) -> uvicorn.Config:
+    """Create uvicorn's configuration. `app`: the application, or the name of its factory."""
     return uvicorn.Config(
         app,
         host=settings.server.host,
         port=settings.server.port,
-        loop="auto",  # uvloop where it is installed: there is none for Windows
+        loop="auto",  # uvloop if it is installed: there is none for Windows
         http=BoundedProtocol,
         ws="none",  # the app answers WebSockets with 501
         lifespan="on",
@@ -46,5 +49,5 @@ def server_config(app: App | str, settings: Settings, **more: Any) -> uvicorn.Co
         server_header=False,  # the upstream's own Server and Date are passed on
         date_header=False,
         timeout_graceful_shutdown=GRACEFUL_SHUTDOWN_S,
-        **more,
+        **worker_options,
     )

@@ -1,4 +1,4 @@
-"""Run several processes on one port, for `server.workers` above 1. They share the store."""
+"""Run several processes on one port if `server.workers` is above 1. They share the store."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from uvicorn.supervisors import Multiprocess
 from om_proxy.app import open_store
 from om_proxy.cli.banner import print_banner
 from om_proxy.cli.exit_status import CANNOT_START, DONE
-from om_proxy.cli.uvicorn_server import server_config
+from om_proxy.cli.uvicorn_server import create_server_config
 from om_proxy.settings import Settings
 
 WORKER_START_TIMEOUT_S = 60.0
 
 
 class Workers(Multiprocess):
-    """uvicorn's supervisor. It prints the banner once every worker serves."""
+    """The uvicorn supervisor. It prints the banner once every worker serves."""
 
     settings: Settings
 
@@ -32,13 +32,14 @@ class Workers(Multiprocess):
 
 
 def serve_with_workers(settings: Settings, sockets: list[socket.socket], path: str | None) -> int:
-    """Serve until a signal comes. A worker that dies is replaced; if one cannot start, all end.
+    """Serve until SIGTERM or SIGINT, and return the exit status. A worker that dies is replaced.
+    If a worker cannot start, all of them end.
 
     `path`: the file that --config names."""
     asyncio.run(check_store(settings))
     if path:
         os.environ["OM_PROXY_CONFIG"] = path  # the workers read the file themselves, and watch it
-    config = server_config(
+    config = create_server_config(
         "om_proxy.cli.serve:create_worker_app",
         settings,
         factory=True,
@@ -47,12 +48,12 @@ def serve_with_workers(settings: Settings, sockets: list[socket.socket], path: s
     workers = Workers(config, sockets=sockets)
     workers.settings = settings
     workers.run()
-    failed = any(process.exitcode == CANNOT_START for process in workers.processes)
-    return CANNOT_START if failed else DONE
+    has_start_failure = any(process.exitcode == CANNOT_START for process in workers.processes)
+    return CANNOT_START if has_start_failure else DONE
 
 
 async def check_store(settings: Settings) -> None:
     """Raise StorageError once for a bad store: otherwise every worker would report it."""
     if not settings.storage.required:
-        return  # each worker serves chat, and waits for a usable file
+        return  # each worker passes requests on, and waits for a usable file
     await (await open_store(settings.storage.url, settings.retention.generations)).close()

@@ -26,7 +26,7 @@ def raise_open_file_limit() -> None:
         return
 
 
-def keep_freed_memory() -> bool:
+def keep_freed_heap() -> bool:
     """Keep freed memory in the process, and return whether it is kept. A request with a body of a
     megabyte then needs no fresh pages, which halves its time and costs 20 MB of memory.
 
@@ -39,7 +39,7 @@ def keep_freed_memory() -> bool:
 
 
 def release_freed_memory() -> None:
-    """Return free pages to the system. `keep_freed_memory` lets malloc keep up to half a gigabyte,
+    """Return free pages to the system. `keep_freed_heap` lets malloc keep up to half a gigabyte,
     which must not remain after a peak. The call takes about 0.1 ms a megabyte, and does not hold
     the interpreter's lock."""
     trim = getattr(ctypes.CDLL(None) if os.name == "posix" else None, "malloc_trim", None)

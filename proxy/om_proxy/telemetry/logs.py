@@ -38,23 +38,23 @@ SCALAR_TYPES = frozenset((int, float, bool, type(None), Status, Reason))
 IGNORED_LIBRARY_MESSAGES = (
     # a reply that ended early at the upstream ends early here too: the `turn` event says so
     "ASGI callable returned without completing",
-    "Application startup failed",  # `report_failed_start` gives the cause
+    "Application startup failed",  # `report_start_failure` gives the cause
 )
 # no others: HTTP clients log URLs and bodies
 LOGGED_LIBRARIES = ("uvicorn.error", "asyncio")
 
 
-def configure(
-    log: Literal["auto", "json", "console", "off"], *, names_threads: bool = False
+def configure_log(
+    log: Literal["auto", "json", "console", "off"], *, show_thread_names: bool = False
 ) -> None:
     """Set up `telemetry.log`; may be called again. `auto` is console on a terminal, JSON elsewhere.
 
-    `names_threads`: whether a console shows a thread's own name, which is a header's value. It is
+    `show_thread_names`: whether a console shows a thread's own name, which is a header's value. It is
     for servers of this machine's user only. JSON lines, which are collected, never hold the name.
     """
     console = log == "console" or (log == "auto" and sys.stderr.isatty())
     processors: list[Processor] = [ConsoleLine()] if console else [render_json_line]
-    _Shown.thread_names = console and names_threads
+    _Shown.thread_names = console and show_thread_names
     structlog.configure(
         processors=processors,
         wrapper_class=_EventLogger,
@@ -84,7 +84,7 @@ def capture_python_warnings() -> None:
     )
 
 
-def report_failed_start(exc: Exception) -> None:
+def report_start_failure(exc: Exception) -> None:
     """Write one line on stderr that says why the program cannot start, whatever `telemetry.log`
     says: nothing else would tell the operator. An exception other than OmError is named by class
     and place only."""

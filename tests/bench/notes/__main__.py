@@ -218,7 +218,7 @@ def tell(text: str) -> None:
 
 def main() -> int:
     chosen = arguments()
-    logs.configure("off")
+    logs.configure_log("off")
     try:
         measured = asyncio.run(run(chosen))
     except (AnswerMissing, Stopped, OmError, ValueError, OSError) as exc:

@@ -23,7 +23,7 @@ LEAST_SLICES = 12
 @pytest.fixture(autouse=True)
 def no_collections() -> Iterator[None]:
     """The collector runs on whichever thread allocates, and the heap of a whole suite takes it
-    0.15 s. A server leaves what stood at its start out of collections (cli/serve_imports.py)."""
+    0.15 s. A server leaves what stood at its start out of collections (cli/faster_start.py)."""
     gc.collect()
     gc.disable()
     yield

@@ -22,7 +22,7 @@ import orjson
 
 from om_proxy.app import App, create_app
 from om_proxy.settings import parse
-from om_proxy.telemetry.logs import configure
+from om_proxy.telemetry.logs import configure_log
 from om_proxy.testing.loopback import serve_on_loopback
 from om_proxy.upstream import AiohttpTransport
 from tests.e2e.faults.httpx_relay import HttpxRelay
@@ -261,7 +261,7 @@ def main() -> int:
         "--loop", choices=("uvloop", "asyncio"), default="uvloop", help="`serve` has %(default)s"
     )
     told = options.parse_args()
-    configure("off")
+    configure_log("off")
     with tempfile.TemporaryDirectory() as folder:
         import uvloop  # which not every system has
 

@@ -13,7 +13,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from om_proxy.telemetry.logs import configure
+from om_proxy.telemetry.logs import configure_log
 from tests.e2e.tenancy.operations import Operations
 from tests.e2e.tenancy.world import WORLDS, Findings, owners, world
 
@@ -41,7 +41,7 @@ def heard(folder: Path) -> Iterator[Path]:
     with file.open("wb") as out:
         os.dup2(out.fileno(), 2)
     try:
-        configure("json")
+        configure_log("json")
         yield file
     finally:
         sys.stderr.flush()
