@@ -11,7 +11,12 @@ import pytest
 from msgspec.structs import replace
 
 from om_proxy.errors import Conflict, StorageError
-from om_proxy.memory.lifecycle.shared import detach_log, join_shared, take_own_log, thread_coverage
+from om_proxy.memory.lifecycle.log_sharing import (
+    detach_log,
+    find_thread_coverage,
+    finish_leaving,
+    join_shared_log,
+)
 from om_proxy.memory.lifecycle.transitions import activate_chunks, add_chunk
 from om_proxy.memory.message_list import MessageList
 from om_proxy.memory.model import Key, Memory, replace_log, resource_key
@@ -296,9 +301,9 @@ async def test_a_thread_that_leaves_is_due_by_itself(store: Watched) -> None:
     first = await memories.load(KEY, "resource")
     shares = await memories.commit(first, replace(first, tail=chat(1, 10), next_seq=3))
     bare, shared_log = detach_log(shares)
-    left = await memories.commit_shared(Change(bare, take_own_log(bare, ())), None)
+    left = await memories.commit_shared(Change(bare, finish_leaving(bare, ())), None)
     assert KEY in await store.due_threads(3.0, 9)
-    after = join_shared(replace(left, model="actor"), shared_log, named(KEY))
+    after = join_shared_log(replace(left, model="actor"), shared_log, named(KEY))
     await memories.commit_shared(
         Change(left, detach_log(after)[0]),
         Change(shared_log, replace_log(shared_log, unproductive_tokens=1)),
@@ -380,7 +385,7 @@ async def test_a_thread_and_its_shared_log_are_of_one_time(tmp_path: Path) -> No
     store.before_shared_log = meddle
     try:
         memory = await Memories(store, build_answering_policies(), label=named).load(KEY)
-        assert memory.coverage == thread_coverage(memory.log.entries, named(KEY)) == 2
+        assert memory.coverage == find_thread_coverage(memory.log.entries, named(KEY)) == 2
         assert [m.seq for m in memory.tail] == [3, 4]
     finally:
         await store.close()
@@ -399,6 +404,6 @@ async def test_what_is_cached_of_one_time_goes_with_nothing_newer(
         await meddle()
         memories.drop(dropped)
         memory = await memories.latest(KEY)
-        assert memory.coverage == thread_coverage(memory.log.entries, named(KEY)) == 2
+        assert memory.coverage == find_thread_coverage(memory.log.entries, named(KEY)) == 2
     finally:
         await store.close()

@@ -51,7 +51,7 @@ MODULES_TESTED_ELSEWHERE = {
     "identity/identity_rules.py": "identity/test_callers.py",
     "memory/message_view.py": "apis/chat/test_chat_message_corpus.py",
     "memory/transcript/digests.py": "apis/test_split.py",
-    "memory/lifecycle/forgetting.py": "storage/contract.py",
+    "memory/lifecycle/thread_removal.py": "storage/contract.py",
     "memory/transcript/stored_transcript.py": "memory/transcript/test_reconcile.py",
     "memory/lifecycle/observable.py": "memory/lifecycle/test_decisions.py",
     "memory/model.py": "memory/lifecycle/test_decisions.py",

@@ -16,7 +16,7 @@ from msgspec.structs import replace
 from om_proxy.bounded_cache import BoundedCache
 from om_proxy.errors import Conflict, OmError
 from om_proxy.facts import Facts, ForgottenMeanwhile
-from om_proxy.memory.lifecycle import shared
+from om_proxy.memory.lifecycle import log_sharing
 from om_proxy.memory.message_list import MessageList
 from om_proxy.memory.model import (
     RESOURCE_THREAD,
@@ -68,7 +68,7 @@ class Memories:
 
     Every commit asks the policy when the background should look at the memory, so that due work is
     found again after a restart. For threads that share a log it also asks at how many unobserved
-    tokens their resource is due. `label` names a thread in such a log (shared.py).
+    tokens their resource is due. `label` names a thread in such a log (log_sharing.py).
     """
 
     def __init__(
@@ -128,7 +128,7 @@ class Memories:
             return memory
         for _ in range(MAX_COMMIT_ATTEMPTS):
             attached = self._attach_log(memory, await self._load(resource_key(key)))
-            if shared.is_consistent(attached):
+            if log_sharing.is_consistent(attached):
                 return attached
             memory = await self._load(key)  # both were changed between the two reads
         raise Conflict(
@@ -147,7 +147,7 @@ class Memories:
         attached = self._attached.get(shared_log.key, {}).get(thread.key)
         if attached and attached[0] is thread and attached[1] is shared_log:
             return attached[2]
-        memory = shared.attach_log(thread, shared_log, self.label(thread.key))
+        memory = log_sharing.attach_log(thread, shared_log, self.label(thread.key))
         if thread.key in self._cached and shared_log.key in self._cached:
             self._attached.setdefault(shared_log.key, {})[thread.key] = (thread, shared_log, memory)
         return memory
@@ -170,7 +170,7 @@ class Memories:
         if not _shares_log(memory, scope):
             return memory
         attached = self._attach_log(memory, await self._latest(resource_key(key)))
-        return attached if shared.is_consistent(attached) else await self.load(key, scope)
+        return attached if log_sharing.is_consistent(attached) else await self.load(key, scope)
 
     async def _latest(self, key: Key) -> Memory:
         cached = self._cached.get(key)
@@ -209,8 +209,8 @@ class Memories:
         """Try once to commit; raises Conflict. The thread is dropped from the cache first, so a failure
         leaves nothing stale."""
         if after.shared_log is not None and before.shared_log is not None:
-            thread, shared_log = shared.detach_log(before)
-            thread_after, shared_log_after = shared.detach_log(after)
+            thread, shared_log = log_sharing.detach_log(before)
+            thread_after, shared_log_after = log_sharing.detach_log(after)
             # the text about other threads comes from this shared log: one of them may have been
             # forgotten since
             matters = (

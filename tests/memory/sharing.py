@@ -15,7 +15,7 @@ from itertools import count
 
 from msgspec.structs import replace
 
-from om_proxy.memory.lifecycle import branch, forgetting, shared, transitions
+from om_proxy.memory.lifecycle import branch, log_sharing, thread_removal, transitions
 from om_proxy.memory.model import (
     EMPTY_CHAIN,
     EMPTY_MARK,
@@ -113,13 +113,13 @@ class Resource:
 
     def load_joined(self, name: str) -> Memory:
         voice = self.voices[name]
-        return shared.attach_log(voice.memory, self.shared_log, voice.label)
+        return log_sharing.attach_log(voice.memory, self.shared_log, voice.label)
 
     def shares(self, name: str) -> bool:
         return self.voices[name].memory.scope == "resource"
 
     def commit(self, name: str, after: Memory) -> None:
-        thread, shared_log = shared.detach_log(after)
+        thread, shared_log = log_sharing.detach_log(after)
         self.voices[name].memory = thread
         self.store_log(shared_log)
 
@@ -243,9 +243,9 @@ class Resource:
     def leave(self, name: str) -> None:
         """Give the thread a log of its own."""
         voice, memory = self.voices[name], self.load_joined(name)
-        own, shared_log = shared.leave_shared(memory, self.past)
-        thread, _ = shared.detach_log(memory)
-        alone = shared.take_own_log(thread, own)
+        own, shared_log = log_sharing.leave_shared_log(memory, self.past)
+        thread, _ = log_sharing.detach_log(memory)
+        alone = log_sharing.finish_leaving(thread, own)
         voice.memory = self.roll_back(voice, alone, memory.end, own)
         self.store_log(shared_log)
         voice.blurred = voice.blurred or any(
@@ -254,15 +254,15 @@ class Resource:
 
     def join(self, name: str) -> None:
         voice = self.voices[name]
-        self.commit(name, shared.join_shared(voice.memory, self.shared_log, voice.label))
+        self.commit(name, log_sharing.join_shared_log(voice.memory, self.shared_log, voice.label))
 
     def forget(self, name: str) -> None:
         """Forget the thread as a store does. It begins anew, under its old name."""
         gone, before = self.voices[name].label, self.shared_log
-        self.shared_log = forgetting.remove_thread(before, self.past, gone)
+        self.shared_log = thread_removal.remove_thread(before, self.past, gone)
         older = [(before.log.generation, before.log.entries), *self.past]
         cleared = [
-            (number, tuple(o for o in log if not forgetting.mentions_thread(o, gone)))
+            (number, tuple(o for o in log if not thread_removal.mentions_thread(o, gone)))
             for number, log in older
         ]
         self.past = [(number, log) for number, log in cleared if log]
@@ -270,15 +270,15 @@ class Resource:
             if (
                 other != name
                 and self.shares(other)
-                and forgetting.covers_less(before.log.entries, self.log, voice.label)
+                and thread_removal.covers_less(before.log.entries, self.log, voice.label)
             ):
-                reach = shared.thread_coverage(self.log, voice.label)
+                reach = log_sharing.find_thread_coverage(self.log, voice.label)
                 covered, tail = voice.said(0, reach), voice.said(reach, 10**9)
                 marks, counted = (
                     [m.mark for m in covered][-RECENT_MARKS:],
                     (len(covered), sum_framed_tokens(covered)),
                 )
-                voice.memory = forgetting.uncover_thread(
+                voice.memory = thread_removal.uncover_thread(
                     voice.memory, self.shared_log, voice.label, marks, tail, counted
                 )
         self.voices[name] = self._new(name)
@@ -293,7 +293,7 @@ class Resource:
             self._check_ranges(voice, memory)
             self._check_notes(voice, memory)
             if self.shares(name):
-                assert shared.detach_log(memory) == (
+                assert log_sharing.detach_log(memory) == (
                     voice.memory,
                     replace(self.shared_log, key=resource_key(voice.memory.key)),
                 )
@@ -364,7 +364,7 @@ class Resource:
         """Return what the log covers and notes of each other thread."""
         return {
             other: (
-                shared.thread_coverage(self.log, v.label),
+                log_sharing.find_thread_coverage(self.log, v.label),
                 self.list_noted_words(self.log, {v.label, None}, other),
             )
             for other, v in self.voices.items()

@@ -13,7 +13,7 @@ import orjson
 from msgspec import structs
 
 from om_proxy.identity.keyed_hashes import label_thread
-from om_proxy.memory.lifecycle import batches, shared
+from om_proxy.memory.lifecycle import batches, log_sharing
 from om_proxy.memory.lifecycle.thresholds import Limits
 from om_proxy.memory.model import (
     EMPTY_CHAIN,
@@ -223,7 +223,9 @@ class SharedWorld(World):
                 )
                 end = part.last
         must(
-            memory.coverage == end == shared.thread_coverage(shared_log.log.entries, label),
+            memory.coverage
+            == end
+            == log_sharing.find_thread_coverage(shared_log.log.entries, label),
             "coverage is the reach of the parts",
             memory,
             end,

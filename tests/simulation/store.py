@@ -12,7 +12,7 @@ from msgspec.structs import replace
 
 from om_proxy.errors import Conflict, StorageError
 from om_proxy.identity.keyed_hashes import label_thread
-from om_proxy.memory.lifecycle import forgetting, rekeying, shared
+from om_proxy.memory.lifecycle import log_sharing, rekeying, thread_removal
 from om_proxy.memory.lifecycle.batches import ThreadBacklog
 from om_proxy.memory.lifecycle.observable import answered_chunks, unobserved_tokens
 from om_proxy.memory.model import (
@@ -227,15 +227,15 @@ class Disk:
                 *shared_log.generations(before.log.generation),
             )
         ]
-        held = [[o.id for o in log if forgetting.mentions_thread(o, label)] for log in logs]
+        held = [[o.id for o in log if thread_removal.mentions_thread(o, label)] for log in logs]
         older = shared_log.generations(before.log.generation)
-        after = forgetting.remove_thread(before, older, label)
+        after = thread_removal.remove_thread(before, older, label)
         self._write(shared_log, before, after)
         gone = {
             o.id
             for log in (before.log.entries, *(log for _, log in older))
             for o in log
-            if forgetting.mentions_thread(o, label)
+            if thread_removal.mentions_thread(o, label)
         }
         for entries in shared_log.entries.values():
             for position in [p for p, id_ in entries.items() if id_ in gone]:
@@ -245,9 +245,9 @@ class Disk:
         for thread in self.sharing(shared_log.head.key):
             name = label_thread(self.secret, thread.head.key)
             memory = replace(thread.memory(), other_threads_text="")
-            if forgetting.covers_less(before.log.entries, after.log.entries, name):
+            if thread_removal.covers_less(before.log.entries, after.log.entries, name):
                 shared_log.head = replace(shared_log.head, due_at=self.clock())
-                reach = shared.thread_coverage(after.log.entries, name)
+                reach = log_sharing.find_thread_coverage(after.log.entries, name)
                 covered, tail = (
                     [m for m in thread.live() if m.seq <= reach],
                     [m for m in thread.live() if m.seq > reach],
@@ -256,7 +256,7 @@ class Disk:
                     [m.mark for m in covered][-RECENT_MARKS:],
                     (len(covered), sum_framed_tokens(covered)),
                 )
-                memory = forgetting.uncover_thread(memory, after, name, marks, tail, counted)
+                memory = thread_removal.uncover_thread(memory, after, name, marks, tail, counted)
             if memory != thread.memory():
                 self._write(thread, thread.memory(), memory)
         ids = {id_ for log in held for id_ in log}

@@ -10,7 +10,7 @@ from collections.abc import Callable
 import pytest
 from msgspec.structs import replace
 
-from om_proxy.memory.lifecycle import shared
+from om_proxy.memory.lifecycle import log_sharing
 from om_proxy.memory.model import RESOURCE_THREAD, Memory, Observation, Part, replace_log
 from om_proxy.memory.notes import sections
 from tests.simulation.sharing import SharedWorld
@@ -70,13 +70,15 @@ def test_the_worlds_share_much() -> None:
 
 def a_fork_leaves_the_log(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
-        shared, "remove_taken_back", lambda memory, cut, older, live: (memory.log.entries, False)
+        log_sharing,
+        "remove_taken_back",
+        lambda memory, cut, older, live: (memory.log.entries, False),
     )
 
 
 def a_fork_takes_everybodys(monkeypatch: pytest.MonkeyPatch) -> None:
     """What others have in a reflection that is taken back goes with it."""
-    kept = shared.remove_taken_back
+    kept = log_sharing.remove_taken_back
 
     def careless(
         memory: Memory, cut: int, older: object, live: object
@@ -84,7 +86,7 @@ def a_fork_takes_everybodys(monkeypatch: pytest.MonkeyPatch) -> None:
         log, forgotten = kept(memory, cut, older, live)  # type: ignore[arg-type] # passed on as they came
         return (log if log == memory.log.entries else log[:1]), forgotten
 
-    monkeypatch.setattr(shared, "remove_taken_back", careless)
+    monkeypatch.setattr(log_sharing, "remove_taken_back", careless)
 
 
 def threads_are_mixed_up(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -102,11 +104,11 @@ def a_reflection_forgets_where_it_began(monkeypatch: pytest.MonkeyPatch) -> None
     def newest(sources: tuple[Observation, ...]) -> tuple[Part, ...]:
         return tuple({part.label: part for o in sources for part in o.parts}.values())
 
-    monkeypatch.setattr(shared, "merge_parts", newest)
+    monkeypatch.setattr(log_sharing, "merge_parts", newest)
 
 
 def entries_keep_the_ids_of_their_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
-    kept = shared.append_entries
+    kept = log_sharing.append_entries
 
     def careless(memory: Memory, entries: tuple[Observation, ...]) -> Memory:
         made = kept(memory, entries)
@@ -116,7 +118,7 @@ def entries_keep_the_ids_of_their_chunks(monkeypatch: pytest.MonkeyPatch) -> Non
         )
         return replace_log(made, entries=made.log.entries[:before] + own)
 
-    monkeypatch.setattr(shared, "append_entries", careless)
+    monkeypatch.setattr(log_sharing, "append_entries", careless)
 
 
 PLANTED = [

@@ -20,7 +20,7 @@ from msgspec.structs import replace
 
 from om_proxy.errors import Conflict, StorageError
 from om_proxy.identity.keyed_hashes import label_thread
-from om_proxy.memory.lifecycle import shared, transitions
+from om_proxy.memory.lifecycle import log_sharing, transitions
 from om_proxy.memory.model import (
     EMPTY_CHAIN,
     RECENT_MARKS,
@@ -1202,7 +1202,7 @@ class StoreContract:
             )
             stored = {"version": thread.version, "row_id": thread.row_id, "due_at": thread.due_at}
             assert thread == replace(voice.memory, **stored, other_threads_text=others)
-            assert shared.is_consistent(shared.attach_log(thread, log, voice.label))
+            assert log_sharing.is_consistent(log_sharing.attach_log(thread, log, voice.label))
         assert await store.load(resource_key(KEY)) == Memory(key=resource_key(KEY))
 
     @pytest.mark.parametrize("what", ["a thread", "a shared log"])

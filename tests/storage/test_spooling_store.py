@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from om_proxy.errors import Conflict, StorageError
-from om_proxy.memory.lifecycle import shared
+from om_proxy.memory.lifecycle import log_sharing
 from om_proxy.memory.model import Key, Memory, Message, extend_chain, resource_key
 from om_proxy.storage.base import Change, Store
 from om_proxy.storage.spool_budget import SpoolBudget
@@ -189,8 +189,8 @@ async def test_a_log_that_is_shared(tmp_path: Path) -> None:
         assert [(k, texts(m)) for k, m in await store.other_thread_tails(other, 3, 2)] == [
             (KEY, ["u2", "a2"])
         ]
-        assert shared.is_consistent(
-            shared.attach_log(await store.load(KEY), await store.load(resource_key(KEY)), "x")
+        assert log_sharing.is_consistent(
+            log_sharing.attach_log(await store.load(KEY), await store.load(resource_key(KEY)), "x")
         )
         assert store.is_degraded(other)
         faulty.refuses = False

@@ -246,7 +246,7 @@ EMPTY_LOG = ObservationLog()
 
 class SharedLogRef(Struct, frozen=True, kw_only=True):
     """The place of the log that a memory shares with its resource
-    (memory/lifecycle/shared.py)."""
+    (memory/lifecycle/log_sharing.py)."""
 
     label: str  # of this thread, in `Part`
     version: int = 0  # of the shared log's row; 0: nothing stored yet

@@ -8,7 +8,7 @@ from functools import partial
 from typing import NamedTuple
 
 from om_proxy.identity.keyed_hashes import label_thread
-from om_proxy.memory.lifecycle import forgetting, shared
+from om_proxy.memory.lifecycle import log_sharing, thread_removal
 from om_proxy.memory.model import MESSAGE_FRAMING_TOKENS, Key, Mark, Memory, Message, Observation
 from om_proxy.storage.base import ForgetResult
 
@@ -48,15 +48,15 @@ def plan_log_removal(
     """Plan the removal of the thread `key`. `older`: the older generations of the shared log;
     `others`: the threads that keep sharing it."""
     label = label_of(key)
-    after = forgetting.remove_thread(shared_log, older, label)
+    after = thread_removal.remove_thread(shared_log, older, label)
     mentions = [
-        [entry.id for entry in entries if forgetting.mentions_thread(entry, label)]
+        [entry.id for entry in entries if thread_removal.mentions_thread(entry, label)]
         for entries in (shared_log.log.entries, *(entries for _, entries in older))
     ]
     uncovered = [
         other
         for other in others
-        if forgetting.covers_less(shared_log.log.entries, after.log.entries, label_of(other))
+        if thread_removal.covers_less(shared_log.log.entries, after.log.entries, label_of(other))
     ]
     return LogRemoval(
         log=after,
@@ -64,7 +64,7 @@ def plan_log_removal(
         generations=sum(map(bool, mentions)),
         reflections=int(shared_log.log.reflection is not None),
         uncovered=tuple(
-            (other, shared.thread_coverage(after.log.entries, label_of(other)))
+            (other, log_sharing.find_thread_coverage(after.log.entries, label_of(other)))
             for other in uncovered
         ),
     )
@@ -83,4 +83,4 @@ def uncover_thread(
     and payload tokens of all live messages up to that seq."""
     count, tokens = covered
     framed_tokens = tokens + MESSAGE_FRAMING_TOKENS * count
-    return forgetting.uncover_thread(thread, log, label, recent, tail, (count, framed_tokens))
+    return thread_removal.uncover_thread(thread, log, label, recent, tail, (count, framed_tokens))

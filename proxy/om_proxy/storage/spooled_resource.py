@@ -1,6 +1,6 @@
 """The turns of one resource that wait for the store, in order, and its threads with them applied.
 
-The unit is a resource because its threads may share a log (memory/lifecycle/shared.py): the changes
+The unit is a resource because its threads may share a log (memory/lifecycle/log_sharing.py): the changes
 of the log must stay in order. A thread without a resource is a unit of its own.
 """
 

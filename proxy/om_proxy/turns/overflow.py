@@ -13,7 +13,7 @@ from om_proxy.background.thread_run import loop_time
 from om_proxy.memory.lifecycle import transitions
 from om_proxy.memory.lifecycle.decisions import Observe
 from om_proxy.memory.lifecycle.observable import last_observable_seq
-from om_proxy.memory.prompt import overflow, prompt_cost
+from om_proxy.memory.prompt import overflow_batches, prompt_cost
 from om_proxy.memory_cache import Memories
 from om_proxy.turns.committing import Committer
 from om_proxy.turns.prompt_builder import PromptBuilder
@@ -45,12 +45,12 @@ class OverflowRecovery:
             return False
         projected = reconciled.projected
         last_leaving_seq = self._last_leaving_seq(opened)
-        if not overflow.ready_chunks(projected, last_leaving_seq) and not self._find_next_batch(
-            opened
-        ):
+        if not overflow_batches.ready_chunks(
+            projected, last_leaving_seq
+        ) and not self._find_next_batch(opened):
             return False
         received_tokens = prompt_cost.received_tokens(projected, reconciled.sent)
-        return overflow.can_shrink(projected, received_tokens, last_leaving_seq)
+        return overflow_batches.can_shrink(projected, received_tokens, last_leaving_seq)
 
     async def shorten(self, turn: PreparedTurn) -> PreparedTurn:
         """Observe the messages that may leave the prompt, activate their notes, and build the
@@ -63,7 +63,7 @@ class OverflowRecovery:
         """
         coverage_before = turn.opened.reconciled.projected.coverage
         opened = await self._observe_overflow(turn.opened)
-        if ids := overflow.ready_chunks(
+        if ids := overflow_batches.ready_chunks(
             opened.reconciled.projected, self._last_leaving_seq(opened)
         ):
             activated = partial(transitions.activate_chunks, ids=ids, now=self.clock())
@@ -99,7 +99,7 @@ class OverflowRecovery:
 
     def _find_next_batch(self, turn: OpenedTurn) -> Observe | None:
         max_tokens = turn.context.effective.limits.observe_from_tokens
-        return overflow.next_batch(
+        return overflow_batches.next_batch(
             turn.reconciled.projected, self._last_leaving_seq(turn), max_tokens, self.clock()
         )
 

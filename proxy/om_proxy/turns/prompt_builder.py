@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from msgspec.structs import replace
 
 from om_proxy.apis.message_summary import summarize_message
-from om_proxy.memory.lifecycle import shared
+from om_proxy.memory.lifecycle import log_sharing
 from om_proxy.memory.lifecycle.observable import answered_chunks
 from om_proxy.memory.model import Key, Memory, resource_key
 from om_proxy.memory.prompt import other_threads, prompt_cost
@@ -34,7 +34,7 @@ class PromptBuilder:
         if turn.reconciled.projected.shared_log:
             turn = await self._add_other_threads(turn)
         projected, sent = turn.reconciled.projected, turn.reconciled.sent
-        shown = shared.limit_log_to_shown(projected) if projected.shared_log else projected
+        shown = log_sharing.limit_log_to_shown(projected) if projected.shared_log else projected
         has_notes = bool(shown.log.entries or projected.other_threads_text)
         limit = turn.context.effective.limits.tail_limit_tokens
         if not has_notes and limit is None and is_everything_sent(projected, sent):
@@ -51,7 +51,7 @@ class PromptBuilder:
         turn = replace_projected(turn, projected)
         prompt = self.renderer.render(
             turn.request,
-            shared.limit_log_to_shown(projected),
+            log_sharing.limit_log_to_shown(projected),
             kept,
             turn.context,
             left_out=left_out,
@@ -151,7 +151,7 @@ class PromptBuilder:
             and self.clock() - previous > turn.context.effective.limits.cache_lifetime_s
         ):
             return False
-        return memory.shared_log is None or shared.keeps_view(memory)
+        return memory.shared_log is None or log_sharing.can_keep_shown_log(memory)
 
     async def _count_tokens(
         self, turn: OpenedTurn, pieces: Sequence[Piece] | None = None, block: int = 0

@@ -14,7 +14,7 @@ from om_proxy.errors import Conflict
 from om_proxy.identity.callers import Caller
 from om_proxy.identity.keyed_hashes import fingerprint_key
 from om_proxy.memory.dates import find_zone
-from om_proxy.memory.lifecycle import branch, shared
+from om_proxy.memory.lifecycle import branch, log_sharing
 from om_proxy.memory.model import (
     EMPTY_MARK,
     MESSAGE_FRAMING_TOKENS,
@@ -282,15 +282,19 @@ class Reconciler:
         """Let the thread share its resource's log instead of its own, or the other way round."""
         if scope == "resource":
             shared_log = await self.memories.load(resource_key(memory.key))
-            after = shared.join_shared(memory, shared_log, self.memories.label(memory.key))
+            after = log_sharing.join_shared_log(memory, shared_log, self.memories.label(memory.key))
             if not should_store:
                 return after
-            bare, log = shared.detach_log(after)
+            bare, log = log_sharing.detach_log(after)
             return await self.memories.commit_shared(Change(memory, bare), Change(shared_log, log))
-        own, shared_log_after = shared.leave_shared(memory, await self._load_generations(memory))
-        thread, shared_log_before = shared.detach_log(memory)
+        own, shared_log_after = log_sharing.leave_shared_log(
+            memory, await self._load_generations(memory)
+        )
+        thread, shared_log_before = log_sharing.detach_log(memory)
         live = (await self.memories.store.outline(memory.key)).live
-        after = await self._roll_back(shared.take_own_log(thread, own), memory.end, own, live)
+        after = await self._roll_back(
+            log_sharing.finish_leaving(thread, own), memory.end, own, live
+        )
         if not should_store:
             return after
         changed = (

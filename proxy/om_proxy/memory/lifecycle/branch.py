@@ -11,7 +11,7 @@ from operator import itemgetter
 from msgspec.structs import replace
 
 from om_proxy.memory.dates import MONTH_NAMES
-from om_proxy.memory.lifecycle import shared
+from om_proxy.memory.lifecycle import log_sharing
 from om_proxy.memory.lifecycle.transitions import is_made_from
 from om_proxy.memory.model import (
     RECENT_MARKS,
@@ -44,7 +44,7 @@ def valid_prefix(
 def covered_until(log: Sequence[Observation], label: str | None = None) -> int:
     """The coverage of a log; with a label, the coverage that a shared log gives this thread."""
     if label is not None:
-        return shared.thread_coverage(log, label)
+        return log_sharing.find_thread_coverage(log, label)
     return log[-1].last if log else 0
 
 
@@ -58,10 +58,10 @@ def rollback_target(
     that was not kept.
 
     A reflection that holds what the client took back gives way to the generation before it. `live`
-    as in `valid_prefix`. In a shared log only what this thread said goes back (shared.py).
+    as in `valid_prefix`. In a shared log only what this thread said goes back (log_sharing.py).
     """
     if memory.shared_log:
-        return shared.remove_taken_back(memory, cut_seq, older, live)
+        return log_sharing.remove_taken_back(memory, cut_seq, older, live)
     logs = (memory.log.entries, *(log for _, log in older))
     states = [valid_prefix(log, cut_seq, live) for log in logs]
     found = max(states, key=covered_until)  # max keeps the first of equals: the newest generation
@@ -104,7 +104,7 @@ def add_rollback_note(
     date = f"{MONTH_NAMES[when.month - 1][:3]} {when.day}, {when.year}"
     text = ROLLBACK_NOTE.format(date=date, time=f"{when:%H:%M}")
     note = Observation(
-        id=shared.next_entry_id(memory),
+        id=log_sharing.next_entry_id(memory),
         after=at.seq,
         last=at.seq,
         chain=at.chain,
@@ -142,9 +142,9 @@ def roll_back(
     rolled = replace(
         rolled, reflection=_carry_reflection(memory.log.reflection, rolled), unproductive_tokens=0
     )
-    given = max([shared.next_entry_id(memory), *(o.id + 1 for o in log)])
+    given = max([log_sharing.next_entry_id(memory), *(o.id + 1 for o in log)])
     return replace(
-        shared.take_entry_ids(memory, given - shared.next_entry_id(memory)),
+        log_sharing.reserve_entry_ids(memory, given - log_sharing.next_entry_id(memory)),
         log=rolled,
         coverage=coverage,
         covered_count=before[0],

@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from om_proxy.memory.lifecycle import shared
+from om_proxy.memory.lifecycle import log_sharing
 from om_proxy.memory.lifecycle.observable import last_observable_seq
 from om_proxy.memory.model import Memory, Observation
 
@@ -32,7 +32,7 @@ def active_hints(memory: Memory) -> ActiveHints:
     In a log that several threads share, these are this thread's own. `memory` is the projected one,
     with the request's own messages."""
     given = (
-        [(p.last, p.at, p.task, p.suggestion) for p in shared.own_parts(memory)]
+        [(p.last, p.at, p.task, p.suggestion) for p in log_sharing.list_own_parts(memory)]
         if memory.shared_log
         else [(o.last, o.at, o.task, o.suggestion) for o in memory.log.entries if o.kind != "note"]
     )

@@ -112,7 +112,7 @@ def rekey_entry(
 
 
 def _order_by_label(part: Part) -> str:
-    """The order that `shared.merge_parts` gives them."""
+    """The order that `log_sharing.merge_parts` gives them."""
     return part.label
 
 

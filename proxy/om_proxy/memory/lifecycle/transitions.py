@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 from msgspec.structs import replace
 
-from om_proxy.memory.lifecycle import condensing, shared
+from om_proxy.memory.lifecycle import condensing, log_sharing
 from om_proxy.memory.lifecycle.hints import newest_task
 from om_proxy.memory.model import (
     RECENT_MARKS,
@@ -58,7 +58,7 @@ def activate_chunks(memory: Memory, ids: Sequence[int], now: float) -> Memory:
         _move_coverage(memory, moved[-1].last), chunks=memory.chunks[count:], render_date=now
     )
     if memory.shared_log:
-        return shared.append_entries(memory, moved)
+        return log_sharing.append_entries(memory, moved)
     return replace_log(memory, entries=memory.log.entries + moved)
 
 
@@ -111,7 +111,7 @@ def swap_reflection(memory: Memory, now: float) -> Memory:
         return replace_log(memory, reflection=None)
     earlier, sources, later = log.entries[: at.start], log.entries[at], log.entries[at.stop :]
     entry = Observation(
-        id=shared.next_entry_id(memory),
+        id=log_sharing.next_entry_id(memory),
         after=sources[0].after,
         last=sources[-1].last,
         chain=sources[-1].chain,
@@ -124,14 +124,14 @@ def swap_reflection(memory: Memory, now: float) -> Memory:
         suggestion=sources[-1].suggestion,
         kind="reflection",
         model=made.model,
-        parts=shared.merge_parts(sources),
+        parts=log_sharing.merge_parts(sources),
         sources=made.sources,
         depth=1 + max(o.depth for o in sources),
     )
     after = log.begin_generation((*earlier, entry, *later))
     may_go_on = condensing.frees_enough(sum(o.tokens for o in sources), entry.tokens)
     after = replace(after, reflection=None, unproductive_tokens=0 if may_go_on else after.tokens)
-    return replace(shared.take_entry_ids(memory, 1), log=after, render_date=now)
+    return replace(log_sharing.reserve_entry_ids(memory, 1), log=after, render_date=now)
 
 
 def mark_unproductive(memory: Memory, size: int, cause: str = "") -> Memory:

@@ -54,7 +54,7 @@ def attach_log(thread: Memory, shared_log: Memory, label: str) -> Memory:
 def is_consistent(memory: Memory) -> bool:
     """Whether thread and shared log are of one moment: the log covers exactly what is not in the
     thread's tail. They are read one after the other."""
-    return memory.shared_log is None or memory.coverage == thread_coverage(
+    return memory.shared_log is None or memory.coverage == find_thread_coverage(
         memory.log.entries, memory.shared_log.label
     )
 
@@ -73,7 +73,7 @@ def detach_log(memory: Memory) -> tuple[Memory, Memory]:
     return replace(memory, log=ref.own, shared_log=None), shared_log
 
 
-def join_shared(thread: Memory, shared_log: Memory, label: str) -> Memory:
+def join_shared_log(thread: Memory, shared_log: Memory, label: str) -> Memory:
     """Append a thread's own log to the shared one, and let the thread share that."""
     own = thread.log.begin_generation(()) if thread.log.entries else thread.log
     own = replace(own, reflection=None, unproductive_tokens=0)
@@ -81,7 +81,7 @@ def join_shared(thread: Memory, shared_log: Memory, label: str) -> Memory:
     return append_entries(attach_log(bare, shared_log, label), thread.log.entries)
 
 
-def leave_shared(
+def leave_shared_log(
     memory: Memory, older: Sequence[tuple[int, tuple[Observation, ...]]]
 ) -> tuple[tuple[Observation, ...], Memory]:
     """The thread's own log when it leaves the shared one, and the shared log without it. `older`: the
@@ -143,8 +143,8 @@ def _make_own_entry(o: Observation, part: Part, id_: int) -> Observation:
     )
 
 
-def take_own_log(thread: Memory, own: Sequence[Observation]) -> Memory:
-    """Give a thread that leaves the shared log `own` from `leave_shared`. The caller rolls back what
+def finish_leaving(thread: Memory, own: Sequence[Observation]) -> Memory:
+    """Give a thread that leaves the shared log `own` from `leave_shared_log`. The caller rolls back what
     these entries leave uncovered (`branch.roll_back`)."""
     return replace(
         thread,
@@ -174,7 +174,7 @@ def next_entry_id(memory: Memory) -> int:
     return memory.shared_log.next_id if memory.shared_log else memory.next_id
 
 
-def take_entry_ids(memory: Memory, count: int) -> Memory:
+def reserve_entry_ids(memory: Memory, count: int) -> Memory:
     """Count the ids that `count` new entries have taken."""
     if memory.shared_log:
         return replace(
@@ -196,10 +196,10 @@ def append_entries(memory: Memory, entries: Sequence[Observation]) -> Memory:
         )
         for i, o in enumerate(entries)
     )
-    return replace_log(take_entry_ids(memory, len(given)), entries=memory.log.entries + given)
+    return replace_log(reserve_entry_ids(memory, len(given)), entries=memory.log.entries + given)
 
 
-def own_parts(memory: Memory) -> list[Part]:
+def list_own_parts(memory: Memory) -> list[Part]:
     """The parts of the log's entries that are about this thread, without rollback notes."""
     label = memory.shared_log.label if memory.shared_log else ""
     return [p for o in memory.log.entries if o.kind != "note" for p in o.parts if p.label == label]
@@ -219,7 +219,7 @@ def merge_parts(sources: Sequence[Observation]) -> tuple[Part, ...]:
     return tuple(parts[label] for label in sorted(parts))
 
 
-def keeps_view(memory: Memory) -> bool:
+def can_keep_shown_log(memory: Memory) -> bool:
     """Whether this thread's prompt may go on with what it shows of the shared log while the prompt cache
     is warm: everything newer in the log is about other threads (docs/spec/behaviour.md#scopes)."""
     generation, length = memory.shown_log_state
@@ -238,12 +238,12 @@ def limit_log_to_shown(memory: Memory) -> Memory:
     length = memory.shown_log_state[1]
     return (
         replace_log(memory, entries=memory.log.entries[:length])
-        if keeps_view(memory) and length < len(memory.log.entries)
+        if can_keep_shown_log(memory) and length < len(memory.log.entries)
         else memory
     )
 
 
-def thread_coverage(log: Sequence[Observation], label: str) -> int:
+def find_thread_coverage(log: Sequence[Observation], label: str) -> int:
     """The coverage that a shared log gives a thread: the end of the newest entry about it. A rollback
     note moves it back."""
     return next((p.last for o in reversed(log) for p in o.parts if p.label == label), 0)

@@ -8,7 +8,7 @@ from msgspec.structs import replace
 from om_proxy.memory.lifecycle import transitions
 from om_proxy.memory.lifecycle.decisions import Observe
 from om_proxy.memory.model import Failures
-from om_proxy.memory.prompt.overflow import can_shrink, next_batch, ready_chunks
+from om_proxy.memory.prompt.overflow_batches import can_shrink, next_batch, ready_chunks
 from tests.memory.building import chat, chunk, memory, transcript
 
 MOST = 1_000

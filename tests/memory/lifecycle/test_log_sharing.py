@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 from msgspec.structs import replace
 
-from om_proxy.memory.lifecycle import branch, shared, transitions
+from om_proxy.memory.lifecycle import branch, log_sharing, transitions
 from om_proxy.memory.lifecycle.hints import active_hints
 from om_proxy.memory.model import EMPTY_MARK, Part, replace_log
 from om_proxy.memory.notes import sections
@@ -48,7 +48,9 @@ def test_what_is_laid_together_comes_apart_as_it_was() -> None:
     """Attaching and detaching the shared log changes neither it nor the thread."""
     r = mixed()
     for voice in r.voices.values():
-        assert shared.detach_log(shared.attach_log(voice.memory, r.shared_log, voice.label)) == (
+        assert log_sharing.detach_log(
+            log_sharing.attach_log(voice.memory, r.shared_log, voice.label)
+        ) == (
             voice.memory,
             r.shared_log,
         )
@@ -100,13 +102,13 @@ def test_a_reflection_stands_for_all_its_sources_did() -> None:
     (reflection, *_) = r.log
     assert [(p.label, p.after, p.last) for p in reflection.parts] == [(A, 0, 4), (B, 0, 4)]
     note = replace(entry("A", 2, 2, kind="note"), parts=(Part(A, 2, 2, b"two"),))
-    assert shared.merge_parts([reflection, note])[0]._replace(at=0.0) == Part(A, 0, 2, b"two")
-    assert shared.thread_coverage([reflection, note], A) == 2
+    assert log_sharing.merge_parts([reflection, note])[0]._replace(at=0.0) == Part(A, 0, 2, b"two")
+    assert log_sharing.find_thread_coverage([reflection, note], A) == 2
 
 
 @pytest.mark.parametrize(("label", "covered"), [(A, 6), (B, 6), (C, 0)])
 def test_the_reach_of_a_log(label: str, covered: int) -> None:
-    assert shared.thread_coverage(mixed().log, label) == covered
+    assert log_sharing.find_thread_coverage(mixed().log, label) == covered
 
 
 # ── following a branch ────────────────────────────────────────────────────────────────────────────
@@ -225,14 +227,14 @@ def test_a_log_of_ones_own_goes_along() -> None:
     thread = replace(
         replace_log(memory(()), entries=own, generation=2, next_generation=3), key=KEY, coverage=6
     )
-    joined = shared.join_shared(thread, r.shared_log, A)
+    joined = log_sharing.join_shared_log(thread, r.shared_log, A)
     assert [o.id for o in joined.log.entries] == [1, 2, 3]
     assert [(p.label, p.after, p.last) for o in joined.log.entries[1:] for p in o.parts] == [
         (A, 0, 4),
         (A, 4, 6),
     ]
     assert [s.label for s in sections.split_entry(joined.log.entries[1])] == [A]
-    back, shared_log = shared.leave_shared(joined, ())
+    back, shared_log = log_sharing.leave_shared_log(joined, ())
     assert [(o.text, o.after, o.last, o.chain, o.kind) for o in back] == [
         (o.text, o.after, o.last, o.chain, o.kind) for o in own
     ]
@@ -258,7 +260,7 @@ def test_a_thread_that_comes_back_covers_nothing_twice() -> None:
     r.leave("A")
     r.join("A")
     r.check()
-    assert reach(r, "A") == shared.thread_coverage(r.log, A) == 0
+    assert reach(r, "A") == log_sharing.find_thread_coverage(r.log, A) == 0
     r.observe("A", 2)
     r.activate("A")
     r.check()
@@ -288,8 +290,8 @@ def test_a_reflection_that_came_along_is_not_taken_back_by_range() -> None:
         scope="thread",
         coverage=4,
     )
-    joined = shared.join_shared(thread, r.shared_log, A)
-    _, shared_log = shared.detach_log(joined)
+    joined = log_sharing.join_shared_log(thread, r.shared_log, A)
+    _, shared_log = log_sharing.detach_log(joined)
     assert branch.undo_reflection(shared_log, [(0, r.log)], NOW) is None
 
 
@@ -418,7 +420,7 @@ TestSharing.settings = settings(
         pytest.param((0, 2), ("B", "A", "C"), False, id="among others"),
         pytest.param((1, 2), ("B",), False, id="the log began anew"),
         pytest.param((0, 9), ("B",), False, id="notes it shows are gone"),
-        pytest.param(shared.NEVER_SHOWN, (), False, id="it has shown nothing of it yet"),
+        pytest.param(log_sharing.NEVER_SHOWN, (), False, id="it has shown nothing of it yet"),
     ],
 )
 def test_a_warm_thread_keeps_what_it_shows(
@@ -428,10 +430,10 @@ def test_a_warm_thread_keeps_what_it_shows(
     that differs from the beginning on."""
     log = tuple(entry("B", n, n + 1, parts=(Part(LABELS["B"], n, n + 1, b"c"),)) for n in range(2))
     log += tuple(entry(name, 5, 6, parts=(Part(LABELS[name], 5, 6, b"c"),)) for name in added)
-    laid = shared.attach_log(
+    laid = log_sharing.attach_log(
         replace(memory(()), shown_log_state=shown),
         replace_log(memory(()), entries=log),
         LABELS["A"],
     )
-    assert shared.keeps_view(laid) == keeps
-    assert shared.limit_log_to_shown(laid).log.entries == (log[:2] if keeps else log)
+    assert log_sharing.can_keep_shown_log(laid) == keeps
+    assert log_sharing.limit_log_to_shown(laid).log.entries == (log[:2] if keeps else log)

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from msgspec.structs import replace
 
-from om_proxy.memory.lifecycle import branch, shared
+from om_proxy.memory.lifecycle import branch, log_sharing
 from om_proxy.memory.model import Mark, Memory, Message, Observation
 
 
@@ -26,7 +26,7 @@ def remove_thread(
     shared_log: Memory, older: Sequence[tuple[int, tuple[Observation, ...]]], label: str
 ) -> Memory:
     """The shared log without this thread. `older`: its older generations, as in
-    `shared.remove_taken_back`.
+    `log_sharing.remove_taken_back`.
 
     The result is always a new generation: a reflection or a prompt made from the one before no longer
     fits.
@@ -51,14 +51,18 @@ def remove_thread(
 def _drop_after_gaps(log: Iterable[Observation]) -> Iterator[Observation]:
     ends: dict[str, int] = {}
     for o in log:
-        if all(shared.continues_coverage(o, part, ends.get(part.label, 0)) for part in o.parts):
+        if all(
+            log_sharing.continues_coverage(o, part, ends.get(part.label, 0)) for part in o.parts
+        ):
             ends |= {part.label: part.last for part in o.parts}
             yield o
 
 
 def covers_less(before: Sequence[Observation], after: Sequence[Observation], label: str) -> bool:
     """Whether the log covers less of this thread than it did."""
-    return shared.thread_coverage(after, label) < shared.thread_coverage(before, label)
+    return log_sharing.find_thread_coverage(after, label) < log_sharing.find_thread_coverage(
+        before, label
+    )
 
 
 def uncover_thread(
@@ -71,11 +75,11 @@ def uncover_thread(
 ) -> Memory:
     """Make raw again what the log no longer covers of a stored thread. `recent`, `tail` and `before` as
     in `branch.roll_back`."""
-    memory = shared.attach_log(thread, shared_log, label)
+    memory = log_sharing.attach_log(thread, shared_log, label)
     date = (
         thread.render_date or 0.0
     )  # the next prompt is dated anew: the log is of another generation
-    rolled, _ = shared.detach_log(
+    rolled, _ = log_sharing.detach_log(
         branch.roll_back(memory, thread.end, shared_log.log.entries, recent, tail, before, date)
     )
     return rolled
