@@ -94,7 +94,7 @@ def test_written_durations_read_back(milliseconds: int) -> None:
 )
 def test_idle(value: object, meant: object) -> None:
     """Off in every spelling, auto, or a duration."""
-    assert q.parse_idle(value) == meant
+    assert q.parse_duration_or_auto(value) == meant
 
 
 @pytest.mark.parametrize(
@@ -106,8 +106,8 @@ def test_idle(value: object, meant: object) -> None:
         (q.parse_share_or_tokens, "off", False),
         (q.parse_tokens_or_all, "0", 0),
         (q.parse_tokens_or_all, "false", False),
-        (q.parse_removed_or_kept, "1", 1.0),
-        (q.parse_removed_or_kept, "1000", 1_000.0),
+        (q.parse_share_removed_or_tokens_kept, "1", 1.0),
+        (q.parse_share_removed_or_tokens_kept, "1000", 1_000.0),
         (q.parse_multiple_or_tokens, "1", 1.0),
         (q.parse_multiple_or_tokens, "36000", 36_000.0),
     ],
@@ -131,9 +131,9 @@ def test_ratio_or_tokens(read: object, value: object, meant: object) -> None:
         (q.parse_tokens_or_all, "-1"),
         (q.parse_tokens_or_all, "1.5"),
         (q.parse_tokens_or_all, "inf"),
-        (q.parse_removed_or_kept, "0"),
-        (q.parse_removed_or_kept, "1.01"),
-        (q.parse_removed_or_kept, "999"),
+        (q.parse_share_removed_or_tokens_kept, "0"),
+        (q.parse_share_removed_or_tokens_kept, "1.01"),
+        (q.parse_share_removed_or_tokens_kept, "999"),
         (q.parse_multiple_or_tokens, "0.99"),
         (q.parse_multiple_or_tokens, "many"),
     ],

@@ -28,9 +28,9 @@ from om_proxy.settings.quantities import (
     render_duration,
 )
 from om_proxy.settings.source import Key
-from om_proxy.settings.validation_messages import list_faults
+from om_proxy.settings.validation_messages import render_faults
 
-MAX_CACHED_THREAD_OVERRIDES = 256  # sets of thread thresholds; their merged settings are cached
+MAX_CACHED_THREAD_OVERRIDES = 256  # different sets of thresholds whose merged settings are cached
 # the default of background.call_timeout: waiting longer for a memory call gains nothing
 MAX_THREAD_BLOCK_TIMEOUT_S = 120.0
 # OpenAI's short-lived prompt caches may last this long at quiet times
@@ -40,7 +40,7 @@ CERTAINLY_COLD_S = 3_600.0
 
 @dataclass(frozen=True, slots=True, eq=False)  # compared and hashed as itself: it keys a cache
 class Layer:
-    """One override: its place in the file (`models["gpt-4o*"]`) and its values."""
+    """One override: its place in the file, such as `models["gpt-4o*"]`, and its values."""
 
     kind: str  # models | resources
     glob: str
@@ -51,35 +51,35 @@ class Layer:
 
     @property
     def level(self) -> dict[str, Any]:
-        """The override's keys as one flat level: keys inside its `memory: {…}` or `context: {…}`
-        are moved up."""
+        """The override's keys as one flat level: the keys inside its `memory: {…}` or `context:
+        {…}` are moved up."""
         level = dict(expand_short_forms(self.values))
         for section in ("memory", "context"):
-            inside = level.get(section)
-            if isinstance(inside, Mapping):
+            section_values = level.get(section)
+            if isinstance(section_values, Mapping):
                 del level[section]
-                level.update(inside)
+                level.update(section_values)
         return dict(expand_short_forms(level))
 
-    def path_of(self, key: Key) -> Key:
-        """The path of a key in the file: `(layout,)` may stand inside `context`."""
+    def get_path_in_file(self, key: Key) -> Key:
+        """Return the path of a key in the file: `(layout,)` may be written inside `context`."""
         for section in ("memory", "context"):
-            inside = self.values.get(section)
-            if isinstance(inside, Mapping) and key[:1] and key[0] in inside:
+            section_values = self.values.get(section)
+            if key and isinstance(section_values, Mapping) and key[0] in section_values:
                 return (self.kind, self.glob, section, *key)
         return (self.kind, self.glob, *key)
 
     @property
     def specificity(self) -> tuple[bool, int]:
-        """A sort key, the least specific first: models before resources, then by the number of
-        literal characters."""
+        """The sort key of layers, from the least to the most specific: models before resources,
+        then by the number of literal characters."""
         return self.kind == "resources", len(re.sub(r"\[!?.[^]]*\]|[*?]", "", self.glob))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Effective:
-    """The settings in force for one model and one resource. The memory models are as the file
-    writes them: a name, a list of names, or `{"up_to": {tokens: name}}`."""
+    """The settings in force for one model and one resource. The memory models are written as in the
+    file: a name, a list of names, or `{"up_to": {tokens: name}}`."""
 
     memory: MemorySettings
     context: ContextSettings
@@ -87,41 +87,38 @@ class Effective:
     observer_model: ModelChoice
     reflector_model: ModelChoice
     layers: tuple[Layer, ...] = ()  # from the least to the most specific
-    cache_lifetime_s: float = CERTAINLY_COLD_S  # of the provider's prompt cache; as in `limits`
+    cache_lifetime_s: float = CERTAINLY_COLD_S  # of the provider's prompt cache
     _by_overrides: dict[bytes, Effective] = field(default_factory=dict, compare=False, repr=False)
 
     def with_overrides(self, overrides: bytes | None) -> Effective:
         """Return these settings with a thread's own thresholds merged in. `overrides`:
         `Memory.overrides`, made by `merge_thread_overrides`.
 
-        Overrides that break a rule of a configuration that changed since are ignored."""
+        If the configuration has changed since, and the overrides now break a rule, they are
+        ignored.
+        """
         if overrides is None:
             return self
-        found = self._by_overrides.get(overrides)
-        if found is None:
+        effective = self._by_overrides.get(overrides)
+        if effective is None:
             if len(self._by_overrides) >= MAX_CACHED_THREAD_OVERRIDES:
                 self._by_overrides.clear()
-            found = self._by_overrides[overrides] = self._apply_overrides(overrides)
-        return found
+            effective = self._by_overrides[overrides] = self._apply_overrides(overrides)
+        return effective
 
     def _apply_overrides(self, overrides: bytes) -> Effective:
-        layer = Layer("threads", "*", json.loads(overrides))
         try:
-            found = apply_layers(
-                self.memory, self.context, (layer,), cache_lifetime_s=self.cache_lifetime_s
-            )
+            effective = _apply_thresholds(self, json.loads(overrides))
         except ValidationError:
             return self
-        block_timeout_s = min(found.limits.block_timeout_s, get_max_thread_block_timeout(self))
-        return replace(
-            found,
-            limits=replace(
-                found.limits, prices=self.limits.prices, block_timeout_s=block_timeout_s
-            ),
-        )
+        limits = effective.limits
+        block_timeout_s = min(limits.block_timeout_s, get_max_thread_block_timeout(self))
+        limits = replace(limits, prices=self.limits.prices, block_timeout_s=block_timeout_s)
+        return replace(effective, limits=limits)
 
 
-THREAD_THRESHOLDS = {  # the settings that a thread may override
+# the settings that a thread may override
+THREAD_THRESHOLDS = {
     "observation": frozenset(
         {
             "message_tokens",
@@ -138,66 +135,72 @@ THREAD_THRESHOLDS = {  # the settings that a thread may override
 
 
 def get_max_thread_block_timeout(base: Effective) -> float:
-    """The longest `block_timeout` in seconds that a thread may set: each waiting request counts
-    towards `limits.in_flight`."""
+    """Return the longest `block_timeout` in seconds that a thread may set. There is a limit because
+    each waiting request counts towards `limits.in_flight`."""
     return max(base.limits.block_timeout_s, MAX_THREAD_BLOCK_TIMEOUT_S)
 
 
 def merge_thread_overrides(
-    base: Effective, wanted: Mapping[str, Any], stored: bytes | None = None
+    base: Effective, changes: Mapping[str, Any], stored: bytes | None = None
 ) -> bytes | None:
-    """Merge the wanted thresholds into a thread's stored ones, and return the bytes to store; None
-    if no threshold is left. A value of null removes a threshold.
+    """Merge changed thresholds into a thread's stored ones. Return the bytes to store; None if no
+    threshold is left. A value of None removes a threshold.
 
     Raises ConfigError for a key that is not a threshold, or a value that breaks a rule together
     with `base`.
     """
-    for section, values in wanted.items():
+    _check_threshold_names(changes)
+    merged = merge_levels([json.loads(stored) if stored else {}, changes])
+    thresholds = {}
+    for section, values in merged.items():
+        values_set = {name: value for name, value in values.items() if value is not None}
+        if values_set:
+            thresholds[section] = values_set
+    try:
+        effective = _apply_thresholds(base, thresholds)
+    except ValidationError as exc:
+        raise ConfigError(render_faults(exc)) from None
+    max_timeout_s = get_max_thread_block_timeout(base)
+    if effective.limits.block_timeout_s > max_timeout_s:
+        raise ConfigError(
+            "observation.block_timeout of a thread must be at most"
+            f" {render_duration(max_timeout_s)}"
+        )
+    return json.dumps(thresholds, sort_keys=True).encode() if thresholds else None
+
+
+def _check_threshold_names(changes: Mapping[str, Any]) -> None:
+    for section, values in changes.items():
         if section not in THREAD_THRESHOLDS or not isinstance(values, Mapping):
             raise ConfigError(
                 f"{section}: a thread has thresholds in {' and '.join(THREAD_THRESHOLDS)} only"
             )
-        if unknown := sorted(set(values) - THREAD_THRESHOLDS[section]):
-            known = ", ".join(sorted(THREAD_THRESHOLDS[section]))
+        if unknown_names := sorted(set(values) - THREAD_THRESHOLDS[section]):
+            names = ", ".join(sorted(THREAD_THRESHOLDS[section]))
             raise ConfigError(
-                f"{section}.{unknown[0]} is not a threshold of a thread; the thresholds are {known}"
+                f"{section}.{unknown_names[0]} is not a threshold of a thread;"
+                f" the thresholds are {names}"
             )
-    merged = merge_levels([json.loads(stored) if stored else {}, wanted])
-    kept = {
-        section: {k: v for k, v in values.items() if v is not None}
-        for section, values in merged.items()
-    }
-    kept = {section: values for section, values in kept.items() if values}
-    try:
-        found = apply_layers(
-            base.memory,
-            base.context,
-            (Layer("threads", "*", kept),),
-            cache_lifetime_s=base.cache_lifetime_s,
-        )
-    except ValidationError as exc:
-        raise ConfigError(
-            "; ".join(f"{'.'.join(map(str, path))} {rule}" for path, rule in list_faults(exc))
-        ) from None
-    if found.limits.block_timeout_s > (max_timeout := get_max_thread_block_timeout(base)):
-        raise ConfigError(
-            f"observation.block_timeout of a thread must be at most {render_duration(max_timeout)}"
-        )
-    return json.dumps(kept, sort_keys=True).encode() if kept else None
+
+
+def _apply_thresholds(base: Effective, thresholds: Mapping[str, Any]) -> Effective:
+    """Return `base` with a thread's own thresholds. Raises pydantic's ValidationError."""
+    layer = Layer("threads", "*", thresholds)
+    return apply_layers(base.memory, base.context, (layer,), cache_lifetime_s=base.cache_lifetime_s)
 
 
 def compute_limits(
     memory: MemorySettings, context: ContextSettings, *, cache_lifetime_s: float = CERTAINLY_COLD_S
 ) -> Limits:
     """Convert the thresholds to plain tokens and seconds. `cache_lifetime_s`: how long the provider
-    keeps a prompt, for `auto`."""
+    keeps a prompt, which is what `auto` means."""
     observation, reflection = memory.observation, memory.reflection
-    observe_from_tokens, reflect_from_tokens = (
-        observation.message_tokens,
-        reflection.observation_tokens,
-    )
+    observe_from_tokens = observation.message_tokens
+    reflect_from_tokens = reflection.observation_tokens
     is_buffering = observation.buffer_tokens is not False
-    idle = cache_lifetime_s if memory.activate_after_idle == "auto" else memory.activate_after_idle
+    idle_s = (
+        cache_lifetime_s if memory.activate_after_idle == "auto" else memory.activate_after_idle
+    )
     return Limits(
         observe_from_tokens=observe_from_tokens,
         interval_tokens=None
@@ -215,7 +218,7 @@ def compute_limits(
         log_excerpt_tokens=None
         if observation.previous_observer_tokens is False
         else observation.previous_observer_tokens,
-        buffer_after_idle_s=(idle or cache_lifetime_s) if observation.buffer_on_idle else None,
+        buffer_after_idle_s=(idle_s or cache_lifetime_s) if observation.buffer_on_idle else None,
         reflect_from_tokens=reflect_from_tokens,
         reflect_ahead_from_tokens=max(1, round(reflect_from_tokens * reflection.buffer_activation))
         if is_buffering
@@ -225,7 +228,7 @@ def compute_limits(
             "block_after" in reflection.model_fields_set or is_buffering,
             reflect_from_tokens,
         ),
-        activate_after_idle_s=idle,
+        activate_after_idle_s=idle_s,
         activate_on_provider_change=memory.activate_on_provider_change,
         cache_lifetime_s=max(cache_lifetime_s, CERTAINLY_COLD_S),
         tail_limit_tokens=context.tail_limit,
@@ -235,7 +238,8 @@ def compute_limits(
 
 
 def _list_thresholds_in_tokens(memory: MemorySettings) -> Iterator[str]:
-    """List the thresholds of `Limits` that the settings give in tokens, not as shares."""
+    """List the thresholds of `Limits` that the settings set in tokens, not as shares or
+    multiples."""
     observation, reflection = memory.observation, memory.reflection
     is_in_tokens = {
         "interval_tokens": observation.buffer_tokens >= 1,
@@ -243,12 +247,12 @@ def _list_thresholds_in_tokens(memory: MemorySettings) -> Iterator[str]:
         "block_from_tokens": observation.block_after >= MIN_BLOCK_AFTER_TOKENS,
         "reflect_block_from_tokens": reflection.block_after >= MIN_BLOCK_AFTER_TOKENS,
     }
-    return (name for name, in_tokens in is_in_tokens.items() if in_tokens)
+    return (name for name, is_fixed in is_in_tokens.items() if is_fixed)
 
 
 def _compute_block_tokens(block_after: float, is_in_force: bool, threshold: int) -> int:
-    """The tokens at which a request waits. Without buffering, the default of `block_after` is 1.0:
-    requests wait at the threshold (docs/spec/behaviour.md#wait)."""
+    """Return the tokens at which a request waits. Without buffering, the default of `block_after`
+    is 1.0: requests wait at the threshold (docs/spec/behaviour.md#wait)."""
     return max(threshold, convert_multiple(block_after, threshold)) if is_in_force else threshold
 
 
@@ -259,17 +263,15 @@ def apply_layers(
     *,
     cache_lifetime_s: float = CERTAINLY_COLD_S,
 ) -> Effective:
-    """Merge `layers`, the least specific first. `cache_lifetime_s`: as in `compute_limits`. Raises
-    pydantic's ValidationError if the result breaks a rule."""
+    """Merge `layers`, the least specific first, into `memory` and `context`. `cache_lifetime_s`: as
+    in `compute_limits`. Raises pydantic's ValidationError if the result breaks a rule."""
     levels = list_levels(memory, layers)
     merged = merge_levels(_remove_models(level) for level in levels)
     context_values = {
         key: merged.pop(key) for key in list(merged) if key in ContextSettings.model_fields
     }
-    observer, reflector = (
-        choose_model(levels, "observation").choice,
-        choose_model(levels, "reflection").choice,
-    )
+    observer = choose_model(levels, "observation").choice
+    reflector = choose_model(levels, "reflection").choice
     for section, model in (("observation", observer), ("reflection", reflector)):
         if model != INHERIT_MODEL:
             merged[section] = merge_levels([merged.get(section, {}), {"model": model}])
@@ -291,8 +293,9 @@ def apply_layers(
 
 
 def _list_models_of_shared_key(levels: Sequence[Mapping[str, Any]]) -> list[ModelChoice]:
-    """The models of the most specific level with an `api_key`. A more specific level must not send
-    that key to another provider. With an `api_base`, the key goes to that address only."""
+    """Return the models of the most specific level with an `api_key`. A more specific level must
+    not send that key to another provider. The list is empty with an `api_base`, because the key
+    then goes to that address only."""
     key_level = max(
         (depth for depth, level in enumerate(levels) if level.get("api_key")), default=-1
     )
@@ -305,28 +308,30 @@ def _list_models_of_shared_key(levels: Sequence[Mapping[str, Any]]) -> list[Mode
 
 
 def list_levels(memory: MemorySettings, layers: Sequence[Layer]) -> list[dict[str, Any]]:
-    """The values of each level, from `memory` to the most specific override."""
+    """Return the values of each level, from `memory` to the most specific override."""
     return [memory.model_dump(exclude_unset=True), *(layer.level for layer in layers)]
 
 
 def merge_levels(levels: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
-    """Merge levels key by key; a later level wins. Lists are replaced whole."""
+    """Merge levels key by key. A later level takes precedence. Lists are replaced, not merged."""
     result: dict[str, Any] = {}
     for level in levels:
         for key, value in level.items():
-            below = result.get(key)
-            result[key] = (
-                merge_levels([below, value])
-                if isinstance(below, dict) and isinstance(value, dict)
-                else value
-            )
+            earlier = result.get(key)
+            if isinstance(earlier, dict) and isinstance(value, dict):
+                result[key] = merge_levels([earlier, value])
+            else:
+                result[key] = value
     return result
 
 
 def _remove_models(level: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the level without its models: they are chosen by level, not merged by key."""
-    own = {key: value for key, value in level.items() if key != "model"}
+    """Return the level without its models, because models are chosen by level, not merged by
+    key."""
+    values = {key: value for key, value in level.items() if key != "model"}
     for section in ("observation", "reflection"):
-        if isinstance(own.get(section), Mapping):
-            own[section] = {key: value for key, value in own[section].items() if key != "model"}
-    return own
+        if isinstance(values.get(section), Mapping):
+            values[section] = {
+                key: value for key, value in values[section].items() if key != "model"
+            }
+    return values

@@ -4,6 +4,7 @@ override."""
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal, Self
 from zoneinfo import ZoneInfo
@@ -19,17 +20,18 @@ from om_proxy.settings.model_choice import (
 )
 from om_proxy.settings.quantities import (
     Duration,
-    Idle,
+    DurationOrAuto,
     MultipleOrTokens,
     OffOrAuto,
-    RemovedOrKept,
     ShareOrTokens,
+    ShareRemovedOrTokensKept,
     TokensOrAll,
     convert_multiple,
     convert_share,
 )
 from om_proxy.settings.section import (
     Count,
+    Fault,
     Layout,
     Scope,
     Secret,
@@ -37,20 +39,21 @@ from om_proxy.settings.section import (
     Text,
     Tokens,
     Url,
-    raise_broken_rules,
+    raise_faults,
 )
 
-# in a validation's context: the models of the level that sets the shared `api_key`
+# the name in a validation's context for the models of the level that sets the shared `api_key`
 SHARED_KEY_MODELS = "shared_key_models"
 
 
-def _check_block_after(block_after: float, key: str, threshold: int) -> list[tuple[str, str]]:
+def _find_block_after_faults(
+    block_after: float, threshold_name: str, threshold: int
+) -> list[Fault]:
     tokens = convert_multiple(block_after, threshold)
-    return (
-        [("block_after", f"as {tokens} tokens, it must not be below {key} ({threshold})")]
-        if tokens < threshold
-        else []
-    )
+    if tokens >= threshold:
+        return []
+    rule = f"as {tokens} tokens, it must not be below {threshold_name} ({threshold})"
+    return [("block_after", rule)]
 
 
 class ObserverModelSettings(Section):
@@ -66,7 +69,7 @@ class ReflectorModelSettings(Section):
 class ObservationSettings(Section):
     message_tokens: Tokens = 30_000
     buffer_tokens: ShareOrTokens = 0.2
-    buffer_activation: RemovedOrKept = 0.8
+    buffer_activation: ShareRemovedOrTokensKept = 0.8
     block_after: MultipleOrTokens = 1.2
     block_timeout: Duration = 20.0
     previous_observer_tokens: TokensOrAll = 2_000
@@ -83,29 +86,28 @@ class ObservationSettings(Section):
     @classmethod
     def _check_prompt(cls, value: str) -> str:
         try:
-            is_readable = value in {"default", "condensed"} or Path(value).is_file()
-        except (OSError, ValueError):  # no file can have this name
-            is_readable = False
-        if not is_readable:
+            is_usable = value in {"default", "condensed"} or Path(value).is_file()
+        except (OSError, ValueError):  # such as a name that is too long, or has a NUL character
+            is_usable = False
+        if not is_usable:
             raise ValueError("must be default, condensed, or the path of a file with the prompt")
         return value
 
     @model_validator(mode="after")
-    def _check(self) -> Self:
+    def _check_thresholds(self) -> Self:
         threshold = self.message_tokens
         rule = f"must be below message_tokens ({threshold})"
-        broken = []
-        if (
-            self.buffer_tokens is not False
-            and (tokens := convert_share(self.buffer_tokens, threshold)) >= threshold
-        ):
-            broken.append(("buffer_tokens", f"as {tokens} tokens, it {rule}"))
+        faults = []
+        if self.buffer_tokens is not False:
+            tokens = convert_share(self.buffer_tokens, threshold)
+            if tokens >= threshold:
+                faults.append(("buffer_tokens", f"as {tokens} tokens, it {rule}"))
         if self.buffer_activation > 1 and self.buffer_activation >= threshold:
-            broken.append(
+            faults.append(
                 ("buffer_activation", f"as {self.buffer_activation:.0f} tokens to keep, it {rule}")
             )
-        broken += _check_block_after(self.block_after, "message_tokens", threshold)
-        raise_broken_rules(broken)
+        faults += _find_block_after_faults(self.block_after, "message_tokens", threshold)
+        raise_faults(faults)
         return self
 
 
@@ -118,9 +120,11 @@ class ReflectionSettings(Section):
     model_settings: ReflectorModelSettings = ReflectorModelSettings()
 
     @model_validator(mode="after")
-    def _check(self) -> Self:
-        raise_broken_rules(
-            _check_block_after(self.block_after, "observation_tokens", self.observation_tokens)
+    def _check_block_after(self) -> Self:
+        raise_faults(
+            _find_block_after_faults(
+                self.block_after, "observation_tokens", self.observation_tokens
+            )
         )
         return self
 
@@ -133,9 +137,9 @@ class RetrievalSettings(Section):
     embedding_model: Text | None = None
 
     @model_validator(mode="after")
-    def _check(self) -> Self:
+    def _check_vector(self) -> Self:
         if self.vector and self.embedding_model is None:
-            raise_broken_rules([("vector", "needs retrieval.embedding_model")])
+            raise_faults([("vector", "needs retrieval.embedding_model")])
         return self
 
 
@@ -148,7 +152,7 @@ class MemorySettings(Section):
     api_key: Secret = None
     timezone: str = "UTC"
     share_token_budget: bool = False
-    activate_after_idle: Idle = None
+    activate_after_idle: DurationOrAuto = None
     activate_on_provider_change: bool = False
     economy: OffOrAuto = "off"
     observation: ObservationSettings = ObservationSettings()
@@ -157,7 +161,7 @@ class MemorySettings(Section):
 
     @model_validator(mode="before")
     @classmethod
-    def _expand(cls, value: Any) -> Any:
+    def _expand_short_forms(cls, value: Any) -> Any:
         return expand_short_forms(value)
 
     @field_validator("timezone")
@@ -170,61 +174,54 @@ class MemorySettings(Section):
         return value
 
     @model_validator(mode="after")
-    def _check(self, info: ValidationInfo) -> Self:
+    def _check_models(self, info: ValidationInfo) -> Self:
         level = self.model_dump(
             include={"model": True, "observation": {"model"}, "reflection": {"model"}}
         )
         shared_key_models = (info.context or {}).get(SHARED_KEY_MODELS, [])
-        faults = self._list_cross_provider_faults(shared_key_models)
-        raise_broken_rules([*list_model_conflicts(level), *faults])
+        raise_faults(
+            [*list_model_conflicts(level), *self._list_cross_provider_faults(shared_key_models)]
+        )
         return self
 
-    def _list_cross_provider_faults(
-        self, shared_key_models: list[ModelChoice]
-    ) -> Iterator[tuple[str, str]]:
+    def _list_cross_provider_faults(self, shared_key_models: list[ModelChoice]) -> Iterator[Fault]:
+        """List the models that cannot share one `api_key` or `api_base`."""
+        find_fault = partial(
+            find_cross_provider_fault, api_base=self.api_base, has_key=self.api_key is not None
+        )
         choices = {
             "model": self.model,
             "observation.model": self.observation.model,
             "reflection.model": self.reflection.model,
         }
-        for key, choice in choices.items():
-            models = [choice, *shared_key_models]
-            if fault := find_cross_provider_fault(
-                models, api_base=self.api_base, has_key=self.api_key is not None
-            ):
-                yield key, fault
-        if self.model == INHERIT_MODEL and (
-            fault := find_cross_provider_fault(
-                [self.observation.model, self.reflection.model],
-                api_base=self.api_base,
-                has_key=self.api_key is not None,
-            )
-        ):
-            yield "reflection.model", f"with observation.model, {fault}"
+        for name, choice in choices.items():
+            if rule := find_fault([choice, *shared_key_models]):
+                yield name, rule
+        if self.model != INHERIT_MODEL:
+            return
+        # without a common model, the agents' own models share the key and the address; each of them
+        # was already compared with `shared_key_models`
+        if rule := find_fault([self.observation.model, self.reflection.model]):
+            yield "reflection.model", f"with observation.model, {rule}"
 
 
 class ContextSettings(Section):
     layout: Layout = "auto"
     relative_time: bool = True
     priorities: tuple[Literal["red", "yellow", "green", "done"], ...] = ("red", "done")
-    tail_limit: Count | None = None
+    tail_limit: Count | None = None  # tokens
 
     @model_validator(mode="after")
-    def _check(self) -> Self:
+    def _check_priorities(self) -> Self:
         if not {"red", "done"} <= set(self.priorities):
-            raise_broken_rules(
-                [
-                    (
-                        "priorities",
-                        "must contain red and done: only the marks yellow and green can be left out",
-                    )
-                ]
-            )
+            rule = "must contain red and done: only the marks yellow and green can be left out"
+            raise_faults([("priorities", rule)])
         return self
 
 
 def expand_short_forms(level: Any) -> Any:
-    """Expand the short forms of a level of `memory`: `true`, `false`, `retrieval: true`."""
+    """Return a level with its short forms `true`, `false` and `retrieval: true` written out as
+    mappings. A level is the value of `memory`, or one override in `models` or `resources`."""
     if isinstance(level, bool):
         return {"enabled": level}
     if isinstance(level, Mapping) and "retrieval" in level:
@@ -236,10 +233,7 @@ def expand_short_forms(level: Any) -> Any:
     return level
 
 
-def list_model_conflicts(level: Mapping[str, Any]) -> list[tuple[str, str]]:
-    """List the agents' own models that conflict with `model` on the same level, each with the rule
-    that it breaks."""
-    return [
-        (f"{agent}.model", "cannot stand beside `model` on the same level: set one of the two")
-        for agent in find_conflicting_agents(level)
-    ]
+def list_model_conflicts(level: Mapping[str, Any]) -> list[Fault]:
+    """List the agents' own models that conflict with `model` on the same level."""
+    rule = "cannot be set together with `model` on the same level: set one of them"
+    return [(f"{agent}.model", rule) for agent in find_conflicting_agents(level)]

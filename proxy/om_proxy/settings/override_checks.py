@@ -43,9 +43,10 @@ def _list_own_faults(layer: Layer) -> Iterator[tuple[Key, str]]:
             try:
                 parse_model_choice(values["model"])
             except ValueError as exc:
-                yield layer.path_of((*section, "model")), str(exc)
+                yield layer.get_path_in_file((*section, "model")), str(exc)
     yield from (
-        (layer.path_of(tuple(key.split("."))), rule) for key, rule in list_model_conflicts(level)
+        (layer.get_path_in_file(tuple(key.split("."))), rule)
+        for key, rule in list_model_conflicts(level)
     )
 
 
@@ -58,7 +59,7 @@ def _list_merged_faults(
     try:
         apply_layers(memory, context, layers)
     except ValidationError as exc:
-        yield from ((last.path_of(path), rule) for path, rule in list_faults(exc))
+        yield from ((last.get_path_in_file(path), rule) for path, rule in list_faults(exc))
     except ValueError:
         return
 

@@ -1,4 +1,4 @@
-"""Parse a setting's text into a number: durations, sizes, ratios or tokens."""
+"""Parse the text of a setting into a number: a duration, a size, a share or tokens."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ BYTES_BY_UNIT = {
     "MB": 10**6,
     "GB": 10**9,
 }
-# a smaller block_after is a multiple of its threshold (docs/spec/config.md#quantities)
+# a smaller `block_after` is a multiple of its threshold (docs/spec/config.md#quantities)
 MIN_BLOCK_AFTER_TOKENS = 100.0
-# a smaller buffer_activation is the share to remove (docs/spec/config.md#quantities)
+# a smaller `buffer_activation` is the share to remove (docs/spec/config.md#quantities)
 MIN_KEPT_TOKENS = 1_000.0
 
 _DURATION_PATTERN = re.compile(r"(\d+(?:\.\d+)?)\s*(ms|s|m|h|d)", re.ASCII)
@@ -30,8 +30,8 @@ _SIZE_PATTERN = re.compile(r"(\d+(?:\.\d+)?)\s*([kKMG]i?B|B)?", re.ASCII)
 
 
 def parse_duration(value: Any) -> float:
-    """Return seconds. A number is seconds already. Text needs a unit: a bare `20` could mean
-    anything."""
+    """Return seconds. A number is in seconds already. Text needs a unit, because a bare `20` could
+    mean anything."""
     if _is_number(value) and value > 0:
         return float(value)
     match = _DURATION_PATTERN.fullmatch(value.strip()) if isinstance(value, str) else None
@@ -42,7 +42,7 @@ def parse_duration(value: Any) -> float:
 
 
 def parse_size(value: Any) -> int:
-    """Return bytes."""
+    """Return a size in bytes. Text may have a unit."""
     if _is_number(value) and value > 0 and int(value) == value:
         return int(value)
     match = _SIZE_PATTERN.fullmatch(value.strip()) if isinstance(value, str) else None
@@ -54,8 +54,8 @@ def parse_size(value: Any) -> int:
     return int(size)
 
 
-def parse_idle(value: Any) -> float | Literal["auto"] | None:
-    """Parse `activate_after_idle`: seconds, "auto", or None for `off`, false and null."""
+def parse_duration_or_auto(value: Any) -> float | Literal["auto"] | None:
+    """Parse `activate_after_idle`. Return seconds, "auto", or None for `off`, false and null."""
     if value is None or is_off(value):
         return None
     if value == "auto":
@@ -69,7 +69,7 @@ def parse_idle(value: Any) -> float | Literal["auto"] | None:
 
 
 def parse_share_or_tokens(value: Any) -> float | Literal[False]:
-    """Parse `buffer_tokens`: False, a share of the threshold below 1, or tokens."""
+    """Parse `buffer_tokens`. Return False for off, a share of the threshold below 1, or tokens."""
     if is_off(value):
         return False
     number = _parse_number(value)
@@ -79,7 +79,8 @@ def parse_share_or_tokens(value: Any) -> float | Literal[False]:
 
 
 def parse_tokens_or_all(value: Any) -> int | Literal[False]:
-    """Parse `previous_observer_tokens`: False for all of them, or tokens from 0 on."""
+    """Parse `previous_observer_tokens`. Return False for all tokens, or a number of tokens from 0
+    on."""
     if is_off(value):
         return False
     number = _parse_number(value)
@@ -88,9 +89,9 @@ def parse_tokens_or_all(value: Any) -> int | Literal[False]:
     return int(number)
 
 
-def parse_removed_or_kept(value: Any) -> float:
-    """Parse `observation.buffer_activation`: the share to remove, in (0, 1], or the tokens to keep,
-    from 1000 on."""
+def parse_share_removed_or_tokens_kept(value: Any) -> float:
+    """Parse `observation.buffer_activation`. Return the share to remove, in (0, 1], or the tokens
+    to keep, from 1000 on."""
     number = _parse_number(value)
     if number is None or not (0 < number <= 1 or number >= MIN_KEPT_TOKENS):
         raise ValueError("must be a ratio above 0 and at most 1, or tokens to keep, 1000 or more")
@@ -98,7 +99,7 @@ def parse_removed_or_kept(value: Any) -> float:
 
 
 def parse_multiple_or_tokens(value: Any) -> float:
-    """Parse `block_after`: a multiple of the threshold, in [1, 100), or tokens."""
+    """Parse `block_after`. Return a multiple of the threshold, in [1, 100), or tokens."""
     number = _parse_number(value)
     if number is None or number < 1:
         raise ValueError(
@@ -108,7 +109,8 @@ def parse_multiple_or_tokens(value: Any) -> float:
 
 
 def normalize_off(value: Any) -> Any:
-    """Return "off" for each spelling of it (YAML 1.1, JSON); a Literal checks the rest."""
+    """Return "off" for each spelling of it (YAML 1.1, JSON). The type of the setting checks other
+    values."""
     return "off" if is_off(value) else value
 
 
@@ -119,25 +121,26 @@ def is_off(value: Any) -> bool:
 
 
 def convert_share(value: float, threshold: int) -> int:
-    """Return the tokens of a `buffer_tokens`: a share of the threshold, or tokens already."""
+    """Return the tokens that a `buffer_tokens` means, which is a share of the threshold or a number
+    of tokens."""
     return max(1, round(threshold * value)) if value < 1 else int(value)
 
 
 def convert_multiple(value: float, threshold: int) -> int:
-    """Return the tokens of a `block_after`. A multiple never falls below its threshold by
-    rounding."""
+    """Return the tokens that a `block_after` means. Rounding never makes a multiple smaller than
+    its threshold."""
     return (
         max(threshold, round(threshold * value)) if value < MIN_BLOCK_AFTER_TOKENS else int(value)
     )
 
 
 def count_kept_tokens(value: float, threshold: int) -> int:
-    """Return the tokens that an `observation.buffer_activation` aims to leave raw."""
+    """Return the number of tokens that an `observation.buffer_activation` aims to leave raw."""
     return round(threshold * (1 - value)) if value <= 1 else int(value)
 
 
 def render_duration(seconds: float) -> str:
-    """Render a duration as the file writes it, in the largest unit that keeps it whole."""
+    """Render a duration as the file writes it, in the largest unit that gives a whole number."""
     for unit in ("d", "h", "m", "s"):
         if seconds >= SECONDS_BY_UNIT[unit] and seconds % SECONDS_BY_UNIT[unit] == 0:
             return f"{seconds / SECONDS_BY_UNIT[unit]:.0f}{unit}"
@@ -145,7 +148,7 @@ def render_duration(seconds: float) -> str:
 
 
 def render_size(size: int) -> str:
-    """Render a size as the file writes it, in the largest unit that keeps it whole."""
+    """Render a size as the file writes it, in the largest unit that gives a whole number."""
     for unit in ("GiB", "MiB", "KiB"):
         if size >= BYTES_BY_UNIT[unit] and size % BYTES_BY_UNIT[unit] == 0:
             return f"{size // BYTES_BY_UNIT[unit]}{unit}"
@@ -167,9 +170,11 @@ def _parse_number(value: Any) -> float | None:
 
 Duration = Annotated[float, PlainValidator(parse_duration)]  # in seconds
 Size = Annotated[int, PlainValidator(parse_size)]  # in bytes
-Idle = Annotated[float | Literal["auto"] | None, PlainValidator(parse_idle)]  # in seconds
+# in seconds; None: off
+DurationOrAuto = Annotated[float | Literal["auto"] | None, PlainValidator(parse_duration_or_auto)]
+# False: off
 ShareOrTokens = Annotated[float | Literal[False], PlainValidator(parse_share_or_tokens)]
-TokensOrAll = Annotated[int | Literal[False], PlainValidator(parse_tokens_or_all)]
-RemovedOrKept = Annotated[float, PlainValidator(parse_removed_or_kept)]
+TokensOrAll = Annotated[int | Literal[False], PlainValidator(parse_tokens_or_all)]  # False: all
+ShareRemovedOrTokensKept = Annotated[float, PlainValidator(parse_share_removed_or_tokens_kept)]
 MultipleOrTokens = Annotated[float, PlainValidator(parse_multiple_or_tokens)]
 OffOrAuto = Annotated[Literal["off", "auto"], BeforeValidator(normalize_off)]

@@ -316,7 +316,9 @@ def _find_model_origin(settings: Settings, effective: Effective, agent: Agent) -
 
 
 def _render_layer_origin(settings: Settings, layer: Layer, inner: Key) -> str:
-    origin = settings.origin(layer.path_of(inner)) or settings.origin((layer.kind, layer.glob))
+    origin = settings.origin(layer.get_path_in_file(inner)) or settings.origin(
+        (layer.kind, layer.glob)
+    )
     return f'{layer.kind}["{redact_credentials(layer.glob)}"]{f", {origin}" if origin else ""}'
 
 

@@ -1,5 +1,5 @@
-"""The base of every section of the configuration: frozen, without unknown keys, checked when it is
-made."""
+"""The base class of every section of the configuration: frozen, without unknown keys, and checked
+when it is made."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from urllib.parse import urlsplit
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, SecretStr
 from pydantic_core import PydanticCustomError
 
+Fault = tuple[str, str]  # the name of a setting, and the rule that its value breaks
 Layout = Literal["auto", "blocks", "merged"]
 Scope = Literal["thread", "resource"]
 Count = Annotated[int, Field(ge=1)]
@@ -18,23 +19,25 @@ Text = Annotated[str, Field(min_length=1)]
 CHAT_ENDPOINT_PATH = "/chat/completions"
 
 
-def _read_empty_as_none(value: Any) -> Any:
-    """Read "" as None: it is what `"${NAME:-}"` gives for an unset variable."""
+def _convert_empty_to_none(value: Any) -> Any:
+    """Convert "" to None, because `"${NAME:-}"` gives "" for an unset variable."""
     return None if value == "" else value
 
 
-Secret = Annotated[SecretStr | None, BeforeValidator(_read_empty_as_none)]
+Secret = Annotated[SecretStr | None, BeforeValidator(_convert_empty_to_none)]
 
 
 class Section(BaseModel):
+    """A mapping of the configuration. config/om-proxy.yaml describes each setting."""
+
     model_config = ConfigDict(frozen=True, extra="forbid", coerce_numbers_to_str=True)
 
 
-def raise_broken_rules(broken: Sequence[tuple[str, str]]) -> None:
-    """Raise one error for all broken rules of a section. `broken`: pairs of key and rule."""
-    if broken:
-        text = "; ".join(f"{key}: {rule}" for key, rule in broken)
-        raise PydanticCustomError("om_rules", "{text}", {"text": text, "broken": tuple(broken)})
+def raise_faults(faults: Sequence[Fault]) -> None:
+    """Raise one error for all faults of a section, if there are any."""
+    if faults:
+        text = "; ".join(f"{name}: {rule}" for name, rule in faults)
+        raise PydanticCustomError("om_rules", "{text}", {"text": text, "faults": tuple(faults)})
 
 
 def normalize_base_url(value: str) -> str:
@@ -42,7 +45,8 @@ def normalize_base_url(value: str) -> str:
     query: a credential in it would reach logs and error texts."""
     try:
         parts = urlsplit(value)
-        is_http_url = parts.scheme in {"http", "https"} and bool(parts.hostname) and parts.port != 0
+        has_host = bool(parts.hostname) and parts.port != 0
+        is_http_url = has_host and parts.scheme in {"http", "https"}
     except ValueError:
         is_http_url = False
     if not is_http_url or parts.username or parts.query or parts.fragment:

@@ -1,4 +1,4 @@
-"""The sections of the configuration apart from memory: address, limits, upstreams, keys, storage,
+"""The sections of the configuration other than memory: address, limits, upstreams, keys, storage,
 telemetry."""
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from pydantic import (
 from om_proxy.identity.identity_rules import GATEWAY_KEY_HEADERS
 from om_proxy.identity.user_token import MIN_SECRET_BYTES, is_usable_secret
 from om_proxy.settings.quantities import Duration, Size, normalize_off, render_size
-from om_proxy.settings.section import Count, Layout, Secret, Section, Text, Url, raise_broken_rules
+from om_proxy.settings.section import Count, Layout, Secret, Section, Text, Url, raise_faults
 
 # limits.memory must be at least this many times limits.body (proxy/om_proxy/server/budget.py)
 MIN_MEMORY_PER_BODY = 4
@@ -43,16 +43,12 @@ class ServerSettings(Section):
             return self.host == "localhost"
 
     @model_validator(mode="after")
-    def _check(self) -> Self:
+    def _check_admin_token(self) -> Self:
         if not self.is_loopback and self.admin_token is None:
-            raise_broken_rules(
-                [
-                    (
-                        "host",
-                        "an address other than loopback needs server.admin_token: set OM_PROXY_ADMIN_TOKEN",
-                    )
-                ]
+            rule = (
+                "an address other than loopback needs server.admin_token: set OM_PROXY_ADMIN_TOKEN"
             )
+            raise_faults([("host", rule)])
         return self
 
 
@@ -67,20 +63,22 @@ class LimitSettings(Section):
     in_flight: Count = 1_000
 
     @model_validator(mode="after")
-    def _check(self) -> Self:
-        if self.memory < (minimum := MIN_MEMORY_PER_BODY * self.body):
+    def _check_memory(self) -> Self:
+        minimum = MIN_MEMORY_PER_BODY * self.body
+        if self.memory < minimum:
             rule = (
                 f"must be at least {MIN_MEMORY_PER_BODY} x limits.body ({render_size(minimum)}):"
                 " a body and the values made of it must fit"
             )
-            raise_broken_rules([("memory", rule)])
+            raise_faults([("memory", rule)])
         return self
 
 
 class UpstreamSettings(Section):
     name: Text = "upstream"
     match: tuple[Text, ...] = Field(default=("*",), min_length=1)
-    base_url: Url  # without a default: if it is forgotten, prompts must not go to another server
+    # without a default: if the address is forgotten, prompts must not go to another server
+    base_url: Url
     api_key: Secret = None
     layout: Layout = "auto"
     connect_timeout: Duration = 5.0
@@ -115,10 +113,11 @@ class AuthSettings(Section):
     token_required: bool = False
 
     @model_validator(mode="after")
-    def _check(self) -> Self:
-        broken = []
-        if len({k.key.get_secret_value() for k in self.keys}) < len(self.keys):
-            broken.append(("keys", "each key must belong to one tenant only"))
+    def _check_keys_and_token(self) -> Self:
+        faults = []
+        distinct_keys = {item.key.get_secret_value() for item in self.keys}
+        if len(distinct_keys) < len(self.keys):
+            faults.append(("keys", "each key must belong to one tenant only"))
         secret = self.token_secret.get_secret_value().encode() if self.token_secret else None
         if secret is not None and not is_usable_secret(secret):
             rule = (
@@ -126,12 +125,12 @@ class AuthSettings(Section):
                 if len(secret) < MIN_SECRET_BYTES
                 else "must not be a key in PEM, SSH or JWK form"
             )
-            broken.append(("token_secret", f"{rule}; `openssl rand -hex 32` makes one"))
+            faults.append(("token_secret", f"{rule}; `openssl rand -hex 32` makes one"))
         if self.token_required and self.token_secret is None:
-            broken.append(
+            faults.append(
                 ("token_required", "needs auth.token_secret: without it, no token is valid")
             )
-        raise_broken_rules(broken)
+        raise_faults(faults)
         return self
 
 
@@ -163,20 +162,21 @@ class IdentitySettings(Section):
     scope_override: bool = False
 
     @model_validator(mode="after")
-    def _check(self) -> Self:
+    def _check_headers(self) -> Self:
         """Refuse headers that carry a credential: names are stored, listed and sent in receipts,
         and the header would not reach the model server."""
-        headers_by_key = {
+        headers_by_setting = {
             "thread_headers": self.thread_headers,
             "resource_headers": self.resource_headers,
         }
-        raise_broken_rules(
+        rule = (
+            "must not contain {}: it carries a credential, and names are stored and shown;"
+            " use another header"
+        )
+        raise_faults(
             [
-                (
-                    key,
-                    f"must not contain {header}: it carries a credential, and names are stored and shown; use another header",
-                )
-                for key, headers in headers_by_key.items()
+                (name, rule.format(header))
+                for name, headers in headers_by_setting.items()
                 for header in headers
                 if header in CREDENTIAL_HEADERS
             ]
@@ -222,7 +222,8 @@ class StorageSettings(Section):
     @field_validator("encryption_key")
     @classmethod
     def _refuse_encryption_key(cls, value: SecretStr | None) -> SecretStr | None:
-        if value is not None:  # an operator must not believe that the text is encrypted
+        # an operator must not believe that the stored text is encrypted
+        if value is not None:
             raise ValueError(
                 "this version cannot encrypt what it stores: remove the key to store text unencrypted"
             )
@@ -230,7 +231,7 @@ class StorageSettings(Section):
 
     @property
     def file(self) -> str | None:
-        """The database's file; None for a database in memory."""
+        """The path of the database's file; None for a database in memory."""
         path = self.url.removeprefix("sqlite:///")
         return None if path == ":memory:" else path
 
@@ -244,14 +245,8 @@ class BackgroundSettings(Section):
     @classmethod
     def _refuse_removed_keys(cls, value: Any) -> Any:
         if isinstance(value, Mapping) and "reflector_interval" in value:
-            raise_broken_rules(
-                [
-                    (
-                        "reflector_interval",
-                        "is no longer a setting and never had an effect: remove it",
-                    )
-                ]
-            )
+            rule = "is no longer a setting and never had an effect: remove it"
+            raise_faults([("reflector_interval", rule)])
         return value
 
 

@@ -24,7 +24,7 @@ from om_proxy.memory.lifecycle.prompt_cache import cache_lifetime
 from om_proxy.settings.effective import Effective, Layer, apply_layers
 from om_proxy.settings.memory import ContextSettings, MemorySettings, expand_short_forms
 from om_proxy.settings.override_checks import list_override_faults
-from om_proxy.settings.section import Section, raise_broken_rules
+from om_proxy.settings.section import Section, raise_faults
 from om_proxy.settings.service import (
     AuthSettings,
     BackgroundSettings,
@@ -38,16 +38,16 @@ from om_proxy.settings.service import (
     UpstreamSettings,
 )
 from om_proxy.settings.source import DEFAULT_UPSTREAM, Key
-from om_proxy.settings.validation_messages import list_faults
+from om_proxy.settings.validation_messages import render_faults
 
-# pairs of (model, resource); bounded because the client names the resource
+# pairs of a model and a resource; bounded, because the client names both
 MAX_CACHED_PAIRS = 4_096
 
 Override = Annotated[dict[str, Any], BeforeValidator(expand_short_forms)]
 
 
 class Settings(Section):
-    """The whole configuration. A reload replaces it; it never changes. `Settings()` holds the
+    """The whole configuration. It never changes: a reload replaces it. `Settings()` holds the
     built-in defaults; `load` reads a file."""
 
     server: ServerSettings = ServerSettings()
@@ -79,21 +79,20 @@ class Settings(Section):
     _layers: tuple[Layer, ...] = PrivateAttr(default=())
 
     @model_validator(mode="after")
-    def _check(self) -> Self:
-        names = [u.name for u in self.upstream]
-        broken = [
-            (f"upstream.{i}.name", "is already the name of an earlier upstream")
-            for i, n in enumerate(names)
-            if n in names[:i]
+    def _check_names_and_workers(self) -> Self:
+        names = [upstream.name for upstream in self.upstream]
+        faults = [
+            (f"upstream.{index}.name", "is already the name of an earlier upstream")
+            for index, name in enumerate(names)
+            if name in names[:index]
         ]
         if self.server.workers > 1 and self.storage.file is None:
-            broken.append(
-                (
-                    "server.workers",
-                    "above 1 needs a file in storage.url, because processes cannot share a store in memory",
-                )
+            rule = (
+                "above 1 needs a file in storage.url,"
+                " because processes cannot share a store in memory"
             )
-        raise_broken_rules(broken)
+            faults.append(("server.workers", rule))
+        raise_faults(faults)
         return self
 
     def model_post_init(self, context: Any, /) -> None:
@@ -108,21 +107,17 @@ class Settings(Section):
     def upstream_for(self, model: str | None) -> UpstreamSettings | None:
         """Return the first upstream whose `match` matches the model, or None. A request without a
         model matches `*` only."""
-        return next(
-            (
-                u
-                for u in self.upstream
-                if any(fnmatch.fnmatchcase(model or "", glob) for glob in u.match)
-            ),
-            None,
-        )
+        for upstream in self.upstream:
+            if any(fnmatch.fnmatchcase(model or "", glob) for glob in upstream.match):
+                return upstream
+        return None
 
     def effective(self, model: str | None, resource: str | None = None) -> Effective:
         """Return the settings in force for this model and resource. Raises ConfigError if overrides
         that could not be checked together contradict each other."""
         pair = (model, resource)
-        if found := self._effective_by_pair.get(pair):
-            return found
+        if effective := self._effective_by_pair.get(pair):
+            return effective
         names = {"models": model, "resources": resource}
         matching = tuple(
             layer
@@ -134,29 +129,29 @@ class Settings(Section):
         return effective
 
     def origin(self, path: Key) -> str | None:
-        """The source of a setting, as `file:line` or `env NAME`; None for a default."""
+        """Return the source of a setting, as `file:line` or `env NAME`; None for a default."""
         return self._origins.get(path)
 
     def list_override_faults(self) -> Iterator[tuple[Key, str]]:
-        """List each rule that `models` and `resources` break, with the path of the key that breaks
-        it."""
+        """List each rule that `models` and `resources` break, with the path of the setting that
+        breaks the rule."""
         return list_override_faults(self.memory, self.context, self._layers)
 
     @property
     def file(self) -> Path | None:
-        """The file it was loaded from."""
+        """The file that the settings were loaded from."""
         return self._file
 
     def with_source(
         self, *, origins: Mapping[Key, str] | None = None, file: Path | None = None
     ) -> Self:
-        """Return a copy that knows its file and the origin of each setting."""
+        """Return a copy that stores its file and the origin of each setting."""
         copy = self.model_copy()
         copy._origins = self._origins if origins is None else dict(origins)
         copy._file = file or self._file
         return copy
 
-    # cached properties, because pydantic's `==` compares private attributes, but not these
+    # cached properties: pydantic's `==` ignores them, but would compare private attributes
     @cached_property
     def _effective_by_pair(self) -> BoundedCache[tuple[str | None, str | None], Effective]:
         return BoundedCache(max_items=MAX_CACHED_PAIRS)
@@ -172,17 +167,14 @@ class Settings(Section):
         return cache_lifetime(host or "", model or "")
 
     def _apply_layers(self, layers: tuple[Layer, ...], cache_lifetime_s: float) -> Effective:
-        found = self._effective_by_layers.get((layers, cache_lifetime_s))
-        if found is None:
+        effective = self._effective_by_layers.get((layers, cache_lifetime_s))
+        if effective is None:
             try:
-                found = apply_layers(
+                effective = apply_layers(
                     self.memory, self.context, layers, cache_lifetime_s=cache_lifetime_s
                 )
             except ValidationError as exc:
                 globs = ", ".join(f"{layer.kind}.{layer.glob}" for layer in layers)
-                broken = "; ".join(
-                    f"{'.'.join(map(str, path))} {rule}" for path, rule in list_faults(exc)
-                )
-                raise ConfigError(f"{globs} contradict each other: {broken}") from None
-            self._effective_by_layers[layers, cache_lifetime_s] = found
-        return found
+                raise ConfigError(f"{globs} contradict each other: {render_faults(exc)}") from None
+            self._effective_by_layers[layers, cache_lifetime_s] = effective
+        return effective

@@ -58,7 +58,7 @@ def list_faults(exc: ValidationError) -> Iterator[tuple[Key, str]]:
             # items, which are reported on their own
             continue
         if kind == "om_rules":
-            yield from (((*path, *parse_path(key)), rule) for key, rule in context["broken"])
+            yield from (((*path, *parse_path(key)), rule) for key, rule in context["faults"])
         elif kind == "extra_forbidden":
             yield path, UNKNOWN_SETTING_RULE
         else:
@@ -68,6 +68,11 @@ def list_faults(exc: ValidationError) -> Iterator[tuple[Key, str]]:
                 if kind.startswith(start)
             )
             yield path, next(rules, error["msg"])
+
+
+def render_faults(exc: ValidationError) -> str:
+    """Render all broken rules in one sentence, each after the path of its setting."""
+    return "; ".join(f"{'.'.join(map(str, path))} {rule}" for path, rule in list_faults(exc))
 
 
 def parse_path(key: str) -> Key:
