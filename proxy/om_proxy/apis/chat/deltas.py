@@ -1,12 +1,13 @@
 """Put a streamed message together from its deltas, as its clients do.
 
-Strings are pieces of one string, lists pieces of one list; `null` says nothing. An id or a type
-comes once, or is repeated as a whole. Each tool call has a place, named by `index`. Servers get
-that wrong in three known ways, and the message must still be the one that the client builds:
+Strings are pieces of one string, lists are pieces of one list, and `null` adds nothing. An id or a
+type comes once, or is repeated as a whole. `index` names the tool call that a delta belongs to.
+Servers get that wrong in three known ways, and the message must still be the one that the client
+builds:
 
 - several calls under the same index: a new id together with a name begins a new call;
-- a new id in every piece of the same call: without a name it goes on with the call it has;
-- no index at all: an id names its call, a name begins one, anything else goes on with the last.
+- a new id in every piece of the same call: without a name, the piece continues its call;
+- no index at all: an id names its call, a name begins one, any other piece continues the last call.
 
 `JsonValueBudget` bounds what one reply holds: a few bytes of JSON become hundreds of memory, and a
 reply is read on the event loop.
@@ -20,24 +21,25 @@ from typing import Any
 
 from om_proxy.apis.json_text import MAX_JSON_VALUES
 
-# values that a member counts for, by its memory: no message has a hundred thousand members
+# A new member counts as so many values, because it takes as much memory. No message has a hundred
+# thousand members.
 MEMBER_VALUES = 10
-CALL_VALUES = 100  # the same for a tool call: no reply has ten thousand
+CALL_VALUES = 100  # a new tool call counts as so many; no reply has ten thousand calls
 REPLACED_MEMBERS = frozenset(("id", "role", "type"))
 CONTAINER_TYPES = (list, dict)
-# objects that come in pieces themselves
+# objects whose members come in pieces
 NESTED_MEMBERS = frozenset(("audio", "function", "function_call"))
 
 
 class ReplyTooLarge(ValueError):
-    """The reply is larger than any model's: reading ends."""
+    """The reply is larger than any model's. The proxy stops reading it."""
 
 
 class JsonValueBudget:
-    """The number of JSON values that one reply may still add, all its choices together.
+    """The number of JSON values that one reply may still add, with all its choices.
 
-    Pieces of text are not counted: they take the memory they came in. Nor is a delta that continues
-    a call.
+    Pieces of text are not counted: they take only the memory they came in. A delta that continues a
+    call is not counted either.
     """
 
     __slots__ = ("_left",)
@@ -46,30 +48,30 @@ class JsonValueBudget:
         self._left = values
 
     def spend(self, values: int) -> None:
-        """Raises ReplyTooLarge if fewer are left."""
+        """Take so many values from the budget. Raise ReplyTooLarge if fewer are left."""
         self._left -= values
         if self._left < 0:
             raise ReplyTooLarge("more JSON values than any model says")
 
     def spend_nested(self, value: Any) -> None:
-        """Spend the values inside, counted as in a request: brackets, and commas between values."""
-        found = [value]
-        for (
-            each
-        ) in found:  # grows meanwhile; no recursion: it may be nested as deep as the parser goes
-            inner = each.values() if isinstance(each, dict) else each
+        """Spend the values inside a value. They are counted as in a request: brackets, and commas
+        between values."""
+        # The list grows during the loop. A recursion could be as deep as the parser goes.
+        containers = [value]
+        for container in containers:
+            inner = container.values() if isinstance(container, dict) else container
             self.spend(len(inner) or 1)
-            found += [one for one in inner if isinstance(one, CONTAINER_TYPES)]
+            containers += [item for item in inner if isinstance(item, CONTAINER_TYPES)]
 
 
 class _TextPieces:
-    """The pieces of a string, joined once: a reply may have a thousand deltas."""
+    """The pieces of a string. They are joined once: a reply may have a thousand deltas."""
 
     __slots__ = ("length", "pieces")
 
     def __init__(self) -> None:
         self.pieces: list[str] = []
-        self.length = 0  # of all of them
+        self.length = 0  # of all pieces
 
     def add(self, piece: str) -> None:
         self.pieces.append(piece)
@@ -81,7 +83,7 @@ class _TextPieces:
 
 @dataclass(slots=True)
 class _Call:
-    place: int  # in the order in which calls began
+    position: int  # in the order in which calls began
     index: int | None
     fields: dict[str, Any] = field(default_factory=dict)
 
@@ -96,7 +98,8 @@ class _Call:
 
 
 class MessageBuilder:
-    """Builds one choice's message from deltas. Raises ReplyTooLarge when the budget is spent."""
+    """A builder of one choice's message from its deltas. It raises ReplyTooLarge when the budget is
+    spent."""
 
     def __init__(self, budget: JsonValueBudget | None = None) -> None:
         self._budget = budget or JsonValueBudget()
@@ -112,13 +115,14 @@ class MessageBuilder:
 
     def message(self) -> dict[str, Any]:
         """Return the message so far, in the form of an unstreamed reply."""
-        rest = {name: _finish_value(value) for name, value in self._fields.items()}
-        role, content = rest.pop("role", "assistant"), rest.pop("content", None)
+        others = {name: _finish_value(value) for name, value in self._fields.items()}
+        role = others.pop("role", "assistant")
+        content = others.pop("content", None)
         if self._calls:
-            rest["tool_calls"] = [_finish_value(call.fields) for call in self._sort_calls()]
-        if content is None and not rest:
+            others["tool_calls"] = [_finish_value(call.fields) for call in self._sort_calls()]
+        if content is None and not others:
             content = ""  # an empty reply; many servers refuse `null` without tool calls
-        return {"role": role, "content": content, **rest}
+        return {"role": role, "content": content, **others}
 
     def _add_calls(self, calls: list[Any]) -> None:
         if len(calls) > 1:
@@ -132,7 +136,7 @@ class MessageBuilder:
         _merge(call.fields, delta, self._budget)
         if id_ := _read_id(call.fields):
             first = self._first_by_id.setdefault(id_, call)
-            if call.place < first.place:  # it got its id later
+            if call.position < first.position:  # the earlier call got its id later
                 self._first_by_id[id_] = call
 
     def _begin_call(self, delta: Mapping[str, Any]) -> _Call:
@@ -144,17 +148,19 @@ class MessageBuilder:
         return call
 
     def _find_call(self, delta: Mapping[str, Any]) -> _Call | None:
-        """Find the call that this delta continues; None: it begins one. The module's docstring has
-        the cases."""
-        index, id_, named = _read_index(delta), _read_id(delta), _has_name(delta)
+        """Return the call that this delta continues; None: the delta begins a call. The cases are
+        in the module's docstring."""
+        index = _read_index(delta)
+        id_ = _read_id(delta)
+        has_name = _has_name(delta)
         if index is not None:
             call = self._newest_by_index.get(index)
-            begins = call is not None and bool(id_ and call.id and id_ != call.id) and named
-            return None if begins else call
+            has_new_id = call is not None and bool(id_ and call.id and id_ != call.id)
+            return None if has_new_id and has_name else call
         if id_:
             return self._first_by_id.get(id_)
         last = self._calls[-1] if self._calls else None
-        return None if last is not None and named and last.has_name else last
+        return None if last is not None and has_name and last.has_name else last
 
     def _sort_calls(self) -> list[_Call]:
         if any(call.index is None for call in self._calls):
@@ -168,7 +174,7 @@ def _read_index(call: Mapping[str, Any]) -> int | None:
 
 
 def _read_id(call: Mapping[str, Any]) -> Any:
-    """Return the id: a string, or a number of some servers. None: there is none."""
+    """Return the id: a string, or a number from some servers. None: there is none."""
     id_ = call.get("id")
     return id_ if isinstance(id_, str | int | float) and id_ else None
 
@@ -188,7 +194,7 @@ def _merge(into: dict[str, Any], delta: Mapping[str, Any], budget: JsonValueBudg
 
 
 def _merge_value(name: str, old: Any, new: Any, budget: JsonValueBudget) -> Any:
-    """Merge a member's old and new value; where their kinds differ, the new one counts."""
+    """Merge a member's old and new value. If their kinds differ, return the new one."""
     if isinstance(new, str):
         return (old or new) if name in REPLACED_MEMBERS else _extend_text(name, old, new)
     if isinstance(new, dict) and name in NESTED_MEMBERS:
@@ -198,7 +204,7 @@ def _merge_value(name: str, old: Any, new: Any, budget: JsonValueBudget) -> Any:
     if isinstance(new, CONTAINER_TYPES):
         budget.spend_nested(new)
     if isinstance(new, list):
-        merged = old if isinstance(old, list) else []  # always the builder's own: it grows in place
+        merged = old if isinstance(old, list) else []  # the builder's own list grows in place
         merged.extend(new)
         return merged
     return new
@@ -206,9 +212,9 @@ def _merge_value(name: str, old: Any, new: Any, budget: JsonValueBudget) -> Any:
 
 def _extend_text(name: str, old: Any, piece: str) -> _TextPieces:
     text = old if isinstance(old, _TextPieces) else _TextPieces()
-    # a function's name, told again with every piece of its arguments
-    repeated = name == "name" and text.length == len(piece) and str(text) == piece
-    if piece and not repeated:
+    # some servers repeat a function's name with every piece of its arguments
+    is_repeated = name == "name" and text.length == len(piece) and str(text) == piece
+    if piece and not is_repeated:
         text.add(piece)
     return text
 
@@ -219,5 +225,5 @@ def _finish_value(value: Any) -> Any:
     if isinstance(value, dict):
         return {name: _finish_value(inner) for name, inner in value.items()}
     if isinstance(value, list):
-        return [*value]  # the builder's own goes on growing
+        return [*value]  # a copy: the builder's own list may grow further
     return value

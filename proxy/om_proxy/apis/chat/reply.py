@@ -1,11 +1,11 @@
 """Read a chat completion, streamed or not: from its bytes to the assistant's message.
 
-The reader gets a copy, so nothing here may fail: it skips what it does not understand, and
+The reader gets a copy, so no function here may fail: it skips what it does not understand, and
 `complete` stays False.
 
-It runs on the event loop, so its work is bounded. A reply with more values than a request may have,
-or more choices than a request can ask for, counts as unreadable. The client has its bytes all the
-same.
+It runs on the event loop, so its work is bounded. A reply counts as unreadable if it has more
+values than a request may have, or more choices than a request can ask for. The client gets its
+bytes all the same.
 """
 
 from __future__ import annotations
@@ -19,26 +19,27 @@ from msgspec import Raw
 from om_proxy.apis.api import MAX_REMEMBERED_REPLY_BYTES, Reply
 from om_proxy.apis.chat.deltas import JsonValueBudget, MessageBuilder, ReplyTooLarge
 from om_proxy.apis.chat.stream_end import DONE
-
-# one rule for both directions
 from om_proxy.apis.json_text import COUNT_VALUES_ABOVE_BYTES, has_too_many_values
 from om_proxy.apis.lone_surrogates import replace_lone_surrogates
 from om_proxy.apis.sse import Event, EventDecoder
 
-MAX_UNREAD_BYTES = 1 << 16  # of a stream, read together: 300 events, a millisecond
-MAX_CHOICES = 128  # what OpenAI's `n` goes up to
-MAX_REMARK_BYTES = 1 << 16  # of a value beside the messages: a word, a count of tokens
+# Of a stream, collected until they are read together: 300 events, a millisecond.
+MAX_UNREAD_BYTES = 1 << 16
+MAX_CHOICES = 128  # the largest `n` of OpenAI
+# Of a value beside the messages, such as a word or a count of tokens.
+MAX_REMARK_BYTES = 1 << 16
 
 
 class ChatReplyReader:
-    """Reads a reply by its first byte: as a stream of events, or as one JSON object."""
+    """A reader that decides by the first byte whether a reply is a stream of events or one JSON
+    object."""
 
-    def __init__(self, stream: bool, limit: int = MAX_REMEMBERED_REPLY_BYTES) -> None:
-        """`stream`: whether one was asked for. A reply that begins with `{` is none all the same:
-        most errors are not streamed."""
+    def __init__(self, stream: bool, max_bytes: int = MAX_REMEMBERED_REPLY_BYTES) -> None:
+        """`stream`: whether a stream was asked for. A reply that begins with `{` is none all the
+        same: most errors are not streamed."""
         self._stream = stream
-        self._left_bytes = limit
-        # nothing but white space came yet
+        self._left_bytes = max_bytes
+        # None: only white space came so far
         self._reading: _StreamedReply | _WholeReply | None = None
 
     def feed(self, data: bytes) -> None:
@@ -85,7 +86,7 @@ class _DeltaChoice(msgspec.Struct):
 
 
 class _Chunk(msgspec.Struct):
-    """The members of an event that are read. Likelihoods, twenty times as large, are never
+    """The members of an event that are read. Log probabilities, twenty times as large, are never
     built."""
 
     choices: list[_DeltaChoice] = []
@@ -97,11 +98,11 @@ class _Speaker(msgspec.Struct):
     role: Raw = _NULL
 
 
-# A list that is refused at the first item too many: a list type would be built to its end to learn
-# its length.
+# A list that the decoder refuses at the first item too many. A list type would be built to its end
+# before its length is known.
 _Countable = msgspec.defstruct(
     "_Countable",
-    [(f"_{place}", Raw, _NULL) for place in range(MAX_CHOICES)],
+    [(f"_{index}", Raw, _NULL) for index in range(MAX_CHOICES)],
     array_like=True,
     forbid_unknown_fields=True,
 )
@@ -116,7 +117,7 @@ _any = msgspec.json.Decoder()
 
 
 class _WholeReply:
-    """An unstreamed reply; its message keeps its bytes."""
+    """An unstreamed reply. Its message keeps its bytes."""
 
     def __init__(self) -> None:
         self._parts: list[bytes] = []
@@ -127,14 +128,17 @@ class _WholeReply:
     def finish(self) -> Reply:
         body = b"".join(self._parts)
         completion: _Completion | None = None if _is_too_large(body) else _decode(_completion, body)
-        if completion is None or (listed := _list_choices(completion.choices)) is None:
+        if completion is None:
             return Reply()
-        choices = {
-            _choose_index(_read_remark(choice.index), place): choice
-            for place, choice in enumerate(listed)
+        choices = _list_choices(completion.choices)
+        if choices is None:
+            return Reply()
+        by_index = {
+            _choose_index(_read_remark(choice.index), position): choice
+            for position, choice in enumerate(choices)
         }
-        first = choices.pop(0, NO_CHOICE)
-        others = [bytes(choice.message) for _, choice in sorted(choices.items())] if choices else ()
+        first = by_index.pop(0, NO_CHOICE)
+        others = [bytes(by_index[index].message) for index in sorted(by_index)]
         error = _is_error(completion.error)
         return Reply(
             message=_add_missing_role(_object_or_none(bytes(first.message))),
@@ -147,7 +151,8 @@ class _WholeReply:
 
 
 def _list_choices(choices: Raw) -> list[_Choice] | None:
-    """None for a value that is no list of choices, or has more than a request can ask for."""
+    """Return the choices; None for a value that is no list of choices, or has more than a request
+    can ask for."""
     if choices == _NULL:
         return []
     if bytes(choices).count(b"{") > MAX_CHOICES and _decode(_countable, choices) is None:
@@ -156,14 +161,15 @@ def _list_choices(choices: Raw) -> list[_Choice] | None:
 
 
 def _add_missing_role(message: bytes | None) -> bytes | None:
-    """Add the role where a server left it out; a stream's message has it by default too."""
+    """Return the message with a role: some servers leave it out. A stream's message has it by
+    default too."""
     if message is None or isinstance(_read_remark(_speaker.decode(message).role), str):
         return message
     return msgspec.json.encode(_object.decode(message) | {"role": "assistant"})
 
 
 class _StreamedReply:
-    """A streamed reply; its message is built from the deltas."""
+    """A streamed reply. Its message is built from the deltas."""
 
     def __init__(self) -> None:
         self._unread: list[bytes] = []
@@ -173,13 +179,13 @@ class _StreamedReply:
         self._choices: dict[int, MessageBuilder] = {}
         self._finish_reason: str | None = None
         self._usage: Mapping[str, Any] | None = None
-        self._done = False
-        self._error = False
+        self._is_done = False
+        self._has_error = False
         self._is_given_up = False
 
     def feed(self, data: bytes) -> None:
-        """Collect events and read many together: reading one alone costs a quarter of relaying
-        it."""
+        """Collect events, and read many together: reading one event alone costs a quarter of
+        relaying it."""
         if self._is_given_up:
             return
         self._unread.append(data)
@@ -188,13 +194,16 @@ class _StreamedReply:
             self._read_unread()
 
     def _read_unread(self) -> None:
-        data, self._unread, self._unread_bytes = b"".join(self._unread), [], 0
+        data = b"".join(self._unread)
+        self._unread = []
+        self._unread_bytes = 0
         try:
             for event in self._decoder.feed(data):
-                if not self._done:  # events after the end belong to no reply
+                if not self._is_done:  # events after the end belong to no reply
                     self._add_event(event)
         except (ReplyTooLarge, RecursionError):
-            self._is_given_up, self._decoder = True, EventDecoder()
+            self._is_given_up = True
+            self._decoder = EventDecoder()
             self._choices.clear()
 
     def finish(self) -> Reply:
@@ -210,23 +219,23 @@ class _StreamedReply:
             return Reply()
         return Reply(
             message=messages.pop(0, None),
-            complete=not self._error and (self._done or self._finish_reason is not None),
+            complete=not self._has_error and (self._is_done or self._finish_reason is not None),
             finish_reason=self._finish_reason,
             usage=self._usage,
-            error=self._error,
+            error=self._has_error,
             others=tuple(messages.values()),
         )
 
     def _add_event(self, event: Event) -> None:
         if event.data.startswith(DONE):
-            self._done = True
+            self._is_done = True
             return
         chunk = _read_chunk(event.data)
-        self._error = self._error or event.type == b"error" or _is_error(chunk.error)
+        self._has_error = self._has_error or event.type == b"error" or _is_error(chunk.error)
         if chunk.usage != _NULL:
             self._usage = _mapping_or_none(_read_remark(chunk.usage)) or self._usage
-        for place, choice in enumerate(chunk.choices):
-            self._add_delta(_choose_index(choice.index, place), choice)
+        for position, choice in enumerate(chunk.choices):
+            self._add_delta(_choose_index(choice.index, position), choice)
 
     def _add_delta(self, index: int, choice: _DeltaChoice) -> None:
         if isinstance(choice.delta, dict):
@@ -242,7 +251,7 @@ class _StreamedReply:
 
 
 def _read_chunk(data: bytes) -> _Chunk:
-    """Read an event; an unexpected JSON value gives an empty chunk. Raises ReplyTooLarge."""
+    """Read an event; an unexpected JSON value gives an empty chunk. Raise ReplyTooLarge."""
     if _is_too_large(data):
         raise ReplyTooLarge("more JSON values than any model says")
     chunk: _Chunk = _decode(_chunk, data) or _read_odd_chunk(data)
@@ -252,19 +261,19 @@ def _read_chunk(data: bytes) -> _Chunk:
 
 
 def _read_odd_chunk(data: bytes) -> _Chunk:
-    """Read an event whose choices are no list of objects: a choice of another kind keeps its
-    place."""
+    """Read an event whose choices are no list of objects. A choice of another kind keeps its
+    index."""
     odd: _Completion | None = _decode(_completion, data)
     if odd is None:
         return _Chunk()
     choices = _read_remark(odd.choices)
-    spoken = [
-        _DeltaChoice(c.get("index"), c.get("delta"), c.get("finish_reason"))
-        if isinstance(c, dict)
+    delta_choices = [
+        _DeltaChoice(choice.get("index"), choice.get("delta"), choice.get("finish_reason"))
+        if isinstance(choice, dict)
         else NO_DELTA
-        for c in (choices if isinstance(choices, list) else ())
+        for choice in (choices if isinstance(choices, list) else ())
     ]
-    return _Chunk(spoken, odd.usage, odd.error)
+    return _Chunk(delta_choices, odd.usage, odd.error)
 
 
 def _is_too_large(data: bytes) -> bool:
@@ -272,29 +281,29 @@ def _is_too_large(data: bytes) -> bool:
 
 
 def _decode(decoder: msgspec.json.Decoder[Any], data: bytes | Raw) -> Any:
-    """None for any unexpected JSON."""
+    """Decode the data; None for any unexpected JSON."""
     try:
         return decoder.decode(data)
     except (ValueError, RecursionError):
-        whole = replace_lone_surrogates(bytes(data))
-        return None if whole is None else _decode(decoder, whole)
+        repaired = replace_lone_surrogates(bytes(data))
+        return None if repaired is None else _decode(decoder, repaired)
 
 
-def _choose_index(value: Any, place: int) -> int:
-    return value if type(value) is int else place
+def _choose_index(value: Any, position: int) -> int:
+    return value if type(value) is int else position
 
 
 def _read_remark(raw: Raw) -> Any:
-    """Return the value; None for a missing or a much too long one."""
+    """Return the value; None for a missing value or one that is too long."""
     return None if raw == _NULL or len(raw) > MAX_REMARK_BYTES else _decode(_any, raw)
 
 
 def _is_error(error: Raw) -> bool:
-    """Whether there is an error, also one too long or too odd to read."""
+    """Return whether there is an error, even one too long or too odd to read."""
     if error == _NULL:
         return False
-    said = _read_remark(error)
-    return said is None or bool(said)
+    value = _read_remark(error)
+    return value is None or bool(value)
 
 
 def _text_or_none(value: Any) -> str | None:
