@@ -1,6 +1,7 @@
-"""A cache of recently used values, bounded by items, by bytes, or by both.
+"""Cache recently used values, bounded by items, by bytes, or by both.
 
-It has no clock, no lock and no I/O, because pure rooms use it too. It is for one thread.
+The cache has no clock, no lock and no I/O, because pure rooms use it too. Only one thread may use
+it.
 """
 
 from __future__ import annotations
@@ -15,10 +16,11 @@ V = TypeVar("V")
 
 
 class BoundedCache(Generic[K, V]):
-    """Evicts the least recently used entry first; `get` and `put` count as uses. No value is None.
+    """A cache that evicts the least recently used entry first. `get` and `put` count as uses. No
+    value is None.
 
-    The newest `min_items` stay, however many bytes they have: they are in use now. `on_evict` is
-    called after an entry was evicted because a bound was exceeded.
+    The newest `min_items` stay, however many bytes they have: they are in use. `on_evict` is called
+    after an entry was evicted because a bound was exceeded.
     """
 
     __slots__ = ("_entries", "_max_bytes", "_max_items", "_min_items", "_on_evict", "held_bytes")
@@ -42,7 +44,7 @@ class BoundedCache(Generic[K, V]):
         return len(self._entries)
 
     def __contains__(self, key: K) -> bool:
-        """Whether the key is cached. This is no use of the entry."""
+        """Return whether the key is cached. This does not count as a use."""
         return key in self._entries
 
     def __iter__(self) -> Iterator[K]:
@@ -57,28 +59,28 @@ class BoundedCache(Generic[K, V]):
         return entry[0]
 
     def put(self, key: K, value: V, size: int = 0) -> None:
-        """Store a value, in place of an older one. `size`: the bytes that key and value hold."""
+        """Store a value, in place of an older one. `size`: the bytes that key and value take."""
         entries = self._entries
-        held = self.held_bytes + size
-        if (before := entries.pop(key, None)) is not None:
-            held -= before[1]
+        held_bytes = self.held_bytes + size
+        if (replaced := entries.pop(key, None)) is not None:
+            held_bytes -= replaced[1]
         entries[key] = value, size
-        self.held_bytes = held
+        self.held_bytes = held_bytes
         while len(entries) > self._max_items or (
             self.held_bytes > self._max_bytes and len(entries) > self._min_items
         ):
-            oldest, (evicted, freed) = entries.popitem(last=False)
-            self.held_bytes -= freed
+            oldest_key, (evicted, freed_bytes) = entries.popitem(last=False)
+            self.held_bytes -= freed_bytes
             if self._on_evict is not None:
-                self._on_evict(oldest, evicted)
+                self._on_evict(oldest_key, evicted)
 
     def items(self) -> Iterator[tuple[K, V]]:
-        """Iterate over keys and values, the least recently used first. This is no use of the
-        entries."""
+        """Iterate over keys and values, the least recently used first. This does not count as a
+        use."""
         return ((key, value) for key, (value, _) in self._entries.items())
 
     def pop(self, key: K) -> V | None:
-        """Remove an entry and return its value. `on_evict` is not called."""
+        """Remove an entry and return its value, without calling `on_evict`."""
         entry = self._entries.pop(key, None)
         if entry is None:
             return None

@@ -144,10 +144,10 @@ class Unwritable(StorageError):
 
 class ModelError(OmError):
     """A failed call of a memory model. `advice` tells the operator what to do. It is the proxy's
-    own text, so a log may hold it; the message may quote a server's error code."""
+    own text, so a log may hold it. The message may quote a server's error code."""
 
     code = "om_model"
-    server_status: int | None = None  # of its server, if that failed
+    server_status: int | None = None  # HTTP status of the model's server, if the server failed
 
     def __init__(self, message: str, advice: str = "") -> None:
         super().__init__(f"{message}: {advice}" if advice else message)
@@ -155,20 +155,20 @@ class ModelError(OmError):
 
     @property
     def cause(self) -> str:
-        """The code, status and advice, for a log and for the store: no text of a server or a
+        """The code, status and advice, for a log and for the store. It has no text of a server or a
         person."""
-        said = f"{self.code} {self.server_status}" if self.server_status else self.code
-        return f"{said}: {self.advice}" if self.advice else said
+        code = f"{self.code} {self.server_status}" if self.server_status else self.code
+        return f"{code}: {self.advice}" if self.advice else code
 
 
 class ModelBusy(ModelError):
-    """An error that a retry may end. `retry_after`: seconds, where the server named them."""
+    """An error that a retry may end. `retry_after_s`: if the server named a time."""
 
     code = "om_model_busy"
 
-    def __init__(self, message: str, retry_after: float | None = None) -> None:
+    def __init__(self, message: str, retry_after_s: float | None = None) -> None:
         super().__init__(message)
-        self.retry_after = retry_after
+        self.retry_after_s = retry_after_s
 
 
 class BrokenAnswer(ModelBusy):

@@ -4,8 +4,8 @@ A fact is emitted once, where it happens. app.py attaches the subscribers: telem
 writes each fact as a line of the log. A subscriber runs on the request's path, inside `emit`: it
 must be quick, and must not raise.
 
-A fact holds no text of a message, a header or an exception. It names a thread by its key, which a
-subscriber replaces by the thread's label before it shows the fact.
+A fact holds no text of a message, a header or an exception. It names a thread by its key. A
+subscriber replaces the key by the thread's label before it shows the fact.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from om_proxy.reasons import Reason, Status
 class TurnEnded(Struct, frozen=True):
     """A chat request has its answer, or has ended without one."""
 
-    key: Key | None  # None: it names no thread
+    key: Key | None  # None: the request names no thread
     status: int
     memory: Status
     reason: Reason | None
@@ -46,7 +46,7 @@ class UnreachedTurnEnded(Struct, frozen=True):
 
 
 class Bypassed(Struct, frozen=True):
-    """Memory failed, and the client's own request goes upstream."""
+    """Memory failed, and the client's original request goes upstream."""
 
     key: Key | None
     reason: Reason | None
@@ -64,7 +64,7 @@ class Uncommitted(Struct, frozen=True):
 
 
 class Observed(Struct, frozen=True):
-    """The observer has made notes of a stretch of messages."""
+    """The observer has made notes of some messages."""
 
     key: Key
     source_tokens: int
@@ -97,7 +97,7 @@ class Forgotten(Struct, frozen=True):
 
     key: Key
     messages: int
-    bytes: str  # what the store says of the bytes on disk
+    bytes: str  # what the store reports about the bytes on disk
 
 
 class ForgottenMeanwhile(Struct, frozen=True):

@@ -1,5 +1,5 @@
-"""Load, cache and write memories. A cached memory is valid as long as its version stands in the
-store; no other module writes memories."""
+"""Load, cache and write memories. A cached memory is valid as long as the store has its version. No
+other module writes memories."""
 
 from __future__ import annotations
 
@@ -34,17 +34,17 @@ from om_proxy.storage.base import Change, ForgetResult, Store
 
 _T = TypeVar("_T")
 
-# as CPython objects: a default thread takes 0.2 MB, and 0.9 MB with a full log
+# As CPython objects: a thread with default settings takes 0.2 MB, and 0.9 MB with a full log.
 DEFAULT_CACHE_BYTES = 64 * 2**20
-# threads; only a turn of which nothing is stored yet depends on it
+# Threads; only a turn that has stored nothing yet depends on this.
 MAX_REMEMBERED_FORGETS = 10_000
-# a commit conflicts only if another turn of the thread came first
+# A commit conflicts only if another turn of the thread came first.
 MAX_COMMIT_ATTEMPTS = 20
 
 
 async def retry_on_conflict(attempt: Callable[[], Awaitable[_T]]) -> _T:
     """Run the attempt, and again each time another commit came first. Return its result, or raise
-    Conflict in the end."""
+    Conflict after the last attempt."""
     for _ in range(MAX_COMMIT_ATTEMPTS):
         try:
             return await attempt()
@@ -64,11 +64,13 @@ class Spool(Protocol):
 
 
 class Memories:
-    """`load` and `update`: the only way to a thread's memory.
+    """The threads' memories. Every read goes through `load`, every write through `update` or
+    `commit`.
 
     Every commit asks the policy when the background should look at the memory, so that due work is
-    found again after a restart. For threads that share a log it also asks at how many unobserved
-    tokens their resource is due. `label` names a thread in such a log (log_sharing.py).
+    found again after a restart. For threads that share a log, it also asks which number of
+    unobserved tokens makes their resource due. `label` names a thread in such a log
+    (memory/lifecycle/log_sharing.py).
     """
 
     def __init__(
@@ -88,22 +90,21 @@ class Memories:
         self.facts = facts or Facts()
         self._policies = policies
         self._clock = clock
-        self.on_forget: list[
-            Callable[[Key], None]
-        ] = []  # called with a thread whose traces in this process must go too
-        self.forgets = 0  # calls of `forget` so far
-        # the number of each thread's last one
+        # called with a forgotten thread, to remove its traces in this process
+        self.on_forget: list[Callable[[Key], None]] = []
+        self.forget_count = 0  # calls of `forget` so far
+        # by thread: `forget_count` at its last `forget`
         self._forgotten: BoundedCache[Key, int] = BoundedCache(max_items=MAX_REMEMBERED_FORGETS)
         self._cached: BoundedCache[Key, Memory] = BoundedCache(
             max_bytes=cache_bytes, min_items=1, on_evict=lambda key, _: self._forget_attached(key)
         )
-        # by shared log, of cached threads: thread, shared log, and the thread with the log
-        # attached. All are dropped with the shared log: else they would hold its entries for ever.
+        # by shared log, then by cached thread: the thread, the shared log, and the thread with the
+        # log attached. They are dropped with the shared log, or they would hold its entries for ever.
         self._attached: dict[Key, dict[Key, tuple[Memory, Memory, Memory]]] = {}
         self._locks: WeakValueDictionary[Key, asyncio.Lock] = WeakValueDictionary()
 
     def is_degraded(self, key: Key) -> bool:
-        """Whether the store fails, so that this thread's turns wait in memory."""
+        """Return whether the store fails, so that this thread's turns wait in memory."""
         return self._spool is not None and self._spool.is_degraded(key)
 
     async def wait_until_stored(self, key: Key) -> None:
@@ -112,17 +113,19 @@ class Memories:
             await self._spool.wait_until_stored(key)
 
     def lock(self, key: Key) -> asyncio.Lock:
-        """Return the lock that orders this process's commits on a thread. The version keeps them
-        correct; the lock only saves lost attempts."""
+        """Return the lock that orders this process's commits on a thread. The version keeps the
+        commits correct; the lock only saves lost attempts."""
         lock = self._locks.get(key)
         if lock is None:
             lock = self._locks[key] = asyncio.Lock()
         return lock
 
     async def load(self, key: Key, scope: Scope | None = None) -> Memory:
-        """Return the memory as committed; from the cache if no other process has committed since. A
-        thread that shares its resource's log comes with that log; for a new thread `scope` says
-        whether it does."""
+        """Return the memory as committed, from the cache if no other process has committed since.
+
+        A thread that shares its resource's log comes with that log. For a new thread, `scope` says
+        whether it shares one.
+        """
         memory = await self._load(key)
         if not _shares_log(memory, scope):
             return memory
@@ -153,7 +156,7 @@ class Memories:
         return memory
 
     def is_current(self, memory: Memory) -> bool:
-        """Whether this process knows of no later commit."""
+        """Return whether this process knows of no later commit."""
         cached = self._cached.get(memory.key)
         if memory.shared_log is None:
             return cached is not None and cached is memory
@@ -164,8 +167,8 @@ class Memories:
         return attached[0] is cached and attached[1] is shared_log and attached[2] is memory
 
     async def latest(self, key: Key, scope: Scope | None = None) -> Memory:
-        """Return the memory as this process knows it, without asking the store. It is for changes
-        that end in a commit, which asks."""
+        """Return the memory as this process knows it, without asking the store. Use it only for
+        changes that end in a commit, because the commit asks."""
         memory = await self._latest(key)
         if not _shares_log(memory, scope):
             return memory
@@ -187,7 +190,7 @@ class Memories:
         """Apply a pure change to the current memory, and again whenever another commit came first.
         `scope`: see `load`.
 
-        `row_id`: of the memory that the change was made from. Where that one has been forgotten
+        `row_id`: of the memory that the change was made from. If that memory has been forgotten
         since, nothing is written.
         """
         async with self.lock(key):
@@ -206,29 +209,29 @@ class Memories:
     async def commit(
         self, before: Memory, after: Memory, interrupted: Sequence[Message] = ()
     ) -> Memory:
-        """Try once to commit; raises Conflict. The thread is dropped from the cache first, so a failure
-        leaves nothing stale."""
+        """Try once to commit. Raise Conflict. The thread is dropped from the cache first, so a
+        failure leaves nothing stale."""
         if after.shared_log is not None and before.shared_log is not None:
             thread, shared_log = log_sharing.detach_log(before)
             thread_after, shared_log_after = log_sharing.detach_log(after)
             # the text about other threads comes from this shared log: one of them may have been
             # forgotten since
-            matters = (
+            must_check_log = (
                 shared_log_after != shared_log
                 or not shared_log.version
                 or thread_after.other_threads_text != thread.other_threads_text
             )
             return await self.commit_shared(
                 Change(thread, thread_after, interrupted),
-                Change(shared_log, shared_log_after) if matters else None,
+                Change(shared_log, shared_log_after) if must_check_log else None,
             )
         if after.key.thread == RESOURCE_THREAD:
             return await self.commit_shared(Change(before, after, interrupted), None)
-        many = len(after.tail)
+        message_count = len(after.tail)
         due = (
             self._due_at(after)
-            if many <= MANY_MESSAGES
-            else await run_off_loop(many, partial(self._due_at, after))
+            if message_count <= MANY_MESSAGES
+            else await run_off_loop(message_count, partial(self._due_at, after))
         )
         self.drop(after.key)
         committed = _with_cached_sums(
@@ -238,9 +241,10 @@ class Memories:
         return committed
 
     async def commit_shared(self, thread: Change, shared_log: Change | None) -> Memory:
-        """Try once to commit both, the thread and its resource's shared log; raises Conflict. A shared
-        log that is committed alone takes the thread's place."""
-        thread, key = self._with_due(thread), thread.after.key
+        """Try once to commit the thread and its resource's shared log together. Raise Conflict. A
+        shared log that is committed alone is passed as `thread`."""
+        thread = self._with_due(thread)
+        key = thread.after.key
         self.drop(key)
         if shared_log:
             if shared_log.after != shared_log.before or not shared_log.before.version:
@@ -269,11 +273,11 @@ class Memories:
         return self._policies.current.due_at(memory, self._clock())
 
     async def forget(self, key: Key) -> ForgetResult:
-        """Remove the thread from the store and from this process; other processes find it gone at their
-        next read. A turn under way here stores nothing from now on, also if it is the thread's
-        first."""
-        self.forgets += 1
-        self._forgotten.put(key, self.forgets)
+        """Remove the thread from the store and from this process. Other processes find it gone at
+        their next read. A turn under way here stores nothing from now on, even if it is the
+        thread's first."""
+        self.forget_count += 1
+        self._forgotten.put(key, self.forget_count)
         async with self.lock(key):
             try:
                 forgotten = (
@@ -282,24 +286,22 @@ class Memories:
                     else ForgetResult()
                 )
             except OmError:
-                self._forgotten.pop(key)  # the thread stays, and so do its turns under way
+                self._forgotten.pop(key)  # the thread and its turns under way stay
                 raise
-            for tell in self.on_forget:
-                tell(key)
-            for held in [
-                held for held in self._cached if held[:2] == key[:2]
-            ]:  # their prompts may tell of it
-                self.drop(held)
+            for notify in self.on_forget:
+                notify(key)
+            # prompts of the resource's other threads may contain its text
+            for cached_key in [cached for cached in self._cached if cached[:2] == key[:2]]:
+                self.drop(cached_key)
             return forgotten
 
-    def is_forgotten_since(self, memory: Memory, row_id: int, forgets: int) -> bool:
-        """Whether the thread of a turn has been forgotten since the turn began, on the row `row_id` and
-        when `forgets` stood at this number."""
-        return is_forgotten(memory, row_id) or (self._forgotten.get(memory.key) or 0) > forgets
+    def is_forgotten_since(self, memory: Memory, row_id: int, forget_count: int) -> bool:
+        """Return whether the thread of a turn has been forgotten since the turn began. `row_id` and
+        `forget_count`: as they were then."""
+        return is_forgotten(memory, row_id) or (self._forgotten.get(memory.key) or 0) > forget_count
 
     def emit_forgotten(self, key: Key) -> None:
-        """Emit the fact that work was dropped because its thread has been forgotten since it
-        began."""
+        """Emit the fact that work was dropped because its thread was forgotten after it began."""
         self.facts.emit(ForgottenMeanwhile(key))
 
     def drop(self, key: Key) -> None:
@@ -323,8 +325,8 @@ class Memories:
 
 
 def is_forgotten(memory: Memory, row_id: int) -> bool:
-    """Whether the row `row_id` that work began on is gone, or has another in its place. Work that began
-    on no row loses none."""
+    """Return whether the row that work began on is gone, or another row has its place. Work that
+    began on no row loses none."""
     return bool(row_id) and memory.row_id != row_id
 
 
@@ -335,7 +337,7 @@ def _shares_log(memory: Memory, scope: Scope | None = None) -> bool:
 
 
 def _with_cached_sums(memory: Memory) -> Memory:
-    """Give the memory a tail that caches its sums, for all turns until it changes."""
+    """Return the memory with a tail that caches its sums, for all turns until it changes."""
     return (
         memory
         if isinstance(memory.tail, MessageList)
@@ -346,15 +348,12 @@ def _with_cached_sums(memory: Memory) -> Memory:
 def _estimate_bytes(memory: Memory) -> int:
     """Estimate the bytes that a memory holds. The numbers are what CPython needs for a message, a
     mark, a view with its cells, and notes."""
-    text = (
-        MessageList.of(memory.tail).json_bytes
-        + 500 * len(memory.tail)
-        + getsizeof(memory.other_threads_text)
-    )
+    messages = MessageList.of(memory.tail).json_bytes + 500 * len(memory.tail)
     notes = sum(_notes_bytes(o) + 450 for o in memory.log.entries + memory.chunks)
     views = sum(350 + 200 * len(view.cells) for view in memory.views)
     return (
-        text
+        messages
+        + getsizeof(memory.other_threads_text)
         + notes
         + views
         + (_notes_bytes(memory.log.reflection) if memory.log.reflection else 0)
@@ -364,6 +363,6 @@ def _estimate_bytes(memory: Memory) -> int:
 
 
 def _notes_bytes(notes: Observation | Reflection) -> int:
-    """Return the bytes of notes, not their characters: in a text with a 🔴 each character takes four
-    bytes."""
+    """Return the bytes of notes, not their characters: in a text with one 🔴, each character takes
+    four bytes."""
     return getsizeof(notes.text) + getsizeof(notes.task) + getsizeof(notes.suggestion)

@@ -1,10 +1,10 @@
-"""Run large pure work in a thread of its own, which gives way to the event loop every few
+"""Run large pure work in a thread of its own, which yields to the event loop every few
 milliseconds.
 
 100 000 new messages in one request take three seconds altogether, in pieces of half a second that
 would block all other requests. Reading a reply of 30 MB takes half a second, in pieces of 50 ms,
-because one call of a parser never gives way. One thread does all of it: several would take the
-interpreter's lock in turns, and the event loop would wait for each of them.
+because one call of a parser never yields. One thread does all of this work: several threads would
+take the interpreter's lock in turns, and the event loop would wait for each of them.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import TypeVar
 
 T = TypeVar("T")
 
-# more of either would block the event loop for longer than 10 ms
+# More bytes or messages would block the event loop for longer than 10 ms.
 MANY_BYTES = 1 << 20  # JSON takes 5 to 15 ns a byte
 MANY_MESSAGES = 1_000  # about 10 µs each
 
@@ -24,11 +24,11 @@ _thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="asyncio_off_loop
 
 
 async def run_off_loop(size: int, work: Callable[[], T], many: int = MANY_MESSAGES) -> T:
-    """Return the result of `work` on `size` messages or bytes. Up to `many` of them, it runs at
-    once in the event loop.
+    """Return the result of `work` on `size` messages or bytes. Up to `many` of them, the work runs
+    at once in the event loop.
 
-    The work may touch no value that another task changes. Code that every request runs compares the
-    size itself, and calls this only for large work: a coroutine for each request costs 2 µs.
+    The work must not touch a value that another task changes. Code that every request runs compares
+    the size itself, and calls this only for large work: a coroutine for each request costs 2 µs.
     """
     if size <= many:
         return work()

@@ -1,4 +1,4 @@
-"""The closed lists of a receipt's words: `x-om-status` and `x-om-reason`.
+"""List the values of the headers `x-om-status` and `x-om-reason`. Both lists are closed.
 
 The log's `turn` and `memory.bypassed` events use the same words. edge/vocabulary.py explains each
 word; tests/test_reasons.py checks that the code uses each.
@@ -19,7 +19,7 @@ class Status(StrEnum):
 
 
 class Reason(StrEnum):
-    """The reason for the status, if there is something to explain."""
+    """The reason for the status, if something needs explaining."""
 
     NO_THREAD = "no-thread"
     ROUTE = "route"

@@ -212,7 +212,7 @@ async def test_busy(direct: Direct, status: int) -> None:
     async with run_upstream_server(script) as server:
         with pytest.raises(ModelBusy) as raised:
             await direct.complete(Target("m", base_url=server.base), PROMPT)
-    assert raised.value.retry_after == 3.0
+    assert raised.value.retry_after_s == 3.0
     assert len(server.seen) == 1
 
 
@@ -222,7 +222,7 @@ async def test_retry_after_a_date(direct: Direct) -> None:
     async with run_upstream_server(script) as server:
         with pytest.raises(ModelBusy) as raised:
             await direct.complete(Target("m", base_url=server.base), PROMPT)
-    assert raised.value.retry_after == 30.0
+    assert raised.value.retry_after_s == 30.0
 
 
 async def test_an_unreachable_server(direct: Direct) -> None:

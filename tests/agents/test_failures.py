@@ -107,7 +107,7 @@ def test_retry_after(headers: dict[str, str], seconds: float | None) -> None:
     assert read_retry_after(headers, NOW) == seconds
     busy = failed(503, headers=headers)
     assert isinstance(busy, ModelBusy)
-    assert busy.retry_after == seconds
+    assert busy.retry_after_s == seconds
 
 
 @given(st.text())

@@ -173,7 +173,7 @@ async def test_retry_after(litellm: LiteLLM) -> None:
     async with run_upstream_server(failing(429, "slow down", b"Retry-After: 3")) as server:
         with pytest.raises(ModelBusy) as raised:
             await litellm.complete(target(server.base), PROMPT)
-    assert raised.value.retry_after == 3.0
+    assert raised.value.retry_after_s == 3.0
 
 
 async def test_an_unreachable_server(litellm: LiteLLM) -> None:

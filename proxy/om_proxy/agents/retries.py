@@ -88,13 +88,13 @@ class ModelCaller:
     async def _wait_for_retry(self, busy: ModelBusy, calls: int) -> bool:
         """Wait before asking the same model again; False, without waiting, if it names too long a
         wait."""
-        if busy.retry_after is None:
+        if busy.retry_after_s is None:
             await self._sleep(self._rng.uniform(0, FIRST_WAIT_S * 2 ** (calls - 1)))
             return True
-        if busy.retry_after > MAX_WAIT_S:
+        if busy.retry_after_s > MAX_WAIT_S:
             return False
         # the jitter keeps threads from asking in the same instant
-        await self._sleep(busy.retry_after + self._rng.uniform(0, FIRST_WAIT_S))
+        await self._sleep(busy.retry_after_s + self._rng.uniform(0, FIRST_WAIT_S))
         return True
 
     def _sum_cost(self, prompt: Prompt, answer: Answer, calls: int) -> CallCost:

@@ -1,4 +1,4 @@
-"""The context of memory work: all it takes from the request that made it due."""
+"""Hold the context of memory work: everything it takes from the request that made it due."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from om_proxy.settings import Effective
 
 @dataclass(frozen=True, slots=True)
 class Instructions:
-    """The beginning of a request's instructions, and the thread it was sent in. They say nothing
-    about another thread. They are kept in memory only."""
+    """The beginning of a request's instructions, and the thread of the request. Instructions say
+    nothing about another thread. They are never stored."""
 
     key: Key
     api: Api
@@ -26,18 +26,18 @@ class MemoryContext:
     """The settings of a request, and the model and credential that memory work may inherit."""
 
     effective: Effective
-    # the actor's model and credential; in memory only
+    # the actor's model and credential; never stored
     inherited: Target | None = field(default=None, repr=False)
     layout: Layout = "merged"
     context_options: ContextOptions = field(default_factory=ContextOptions)
-    # None: no longer at hand, as after a restart
+    # None: not known, as after a restart
     instructions: Instructions | None = field(default=None, repr=False)
     # this context without a thread's own settings, if it has any
     bare: MemoryContext | None = field(default=None, repr=False)
 
     def with_instructions(self, instructions: Instructions) -> MemoryContext:
-        """Return the context for the work of one turn. Built by hand: `replace` takes twice as
-        long, and every turn that brings something comes here."""
+        """Return the context for the work of one turn."""
+        # `replace` takes twice as long, and most turns come here
         return MemoryContext(
             self.effective,
             self.inherited,
@@ -48,11 +48,9 @@ class MemoryContext:
         )
 
     def with_overrides(self, overrides: bytes | None) -> MemoryContext:
-        """Return the context with the settings that a person gave one thread (`Memory.overrides`),
+        """Return the context with the settings that a person gave this thread (`Memory.overrides`),
         and without those of any other thread."""
         bare = self.bare or self
-        return (
-            replace(bare, effective=bare.effective.with_overrides(overrides), bare=bare)
-            if overrides
-            else bare
-        )
+        if not overrides:
+            return bare
+        return replace(bare, effective=bare.effective.with_overrides(overrides), bare=bare)

@@ -1,4 +1,4 @@
-"""Reads one configuration for one memory: its thresholds and prices, and when its work is due."""
+"""Read one configuration for one memory: its thresholds and prices, and when its work is due."""
 
 from __future__ import annotations
 
@@ -19,18 +19,19 @@ from om_proxy.settings import Effective, Settings, UpstreamSettings, WatchedSett
 from om_proxy.storage.base import ResourceWakeup
 
 MAX_PRICED_PAIRS = 4_096  # of model and resource; Settings keeps as many
-# bounded, because their keys hold credentials; they live in memory only
+# Bounded, because their keys hold credentials; they are never stored.
 MAX_REQUEST_CONTEXTS = 4_096
-# bytes of such a key; signed tokens are as long, and making a context anew takes 50 µs
+# Bytes of the key of a kept context. Signed tokens may be longer; making a context takes 50 µs.
 MAX_CONTEXT_KEY_BYTES = 2_048
 
-Credential = Sequence[tuple[bytes, bytes]]  # the headers of a request that name its caller
+# the headers of a request that name its caller
+Credential = Sequence[tuple[bytes, bytes]]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Policy:
-    """A snapshot: it belongs to one configuration, and is replaced with it. Only the contexts it
-    keeps depend on requests, so that a later request finds its context made.
+    """The policy of one configuration, which is replaced together with it. Only the kept contexts
+    depend on requests: a later request finds its context ready.
 
     `model_timeout_s`, if given, replaces `background.call_timeout`.
     """
@@ -46,18 +47,18 @@ class Policy:
 
     @property
     def call_timeout_s(self) -> float:
-        """Seconds that one call of a memory model may take, retries included."""
+        """The seconds that one call of a memory model may take, retries included."""
         return self.model_timeout_s or self.settings.background.call_timeout
 
     # ── one memory ────────────────────────────────────────────────────────────────────────────────
 
     def base_settings(self, memory: Memory) -> Effective:
-        """Return the settings for its model and resource. Raises ConfigError where overrides that
-        fit both contradict each other."""
+        """Return the settings for the memory's model and resource. Raise ConfigError if overrides
+        that match both contradict each other."""
         return self._effective(memory.model, memory.key.resource)
 
     def thread_settings(self, memory: Memory) -> Effective:
-        """Lay the thread's own thresholds over `base_settings`."""
+        """Return `base_settings` with the thread's own thresholds."""
         return self.base_settings(memory).with_overrides(memory.overrides)
 
     def due_at(self, memory: Memory, now: float) -> float | None:
@@ -82,7 +83,7 @@ class Policy:
 
     def context_without_request(self, memory: Memory) -> MemoryContext | None:
         """Return the context for work that is found after a restart: with a configured memory
-        model, or with the upstream's own key. None if only a request brings the credential."""
+        model, or with the upstream's own key. None: only a request brings the credential."""
         try:
             effective = self.base_settings(memory)
         except ConfigError:
@@ -106,23 +107,25 @@ class Policy:
         upstream: UpstreamSettings,
         credential: tuple[tuple[bytes, bytes], ...],
     ) -> MemoryContext:
-        """Return one context for all requests with the same arguments; it is kept unless its key is
-        long. The credential stays in memory only."""
+        """Return the context of a request: the same one for the same arguments, unless they are too
+        long to keep. The credential is never stored."""
         key = (model, resource, upstream.name, credential)
-        found = self._contexts.get(key)
-        if found is None:
-            found = self._make_context(model, resource, upstream, credential)
+        context = self._contexts.get(key)
+        if context is None:
+            context = self._make_context(model, resource, upstream, credential)
             if _key_bytes(key) <= MAX_CONTEXT_KEY_BYTES:
                 if len(self._contexts) >= MAX_REQUEST_CONTEXTS:
                     self._contexts.clear()
-                self._contexts[key] = found
-        return found
+                self._contexts[key] = context
+        return context
 
     def _make_context(
         self, model: str | None, resource: str, upstream: UpstreamSettings, credential: Credential
     ) -> MemoryContext:
         effective = self._effective(model, resource)
-        headers = tuple((n.decode("latin-1"), v.decode("latin-1")) for n, v in credential)
+        headers = tuple(
+            (name.decode("latin-1"), value.decode("latin-1")) for name, value in credential
+        )
         context = effective.context
         layout = upstream.layout if context.layout == "auto" else context.layout
         return MemoryContext(
@@ -135,49 +138,50 @@ class Policy:
     # ── prices ────────────────────────────────────────────────────────────────────────────────────
 
     def _effective(self, actor: str | None, resource: str | None) -> Effective:
-        """Return the settings of this pair, with list prices if `memory.economy` is `auto` and both
-        models' prices are known."""
+        """Return the settings of this model and resource. Add list prices if `memory.economy` is
+        `auto` and both models' prices are known."""
         effective = self.settings.effective(actor, resource)
         if effective.memory.economy != "auto" or actor is None:
             return effective
-        found = self._priced.get((actor, resource))
-        if found is None:
+        priced = self._priced.get((actor, resource))
+        if priced is None:
             if len(self._priced) >= MAX_PRICED_PAIRS:
                 self._priced.clear()
-            found = self._priced[actor, resource] = add_prices(effective, actor)
-        return found
+            priced = self._priced[actor, resource] = add_prices(effective, actor)
+        return priced
 
 
 def add_prices(effective: Effective, actor: str) -> Effective:
-    """Add the list prices of actor and observer, if both are known."""
+    """Return the settings with the list prices of actor and observer, if both are known."""
     name = choose_model(
         effective.observer_model,
         effective.limits.interval_tokens or effective.limits.observe_from_tokens,
     )
-    observer = actor if name == "inherit" else DEFAULT_MODEL if name == "default" else name
-    actor_prices, observer_prices = find_price(actor), find_price(observer)
+    observer = {"inherit": actor, "default": DEFAULT_MODEL}.get(name, name)
+    actor_prices = find_price(actor)
+    observer_prices = find_price(observer)
     if actor_prices is None or observer_prices is None:
         return effective
-    known = Prices(
+    prices = Prices(
         actor_cached=actor_prices.cached_input,
         actor_fresh=actor_prices.cache_write,
         observer_input=observer_prices.input,
         observer_output=observer_prices.output,
     )
     # a cache of its own: settings of threads with overrides hold the prices of this pair only
-    return replace(effective, limits=replace(effective.limits, prices=known), _by_overrides={})
+    return replace(effective, limits=replace(effective.limits, prices=prices), _by_overrides={})
 
 
 def _key_bytes(part: object) -> int:
-    """Return the length of all texts in a key, which bounds the memory it takes. Parts other than
-    credentials have bounds of their own."""
+    """Return the length of all texts in a key, which bounds the memory that it takes. Parts other
+    than credentials have bounds of their own."""
     if isinstance(part, tuple):
         return sum(map(_key_bytes, part))
     return len(part) if isinstance(part, str | bytes) else 0
 
 
 class PolicyInForce:
-    """Holds the policy of the settings in force. It is made once for each configuration."""
+    """The policy of the current settings. It is made once for each configuration."""
 
     def __init__(self, watched: WatchedSettings, *, model_timeout_s: float | None = None) -> None:
         self._watched = watched

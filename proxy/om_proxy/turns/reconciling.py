@@ -82,9 +82,9 @@ class Reconciler:
         self, caller: Caller, request: Request, context: MemoryContext, hints: Hints
     ) -> OpenedTurn:
         """Open the turn of this request. `caller.key` is set. Raises TakenForSideRequest."""
-        forgets = self.memories.forgets
+        forget_count = self.memories.forget_count
         return await retry_on_conflict(
-            partial(self._load_and_reconcile, caller, request, context, hints, forgets)
+            partial(self._load_and_reconcile, caller, request, context, hints, forget_count)
         )
 
     async def _load_and_reconcile(
@@ -93,7 +93,7 @@ class Reconciler:
         request: Request,
         context: MemoryContext,
         hints: Hints,
-        forgets: int,
+        forget_count: int,
     ) -> OpenedTurn:
         key, should_store = caller.key, caller.mode != "read"
         assert key is not None  # only requests with a thread get here
@@ -121,7 +121,7 @@ class Reconciler:
             previous_render_date=reconciled.memory.render_date,
             timezone=caller.timezone,
             row_id=reconciled.memory.row_id,
-            forgets=forgets,
+            forget_count=forget_count,
             should_store=should_store,
             can_rewrite=caller.mode != "write" and context.effective.memory.mode != "shadow",
         )
@@ -331,7 +331,7 @@ class Reconciler:
 
     def is_forgotten(self, turn: OpenedTurn, memory: Memory) -> bool:
         """Whether the thread was forgotten since the turn began. `memory`: as it is now."""
-        return self.memories.is_forgotten_since(memory, turn.row_id, turn.forgets)
+        return self.memories.is_forgotten_since(memory, turn.row_id, turn.forget_count)
 
     async def refresh_until_stable(self, turn: OpenedTurn) -> OpenedTurn:
         """Return the turn compared with the newest memory, also while others commit."""
