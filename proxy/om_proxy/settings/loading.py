@@ -1,5 +1,5 @@
-"""Load checked Settings from a file and the environment, or raise one ConfigError that lists every
-fault."""
+"""Load checked Settings from a file and the environment. If anything is wrong, raise one
+ConfigError that lists every fault."""
 
 from __future__ import annotations
 
@@ -22,25 +22,25 @@ def load(path: str | Path | None = None, env: Mapping[str, str] | None = None) -
     """Load the file `path`, else `OM_PROXY_CONFIG`, else ./config/om-proxy.yaml, else the built-in
     defaults.
 
-    `env` replaces `os.environ`. If the environment names a file for the admin token, a missing one
-    is made. Raises ConfigError.
+    `env` replaces `os.environ`. If the environment names a file for the admin token, and that file
+    is missing, create it. Raises ConfigError.
     """
-    env, fault = add_admin_token(os.environ if env is None else env)
+    env, token_fault = add_admin_token(os.environ if env is None else env)
     file = find_config_file(path, env)
     try:
         if file is None:
             return parse("", "built-in defaults", env)
         return parse(read_file(file), str(file), env).with_source(file=file)
     except ConfigError as exc:
-        if fault is None:
+        if token_fault is None:
             raise
-        raise ConfigError(f"{exc}\n{fault}") from exc
+        raise ConfigError(f"{exc}\n{token_fault}") from exc
 
 
 def find_config_file(path: str | Path | None, env: Mapping[str, str]) -> Path | None:
     """Return the configuration file to use; None for the built-in defaults."""
-    if named := path or env.get("OM_PROXY_CONFIG"):
-        return Path(named)
+    if chosen_path := path or env.get("OM_PROXY_CONFIG"):
+        return Path(chosen_path)
     return DEFAULT_FILE if DEFAULT_FILE.is_file() else None
 
 
@@ -55,19 +55,16 @@ def read_file(file: Path) -> str:
 
 
 def parse(text: str, name: str = "om-proxy.yaml", env: Mapping[str, str] | None = None) -> Settings:
-    """Parse the text of a file. `name` is used in errors and origins. Without `env` no variable is
+    """Parse the text of a file. `name` is used in errors and origins. Without `env`, no variable is
     set. Raises ConfigError."""
     document = read_document(text, name, env or {})
     try:
         settings = Settings.model_validate(document.data)
-        broken = list(settings.list_override_faults())
+        faults = list(settings.list_override_faults())
     except ValidationError as exc:
-        broken = list(list_faults(exc))
         settings = Settings()
-    if broken:
-        raise ConfigError(
-            "\n".join(
-                dict.fromkeys(render_fault(document, Settings, path, rule) for path, rule in broken)
-            )
-        )
+        faults = list(list_faults(exc))
+    if faults:
+        lines = [render_fault(document, Settings, path, rule) for path, rule in faults]
+        raise ConfigError("\n".join(dict.fromkeys(lines)))
     return settings.with_source(origins=document.origins)

@@ -10,7 +10,8 @@ from pydantic import PlainValidator, SecretStr
 
 from om_proxy.settings.section import normalize_base_url
 
-# the request's own model, upstream and credential; means unset (docs/spec/behaviour.md#models)
+# the request's own model, upstream and credential; the same as unset
+# (docs/spec/behaviour.md#models)
 INHERIT_MODEL = "inherit"
 
 Agent = Literal["observation", "reflection"]
@@ -58,11 +59,10 @@ PAID_PROVIDERS = frozenset(
 )
 # fmt: on
 _PROVIDERS_BY_NAME = {"gpt": "openai", "claude": "anthropic", "command": "cohere"}
-ModelEntry = str | dict[str, Any]  # a name, or {model, api_base, api_key, max_retries}
+ModelEntry = str | dict[str, Any]  # a model's name, or {model, api_base, api_key, max_retries}
 ModelEntries = ModelEntry | list[ModelEntry]  # one, or several to try in order
-ModelChoice = (
-    ModelEntries | dict[str, dict[int, ModelEntries]]
-)  # or {"up_to": {input tokens: names}}
+# or tiers: {"up_to": {input tokens: names}}
+ModelChoice = ModelEntries | dict[str, dict[int, ModelEntries]]
 
 _CHOICE_RULE = (
     "must be inherit, default, a model's name, {model, api_base, api_key, max_retries}, a list of these, "
@@ -72,18 +72,15 @@ MODEL_ENTRY_KEYS = {"model", "api_base", "api_key", "max_retries"}
 
 
 def parse_model_choice(value: Any) -> ModelChoice:
-    """Parse a choice: numbers become integers, and tiers are sorted."""
+    """Parse the value of a `model` setting: numbers become integers, and tiers are sorted."""
     tiers = value.get("up_to") if isinstance(value, Mapping) and len(value) == 1 else None
     if not isinstance(tiers, Mapping) or not tiers:
         return _parse_entries(value)
-    return {
-        "up_to": dict(
-            sorted(
-                (_parse_whole_number(size, 1), _parse_entries(names))
-                for size, names in tiers.items()
-            )
-        )
-    }
+    parsed_tiers = [
+        (_parse_whole_number(max_tokens, 1), _parse_entries(entries))
+        for max_tokens, entries in tiers.items()
+    ]
+    return {"up_to": dict(sorted(parsed_tiers))}
 
 
 def _parse_entries(value: Any) -> ModelEntries:
@@ -97,18 +94,18 @@ def _parse_entry(value: Any) -> ModelEntry:
         return _parse_name(value)
     if not {"model"} <= set(value) <= MODEL_ENTRY_KEYS:
         raise ValueError(_CHOICE_RULE)
-    item: dict[str, Any] = {"model": _parse_name(value["model"])}
+    entry: dict[str, Any] = {"model": _parse_name(value["model"])}
     if "max_retries" in value:
-        item["max_retries"] = _parse_whole_number(value["max_retries"], 0)
+        entry["max_retries"] = _parse_whole_number(value["max_retries"], 0)
     if value.get("api_base") is not None:
-        item["api_base"] = _parse_base_url(value["api_base"])
+        entry["api_base"] = _parse_base_url(value["api_base"])
     if value.get("api_key"):
-        item["api_key"] = _parse_key(value["api_key"])
-    if item["model"] == INHERIT_MODEL and {"api_base", "api_key"} & set(item):
+        entry["api_key"] = _parse_key(value["api_key"])
+    if entry["model"] == INHERIT_MODEL and {"api_base", "api_key"} & set(entry):
         raise ValueError(
             "inherit takes address and credential from the request: leave api_base and api_key out"
         )
-    return item
+    return entry
 
 
 def _parse_base_url(value: Any) -> str:
@@ -121,7 +118,7 @@ def _parse_base_url(value: Any) -> str:
 
 
 def _parse_key(value: Any) -> SecretStr:
-    """Wrap the key, so that no repr, log or listing shows it. No error repeats it."""
+    """Wrap the key so that no repr, log or listing shows it. No error repeats the key."""
     if isinstance(value, SecretStr):
         return value
     if not isinstance(value, str | int) or isinstance(value, bool):
@@ -141,7 +138,7 @@ def _parse_whole_number(value: Any, minimum: int) -> int:
     except (TypeError, ValueError):
         number = -1
     if isinstance(value, bool | float) or number < minimum:
-        raise ValueError(_CHOICE_RULE + f"; {value!r} is not a whole number of {minimum} or more")
+        raise ValueError(f"{_CHOICE_RULE}; {value!r} is not a whole number of {minimum} or more")
     return number
 
 
@@ -149,23 +146,23 @@ ModelChoiceField = Annotated[ModelChoice, PlainValidator(parse_model_choice)]
 
 
 def find_cross_provider_fault(choice: Any, *, api_base: str | None, has_key: bool) -> str | None:
-    """The rule that a choice of models breaks under one shared `api_base` or `api_key`
+    """Return the rule that a choice of models breaks under one shared `api_base` or `api_key`
     (docs/spec/behaviour.md#models), or None.
 
     One provider's key must not go to another provider, and one address serves one provider. A name
     without a provider, or with the wire format of a server (`hosted_vllm/…`), fits any provider.
     """
-    models = [item for item in _list_entries(choice) if item["model"] != INHERIT_MODEL]
-    by_key = {
-        _find_provider(item)
-        for item in models
-        if not item.get("api_key") and item.get("api_base") in (None, api_base)
+    entries = [entry for entry in _list_entries(choice) if entry["model"] != INHERIT_MODEL]
+    key_sharers = {
+        _find_provider(entry)
+        for entry in entries
+        if not entry.get("api_key") and entry.get("api_base") in (None, api_base)
     }
-    by_base = {_find_provider(item) for item in models if not item.get("api_base")}
-    if has_key and len(by_key - {None}) > 1:
-        return _render_cross_provider_fault("api_key", by_key)
-    if api_base and len(by_base - {None}) > 1:
-        return _render_cross_provider_fault("api_base", by_base)
+    base_sharers = {_find_provider(entry) for entry in entries if not entry.get("api_base")}
+    if has_key and len(key_sharers - {None}) > 1:
+        return _render_cross_provider_fault("api_key", key_sharers)
+    if api_base and len(base_sharers - {None}) > 1:
+        return _render_cross_provider_fault("api_base", base_sharers)
     return None
 
 
@@ -182,29 +179,27 @@ def _list_entries(choice: Any) -> Iterator[dict[str, Any]]:
         yield {"model": choice}
     elif isinstance(choice, Mapping):
         if "up_to" in choice:
-            for names in choice["up_to"].values():
-                yield from _list_entries(names)
+            for entries in choice["up_to"].values():
+                yield from _list_entries(entries)
         else:
             yield dict(choice)
     elif isinstance(choice, list | tuple):
-        for item in choice:
-            yield from _list_entries(item)
+        for entry in choice:
+            yield from _list_entries(entry)
 
 
-def _find_provider(item: Mapping[str, Any]) -> str | None:
-    name = str(item["model"])
+def _find_provider(entry: Mapping[str, Any]) -> str | None:
+    name = str(entry["model"])
     if name == "default":
         return "gemini"
-    prefix, slash, rest = name.partition("/")
-    return (
-        prefix
-        if slash and rest and prefix in PAID_PROVIDERS
-        else _PROVIDERS_BY_NAME.get(name.partition("-")[0])
-    )
+    prefix, _, name_at_provider = name.partition("/")
+    if name_at_provider and prefix in PAID_PROVIDERS:
+        return prefix
+    return _PROVIDERS_BY_NAME.get(name.partition("-")[0])
 
 
 def find_conflicting_agents(level: Mapping[str, Any]) -> tuple[Agent, ...]:
-    """The agents whose own `model` conflicts with this level's `model`."""
+    """Return the agents whose own `model` conflicts with `model` on the same level."""
     if _is_unset(level.get("model")):
         return ()
     agents: tuple[Agent, ...] = ("observation", "reflection")
@@ -212,19 +207,20 @@ def find_conflicting_agents(level: Mapping[str, Any]) -> tuple[Agent, ...]:
 
 
 class ChosenModel(NamedTuple):
-    """A choice, with the level and the key that made it. Level -1: the default."""
+    """A choice, and the setting that decided it."""
 
     choice: ModelChoice
-    level: int
-    key: tuple[str, ...]
+    level: int  # the index of the setting's level; -1: the default
+    key: tuple[str, ...]  # the path of the setting on its level
 
 
 def choose_model(levels: Sequence[Mapping[str, Any]], agent: Agent) -> ChosenModel:
     """Choose an agent's model. `levels`: from the least specific (`memory`) to the most specific.
 
-    The most specific level that sets a model decides: the agent's own `model`, else the level's
-    `model`. If no level sets one for this agent, it takes the other agent's own model. `inherit` on
-    `memory` is the same as unset; on a more specific level it undoes a choice.
+    The most specific level that sets a model decides. On that level, the agent's own `model` takes
+    precedence over the level's `model`. If no level sets one for this agent, it takes the other
+    agent's own model. `inherit` on `memory` is the same as unset; on a more specific level it
+    cancels the choice of the levels before.
     """
     other: Agent = "reflection" if agent == "observation" else "observation"
     return (
@@ -237,6 +233,8 @@ def choose_model(levels: Sequence[Mapping[str, Any]], agent: Agent) -> ChosenMod
 def _find_most_specific(
     levels: Sequence[Mapping[str, Any]], *keys: tuple[str, ...]
 ) -> ChosenModel | None:
+    """Return the choice of the most specific level that sets one of these keys. On one level,
+    earlier keys take precedence."""
     for depth in range(len(levels) - 1, -1, -1):
         values = [(_get_value(levels[depth], key), key) for key in keys]
         for value, key in values:

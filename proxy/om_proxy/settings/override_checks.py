@@ -1,5 +1,5 @@
-"""Check the rules of `models:` and `resources:` at load, for each override and for each pair that
-one request can match."""
+"""Check the rules of `models:` and `resources:` at load: for each override, and for each pair of
+overrides that one request can match."""
 
 from __future__ import annotations
 
@@ -22,16 +22,16 @@ def list_override_faults(
 ) -> Iterator[tuple[Key, str]]:
     """List each broken rule with the path of the override's key that breaks it. `layers`: the least
     specific first."""
-    valid = []
+    valid_layers = []
     for layer in layers:
         faults = [*_list_own_faults(layer), *_list_merged_faults(memory, context, [layer])]
         yield from faults
-        valid += [] if faults else [layer]
-    for pair in combinations(valid, 2):
-        if _can_match_together(*pair) and _have_common_section(*pair):
-            for path, rule in _list_merged_faults(memory, context, pair):
-                other = render_path((pair[0].kind, pair[0].glob))
-                yield path, f"{rule} where {other} matches too"
+        if not faults:
+            valid_layers.append(layer)
+    for first, second in combinations(valid_layers, 2):
+        if _can_match_together(first, second) and _have_common_section(first, second):
+            for path, rule in _list_merged_faults(memory, context, (first, second)):
+                yield path, f"{rule} where {render_path((first.kind, first.glob))} matches too"
 
 
 def _list_own_faults(layer: Layer) -> Iterator[tuple[Key, str]]:
@@ -53,20 +53,20 @@ def _list_own_faults(layer: Layer) -> Iterator[tuple[Key, str]]:
 def _list_merged_faults(
     memory: MemorySettings, context: ContextSettings, layers: Sequence[Layer]
 ) -> Iterator[tuple[Key, str]]:
-    """List the faults of the merged result, with paths in the most specific layer. Faults of its
-    models are `_list_own_faults`'s."""
-    last = layers[-1]
+    """List the faults of the merged result, with paths in the most specific layer.
+    `_list_own_faults` lists the faults of models that cannot be parsed."""
+    most_specific = layers[-1]
     try:
         apply_layers(memory, context, layers)
     except ValidationError as exc:
-        yield from ((last.get_path_in_file(path), rule) for path, rule in list_faults(exc))
+        yield from ((most_specific.get_path_in_file(path), rule) for path, rule in list_faults(exc))
     except ValueError:
         return
 
 
 def _can_match_together(first: Layer, second: Layer) -> bool:
-    """Return whether one request can match both. A model and a resource always can; two of a kind
-    can if one glob matches the other."""
+    """Return whether one request can match both layers. A model and a resource always can. Two
+    layers of one kind can if one glob matches the other."""
     if first.kind != second.kind:
         return True
     return fnmatch.fnmatchcase(first.glob, second.glob) or fnmatch.fnmatchcase(
@@ -75,7 +75,7 @@ def _can_match_together(first: Layer, second: Layer) -> bool:
 
 
 def _have_common_section(first: Layer, second: Layer) -> bool:
-    """Return whether both set keys of one section. No rule compares keys of two sections."""
+    """Return whether both layers set keys of one section. No rule compares keys of two sections."""
     return any(
         isinstance(value, Mapping) and key in second.level for key, value in first.level.items()
     )

@@ -30,7 +30,7 @@ DURATION_SETTINGS = {
     "observer_interval",
     "call_timeout",
 }
-# accepted and checked, but not used yet; config/om-proxy.yaml marks the same settings
+# settings that are accepted and checked, but not used yet; config/om-proxy.yaml marks them too
 NOT_IN_EFFECT = (
     "storage.prefix",
     "storage.encryption_key",
@@ -57,18 +57,16 @@ _URL_PATTERN = re.compile(r"[a-z]+://\S*")
 def render_summary(
     settings: Settings, model: str | None = None, resource: str | None = None
 ) -> list[str]:
-    """Render what a reader wants to know first: the file, the servers, the memory models, the
-    thresholds."""
-    upstream = settings.upstream_for(model)
+    """Render what a reader wants to know first: the file, the model servers, the memory models and
+    the thresholds."""
+    upstreams = render_upstreams(settings)
+    if model is not None:
+        upstream = settings.upstream_for(model)
+        upstreams = [f"upstream: {_render_upstream(upstream) if upstream else NO_UPSTREAM}"]
     return [
         f"settings: {settings.file or 'the built-in defaults; om-proxy init writes a file to edit'}",
         f"listens on: {settings.server.host}:{settings.server.port}",
-        *(render_upstreams(settings) if model is None else ()),
-        *(
-            ()
-            if model is None
-            else (f"upstream: {_render_upstream(upstream) if upstream else NO_UPSTREAM}",)
-        ),
+        *upstreams,
         *render_memory_summary(settings, model, resource),
     ]
 
@@ -80,15 +78,11 @@ def render_memory_summary(
     starting server prints."""
     effective = settings.effective(model, resource)
     memory = effective.memory
-    models = ", ".join(
-        f"{agent} {render_value(('model',), choice)}"
-        for agent, choice in (
-            ("observer", effective.observer_model),
-            ("reflector", effective.reflector_model),
-        )
-    )
+    observer = render_value(("model",), effective.observer_model)
+    reflector = render_value(("model",), effective.reflector_model)
     return [
-        f"memory: {'on' if memory.enabled else 'off'}, scope {memory.scope}, {models}",
+        f"memory: {'on' if memory.enabled else 'off'}, scope {memory.scope},"
+        f" observer {observer}, reflector {reflector}",
         f"store: {render_value(('url',), settings.storage.url)}",
         *(f"tokens: {line}" for line in render_thresholds(effective.limits)),
     ]
@@ -124,7 +118,7 @@ def render_settings(
 def list_warnings(
     settings: Settings, model: str | None = None, resource: str | None = None
 ) -> list[str]:
-    """List what is allowed, but works badly or does nothing."""
+    """List a warning for each setting that is allowed, but works badly or does nothing."""
     effective = settings.effective(model, resource)
     return [
         *list_memory_warnings(effective),
@@ -134,84 +128,85 @@ def list_warnings(
 
 
 def render_thresholds(limits: Limits) -> list[str]:
-    """Render the thresholds, with ratios converted to tokens."""
-    observed = (
-        f"every {limits.interval_tokens} new ones"
-        if limits.interval_tokens
-        else "not ahead of time"
-    )
-    reflected = (
-        f"prepared from {limits.reflect_ahead_from_tokens}"
-        if limits.reflect_ahead_from_tokens
-        else "not prepared ahead of time"
-    )
+    """Render the thresholds in tokens."""
+    interval = "not ahead of time"
+    if limits.interval_tokens:
+        interval = f"every {limits.interval_tokens} new ones"
+    preparation = "not prepared ahead of time"
+    if limits.reflect_ahead_from_tokens:
+        preparation = f"prepared from {limits.reflect_ahead_from_tokens}"
     return [
-        f"messages are observed at {limits.observe_from_tokens}, {observed}; "
+        f"messages are observed at {limits.observe_from_tokens}, {interval}; "
         f"about {limits.keep_tokens} stay raw; a request waits at {limits.block_from_tokens}",
-        f"observations are reflected at {limits.reflect_from_tokens}, {reflected}; a request waits at {limits.reflect_block_from_tokens}",
+        f"observations are reflected at {limits.reflect_from_tokens}, {preparation};"
+        f" a request waits at {limits.reflect_block_from_tokens}",
         *_render_shared_budget(limits),
         *_render_idle_thresholds(limits),
     ]
 
 
 def _render_shared_budget(limits: Limits) -> Iterator[str]:
-    """Render how far a shared budget moves the thresholds at most."""
+    """Render the highest thresholds that a shared budget allows."""
     if limits.has_shared_budget:
-        alone = limits.for_memory(log_tokens=0, pending_tokens=0)
+        highest = limits.for_memory(log_tokens=0, pending_tokens=0)
         yield (
-            f"messages and observations share one budget: without observations, messages are observed at {alone.observe_from_tokens} and "
-            f"a request waits at {alone.block_from_tokens}; without messages, observations are reflected at {alone.reflect_from_tokens}"
+            f"messages and observations share one budget: without observations, messages are observed at {highest.observe_from_tokens} and "
+            f"a request waits at {highest.block_from_tokens}; without messages, observations are reflected at {highest.reflect_from_tokens}"
         )
 
 
 def _render_idle_thresholds(limits: Limits) -> Iterator[str]:
-    """Render the pauses that `auto` and unset values mean for this model's provider."""
+    """Render the pauses in force for this model's provider, which `auto` and unset values depend
+    on."""
     if limits.activate_after_idle_s is not None:
         yield f"after a pause of {render_duration(limits.activate_after_idle_s)}, what was observed ahead becomes active"
     if limits.buffer_after_idle_s is not None and limits.interval_tokens:
-        pause, tokens = render_duration(limits.buffer_after_idle_s), limits.interval_tokens // 2
+        pause = render_duration(limits.buffer_after_idle_s)
+        tokens = limits.interval_tokens // 2
         yield f"after a pause of {pause}, {tokens} new ones are enough to be observed ahead"
 
 
 def list_memory_warnings(effective: Effective) -> list[str]:
-    """List what is allowed under `memory` and `context`, but works badly."""
-    limits, memory = effective.limits, effective.memory
-    found = []
+    """List a warning for each value under `memory` and `context` that is allowed, but works
+    badly."""
+    limits = effective.limits
+    warnings = []
     if limits.interval_tokens and limits.keep_tokens < limits.interval_tokens:
-        found.append(
+        warnings.append(
             f"buffer_activation leaves {limits.keep_tokens} tokens raw, less than one buffering interval ({limits.interval_tokens}): "
             "activations come in quick succession, and each breaks the provider's prompt cache"
         )
     if limits.interval_tokens and limits.keep_tokens < MIN_RAW_TOKENS:
-        found.append(
+        warnings.append(
             f"less than {MIN_RAW_TOKENS} tokens stay raw after an activation: the model sees little except its notes"
         )
     if not limits.interval_tokens and limits.block_from_tokens > limits.observe_from_tokens:
-        found.append(
+        warnings.append(
             f"buffer_tokens is off, and block_after delays observing to {limits.block_from_tokens} tokens: leave block_after out"
         )
-    if not limits.interval_tokens and (
+    needs_buffering = (
         limits.activate_after_idle_s
         or limits.activate_on_provider_change
         or limits.buffer_after_idle_s
-    ):
-        found.append(
+    )
+    if needs_buffering and not limits.interval_tokens:
+        warnings.append(
             "buffer_tokens is off: nothing is observed ahead, so activate_after_idle, activate_on_provider_change and "
             "buffer_on_idle have nothing to work with"
         )
-    waits_at = limits.for_memory(log_tokens=0, pending_tokens=0).block_from_tokens
-    if limits.tail_limit_tokens is not None and limits.tail_limit_tokens < waits_at:
-        found.append(
-            f"context.tail_limit ({limits.tail_limit_tokens}) is below {waits_at}, where a request waits for an observation: "
+    block_from_tokens = limits.for_memory(log_tokens=0, pending_tokens=0).block_from_tokens
+    if limits.tail_limit_tokens is not None and limits.tail_limit_tokens < block_from_tokens:
+        warnings.append(
+            f"context.tail_limit ({limits.tail_limit_tokens}) is below {block_from_tokens}, where a request waits for an observation: "
             "raw messages are left out of prompts before they are observed"
         )
-    if not memory.enabled:
-        found.append("memory is off: nothing is read or written")
-    return found
+    if not effective.memory.enabled:
+        warnings.append("memory is off: nothing is read or written")
+    return warnings
 
 
 def list_settings_without_effect(settings: Settings, effective: Effective) -> Iterator[str]:
-    """List the settings that differ from their default, but are not in effect yet."""
+    """List a warning for each setting that differs from its default, but is not in effect yet."""
     default_settings = Settings()
     default_effective = default_settings.effective(None)
     defaults = dict(_list_settings_in_force(default_settings, default_effective))
@@ -221,7 +216,7 @@ def list_settings_without_effect(settings: Settings, effective: Effective) -> It
 
 
 def render_value(key: Key, value: Any) -> str:
-    """Render a value as the file writes it. Of a secret, render only that it is set."""
+    """Render a value as the file writes it. A secret is rendered as `(set)`."""
     name = key[-1]
     if isinstance(value, SecretStr):
         return "(set)"
@@ -245,38 +240,50 @@ def _render_plain_value(value: Any) -> str:
         )
     if isinstance(value, float):
         return f"{value:.0f}" if value.is_integer() else f"{value:g}"
-    text = redact_credentials(str(value))  # before it is cut: half a key is not recognised
+    return _render_text(str(value))
+
+
+def _render_text(value: str) -> str:
+    # before the text is cut, because half a key is not recognised
+    text = redact_credentials(value)
     if _URL_PATTERN.fullmatch(text):
         return _hide_url_secrets(text)
-    return (
-        text
-        if len(text) <= MAX_SHOWN_CHARS and "\n" not in text
-        else f"{text.splitlines()[0][:MAX_SHOWN_CHARS]}…"
-    )
+    if len(text) <= MAX_SHOWN_CHARS and "\n" not in text:
+        return text
+    return f"{text.splitlines()[0][:MAX_SHOWN_CHARS]}…"
 
 
 def _hide_url_secrets(text: str) -> str:
-    """Remove a URL's user and query: either may be a credential."""
-    text, query, _ = text.partition("?")
-    scheme, _, rest = text.partition("://")
-    host, slash, path = rest.partition("/")
-    return f"{scheme}://{'…@' if '@' in host else ''}{host.rpartition('@')[2]}{slash}{path}{'?…' if query else ''}"
+    """Remove the user and the query of a URL: either may be a credential."""
+    text, question_mark, _ = text.partition("?")
+    scheme, _, address = text.partition("://")
+    authority, slash, path = address.partition("/")
+    _, at_sign, host = authority.rpartition("@")
+    user = "…@" if at_sign else ""
+    query = "?…" if question_mark else ""
+    return f"{scheme}://{user}{host}{slash}{path}{query}"
 
 
 def _list_settings_in_force(settings: Settings, effective: Effective) -> Iterator[tuple[Key, Any]]:
-    """List the settings in force. `memory.model` is left out, because the two agents' models stand
-    for it."""
+    """List the settings in force. `memory.model` is left out, because the models of the two agents
+    replace it."""
     memory = effective.memory
     observation = memory.observation.model_copy(update={"model": effective.observer_model})
     reflection = memory.reflection.model_copy(update={"model": effective.reflector_model})
-    view = {
-        "memory": memory.model_copy(update={"observation": observation, "reflection": reflection})
-    }
-    in_force = settings.model_copy(
-        update=view | {"context": effective.context, "models": {}, "resources": {}}
+    settings_in_force = settings.model_copy(
+        update={
+            "memory": memory.model_copy(
+                update={"observation": observation, "reflection": reflection}
+            ),
+            "context": effective.context,
+            "models": {},
+            "resources": {},
+        }
     )
-    hidden = {("memory", "model"), ("models",), ("resources",)}
-    return ((key, value) for key, value in _list_leaves(in_force) if key not in hidden)
+    hidden_keys = {("memory", "model"), ("models",), ("resources",)}
+    return (
+        (key, value) for key, value in _list_leaves(settings_in_force) if key not in hidden_keys
+    )
 
 
 def _list_leaves(value: Any, key: Key = ()) -> Iterator[tuple[Key, Any]]:
@@ -292,34 +299,35 @@ def _list_leaves(value: Any, key: Key = ()) -> Iterator[tuple[Key, Any]]:
 
 def _find_origin(settings: Settings, effective: Effective, key: Key) -> str:
     """Find the most specific origin of a setting."""
-    inner = key[1:]
-    if inner in {("observation", "model"), ("reflection", "model")} and key[0] == "memory":
-        return _find_model_origin(
-            settings, effective, "observation" if key[1] == "observation" else "reflection"
-        )
-    for layer in reversed(effective.layers) if key[0] in {"memory", "context"} else ():
-        if _has_key(layer.level, inner):
-            return _render_layer_origin(settings, layer, inner)
+    if key == ("memory", "observation", "model"):
+        return _find_model_origin(settings, effective, "observation")
+    if key == ("memory", "reflection", "model"):
+        return _find_model_origin(settings, effective, "reflection")
+    if key[0] in {"memory", "context"}:
+        for layer in reversed(effective.layers):
+            if _has_key(layer.level, key[1:]):
+                return _render_layer_origin(settings, layer, key[1:])
     return settings.origin(key) or "default"
 
 
 def _find_model_origin(settings: Settings, effective: Effective, agent: Agent) -> str:
-    """Find the origin of an agent's model. Models are chosen by level, so the key that decided may
-    be `model`, or the other agent's."""
-    decided = choose_model(list_levels(settings.memory, effective.layers), agent)
-    if decided.level > 0:
-        return f"{_render_layer_origin(settings, effective.layers[decided.level - 1], decided.key)}, {render_path(decided.key)}"
-    if decided.level == 0:
-        key = ("memory", *decided.key)
+    """Find the origin of an agent's model. A model is chosen by level, so its setting may be
+    `model`, or the other agent's model."""
+    model = choose_model(list_levels(settings.memory, effective.layers), agent)
+    if model.level > 0:
+        layer = effective.layers[model.level - 1]
+        return f"{_render_layer_origin(settings, layer, model.key)}, {render_path(model.key)}"
+    if model.level == 0:
+        key = ("memory", *model.key)
         return f"{settings.origin(key) or 'set'}, {render_path(key)}"
     return "default"
 
 
-def _render_layer_origin(settings: Settings, layer: Layer, inner: Key) -> str:
-    origin = settings.origin(layer.get_path_in_file(inner)) or settings.origin(
-        (layer.kind, layer.glob)
-    )
-    return f'{layer.kind}["{redact_credentials(layer.glob)}"]{f", {origin}" if origin else ""}'
+def _render_layer_origin(settings: Settings, layer: Layer, key: Key) -> str:
+    origin = settings.origin(layer.get_path_in_file(key))
+    origin = origin or settings.origin((layer.kind, layer.glob))
+    place = f'{layer.kind}["{redact_credentials(layer.glob)}"]'
+    return f"{place}, {origin}" if origin else place
 
 
 def _has_key(values: Any, key: Key) -> bool:

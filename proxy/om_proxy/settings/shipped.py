@@ -21,7 +21,7 @@ def read_annotated_file() -> str:
 
 
 def find_annotated_file() -> Path | None:
-    """Find the file: in a checkout beside the package, else where the wheel put it."""
+    """Find the file: beside the package in a checkout, else where the wheel put it."""
     in_checkout = Path(__file__).parents[3] / "config" / FILE_NAME
     if in_checkout.is_file():
         return in_checkout
@@ -29,5 +29,5 @@ def find_annotated_file() -> Path | None:
         installed = files(DISTRIBUTION_NAME) or ()
     except PackageNotFoundError:
         return None
-    found = (Path(str(entry.locate())) for entry in installed if entry.name == FILE_NAME)
-    return next((path.resolve() for path in found if path.is_file()), None)
+    paths = [Path(str(entry.locate())) for entry in installed if entry.name == FILE_NAME]
+    return next((path.resolve() for path in paths if path.is_file()), None)

@@ -1,8 +1,8 @@
-"""Read YAML and environment into plain data, with the origin of each key.
+"""Read the YAML file and the environment into plain data, with the origin of each key.
 
 Types come from the settings, not from YAML's guesses: a number stays text until a setting asks for
-one, so that the key `0123` and the word `off` stay as they are. Only null, true and false are
-resolved.
+a number, so that the key `0123` and the word `off` stay as they are written. Only null, true and
+false are converted.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import yaml
 from om_proxy.errors import ConfigError
 
 OVERRIDE_PREFIX = "OM_PROXY__"
-# the built-in upstream; overrides may change it
+# the built-in upstream, which variables may change
 DEFAULT_UPSTREAM = {"name": "openai", "base_url": "https://api.openai.com/v1"}
 
 Key = tuple[str | int, ...]
@@ -39,25 +39,27 @@ _TEXT_TAG = "tag:yaml.org,2002:str"
 
 @dataclass(frozen=True, slots=True)
 class Document:
-    """The configuration before it is checked. `origins`: the source of a path, as `file:line` or
-    `env NAME`. `hidden`: paths whose value contains a variable's value."""
+    """The configuration before it is checked. `origins` maps a path to its source, `file:line` or
+    `env NAME`. `hidden` holds the paths whose value contains the value of a variable."""
 
     data: dict[str, Any]
     origins: dict[Key, str] = field(default_factory=dict)
     hidden: set[Key] = field(default_factory=set)
 
     def origin(self, path: Key) -> str | None:
-        """Return the origin of the path, of a key inside it (an override makes sections without an
-        origin of their own), or of its nearest parent."""
+        """Return the origin of the path. If it has none, return the origin of a key inside it (a
+        variable makes sections without an origin of their own), or of its nearest parent."""
         for length in range(len(path), 0, -1):
-            if found := self.origins.get(path[:length]) or self._find_origin_inside(path[:length]):
-                return found
+            prefix = path[:length]
+            if origin := self.origins.get(prefix) or self._find_origin_inside(prefix):
+                return origin
         return None
 
     def _find_origin_inside(self, path: Key) -> str | None:
-        return next(
-            (origin for known, origin in self.origins.items() if known[: len(path)] == path), None
-        )
+        for other_path, origin in self.origins.items():
+            if other_path[: len(path)] == path:
+                return origin
+        return None
 
 
 def read_document(text: str, name: str, env: Mapping[str, str]) -> Document:
@@ -65,11 +67,10 @@ def read_document(text: str, name: str, env: Mapping[str, str]) -> Document:
     ConfigError for all faults."""
     reader = _Reader(name, env)
     root = reader.parse_root(text)
-    document = Document(
-        reader.read_mapping(root, ()) if root is not None else {}, reader.origins, reader.hidden
-    )
+    data = reader.read_mapping(root, ()) if root is not None else {}
+    document = Document(data, reader.origins, reader.hidden)
     _set_default_token(document, env)
-    for variable in sorted(v for v in env if v.startswith(OVERRIDE_PREFIX)):
+    for variable in sorted(name for name in env if name.startswith(OVERRIDE_PREFIX)):
         try:
             _set_override(document, variable, env[variable])
         except ConfigError as exc:
@@ -80,7 +81,7 @@ def read_document(text: str, name: str, env: Mapping[str, str]) -> Document:
 
 
 def _set_default_token(document: Document, env: Mapping[str, str]) -> None:
-    """Use `${OM_PROXY_ADMIN_TOKEN:-}` as `server.admin_token` where the file does not set it."""
+    """Use `${OM_PROXY_ADMIN_TOKEN:-}` as `server.admin_token` if the file does not set one."""
     if token := env.get("OM_PROXY_ADMIN_TOKEN"):
         server = document.data.setdefault("server", {})
         if isinstance(server, dict) and "admin_token" not in server:
@@ -89,7 +90,7 @@ def _set_default_token(document: Document, env: Mapping[str, str]) -> None:
 
 
 def _set_override(document: Document, variable: str, text: str) -> None:
-    """Set the key that one `OM_PROXY__SECTION__KEY` names. Its value is YAML; a number stays text,
+    """Set the key that one `OM_PROXY__SECTION__KEY` names. Its value is YAML. A number stays text,
     as in the file."""
     path: Key = tuple(
         int(part) if part.isdigit() else part.lower()
@@ -115,8 +116,8 @@ def _set_override(document: Document, variable: str, text: str) -> None:
 
 
 def _open_container(parent: Any, part: str | int) -> Any:
-    """Return the section or list at `part` of `parent`; a missing section is made, and `memory:
-    true` becomes one. None if `parent` cannot hold it."""
+    """Return the section or list at `part` of `parent`; None if `parent` cannot hold one. A missing
+    section is made, and `memory: true` becomes a section."""
     if isinstance(parent, list) and isinstance(part, int) and part <= len(parent):
         parent.extend([{}] if part == len(parent) else [])
         return parent[part]
@@ -129,24 +130,26 @@ def _open_container(parent: Any, part: str | int) -> Any:
 
 
 def _set_origin(document: Document, path: Key, origin: str) -> None:
-    """Record the origin of a path, and drop the origins of all that it replaced."""
-    for known in [p for p in document.origins if p[: len(path)] == path]:
-        del document.origins[known]
-    document.hidden.difference_update([p for p in document.hidden if p[: len(path)] == path])
+    """Record the origin of a path, and delete the origins of all paths that it replaced."""
+    for replaced in [other for other in document.origins if other[: len(path)] == path]:
+        del document.origins[replaced]
+    for replaced in [other for other in document.hidden if other[: len(path)] == path]:
+        document.hidden.remove(replaced)
     document.origins[path] = origin
 
 
 def _parse_value(text: str, variable: str) -> Any:
-    """Parse YAML, or return the text itself if it is not YAML: a secret may look like broken YAML,
-    and the setting decides whether it accepts text."""
+    """Parse a variable's value as YAML. If it is not YAML, return the text itself: a secret may
+    look like broken YAML, and the setting decides whether it accepts text."""
     try:
         node = yaml.compose(text, Loader=yaml.SafeLoader)
     except yaml.YAMLError:
         return text
     if isinstance(node, yaml.CollectionNode):
         return _Reader(f"env {variable}", {}).read_value(node, ())
-    is_quoted = isinstance(node, yaml.ScalarNode) and node.style is not None
-    return node.value if node is not None and is_quoted else _PLAIN_WORDS.get(text.strip(), text)
+    if isinstance(node, yaml.ScalarNode) and node.style is not None:  # quoted
+        return node.value
+    return _PLAIN_WORDS.get(text.strip(), text)
 
 
 def render_path(path: Key) -> str:
@@ -163,7 +166,8 @@ def render_path(path: Key) -> str:
 
 
 class _Reader:
-    """Turn YAML nodes into data, record the origin of each path, and collect all faults."""
+    """The reader of one text: it turns YAML nodes into data, records the origin of each path, and
+    collects all faults."""
 
     def __init__(self, name: str, env: Mapping[str, str]) -> None:
         self.name = name
@@ -177,9 +181,9 @@ class _Reader:
             node = yaml.compose(text, Loader=yaml.SafeLoader)
         except yaml.YAMLError as exc:
             raise ConfigError(_render_syntax_error(self.name, text, exc)) from exc
-        if node is None or (
-            isinstance(node, yaml.ScalarNode) and node.value in _PLAIN_WORDS and not node.style
-        ):
+        if node is None:
+            return None
+        if isinstance(node, yaml.ScalarNode) and node.value in _PLAIN_WORDS and not node.style:
             return None
         if not isinstance(node, yaml.MappingNode):
             raise ConfigError(
@@ -213,18 +217,23 @@ class _Reader:
         return data
 
     def _list_pairs(self, node: yaml.MappingNode) -> Iterator[tuple[yaml.Node, yaml.Node]]:
-        """List the mapping's own keys, then the keys of `<<` that are not among them."""
-        own = [(k, v) for k, v in node.value if k.tag != _MERGE_TAG]
-        yield from own
-        seen = {k.value for k, _ in own if isinstance(k, yaml.ScalarNode)}
-        for merged in (v for k, v in node.value if k.tag == _MERGE_TAG):
-            for source in merged.value if isinstance(merged, yaml.SequenceNode) else [merged]:
-                for key, value in (
-                    self._list_pairs(source) if isinstance(source, yaml.MappingNode) else ()
-                ):
-                    if key.value not in seen:
-                        seen.add(key.value)
-                        yield key, value
+        """List the mapping's own keys, then the keys of `<<` that the mapping does not have."""
+        names: set[Any] = set()
+        merged_nodes: list[yaml.Node] = []
+        for key, value in node.value:
+            if key.tag == _MERGE_TAG:
+                merged_nodes += value.value if isinstance(value, yaml.SequenceNode) else [value]
+                continue
+            yield key, value
+            if isinstance(key, yaml.ScalarNode):
+                names.add(key.value)
+        for merged_node in merged_nodes:
+            if not isinstance(merged_node, yaml.MappingNode):
+                continue
+            for key, value in self._list_pairs(merged_node):
+                if key.value not in names:
+                    names.add(key.value)
+                    yield key, value
 
     def _record_and_read(self, node: yaml.Node, path: Key, line: int | None = None) -> Any:
         self.origins[path] = f"{self.name}:{line or _get_line(node)}"
@@ -232,18 +241,19 @@ class _Reader:
 
     def _read_scalar(self, node: yaml.ScalarNode, path: Key) -> Any:
         text = str(node.value)
-        filled = _VARIABLE_PATTERN.sub(lambda match: self._fill_variable(match, node, path), text)
-        if filled != text:
+        value = _VARIABLE_PATTERN.sub(lambda match: self._fill_variable(match, node, path), text)
+        has_variable = value != text
+        if has_variable:
             self.hidden.add(path)
-        is_plain = node.style is None and (node.tag != _TEXT_TAG or filled != text)
-        return _PLAIN_WORDS.get(filled, filled) if is_plain else filled
+        is_plain = node.style is None and (node.tag != _TEXT_TAG or has_variable)
+        return _PLAIN_WORDS.get(value, value) if is_plain else value
 
     def _fill_variable(self, match: re.Match[str], node: yaml.Node, path: Key) -> str:
-        escaped, name, default, broken = match.groups()
-        if escaped:
+        is_escaped, name, default, is_malformed = match.groups()
+        if is_escaped:
             return match[0][1:]
         where = f"{self.name}:{_get_line(node)}: {render_path(path)}"
-        if broken:
+        if is_malformed:
             self.faults.append(
                 f"{where}: a variable must be written ${{NAME}} or ${{NAME:-default}}; $${{ is a literal ${{"
             )
@@ -264,13 +274,14 @@ _NAME_PATTERN = re.compile(r"\b(alias|anchor|tag|tag handle) .*", re.DOTALL)
 
 
 def _render_syntax_error(name: str, text: str, exc: yaml.YAMLError) -> str:
-    """Name the line and the problem. The line itself is left out, and so are names that YAML
-    repeats from it: it may hold a key."""
+    """Render the line number and the problem. The line itself is left out, and so are names that
+    YAML repeats from the line, because it may hold a key."""
     mark = getattr(exc, "problem_mark", None) or getattr(exc, "context_mark", None)
     problem = getattr(exc, "problem", None) or getattr(exc, "reason", None) or "it cannot be read"
     problem = _NAME_PATTERN.sub(r"\1", str(problem))
     if mark is None:
         return f"{name}: this is not YAML: {problem}"
-    line = text.splitlines()[mark.line] if mark.line < len(text.splitlines()) else ""
+    lines = text.splitlines()
+    line = lines[mark.line] if mark.line < len(lines) else ""
     hint = '; a variable inside {…} or […] needs quotes: "${NAME}"' if "${" in line else ""
     return f"{name}:{mark.line + 1}: this is not YAML: {problem}{hint}"

@@ -1,4 +1,4 @@
-"""Render what is wrong with a setting: one sentence with its line, key, value and rule."""
+"""Render what is wrong with a setting, in one sentence with its line, key, value and rule."""
 
 from __future__ import annotations
 
@@ -13,18 +13,22 @@ from om_proxy.settings.source import Document, Key, render_path
 
 SECRET_SETTINGS = {"admin_token", "api_key", "key", "encryption_key", "token_secret"}
 
-LISTS_OF_SECTIONS = {"upstream", "keys"}  # the lists that hold sections; the others hold texts
+LISTS_OF_SECTIONS = {"upstream", "keys"}  # all other lists hold texts
 UNKNOWN_SETTING_RULE = "is not a setting"
 HIDDEN_VALUE = "(hidden)"
-_SECTION_RULE, _LIST_RULE = "must be a mapping of keys", "must be a list"
+MAX_SHOWN_CHARS = 60  # of a value
+_SECTION_RULE = "must be a mapping of keys"
+_LIST_RULE = "must be a list"
 
 _SECRET_NAME_PATTERN = re.compile(
     r"key|token(?!s)|secret|passw|credential|header|auth|cookie", re.IGNORECASE
 )
 # a number with its unit: the value of a setting like `message_tokens` is no secret
 _QUANTITY_PATTERN = re.compile(r"[-+]?[\d_]*\.?\d+ ?[A-Za-z]{0,3}")
-_URL_SECRET_PATTERN = re.compile("[@?#]")  # before `@`, or after the others, a URL may hold one
-_RULES_BY_ERROR_TYPE = {  # the start of pydantic's error type → our rule; the first match counts
+# a URL may hold a secret before `@`, or after `?` and `#`
+_URL_SECRET_PATTERN = re.compile("[@?#]")
+# the start of pydantic's error type, and our rule; the first match counts
+_RULES_BY_ERROR_TYPE = {
     "missing": "is required",
     "int_": "must be a whole number",
     "float_": "must be a number",
@@ -47,15 +51,17 @@ _RULES_BY_ERROR_TYPE = {  # the start of pydantic's error type → our rule; the
 
 
 def list_faults(exc: ValidationError) -> Iterator[tuple[Key, str]]:
-    """List each broken rule with the path of the key that breaks it."""
+    """List each broken rule with the path of the setting that breaks the rule."""
     errors = exc.errors(include_url=False)
     for error in errors:
-        path, kind, context = error["loc"], error["type"], error.get("ctx", {})
-        if kind == "too_short" and any(
-            len(e["loc"]) > len(path) and e["loc"][: len(path)] == path for e in errors
-        ):
-            # pydantic counts valid items only: the list is too short because of faults in its
-            # items, which are reported on their own
+        path = error["loc"]
+        kind = error["type"]
+        context = error.get("ctx", {})
+        has_faulty_item = any(
+            len(other["loc"]) > len(path) and other["loc"][: len(path)] == path for other in errors
+        )
+        if kind == "too_short" and has_faulty_item:
+            # pydantic counts only valid items; the faults of the others are listed on their own
             continue
         if kind == "om_rules":
             yield from (((*path, *parse_path(key)), rule) for key, rule in context["faults"])
@@ -81,64 +87,67 @@ def parse_path(key: str) -> Key:
 
 
 def render_fault(document: Document, settings: type[BaseModel], path: Key, rule: str) -> str:
-    """Render `file:line: key = value: rule`. For an unknown key, render the most similar known key,
-    and not the value.
+    """Render `file:line: key = value: rule`. For an unknown key, render the most similar known
+    keys, and not the value.
 
     A value that may be a credential is not repeated: the text goes to a terminal, and into the log
     of a server that reloads its settings.
     """
-    origin, shown = document.origin(path), ""
+    origin = document.origin(path)
+    value = ""
     if rule == UNKNOWN_SETTING_RULE:  # the value is not shown: the key may be a misspelt secret's
-        known = _get_known_keys(settings, path[:-1])
-        similar = _find_in_sections(str(path[-1]), known) or _find_similar_keys(
-            str(path[-1]), list(known)
-        )
-        rule = f"{UNKNOWN_SETTING_RULE}; did you mean {similar}?" if similar else rule
-        path = path if similar or not _can_be_credential(path) else (*path[:-1], HIDDEN_VALUE)
-    elif rule == _LIST_RULE:
-        shown, rule = (
-            _render_value(document, path, rule),
-            f"{rule}: write it as {_render_list_form(path)}",
-        )
+        similar_keys = _find_similar_keys(settings, path)
+        if similar_keys:
+            rule = f"{rule}; did you mean {similar_keys}?"
+        elif _can_be_credential(path):
+            path = (*path[:-1], HIDDEN_VALUE)
     else:
-        shown = _render_value(document, path, rule)
-    return f"{f'{origin}: ' if origin else ''}{render_path(path)}{shown}: {rule}"
+        value = _render_value(document, path, rule)
+        if rule == _LIST_RULE:
+            rule = f"{rule}: write it as {_render_list_form(path)}"
+    place = f"{origin}: " if origin else ""
+    return f"{place}{render_path(path)}{value}: {rule}"
 
 
-def _find_similar_keys(key: str, known: list[str]) -> str | None:
+def _find_similar_keys(settings: type[BaseModel], path: Key) -> str:
+    """Find the keys that an unknown key may stand for, joined by "or"; "" if there are none."""
+    key = str(path[-1])
+    types_by_key = _get_known_keys(settings, path[:-1])
+    return _find_in_sections(key, types_by_key) or _find_close_matches(key, list(types_by_key))
+
+
+def _find_close_matches(key: str, known_keys: list[str]) -> str:
     import difflib  # noqa: PLC0415 - 6 ms, needed for a fault only
 
-    return " or ".join(difflib.get_close_matches(key, known, n=2)) or None
+    return " or ".join(difflib.get_close_matches(key, known_keys, n=2))
 
 
-def _find_in_sections(key: str, known: Mapping[str, Any]) -> str | None:
-    """Find the sections beside the key that have a key of its name: `observation.message_tokens`.
-    Several are joined by "or"."""
-    sections = {
-        name: kind
-        for name, kind in known.items()
-        if isinstance(kind, type) and issubclass(kind, BaseModel)
-    }
-    return (
-        " or ".join(f"{name}.{key}" for name, kind in sections.items() if key in kind.model_fields)
-        or None
+def _find_in_sections(key: str, types_by_key: Mapping[str, Any]) -> str:
+    """Find the sections beside an unknown key that have a key of its name, as in
+    `observation.message_tokens`. Several are joined by "or"."""
+    return " or ".join(
+        f"{name}.{key}"
+        for name, field_type in types_by_key.items()
+        if isinstance(field_type, type)
+        and issubclass(field_type, BaseModel)
+        and key in field_type.model_fields
     )
 
 
 def _render_list_form(path: Key) -> str:
-    """Render the form of such a list, without its values: they may be secret."""
+    """Render the form of a list without its values, which may be secret."""
     return "[{…}]" if path[-1] in LISTS_OF_SECTIONS else '["…"]'
 
 
 def _get_known_keys(settings: type[BaseModel], path: Key) -> dict[str, Any]:
     """Return the keys that the section at this path may have, each with its type."""
-    model, rest = settings, path
+    model = settings
     if path[:1] in {("models",), ("resources",)}:
-        inner = path[3:] if path[2:3] in {("memory",), ("context",)} else path[2:]
-        if not inner:
+        model = MemorySettings
+        path = path[3:] if path[2:3] in {("memory",), ("context",)} else path[2:]
+        if not path:
             return _get_field_types(MemorySettings) | _get_field_types(ContextSettings)
-        model, rest = MemorySettings, inner
-    for part in rest:
+    for part in path:
         if isinstance(part, str):
             annotation = _get_field_types(model)[part]
             # Section, or tuple[Section, ...]
@@ -157,7 +166,7 @@ def _can_be_credential(path: Key) -> bool:
 
 
 def _render_value(document: Document, path: Key, rule: str) -> str:
-    """Render ` = value`; "" if the path has no value."""
+    """Render ` = value`; "" if the document has no value at this path."""
     value: Any = document.data
     for part in path:
         if isinstance(value, dict) and str(part) in value:
@@ -172,18 +181,17 @@ def _render_value(document: Document, path: Key, rule: str) -> str:
 
 
 def _can_be_secret(path: Key, value: str, rule: str) -> bool:
-    """Return whether a value may be a secret: because of its section, because it stands in place of
-    a section or list, because of its form, or because of the setting's name."""
+    """Return whether a value may be a secret, because of its section, because it replaces a section
+    or a list, because of its form, or because of the setting's name."""
     names = [part for part in path if isinstance(part, str)]
-    if (
-        names[:1] == ["auth"]
-        or SECRET_SETTINGS.intersection(names)
-        or rule.startswith((_SECTION_RULE, _LIST_RULE))
-    ):
+    if names[:1] == ["auth"] or SECRET_SETTINGS.intersection(names):
+        return True
+    if rule.startswith((_SECTION_RULE, _LIST_RULE)):
         return True
     if _URL_SECRET_PATTERN.search(value) or has_credential_shape(value):
         return True
-    return any(map(_SECRET_NAME_PATTERN.search, names)) and not _QUANTITY_PATTERN.fullmatch(value)
+    has_secret_name = any(map(_SECRET_NAME_PATTERN.search, names))
+    return has_secret_name and not _QUANTITY_PATTERN.fullmatch(value)
 
 
 def has_credential_shape(text: str) -> bool:
@@ -192,8 +200,8 @@ def has_credential_shape(text: str) -> bool:
 
 
 def redact_credentials(text: str) -> str:
-    """Remove what has the form of a credential: settings are shown on terminals, and in the log at
-    each start."""
+    """Remove every part with the form of a credential. Settings are shown on terminals, and in the
+    log at each start."""
     from om_proxy.memory.notes.redaction import redact_secrets  # noqa: PLC0415 - slow to import
 
     return redact_secrets(text)
@@ -204,4 +212,4 @@ def _shorten_value(value: Any) -> str:
         return "{…}" if isinstance(value, dict) else "[…]"
     if not isinstance(value, str):
         return {True: "true", False: "false", None: "null"}.get(value, str(value))
-    return value if len(value) <= 60 else f"{value[:57]}…"
+    return value if len(value) <= MAX_SHOWN_CHARS else f"{value[: MAX_SHOWN_CHARS - 3]}…"

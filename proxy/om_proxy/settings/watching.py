@@ -1,4 +1,4 @@
-"""Watch the configuration file: a change takes effect whole, or not at all."""
+"""Watch the configuration file. A change takes effect as a whole, or not at all."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ logger = structlog.get_logger("settings")
 
 # the file is also read without an event: bind mounts do not always deliver events
 FILE_CHECK_INTERVAL_S = 5.0
-# settings that are read at the start only, by `cli` and `App.start`
+# settings that only `cli` and `App.start` read, at the start
 RESTART_PREFIXES = (
     "server.",
     "storage.",
@@ -29,12 +29,12 @@ RESTART_PREFIXES = (
     "retention.generations",
     "telemetry.log",
 )
-LIVE_SETTINGS = ("server.admin_token",)  # exceptions: each request reads them
+LIVE_SETTINGS = ("server.admin_token",)  # exceptions, which each request reads
 
 
 class WatchedSettings:
-    """The settings in force. `current` is replaced whole and never changed, so a request that reads
-    it once sees one configuration until its end."""
+    """The settings in force. `current` is replaced and never changed, so a request that reads it
+    once sees one configuration until its end."""
 
     def __init__(
         self,
@@ -67,8 +67,8 @@ class WatchedSettings:
                 self._on_change(self._apply_text(self._file, text))
 
     def _apply_text(self, file: Path, text: str | None) -> bool:
-        """Replace `current` by the settings of this text. False: it is refused, and the log says
-        why."""
+        """Replace `current` by the settings of this text. Return whether they were applied; if not,
+        the log says why."""
         try:
             # an empty file is refused: some editors truncate a file before they write it, and the
             # built-in defaults must not be in force for that moment
@@ -82,10 +82,11 @@ class WatchedSettings:
         changed = list_changed_keys(self.current, settings)
         self.current = settings
         logger.info("settings.reloaded", file=str(file), changed=changed)
-        if not_live := [
+        restart_keys = [
             key for key in changed if key.startswith(RESTART_PREFIXES) and key not in LIVE_SETTINGS
-        ]:
-            logger.warning("settings.restart_needed", changed=not_live)
+        ]
+        if restart_keys:
+            logger.warning("settings.restart_needed", changed=restart_keys)
         return True
 
     def _log_refusal(self, file: Path, faults: list[str]) -> bool:
@@ -96,8 +97,8 @@ class WatchedSettings:
 async def _wait_for_changes(folder: Path, interval_s: float) -> AsyncIterator[None]:
     """Yield after each change in this folder, and after each interval.
 
-    It watches the folder, because editors and orchestrators replace files: a watch on the file
-    itself would end with the old one. watchfiles' own `awatch` does the same through anyio's event
+    The folder is watched, because editors and orchestrators replace files: a watch on the file
+    itself would end with the old file. watchfiles' own `awatch` does the same through anyio's event
     loop, which costs 1.4 MB and 20 ms at the start.
     """
     from watchfiles import watch  # noqa: PLC0415 - 50 ms that `check`, `token` and `doctor` do without
@@ -111,24 +112,24 @@ async def _wait_for_changes(folder: Path, interval_s: float) -> AsyncIterator[No
         stop_event=stop,
         recursive=False,
     )
-    thread = ThreadPoolExecutor(1, "settings")  # its own, because the wait blocks it
+    thread = ThreadPoolExecutor(1, "settings")  # an own thread, because the wait blocks it
+    loop = asyncio.get_running_loop()
     try:
-        while (
-            await asyncio.get_running_loop().run_in_executor(thread, next, events, None) is not None
-        ):
+        while await loop.run_in_executor(thread, next, events, None) is not None:
             yield
     finally:
-        stop.set()  # ends the thread within 50 ms
+        stop.set()  # which ends the thread within 50 ms
         thread.shutdown(wait=False)
 
 
 def list_changed_keys(before: Settings, after: Settings) -> list[str]:
     """List the names of the settings that differ, never their values."""
-    old, new = _flatten_values(before.model_dump()), _flatten_values(after.model_dump())
+    old_values = _flatten_values(before.model_dump())
+    new_values = _flatten_values(after.model_dump())
+    keys = old_values.keys() | new_values.keys()
+    missing = object()
     return sorted(
-        key
-        for key in old.keys() | new.keys()
-        if key not in old or key not in new or old[key] != new[key]
+        key for key in keys if old_values.get(key, missing) != new_values.get(key, missing)
     )
 
 
@@ -141,8 +142,8 @@ def _flatten_values(value: Any, name: str = "") -> dict[str, Any]:
         return {name: value}
     return {
         key: leaf
-        for part, inside in parts
-        for key, leaf in _flatten_values(inside, f"{name}.{part}".lstrip(".")).items()
+        for part, part_value in parts
+        for key, leaf in _flatten_values(part_value, f"{name}.{part}".lstrip(".")).items()
     }
 
 
