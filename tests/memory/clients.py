@@ -31,6 +31,7 @@ from om_proxy.memory import blocks
 from om_proxy.memory.fingerprint import fingerprint
 from om_proxy.memory.lifecycle import branch, transitions
 from om_proxy.memory.model import (
+    Generation,
     Item,
     Key,
     Memory,
@@ -79,7 +80,7 @@ class Thread:
     def __init__(self, recent: int = 256) -> None:
         self.memory = Memory(key=Key("tenant", "resource", "thread"))
         self.rows: dict[int, tuple[Message, bool, int]] = {}  # seq → message, live, parent
-        self.generations: list[tuple[int, tuple[Observation, ...]]] = []
+        self.generations: list[Generation] = []
         self.recent = recent
         self.now = 0.0
         self.cases: list[str] = []
@@ -191,7 +192,9 @@ class Thread:
             self.rows[message.seq] = (message, True, parent)
             parent = message.seq
         if after.log.generation != self.memory.log.generation:
-            self.generations.insert(0, (self.memory.log.generation, self.memory.log.entries))
+            self.generations.insert(
+                0, Generation(self.memory.log.generation, self.memory.log.entries)
+            )
         self.memory = replace(after, recent=after.recent[-self.recent :], version=after.version + 1)
 
     # the background

@@ -21,6 +21,7 @@ from om_proxy.memory.model import (
     EMPTY_MARK,
     RECENT_MARKS,
     RESOURCE_THREAD,
+    Generation,
     Key,
     Memory,
     Message,
@@ -98,7 +99,7 @@ class Resource:
     ) -> None:
         self.shared_log = Memory(key=key)
         self.label = label
-        self.past: list[tuple[int, tuple[Observation, ...]]] = []  # newest first
+        self.past: list[Generation] = []  # newest first
         self.voices = {name: self._new(name) for name in names}
         self.keep = keep
         self.numbers = count(1)
@@ -128,7 +129,9 @@ class Resource:
             shared_log.log.generation != self.shared_log.log.generation
             and self.shared_log.log.entries
         ):
-            self.past.insert(0, (self.shared_log.log.generation, self.shared_log.log.entries))
+            self.past.insert(
+                0, Generation(self.shared_log.log.generation, self.shared_log.log.entries)
+            )
             del self.past[len(self.past) if self.keep is None else self.keep :]
         self.shared_log = shared_log
 
@@ -260,12 +263,12 @@ class Resource:
         """Forget the thread as a store does. It begins anew, under its old name."""
         gone, before = self.voices[name].label, self.shared_log
         self.shared_log = thread_removal.remove_thread(before, self.past, gone)
-        older = [(before.log.generation, before.log.entries), *self.past]
+        older = [Generation(before.log.generation, before.log.entries), *self.past]
         cleared = [
             (number, tuple(o for o in log if not thread_removal.mentions_thread(o, gone)))
             for number, log in older
         ]
-        self.past = [(number, log) for number, log in cleared if log]
+        self.past = [Generation(number, log) for number, log in cleared if log]
         for other, voice in self.voices.items():
             if (
                 other != name

@@ -19,6 +19,7 @@ from om_proxy.memory.model import (
     RECENT_MARKS,
     RESOURCE_THREAD,
     Failures,
+    Generation,
     Key,
     Memory,
     Message,
@@ -69,9 +70,9 @@ class Thread:
             self.observations[id_][0] for _, id_ in sorted(self.entries.get(generation, {}).items())
         )
 
-    def generations(self, before: int) -> tuple[tuple[int, tuple[Observation, ...]], ...]:
+    def generations(self, before: int) -> tuple[Generation, ...]:
         numbers = sorted((n for n in self.entries if n < before), reverse=True)
-        return tuple((n, log) for n in numbers if (log := self.log(n)))
+        return tuple(Generation(n, log) for n in numbers if (log := self.log(n)))
 
     def memory(self, recent: int = RECENT_MARKS) -> Memory:
         """As it is loaded, with `recent` marks before coverage."""
@@ -405,9 +406,7 @@ class SimulatedStore:
         await self._return()
         return found
 
-    async def generations(
-        self, key: Key, before: int
-    ) -> tuple[tuple[int, tuple[Observation, ...]], ...]:
+    async def generations(self, key: Key, before: int) -> tuple[Generation, ...]:
         thread = (await self._reach()).threads.get(key)
         found = thread.generations(before) if thread else ()
         await self._return()

@@ -14,6 +14,7 @@ from om_proxy.memory.model import (
     RECENT_MARKS,
     Cell,
     Failures,
+    Generation,
     Item,
     Key,
     Memory,
@@ -103,9 +104,11 @@ class MemoryBuilder:
             tuple((mark, self.parents[mark.seq]) for mark in superseded),
         )
 
-    def generations(self, before: int) -> tuple[tuple[int, tuple[Observation, ...]], ...]:
+    def generations(self, before: int) -> tuple[Generation, ...]:
         return tuple(
-            (n, log) for n, log in sorted(self.past.items(), reverse=True) if n < before and log
+            Generation(n, log)
+            for n, log in sorted(self.past.items(), reverse=True)
+            if n < before and log
         )
 
     # ── steps ──

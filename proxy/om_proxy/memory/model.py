@@ -124,7 +124,12 @@ class Part(NamedTuple):
     # the newest hints about this thread: a reflection over several threads has none of its own
     task: str | None = None
     suggestion: str | None = None
-    at: float = 0.0  # unix seconds as of which the task stands
+    at: float = 0.0  # unix seconds of the newest message the entry covers, as in `Observation`
+
+    @property
+    def covers_nothing(self) -> bool:
+        """Whether its thread has left the log: the text stays, but covers nothing of the thread."""
+        return not self.last
 
 
 class Observation(Struct, frozen=True, kw_only=True):
@@ -241,6 +246,18 @@ class ObservationLog(Struct, frozen=True, kw_only=True):
         )
 
 
+class Generation(NamedTuple):
+    """One generation of a log, as the store keeps it."""
+
+    number: int
+    entries: tuple[Observation, ...]
+
+
+def index_entries(generations: Iterable[Generation]) -> dict[int, Observation]:
+    """Return the entries of these generations by id."""
+    return {entry.id: entry for _, entries in generations for entry in entries}
+
+
 EMPTY_LOG = ObservationLog()
 
 
@@ -301,8 +318,13 @@ class Memory(Struct, frozen=True, kw_only=True):
     )  # generation and length of the shared log that this prompt was last built from
 
     @property
+    def thread_label(self) -> str:
+        """The label of this thread in the parts of a shared log; empty: the log is its own."""
+        return self.shared_log.label if self.shared_log else ""
+
+    @property
     def end(self) -> int:
-        """seq of the newest live message; 0 when empty."""
+        """The seq of the newest live message; 0 when empty."""
         return self.tail[-1].seq if self.tail else self.coverage
 
     @property

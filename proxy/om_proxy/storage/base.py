@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Literal, NamedTuple, Protocol
 
 from om_proxy.memory.lifecycle.batches import ThreadBacklog
-from om_proxy.memory.model import Key, Mark, Memory, Message, Observation
+from om_proxy.memory.model import Generation, Key, Mark, Memory, Message
 
 Backlog = tuple[ThreadBacklog, ...]  # the threads of a resource whose tails are not empty
 
@@ -141,9 +141,7 @@ class Store(Protocol):
     async def messages_by_seq(self, key: Key, seqs: Sequence[int]) -> tuple[Message, ...]:
         """Return these messages, live or not, by seq. Unknown seqs are left out."""
 
-    async def generations(
-        self, key: Key, before: int
-    ) -> tuple[tuple[int, tuple[Observation, ...]], ...]:
+    async def generations(self, key: Key, before: int) -> tuple[Generation, ...]:
         """Return the generations `(number, log)` with `number < before` that retention kept, newest
         first."""
 

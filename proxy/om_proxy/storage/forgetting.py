@@ -9,7 +9,14 @@ from typing import NamedTuple
 
 from om_proxy.identity.keyed_hashes import label_thread
 from om_proxy.memory.lifecycle import log_sharing, thread_removal
-from om_proxy.memory.model import MESSAGE_FRAMING_TOKENS, Key, Mark, Memory, Message, Observation
+from om_proxy.memory.model import (
+    MESSAGE_FRAMING_TOKENS,
+    Generation,
+    Key,
+    Mark,
+    Memory,
+    Message,
+)
 from om_proxy.storage.base import ForgetResult
 
 LabelThread = Callable[[Key], str]  # returns the name of a thread in a shared log
@@ -40,7 +47,7 @@ class LogRemoval(NamedTuple):
 
 def plan_log_removal(
     shared_log: Memory,
-    older: Sequence[tuple[int, tuple[Observation, ...]]],
+    older: Sequence[Generation],
     key: Key,
     others: Sequence[Key],
     label_of: LabelThread,

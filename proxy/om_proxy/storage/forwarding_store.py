@@ -7,7 +7,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Mapping, Sequence
 
-from om_proxy.memory.model import Key, Memory, Message, Observation
+from om_proxy.memory.model import Generation, Key, Memory, Message
 from om_proxy.storage.base import (
     Backlog,
     Change,
@@ -63,9 +63,7 @@ class ForwardingStore(ABC):
     async def messages_by_seq(self, key: Key, seqs: Sequence[int]) -> tuple[Message, ...]:
         return await self.inner.messages_by_seq(key, seqs)
 
-    async def generations(
-        self, key: Key, before: int
-    ) -> tuple[tuple[int, tuple[Observation, ...]], ...]:
+    async def generations(self, key: Key, before: int) -> tuple[Generation, ...]:
         return await self.inner.generations(key, before)
 
     async def due_threads(self, now: float, limit: int) -> tuple[Key, ...]:

@@ -9,12 +9,21 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Iterable, Mapping
+from itertools import starmap
 from typing import NamedTuple
 
 from msgspec.structs import replace
 
 from om_proxy.errors import Conflict
-from om_proxy.memory.model import RESOURCE_THREAD, Key, Mark, Memory, Message, Observation
+from om_proxy.memory.model import (
+    RESOURCE_THREAD,
+    Generation,
+    Key,
+    Mark,
+    Memory,
+    Message,
+    Observation,
+)
 from om_proxy.storage.base import Change, Outline, ResourceWakeup, Store
 from om_proxy.storage.difference import Difference, PlacedMessage, compute_difference
 
@@ -164,13 +173,13 @@ class SpooledResource:
         return {**stored, **{seq: p.message for seq, p in self._placed[key].items()}}
 
     def merge_generations(
-        self, key: Key, before: int, stored: tuple[tuple[int, tuple[Observation, ...]], ...]
-    ) -> tuple[tuple[int, tuple[Observation, ...]], ...]:
+        self, key: Key, before: int, stored: tuple[Generation, ...]
+    ) -> tuple[Generation, ...]:
         entries_by_number = dict(stored)
         for number, entries in self._older_generations.get(key, {}).items():
             if number < before:
                 entries_by_number[number] = entries
-        return tuple(sorted(entries_by_number.items(), reverse=True))
+        return tuple(starmap(Generation, sorted(entries_by_number.items(), reverse=True)))
 
 
 def _pair_with_parents(live: tuple[Mark, ...]) -> Iterable[tuple[Mark, int]]:

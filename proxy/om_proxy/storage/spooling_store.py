@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 
 from om_proxy.errors import Conflict, StorageError, Unwritable
-from om_proxy.memory.model import Key, Memory, Message, Observation
+from om_proxy.memory.model import Generation, Key, Memory, Message
 from om_proxy.storage.base import Change, ForgetResult, Outline, ResourceWakeup, Store
 from om_proxy.storage.breaker import Breaker
 from om_proxy.storage.forwarding_store import ForwardingStore
@@ -147,9 +147,7 @@ class SpoolingStore(ForwardingStore):
         by_seq = spooled.merge_messages(key, {m.seq: m for m in stored})
         return tuple(by_seq[seq] for seq in sorted(set(seqs)) if seq in by_seq)
 
-    async def generations(
-        self, key: Key, before: int
-    ) -> tuple[tuple[int, tuple[Observation, ...]], ...]:
+    async def generations(self, key: Key, before: int) -> tuple[Generation, ...]:
         stored = await super().generations(key, before)
         spooled = self.spool.find_thread(key)
         return spooled.merge_generations(key, before, stored) if spooled else stored

@@ -18,6 +18,7 @@ from om_proxy.memory.lifecycle import branch, log_sharing
 from om_proxy.memory.model import (
     EMPTY_MARK,
     MESSAGE_FRAMING_TOKENS,
+    Generation,
     Item,
     Key,
     Mark,
@@ -257,9 +258,7 @@ class Reconciler:
             entries = branch.add_rollback_note(memory, entries, at, when, self.token_counter.tokens)
         return await self._roll_back(memory, verdict.cut_seq, entries, live)
 
-    async def _load_generations(
-        self, memory: Memory
-    ) -> Sequence[tuple[int, tuple[Observation, ...]]]:
+    async def _load_generations(self, memory: Memory) -> Sequence[Generation]:
         where = resource_key(memory.key) if memory.shared_log else memory.key
         return await self.memories.store.generations(where, memory.log.generation)
 

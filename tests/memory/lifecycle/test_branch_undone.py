@@ -6,10 +6,10 @@ from msgspec.structs import replace
 
 from om_proxy.memory.lifecycle import branch, decisions, transitions
 from om_proxy.memory.lifecycle.thresholds import Limits
-from om_proxy.memory.model import Memory, Observation, Reflection, replace_log
+from om_proxy.memory.model import Generation, Memory, Reflection, replace_log
 from tests.memory.building import chat, chunk, memory
 
-Older = list[tuple[int, tuple[Observation, ...]]]
+Older = list[Generation]
 
 
 def observed(of: Memory, last: int) -> Memory:

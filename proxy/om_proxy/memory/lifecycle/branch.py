@@ -15,6 +15,7 @@ from om_proxy.memory.lifecycle import log_sharing
 from om_proxy.memory.lifecycle.transitions import is_made_from
 from om_proxy.memory.model import (
     RECENT_MARKS,
+    Generation,
     Mark,
     Memory,
     Message,
@@ -51,7 +52,7 @@ def covered_until(log: Sequence[Observation], label: str | None = None) -> int:
 def rollback_target(
     memory: Memory,
     cut_seq: int,
-    older: Sequence[tuple[int, tuple[Observation, ...]]],
+    older: Sequence[Generation],
     live: Mapping[int, bytes],
 ) -> tuple[tuple[Observation, ...], bool]:
     """The newest state of the log that covers nothing after `cut_seq`, and whether a better one existed
@@ -166,9 +167,7 @@ def _carry_reflection(made: Reflection | None, log: ObservationLog) -> Reflectio
     return moved if moved and is_made_from(log, moved) else None
 
 
-def undo_reflection(
-    memory: Memory, older: Sequence[tuple[int, tuple[Observation, ...]]], now: float
-) -> Memory | None:
+def undo_reflection(memory: Memory, older: Sequence[Generation], now: float) -> Memory | None:
     """Take the newest reflection of the log back to its sources. None: there is no reflection, or its
     sources were not kept.
 
@@ -185,9 +184,7 @@ def undo_reflection(
     return replace(memory, log=log, render_date=now)
 
 
-def _find_sources(
-    reflection: Observation, older: Sequence[tuple[int, tuple[Observation, ...]]]
-) -> tuple[Observation, ...]:
+def _find_sources(reflection: Observation, older: Sequence[Generation]) -> tuple[Observation, ...]:
     """Find a reflection's sources by id. For one made before ids were kept: the newest entries that
     cover the same."""
     found = {o.id: o for _, log in reversed(older) for o in log}

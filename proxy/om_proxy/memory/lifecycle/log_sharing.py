@@ -22,6 +22,7 @@ from msgspec.structs import replace
 
 from om_proxy.memory.model import (
     EMPTY_CHAIN,
+    Generation,
     Memory,
     Observation,
     Part,
@@ -82,7 +83,7 @@ def join_shared_log(thread: Memory, shared_log: Memory, label: str) -> Memory:
 
 
 def leave_shared_log(
-    memory: Memory, older: Sequence[tuple[int, tuple[Observation, ...]]]
+    memory: Memory, older: Sequence[Generation]
 ) -> tuple[tuple[Observation, ...], Memory]:
     """The thread's own log when it leaves the shared one, and the shared log without it. `older`: the
     shared log's older generations.
@@ -92,7 +93,7 @@ def leave_shared_log(
     thread from then on.
     """
     _, shared_log = detach_log(memory)
-    label = memory.shared_log.label if memory.shared_log else ""
+    label = memory.thread_label
     own: list[Observation] = []
     rest: list[Observation] = []
     whole, end = True, 0
@@ -201,7 +202,7 @@ def append_entries(memory: Memory, entries: Sequence[Observation]) -> Memory:
 
 def list_own_parts(memory: Memory) -> list[Part]:
     """The parts of the log's entries that are about this thread, without rollback notes."""
-    label = memory.shared_log.label if memory.shared_log else ""
+    label = memory.thread_label
     return [p for o in memory.log.entries if o.kind != "note" for p in o.parts if p.label == label]
 
 
@@ -255,7 +256,7 @@ def find_thread_coverage(log: Sequence[Observation], label: str) -> int:
 def remove_taken_back(
     memory: Memory,
     cut_seq: int,
-    older: Sequence[tuple[int, tuple[Observation, ...]]],
+    older: Sequence[Generation],
     live: Mapping[int, bytes],
 ) -> tuple[tuple[Observation, ...], bool]:
     """The shared log without what this thread took back after `cut_seq`, and whether an entry had to stay
@@ -265,7 +266,7 @@ def remove_taken_back(
     is undone to its sources. Where retention has dropped these, it stays, unless it is about
     nothing but what was taken back. Entries before a note about the same thread stay.
     """
-    label = memory.shared_log.label if memory.shared_log else ""
+    label = memory.thread_label
     found = _by_id(older)
 
     def parts_of_thread(o: Observation) -> list[Part]:
@@ -290,5 +291,5 @@ def remove_taken_back(
     return rest, not all(map(still_stands, rest[notes[-1] + 1 if notes else 0 :]))
 
 
-def _by_id(older: Sequence[tuple[int, tuple[Observation, ...]]]) -> dict[int, Observation]:
+def _by_id(older: Sequence[Generation]) -> dict[int, Observation]:
     return {o.id: o for _, log in older for o in log}

@@ -14,7 +14,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from msgspec.structs import replace
 
 from om_proxy.memory.lifecycle import branch, log_sharing
-from om_proxy.memory.model import Mark, Memory, Message, Observation
+from om_proxy.memory.model import Generation, Mark, Memory, Message, Observation
 
 
 def mentions_thread(o: Observation, label: str) -> bool:
@@ -22,9 +22,7 @@ def mentions_thread(o: Observation, label: str) -> bool:
     return any(part.label == label for part in o.parts)
 
 
-def remove_thread(
-    shared_log: Memory, older: Sequence[tuple[int, tuple[Observation, ...]]], label: str
-) -> Memory:
+def remove_thread(shared_log: Memory, older: Sequence[Generation], label: str) -> Memory:
     """The shared log without this thread. `older`: its older generations, as in
     `log_sharing.remove_taken_back`.
 

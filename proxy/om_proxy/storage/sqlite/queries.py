@@ -10,7 +10,7 @@ from typing import Any
 import aiosqlite
 from msgspec.structs import replace
 
-from om_proxy.memory.model import RECENT_MARKS, Key, Memory, Message, Observation
+from om_proxy.memory.model import RECENT_MARKS, Generation, Key, Memory, Message
 from om_proxy.storage.sqlite import rows
 
 # The machine's clock, taken inside SQL; `unixepoch('subsec')` needs SQLite 3.42.
@@ -97,12 +97,13 @@ async def select_rows(
 
 async def select_generations(
     db: aiosqlite.Connection, key: Key, before: int
-) -> tuple[tuple[int, tuple[Observation, ...]], ...]:
+) -> tuple[Generation, ...]:
     """Return `Store.generations`. Generations with an empty log have no rows, and are left out."""
     sql = f"""SELECT generation, {rows.OBSERVATION_COLUMNS} FROM entry JOIN observation
         ON observation.thread_id = entry.thread_id AND observation.id = observation_id
         WHERE entry.{OF_THREAD} AND generation < ? ORDER BY generation DESC, position"""
     logs = groupby(await select_rows(db, sql, (*key, before)), key=lambda row: int(row[0]))
     return tuple(
-        (number, tuple(rows.decode_observation(row[1:]) for row in log)) for number, log in logs
+        Generation(number, tuple(rows.decode_observation(row[1:]) for row in log))
+        for number, log in logs
     )

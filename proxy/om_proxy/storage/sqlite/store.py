@@ -20,7 +20,7 @@ import aiosqlite
 from msgspec.structs import replace
 
 from om_proxy.errors import StorageError
-from om_proxy.memory.model import RESOURCE_THREAD, Key, Memory, Message, Observation
+from om_proxy.memory.model import RESOURCE_THREAD, Generation, Key, Memory, Message
 from om_proxy.off_loop import MANY_MESSAGES, run_off_loop
 from om_proxy.storage.base import (
     Backlog,
@@ -179,9 +179,7 @@ class SqliteStore:
             for row in await self._read(sql, (*key, json.dumps(list(seqs))))
         )
 
-    async def generations(
-        self, key: Key, before: int
-    ) -> tuple[tuple[int, tuple[Observation, ...]], ...]:
+    async def generations(self, key: Key, before: int) -> tuple[Generation, ...]:
         """Return the older generations. Those with an empty log have no rows, and are left out."""
         return await self._reader.run_alone(lambda db: queries.select_generations(db, key, before))
 
