@@ -280,7 +280,7 @@ async def test_the_shared_log_is_made_with_its_first_thread(store: Watched) -> N
     memories = await shared(store)
     assert (await store.load(RESOURCE_KEY)).version
     assert await store.due_threads(5.0, 9) == (RESOURCE_KEY,)
-    assert (await memories.load(KEY)).shared_log is not None
+    assert (await memories.load(KEY)).shared_log_ref is not None
 
 
 async def test_a_change_of_the_shared_log_alone_leaves_it_due(store: Watched) -> None:

@@ -158,7 +158,7 @@ class Memories:
     def is_current(self, memory: Memory) -> bool:
         """Return whether this process knows of no later commit."""
         cached = self._cached.get(memory.key)
-        if memory.shared_log is None:
+        if memory.shared_log_ref is None:
             return cached is not None and cached is memory
         shared_log = self._cached.get(resource_key(memory.key))
         attached = self._attached.get(resource_key(memory.key), {}).get(memory.key)
@@ -211,7 +211,7 @@ class Memories:
     ) -> Memory:
         """Try once to commit. Raise Conflict. The thread is dropped from the cache first, so a
         failure leaves nothing stale."""
-        if after.shared_log is not None and before.shared_log is not None:
+        if after.shared_log_ref is not None and before.shared_log_ref is not None:
             thread, shared_log = log_sharing.detach_log(before)
             thread_after, shared_log_after = log_sharing.detach_log(after)
             # the text about other threads comes from this shared log: one of them may have been

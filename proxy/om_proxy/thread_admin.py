@@ -113,7 +113,7 @@ class ThreadAdmin:
         one."""
         memory = await self.load_memory(key)
         check_version(memory, expected_version)
-        log_key = resource_key(key) if memory.shared_log else key
+        log_key = resource_key(key) if memory.shared_log_ref else key
         await retry_on_conflict(partial(self._undo_reflection, log_key))
         return await self.load_memory(key)
 

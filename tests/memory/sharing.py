@@ -236,7 +236,7 @@ class Resource:
 
     @staticmethod
     def roll_back(voice: Voice, memory: Memory, cut: int, log: tuple[Observation, ...]) -> Memory:
-        reach = branch.covered_until(log, voice.label if memory.shared_log else None)
+        reach = branch.covered_until(log, voice.label if memory.shared_log_ref else None)
         covered, tail = voice.said(0, reach), voice.said(reach, 10**9)
         marks = [m.mark for m in covered]
         return branch.roll_back(
@@ -311,7 +311,9 @@ class Resource:
         assert (
             memory.coverage
             == end
-            == branch.covered_until(memory.log.entries, voice.label if memory.shared_log else None)
+            == branch.covered_until(
+                memory.log.entries, voice.label if memory.shared_log_ref else None
+            )
         )
         assert voice.chains.get(end, EMPTY_CHAIN) == chain, (
             f"{voice.name}: the log is about another branch"
@@ -331,9 +333,9 @@ class Resource:
     @staticmethod
     def _ranges(voice: Voice, memory: Memory) -> Iterator[tuple[int, int, bytes, bool]]:
         for o in memory.log.entries:
-            if not memory.shared_log:
+            if not memory.shared_log_ref:
                 yield o.after, o.last, o.chain, o.kind == "note"
-            for p in o.parts if memory.shared_log else ():
+            for p in o.parts if memory.shared_log_ref else ():
                 if p.label == voice.label:
                     yield p.after, p.last, p.chain, o.kind == "note"
 
@@ -341,7 +343,7 @@ class Resource:
         """The notes name every covered message of the thread, and nothing of an abandoned
         branch."""
         noted = self.list_noted_words(
-            memory.log.entries, {voice.label, None} if memory.shared_log else {None}, voice.name
+            memory.log.entries, {voice.label, None} if memory.shared_log_ref else {None}, voice.name
         )
         covered = words(" ".join(m.item.raw.decode() for m in voice.said(0, memory.coverage)))
         assert covered <= noted, f"{voice.name}: covered and noted nowhere: {covered - noted}"

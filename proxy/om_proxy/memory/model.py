@@ -310,7 +310,7 @@ class Memory(Struct, frozen=True, kw_only=True):
     overrides: bytes | None = None  # JSON of this thread's own settings, as the admin API took them
 
     scope: Scope = "thread"  # whether the log is the thread's own or its resource's
-    shared_log: SharedLogRef | None = None  # set while `log` is the resource's
+    shared_log_ref: SharedLogRef | None = None  # set while `log` is the resource's
     other_threads_text: str = ""  # what this prompt tells of the resource's other threads
     shown_log_state: tuple[int, int] = (
         0,
@@ -320,7 +320,7 @@ class Memory(Struct, frozen=True, kw_only=True):
     @property
     def thread_label(self) -> str:
         """The label of this thread in the parts of a shared log; empty: the log is its own."""
-        return self.shared_log.label if self.shared_log else ""
+        return self.shared_log_ref.label if self.shared_log_ref else ""
 
     @property
     def end(self) -> int:

@@ -91,7 +91,9 @@ class BlockRenderer:
                 as_of=format_moment(datetime.fromtimestamp(hints.as_of, date.tzinfo))
                 if hints.as_of
                 else None,
-                scope=f"resource:{memory.shared_log.label}" if memory.shared_log else "thread",
+                scope=f"resource:{memory.shared_log_ref.label}"
+                if memory.shared_log_ref
+                else "thread",
                 render_date=date,
                 options=options,
                 labels=[section.label for section in parts],

@@ -178,11 +178,11 @@ def copy_rendered_values(turn: OpenedTurn, memory: Memory) -> Memory:
     # Compare `shared_log` too: one of the other threads may have been forgotten since, and their
     # text with it.
     is_log_unchanged = (
-        memory.log.entries == built.log.entries and memory.shared_log == built.shared_log
+        memory.log.entries == built.log.entries and memory.shared_log_ref == built.shared_log_ref
     )
-    if not is_log_unchanged or not (built.log.entries or built.shared_log):
+    if not is_log_unchanged or not (built.log.entries or built.shared_log_ref):
         return replace(memory, timezone=turn.timezone or memory.timezone)
-    if memory.shared_log:
+    if memory.shared_log_ref:
         memory = replace(
             memory,
             other_threads_text=built.other_threads_text,

@@ -42,7 +42,7 @@ class DueNotes:
     async def apply(self, turn: OpenedTurn, deadline: Deadline | None) -> OpenedTurn:
         """Perform the work that is due. The turn then says why expected notes are missing.
         `deadline` is extended while the request waits for an observation."""
-        if turn.can_rewrite and turn.reconciled.projected.shared_log:
+        if turn.can_rewrite and turn.reconciled.projected.shared_log_ref:
             turn = await self._activate_cold_notes(turn)
         if self._is_nothing_due(turn):
             return await self._explain_missing_notes(turn)
@@ -77,7 +77,7 @@ class DueNotes:
                 case Swap():
                     # In the shared log itself: a new thread gets no row before the upstream
                     # accepts its credential.
-                    shared_log = turn.reconciled.projected.shared_log
+                    shared_log = turn.reconciled.projected.shared_log_ref
                     where, row_id = (
                         (resource_key(turn.key), shared_log.row_id)
                         if shared_log
@@ -166,7 +166,7 @@ class DueNotes:
             and not is_stored_through(reconciled, decision.last)
         ):
             return replace(turn, reason=Reason.FORK_NOT_WAITED)
-        is_shared = isinstance(decision, Reflect) and reconciled.memory.shared_log
+        is_shared = isinstance(decision, Reflect) and reconciled.memory.shared_log_ref
         where = resource_key(turn.key) if is_shared else turn.key
         timeout = turn.context.effective.limits.block_timeout_s
         if not (seconds_left := self.background.remaining_wait(where, timeout)):

@@ -31,10 +31,10 @@ class PromptBuilder:
 
     async def build(self, turn: OpenedTurn) -> PreparedTurn:
         """Rewrite the prompt, if the memory has notes or the tail does not fit."""
-        if turn.reconciled.projected.shared_log:
+        if turn.reconciled.projected.shared_log_ref:
             turn = await self._add_other_threads(turn)
         projected, sent = turn.reconciled.projected, turn.reconciled.sent
-        shown = log_sharing.limit_log_to_shown(projected) if projected.shared_log else projected
+        shown = log_sharing.limit_log_to_shown(projected) if projected.shared_log_ref else projected
         has_notes = bool(shown.log.entries or projected.other_threads_text)
         limit = turn.context.effective.limits.tail_limit_tokens
         if not has_notes and limit is None and is_everything_sent(projected, sent):
@@ -151,7 +151,7 @@ class PromptBuilder:
             and self.clock() - previous > turn.context.effective.limits.cache_lifetime_s
         ):
             return False
-        return memory.shared_log is None or log_sharing.can_keep_shown_log(memory)
+        return memory.shared_log_ref is None or log_sharing.can_keep_shown_log(memory)
 
     async def _count_tokens(
         self, turn: OpenedTurn, pieces: Sequence[Piece] | None = None, block: int = 0

@@ -234,8 +234,8 @@ class Reconciler:
         """Raises Conflict if the thread has changed since `memory` was loaded: then the values read
         beside it are of another version."""
         versions = {memory.key: memory.version}
-        if memory.shared_log:
-            versions[resource_key(memory.key)] = memory.shared_log.version
+        if memory.shared_log_ref:
+            versions[resource_key(memory.key)] = memory.shared_log_ref.version
         for key, version in versions.items():
             if await self.memories.store.version(key) != version:
                 self.memories.drop(key)
@@ -259,14 +259,14 @@ class Reconciler:
         return await self._roll_back(memory, verdict.cut_seq, entries, live)
 
     async def _load_generations(self, memory: Memory) -> Sequence[Generation]:
-        where = resource_key(memory.key) if memory.shared_log else memory.key
+        where = resource_key(memory.key) if memory.shared_log_ref else memory.key
         return await self.memories.store.generations(where, memory.log.generation)
 
     async def _roll_back(
         self, memory: Memory, cut_seq: int, entries: tuple[Observation, ...], live: Sequence[Mark]
     ) -> Memory:
         reach = branch.covered_until(
-            entries, memory.shared_log.label if memory.shared_log else None
+            entries, memory.shared_log_ref.label if memory.shared_log_ref else None
         )
         covered = [m for m in live if m.seq <= reach]
         tail = await self.memories.store.messages(memory.key, reach)
@@ -309,7 +309,7 @@ class Reconciler:
         reconciled = turn.reconciled
         if (
             memory.version == reconciled.memory.version
-            and memory.shared_log == reconciled.memory.shared_log
+            and memory.shared_log_ref == reconciled.memory.shared_log_ref
         ):
             return reconciled
         if memory.scope != turn.scope:

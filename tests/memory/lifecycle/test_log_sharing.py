@@ -62,7 +62,7 @@ def test_a_thread_sees_the_log_of_all() -> None:
         r.load_joined("A").log.entries == r.load_joined("B").log.entries == r.shared_log.log.entries
     )
     assert r.load_joined("A").log.generation == r.shared_log.log.generation
-    assert r.load_joined("A").shared_log.label == A  # type: ignore[union-attr] # it shares the log
+    assert r.load_joined("A").shared_log_ref.label == A  # type: ignore[union-attr] # it shares the log
     assert r.voices["A"].memory.log.entries == ()
 
 

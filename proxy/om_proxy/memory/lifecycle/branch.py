@@ -61,7 +61,7 @@ def rollback_target(
     A reflection that holds what the client took back gives way to the generation before it. `live`
     as in `valid_prefix`. In a shared log only what this thread said goes back (log_sharing.py).
     """
-    if memory.shared_log:
+    if memory.shared_log_ref:
         return log_sharing.remove_taken_back(memory, cut_seq, older, live)
     logs = (memory.log.entries, *(log for _, log in older))
     states = [valid_prefix(log, cut_seq, live) for log in logs]
@@ -114,11 +114,11 @@ def add_rollback_note(
         source_tokens=0,
         at=when.timestamp(),
         kind="note",
-        parts=(Part(memory.shared_log.label, at.seq, at.seq, at.chain),)
-        if memory.shared_log
+        parts=(Part(memory.shared_log_ref.label, at.seq, at.seq, at.chain),)
+        if memory.shared_log_ref
         else (),
     )
-    kept = log if memory.shared_log else (o for o in memory.log.entries if o.after < at.seq)
+    kept = log if memory.shared_log_ref else (o for o in memory.log.entries if o.after < at.seq)
     return (*kept, note)
 
 
@@ -138,7 +138,7 @@ def roll_back(
     through `cut_seq` or further. `before`: count and framed tokens of all live messages up to the reach. The
     messages after `cut_seq` stay in the tail: `apply_turn` supersedes them.
     """
-    coverage = covered_until(log, memory.shared_log.label if memory.shared_log else None)
+    coverage = covered_until(log, memory.shared_log_ref.label if memory.shared_log_ref else None)
     rolled = memory.log if log == memory.log.entries else memory.log.begin_generation(log)
     rolled = replace(
         rolled, reflection=_carry_reflection(memory.log.reflection, rolled), unproductive_tokens=0

@@ -33,7 +33,7 @@ def active_hints(memory: Memory) -> ActiveHints:
     with the request's own messages."""
     given = (
         [(p.last, p.at, p.task, p.suggestion) for p in log_sharing.list_own_parts(memory)]
-        if memory.shared_log
+        if memory.shared_log_ref
         else [(o.last, o.at, o.task, o.suggestion) for o in memory.log.entries if o.kind != "note"]
     )
     at, task = next(

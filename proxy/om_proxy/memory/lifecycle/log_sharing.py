@@ -42,7 +42,7 @@ def attach_log(thread: Memory, shared_log: Memory, label: str) -> Memory:
         thread,
         scope="resource",
         log=shared_log.log,
-        shared_log=SharedLogRef(
+        shared_log_ref=SharedLogRef(
             label=label,
             version=shared_log.version,
             row_id=shared_log.row_id,
@@ -55,14 +55,14 @@ def attach_log(thread: Memory, shared_log: Memory, label: str) -> Memory:
 def is_consistent(memory: Memory) -> bool:
     """Whether thread and shared log are of one moment: the log covers exactly what is not in the
     thread's tail. They are read one after the other."""
-    return memory.shared_log is None or memory.coverage == find_thread_coverage(
-        memory.log.entries, memory.shared_log.label
+    return memory.shared_log_ref is None or memory.coverage == find_thread_coverage(
+        memory.log.entries, memory.shared_log_ref.label
     )
 
 
 def detach_log(memory: Memory) -> tuple[Memory, Memory]:
     """The thread and the shared log, as the store keeps them."""
-    ref = memory.shared_log
+    ref = memory.shared_log_ref
     assert ref is not None  # asked for only where a shared log is in use
     shared_log = Memory(
         key=resource_key(memory.key),
@@ -71,7 +71,7 @@ def detach_log(memory: Memory) -> tuple[Memory, Memory]:
         next_id=ref.next_id,
         log=memory.log,
     )
-    return replace(memory, log=ref.own, shared_log=None), shared_log
+    return replace(memory, log=ref.own, shared_log_ref=None), shared_log
 
 
 def join_shared_log(thread: Memory, shared_log: Memory, label: str) -> Memory:
@@ -172,22 +172,25 @@ def _expand_mixed(
 
 def next_entry_id(memory: Memory) -> int:
     """The id the next entry of the log gets."""
-    return memory.shared_log.next_id if memory.shared_log else memory.next_id
+    return memory.shared_log_ref.next_id if memory.shared_log_ref else memory.next_id
 
 
 def reserve_entry_ids(memory: Memory, count: int) -> Memory:
     """Count the ids that `count` new entries have taken."""
-    if memory.shared_log:
+    if memory.shared_log_ref:
         return replace(
-            memory, shared_log=replace(memory.shared_log, next_id=memory.shared_log.next_id + count)
+            memory,
+            shared_log_ref=replace(
+                memory.shared_log_ref, next_id=memory.shared_log_ref.next_id + count
+            ),
         )
     return replace(memory, next_id=memory.next_id + count)
 
 
 def append_entries(memory: Memory, entries: Sequence[Observation]) -> Memory:
     """Append the thread's entries to the shared log."""
-    assert memory.shared_log is not None  # asked for only where a shared log is in use
-    label, first = memory.shared_log.label, memory.shared_log.next_id
+    assert memory.shared_log_ref is not None  # asked for only where a shared log is in use
+    label, first = memory.shared_log_ref.label, memory.shared_log_ref.next_id
     given = tuple(
         replace(
             add_label(o, label),
@@ -225,12 +228,12 @@ def can_keep_shown_log(memory: Memory) -> bool:
     is warm: everything newer in the log is about other threads (docs/spec/behaviour.md#scopes)."""
     generation, length = memory.shown_log_state
     if (
-        memory.shared_log is None
+        memory.shared_log_ref is None
         or generation != memory.log.generation
         or length > len(memory.log.entries)
     ):
         return False
-    label = memory.shared_log.label
+    label = memory.shared_log_ref.label
     return not any(p.label == label for o in memory.log.entries[length:] for p in o.parts)
 
 

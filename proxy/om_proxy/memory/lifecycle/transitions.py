@@ -57,7 +57,7 @@ def activate_chunks(memory: Memory, ids: Sequence[int], now: float) -> Memory:
     memory = replace(
         _move_coverage(memory, moved[-1].last), chunks=memory.chunks[count:], render_date=now
     )
-    if memory.shared_log:
+    if memory.shared_log_ref:
         return log_sharing.append_entries(memory, moved)
     return replace_log(memory, entries=memory.log.entries + moved)
 
