@@ -57,7 +57,7 @@ MAX_CHAT_CONNECTIONS = 1_000  # to model servers
 
 
 class App:
-    """The program as an ASGI app. `start` makes its parts, `stop` ends them."""
+    """The program as an ASGI app. `start` creates its parts, `stop` ends them."""
 
     def __init__(
         self,
@@ -69,7 +69,7 @@ class App:
         self._watched = watched
         self._clock = clock
         self._policies = PolicyInForce(watched, model_timeout_s=model_timeout_s)
-        self._config = EdgeConfig.of(watched.current, self._policies.current)
+        self._config = EdgeConfig.from_settings(watched.current, self._policies.current)
         self.admission = Admission(lambda: watched.current.limits)
         self.store: SpoolingStore
         self._reopening: ReopeningStore
@@ -93,6 +93,7 @@ class App:
     # ── lifespan ──────────────────────────────────────────────────────────────────────────────────
 
     async def start(self) -> None:
+        """Open the store, create all parts, and start the background tasks."""
         settings = self._watched.current
         budget = SpoolBudget()
         self._reopening = create_reopening_store(settings.storage, settings.retention.generations)
@@ -145,9 +146,9 @@ class App:
     def _compose_memory(self, settings: Settings, secret: bytes, budget: SpoolBudget) -> None:
         token_counter = self._token_counter
         llm = Routed(Direct(self._memory_transport), self._litellm)
-        log_label = partial(thread_label, secret)
-        self.store.spool.name_for_log = log_label
-        facts = Facts(FactLines(log_label))
+        name_for_log = partial(thread_label, secret)
+        self.store.spool.name_for_log = name_for_log
+        facts = Facts(FactLines(name_for_log))
         self._deferred = DeferredTurns(budget, facts, lambda: not self._reopening.has_opened)
         memories = Memories(
             self.store,
@@ -205,13 +206,16 @@ class App:
         self._memory_tasks = [
             _start_permanent("deliveries", engine.deliveries.write_forever),
             _start_permanent("deferred", self._deferred.retry_forever),
-            _start_permanent("due", partial(self.background.look_for_due, self._observer_interval)),
+            _start_permanent(
+                "due", partial(self.background.look_for_due, self._observer_interval_s)
+            ),
         ]
 
-    def _observer_interval(self) -> float:
+    def _observer_interval_s(self) -> float:
         return self._watched.current.background.observer_interval
 
     async def stop(self) -> None:
+        """End the tasks, store what waits, and close all parts."""
         await _cancel_tasks([*self._tasks, *self._memory_tasks])
         await self._write_probe.close()
         self._deferred.release_replies()
@@ -238,7 +242,7 @@ class App:
 
     def _current_config(self) -> EdgeConfig:
         if self._config.settings is not self._watched.current:
-            self._config = EdgeConfig.of(self._watched.current, self._policies.current)
+            self._config = EdgeConfig.from_settings(self._watched.current, self._policies.current)
         return self._config
 
     async def _run_lifespan(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -247,7 +251,7 @@ class App:
         try:
             await self.start()
         except Exception as exc:
-            # any exception: one line for the operator, and the server does not begin to serve
+            # any exception: log one line for the operator, and do not begin to serve
             report_start_failure(exc)
             await send({"type": "lifespan.startup.failed"})
             return
@@ -278,7 +282,7 @@ class App:
 
 
 def can_have_memory(settings: Settings) -> bool:
-    """Whether any request may have memory: overrides can switch it on."""
+    """Return whether any request may have memory: overrides can switch it on."""
     return settings.memory.enabled or bool(settings.models or settings.resources)
 
 
@@ -300,14 +304,14 @@ def create_reopening_store(settings: StorageSettings, generations: int | None) -
 async def open_store(url: str, generations: int | None = None) -> Store:
     """Open the store at this address. Raise ConfigError for a kind without a backend.
     `generations`: see SqliteStore.open."""
-    scheme, _, rest = url.partition("://")
+    scheme, _, path = url.partition("://")
     if scheme != "sqlite":
         raise ConfigError(
             f"storage.url: no backend for {scheme}:// in this version; "
             "use sqlite:///path/to/file.db"
         )
     try:
-        return await SqliteStore.open(rest.removeprefix("/") or ":memory:", generations=generations)
+        return await SqliteStore.open(path.removeprefix("/") or ":memory:", generations=generations)
     except StorageError as exc:
         raise StorageError(
             f"storage.url: {exc}; name a database of om-proxy or a new file, where this process may write"
@@ -320,7 +324,7 @@ def create_app(
     clock: Callable[[], float] = time.time,
     model_timeout_s: float | None = None,
 ) -> App:
-    """Create the app for these settings. `clock` gives unix seconds: when messages are first seen,
-    and what dates are relative to. `model_timeout_s`: seconds a memory model may take."""
+    """Create the app for these settings. `clock` returns unix seconds; it dates messages and
+    prompts. `model_timeout_s`: how long a memory model may take."""
     watched = settings if isinstance(settings, WatchedSettings) else WatchedSettings(settings)
     return App(watched, clock=clock, model_timeout_s=model_timeout_s)

@@ -47,7 +47,7 @@ def test_a_token_is_taken(
     )
     text = make_token(config, capsys, "--resource", "ada", "--thread", "t", "--ttl", "5m", *options)
     sent = [(name.encode(), value.encode()) for name, value in {**key, "x-om-token": text}.items()]
-    rules = EdgeConfig.of(load(config)).identity
+    rules = EdgeConfig.from_settings(load(config)).identity
     assert identify(sent, rules, b"s", time.time() + 290).key == (tenant, "ada", "t")
     with pytest.raises(Unauthorized, match="expired"):
         identify(sent, rules, b"s", time.time() + 331)

@@ -13,7 +13,7 @@ from om_proxy.edge.headers import CREDENTIAL_HEADERS
 from om_proxy.settings import UpstreamSettings
 from om_proxy.settings import parse as settings_of
 
-PLAIN = EdgeConfig.of(settings_of(""))
+PLAIN = EdgeConfig.from_settings(settings_of(""))
 TITLE = "### Task:\nGenerate a concise title."
 
 
@@ -27,7 +27,7 @@ def request(*messages: tuple[str, str], model: str = "gpt-4o") -> Request:
 
 def test_identity_follows_the_settings() -> None:
     """Aliases, keys, bind and switch reach the rules of identity."""
-    config = EdgeConfig.of(
+    config = EdgeConfig.from_settings(
         settings_of(
             """
             identity: {thread_headers: [X-Chat], resource_headers: [x-user], scope_override: true}
@@ -61,7 +61,7 @@ def test_what_stays_here() -> None:
         b"x-openwebui-user-id",
     }
     assert not PLAIN.own_headers & CREDENTIAL_HEADERS
-    keyed = EdgeConfig.of(settings_of("auth: {keys: [{tenant: acme, key: sk-acme}]}"))
+    keyed = EdgeConfig.from_settings(settings_of("auth: {keys: [{tenant: acme, key: sk-acme}]}"))
     assert keyed.own_headers == PLAIN.own_headers | CREDENTIAL_HEADERS
 
 
@@ -77,7 +77,10 @@ def test_the_provider_s_key_beside_ours(gateway: bytes, upstream: UpstreamSettin
     """A caller who sends our key by its own header is served with the provider's key it brings, and
     ours stays here."""
     sent = [(gateway, b"Bearer sk-acme"), OWN, (b"x", b"1")]
-    assert EdgeConfig.of(settings_of(KEYED)).upstream_headers(sent, upstream) == [OWN, (b"x", b"1")]
+    assert EdgeConfig.from_settings(settings_of(KEYED)).select_upstream_headers(sent, upstream) == [
+        OWN,
+        (b"x", b"1"),
+    ]
 
 
 @pytest.mark.parametrize(
@@ -101,9 +104,9 @@ def test_the_provider_s_key_beside_ours(gateway: bytes, upstream: UpstreamSettin
 )
 def test_a_key_of_ours_stays_here(sent: list[tuple[bytes, bytes]]) -> None:
     """Whichever header it came in: the upstream gets its own key, or none."""
-    config = EdgeConfig.of(settings_of(KEYED))
-    assert config.upstream_headers(sent, KEYLESS) == []
-    assert config.upstream_headers(sent, KEYED_UPSTREAM) == [
+    config = EdgeConfig.from_settings(settings_of(KEYED))
+    assert config.select_upstream_headers(sent, KEYLESS) == []
+    assert config.select_upstream_headers(sent, KEYED_UPSTREAM) == [
         (b"authorization", b"Bearer sk-upstream")
     ]
 
@@ -117,8 +120,8 @@ def test_without_keys_the_caller_s_own_is_sent() -> None:
         (b"x-om-token", b"t"),
         (b"x", b"1"),
     ]
-    assert PLAIN.upstream_headers(sent, KEYLESS) == [OWN, (b"x", b"1")]
-    assert PLAIN.upstream_headers(sent, KEYED_UPSTREAM) == [
+    assert PLAIN.select_upstream_headers(sent, KEYLESS) == [OWN, (b"x", b"1")]
+    assert PLAIN.select_upstream_headers(sent, KEYED_UPSTREAM) == [
         (b"x", b"1"),
         (b"authorization", b"Bearer sk-upstream"),
     ]
@@ -171,20 +174,22 @@ def test_told_by_the_prompt(messages: list[tuple[str, str]], side: bool) -> None
 @pytest.mark.parametrize(("model", "side"), [("titles", True), ("gpt-4o", False)])
 def test_told_by_the_model(model: str, side: bool) -> None:
     """A model that is used for nothing else."""
-    config = EdgeConfig.of(settings_of("side_requests: {models: [titles]}"))
+    config = EdgeConfig.from_settings(settings_of("side_requests: {models: [titles]}"))
     assert config.is_side_request(request(("user", "hello"), model=model)) == side
 
 
 def test_prompts_of_the_operator_s() -> None:
     """The configured patterns take the place of the shipped one."""
-    config = EdgeConfig.of(settings_of('side_requests: {prompts: ["(?i)name this chat"]}'))
+    config = EdgeConfig.from_settings(
+        settings_of('side_requests: {prompts: ["(?i)name this chat"]}')
+    )
     assert config.is_side_request(request(("user", "Please name this CHAT")))
     assert not config.is_side_request(request(("user", TITLE)))
 
 
 def test_no_credential_in_its_repr() -> None:
     """A site may be logged."""
-    config = EdgeConfig.of(settings_of("auth: {keys: [{tenant: acme, key: sk-secret}]}"))
+    config = EdgeConfig.from_settings(settings_of("auth: {keys: [{tenant: acme, key: sk-secret}]}"))
     upstream = config.settings.upstream[0]
     config.policy.context_of_request("m", "r", upstream, ((b"authorization", b"Bearer sk-caller"),))
     assert "sk-caller" not in repr(config)

@@ -11,7 +11,7 @@ import pytest
 from starlette.types import Receive, Scope, Send
 
 from om_proxy.edge.edge_config import EdgeConfig
-from om_proxy.edge.passthrough import check_path, passthrough
+from om_proxy.edge.passthrough import check_path, relay_unchanged
 from om_proxy.errors import BadRequest
 from om_proxy.server.request_body import read_body
 from om_proxy.settings import UpstreamSettings
@@ -28,7 +28,7 @@ from tests.support.upstream_server import (
     script_answer,
 )
 
-SITE = EdgeConfig.of(settings_of(""))
+SITE = EdgeConfig.from_settings(settings_of(""))
 
 
 @dataclass
@@ -40,8 +40,8 @@ class Proxy:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         assert self.settings is not None
         body = await read_body(receive, 1 << 20) if self.read_first else None
-        headers = SITE.upstream_headers(scope["headers"], self.settings)
-        await passthrough(
+        headers = SITE.select_upstream_headers(scope["headers"], self.settings)
+        await relay_unchanged(
             scope, receive, send, upstream=self.upstream, settings=self.settings, headers=headers, body=body, receipt=[(b"x-om-status", b"off")]
         )  # fmt: skip
 

@@ -98,7 +98,7 @@ class Process:
             deferred=deferred,
         )
         engine.world = world
-        self.site = EdgeConfig.of(world.settings, policies.current)
+        self.site = EdgeConfig.from_settings(world.settings, policies.current)
         upstream = Upstream(transport=world.actor)
         budget = MemoryBudget(lambda: world.settings.limits.memory)
         self.chat = ChatRoute(CHAT, engine, self.background, upstream, SECRET, budget, Facts())

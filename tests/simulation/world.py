@@ -345,7 +345,7 @@ class World:
         running.set_exception_handler(self._unheard)
         tenant = edge.identify(
             [(b"authorization", b"Bearer key"), (b"x-om-thread", b"x")],
-            EdgeConfig.of(self.settings).identity,
+            EdgeConfig.from_settings(self.settings).identity,
             SECRET,
         ).tenant
         for number, kinds in enumerate(self.plan.kinds):

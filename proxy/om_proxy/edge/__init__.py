@@ -1,1 +1,1 @@
-"""HTTP as clients see it."""
+"""The HTTP interface that clients see."""

@@ -1,6 +1,6 @@
-"""The prompts that are sent for one request, one after another: rewritten, original, shortened.
+"""Send up to three prompts for one request, one after another: rewritten, original, shortened.
 
-Each is sent only where the model server refused the one before
+Each is sent only if the model server refused the one before
 (docs/spec/behaviour.md#refused-prompts):
 
     rewritten ── refused ──→ original ── refused as too long ──→ shortened
@@ -26,13 +26,13 @@ from om_proxy.turns.turn import PreparedTurn
 from om_proxy.upstream import Upstream, UpstreamResponse, join_url
 
 RETRY_WITH_ORIGINAL_STATUSES = (400, 413, 422)
-# Seconds the store may take around the observation that shortens a prompt. The observation itself
+# How long the store may take around the observation that shortens a prompt. The observation itself
 # has `block_timeout`.
 MAX_SHORTEN_STORE_S = 1.0
 
 
 class Attempts:
-    """Sends an exchange's prompts, and notes in the exchange which one was answered."""
+    """The sender of an exchange's prompts. It records in the exchange which one was answered."""
 
     def __init__(self, engine: Engine, upstream: Upstream, facts: Facts) -> None:
         self._engine = engine
@@ -40,7 +40,8 @@ class Attempts:
         self._facts = facts
 
     async def send(self, exchange: Exchange) -> UpstreamResponse:
-        """The answer that the client gets. Raises OmError where the model server gives none."""
+        """Send the prompts. Return the answer for the client. Raise OmError if the model server
+        gives none."""
         answer = await self._send_rewritten_or_original(exchange)
         turn = exchange.turn
         if turn is None or answer.status not in RETRY_WITH_ORIGINAL_STATUSES:
@@ -69,8 +70,8 @@ class Attempts:
     async def _send_shortened(
         self, exchange: Exchange, turn: PreparedTurn, *, is_caller_verified: bool
     ) -> UpstreamResponse | None:
-        """The answer to a prompt that is shorter than the client's own. None: the refusal of that
-        one stands."""
+        """Send a prompt that is shorter than the client's own. Return its answer; None: the client
+        gets the refusal of its own prompt."""
         started = time.perf_counter()
         exchange.turn = turn = await self._shorten(
             exchange, turn, is_caller_verified=is_caller_verified
@@ -87,7 +88,7 @@ class Attempts:
     async def _shorten(
         self, exchange: Exchange, turn: PreparedTurn, *, is_caller_verified: bool
     ) -> PreparedTurn:
-        """The turn with a shorter prompt, or without a body."""
+        """Return the turn with a shorter prompt, or without a body if there is none."""
         turn = replace(turn, body=None)  # the original was refused as well
         try:
             if not self._engine.overflow_recovery.can_shorten(
@@ -95,10 +96,10 @@ class Attempts:
             ):
                 return turn
             exchange.status, exchange.reason = Status.DEGRADED, Reason.CONTEXT_OVERFLOW
-            seconds = turn.opened.context.effective.limits.block_timeout_s + MAX_SHORTEN_STORE_S
-            async with asyncio.timeout(seconds):
+            timeout_s = turn.opened.context.effective.limits.block_timeout_s + MAX_SHORTEN_STORE_S
+            async with asyncio.timeout(timeout_s):
                 return await self._engine.overflow_recovery.shorten(turn)
-        # docs/spec/behaviour.md#fail-open: the client gets the model server's own word
+        # docs/spec/behaviour.md#fail-open: the client gets the model server's refusal
         except Exception as exc:
             self._facts.emit(describe_bypass(exchange, exc))
             return turn
@@ -116,8 +117,9 @@ class Attempts:
         return None
 
     async def _send(self, exchange: Exchange, body: bytes) -> UpstreamResponse:
-        upstream, scope = exchange.upstream, exchange.scope
-        exchange.upstream_contacted = True
+        upstream = exchange.upstream
+        scope = exchange.scope
+        exchange.has_contacted_upstream = True
         return await self._upstream.send(
             scope["method"],
             join_url(upstream.base_url, scope["raw_path"].decode("latin-1"), scope["query_string"]),
@@ -130,6 +132,6 @@ class Attempts:
 
 
 def count_original_as_sent(turn: PreparedTurn) -> PreparedTurn:
-    """The turn with the receipt of a request whose original bytes went upstream."""
+    """Return the turn with the receipt of a request whose original bytes went upstream."""
     receipt = {**turn.receipt, "tokens-sent": turn.receipt["tokens-received"]}
     return replace(turn, receipt=receipt)

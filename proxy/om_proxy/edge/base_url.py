@@ -1,8 +1,8 @@
-"""A thread that the client's base URL names, for clients that can set nothing else:
+"""Take a thread's name from the client's base URL, for clients that can set nothing else:
 `/t/<thread>/v1` and `/r/<resource>/t/<thread>/v1`.
 
-The names leave the path before the request is routed, and go on beside its headers under two names
-that no client can send.
+The names are removed from the path before the request is routed, and added to its headers under two
+header names that no client can send.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _BAD_NAME_MESSAGE = (
 
 
 class BaseUrl(NamedTuple):
-    """The names in a path, each encoded as in a header, and the path without them."""
+    """The names in a path, each encoded as in a header, and the rest of the path."""
 
     thread: str
     resource: str | None
@@ -31,49 +31,48 @@ class BaseUrl(NamedTuple):
 
 
 def take_names_from_path(scope: Scope) -> Scope:
-    """Move the path's names into headers, as if the client had sent them. Raises BadRequest for a
+    """Move the path's names into headers, as if the client had sent them. Raise BadRequest for a
     prefix that names no thread."""
     raw_path: bytes = scope["raw_path"]
     if not raw_path.startswith((b"/t/", b"/r/")):
         return scope
-    named = split_path(raw_path)
-    headers = [*scope["headers"], (PATH_THREAD.encode(), named.thread.encode())]
-    if named.resource is not None:
-        headers.append((PATH_RESOURCE.encode(), named.resource.encode()))
+    base_url = split_path(raw_path)
+    headers = [*scope["headers"], (PATH_THREAD.encode(), base_url.thread.encode())]
+    if base_url.resource is not None:
+        headers.append((PATH_RESOURCE.encode(), base_url.resource.encode()))
     return {
         **scope,
         "headers": headers,
-        "raw_path": named.path,
-        "path": named.path.decode("latin-1"),
+        "raw_path": base_url.path,
+        "path": base_url.path.decode("latin-1"),
     }
 
 
 def has_path_thread(scope: Scope) -> bool:
-    """Return whether the request came with such a prefix."""
+    """Return whether the request's path named a thread."""
     return any(name == PATH_THREAD.encode() for name, _ in scope["headers"])
 
 
 def split_path(raw_path: bytes) -> BaseUrl:
-    """Split a path with a prefix. Raises BadRequest for a path that only begins like one."""
+    """Split a path with a prefix. Raise BadRequest for a path that only begins like one."""
     match raw_path.decode("latin-1").split("/"):
-        case ["", "t", thread, *rest]:
+        case ["", "t", thread, *api_segments]:
             resource = None
-        case ["", "r", named, "t", thread, *rest]:
-            resource = _encode_segment(named)
+        case ["", "r", resource_segment, "t", thread, *api_segments]:
+            resource = _encode_segment(resource_segment)
         case _:
             raise BadRequest(
                 "the path names a resource and no thread; "
                 "use /r/<resource>/t/<thread>/v1 as the base URL",
                 "om_bad_path",
             )
-    _check_single(rest)
-    return BaseUrl(
-        _encode_segment(thread), resource, "/".join(["", *(rest or [""])]).encode("latin-1")
-    )
+    _check_no_second_prefix(api_segments)
+    api_path = "/".join(["", *(api_segments or [""])])
+    return BaseUrl(_encode_segment(thread), resource, api_path.encode("latin-1"))
 
 
-def _check_single(rest: Sequence[str]) -> None:
-    if rest[:1] in (["t"], ["r"]):
+def _check_no_second_prefix(api_segments: Sequence[str]) -> None:
+    if api_segments[:1] in (["t"], ["r"]):
         raise BadRequest(
             "the path names two threads or resources; name one in the base URL", "om_bad_path"
         )

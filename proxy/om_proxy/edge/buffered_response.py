@@ -1,5 +1,5 @@
-"""Read an answer's body and still relay the answer as it came: an error is inspected before the
-client gets it."""
+"""Read an answer's body, and still relay the answer as it came. So an error can be inspected before
+the client gets it."""
 
 from __future__ import annotations
 
@@ -15,65 +15,65 @@ from om_proxy.upstream.transport import RawResponse
 
 
 async def buffer_body(
-    answer: UpstreamResponse, limit: int
+    answer: UpstreamResponse, max_bytes: int
 ) -> tuple[UpstreamResponse, bytes | None]:
-    """Return an equal answer, and its body decompressed; None for a body that is larger than `limit`
-    bytes, breaks off or cannot be read.
+    """Read the body. Return an equal answer, and the body decompressed; None for a body that is
+    larger than `max_bytes`, breaks off or cannot be read.
 
-    With a body, the connection has been given back, and the answer may be left without closing it.
+    If there is a body, the connection is released already, and the answer need not be closed.
     """
-    parts: list[bytes] = []
-    size = 0
+    read_chunks: list[bytes] = []
+    read_bytes = 0
     chunks = answer.chunks()
     try:
         async for chunk in chunks:
-            parts.append(chunk)
-            size += len(chunk)
-            if size > limit:
-                return _replay(answer, parts, chunks), None
+            read_chunks.append(chunk)
+            read_bytes += len(chunk)
+            if read_bytes > max_bytes:
+                return _replay(answer, read_chunks, chunks), None
     except UpstreamError as exc:
-        return _replay(answer, parts, _break_off(exc)), None
+        return _replay(answer, read_chunks, _break_off(exc)), None
     except BaseException:
         await answer.aclose()
         raise
     await answer.aclose()
-    return _replay(answer, parts, chunks), _decompress(answer, b"".join(parts), limit)
+    body = _decompress(answer, b"".join(read_chunks), max_bytes)
+    return _replay(answer, read_chunks, chunks), body
 
 
 class _ReplayedBody(httpx.AsyncByteStream):
-    """The chunks already read of a body, then the rest of it."""
+    """A body of which some chunks were read already: these chunks, then those still to come."""
 
-    def __init__(self, read: Sequence[bytes], rest: AsyncIterator[bytes]) -> None:
-        self._read = read
-        self._rest = rest
+    def __init__(self, read_chunks: Sequence[bytes], next_chunks: AsyncIterator[bytes]) -> None:
+        self._read_chunks = read_chunks
+        self._next_chunks = next_chunks
 
     async def __aiter__(self) -> AsyncIterator[bytes]:
-        for chunk in self._read:
+        for chunk in self._read_chunks:
             yield chunk
-        async for chunk in self._rest:
+        async for chunk in self._next_chunks:
             yield chunk
 
 
 def _replay(
-    answer: UpstreamResponse, read: Sequence[bytes], rest: AsyncIterator[bytes]
+    answer: UpstreamResponse, read_chunks: Sequence[bytes], next_chunks: AsyncIterator[bytes]
 ) -> UpstreamResponse:
-    async def close(_answered: RawResponse, _read: bool) -> None:
+    async def close(_response: RawResponse, _is_read: bool) -> None:
         await answer.aclose()
 
-    return UpstreamResponse(
-        RawResponse(answer.status, answer.headers, _ReplayedBody(read, rest)), close
-    )
+    body = _ReplayedBody(read_chunks, next_chunks)
+    return UpstreamResponse(RawResponse(answer.status, answer.headers, body), close)
 
 
 async def _break_off(exc: UpstreamError) -> AsyncIterator[bytes]:
-    """A body that breaks off at once, as the one before did."""
+    """Break off at once, as the body that was read did."""
     raise exc
     yield b""
 
 
-def _decompress(answer: UpstreamResponse, body: bytes, limit: int) -> bytes | None:
+def _decompress(answer: UpstreamResponse, body: bytes, max_bytes: int) -> bytes | None:
     headers = [(name.lower(), value) for name, value in answer.headers]
-    decode = create_decoder(find_header(headers, b"content-encoding"), limit)
+    decode = create_decoder(find_header(headers, b"content-encoding"), max_bytes)
     try:
         return decode(body) if decode else None
     except Exception:  # any error of a decoder: the client gets the bytes, the proxy reads nothing

@@ -1,5 +1,4 @@
-"""The intercepted route: memory before and after one chat completion, and the one place that fails
-open.
+"""Serve one chat completion with memory: the intercepted route, and the one place that fails open.
 
 If memory fails, the client's original bytes go upstream and the receipt says so. If the upstream
 fails, the client gets its answer unchanged. Only an ambiguous request (two credentials, a bad
@@ -49,17 +48,18 @@ from om_proxy.turns.engine import Engine
 from om_proxy.turns.turn import OpenedTurn, PreparedTurn, TakenForSideRequest
 from om_proxy.upstream import Upstream
 
-log = structlog.get_logger("turn")
+logger = structlog.get_logger("turn")
 
-# Seconds memory may take before the original goes upstream. Waiting for an observation is not
+# How long memory may take before the original goes upstream. Waiting for an observation is not
 # counted.
 MAX_OPEN_S = 5.0
-# Reading a request of this size takes a millisecond and more, so it takes a turn on the event loop.
+# Reading a request of this size takes a millisecond or more, so it waits for a slot on the event
+# loop.
 LARGE_BODY_BYTES = 1 << 18
 
 
 class ChatRoute:
-    """`POST /v1/chat/completions` as a raw ASGI endpoint."""
+    """The route `POST /v1/chat/completions`, as a raw ASGI endpoint."""
 
     def __init__(
         self,
@@ -88,8 +88,8 @@ class ChatRoute:
         config: EdgeConfig,
         report_copies: Callable[[int], None] = lambda copies: None,
     ) -> None:
-        """Serve one request. `report_copies` reports how many copies of the request's body are held, once
-        that is known (server/admission.py)."""
+        """Serve one request. `report_copies` is told how many copies of the request's body are
+        held, once that is known (server/admission.py)."""
         try:
             exchange = await self._accept(scope, receive, config)
             exchange.report_copies = report_copies
@@ -107,7 +107,7 @@ class ChatRoute:
     async def _accept(self, scope: Scope, receive: Receive, config: EdgeConfig) -> Exchange:
         caller = identify(scope["headers"], config.identity, self._secret, time.time())
         body = await read_body(receive, config.settings.limits.body)
-        started = time.perf_counter()  # how long a client takes to send is its own time
+        started = time.perf_counter()  # the time that the client takes to send does not count
         if len(body) > LARGE_BODY_BYTES:
             await wait_slot()
         request = self._parse_request(body, caller, config)
@@ -116,11 +116,11 @@ class ChatRoute:
             if request
             else choose_upstream(scope, config, body)
         )
-        headers = config.upstream_headers(scope["headers"], upstream)
+        headers = config.select_upstream_headers(scope["headers"], upstream)
         return Exchange(scope, body, request, caller, upstream, started, headers=headers)
 
     def _parse_request(self, body: bytes, caller: Caller, config: EdgeConfig) -> Request | None:
-        """Parse the body. None: it is no chat request, or nothing needs its content."""
+        """Parse the body. Return None if it is no chat request, or if nothing needs its content."""
         if caller.reason and config.has_catch_all_upstream:
             return None
         try:
@@ -160,23 +160,23 @@ class ChatRoute:
     def _mark_missed(self, exchange: Exchange, exc: Exception) -> None:
         """Mark a turn whose memory could not be read, so that it is stored later.
 
-        Only for a client that sends just its newest message: it will not send it again. A client
-        that sends its history will, and that later request tells better what it leaves out.
+        This is only for a client that sends just its newest message, because it will not send that
+        message again. A client that sends its history will, and its later request shows better
+        which messages it leaves out.
         """
-        request, is_heard = (
-            exchange.request,
-            exchange.context is not None and exchange.caller.mode != "read",
-        )
-        sends_newest_only = (
-            request is not None and is_heard and isinstance(exc, StorageError | TimeoutError)
-        )
-        if sends_newest_only and request is not None and not self._api.has_replies(request):
-            exchange.missed_at = self._engine.now()
-            exchange.headers = ask_uncompressed(exchange.headers)
+        request = exchange.request
+        if request is None or exchange.context is None or exchange.caller.mode == "read":
+            return
+        if not isinstance(exc, StorageError | TimeoutError):
+            return
+        if self._api.has_replies(request):  # the client sends its history
+            return
+        exchange.missed_at = self._engine.now()
+        exchange.headers = ask_uncompressed(exchange.headers)
 
     def _keep_split(self, turn: OpenedTurn) -> None:
-        """Keep the split for the thread's next request, unless the client sends a window: its next
-        request begins elsewhere. A fault here costs only time."""
+        """Keep the split for the thread's next request. If the client sends a window, keep none:
+        its next request begins elsewhere. A fault here costs only time."""
         split = None
         if turn.reconciled.verdict.style != "window":
             try:
@@ -185,7 +185,7 @@ class ChatRoute:
                 )
             except Exception as exc:
                 thread = thread_label(self._secret, turn.key)
-                log.warning(
+                logger.warning(
                     "split.failed", error=type(exc).__name__, thread=thread, at=raise_site(exc)
                 )
         self._splits.keep(turn.key, split)
@@ -213,9 +213,9 @@ class ChatRoute:
                 self._report_end(exchange, exc.status, exc.code)
                 return
             if answer is None:
-                # otherwise the model server never saw the request: since then its client may have
-                # asked again, and got an answer
-                if exchange.upstream_contacted:
+                # If the model server never saw the request, nothing is stored: since then the
+                # client may have sent it again and got an answer.
+                if exchange.has_contacted_upstream:
                     self._closing.start(exchange, None, NO_ANSWER_STATUS)
                 self._report_end(exchange, NO_ANSWER_STATUS, "disconnected")
                 return
@@ -226,7 +226,7 @@ class ChatRoute:
 
     def _report_end(self, exchange: Exchange, status: int, end: str) -> None:
         turn = exchange.turn
-        counts = turn.receipt if turn else {}
+        receipt = turn.receipt if turn else {}
         self._facts.emit(
             TurnEnded(
                 key=exchange.caller.key,
@@ -234,8 +234,8 @@ class ChatRoute:
                 memory=exchange.status,
                 reason=exchange.reason,
                 model=exchange.request.model if exchange.request else None,
-                tokens_received=counts.get("tokens-received"),
-                tokens_sent=counts.get("tokens-sent"),
+                tokens_received=receipt.get("tokens-received"),
+                tokens_sent=receipt.get("tokens-sent"),
                 case=turn.opened.case if turn else None,
                 end=end,
                 overhead_ms=exchange.overhead_ms,

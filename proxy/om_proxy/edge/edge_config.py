@@ -1,4 +1,5 @@
-"""The settings in the form that the edge needs for every request, made once per configuration."""
+"""The settings in the form that the edge needs for every request. It is made once for each
+configuration."""
 
 from __future__ import annotations
 
@@ -7,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from om_proxy.apis.api import Api, Request
-from om_proxy.edge.headers import CREDENTIAL_HEADERS, replace_credential, request_headers
+from om_proxy.edge.headers import CREDENTIAL_HEADERS, replace_credential, select_request_headers
 from om_proxy.errors import BadRequest
 from om_proxy.identity.identity_rules import GATEWAY_KEY_HEADERS, IdentityRules
 from om_proxy.identity.tenants import has_provider_credential
@@ -16,7 +17,7 @@ from om_proxy.server.headers import Header
 from om_proxy.settings import Settings, UpstreamSettings
 
 NO_UPSTREAM = "no upstream in the configuration matches this model; add one under `upstream`"
-# of a message whose match with the side prompts is remembered
+# whether a message matches the side prompts is remembered up to this size
 MAX_REMEMBERED_MESSAGE_BYTES = 4_096
 MAX_REMEMBERED_MESSAGES = 2_048
 MAX_REMEMBERED_MODELS = 1_024  # clients name models as they like
@@ -24,12 +25,12 @@ MAX_REMEMBERED_MODELS = 1_024  # clients name models as they like
 
 @dataclass(frozen=True, slots=True)
 class EdgeConfig:
-    """A configuration as the edge sees it; swapped whole when the file changes."""
+    """A configuration as the edge uses it. When the file changes, a new one replaces it."""
 
     settings: Settings
     policy: Policy
     identity: IdentityRules
-    # never sent upstream: identity headers and their aliases; see `upstream_headers`
+    # never sent upstream: identity headers and their aliases; see `select_upstream_headers`
     own_headers: frozenset[bytes]
     side_prompts: tuple[re.Pattern[str], ...]
     upstreams: dict[str | None, UpstreamSettings | None] = field(
@@ -40,11 +41,20 @@ class EdgeConfig:
     )
 
     @classmethod
-    def of(cls, settings: Settings, policy: Policy | None = None) -> EdgeConfig:
-        """`policy`: that of these settings, where others use it too."""
+    def from_settings(cls, settings: Settings, policy: Policy | None = None) -> EdgeConfig:
+        """Create the configuration. `policy`: the one made from these settings, if there is one
+        already."""
         headers = settings.identity
-        keys = tuple((k.tenant, k.key.get_secret_value()) for k in settings.auth.keys)
+        keys = tuple((key.tenant, key.key.get_secret_value()) for key in settings.auth.keys)
         token_secret = settings.auth.token_secret
+        identity_headers = (
+            *headers.thread_headers,
+            *headers.resource_headers,
+            *GATEWAY_KEY_HEADERS,
+        )
+        own_headers = frozenset(name.encode() for name in identity_headers)
+        if keys:  # then the caller's credential is for the proxy, not for the upstream
+            own_headers |= CREDENTIAL_HEADERS
         return cls(
             settings=settings,
             policy=policy or Policy(settings),
@@ -58,36 +68,27 @@ class EdgeConfig:
                 token_secret=token_secret.get_secret_value().encode() if token_secret else None,
                 token_required=settings.auth.token_required,
             ),
-            own_headers=frozenset(
-                h.encode()
-                for h in (
-                    *headers.thread_headers,
-                    *headers.resource_headers,
-                    *GATEWAY_KEY_HEADERS,
-                )
-            )
-            # with the proxy's own keys, the caller's credential is not the upstream's
-            | (CREDENTIAL_HEADERS if keys else frozenset()),
-            side_prompts=tuple(re.compile(p) for p in settings.side_requests.prompts),
+            own_headers=own_headers,
+            side_prompts=tuple(re.compile(pattern) for pattern in settings.side_requests.prompts),
         )
 
-    def upstream_headers(
+    def select_upstream_headers(
         self, headers: Sequence[Header], upstream: UpstreamSettings
     ) -> list[Header]:
         """Return the headers that go upstream, with a credential for the upstream and none for this
         proxy.
 
-        It is the caller's own credential if there are no `auth.keys`, or if it came beside one of
-        them. Otherwise it is the upstream's `api_key`. (Without keys, `api_key` replaces the
+        The credential is the caller's own if there are no `auth.keys`, or if it came together with
+        one of them. Otherwise it is the upstream's `api_key`. (Without keys, `api_key` replaces the
         caller's credential.)
         """
-        own = has_provider_credential(headers, self.identity)
-        ours = self.own_headers - CREDENTIAL_HEADERS if own else self.own_headers
-        key = None if own or upstream.api_key is None else upstream.api_key.get_secret_value()
-        return replace_credential(request_headers(headers, ours), key)
+        if has_provider_credential(headers, self.identity):
+            return select_request_headers(headers, self.own_headers - CREDENTIAL_HEADERS)
+        api_key = upstream.api_key.get_secret_value() if upstream.api_key else None
+        return replace_credential(select_request_headers(headers, self.own_headers), api_key)
 
     def find_upstream(self, model: str | None) -> UpstreamSettings | None:
-        """Look up the model's upstream (`Settings.upstream_for`), once for each model."""
+        """Return the model's upstream, which is looked up once for each model."""
         if model not in self.upstreams:
             if len(self.upstreams) >= MAX_REMEMBERED_MODELS:
                 self.upstreams.clear()
@@ -95,7 +96,7 @@ class EdgeConfig:
         return self.upstreams[model]
 
     def require_upstream(self, model: str | None) -> UpstreamSettings:
-        """Return the upstream for this model. Raises BadRequest if there is none: a caller's key
+        """Return the upstream for this model. Raise BadRequest if there is none: a caller's key
         must not reach a server that is meant for other models."""
         upstream = self.find_upstream(model)
         if upstream is None:
@@ -104,15 +105,15 @@ class EdgeConfig:
 
     @property
     def has_catch_all_upstream(self) -> bool:
-        """Whether one upstream takes every request, whatever its model."""
+        """True if one upstream takes every request, whatever its model."""
         return "*" in self.settings.upstream[0].match
 
     def is_side_request(self, request: Request) -> bool:
-        """Whether a chat UI asks for a title, tags or a follow-up
+        """Return whether a chat UI asks for a title, tags or a follow-up
         (docs/spec/behaviour.md#side-requests).
 
-        The model, the instructions or the newest message show it. The first message does not: it
-        comes again with every request of its conversation.
+        The model, the instructions or the newest message show that. The first message does not: it
+        is sent again with every request of its conversation.
         """
         if request.model in self.settings.side_requests.models:
             return True
@@ -120,17 +121,17 @@ class EdgeConfig:
         return any(self._is_side_message(request.api, raw) for raw in candidates)
 
     def _is_side_message(self, api: Api, raw: bytes) -> bool:
-        """Whether a pattern fits the message. A short one is remembered: instructions come again
-        with every request."""
+        """Return whether a pattern matches the message. The result is remembered for a short
+        message: instructions are sent again with every request."""
         if len(raw) > MAX_REMEMBERED_MESSAGE_BYTES:
-            return self._fits_side_prompt(api, raw)
-        found = self.side_messages.get(raw)
-        if found is None:
+            return self._matches_side_prompt(api, raw)
+        is_side_message = self.side_messages.get(raw)
+        if is_side_message is None:
             if len(self.side_messages) >= MAX_REMEMBERED_MESSAGES:
                 self.side_messages.clear()
-            found = self.side_messages[raw] = self._fits_side_prompt(api, raw)
-        return found
+            is_side_message = self.side_messages[raw] = self._matches_side_prompt(api, raw)
+        return is_side_message
 
-    def _fits_side_prompt(self, api: Api, raw: bytes) -> bool:
+    def _matches_side_prompt(self, api: Api, raw: bytes) -> bool:
         text = api.asking_text(raw)
         return any(pattern.search(text) for pattern in self.side_prompts)

@@ -33,43 +33,47 @@ MIN_REPORTED_BODY_BYTES = 1 << 16
 
 @dataclass(slots=True)
 class Delivery:
-    """The end of a reply: it is stored and it is sent, and either may end first."""
+    """The end of a reply. The reply is stored and sent, and either may be done first."""
 
-    reply_seq: int = 0  # of the reply as stored; 0: none is, or not yet
+    reply_seq: int = 0  # of the stored reply; 0: none is stored, or not yet
     is_end_sent: bool | None = None  # None: not known yet
 
 
 @dataclass(slots=True)
 class Exchange:
-    """One request on its way through the proxy."""
+    """One request and what has become of it so far."""
 
     scope: Scope
     body: bytes
     request: Request | None
     caller: Caller
     upstream: UpstreamSettings
-    started: float  # when its body was complete, by perf_counter
+    started: float  # when its body was complete, in seconds of `perf_counter`
     turn: PreparedTurn | None = None
     status: Status = Status.OFF
     reason: Reason | None = None
     overhead_ms: float = 0.0
     headers: list[tuple[bytes, bytes]] = field(default_factory=list)
     context: MemoryContext | None = None
-    # unix seconds when its memory could not be read: the turn is reconciled later
+    # unix seconds; None: its memory was read. Otherwise the turn is reconciled later.
     missed_at: float | None = None
     delivery: Delivery = field(default_factory=Delivery)
-    upstream_contacted: bool = False  # a model server, or a place to ask it from
+    has_contacted_upstream: bool = False
     # reports how many copies of its body are held (server/admission.py)
     report_copies: Callable[[int], None] = lambda copies: None
 
     def report_copies_before_sending(self) -> None:
         """Report the copies held before sending: the body; with memory also its messages, cut out
         of it; and the rewritten prompt if there is one."""
-        self.report_copies(1 if self.turn is None else 2 if self.turn.body is None else 3)
+        if self.turn is None:
+            self.report_copies(1)
+        else:
+            self.report_copies(2 if self.turn.body is None else 3)
 
     def report_copies_after_answer(self) -> None:
-        """Report the copies held after the answer: the body will not be sent again. Without a turn
-        to close, nothing needs the body, and the reply may take minutes."""
+        """Free the copies that are not needed after the answer, and report the others. The body
+        will not be sent again. Without a turn to close, nothing needs it, and the reply may take
+        minutes."""
         if self.turn is not None:
             self.turn = replace(self.turn, body=None)
         if self.turn is not None or self.missed_at is not None:
@@ -82,7 +86,7 @@ class Exchange:
 
 
 def find_off_reason(exchange: Exchange, config: EdgeConfig) -> Reason | None:
-    """Return the reason why this request has no memory; None: it has memory."""
+    """Return the reason why this request has no memory; None if it has memory."""
     if exchange.caller.reason:
         return exchange.caller.reason
     if exchange.request is None:
@@ -95,11 +99,10 @@ def find_off_reason(exchange: Exchange, config: EdgeConfig) -> Reason | None:
 
 
 def require_resource(caller: Caller, context: MemoryContext) -> None:
-    """Raises BadRequest for resource scope without a resource: no resource, no shared log
+    """Raise BadRequest for resource scope without a resource: there would be no shared log
     (docs/spec/behaviour.md#names)."""
-    if (
-        caller.scope or context.effective.memory.scope
-    ) == "resource" and not caller.has_named_resource:
+    scope = caller.scope or context.effective.memory.scope
+    if scope == "resource" and not caller.has_named_resource:
         raise BadRequest(
             "this thread's memory is its resource's (scope: resource): "
             "name the resource in X-OM-Resource",
@@ -109,15 +112,18 @@ def require_resource(caller: Caller, context: MemoryContext) -> None:
 
 
 def read_hints(exchange: Exchange) -> Hints:
-    retried = find_header(exchange.scope["headers"], b"x-stainless-retry-count")
-    return Hints(history=exchange.caller.history, sdk_retry=retried not in (None, b"0", b""))
+    retry_count = find_header(exchange.scope["headers"], b"x-stainless-retry-count")
+    is_sdk_retry = retry_count not in (None, b"0", b"")
+    return Hints(history=exchange.caller.history, sdk_retry=is_sdk_retry)
 
 
 def build_memory_context(exchange: Exchange, config: EdgeConfig) -> MemoryContext:
     """Return the context of this request's memory work. The credential is never stored."""
-    assert exchange.request is not None  # unreadable bodies have no memory
-    assert exchange.caller.key is not None  # no thread, no memory
-    credential = tuple((n, v) for n, v in exchange.headers if n in CALLER_CREDENTIAL_HEADERS)
+    assert exchange.request is not None  # an unreadable body has no memory
+    assert exchange.caller.key is not None  # a request without a thread has no memory
+    credential = tuple(
+        (name, value) for name, value in exchange.headers if name in CALLER_CREDENTIAL_HEADERS
+    )
     return config.policy.context_of_request(
         exchange.request.model, exchange.caller.key.resource, exchange.upstream, credential
     )

@@ -1,4 +1,4 @@
-"""Relay every other route unchanged: any method, path, query and body, both ways."""
+"""Relay a request of any other route unchanged: any method, path, query and body, both ways."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _UNSAFE_PATH = re.compile(
 
 
 class RequestEnd(NamedTuple):
-    """How a relayed request ended, in the words of the `turn` event."""
+    """The end of a relayed request, in the words of the `turn` event."""
 
     status: int
     end: str
@@ -40,7 +40,7 @@ class RequestEnd(NamedTuple):
 CLIENT_LEFT = RequestEnd(499, "disconnected")  # nginx's number for it
 
 
-async def passthrough(
+async def relay_unchanged(
     scope: Scope,
     receive: Receive,
     send: Send,
@@ -53,8 +53,8 @@ async def passthrough(
 ) -> RequestEnd:
     """Relay one request. `body` is the body if it was read already; None streams it unbuffered.
 
-    `headers` are the request's forwarded headers (EdgeConfig.upstream_headers). `receive` may
-    refuse the request: it raises an OmError for its first message.
+    `headers` are the headers to send upstream (EdgeConfig.select_upstream_headers). `receive` may
+    refuse the request: then it raises an OmError instead of its first message.
     """
     try:
         url = join_url(settings.base_url, check_path(scope["raw_path"]), scope["query_string"])
@@ -100,7 +100,7 @@ async def send_refusal(send: Send, exc: OmError, receipt: Sequence[Header]) -> R
 
 
 def check_path(raw_path: bytes) -> str:
-    """Return the path as the client wrote it, with its escapes. Raises BadRequest for a path that a
+    """Return the path as the client wrote it, with its escapes. Raise BadRequest for a path that a
     server may read as another one."""
     if not raw_path.startswith(b"/") or _UNSAFE_PATH.search(raw_path):
         raise BadRequest(
@@ -112,10 +112,10 @@ def check_path(raw_path: bytes) -> str:
 
 
 class _Upload:
-    """Streams a request body, then watches for the client's disconnect.
+    """A request body that is streamed upstream; afterwards, the watch for the client's disconnect.
 
-    Both call `receive`, one at a time. While the upstream reads nothing, neither calls it: then
-    only the future of the proxy's own server (`server_disconnect`) reports a disconnect.
+    Both call `receive`, one after the other. While the upstream reads nothing, neither calls it:
+    then only the future of the proxy's own server (`server_disconnect`) reports a disconnect.
     """
 
     def __init__(

@@ -8,27 +8,27 @@ from om_proxy.identity.naming import encode_name
 from om_proxy.reasons import Reason, Status
 from om_proxy.server.headers import Header
 
-# a request that was refused before anything was done for it
+# for a request that was refused before anything was done for it
 NO_MEMORY_RECEIPT = ((b"x-om-status", Status.OFF.encode()),)
 
 
 def build_base_receipt(status: Status, reason: Reason | None, caller: Caller) -> list[Header]:
-    """The headers of every receipt: what memory did, why, and the thread of the request."""
-    said = [(b"x-om-status", status.encode())]
+    """Return the headers of every receipt: what memory did, why, and the thread of the request."""
+    headers = [(b"x-om-status", status.encode())]
     if reason:
-        said.append((b"x-om-reason", reason.encode()))
+        headers.append((b"x-om-reason", reason.encode()))
     if caller.key:
-        said.append((b"x-om-thread", encode_name(caller.key.thread).encode()))
-    return said
+        headers.append((b"x-om-thread", encode_name(caller.key.thread).encode()))
+    return headers
 
 
 def build_receipt(exchange: Exchange) -> list[Header]:
-    """Every header of the receipt, with the figures of the turn."""
-    turn, said = (
-        exchange.turn,
-        build_base_receipt(exchange.status, exchange.reason, exchange.caller),
-    )
-    if turn:
-        said += [(b"x-om-" + name.encode(), b"%d" % value) for name, value in turn.receipt.items()]
-    said.append((b"x-om-overhead-ms", b"%.2f" % exchange.overhead_ms))
-    return said
+    """Return all headers of the receipt, with the figures of the turn."""
+    headers = build_base_receipt(exchange.status, exchange.reason, exchange.caller)
+    if exchange.turn:
+        headers += [
+            (b"x-om-" + name.encode(), b"%d" % value)
+            for name, value in exchange.turn.receipt.items()
+        ]
+    headers.append((b"x-om-overhead-ms", b"%.2f" % exchange.overhead_ms))
+    return headers

@@ -12,7 +12,7 @@ The last bytes are:
 - in any other JSON body, the final chunk, so such a body is sent one chunk late;
 - if none of these is found, the end itself: the empty chunk that ends an HTTP body.
 
-Large pieces of work take turns (server/fair_queue.py): sending and reading a large chunk, and
+Large pieces of work wait for a slot (server/fair_queue.py): sending and reading a large chunk, and
 reading a large reply as a whole. Small chunks never wait.
 """
 
@@ -28,24 +28,24 @@ from starlette.types import Send
 
 from om_proxy.apis.api import EndFinder
 from om_proxy.apis.compression import create_decoder
-from om_proxy.edge.headers import is_event_stream, response_headers
+from om_proxy.edge.headers import is_event_stream, select_response_headers
 from om_proxy.errors import UpstreamError
 from om_proxy.server.disconnect import run_unless_disconnected
 from om_proxy.server.fair_queue import LARGE_PIECE_BYTES, wait_slot
 from om_proxy.server.headers import Header, find_header, parse_content_length
 from om_proxy.upstream import UpstreamResponse
 
-# RFC 9110 6.4.1; their Content-Length does not describe the bytes that follow
+# RFC 9110 6.4.1: no body follows, whatever their Content-Length says
 BODILESS_STATUSES = frozenset((204, 304))
 
 Outcome = Literal["complete", "truncated", "disconnected"]
 BeforeEnd = Callable[[], Coroutine[Any, Any, None]]
 
-log = structlog.get_logger()
+logger = structlog.get_logger()
 
 
 class Reader(Protocol):
-    """A reader of the copy: edge/reply_copy.py."""
+    """The reader of the copy: edge/reply_copy.py."""
 
     def feed(self, data: bytes) -> None: ...
 
@@ -56,7 +56,7 @@ class RelayResult(Struct, frozen=True):
 
     outcome: Outcome
     bytes: int  # of the body, as sent
-    # True also for `[DONE]` alone: SDKs leave there and ignore any bytes after it
+    # also true after `[DONE]` alone: SDKs stop there and ignore any later bytes
     is_end_sent: bool
 
 
@@ -70,26 +70,36 @@ async def relay(
     end_finder: EndFinder | None = None,
     disconnected: asyncio.Future[None] | None = None,
 ) -> RelayResult:
-    """Send status, headers with the receipt, and body; always close the answer.
+    """Send status, headers with the receipt, and body. Always close the answer.
 
     `before_end` is awaited once, when all bytes have come and the last ones are not sent yet. It
-    must be bounded and not raise. It is cancelled when the client leaves, so another task must own
-    the work it waits for. `disconnected` is done when the client has left (server/disconnect.py);
-    None relays to the end regardless. After `truncated` the ASGI call must return without sending
-    more: uvicorn then cuts the connection.
+    must end in bounded time and not raise. It is cancelled when the client leaves, so another task
+    must own the work it waits for. `disconnected` is done when the client has left
+    (server/disconnect.py); with None, the reply is relayed to its end even then. After `truncated`
+    the ASGI call must return without sending more: uvicorn then cuts the connection.
     """
     try:
-        copying = _ReplyRelay(answer, answer.chunks(), send, reader, end_finder)
-        whole = await run_unless_disconnected(disconnected, copying.copy_all(receipt, before_end))
+        reply_relay = _ReplyRelay(answer, answer.chunks(), send, reader, end_finder)
+        # None: the client left
+        is_complete = await run_unless_disconnected(
+            disconnected, reply_relay.send_all(receipt, before_end)
+        )
     finally:
         await answer.aclose()
-    if reader is not None and not whole and copying.sent > LARGE_PIECE_BYTES:
+    is_large = reply_relay.sent_bytes > LARGE_PIECE_BYTES
+    if reader is not None and not is_complete and is_large:
         await wait_slot()  # the caller reads the incomplete reply
-    outcome: Outcome = "disconnected" if whole is None else "complete" if whole else "truncated"
-    return RelayResult(outcome, copying.sent, whole or copying.is_end_sent)
+    outcome: Outcome
+    if is_complete is None:
+        outcome = "disconnected"
+    else:
+        outcome = "complete" if is_complete else "truncated"
+    return RelayResult(outcome, reply_relay.sent_bytes, is_complete or reply_relay.is_end_sent)
 
 
 class _ReplyRelay:
+    """One reply on its way to the client and to the reader."""
+
     def __init__(
         self,
         answer: UpstreamResponse,
@@ -99,63 +109,67 @@ class _ReplyRelay:
         end_finder: EndFinder | None,
     ) -> None:
         self._status = answer.status
-        self._headers = response_headers(answer.headers)
+        self._headers = select_response_headers(answer.headers)
         self._chunks = chunks
         self._send = send
         self._reader = reader
         self._decode = create_decoder(find_header(self._headers, b"content-encoding"))
-        self._streaming = is_event_stream(self._headers)
-        self._end_finder = end_finder if self._streaming else None
+        self._is_stream = is_event_stream(self._headers)
+        self._end_finder = end_finder if self._is_stream else None
         self._remaining_bytes = parse_content_length(self._headers)
         self._held_bytes = b""
-        self.sent = 0
+        self.sent_bytes = 0
         self.is_end_sent = False
 
-    async def copy_all(self, receipt: Sequence[Header], before_end: BeforeEnd | None) -> bool:
-        """Send head and body; False if the answer broke off before its end."""
+    async def send_all(self, receipt: Sequence[Header], before_end: BeforeEnd | None) -> bool:
+        """Send head and body. Return False if the answer broke off before its end."""
         headers = self._headers
         if self._status in BODILESS_STATUSES:
-            headers = [item for item in headers if item[0] != b"content-length"]
+            headers = [header for header in headers if header[0] != b"content-length"]
         await self._send(
             {"type": "http.response.start", "status": self._status, "headers": [*headers, *receipt]}
         )
         if before_end is not None:
-            if not await self._send_until_last():
+            if not await self._send_until_end():
                 return False
-            if self.sent + len(self._held_bytes) > LARGE_PIECE_BYTES:
+            if self.sent_bytes + len(self._held_bytes) > LARGE_PIECE_BYTES:
                 await wait_slot()
             await before_end()
-        return await self._send_rest()
+        return await self._send_end()
 
-    async def _send_rest(self) -> bool:
-        """Send the held bytes and any after them. A complete body ends with the held bytes, in one
-        message; a stream may go on after its `[DONE]`."""
-        last = b"" if self._streaming else self._held_bytes
+    async def _send_end(self) -> bool:
+        """Send the held bytes and any after them. Return False if the answer broke off.
+
+        A complete body ends with the held bytes, in one message. A stream may continue after its
+        `[DONE]`.
+        """
+        last_bytes = b"" if self._is_stream else self._held_bytes
         try:
-            await self._send_chunk(self._held_bytes[len(last) :])
-            self.is_end_sent = self._streaming and bool(self._held_bytes)
+            await self._send_chunk(self._held_bytes[len(last_bytes) :])
+            self.is_end_sent = self._is_stream and bool(self._held_bytes)
             async for chunk in self._chunks:
-                await self._send_chunk(last + chunk)
+                await self._send_chunk(last_bytes + chunk)
                 self._feed_reader(self._decompress(chunk))
-                last = b""
+                last_bytes = b""
         except UpstreamError:
-            await self._send_chunk(last)
+            await self._send_chunk(last_bytes)
             return False
-        await self._send({"type": "http.response.body", "body": last, "more_body": False})
-        self.sent += len(last)
+        await self._send({"type": "http.response.body", "body": last_bytes, "more_body": False})
+        self.sent_bytes += len(last_bytes)
         return True
 
-    async def _send_until_last(self) -> bool:
-        is_one_chunk_late = self._remaining_bytes is None and not self._streaming
+    async def _send_until_end(self) -> bool:
+        """Send all but the last bytes, and hold those. Return False if the answer broke off."""
+        is_one_chunk_late = self._remaining_bytes is None and not self._is_stream
         try:
             async for chunk in self._chunks:
                 plain = self._decompress(chunk)
                 if is_one_chunk_late:
                     await self._send_chunk(self._held_bytes)
                     self._held_bytes = chunk
-                elif (last := self._find_last_bytes(chunk, plain)) is not None:
-                    await self._send_chunk(chunk[:last])
-                    self._held_bytes = chunk[last:]
+                elif (end_offset := self._find_end(chunk, plain)) is not None:
+                    await self._send_chunk(chunk[:end_offset])
+                    self._held_bytes = chunk[end_offset:]
                 else:
                     await self._send_chunk(chunk)
                 self._feed_reader(plain)
@@ -166,14 +180,14 @@ class _ReplyRelay:
             return False
         return True
 
-    def _find_last_bytes(self, chunk: bytes, plain: bytes) -> int | None:
+    def _find_end(self, chunk: bytes, plain: bytes) -> int | None:
         """Return the offset in this chunk where the body's last bytes begin, or None. In a
         compressed chunk the offset is 0."""
         if self._remaining_bytes is not None:
             self._remaining_bytes -= len(chunk)
-        found = self._end_finder.feed(plain) if self._end_finder else None
-        if found is not None:
-            return found if plain is chunk else 0
+        end_offset = self._end_finder.feed(plain) if self._end_finder else None
+        if end_offset is not None:
+            return end_offset if plain is chunk else 0
         return 0 if self._remaining_bytes == 0 else None
 
     async def _send_chunk(self, chunk: bytes) -> None:
@@ -181,16 +195,16 @@ class _ReplyRelay:
             await wait_slot()
         if chunk:
             await self._send({"type": "http.response.body", "body": chunk, "more_body": True})
-            self.sent += len(chunk)
+            self.sent_bytes += len(chunk)
 
     def _decompress(self, chunk: bytes) -> bytes:
-        """Decompress the chunk; empty bytes where that fails."""
+        """Decompress the chunk. Return empty bytes if that fails."""
         if self._decode is None:
             return b""
         try:
             return self._decode(chunk)
         except Exception as exc:  # the client's bytes are not affected
-            log.warning("reply.unread", cause=type(exc).__name__)
+            logger.warning("reply.unread", cause=type(exc).__name__)
             self._decode = self._reader = None
             return b""
 
@@ -200,5 +214,5 @@ class _ReplyRelay:
         try:
             self._reader.feed(plain)
         except Exception as exc:  # the client's bytes are not affected
-            log.warning("reply.unread", cause=type(exc).__name__)
+            logger.warning("reply.unread", cause=type(exc).__name__)
             self._reader = None

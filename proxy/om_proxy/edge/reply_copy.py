@@ -10,16 +10,16 @@ from om_proxy.server.budget import COPY_WEIGHT, FREE_COPY_BYTES, MemoryBudget
 
 
 class ReplyCopy:
-    """Reads a reply as its reader does. The copy is given up when the budget has no room for more of it,
-    or at `MAX_REMEMBERED_REPLY_BYTES`: its memory is free at once, and its turn is stored as one whose reply was
-    interrupted. The client's bytes are not affected."""
+    """A reader of a reply within the budget. The copy is given up when the budget has no room for
+    more of it, or above `MAX_REMEMBERED_REPLY_BYTES`: its memory is freed at once, and its turn is
+    stored with an interrupted reply. The client's bytes are not affected."""
 
-    __slots__ = ("_budget", "_bytes", "_charged", "_finishing", "_reader", "is_given_up")
+    __slots__ = ("_budget", "_bytes", "_charged_bytes", "_finishing", "_reader", "is_given_up")
 
     def __init__(self, reader: ReplyReader, budget: MemoryBudget) -> None:
         self._budget = budget
         self._reader: ReplyReader | None = reader
-        self._bytes = self._charged = 0
+        self._bytes = self._charged_bytes = 0
         self._finishing: asyncio.Task[Reply] | None = None
         self.is_given_up = False
 
@@ -34,8 +34,8 @@ class ReplyCopy:
         self._reader.feed(data)
 
     async def finish(self) -> Reply:
-        """Read the reply, off the event loop if it is large. A cancelled caller may call again. The
-        reader is dropped. The reply stays charged until `release`."""
+        """Read the reply, off the event loop if it is large, and drop the reader. A cancelled
+        caller may call again. The reply stays charged until `release`."""
         if self._finishing is None:
             reader, self._reader = self._reader, None
             if reader is None:
@@ -48,16 +48,17 @@ class ReplyCopy:
         return await asyncio.shield(self._finishing)
 
     def release(self, _: object = None) -> None:
-        """Free the copy: the reply is stored, or given up. Repeatable."""
+        """Free the copy: the reply is stored or given up. A second call does nothing."""
         self._reader = self._finishing = None
-        if self._charged:
-            self._budget.change(-self._charged)
-            self._charged = 0
+        if self._charged_bytes:
+            self._budget.change(-self._charged_bytes)
+            self._charged_bytes = 0
 
-    def _charge(self, charge: int) -> bool:
-        if self._bytes > MAX_REMEMBERED_REPLY_BYTES or not self._budget.charge_copy(
-            charge - self._charged
-        ):
+    def _charge(self, total_bytes: int) -> bool:
+        """Charge the budget up to this total. Return False if there is no room for it."""
+        if self._bytes > MAX_REMEMBERED_REPLY_BYTES:
             return False
-        self._charged = charge
+        if not self._budget.charge_copy(total_bytes - self._charged_bytes):
+            return False
+        self._charged_bytes = total_bytes
         return True

@@ -1,10 +1,8 @@
-"""Send each request where its path belongs: to chat, to a page of the proxy, or to a model
-server."""
+"""Send each request to the handler of its path: chat, a page of the proxy, or a model server."""
 
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from functools import partial
 
 from starlette.types import Receive, Scope, Send
 
@@ -13,7 +11,7 @@ from om_proxy.edge.base_url import take_names_from_path
 from om_proxy.edge.chat import ChatRoute
 from om_proxy.edge.edge_config import EdgeConfig
 from om_proxy.edge.own_pages import ADMIN_PATH, find_own_page
-from om_proxy.edge.passthrough import CLIENT_LEFT, RequestEnd, passthrough, send_refusal
+from om_proxy.edge.passthrough import CLIENT_LEFT, RequestEnd, relay_unchanged, send_refusal
 from om_proxy.edge.routing import choose_upstream, find_protocol_fault, needs_body_to_route
 from om_proxy.edge.unreached import UnreachedRequests
 from om_proxy.errors import OmError
@@ -28,7 +26,7 @@ CHAT_PATHS = (b"/v1/chat/completions", b"/chat/completions")
 
 
 class Router:
-    """The routes. `pages` are the proxy's own pages by path, without the admin API."""
+    """The routes of the app. `pages` are the proxy's own pages by path, without the admin API."""
 
     def __init__(
         self,
@@ -54,9 +52,10 @@ class Router:
             if fault := find_head_ambiguity(scope["headers"], scope["http_version"]):
                 raise fault
             refusal = find_protocol_fault(scope)
-            # the raw path: a path in disguise (`/v1/chat%2fcompletions`) is none of these routes,
-            # and `_forward` refuses it
-            is_chat = scope["raw_path"] in CHAT_PATHS and scope["method"] == "POST" and not refusal
+            # the raw path: an escaped path (`/v1/chat%2fcompletions`) is none of these routes, and
+            # `_forward` refuses it
+            is_chat_path = scope["raw_path"] in CHAT_PATHS
+            is_chat = is_chat_path and scope["method"] == "POST" and not refusal
             page = None if is_chat or refusal else find_own_page(scope)
         except OmError as exc:
             await responses.send_error(send, exc)
@@ -119,8 +118,14 @@ class Router:
                 return await send_refusal(send, exc, receipt)
             except ClientDisconnected:
                 return CLIENT_LEFT
-            headers = config.upstream_headers(scope["headers"], upstream)
-            relay = partial(
-                passthrough, upstream=self._upstream, settings=upstream, headers=headers, body=body
+            headers = config.select_upstream_headers(scope["headers"], upstream)
+            return await relay_unchanged(
+                scope,
+                permit.receive,
+                send,
+                upstream=self._upstream,
+                settings=upstream,
+                headers=headers,
+                body=body,
+                receipt=receipt,
             )
-            return await relay(scope, permit.receive, send, receipt=receipt)

@@ -1,4 +1,4 @@
-"""Close a turn while its answer is relayed: the reply is stored before the client sees its end."""
+"""Close a turn while its answer is relayed. The reply is stored before the client sees its end."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ from om_proxy.turns.engine import Engine
 from om_proxy.turns.turn import PreparedTurn
 from om_proxy.upstream import UpstreamResponse
 
-log = structlog.get_logger("turn")
+logger = structlog.get_logger("turn")
 
-# Large replies stored at a time. A small reply waits in the store for those before it.
+# How many large replies are stored at a time. A small reply waits in the store for those before it.
 MAX_LARGE_REPLIES_AT_ONCE = 1
-# Seconds the end of a reply may wait for the commit. The commit goes on afterwards.
+# How long the end of a reply may wait for the commit. The commit continues afterwards.
 MAX_COMMIT_WAIT_S = 5.0
 # After one of these answers, nothing of the request is stored.
 UNVERIFIED_STATUSES = (400, 401, 403, 404, 413, 422)
@@ -40,7 +40,8 @@ NO_ANSWER_STATUS = CLIENT_LEFT.status
 
 
 class TurnClosing:
-    """Relays answers and stores turns. Each turn is stored in a task that outlives its request."""
+    """The end of each turn: its answer is relayed, and the turn is stored in a task that outlives
+    the request."""
 
     def __init__(
         self, engine: Engine, background: Background, budget: MemoryBudget, facts: Facts
@@ -58,13 +59,14 @@ class TurnClosing:
         send: Send,
         gone: asyncio.Future[None] | None,
     ) -> Outcome:
-        """Relay an answer, and close its turn before the last bytes go out."""
-        turn, delivery = exchange.turn, exchange.delivery
-        keeps = turn is not None or exchange.missed_at is not None
+        """Relay an answer, and close its turn before the last bytes are sent."""
+        turn = exchange.turn
+        delivery = exchange.delivery
+        should_store = turn is not None or exchange.missed_at is not None
         reader = end_finder = None
-        if keeps and exchange.request:
-            api, stream = exchange.request.api, exchange.request.stream
-            reader = ReplyCopy(api.create_reply_reader(stream), self._budget)
+        if should_store and exchange.request:
+            api = exchange.request.api
+            reader = ReplyCopy(api.create_reply_reader(exchange.request.stream), self._budget)
             end_finder = api.create_end_finder()
         is_settled = False
         closing: asyncio.Task[None] | None = None
@@ -102,7 +104,8 @@ class TurnClosing:
             delivery.is_end_sent = relayed.is_end_sent
             if reader is not None and not is_settled:
                 reply = await read_reply(reader)
-                # the client saw it break off: stored as interrupted, even if it looks complete
+                # The client saw the reply break off. Store it as interrupted, even if it looks
+                # complete.
                 if relayed.outcome == "truncated":
                     reply = replace(reply, complete=False)
                 closing = self.start(exchange, reply, answer.status, is_end_unseen=True)
@@ -119,7 +122,7 @@ class TurnClosing:
         return relayed.outcome
 
     async def close_without_reply(self, exchange: Exchange, status: int) -> None:
-        """Store the turn of a request without an answer, and wait for that a while."""
+        """Store the turn of a request without an answer. Wait for that up to 5 s."""
         await asyncio.wait([self.start(exchange, None, status)], timeout=MAX_COMMIT_WAIT_S)
 
     def start(
@@ -136,13 +139,13 @@ class TurnClosing:
         key = exchange.caller.key
         if key is None or commit is None:
             return
-        held = len(exchange.body) + len((reply and reply.message) or b"")
+        held_bytes = len(exchange.body) + len((reply and reply.message) or b"")
         try:
-            # the receipt has told the client of a missed turn, so the reply need not wait
+            # the receipt has told the client about a missed turn, so the reply need not wait
             if exchange.missed_at is not None:
-                self._engine.defer(key, commit, held)
+                self._engine.defer(key, commit, held_bytes)
             else:
-                await self._engine.commit_or_defer(key, commit, held)
+                await self._engine.commit_or_defer(key, commit, held_bytes)
         except Exception as exc:  # the client has its answer
             self._report_uncommitted(exchange, exc)
 
@@ -155,22 +158,23 @@ class TurnClosing:
         self, exchange: Exchange, reply: Reply | None, status: int, *, is_end_unseen: bool
     ) -> Callable[[], Awaitable[None]] | None:
         """Return the call that stores the turn; None: nothing of it is stored."""
-        turn, accepted = exchange.turn, 200 <= status < 300
+        turn = exchange.turn
+        is_success = 200 <= status < 300
         if turn is None:
-            return (
-                partial(self._close_missed, exchange, reply)
-                if exchange.missed_at is not None and accepted
-                else None
-            )
-        if accepted:
+            if exchange.missed_at is None or not is_success:
+                return None
+            return partial(self._close_missed, exchange, reply)
+        if is_success:
             return partial(
                 self._commit_turn, turn, reply, exchange.delivery, is_end_unseen=is_end_unseen
             )
-        # the upstream has accepted this caller's thread before
-        known = turn.opened.reconciled.memory.turns > 0
-        if status not in UNVERIFIED_STATUSES and (known or status != NO_ANSWER_STATUS):
-            return partial(self._engine.store_unanswered, turn)
-        return None
+        if status in UNVERIFIED_STATUSES:
+            return None
+        # in an earlier turn the upstream has accepted this caller
+        has_earlier_turn = turn.opened.reconciled.memory.turns > 0
+        if status == NO_ANSWER_STATUS and not has_earlier_turn:
+            return None
+        return partial(self._engine.store_unanswered, turn)
 
     async def _close_missed(self, exchange: Exchange, reply: Reply | None) -> None:
         assert exchange.request is not None  # an unreadable request is not stored
@@ -189,8 +193,8 @@ class TurnClosing:
     async def _commit_turn(
         self, turn: PreparedTurn, reply: Reply | None, delivery: Delivery, *, is_end_unseen: bool
     ) -> None:
-        large = reply is not None and len(reply.message or b"") > LARGE_PIECE_BYTES
-        async with self._large_reply_slots if large else nullcontext():
+        is_large = reply is not None and len(reply.message or b"") > LARGE_PIECE_BYTES
+        async with self._large_reply_slots if is_large else nullcontext():
             committed = await self._engine.close_turn(
                 turn, reply, accepted=True, is_end_unseen=is_end_unseen
             )
@@ -198,16 +202,16 @@ class TurnClosing:
         self._record_delivery(turn, delivery)
 
     def _record_delivery(self, turn: PreparedTurn, delivery: Delivery) -> None:
-        """Remember a reply that is stored and went out whole. Called when either is done."""
+        """Record a reply that is both stored and sent to its end. This is called when either is
+        done."""
         if delivery.reply_seq and delivery.is_end_sent:
             self._engine.record_delivery(turn, delivery.reply_seq)
 
 
 async def read_reply(reader: ReplyCopy) -> Reply:
-    """Read the copy of a reply. An unreadable copy gives an empty Reply; the client's own bytes are
-    not affected."""
+    """Read the copy of a reply. Return an empty Reply if the copy cannot be read."""
     try:
         return await reader.finish()
     except Exception as exc:  # the client's bytes are not affected
-        log.warning("reply.unread", cause=type(exc).__name__)
+        logger.warning("reply.unread", cause=type(exc).__name__)
         return Reply()

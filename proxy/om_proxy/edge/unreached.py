@@ -1,9 +1,9 @@
-"""A request that names a thread on a route without memory: its receipt, its line in the log, and a
-single warning for its client and route.
+"""Report a request that names a thread on a route without memory: with a receipt, a log line, and
+one warning for its client and route.
 
-Without them, a client of the Responses or the Messages API never learns why nothing is remembered
-(docs/spec/http.md#receipt). A stranger who invents a credential for each request counts as a new
-client each time, so the number of warnings in a minute is bounded.
+Otherwise a user of the Responses or the Messages API never learns why nothing is remembered
+(docs/spec/http.md#receipt). A caller that invents a credential for each request counts as a new
+client each time, so the number of warnings in a minute is limited.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ from om_proxy.reasons import Reason, Status
 from om_proxy.server.headers import Header, find_header
 from om_proxy.telemetry.logs import thread_label
 
-log = structlog.get_logger("turn")
+logger = structlog.get_logger("turn")
 
-# Pairs of client and route. Beyond it, the pair that came longest ago is warned of again.
+# pairs of client and route; above it, the pair that came longest ago may get another warning
 MAX_WARNED_CLIENTS = 1_024
 MAX_WARNINGS_A_MINUTE = 20  # per process; the next warning logged says how many were left out
 ROUTE_ADVICE = "this route has no memory; have the client use /v1/chat/completions (docs/clients)"
-# The log holds only these words: a path may end in an id, and a User-Agent is free text.
+# only these words are logged: a path may end in an id, and a User-Agent is free text
 KNOWN_ROUTES = frozenset(
     (
         *("responses", "messages", "chat", "completions", "embeddings", "models", "files"),
@@ -62,7 +62,7 @@ class Unreached:
 
 
 class UnreachedRequests:
-    """Logs each of them, and warns once for each client and route."""
+    """The log lines of these requests, and one warning for each client and route."""
 
     def __init__(
         self, secret: bytes, facts: Facts, clock: Callable[[], float] = time.monotonic
@@ -73,26 +73,26 @@ class UnreachedRequests:
         self._warned: BoundedCache[tuple[str, str, str], bool] = BoundedCache(
             max_items=MAX_WARNED_CLIENTS
         )
-        self._minute_ends = float("-inf")
+        self._minute_ends = float("-inf")  # by `clock`
         self._warnings = 0  # in this minute
-        self._left_out = 0  # since the last one that was logged
+        self._left_out = 0  # since the last warning that was logged
 
     def find(self, scope: Scope, config: EdgeConfig) -> Unreached | None:
-        """Return None when the request names no thread."""
+        """Return the request as one without memory; None if it names no thread."""
         caller = identify_off_route(scope["headers"], config.identity, self._secret, time.time())
         if caller is None:
             return None
         return Unreached(caller, _name_route(scope["raw_path"]), _name_program(scope["headers"]))
 
-    def log_request(self, unreached: Unreached, passed: RequestEnd) -> None:
-        """Write the request's line in the log, as the chat route does."""
+    def log_request(self, unreached: Unreached, end: RequestEnd) -> None:
+        """Log the end of the request, as the chat route does."""
         self._warn_once(unreached)
         self._facts.emit(
             UnreachedTurnEnded(
                 unreached.caller.key,
-                passed.status,
+                end.status,
                 unreached.route,
-                passed.end,
+                end.end,
                 total_ms=(time.perf_counter() - unreached.started) * 1_000,
             )
         )
@@ -104,32 +104,36 @@ class UnreachedRequests:
             return
         if not self._count_warning():
             self._left_out += 1
-            return  # the pair's next request may be warned of
+            return  # the pair's next request may get the warning
         self._warned.put(pair, True)
-        missing = {"left_out": self._left_out} if self._left_out else {}
+        left_out = {"left_out": self._left_out} if self._left_out else {}
         self._left_out = 0
-        log.warning(
+        logger.warning(
             "memory.unreached",
             client=client,
             program=unreached.program,
             route=unreached.route,
             advice=ROUTE_ADVICE,
-            **missing,
+            **left_out,
         )
 
     def _count_warning(self) -> bool:
-        """Count one more warning in this minute; False when that is beyond the limit."""
+        """Count one more warning in this minute. Return False if it is above the limit."""
         now = self._clock()
         if now >= self._minute_ends:
-            self._minute_ends, self._warnings = now + 60.0, 0
+            self._minute_ends = now + 60.0
+            self._warnings = 0
         self._warnings += 1
         return self._warnings <= MAX_WARNINGS_A_MINUTE
 
 
 def _name_route(raw_path: bytes) -> str:
     """Return the API that a path belongs to, as one of the known words."""
-    segments = [part.decode("latin-1") for part in raw_path.split(b"/") if part and part != b"v1"]
-    return f"/v1/{segments[0]}" if segments and segments[0] in KNOWN_ROUTES else "other"
+    for segment in raw_path.split(b"/"):
+        if segment and segment != b"v1":
+            route = segment.decode("latin-1")
+            return f"/v1/{route}" if route in KNOWN_ROUTES else "other"
+    return "other"
 
 
 def _name_program(headers: Sequence[Header]) -> str:

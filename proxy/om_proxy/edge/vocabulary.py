@@ -1,7 +1,7 @@
-"""Lists every word a client can meet, with its meaning: headers, statuses, reasons, error codes.
+"""Every word that a client can meet, with its meaning: headers, statuses, reasons, error codes.
 
 `scripts/reference` makes the pages in docs/reference from these lists. tests/test_docs.py compares
-them with the code that says the words.
+the lists with the code that uses the words.
 """
 
 from __future__ import annotations
@@ -21,58 +21,58 @@ class Row:
     meaning: str
 
 
-def _row(names: str, meaning: str, sent_with: str = "") -> Row:
+def _create_row(names: str, meaning: str, sent_with: str = "") -> Row:
     return Row(tuple(names.split()), sent_with, meaning)
 
 
-def _reason(names: Sequence[Reason], meaning: str, *sent_with: Status) -> Row:
-    """A row of `REASON_ROWS`. A reason that comes with no status stands in the log alone."""
+def _create_reason_row(names: Sequence[Reason], meaning: str, *sent_with: Status) -> Row:
+    """Create a row of `REASON_ROWS`. A reason without a status is only logged, never sent."""
     return Row(tuple(names), " ".join(sent_with), meaning)
 
 
 REQUEST_HEADER_ROWS = (
-    _row(
+    _create_row(
         "X-OM-Thread",
         "The conversation. Where nothing names one, om-proxy touches nothing. A used id "
         "continues its old conversation: a new one needs a new id. Also taken: `x-thread-id`, "
         "`X-OpenWebUI-Chat-Id`",
     ),
-    _row(
+    _create_row(
         "X-OM-Resource",
         "The owner of the conversation: a user, an agent. Also taken: `x-resource-id`, "
         "`X-OpenWebUI-User-Id`",
     ),
-    _row(
+    _create_row(
         "X-OM-Mode",
         "`on`, `read` (inject, store nothing), `write` (store, inject nothing), `off`",
     ),
-    _row(
+    _create_row(
         "X-OM-History",
         "What the messages are, where guessing is not good enough: `auto`, `full` (what is not "
         "sent no longer exists), `window`, `new` (every message is new)",
     ),
-    _row(
+    _create_row(
         "X-OM-Scope",
         "`thread` or `resource`, in place of the configured scope. It has an effect only with "
         "`identity.scope_override`",
     ),
-    _row(
+    _create_row(
         "X-OM-Authorization",
         "A key of `auth.keys`, where `Authorization` holds the provider's own. Also taken: "
         "`X-Memory-Gateway-Authorization`",
     ),
-    _row(
+    _create_row(
         "X-OM-Token",
         "The user's resource and thread, signed by your application; only with "
         "`auth.token_secret`. `om-proxy token` makes one",
     ),
-    _row(
+    _create_row(
         "X-OM-Timezone",
         "The user's time zone, as an IANA name such as `Europe/Berlin`, for the dates in "
         "observations and prompts. It is kept with the thread. Without it, `memory.timezone` "
         "holds",
     ),
-    _row(
+    _create_row(
         "X-OM-Task",
         "Anything but an unfilled `{{template}}` marks a side request (titles, tags), which "
         "has no memory",
@@ -80,28 +80,28 @@ REQUEST_HEADER_ROWS = (
 )
 
 RESPONSE_HEADER_ROWS = (
-    _row(
+    _create_row(
         "x-om-status",
         "`off`, `raw` (memory is on, and there is nothing to rewrite yet), `applied`, "
         "`degraded` (memory could not do all it should; the reason says what)",
     ),
-    _row(
+    _create_row(
         "x-om-reason",
         "One word, where there is something to explain: see [reasons](reasons.md)",
     ),
-    _row(
+    _create_row(
         "x-om-thread",
         "The thread the request was taken for, percent-encoded where it must be",
     ),
-    _row(
+    _create_row(
         "x-om-tokens-received x-om-tokens-sent",
         "The prompt as you sent it, and as it went upstream",
     ),
-    _row(
+    _create_row(
         "x-om-pending-tokens x-om-observation-tokens x-om-chunks x-om-generation",
         "The raw tail, the log, the buffered chunks, and the version of the log",
     ),
-    _row(
+    _create_row(
         "x-om-overhead-ms",
         "The time om-proxy took before it forwarded the request, including the wait for an "
         "observation",
@@ -109,30 +109,30 @@ RESPONSE_HEADER_ROWS = (
 )
 
 REASON_ROWS = (
-    _reason(
+    _create_reason_row(
         [Reason.NO_THREAD],
         "The request names no thread. The bytes passed through",
         Status.OFF,
     ),
-    _reason(
+    _create_reason_row(
         [Reason.ROUTE],
         "The request names a thread, and its route has no memory. The bytes passed through, and "
         "the log warned once for each client and route, at most 20 times a minute",
         Status.OFF,
     ),
-    _reason(
+    _create_reason_row(
         [Reason.NO_CREDENTIAL],
         "The request has no API key, and one of three things holds: (a) the server listens "
         "beyond loopback; (b) a web page of another site asks, or the `Host` is not this "
         "machine's; (c) a proxy says that the request comes from elsewhere. It has no memory",
         Status.OFF,
     ),
-    _reason(
+    _create_reason_row(
         [Reason.DISABLED, Reason.MODE_OFF],
         "`memory: false`, or `X-OM-Mode: off`",
         Status.OFF,
     ),
-    _reason(
+    _create_reason_row(
         [Reason.SIDE_REQUEST],
         "A request for a title, tags or a follow-up has no memory. In a thread whose newest "
         "turn offered tools, the same holds for a request without tools that repeats nothing of "
@@ -140,24 +140,24 @@ REASON_ROWS = (
         "message all the same",
         Status.OFF,
     ),
-    _reason(
+    _create_reason_row(
         [Reason.UNREADABLE],
         "om-proxy cannot read the body, or one of its messages, as a chat request. The model "
         "server judges it",
         Status.OFF,
         Status.DEGRADED,
     ),
-    _reason(
+    _create_reason_row(
         [Reason.NO_MESSAGES],
         "The request holds instructions alone",
         Status.OFF,
     ),
-    _reason(
+    _create_reason_row(
         [Reason.WRITE_ONLY],
         "`X-OM-Mode: write`, or `memory.mode: shadow`",
         Status.RAW,
     ),
-    _reason(
+    _create_reason_row(
         [Reason.OBSERVER_FAILING],
         "The observer model fails. What it could not observe is sent raw. om-proxy tries again "
         "after 1 minute, doubling to 6 hours; after 8 failures in a row when `om-proxy doctor "
@@ -165,7 +165,7 @@ REASON_ROWS = (
         Status.RAW,
         Status.APPLIED,
     ),
-    _reason(
+    _create_reason_row(
         [Reason.OBSERVER_LATE],
         "The request should have waited for an observation, and goes out without it. Either the "
         "observation was not ready in time, another request had waited for the same call, the "
@@ -174,31 +174,31 @@ REASON_ROWS = (
         Status.RAW,
         Status.APPLIED,
     ),
-    _reason(
+    _create_reason_row(
         [Reason.FORK_NOT_WAITED],
         "The observation that was due covers messages that replace others. Those are stored "
         "only with their reply",
         Status.RAW,
         Status.APPLIED,
     ),
-    _reason(
+    _create_reason_row(
         [Reason.ECONOMY],
         "`memory.economy: auto`: notes are due, and wait until they are expected to save what "
         "they cost",
         Status.RAW,
         Status.APPLIED,
     ),
-    _reason(
+    _create_reason_row(
         [Reason.TAIL_LIMIT],
         "Raw messages beyond `context.tail_limit` were left out of this prompt",
         Status.DEGRADED,
     ),
-    _reason(
+    _create_reason_row(
         [Reason.UPSTREAM_REFUSED],
         "The model server refused the rewritten prompt, so the original was sent",
         Status.DEGRADED,
     ),
-    _reason(
+    _create_reason_row(
         [Reason.CONTEXT_OVERFLOW],
         "The prompt was too long for the model. Older messages were observed while you waited. "
         "Either a shorter prompt was sent (`applied`), or none could be made (`degraded`) and "
@@ -206,18 +206,18 @@ REASON_ROWS = (
         Status.APPLIED,
         Status.DEGRADED,
     ),
-    _reason(
+    _create_reason_row(
         [Reason.REPLY_TOO_LARGE],
         "The reply was relayed and not remembered: it was above 64 MiB, or `limits.memory` had "
         "no room. This word is in the log alone, because the receipt goes out before the reply",
     ),
-    _reason(
+    _create_reason_row(
         [Reason.STORAGE],
         "The store fails. New turns wait in memory and are in the next prompts of their thread. "
         "Where the thread cannot be read, the original was sent",
         Status.DEGRADED,
     ),
-    _reason(
+    _create_reason_row(
         [Reason.MEMORY_SLOW, Reason.MEMORY_ERROR, Reason.CONFLICT],
         "Memory took too long or failed: the original was sent",
         Status.DEGRADED,
@@ -225,86 +225,86 @@ REASON_ROWS = (
 )
 
 ERROR_CODE_ROWS = (
-    _row(
+    _create_row(
         "om_bad_header om_two_credentials",
         "A header of identity has no valid meaning, or there are two different keys. Send the "
         "one that is meant",
         "400",
     ),
-    _row(
+    _create_row(
         "om_no_resource",
         "`scope: resource` holds, and no resource is named. Send `X-OM-Resource`",
         "400",
     ),
-    _row(
+    _create_row(
         "om_no_upstream",
         "No server's `match` fits the model; or there are several servers, and the model's name "
         "cannot be read. Correct the name, or add a server under `upstream`",
         "400",
     ),
-    _row(
+    _create_row(
         "om_bad_http om_bad_host om_bad_path",
         "The request cannot be read as HTTP/1.1; or it does not have one plain `Host`; or its "
         "path has empty, `..` or encoded separator segments, or a thread prefix that names no "
         "thread. Correct the client",
         "400",
     ),
-    _row(
+    _create_row(
         "om_unauthorized",
         "The key is none of `auth.keys`; or an `X-OM-Token` is missing, too early, expired or "
         "for others; or `/om` is not open to you. The message says which",
         "401",
     ),
-    _row(
+    _create_row(
         "om_too_slow",
         "Headers or body came too slowly (`limits.header_timeout`, `limits.body_timeout`). Try "
         "again",
         "408",
     ),
-    _row(
+    _create_row(
         "om_too_large om_head_too_large",
         "The body is larger than `limits.body`; or the headers are larger than "
         "`limits.headers`, or more than 100. Send less, or raise the limit",
         "413, 431",
     ),
-    _row(
+    _create_row(
         "om_unsupported",
         "The request is a WebSocket (426 on `/v1/responses`, whose clients then use HTTP), a "
         "`CONNECT`, or has a transfer coding other than `chunked`",
         "426, 501",
     ),
-    _row(
+    _create_row(
         "om_overloaded",
         "Too many requests, bodies or connections came at once. Try again after `Retry-After`",
         "503",
     ),
-    _row(
+    _create_row(
         "om_upstream_unreachable om_upstream_timeout",
         "The model server cannot be reached or read, or took longer than its `connect_timeout` "
         "or `read_timeout`. Look at the server and at its `base_url`",
         "502, 504",
     ),
-    _row(
+    _create_row(
         "om_not_found om_bad_request om_bad_title om_bad_setting om_nothing_to_undo",
         "Below `/om`, `/metrics` and `/docs` only, which are never forwarded. Nothing there is "
         "yours, or the request cannot be done",
         "404, else 400",
     ),
-    _row(
+    _create_row(
         "om_bad_method", "Below `/om` only. The path has other methods: `Allow` names them", "405"
     ),
-    _row(
+    _create_row(
         "om_storage",
         "Below `/om` only; chat goes on. The store fails. Try again",
         "503",
     ),
-    _row(
+    _create_row(
         "om_conflict",
         "Below `/om` only. The thread has changed since the version of `If-Match`, or others keep "
         "changing it. Read it again, then repeat the change",
         "409",
     ),
-    _row(
+    _create_row(
         "om_config",
         "Below `/om` only. The thread's own thresholds contradict the file's",
         "500",

@@ -1,1 +1,1 @@
-"""The admin API: what an operator, or the owner of a thread, sees and changes."""
+"""The admin API: what an operator or the owner of a thread can see and change."""
