@@ -1,8 +1,7 @@
-"""Identify the caller of a request: tenant, resource and thread, from its headers alone
+"""Identify the caller of a request: its tenant, resource and thread. Only the headers are read
 (docs/spec/behaviour.md#identity).
 
-The tenant comes from the verified credential and from nothing else. A request in doubt gets no
-memory (fail closed).
+The tenant comes only from the verified credential. A request in doubt gets no memory (fail closed).
 """
 
 from __future__ import annotations
@@ -53,8 +52,8 @@ MAX_CACHED_CALLERS = 4_096
 
 @dataclass(frozen=True, slots=True)
 class Caller:
-    """A request's identity. Without a `key` there is no memory, and `reason` says why in one word
-    of the receipt."""
+    """The identity of a request. Without a `key` there is no memory, and `reason` gives the reason
+    in one word of the receipt."""
 
     key: Key | None
     tenant: str | None
@@ -62,7 +61,7 @@ class Caller:
     reason: Reason | None = None
     history: History = "auto"
     timezone: str | None = None  # IANA name
-    # the scope that the request chose, where it may; None: the configured scope
+    # the scope that the request chose, if it may choose; None: the configured scope
     scope: Scope | None = None
     # if False, `key.resource` is the thread itself, and resource scope is impossible
     has_named_resource: bool = False
@@ -74,13 +73,13 @@ def identify(
     """Identify the caller of a request. Raises BadRequest for an invalid header, Unauthorized for
     an invalid key or token.
 
-    `now`: unix seconds. Without it every token has expired.
+    `now`: unix seconds. Without it, every token has expired.
     """
-    # lists: generators take twice as long
-    read = tuple([header for header in headers if header[0] in rules.identity_headers])
-    is_short = sum([len(value) for _, value in read]) <= MAX_CACHED_HEADER_CHARS
-    identify_once = _identify if is_short else _identify.__wrapped__
-    caller, names = identify_once(read, rules, secret)
+    # lists, because generators take twice as long
+    identity_headers = tuple([header for header in headers if header[0] in rules.identity_headers])
+    size = sum([len(value) for _, value in identity_headers])
+    identify_headers = _identify if size <= MAX_CACHED_HEADER_CHARS else _identify.__wrapped__
+    caller, names = identify_headers(identity_headers, rules, secret)
     if names.expires is not None:
         check_times(names, now)
     return caller
@@ -89,18 +88,20 @@ def identify(
 def identify_off_route(
     headers: Headers, rules: IdentityRules, secret: bytes, now: float
 ) -> Caller | None:
-    """Identify the caller on a route without memory; None if the request names no thread. Raises
-    nothing: on such a route only the receipt reports bad names."""
+    """Identify the caller on a route without memory; None if the request names no thread. No error
+    is raised: on such a route, only the receipt reports invalid names."""
     try:
         caller = identify(headers, rules, secret, now)
     except (BadRequest, Unauthorized):
-        values_by_name = group_by_name(h for h in headers if h[0] in rules.identity_headers)
+        values_by_name = group_by_name(
+            header for header in headers if header[0] in rules.identity_headers
+        )
         return Caller(None, None) if has_thread_name(values_by_name, rules) else None
     return None if caller.reason == Reason.NO_THREAD else caller
 
 
-# 25 µs, and the same callers return. The cache holds credentials: it is bounded in items and bytes,
-# and never leaves the process.
+# Cached, because it takes 25 µs and the same callers return. The cache holds credentials: it is
+# bounded in items and bytes, and never leaves the process.
 @lru_cache(maxsize=MAX_CACHED_CALLERS)
 def _identify(
     headers: tuple[tuple[bytes, bytes], ...], rules: IdentityRules, secret: bytes
@@ -115,7 +116,7 @@ def _make_caller(
     values_by_name: ValuesByName, rules: IdentityRules, tenant: str | None, names: RequestNames
 ) -> Caller:
     thread, resource = names.thread, names.resource
-    if thread is None:  # the request passes through, whatever its other headers say
+    if thread is None:  # the request is passed through, whatever its other headers are
         return Caller(None, tenant, "on", Reason.NO_THREAD)
     mode: Mode = read_choice(values_by_name, MODE_HEADER, MODE_CHOICES) or "on"
     history: History = read_choice(values_by_name, HISTORY_HEADER, HISTORY_CHOICES) or "auto"
@@ -130,5 +131,14 @@ def _make_caller(
     if any(read_value(task) for task in values_by_name.get(TASK_HEADER, [])):
         return Caller(None, tenant, mode, Reason.SIDE_REQUEST)
     key = Key(tenant, resource or thread, thread)
-    is_named = resource is not None
-    return Caller(key, tenant, mode, None, history, timezone, scope, has_named_resource=is_named)
+    has_named_resource = resource is not None
+    return Caller(
+        key,
+        tenant,
+        mode,
+        None,
+        history,
+        timezone,
+        scope,
+        has_named_resource=has_named_resource,
+    )

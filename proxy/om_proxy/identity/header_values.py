@@ -20,7 +20,7 @@ _Choice = TypeVar("_Choice", bound=str)
 
 
 def group_by_name(headers: Headers) -> dict[str, list[str]]:
-    """The values of each header, in the order in which they were sent."""
+    """Return the values of each header, in the order in which they were sent."""
     values_by_name: dict[str, list[str]] = {}
     for name, value in headers:
         values_by_name.setdefault(name.decode("latin-1").lower(), []).append(
@@ -30,15 +30,18 @@ def group_by_name(headers: Headers) -> dict[str, list[str]]:
 
 
 def read_value(value: str) -> str:
-    """Remove white space around a value. A template that was not filled in (`{{…}}`) is empty."""
+    """Return the value without white space around it. A template that was not filled in (`{{…}}`)
+    is empty."""
     value = value.strip(HTTP_WHITESPACE)
     # `find`, because a regular expression would search for the end again at every brace
-    opened = value.find("{{")
-    return "" if opened >= 0 and value.find("}}", opened + 2) >= 0 else value
+    start = value.find("{{")
+    is_unfilled = start >= 0 and value.find("}}", start + 2) >= 0
+    return "" if is_unfilled else value
 
 
 def read_single_value(values_by_name: ValuesByName, name: str) -> str:
-    """The value of a header that may be sent once; empty where it is absent."""
+    """Return the value of a header that may be sent once; "" if the header is absent. Raises
+    BadRequest if it was sent several times."""
     values = values_by_name.get(name, [])
     if len(values) > 1:
         raise BadRequest(
@@ -48,9 +51,9 @@ def read_single_value(values_by_name: ValuesByName, name: str) -> str:
 
 
 def read_first_name(values_by_name: ValuesByName, headers: Sequence[str]) -> str | None:
-    """The first usable name in the order of the headers. All present headers are checked: the proxy
-    never ignores a bad one."""
-    first = None
+    """Return the first usable name, in the order of the headers. All headers that are present are
+    checked: the proxy never ignores an invalid one, but raises BadRequest."""
+    first_name = None
     for header in headers:
         value = read_single_value(values_by_name, header)
         if not value:
@@ -63,27 +66,29 @@ def read_first_name(values_by_name: ValuesByName, headers: Sequence[str]) -> str
                 "om_bad_header",
                 header,
             )
-        first = first or read_value(name)
-    return first or None
+        first_name = first_name or read_value(name)
+    return first_name or None
 
 
 def read_choice(
     values_by_name: ValuesByName, name: str, choices: Sequence[_Choice]
 ) -> _Choice | None:
-    """The chosen word; None where the header is absent. Raises BadRequest for any other word."""
+    """Return the chosen word; None if the header is absent. Raises BadRequest for any other
+    word."""
     values = [value.strip(HTTP_WHITESPACE).lower() for value in values_by_name.get(name, [])]
     if not any(values):
         return None
-    chosen = next((choice for choice in choices if choice == values[0]), None)
-    if chosen is None or len(values) > 1:
+    word = next((choice for choice in choices if choice == values[0]), None)
+    if word is None or len(values) > 1:
         raise BadRequest(
             f"header {name} must be one of: {', '.join(choices)}", "om_bad_header", name
         )
-    return chosen
+    return word
 
 
 def read_timezone(values_by_name: ValuesByName, header: str) -> str | None:
-    """The IANA name of a time zone; None where the header is absent."""
+    """Return the IANA name of a time zone; None if the header is absent. Raises BadRequest for an
+    unknown time zone."""
     name = read_value(",".join(values_by_name.get(header, [])))
     if not name:
         return None

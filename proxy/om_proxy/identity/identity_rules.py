@@ -7,23 +7,23 @@ from dataclasses import dataclass, field
 from om_proxy.identity.keyed_hashes import hash_key
 from om_proxy.identity.sessions import CLIENT_SESSIONS
 
-# names from the path (edge/base_url.py); no header can be called so
+# for names in the path (edge/base_url.py); no header can have these names
 PATH_THREAD = ":om-thread"
 PATH_RESOURCE = ":om-resource"
 
 CREDENTIAL_HEADERS = ("authorization", "x-api-key", "api-key")
-# a key of `auth.keys` beside the provider's own
+# for a key of `auth.keys`, if `authorization` has the provider's key
 GATEWAY_KEY_HEADERS = ("x-om-authorization", "x-memory-gateway-authorization")
 MODE_HEADER = "x-om-mode"
 HISTORY_HEADER = "x-om-history"
 TASK_HEADER = "x-om-task"
 TIMEZONE_HEADER = "x-om-timezone"
-# read only where the configuration lets a request choose its scope; else ignored as unknown
+# read only if the configuration lets a request choose its scope; else ignored as unknown
 SCOPE_HEADER = "x-om-scope"
-# read only where a secret can verify it
+# read only if there is a secret to verify it
 TOKEN_HEADER = "x-om-token"  # noqa: S105 - the name of a header
-SITE_HEADER = "sec-fetch-site"  # a browser names the page's site in it (W3C Fetch Metadata)
-# a proxy in front names its own client in these
+SITE_HEADER = "sec-fetch-site"  # the site of a browser's page (W3C Fetch Metadata)
+# in which another proxy, in front of this one, names its client
 FORWARDING_HEADERS = ("x-forwarded-for", "x-real-ip", "forwarded")
 
 
@@ -31,15 +31,15 @@ FORWARDING_HEADERS = ("x-forwarded-for", "x-real-ip", "forwarded")
 class IdentityRules:
     """The configuration's rules about identity. Header names are in lower case.
 
-    Each configuration makes one object, equal to itself only: `identify` caches callers by it, and
-    hashing all its names would take longer than the lookup.
+    Each configuration makes one object. The object is equal only to itself, because `identify`
+    caches callers by it, and hashing all its names would take longer than the lookup.
     """
 
     thread_headers: tuple[str, ...] = ("x-om-thread", "x-thread-id", "x-openwebui-chat-id")
     resource_headers: tuple[str, ...] = ("x-om-resource", "x-resource-id", "x-openwebui-user-id")
     # the programs whose own sessions name threads, in order
     sessions: tuple[str, ...] = tuple(CLIENT_SESSIONS)
-    # (tenant, key); empty: the caller's own credential stands for the tenant
+    # pairs of tenant and key; empty: the caller's own credential identifies the tenant
     keys: tuple[tuple[str, str], ...] = field(default=(), repr=False)
     loopback_only: bool = True  # whether the server is bound to loopback only
     memory_enabled: bool = True
@@ -47,9 +47,9 @@ class IdentityRules:
     # the key that signs X-OM-Token; None: the header is not read
     token_secret: bytes | None = field(default=None, repr=False)
     token_required: bool = False  # whether only a token can name a thread
-    # the headers that an identity is made of
+    # the names of all headers that identify a caller
     identity_headers: frozenset[bytes] = field(init=False, repr=False, compare=False)
-    # `keys`, each key as its SHA-256
+    # `keys`, with the SHA-256 of each key
     key_hashes: tuple[tuple[str, bytes], ...] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:

@@ -1,4 +1,4 @@
-"""Hashes under the server's secret: none of them reveals its input."""
+"""Hash keys, credentials and names under the server's secret. No hash reveals its input."""
 
 from __future__ import annotations
 
@@ -8,21 +8,24 @@ from functools import lru_cache
 
 from om_proxy.memory.model import Key
 
+MAX_CACHED_TENANTS = 4_096
+
 
 def hash_key(key: bytes) -> bytes:
-    """SHA-256 of a configured or sent key, so that all comparisons are of one length."""
+    """Return the SHA-256 of a configured or sent key, so that all compared values have one
+    length."""
     return hashlib.sha256(key).digest()
 
 
 def hash_credential(secret: bytes, credential: str) -> str:
-    """The tenant that a provider's credential stands for, where no keys are configured."""
+    """Return the tenant that a provider's credential identifies if no keys are configured."""
     return hmac.new(secret, credential.encode("latin-1"), hashlib.sha256).hexdigest()
 
 
-@lru_cache(maxsize=4_096)
+@lru_cache(maxsize=MAX_CACHED_TENANTS)
 def fingerprint_key(secret: bytes, tenant: str) -> bytes:
-    """Return the key of a tenant's message fingerprints, so that equal messages of two tenants have
-    different ones."""
+    """Return the key of a tenant's message fingerprints. It makes the fingerprints of equal
+    messages of two tenants different."""
     return hmac.new(secret, b"fingerprint\0" + tenant.encode(), hashlib.sha256).digest()
 
 
@@ -32,6 +35,6 @@ def hash_seed(secret: bytes) -> int:
 
 
 def label_thread(secret: bytes, key: Key) -> str:
-    """Return a thread's name for the readers of its resource's other threads: 16 hexadecimal digits
-    that reveal nothing."""
+    """Return the label that names a thread to readers of the other threads of its resource: 16
+    hexadecimal digits that reveal nothing."""
     return hmac.new(secret, b"label\0" + "\0".join(key).encode(), hashlib.sha256).hexdigest()[:16]

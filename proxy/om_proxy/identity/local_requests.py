@@ -13,14 +13,13 @@ from om_proxy.identity.identity_rules import FORWARDING_HEADERS, SITE_HEADER
 # the origin of a page that a web server sent
 _WEB_ORIGIN = re.compile(r"https?://(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9.-]+)(:[0-9]+)?")
 _OWN_SITES = ("same-origin", "same-site", "none")  # `none`: the user typed the address
-_FORWARDED_FOR = re.compile(
-    r"\bfor=\"?(\[[^\]]{0,64}\][^;,\"]*|[^;,\"]*)", re.IGNORECASE
-)  # RFC 7239
+# RFC 7239
+_FORWARDED_FOR = re.compile(r"\bfor=\"?(\[[^\]]{0,64}\][^;,\"]*|[^;,\"]*)", re.IGNORECASE)
 
 
 def is_local_request(values_by_name: ValuesByName) -> bool:
-    """Return whether the request comes from a program of this machine, and is not forwarded for
-    another one. The caller already knows that the connection came over loopback."""
+    """Return whether a program of this machine sent the request, and no proxy forwarded it for
+    another machine. The caller already knows that the connection came over loopback."""
     return not (_is_cross_site(values_by_name) or _is_forwarded(values_by_name))
 
 
@@ -34,12 +33,12 @@ def is_loopback_host(host: str) -> bool:
 
 
 def _is_cross_site(values_by_name: ValuesByName) -> bool:
-    """Return whether the request comes from a web page of another site, or from one whose host name
-    merely resolves to this machine (DNS rebinding). The user's own programs have access; the page
-    has none.
+    """Return whether the request comes from a web page of another site, or of a host name that only
+    resolves to this machine (DNS rebinding). The user's own programs have access; such a page has
+    none.
 
-    A browser sends the origin with every POST, but not for a link or an image; a program need not
-    send it. So the host is checked on its own, and so is the site that a browser names.
+    A browser sends the origin with every POST, but not for a link or an image, and a program need
+    not send it. So the host and the site are checked too.
     """
     origins = values_by_name.get("origin", [])
     sites = values_by_name.get(SITE_HEADER, [])
@@ -51,24 +50,27 @@ def _is_cross_site(values_by_name: ValuesByName) -> bool:
 
 
 def _is_own_host(host: str) -> bool:
-    """Return whether a Host header names this machine. Some programs send 0.0.0.0; no name can be
-    made to resolve to that."""
+    """Return whether a Host header names this machine. Some programs send 0.0.0.0, which no host
+    name can be made to resolve to."""
     return is_loopback_host(host) or host.partition(":")[0] == "0.0.0.0"  # noqa: S104 - compared
 
 
 def _is_loopback_origin(origins: Sequence[str]) -> bool:
-    """Return whether there is one origin, and it is on this machine. `null` and unreadable origins
-    are not."""
+    """Return whether there is exactly one origin, and it is on this machine. `null` and unreadable
+    origins are not."""
     origin = _WEB_ORIGIN.fullmatch(origins[0]) if len(origins) == 1 else None
     return origin is not None and is_loopback_host(origin[1])
 
 
 def _is_forwarded(values_by_name: ValuesByName) -> bool:
-    """Return whether a proxy on this machine forwards the request of another machine: its requests
-    all come from loopback. A client that lies in such a header only loses its access."""
-    *plain, standard = (",".join(values_by_name.get(name, [])) for name in FORWARDING_HEADERS)
-    addresses = [address for value in plain if value for address in value.split(",")]
-    addresses += _FORWARDED_FOR.findall(standard)
+    """Return whether a proxy on this machine forwards the request of another machine, because all
+    requests of such a proxy come over loopback. A client that lies in a forwarding header only
+    loses its access."""
+    *address_lists, forwarded = (
+        ",".join(values_by_name.get(name, [])) for name in FORWARDING_HEADERS
+    )
+    addresses = [address for value in address_lists if value for address in value.split(",")]
+    addresses += _FORWARDED_FOR.findall(forwarded)
     return not all(map(_is_loopback_address, addresses))
 
 
@@ -77,4 +79,5 @@ def _is_loopback_address(address: str) -> bool:
     try:
         return ipaddress.ip_address(address).is_loopback
     except ValueError:
-        return is_loopback_host(address)  # with a port or in brackets; False for an obfuscated name
+        # an address with a port or in brackets; an obfuscated name is not loopback
+        return is_loopback_host(address)

@@ -1,10 +1,10 @@
-"""Find the session that a client names itself: its conversation gets a thread without configuration
-(docs/clients).
+"""Find the session that a client names by itself, so that its conversation gets a thread without
+any configuration (docs/clients).
 
-A session counts only if the headers are certainly this client's: many programs send `x-session-id`
-and mean other things by it. opencode sends the same id in two headers; the other two programs put
-their name into the header's name. A session is ignored if it is not a valid name, or if two headers
-disagree. No request is refused for a header that was not written for this proxy.
+A session counts only if the headers are certainly this client's: many programs send `x-session-id`,
+but mean other things by it. opencode sends the same id in two headers; the other two programs put
+their name into the name of the header. A session is ignored if it is not a valid name, or if two
+headers disagree. No request is refused for a header that was not written for this proxy.
 """
 
 from __future__ import annotations
@@ -21,11 +21,12 @@ class SessionHeaders:
     """The headers in which one program sends its sessions, in lower case."""
 
     ids: tuple[str, ...]  # the program sends each of them once, with the same value
-    parent: str | None = None  # sent by a sub-agent only, whose conversation is a thread of its own
-    users: tuple[str, ...] = ()  # whose session it is: two users of one key may choose the same id
+    parent: str | None = None  # only a sub-agent sends it; its conversation is a thread of its own
+    users: tuple[str, ...] = ()  # the session's user: two users of one key may choose the same id
 
     @property
     def all(self) -> tuple[str, ...]:
+        """The names of all these headers."""
         return (*self.ids, *((self.parent,) if self.parent else ()), *self.users)
 
 
@@ -41,6 +42,8 @@ CLIENT_SESSIONS: Mapping[str, SessionHeaders] = {
 
 
 class ClientSession(NamedTuple):
+    """The names that a client's own session gives to a conversation."""
+
     thread: str
     resource: str | None
     is_sub_agent: bool
@@ -49,7 +52,7 @@ class ClientSession(NamedTuple):
 def find_session(
     values_by_name: Mapping[str, Sequence[str]], programs: Sequence[str]
 ) -> ClientSession | None:
-    """The first session in these headers. `programs`: keys of CLIENT_SESSIONS, in order."""
+    """Return the first session in these headers. `programs`: keys of CLIENT_SESSIONS, in order."""
     for program in programs:
         session = _read_session(values_by_name, CLIENT_SESSIONS[program])
         if session is not None:

@@ -20,13 +20,13 @@ LOCAL_TENANT = "local"  # the tenant of callers without a credential on a loopba
 
 def find_tenant(headers: Headers, rules: IdentityRules, secret: bytes) -> str | None:
     """Find the tenant of the caller's credential; None if a credential is needed and absent. Raises
-    like `identify`."""
-    read = (header for header in headers if header[0] in rules.identity_headers)
-    return select_tenant(group_by_name(read), rules, secret)
+    the same errors as `identify`."""
+    identity_headers = (header for header in headers if header[0] in rules.identity_headers)
+    return select_tenant(group_by_name(identity_headers), rules, secret)
 
 
 def select_tenant(values_by_name: ValuesByName, rules: IdentityRules, secret: bytes) -> str | None:
-    """Do the same as `find_tenant`, for headers that are grouped already."""
+    """Find the tenant as `find_tenant` does, in headers that are already grouped."""
     if rules.keys:
         return _find_key_owner(_read_gateway_key(values_by_name), rules)
     credential = _read_credential(values_by_name, CREDENTIAL_HEADERS)
@@ -36,17 +36,18 @@ def select_tenant(values_by_name: ValuesByName, rules: IdentityRules, secret: by
 
 
 def check_access(headers: Headers, rules: IdentityRules) -> None:
-    """Raise Unauthorized unless the caller may use the server at all; every route checks this, with
+    """Raise Unauthorized unless the caller may use the server at all. Every route checks this, with
     or without memory."""
     if rules.keys:
         _find_key_owner(_read_gateway_key(group_by_name(headers)), rules)
 
 
 def has_provider_credential(headers: Headers, rules: IdentityRules) -> bool:
-    """Return whether `Authorization` is meant for the model server: a gateway key stands beside it.
+    """Return whether `Authorization` is meant for the model server, because a gateway key was sent
+    in another header.
 
-    False for a gateway key in `Authorization`: a model server that received it could read the
-    memories it opens.
+    Return False for a gateway key in `Authorization`: a model server that received that key could
+    read the memories that it opens.
     """
     if not rules.keys:
         return False
@@ -60,7 +61,7 @@ def has_provider_credential(headers: Headers, rules: IdentityRules) -> bool:
 
 
 def _read_gateway_key(values_by_name: ValuesByName) -> str | None:
-    """Return the key to look up in `auth.keys`: one in a gateway header, else the one
+    """Return the key to look up in `auth.keys`: the key in a gateway header, else the only
     credential."""
     credential = _read_credential(values_by_name, CREDENTIAL_HEADERS)
     return _read_credential(values_by_name, GATEWAY_KEY_HEADERS) or credential
@@ -81,8 +82,8 @@ def _read_credential(values_by_name: ValuesByName, headers: Sequence[str]) -> st
 
 def _strip_scheme(value: str) -> str:
     value = value.strip(HTTP_WHITESPACE)
-    scheme, _, rest = value.partition(" ")
-    return rest.strip(HTTP_WHITESPACE) if scheme.lower() == "bearer" else value
+    scheme, _, credential = value.partition(" ")
+    return credential.strip(HTTP_WHITESPACE) if scheme.lower() == "bearer" else value
 
 
 def _find_key_owner(key: str | None, rules: IdentityRules) -> str:
@@ -95,11 +96,11 @@ def _find_key_owner(key: str | None, rules: IdentityRules) -> str:
 
 
 def _match_key(key: str, rules: IdentityRules) -> str | None:
-    """Return the tenant of a configured key. Its hash is compared with every configured one, so
-    that the time taken reveals nothing."""
-    sent = hash_key(key.encode("latin-1"))
+    """Return the tenant of a configured key, or None. The hash of the sent key is compared with
+    every configured one, so that the time taken reveals nothing."""
+    sent_hash = hash_key(key.encode("latin-1"))
     owner = None
-    for tenant, known in rules.key_hashes:
-        if hmac.compare_digest(sent, known):
+    for tenant, key_hash in rules.key_hashes:
+        if hmac.compare_digest(sent_hash, key_hash):
             owner = tenant
     return owner

@@ -24,12 +24,12 @@ from om_proxy.identity.sessions import ClientSession, find_session
 
 
 class RequestNames(NamedTuple):
-    """The names of a request's thread and resource. The token that vouches for them is valid from
+    """The names of a request's thread and resource. If a token proves them, they are valid from
     `not_before` to `expires`, in unix seconds."""
 
     thread: str | None
     resource: str | None = None
-    expires: float | None = None  # None: no token vouches for them
+    expires: float | None = None  # None: the names come without a token
     not_before: float = -math.inf
 
 
@@ -37,8 +37,8 @@ def read_names(
     values_by_name: ValuesByName, rules: IdentityRules, tenant: str | None
 ) -> RequestNames:
     """Return the names that a request gives. Raises BadRequest for a header that is not a valid
-    name, Unauthorized for an invalid or missing token."""
-    # headers win over the path
+    name, Unauthorized for an invalid or a missing token."""
+    # headers take precedence over the path
     thread = read_first_name(values_by_name, (*rules.thread_headers, PATH_THREAD))
     session = find_session(values_by_name, rules.sessions)
     if rules.token_secret and (token := read_single_value(values_by_name, TOKEN_HEADER)):
@@ -47,7 +47,7 @@ def read_names(
         )
         return _read_token(thread, _read_resource(values_by_name, rules), claims, session)
     if rules.token_required:
-        if thread is None:  # a session does not count either: its client sends it unasked
+        if thread is None:  # a session does not count, because its client sends it by itself
             return RequestNames(None)
         raise Unauthorized(
             f"this server accepts a thread only in {TOKEN_HEADER}; have your application make a token"
@@ -65,7 +65,7 @@ def has_thread_name(values_by_name: ValuesByName, rules: IdentityRules) -> bool:
 
 
 def check_times(names: RequestNames, now: float) -> None:
-    """Raise Unauthorized if a token vouches for the names and is not valid now."""
+    """Raise Unauthorized if the names come from a token that is not valid now."""
     if names.expires is None:
         return
     if not user_token.is_still_valid(names.expires, now):
@@ -85,14 +85,14 @@ def _add_session(
 ) -> RequestNames:
     """Take the names of the client's own session if there are no others.
 
-    A sub-agent's conversation is never the named thread, which belongs to its parent: these clients
-    send the same header for all their agents.
+    The conversation of a sub-agent is never the named thread, which belongs to its parent: these
+    clients send the same header for all their agents.
     """
     if session is None:
         return RequestNames(thread, resource if thread else None)
     if thread is None:
         return RequestNames(session.thread, resource or session.resource)
-    # the session's header may be configured as an alias, and then both names are one
+    # the names are equal if the session's header is configured as a thread header too
     if not session.is_sub_agent or thread == session.thread:
         return RequestNames(thread, resource)
     name = f"{thread}/{session.thread}"
@@ -105,9 +105,10 @@ def _read_token(
     claims: user_token.Claims,
     session: ClientSession | None,
 ) -> RequestNames:
-    """Return the names in the token. Headers may repeat them, and name the thread if the token
-    names none."""
-    owner, claimed_thread = normalize_name(claims.resource), normalize_name(claims.thread or "")
+    """Return the names in the token. Headers may repeat these names, and may name the thread if the
+    token does not."""
+    owner = normalize_name(claims.resource)
+    claimed_thread = normalize_name(claims.thread or "")
     if owner is None or (claimed_thread is None and claims.thread is not None):
         raise Unauthorized(
             f"{TOKEN_HEADER} contains an invalid name:"

@@ -1,11 +1,11 @@
-"""Sign and verify X-OM-Token, which gives one user of an application access to one resource, or to
-one thread of it if the token names one.
+"""Sign and verify X-OM-Token. It gives one user of an application access to one resource, or to one
+thread of the resource if the token names one.
 
-A token is a JSON Web Token (RFC 7519) signed with HMAC-SHA256, so any application's own library can
-make one. PyJWT signs and verifies. This module closes what PyJWT leaves open: it takes a padded
-signature for the same token, reads a header in UTF-16 or with `NaN`, understands the extension
-`b64`, and reads a token of any length before it checks the signature. PyJWT would also read the
-clock, so the two times are compared here.
+A token is a JSON Web Token (RFC 7519) signed with HMAC-SHA256, so any application can make one with
+its own library. PyJWT signs and verifies. This module closes what PyJWT leaves open: PyJWT accepts
+a padded signature for the same token, reads a header in UTF-16 or with `NaN`, understands the
+extension `b64`, and reads a token of any length before it checks the signature. PyJWT would also
+read the clock, so the two times are compared here.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class Claims(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class _TokenHeader(msgspec.Struct, frozen=True):
-    crit: object = None  # extensions that must be understood; none is
+    crit: object = None  # extensions that a reader must understand; this one understands none
 
 
 _header_decoder = msgspec.json.Decoder(_TokenHeader)
@@ -70,8 +70,9 @@ def is_usable_secret(secret: bytes) -> bool:
 
 
 def verify_token(token: str, secret: bytes, *, tenant: str | None) -> Claims:
-    """Return the claims of a token. The caller checks its times (`is_still_valid`, `is_too_early`).
-    Raises Unauthorized for a token that another key signed, or that is for another tenant."""
+    """Return the claims of a token. Raises Unauthorized for a token that another key signed, or
+    that is for another tenant. The caller checks the token's times (`is_still_valid`,
+    `is_too_early`)."""
     payload = _verify_signature(token, secret)
     try:
         header = _header_decoder.decode(urlsafe_b64decode(_add_padding(token.partition(".")[0])))
@@ -89,7 +90,8 @@ def verify_token(token: str, secret: bytes, *, tenant: str | None) -> Claims:
 
 
 def _verify_signature(token: str, secret: bytes) -> bytes:
-    """Return the claims' bytes of a token that the secret signed."""
+    """Return the bytes of the claims of a token. Raises Unauthorized unless the secret signed the
+    token."""
     from jwt import (  # noqa: PLC0415 - see _load_signer
         InvalidAlgorithmError,
         InvalidSignatureError,
@@ -115,14 +117,14 @@ def _verify_signature(token: str, secret: bytes) -> bytes:
 
 @cache
 def _load_signer() -> PyJWS:
-    """Return a signer that knows only this algorithm, and not `none`."""
+    """Return a signer that accepts only this algorithm, not `none`."""
     from jwt import PyJWS  # noqa: PLC0415 - 25 to 80 ms, needed only where a secret is set
 
     return PyJWS(algorithms=[_SIGNATURE_ALGORITHM], options={"enforce_minimum_key_length": True})
 
 
 def is_still_valid(exp: float, now: float) -> bool:
-    """Return whether a token that ends at `exp` still counts."""
+    """Return whether a token that ends at `exp` is still valid."""
     return now < exp + _MAX_CLOCK_SKEW_S
 
 
