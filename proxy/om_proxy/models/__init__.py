@@ -1,5 +1,5 @@
-"""Facts about models, known without asking a model or importing litellm: encodings, prices, limits,
-warnings."""
+"""Facts about models that are known without asking a model or importing litellm: encodings, prices,
+limits and warnings."""
 
 from om_proxy.models.counting import TokenCounter
 from om_proxy.models.encodings import count_tokens, create_encoder, find_encoding_name, load_ranks

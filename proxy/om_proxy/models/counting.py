@@ -19,32 +19,33 @@ from om_proxy.models import encodings
 
 logger = structlog.get_logger("tokens")
 
-MIN_SLOT_BYTES = 1 << 20  # they take 0.2 s to count; a smaller count waits for no slot
-# their counts are kept: they come again with every request of an application
-MAX_COUNTED_INSTRUCTIONS = 256
+MIN_SLOT_BYTES = 1 << 20  # which take 0.2 s to count; a smaller count waits for no slot
+# the counts are cached because every request of an application has the same instructions
+MAX_CACHED_INSTRUCTIONS = 256
 
 
 class TokenCounter:
-    """Counts for turns: the ranks load at the first use, and much text is counted in a thread."""
+    """The token counts for turns. The ranks load at the first use, and much text is counted in a
+    thread."""
 
     def __init__(self) -> None:
         self._encode = encodings.create_encoder("")
         self._slots = asyncio.Semaphore(os.cpu_count() or 1)
         self._instructions: BoundedCache[tuple[str, bytes], int] = BoundedCache(
-            max_items=MAX_COUNTED_INSTRUCTIONS
+            max_items=MAX_CACHED_INSTRUCTIONS
         )
 
     async def warm_up(self) -> None:
-        """Load the ranks that most models are counted with. Without it the first request with
-        memory waits up to 1.5 s for them."""
+        """Load the ranks that most models are counted with. Otherwise the first request with memory
+        waits up to 1.5 s for them."""
         try:
             await encodings.load_ranks()
-        except Exception as exc:  # the first count tries again, and its request says what failed
+        except Exception as exc:  # the first count tries again, and its request reports the failure
             logger.warning("tokens.unloaded", error=type(exc).__name__)
 
     def tokens(self, text: str) -> int:
-        """Count a text of the proxy's own, for any model. The first call blocks while the ranks
-        load: make it in a thread."""
+        """Count the tokens of one of the proxy's own texts, for any model. The first call blocks
+        while the ranks load, so make it in a thread."""
         return self._encode(text)
 
     def encoding(self, model: str) -> str:
@@ -52,7 +53,7 @@ class TokenCounter:
         return encodings.find_encoding_name(model)
 
     async def count(self, raws: Mapping[int, bytes], model: str) -> dict[int, int]:
-        """Return the payload tokens of each message, by its key."""
+        """Return the payload tokens of each message by the message's key in `raws`."""
         if not raws:
             return {}
         await encodings.load_ranks(model)
@@ -66,13 +67,13 @@ class TokenCounter:
         return await self._count_in_slot(raws, model)
 
     async def _count_in_slot(self, raws: Mapping[int, bytes], model: str) -> dict[int, int]:
-        """Count in a thread, at most one for each core. The others wait here, where a cancelled one
-        holds nothing."""
+        """Count in a thread, at most one for each core. All others wait here, where a cancelled
+        count holds nothing."""
         await self._slots.acquire()
         work = partial(_count_messages, raws, encodings.create_encoder(model), model)
         counting = asyncio.get_running_loop().run_in_executor(None, work)
         counting.add_done_callback(self._end_slot)
-        # a cancelled caller's thread counts on: its slot is free when the thread ends
+        # if the caller is cancelled, the thread continues: its slot is free when the thread ends
         return await asyncio.shield(counting)
 
     def _end_slot(self, counting: asyncio.Future[dict[int, int]]) -> None:
@@ -85,22 +86,22 @@ class TokenCounter:
         if not raws:
             return 0
         key = (model, hashlib.sha256(b"\0".join(raws)).digest())
-        found = self._instructions.get(key)
-        if found is None:
-            counted = await self.count(dict(enumerate(raws)), model)
-            found = sum(counted.values()) + MESSAGE_FRAMING_TOKENS * len(raws)
-            self._instructions.put(key, found)
-        return found
+        total = self._instructions.get(key)
+        if total is None:
+            payload_tokens = await self.count(dict(enumerate(raws)), model)
+            total = sum(payload_tokens.values()) + MESSAGE_FRAMING_TOKENS * len(raws)
+            self._instructions.put(key, total)
+        return total
 
 
 def _count_messages(
     raws: Mapping[int, bytes], encode: Callable[[str], int], model: str
 ) -> dict[int, int]:
-    return {at: count_message(raw, encode, model) for at, raw in raws.items()}
+    return {key: count_message(raw, encode, model) for key, raw in raws.items()}
 
 
 def count_message(raw: bytes, encode: Callable[[str], int], model: str) -> int:
-    """Count a message's payload; an unreadable message counts as text."""
+    """Count the tokens of a message's payload. An unreadable message counts as text."""
     with suppress(ValueError, RecursionError):  # a thousand nested brackets cannot be written again
         if (message := view_message(raw)) is not None:
             return tokens.count(message, encode, model)

@@ -9,7 +9,7 @@ from pathlib import Path
 
 @cache
 def find_litellm_file(name: str) -> Path | None:
-    """Return the path of one of litellm's files; None: litellm, or the file, is not there."""
+    """Return the path of one of litellm's files; None if litellm or the file is not installed."""
     spec = find_spec("litellm")
     for folder in (spec.submodule_search_locations or ()) if spec else ():
         path = Path(folder, name)

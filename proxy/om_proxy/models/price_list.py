@@ -16,13 +16,13 @@ PRICE_TABLE_FILE = "model_prices_and_context_window_backup.json"
 
 # some entries hold numbers as text, and one holds an explanation
 _Number = int | float | str | None
-# OpenAI's reasoning models, which take no other temperature than their own; their chat variants do
+# OpenAI's reasoning models, which accept no temperature but their own; their chat variants do
 _FIXED_TEMPERATURE = re.compile(r"^(?:o\d(?:-|$)|gpt-5(?!.*chat))")
 
 
 @dataclass(frozen=True, slots=True)
 class Price:
-    """The price of one token, in dollars. `cached_input` is `input` where the provider gives no
+    """The price of one token, in dollars. `cached_input` equals `input` if the provider gives no
     discount."""
 
     input: float
@@ -33,7 +33,7 @@ class Price:
 
 @dataclass(frozen=True, slots=True)
 class Abilities:
-    """A model's limits and abilities; None: not known."""
+    """A model's limits and abilities. None means not known."""
 
     max_input: int | None = None
     max_output: int | None = None
@@ -54,36 +54,38 @@ class _Entry(msgspec.Struct, frozen=True, gc=False):  # thousands of them, of pl
 
 
 def find_price(model: str) -> Price | None:
-    """Find a model's list price, by litellm's name or the provider's own; None: not known."""
+    """Return a model's list price by the name that litellm or the provider gives the model; None if
+    it is not known."""
     entry = _find_entry(model)
-    given = None if entry is None else _parse_amount(entry.input_cost_per_token)
-    if entry is None or given is None:
+    if entry is None:
         return None
-    cached, written = (
-        _parse_amount(entry.cache_read_input_token_cost),
-        _parse_amount(entry.cache_creation_input_token_cost),
-    )
+    input_price = _parse_amount(entry.input_cost_per_token)
+    if input_price is None:
+        return None
+    cache_read_price = _parse_amount(entry.cache_read_input_token_cost)
+    cache_write_price = _parse_amount(entry.cache_creation_input_token_cost)
     return Price(
-        input=given,
+        input=input_price,
         output=_parse_amount(entry.output_cost_per_token) or 0.0,
-        cached_input=given if cached is None else cached,
-        cache_write=written or given,  # some tables say 0 for "nothing beyond the input's price"
+        cached_input=input_price if cache_read_price is None else cache_read_price,
+        # some entries have 0, which means no more than the price of the input
+        cache_write=cache_write_price or input_price,
     )
 
 
 def find_abilities(model: str) -> Abilities:
+    """Return what is known about a model's limits and abilities."""
     entry = _find_entry(model)
     name = model.rpartition("/")[2].lower()
-    fixed = bool(_FIXED_TEMPERATURE.match(name)) or bool(
-        entry and entry.supports_sampling_params is False
-    )
+    is_fixed_by_name = _FIXED_TEMPERATURE.match(name) is not None
     if entry is None:
-        return Abilities(takes_temperature=False if fixed else None)
+        return Abilities(takes_temperature=False if is_fixed_by_name else None)
+    is_temperature_fixed = is_fixed_by_name or entry.supports_sampling_params is False
     return Abilities(
         max_input=_parse_tokens(entry.max_input_tokens) or _parse_tokens(entry.max_tokens),
         max_output=_parse_tokens(entry.max_output_tokens),
         takes_images=bool(entry.supports_vision),
-        takes_temperature=not fixed,
+        takes_temperature=not is_temperature_fixed,
     )
 
 
@@ -104,28 +106,30 @@ def _list_names(model: str) -> Iterator[str]:
 
 @cache
 def _read_table() -> dict[str, _Entry]:
-    """Read the table once, at the first question: 3 MB of JSON in about 10 ms. A few fields are
-    kept."""
+    """Read the table once, when it is first needed: 3 MB of JSON in about 10 ms. Only a few fields
+    of each entry are stored."""
     path = find_litellm_file(PRICE_TABLE_FILE)
     if path is None:
         return {}
-    # mapped, not read: malloc may keep freed memory (see the Dockerfile), so 3 MB read stay 3 MB
+    # mapped, because malloc may keep the 3 MB of a file that is read (see the Dockerfile)
     with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as text:
         return _parse_table(text)
 
 
 def _parse_table(text: mmap.mmap) -> dict[str, _Entry]:
-    raw = msgspec.json.decode(text, type=dict[str, msgspec.Raw])
-    same: dict[_Entry, _Entry] = {}  # half of them equal another provider's: kept once
+    texts_by_name = msgspec.json.decode(text, type=dict[str, msgspec.Raw])
+    # half of the entries equal another provider's, and are stored once
+    distinct_entries: dict[_Entry, _Entry] = {}
     return {
-        name: same.setdefault(entry, entry)
-        for name, part in raw.items()
-        if (entry := _parse_entry(part)) is not None
+        name: distinct_entries.setdefault(entry, entry)
+        for name, entry_text in texts_by_name.items()
+        if (entry := _parse_entry(entry_text)) is not None
     }
 
 
 def _parse_entry(text: msgspec.Raw) -> _Entry | None:
-    """None for an entry of another shape: one odd line must not cost the table."""
+    """Parse an entry. Return None for an entry of another shape, so that one odd entry does not
+    cost the table."""
     try:
         return msgspec.json.decode(text, type=_Entry)
     except msgspec.ValidationError:
