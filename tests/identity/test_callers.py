@@ -92,7 +92,7 @@ def test_a_scope_is_chosen_where_that_is_allowed(
 
 @pytest.mark.parametrize("values", [["sometimes"], ["thread", "resource"]])
 def test_an_invalid_scope(values: list[str]) -> None:
-    """Where the choice is allowed, an unknown word is refused: a guess could show a memory to
+    """If the choice is allowed, an unknown word is refused: a guess could show a memory to
     others."""
     sent = headers(x_om_thread="t") + [(b"x-om-scope", value.encode()) for value in values]
     with pytest.raises(BadRequest, match="must be one of: thread, resource"):

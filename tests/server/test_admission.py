@@ -102,7 +102,7 @@ async def test_without_a_slot_no_body_is_read() -> None:
 
 
 async def test_the_last_slot_goes_to_the_first_complete_body() -> None:
-    """Of two bodies that arrive at once, the first complete one takes the last slot."""
+    """The first complete one of two bodies that arrive at once takes the last slot."""
     site = make_admission(in_flight=1)
     with (
         BufferedBodyPermit(site, make_scope(), Client(b"x", b"y").receive) as first,
@@ -348,8 +348,8 @@ class Announcing(Crowd):
 
 
 async def test_large_bodies_wait_in_order(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A large body without room is not read until it has room. A later one waits behind it, even if
-    it would fit. A small one is read at once. No body is refused, and a body that waits holds
+    """A large body without room is not read until it has room. A later one waits for its turn, even
+    if it would fit. A small one is read at once. No body is refused, and a body that waits holds
     nothing."""
     monkeypatch.setattr(admission_module, "CHECK_INTERVAL_S", 3_600.0)
     crowd = Announcing(body=BODY)
@@ -359,7 +359,7 @@ async def test_large_bodies_wait_in_order(monkeypatch: pytest.MonkeyPatch) -> No
     crowd.announce(BODY, b"x" * (BODY - SMALL - 1))  # all of it has room, and most has come
     await run_until_idle()
     waits = crowd.announce(BODY)
-    behind = crowd.announce(SMALL + 1)
+    later = crowd.announce(SMALL + 1)
     crowd.announce(SMALL)
     await run_until_idle()
     assert crowd.served == HELD  # the whole ones, and the small one
@@ -371,7 +371,7 @@ async def test_large_bodies_wait_in_order(monkeypatch: pytest.MonkeyPatch) -> No
     await run_until_idle()
     assert crowd.served == HELD
     assert not crowd.tasks[waits].done()
-    assert not crowd.tasks[behind].done()
+    assert not crowd.tasks[later].done()
     await crowd.end()
     assert crowd.site.budget.held_bytes == 0
 

@@ -61,7 +61,7 @@ async def test_one_in_a_pass(passes: Passes) -> None:
 
 
 async def test_a_second_piece_waits_its_turn(passes: Passes) -> None:
-    """A second piece waits behind those that came before it."""
+    """A second piece waits for all that came before it."""
     took: list[str] = []
 
     async def work(name: str) -> None:
@@ -99,9 +99,8 @@ async def test_cancelled_with_a_slot() -> None:
         await wait_slot()
         took.append(number)
         if number == 0:
-            asyncio.get_running_loop().call_soon(
-                tasks[1].cancel
-            )  # behind the one who gives it the turn
+            # after the callback that gives the slot to this task
+            asyncio.get_running_loop().call_soon(tasks[1].cancel)
 
     tasks = [asyncio.create_task(work(number)) for number in range(3)]
     async with asyncio.timeout(30):

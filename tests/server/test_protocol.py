@@ -83,7 +83,7 @@ UPLOAD = b"POST /stall HTTP/1.1\r\nhost: h\r\ncontent-length: 900000\r\n\r\n" + 
 async def test_leaving_behind_another_request(
     paused: bool, leave: Callable[[RawClient], None]
 ) -> None:
-    """While a request waits behind another one, nothing is read. Still the server notices that the
+    """While a request waits for another one, nothing is read. Still the server notices that the
     client has left or ended its side, and tells the application by the future and by `receive`."""
     for ask in (HOLD, WAIT):
         async with site() as s:
@@ -97,7 +97,7 @@ async def test_leaving_behind_another_request(
 
 
 async def overfill_behind(s: Site) -> RawClient:
-    """Connect a client with a request that waits, and more data behind it than the system holds."""
+    """Connect a client with a request that waits, and more data after it than the system holds."""
     client = await s.client(HOLD, lambda _: s.waits)
     client.writer.write(
         HOLD + b"POST / HTTP/1.1\r\nhost: h\r\ncontent-length: 900000\r\n\r\n" + b"x" * 900_000
@@ -109,7 +109,7 @@ async def overfill_behind(s: Site) -> RawClient:
 
 
 async def test_leaving_behind_more_than_the_system_takes() -> None:
-    """All data behind the request is dropped, so the end is noticed."""
+    """All data after the request is dropped, so the end is noticed."""
     async with site() as s:
         client = await overfill_behind(s)
         client.leave()
@@ -135,7 +135,7 @@ async def test_staying_behind_more_than_the_system_takes() -> None:
 
 
 async def test_leaving_in_an_unread_body() -> None:
-    """The system holds the unread body, and the end behind it is noticed."""
+    """The system holds the unread body, and the end after it is noticed."""
     async with site() as s:
         client = await s.client(UPLOAD, lambda p: p.flow.read_paused and s.waits)
         client.leave()
@@ -270,7 +270,7 @@ class Site:
 
     async def until(self, seen: Callable[[], Any]) -> None:
         async with asyncio.timeout(30):
-            while not seen():  # noqa: ASYNC110 - of a server's inside, which tells nobody; bounded above
+            while not seen():  # noqa: ASYNC110 - the server reports no event; bounded above
                 await asyncio.sleep(0.001)
 
     async def end(self) -> None:
@@ -464,7 +464,7 @@ async def test_a_head_that_has_begun_is_no_silence() -> None:
 
 
 async def test_line_ends_do_not_keep_a_connection() -> None:
-    """Line ends may stand before a request. They are not a request, and their number is bounded."""
+    """Line ends may come before a request. They are not a request, and their number is bounded."""
     async with site() as s:
         client = await s.client(
             b"POST / HTTP/1.1\r\nhost: h\r\ncontent-length: 1\r\n\r\nx", lambda _: s.bodies
@@ -566,7 +566,7 @@ async def test_a_head_that_is_too_large(head: bytes) -> None:
 
 
 async def test_a_large_head_behind_another_request() -> None:
-    """A head behind another request is measured too, in one packet or several. The first request is
+    """A head after another request is measured too, in one packet or several. The first request is
     answered."""
     ask = b"POST / HTTP/1.1\r\nhost: h\r\ncontent-length: 1\r\n\r\nx"
     for large in (make_head(LIMIT + 1), make_head(3 * LIMIT)):
@@ -612,7 +612,7 @@ async def test_a_refused_client_may_read_why() -> None:
 
 
 async def test_trailers_are_no_headers() -> None:
-    """Trailers behind a body name no thread and no credential, even in the first packet."""
+    """Trailers after a body name no thread and no credential, even in the first packet."""
     async with site() as s:
         client = await s.connect()
         client.writer.write(CHUNKED + b"0\r\nx-om-thread: t\r\nauthorization: Bearer sk-a\r\n\r\n")

@@ -169,7 +169,7 @@ def test_classes_and_wildcards_are_not_literal() -> None:
 
 
 def test_equally_specific() -> None:
-    """Of two equally specific overrides, the later one in the file wins."""
+    """The later one of two equally specific overrides in the file takes precedence."""
     assert (
         parse("models: {'a*': {mode: shadow}, '*b': {mode: live}}").effective("ab").memory.mode
         == "live"

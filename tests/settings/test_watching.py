@@ -68,7 +68,7 @@ async def test_a_faulty_change_is_refused(tmp_path: Path, text: str) -> None:
     "text", ["auth: {keys: [sk-hush]}", "server: {admin_tokn: sk-hush}", "auth: {sk-hush: acme}"]
 )
 async def test_a_refused_credential_is_not_logged(tmp_path: Path, text: str) -> None:
-    """The log names the setting, and does not repeat a key that stands in the wrong place."""
+    """The log names the setting, and does not repeat a key that is in the wrong place."""
     file = tmp_path / "x.yaml"
     with capture_logs() as logs:
         async with watch_file(file, "memory: true") as (_, following):

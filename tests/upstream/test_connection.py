@@ -76,7 +76,7 @@ def answer_first_with(first: Script) -> Script:
 
 @pytest.mark.parametrize("unsolicited", UNSOLICITED)
 async def test_unsolicited_bytes_behind_a_response(upstream: Upstream, unsolicited: bytes) -> None:
-    """Bytes behind a response in the same packet change neither it nor the next one."""
+    """Bytes after a response in the same packet change neither it nor the next one."""
 
     async def script(call: Call) -> None:
         call.send(OK + unsolicited)
@@ -147,8 +147,8 @@ async def test_unsolicited_bytes_in_the_last_packet(
     answer: bytes,
     content: bytes | Callable[[], AsyncIterator[bytes]],
 ) -> None:
-    """In any amount, their rest does not become the next caller's response, and the next caller
-    does not wait for it."""
+    """Unsolicited bytes in any amount do not become the next caller's response, and the next caller
+    does not wait for them."""
     rest: dict[asyncio.Event, bytes] = {}  # of unsolicited bytes, by connection
 
     async def script(call: Call) -> None:

@@ -86,7 +86,7 @@ class FakeConnection:
 
 @pytest.mark.parametrize(("left", "end"), [(0, "released"), (1, "closed")])
 def test_a_response_before_the_request_is_written(left: int, end: str) -> None:
-    """If a server answers before it has read the body, the connection gets no second request behind
+    """If a server answers before it has read the body, the connection gets no second request after
     the first one's rest. (Loopback sockets hold more than is ever written in one piece, so it is
     not seen there.)"""
     taken = FakeConnection(left)

@@ -213,7 +213,7 @@ async def streamed() -> AsyncIterator[bytes]:
 def test_unsolicited_bytes_in_the_last_record(
     run: Running, tls: ssl.SSLContext, cut: int, streams: bool
 ) -> None:
-    """Bytes behind a response belong to no request, and the next caller does not read their
+    """Bytes after a response belong to no request, and the next caller does not read their
     rest."""
 
     async def script(call: Call) -> None:

@@ -44,6 +44,8 @@ class Claims(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class _TokenHeader(msgspec.Struct, frozen=True):
+    """The part of a token's header that PyJWT does not check."""
+
     crit: object = None  # extensions that a reader must understand; this one understands none
 
 

@@ -42,6 +42,8 @@ class Abilities:
 
 
 class _Entry(msgspec.Struct, frozen=True, gc=False):  # thousands of them, of plain values
+    """The fields that are read of a model's entry in litellm's table."""
+
     max_input_tokens: _Number = None
     max_output_tokens: _Number = None
     max_tokens: _Number = None

@@ -4,8 +4,8 @@ that tells the application when the client has left.
 - ASGI reports that a client has left only to a task that waits in `receive`. One such task for
   every request would cost as much as reading the request. Here each connection has a future.
 - Neither uvicorn nor its parser bounds heads, or the time that anything takes: the parser collects
-  a header of a gigabyte. Here a connection only counts: the watchdog checks it (server/watchdog.py),
-  and server/timeouts.py decides what is too slow.
+  a header of a gigabyte. Here a connection only counts: server/watchdog.py checks it, and
+  server/timeouts.py decides what is too slow.
 - The system does not report a client that leaves while we read nothing from it. That happens while
   a request waits for an earlier one, or while the application does not read a body. The watchdog's
   check then asks the system, which does not see the end of a connection if it holds too many unread
@@ -43,6 +43,8 @@ HTTP_1_0 = "1.0"  # the version without chunks
 
 
 class ReadState(Enum):
+    """What the client sends now."""
+
     HEAD = 1  # of a request, or no request has begun on the connection
     BODY = 2
     NOTHING = 3  # a request is complete, and the next one has not begun
@@ -62,8 +64,8 @@ class BoundedProtocol(NoUpgradeProtocol):
         super().__init__(*args, **kwargs)
         self._disconnect: asyncio.Future[None] = self.loop.create_future()
         self._watchdog = Watchdog.get_or_create(self.app_state)
-        # the request that is served, or was served last; `cycle` is the newest request, and may wait
-        # for this one
+        # the request that is served, or was served last; `cycle` is the newest request, which may
+        # wait for this one
         self._served: RequestResponseCycle | None = None
         # made at the first check, because most connections end before it
         self._timeouts: TimeoutDetector | None = None

@@ -32,6 +32,8 @@ logger = structlog.get_logger("server")
 
 
 class WatchedConnection(Protocol):
+    """A connection that the watchdog checks."""
+
     def check(self, now: float) -> TimeoutKind | None:
         """End the connection if its client is too slow. Return what the client was too slow at, or
         None. `now`: the loop's time."""

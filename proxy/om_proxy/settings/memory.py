@@ -57,16 +57,22 @@ def _find_block_after_faults(
 
 
 class ObserverModelSettings(Section):
+    """The section `memory.observation.model_settings`."""
+
     temperature: float | None = Field(default=0.3, ge=0, le=2)
     max_output_tokens: Count | None = 100_000
 
 
 class ReflectorModelSettings(Section):
+    """The section `memory.reflection.model_settings`."""
+
     temperature: float | None = Field(default=0.0, ge=0, le=2)
     max_output_tokens: Count | None = 100_000
 
 
 class ObservationSettings(Section):
+    """The section `memory.observation`: when and how messages are observed."""
+
     message_tokens: Tokens = 30_000
     buffer_tokens: ShareOrTokens = 0.2
     buffer_activation: ShareRemovedOrTokensKept = 0.8
@@ -112,6 +118,8 @@ class ObservationSettings(Section):
 
 
 class ReflectionSettings(Section):
+    """The section `memory.reflection`: when and how observations are reflected."""
+
     observation_tokens: Tokens = 40_000
     buffer_activation: float = Field(default=0.5, gt=0, le=1)
     block_after: MultipleOrTokens = 1.2
@@ -130,6 +138,8 @@ class ReflectionSettings(Section):
 
 
 class RetrievalSettings(Section):
+    """The section `memory.retrieval`, which is not in effect yet."""
+
     enabled: bool = False
     vector: bool = False
     scope: Scope = "resource"
@@ -144,6 +154,8 @@ class RetrievalSettings(Section):
 
 
 class MemorySettings(Section):
+    """The section `memory`."""
+
     enabled: bool = True
     mode: Literal["live", "shadow"] = "live"
     scope: Scope = "thread"
@@ -206,6 +218,8 @@ class MemorySettings(Section):
 
 
 class ContextSettings(Section):
+    """The section `context`: how prompts are built."""
+
     layout: Layout = "auto"
     relative_time: bool = True
     priorities: tuple[Literal["red", "yellow", "green", "done"], ...] = ("red", "done")

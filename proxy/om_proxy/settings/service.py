@@ -30,6 +30,8 @@ LogFormat = Literal["auto", "json", "console", "off"]
 
 
 class ServerSettings(Section):
+    """The section `server`."""
+
     host: Text = "127.0.0.1"
     port: int = Field(default=8400, ge=0, le=65_535)
     workers: Count = 1
@@ -53,6 +55,8 @@ class ServerSettings(Section):
 
 
 class LimitSettings(Section):
+    """The section `limits`: sizes in bytes, times in seconds."""
+
     body: Size = 64 * 2**20
     headers: Size = 32 * 2**10
     header_timeout: Duration = 10.0
@@ -75,6 +79,8 @@ class LimitSettings(Section):
 
 
 class UpstreamSettings(Section):
+    """An item of `upstream`: one model server."""
+
     name: Text = "upstream"
     match: tuple[Text, ...] = Field(default=("*",), min_length=1)
     # without a default: if the address is forgotten, prompts must not go to another server
@@ -103,11 +109,15 @@ class UpstreamSettings(Section):
 
 
 class TenantKey(Section):
+    """An item of `auth.keys`."""
+
     tenant: str = Field(pattern=r"^[A-Za-z0-9._:@/+=-]{1,256}$")
     key: SecretStr = Field(min_length=1)
 
 
 class AuthSettings(Section):
+    """The section `auth`."""
+
     keys: tuple[TenantKey, ...] = ()
     token_secret: Secret = None
     token_required: bool = False
@@ -156,6 +166,8 @@ SessionProgram = Literal["opencode", "litellm", "helicone"]
 
 
 class IdentitySettings(Section):
+    """The section `identity`: the headers that name threads and resources."""
+
     thread_headers: tuple[Header, ...] = ("x-om-thread", "x-thread-id", "x-openwebui-chat-id")
     resource_headers: tuple[Header, ...] = ("x-om-resource", "x-resource-id", "x-openwebui-user-id")
     sessions: tuple[SessionProgram, ...] = ("opencode", "litellm", "helicone")
@@ -185,6 +197,8 @@ class IdentitySettings(Section):
 
 
 class SideRequestSettings(Section):
+    """The section `side_requests`: how to recognise a client's own requests, as for a title."""
+
     models: tuple[Text, ...] = ()
     prompts: tuple[Text, ...] = (
         "^### Task:",  # Open WebUI
@@ -207,6 +221,8 @@ class SideRequestSettings(Section):
 
 
 class StorageSettings(Section):
+    """The section `storage`."""
+
     url: str = "sqlite:///om-proxy.db"
     required: bool = False
     prefix: str = Field(default="om", pattern=r"^[a-z_][a-z0-9_]{0,39}$")
@@ -237,6 +253,8 @@ class StorageSettings(Section):
 
 
 class BackgroundSettings(Section):
+    """The section `background`."""
+
     observer_interval: Duration = 10.0
     concurrency: Count = 8
     call_timeout: Duration = 120.0
@@ -251,6 +269,8 @@ class BackgroundSettings(Section):
 
 
 class RetentionSettings(Section):
+    """The section `retention`."""
+
     ttl_days: float | None = Field(default=None, gt=0)
     max_observations: Count | None = None
     max_reflections: Count | None = None
@@ -258,6 +278,8 @@ class RetentionSettings(Section):
 
 
 class TelemetrySettings(Section):
+    """The section `telemetry`."""
+
     log: Annotated[LogFormat, BeforeValidator(normalize_off)] = "auto"
     metrics: bool = True
     otel: bool = False

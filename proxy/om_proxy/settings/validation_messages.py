@@ -110,7 +110,7 @@ def render_fault(document: Document, settings: type[BaseModel], path: Key, rule:
 
 
 def _find_similar_keys(settings: type[BaseModel], path: Key) -> str:
-    """Find the keys that an unknown key may stand for, joined by "or"; "" if there are none."""
+    """Find the keys that may have been meant by an unknown key, joined by "or"; "" without any."""
     key = str(path[-1])
     types_by_key = _get_known_keys(settings, path[:-1])
     return _find_in_sections(key, types_by_key) or _find_close_matches(key, list(types_by_key))

@@ -45,7 +45,7 @@ class WatchedSettings:
         on_change: Callable[[bool], None] = lambda is_applied: None,
         check_interval_s: float = FILE_CHECK_INTERVAL_S,
     ) -> None:
-        """`path`: the file to watch, else the file of the settings. `env`: as for `load`.
+        """Watch `path`, else the file of the settings. `env`: as for `load`.
 
         `on_change` is called after each change of the file, with whether the change was applied.
         """
