@@ -44,7 +44,8 @@ def scope(path: bytes, *headers: tuple[bytes, bytes]) -> dict[str, Any]:
     ],
 )
 def test_split(path: bytes, thread: str, resource: str | None, rest: bytes) -> None:
-    """The names as a header carries them, and what is left of the path, byte for byte."""
+    """Splitting gives the names as a header carries them, and the rest of the path byte for
+    byte."""
     assert split_path(path) == (thread, resource, rest)
 
 
@@ -71,7 +72,7 @@ def test_split(path: bytes, thread: str, resource: str | None, rest: bytes) -> N
     ],
 )
 def test_no_name(path: bytes) -> None:
-    """Refused with what to do, whatever the route."""
+    """A prefix without a name is refused on any route, and the message says what to do."""
     with pytest.raises(BadRequest) as caught:
         take_names_from_path(scope(path))
     assert caught.value.code == "om_bad_path"
@@ -81,14 +82,15 @@ def test_no_name(path: bytes) -> None:
     "path", [b"/v1/chat/completions", b"/t", b"/r", b"/tt/k/v1", b"/v1/t/k", b"/", b"*", b"/T/k/v1"]
 )
 def test_other_paths_stay(path: bytes) -> None:
-    """The very same request, which may name a thread by its headers."""
+    """A path without a prefix leaves the request unchanged. It may name a thread by its headers."""
     request = scope(path, (b"x-om-thread", b"t"))
     assert take_names_from_path(request) is request
     assert not has_path_thread(request)
 
 
 def test_headers_win() -> None:
-    """Each of the two names by itself; the path's are never sent upstream."""
+    """A header wins over the path for each of the two names. The path's names are never sent
+    upstream."""
     rules = IdentityRules()
     request = take_names_from_path(scope(b"/r/ada/t/kitchen/v1", (b"x-om-thread", b"hall")))
     assert identify(request["headers"], rules, b"s").key == ("local", "ada", "hall")
@@ -109,7 +111,8 @@ def test_an_unfilled_template_names_nothing() -> None:
 @settings(deadline=None)
 @given(st.binary(max_size=40), st.sampled_from([b"/t/", b"/r/", b"/r/a/t/"]))
 def test_whatever_follows(tail: bytes, prefix: bytes) -> None:
-    """It is refused, or names what can be stored, and leaves a path that begins with a slash."""
+    """Any path is refused, or names what can be stored and leaves a path that begins with a
+    slash."""
     try:
         named = split_path(prefix + tail)
     except BadRequest:

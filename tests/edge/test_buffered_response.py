@@ -1,4 +1,4 @@
-"""An error looked into before it is relayed: the bytes stay as they came."""
+"""An error is inspected before it is relayed, and its bytes stay as they came."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ GZIP = (b"content-encoding", b"gzip")
 
 @pytest.mark.parametrize("chunks", [(), (b"abc",), (b"abc", b"de"), (b"0123456789",)])
 async def test_a_whole_body(chunks: tuple[bytes, ...]) -> None:
-    """It is read, given again, and its connection is free at once."""
+    """A body is read and replayed, and its connection is free at once."""
     body = Chunks(*chunks)
     answer, read = await buffer_body(
         await answer_of(body, (b"x-request-id", b"1"), status=400), LIMIT
@@ -32,7 +32,7 @@ async def test_a_whole_body(chunks: tuple[bytes, ...]) -> None:
 
 
 async def test_a_body_beyond_the_limit() -> None:
-    """No more of it is read than shows that; the rest follows as it comes."""
+    """A body above the limit is read no further than that. The rest follows as it comes."""
     body = Chunks(b"012345", b"6789a", b"bc")
     answer, read = await buffer_body(await answer_of(body, status=400), LIMIT)
     assert (read, body.pulled, body.closed) == (None, 2, False)
@@ -42,7 +42,7 @@ async def test_a_body_beyond_the_limit() -> None:
 
 
 async def test_a_body_that_breaks_off() -> None:
-    """It breaks off for the client too, after all that did come."""
+    """A body that breaks off does so for the client too, after everything that came."""
     answer, read = await buffer_body(
         await answer_of(Chunks(b"abc", httpx.ReadError("gone")), status=400), LIMIT
     )
@@ -55,7 +55,7 @@ async def test_a_body_that_breaks_off() -> None:
 
 
 async def test_a_compressed_body() -> None:
-    """Read uncompressed, relayed as it came."""
+    """A compressed body is read decompressed and relayed as it came."""
     packed = gzip.compress(b"abc")
     answer, read = await buffer_body(await answer_of(Chunks(packed), GZIP, status=400), 100)
     assert (read, await answer.read()) == (b"abc", packed)
@@ -67,7 +67,7 @@ async def test_a_compressed_body() -> None:
     ids=["damaged", "a bomb", "unknown to us"],
 )
 async def test_a_body_that_cannot_be_read(body: bytes, encoding: bytes) -> None:
-    """The client gets it all the same."""
+    """The client gets an unreadable body unchanged."""
     answer, read = await buffer_body(
         await answer_of(Chunks(body), (b"content-encoding", encoding), status=400), 100
     )
@@ -75,7 +75,7 @@ async def test_a_body_that_cannot_be_read(body: bytes, encoding: bytes) -> None:
 
 
 class Endless(Chunks):
-    """A body that says nothing more."""
+    """A body that sends one chunk and then nothing more."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -88,7 +88,7 @@ class Endless(Chunks):
 
 
 async def test_who_waits_for_the_body_leaves() -> None:
-    """The connection is cut."""
+    """A client that leaves while the body is read cuts the upstream's connection."""
     body = Endless()
     reading = asyncio.create_task(buffer_body(await answer_of(body, status=400), LIMIT))
     await body.waiting.wait()
@@ -99,7 +99,7 @@ async def test_who_waits_for_the_body_leaves() -> None:
 
 
 async def test_a_body_in_many_pieces() -> None:
-    """Bytes are counted as they come, not again with every piece."""
+    """Bytes are counted as they come, and not again with every chunk."""
     counted = 0
 
     class Piece(bytes):

@@ -1,4 +1,4 @@
-"""The values that the edge needs of the settings, made once per configuration."""
+"""The edge's form of the settings is made once for each configuration."""
 
 from __future__ import annotations
 
@@ -52,8 +52,8 @@ def test_identity_follows_the_settings() -> None:
 
 
 def test_what_stays_here() -> None:
-    """Identity headers are never sent upstream; with keys of ours, the caller's credential is none
-    of the upstream's."""
+    """Identity headers are never sent upstream. With `auth.keys`, the caller's credential is not
+    sent either."""
     assert PLAIN.own_headers >= {
         b"x-thread-id",
         b"x-resource-id",
@@ -74,8 +74,8 @@ OWN = (b"authorization", b"Bearer sk-provider")
 @pytest.mark.parametrize("gateway", [b"x-om-authorization", b"x-memory-gateway-authorization"])
 @pytest.mark.parametrize("upstream", [KEYLESS, KEYED_UPSTREAM], ids=["keyless", "keyed"])
 def test_the_provider_s_key_beside_ours(gateway: bytes, upstream: UpstreamSettings) -> None:
-    """A caller who sends our key by its own header is served with the provider's key it brings, and
-    ours stays here."""
+    """A caller may send a key of `auth.keys` in its own header together with the provider's key.
+    Only the provider's key goes upstream."""
     sent = [(gateway, b"Bearer sk-acme"), OWN, (b"x", b"1")]
     assert EdgeConfig.from_settings(settings_of(KEYED)).select_upstream_headers(sent, upstream) == [
         OWN,
@@ -103,7 +103,8 @@ def test_the_provider_s_key_beside_ours(gateway: bytes, upstream: UpstreamSettin
     ],
 )
 def test_a_key_of_ours_stays_here(sent: list[tuple[bytes, bytes]]) -> None:
-    """Whichever header it came in: the upstream gets its own key, or none."""
+    """A key of `auth.keys` stays here, in whatever header it came. The upstream gets its own key,
+    or none."""
     config = EdgeConfig.from_settings(settings_of(KEYED))
     assert config.select_upstream_headers(sent, KEYLESS) == []
     assert config.select_upstream_headers(sent, KEYED_UPSTREAM) == [
@@ -112,8 +113,8 @@ def test_a_key_of_ours_stays_here(sent: list[tuple[bytes, bytes]]) -> None:
 
 
 def test_without_keys_the_caller_s_own_is_sent() -> None:
-    """The caller's key is sent unless the upstream has its own; a key for another gateway is not
-    passed around."""
+    """The caller's key is sent unless the upstream has its own. A key for another gateway is not
+    forwarded."""
     sent = [
         OWN,
         (b"x-memory-gateway-authorization", b"Bearer sk-gateway"),
@@ -165,21 +166,21 @@ def test_without_keys_the_caller_s_own_is_sent() -> None:
     ],
 )
 def test_told_by_the_prompt(messages: list[tuple[str, str]], side: bool) -> None:
-    """Title generation and its like are told by the text of the instructions or of the newest
-    message, if a model or a tool did not write that. The first message comes again with every
-    request of its conversation."""
+    """Title requests and the like are recognised by the text of the instructions or of the newest
+    message, if no model or tool wrote that message. The first message does not count: it is sent
+    again with every request of its conversation."""
     assert PLAIN.is_side_request(request(*messages)) == side
 
 
 @pytest.mark.parametrize(("model", "side"), [("titles", True), ("gpt-4o", False)])
 def test_told_by_the_model(model: str, side: bool) -> None:
-    """A model that is used for nothing else."""
+    """A side request is recognised by a model that is used for nothing else."""
     config = EdgeConfig.from_settings(settings_of("side_requests: {models: [titles]}"))
     assert config.is_side_request(request(("user", "hello"), model=model)) == side
 
 
 def test_prompts_of_the_operator_s() -> None:
-    """The configured patterns take the place of the shipped one."""
+    """The configured patterns replace the shipped one."""
     config = EdgeConfig.from_settings(
         settings_of('side_requests: {prompts: ["(?i)name this chat"]}')
     )
@@ -188,7 +189,7 @@ def test_prompts_of_the_operator_s() -> None:
 
 
 def test_no_credential_in_its_repr() -> None:
-    """A site may be logged."""
+    """The repr holds no credential, because it may be logged."""
     config = EdgeConfig.from_settings(settings_of("auth: {keys: [{tenant: acme, key: sk-secret}]}"))
     upstream = config.settings.upstream[0]
     config.policy.context_of_request("m", "r", upstream, ((b"authorization", b"Bearer sk-caller"),))

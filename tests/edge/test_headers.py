@@ -1,4 +1,4 @@
-"""Which headers travel on."""
+"""The headers that are forwarded in both directions."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ ENDS = [(b"content-type", b"a"), (b"x-b", b"2"), (b"x-b", b"1"), (b"cookie", b"c
 
 
 def test_request() -> None:
-    """Hop-by-hop headers, framing, ours and the identity aliases stay here; the rest keeps order
-    and duplicates."""
+    """Hop-by-hop headers, framing, the proxy's own headers and the identity aliases are not
+    forwarded. The rest keeps its order and duplicates."""
     ours = [
         (b"host", b"h"),
         (b"content-length", b"1"),
@@ -41,7 +41,7 @@ def test_request() -> None:
 
 
 def test_response() -> None:
-    """All headers of a response but the hop-by-hop ones reach the client, its length included."""
+    """All headers of a response except hop-by-hop ones reach the client, including its length."""
     assert select_response_headers([*HOP, (b"Content-Length", b"1"), *ENDS]) == [
         (b"content-length", b"1"),
         *ENDS,
@@ -58,7 +58,7 @@ def test_response_without_another_s_receipt() -> None:
     "value", [b"a\r\nX-Injected: 1", b"a\nb", b"a\rb", b"a\0b", b"a\x01b", b"a\x7fb"]
 )
 def test_response_value_that_would_split(value: bytes) -> None:
-    """A value that could write headers of its own is left out."""
+    """A value that could add headers is left out."""
     assert select_response_headers([(b"x", value), (b"y", b"1")]) == [(b"y", b"1")]
 
 
@@ -79,7 +79,7 @@ def test_replacing() -> None:
     ],
 )
 def test_authorized(key: str | None, expected: list[Header]) -> None:
-    """A configured key takes the place of every credential of the caller's."""
+    """A configured key replaces every credential of the caller."""
     assert (
         replace_credential([(b"authorization", b"Bearer a"), (b"api-key", b"b"), (b"x", b"1")], key)
         == expected
@@ -95,10 +95,10 @@ def test_authorized(key: str | None, expected: list[Header]) -> None:
     ],
 )
 def test_event_stream(value: bytes, stream: bool) -> None:
-    """A stream says so in its content type, parameters aside."""
+    """A stream is recognised by its content type, without parameters."""
     assert is_event_stream([(b"content-type", value)]) is stream
 
 
 def test_no_type() -> None:
-    """Headers that say nothing say nothing."""
+    """An answer without a content type is no stream."""
     assert is_event_stream([]) is False

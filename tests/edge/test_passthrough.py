@@ -1,5 +1,5 @@
 # ruff: noqa: E501 - a case of a table is one line
-"""Every other route, over sockets."""
+"""Requests of every other route are relayed unchanged, over sockets."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ async def both(served: tuple[Proxy, LiveServer]) -> AsyncIterator[Both]:
 @pytest.mark.parametrize("method", ["GET", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"])
 @pytest.mark.parametrize("body", [b"", b"\x00\xff binary \r\n\r\n"])
 async def test_methods(both: Both, method: str, body: bytes) -> None:
-    """Any method passes, with a body or without, and its answer comes back whole."""
+    """Any method is relayed, with a body or without, and its complete answer comes back."""
     both.server.script = script_answer(
         b"\x00\xff answer", b"Content-Type: application/octet-stream", status=b"201 Created"
     )
@@ -95,8 +95,8 @@ async def test_methods(both: Both, method: str, body: bytes) -> None:
 
 
 async def test_head(both: Both) -> None:
-    """A HEAD is answered with the headers alone, the announced length among them, and the
-    connection goes on."""
+    """The answer to a HEAD is its headers alone, with the announced length, and the connection
+    stays open."""
     both.server.script = script_answer(b"", b"Content-Length: 1234", length=False)
     client = await RawClient.connect(both.port)
     for _ in range(2):
@@ -108,7 +108,7 @@ async def test_head(both: Both) -> None:
 
 @pytest.mark.parametrize("status", [b"204 No Content", b"304 Not Modified"])
 async def test_bodiless_answers(both: Both, status: bytes) -> None:
-    """An answer that has no body leaves the connection fit for the next request."""
+    """After an answer without a body the connection serves the next request."""
     both.server.script = script_answer(b"", b"ETag: e", status=status, length=False)
     client = await RawClient.connect(both.port)
     for _ in range(2):
@@ -135,8 +135,8 @@ async def test_bodiless_answers(both: Both, status: bytes) -> None:
     ],
 )
 async def test_paths(both: Both, sent: str, arrives: str) -> None:
-    """A path arrives as it was written: escapes, trailing slash and query untouched, one leading
-    /v1 taken off."""
+    """A path arrives as it was written, with its escapes, trailing slash and query. Only one
+    leading /v1 is removed."""
     got = await ask(both.port, b"", method="GET", path=sent)
     assert got.status == 200
     assert both.server.seen[0].line == f"GET {arrives} HTTP/1.1".encode()
@@ -150,8 +150,8 @@ async def test_paths(both: Both, sent: str, arrives: str) -> None:
     ],
 )  # fmt: skip
 async def test_unsafe_paths(both: Both, path: str) -> None:
-    """A path that may mean another than it says goes nowhere, and the client is told in OpenAI's
-    words."""
+    """A path that another server may read differently is not relayed. The client gets an error in
+    OpenAI's shape."""
     got = await ask(both.port, b"", method="GET", path=path)
     assert got.status == 400
     assert b'"code":"om_bad_path"' in got.body
@@ -170,7 +170,8 @@ def test_paths_that_are_none(raw: bytes) -> None:
 
 
 async def test_headers(both: Both) -> None:
-    """Headers pass in both directions, those of the connection, ours and the aliases aside."""
+    """Headers are relayed in both directions, except those of the connection, the proxy's own and
+    the identity aliases."""
     both.server.script = script_answer(
         b"{}",
         b"X-Request-Id: r",
@@ -209,7 +210,7 @@ async def test_headers(both: Both) -> None:
 
 
 async def test_own_key(both: Both) -> None:
-    """A configured key goes upstream in place of the caller's."""
+    """A configured key replaces the caller's upstream."""
     both.configure(api_key="sk-ours")
     await ask(
         both.port,
@@ -224,7 +225,7 @@ async def test_own_key(both: Both) -> None:
 
 @pytest.mark.parametrize("framing", [b"Transfer-Encoding: chunked", b"Content-Length: 6"])
 async def test_upload_streams(both: Both, framing: bytes) -> None:
-    """An upload is passed on while it comes: the model server has the first half before the second
+    """An upload is forwarded while it comes: the model server has the first half before the second
     is sent."""
     half = asyncio.Event()
 
@@ -254,7 +255,7 @@ async def test_upload_streams(both: Both, framing: bytes) -> None:
 
 
 async def test_large_both_ways(both: Both) -> None:
-    """Megabytes pass in both directions, byte for byte."""
+    """Megabytes are relayed in both directions, byte for byte."""
     body = bytes(range(256)) * 20_000
 
     async def echo(call: Call) -> None:
@@ -271,7 +272,7 @@ async def test_large_both_ways(both: Both) -> None:
 
 
 async def test_body_read_before(both: Both) -> None:
-    """A body somebody has read already goes out as it was."""
+    """A body that was read already is sent unchanged."""
     both.proxy.read_first = True
     await ask(both.port, b" { odd } ", path="/v1/chat/completions")
     assert both.server.seen[0].body == b" { odd } "
@@ -279,7 +280,7 @@ async def test_body_read_before(both: Both) -> None:
 
 
 async def test_keep_alive(both: Both) -> None:
-    """One client connection carries many requests, and so does one to the upstream."""
+    """One client connection carries many requests, and so does one upstream connection."""
     client = await RawClient.connect(both.port)
     for _ in range(5):
         client.send(b"x" * 10, path="/v1/embeddings")
@@ -289,8 +290,7 @@ async def test_keep_alive(both: Both) -> None:
 
 
 async def test_unreachable(both: Both) -> None:
-    """An upstream that is not there is a 502 that names the host, the cause and the setting to look
-    at."""
+    """An unreachable upstream is a 502 that names the host, the cause and the setting to check."""
     both.configure(base_url="http://127.0.0.1:1/v1")
     got = await ask(both.port, b"", method="GET", path="/v1/models")
     assert got.status == 502
@@ -304,14 +304,14 @@ async def silent(call: Call) -> None:
 
 
 async def test_timeout(both: Both) -> None:
-    """An upstream that says nothing in time is a 504."""
+    """An upstream that sends nothing in time is a 504."""
     both.configure(read_timeout="50ms")
     both.server.script = silent
     assert (await ask(both.port, b"", method="GET", path="/v1/models")).status == 504
 
 
 async def test_truncated(both: Both) -> None:
-    """A cut answer is a cut connection."""
+    """An answer that breaks off cuts the client's connection."""
 
     async def script(call: Call) -> None:
         call.send(b"HTTP/1.1 200 OK\r\nContent-Length: 10\r\n\r\nhalf")
@@ -323,7 +323,7 @@ async def test_truncated(both: Both) -> None:
 
 
 async def test_leaving_in_the_middle_of_an_upload(both: Both) -> None:
-    """Half an upload never looks whole: the upstream's connection breaks with the client's."""
+    """Half an upload never looks complete: the upstream's connection is cut with the client's."""
     seen, cut = asyncio.Event(), asyncio.Event()
 
     async def script(call: Call) -> None:
@@ -345,8 +345,8 @@ async def test_leaving_in_the_middle_of_an_upload(both: Both) -> None:
 @pytest.mark.parametrize("upload", [False, True])
 @pytest.mark.parametrize("head", [b"", SSE_HEAD])
 async def test_leaving_while_waiting(both: Both, upload: bool, head: bytes) -> None:
-    """A client that leaves before or within the answer takes the upstream's connection with it,
-    within a second."""
+    """When a client leaves before or during the answer, the upstream's connection is closed within
+    a second."""
     seen, cut = asyncio.Event(), asyncio.Event()
 
     async def script(call: Call) -> None:

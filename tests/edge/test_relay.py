@@ -1,5 +1,5 @@
 # ruff: noqa: E501 - a case of a table is one line
-"""Relaying, message by message and over sockets."""
+"""Answers are relayed, message by message and over sockets."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ TWO = b'data: {"choices":[{"index":0,"delta":{},"finish_reason":"stop"}]}\n\n'
 
 
 class Chunks(httpx.AsyncByteStream):
-    """An upstream's body, given chunk by chunk; an exception among them breaks it off."""
+    """An upstream's body, chunk by chunk. An exception among the chunks breaks it off."""
 
     def __init__(self, *chunks: bytes | Exception) -> None:
         self.chunks = chunks
@@ -71,7 +71,7 @@ async def answer_of(
 
 
 class Recorder:
-    """A reader, an ASGI send and a `before_end`, writing one story."""
+    """A reader, an ASGI send and a `before_end` that record their calls in one list."""
 
     def __init__(self) -> None:
         self.story: list[Any] = []
@@ -110,7 +110,8 @@ END = ("end", b"")
 async def test_order(
     headers: list[tuple[bytes, bytes]], chunks: list[bytes], story: list[Any]
 ) -> None:
-    """Client first, reader second, and the turn is kept before the last bytes go out."""
+    """The client gets each chunk first, the reader second. The turn is stored before the last bytes
+    are sent."""
     recorder, body = Recorder(), Chunks(*chunks)
     answer = await answer_of(body, *headers)
     relayed = await relay(
@@ -126,8 +127,8 @@ async def test_order(
 
 
 async def test_gzip_is_read_and_relayed_as_it_is() -> None:
-    """A compressed stream reaches the client compressed, the reader plain, and its end waits all
-    the same."""
+    """A compressed stream reaches the client compressed and the reader decompressed. Its end waits
+    for the turn too."""
     packed = gzip.compress(ONE + TWO + DONE)
     recorder = Recorder()
     answer = await answer_of(Chunks(packed[:20], packed[20:]), SSE, (b"content-encoding", b"gzip"))
@@ -162,7 +163,7 @@ async def test_broken_compression_touches_nothing(broken: bytes) -> None:
 
 
 async def test_failing_reader_touches_nothing() -> None:
-    """A reader that fails is not asked again, and nobody notices."""
+    """A reader that fails is not called again, and the client's bytes are not affected."""
 
     class Failing(Recorder):
         def feed(self, data: bytes) -> None:
@@ -182,8 +183,8 @@ async def test_failing_reader_touches_nothing() -> None:
 
 
 async def test_head() -> None:
-    """The head is the upstream's with the receipt behind it, and goes out before any of the body is
-    there."""
+    """The head is the upstream's, followed by the receipt. It is sent before any of the body has
+    come."""
     recorder = Recorder()
     headers = [
         (b"x-request-id", b"r"),
@@ -205,8 +206,7 @@ async def test_head() -> None:
 
 @pytest.mark.parametrize("status", [204, 304])
 async def test_bodiless_statuses_announce_no_length(status: int) -> None:
-    """A server that holds us to an announced length must not be told one for a body that never
-    comes."""
+    """No length is announced for a body that never comes: the server would wait for it."""
     recorder = Recorder()
     await relay(
         await answer_of(Chunks(), (b"content-length", b"5"), (b"etag", b"e"), status=status),
@@ -241,7 +241,7 @@ async def test_truncation(
 
 
 async def test_a_slow_client_slows_the_upstream() -> None:
-    """No more is read of the upstream than the client takes: nothing piles up here."""
+    """The upstream is read no faster than the client reads, so nothing accumulates in the proxy."""
     body, sent = Chunks(*[b"x"] * 1_000), asyncio.Semaphore(0)
 
     async def send(message: Message) -> None:
@@ -259,7 +259,7 @@ async def test_a_slow_client_slows_the_upstream() -> None:
 
 
 async def test_leaving_while_the_turn_is_kept() -> None:
-    """A client that leaves meanwhile ends the waiting, and not what was waited for."""
+    """A client that leaves while its turn is stored ends the wait, not the work."""
     recorder, body, gone = Recorder(), Chunks(ONE, DONE), asyncio.get_running_loop().create_future()
     keeping: list[asyncio.Task[None]] = []
 
@@ -286,13 +286,13 @@ async def test_leaving_while_the_turn_is_kept() -> None:
 
 
 class Proxy:
-    """The smallest app around a relay; `results` tells the test what came of each request."""
+    """The smallest app around a relay. `results` holds the result of each request."""
 
     def __init__(self) -> None:
         self.upstream = Upstream(connections=10)
 
     def begin(self, server: UpstreamServer) -> None:
-        """A test begins, in a loop of its own."""
+        """Begin a test in its own event loop."""
         self.base = server.base
         self.results: asyncio.Queue[tuple[RelayResult | None, Reply]] = asyncio.Queue()
         self.keeping: Callable[[], Awaitable[None]] | None = None
@@ -332,7 +332,7 @@ class Proxy:
 
 @dataclass
 class Both:
-    """The proxy, live, and its upstream."""
+    """A live proxy and its upstream."""
 
     server: UpstreamServer
     proxy: Proxy
@@ -374,8 +374,7 @@ BODIES = [
 @pytest.mark.parametrize("body", BODIES)
 @pytest.mark.parametrize("framing", ["chunked", "bytes", "length", "close"])
 async def test_byte_exactness(both: Both, body: bytes, framing: str) -> None:
-    """Every byte of a stream arrives, in the same order and no other, however it is framed and
-    cut."""
+    """Every byte of a stream arrives, in order, however the stream is framed and cut."""
     size = 1 if framing == "bytes" and len(body) < 10_000 else 4_096
     pieces = [body[at : at + size] for at in range(0, len(body), size)]
 
@@ -411,7 +410,7 @@ async def test_byte_exactness(both: Both, body: bytes, framing: str) -> None:
 
 
 async def test_gzip_over_a_socket(both: Both) -> None:
-    """A compressed reply arrives compressed, its header with it."""
+    """A compressed reply arrives compressed, with its header."""
     packed = gzip.compress(ONE + TWO + DONE)
     both.server.script = script_answer(
         packed, b"Content-Type: text/event-stream", b"Content-Encoding: gzip"
@@ -446,7 +445,7 @@ async def test_first_byte_is_not_delayed(both: Both) -> None:
 
 
 async def test_done_waits_until_the_turn_is_kept(both: Both) -> None:
-    """A client does not see `[DONE]` before the turn is kept, and sees everything before it at
+    """A client does not see `[DONE]` before the turn is stored, and sees everything before it at
     once."""
     tests, started = asyncio.get_running_loop(), asyncio.Event()
     releases: list[asyncio.Event] = []
@@ -510,7 +509,8 @@ async def cut_before_the_body(call: Call) -> None:
 async def test_truncated_over_a_socket(
     both: Both, script: Callable[[Call], Awaitable[None]], came: bytes
 ) -> None:
-    """A cut stream is a cut connection, after all that came; no end is made up for it."""
+    """A stream that breaks off cuts the client's connection after all bytes that came. The proxy
+    adds no end."""
     both.server.script = script
     got = await ask(both.port)
     assert got.whole is False
@@ -521,7 +521,7 @@ async def test_truncated_over_a_socket(
 
 
 async def test_reset_over_a_socket(both: Both) -> None:
-    """A reset in the middle ends like any other cut."""
+    """A reset in the middle ends like a stream that breaks off."""
     seen = asyncio.Event()
 
     async def script(call: Call) -> None:
@@ -621,8 +621,7 @@ async def test_two_hundred_leave(both: Both) -> None:
 
 
 async def left_over(upstream: Upstream) -> tuple[int, int, int]:
-    """Calls still held, places free, tasks alive: once everything that was going to end has had its
-    turn."""
+    """Return the held calls, free slots and live tasks, once everything that ends has ended."""
     if upstream._tasks:
         await asyncio.wait(upstream._tasks)
         await asyncio.sleep(0)

@@ -1,5 +1,5 @@
-"""Large replies take turns while they are relayed; small ones pass between them, and what is read
-stays the same."""
+"""Large replies wait for slots while they are relayed. Small ones pass between them, and the reader
+gets the same bytes."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ BODY = b"x" * (LARGE_PIECE_BYTES + 1)
 
 
 class Order:
-    """Whose bytes went out, and whose were read, one after the other."""
+    """Whose bytes were sent and read, one after the other."""
 
     def __init__(self) -> None:
         self.names: list[str] = []
@@ -37,7 +37,7 @@ class Order:
 
 @pytest.mark.parametrize("large", [[(JSON, BODY)] * 20, [(SSE, MUCH)] * 20], ids=["out", "read"])
 async def test_a_small_one_passes_between(large: list[tuple[tuple[bytes, bytes], bytes]]) -> None:
-    """It comes last and is done when few of the large pieces are."""
+    """A small reply that comes last is done when few of the large chunks are."""
     order = Order()
     answers = [await answer_of(Chunks(*[body] * 5), kind) for kind, body in large]
     small = await answer_of(Chunks(ONE, ONE), SSE)
@@ -51,7 +51,7 @@ async def test_a_small_one_passes_between(large: list[tuple[tuple[bytes, bytes],
 
 
 async def test_leaving_in_the_queue() -> None:
-    """A client that leaves while others have their turns gets no more, and its answer is closed."""
+    """A client that leaves while others have their slots gets no more, and its answer is closed."""
     gone: asyncio.Future[None] = asyncio.get_running_loop().create_future()
     bodies = [Chunks(*[BODY] * 3) for _ in range(5)]
     answers = [await answer_of(body, JSON) for body in bodies]
@@ -72,7 +72,8 @@ async def test_leaving_in_the_queue() -> None:
 
 
 async def test_what_a_large_part_comes_to_waits_for_a_turn() -> None:
-    """Hundreds who leave in one moment are not all put away in it."""
+    """The incomplete replies of hundreds of clients that leave at once are not all read in the same
+    moment."""
     gone: asyncio.Future[None] = asyncio.get_running_loop().create_future()
     passes, stalled, ended = 0, 0, list[int]()
 

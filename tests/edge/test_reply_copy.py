@@ -18,7 +18,7 @@ BODY = orjson.dumps({"choices": [{"index": 0, "message": MESSAGE, "finish_reason
 
 
 async def test_a_small_reply_is_free() -> None:
-    """Most replies charge nothing, and are read however little room there is."""
+    """Small replies, which most are, charge nothing and are read even if there is little room."""
     budget = MemoryBudget(lambda: 0)
     copy = ReplyCopy(ChatReplyReader(False), budget)
     body = BODY.replace(b"x" * 999_000, b"")
@@ -47,8 +47,8 @@ async def test_a_large_reply_is_charged_until_it_is_stored(piece: int) -> None:
 
 
 async def test_one_for_which_there_is_no_room() -> None:
-    """It is given up, holds nothing from then on, and says nothing: no half of a reply is taken for
-    one."""
+    """A copy without room is given up. It holds nothing from then on, and is read as an empty
+    reply: half a reply must not look like a whole one."""
     budget = MemoryBudget(lambda: int(COPY_WEIGHT * 500_000 / COPY_SHARE))
     copy, other = (
         ReplyCopy(ChatReplyReader(False), budget),
@@ -77,8 +77,8 @@ async def test_the_largest_that_is_read(monkeypatch: pytest.MonkeyPatch) -> None
 
 
 async def test_one_that_is_read_beside_the_event_loop(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A large one. Whoever is cancelled meanwhile does not lose it: asked again, it says the
-    same."""
+    """A large reply is read off the event loop. A cancelled caller does not lose it: a second call
+    returns the same reply."""
     budget = MemoryBudget(lambda: 1 << 30)
     copy, reader = ReplyCopy(ChatReplyReader(False), budget), ChatReplyReader(False)
     for each in (copy, reader):

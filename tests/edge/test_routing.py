@@ -1,5 +1,5 @@
-"""Requests that are no chat go, with their caller's key, to the model server that their model is
-meant for."""
+"""Requests that are no chat go, with their caller's key, to the model server that matches their
+model."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def form(model: str, file: bytes = b"RIFF", *, first: bool = False) -> bytes:
 async def two(
     folder: Path, local: str = "*", script: Script = FINE
 ) -> AsyncIterator[tuple[httpx.AsyncClient, UpstreamServer, UpstreamServer, App]]:
-    """A proxy before a server for `gpt-*` and `whisper-*`, and one for the rest."""
+    """Run a proxy with a server for `gpt-*` and `whisper-*`, and one for the other models."""
     async with run_upstream_server(FINE) as openai, run_upstream_server(script) as rest:
         settings = parse(f"""
             upstream:
@@ -114,8 +114,8 @@ async def two(
     ],
 )
 async def test_route(tmp_path: Path, path: str, kind: str, body: bytes, to: str) -> None:
-    """The bytes arrive as they were sent, at one of the two and with the caller's key there
-    only."""
+    """The bytes arrive unchanged at one of the two servers. Only that server gets the caller's
+    key."""
     async with two(tmp_path) as (http, openai, rest, _):
         answer = await http.post(path, content=body, headers={"content-type": kind})
         assert answer.status_code == 200
@@ -138,8 +138,8 @@ async def test_route(tmp_path: Path, path: str, kind: str, body: bytes, to: str)
     ids=["broken", "long", "long type", "no boundary", "odd boundary"],
 )
 async def test_what_cannot_be_read(tmp_path: Path, path: str, kind: str, body: bytes) -> None:
-    """It may be for either, and the caller's key is one's alone: refused, and nothing of it is
-    remembered."""
+    """A body whose model cannot be read is refused, because the caller's key is for one server
+    only. Nothing of it is stored."""
     async with two(tmp_path) as (http, openai, rest, app):
         answer = await http.post(path, content=body, headers={"content-type": kind})
         assert (answer.status_code, answer.json()["error"]["code"]) == (400, "om_no_upstream")
@@ -148,7 +148,7 @@ async def test_what_cannot_be_read(tmp_path: Path, path: str, kind: str, body: b
 
 
 async def test_a_compressed_body(tmp_path: Path) -> None:
-    """It is read, and passed on as it came."""
+    """A compressed body is read, and relayed as it came."""
     body = gzip.compress(b'{"model": "gpt-4o", "input": "x"}')
     async with two(tmp_path) as (http, openai, rest, _):
         headers = {"content-type": "application/json", "content-encoding": "gzip"}
@@ -166,8 +166,8 @@ async def test_what_names_no_model(tmp_path: Path) -> None:
 
 
 async def test_a_model_for_nobody(tmp_path: Path) -> None:
-    """Refused as for chat: it is nobody's, so no server gets it with a key that is meant for
-    another one."""
+    """A model that no server matches is refused as in chat: no server may get a key that is meant
+    for another one."""
     async with two(tmp_path, local="llama-*") as (http, openai, rest, _):
         answer = await http.post("/v1/embeddings", json={"model": "qwen", "input": "x"})
         assert (answer.status_code, answer.json()["error"]["code"]) == (400, "om_no_upstream")
@@ -178,8 +178,8 @@ async def test_a_model_for_nobody(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("announced", [True, False], ids=["announced", "in chunks"])
 async def test_too_large_to_look_into(tmp_path: Path, announced: bool) -> None:
-    """It is refused, for it may be any server's. What names no model is passed on, however
-    large."""
+    """A body that is too large to read is refused, because it may be for any server. A body that
+    names no model is relayed, however large."""
     body = b"x" * (MOST + 1)
 
     async def pieces() -> AsyncIterator[bytes]:

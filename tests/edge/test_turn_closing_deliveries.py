@@ -1,4 +1,4 @@
-"""Replies that went out whole are remembered, whichever of commit and reply ends first."""
+"""Replies that were sent to their end are recorded, whether the commit or the reply ends first."""
 
 from __future__ import annotations
 
@@ -20,8 +20,9 @@ def closing_of(t: Turns) -> TurnClosing:
 @pytest.mark.parametrize("is_end_sent", [True, False])
 @pytest.mark.parametrize("commit_ends_first", [True, False])
 async def test_either_may_end_first(commit_ends_first: bool, is_end_sent: bool) -> None:
-    """A reply is held for its commit only so long. Where the commit ends later, the delivery is
-    remembered then: the same words again are a new message. Without a delivery they are a retry."""
+    """A reply waits for its commit a limited time. If the commit ends later, the delivery is
+    recorded then, and the same message sent again is a new one. Without a delivery it is a
+    retry."""
     async with open_turns() as t:
         await thin(t, "a", "b", delivered=True)
         turn, delivery, closing = await t.open([user("ok")]), Delivery(), closing_of(t)

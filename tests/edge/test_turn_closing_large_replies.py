@@ -1,4 +1,4 @@
-"""Large replies are kept one at a time, and none waits for one that the store refuses."""
+"""Large replies are stored one at a time, and none waits for one that the store refuses."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ SMALL = Reply(message=b"x", complete=True)
 
 
 class Engine:
-    """A store that takes what it is let take."""
+    """A store that takes replies when the test lets it."""
 
     def __init__(self) -> None:
         self.under_way = self.most = 0
@@ -68,7 +68,7 @@ def closing(turns: TurnClosing, name: str, reply: Reply) -> asyncio.Task[None]:
 
 
 async def test_one_at_a_time() -> None:
-    """Small ones beside it."""
+    """Large replies are stored one at a time. Small ones are stored meanwhile."""
     engine = Engine()
     turns = TurnClosing(
         cast(Any, engine),
@@ -91,7 +91,7 @@ async def test_one_at_a_time() -> None:
 
 
 async def test_one_that_is_refused_holds_nobody_up() -> None:
-    """The other replies are stored between its tries."""
+    """The other replies are stored between the tries of one that the store refuses."""
     engine = Engine()
     engine.go_on.set()
     turns = TurnClosing(

@@ -63,7 +63,7 @@ TEXTS = {
 
 
 async def read_everything(store: Store, key: Key) -> tuple[Any, ...]:
-    """Everything a store tells about a thread."""
+    """Return everything that a store returns about a thread."""
     outline = await store.outline(key)
     every = await store.messages_by_seq(key, range(1, 200))
     return (
@@ -76,7 +76,7 @@ async def read_everything(store: Store, key: Key) -> tuple[Any, ...]:
 
 
 def moved_fingerprint(raw: bytes) -> bytes:
-    """The fingerprint of a message under another tenant."""
+    """Return the fingerprint of a message under another tenant."""
     return hashlib.blake2b(raw, key=b"moved", digest_size=16).digest()
 
 
@@ -121,7 +121,7 @@ MOVES: dict[str, Sequence[Step]] = {
 
 
 def small_things_with_attempt(thread: MemoryBuilder) -> dict[str, Any]:
-    """Small things, with an attempt that showed the whole transcript."""
+    """Return the small things, with an attempt that showed the whole transcript."""
     more, memory = small_things(), thread.memory()
     whole = replace(more["views"][0], count=memory.count, chain=memory.chain)
     return more | {"views": (*more["views"], whole)}
@@ -132,8 +132,8 @@ class StoreContract:
 
     @pytest.fixture
     async def another(self, opener: Opener) -> AsyncIterator[Opener]:
-        """The opener, closing in the end what it opened: a store left open keeps its threads, and
-        the test run with them."""
+        """Return the opener, and close at the end what it opened. A store left open keeps its
+        threads, and the test run with them."""
         async with AsyncExitStack() as stack:
 
             async def opened() -> Store:
@@ -150,8 +150,8 @@ class StoreContract:
     # ── delivered ──
 
     async def test_what_went_out_is_remembered(self, store: Store, another: Opener) -> None:
-        """The newest reply that went out whole, thread by thread: it only grows, gives no new
-        version and outlives the process."""
+        """The seq of each thread's newest delivered reply only grows, changes no version and
+        outlives the process."""
         other = KEY._replace(thread="other thread")
         for key in (KEY, other, OTHER):
             await store.commit(Memory(key=key), replace(Memory(key=key), turns=1))
@@ -206,9 +206,9 @@ class StoreContract:
         second = await store.commit(first, replace(first, turns=1))
         assert 0 < first.version < second.version == await store.version(KEY)
 
-    async def test_born_names_the_row(self, store: Store) -> None:
-        """It comes with the first commit, stays with every other, and is another once the thread
-        was forgotten and made anew."""
+    async def test_row_id_names_the_row(self, store: Store) -> None:
+        """`row_id` is set by the first commit and kept by the others. A thread made again after it
+        was forgotten has another one."""
         assert (await store.load(KEY)).row_id == 0
         first = await store.commit(Memory(key=KEY), MemoryBuilder().chat(2).memory())
         second = await store.commit(first, replace(first, turns=1, row_id=77))
@@ -222,16 +222,15 @@ class StoreContract:
 
     async def test_thread_and_shared_log_are_rows_of_their_own(self, store: Store) -> None:
         s = await self._shared(store)
-        row_id = {memory.row_id for memory in s.stored.values()}
-        assert len(row_id) == 3
-        assert {(await store.load(memory.key)).row_id for memory in s.stored.values()} == row_id
+        row_ids = {memory.row_id for memory in s.stored.values()}
+        assert len(row_ids) == 3
+        assert {(await store.load(memory.key)).row_id for memory in s.stored.values()} == row_ids
 
     # ── commit ──
 
     @pytest.mark.parametrize("known", [True, False], ids=["older version", "version of nothing"])
     async def test_conflict_writes_nothing(self, store: Store, known: bool) -> None:
-        """A commit on another version than the stored one raises Conflict and leaves everything as
-        it was."""
+        """A commit on another version than the stored one raises Conflict and changes nothing."""
         first = await store.commit(Memory(key=KEY), MemoryBuilder().chat(4).memory())
         await store.commit(first, replace(first, turns=1))
         before = first if known else Memory(key=KEY)
@@ -252,8 +251,8 @@ class StoreContract:
         assert await store.load(KEY) == won
 
     async def test_threads_commit_side_by_side(self, store: Store) -> None:
-        """Commits of different threads that arrive together all succeed, and one's conflict is its
-        own."""
+        """Commits of different threads that arrive together all succeed. A conflict of one does not
+        affect the others."""
         threads = [
             MemoryBuilder(Key("tenant", "r", f"thread {n}")).chat(n % 3 + 1) for n in range(20)
         ]
@@ -278,8 +277,7 @@ class StoreContract:
         assert [parent for _, parent in thread.outline().superseded] == [4, 5]
 
     async def test_superseding_inside_the_tail_moves_parents(self, store: Store) -> None:
-        """The message behind a superseded one has the message before that as its parent from then
-        on."""
+        """The message after a superseded one gets the message before it as its parent."""
         thread = MemoryBuilder().chat(5)
         first = await store.commit(Memory(key=KEY), thread.memory())
         second = await store.commit(first, thread.supersede([3]).memory())
@@ -291,8 +289,8 @@ class StoreContract:
         }
 
     async def test_revived_messages_are_live_again(self, store: Store) -> None:
-        """A superseded branch that appears in the tail again is live, and what stood in its place
-        is not."""
+        """A superseded branch that appears in the tail again is live, and the branch that replaced
+        it is not."""
         thread = MemoryBuilder().chat(4)
         first = await store.commit(Memory(key=KEY), thread.memory())
         second = await store.commit(first, thread.supersede([3, 4]).chat(2, "instead").memory())
@@ -313,9 +311,9 @@ class StoreContract:
         assert await store.load(KEY) == second
         assert await store.messages_by_seq(KEY, [2]) == (thread.every[2],)
 
-    async def test_aside_is_stored_but_never_live(self, store: Store) -> None:
-        """An interrupted reply can be read by seq and stands in the outline, superseded, after the live
-        message before it."""
+    async def test_an_interrupted_reply_is_stored_but_never_live(self, store: Store) -> None:
+        """An interrupted reply can be read by seq. The outline lists it as superseded, after the
+        live message before it."""
         thread = MemoryBuilder().chat(3)
         interrupted = thread.interrupt_reply(item("I was say", "assistant"))
         thread.chat(1)
@@ -325,8 +323,9 @@ class StoreContract:
         assert await store.messages_by_seq(KEY, [interrupted.seq]) == (interrupted,)
         assert interrupted not in await store.messages(KEY, 0)
 
-    async def test_aside_can_become_live(self, store: Store) -> None:
-        """An interrupted reply the client sends back is live like any superseded message."""
+    async def test_an_interrupted_reply_can_become_live(self, store: Store) -> None:
+        """An interrupted reply that the client sends back becomes live like any superseded
+        message."""
         thread = MemoryBuilder().chat(3)
         interrupted = thread.interrupt_reply(item("I was say", "assistant"))
         first = await store.commit(Memory(key=KEY), thread.memory(), [interrupted])
@@ -335,8 +334,8 @@ class StoreContract:
         assert (await store.outline(KEY)).superseded == ()
 
     async def test_rolled_back_coverage_uncovers(self, store: Store) -> None:
-        """The live messages behind a lower coverage are raw again, and those the fork dropped are
-        superseded."""
+        """The live messages after a lower coverage are raw again, and those that the fork dropped
+        are superseded."""
         thread = MemoryBuilder().chat(10)
         first = await store.commit(Memory(key=KEY), thread.memory())
         second = await store.commit(first, thread.cover(4).cover(4).memory())
@@ -352,7 +351,7 @@ class StoreContract:
         )
 
     async def test_fork_where_nothing_was_raw(self, store: Store) -> None:
-        """Covered messages that a fork takes back are superseded though no tail, old or new, ever
+        """Covered messages that a fork takes back are superseded although no tail, old or new, ever
         held them."""
         thread = MemoryBuilder().chat(6)
         first = await store.commit(Memory(key=KEY), thread.memory())
@@ -363,7 +362,7 @@ class StoreContract:
         assert await store.outline(KEY) == thread.outline()
 
     async def test_coverage_never_passes_a_message_that_is_not_stored(self, store: Store) -> None:
-        """New messages covered in the same step would be lost, so such a commit is refused and
+        """A commit that covers new messages in the same step would lose them. It is refused and
         writes nothing."""
         thread = MemoryBuilder().chat(2)
         first = await store.commit(Memory(key=KEY), thread.memory())
@@ -372,7 +371,7 @@ class StoreContract:
         assert await store.load(KEY) == first
 
     async def test_activation_adds_to_the_generation(self, store: Store) -> None:
-        """Chunks become log entries in their order; those not taken stay chunks; the generation
+        """Chunks become log entries in their order. The others stay chunks, and the generation
         stays the same."""
         thread = MemoryBuilder().chat(8).chunk(2).chunk(2).chunk(2)
         first = await store.commit(Memory(key=KEY), thread.memory())
@@ -384,7 +383,7 @@ class StoreContract:
 
     async def test_older_generations_stay_as_they_were(self, store: Store) -> None:
         """Every older log can be read after reflections and an undo, newest first, with the entries
-        of a shared past."""
+        that logs have in common."""
         thread = MemoryBuilder().chat(12)
         memory = await store.commit(Memory(key=KEY), thread.memory())
         memory = await store.commit(memory, thread.cover(2).cover(2).keep_reflection().memory())
@@ -425,7 +424,7 @@ class StoreContract:
         assert (await store.load(KEY)).log.entries == third.log.entries == second.log.entries[1:]
 
     async def test_pending_reflection_comes_and_goes(self, store: Store) -> None:
-        """A pending reflection is stored, replaced and cleared with the commit that says so."""
+        """A pending reflection is stored, replaced and cleared by commits."""
         thread = MemoryBuilder().chat(4)
         memory = await store.commit(Memory(key=KEY), thread.memory())
         memory = await store.commit(memory, thread.cover(2).keep_reflection().memory())
@@ -438,14 +437,14 @@ class StoreContract:
 
     @pytest.mark.parametrize("raw", ODD.values(), ids=ODD.keys())
     async def test_odd_bytes_survive(self, store: Store, raw: bytes) -> None:
-        """A message's JSON comes back byte for byte, whatever it is."""
+        """A message's JSON comes back byte for byte, whatever it holds."""
         thread = MemoryBuilder().say(replace(item("x"), raw=raw))
         await store.commit(Memory(key=KEY), thread.memory())
         assert [m.item.raw for m in await store.messages(KEY, 0)] == [raw]
 
     @pytest.mark.parametrize("text", TEXTS.values(), ids=TEXTS.keys())
     async def test_odd_text_survives(self, store: Store, text: str) -> None:
-        """Every text from outside comes back as it was: roles, call ids, observations, hints,
+        """Every text from outside comes back unchanged: roles, call ids, observations, hints,
         titles, model names."""
         thread = (
             MemoryBuilder()
@@ -471,8 +470,8 @@ class StoreContract:
         assert info.title == text
 
     async def test_cancelled_caller_leaves_the_store_whole(self, store: Store) -> None:
-        """A commit cancelled at any of its awaits happens as a whole or not at all, and the store
-        goes on working."""
+        """A commit cancelled at any of its awaits is written as a whole or not at all, and the
+        store still works."""
         thread = MemoryBuilder().chat(1)
         memory = await store.commit(Memory(key=KEY), thread.memory())
         for steps in range(25):
@@ -510,8 +509,8 @@ class StoreContract:
     async def test_messages_of_a_range(
         self, store: Store, after: int, through: int | None, limit: int | None, seqs: list[int]
     ) -> None:
-        """Live messages with `after < seq <= through`, by seq, at most `limit`; covered ones
-        too."""
+        """A range returns live messages with `after < seq <= through`, by seq, at most `limit`,
+        covered ones too."""
         thread = MemoryBuilder().chat(5)
         first = await store.commit(Memory(key=KEY), thread.memory())
         await store.commit(first, thread.supersede([3]).cover(2).memory())
@@ -519,7 +518,7 @@ class StoreContract:
         assert found == tuple(thread.every[seq] for seq in seqs)
 
     async def test_by_seq_takes_live_and_dead_and_leaves_out_unknown(self, store: Store) -> None:
-        """The messages asked for by seq come once each in order, live or not."""
+        """The requested messages are returned once each, in order, live or not."""
         thread = MemoryBuilder().chat(5)
         first = await store.commit(Memory(key=KEY), thread.memory())
         await store.commit(first, thread.supersede([4, 5]).memory())
@@ -535,7 +534,7 @@ class StoreContract:
         )
 
     async def test_due_threads_longest_first(self, store: Store) -> None:
-        """Only threads with `due <= now`, the longest due first, at most `limit`."""
+        """Only threads with `due <= now` are returned, the longest due first, at most `limit`."""
         for name, due in {
             "late": 30.0,
             "now": 20.0,
@@ -565,7 +564,7 @@ class StoreContract:
         ]
 
     async def test_leased_threads_are_not_due(self, store: Store) -> None:
-        """A lease hides a thread from `due` until it is released or over."""
+        """A lease hides a thread from `due` until it is released or expires."""
         await self._due_at(store, KEY, 1.0)
         await store.lease(KEY, "me", 60)
         assert await store.due_threads(9.0, 9) == ()
@@ -589,8 +588,8 @@ class StoreContract:
         assert await store.claim(30.0, 9, "you", 60) == claimed[1:]
 
     async def test_claim_of_what_somebody_works_on(self, store: Store) -> None:
-        """A thread is leased by hand or by a claim: a claim gets neither, until the lease is
-        over."""
+        """A claim gets no thread that was leased by hand or by another claim, until the lease
+        expires."""
         await self._due_at(store, KEY, 1.0)
         await self._due_at(store, OTHER, 2.0)
         await store.lease(KEY, "me", 60)
@@ -620,7 +619,7 @@ class StoreContract:
         assert await store.claim(99.0, 0, "me", 60) == ()
 
     async def test_claim_of_a_suspended_thread(self, store: Store) -> None:
-        """It is claimed again once it is revived."""
+        """A suspended thread is claimed again once it is revived."""
         await self._due_at(store, KEY, 1.0)
         await store.park(KEY, True)
         assert await store.claim(1e11, 9, "me", 60) == ()
@@ -628,7 +627,7 @@ class StoreContract:
         assert await store.claim(1e11, 9, "me", 60) == (KEY,)
 
     async def test_claims_at_once_share_what_is_due(self, store: Store) -> None:
-        """Each thread goes to one of the holders, and none is left."""
+        """Each due thread goes to one of the holders, and none is left."""
         keys = {Key(f"t{n % 3}", "r", f"x{n}") for n in range(20)}
         for key in keys:
             await self._due_at(store, key, 1.0)
@@ -637,7 +636,7 @@ class StoreContract:
         assert (len(found), set(found)) == (20, keys)
 
     async def test_lease_is_one_holders(self, store: Store) -> None:
-        """Only its holder may prolong a lease or give it back; others wait until it is released or
+        """Only its holder may prolong a lease or give it back. Others wait until it is released or
         expires."""
         assert await store.lease(KEY, "me", 60)
         assert not await store.lease(KEY, "you", 60)
@@ -656,7 +655,7 @@ class StoreContract:
         )
 
     async def test_commit_needs_no_lease(self, store: Store) -> None:
-        """A lease only saves money: others commit all the same, and it outlives the commit."""
+        """A lease only saves money: others can commit, and the lease outlives the commit."""
         await store.lease(KEY, "me", 60)
         await store.commit(Memory(key=KEY), MemoryBuilder().chat(1).memory())
         assert not await store.lease(KEY, "you", 60)
@@ -666,7 +665,7 @@ class StoreContract:
     async def _shared(
         self, store: Store, names: str = "AB", reflected: bool = False
     ) -> SharedStore:
-        """Two messages of each thread in the log, twice; A has spoken last."""
+        """Store two messages of each thread in the log, twice; A has the latest turn."""
         secret = await store.secret()
         s = SharedStore(store, names, resource_key(KEY), lambda key: label_thread(secret, key))
         for name in [*names, *reversed(names)]:
@@ -682,7 +681,8 @@ class StoreContract:
         return s
 
     async def test_a_thread_and_its_shared_log_are_written_together(self, store: Store) -> None:
-        """Each reads as it was committed, and the shared log is no thread's own."""
+        """Thread and shared log read as they were committed, and the list of threads leaves the
+        shared log out."""
         s = await self._shared(store)
         await s.compare()
         assert [o.parts[0].label for o in (await store.load(resource_key(KEY))).log.entries] == [
@@ -731,7 +731,8 @@ class StoreContract:
         assert (await store.load(shared_log.key)).log.unproductive_tokens == turns.index(7) + 1
 
     async def test_a_shared_log_that_does_not_differ_is_not_written(self, store: Store) -> None:
-        """It must stand, and keeps its version: nobody has to read it again."""
+        """An unchanged shared log must have the expected version, and keeps it, so that no cache
+        reads it again."""
         s = await self._shared(store)
         thread, log = await store.commit_shared(
             Change(s.stored["A"], replace(s.stored["A"], turns=5)),
@@ -741,7 +742,7 @@ class StoreContract:
         assert await store.load(thread.key) == thread
 
     async def test_a_thread_alone_may_be_written(self, store: Store) -> None:
-        """The shared log need not stand as it was where nothing about it changes."""
+        """The version of the shared log is not checked if the commit does not name it."""
         s = await self._shared(store)
         await store.commit(
             s.stored[RESOURCE_THREAD], replace_log(s.stored[RESOURCE_THREAD], unproductive_tokens=1)
@@ -756,8 +757,8 @@ class StoreContract:
     async def test_what_nobody_has_observed_makes_the_shared_log_due(
         self, store: Store, tokens: int, due: bool
     ) -> None:
-        """The sum over its threads decides, in the transaction of the turn; two threads hold 20
-        tokens each."""
+        """The sum over the threads makes the shared log due, in the transaction of the turn. Two
+        threads hold 20 tokens each."""
         s = await self._shared(store)
         assert [w.unobserved_tokens for w in await store.resource_backlog(resource_key(KEY))] == [
             20,
@@ -771,9 +772,9 @@ class StoreContract:
         assert await store.due_threads(50.0, 9) == ((resource_key(KEY),) if due else ())
         assert await store.due_threads(49.0, 9) == ()
 
-    async def test_a_stir_comes_sooner_than_what_was_said_before(self, store: Store) -> None:
-        """Work put off until one thread may be tried again is due at once when others have enough
-        without it."""
+    async def test_a_wakeup_comes_sooner_than_the_time_set_before(self, store: Store) -> None:
+        """Work that waits until one thread may be tried again is due at once if the other threads
+        have enough tokens."""
         s = await self._shared(store)
         await store.set_due(resource_key(KEY), 900.0)
         troubled = replace(s.stored["B"], failures=Failures(2, 900.0))
@@ -786,8 +787,8 @@ class StoreContract:
         )
         assert await store.due_threads(50.0, 9) == (resource_key(KEY),)
 
-    async def test_looking_again(self, store: Store) -> None:
-        """Says when a thread is due, whatever was said, and is no new version."""
+    async def test_set_due(self, store: Store) -> None:
+        """`set_due` sets when a thread is due and changes no version."""
         s = await self._shared(store)
         for at in (5.0, 7.0, None):
             await store.set_due(resource_key(KEY), at)
@@ -796,9 +797,9 @@ class StoreContract:
         await store.set_due(OTHER, 5.0)
         assert await store.load(OTHER) == Memory(key=OTHER)
 
-    async def test_who_waits(self, store: Store) -> None:
-        """Threads that share the log and have a tail, the longest left alone first, with what each
-        contributes."""
+    async def test_backlog(self, store: Store) -> None:
+        """The backlog lists the threads that share the log and have a tail, the longest idle first,
+        with the tokens of each."""
         s = await self._shared(store, "ABC")
         s.led.observe("C", 1)
         await s.commit("C")
@@ -819,9 +820,9 @@ class StoreContract:
         ]
         assert await store.resource_backlog(resource_key(OTHER)) == ()
 
-    async def test_what_is_said_elsewhere(self, store: Store) -> None:
-        """The newest messages of the tails of the other threads, the latest first; never one's own,
-        never another resource's."""
+    async def test_tails_of_other_threads(self, store: Store) -> None:
+        """The newest messages of the other threads' tails are returned, the latest thread first.
+        The thread's own and other resources' are left out."""
         s = await self._shared(store, "ABC")
         s.led.say("B", 3)
         await s.commit("B")
@@ -849,8 +850,8 @@ class StoreContract:
         "reflected", [False, True], ids=["its own entries", "a reflection over both"]
     )
     async def test_forgetting_takes_it_out_of_the_log(self, store: Store, reflected: bool) -> None:
-        """Its entries go, also out of older generations; a reflection over others too gives way to
-        theirs, who lose nothing."""
+        """The thread's entries leave the log and its older generations. A reflection over several
+        threads is replaced by the entries about the others."""
         s = await self._shared(store, reflected=reflected)
         gone, before = s.led.voices["A"].label, s.stored["B"].coverage
         await s.forget("A")
@@ -866,8 +867,8 @@ class StoreContract:
         await s.compare()
 
     async def test_what_went_out_of_the_shared_log_is_counted(self, store: Store) -> None:
-        """Its entries and the logs that held them, and with the last thread the whole of the
-        shared log's."""
+        """The removed entries and the generations that held them are counted. With the last thread,
+        all of the shared log's are."""
         s = await self._shared(store, reflected=True)
         shared_log = s.stored[RESOURCE_THREAD]
         logs = [
@@ -891,8 +892,8 @@ class StoreContract:
         assert await store.forget(s.stored["B"].key) == ForgetResult()
 
     async def test_forgetting_uncovers_what_cannot_be_told_apart(self, store: Store) -> None:
-        """A reflection goes whose sources are not kept: the other thread's messages are raw again,
-        and due to be observed."""
+        """A reflection whose sources are not kept is removed. The other thread's messages are raw
+        again and due to be observed."""
         s = await self._shared(store, reflected=True)
         shared_log = replace_log(
             s.stored[RESOURCE_THREAD],
@@ -914,8 +915,8 @@ class StoreContract:
         assert await store.due_threads(1e11, 9) == (resource_key(KEY),)
 
     async def test_forgetting_clears_what_others_were_told(self, store: Store) -> None:
-        """Their snapshots are emptied under a new version: a turn in flight must not bring them
-        back."""
+        """The texts about other threads are emptied under a new version, so that a turn in flight
+        cannot bring them back."""
         s = await self._shared(store)
         told = replace(
             s.stored["B"],
@@ -936,7 +937,8 @@ class StoreContract:
                 await store.commit_shared(stale, None)
 
     async def test_forgetting_drops_a_reflection_in_the_making(self, store: Store) -> None:
-        """The one that is kept and the one that is under way: both were made from what is gone."""
+        """The pending reflection and the one under way are dropped, because both were made from
+        what is gone."""
         s = await self._shared(store)
         made = s.led.reflection(s.led.log)
         s.led.reflect()
@@ -969,7 +971,7 @@ class StoreContract:
         assert await store.generations(resource_key(KEY), 99) == ()
 
     async def test_forgetting_is_a_resources_own(self, store: Store) -> None:
-        """Another resource's log and snapshots, under the same names, are as they were."""
+        """Another resource's log and texts, under the same names, stay unchanged."""
         s = await self._shared(store)
         secret = await store.secret()
         theirs = SharedStore(
@@ -1011,7 +1013,8 @@ class StoreContract:
         assert memory.version < parked.version < revived.version
 
     async def test_parking_conflicts_with_work_in_flight(self, store: Store) -> None:
-        """A commit made from before the parking conflicts, so it cannot undo it unseen."""
+        """A commit computed before the parking conflicts, so it cannot undo the parking
+        unnoticed."""
         memory = await store.commit(Memory(key=KEY), MemoryBuilder().chat(2).memory())
         await store.park(KEY, True)
         with pytest.raises(Conflict):
@@ -1019,8 +1022,8 @@ class StoreContract:
         assert (await store.load(KEY)).failures.suspended
 
     async def test_only_the_named_thread_is_parked(self, store: Store) -> None:
-        """An unknown thread cannot be parked and is not made by it; another tenant's of the same
-        name is not touched."""
+        """Parking an unknown thread does not create it, and another tenant's thread of the same
+        name stays unchanged."""
         memory = await store.commit(Memory(key=KEY), MemoryBuilder().chat(2).memory())
         assert not await store.park(OTHER, True)
         assert await store.load(OTHER) == Memory(key=OTHER)
@@ -1043,25 +1046,25 @@ class StoreContract:
         assert await store.threads("c") == ()
 
     async def test_line_of_a_list(self, store: Store) -> None:
-        """A line counts live messages and tells generation, title and trouble as last committed;
-        the birth stays."""
+        """A line holds the live messages, generation, title and failures as last committed. The
+        time of creation stays."""
         thread = MemoryBuilder().chat(6)
         first = await store.commit(Memory(key=KEY), thread.memory())
-        [row_id] = await store.threads(KEY.tenant)
-        assert (row_id.key, row_id.turn_at, row_id.messages, row_id.generation, row_id.title) == (
+        [line] = await store.threads(KEY.tenant)
+        assert (line.key, line.turn_at, line.messages, line.generation, line.title) == (
             KEY,
             None,
             6,
             0,
             None,
         )
-        assert (row_id.failures, row_id.parked, row_id.cause) == (0, False, "")
+        assert (line.failures, line.parked, line.cause) == (0, False, "")
         thread.cover(2).supersede([6]).more = small_things()
         await store.commit(first, thread.swap_reflection().memory())
         [info] = await store.threads(KEY.tenant)
         assert info == (
             KEY,
-            row_id.created_at,
+            line.created_at,
             1_700_000_001.125,
             5,
             1,
@@ -1070,7 +1073,7 @@ class StoreContract:
             True,
             "observe om_cut_off",
         )
-        assert 1.7e9 < row_id.created_at < 1e10
+        assert 1.7e9 < line.created_at < 1e10
 
     # ── forget ──
 
@@ -1119,8 +1122,8 @@ class StoreContract:
     async def test_a_moved_thread_is_as_if_it_had_always_been_there(
         self, store: Store, steps: Sequence[Step], monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        """Everything a store tells of it is what it would tell had every message come under the new
-        tenant."""
+        """A store returns about a moved thread what it would return if every message had come under
+        the new tenant."""
         old, before = MemoryBuilder(), Memory(key=KEY)
         for step in steps:
             step(old)
@@ -1163,8 +1166,8 @@ class StoreContract:
     async def test_a_moved_log_calls_its_threads_as_the_new_tenant_does(
         self, store: Store, reflected: bool, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        """Its parts go on where the threads stand, so that each is covered as before; no old name
-        is left in any text."""
+        """The parts of a moved log continue after the same messages, so that each thread is covered
+        as before. No text holds an old name."""
         s = await self._shared(store, reflected=reflected)
         names = {name: voice.label for name, voice in s.led.voices.items()}
         told = replace(s.stored["B"], other_threads_text=f'<other-conversation id="{names["A"]}">')
@@ -1207,7 +1210,8 @@ class StoreContract:
 
     @pytest.mark.parametrize("what", ["a thread", "a shared log"])
     async def test_nothing_moves_onto_what_is_there(self, store: Store, what: str) -> None:
-        """No thread of the tenant moves: the operator decides first what becomes of both."""
+        """If both tenants have a thread of one name, no thread moves: the operator decides first
+        what happens to both."""
         s = await self._shared(store)
         key = s.stored["A"].key if what == "a thread" else resource_key(KEY)
         theirs = key._replace(tenant=OTHER.tenant)
@@ -1240,7 +1244,7 @@ class StoreContract:
         [OTHER, Key(KEY.tenant, "other", KEY.thread), Key(KEY.tenant, KEY.resource, "other")],
     )
     async def test_no_method_reaches_another_key(self, store: Store, stranger: Key) -> None:
-        """A key that differs in one part sees and touches nothing of a thread, by any method."""
+        """With a key that differs in one part, no method reads or changes anything of a thread."""
         thread = MemoryBuilder().chat(6)
         first = await store.commit(Memory(key=KEY), thread.memory())
         memory = await store.commit(
@@ -1289,7 +1293,7 @@ class StoreContract:
     # ── the store itself ──
 
     async def test_ping_answers(self, store: Store) -> None:
-        """A healthy store pings without a word and without changing anything."""
+        """A ping of a healthy store returns nothing and changes nothing."""
         memory = await store.commit(Memory(key=KEY), MemoryBuilder().chat(1).memory())
         await store.ping()
         assert await store.load(KEY) == memory
@@ -1318,7 +1322,7 @@ class StoreContract:
                 await use
 
     async def test_two_stores_share_one_truth(self, another: Opener) -> None:
-        """Another store sees a commit at once, and its own commit on the overtaken version
+        """Another store sees a commit at once, and its own commit on the outdated version
         conflicts."""
         if not self.durable:
             pytest.skip("lives in one store only")
@@ -1334,8 +1338,8 @@ class StoreContract:
 
     @pytest.mark.parametrize("writers", [2, 4])
     async def test_concurrent_turns_lose_nothing(self, another: Opener, writers: int) -> None:
-        """Writers in several stores who load and try again on conflict all get their turns in, each
-        once."""
+        """Writers in several stores that load and try again on conflict get all their turns stored,
+        each once."""
         stores = [await another() for _ in range(writers if self.durable else 1)]
 
         async def turns(store: Store, who: int) -> None:

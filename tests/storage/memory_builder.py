@@ -1,5 +1,5 @@
-"""A thread with its whole past in plain lists, and the bounded Memory it implies: what stores are
-compared with."""
+"""A thread with its whole past in plain lists, and the bounded Memory that follows from it. Stores
+are compared with it."""
 
 from __future__ import annotations
 
@@ -39,7 +39,8 @@ def item(text: str, role: str = "user", **more: Any) -> Item:
 
 
 class MemoryBuilder:
-    """Steps change it in place; `memory()` is what a store must give back after committing it."""
+    """The thread. Steps change it in place; `memory()` is what a store must return after committing
+    it."""
 
     def __init__(self, key: Key = KEY) -> None:
         self.key = key
@@ -70,7 +71,7 @@ class MemoryBuilder:
 
     @property
     def open(self) -> list[Message]:
-        """Messages of the tail in no chunk."""
+        """Return the messages of the tail that are in no chunk."""
         end = self.chunks[-1].last if self.chunks else self.coverage
         return [m for m in self.tail if m.seq > end]
 
@@ -119,14 +120,15 @@ class MemoryBuilder:
         return self
 
     def chat(self, count: int, text: str = "word") -> MemoryBuilder:
-        """`count` different messages, user and assistant in turns."""
+        """Add `count` different messages, of user and assistant alternately."""
         roles = ("user", "assistant")
         new = [self._store(item(f"{text} {i} {self.next_seq}", roles[i % 2])) for i in range(count)]
         self._set_live([*self.live, *new])
         return self
 
     def interrupt_reply(self, one: Item) -> Message:
-        """A reply that broke off: stored, never live. It goes into a commit as `interrupted`."""
+        """Add a reply that broke off: stored, never live. It goes into a commit as
+        `interrupted`."""
         parent = self.live[-1] if self.live else 0
         seq = self._store(one)
         self.parents[seq] = parent
@@ -134,14 +136,15 @@ class MemoryBuilder:
         return self.every[seq]
 
     def supersede(self, seqs: Iterable[int]) -> MemoryBuilder:
-        """Taken back by the client; the log returns to what covers none of them."""
+        """Supersede messages that the client took back. The log returns to entries that cover none
+        of them."""
         gone = set(seqs)
         self._fall_back(min(gone) - 1)
         self._set_live([seq for seq in self.live if seq not in gone])
         return self
 
     def revive(self, seq: int) -> MemoryBuilder:
-        """The branch that ends at `seq` is live again."""
+        """Make the branch that ends at `seq` live again."""
         path = [seq]
         while parent := self.parents[path[-1]]:
             path.append(parent)
@@ -152,14 +155,14 @@ class MemoryBuilder:
         return self
 
     def swap(self, seq: int, one: Item) -> MemoryBuilder:
-        """The client's version of a message of the tail replaces ours."""
+        """Replace a message of the tail by the client's version."""
         self._fall_back(seq - 1)
         self.every[seq] = replace(self.every[seq], item=one, tokens=len(one.raw))
         self._set_live(self.live)
         return self
 
     def chunk(self, count: int, text: str = "* 🔴 noted") -> MemoryBuilder:
-        """The next `count` open messages observed."""
+        """Observe the next `count` open messages."""
         self.chunks += (self._observation(self.open[:count], text),)
         return self
 
@@ -175,7 +178,7 @@ class MemoryBuilder:
         return self.chunk(count).activate(1)
 
     def keep_reflection(self, start: int = 0) -> MemoryBuilder:
-        """A reflection of the log from the index `start` on, kept beside it."""
+        """Keep a reflection of the log, from the index `start` on, as pending."""
         sources = tuple(o.id for o in self.log[start:])
         self.reflection = Reflection(
             generation=self.generation,
@@ -190,7 +193,7 @@ class MemoryBuilder:
         return self
 
     def swap_reflection(self) -> MemoryBuilder:
-        """The reflection in place of what it was made from."""
+        """Replace the entries that the reflection was made from by the reflection."""
         replaced = self.reflection.sources if self.reflection else ()
         earlier = tuple(takewhile(lambda o: o.id not in replaced, self.log))
         if earlier == self.log:  # it was made from another log, or from all of this one
@@ -205,7 +208,8 @@ class MemoryBuilder:
         return self
 
     def undo_reflection(self, generation: int) -> MemoryBuilder:
-        """The log of an older generation again, in a new one; what it does not cover is raw."""
+        """Return to the log of an older generation, in a new one. What that log does not cover is
+        raw."""
         self._next_generation(self.past[generation])
         self.chunks = ()
         return self
@@ -227,7 +231,7 @@ class MemoryBuilder:
         return self.every[seq].chain if seq else EMPTY_CHAIN
 
     def _set_live(self, live: Sequence[int]) -> None:
-        """These are live now; those before coverage must not have changed."""
+        """Set the live messages. Those before coverage must not have changed."""
         self.live = list(live)
         previous = 0
         for seq in self.live:
@@ -269,7 +273,8 @@ class MemoryBuilder:
 
 
 def small_things() -> dict[str, Any]:
-    """Every field of a Memory that is neither message nor observation, none at its default."""
+    """Return every field of a Memory that is neither message nor observation, none at its
+    default."""
     view = View(count=3, digest=bytes(range(16)), chain=b"\xff\x00" * 8, seq=2, end=2, reply=3)
     return {
         "style": "window",

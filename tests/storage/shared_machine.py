@@ -1,5 +1,5 @@
-"""Threads that share a log in a store, held against the same threads led by the pure functions,
-through random steps."""
+"""Compare threads that share a log in a store with the same threads in the pure functions, through
+random steps."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ numbers = st.integers(1, 4)
 
 
 class SharedStore:
-    """A resource whose every step is committed to a store and read back."""
+    """A resource of which every step is committed to a store and read again."""
 
     def __init__(self, store: Store, names: str, key: Key, label: Callable[[Key], str]) -> None:
         self.store = store
@@ -70,7 +70,7 @@ class SharedStore:
             )
 
     async def commit_too_late(self, number: int) -> None:
-        """Either of the two has moved on: nothing of either is written."""
+        """Commit after either of the two has changed: nothing of either is written."""
         thread, shared_log = self.stale[number % len(self.stale)]
         now = self._before(thread.key.thread), self._before(RESOURCE_THREAD)
         if (now[0].version, now[1].version) == (thread.version, shared_log.version):
@@ -103,7 +103,7 @@ class SharedStore:
                 assert self.stored[other] == self.wanted(other)
 
     async def compare(self) -> None:
-        """Everything a store tells of them."""
+        """Compare everything that a store returns about the threads."""
         for name, memory in self.stored.items():
             assert (
                 replace(await self.store.load(memory.key), due_at=None)
@@ -136,7 +136,7 @@ class SharedStore:
 
 
 class SharedMachine(RuleBasedStateMachine):
-    """Three threads of a resource of its own, in a store all examples share."""
+    """Three threads of one resource, in a store that all examples share."""
 
     def __init__(self, runner: asyncio.Runner, store: list[Store], number: int) -> None:
         super().__init__()

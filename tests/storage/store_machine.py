@@ -1,4 +1,4 @@
-"""A store held against a dictionary of threads, through random steps."""
+"""Compare a store with a dictionary of threads, through random steps."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ texts = st.text(st.characters(), max_size=8)  # surrogates included
 
 
 class StoreMachine(RuleBasedStateMachine):
-    """Threads of two tenants of its own in a store all examples share; each step is committed and
-    read back."""
+    """Threads of two tenants, in a store that all examples share. Each step is committed and read
+    again."""
 
     def __init__(
         self, runner: asyncio.Runner, store: list[Store], opener: Opener | None, number: int
@@ -149,7 +149,7 @@ class StoreMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.thread.generations(self.thread.generation))
     @rule(pick=picks)
     def undo(self, pick: int) -> None:
-        """An older log again where the live messages still are the ones it covers."""
+        """Return to an older log whose messages are still live."""
         chains = {m.chain for m in (self.thread.every[seq] for seq in self.thread.live)}
         fitting = [
             n

@@ -1,4 +1,4 @@
-"""The difference between two states holds what changed, all of it and nothing more."""
+"""The difference between two states holds everything that changed, and nothing more."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ NOTHING = Difference(
 
 
 def summary(d: Difference) -> dict[str, Any]:
-    """List what differs from NOTHING; messages as (seq, parent), observations as (id, standing)."""
+    """List what differs from NOTHING; messages as (seq, parent), observations as (id, state)."""
     said: dict[str, Any] = {f.name: getattr(d, f.name) for f in fields(d)}
     said["messages"] = tuple((placed.message.seq, placed.parent) for placed in d.messages)
     said["interrupted"] = tuple((placed.message.seq, placed.parent) for placed in d.interrupted)
@@ -36,7 +36,7 @@ def summary(d: Difference) -> dict[str, Any]:
 
 
 def standing() -> MemoryBuilder:
-    """Messages 1–10: 1–2 and 3–4 in the log (entries 1, 2), 5–6 and 7–8 in chunks (3, 4)."""
+    """Create messages 1–10: 1–2 and 3–4 in the log (entries 1, 2), 5–6 and 7–8 in chunks (3, 4)."""
     return MemoryBuilder().chat(10).cover(2).cover(2).chunk(2).chunk(2)
 
 
@@ -82,7 +82,8 @@ def test_step(step: Callable[[MemoryBuilder], Any], expected: dict[str, Any]) ->
 
 
 def test_same_state_differs_in_nothing() -> None:
-    """Fields of the thread's own row are no difference: that row is always written."""
+    """Fields of the thread's own row are not part of the difference, because that row is always
+    written."""
     memory = standing().memory()
     assert compute_difference(memory, replace(memory, **small_things())) == NOTHING
 
@@ -95,8 +96,8 @@ def test_first_commit_writes_the_whole_tail() -> None:
     }
 
 
-def test_aside_has_the_live_message_before_it_as_parent() -> None:
-    """The parent may be covered, and later messages may be live."""
+def test_an_interrupted_reply_has_the_live_message_before_it_as_parent() -> None:
+    """The parent of an interrupted reply may be covered, and later messages may be live."""
     thread = MemoryBuilder().chat(2)
     before = thread.memory()
     interrupted = thread.interrupt_reply(item("broken"))
@@ -111,8 +112,8 @@ def test_aside_has_the_live_message_before_it_as_parent() -> None:
 
 
 def test_shortened_log_rewrites_the_places_that_moved() -> None:
-    """Without a new generation the places that now hold another entry are written, those beyond the
-    end removed."""
+    """In the same generation, the positions that now hold another entry are written, and those
+    beyond the end are removed."""
     memory = standing().memory()
     assert summary(
         compute_difference(memory, replace_log(memory, entries=memory.log.entries[1:]))
@@ -138,7 +139,7 @@ def test_covering_what_is_not_stored_is_refused() -> None:
 def test_generations_that_a_commit_keeps(
     thread: str, generation: int, generations: int | None, kept: int | None
 ) -> None:
-    """Older ones go when a new one begins; a shared log keeps ten times as many."""
+    """Older generations are removed when a new one begins. A shared log keeps ten times as many."""
     before = replace_log(Memory(key=Key("tenant", "resource", thread)), generation=1)
     after = replace_log(before, generation=generation)
     assert count_kept_generations(before, after, generations) == kept

@@ -1,4 +1,4 @@
-"""Values that every backend stores alike come back as they were."""
+"""Values that every backend stores in the same form come back unchanged."""
 
 from __future__ import annotations
 
@@ -19,20 +19,20 @@ def test_text_comes_back(text: str) -> None:
 
 @pytest.mark.parametrize("calls", [(), ("call_1", "call_2"), HALVES, ('a"b', "żółw")])
 def test_calls_come_back(calls: tuple[str, ...]) -> None:
-    """Two lone surrogates stay two."""
+    """Two lone surrogates are not joined."""
     assert encoding.decode_calls(encoding.encode_calls(calls)) == calls
 
 
 @pytest.mark.parametrize("parts", [(), (Part("label", 1, 2, EMPTY_CHAIN, task="t"),)])
 def test_parts_come_back(parts: tuple[Part, ...]) -> None:
-    """No column is written where there are none."""
+    """No column is written if there are no parts."""
     column = encoding.encode_parts(parts)
     assert (encoding.decode_parts(column), column is None) == (parts, not parts)
 
 
 def test_state_comes_back() -> None:
-    """Every field of it is a field of the memory or of its log; the cause is that of its
-    failures."""
+    """Every field of the state is a field of the memory or of its log. The cause is that of the
+    memory's failures."""
     memory = Memory(
         key=KEY,
         log=ObservationLog(unproductive_tokens=9),
@@ -52,5 +52,5 @@ def test_state_comes_back() -> None:
 
 
 def test_a_thread_with_its_own_log_has_no_sums() -> None:
-    """They are summed up over the threads that share their resource's log, and no others."""
+    """The sums count only the threads that share their resource's log."""
     assert encoding.sum_for_resource(Memory(key=KEY)) == (0, 0, 0)

@@ -1,4 +1,4 @@
-"""Which migrations a database lacks, and when it is refused."""
+"""The migrations that a database lacks are found, and a foreign database is refused."""
 
 from __future__ import annotations
 
@@ -30,13 +30,13 @@ def test_lacking(applied: dict[int, str], expected: tuple[Migration, ...]) -> No
     ids=["newer", "differing"],
 )
 def test_refused(applied: dict[int, str], words: str) -> None:
-    """A database this program does not know is not touched."""
+    """A database that this program does not know is not changed."""
     with pytest.raises(StorageError, match=words):
         list_missing_migrations((ONE, TWO), applied)
 
 
 def test_shipped_migrations_are_numbered_without_gaps() -> None:
-    """The files of SQLite count from 1 and hold statements."""
+    """The SQL files of SQLite are numbered from 1 and hold statements."""
     shipped = list_migrations("sqlite")
     assert [step.number for step in shipped] == list(range(1, len(shipped) + 1))
     assert all(

@@ -1,5 +1,5 @@
-"""A file that is deleted, replaced or cannot be used yet: noticed, reopened, and nothing computed
-from the one before is written."""
+"""A file that is deleted, replaced or unusable is noticed and opened again. Nothing that was
+computed from an earlier file is written."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from tests.support.permissions import enforce_permission_bits
 
 
 class TestReopeningInFront(StoreContract):
-    """The whole contract, also where it is the second file: versions go on from there."""
+    """The whole contract, on the first file and on the second one, where versions continue."""
 
     @pytest.fixture(params=[1, 2], ids=["the first file", "the second"])
     def opener(self, tmp_path: Path, request: pytest.FixtureRequest) -> Opener:
@@ -66,8 +66,8 @@ async def bring_back(store: ReopeningStore, clock: Clock) -> None:
 
 
 async def test_a_file_that_is_deleted(tmp_path: Path) -> None:
-    """Within a second nothing is written into what has no name; then there is a new file, with the
-    secret of the old one."""
+    """Within a second nothing is written into the deleted file. A new file takes its place, with
+    the same secret."""
     clock, file = Clock(), tmp_path / "om.db"
     async with open_reopening_store(file, clock) as store:
         await store.open()
@@ -89,8 +89,8 @@ async def test_a_file_that_is_deleted(tmp_path: Path) -> None:
 
 
 async def test_a_file_that_is_replaced(tmp_path: Path) -> None:
-    """A version that a database and its backup both have names two states; changes to one are not
-    laid over the other."""
+    """A version that a database and its backup both have may mean two states. A change computed
+    from one is not written to the other."""
     clock, file = Clock(), tmp_path / "om.db"
     other = await SqliteStore.open(tmp_path / "backup.db")
     await other.commit(Memory(key=KEY), MemoryBuilder().chat(5).memory())
@@ -111,8 +111,8 @@ async def test_a_file_that_is_replaced(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("how", ["no database", "read-only"])
 async def test_a_file_that_cannot_be_used_yet(tmp_path: Path, how: str) -> None:
-    """It is tried again by itself, and complained of once a minute; there is no memory until it is
-    good."""
+    """The store tries the file again by itself, and logs the error once a minute. Until it opens,
+    there is no memory."""
     clock, file = Clock(), tmp_path / "om.db"
     file.write_bytes(b"no database at all" * 100 if how == "no database" else b"")
     with enforce_permission_bits(tmp_path), heard() as events:

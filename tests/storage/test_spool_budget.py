@@ -1,4 +1,4 @@
-"""The resource that loses turns where too many bytes wait."""
+"""Above the byte budget, the owner that has waited longest loses its turns."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from om_proxy.storage.spool_budget import SpoolBudget
 
 
 class Owners:
-    """Each says when its turns are given up."""
+    """Owners that record when their turns are dropped."""
 
     def __init__(self, max_bytes: int) -> None:
         self.budget = SpoolBudget(max_bytes)
@@ -26,7 +26,7 @@ def test_the_oldest_goes_first() -> None:
 
 
 def test_one_that_is_too_large_for_all_of_it_goes_alone() -> None:
-    """A single request must not cost everybody else what they said."""
+    """A single huge owner must not make the others lose their turns."""
     owners = Owners(100)
     owners.charge("a", 40)
     owners.charge("b", 40)

@@ -50,7 +50,7 @@ async def open_spool(folder: Path, **options: Any) -> AsyncIterator[tuple[Spooli
 
 
 def add_messages(memory: Memory, *texts: str) -> Memory:
-    """The memory after these messages."""
+    """Return the memory with these messages added."""
     for text in texts:
         told = item(text, "user" if text.startswith("u") else "assistant")
         message = Message(memory.next_seq, told, extend_chain(memory.chain, told.fp), 5, 1.0)
@@ -75,8 +75,8 @@ async def list_stored_texts(store: Faulty, key: Key = KEY) -> list[str]:
 
 
 async def test_a_turn_that_cannot_be_written_is_read_all_the_same(tmp_path: Path) -> None:
-    """Store and spool together are what the next turn is built on; the file knows of the first turn
-    alone."""
+    """The next turn is computed from store and spool together. The file holds only the first
+    turn."""
     async with open_spool(tmp_path) as (store, faulty):
         await say(store, KEY, "u1", "a1")
         faulty.refuses = True
@@ -111,8 +111,7 @@ async def test_it_is_stored_once_and_in_order_when_the_store_is_back(tmp_path: P
 
 
 async def test_a_commit_whose_end_nobody_heard(tmp_path: Path) -> None:
-    """An error in the middle leaves unknown whether it was written: it was, and is not written
-    again."""
+    """A commit that was written although it seemed to fail is not written again."""
     async with open_spool(tmp_path) as (store, faulty):
         await say(store, KEY, "u1", "a1")
         faulty.forgets_to_say = True
@@ -125,7 +124,8 @@ async def test_a_commit_whose_end_nobody_heard(tmp_path: Path) -> None:
 
 
 async def test_somebody_else_wrote_meanwhile(tmp_path: Path) -> None:
-    """Waiting turns go behind it, and messages that it stored already are not stored twice."""
+    """Waiting turns are appended after another writer's messages. Messages that the writer stored
+    already are not stored twice."""
     async with open_spool(tmp_path) as (store, faulty):
         await say(store, KEY, "u1", "a1")
         faulty.refuses = True
@@ -170,8 +170,8 @@ async def test_a_fork_that_waits(tmp_path: Path) -> None:
 
 
 async def test_a_log_that_is_shared(tmp_path: Path) -> None:
-    """Thread and shared log wait together, and are written together; another thread of the resource
-    tells of what waits."""
+    """Thread and shared log wait together and are written together. Another thread of the resource
+    sees the waiting messages."""
     async with open_spool(tmp_path) as (store, faulty):
         shared_log = Memory(key=resource_key(KEY))
         thread = replace(Memory(key=KEY), scope="resource")
@@ -202,7 +202,7 @@ async def test_a_log_that_is_shared(tmp_path: Path) -> None:
 
 
 async def test_a_change_from_a_state_that_stands_no_more(tmp_path: Path) -> None:
-    """It is a Conflict, as in the store."""
+    """A change from an outdated state is a Conflict, as in the store."""
     async with open_spool(tmp_path) as (store, faulty):
         first = await say(store, KEY, "u1")
         faulty.refuses = True
@@ -212,8 +212,8 @@ async def test_a_change_from_a_state_that_stands_no_more(tmp_path: Path) -> None
 
 
 async def test_five_failures_open_the_breaker(tmp_path: Path) -> None:
-    """Only the flush tries the store from then on, and no reply waits. Before, a reply waits until
-    its turn is stored."""
+    """After five failures only the flush tries the store, and no reply waits. Before that, a reply
+    waits until its turn is stored."""
     async with open_spool(tmp_path) as (store, faulty):
         faulty.refuses = True
         for n in range(5):
@@ -233,7 +233,7 @@ async def test_five_failures_open_the_breaker(tmp_path: Path) -> None:
 
 
 async def test_a_reply_waits_for_the_second_try(tmp_path: Path) -> None:
-    """One failure is soon over: its turn is in the file before its reply ends."""
+    """A short fault delays the reply: its turn is in the file before the reply ends."""
     async with open_spool(tmp_path, retry_s=0.01) as (store, faulty):
         flushing = asyncio.create_task(store.flusher.flush_forever())
         faulty.refuses = True
@@ -248,8 +248,8 @@ async def test_a_reply_waits_for_the_second_try(tmp_path: Path) -> None:
 
 
 async def test_a_commit_that_hangs(tmp_path: Path) -> None:
-    """It is given up in time, and its turn waits; that it was written late does not store it
-    twice."""
+    """A commit that hangs is given up in time, and its turn waits. If the commit was written late,
+    the turn is not stored twice."""
     async with open_spool(tmp_path, commit_timeout_s=0.05) as (store, faulty):
         faulty.hangs = True
         await say(store, KEY, "u1", "a1")
@@ -262,8 +262,8 @@ async def test_a_commit_that_hangs(tmp_path: Path) -> None:
 
 
 async def test_a_store_that_cannot_be_read(tmp_path: Path) -> None:
-    """It is degraded from the first failure until the next success; what waits can be read
-    nevertheless."""
+    """The store is degraded from the first failed read until the next success. Waiting turns can
+    still be read."""
     async with open_spool(tmp_path) as (store, faulty):
         faulty.refuses = True
         await say(store, KEY, "u1")
@@ -278,8 +278,8 @@ async def test_a_store_that_cannot_be_read(tmp_path: Path) -> None:
 
 
 async def test_the_oldest_give_way(tmp_path: Path) -> None:
-    """The oldest resource loses its turns beyond the budget, and the log says whose; the others are
-    kept."""
+    """Above the budget the oldest resource loses its turns, and the log names its thread. The
+    others are kept."""
     budget = SpoolBudget(30_000)
     async with open_spool(tmp_path, budget=budget) as (store, faulty):
         named: list[Key] = []
@@ -303,8 +303,8 @@ async def test_the_oldest_give_way(tmp_path: Path) -> None:
 
 
 async def test_one_that_is_given_up_while_all_are_stored(tmp_path: Path) -> None:
-    """The others are stored all the same: an error here would end the task that stores them, and
-    nobody would hear of it."""
+    """The other turns are stored even if one resource is dropped meanwhile: an error here would
+    silently end the task that stores them."""
     late = Key("tenant", "late", "thread")
     async with open_spool(tmp_path) as (store, faulty):
         faulty.refuses = True
@@ -331,7 +331,7 @@ async def test_one_that_is_given_up_while_all_are_stored(tmp_path: Path) -> None
 
 
 async def test_the_end_of_the_process(tmp_path: Path) -> None:
-    """Turns that can be written at the end are."""
+    """Turns that can be written at the end of the process are written."""
     async with open_spool(tmp_path) as (store, faulty):
         faulty.refuses = True
         await say(store, KEY, "u1")

@@ -14,7 +14,8 @@ from tests.memory.building import KEY
 
 
 async def test_a_thread_without_a_recorded_cause(tmp_path: Path) -> None:
-    """The first release kept no cause of a failure: its rows are read, listed and written on."""
+    """The first release stored no cause of a failure. Its rows are read, listed and written
+    again."""
     file = tmp_path / "om.db"
     store = await SqliteStore.open(file)
     memory = await store.commit(

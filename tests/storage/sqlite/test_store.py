@@ -1,4 +1,4 @@
-"""SQLite holds the contract, and what only SQLite can be asked."""
+"""SQLite keeps the contract, and what only SQLite promises."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ from tests.storage.shared_machine import SharedStore
 
 
 class TestSqliteFile(StoreContract):
-    """The whole contract over a file."""
+    """The whole contract on a file."""
 
     @pytest.fixture
     def opener(self, tmp_path: Path) -> Opener:
@@ -45,7 +45,7 @@ class TestSqliteFile(StoreContract):
 
 
 class TestSqliteInMemory(StoreContract):
-    """The whole contract over `:memory:`, as far as it can be shared."""
+    """The whole contract on `:memory:`, as far as it can be shared."""
 
     durable = False
 
@@ -66,8 +66,8 @@ def path(tmp_path: Path) -> Path:
 async def opened(
     path: Path, busy: float = 5.0, generations: int | None = None
 ) -> AsyncIterator[SqliteStore]:
-    """A store that is closed whatever happens: one left open keeps its threads, and the test run
-    with them."""
+    """Open a store, and close it at the end whatever happens. A store left open keeps its threads,
+    and the test run with them."""
     store = await SqliteStore.open(path, busy_timeout_s=busy, generations=generations)
     try:
         yield store
@@ -82,7 +82,8 @@ async def store(path: Path) -> AsyncIterator[SqliteStore]:
 
 
 async def rows_changed(store: SqliteStore, before: Memory, after: Memory) -> int:
-    """Rows the writer connection inserted, changed or deleted for this commit."""
+    """Return the number of rows that the writer connection inserted, changed or deleted for this
+    commit."""
     connection = store._writer.connection
     assert connection
     counted = connection.total_changes
@@ -91,7 +92,8 @@ async def rows_changed(store: SqliteStore, before: Memory, after: Memory) -> int
 
 
 async def work_of_load(store: SqliteStore, key: Key) -> int:
-    """Instructions of SQLite's virtual machine a load runs, in hundreds."""
+    """Return the number of instructions of SQLite's virtual machine that a load runs, in
+    hundreds."""
     ticks = 0
     await store.load(key)  # statements are compiled once
 
@@ -109,8 +111,8 @@ async def work_of_load(store: SqliteStore, key: Key) -> int:
 
 
 async def test_older_generations_go(path: Path) -> None:
-    """The newest two older generations are kept. Entries that stand in none of them leave the file,
-    chunks stay."""
+    """The newest two older generations are kept. Entries that none of them holds leave the file,
+    and chunks stay."""
     async with opened(path, generations=2) as store:
         thread = MemoryBuilder().chat(40)
         memory = await store.commit(Memory(key=KEY), thread.memory())
@@ -137,7 +139,7 @@ async def test_older_generations_go(path: Path) -> None:
 
 
 async def test_turn_writes_what_is_new(store: SqliteStore) -> None:
-    """A turn of two on a thread of 5 000 messages writes four rows: both messages, the thread's
+    """A turn of two messages on a thread of 5 000 writes four rows: both messages, the thread's
     own, the counter."""
     thread = MemoryBuilder().chat(5_000)
     memory = await store.commit(Memory(key=KEY), thread.memory())
@@ -145,7 +147,7 @@ async def test_turn_writes_what_is_new(store: SqliteStore) -> None:
 
 
 async def test_each_step_writes_its_own_rows(store: SqliteStore) -> None:
-    """Observing, activating, reflecting, undoing and taking back write a row or two beside the
+    """Observing, activating, reflecting, undoing and taking back write one or two rows besides the
     thread's and the counter."""
     thread = MemoryBuilder().chat(1_000)
     memory = await store.commit(Memory(key=KEY), thread.memory())
@@ -247,8 +249,8 @@ async def test_commits_that_arrive_together_share_a_transaction(store: SqliteSto
 
 
 async def test_commits_share_a_transaction_with_other_work(store: SqliteStore) -> None:
-    """Commits are one hop to the connection's thread, other work is several: together they are one
-    transaction all the same, and the commit that comes too late is told so and spoils nothing."""
+    """Commits take one hop to the connection's thread, other work takes several. Both share one
+    transaction, and a commit that comes too late gets a Conflict without affecting the others."""
     connection, begun = store._writer.connection, []
     assert connection
     stored = await store.commit(Memory(key=KEY), MemoryBuilder().chat(1).memory())
@@ -273,7 +275,8 @@ async def test_commits_share_a_transaction_with_other_work(store: SqliteStore) -
 
 
 async def test_one_bad_commit_does_not_spoil_its_companions(store: SqliteStore) -> None:
-    """A commit that breaks a rule of the database fails alone among those of one transaction."""
+    """A commit that breaks a rule of the database fails alone; the others of its transaction
+    succeed."""
     thread = MemoryBuilder().chat(2)
     memory = await store.commit(Memory(key=KEY), thread.memory())
     twice = thread.every[1]  # an interrupted reply under a seq that is taken
@@ -301,7 +304,7 @@ async def test_opened_by_many_at_once(path: Path) -> None:
 
 @contextmanager
 def files_limited_to(size: int) -> Iterator[None]:
-    """No file of this process grows beyond `size` bytes: the kernel refuses the write, as a full
+    """Limit the files of this process to `size` bytes: the kernel refuses larger writes, as a full
     disk does."""
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (size, hard))
@@ -312,8 +315,8 @@ def files_limited_to(size: int) -> Iterator[None]:
 
 
 async def test_full_disk_fails_the_commit_and_nothing_else(store: SqliteStore, path: Path) -> None:
-    """A commit the disk has no room for raises StorageError and leaves the thread as it was; with
-    room it works again."""
+    """A commit that the disk has no room for raises StorageError and leaves the thread unchanged.
+    With room it works again."""
     memory = await store.commit(Memory(key=KEY), MemoryBuilder().chat(2).memory())
     trusted = store._writer.connection
     big = replace(memory, title="x" * 3_000_000)
@@ -328,7 +331,7 @@ async def test_full_disk_fails_the_commit_and_nothing_else(store: SqliteStore, p
 async def test_write_protected_database_is_an_error_until_it_no_longer_is(
     store: SqliteStore,
 ) -> None:
-    """Commit and ping raise StorageError where nothing can be written, and loads go on; a new
+    """If nothing can be written, commit and ping raise StorageError and loads still work. A new
     connection writes again."""
     memory = await store.commit(Memory(key=KEY), MemoryBuilder().chat(2).memory())
     for use in (store.ping, lambda: store.commit(memory, replace(memory, turns=1))):
@@ -354,7 +357,7 @@ NOTES = b"these are my holiday notes, not a database" * 99
 
 
 def test_file_of_another_kind(path: Path) -> None:
-    """A file that is no database is refused and left as it is."""
+    """A file that is no database is refused and left unchanged."""
     path.write_bytes(NOTES)
     with pytest.raises(StorageError, match="DatabaseError"):
         asyncio.run(SqliteStore.open(path))
@@ -383,8 +386,8 @@ async def test_reopened_file_is_as_it_was(path: Path) -> None:
 async def test_file_of_another_program_version_is_refused(
     path: Path, change: str, words: str
 ) -> None:
-    """A file with migrations we do not know, or know differently, is not opened; the text says what
-    to do."""
+    """A file with unknown or different migrations is not opened, and the message says what to
+    do."""
     async with opened(path):
         pass
     with closing(sqlite3.connect(path)) as other, other:
@@ -425,7 +428,7 @@ def test_statements_are_split_where_they_end() -> None:
 
 
 async def test_files_are_their_owners(path: Path) -> None:
-    """The file and its WAL hold conversations: nobody but their owner may read them."""
+    """Only the owner may read the file and its WAL, because they hold conversations."""
     async with opened(path.parent / "new" / "memory.db") as store:
         await store.commit(Memory(key=KEY), MemoryBuilder().chat(2).memory())
         modes = {file.name: file.stat().st_mode & 0o777 for file in (path.parent / "new").iterdir()}
@@ -450,8 +453,8 @@ async def test_forgotten_bytes_are_gone(store: SqliteStore, path: Path) -> None:
 async def test_forgotten_bytes_are_gone_from_the_shared_log_too(
     store: SqliteStore, path: Path
 ) -> None:
-    """No byte of it is left in the log, its older generations, a reflection in the making, or what
-    others were told."""
+    """No byte of the thread is left in the log, its older generations, a pending reflection, or
+    other threads' prompts."""
     secret = await store.secret()
     s = SharedStore(store, "AB", resource_key(KEY), lambda key: label_thread(secret, key))
     for name in "ABA":
@@ -486,7 +489,7 @@ async def test_forgotten_bytes_are_gone_from_the_shared_log_too(
 
 
 def canaries(path: Path) -> dict[str, int]:
-    """How many of them stand in the file and in its WAL."""
+    """Return how many canaries the file and its WAL hold."""
     return {
         file.name: file.read_bytes().count(b"canary") for file in path.parent.glob("memory.db*")
     }
@@ -500,7 +503,7 @@ async def canary(store: SqliteStore, key: Key = KEY) -> None:
 
 @contextmanager
 def snapshot(path: Path) -> Iterator[None]:
-    """Another program, in the middle of reading the file: a backup, a shell, Litestream."""
+    """Hold a snapshot of the file, as another program does: a backup, a shell, Litestream."""
     with closing(sqlite3.connect(path, isolation_level=None)) as reader:
         reader.execute("BEGIN")
         reader.execute("SELECT count(*) FROM message").fetchall()
@@ -517,8 +520,8 @@ def is_erasing(store: SqliteStore) -> bool:
 
 
 async def test_bytes_that_a_reader_holds_are_pending(store: SqliteStore, path: Path) -> None:
-    """The rows are gone at once; the bytes as soon as the reader lets go, without anybody asking,
-    while others go on writing."""
+    """The rows are gone at once. The bytes are gone as soon as the reader ends, without another
+    call, while others continue to write."""
     await canary(store)
     with snapshot(path):
         went = await store.forget(KEY)
@@ -541,7 +544,7 @@ async def test_bytes_that_a_reader_holds_are_pending(store: SqliteStore, path: P
 
 
 async def test_a_reader_holds_up_nobody(store: SqliteStore, path: Path) -> None:
-    """A commit waits no longer than one try takes while the bytes are pending."""
+    """While the bytes are pending, a commit waits no longer than one try takes."""
     await canary(store)
     with snapshot(path):
         await store.forget(KEY)
@@ -558,8 +561,8 @@ async def test_a_reader_holds_up_nobody(store: SqliteStore, path: Path) -> None:
 
 
 async def test_what_was_pending_at_the_end_is_done_by_the_next_process(path: Path) -> None:
-    """A server that ends, or is killed, while a reader holds the bytes has not forgotten that they
-    must go."""
+    """A server that ends, or is killed, while a reader holds the bytes erases them after its next
+    start."""
     async with opened(path) as store:
         await canary(store)
         reading = snapshot(path)
@@ -574,8 +577,8 @@ async def test_what_was_pending_at_the_end_is_done_by_the_next_process(path: Pat
 
 
 async def test_another_process_goes_on_with_what_is_pending(store: SqliteStore, path: Path) -> None:
-    """A command forgot a thread and ended: the server finds the bytes with its next look for
-    work."""
+    """A command forgot a thread and ended. The server erases the bytes when it looks for work
+    next."""
     await canary(store)
     with snapshot(path):
         async with opened(path) as command:
@@ -589,8 +592,7 @@ async def test_another_process_goes_on_with_what_is_pending(store: SqliteStore, 
 async def test_a_failing_checkpoint_is_pending_too(
     store: SqliteStore, path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The rows are gone: that the bytes could not be looked after is no reason to say that
-    forgetting failed."""
+    """The rows are gone, so a checkpoint that fails does not make forgetting fail."""
     await canary(store)
     truncate, failing = Eraser._truncate_wal, [StorageError("the disk is full")] * 2
 
@@ -627,8 +629,8 @@ asyncio.run(main(sys.argv[1]))
 
 
 def acknowledged_until_killed(path: Path, least: int) -> int:
-    """The last seq a committing process told of before it was killed, soon after its `least`-th
-    commit."""
+    """Return the last seq that a committing process acknowledged before it was killed, soon after
+    its `least`-th commit."""
     places = [Path(__file__).parents[1], Path(__file__).parents[3]]
     env = {**os.environ, "PYTHONPATH": os.pathsep.join(map(str, places))}
     with subprocess.Popen(
@@ -644,7 +646,7 @@ def acknowledged_until_killed(path: Path, least: int) -> int:
 
 async def test_killed_process_loses_nothing_acknowledged(path: Path) -> None:
     """Every acknowledged message is stored once after 20 kills of a committing process, and the
-    file stays sound."""
+    file is intact."""
     random = Random(20)
     for _ in range(20):
         acknowledged = acknowledged_until_killed(path, random.randint(1, 20))
@@ -661,7 +663,6 @@ async def test_killed_process_loses_nothing_acknowledged(path: Path) -> None:
 
 
 def test_a_state_written_before_goes_on() -> None:
-    """A thread of a release that knew nothing of undated messages: all of its messages are dated,
-    as they were."""
+    """In a thread of a release without undated messages, all messages are dated, as they were."""
     before = b'{"style":"full","views":[],"turns":3,"render_date":null,"unproductive_at":0,"shown":[0,0]}'
     assert msgspec.json.decode(before, type=ThreadState).undated_to == 0

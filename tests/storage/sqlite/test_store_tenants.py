@@ -1,5 +1,5 @@
-"""Two tenants whose resources and threads have the same names: what is said of one tenant's is
-never said of the other's."""
+"""Two tenants have resources and threads of the same names. What is stored for one tenant never
+reaches the other."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ async def store() -> AsyncIterator[SqliteStore]:
 async def shared(
     store: SqliteStore, tenant: str, thread: str, wakeup: ResourceWakeup | None = None
 ) -> Memory:
-    """A thread of four messages that shares its resource's log, with its shared log."""
+    """Create a thread of four messages that shares its resource's log, and the shared log."""
     key = Key(tenant, "resource", thread)
     memory = replace(MemoryBuilder(key).chat(4, tenant).memory(), scope="resource", turn_at=NOW)
     before = await store.load(resource_key(key))
@@ -37,7 +37,7 @@ async def shared(
     return committed
 
 
-async def test_who_waits(store: SqliteStore) -> None:
+async def test_backlog_of_a_tenant(store: SqliteStore) -> None:
     """A shared log's threads are those of its own tenant."""
     mine, _ = [await shared(store, tenant, "t") for tenant in ("a", "b")]
     assert [waiting.key for waiting in await store.resource_backlog(resource_key(mine.key))] == [
@@ -79,8 +79,8 @@ async def test_whose_shared_log_is_made_due(store: SqliteStore) -> None:
 
 
 async def test_whose_version(store: SqliteStore) -> None:
-    """A commit is checked against its own tenant's version: the same name elsewhere is no conflict,
-    and hides none."""
+    """A commit is checked against its own tenant's version. The same name elsewhere neither causes
+    nor hides a conflict."""
     await shared(store, "a", "t")
     await shared(store, "b", "t")
     for tenant in ("a", "b"):
@@ -90,7 +90,7 @@ async def test_whose_version(store: SqliteStore) -> None:
 
 
 async def test_whose_lease(store: SqliteStore) -> None:
-    """A lease on one tenant's thread keeps nobody from the other's."""
+    """A lease on one tenant's thread does not block the other tenant's."""
     keys = [Key(tenant, "resource", "t") for tenant in ("a", "b")]
     for key in keys:
         await store.commit(
@@ -103,8 +103,8 @@ async def test_whose_lease(store: SqliteStore) -> None:
 
 
 async def test_whose_shared_log_goes(store: SqliteStore) -> None:
-    """A tenant's shared log is forgotten with its last thread. Another tenant's thread neither
-    keeps it nor loses its own."""
+    """A tenant's shared log is removed with its last thread. Another tenant's thread neither keeps
+    that log nor loses its own."""
     mine, theirs = [await shared(store, tenant, "t") for tenant in ("a", "b")]
     shared_log = await store.load(resource_key(theirs.key))
     assert (await store.forget(mine.key)).messages == 4

@@ -17,7 +17,8 @@ pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="there are no su
 
 
 async def test_one_after_the_other(tmp_path: Path) -> None:
-    """Two file handles stand for two processes: the system's lock belongs to the handle."""
+    """One file handle waits for the other. Two handles stand for two processes, because the
+    system's lock belongs to the handle."""
     first, second = WriterLock(f"{tmp_path}/om.db", 5.0), WriterLock(f"{tmp_path}/om.db", 5.0)
     order: list[str] = []
     async with first:
@@ -48,8 +49,7 @@ async def test_who_waits_too_long_is_told(tmp_path: Path) -> None:
 
 
 async def test_a_store_writes_in_its_turn_only(tmp_path: Path) -> None:
-    """Commit, forgetting with its checkpoint, closing: nothing happens while another process has
-    the turn."""
+    """A store does not commit, forget, checkpoint or close while another process has the lock."""
     store = await SqliteStore.open(tmp_path / "om.db", busy_timeout_s=0.1)
     other = WriterLock(f"{tmp_path}/om.db", 1.0)
     async with other:
@@ -75,7 +75,7 @@ async def test_it_is_let_go_after_an_error(tmp_path: Path) -> None:
 
 
 async def test_a_busy_one_lets_the_next_in(tmp_path: Path) -> None:
-    """A waiting process gets its turn within two turns of one that writes without a pause."""
+    """A waiting process gets the lock within two turns of one that writes without a pause."""
     busy, quiet = WriterLock(f"{tmp_path}/om.db", 5.0), WriterLock(f"{tmp_path}/om.db", 5.0)
     turns, waited = 0, asyncio.Event()
 
@@ -114,7 +114,7 @@ async def test_a_clean_end_leaves_nothing_but_the_database(tmp_path: Path) -> No
 
 
 async def test_the_files_go_with_the_last_one(tmp_path: Path) -> None:
-    """Stores that end one after the other leave nothing, and each can write until its own end."""
+    """Stores that end one after the other leave no files, and each can write until its own end."""
     stores = [await SqliteStore.open(tmp_path / "om.db") for _ in range(3)]
     while stores:
         await stores.pop(0).close()
@@ -124,8 +124,8 @@ async def test_the_files_go_with_the_last_one(tmp_path: Path) -> None:
 
 
 async def test_files_in_use_stay(tmp_path: Path) -> None:
-    """A process that ends while another one writes leaves the lock alone: a new one must wait
-    behind the writer."""
+    """A process that ends while another one writes does not remove the lock: a new process must
+    wait for the writer."""
     writing, ending = WriterLock(f"{tmp_path}/om.db", 5.0), WriterLock(f"{tmp_path}/om.db", 5.0)
     async with ending:
         pass
@@ -141,8 +141,8 @@ async def test_files_in_use_stay(tmp_path: Path) -> None:
 
 
 async def test_a_lock_on_a_removed_file_is_none(tmp_path: Path) -> None:
-    """A process that waited for a file that its holder removed does not write beside the process
-    that opened the new one."""
+    """A process that waited for a file which its holder removed does not write at the same time as
+    the process that opened the new file."""
     ended, waiting, new = (WriterLock(f"{tmp_path}/om.db", 5.0) for _ in range(3))
     for one in (waiting, ended):
         async with one:  # both have the first file open
@@ -184,7 +184,8 @@ asyncio.run(main(sys.argv[1]))
 
 
 def test_processes_that_end_and_begin_all_the_time(tmp_path: Path) -> None:
-    """Each removes the files at its end, which is after every write: no two ever write at once."""
+    """Each process removes the files at its end, which is after every write. No two processes ever
+    write at once."""
     (tmp_path / "count").write_text("0")
     command, root = [sys.executable, "-c", COUNTING, str(tmp_path)], Path(__file__).parents[3]
     running = [subprocess.Popen(command, cwd=root) for _ in range(4)]
