@@ -21,8 +21,8 @@ _MISSING_PAGE_MESSAGES = {
         "om-proxy serves no metrics in this version, and asks no model server for its own here"
     ),
     "/docs": (
-        "om-proxy has no page here; what it answers stands in its documentation, "
-        "and the model server's API below /v1"
+        "om-proxy has no page here; read its documentation, "
+        "and send requests for the model server below /v1"
     ),
 }
 ADMIN_PATH = "/om"
@@ -54,12 +54,10 @@ def find_own_page(scope: Scope) -> str | None:
         return None
     if path != "/" and has_path_thread(scope):
         raise NotFound(
-            "below a thread's prefix stands the API of the model server alone; leave the prefix out"
+            "below a thread's prefix there is only the model server's API; leave the prefix out"
         )
     if path == "/" and scope["method"] not in ("GET", "HEAD"):
-        raise NotFound(
-            "nothing can be sent here; the API stands below /v1: is the base URL without it?"
-        )
+        raise NotFound("nothing can be sent here; the API is below /v1: add /v1 to the base URL")
     if message := _MISSING_PAGE_MESSAGES.get(root):
         raise NotFound(message)
     return root

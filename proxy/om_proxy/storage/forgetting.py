@@ -47,18 +47,18 @@ class LogRemoval(NamedTuple):
 
 def plan_log_removal(
     shared_log: Memory,
-    older: Sequence[Generation],
+    older_generations: Sequence[Generation],
     key: Key,
     others: Sequence[Key],
     label_of: LabelThread,
 ) -> LogRemoval:
-    """Plan the removal of the thread `key`. `older`: the older generations of the shared log;
-    `others`: the threads that keep sharing it."""
+    """Plan the removal of the thread `key` from the shared log and its older generations.
+    `others`: the threads that keep sharing the log."""
     label = label_of(key)
-    after = thread_removal.remove_thread(shared_log, older, label)
+    after = thread_removal.remove_thread(shared_log, older_generations, label)
     mentions = [
         [entry.id for entry in entries if thread_removal.mentions_thread(entry, label)]
-        for entries in (shared_log.log.entries, *(entries for _, entries in older))
+        for entries in (shared_log.log.entries, *(entries for _, entries in older_generations))
     ]
     uncovered = [
         other

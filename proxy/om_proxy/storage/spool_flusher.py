@@ -121,11 +121,11 @@ class SpoolFlusher:
         except Unwritable:
             raise
         except Conflict:
-            found = await self._find_committed(rebased_turn)
-            if found is None:
+            written = await self._find_committed(rebased_turn)
+            if written is None:
                 resource.is_append_only = True
                 return
-            committed = found
+            committed = written
         # the turn may have been dropped meanwhile
         if resource.turns and resource.turns[0] is turn:
             resource.remove_oldest(committed)

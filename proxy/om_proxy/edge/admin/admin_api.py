@@ -48,7 +48,7 @@ _CONFIG_KEY = "om.edge_config"  # in a request's scope, on its way through the r
 
 
 class AdminApi:
-    """The routes of `ADMIN_ROUTES`, behind the checks of access."""
+    """The routes of `ADMIN_ROUTES`, served after the checks of access."""
 
     def __init__(
         self, thread_admin: ThreadAdmin, secret: bytes, clock: Callable[[], float] = time.time
@@ -70,7 +70,7 @@ class AdminApi:
     async def __call__(
         self, scope: Scope, receive: Receive, send: Send, config: EdgeConfig
     ) -> None:
-        # names are decoded behind the router: `%2F` in a name ends no part of the path
+        # names are decoded after routing: `%2F` in a name is not a separator of the path
         path = scope["raw_path"].decode("latin-1")
         routed = {**scope, "path": path, "root_path": "", "app": self, _CONFIG_KEY: config}
         try:

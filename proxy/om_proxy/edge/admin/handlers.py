@@ -27,13 +27,13 @@ from om_proxy.thread_admin import ThreadAdmin
 
 
 def normalize_stored_name(name: str) -> str:
-    """Normalize a name. An invalid name is looked up unchanged, and is not found."""
+    """Return the normalized name. An invalid name is looked up unchanged, and is not found."""
     return normalize_name(name) or name
 
 
 @dataclass(frozen=True, slots=True)
 class AdminHandlers:
-    """One method a route. Each returns the route's answer, or raises an OmError."""
+    """One method for each route. It returns the route's answer, or raises an OmError."""
 
     thread_admin: ThreadAdmin
     secret: bytes
@@ -43,13 +43,13 @@ class AdminHandlers:
         query = call.query
         assert isinstance(query, ThreadListQuery)
         resource = None if query.resource is None else normalize_stored_name(query.resource)
-        found = await self.thread_admin.list_threads(
+        threads = await self.thread_admin.list_threads(
             call.tenant, resource, parse_cursor(query.cursor, call.tenant), query.limit
         )
-        lines = [describe_line(info, self.secret) for info in found]
-        is_full = len(found) == query.limit
+        lines = [describe_line(info, self.secret) for info in threads]
+        is_full = len(threads) == query.limit
         return ThreadList(
-            items=lines, threads=lines, cursor=write_cursor(found[-1].key) if is_full else None
+            items=lines, threads=lines, cursor=write_cursor(threads[-1].key) if is_full else None
         )
 
     async def show_thread(self, call: AdminCall) -> ThreadStatus:

@@ -78,7 +78,7 @@ class AdminCall(Struct, frozen=True, kw_only=True):
 
 
 def parse_query(query_type: type[_T], query_string: bytes) -> _T:
-    """Parse the query; the last value of a repeated name counts. Raises BadRequest."""
+    """Parse the query; the last value of a repeated name counts. Raise BadRequest."""
     values = {
         name: values[-1]
         for name, values in parse_qs(query_string.decode("latin-1"), keep_blank_values=True).items()
@@ -91,7 +91,7 @@ def parse_query(query_type: type[_T], query_string: bytes) -> _T:
 
 def parse_body(body_type: Any, body: bytes, headers: Sequence[Header]) -> Any:
     """Parse the body, a JSON object. `Content-Type` must say that it is JSON, because a browser
-    then sends a preflight before it posts from another site. Raises BadRequest."""
+    then sends a preflight before it posts from another site. Raise BadRequest."""
     content_type = find_header(headers, b"content-type") or b""
     if content_type.partition(b";")[0].strip().lower() != b"application/json":
         raise BadRequest(
@@ -116,7 +116,7 @@ def _describe_fault(exc: msgspec.ValidationError, where: str) -> BadRequest:
 
 def parse_etag(headers: Sequence[Header], name: bytes) -> int | None:
     """Return the version that an `If-Match` or `If-None-Match` header names; None without one, or
-    for `*`. Raises BadRequest for what is no ETag of ours."""
+    for `*`. Raise BadRequest for what is no ETag of ours."""
     value = find_header(headers, name)
     if value is None or value.strip() == b"*":
         return None
@@ -127,7 +127,7 @@ def parse_etag(headers: Sequence[Header], name: bytes) -> int | None:
 
 
 def parse_cursor(cursor: str | None, tenant: str | None) -> Key | None:
-    """Return the key after which a list continues. Raises BadRequest for the cursor of another
+    """Return the key after which a list continues. Raise BadRequest for the cursor of another
     list."""
     if not cursor:
         return None
