@@ -105,6 +105,7 @@ class ChatRoute:
         await self._send_upstream(exchange, receive, send)
 
     async def _accept(self, scope: Scope, receive: Receive, config: EdgeConfig) -> Exchange:
+        """Read the request, and choose its upstream. Raise OmError to refuse it."""
         caller = identify(scope["headers"], config.identity, self._secret, time.time())
         body = await read_body(receive, config.settings.limits.body)
         started = time.perf_counter()  # the time that the client takes to send does not count
@@ -131,6 +132,8 @@ class ChatRoute:
     # ── memory, failing open ──────────────────────────────────────────────────────────────────────
 
     async def _open_memory(self, exchange: Exchange, config: EdgeConfig) -> None:
+        """Open the turn, and set the exchange's status and reason. Raise only BadRequest: on any
+        other error the request goes upstream without memory."""
         try:
             exchange.reason = find_off_reason(exchange, config)
             if exchange.reason or exchange.request is None:
@@ -165,9 +168,11 @@ class ChatRoute:
         which messages it leaves out.
         """
         request = exchange.request
-        if request is None or exchange.context is None or exchange.caller.mode == "read":
+        if request is None or exchange.context is None:
             return
-        if not isinstance(exc, StorageError | TimeoutError):
+        is_stored = exchange.caller.mode != "read"
+        is_unread = isinstance(exc, StorageError | TimeoutError)
+        if not is_stored or not is_unread:
             return
         if self._api.has_replies(request):  # the client sends its history
             return
@@ -203,10 +208,11 @@ class ChatRoute:
     # ── the upstream ──────────────────────────────────────────────────────────────────────────────
 
     async def _send_upstream(self, exchange: Exchange, receive: Receive, send: Send) -> None:
-        async with DisconnectWatch(exchange.scope, receive) as left:
-            gone = None if exchange.upstream.on_disconnect == "drain" else left
+        """Send the request upstream, relay the answer, and report the end."""
+        async with DisconnectWatch(exchange.scope, receive) as client_left:
+            disconnected = None if exchange.upstream.on_disconnect == "drain" else client_left
             try:
-                answer = await run_unless_disconnected(gone, self._attempts.send(exchange))
+                answer = await run_unless_disconnected(disconnected, self._attempts.send(exchange))
             except OmError as exc:
                 await self._closing.close_without_reply(exchange, exc.status)
                 await responses.send_error(send, exc, build_receipt(exchange))
@@ -221,7 +227,7 @@ class ChatRoute:
                 return
             if len(exchange.body) > MIN_REPORTED_BODY_BYTES:
                 exchange.report_copies_after_answer()
-            outcome = await self._closing.relay(exchange, answer, send, gone)
+            outcome = await self._closing.relay(exchange, answer, send, disconnected)
             self._report_end(exchange, answer.status, outcome)
 
     def _report_end(self, exchange: Exchange, status: int, end: str) -> None:

@@ -1,4 +1,4 @@
-"""One request on its way through the proxy: its values, and the parts that memory work needs."""
+"""The values of one request on its way through the proxy, and what memory work needs of them."""
 
 from __future__ import annotations
 

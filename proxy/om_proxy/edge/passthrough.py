@@ -64,8 +64,11 @@ async def relay_unchanged(
     if first["type"] == "http.disconnect":
         return CLIENT_LEFT
 
-    async def relay_content(content: bytes | _Upload, gone: asyncio.Future[None]) -> RequestEnd:
-        watched = None if settings.on_disconnect == "drain" else gone
+    async def relay_content(
+        content: bytes | _Upload, disconnected: asyncio.Future[None] | None
+    ) -> RequestEnd:
+        if settings.on_disconnect == "drain":
+            disconnected = None
         sending = upstream.send(
             scope["method"],
             url,
@@ -76,22 +79,22 @@ async def relay_unchanged(
             path_in_settings=settings.path_in_settings,
         )
         try:
-            answer = await run_unless_disconnected(watched, sending)
+            answer = await run_unless_disconnected(disconnected, sending)
         except OmError as exc:
             return await send_refusal(send, exc, receipt)
         if answer is None:
             return CLIENT_LEFT
-        relayed = await relay(answer, send, receipt=receipt, disconnected=watched)
+        relayed = await relay(answer, send, receipt=receipt, disconnected=disconnected)
         return RequestEnd(answer.status, relayed.outcome)
 
     if first.get("more_body"):
         length = find_header(scope["headers"], b"content-length")
         headers = [*headers, (b"content-length", length)] if length is not None else headers
         async with _Upload(first, receive, get_disconnect_future(scope)) as upload:
-            return await relay_content(upload, upload.gone)
+            return await relay_content(upload, upload.disconnected)
     else:
-        async with DisconnectWatch(scope, receive) as gone:
-            return await relay_content(first.get("body", b""), gone)
+        async with DisconnectWatch(scope, receive) as disconnected:
+            return await relay_content(first.get("body", b""), disconnected)
 
 
 async def send_refusal(send: Send, exc: OmError, receipt: Sequence[Header]) -> RequestEnd:
@@ -125,17 +128,17 @@ class _Upload:
         self._receive = receive
         self._server_disconnect = server_disconnect
         self._watch: asyncio.Task[None] | None = None
-        self.gone: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self.disconnected: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
     async def __aenter__(self) -> _Upload:
         if self._server_disconnect is not None:
-            self._server_disconnect.add_done_callback(self._mark_gone)
+            self._server_disconnect.add_done_callback(self._mark_disconnected)
         return self
 
     async def __aexit__(self, *exc_info: object) -> None:
-        self.gone.cancel()
+        self.disconnected.cancel()
         if self._server_disconnect is not None:
-            self._server_disconnect.remove_done_callback(self._mark_gone)
+            self._server_disconnect.remove_done_callback(self._mark_disconnected)
         if self._watch is not None:
             self._watch.cancel()
 
@@ -148,15 +151,15 @@ class _Upload:
                 self._watch = asyncio.create_task(self._watch_disconnect())
                 return
             message = await self._receive()
-        self._mark_gone()
+        self._mark_disconnected()
         # this aborts the request to the upstream: half a body must not look complete
         raise ClientDisconnected
 
     async def _watch_disconnect(self) -> None:
         while (await self._receive())["type"] != "http.disconnect":
             pass
-        self._mark_gone()
+        self._mark_disconnected()
 
-    def _mark_gone(self, _: object = None) -> None:
-        if not self.gone.done():
-            self.gone.set_result(None)
+    def _mark_disconnected(self, _: object = None) -> None:
+        if not self.disconnected.done():
+            self.disconnected.set_result(None)

@@ -57,9 +57,10 @@ class TurnClosing:
         exchange: Exchange,
         answer: UpstreamResponse,
         send: Send,
-        gone: asyncio.Future[None] | None,
+        disconnected: asyncio.Future[None] | None,
     ) -> Outcome:
-        """Relay an answer, and close its turn before the last bytes are sent."""
+        """Relay an answer, and close its turn before the last bytes are sent. `disconnected` is done
+        when the client has left; None: relay to the end even then."""
         turn = exchange.turn
         delivery = exchange.delivery
         should_store = turn is not None or exchange.missed_at is not None
@@ -99,7 +100,7 @@ class TurnClosing:
                 reader=reader,
                 before_end=before_end if reader else None,
                 end_finder=end_finder,
-                disconnected=gone,
+                disconnected=disconnected,
             )
             delivery.is_end_sent = relayed.is_end_sent
             if reader is not None and not is_settled:
