@@ -56,7 +56,10 @@ async def soaking(
                     "policy.policy.MAX_REQUEST_CONTEXTS",
                     "edge.edge_config.MAX_REMEMBERED_MESSAGES",
                 ),
-                *("turns.deliveries.MAX_KNOWN_THREADS", "turns.deliveries.MAX_UNWRITTEN_THREADS"),
+                *(
+                    "turns.deliveries.MAX_REMEMBERED_THREADS",
+                    "turns.deliveries.MAX_UNWRITTEN_THREADS",
+                ),
             ):
                 bounds.enter_context(mock.patch(f"om_proxy.{bound}", FEW))
             memories = partial(Memories, cache_bytes=cache_bytes)

@@ -1,4 +1,4 @@
-"""Renders the memory that the actor is sent around the tail, once for each state of the log
+"""Render the memory that the actor is sent around the tail, once for each state of the log
 (docs/spec/behaviour.md#context)."""
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class Prompt:
 
 
 class BlockRenderer:
-    """Keeps rendered blocks, so that a request between two activations renders nothing."""
+    """A renderer that keeps rendered blocks: a request between two activations renders nothing."""
 
     def __init__(self) -> None:
         self._rendered: BoundedCache[tuple[object, ...], str] = BoundedCache(
@@ -53,8 +53,8 @@ class BlockRenderer:
         *,
         left_out: bool = False,
     ) -> Prompt:
-        """Render the prompt of this request. `memory.render_date` is set. `left_out`: `pieces` lack
-        the oldest messages of the tail."""
+        """Render the prompt of this request. `memory.render_date` must be set. `left_out`: `pieces`
+        lack the oldest messages of the tail."""
         date = datetime.fromtimestamp(
             memory.render_date or 0.0, find_zone(memory.timezone, context.effective.memory.timezone)
         )
@@ -63,27 +63,27 @@ class BlockRenderer:
         hint = ""
         if has_notes:
             hint = continuation_hint(date.date(), begun=memory.coverage > 0)
-        elif left_out:  # the actor must not take the first remaining message for the beginning
+        elif left_out:  # else the actor takes the first remaining message for the beginning
             hint = hint_without_notes(date.date())
         body = request.api.rewrite_body(request, block, hint, pieces, context.layout)
-        entries = sum(len(o.text) for o in memory.log.entries)
-        tokens = memory.log.tokens + (len(block) + len(hint) - entries) // 4
+        log_chars = sum(len(entry.text) for entry in memory.log.entries)
+        tokens = memory.log.tokens + (len(block) + len(hint) - log_chars) // 4  # 4 chars a token
         return Prompt(body, max(tokens, 0))
 
     def _block(self, memory: Memory, date: datetime, context: MemoryContext) -> str:
         options = context.context_options
         state = (
             memory.log.generation,
-            tuple(hash(o.text) for o in memory.log.entries),
+            tuple(hash(entry.text) for entry in memory.log.entries),
             hash(memory.other_threads_text),
             memory.scope,
         )
         hints = active_hints(memory)
-        # the day, because the moment moves; and the zone, because the hints tell a time
+        # only the day of `date`: the moment differs for each request. The zone: hints contain times.
         key = (memory.key, state, date.date(), str(date.tzinfo), options, hints)
         block = self._rendered.get(key)
         if block is None:
-            parts = [section for o in memory.log.entries for section in split_entry(o)]
+            parts = [section for entry in memory.log.entries for section in split_entry(entry)]
             block = observation_block(
                 [section.text for section in parts],
                 task=hints.task,

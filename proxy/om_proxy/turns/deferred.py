@@ -1,9 +1,9 @@
-"""Keeps turns whose memory cannot be read, and commits them in order once it can be.
+"""Keep turns whose memory cannot be read, and commit them in order once it can.
 
-A memory that can be read but not written waits in the store's own spool
-(storage/spooling_store.py). For the turns here nothing is known of the thread, so nothing can be
-computed. A client that sends only its newest message would lose it. The next request of the thread,
-or the next second, tries again.
+A turn whose memory can be read but not written waits in the store's own spool
+(storage/spooling_store.py). For a turn here, nothing is known of the thread, so nothing can be
+computed. A client that sends only its newest message would lose the turn. The next request of the
+thread, or the next second, tries again.
 """
 
 from __future__ import annotations
@@ -30,16 +30,16 @@ Commit = Callable[[], Awaitable[None]]
 
 @dataclass(eq=False, slots=True)
 class DeferredTurn:
-    """A turn that waits. `commit` raises StorageError while the turn cannot be stored. `released`
-    is set when its reply need not wait for it any longer."""
+    """A waiting turn. `commit` raises StorageError while the turn cannot be stored. `released` is
+    set when its reply need not wait for it any longer."""
 
     commit: Commit
     released: asyncio.Event = field(default_factory=asyncio.Event)
 
 
 class DeferredTurns:
-    """The turns that wait, by thread. `retry_forever` must run beside it. The store's spool shares
-    its budget."""
+    """The waiting turns, by thread. A task must run `retry_forever`. The store's spool shares the
+    budget."""
 
     def __init__(
         self,
@@ -47,7 +47,7 @@ class DeferredTurns:
         facts: Facts | None = None,
         is_off: Callable[[], bool] = lambda: False,
     ) -> None:
-        """`is_off`: whether there is no memory at all yet. Then no turn is kept."""
+        """`is_off`: whether there is no memory at all yet. In that case no turn is kept."""
         self._is_off = is_off
         self._budget = budget or SpoolBudget()
         self._facts = facts or Facts()
@@ -58,7 +58,7 @@ class DeferredTurns:
         self._is_ending = False
 
     def is_waiting(self, key: Key) -> bool:
-        """Whether turns of this thread wait."""
+        """Return whether turns of this thread wait."""
         return key in self._threads
 
     def defer(self, key: Key, commit: Commit, held_bytes: int) -> DeferredTurn:
@@ -77,7 +77,7 @@ class DeferredTurns:
         return turn
 
     async def commit_waiting(self, key: Key) -> None:
-        """Commit the thread's waiting turns in order. Raises StorageError if they must go on
+        """Commit the thread's waiting turns in order. Raise StorageError if they must go on
         waiting."""
         if key not in self._threads:
             return
@@ -103,8 +103,8 @@ class DeferredTurns:
             self._breaker.record_failure()
             if self._breaker.is_open:
                 self._release_all()
-            raise StorageError("what was said before cannot be stored yet") from exc
-        # No fault of the store: it would come again each time, and the turns behind it wait.
+            raise StorageError("earlier turns of the thread cannot be stored yet") from exc
+        # Not the store's fault: the error would come again each time, and block the turns after it.
         except Exception as exc:
             self._facts.emit(Uncommitted(key, type(exc).__name__))
         self._breaker.record_success()
@@ -119,7 +119,7 @@ class DeferredTurns:
                 self._wanted.clear()
 
     async def commit_all(self) -> None:
-        """Try each thread once, up to the first that must go on waiting."""
+        """Try each thread once, up to the first one that must go on waiting."""
         for key in list(self._threads):
             try:
                 await self.commit_waiting(key)
@@ -130,12 +130,12 @@ class DeferredTurns:
                 return
 
     def release_replies(self) -> None:
-        """Release every reply that waits: the process ends."""
+        """Release every reply that waits, because the process ends."""
         self._is_ending = True
         self._release_all()
 
     async def close(self) -> None:
-        """Try every waiting turn once more, and report the ones that are lost."""
+        """Try every waiting turn once more, and report the lost ones."""
         await self.commit_all()
         self.drop_all("Stopped")
 

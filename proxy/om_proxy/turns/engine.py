@@ -1,8 +1,8 @@
-"""Opens a turn before the request goes upstream, and closes it when the reply has come.
+"""Open a turn before the request goes upstream, and close it when the reply has come.
 
 `open_turn` compares the request with the thread's memory, performs due work and builds the prompt.
-`close_turn` commits the turn. Until then a fork and new messages exist only in a *projected* memory.
-So a turn that fails leaves no trace but what the client really said.
+`close_turn` commits the turn. Until then, a fork and new messages exist only in a *projected*
+memory. So a turn that fails leaves no trace except the messages that the client really sent.
 """
 
 from __future__ import annotations
@@ -43,12 +43,13 @@ from om_proxy.turns.turn import (
     TakenForSideRequest,
 )
 
-# Seconds that a reply's end waits for a turn whose commit is tried again.
+# How long the end of a reply waits for a turn whose commit is retried.
 MAX_HELD_REPLY_END_S = 5.0
 
 
 class Engine:
-    """Performs turns. It holds no state of its own: background/scheduler.py shares its parts."""
+    """The entry to turns. It holds no state of its own: background/scheduler.py uses the same
+    parts."""
 
     def __init__(
         self,
@@ -87,11 +88,11 @@ class Engine:
         hints: Hints,
         deadline: Deadline | None = None,
     ) -> PreparedTurn:
-        """Prepare the prompt of this request. `caller.key` is set. `deadline` is extended while the
-        request waits for an observation.
+        """Prepare the prompt of this request. `caller.key` must be set. `deadline` is extended
+        while the request waits for an observation.
 
-        Raises OmError; the original request then goes upstream. So it does on TakenForSideRequest,
-        which is no error.
+        Raise OmError; the original request then goes upstream. It also does so on
+        TakenForSideRequest, which is no error.
         """
         if caller.key and self._deferred.is_waiting(caller.key):
             await self._deferred.commit_waiting(caller.key)
@@ -176,10 +177,10 @@ class Engine:
         """Commit the turn of a request whose memory could not be read when it came, so that its
         original bytes went upstream.
 
-        If other turns ended since it came, a fork is not committed: the request could not show
-        their messages. A client that sends its whole history sends them again.
-        `delivered`: the reply went out whole, as far as is known. Then the same message again is a
-        new one.
+        If other turns ended since it came, a fork is not committed: the request could not contain
+        their messages. A client that sends its whole history sends them again. `delivered`: as far
+        as is known, the reply went out to its last byte. In that case, the same message sent again
+        is a new message.
         """
         try:
             turn = await self._reconciler.reconcile(caller, request, context, hints)
@@ -195,8 +196,8 @@ class Engine:
     async def commit_or_defer(
         self, key: Key, commit: Callable[[], Awaitable[None]], held_bytes: int
     ) -> None:
-        """Commit, and wait until the turn is stored. A turn that cannot be stored is deferred, and
-        waited for only while that is of use."""
+        """Commit, and wait until the turn is stored. If it cannot be stored, defer it, and wait a
+        few seconds at most."""
         if not self._deferred.is_waiting(key):
             try:
                 await commit()
@@ -219,17 +220,17 @@ class Engine:
     def defer(
         self, key: Key, commit: Callable[[], Awaitable[None]], held_bytes: int
     ) -> DeferredTurn:
-        """Try the commit until it succeeds."""
+        """Retry the commit until it succeeds."""
         return self._deferred.defer(key, commit, held_bytes)
 
     def find_stored_reply_seq(self, turn: PreparedTurn, reply: Reply) -> int:
-        """Return the seq of this reply if it is stored already, else 0. A retry that was answered
-        with the stored reply needs no close_turn."""
+        """Return the seq of this reply if it is stored already, else 0. A retry that got the stored
+        reply needs no close_turn."""
         return self._committer.find_stored_reply_seq(turn.opened, reply)
 
     def record_delivery(self, turn: PreparedTurn, reply_seq: int) -> None:
-        """Remember that the reply went out to its last byte. This matters after a lone message
-        only: any other request that comes again is a retry."""
+        """Remember that the reply went out to its last byte. This matters only after a lone
+        message: any other request that comes again is a retry."""
         self._record_delivery(turn.opened, reply_seq)
 
     def _record_delivery(self, turn: OpenedTurn, reply_seq: int) -> None:

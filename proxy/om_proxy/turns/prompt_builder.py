@@ -1,4 +1,4 @@
-"""Builds the prompt of a turn."""
+"""Build the prompt of a turn."""
 
 from __future__ import annotations
 
@@ -22,7 +22,8 @@ from om_proxy.turns.turn import OpenedTurn, PreparedTurn, is_everything_sent, re
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PromptBuilder:
-    """Prepares an opened turn: its prompt, its render date, and the figures of its receipt."""
+    """The last step before a turn goes upstream: its prompt, its render date, and the figures of
+    its receipt."""
 
     memories: Memories
     renderer: BlockRenderer
@@ -30,22 +31,21 @@ class PromptBuilder:
     clock: Callable[[], float]
 
     async def build(self, turn: OpenedTurn) -> PreparedTurn:
-        """Rewrite the prompt, if the memory has notes or the tail does not fit."""
+        """Prepare the turn. Rewrite its prompt if the memory has notes or the tail does not fit;
+        otherwise keep the client's own."""
         if turn.reconciled.projected.shared_log_ref:
             turn = await self._add_other_threads(turn)
-        projected, sent = turn.reconciled.projected, turn.reconciled.sent
+        projected = turn.reconciled.projected
+        sent = turn.reconciled.sent
         shown = log_sharing.limit_log_to_shown(projected) if projected.shared_log_ref else projected
         has_notes = bool(shown.log.entries or projected.other_threads_text)
-        limit = turn.context.effective.limits.tail_limit_tokens
-        if not has_notes and limit is None and is_everything_sent(projected, sent):
+        max_tokens = turn.context.effective.limits.tail_limit_tokens
+        if not has_notes and max_tokens is None and is_everything_sent(projected, sent):
             return await self.keep_original(turn, turn.reason)
         pieces = build_tail(projected, turn.reconciled.verdict, sent)
-        kept, left_out = prompt_cost.limit_tail(pieces, limit)
-        if (
-            not has_notes
-            and not left_out
-            and [p.raw for p in pieces] == list(turn.request.messages)
-        ):
+        kept, left_out = prompt_cost.limit_tail(pieces, max_tokens)
+        is_original = not left_out and [p.raw for p in pieces] == list(turn.request.messages)
+        if not has_notes and is_original:
             return await self.keep_original(turn, turn.reason)
         projected = self._set_render_date(turn)
         turn = replace_projected(turn, projected)
@@ -75,99 +75,93 @@ class PromptBuilder:
         projected = turn.reconciled.projected
         if self._is_date_kept(turn):
             return turn
-        noted = {
+        chunks_by_thread = {
             memory.key: answered_chunks(memory)
-            for memory in await self._threads_with_notes(turn.key)
+            for memory in await self._load_threads_with_notes(turn.key)
         }
-        observed_to = {key: chunks[-1].last for key, chunks in noted.items() if chunks}
-        found = await self.memories.store.other_thread_tails(
+        observed_to = {key: chunks[-1].last for key, chunks in chunks_by_thread.items() if chunks}
+        tails = await self.memories.store.other_thread_tails(
             turn.key, other_threads.MAX_THREADS, other_threads.MAX_THREAD_MESSAGES
         )
         label = self.memories.label
-        others = other_threads.render_other_threads(
-            [
-                (
-                    label(key),
-                    [
-                        summarize_message(m.item.raw)
-                        for m in messages
-                        if m.seq > observed_to.get(key, 0)
-                    ],
-                )
-                for key, messages in found
-            ],
-            {label(key): "\n\n".join(c.text for c in chunks) for key, chunks in noted.items()},
-        )
-        # An empty text is kept as well: else the first word of another thread would change this
-        # one's prefix.
+        unobserved = [
+            (
+                label(key),
+                [
+                    summarize_message(message.item.raw)
+                    for message in messages
+                    if message.seq > observed_to.get(key, 0)
+                ],
+            )
+            for key, messages in tails
+        ]
+        notes = {
+            label(key): "\n\n".join(chunk.text for chunk in chunks)
+            for key, chunks in chunks_by_thread.items()
+        }
+        # Store an empty text too: otherwise the first word of another thread would change this
+        # thread's prefix.
         projected = replace(
             projected,
-            other_threads_text=others,
+            other_threads_text=other_threads.render_other_threads(unobserved, notes),
             shown_log_state=projected.log.state,
             render_date=self.clock(),
         )
         return replace_projected(turn, projected)
 
-    async def _threads_with_notes(self, key: Key) -> list[Memory]:
+    async def _load_threads_with_notes(self, key: Key) -> list[Memory]:
         """Load the resource's other threads whose notes are ready but not in the log yet. The
         thread that spoke last comes first."""
-        waiting = await self.memories.store.resource_backlog(resource_key(key))
-        found = sorted(
-            (w for w in waiting if w.chunked_tokens and w.key != key), key=lambda w: -w.turn_at
-        )
-        return [await self.memories.load(w.key) for w in found[: other_threads.MAX_NOTED_THREADS]]
+        backlog = await self.memories.store.resource_backlog(resource_key(key))
+        with_notes = [other for other in backlog if other.chunked_tokens and other.key != key]
+        newest_first = sorted(with_notes, key=lambda other: -other.turn_at)
+        return [
+            await self.memories.load(other.key)
+            for other in newest_first[: other_threads.MAX_NOTED_THREADS]
+        ]
 
     def _set_render_date(self, turn: OpenedTurn) -> Memory:
-        """Return the projected memory with the render date, to which relative dates refer. The user's
-        time zone changes together with it, never alone."""
-        projected, date = turn.reconciled.projected, self._render_date(turn)
-        is_moved = date != turn.previous_render_date
-        return replace(
-            projected,
-            render_date=date,
-            timezone=(turn.timezone if is_moved else None) or projected.timezone,
-        )
+        """Return the projected memory with the render date, to which relative dates refer. The
+        user's time zone changes only together with it."""
+        projected = turn.reconciled.projected
+        date = self._choose_render_date(turn)
+        timezone = turn.timezone if date != turn.previous_render_date else None
+        return replace(projected, render_date=date, timezone=timezone or projected.timezone)
 
-    def _render_date(self, turn: OpenedTurn) -> float:
-        memory = turn.reconciled.projected
-        return (
-            memory.render_date
-            if memory.render_date is not None and self._is_date_kept(turn)
-            else self.clock()
-        )
+    def _choose_render_date(self, turn: OpenedTurn) -> float:
+        date = turn.reconciled.projected.render_date
+        return date if date is not None and self._is_date_kept(turn) else self.clock()
 
     def _is_date_kept(self, turn: OpenedTurn) -> bool:
-        """Whether the prompt keeps its render date and its text about other threads. They change
-        only when the prefix changes anyway, or when the prompt cache is certainly cold
+        """Return whether the prompt keeps its render date and its text about other threads. They
+        change only when the prefix changes anyway, or when the prompt cache is certainly cold
         (docs/spec/behaviour.md#render-date)."""
         memory = turn.reconciled.projected
         if memory.render_date is None:
             return False
         if not turn.should_store:
             return True  # a new date could not be stored
-        previous = turn.reconciled.memory.turn_at
-        if (
-            previous is not None
-            and self.clock() - previous > turn.context.effective.limits.cache_lifetime_s
-        ):
+        turn_at = turn.reconciled.memory.turn_at
+        cache_lifetime_s = turn.context.effective.limits.cache_lifetime_s
+        if turn_at is not None and self.clock() - turn_at > cache_lifetime_s:
             return False
         return memory.shared_log_ref is None or log_sharing.can_keep_shown_log(memory)
 
     async def _count_tokens(
-        self, turn: OpenedTurn, pieces: Sequence[Piece] | None = None, block: int = 0
+        self, turn: OpenedTurn, pieces: Sequence[Piece] | None = None, block_tokens: int = 0
     ) -> Mapping[str, int]:
-        """Count the figures of the receipt. `pieces`: the part of the conversation that goes
-        upstream, beside `block` tokens of notes; None: the client's own prompt."""
-        projected, request = turn.reconciled.projected, turn.request
+        """Return the figures of the receipt. `pieces`: the part of the conversation that goes
+        upstream, together with `block_tokens` of notes; None: the client's own prompt goes
+        upstream."""
+        projected = turn.reconciled.projected
+        request = turn.request
         instructions = await self.token_counter.count_instructions(
             request.instructions, request.model or ""
         )
         received = instructions + prompt_cost.received_tokens(projected, turn.reconciled.sent)
-        sent = (
-            received
-            if pieces is None
-            else instructions + block + prompt_cost.forwarded_tokens(pieces)
-        )
+        sent = received
+        if pieces is not None:
+            sent = instructions + block_tokens + prompt_cost.forwarded_tokens(pieces)
         return {
             "tokens-received": received,
             "tokens-sent": sent,

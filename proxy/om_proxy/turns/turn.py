@@ -1,6 +1,6 @@
-"""The values of a turn in the order of its steps: reconciled, opened, prepared, committed.
+"""Hold the values of a turn in the order of its steps: reconciled, opened, prepared, committed.
 
-The pure functions over them stand below. No value is changed: a step returns the next one.
+Below them are pure functions of these values. No value is changed: a step returns the next one.
 """
 
 from __future__ import annotations
@@ -86,7 +86,7 @@ NOTHING_COMMITTED = CommittedTurn()
 
 
 class TakenForSideRequest(Exception):
-    """The request does not belong to its thread's conversation. It goes upstream as it came, and
+    """The request does not belong to its thread's conversation. It goes upstream unchanged, and
     nothing of it is stored."""
 
 
@@ -96,13 +96,13 @@ def replace_projected(turn: OpenedTurn, projected: Memory) -> OpenedTurn:
 
 
 def is_stored_through(reconciled: ReconciledTurn, last: int) -> bool:
-    """Whether the messages up to this seq are stored, and the request's fork leaves them live."""
+    """Return whether the messages up to this seq are stored and stay live after the request."""
     cut_seq = reconciled.verdict.cut_seq
     return not reconciled.forks_before_coverage and (cut_seq is None or last <= cut_seq)
 
 
 def is_everything_sent(memory: Memory, sent: SentHistory) -> bool:
-    """Whether the client sent every message of the memory, one for one, and nothing else."""
+    """Return whether the client sent every message of the memory, one for one, and no other."""
     cells, sent_count = memory.views[-1].cells if memory.views else (), sent.count
     return (
         sent_count == memory.count
@@ -113,7 +113,7 @@ def is_everything_sent(memory: Memory, sent: SentHistory) -> bool:
 
 
 def find_recorded_reply(reconciled: ReconciledTurn) -> Item | None:
-    """The stored reply of the request that this one repeats, if it is the newest message."""
+    """Return the stored reply of the request that this one repeats, if it is the newest message."""
     repeats, memory = reconciled.verdict.repeats, reconciled.memory
     newest = memory.tail[-1] if memory.tail else None
     return newest.item if repeats and newest and newest.seq == repeats.reply else None
@@ -122,8 +122,8 @@ def find_recorded_reply(reconciled: ReconciledTurn) -> Item | None:
 def number_interrupted_reply(
     memory: Memory, item: Item, tokens: int, now: float, encoding: str
 ) -> tuple[Memory, Message]:
-    """Number an interrupted reply without making it live. It is observed only if the client sends
-    it back (docs/spec/http.md#leaving)."""
+    """Give an interrupted reply a seq without making it live. It is observed only if the client
+    sends it back (docs/spec/http.md#leaving)."""
     message = Message(
         memory.next_seq, item, extend_chain(memory.chain, item.fp), tokens, now, encoding
     )
