@@ -1,4 +1,4 @@
-"""Compares a request with its thread's memory, and again after other commits."""
+"""Compare a request with its thread's memory, and again after other commits."""
 
 from __future__ import annotations
 
@@ -23,6 +23,7 @@ from om_proxy.memory.model import (
     Key,
     Mark,
     Memory,
+    Message,
     Observation,
     Scope,
     resource_key,
@@ -61,16 +62,16 @@ def find_uncounted(verdict: Verdict, sent: SentHistory) -> dict[int, bytes]:
 
 
 def is_lone_repeat(memory: Memory, sent: SentHistory) -> bool:
-    """Whether a lone message was sent again, byte for byte, and its reply is the newest message.
-    It is a retry or a new message; that depends on whether the reply was delivered."""
+    """Return whether a lone message was sent again, byte for byte, and its reply is the newest
+    message. It is a retry if the reply was not delivered, else a new message."""
     view = sent.seen
     return view is not None and view.count == 1 == sent.count and 0 < view.reply == memory.end
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Reconciler:
-    """Reconciles requests. `last_seq_being_read` returns the seq up to which an observation under
-    way reads a thread: the text of these messages may not change."""
+    """The comparison of requests with memories. `last_seq_being_read` returns the seq up to which
+    an observation under way reads a thread: the text of these messages may not change."""
 
     memories: Memories
     token_counter: TokenCounter
@@ -82,7 +83,7 @@ class Reconciler:
     async def reconcile(
         self, caller: Caller, request: Request, context: MemoryContext, hints: Hints
     ) -> OpenedTurn:
-        """Open the turn of this request. `caller.key` is set. Raises TakenForSideRequest."""
+        """Open the turn of this request. `caller.key` must be set. Raise TakenForSideRequest."""
         forget_count = self.memories.forget_count
         return await retry_on_conflict(
             partial(self._load_and_reconcile, caller, request, context, hints, forget_count)
@@ -96,7 +97,8 @@ class Reconciler:
         hints: Hints,
         forget_count: int,
     ) -> OpenedTurn:
-        key, should_store = caller.key, caller.mode != "read"
+        key = caller.key
+        should_store = caller.mode != "read"
         assert key is not None  # only requests with a thread get here
         scope = caller.scope or context.effective.memory.scope
         memory = await self.memories.load(key, scope)
@@ -146,25 +148,20 @@ class Reconciler:
         context: MemoryContext,
         verdict: Verdict | None = None,
     ) -> ReconciledTurn:
-        """Compare with the memory, or take `verdict`, which is rebased on it already."""
+        """Compare with the memory, or use `verdict`, which is rebased on that memory already."""
         if verdict is None:
             if is_lone_repeat(memory, sent):
                 hints = replace(hints, undelivered=await self.deliveries.is_undelivered(memory))
             verdict = await self._compare(memory, sent, hints)
         forks_before_coverage = verdict.cut_seq is not None and verdict.cut_seq < memory.coverage
-        base = (
-            await self._roll_back_to_branch(memory, verdict, context.effective.memory.timezone)
-            if forks_before_coverage
-            else memory
-        )
-        revived = (
-            {
-                m.seq: m
-                for m in await self.memories.store.messages_by_seq(memory.key, verdict.revive)
-            }
-            if verdict.revive
-            else {}
-        )
+        base = memory
+        if forks_before_coverage:
+            timezone = context.effective.memory.timezone
+            base = await self._roll_back_to_branch(memory, verdict, timezone)
+        revived: dict[int, Message] = {}
+        if verdict.revive:
+            messages = await self.memories.store.messages_by_seq(memory.key, verdict.revive)
+            revived = {message.seq: message for message in messages}
         changed_count = len(verdict.new) + len(verdict.swaps)
         uncounted: dict[int, bytes] = {}
         if changed_count > MANY_MESSAGES:
@@ -192,18 +189,18 @@ class Reconciler:
         if request.offers_tools:
             return False
         sent_count = sent.count
-        found = await run_off_loop(
+        is_new = await run_off_loop(
             sent_count, lambda: repeats_nothing(StoredTranscript.of(memory), sent)
         )
-        if isinstance(found, NeedOutline):
+        if isinstance(is_new, NeedOutline):
             outline = await self.memories.store.outline(memory.key)
             build_transcript = partial(
                 StoredTranscript.of, memory, live=outline.live, superseded=outline.superseded
             )
-            found = await run_off_loop(
+            is_new = await run_off_loop(
                 sent_count + len(outline.live), lambda: repeats_nothing(build_transcript(), sent)
             )
-        return found is True
+        return is_new is True
 
     async def _compare(self, memory: Memory, sent: SentHistory, hints: Hints) -> Verdict:
         fixed = max(memory.chunked_to, self.last_seq_being_read(memory.key))
@@ -231,8 +228,8 @@ class Reconciler:
         return verdict
 
     async def _check_versions(self, memory: Memory) -> None:
-        """Raises Conflict if the thread has changed since `memory` was loaded: then the values read
-        beside it are of another version."""
+        """Raise Conflict if the thread has changed since `memory` was loaded: in that case, the
+        values read after it belong to another version."""
         versions = {memory.key: memory.version}
         if memory.shared_log_ref:
             versions[resource_key(memory.key)] = memory.shared_log_ref.version
@@ -242,13 +239,11 @@ class Reconciler:
                 raise Conflict("the thread changed while more of it was read")
 
     async def _roll_back_to_branch(self, memory: Memory, verdict: Verdict, timezone: str) -> Memory:
-        """Roll the memory back, because the request forks before coverage: memory follows the
-        branch (docs/spec/behaviour.md#branch)."""
+        """Return the memory rolled back to the branch of a request that forks before coverage
+        (docs/spec/behaviour.md#branch)."""
         assert verdict.cut_seq is not None  # a fork has a cut
-        older, live = (
-            await self._load_generations(memory),
-            (await self.memories.store.outline(memory.key)).live,
-        )
+        older = await self._load_generations(memory)
+        live = (await self.memories.store.outline(memory.key)).live
         entries, forgotten = branch.rollback_target(
             memory, verdict.cut_seq, older, {m.seq: m.chain for m in live}
         )
@@ -320,7 +315,7 @@ class Reconciler:
             verdict: Verdict | None = reconciled.verdict
         elif (verdict := rebase_turn(memory, reconciled.verdict, sent)) is None:
             message_count = len(turn.request.messages)
-            # the views it was recognised by are those of another memory
+            # `sent` was recognised by the views of another memory
             sent = await run_off_loop(
                 message_count, partial(self._read_sent_history, turn.request, memory)
             )
@@ -329,23 +324,26 @@ class Reconciler:
         )
 
     def is_forgotten(self, turn: OpenedTurn, memory: Memory) -> bool:
-        """Whether the thread was forgotten since the turn began. `memory`: as it is now."""
+        """Return whether the thread was forgotten after the turn began. `memory`: as it is now."""
         return self.memories.is_forgotten_since(memory, turn.row_id, turn.forget_count)
 
     async def refresh_until_stable(self, turn: OpenedTurn) -> OpenedTurn:
-        """Return the turn compared with the newest memory, also while others commit."""
+        """Return the turn compared with the newest memory, even while other turns commit."""
         reconciled = await retry_on_conflict(partial(self.refresh, turn))
         if reconciled is turn.reconciled:
             return turn
         return replace(turn, reconciled=reconciled, row_id=turn.row_id or reconciled.memory.row_id)
 
     async def read_reply_item(self, turn: OpenedTurn, reply: Reply | None) -> Item | None:
+        """Return the reply as the memory stores it; None if there is no readable one."""
         if reply is None or reply.message is None:
             return None
-        read = turn.request.api.read_item
-        work = partial(read, reply.message, key=self._fingerprint_key(turn.key))
-        size = len(reply.message)
+        key = self._fingerprint_key(turn.key)
+        read = partial(turn.request.api.read_item, reply.message, key=key)
+        size_bytes = len(reply.message)
         try:
-            return work() if size <= MANY_BYTES else await run_off_loop(size, work, MANY_BYTES)
+            if size_bytes <= MANY_BYTES:
+                return read()
+            return await run_off_loop(size_bytes, read, MANY_BYTES)
         except Unreadable:
-            return None  # without a readable reply the client's messages are stored as unanswered
+            return None  # the client's messages are then stored as unanswered

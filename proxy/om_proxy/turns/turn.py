@@ -95,8 +95,9 @@ def replace_projected(turn: OpenedTurn, projected: Memory) -> OpenedTurn:
     return replace(turn, reconciled=replace(turn.reconciled, projected=projected))
 
 
-def is_stored_through(reconciled: ReconciledTurn, last: int) -> bool:
-    """Return whether the messages up to this seq are stored and stay live after the request."""
+def is_before_fork(reconciled: ReconciledTurn, last: int) -> bool:
+    """Return whether the messages up to this seq are before the fork of the request, or the request
+    does not fork. No message counts as before a fork that is before coverage."""
     cut_seq = reconciled.verdict.cut_seq
     return not reconciled.forks_before_coverage and (cut_seq is None or last <= cut_seq)
 
