@@ -277,11 +277,11 @@ def test_the_table_s_own_explanation_is_no_model() -> None:
 def test_limits(model: str, images: bool | None, temperature: bool | None) -> None:
     """A model's abilities: window and answer in tokens, images, and whether it takes a
     temperature."""
-    found = models.find_abilities(model)
-    assert (found.takes_images, found.takes_temperature) == (images, temperature)
+    abilities = models.find_abilities(model)
+    assert (abilities.takes_images, abilities.takes_temperature) == (images, temperature)
     if images is not None:
-        assert found.max_input
-        assert found.max_output
+        assert abilities.max_input
+        assert abilities.max_output
 
 
 def test_a_table_that_is_not_there(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -314,9 +314,9 @@ def test_a_table_that_is_not_there(monkeypatch: pytest.MonkeyPatch) -> None:
 )
 def test_warnings(model: str, words: list[str]) -> None:
     """Only models that observe badly, or are too expensive for background work, give warnings."""
-    found = models.list_model_warnings(model)
-    assert len(found) == len(words)
-    assert all(word in text for word, text in zip(words, found, strict=True))
+    warnings = models.list_model_warnings(model)
+    assert len(warnings) == len(words)
+    assert all(word in text for word, text in zip(words, warnings, strict=True))
 
 
 def test_a_reflector_s_window() -> None:

@@ -449,8 +449,8 @@ async def test_refused_connection_names_the_server_and_the_setting(upstream: Ups
             connect_timeout_s=1,
             read_timeout_s=1,
         )
-    said = "nothing listens there (ClientConnectorError); check upstream.base_url"
-    assert str(error.value) == f"could not reach http://127.0.0.1:{port}: {said}"
+    cause = "nothing listens there (ClientConnectorError); check upstream.base_url"
+    assert str(error.value) == f"could not reach http://127.0.0.1:{port}: {cause}"
 
 
 @pytest.mark.parametrize(

@@ -19,18 +19,18 @@ def make_headers(host: str, *origins: str) -> list[tuple[bytes, bytes]]:
     ]
 
 
-def assert_known(
-    sent: list[tuple[bytes, bytes]], known: bool, rules: IdentityRules = RULES
+def assert_local(
+    request_headers: list[tuple[bytes, bytes]], is_local: bool, rules: IdentityRules = RULES
 ) -> None:
     """Assert that the caller is `local`, or has no tenant. With a credential it has a tenant in
     either case."""
-    caller = identify(sent, rules, SECRET)
+    caller = identify(request_headers, rules, SECRET)
     assert (caller.tenant, caller.reason) == (
-        (LOCAL_TENANT, None) if known else (None, "no-credential")
+        (LOCAL_TENANT, None) if is_local else (None, "no-credential")
     )
-    assert (caller.key is not None) is known
-    assert find_tenant(sent, rules, SECRET) == caller.tenant
-    with_key = identify([*sent, (b"authorization", b"Bearer k")], rules, SECRET)
+    assert (caller.key is not None) is is_local
+    assert find_tenant(request_headers, rules, SECRET) == caller.tenant
+    with_key = identify([*request_headers, (b"authorization", b"Bearer k")], rules, SECRET)
     assert with_key.key == (tenant_of("k"), "t", "t")
 
 
@@ -53,7 +53,7 @@ def assert_known(
 def test_a_page_under_another_name_is_not_local(host: str, origin: str | None, known: bool) -> None:
     """On loopback, a caller without a credential is `local`, but not a page whose name merely
     resolves there (DNS rebinding)."""
-    assert_known(make_headers(host, *([origin] if origin else [])), known)
+    assert_local(make_headers(host, *([origin] if origin else [])), known)
 
 
 @pytest.mark.parametrize(
@@ -70,7 +70,7 @@ def test_a_page_under_another_name_is_not_local(host: str, origin: str | None, k
 def test_the_site_that_a_browser_names(site: str, known: bool) -> None:
     """A request from another site's page is not local, even without an origin. An unknown value is
     not local either."""
-    assert_known([*make_headers(HERE), (b"sec-fetch-site", site.encode())], known)
+    assert_local([*make_headers(HERE), (b"sec-fetch-site", site.encode())], known)
 
 
 @pytest.mark.parametrize(
@@ -84,7 +84,7 @@ def test_the_site_that_a_browser_names(site: str, known: bool) -> None:
 def test_a_page_of_this_machine_is_local(origin: str) -> None:
     """A page on loopback is served by a program of this machine, which may call the proxy as
     well."""
-    assert_known(make_headers(HERE, origin), True)
+    assert_local(make_headers(HERE, origin), True)
 
 
 ELSEWHERE = (
@@ -133,14 +133,14 @@ UNREADABLE = (
 def test_a_page_of_another_site_is_not_local(origin: str) -> None:
     """The page may call our address, and the model server may allow it, but it gets no memory. The
     same holds for an unreadable origin."""
-    assert_known(make_headers(HERE, origin), False)
+    assert_local(make_headers(HERE, origin), False)
 
 
 @pytest.mark.parametrize("second", ["https://evil.example", "http://localhost", ""])
 def test_two_origins_are_not_local(second: str) -> None:
     """No browser sends two origins, and the proxy does not guess which one counts."""
     for origins in (("http://localhost", second), (second, "http://localhost")):
-        assert_known(make_headers(HERE, *origins), False)
+        assert_local(make_headers(HERE, *origins), False)
 
 
 def test_a_page_is_not_the_cached_program() -> None:
@@ -148,9 +148,9 @@ def test_a_page_is_not_the_cached_program() -> None:
     cached."""
     rules = IdentityRules()
     for _ in range(2):
-        assert_known(make_headers(HERE), True, rules)
-        assert_known(make_headers(HERE, "https://evil.example"), False, rules)
-        assert_known(make_headers(HERE, "http://localhost"), True, rules)
+        assert_local(make_headers(HERE), True, rules)
+        assert_local(make_headers(HERE, "https://evil.example"), False, rules)
+        assert_local(make_headers(HERE, "http://localhost"), True, rules)
 
 
 def test_a_token_is_no_credential() -> None:
@@ -185,7 +185,7 @@ FROM_ELSEWHERE = [
 def test_a_forwarded_request_is_not_local(name: str, value: str, known: bool) -> None:
     """Every request of a proxy on this machine comes from loopback. If it forwards another
     machine's request, the request is not local."""
-    assert_known([*make_headers(HERE), (name.encode(), value.encode())], known)
+    assert_local([*make_headers(HERE), (name.encode(), value.encode())], known)
 
 
 def test_a_credential_counts_from_everywhere() -> None:

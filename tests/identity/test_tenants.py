@@ -118,15 +118,17 @@ def test_the_time_tells_nothing_of_the_keys(
     and as digests of one length."""
     compared = []
 
-    def compare(sent: bytes, known: bytes) -> bool:
-        compared.append((sent, known))
-        return sent == known
+    def compare(sent: bytes, key_hash: bytes) -> bool:
+        compared.append((sent, key_hash))
+        return sent == key_hash
 
     monkeypatch.setattr("om_proxy.identity.tenants.hmac.compare_digest", compare)
     with suppress(Unauthorized):
         ask(headers(authorization=f"Bearer {key}"), IdentityRules(keys=KEYED.keys))
-    sent, *known = (hashlib.sha256(k.encode()).digest() for k in (key, *(k for _, k in KEYED.keys)))
-    assert compared == [(sent, digest) for digest in known]
+    sent_hash, *key_hashes = (
+        hashlib.sha256(k.encode()).digest() for k in (key, *(k for _, k in KEYED.keys))
+    )
+    assert compared == [(sent_hash, key_hash) for key_hash in key_hashes]
 
 
 @pytest.mark.parametrize("name", ["x_om_authorization", "x_memory_gateway_authorization"])

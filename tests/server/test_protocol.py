@@ -282,13 +282,13 @@ class Site:
 
 @asynccontextmanager
 async def site() -> AsyncIterator[Site]:
-    made = Site()
-    async with serve_on_loopback(made, lifespan="on") as base:
-        made.port = int(base.rpartition(":")[2])
+    new_site = Site()
+    async with serve_on_loopback(new_site, lifespan="on") as base:
+        new_site.port = int(base.rpartition(":")[2])
         try:
-            yield made
+            yield new_site
         finally:
-            await made.end()
+            await new_site.end()
 
 
 def assert_refused(got: RawResponse, status: int, code: str) -> None:

@@ -79,8 +79,8 @@ def test_default_limits() -> None:
 )  # fmt: skip
 def test_limits(memory: str, expected: dict[str, object]) -> None:
     """Each setting becomes the plain number that the domain compares with."""
-    found = parse(f"memory: {memory}").effective("m", "r").limits
-    assert {name: getattr(found, name) for name in expected} == expected
+    limits = parse(f"memory: {memory}").effective("m", "r").limits
+    assert {name: getattr(limits, name) for name in expected} == expected
 
 
 AUTO = """
@@ -105,8 +105,8 @@ memory: {activate_after_idle: auto, observation: {buffer_on_idle: true}}
 def test_the_provider_s_cache_lifetime(model: str | None, lives: int, certainly: int) -> None:
     """`auto` is how long the actor's provider keeps a prompt, by its address and the model's name.
     Dates move after an hour at the earliest."""
-    found = parse(AUTO).effective(model).limits
-    assert (found.activate_after_idle_s, found.buffer_after_idle_s, found.cache_lifetime_s) == (
+    limits = parse(AUTO).effective(model).limits
+    assert (limits.activate_after_idle_s, limits.buffer_after_idle_s, limits.cache_lifetime_s) == (
         lives,
         lives,
         certainly,

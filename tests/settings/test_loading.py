@@ -297,17 +297,17 @@ def test_faults_keep_the_environment_s_secrets(text: str, env: dict[str, str]) -
 
 def secrets_of(section: type[BaseModel]) -> set[str]:
     """List the names of the secret settings of a section and of the sections inside it."""
-    found = set()
+    names = set()
     for name, kind in get_type_hints(section).items():
-        inside = {kind, *get_args(kind)}
-        found |= {name} if SecretStr in inside else set()
-        for part in inside:
-            found |= (
-                secrets_of(part)
-                if isinstance(part, type) and issubclass(part, BaseModel)
+        types = {kind, *get_args(kind)}
+        names |= {name} if SecretStr in types else set()
+        for inner_type in types:
+            names |= (
+                secrets_of(inner_type)
+                if isinstance(inner_type, type) and issubclass(inner_type, BaseModel)
                 else set()
             )
-    return found
+    return names
 
 
 def test_every_secret_is_hidden() -> None:
@@ -396,9 +396,9 @@ def test_which_file_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
         (tmp_path / name).write_text(f"server: {{port: {port}}}")
     assert load(env={}).server.port == 1
     assert load(env={"OM_PROXY_CONFIG": "named.yaml"}).server.port == 2
-    given = load("given.yaml", {"OM_PROXY_CONFIG": "named.yaml"})
-    assert given.server.port == 3
-    assert given.file == Path("given.yaml")
+    settings = load("given.yaml", {"OM_PROXY_CONFIG": "named.yaml"})
+    assert settings.server.port == 3
+    assert settings.file == Path("given.yaml")
 
 
 @pytest.mark.parametrize("name", ["gone.yaml", "."])

@@ -19,9 +19,9 @@ resources:
 
 
 def find_line(lines: list[str], start: str) -> str:
-    found = [text for text in lines if text.startswith(start)]
-    assert len(found) == 1
-    return found[0]
+    matching_lines = [text for text in lines if text.startswith(start)]
+    assert len(matching_lines) == 1
+    return matching_lines[0]
 
 
 @pytest.mark.parametrize(
@@ -166,9 +166,9 @@ def test_warning_of_an_upstream(text: str, warning: str | None) -> None:
     text = text.replace("{match", "{base_url: 'http://h', match").replace(
         "{name: b, ", "{name: b, base_url: 'http://h', "
     )
-    found = list_warnings(parse(text))
-    assert len(found) == (1 if warning else 0)
-    assert all(line.startswith(str(warning)) for line in found)
+    warnings = list_warnings(parse(text))
+    assert len(warnings) == (1 if warning else 0)
+    assert all(line.startswith(str(warning)) for line in warnings)
 
 
 def test_model_without_an_upstream() -> None:

@@ -16,21 +16,21 @@ LINES = FILE.read_text(encoding="utf-8").splitlines()
 
 def keys(model: type[BaseModel], above: str = "") -> set[str]:
     """Every key of the settings, as a dotted path."""
-    found = set()
+    names = set()
     for name, field in model.model_fields.items():
         annotation: Any = field.annotation
-        inside = getattr(annotation, "__args__", (annotation,))[0]
-        found.add(f"{above}{name}")
+        inner_model = getattr(annotation, "__args__", (annotation,))[0]
+        names.add(f"{above}{name}")
         if (
-            isinstance(inside, type) and issubclass(inside, BaseModel) and name != "keys"
+            isinstance(inner_model, type) and issubclass(inner_model, BaseModel) and name != "keys"
         ):  # auth.keys is empty by default
-            found |= keys(inside, f"{above}{name}.")
-    return found
+            names |= keys(inner_model, f"{above}{name}.")
+    return names
 
 
 def written_keys() -> dict[str, int]:
     """Every key of the file with its line, counted from 0."""
-    found: dict[str, int] = {}
+    lines_by_name: dict[str, int] = {}
 
     def walk(node: yaml.Node, above: str) -> None:
         if isinstance(node, yaml.SequenceNode):
@@ -38,13 +38,13 @@ def written_keys() -> dict[str, int]:
                 walk(item, above)
         if isinstance(node, yaml.MappingNode):
             for key, value in node.value:
-                found[f"{above}{key.value}"] = key.start_mark.line
+                lines_by_name[f"{above}{key.value}"] = key.start_mark.line
                 walk(value, f"{above}{key.value}.")
 
     root = yaml.compose(FILE.read_text(encoding="utf-8"), Loader=yaml.SafeLoader)
     assert root is not None
     walk(root, "")
-    return found
+    return lines_by_name
 
 
 def test_the_file_holds_the_defaults() -> None:

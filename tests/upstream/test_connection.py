@@ -149,16 +149,16 @@ async def test_unsolicited_bytes_in_the_last_packet(
 ) -> None:
     """Unsolicited bytes in any amount do not become the next caller's response, and the next caller
     does not wait for them."""
-    rest: dict[asyncio.Event, bytes] = {}  # of unsolicited bytes, by connection
+    later_bytes: dict[asyncio.Event, bytes] = {}  # of unsolicited bytes, by connection
 
     async def script(call: Call) -> None:
         if call.seen.body != b"first":
-            call.send(rest.get(call.closed, b"") + YES)
+            call.send(later_bytes.get(call.closed, b"") + YES)
             return
         call.send(answer[:-1])
         await heard.wait()
         call.send(answer[-1:] + unsolicited[:cut])
-        rest[call.closed] = unsolicited[cut:]
+        later_bytes[call.closed] = unsolicited[cut:]
 
     async with asyncio.timeout(SLACK), run_upstream_server(script) as server:
         for cut in range(1, len(unsolicited) + 1):
@@ -403,10 +403,10 @@ async def test_a_pause_of_our_own_is_no_fault(upstream: Upstream) -> None:
                 with pytest.raises(UpstreamTimeout):
                     await anext(chunks)
             else:
-                rest = asyncio.create_task(anext(chunks, b"the end"))
+                last_chunk = asyncio.create_task(anext(chunks, b"the end"))
                 await asyncio.sleep(0)
                 reading.set()
-                assert await rest == b"the end"
+                assert await last_chunk == b"the end"
             await answer.aclose()
 
 

@@ -41,12 +41,13 @@ def run(request: pytest.FixtureRequest) -> Iterator[Running]:
 @pytest.fixture
 def tls(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[ssl.SSLContext]:
     """A server's context, with a certificate for 127.0.0.1 that we trust."""
-    authority, made = trustme.CA(), ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    authority = trustme.CA()
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     authority.cert_pem.write_to_path(str(tmp_path / "authority.pem"))
-    authority.issue_cert("127.0.0.1").configure_cert(made)
+    authority.issue_cert("127.0.0.1").configure_cert(context)
     monkeypatch.setenv("SSL_CERT_FILE", str(tmp_path / "authority.pem"))
     single_write._load_tls_context.cache_clear()
-    yield made
+    yield context
     single_write._load_tls_context.cache_clear()
 
 
